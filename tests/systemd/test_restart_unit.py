@@ -17,7 +17,7 @@ from gpuagent.procfs.files import RealProc
 from gpuagent_alerts.remedies.execution.units import Systemctl
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from gpuagent_alerts.remedies.observation import UnitPermission
-from gpuagent_alerts.remedies.pinned_processes import Doubt
+from gpuagent_alerts.remedies.pinned_processes import ActionRefused
 from gpuagent_alerts.remedies.target import Target
 from tests.alerts.remedies.processes import as_target
 from tests.fakes.nobody import run_as_nobody
@@ -167,7 +167,7 @@ def test_a_unit_that_others_work_in(program: str, words: str) -> None:
     with service("TimeoutStopSec=1s", command=("sh", "-c", program)) as unit:
         pid = until_sleeper(unit, "1001")
         assert words in refusal(unit)
-        with pytest.raises(Doubt, match="shared_units"):
+        with pytest.raises(ActionRefused, match="shared_units"):
             restarts(unit)
         assert Path(f"/proc/{pid}").exists()
         assert refusal(unit, SHARED) == ""

@@ -301,7 +301,7 @@ def objections(
     against the rules that come after it, and is bounded by none of them itself. A run is one action, however many steps
     it takes.
     """
-    if plan.order.by_hand or not step.disrupts:
+    if plan.request.by_hand or not step.disrupts:
         return []
     waits_for = in_the_way(audit.outstanding(), meant, gpu_uuids, is_alive)
     found: list[str] = [Passing(waits_for)] if waits_for else []

@@ -18,7 +18,7 @@ from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.attempts import Attempts, WithheldLadders
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import Outstanding, in_the_way
-from gpuagent_alerts.remedies.observation import Order
+from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
 from gpuagent_alerts.remedies.run import LadderRun, RunContext
@@ -88,13 +88,13 @@ class RemedyManager:
         for run in self._running:
             run.rules = rules
             plan = run.plan
-            if plan.order.alert:
-                ladder = self.ladder_of(plan.order.labels)
+            if plan.request.alert:
+                ladder = self.ladder_of(plan.request.labels)
                 if ladder is None or (ladder.steps, ladder.dry_run, ladder.scope) != (
                     plan.steps, plan.dry_run, plan.scope,
-                ) or (plan.order.victim and plan.order.victim != ladder.victim):  # fmt: skip
+                ) or (plan.request.victim and plan.request.victim != ladder.victim):  # fmt: skip
                     run.call_off("the configuration has changed: this ladder is no longer there")
-                elif plan.order.passed_over:
+                elif plan.request.passed_over:
                     run.call_off("the configuration has changed: whom it passes over is decided anew")
 
     def stop(self) -> None:
@@ -114,7 +114,7 @@ class RemedyManager:
             ladder = self.ladder_of(each.alert.labels)
             if ladder is not None and (reason := self._begin_or_withhold(ladder, each)):
                 reasons[each.alert.fingerprint] = each.alert, reason
-        running = {run.plan.order.alert for run in self._running}
+        running = {run.plan.request.alert for run in self._running}
         self.withheld.update({name: one for name, one in reasons.items() if name not in running}, running)
 
     def _begin_or_withhold(self, ladder: LadderRule, firing: AlertCandidates) -> str:
@@ -127,8 +127,8 @@ class RemedyManager:
         if isinstance(chosen, str):
             return chosen
         victim = "" if firing.alert.labels.get("pid") else str(ladder.victim or "")
-        order = _order(firing, victim, chosen.passed_over)
-        plan = Plan(order, chosen.target, ladder.steps, ladder.dry_run, ladder.scope, self.proof_seconds)
+        request = _request(firing, victim, chosen.passed_over)
+        plan = Plan(request, chosen.target, ladder.steps, ladder.dry_run, ladder.scope, self.proof_seconds)
         taken = self._claimed(None, plan, frozenset({chosen.target.key.gpu_uuid}))
         if not taken:
             self._begin(plan)
@@ -162,7 +162,7 @@ class RemedyManager:
         others = [run for run in self._running if run.gpus & gpus and _is_act_of_rule(run)]
         if not others:
             return "", ""
-        person = f"{plan.order.asked_by} began to act on this GPU at {format_time(self.context.wall())}"
+        person = f"{plan.request.asked_by} began to act on this GPU at {format_time(self.context.wall())}"
         for run in others:
             run.call_off(Passing(person))
         told = ", ".join(f"{run.name_of_step} for pid {run.plan.target.pid}" for run in others)
@@ -224,11 +224,11 @@ class RemedyManager:
         """
         for other in self._running:
             if other is not run and excludes(other.plan, plan, same_gpu=bool(other.gpus & gpus)):
-                target, order = other.plan.target, other.plan.order
-                by = f", asked for by {order.asked_by}" if order.by_hand else ""
-                more = "" if other.gpus & gpus or plan.order.by_hand else "; rules act one at a time over the node"
+                target, request = other.plan.target, other.plan.request
+                by = f", asked for by {request.asked_by}" if request.by_hand else ""
+                more = "" if other.gpus & gpus or plan.request.by_hand else "; rules act one at a time over the node"
                 return f"another remedy is under way on GPU {target.gpu_index}, for pid {target.pid}{by}{more}"
-        if plan.order.by_hand:
+        if plan.request.by_hand:
             return ""
         for handed_over, person in self._handed_over:
             if handed_over & gpus:
@@ -248,7 +248,7 @@ class RemedyManager:
                 self._share(run, gpus)
             return taken
 
-        alert = plan.order.alert
+        alert = plan.request.alert
         known = self._attempts.gists(alert, plan.target.id, dry_run=plan.dry_run) if alert else ()
         run = LadderRun(plan, self.rules, self.context, claim=claim, known=known)
         task = asyncio.create_task(self._supervise(run), name=f"remedy on GPU {plan.target.gpu_index}")
@@ -274,25 +274,25 @@ class RemedyManager:
 
     def _note(self, run: LadderRun, outcome: Outcome) -> None:
         plan = run.plan
-        again = self._attempts.note(plan.order.alert, plan.target.id, outcome, dry_run=plan.dry_run)
+        again = self._attempts.note(plan.request.alert, plan.target.id, outcome, dry_run=plan.dry_run)
         if run in self._of_before:  # whoever comes next in a ranking is not chosen because of what is no longer so
             self._of_before.remove(run)
-            self._attempts.forget_refusal(plan.order.alert, plan.target.id, dry_run=plan.dry_run)
+            self._attempts.forget_refusal(plan.request.alert, plan.target.id, dry_run=plan.dry_run)
         self.counts[outcome.result, plan.dry_run] += 1
         if outcome.result is Result.RELEASED:
             self.released_bytes += outcome.released_bytes or 0
-        if outcome.acted and not plan.dry_run and plan.order.alert:
-            self._turns.use_up(plan.order.alert)
+        if outcome.acted and not plan.dry_run and plan.request.alert:
+            self._turns.use_up(plan.request.alert)
         self._on_run_end(plan, run, outcome, again)
 
 
 def _is_act_of_rule(run: LadderRun) -> bool:
-    return not (run.plan.order.by_hand or run.plan.dry_run)
+    return not (run.plan.request.by_hand or run.plan.dry_run)
 
 
-def _order(firing: AlertCandidates, victim: str, passed_over: frozenset[ProcessId]) -> Order:
+def _request(firing: AlertCandidates, victim: str, passed_over: frozenset[ProcessId]) -> RemedyRequest:
     alert = firing.alert
-    return Order(
+    return RemedyRequest(
         alert=alert.fingerprint,
         alertname=alert.name,
         expression=firing.expression,

@@ -48,7 +48,7 @@ class Notes:
         plan = run.plan
         self._announced.pop(plan.target.key.gpu_uuid, None)
         quiet = outcome.result is Result.EXITED or (outcome.result in QUIET and not run.has_taken_a_step)
-        if again or quiet or (plan.order.by_hand and not outcome.acted):
+        if again or quiet or (plan.request.by_hand and not outcome.acted):
             return  # whoever asked by hand has the answer: a message to everybody is for what was done to a process
         step = run.name_of_step
         took, wall = run.has_taken_a_step, self._clock.wall()
@@ -57,7 +57,7 @@ class Notes:
             step, outcome.result, outcome.released_bytes, outcome.seconds, dry_run=plan.dry_run, detail=outcome.detail
         )
         freed, seconds = outcome.released_bytes, outcome.seconds
-        self._add(_Kept(note, plan.order.alert, words, self._clock.now(), freed, seconds))
+        self._add(_Kept(note, plan.request.alert, words, self._clock.now(), freed, seconds))
 
     async def announce(self, target: Target, reason: str, seconds: float) -> None:
         """A process is warned."""

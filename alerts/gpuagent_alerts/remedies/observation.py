@@ -17,8 +17,8 @@ SHARED_WAY_OUT = "to restart it all the same, name it in remedies.allow.shared_u
 """What a refusal says about a unit that others use."""
 
 
-class Gone(Exception):
-    """The process has ended."""
+class ProcessEnded(Exception):
+    """The process that was meant has ended."""
 
 
 class NotPermitted(Exception):
@@ -105,8 +105,8 @@ class ProcessHandle(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """What a step that is no signal came to."""
+class ActionResult:
+    """What a step came to."""
 
     ok: bool
     detail: str = ""
@@ -119,7 +119,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class UnitPermission:
-    """What the configuration and the order permit about restarting one unit."""
+    """What the configuration and the request permit about restarting one unit."""
 
     shared: bool = False
     """It may be restarted although other users' work or sessions run in it, or other units are restarted with it."""
@@ -166,15 +166,15 @@ class ActionExecutor(Protocol):
         """Return who else ends, is hung up, or is stopped for good when all of these end."""
         ...
 
-    async def notify(self, target: Target, reason: str, deadline_seconds: float) -> Done:
+    async def notify(self, target: Target, reason: str, deadline_seconds: float) -> ActionResult:
         """Tell the receivers and, where it has a client, the app: so much time is left to drain."""
         ...
 
-    async def release_cache(self, target: Target, deadline_seconds: float, *, collect: bool = False) -> Done:
+    async def release_cache(self, target: Target, deadline_seconds: float, *, collect: bool = False) -> ActionResult:
         """Have the app empty its allocator's cache; `collect` runs Python's garbage collector first."""
         ...
 
-    async def reset(self, target: Target, deadline_seconds: float) -> Done: ...
+    async def reset(self, target: Target, deadline_seconds: float) -> ActionResult: ...
 
     async def group_refusal(self, step: Step, target: Target, permission: UnitPermission) -> str:
         """Return why the step must not act on the target's whole unit, container or job now; "" if it may or does not.
@@ -190,7 +190,7 @@ class ActionExecutor(Protocol):
         """
         ...
 
-    async def restart_unit(self, target: Target, permission: UnitPermission, deadline_seconds: float) -> Done:
+    async def restart_unit(self, target: Target, permission: UnitPermission, deadline_seconds: float) -> ActionResult:
         """Restart the target's unit, after a last look whether that is permitted.
 
         Raises:
@@ -199,7 +199,7 @@ class ActionExecutor(Protocol):
         """
         ...
 
-    async def execute(self, step: Step, target: Target, permission: UnitPermission) -> Done:
+    async def execute(self, step: Step, target: Target, permission: UnitPermission) -> ActionResult:
         """Run the program of the step, after a last look at everybody whom its arguments hand over. Raises Doubt."""
         ...
 
@@ -230,7 +230,7 @@ class Observer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RemedyRequest:
     """Who wants it, and why: what the audit log needs to know."""
 
     alert: str = ""

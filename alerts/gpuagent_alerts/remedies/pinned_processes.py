@@ -6,14 +6,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gpuagent.core.identity import ProcessId
-from gpuagent_alerts.remedies.observation import ActionExecutor, Done, Gone, NotPermitted, Observation, ProcessHandle
+from gpuagent_alerts.remedies.observation import (
+    ActionExecutor,
+    ActionResult,
+    NotPermitted,
+    Observation,
+    ProcessEnded,
+    ProcessHandle,
+)
 from gpuagent_alerts.remedies.target import Facts, Identity, Target, Ties, changes
 
 WOKEN = "it has run since only SIGKILL could have reached it: it is asked to end first, when this is tried again"
 
 
-class Doubt(Exception):
-    """A reason to leave all of them alone."""
+class ActionRefused(Exception):
+    """A reason to leave all of the processes alone."""
 
     def __init__(self, *reasons: str) -> None:
         super().__init__("; ".join(reasons))
@@ -59,12 +66,12 @@ class PinnedProcesses:
         try:
             handle = self._executor.pin(target)
         except NotPermitted as error:
-            raise Doubt(f"pid {target.pid} cannot be held: {error}") from None
+            raise ActionRefused(f"pid {target.pid} cannot be held: {error}") from None
         self._handles.append(handle)
         facts = await _facts(handle, target.pid)
         wrong = changes(target, facts)
         if wrong and not (self.members and wrong == [facts.end]):  # who would have fallen with the target is left out
-            raise Doubt(*wrong)
+            raise ActionRefused(*wrong)
         self.members.append(PinnedProcess(target, handle, facts.identity))
 
     async def pin_all(self, targets: Iterable[Target]) -> None:
@@ -72,7 +79,7 @@ class PinnedProcesses:
         for target in targets:
             try:
                 await self.pin(target)
-            except Gone:
+            except ProcessEnded:
                 continue
 
     async def read(self, *, ties: bool = False) -> list[tuple[PinnedProcess, Facts, list[str]]]:
@@ -92,8 +99,8 @@ class PinnedProcesses:
                 if member is self.members[0]:
                     facts = replace(facts, ties=tied)
                 if facts.end and member is not self.members[0]:  # its parent has not reaped it
-                    raise Gone
-            except Gone:
+                    raise ProcessEnded
+            except ProcessEnded:
                 if member is self.members[0]:
                     raise
                 self.members.remove(member)
@@ -118,7 +125,7 @@ class PinnedProcesses:
         """Return what all of them are at the very last look before a step, as `read`. Raises Gone, Doubt."""
         found = await self.read(ties=ties)
         if changed := [reason for _, _, reasons in found for reason in reasons]:
-            raise Doubt(*changed)
+            raise ActionRefused(*changed)
         return [facts for _, facts, _ in found]
 
     async def container_refusal(self) -> str:
@@ -128,18 +135,18 @@ class PinnedProcesses:
                 return refusal
         return ""
 
-    def send(self, number: int) -> Done:
+    def send(self, number: int) -> ActionResult:
         """Signal all, or none: signal 0 asks first whether each may be signalled."""
         try:
             for step in (0, number):
                 for member in self.members:
                     try:
                         member.handle.send(step)
-                    except Gone:  # by itself, just before: the others are still meant
+                    except ProcessEnded:  # by itself, just before: the others are still meant
                         continue
         except NotPermitted as error:
-            return Done(ok=False, detail=f"not permitted: {error}", errno=1, taken=step != 0)
-        return Done(ok=True)
+            return ActionResult(ok=False, detail=f"not permitted: {error}", errno=1, taken=step != 0)
+        return ActionResult(ok=True)
 
     def have_ended(self) -> bool:
         """Return whether all of them have ended, with all of their threads."""
@@ -155,7 +162,7 @@ class PinnedProcesses:
         for member in self.members:
             try:
                 facts = await member.facts()
-            except (Gone, Doubt):
+            except (ProcessEnded, ActionRefused):
                 continue
             if not facts.is_dead:
                 where = facts.wait_channel or "?"
@@ -173,4 +180,4 @@ async def _facts(handle: ProcessHandle, pid: int) -> Facts:
     try:
         return await handle.facts()
     except NotPermitted as error:
-        raise Doubt(f"pid {pid} cannot be looked at: {error}") from None
+        raise ActionRefused(f"pid {pid} cannot be looked at: {error}") from None

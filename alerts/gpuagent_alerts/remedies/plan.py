@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpuagent_alerts.remedies.observation import Order
+from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import Outcome
 from gpuagent_alerts.remedies.safeguards.limits import Limits
 from gpuagent_alerts.remedies.safeguards.policy import Policy
@@ -23,7 +23,7 @@ _NAMED = 5
 class Plan:
     """One ladder for one target."""
 
-    order: Order
+    request: RemedyRequest
     target: Target
     steps: tuple[Step, ...]
     dry_run: bool
@@ -35,7 +35,7 @@ class Plan:
 
         In a dry run the app is not asked.
         """
-        return self.order.by_hand and not self.dry_run and step.asks_app and step == self.steps[-1]
+        return self.request.by_hand and not self.dry_run and step.asks_app and step == self.steps[-1]
 
     def judged_as(self, step: Step) -> Step:
         """Return the step that a notice announces, and any other as it is: nobody is warned of what will be refused."""
@@ -50,10 +50,10 @@ class Plan:
     @property
     def reason(self) -> str:
         """Rule, value and condition: what the owner of the process has a right to know."""
-        order = self.order
-        if not order.alertname:
-            return f"asked for by {order.asked_by}"
-        return f"alert {order.alertname} fires: {order.expression} (value {order.value:g})"
+        request = self.request
+        if not request.alertname:
+            return f"asked for by {request.asked_by}"
+        return f"alert {request.alertname} fires: {request.expression} (value {request.value:g})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,12 @@ class Rules:
 
 def description(plan: Plan, cooldown_key: str, members: Sequence[int]) -> dict[str, Any]:
     """The row that begins a run."""
-    target, order = plan.target, plan.order
+    target, request = plan.target, plan.request
     return {
-        "alertname": order.alertname, "fingerprint": order.alert, "expression": order.expression,
-        "labels": dict(order.labels), "value": order.value if math.isfinite(order.value) else None,
-        "values": [value for value in order.values if math.isfinite(value)], "victim": order.victim,
-        "asked_by": order.asked_by, "forced": order.forced, "dry_run": plan.dry_run, "scope": plan.scope,
+        "alertname": request.alertname, "fingerprint": request.alert, "expression": request.expression,
+        "labels": dict(request.labels), "value": request.value if math.isfinite(request.value) else None,
+        "values": [value for value in request.values if math.isfinite(value)], "victim": request.victim,
+        "asked_by": request.asked_by, "forced": request.forced, "dry_run": plan.dry_run, "scope": plan.scope,
         "ladder": [str(step) for step in plan.steps], "waits_seconds": [step.wait_seconds for step in plan.steps],
         "pid": target.pid, "start_ticks": target.id.start_ticks,
         "boot_id": target.id.boot_id, "uid": target.uid, "user": target.user, "name": target.name,

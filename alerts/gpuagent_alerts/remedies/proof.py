@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.units import format_bytes
-from gpuagent_alerts.remedies.observation import Done, Observation, Observer
+from gpuagent_alerts.remedies.observation import ActionResult, Observation, Observer
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.steps import Step
@@ -39,7 +39,7 @@ async def prove(
     after = now()
     deadline = after + plan.proof_seconds
     while (left := deadline - now()) > 0:
-        observation = await observer.next_observation(plan.target, plan.order.alert, after, left, evaluated=False)
+        observation = await observer.next_observation(plan.target, plan.request.alert, after, left, evaluated=False)
         if observation is None:
             break
         last, after = observation, observation.clock_seconds
@@ -52,7 +52,7 @@ async def prove(
     return _without(plan, held, before, last, shared=shared())
 
 
-def answered(step: Step, done: Done, seconds: float) -> Outcome:
+def answered(step: Step, done: ActionResult, seconds: float) -> Outcome:
     """What an app that a person had asked came to: by the driver's count, where the driver tells."""
     if not done.ok:
         return Outcome(Result.FAILED, done.detail, acted=step.disrupts, answer=done.answer)

@@ -17,9 +17,16 @@ from dataclasses import dataclass, replace
 
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.audit import END, INTENT, RESULT, Audit, NotRecorded, objections
-from gpuagent_alerts.remedies.observation import ActionExecutor, Condition, Done, Gone, Observation, Observer
+from gpuagent_alerts.remedies.observation import (
+    ActionExecutor,
+    ActionResult,
+    Condition,
+    Observation,
+    Observer,
+    ProcessEnded,
+)
 from gpuagent_alerts.remedies.outcome import Outcome, Result
-from gpuagent_alerts.remedies.pinned_processes import Doubt, PinnedProcess, PinnedProcesses
+from gpuagent_alerts.remedies.pinned_processes import ActionRefused, PinnedProcess, PinnedProcesses
 from gpuagent_alerts.remedies.plan import Plan, Rules, description, end_of, note_of, passed_over, whom_it_may_end
 from gpuagent_alerts.remedies.proof import answered, prove, without_reason
 from gpuagent_alerts.remedies.safeguards.limits import cooldown_key
@@ -48,7 +55,7 @@ class _RunEnded(Exception):
         self.data = data
 
 
-class _OnlyKillReaches(Doubt):
+class _OnlyKillReaches(ActionRefused):
     """Nothing is wrong with the step, but that the process sleeps where SIGKILL alone may reach it."""
 
 
@@ -114,9 +121,9 @@ class LadderRun:
             outcome = await self._take_steps()
         except _RunEnded as ended:
             outcome, data = ended.outcome, ended.data
-        except Doubt as doubt:
+        except ActionRefused as doubt:
             outcome = self._refused(*doubt.reasons).outcome
-        except Gone:
+        except ProcessEnded:
             outcome = Outcome(Result.EXITED, "it has ended by itself", acted=self._acted)
         except (NotRecorded, StoreFailure) as error:
             self._unrecorded = isinstance(error, NotRecorded)
@@ -167,7 +174,7 @@ class LadderRun:
         """See the target on a reading that is newer than all that was done, and end where there is no reason to act."""
         plan, context = self.plan, self._context
         observation = await context.observer.next_observation(
-            plan.target, plan.order.alert, self._last_look, context.look_seconds, scope=plan.scope
+            plan.target, plan.request.alert, self._last_look, context.look_seconds, scope=plan.scope
         )
         if observation is None:
             raise self._refused(Passing("there has been no fresh reading of the GPU"))
@@ -214,7 +221,7 @@ class LadderRun:
         if not done.ok:
             raise _RunEnded(Outcome(Result.FAILED, f"{step}: {done.detail}", acted=True), not_permitted=done.errno == 1)
         # A person who asks what would be done waits for no effect: there is none, and no alert that could end.
-        pointless = (useless and step.kind is not Kind.KILL) or (self.plan.dry_run and self.plan.order.by_hand)
+        pointless = (useless and step.kind is not Kind.KILL) or (self.plan.dry_run and self.plan.request.by_hand)
         return await self._watch(step, 0.0 if pointless else step.wait_seconds)
 
     async def _pass_over(self, step: Step, reason: str) -> Outcome | None:
@@ -223,8 +230,8 @@ class LadderRun:
         self._passed_over = f"; {step} would be passed over: {reason}"
         await asyncio.to_thread(self._begin)
         await asyncio.to_thread(self._context.audit.write, self.id, INTENT, passed_over(self.plan, step, reason))
-        await self._result(step, Done(ok=True, taken=False))
-        return await self._watch(step, 0.0 if self.plan.dry_run and self.plan.order.by_hand else step.wait_seconds)
+        await self._result(step, ActionResult(ok=True, taken=False))
+        return await self._watch(step, 0.0 if self.plan.dry_run and self.plan.request.by_hand else step.wait_seconds)
 
     async def _check(self, step: Step, observation: Observation) -> list[Facts]:
         """Refuse at any doubt about any member."""
@@ -241,7 +248,7 @@ class LadderRun:
             policy = self.rules.policy if chosen else self.rules.policy.for_members()
             against = policy.refusals(
                 step,
-                self.plan.order,
+                self.plan.request,
                 seen,
                 facts,
                 self._context.now(),
@@ -292,21 +299,21 @@ class LadderRun:
             **whom_it_may_end(self.plan, step, targets, self.gpus),
         })  # fmt: skip
 
-    async def _do(self, step: Step, observation: Observation) -> Done:
+    async def _do(self, step: Step, observation: Observation) -> ActionResult:
         """Act, and write down what came of it: also where the very last look forbade it."""
         try:
             if step.disrupts:
                 await self._look_again(step, observation)
             done = await self._act(step)
-        except (Doubt, Gone, _RunEnded) as reason:
+        except (ActionRefused, ProcessEnded, _RunEnded) as reason:
             detail = f"not done: {str(reason) or 'it has ended by itself'}"
-            await self._result(step, Done(ok=False, detail=detail, taken=False), considered=step.disrupts)
+            await self._result(step, ActionResult(ok=False, detail=detail, taken=False), considered=step.disrupts)
             raise
         self.has_taken_a_step = self.has_taken_a_step or done.taken
         await self._result(step, done)
         return done
 
-    async def _result(self, step: Step, done: Done, *, considered: bool = False) -> None:
+    async def _result(self, step: Step, done: ActionResult, *, considered: bool = False) -> None:
         data = {
             "step": str(step), "ok": done.ok, "errno": done.errno, "detail": done.detail, "taken": done.taken,
             "considered": considered,
@@ -324,9 +331,9 @@ class LadderRun:
         """
         context = self._context
         for _ in range(_MOST_LOOKS):
-            newest = context.observer.look(self.plan.target, self.plan.order.alert, self.plan.scope)
+            newest = context.observer.look(self.plan.target, self.plan.request.alert, self.plan.scope)
             quick = context.now() - self._looked_at <= (
-                _MOMENT_SECONDS if self.plan.order.alert else context.look_seconds
+                _MOMENT_SECONDS if self.plan.request.alert else context.look_seconds
             )
             if quick and newest.clock_seconds <= observation.clock_seconds:
                 return
@@ -338,16 +345,16 @@ class LadderRun:
                 return
         raise self._refused(Passing("there is no fresh reading by the time it has been judged"))
 
-    async def _act(self, step: Step) -> Done:  # noqa: PLR0911  one for each kind
+    async def _act(self, step: Step) -> ActionResult:  # noqa: PLR0911  one for each kind
         """Do it. The intent is on the disk; writing took time, so who it is and what is permitted are asked again."""
         target, executor = self.plan.target, self._context.executor
         facts = await self._pinned.recheck(ties=may_end(step))
         policy, permission = self._judged_by.policy, self._judged_by.policy.unit_permission(target)
-        asked = (step, self.plan.order, facts[0], executor.protected(), permission)
+        asked = (step, self.plan.request, facts[0], executor.protected(), permission)
         if against := list(policy.ends_others(*asked)):
-            raise Doubt(*against)
+            raise ActionRefused(*against)
         if self._called_off or self.rules != self._judged_by:
-            raise Doubt(self._called_off or "the configuration has changed since it was decided")
+            raise ActionRefused(self._called_off or "the configuration has changed since it was decided")
         if self.plan.dry_run:
             return self._rehearse(step)
         if step.sends is not None:
@@ -362,9 +369,9 @@ class LadderRun:
             return await executor.restart_unit(target, permission, step.wait_seconds)
         return await executor.execute(step, target, permission)
 
-    def _rehearse(self, step: Step) -> Done:
+    def _rehearse(self, step: Step) -> ActionResult:
         """Do what a dry run may: ask the kernel (signal 0) whether the signal would be permitted."""
-        asked = self._pinned.send(0) if step.sends is not None else Done(ok=True)
+        asked = self._pinned.send(0) if step.sends is not None else ActionResult(ok=True)
         return replace(asked, detail=asked.detail or "dry run")
 
     async def _watch(self, step: Step, wait_seconds: float) -> Outcome | None:
@@ -375,7 +382,7 @@ class LadderRun:
         while True:
             left = max(end - context.now(), 0.0)
             observation = await context.observer.next_observation(
-                plan.target, plan.order.alert, self._last_look, left, evaluated=False
+                plan.target, plan.request.alert, self._last_look, left, evaluated=False
             )
             if not plan.dry_run and self._pinned.have_ended():
                 self.has_stopped.set()

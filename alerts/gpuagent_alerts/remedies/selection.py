@@ -171,15 +171,15 @@ def excludes(other: Plan, plan: Plan, *, same_gpu: bool) -> bool:
     """
     if not same_gpu:
         return _is_rules_act(other) and _is_rules_act(plan)
-    if plan.order.by_hand:
-        return not other.dry_run and other.order.by_hand and _same_deed(other, plan)
+    if plan.request.by_hand:
+        return not other.dry_run and other.request.by_hand and _same_deed(other, plan)
     if other.dry_run:
-        return plan.dry_run and not other.order.by_hand
+        return plan.dry_run and not other.request.by_hand
     return not plan.dry_run
 
 
 def _is_rules_act(plan: Plan) -> bool:
-    return not plan.dry_run and not plan.order.by_hand and any(step.disrupts for step in plan.steps)
+    return not plan.dry_run and not plan.request.by_hand and any(step.disrupts for step in plan.steps)
 
 
 def _same_deed(other: Plan, plan: Plan) -> bool:

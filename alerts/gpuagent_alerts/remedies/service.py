@@ -28,7 +28,7 @@ from gpuagent_alerts.remedies.facts.never_entries import NeverEntries
 from gpuagent_alerts.remedies.manager import OpenRuns, RemedyManager
 from gpuagent_alerts.remedies.manual_requests import ShownProcess, UnreadableGpus, add_facts, find, renewed
 from gpuagent_alerts.remedies.notes import Notes, waited_for
-from gpuagent_alerts.remedies.observation import ActionExecutor, Order
+from gpuagent_alerts.remedies.observation import ActionExecutor, RemedyRequest
 from gpuagent_alerts.remedies.observer import Presence, SnapshotObserver
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
@@ -204,8 +204,8 @@ class RemedyService:
         self._lookup.follow_soon([pid])
         fresh = await self._look_up([pid])
         target = find(self._snapshot, pid, gpu, shown, fresh, self._digests, self._unreadable.now())
-        order = Order(asked_by=describe_user(uid), forced=force, shown=shown.ends_with_it)
-        plan = Plan(order, target, tuple(steps), dry_run, proof_seconds=self.remedies.proof_seconds)
+        request = RemedyRequest(asked_by=describe_user(uid), forced=force, shown=shown.ends_with_it)
+        plan = Plan(request, target, tuple(steps), dry_run, proof_seconds=self.remedies.proof_seconds)
         if self._off:
             why = f"remedies are off: {self._off}"
             outcome = Outcome(Result.REFUSED, why, reasons=(why,))
@@ -290,7 +290,7 @@ class RemedyService:
     def remedy_of(self, alert: Alert) -> str:
         """Return what was done about this alert, or why nothing is while it fires; "" if neither is known."""
         for run in self.remedies.running:
-            if run.plan.order.alert == alert.fingerprint and run.step is not None:
+            if run.plan.request.alert == alert.fingerprint and run.step is not None:
                 return f"{run.step}: under way{' (dry run: nothing is done)' if run.plan.dry_run else ''}"
         done = self.notes.words_on(alert.fingerprint, alert.labels.get("pid", ""), alert.labels.get("uuid", ""))
         why_not = self.remedies.withheld.reason(alert.fingerprint) if alert.status is Status.FIRING else ""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.core.growth import Verdict
-from gpuagent_alerts.remedies.observation import Order
+from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.safeguards.rule_analysis import analyze_rule
 from gpuagent_alerts.remedies.steps import Kind, Step
@@ -49,7 +49,7 @@ def target(one: Node) -> Target:
 
 def against(of: Target, rule: AlertRule) -> list[str]:
     """Return what an end of this process because of the rule lacks in evidence."""
-    order = Order(alert="a1", alertname=rule.name, labels={}, about_growth=analyze_rule(rule).about_growth)
+    order = RemedyRequest(alert="a1", alertname=rule.name, labels={}, about_growth=analyze_rule(rule).about_growth)
     policy = Policy(allow=Allow(users=("ml",)))
     return list(policy._evidence(Step(Kind.KILL, 1.0), order, of))
 

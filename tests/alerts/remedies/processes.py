@@ -17,7 +17,7 @@ from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
 from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess
 from gpuagent_alerts.remedies.facts.never_entries import NeverEntries
-from gpuagent_alerts.remedies.observation import Condition, Observation, Order
+from gpuagent_alerts.remedies.observation import Condition, Observation, RemedyRequest
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target
@@ -76,4 +76,6 @@ def refusals_of(
         held.close()
     policy = Policy(Allow(users=(target.user,)), never=never)
     observation = Observation(1e9, Condition.HOLDS, target=target)
-    return list(policy.refusals(Step(Kind.TERMINATE, 1.0), Order("a1"), observation, facts, 1e9, frozenset({1})))
+    return list(
+        policy.refusals(Step(Kind.TERMINATE, 1.0), RemedyRequest("a1"), observation, facts, 1e9, frozenset({1}))
+    )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpuagent_alerts.remedies.audit import END, INTENT, RESULT, Audit
-from gpuagent_alerts.remedies.observation import Done, Order
+from gpuagent_alerts.remedies.observation import ActionResult, RemedyRequest
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
@@ -23,7 +23,7 @@ OTHERS = replace(RULES, policy=Policy(Allow(users=("somebody-else",))))
 
 def by_hand(*steps: Step, forced: bool = False, **changes: Any) -> Plan:
     """As alice asks for it."""
-    return plan(*steps, order=Order(asked_by="alice (uid 1000)", forced=forced), **changes)
+    return plan(*steps, request=RemedyRequest(asked_by="alice (uid 1000)", forced=forced), **changes)
 
 
 def kinds(world: World, store: Store) -> list[str]:
@@ -34,7 +34,7 @@ def kinds(world: World, store: Store) -> list[str]:
 def test_the_answer_is_the_outcome(store: Store) -> None:
     """Bytes by the driver's count, the app's own figures beside them, and no waiting for an alert that there is not."""
     world = World()
-    world.app_answers = Done(ok=True, answer={"released_bytes": 3 * GIB, "took_ms": 7.0})
+    world.app_answers = ActionResult(ok=True, answer={"released_bytes": 3 * GIB, "took_ms": 7.0})
     outcome = run_ladder(world, by_hand(replace(RELEASE, collect=True)), store, NOBODY)
     assert (outcome.result, outcome.released_bytes, outcome.acted) == (Result.RELEASED, 3 * GIB, False)
     assert outcome.answer["took_ms"] == 7.0
@@ -47,12 +47,16 @@ def test_the_answer_is_the_outcome(store: Store) -> None:
 @pytest.mark.parametrize(
     ("done", "result", "words"),
     [
-        (Done(ok=True, detail="given back", answer={"released_bytes": 0}), Result.NO_EFFECT, "nothing came back"),
-        (Done(ok=True, detail="given back", answer={"released_bytes": None}), Result.NO_EFFECT, "given back"),
-        (Done(ok=False, detail="once a minute", answer={"reason": "refused"}), Result.FAILED, "once a minute"),
+        (
+            ActionResult(ok=True, detail="given back", answer={"released_bytes": 0}),
+            Result.NO_EFFECT,
+            "nothing came back",
+        ),
+        (ActionResult(ok=True, detail="given back", answer={"released_bytes": None}), Result.NO_EFFECT, "given back"),
+        (ActionResult(ok=False, detail="once a minute", answer={"reason": "refused"}), Result.FAILED, "once a minute"),
     ],
 )
-def test_an_answer_that_gave_nothing(store: Store, done: Done, result: Result, words: str) -> None:
+def test_an_answer_that_gave_nothing(store: Store, done: ActionResult, result: Result, words: str) -> None:
     """Said as it is: no figure is made up, and an app's refusal is no success."""
     world = World()
     world.app_answers = done
@@ -120,6 +124,6 @@ def test_a_dry_run_asks_nobody(store: Store) -> None:
 def test_before_another_step_the_answer_is_not_the_end(store: Store) -> None:
     """`kill` with a cache to be given back first goes on to the signal."""
     world = World()
-    world.app_answers = Done(ok=True, answer={"released_bytes": GIB})
+    world.app_answers = ActionResult(ok=True, answer={"released_bytes": GIB})
     assert run_ladder(world, by_hand(RELEASE, TERMINATE), store).result is Result.RELEASED
     assert world.log == [("release_cache", 100), ("SIGTERM", 100)]

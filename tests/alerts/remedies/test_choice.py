@@ -13,7 +13,7 @@ from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.manager import RemedyManager
-from gpuagent_alerts.remedies.observation import Condition, Observation, Order
+from gpuagent_alerts.remedies.observation import Condition, Observation, RemedyRequest
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.run import LadderRun
@@ -69,7 +69,7 @@ def refusals(
         identity=_identity(of), state="S", threads=1, uids=(of.uid,) * 4, root_user_namespace=True, own_root=False,
         namespace_pids=(of.pid,), user=of.user,
     )  # fmt: skip
-    order = Order(alert="a", alertname="Full", labels={})
+    order = RemedyRequest(alert="a", alertname="Full", labels={})
     observation = Observation(1.0, Condition.HOLDS, target=of, target_listed=True)
     changed = replace(seen, **(facts or {}))
     return "; ".join(policy.refusals(step, order, observation, changed, NOW, frozenset({1, 77})))

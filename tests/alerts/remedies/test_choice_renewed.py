@@ -29,7 +29,7 @@ def end(
     world.observation_changes = {"choice": choice}
     order = replace(ORDER, labels={}, alertname="GpuMemoryHigh", victim=victim, **changes)  # type: ignore[arg-type]
     store = Store(tmp_path / "state.db")
-    outcome = run_ladder(world, plan(*(steps or (KILL,)), of=ME, order=order), store)
+    outcome = run_ladder(world, plan(*(steps or (KILL,)), of=ME, request=order), store)
     store.close()
     return outcome, world
 
@@ -62,7 +62,7 @@ def test_who_complied_in_between_is_left_alone(tmp_path: Path) -> None:
     world.events = [overtaken] * 50
     order = replace(ORDER, labels={}, alertname="GpuMemoryHigh", victim="largest")
     store = Store(tmp_path / "state.db")
-    outcome = run_ladder(world, plan(NOTIFY, TERMINATE, of=ME, order=order), store)
+    outcome = run_ladder(world, plan(NOTIFY, TERMINATE, of=ME, request=order), store)
     store.close()
     assert outcome.result is Result.REFUSED
     assert [what for what, _ in world.log] == ["notify"]

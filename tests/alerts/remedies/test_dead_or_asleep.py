@@ -8,7 +8,7 @@ import pytest
 
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import runs
-from gpuagent_alerts.remedies.observation import Order
+from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.store.database import Store
@@ -137,8 +137,8 @@ def test_a_dry_run_by_hand_of_state_d(store: Store) -> None:
     """PROC-02: it shows the same steps, passed over or taken, at once, and reaches nobody."""
     world = asleep()
     began = world.clock.now()
-    order = Order(asked_by="root (uid 0)")
-    outcome = run_ladder(world, plan(TERMINATE, KILL, order=order, dry_run=True), store)
+    order = RemedyRequest(asked_by="root (uid 0)")
+    outcome = run_ladder(world, plan(TERMINATE, KILL, request=order, dry_run=True), store)
     assert outcome.result is Result.DRY_RUN
     assert "; SIGTERM would be passed over: it is in uninterruptible sleep (state D)" in outcome.detail
     (run,) = runs(Audit(store, world.clock, BOOT).events())

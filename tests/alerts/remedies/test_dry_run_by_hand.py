@@ -11,7 +11,7 @@ import pytest
 
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.manager import RemedyManager
-from gpuagent_alerts.remedies.observation import Order
+from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Rules
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
@@ -22,7 +22,7 @@ from tests.alerts.remedies.world import KILL, RESTART, RULES, TERMINATE, World, 
 
 LADDER = (TERMINATE, KILL)
 UNIT = "whisper.service"
-PERSON = Order(asked_by="alice (uid 1000)")
+PERSON = RemedyRequest(asked_by="alice (uid 1000)")
 
 
 def world_of(**changes: Any) -> World:
@@ -88,7 +88,7 @@ async def _ask(
         made.consider([AlertCandidates(alert, 1e9, [world.bodies[101].target])])
     of = world.bodies[100].target if world.bodies[100].target.uid == 1000 else target(100)
     try:
-        return await made.by_hand(plan(*what, of=of, order=PERSON, dry_run=dry_run))
+        return await made.by_hand(plan(*what, of=of, request=PERSON, dry_run=dry_run))
     finally:
         await made.close()
 

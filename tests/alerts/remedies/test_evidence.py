@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent_alerts.remedies.observation import Order
+from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import KILL, ORDER, RELEASE, World, plan, run_ladder, target
 
-GROWTH = Order(alert="a1", alertname="Grows", labels={}, about_growth=True)
+GROWTH = RemedyRequest(alert="a1", alertname="Grows", labels={}, about_growth=True)
 
 
 @pytest.mark.parametrize(
@@ -36,10 +36,10 @@ GROWTH = Order(alert="a1", alertname="Grows", labels={}, about_growth=True)
         replace(GROWTH, about_growth=False, victim="leaking"),
     ],
 )
-def test_the_leak_is_its_own(store: Store, order: Order, of: Target, words: str) -> None:
+def test_the_leak_is_its_own(store: Store, order: RemedyRequest, of: Target, words: str) -> None:
     """Neither growth, nor a label, nor the alert's name stands for the detector's verdict on the very process."""
     world = World(of)
-    outcome = run_ladder(world, plan(KILL, of=of, order=order), store)
+    outcome = run_ladder(world, plan(KILL, of=of, request=order), store)
     if words:
         assert outcome.result is Result.REFUSED
         assert words in outcome.detail
@@ -52,20 +52,22 @@ def test_a_label_withholds_all_the_same(store: Store) -> None:
     """An alert for each standard: the one that says `balanced` is no reason, whatever else the process is found to."""
     sure = target(leaking=True, evidence="strict")
     weak = replace(GROWTH, labels={"evidence": "balanced"})
-    assert "evidence of the leak is balanced" in run_ladder(World(sure), plan(KILL, of=sure, order=weak), store).detail
+    assert (
+        "evidence of the leak is balanced" in run_ladder(World(sure), plan(KILL, of=sure, request=weak), store).detail
+    )
 
 
 def test_the_name_of_an_alert_asks_for_nothing(store: Store) -> None:
     """A rule that reads no growth is about none, whatever it is called."""
     named = replace(ORDER, labels={})
     assert named.alertname == "GpuProcessMemoryLeak"
-    assert run_ladder(World(), plan(KILL, order=named), store).result is Result.RELEASED
+    assert run_ladder(World(), plan(KILL, request=named), store).result is Result.RELEASED
 
 
 def test_asking_for_the_cache_needs_none(store: Store) -> None:
     """`release_cache` takes nothing from a process that only grows."""
     world = World()
-    run_ladder(world, plan(RELEASE, order=GROWTH), store)
+    run_ladder(world, plan(RELEASE, request=GROWTH), store)
     assert world.log == [("release_cache", 100)]
 
 
@@ -74,5 +76,5 @@ def test_who_falls_with_the_leak_need_not_leak(store: Store) -> None:
     leak, other = target(leaking=True, evidence="strict"), target(101)
     world = World(leak, other)
     world.relatives = (101,)
-    run_ladder(world, plan(KILL, of=leak, order=GROWTH, scope="job"), store)
+    run_ladder(world, plan(KILL, of=leak, request=GROWTH, scope="job"), store)
     assert sorted(world.log) == [("SIGKILL", 100), ("SIGKILL", 101)]

@@ -9,7 +9,7 @@ import pytest
 
 from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.remedies.audit import BEGIN, END, INTENT, RESULT, Audit
-from gpuagent_alerts.remedies.observation import Condition, Done
+from gpuagent_alerts.remedies.observation import ActionResult, Condition
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.plan import Rules
 from gpuagent_alerts.remedies.safeguards.limits import Limits
@@ -89,7 +89,7 @@ def test_the_cache_alone_is_enough(store: Store) -> None:
 def test_an_app_without_a_client_costs_no_time(store: Store) -> None:
     """Where the cache cannot be asked for, the next step comes at once."""
     world = World()
-    world.app_answers = Done(ok=False, detail="no client in the app")
+    world.app_answers = ActionResult(ok=False, detail="no client in the app")
     started = world.clock.now()
     run_ladder(world, plan(RELEASE, TERMINATE), store)
     assert world.clock.now() - started < RELEASE.wait_seconds
@@ -279,12 +279,12 @@ def test_evidence(store: Store) -> None:
     """Beyond release_cache a leak needs the evidence that the configuration asks for."""
     world = World()
     weak = replace(ORDER, labels={"evidence": "balanced"})
-    outcome = run_ladder(world, plan(RELEASE, TERMINATE, order=weak), store)
+    outcome = run_ladder(world, plan(RELEASE, TERMINATE, request=weak), store)
     assert outcome.result is Result.REFUSED
     assert "evidence" in outcome.detail
     assert world.log == [("release_cache", 100)]
     lowered = replace(RULES, policy=replace(RULES.policy, evidence=("strict", "balanced")))
-    assert run_ladder(world, plan(TERMINATE, order=weak), store, lowered).result is Result.RELEASED
+    assert run_ladder(world, plan(TERMINATE, request=weak), store, lowered).result is Result.RELEASED
 
 
 def test_by_hand(store: Store) -> None:
@@ -292,9 +292,9 @@ def test_by_hand(store: Store) -> None:
     stranger = target(user="other")
     forced = replace(ORDER, forced=True, alert="", alertname="")
     assert run_ladder(World(stranger), plan(KILL, of=stranger), store).result is Result.REFUSED
-    assert run_ladder(World(stranger), plan(KILL, of=stranger, order=forced), store).result is Result.RELEASED
+    assert run_ladder(World(stranger), plan(KILL, of=stranger, request=forced), store).result is Result.RELEASED
     daemon = target(name="nvidia-persiste")
-    assert run_ladder(World(daemon), plan(KILL, of=daemon, order=forced), store).result is Result.REFUSED
+    assert run_ladder(World(daemon), plan(KILL, of=daemon, request=forced), store).result is Result.REFUSED
 
 
 def test_not_recorded_not_done(store: Store) -> None:

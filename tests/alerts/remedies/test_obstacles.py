@@ -85,7 +85,7 @@ def test_obstacles_of_a_reading(store: Store, changes: dict[str, object]) -> Non
     """What the next reading may show is waited for, and no longer than that."""
     world = World()
     world.observation_changes = changes
-    outcome = run_ladder(world, plan(KILL, order=LARGEST), store)
+    outcome = run_ladder(world, plan(KILL, request=LARGEST), store)
     assert (outcome.result, outcome.general) == (Result.REFUSED, True)
     assert passes_in(outcome.reasons) == 10.0
     assert world.log == []

@@ -13,7 +13,7 @@ from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.manager import RemedyManager
-from gpuagent_alerts.remedies.observation import Order
+from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
 from gpuagent_alerts.remedies.safeguards.limits import Limits
@@ -34,7 +34,7 @@ from tests.alerts.remedies.world import (
     target,
 )
 
-PERSON = Order(asked_by="alice (uid 1000)")
+PERSON = RemedyRequest(asked_by="alice (uid 1000)")
 STRICT = replace(
     RULES,
     limits=Limits(pause=60, per_hour=2, per_day=5, unit_per_hour=1, cooldown=900, breaker=2),
@@ -44,7 +44,7 @@ RANKS = tuple(target(pid, key=MemoryKey("GPU-0", pid), used_bytes=10 * GIB) for 
 
 def asked(world: World, pid: int, *steps: Step, **changes: Any) -> Plan:
     """What a person asks for, about a process of this world."""
-    return replace(plan(*(steps or (TERMINATE, KILL)), of=world.bodies[pid].target, order=PERSON), **changes)
+    return replace(plan(*(steps or (TERMINATE, KILL)), of=world.bodies[pid].target, request=PERSON), **changes)
 
 
 def manager(

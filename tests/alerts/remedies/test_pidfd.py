@@ -17,7 +17,7 @@ import pytest
 from gpuagent.core.identity import ProcessId
 from gpuagent.procfs.files import RealProc, parse_stat
 from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess, ancestors
-from gpuagent_alerts.remedies.observation import Gone, NotPermitted
+from gpuagent_alerts.remedies.observation import NotPermitted, ProcessEnded
 from gpuagent_alerts.remedies.target import Facts, differences, mismatches
 from tests.alerts.remedies.processes import IGNORES_TERM, PLAIN, ZOMBIE_LEADER, as_target, reader, running
 from tests.fakes.nobody import run_as_nobody
@@ -129,9 +129,9 @@ def test_reaped_is_gone() -> None:
         held = hold(process.pid)
         process.kill()
         process.wait()
-        with pytest.raises(Gone):
+        with pytest.raises(ProcessEnded):
             facts(held)
-        with pytest.raises(Gone):
+        with pytest.raises(ProcessEnded):
             held.send(signal.SIGTERM)
         held.close()
 

@@ -12,7 +12,7 @@ from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import BEGIN, INTENT, RESULT, Audit
 from gpuagent_alerts.remedies.manager import RemedyManager
-from gpuagent_alerts.remedies.observation import Order
+from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
@@ -223,10 +223,10 @@ def test_a_program_that_acts_on_a_whole_group(store: Store, group: str) -> None:
 
 def test_a_victim_that_was_chosen_as_a_leak_needs_its_evidence(store: Store) -> None:
     """`victim: leaking` says that it leaks: the detector must be as sure as for an alert about the leak itself."""
-    full = Order(alert="a1", alertname="GpuMemoryHigh", labels={}, victim="leaking")
+    full = RemedyRequest(alert="a1", alertname="GpuMemoryHigh", labels={}, victim="leaking")
     weak, sure = (target(leaking=True, evidence=each) for each in ("balanced", "strict"))
-    assert "evidence" in run_ladder(World(weak), plan(KILL, of=weak, order=full), store).detail
-    assert run_ladder(World(sure), plan(KILL, of=sure, order=full), store).result is Result.RELEASED
+    assert "evidence" in run_ladder(World(weak), plan(KILL, of=weak, request=full), store).detail
+    assert run_ladder(World(sure), plan(KILL, of=sure, request=full), store).result is Result.RELEASED
 
 
 def ladder(*steps: Step, dry_run: bool = False) -> LadderRule:
@@ -294,9 +294,13 @@ def test_a_dry_run_stands_in_nobodys_way(store: Store) -> None:
         ends: list[str] = []
         made = remedies(world, store, ends, ladder(dry_run=True))
         made.consider([firing(100, world)])
-        by_hand = Plan(Order(asked_by="root"), world.bodies[101].target, (KILL,), dry_run=False, proof_seconds=5.0)
+        by_hand = Plan(
+            RemedyRequest(asked_by="root"), world.bodies[101].target, (KILL,), dry_run=False, proof_seconds=5.0
+        )
         assert (await made.by_hand(by_hand)).result is Result.RELEASED
-        second = Plan(Order(asked_by="root"), world.bodies[100].target, (KILL,), dry_run=False, proof_seconds=5.0)
+        second = Plan(
+            RemedyRequest(asked_by="root"), world.bodies[100].target, (KILL,), dry_run=False, proof_seconds=5.0
+        )
         await made.idle()
         running = asyncio.create_task(made.by_hand(second))
         await asyncio.sleep(0)
@@ -391,7 +395,7 @@ def test_the_agent_stops_while_a_person_waits(store: Store) -> None:
     async def story() -> None:
         made = remedies(world, store, [])
         what = Plan(ORDER, world.bodies[100].target, (KILL,), dry_run=False)
-        asked = asyncio.create_task(made.by_hand(replace(what, order=Order(asked_by="root"))))
+        asked = asyncio.create_task(made.by_hand(replace(what, request=RemedyRequest(asked_by="root"))))
         while not any(event.kind == INTENT for event in Audit(store, world.clock, BOOT).events()):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         await made.close()

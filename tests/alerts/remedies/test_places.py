@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent_alerts.remedies.observation import Condition, Observation, Order
+from gpuagent_alerts.remedies.observation import Condition, Observation, RemedyRequest
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.safeguards.refusals import NotMeant
 from gpuagent_alerts.remedies.steps import Kind, Step
@@ -31,7 +31,7 @@ def reasons(
         namespace_pids=(of.pid,), user=of.user,
     )  # fmt: skip
     observation = Observation(1.0, Condition.HOLDS, target=of, target_listed=True)
-    order = Order(alert="a", alertname="Full", labels={})
+    order = RemedyRequest(alert="a", alertname="Full", labels={})
     return list(Policy(allow).refusals(step, order, observation, replace(facts, **changes), 1e6, frozenset(), scope))
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuagent_alerts.remedies.observation import Condition, Observation, Order
+from gpuagent_alerts.remedies.observation import Condition, Observation, RemedyRequest
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.safeguards.provenance import FACTS, Writer, written_by
 from gpuagent_alerts.remedies.safeguards.refusals import NotMeant
@@ -39,7 +39,9 @@ BLANK: dict[str, Any] = {
 def test_every_fact_has_its_writer() -> None:
     """A field that a decision could rest on stands in the table, once, with who can write it."""
     there = {
-        f"{of.__name__}.{field.name}" for of in (Target, Facts, Identity, Observation, Order) for field in fields(of)
+        f"{of.__name__}.{field.name}"
+        for of in (Target, Facts, Identity, Observation, RemedyRequest)
+        for field in fields(of)
     }
     named = [fact.field for fact in FACTS]
     assert set(named) == there
@@ -85,7 +87,7 @@ STEPS = st.sampled_from(
     ]
 )
 ORDERS = st.builds(
-    Order,
+    RemedyRequest,
     alert=st.sampled_from(["a1", ""]),
     alertname=mostly("GpuMemoryHigh", "GpuProcessMemoryLeak"),
     labels=mostly({}, {"evidence": "strict"}, {"evidence": "balanced"}),
@@ -164,7 +166,7 @@ def world(kernel: dict[str, Any], written: dict[str, Any]) -> tuple[Observation,
     return observation, facts
 
 
-def reasons(policy: Policy, step: Step, order: Order, scope: str, seen: tuple[Observation, Facts]) -> list[str]:
+def reasons(policy: Policy, step: Step, order: RemedyRequest, scope: str, seen: tuple[Observation, Facts]) -> list[str]:
     """Why not."""
     return list(policy.refusals(step, order, *seen, NOW, frozenset({1, 2}), scope))
 
@@ -172,7 +174,7 @@ def reasons(policy: Policy, step: Step, order: Order, scope: str, seen: tuple[Ob
 @given(POLICIES, STEPS, ORDERS, SCOPES, OF_THE_KERNEL, WRITTEN)
 @settings(max_examples=500)
 def test_what_the_process_writes_causes_no_act(
-    policy: Policy, step: Step, order: Order, scope: str, kernel: dict[str, Any], written: dict[str, Any]
+    policy: Policy, step: Step, order: RemedyRequest, scope: str, kernel: dict[str, Any], written: dict[str, Any]
 ) -> None:
     """Whatever it writes about itself: an act would have come of the others' facts alone as well."""
     if not reasons(policy, step, order, scope, world(kernel, written)):
@@ -182,7 +184,7 @@ def test_what_the_process_writes_causes_no_act(
 @given(POLICIES, STEPS, ORDERS, SCOPES, OF_THE_KERNEL, WRITTEN)
 @settings(max_examples=500)
 def test_what_the_process_writes_passes_no_act_on(
-    policy: Policy, step: Step, order: Order, scope: str, kernel: dict[str, Any], written: dict[str, Any]
+    policy: Policy, step: Step, order: RemedyRequest, scope: str, kernel: dict[str, Any], written: dict[str, Any]
 ) -> None:
     """A process that hides is not the cause of an act on its neighbour: the choice passes on by root's words alone."""
 
@@ -196,7 +198,7 @@ def test_what_the_process_writes_passes_no_act_on(
 @given(POLICIES, ORDERS, SCOPES, OF_THE_KERNEL, WRITTEN)
 @settings(max_examples=300)
 def test_an_app_alone_accuses_nobody(
-    policy: Policy, order: Order, scope: str, kernel: dict[str, Any], written: dict[str, Any]
+    policy: Policy, order: RemedyRequest, scope: str, kernel: dict[str, Any], written: dict[str, Any]
 ) -> None:
     """LEAK: the allocator's evidence is the app's own word: without the driver's figures beside it nothing is done."""
     order = replace(order, labels={"evidence": "allocator"}, victim="")
@@ -211,7 +213,7 @@ def test_a_name_that_is_lost_ends_the_act(name: str) -> None:
         Allow(units=("a.service",)) if name == "unit" else Allow(containers=(ID,)) if name == "container" else Allow()
     )
     step = Step(Kind.EXEC, 1.0, command=("/bin/x", "{slurm_job}")) if name == "job" else Step(Kind.RELEASE_CACHE, 1.0)
-    order = Order(alert="a1", alertname="GpuMemoryHigh", forced=name == "job")
+    order = RemedyRequest(alert="a1", alertname="GpuMemoryHigh", forced=name == "job")
     kernel: dict[str, Any] = {
         "user": "alice", "uids": (1000,) * 4, "root_user_namespace": True, "own_root": False,
         "namespace_pids": (100,), "ties": Ties(),
@@ -234,7 +236,7 @@ def test_a_user_who_has_another_name_now_is_refused(now: str) -> None:
         "kernel_thread": False, "proven": frozenset(), "kinds": "C", "evidence": "", "driver_confirms": False,
         "container_name": "", "trusted": True, "host": True,
     }  # fmt: skip
-    policy, order = Policy(Allow(users=("alice", "bob"))), Order(alert="a1", alertname="GpuMemoryHigh")
+    policy, order = Policy(Allow(users=("alice", "bob"))), RemedyRequest(alert="a1", alertname="GpuMemoryHigh")
     observation, facts = world(kernel, {})
     assert not reasons(policy, Step(Kind.KILL, 1.0), order, "process", (observation, facts))
     refused = reasons(policy, Step(Kind.KILL, 1.0), order, "process", (observation, replace(facts, user=now)))

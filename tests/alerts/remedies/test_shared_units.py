@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpuagent_alerts.remedies.audit import RESULT, Audit
-from gpuagent_alerts.remedies.observation import Order, UnitPermission
+from gpuagent_alerts.remedies.observation import RemedyRequest, UnitPermission
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS, SHARED_UNITS
@@ -19,8 +19,8 @@ from tests.alerts.remedies.world import BOOT, ORDER, RELEASE, RESTART, RULES, Wo
 UNIT = "whisper.service"
 SHARING = "whisper.service runs processes of other users: alice (2); name it in remedies.allow.shared_units"
 NAMED = replace(RULES, policy=Policy(Allow(shared_units=(UNIT,))))
-FORCED = Order(asked_by="alice (uid 1000)", forced=True)
-BY_HAND = Order(asked_by="alice (uid 1000)")
+FORCED = RemedyRequest(asked_by="alice (uid 1000)", forced=True)
+BY_HAND = RemedyRequest(asked_by="alice (uid 1000)")
 
 
 def world(unit: str = UNIT) -> World:
@@ -30,17 +30,17 @@ def world(unit: str = UNIT) -> World:
     return made
 
 
-def restart(unit: str = UNIT, order: Order = ORDER, *, dry_run: bool = False) -> Plan:
+def restart(unit: str = UNIT, request: RemedyRequest = ORDER, *, dry_run: bool = False) -> Plan:
     """For real, unless said otherwise."""
-    return plan(RESTART, of=target(unit=unit), order=order, dry_run=dry_run)
+    return plan(RESTART, of=target(unit=unit), request=request, dry_run=dry_run)
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
 @pytest.mark.parametrize("order", [ORDER, BY_HAND])
-def test_it_is_left_alone(store: Store, order: Order, dry_run: bool) -> None:
+def test_it_is_left_alone(store: Store, order: RemedyRequest, dry_run: bool) -> None:
     """Neither a rule nor a person's plain word ends others' work, and a dry run says the same."""
     made = world()
-    outcome = run_ladder(made, restart(order=order, dry_run=dry_run), store)
+    outcome = run_ladder(made, restart(request=order, dry_run=dry_run), store)
     assert (outcome.result, outcome.detail, made.log) == (Result.REFUSED, SHARING, [])
 
 
@@ -55,7 +55,7 @@ def test_force_answers_for_nobody_in_a_unit(store: Store) -> None:
     """KILL-01: who else is in the unit a person is not shown: `--force` lifts the allow list, and nothing of this."""
     made = world()
     for order in (FORCED, replace(ORDER, forced=True)):
-        refused = run_ladder(made, restart(order=order), store)
+        refused = run_ladder(made, restart(request=order), store)
         assert (refused.result, refused.detail) == (Result.REFUSED, SHARING)
     assert made.log == []
 
@@ -64,11 +64,11 @@ def test_what_nothing_lifts(store: Store) -> None:
     """The never-list and systemd's start limit stand against `shared_units` and `--force`."""
     made = world()
     made.unit_problem = "one more could leave it down"
-    assert run_ladder(made, restart(order=FORCED), store, NAMED).result is Result.REFUSED
+    assert run_ladder(made, restart(request=FORCED), store, NAMED).result is Result.REFUSED
     docker = replace(RULES, policy=Policy(Allow(shared_units=("docker.service",))))
     assert "never-list" in run_ladder(world("docker.service"), restart("docker.service", FORCED), store, docker).detail
     own = replace(NAMED, policy=replace(NAMED.policy, never=("whisper*",)))
-    assert "never-list" in run_ladder(world(), restart(order=FORCED), store, own).detail
+    assert "never-list" in run_ladder(world(), restart(request=FORCED), store, own).detail
     assert made.log == []
 
 

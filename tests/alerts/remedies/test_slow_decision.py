@@ -55,7 +55,7 @@ def run_ladder(store: Store, event: Event, **order: Any) -> tuple[Outcome, World
     audit.world, audit.event = world, event
 
     async def run() -> Outcome:
-        what = plan(TERMINATE, order=replace(ORDER, **order))
+        what = plan(TERMINATE, request=replace(ORDER, **order))
         return await LadderRun(what, RULES, replace(context(world, store), audit=audit)).run()
 
     return asyncio.run(run()), world, audit

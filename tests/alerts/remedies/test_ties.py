@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent_alerts.remedies.observation import Condition, Observation, Order
+from gpuagent_alerts.remedies.observation import Condition, Observation, RemedyRequest
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind, Step
@@ -23,15 +23,17 @@ NEVER_LISTED = (TiedProcess(9, 90, ("worker", "sshd"), "svc", belongs=True),)
 LINKED = (TiedProcess(9, 90, ("worker",), "svc", belongs=True, never_listed="a link leads to it"),)
 SPARED = (TiedProcess(9, 90, ("worker",), "svc", belongs=True, oom_score_adjust=-1000),)
 OF_THE_AGENT = (TiedProcess(1, 10, ("worker",), "svc", belongs=True),)
-RULE = Order(alert="a1", alertname="GpuMemoryHigh")
-FORCED = Order(alert="", alertname="by hand", asked_by="root (uid 0)", forced=True, shown=frozenset({(7, 70)}))
+RULE = RemedyRequest(alert="a1", alertname="GpuMemoryHigh")
+FORCED = RemedyRequest(alert="", alertname="by hand", asked_by="root (uid 0)", forced=True, shown=frozenset({(7, 70)}))
 ENDING = (
     Step(Kind.TERMINATE, 1.0), Step(Kind.KILL, 1.0), Step(Kind.SIGNAL, 1.0, signal.SIGUSR1),
     Step(Kind.RESTART_UNIT, 1.0), Step(Kind.EXEC, 1.0, command=("/bin/x", "{pid}")),
 )  # fmt: skip
 
 
-def reasons(step: Step, order: Order, others: Sequence[TiedProcess] | None, shared: tuple[str, ...] = ()) -> list[str]:
+def reasons(
+    step: Step, order: RemedyRequest, others: Sequence[TiedProcess] | None, shared: tuple[str, ...] = ()
+) -> list[str]:
     """Return the refusals that speak of others; None is not to be seen."""
     of = replace(target(100), unit="a.service", proven_names=frozenset({"unit"}))
     identity = Identity(of.id, of.uid, of.name, "d", of.cgroup, proven_names=of.proven_names)
@@ -72,7 +74,7 @@ def test_a_person_answers_for_them(step: Step) -> None:
 @pytest.mark.parametrize("order", [RULE, FORCED, replace(FORCED, forced=False)])
 @pytest.mark.parametrize("tied", [None, NEVER_LISTED, LINKED, SPARED, OF_THE_AGENT, OWN * (MAX_TIED + 1)])
 @pytest.mark.parametrize("step", ENDING, ids=str)
-def test_what_nothing_lifts(step: Step, tied: Sequence[TiedProcess] | None, order: Order) -> None:
+def test_what_nothing_lifts(step: Step, tied: Sequence[TiedProcess] | None, order: RemedyRequest) -> None:
     """The never-list stands for each that ends with it, also forced; and so does not knowing who they are."""
     shown = replace(order, shown=frozenset(each.key for each in tied or ()))
     assert len(reasons(step, shown, tied)) == 1

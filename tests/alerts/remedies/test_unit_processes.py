@@ -16,7 +16,7 @@ from gpuagent.procfs.files import ProcFiles
 from gpuagent_alerts.remedies.facts.terminals import RealOpenFiles
 from gpuagent_alerts.remedies.facts.ties import TieFinder
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
-from gpuagent_alerts.remedies.observation import Gone
+from gpuagent_alerts.remedies.observation import ProcessEnded
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER
 from tests.fakes.cgroups import CGROUP, OWN_ROOT, START_TICKS, UNIT, CgroupTree, unit_target
 from tests.fakes.proc import stat_text
@@ -264,7 +264,7 @@ def test_the_target_is_elsewhere(tree: CgroupTree) -> None:
     tree.proc.files[100]["cgroup"] = PermissionError(1, "Operation not permitted")
     assert "cannot be seen" in look.not_in_unit(unit_target(), UNIT, CGROUP)
     tree.proc.end(100)
-    with pytest.raises(Gone):
+    with pytest.raises(ProcessEnded):
         look.not_in_unit(unit_target(), UNIT, CGROUP)
 
 

@@ -14,7 +14,7 @@ import pytest
 from gpuagent_alerts.remedies.execution.units import Systemctl
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from gpuagent_alerts.remedies.observation import UnitPermission
-from gpuagent_alerts.remedies.pinned_processes import Doubt
+from gpuagent_alerts.remedies.pinned_processes import ActionRefused
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS, SHARED_UNITS
 from tests.fakes.cgroups import CGROUP, UNIT, CgroupTree, unit_target
 
@@ -113,7 +113,7 @@ def test_left_alone(tmp_path: Path, show: str, word: str) -> None:
     machine = Machine(tmp_path, show or "Names=")
     for permission in (STRICT, SHARED):
         assert word in machine.refusal(permission)
-        with pytest.raises(Doubt, match=word):
+        with pytest.raises(ActionRefused, match=word):
             machine.restart(permission)
     assert machine.restarts == []
 
@@ -139,7 +139,7 @@ def test_names_that_are_none(tmp_path: Path, unit: str) -> None:
     machine = Machine(tmp_path)
     assert "name of a service" in machine.refusal(unit=unit)
     assert "name of a service" in machine.refusal(SHARED, unit="user@1000.service/a.service")
-    with pytest.raises(Doubt):
+    with pytest.raises(ActionRefused):
         machine.restart(SHARED, unit=unit)
     assert not (tmp_path / "asked").exists()
 
@@ -156,7 +156,7 @@ def test_own_restarts_count(tmp_path: Path) -> None:
     machine = Machine(tmp_path, shown(5, StartLimitBurst="3"))
     assert machine.restart().ok
     assert "start limit" in machine.refusal()
-    with pytest.raises(Doubt, match="start limit"):
+    with pytest.raises(ActionRefused, match="start limit"):
         machine.restart()
     assert len(machine.restarts) == 1
 
@@ -196,7 +196,7 @@ def test_other_users_in_it(tmp_path: Path) -> None:
     assert f"{UNIT} runs processes of other users: 4000001 (1); " in refusal
     assert "name it in remedies.allow.shared_units" in refusal
     assert "run systemctl yourself" in refusal
-    with pytest.raises(Doubt, match="other users"):
+    with pytest.raises(ActionRefused, match="other users"):
         machine.restart()
     assert machine.restarts == []
     assert machine.refusal(SHARED) == ""
@@ -365,7 +365,7 @@ def test_a_session_that_begins_after_the_decision(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     assert machine.refusal() == ""
     machine.tree.add(101, uids=ALICE)
-    with pytest.raises(Doubt, match="other users"):
+    with pytest.raises(ActionRefused, match="other users"):
         machine.restart()
     assert machine.restarts == []
 

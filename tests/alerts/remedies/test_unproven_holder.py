@@ -9,7 +9,7 @@ import pytest
 from gpuagent.collector.join import Joiner
 from gpuagent.collector.listings import Holders
 from gpuagent.core.snapshot import ProcessState
-from gpuagent_alerts.remedies.observation import Condition, Observation, Order
+from gpuagent_alerts.remedies.observation import Condition, Observation, RemedyRequest
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.safeguards.refusals import NotMeant
 from gpuagent_alerts.remedies.steps import Kind, Step
@@ -18,7 +18,7 @@ from gpuagent_alerts.remedies.targets import target_of
 from tests.agent.collector.test_listings import HELD, PID, STRANGER, UNPROVEN, answer, process
 from tests.alerts.remedies.world import target
 
-BY_RULE = Order(alert="a1", alertname="GpuMemoryHigh")
+BY_RULE = RemedyRequest(alert="a1", alertname="GpuMemoryHigh")
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,14 @@ def test_a_change_of_the_holders_is_seen_at_once() -> None:
 @pytest.mark.parametrize("kind", list(Kind))
 @pytest.mark.parametrize(
     ("order", "lifted"),
-    [(BY_RULE, False), (replace(BY_RULE, forced=True), False), (Order(), False), (Order(forced=True), True)],
+    [
+        (BY_RULE, False),
+        (replace(BY_RULE, forced=True), False),
+        (RemedyRequest(), False),
+        (RemedyRequest(forced=True), True),
+    ],
 )
-def test_only_a_person_who_forces_it_answers_for_the_holder(kind: Kind, order: Order, lifted: bool) -> None:
+def test_only_a_person_who_forces_it_answers_for_the_holder(kind: Kind, order: RemedyRequest, lifted: bool) -> None:
     """No rule acts on it with any step, nor passes on to its neighbour; `--force` by hand lifts it."""
     of = replace(target(100), holder_proven=False)
     facts = Facts(Identity(of.id, of.uid, "program", "d", ""), "S", 1, uids=(1000,) * 4, own_root=False,

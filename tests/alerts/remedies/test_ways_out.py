@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent_alerts.remedies.observation import Condition, Observation, Order
+from gpuagent_alerts.remedies.observation import Condition, Observation, RemedyRequest
 from gpuagent_alerts.remedies.safeguards import policy as policy_module
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.safeguards.refusals import advice_on
@@ -24,7 +24,7 @@ FILE = "/etc/gpuagent/gpuagent.yaml"
 NOW = 1e6
 ID = "a1" * 32
 RESET = Step(Kind.RESET, 1.0)
-HAND = Order(alertname="", asked_by="root (uid 0)")
+HAND = RemedyRequest(alertname="", asked_by="root (uid 0)")
 TIED = (TiedProcess(7, 70, ("sleep",), "bob", belongs=False),)
 
 
@@ -38,7 +38,7 @@ class Case:
     target: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
     observation: dict[str, Any] = field(default_factory=dict)
-    order: dict[str, Any] = field(default_factory=dict)
+    request: dict[str, Any] = field(default_factory=dict)
     policy: dict[str, Any] = field(default_factory=dict)
     step: Step = KILL
     proven: frozenset[str] = frozenset({"unit", "container", "job"})
@@ -53,9 +53,9 @@ class Case:
             **self.facts,
         }  # fmt: skip
         observation = replace(Observation(NOW, Condition.HOLDS, target=of, target_listed=True), **self.observation)
-        order = replace(HAND, **self.order)
+        request = replace(HAND, **self.request)
         policy = replace(Policy(Allow(**self.allow)), **self.policy)
-        return list(policy.refusals(self.step, order, observation, Facts(identity, **known), NOW, frozenset({2})))
+        return list(policy.refusals(self.step, request, observation, Facts(identity, **known), NOW, frozenset({2})))
 
     def matching(self) -> list[str]:
         """The refusals that this is about."""
@@ -69,7 +69,7 @@ class Case:
 def forced(case: Case) -> Case:
     """As the command does it: whom it ends too is shown, and --force said."""
     shown = frozenset(each.key for each in case.facts.get("ties", Ties()).processes)
-    return replace(case, order=case.order | {"forced": True, "shown": shown})
+    return replace(case, request=case.request | {"forced": True, "shown": shown})
 
 
 def listed(key: str) -> Callable[[Case], Case]:
@@ -96,7 +96,7 @@ OPTIONS: tuple[tuple[str, Callable[[re.Match[str]], Callable[[Case], Case]]], ..
     (r"Add it to remedies\.evidence", lambda _: lambda case: replace(case, policy={"evidence": ("balanced",)})),
     (r"Say --restart-unit", lambda _: lambda case: replace(case, step=RESTART)),
     (r"Leave out --restart-unit", lambda _: lambda case: replace(case, step=KILL)),
-    (r"ask for it by its pid", lambda _: lambda case: replace(case, order={})),
+    (r"ask for it by its pid", lambda _: lambda case: replace(case, request={})),
 )
 """What a person types or writes, by the words of the advice."""
 
@@ -127,10 +127,10 @@ LIFTED = (
          target={"unit": "a.service", "container_id": ID}, step=RESET),
     Case("and not reset", allow={"units": ("a.service",)}, target={"unit": "a.service"}, facts={"own_root": True},
          step=RESET),
-    Case("it is no longer idle", order={"victim": "idle"}),
-    Case("it has not been idle", order={"victim": "idle"}, target={"idle_seconds": 1.0}),
-    Case("the evidence of the leak is", order={"labels": {"evidence": "balanced"}}),
-    Case("do not confirm the leak", order={"labels": {"evidence": "allocator"}}, target={"driver_confirms": False}),
+    Case("it is no longer idle", request={"victim": "idle"}),
+    Case("it has not been idle", request={"victim": "idle"}, target={"idle_seconds": 1.0}),
+    Case("the evidence of the leak is", request={"labels": {"evidence": "balanced"}}),
+    Case("do not confirm the leak", request={"labels": {"evidence": "allocator"}}, target={"driver_confirms": False}),
 )  # fmt: skip
 """Those that an option or a key lifts."""
 

@@ -13,9 +13,17 @@ from gpuagent.core.clock import ManualClock
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.audit import Audit
-from gpuagent_alerts.remedies.observation import Condition, Done, Gone, NotPermitted, Observation, Order, UnitPermission
+from gpuagent_alerts.remedies.observation import (
+    ActionResult,
+    Condition,
+    NotPermitted,
+    Observation,
+    ProcessEnded,
+    RemedyRequest,
+    UnitPermission,
+)
 from gpuagent_alerts.remedies.outcome import Outcome
-from gpuagent_alerts.remedies.pinned_processes import Doubt
+from gpuagent_alerts.remedies.pinned_processes import ActionRefused
 from gpuagent_alerts.remedies.plan import Plan, Rules
 from gpuagent_alerts.remedies.run import LadderRun, RunContext
 from gpuagent_alerts.remedies.safeguards.limits import Limits
@@ -34,7 +42,7 @@ RELEASE = Step(Kind.RELEASE_CACHE, 30.0)
 TERMINATE = Step(Kind.TERMINATE, 30.0)
 KILL = Step(Kind.KILL, 60.0)
 RESTART = Step(Kind.RESTART_UNIT, 60.0)
-ORDER = Order(
+ORDER = RemedyRequest(
     alert=ALERT, alertname="GpuProcessMemoryLeak", expression="up == 1", value=1.0, labels={"evidence": "strict"}
 )
 RULES = Rules(Policy(Allow(users=("svc",))), Limits(pause=0, per_hour=99, per_day=99, unit_per_hour=99,
@@ -95,7 +103,7 @@ class World:
         self.observation_changes: dict[str, Any] = {}
         self.deaf = False
         """No fresh reading comes."""
-        self.app_answers = Done(ok=True)
+        self.app_answers = ActionResult(ok=True)
         self.on_release: Callable[[World], None] = lambda world: None
         self.collected = False
         self.unit_problem = ""
@@ -162,7 +170,7 @@ class World:
     def pin(self, target: Target) -> HeldBody:
         body = self.bodies.get(target.pid)
         if body is None or not body.alive:
-            raise Gone
+            raise ProcessEnded
         return HeldBody(self, body)
 
     def protected(self) -> frozenset[int]:
@@ -175,17 +183,17 @@ class World:
         assert all(self.bodies[each.pid].target.id.pid == each.pid for each in targets)
         return self.ties
 
-    async def notify(self, target: Target, reason: str, deadline_seconds: float) -> Done:
+    async def notify(self, target: Target, reason: str, deadline_seconds: float) -> ActionResult:
         self.log.append(("notify", target.pid))
-        return Done(ok=True)
+        return ActionResult(ok=True)
 
-    async def release_cache(self, target: Target, deadline_seconds: float, *, collect: bool = False) -> Done:
+    async def release_cache(self, target: Target, deadline_seconds: float, *, collect: bool = False) -> ActionResult:
         self.log.append(("release_cache", target.pid))
         self.collected = collect
         self.on_release(self)
         return self.app_answers
 
-    async def reset(self, target: Target, deadline_seconds: float) -> Done:
+    async def reset(self, target: Target, deadline_seconds: float) -> ActionResult:
         self.log.append(("reset", target.pid))
         return self.app_answers
 
@@ -195,25 +203,25 @@ class World:
     async def container_refusal(self, target: Target) -> str:
         return self.container_problem
 
-    async def restart_unit(self, target: Target, permission: UnitPermission, deadline_seconds: float) -> Done:
+    async def restart_unit(self, target: Target, permission: UnitPermission, deadline_seconds: float) -> ActionResult:
         self.before_restart(self)
         if refusal := await self.unit_refusal(target, permission):
-            raise Doubt(refusal)
+            raise ActionRefused(refusal)
         pid = next(body.target.pid for body in self.bodies.values() if body.target.unit == target.unit)
         self.log.append(("restart_unit", pid))
         self.end(pid)
-        return Done(ok=True)
+        return ActionResult(ok=True)
 
     async def group_refusal(self, step: Step, target: Target, permission: UnitPermission) -> str:
         if step.kind is Kind.RESTART_UNIT:
             return await self.unit_refusal(target, permission)
         return self.group_problem if groups_of(step) else ""
 
-    async def execute(self, step: Step, target: Target, permission: UnitPermission) -> Done:
+    async def execute(self, step: Step, target: Target, permission: UnitPermission) -> ActionResult:
         if refusal := await self.group_refusal(step, target, permission):
-            raise Doubt(refusal)
+            raise ActionRefused(refusal)
         self.log.append(("exec", target.pid))
-        return Done(ok=True)
+        return ActionResult(ok=True)
 
     # ---- events
 
@@ -252,7 +260,7 @@ class HeldBody:
             self._world.inner.pop(0)(self._world)
         body = self._body
         if not body.alive:
-            raise Gone
+            raise ProcessEnded
         facts = Facts(
             identity=body.identity, state=body.state, threads=body.threads, uids=(body.identity.uid,) * 4,
             root_user_namespace=True, own_root=False, namespace_pids=(body.target.pid,), user=body.target.user,
@@ -262,7 +270,7 @@ class HeldBody:
     def send(self, number: int) -> None:
         body = self._body
         if not body.alive:
-            raise Gone
+            raise ProcessEnded
         if not body.permitted:
             raise NotPermitted("Operation not permitted")
         if number == 0:

@@ -24,8 +24,8 @@ from gpuagent_alerts.remedies.facts.fresh_lookup import READ_SECONDS, in_time
 from gpuagent_alerts.remedies.facts.never_entries import NO_ANSWER, NeverEntries
 from gpuagent_alerts.remedies.facts.ties import Reader, TieFinder, read_ties
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
-from gpuagent_alerts.remedies.observation import Done, NotPermitted, ProcessHandle, UnitPermission
-from gpuagent_alerts.remedies.pinned_processes import Doubt
+from gpuagent_alerts.remedies.observation import ActionResult, NotPermitted, ProcessHandle, UnitPermission
+from gpuagent_alerts.remedies.pinned_processes import ActionRefused
 from gpuagent_alerts.remedies.steps import Group, Kind, Step, groups_of
 from gpuagent_alerts.remedies.target import Target, Ties
 from gpuagent_alerts.secret import argument_secrets
@@ -139,17 +139,17 @@ class NodeActionExecutor:
     def _read_ties(self, pids: Sequence[int]) -> Ties:
         return read_ties(self._files, self._reader, pids, finder=self._ties, never=self._never.look())
 
-    async def notify(self, target: Target, reason: str, deadline_seconds: float) -> Done:
+    async def notify(self, target: Target, reason: str, deadline_seconds: float) -> ActionResult:
         await self._warn(target, reason, deadline_seconds)
         told = await _asked(self._apps.notice(target.pid, reason, deadline_seconds), "the app was told")
-        return Done(ok=True, detail=told.detail)
+        return ActionResult(ok=True, detail=told.detail)
 
     async def release_cache(
         self, target: Target, deadline_seconds: float, *, collect: bool = False  # noqa: ARG002  the app has its own
-    ) -> Done:  # fmt: skip
+    ) -> ActionResult:  # fmt: skip
         return await _asked(self._apps.release(target.pid, collect=collect), "the cache was given back")
 
-    async def reset(self, target: Target, deadline_seconds: float) -> Done:  # noqa: ARG002  the app has its own
+    async def reset(self, target: Target, deadline_seconds: float) -> ActionResult:  # noqa: ARG002  the app has its own
         # torch cannot take a CUDA context down inside a process (pytorch#37664): what the context holds stays.
         return await _asked(
             self._apps.reset(target.pid), "the app unloaded what it had registered; its CUDA context stays"
@@ -193,16 +193,16 @@ class NodeActionExecutor:
             return f"by the container runtime's word, pid {main} and not pid {target.pid} is in {target.container}"
         return ""
 
-    async def restart_unit(self, target: Target, permission: UnitPermission, deadline_seconds: float) -> Done:
+    async def restart_unit(self, target: Target, permission: UnitPermission, deadline_seconds: float) -> ActionResult:
         return await self._systemctl.restart(target, permission, deadline_seconds)
 
-    async def execute(self, step: Step, target: Target, permission: UnitPermission) -> Done:
+    async def execute(self, step: Step, target: Target, permission: UnitPermission) -> ActionResult:
         """What the program is told about the target comes on its standard input, as JSON: names are the victim's.
 
         The id of a group is in there only where an argument hands it over: then everybody in it has been judged.
         """
         if refusal := await self.group_refusal(step, target, permission):
-            raise Doubt(refusal)
+            raise ActionRefused(refusal)
         command, deadline_seconds, groups = step.command, step.wait_seconds, groups_of(step)
         container_id = target.proven_container_id if Group.CONTAINER in groups else ""
         document = {
@@ -215,12 +215,12 @@ class NodeActionExecutor:
         filled = _filled(command, target)
         # In a thread: the files may lie on a network.
         if refusal := await asyncio.to_thread(self._program_check, filled):
-            return Done(ok=False, detail=f"the program is not run: {refusal}", taken=False)
+            return ActionResult(ok=False, detail=f"the program is not run: {refusal}", taken=False)
         finished = await run_program(filled, json.dumps(document).encode(), deadline_seconds, contained=True)
         if finished.status is None:
-            return Done(ok=False, detail=f"the program was ended after {deadline_seconds:g} s")
+            return ActionResult(ok=False, detail=f"the program was ended after {deadline_seconds:g} s")
         said = Masker().hide(finished.said, argument_secrets(command), starts=finished.whole)[-_SAID:]
-        return Done(
+        return ActionResult(
             ok=finished.status == 0, detail=said if finished.status == 0 else f"status {finished.status} {said}"
         )
 
@@ -240,14 +240,16 @@ def _filled(command: tuple[str, ...], target: Target) -> tuple[str, ...]:
     return tuple(filled)
 
 
-async def _asked(answer: Awaitable[Mapping[str, Any]], done: str) -> Done:
+async def _asked(answer: Awaitable[Mapping[str, Any]], done: str) -> ActionResult:
     try:
         document = await answer
     except KeyError:
-        return Done(ok=False, detail="the app has no embedded client", answer={"reason": "absent"})
+        return ActionResult(ok=False, detail="the app has no embedded client", answer={"reason": "absent"})
     except AppFailure as failure:
-        return Done(ok=False, detail=str(failure), answer={"reason": failure.reason})
+        return ActionResult(ok=False, detail=str(failure), answer={"reason": failure.reason})
     except Exception as error:  # noqa: BLE001  whatever the app's side does, the ladder goes on
-        return Done(ok=False, detail=str(error) or type(error).__name__)
+        return ActionResult(ok=False, detail=str(error) or type(error).__name__)
     freed = document.get("released_bytes")
-    return Done(ok=True, detail=f"{done}: {format_bytes(freed)}" if isinstance(freed, int) else done, answer=document)
+    return ActionResult(
+        ok=True, detail=f"{done}: {format_bytes(freed)}" if isinstance(freed, int) else done, answer=document
+    )

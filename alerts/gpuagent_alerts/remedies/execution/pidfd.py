@@ -19,7 +19,7 @@ from gpuagent_alerts.remedies.facts.fresh_lookup import handle_inode, has_been_r
 from gpuagent_alerts.remedies.facts.never_entries import NO_ANSWER, NeverEntries
 from gpuagent_alerts.remedies.facts.process_facts import read_facts, stuck_thread
 from gpuagent_alerts.remedies.facts.ties import Reader
-from gpuagent_alerts.remedies.observation import Gone, NotPermitted
+from gpuagent_alerts.remedies.observation import NotPermitted, ProcessEnded
 from gpuagent_alerts.remedies.target import Facts, Target
 
 
@@ -53,7 +53,7 @@ class PidfdProcess:
             self._descriptor = os.pidfd_open(target.pid)
         except OSError as error:
             if error.errno == errno.ESRCH:
-                raise Gone from None
+                raise ProcessEnded from None
             raise NotPermitted(f"no pidfd: {error.strerror}") from None
         self._closed = False
 
@@ -67,7 +67,7 @@ class PidfdProcess:
         except Exception as error:  # noqa: BLE001  it is judged below
             facts = error
         if has_been_reaped(self._descriptor) or isinstance(facts, FileNotFoundError | ProcessLookupError):
-            raise Gone
+            raise ProcessEnded
         if isinstance(facts, Exception):
             raise NotPermitted(f"/proc cannot be read: {facts}")
         return facts
@@ -84,7 +84,7 @@ class PidfdProcess:
         try:
             signal.pidfd_send_signal(self._descriptor, number)
         except ProcessLookupError:
-            raise Gone from None
+            raise ProcessEnded from None
         except PermissionError as error:
             raise NotPermitted(error.strerror or "EPERM") from None
 

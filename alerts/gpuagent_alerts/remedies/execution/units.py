@@ -21,8 +21,8 @@ from gpuagent_alerts.programs.run import SEARCH_PATH
 from gpuagent_alerts.remedies.facts.never_entries import NO_ANSWER
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from gpuagent_alerts.remedies.files.programs import ProgramCheck
-from gpuagent_alerts.remedies.observation import SHARED_WAY_OUT, Done, UnitPermission
-from gpuagent_alerts.remedies.pinned_processes import Doubt
+from gpuagent_alerts.remedies.observation import SHARED_WAY_OUT, ActionResult, UnitPermission
+from gpuagent_alerts.remedies.pinned_processes import ActionRefused
 from gpuagent_alerts.remedies.target import Target
 
 _ASK_SECONDS = 5.0
@@ -66,7 +66,7 @@ class Systemctl:
         """Return why the target's unit must not be restarted now; "" if it may. Raises Gone."""
         return (await self._judge(target, permission))[1]
 
-    async def restart(self, target: Target, permission: UnitPermission, deadline_seconds: float) -> Done:
+    async def restart(self, target: Target, permission: UnitPermission, deadline_seconds: float) -> ActionResult:
         """Look again whether its unit may be restarted, then restart it and wait for that.
 
         Others may log in or start work at any time, so the look comes last. Raises Doubt where the unit must not be
@@ -74,14 +74,14 @@ class Systemctl:
         """
         unit, refusal = await self._judge(target, permission)
         if refusal:
-            raise Doubt(refusal)
+            raise ActionRefused(refusal)
         self._restarted[unit] = [*self._restarted.get(unit, ()), self._monotonic()][-_OWN_KEPT:]
         code, output = await self._run("--no-ask-password", "restart", "--", unit, seconds=deadline_seconds)
         if code is None:
-            return Done(ok=False, detail=f"systemctl restart {unit} took longer than {deadline_seconds:.0f} s")
+            return ActionResult(ok=False, detail=f"systemctl restart {unit} took longer than {deadline_seconds:.0f} s")
         denied = "denied" in output or "authentication" in output
         taken = code != _NOT_RUN and not (code and denied)
-        return Done(code == 0, _detail(output) if code else "", errno=1 if code and denied else 0, taken=taken)
+        return ActionResult(code == 0, _detail(output) if code else "", errno=1 if code and denied else 0, taken=taken)
 
     async def _judge(self, target: Target, permission: UnitPermission) -> tuple[str, str]:
         """Return the unit's own name and why it must not be restarted: facts first that no permission changes."""

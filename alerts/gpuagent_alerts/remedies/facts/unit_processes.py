@@ -29,7 +29,7 @@ from gpuagent_alerts.remedies.execution.pidfd import ancestors
 from gpuagent_alerts.remedies.facts.never_entries import NeverEntries
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
 from gpuagent_alerts.remedies.facts.ties import TieFinder
-from gpuagent_alerts.remedies.observation import SHARED_WAY_OUT, Gone
+from gpuagent_alerts.remedies.observation import SHARED_WAY_OUT, ProcessEnded
 from gpuagent_alerts.remedies.safeguards.never_list import UNKILLABLE_SCORE, find_listed
 from gpuagent_alerts.remedies.target import Target
 
@@ -75,7 +75,7 @@ class UnitProcesses:
                 return f"pid {target.pid} is ending: it cannot be seen whether it runs in {unit}"
             hierarchy = self._hierarchy(cgroup)
         except (FileNotFoundError, ProcessLookupError):
-            raise Gone from None
+            raise ProcessEnded from None
         except (OSError, ValueError, UnreadableTree) as error:
             return f"it cannot be seen whether pid {target.pid} runs in {unit}: {error}"
         if not is_below(path_in_hierarchy(text, hierarchy.controllers) or "", cgroup):

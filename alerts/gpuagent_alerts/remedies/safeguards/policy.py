@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from gpuagent.core.units import format_bytes
 from gpuagent.core.wording import SHUFFLED_LIST
-from gpuagent_alerts.remedies.observation import Observation, Order, UnitPermission
+from gpuagent_alerts.remedies.observation import Observation, RemedyRequest, UnitPermission
 from gpuagent_alerts.remedies.safeguards.never_list import (
     NEVER,
     NEVER_UNITS,
@@ -93,7 +93,7 @@ class Policy:
     def refusals(
         self,
         step: Step,
-        order: Order,
+        request: RemedyRequest,
         observation: Observation,
         facts: Facts,
         now_seconds: float,
@@ -115,7 +115,7 @@ class Policy:
         if facts.end:
             return
         yield from _unplaced(step, facts)
-        if not target.holder_proven and not (order.by_hand and order.forced):  # a person has confirmed the process
+        if not target.holder_proven and not (request.by_hand and request.forced):  # a person has confirmed the process
             yield (
                 "it has not been shown to hold this memory: its number was first listed while nobody looked"
                 " (it counts once its memory grows or it is seen computing)"
@@ -125,14 +125,14 @@ class Policy:
         if "M" in target.kinds and step.disrupts and not self.mps_clients:
             yield "it is a client of MPS: ending one can harm the others (remedies.mps_clients permits it)"
         is_not_meant = False
-        if not (order.forced or self._may_be_asked_by_hand(order)):
+        if not (request.forced or self._may_be_asked_by_hand(request)):
             for refusal in self._not_allowed(step, target, facts, observation, now_seconds):
                 is_not_meant = is_not_meant or isinstance(refusal, NotMeant)
                 yield refusal
-        yield from self._evidence(step, order, target)
-        yield from not_at_rest(step, order, target, self.idle_for_seconds, judges_chosen=self.judges_chosen)
+        yield from self._evidence(step, request, target)
+        yield from not_at_rest(step, request, target, self.idle_for_seconds, judges_chosen=self.judges_chosen)
         if observation.choice is not None and (
-            objection := observation.choice.objection(VictimPolicy(order.victim), target, order.passed_over)
+            objection := observation.choice.objection(VictimPolicy(request.victim), target, request.passed_over)
         ):
             yield Passing(objection)
         yield from _unproven(step, scope, target, facts)
@@ -140,7 +140,7 @@ class Policy:
             # Whom the allow list does not mean, and what no unit runs: there is one reason to leave it, and the next.
             is_nobodys = is_not_meant and step.kind is Kind.RESTART_UNIT and not target.unit
             yield not_meant(refusal, facts, "container" if target.container_id else "place") if is_nobodys else refusal
-        yield from self.ends_others(step, order, facts, protected, self.unit_permission(target))
+        yield from self.ends_others(step, request, facts, protected, self.unit_permission(target))
 
     def for_members(self) -> Policy:
         """Return the policy for those that fall with the chosen process: it is no matter what each holds, or leaks."""
@@ -174,9 +174,9 @@ class Policy:
         elif listed := find_listed(sorted(names), (*NEVER, *self.never)):
             yield str(listed)
 
-    def _may_be_asked_by_hand(self, order: Order) -> bool:
+    def _may_be_asked_by_hand(self, request: RemedyRequest) -> bool:
         """Return whether a person's word is enough: where no allow list is given. One that is given is kept to."""
-        return order.by_hand and self.allow == Allow()
+        return request.by_hand and self.allow == Allow()
 
     def _not_allowed(
         self, step: Step, target: Target, facts: Facts, observation: Observation, now_seconds: float
@@ -252,15 +252,15 @@ class Policy:
         else:
             yield not_meant(text, facts, "container" if target.container_id else "place")
 
-    def _evidence(self, step: Step, order: Order, target: Target) -> Iterator[str]:
-        """Yield what the leak lacks where the order is about one: the process must have a leak of its own.
+    def _evidence(self, step: Step, request: RemedyRequest, target: Target) -> Iterator[str]:
+        """Yield what the leak lacks where the request is about one: the process must have a leak of its own.
 
-        What an order is about says the expression of its rule, and no name or label; those may only withhold.
+        What a request is about says the expression of its rule, and no name or label; those may only withhold.
         """
         if not step.disrupts or not self.judges_chosen:
             return
-        told = order.labels.get("evidence")
-        about_leak = order.about_growth or order.victim == "leaking"
+        told = request.labels.get("evidence")
+        about_leak = request.about_growth or request.victim == "leaking"
         for evidence in dict.fromkeys([*([told] if told else ()), *([target.evidence] if about_leak else ())]):
             if evidence not in self.evidence:
                 wanted = " or ".join(self.evidence)
@@ -280,7 +280,7 @@ class Policy:
             yield f"systemd supervises it ({target.unit}): a bare {step} could leave it down; use restart_unit"
 
     def ends_others(
-        self, step: Step, order: Order, facts: Facts, protected: frozenset[int], permission: UnitPermission
+        self, step: Step, request: RemedyRequest, facts: Facts, protected: frozenset[int], permission: UnitPermission
     ) -> Iterator[str]:
         """Yield what forbids the end of those who end, or are hung up, together with the process.
 
@@ -305,7 +305,7 @@ class Policy:
                 yield f"{each} ends with it: {reason}"
         if step.kind is Kind.RESTART_UNIT and permission.shared:
             return
-        shown = order.shown if order.by_hand and order.forced else frozenset()
+        shown = request.shown if request.by_hand and request.forced else frozenset()
         if others := [str(each) for each in tied if not each.belongs and each.key not in shown]:
             yield f"ending it also ends, or hangs up, {', '.join(_shortened(others))}"
 

@@ -25,7 +25,7 @@ class Writer(StrEnum):
 
 
 class Fact(NamedTuple):
-    """A field of `Target`, `Facts`, `Identity`, `Observation` or `Order`."""
+    """A field of `Target`, `Facts`, `Identity`, `Observation` or `RemedyRequest`."""
 
     field: str
     writer: Writer
@@ -139,19 +139,25 @@ FACTS: Final = (
     Fact("Observation.apart", Writer.AGENT, "is shown: who does not fall with it, as nothing shows that it is one job"),
     Fact("Observation.choice", Writer.AGENT, "withholds: the one that was chosen must be the choice still"),
     Fact("Observation.present", Writer.DRIVER, "tells who holds the memory after the act"),
-    Fact("Order.alert", Writer.AGENT, "names the alert of root's rule"),
-    Fact("Order.alertname", Writer.OPERATOR, "chooses the ladder"),
-    Fact("Order.expression", Writer.OPERATOR, "is shown"),
-    Fact("Order.value", Writer.AGENT, "is shown"),
-    Fact("Order.labels", Writer.AGENT, "choose the ladder; a label `evidence` withholds"),
-    Fact("Order.asked_by", Writer.KERNEL, "is recorded: the peer of the control socket"),
-    Fact("Order.forced", Writer.OPERATOR, "lifts the allow list, and not the never-list"),
-    Fact("Order.victim", Writer.OPERATOR, "chooses where the alert names nobody"),
-    Fact("Order.passed_over", Writer.AGENT, "names those before it that the allow list does not mean"),
-    Fact("Order.values", Writer.AGENT, "is recorded"),
-    Fact("Order.idle_for_seconds", Writer.OPERATOR, "withholds: the process must have been at rest for so long"),
-    Fact("Order.about_growth", Writer.OPERATOR, "withholds: the process must leak itself, with the evidence asked for"),
-    Fact("Order.shown", Writer.OPERATOR, "with `forced`, permits that these end together with the process"),
+    Fact("RemedyRequest.alert", Writer.AGENT, "names the alert of root's rule"),
+    Fact("RemedyRequest.alertname", Writer.OPERATOR, "chooses the ladder"),
+    Fact("RemedyRequest.expression", Writer.OPERATOR, "is shown"),
+    Fact("RemedyRequest.value", Writer.AGENT, "is shown"),
+    Fact("RemedyRequest.labels", Writer.AGENT, "choose the ladder; a label `evidence` withholds"),
+    Fact("RemedyRequest.asked_by", Writer.KERNEL, "is recorded: the peer of the control socket"),
+    Fact("RemedyRequest.forced", Writer.OPERATOR, "lifts the allow list, and not the never-list"),
+    Fact("RemedyRequest.victim", Writer.OPERATOR, "chooses where the alert names nobody"),
+    Fact("RemedyRequest.passed_over", Writer.AGENT, "names those before it that the allow list does not mean"),
+    Fact("RemedyRequest.values", Writer.AGENT, "is recorded"),
+    Fact(
+        "RemedyRequest.idle_for_seconds", Writer.OPERATOR, "withholds: the process must have been at rest for so long"
+    ),
+    Fact(
+        "RemedyRequest.about_growth",
+        Writer.OPERATOR,
+        "withholds: the process must leak itself, with the evidence asked for",
+    ),
+    Fact("RemedyRequest.shown", Writer.OPERATOR, "with `forced`, permits that these end together with the process"),
 )
 
 

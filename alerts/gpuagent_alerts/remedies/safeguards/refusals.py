@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Self
 
 from gpuagent.core.units import format_duration
-from gpuagent_alerts.remedies.observation import Order, UnitPermission
+from gpuagent_alerts.remedies.observation import RemedyRequest, UnitPermission
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
 from gpuagent_alerts.remedies.steps import Step
@@ -120,7 +120,7 @@ def of_another_user(target: Target, facts: Facts) -> str:
 
 
 def not_at_rest(
-    step: Step, order: Order, target: Target, idle_for_seconds: float, *, judges_chosen: bool
+    step: Step, request: RemedyRequest, target: Target, idle_for_seconds: float, *, judges_chosen: bool
 ) -> Iterator[str]:
     """Yield why it is not idle, or not for long enough; of whom that is not known is not.
 
@@ -129,20 +129,20 @@ def not_at_rest(
     is being filled.
     """
     idle = target.idle_seconds
-    if order.victim == VictimPolicy.IDLE:
+    if request.victim == VictimPolicy.IDLE:
         wanted = format_duration(idle_for_seconds)
         if idle is None:
             yield f"it is no longer idle, or that cannot be told: victim idle needs {wanted} at 0 % (remedies.idle_for)"
         elif idle < idle_for_seconds:
             yield f"it has not been idle for {wanted} (remedies.idle_for)"
-    elif order.idle_for_seconds is not None and judges_chosen and step.disrupts:
+    elif request.idle_for_seconds is not None and judges_chosen and step.disrupts:
         at_rest = "0 % of multiprocessors, memory, encoder and decoder, and the same memory, on all of its GPUs"
         if idle is None:
             yield f"its rule is about idleness, and the process works, or that cannot be told: at rest is {at_rest}"
-        elif idle < order.idle_for_seconds:
+        elif idle < request.idle_for_seconds:
             yield (
                 f"its rule is about idleness, and the process has been at rest for {format_duration(idle)} of"
-                f" {format_duration(order.idle_for_seconds)} (`for`): at rest is {at_rest}"
+                f" {format_duration(request.idle_for_seconds)} (`for`): at rest is {at_rest}"
             )
 
 
