@@ -10,7 +10,7 @@ from gpuagent.core.identity import SHOWN_FIELDS
 from gpuagent_alerts.remedies.audit import NotRecorded
 from gpuagent_alerts.remedies.manual_requests import SHOWN_MEMBERS, AnotherProcess, NoSuchProcess, read_shown
 from gpuagent_alerts.remedies.service import RemedyService
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.store.problem import StoreFailure
 from gpuagent_exporters.api.remedy_routes import NotDone
 
@@ -20,11 +20,11 @@ _ASK = frozenset({"force", "dry_run", "gpu", SHOWN_MEMBERS, *SHOWN_FIELDS})
 _KILL = _ASK | {"steps"}
 _RELEASE = _ASK | {"collect"}
 _STEPS = {
-    "release_cache": Step(Kind.RELEASE_CACHE, 30.0),
-    "reset": Step(Kind.RESET, 60.0),
-    "terminate": Step(Kind.TERMINATE, 30.0),
-    "kill": Step(Kind.KILL, 60.0),
-    "restart_unit": Step(Kind.RESTART_UNIT, 60.0),
+    "release_cache": RemedyStep(StepKind.RELEASE_CACHE, 30.0),
+    "reset": RemedyStep(StepKind.RESET, 60.0),
+    "terminate": RemedyStep(StepKind.TERMINATE, 30.0),
+    "kill": RemedyStep(StepKind.KILL, 60.0),
+    "restart_unit": RemedyStep(StepKind.RESTART_UNIT, 60.0),
 }
 
 
@@ -68,7 +68,7 @@ class RemedyCommands:
         except NotRecorded as error:
             raise NotDone(503, f"it could not be recorded: {error}") from None
 
-    async def _act(self, pid: int, steps: Sequence[Step], request: Mapping[str, Any], uid: int) -> Document:
+    async def _act(self, pid: int, steps: Sequence[RemedyStep], request: Mapping[str, Any], uid: int) -> Document:
         gpu = request.get("gpu", "")
         if not isinstance(gpu, str):
             raise ValueError("gpu must be a text: an index or a UUID")

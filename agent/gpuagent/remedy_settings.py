@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from gpuagent.driver.backend import longest_gap
 from gpuagent_alerts.notify.matchers import Matchers
-from gpuagent_alerts.remedies.candidates import Budget
-from gpuagent_alerts.remedies.plan import Rules
-from gpuagent_alerts.remedies.safeguards.limits import Limits
-from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
+from gpuagent_alerts.remedies.candidates import MemoryBudget
+from gpuagent_alerts.remedies.plan import RemedyRules
+from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits
+from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
 from gpuagent_alerts.remedies.selection import LadderRule
 from gpuagent_alerts.remedies.settings import RemedySettings
-from gpuagent_alerts.remedies.steps import Kind
-from gpuagent_alerts.remedies.steps import Step as RemedyStep
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_exporters.status import processes_document
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
-    from gpuagent.config.remedies import Budget as BudgetSection
-    from gpuagent.config.remedies import Ladder, Remedies, Step
+    from gpuagent.config.remedies import Budget, Ladder, Remedies, Step
     from gpuagent.core.snapshot import Snapshot
 
 
@@ -50,18 +48,18 @@ def ladders_of(remedies: Remedies) -> tuple[LadderRule, ...]:
     return tuple(_ladder(ladder, remedies) for ladder in remedies.ladders)
 
 
-def rules_of(remedies: Remedies) -> Rules:
+def rules_of(remedies: Remedies) -> RemedyRules:
     """Return who may be acted on, and how often. `allow` and `limits` have the keys of the sections for fields."""
-    allow = Allow(**dict(remedies.allow))
+    allow = AllowList(**dict(remedies.allow))
     policy = Policy(
         allow, remedies.never, remedies.evidence, mps_clients=remedies.mps_clients, idle_for_seconds=remedies.idle_for
     )
-    return Rules(policy, Limits(**dict(remedies.limits)))
+    return RemedyRules(policy, RemedyLimits(**dict(remedies.limits)))
 
 
-def budgets_of(budgets: tuple[BudgetSection, ...]) -> tuple[Budget, ...]:
+def budgets_of(budgets: tuple[Budget, ...]) -> tuple[MemoryBudget, ...]:
     """Return the budgets in the order of the file."""
-    return tuple(Budget(each.label, each.memory, **dict(each.match)) for each in budgets)
+    return tuple(MemoryBudget(each.label, each.memory, **dict(each.match)) for each in budgets)
 
 
 def _list_processes(config: Config, snapshot: Snapshot | None, now_seconds: float) -> dict[str, Any]:
@@ -86,11 +84,11 @@ def _ladder(ladder: Ladder, remedies: Remedies) -> LadderRule:
 
 def step_of(step: Step) -> RemedyStep:
     """Return the step for the one key that is set."""
-    for kind in Kind:
+    for kind in StepKind:
         given = getattr(step, kind)
         if given is not None:
-            number = signal_number(given.name) if kind is Kind.SIGNAL else 0
-            command = given.command if kind is Kind.EXEC else ()
+            number = signal_number(given.name) if kind is StepKind.SIGNAL else 0
+            command = given.command if kind is StepKind.EXEC else ()
             return RemedyStep(kind, given.wait, number, command)
     raise ValueError("a step without a kind")
 

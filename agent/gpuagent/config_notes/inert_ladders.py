@@ -22,7 +22,7 @@ from gpuagent_alerts.remedies.observation import UnitPermission
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS, SHARED_UNITS
 from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, Subject, analyze_rule
 from gpuagent_alerts.remedies.safeguards.rule_sampling import PROCESS_LABELS
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.rules.alert_labels import AlertLabels, labels_of_rules
 from gpuagent_alerts.rules.model import RuleGroup, suggest
 
@@ -63,7 +63,7 @@ def may_end_nobody(config: Config, never: Iterable[str]) -> list[str]:
         path = f"remedies.ladders[{index}]"
         disrupting = [step for step in map(step_of, ladder.steps) if step.disrupts]
         acts = not any(note.startswith(path) for note in never)  # otherwise it is no matter how it ends
-        if acts and disrupting and disrupting[-1].kind is Kind.TERMINATE:
+        if acts and disrupting and disrupting[-1].kind is StepKind.TERMINATE:
             found.append(
                 f"{path}.steps: ends with terminate, which a process may ignore: then nothing more is done, and the"
                 " result is no_effect; a kill step behind it ends the process"
@@ -246,9 +246,9 @@ def _is_meant(ladder: Ladder, alert: KnownAlert) -> bool:
     return any(alert.values(matcher.name) is not None for matcher in ladder.match)
 
 
-def _name_of(step: Step) -> str:
+def _name_of(step: RemedyStep) -> str:
     """Return a step that sends a signal as the configuration names it."""
-    return str(step) if step.kind is Kind.SIGNAL else str(step.kind)
+    return str(step) if step.kind is StepKind.SIGNAL else str(step.kind)
 
 
 def _reads_budgets(alert: KnownAlert) -> bool:

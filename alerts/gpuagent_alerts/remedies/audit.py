@@ -30,7 +30,7 @@ from gpuagent_alerts.remedies.audit_rows import (
     RESET,
     RESULT,
     STOP,
-    Event,
+    AuditEvent,
     Outstanding,
     find_outstanding,
     in_the_way,
@@ -39,9 +39,9 @@ from gpuagent_alerts.remedies.audit_rows import (
 )
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
-from gpuagent_alerts.remedies.safeguards.limits import Limits, Past, broken, refusals
-from gpuagent_alerts.remedies.safeguards.refusals import Passing
-from gpuagent_alerts.remedies.steps import Step
+from gpuagent_alerts.remedies.safeguards.limits import PastAction, RemedyLimits, broken, refusals
+from gpuagent_alerts.remedies.safeguards.refusals import TemporaryRefusal
+from gpuagent_alerts.remedies.steps import RemedyStep
 from gpuagent_alerts.store.cached_query import CachedQuery
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
@@ -50,7 +50,19 @@ from gpuagent_alerts.store.tables import DamagedRow
 log = logging.getLogger(__name__)
 
 
-__all__ = ["BEGIN", "END", "INTENT", "RESET", "RESULT", "STOP", "Audit", "Event", "NotRecorded", "Stop", "runs"]
+__all__ = [
+    "BEGIN",
+    "END",
+    "INTENT",
+    "RESET",
+    "RESULT",
+    "STOP",
+    "Audit",
+    "AuditEvent",
+    "NotRecorded",
+    "RecordedStop",
+    "runs",
+]
 
 
 _SHOWN = 1000
@@ -72,7 +84,7 @@ class NotRecorded(Exception):
     """What is to be done could not be written to the disk: so it is not done."""
 
 
-class Stop(NamedTuple):
+class RecordedStop(NamedTuple):
     """A person has stopped remedies."""
 
     by: str
@@ -157,7 +169,7 @@ class Audit:
                 log.warning("run %s could not be closed: %s", run, error)
         return left
 
-    def events(self, run: str | None = None) -> list[Event]:
+    def events(self, run: str | None = None) -> list[AuditEvent]:
         """The newest rows, oldest first."""
         self._look_for_damage()
         return self._store.read(AUDIT, "WHERE ? IS NULL OR run = ? ORDER BY seq DESC LIMIT ?", (run, run, _SHOWN))[::-1]
@@ -166,15 +178,15 @@ class Audit:
         """A person has stopped remedies: until the next reset, over restarts. Raises NotRecorded."""
         self.write("", STOP, {"by": by})
 
-    def last_stop(self) -> Stop | None:
+    def last_stop(self) -> RecordedStop | None:
         """Return the stop that no reset has followed; None where there is none."""
         ((seq,),) = self._store.execute("SELECT ifnull(max(seq), 0) FROM remedy_audit WHERE kind = ?", (STOP,))
         if seq <= self._last_reset():
             return None
         self._look_for_damage()
         for event in self._store.read(AUDIT, "WHERE seq = ?", (seq,)):
-            return Stop(str(event.data.get("by", "?")), event.wall_seconds)
-        return Stop("?", None)
+            return RecordedStop(str(event.data.get("by", "?")), event.wall_seconds)
+        return RecordedStop("?", None)
 
     def reset(self, by: str) -> None:
         """A person has looked: the breaker is closed again. Raises NotRecorded."""
@@ -184,7 +196,7 @@ class Audit:
         except StoreFailure as error:
             raise NotRecorded(str(error)) from None
 
-    def past(self, *, dry_run: bool, since_reset: bool = False) -> list[Past]:
+    def past(self, *, dry_run: bool, since_reset: bool = False) -> list[PastAction]:
         """Actions of one kind, newest first, with their ages by a clock that nobody can set.
 
         What cannot be read of the record is among them, as it may be of either kind.
@@ -199,7 +211,7 @@ class Audit:
             " GROUP BY run HAVING sum(kind = ?) > sum(kind = ?) ORDER BY max(seq) DESC LIMIT ?) ORDER BY seq DESC",
             (after, INTENT, _DISRUPTS, RESULT, _CONSIDERED, INTENT, RESULT, _ACTIONS),
         )
-        newest: dict[str, Event] = {}
+        newest: dict[str, AuditEvent] = {}
         for event in events:
             newest.setdefault(event.run, event)
         begins = {event.run: event for event in events if event.kind == BEGIN}
@@ -213,10 +225,10 @@ class Audit:
         # An action whose rows are all damaged, or whose intents are.
         suspects = [row for row in damaged if row.cells["kind"] not in _NO_ACTION]
         unseen = [row for row in suspects if row.cells["run"] not in newest]
-        found += [(_seq(row), Past(self._age_of_damaged(row), "", unknown=True, helped=False)) for row in unseen]
-        marks = [Past(0.0, "", record_lost=True)] if self._store.has_lost_rows else []
+        found += [(_seq(row), PastAction(self._age_of_damaged(row), "", unknown=True, helped=False)) for row in unseen]
+        marks = [PastAction(0.0, "", record_lost=True)] if self._store.has_lost_rows else []
         if since_reset and self.last_stop() is not None:
-            marks.append(Past(0.0, "", stopped=True))
+            marks.append(PastAction(0.0, "", stopped=True))
         return [*marks, *(past for _, past in sorted(found, key=itemgetter(0), reverse=True))]
 
     def outstanding(self) -> list[Outstanding]:
@@ -236,11 +248,13 @@ class Audit:
         ((seq,),) = self._store.execute("SELECT ifnull(max(seq), 0) FROM remedy_audit WHERE kind = ?", (RESET,))
         return int(seq)
 
-    def _past(self, begin: Event | None, newest: Event, end: Event | None, *, useless: bool) -> Past:
+    def _past(
+        self, begin: AuditEvent | None, newest: AuditEvent, end: AuditEvent | None, *, useless: bool
+    ) -> PastAction:
         if begin is None:
-            return Past(self._age(newest), "", unknown=True, helped=False if useless else _helped(end))
+            return PastAction(self._age(newest), "", unknown=True, helped=False if useless else _helped(end))
         data = begin.data
-        return Past(
+        return PastAction(
             age_seconds=self._age(newest),
             gpu_uuid=str(data.get("gpu_uuid", "")),
             unit=str(data.get("unit", "")),
@@ -261,7 +275,7 @@ class Audit:
         following = self._store.read(AUDIT, "WHERE seq > ? ORDER BY seq LIMIT ?", (_seq(row), _FOLLOWING))
         return min((self._age(event) for event in following), default=max(self._clock.now() - self._began, 0.0))
 
-    def _age(self, event: Event) -> float:
+    def _age(self, event: AuditEvent) -> float:
         """By CLOCK_BOOTTIME within a boot. Over a boot by the wall clock, never below zero: too young is safe."""
         if event.boot_id == self._boot_id:
             return max(self._clock.now() - event.clock_seconds, 0.0)
@@ -276,7 +290,7 @@ def _seq(row: DamagedRow) -> int:
     return seq if isinstance(seq, int) else 0
 
 
-def _helped(end: Event | None) -> bool | None:
+def _helped(end: AuditEvent | None) -> bool | None:
     if end is None:
         return None
     outcome = Outcome(Result(end.data.get("result", Result.INTERRUPTED)), acted=bool(end.data.get("acted")))
@@ -285,8 +299,8 @@ def _helped(end: Event | None) -> bool | None:
 
 def objections(
     plan: Plan,
-    step: Step,
-    limits: Limits,
+    step: RemedyStep,
+    limits: RemedyLimits,
     audit: Audit,
     cooldown_key: str,
     meant: Collection[ProcessId],
@@ -304,7 +318,7 @@ def objections(
     if plan.request.by_hand or not step.disrupts:
         return []
     waits_for = in_the_way(audit.outstanding(), meant, gpu_uuids, is_alive)
-    found: list[str] = [Passing(waits_for)] if waits_for else []
+    found: list[str] = [TemporaryRefusal(waits_for)] if waits_for else []
     if acted:
         return found
     if why := broken(limits, audit.past(dry_run=False, since_reset=True)):

@@ -44,7 +44,7 @@ KINDS: Final = frozenset({BEGIN, INTENT, RESULT, END, STOP, RESET})
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class AuditEvent:
     """One row."""
 
     seq: int
@@ -118,7 +118,7 @@ _OURS: Final = frozenset({"id", "time_seconds", "steps", "kind", "end"})
 """Fields that `runs` adds."""
 
 
-def _event(seq: int, run: str, kind: str, boot_id: str, clock: float, wall: float, data: str) -> Event:
+def _event(seq: int, run: str, kind: str, boot_id: str, clock: float, wall: float, data: str) -> AuditEvent:
     if kind not in KINDS:
         raise ValueError("an unknown kind of row")
     if not run and kind not in {STOP, RESET}:
@@ -135,7 +135,7 @@ def _event(seq: int, run: str, kind: str, boot_id: str, clock: float, wall: floa
                 _FIELDS[name](value)
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
-    return Event(seq, run, kind, boot_id, clock, wall, found)
+    return AuditEvent(seq, run, kind, boot_id, clock, wall, found)
 
 
 AUDIT: Final = Table(
@@ -173,7 +173,7 @@ def _cut(value: object, most: int) -> object:
     return [_cut(one, most) for one in value[:most]] if isinstance(value, list | tuple) else value
 
 
-def runs(events: Iterable[Event]) -> list[dict[str, Any]]:
+def runs(events: Iterable[AuditEvent]) -> list[dict[str, Any]]:
     """Rows put together by run, oldest first, for `gpuagent remedies` and the API."""
     found: dict[str, dict[str, Any]] = {}
     for event in events:
@@ -233,13 +233,13 @@ class Outstanding:
         )
 
 
-def find_outstanding(events: Iterable[Event], boot_id: str) -> list[Outstanding]:
+def find_outstanding(events: Iterable[AuditEvent], boot_id: str) -> list[Outstanding]:
     """Return every process of this boot that a recorded step may have ended; whether it has, is for /proc to tell.
 
     `events` are rows of whole runs, oldest first.
     """
-    begins: dict[str, Event] = {}
-    due: dict[tuple[str, str], Event] = {}
+    begins: dict[str, AuditEvent] = {}
+    due: dict[tuple[str, str], AuditEvent] = {}
     certain: set[tuple[str, str]] = set()
     for event in events:
         if event.kind == BEGIN:
@@ -288,7 +288,9 @@ def _may_end(intent: Mapping[str, Any]) -> bool:
     return bool(intent.get("may_end", intent.get("step") in _ENDING_STEPS)) and not intent.get("dry_run")
 
 
-def _processes(begin: Mapping[str, Any], intent: Event, boot_id: str, *, is_certain: bool) -> Iterable[Outstanding]:
+def _processes(
+    begin: Mapping[str, Any], intent: AuditEvent, boot_id: str, *, is_certain: bool
+) -> Iterable[Outstanding]:
     chosen = {"pid": begin["pid"], "start_ticks": begin["start_ticks"], "name": begin["name"]}
     gpus = frozenset(str(uuid) for uuid in intent.data.get("gpu_uuids", [begin["gpu_uuid"]]))
     for each in intent.data.get("processes", [chosen]):

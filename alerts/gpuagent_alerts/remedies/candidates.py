@@ -17,7 +17,7 @@ from gpuagent_alerts.remedies.targets import targets_named, targets_on
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class MemoryBudget:
     """How much memory on one GPU the processes may use that match all keys that are given."""
 
     label: str
@@ -30,7 +30,7 @@ class Budget:
 
 
 def candidates_of(
-    evaluation: AlertEvaluation, snapshot: Snapshot, budgets: Iterable[Budget], *, disrupts: bool
+    evaluation: AlertEvaluation, snapshot: Snapshot, budgets: Iterable[MemoryBudget], *, disrupts: bool
 ) -> list[Target]:
     """Return the processes of an alert's GPU or MIG instance that its other labels do not exclude.
 
@@ -84,7 +84,7 @@ def _reasons(evaluation: AlertEvaluation, snapshot: Snapshot, *, disrupts: bool)
     yield "no process on the GPU can be acted on: none is alive, visible, and has a memory that the driver tells"
 
 
-def belongs(budget: Budget, process: ProcessReading, snapshot: Snapshot) -> bool:
+def belongs(budget: MemoryBudget, process: ProcessReading, snapshot: Snapshot) -> bool:
     """Return whether a process counts towards it: all keys given must hold.
 
     Memory whose holder is unproven counts towards nobody's account: it may be a dead process's. A name that a user may
@@ -109,7 +109,7 @@ def belongs(budget: Budget, process: ProcessReading, snapshot: Snapshot) -> bool
     )
 
 
-def uses(budgets: tuple[Budget, ...], snapshot: Snapshot) -> Iterator[BudgetUse]:
+def uses(budgets: tuple[MemoryBudget, ...], snapshot: Snapshot) -> Iterator[BudgetUse]:
     """For each budget and each GPU whose processes are known, 0 included: a sum that is missing is no small one."""
     for budget in budgets:
         used = {gpu.identity.uuid: 0 for gpu in snapshot.gpus if gpu.processes_known}

@@ -20,12 +20,12 @@ from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import Outstanding, in_the_way
 from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import Outcome, Result
-from gpuagent_alerts.remedies.plan import Plan, Rules
+from gpuagent_alerts.remedies.plan import Plan, RemedyRules
 from gpuagent_alerts.remedies.run import LadderRun, RunContext
 from gpuagent_alerts.remedies.safeguards.limits import STOPPED_BY_HAND
-from gpuagent_alerts.remedies.safeguards.refusals import Passing
+from gpuagent_alerts.remedies.safeguards.refusals import TemporaryRefusal
 from gpuagent_alerts.remedies.safeguards.victim import Candidate, VictimPolicy, rank
-from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule, Turns, choose, excludes
+from gpuagent_alerts.remedies.selection import AlertCandidates, FairOrder, LadderRule, choose, excludes
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
@@ -46,7 +46,7 @@ class RemedyManager:
     def __init__(
         self,
         ladders: Sequence[LadderRule],
-        rules: Rules,
+        rules: RemedyRules,
         context: RunContext,
         *,
         proof_seconds: float,
@@ -66,7 +66,7 @@ class RemedyManager:
         self._of_before: set[LadderRun] = set()
         """Runs that go on and were begun by an earlier configuration: their refusals bind nobody by this one."""
         self._attempts = Attempts(context.now, context.wall)
-        self._turns = Turns(context.now)
+        self._turns = FairOrder(context.now)
         self.stopped = False
         """A person has stopped remedies: rules begin nothing."""
         self._outstanding: tuple[Outstanding, ...] = ()
@@ -78,7 +78,7 @@ class RemedyManager:
         """Runs that have not ended."""
         return tuple(self._running)
 
-    def use(self, ladders: Sequence[LadderRule], rules: Rules, proof_seconds: float) -> None:
+    def use(self, ladders: Sequence[LadderRule], rules: RemedyRules, proof_seconds: float) -> None:
         """Another configuration. A run goes on by it, or ends before its next step where it no longer would."""
         self.ladders, self.rules, self.proof_seconds = tuple(ladders), rules, proof_seconds
         self._attempts.forget_refusals()
@@ -164,7 +164,7 @@ class RemedyManager:
             return "", ""
         person = f"{plan.request.asked_by} began to act on this GPU at {format_time(self.context.wall())}"
         for run in others:
-            run.call_off(Passing(person))
+            run.call_off(TemporaryRefusal(person))
         told = ", ".join(f"{run.name_of_step} for pid {run.plan.target.pid}" for run in others)
         self._handed_over.append((gpus, person))
         try:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.safeguards.never_list import find_listed
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
-from gpuagent_alerts.remedies.steps import Step
+from gpuagent_alerts.remedies.steps import RemedyStep
 from gpuagent_alerts.remedies.target import Facts, Target, Ties
 
 SHARED_WAY_OUT = "to restart it all the same, name it in remedies.allow.shared_units, or run systemctl yourself"
@@ -176,7 +176,7 @@ class ActionExecutor(Protocol):
 
     async def reset(self, target: Target, deadline_seconds: float) -> ActionResult: ...
 
-    async def group_refusal(self, step: Step, target: Target, permission: UnitPermission) -> str:
+    async def group_refusal(self, step: RemedyStep, target: Target, permission: UnitPermission) -> str:
         """Return why the step must not act on the target's whole unit, container or job now; "" if it may or does not.
 
         For a unit that is its start limit too. Raises Gone where the target has ended.
@@ -199,7 +199,7 @@ class ActionExecutor(Protocol):
         """
         ...
 
-    async def execute(self, step: Step, target: Target, permission: UnitPermission) -> ActionResult:
+    async def execute(self, step: RemedyStep, target: Target, permission: UnitPermission) -> ActionResult:
         """Run the program of the step, after a last look at everybody whom its arguments hand over. Raises Doubt."""
         ...
 

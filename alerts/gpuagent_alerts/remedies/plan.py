@@ -10,9 +10,9 @@ from typing import Any
 
 from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import Outcome
-from gpuagent_alerts.remedies.safeguards.limits import Limits
+from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits
 from gpuagent_alerts.remedies.safeguards.policy import Policy
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import Target
 
 _NAMED = 5
@@ -25,25 +25,25 @@ class Plan:
 
     request: RemedyRequest
     target: Target
-    steps: tuple[Step, ...]
+    steps: tuple[RemedyStep, ...]
     dry_run: bool
     scope: str = "process"
     proof_seconds: float = 120.0
 
-    def is_question(self, step: Step) -> bool:
+    def is_question(self, step: RemedyStep) -> bool:
         """Whether a person wants to know what the app answers to this step: there is no alert whose end could be seen.
 
         In a dry run the app is not asked.
         """
         return self.request.by_hand and not self.dry_run and step.asks_app and step == self.steps[-1]
 
-    def judged_as(self, step: Step) -> Step:
+    def judged_as(self, step: RemedyStep) -> RemedyStep:
         """Return the step that a notice announces, and any other as it is: nobody is warned of what will be refused."""
-        if step.kind is not Kind.NOTIFY:
+        if step.kind is not StepKind.NOTIFY:
             return step
         return next((each for each in self.steps[self.steps.index(step) :] if each.disrupts), step)
 
-    def kill_after(self, step: Step) -> Step | None:
+    def kill_after(self, step: RemedyStep) -> RemedyStep | None:
         """Return the step after this one that sends SIGKILL."""
         return next((each for each in self.steps[self.steps.index(step) + 1 :] if each.sends == signal.SIGKILL), None)
 
@@ -57,11 +57,11 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class RemedyRules:
     """What stands between a plan and a process."""
 
     policy: Policy
-    limits: Limits
+    limits: RemedyLimits
 
 
 def description(plan: Plan, cooldown_key: str, members: Sequence[int]) -> dict[str, Any]:
@@ -82,7 +82,9 @@ def description(plan: Plan, cooldown_key: str, members: Sequence[int]) -> dict[s
     }  # fmt: skip
 
 
-def whom_it_may_end(plan: Plan, step: Step, targets: Iterable[Target], gpu_uuids: Iterable[str]) -> dict[str, object]:
+def whom_it_may_end(
+    plan: Plan, step: RemedyStep, targets: Iterable[Target], gpu_uuids: Iterable[str]
+) -> dict[str, object]:
     """Return whom the record is to wait for where the step is taken and somebody is still there afterwards."""
     if not step.may_end or plan.dry_run:
         return {"may_end": False}
@@ -100,7 +102,7 @@ def note_of(apart: Sequence[Target], useless: bool) -> str:
     return "; ".join(notes)
 
 
-def passed_over(plan: Plan, step: Step, reason: str) -> dict[str, object]:
+def passed_over(plan: Plan, step: RemedyStep, reason: str) -> dict[str, object]:
     """The row of a step that was left out, and why. It is no action."""
     return {"step": str(step), "disrupts": False, "dry_run": plan.dry_run, "note": f"passed over: {reason}"}
 

@@ -13,7 +13,7 @@ from gpuagent.core.units import format_bytes
 from gpuagent_alerts.remedies.observation import ActionResult, Observation, Observer
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
-from gpuagent_alerts.remedies.steps import Step
+from gpuagent_alerts.remedies.steps import RemedyStep
 from gpuagent_alerts.remedies.target import Target
 
 _ENOUGH = 0.8
@@ -52,7 +52,7 @@ async def prove(
     return _without(plan, held, before, last, shared=shared())
 
 
-def answered(step: Step, done: ActionResult, seconds: float) -> Outcome:
+def answered(step: RemedyStep, done: ActionResult, seconds: float) -> Outcome:
     """What an app that a person had asked came to: by the driver's count, where the driver tells."""
     if not done.ok:
         return Outcome(Result.FAILED, done.detail, acted=step.disrupts, answer=done.answer)

@@ -27,12 +27,12 @@ from gpuagent_alerts.remedies.observation import (
 )
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused, PinnedProcess, PinnedProcesses
-from gpuagent_alerts.remedies.plan import Plan, Rules, description, end_of, note_of, passed_over, whom_it_may_end
+from gpuagent_alerts.remedies.plan import Plan, RemedyRules, description, end_of, note_of, passed_over, whom_it_may_end
 from gpuagent_alerts.remedies.proof import answered, prove, without_reason
 from gpuagent_alerts.remedies.safeguards.limits import cooldown_key
 from gpuagent_alerts.remedies.safeguards.policy import ended_with, may_end
-from gpuagent_alerts.remedies.safeguards.refusals import NotMeant, OnlyKill, Passing
-from gpuagent_alerts.remedies.steps import Kind, Step, groups_of
+from gpuagent_alerts.remedies.safeguards.refusals import NotAllowListed, OnlyKillHelps, TemporaryRefusal
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind, groups_of
 from gpuagent_alerts.remedies.target import Facts
 from gpuagent_alerts.store.problem import StoreFailure
 
@@ -65,7 +65,7 @@ class LadderRun:
     def __init__(
         self,
         plan: Plan,
-        rules: Rules,
+        rules: RemedyRules,
         context: RunContext,
         *,
         claim: ClaimGpus = lambda _, __: "",
@@ -74,7 +74,7 @@ class LadderRun:
         """`known` are the refusals that earlier runs for the same reason came to: the same again is not recorded."""
         self.plan = plan
         self.id = ""
-        self.step: Step | None = None
+        self.step: RemedyStep | None = None
         """The one that is being taken, or was when it ended."""
         self.rules = rules  # those in force: they may change while it runs
         self.gpus = frozenset({plan.target.key.gpu_uuid})
@@ -164,7 +164,7 @@ class LadderRun:
         wanted = self.gpus | {each.key.gpu_uuid for each in observation.members}
         if taken := self._claim(self, wanted):
             self.gpus = frozenset()  # let go at once: two that want each other's GPUs must not refuse each other
-            raise self._refused(Passing(taken))
+            raise self._refused(TemporaryRefusal(taken))
         self.gpus = wanted
         if missing := [str(each.pid) for each in observation.members if each.id not in self.identities]:
             raise self._refused(f"others have joined it meanwhile: pid {', '.join(missing)}")
@@ -177,21 +177,21 @@ class LadderRun:
             plan.target, plan.request.alert, self._last_look, context.look_seconds, scope=plan.scope
         )
         if observation is None:
-            raise self._refused(Passing("there has been no fresh reading of the GPU"))
+            raise self._refused(TemporaryRefusal("there has been no fresh reading of the GPU"))
         self._last_look, self._looked_at = observation.clock_seconds, context.now()
         if observation.condition is Condition.OVER:
             raise _RunEnded(Outcome(Result.RESOLVED, observation.reason or "the alert has ended", acted=self._acted))
         if observation.condition is Condition.UNKNOWN:
-            raise self._refused(Passing(observation.reason or "the data behind the alert is in doubt"))
+            raise self._refused(TemporaryRefusal(observation.reason or "the data behind the alert is in doubt"))
         if observation.act_refusal:  # of the GPU, not of this process: another one in its place is no answer
-            raise self._refused(Passing(observation.act_refusal))
+            raise self._refused(TemporaryRefusal(observation.act_refusal))
         if observation.target is None:
             if self._pinned.have_ended():
                 raise _RunEnded(Outcome(Result.EXITED, "it ended by itself", acted=self._acted))
             raise self._refused("it is no longer on the GPU")
         return observation
 
-    async def _take(self, step: Step, observation: Observation) -> Outcome | None:
+    async def _take(self, step: RemedyStep, observation: Observation) -> Outcome | None:
         """One step; its outcome, or None where the next one is due."""
         judged_as, self._before = self.plan.judged_as(step), observation
         try:
@@ -221,10 +221,10 @@ class LadderRun:
         if not done.ok:
             raise _RunEnded(Outcome(Result.FAILED, f"{step}: {done.detail}", acted=True), not_permitted=done.errno == 1)
         # A person who asks what would be done waits for no effect: there is none, and no alert that could end.
-        pointless = (useless and step.kind is not Kind.KILL) or (self.plan.dry_run and self.plan.request.by_hand)
+        pointless = (useless and step.kind is not StepKind.KILL) or (self.plan.dry_run and self.plan.request.by_hand)
         return await self._watch(step, 0.0 if pointless else step.wait_seconds)
 
-    async def _pass_over(self, step: Step, reason: str) -> Outcome | None:
+    async def _pass_over(self, step: RemedyStep, reason: str) -> Outcome | None:
         """Leave the step out; its time is waited all the same, and only one that did not run in it is killed."""
         await self._pinned.remember_sleep()
         self._passed_over = f"; {step} would be passed over: {reason}"
@@ -233,7 +233,7 @@ class LadderRun:
         await self._result(step, ActionResult(ok=True, taken=False))
         return await self._watch(step, 0.0 if self.plan.dry_run and self.plan.request.by_hand else step.wait_seconds)
 
-    async def _check(self, step: Step, observation: Observation) -> list[Facts]:
+    async def _check(self, step: RemedyStep, observation: Observation) -> list[Facts]:
         """Refuse at any doubt about any member."""
         if self._called_off:
             raise self._refused(self._called_off)
@@ -256,9 +256,9 @@ class LadderRun:
                 self.plan.scope,
             )
             if reasons := list(dict.fromkeys([*against, *changed])):
-                if all(isinstance(reason, OnlyKill) for reason in reasons):
+                if all(isinstance(reason, OnlyKillHelps) for reason in reasons):
                     raise _OnlyKillReaches(*self._of(member, reasons))
-                next_may = chosen and all(isinstance(reason, NotMeant) for reason in reasons)
+                next_may = chosen and all(isinstance(reason, NotAllowListed) for reason in reasons)
                 raise self._refused(*self._of(member, reasons), general=not next_may)
         if groups_of(step) and any(each.id not in self.identities for each in observation.members):
             raise self._refused("others have joined it meanwhile")
@@ -270,10 +270,10 @@ class LadderRun:
         found = []
         for reason in reasons:
             text = f"pid {member.target.pid}, which falls with it: {reason}"
-            found.append(Passing(text, reason.seconds) if isinstance(reason, Passing) else text)
+            found.append(TemporaryRefusal(text, reason.seconds) if isinstance(reason, TemporaryRefusal) else text)
         return found
 
-    def _check_record(self, step: Step) -> None:
+    def _check_record(self, step: RemedyStep) -> None:
         """Raise _RunEnded where what is on record forbids it. In a thread, and inside the gate."""
         if against := objections(
             self.plan, step, self.rules.limits, self._context.audit, self._cooldown_key(), self.identities, self.gpus,
@@ -288,7 +288,7 @@ class LadderRun:
             self.id = self._context.audit.begin(description(self.plan, self._cooldown_key(), pids))
         return pids
 
-    def _intend(self, step: Step, observation: Observation, useless: bool, facts: list[Facts]) -> None:
+    def _intend(self, step: RemedyStep, observation: Observation, useless: bool, facts: list[Facts]) -> None:
         """In a thread: on the disk before anything is done. Raises NotRecorded."""
         pids = self._begin()
         targets = [member.target for member in self._pinned.members]
@@ -299,7 +299,7 @@ class LadderRun:
             **whom_it_may_end(self.plan, step, targets, self.gpus),
         })  # fmt: skip
 
-    async def _do(self, step: Step, observation: Observation) -> ActionResult:
+    async def _do(self, step: RemedyStep, observation: Observation) -> ActionResult:
         """Act, and write down what came of it: also where the very last look forbade it."""
         try:
             if step.disrupts:
@@ -313,7 +313,7 @@ class LadderRun:
         await self._result(step, done)
         return done
 
-    async def _result(self, step: Step, done: ActionResult, *, considered: bool = False) -> None:
+    async def _result(self, step: RemedyStep, done: ActionResult, *, considered: bool = False) -> None:
         data = {
             "step": str(step), "ok": done.ok, "errno": done.errno, "detail": done.detail, "taken": done.taken,
             "considered": considered,
@@ -323,7 +323,7 @@ class LadderRun:
         except NotRecorded as error:  # the record writes it as soon as it can; the step was taken all the same
             self._owed = f"{step}: {error}"
 
-    async def _look_again(self, step: Step, observation: Observation) -> None:
+    async def _look_again(self, step: RemedyStep, observation: Observation) -> None:
         """Judge anew by a reading that came while it was decided and written down.
 
         A disk that hangs, another run that is waited for, a runtime that is asked: meanwhile the process may have given
@@ -343,9 +343,9 @@ class LadderRun:
             self._before = observation
             if steady:
                 return
-        raise self._refused(Passing("there is no fresh reading by the time it has been judged"))
+        raise self._refused(TemporaryRefusal("there is no fresh reading by the time it has been judged"))
 
-    async def _act(self, step: Step) -> ActionResult:  # noqa: PLR0911  one for each kind
+    async def _act(self, step: RemedyStep) -> ActionResult:  # noqa: PLR0911  one for each kind
         """Do it. The intent is on the disk; writing took time, so who it is and what is permitted are asked again."""
         target, executor = self.plan.target, self._context.executor
         facts = await self._pinned.recheck(ties=may_end(step))
@@ -359,22 +359,22 @@ class LadderRun:
             return self._rehearse(step)
         if step.sends is not None:
             return self._pinned.send(step.sends)
-        if step.kind is Kind.NOTIFY:
+        if step.kind is StepKind.NOTIFY:
             return await executor.notify(target, self.plan.reason, step.wait_seconds)
-        if step.kind is Kind.RELEASE_CACHE:
+        if step.kind is StepKind.RELEASE_CACHE:
             return await executor.release_cache(target, step.wait_seconds, collect=step.collect)
-        if step.kind is Kind.RESET:
+        if step.kind is StepKind.RESET:
             return await executor.reset(target, step.wait_seconds)
-        if step.kind is Kind.RESTART_UNIT:
+        if step.kind is StepKind.RESTART_UNIT:
             return await executor.restart_unit(target, permission, step.wait_seconds)
         return await executor.execute(step, target, permission)
 
-    def _rehearse(self, step: Step) -> ActionResult:
+    def _rehearse(self, step: RemedyStep) -> ActionResult:
         """Do what a dry run may: ask the kernel (signal 0) whether the signal would be permitted."""
         asked = self._pinned.send(0) if step.sends is not None else ActionResult(ok=True)
         return replace(asked, detail=asked.detail or "dry run")
 
-    async def _watch(self, step: Step, wait_seconds: float) -> Outcome | None:
+    async def _watch(self, step: RemedyStep, wait_seconds: float) -> Outcome | None:
         """Wait for the effect. None: there was none in time."""
         context, plan = self._context, self.plan
         started = context.now()
@@ -397,7 +397,7 @@ class LadderRun:
                     return without_reason(plan, observation, context.now() - started, acted=self._acted)
             if self._called_off or context.now() >= end:  # as `left` is worked out: no other rounding
                 break
-        if step.kind is Kind.KILL and not plan.dry_run and not self._called_off:
+        if step.kind is StepKind.KILL and not plan.dry_run and not self._called_off:
             where = "; ".join(await self._pinned.whereabouts())
             return Outcome(Result.UNKILLABLE, f"SIGKILL was sent, and the process is still there: {where}", acted=True)
         return None

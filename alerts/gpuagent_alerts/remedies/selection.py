@@ -15,7 +15,7 @@ from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.attempts import Attempts
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.safeguards.victim import Candidate, VictimPolicy, rank
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import Target
 
 
@@ -24,7 +24,7 @@ class LadderRule:
     """One ladder of the configuration."""
 
     matches: Callable[[Mapping[str, str]], bool]
-    steps: tuple[Step, ...]
+    steps: tuple[RemedyStep, ...]
     dry_run: bool
     victim: VictimPolicy | None = None
     """Whom to choose where the alert names none; None: nobody."""
@@ -134,7 +134,7 @@ _SEVERITIES = ("critical", "page", "error", "high", "warning", "low", "info", "n
 _NEVER = float("-inf")
 
 
-class Turns:
+class FairOrder:
     """When something was last done for each alert that fires. For one event loop."""
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -184,5 +184,5 @@ def _is_rules_act(plan: Plan) -> bool:
 
 def _same_deed(other: Plan, plan: Plan) -> bool:
     """Return whether two people, or one twice, ask for the same: an end to one process, or a restart of one unit."""
-    restart = all(any(step.kind is Kind.RESTART_UNIT for step in each.steps) for each in (other, plan))
+    restart = all(any(step.kind is StepKind.RESTART_UNIT for step in each.steps) for each in (other, plan))
     return other.target.id == plan.target.id or (restart and other.target.unit == plan.target.unit)

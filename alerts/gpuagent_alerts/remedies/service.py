@@ -20,7 +20,7 @@ from gpuagent.core.metrics.remedies import RemedyCount, RemedyFigures
 from gpuagent.core.snapshot import Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation, ValueHistory
-from gpuagent_alerts.remedies.audit import Audit, NotRecorded, Stop, runs
+from gpuagent_alerts.remedies.audit import Audit, NotRecorded, RecordedStop, runs
 from gpuagent_alerts.remedies.candidates import candidates_of, uses, why_nobody
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.fresh_lookup import FreshProcess, Lookup, NoLookup, in_time
@@ -38,7 +38,7 @@ from gpuagent_alerts.remedies.safeguards.refusals import advice_on
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
 from gpuagent_alerts.remedies.selection import AlertCandidates
 from gpuagent_alerts.remedies.settings import RemedySettings
-from gpuagent_alerts.remedies.steps import Step
+from gpuagent_alerts.remedies.steps import RemedyStep
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.targets import unranked, used_ratio
 from gpuagent_alerts.store.cached_query import CachedQuery
@@ -187,7 +187,7 @@ class RemedyService:
     async def kill(
         self,
         pid: int,
-        steps: Sequence[Step],
+        steps: Sequence[RemedyStep],
         shown: ShownProcess,
         *,
         uid: int,
@@ -388,13 +388,13 @@ class ManualStop:
     def __init__(self, audit: Audit, clock: Clock) -> None:
         self._audit = audit
         self._clock = clock
-        self._unrecorded: Stop | None = None
-        self.now: Stop | None = None
+        self._unrecorded: RecordedStop | None = None
+        self.now: RecordedStop | None = None
         """The one that holds, as far as is known."""
 
     async def begin(self, uid: int) -> str:
         """Have it hold; return why it is not on record, "" if it is."""
-        self.now = self._unrecorded = Stop(f"uid {uid}", self._clock.wall())
+        self.now = self._unrecorded = RecordedStop(f"uid {uid}", self._clock.wall())
         try:
             async with asyncio.timeout(_RECORD_SECONDS):
                 await in_daemon_thread(lambda: self._audit.stop(describe_user(uid)), "remedies stop")
@@ -408,7 +408,7 @@ class ManualStop:
         """Forget one that is not on record: a person has reset remedies."""
         self._unrecorded = None
 
-    def use(self, recorded: Stop | None) -> Stop | None:
+    def use(self, recorded: RecordedStop | None) -> RecordedStop | None:
         """Return the one that holds, by what is on record."""
         if recorded is not None:
             self._unrecorded = None

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuagent.core.snapshot import Snapshot
-from gpuagent_alerts.remedies.candidates import Budget
-from gpuagent_alerts.remedies.plan import Rules
+from gpuagent_alerts.remedies.candidates import MemoryBudget
+from gpuagent_alerts.remedies.plan import RemedyRules
 from gpuagent_alerts.remedies.selection import LadderRule
 
 
@@ -18,12 +18,12 @@ class RemedySettings:
 
     ladders: tuple[LadderRule, ...]
     """In the order of the file: the first that matches is taken."""
-    rules: Rules
+    rules: RemedyRules
     proof_seconds: float
     """How long to watch for the memory to come back."""
     dry_run: bool
     """Whether ladders only rehearse by default."""
-    budgets: tuple[Budget, ...]
+    budgets: tuple[MemoryBudget, ...]
     poll_interval_seconds: float
     longest_gap_seconds: float
     """How far apart two readings may be that are taken for one observation."""

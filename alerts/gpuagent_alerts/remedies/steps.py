@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class StepKind(StrEnum):
     """What a step does."""
 
     NOTIFY = "notify"
@@ -24,9 +24,9 @@ class Kind(StrEnum):
     EXEC = "exec"
 
 
-_SIGNALS = {Kind.TERMINATE: signal.SIGTERM, Kind.KILL: signal.SIGKILL}
-_HARMLESS = frozenset({Kind.NOTIFY, Kind.RELEASE_CACHE})
-_ASKS = frozenset({Kind.RELEASE_CACHE, Kind.RESET})
+_SIGNALS = {StepKind.TERMINATE: signal.SIGTERM, StepKind.KILL: signal.SIGKILL}
+_HARMLESS = frozenset({StepKind.NOTIFY, StepKind.RELEASE_CACHE})
+_ASKS = frozenset({StepKind.RELEASE_CACHE, StepKind.RESET})
 SPARING = frozenset({signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH})
 """Signals whose default is not the end of the process, or its standstill."""
 _HANDS_OVER = ("{pid}", "{container_id}", "{slurm_job}")
@@ -34,10 +34,10 @@ _HANDS_OVER = ("{pid}", "{container_id}", "{slurm_job}")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RemedyStep:
     """One thing to do, and how long to wait for its effect before the next."""
 
-    kind: Kind
+    kind: StepKind
     wait_seconds: float
     signal_number: int = 0
     """Of a `signal` step."""
@@ -49,7 +49,7 @@ class Step:
     @property
     def sends(self) -> int | None:
         """The signal that it sends; None if it sends none."""
-        if self.kind is Kind.SIGNAL:
+        if self.kind is StepKind.SIGNAL:
             return self.signal_number
         return _SIGNALS.get(self.kind)
 
@@ -61,9 +61,9 @@ class Step:
     @property
     def may_end(self) -> bool:
         """Whether a process may end because of it, be it long after the step: its memory may come back then."""
-        if self.kind is Kind.EXEC:
+        if self.kind is StepKind.EXEC:
             return any(place in argument for argument in self.command for place in _HANDS_OVER)
-        return self.kind is Kind.RESTART_UNIT or self.signal_may_end
+        return self.kind is StepKind.RESTART_UNIT or self.signal_may_end
 
     @property
     def signal_may_end(self) -> bool:
@@ -76,32 +76,32 @@ class Step:
         return self.kind in _ASKS
 
     def __str__(self) -> str:
-        if self.kind is Kind.SIGNAL:
+        if self.kind is StepKind.SIGNAL:
             return f"signal {signal.Signals(self.signal_number).name}"
-        if self.kind is Kind.EXEC:
+        if self.kind is StepKind.EXEC:
             return f"exec {self.command[0]}"
-        return {Kind.TERMINATE: "SIGTERM", Kind.KILL: "SIGKILL"}.get(self.kind, str(self.kind))
+        return {StepKind.TERMINATE: "SIGTERM", StepKind.KILL: "SIGKILL"}.get(self.kind, str(self.kind))
 
 
-class Group(StrEnum):
+class StepGroup(StrEnum):
     """What a program may be given the id of; the value is the `scope` that judges who holds GPU memory there."""
 
     CONTAINER = "container"
     JOB = "job"
 
 
-PLACES = {"{container_id}": Group.CONTAINER, "{slurm_job}": Group.JOB}
+PLACES = {"{container_id}": StepGroup.CONTAINER, "{slurm_job}": StepGroup.JOB}
 """Arguments of an `exec` step that hand over a whole group."""
 
 
-def groups_of(step: Step) -> frozenset[Group]:
+def groups_of(step: RemedyStep) -> frozenset[StepGroup]:
     """Return the groups whose ids an `exec` step is given."""
-    if step.kind is not Kind.EXEC:
+    if step.kind is not StepKind.EXEC:
         return frozenset()
     return frozenset(group for place, group in PLACES.items() if any(place in each for each in step.command))
 
 
-def wrong_scope(step: Step, scope: str) -> Iterator[str]:
+def wrong_scope(step: RemedyStep, scope: str) -> Iterator[str]:
     """Yield why the ladder's scope does not judge everybody whom the step acts on."""
     for group in sorted(groups_of(step)):
         if group != scope:

@@ -22,7 +22,7 @@ from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_alerts.notify.receivers.slack import StoredThreads
 from gpuagent_alerts.remedies.audit import Audit, NotRecorded, runs
-from gpuagent_alerts.remedies.safeguards.limits import Limits, broken, refusals
+from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits, broken, refusals
 from gpuagent_alerts.store.database import Store
 from tests.agent.alerting.bench import BUSY, CALM, alerting
 from tests.alerts.store.damage import TABLES, act, columns, damage, filled, groups, settings
@@ -217,10 +217,12 @@ def test_a_damaged_action_is_an_action(original: Path, tmp_path: Path, column: s
     audit = Audit(store, clock, BOOT_ID)
     past = audit.past(dry_run=False)
     assert any(each.unknown for each in past)
-    assert list(refusals(Limits(per_day=1, pause=0.0), past, unit="other.service", cooldown_key="user:1:other"))
-    assert list(refusals(Limits(pause=0.0), audit.past(dry_run=True), cooldown_key="user:1:other"))
+    assert list(refusals(RemedyLimits(per_day=1, pause=0.0), past, unit="other.service", cooldown_key="user:1:other"))
+    assert list(refusals(RemedyLimits(pause=0.0), audit.past(dry_run=True), cooldown_key="user:1:other"))
     clock.advance(86_401.0)
-    assert not list(refusals(Limits(), audit.past(dry_run=False), unit="other.service", cooldown_key="user:1:other"))
+    assert not list(
+        refusals(RemedyLimits(), audit.past(dry_run=False), unit="other.service", cooldown_key="user:1:other")
+    )
     store.close()
 
 
@@ -230,11 +232,11 @@ def test_a_record_that_is_lost_stops_remedies_until_somebody_has_looked(original
     path.write_bytes(b"no database" * 1000)
     store = Store(path)
     audit = Audit(store, ManualClock(), BOOT_ID)
-    assert "damaged" in broken(Limits(), audit.past(dry_run=False, since_reset=True))
+    assert "damaged" in broken(RemedyLimits(), audit.past(dry_run=False, since_reset=True))
     store.close()
     again = Store(path)
     audit = Audit(again, ManualClock(), BOOT_ID)
-    assert broken(Limits(), audit.past(dry_run=False, since_reset=True))
+    assert broken(RemedyLimits(), audit.past(dry_run=False, since_reset=True))
     audit.reset("alice")
-    assert broken(Limits(), audit.past(dry_run=False, since_reset=True)) == ""
+    assert broken(RemedyLimits(), audit.past(dry_run=False, since_reset=True)) == ""
     again.close()

@@ -8,9 +8,9 @@ import pytest
 
 from gpuagent.core.growth import Verdict
 from gpuagent_alerts.remedies.observation import RemedyRequest
-from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
+from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.safeguards.rule_analysis import analyze_rule
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.targets import all_targets
 from gpuagent_alerts.rules.file import load_rule_file
@@ -50,8 +50,8 @@ def target(one: Node) -> Target:
 def against(of: Target, rule: AlertRule) -> list[str]:
     """Return what an end of this process because of the rule lacks in evidence."""
     order = RemedyRequest(alert="a1", alertname=rule.name, labels={}, about_growth=analyze_rule(rule).about_growth)
-    policy = Policy(allow=Allow(users=("ml",)))
-    return list(policy._evidence(Step(Kind.KILL, 1.0), order, of))
+    policy = Policy(allow=AllowList(users=("ml",)))
+    return list(policy._evidence(RemedyStep(StepKind.KILL, 1.0), order, of))
 
 
 @pytest.mark.parametrize(("memory", "hours", "refused"), [(LOAD, 2.0, True), (LEAK, 5.0, False)])

@@ -18,8 +18,8 @@ from gpuagent.procfs.users import UserNames
 from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess
 from gpuagent_alerts.remedies.facts.never_entries import NeverEntries
 from gpuagent_alerts.remedies.observation import Condition, Observation, RemedyRequest
-from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import Target
 
 PLAIN = "print('ready', flush=True); import signal; signal.pause()"
@@ -74,8 +74,10 @@ def refusals_of(
         facts = asyncio.run(held.facts())
     finally:
         held.close()
-    policy = Policy(Allow(users=(target.user,)), never=never)
+    policy = Policy(AllowList(users=(target.user,)), never=never)
     observation = Observation(1e9, Condition.HOLDS, target=target)
     return list(
-        policy.refusals(Step(Kind.TERMINATE, 1.0), RemedyRequest("a1"), observation, facts, 1e9, frozenset({1}))
+        policy.refusals(
+            RemedyStep(StepKind.TERMINATE, 1.0), RemedyRequest("a1"), observation, facts, 1e9, frozenset({1})
+        )
     )

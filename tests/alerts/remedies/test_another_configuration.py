@@ -12,9 +12,9 @@ from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import END
 from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.outcome import Outcome, Result
-from gpuagent_alerts.remedies.plan import Plan, Rules
+from gpuagent_alerts.remedies.plan import Plan, RemedyRules
 from gpuagent_alerts.remedies.run import LadderRun
-from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
+from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
 from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
 from gpuagent_alerts.store.database import Store
@@ -24,9 +24,9 @@ LARGE = target(100, used_bytes=30 * GIB, user="mail", uid=8)
 SMALL = target(101, used_bytes=20 * GIB, user="games", uid=5)
 
 
-def allowing(*users: str) -> Rules:
+def allowing(*users: str) -> RemedyRules:
     """Rules that permit these users."""
-    return replace(RULES, policy=Policy(Allow(users=users)))
+    return replace(RULES, policy=Policy(AllowList(users=users)))
 
 
 def ladder(*, dry_run: bool = False) -> LadderRule:
@@ -37,7 +37,7 @@ def ladder(*, dry_run: bool = False) -> LadderRule:
 class Story:
     """An alert about a GPU with two processes on it, under a configuration that changes."""
 
-    def __init__(self, store: Store, rules: Rules, *, dry_run: bool = False) -> None:
+    def __init__(self, store: Store, rules: RemedyRules, *, dry_run: bool = False) -> None:
         self.world = World(LARGE, SMALL)
         self.ends: list[tuple[int, Result]] = []
         self.made = RemedyManager(
@@ -47,7 +47,7 @@ class Story:
     def _told(self, plan: Plan, _run: LadderRun, outcome: Outcome, _again: bool) -> None:
         self.ends.append((plan.target.pid, outcome.result))
 
-    def use(self, rules: Rules, *, dry_run: bool = False) -> None:
+    def use(self, rules: RemedyRules, *, dry_run: bool = False) -> None:
         """Reload."""
         self.made.use([ladder(dry_run=dry_run)], rules, 20.0)
 
@@ -64,7 +64,9 @@ class Story:
         self.made.consider([AlertCandidates(alert, 1e9, seen)])
 
 
-def tell(store: Store, rules: Rules, story: Callable[[Story], Coroutine[Any, Any, None]], **options: bool) -> Story:
+def tell(
+    store: Store, rules: RemedyRules, story: Callable[[Story], Coroutine[Any, Any, None]], **options: bool
+) -> Story:
     """Run it."""
     told = Story(store, rules, **options)
     asyncio.run(story(told))

@@ -11,17 +11,17 @@ from gpuagent_alerts.remedies.audit import END, INTENT, RESULT, Audit
 from gpuagent_alerts.remedies.observation import ActionResult, RemedyRequest
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.plan import Plan
-from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, GIB, RELEASE, RULES, TERMINATE, World, plan, run_ladder
 
-RESET = Step(Kind.RESET, 60.0)
-NOBODY = replace(RULES, policy=Policy(Allow()))
-OTHERS = replace(RULES, policy=Policy(Allow(users=("somebody-else",))))
+RESET = RemedyStep(StepKind.RESET, 60.0)
+NOBODY = replace(RULES, policy=Policy(AllowList()))
+OTHERS = replace(RULES, policy=Policy(AllowList(users=("somebody-else",))))
 
 
-def by_hand(*steps: Step, forced: bool = False, **changes: Any) -> Plan:
+def by_hand(*steps: RemedyStep, forced: bool = False, **changes: Any) -> Plan:
     """As alice asks for it."""
     return plan(*steps, request=RemedyRequest(asked_by="alice (uid 1000)", forced=forced), **changes)
 
@@ -83,7 +83,7 @@ def test_without_an_allow_list_a_persons_word_is_enough(store: Store) -> None:
     for step in (RELEASE, RESET, TERMINATE):
         run_ladder(world, by_hand(step), store, NOBODY)
     assert world.log == [("release_cache", 100), ("reset", 100), ("SIGTERM", 100)]
-    old = replace(RULES, policy=Policy(Allow(min_age=1e12)))
+    old = replace(RULES, policy=Policy(AllowList(min_age=1e12)))
     assert run_ladder(World(), by_hand(TERMINATE), store, old).result is Result.REFUSED
 
 

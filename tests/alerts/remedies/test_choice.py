@@ -18,10 +18,10 @@ from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.run import LadderRun
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER
-from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
+from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy, rank
 from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
-from gpuagent_alerts.remedies.steps import Step
+from gpuagent_alerts.remedies.steps import RemedyStep
 from gpuagent_alerts.remedies.target import Facts, Target
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, GIB, KILL, RULES, TERMINATE, World, _identity, context, target
@@ -60,7 +60,7 @@ def test_ranking(policy: VictimPolicy, pids: list[int]) -> None:
 
 def refusals(
     of: Target,
-    step: Step = KILL,
+    step: RemedyStep = KILL,
     policy: Policy = RULES.policy,
     facts: Mapping[str, Any] | None = None,
 ) -> str:
@@ -85,7 +85,7 @@ def refusals(
 def test_never(name: str) -> None:
     """KILL-03: what a node stands on is never acted on, whatever is allowed."""
     assert "never-list" in refusals(target(name=name))
-    everything = replace(RULES.policy, allow=Allow(users=("svc",)))
+    everything = replace(RULES.policy, allow=AllowList(users=("svc",)))
     assert "never-list" in refusals(target(name=name), policy=everything)
 
 
@@ -116,19 +116,19 @@ def test_refused(of: Target, facts: Mapping[str, object], word: str) -> None:
 @pytest.mark.parametrize(
     ("allow", "of", "allowed"),
     [
-        (Allow(), target(), False),
-        (Allow(gpus=("0",)), target(), False),
-        (Allow(users=("svc",)), target(), True),
-        (Allow(users=("svc",), containers=("c" * 12,)), target(), False),
-        (Allow(users=("svc",), gpus=("1",)), target(), False),
-        (Allow(users=("svc",), min_age=1e9), target(), False),
-        (Allow(users=("svc",), min_memory=5 * GIB), target(), False),
-        (Allow(containers=("c" * 12,)), target(container_id="c" * 64), True),
-        (Allow(containers=("c" * 8,)), target(container_id="c" * 64), False),
-        (Allow(units=("a.service",)), target(unit="b.service"), False),
+        (AllowList(), target(), False),
+        (AllowList(gpus=("0",)), target(), False),
+        (AllowList(users=("svc",)), target(), True),
+        (AllowList(users=("svc",), containers=("c" * 12,)), target(), False),
+        (AllowList(users=("svc",), gpus=("1",)), target(), False),
+        (AllowList(users=("svc",), min_age=1e9), target(), False),
+        (AllowList(users=("svc",), min_memory=5 * GIB), target(), False),
+        (AllowList(containers=("c" * 12,)), target(container_id="c" * 64), True),
+        (AllowList(containers=("c" * 8,)), target(container_id="c" * 64), False),
+        (AllowList(units=("a.service",)), target(unit="b.service"), False),
     ],
 )
-def test_the_allow_list(allow: Allow, of: Target, allowed: bool) -> None:
+def test_the_allow_list(allow: AllowList, of: Target, allowed: bool) -> None:
     """All keys that are given must hold, and with no name nothing is allowed."""
     why = refusals(of, policy=Policy(allow))
     assert ("allow" not in why) == allowed
@@ -161,7 +161,7 @@ async def _consider(
     return remedies, ends
 
 
-def ladder(*steps: Step, victim: VictimPolicy | None = None) -> LadderRule:
+def ladder(*steps: RemedyStep, victim: VictimPolicy | None = None) -> LadderRule:
     """For every alert, for real."""
     return LadderRule(lambda labels: True, steps or (KILL,), dry_run=False, victim=victim)
 

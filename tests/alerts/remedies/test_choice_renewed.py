@@ -13,16 +13,16 @@ from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice, VictimPolicy
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, GIB, KILL, ORDER, RULES, TERMINATE, World, plan, run_ladder, target
 
 ME, OTHER = target(100), target(101)
-NOTIFY = Step(Kind.NOTIFY, 5.0)
+NOTIFY = RemedyStep(StepKind.NOTIFY, 5.0)
 
 
 def end(
-    choice: VictimChoice, tmp_path: Path, *steps: Step, victim: str = "largest", **changes: object
+    choice: VictimChoice, tmp_path: Path, *steps: RemedyStep, victim: str = "largest", **changes: object
 ) -> tuple[Outcome, World]:
     """Run a ladder on `ME`, which the alert has chosen, where this is the choice on each reading."""
     world = World(ME, OTHER)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
+from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.target import names_container
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import KILL, RULES, World, plan, run_ladder, target
@@ -45,5 +45,5 @@ def test_a_refusal_names_it(store: Store, name: str, said: str) -> None:
     inside = target(container_id=ID, container_name=name)
     outcome = run_ladder(World(inside), plan(KILL, of=inside), store)
     assert f"it runs in container {said}" in outcome.detail
-    rules = replace(RULES, policy=Policy(Allow(containers=(name or ID[:12],))))
+    rules = replace(RULES, policy=Policy(AllowList(containers=(name or ID[:12],))))
     assert run_ladder(World(inside), plan(KILL, of=inside), store, rules).acted

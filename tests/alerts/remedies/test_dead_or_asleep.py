@@ -10,11 +10,11 @@ from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import runs
 from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import Result
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, KILL, RELEASE, TERMINATE, World, plan, run_ladder
 
-NOTIFY = Step(Kind.NOTIFY, 30.0)
+NOTIFY = RemedyStep(StepKind.NOTIFY, 30.0)
 
 
 def asleep() -> World:
@@ -123,8 +123,10 @@ def test_a_sleep_that_cannot_be_told_from_another(store: Store) -> None:
     assert run_ladder(world, plan(KILL), store).result is Result.RELEASED
 
 
-@pytest.mark.parametrize("step", [TERMINATE, Step(Kind.SIGNAL, 1.0, signal_number=10), Step(Kind.RESET, 1.0)], ids=str)
-def test_nothing_else_is_done_in_state_d(store: Store, step: Step) -> None:
+@pytest.mark.parametrize(
+    "step", [TERMINATE, RemedyStep(StepKind.SIGNAL, 1.0, signal_number=10), RemedyStep(StepKind.RESET, 1.0)], ids=str
+)
+def test_nothing_else_is_done_in_state_d(store: Store, step: RemedyStep) -> None:
     """PROC-02: without a `kill` step it is refused, and the refusal names what may reach it."""
     world = asleep()
     outcome = run_ladder(world, plan(step), store)
@@ -148,8 +150,10 @@ def test_a_dry_run_by_hand_of_state_d(store: Store) -> None:
     assert world.log == []
 
 
-@pytest.mark.parametrize("step", [TERMINATE, Step(Kind.SIGNAL, 1.0, signal_number=10), Step(Kind.RESET, 1.0)], ids=str)
-def test_a_frozen_process_gets_sigkill_alone(store: Store, step: Step) -> None:
+@pytest.mark.parametrize(
+    "step", [TERMINATE, RemedyStep(StepKind.SIGNAL, 1.0, signal_number=10), RemedyStep(StepKind.RESET, 1.0)], ids=str
+)
+def test_a_frozen_process_gets_sigkill_alone(store: Store, step: RemedyStep) -> None:
     """PROC-02: a step would reach a paused container when it goes on, and the reason has long gone."""
     world = World()
     world.bodies[100].facts_changes = {"frozen_by": "/docker/1", "switches": 5}

@@ -13,10 +13,10 @@ from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import Outcome, Result
-from gpuagent_alerts.remedies.plan import Rules
-from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
+from gpuagent_alerts.remedies.plan import RemedyRules
+from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
-from gpuagent_alerts.remedies.steps import Step
+from gpuagent_alerts.remedies.steps import RemedyStep
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import KILL, RESTART, RULES, TERMINATE, World, context, plan, target
 
@@ -49,9 +49,10 @@ def nothing(_: World) -> None:
     """The world as it is."""
 
 
-CASES: list[tuple[str, Callable[[World], None], dict[str, Any], tuple[Step, ...], Rules, str]] = [
+CASES: list[tuple[str, Callable[[World], None], dict[str, Any], tuple[RemedyStep, ...], RemedyRules, str]] = [
     ("nothing against it", nothing, {}, LADDER, RULES, ""),
-    ("not on the allow list", nothing, {}, LADDER, replace(RULES, policy=Policy(Allow(users=("bob",)))), "allow.users"),
+    ("not on the allow list", nothing, {}, LADDER,
+     replace(RULES, policy=Policy(AllowList(users=("bob",)))), "allow.users"),
     ("never-list", nothing, {"name": "sshd"}, LADDER, RULES, "never-list"),
     ("no right to signal", changed("permitted", False), {}, LADDER, RULES, "not permitted"),
     ("supervised", nothing, {"unit": UNIT}, LADDER, RULES, "systemd supervises it"),
@@ -79,7 +80,7 @@ CASES: list[tuple[str, Callable[[World], None], dict[str, Any], tuple[Step, ...]
 
 
 async def _ask(
-    world: World, what: tuple[Step, ...], rules: Rules, store: Store, *, dry_run: bool, busy: bool
+    world: World, what: tuple[RemedyStep, ...], rules: RemedyRules, store: Store, *, dry_run: bool, busy: bool
 ) -> Outcome:
     ladder = LadderRule(lambda labels: True, LADDER, dry_run=False)
     made = RemedyManager([ladder], rules, context(world, store), proof_seconds=20.0, on_run_end=lambda *_: None)
@@ -99,8 +100,8 @@ def test_the_same_verdict(
     name: str,
     change: Callable[[World], None],
     of: dict[str, Any],
-    steps: tuple[Step, ...],
-    rules: Rules,
+    steps: tuple[RemedyStep, ...],
+    rules: RemedyRules,
     word: str,
 ) -> None:
     """Result and reasons are the same wherever anything stands against it, and the dry run reaches nobody."""

@@ -20,7 +20,7 @@ from gpuagent_alerts.programs import run as program
 from gpuagent_alerts.programs.run import run_program
 from gpuagent_alerts.remedies.execution.executor import NodeActionExecutor
 from gpuagent_alerts.remedies.observation import UnitPermission
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import Target
 from tests.alerts.remedies.processes import as_target, reader
 from tests.integration.waiting import until
@@ -50,7 +50,7 @@ def test_what_a_program_writes_is_kept_without_secrets(status: int) -> None:
     command = (sys.executable, "-c", code, "--password=pw-1234", "https://user:x@host/y")
     executor = NodeActionExecutor(RealProc(), reader(), apps=_NoApps(), warn=_warn)
     done = asyncio.run(
-        executor.execute(Step(Kind.EXEC, 20.0, command=command), as_target(os.getpid()), UnitPermission())
+        executor.execute(RemedyStep(StepKind.EXEC, 20.0, command=command), as_target(os.getpid()), UnitPermission())
     )
 
     assert done.ok is (status == 0)

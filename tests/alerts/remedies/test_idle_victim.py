@@ -15,7 +15,7 @@ from gpuagent_alerts.remedies.run import LadderRun
 from gpuagent_alerts.remedies.safeguards.policy import Policy
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy, rank
 from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import GIB, KILL, ORDER, RELEASE, RULES, TERMINATE, World, context, target
@@ -24,7 +24,7 @@ IDLE = replace(ORDER, alertname="Full", victim="idle", labels={})
 
 
 def run_ladder(
-    world: World, *steps: Step, of: Target | None = None, scope: str = "process", idle_for_seconds: float = 300.0
+    world: World, *steps: RemedyStep, of: Target | None = None, scope: str = "process", idle_for_seconds: float = 300.0
 ) -> Outcome:
     """Run a ladder for an alert that names no process."""
     rules = replace(RULES, policy=replace(RULES.policy, idle_for_seconds=idle_for_seconds))
@@ -95,7 +95,7 @@ def test_figures_that_forbid_it() -> None:
     for order in (IDLE, ORDER, replace(ORDER, alert="", asked_by="ann (uid 0)", forced=True)):
         world = World(target(idle_seconds=600.0))
         world.observation_changes = {"act_refusal": "the driver's figures were impossible"}
-        for step in (RELEASE, TERMINATE, KILL, Step(Kind.RESTART_UNIT, 1.0)):
+        for step in (RELEASE, TERMINATE, KILL, RemedyStep(StepKind.RESTART_UNIT, 1.0)):
             plan = Plan(order, target(idle_seconds=600.0), (step,), dry_run=False)
             outcome = asyncio.run(LadderRun(plan, RULES, context(world, Store(None))).run())
             assert (outcome.result, world.log) == (Result.REFUSED, [])

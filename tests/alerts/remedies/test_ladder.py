@@ -11,10 +11,10 @@ from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.remedies.audit import BEGIN, END, INTENT, RESULT, Audit
 from gpuagent_alerts.remedies.observation import ActionResult, Condition
 from gpuagent_alerts.remedies.outcome import Result
-from gpuagent_alerts.remedies.plan import Rules
-from gpuagent_alerts.remedies.safeguards.limits import Limits
-from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.plan import RemedyRules
+from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits
+from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import (
     BOOT,
@@ -305,7 +305,7 @@ def test_not_recorded_not_done(store: Store) -> None:
     assert world.log == []
 
 
-def budget(**changes: float) -> Limits:
+def budget(**changes: float) -> RemedyLimits:
     """Only the limits that are named."""
     return replace(RULES.limits, **changes)  # type: ignore[arg-type]
 
@@ -319,7 +319,7 @@ def budget(**changes: float) -> Limits:
         (budget(cooldown=600.0), "cools down"),
     ],
 )
-def test_limits(store: Store, limits: Limits, word: str) -> None:
+def test_limits(store: Store, limits: RemedyLimits, word: str) -> None:
     """Each limit refuses the action after the last that it permits, for real ones and for dry runs apart."""
     rules = replace(RULES, limits=limits)
     for dry_run in (True, False):
@@ -339,7 +339,7 @@ def test_limits(store: Store, limits: Limits, word: str) -> None:
         (budget(unit_per_hour=0), "unit_per_hour is 0"),
     ],
 )
-def test_a_limit_of_none(store: Store, limits: Limits, word: str) -> None:
+def test_a_limit_of_none(store: Store, limits: RemedyLimits, word: str) -> None:
     """A limit of 0 permits no action, the very first one included."""
     unit = target(unit="whisper.service")
     world = World(unit)
@@ -367,7 +367,7 @@ def test_the_breaker(store: Store) -> None:
 def test_other_signals(store: Store) -> None:
     """A signal that the app knows is sent, waited for, and is no end of the process."""
     world = World()
-    usr1 = Step(Kind.SIGNAL, 5.0, signal_number=10)
+    usr1 = RemedyStep(StepKind.SIGNAL, 5.0, signal_number=10)
     assert run_ladder(world, plan(usr1), store).result is Result.NO_EFFECT
     assert world.log == [("SIGUSR1", 100)]
 
@@ -375,6 +375,6 @@ def test_other_signals(store: Store) -> None:
 def test_nobody_is_allowed_by_default(store: Store) -> None:
     """Off until configured: without an allow list nothing is done."""
     world = World()
-    outcome = run_ladder(world, plan(KILL), store, Rules(Policy(Allow()), RULES.limits))
+    outcome = run_ladder(world, plan(KILL), store, RemedyRules(Policy(AllowList()), RULES.limits))
     assert outcome.result is Result.REFUSED
     assert "remedies.allow" in outcome.detail

@@ -16,8 +16,8 @@ from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import INTENT, Audit
 from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.observation import Condition
-from gpuagent_alerts.remedies.safeguards.limits import Limits
-from gpuagent_alerts.remedies.safeguards.policy import Allow
+from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits
+from gpuagent_alerts.remedies.safeguards.policy import AllowList
 from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, KILL, RELEASE, RULES, TERMINATE, World, context, target
@@ -44,7 +44,7 @@ def _wait(seconds: float) -> Callable[[World], None]:
 
 
 LADDER = LadderRule(lambda labels: True, (RELEASE, TERMINATE, KILL), dry_run=False)
-LIMITS = Limits(pause=60, per_hour=2, per_day=3, unit_per_hour=1, cooldown=0, breaker=2)
+LIMITS = RemedyLimits(pause=60, per_hour=2, per_day=3, unit_per_hour=1, cooldown=0, breaker=2)
 IN_FORCE = replace(RULES, limits=LIMITS)
 
 
@@ -66,7 +66,7 @@ RELOADS = [
     _reload(None),
     _reload(replace(LADDER, dry_run=True)),
     _reload(replace(LADDER, steps=(RELEASE, KILL))),
-    _reload(LADDER, allow=Allow(users=("somebody-else",))),
+    _reload(LADDER, allow=AllowList(users=("somebody-else",))),
     _reload(LADDER, never=("pyth*",)),
 ]
 

@@ -11,11 +11,11 @@ from gpuagent_alerts.remedies.audit import Audit, runs
 from gpuagent_alerts.remedies.notes import Notes, has_taken_a_step
 from gpuagent_alerts.remedies.observation import Condition
 from gpuagent_alerts.remedies.run import LadderRun
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, KILL, RELEASE, RULES, TERMINATE, World, context, plan, target
 
-NOTIFY = Step(Kind.NOTIFY, 5.0)
+NOTIFY = RemedyStep(StepKind.NOTIFY, 5.0)
 
 
 def over(world: World) -> None:
@@ -60,7 +60,9 @@ def nothing(_: World) -> None:
         "dry and refused",
     ],
 )
-def test_what_is_told(steps: Sequence[Step], before: Callable[[World], None], dry_run: bool, told: list[str]) -> None:
+def test_what_is_told(
+    steps: Sequence[RemedyStep], before: Callable[[World], None], dry_run: bool, told: list[str]
+) -> None:
     """ALERT-04: a message for a step that was taken, or would have been; by this agent and by the next one alike."""
     store, world = Store(None), World()
     before(world)

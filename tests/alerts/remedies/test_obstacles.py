@@ -14,7 +14,7 @@ from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.attempts import Attempts, WithheldLadders
 from gpuagent_alerts.remedies.observation import Condition
 from gpuagent_alerts.remedies.outcome import Outcome, Result
-from gpuagent_alerts.remedies.safeguards.refusals import Passing, passes_in
+from gpuagent_alerts.remedies.safeguards.refusals import TemporaryRefusal, passes_in
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.test_person_and_rules import asked, begun, fire, manager
@@ -32,8 +32,8 @@ def refused(*reasons: str) -> Outcome:
 
 def test_the_time_of_the_longest_obstacle() -> None:
     """Several obstacles are over when the last one is; one that has no end makes it the usual back-off."""
-    assert passes_in([Passing("a", 5.0), Passing("b", 90.0)]) == 90.0
-    assert passes_in([Passing("a", 5.0), "b"]) is None
+    assert passes_in([TemporaryRefusal("a", 5.0), TemporaryRefusal("b", 90.0)]) == 90.0
+    assert passes_in([TemporaryRefusal("a", 5.0), "b"]) is None
     assert passes_in([]) is None
 
 
@@ -43,7 +43,7 @@ def test_no_back_off_for_what_passes() -> None:
     attempts = Attempts(lambda: now[0])
     waits = []
     for _ in range(8):
-        attempts.note("a", WHO, refused(Passing("a neighbor could not be read")), dry_run=False)
+        attempts.note("a", WHO, refused(TemporaryRefusal("a neighbor could not be read")), dry_run=False)
         _, wait = attempts.last("a", WHO, dry_run=False)
         waits.append(wait)
         now[0] += 1000.0
@@ -57,7 +57,9 @@ def test_no_back_off_for_what_passes() -> None:
 def test_each_refusal_is_told_once_however_they_alternate() -> None:
     """Two obstacles by turns are two records and two messages, not one with every try."""
     attempts = Attempts(lambda: 0.0)
-    again = [attempts.note("a", WHO, refused(Passing(f"obstacle {letter}")), dry_run=False) for letter in "xyxyxy"]
+    again = [
+        attempts.note("a", WHO, refused(TemporaryRefusal(f"obstacle {letter}")), dry_run=False) for letter in "xyxyxy"
+    ]
     assert again == [False, False, True, True, True, True]
     assert len(attempts.gists("a", WHO, dry_run=False)) == 2
 

@@ -13,16 +13,16 @@ from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.remedies.audit import INTENT, Audit
 from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.outcome import Result
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.test_person_and_rules import asked, fire, manager
 from tests.alerts.remedies.world import BOOT, KILL, RELEASE, RULES, TERMINATE, World, plan, run_ladder, target
 
 STUBBORN, INNOCENT = target(100), target(101, key=MemoryKey("GPU-0", 101))
-TELL = Step(Kind.EXEC, 5.0, command=("/usr/bin/logger", "full"))
-END = Step(Kind.EXEC, 5.0, command=("/usr/local/bin/end", "{pid}"))
-CONTINUE = Step(Kind.SIGNAL, 5.0, signal_number=18)
-USR1 = Step(Kind.SIGNAL, 5.0, signal_number=10)
+TELL = RemedyStep(StepKind.EXEC, 5.0, command=("/usr/bin/logger", "full"))
+END = RemedyStep(StepKind.EXEC, 5.0, command=("/usr/local/bin/end", "{pid}"))
+CONTINUE = RemedyStep(StepKind.SIGNAL, 5.0, signal_number=18)
+USR1 = RemedyStep(StepKind.SIGNAL, 5.0, signal_number=10)
 
 
 def world() -> World:
@@ -117,11 +117,11 @@ def test_another_boot_waits_for_nobody(store: Store) -> None:
 
 @pytest.mark.parametrize(
     ("step", "waits"),
-    [(RELEASE, False), (TELL, False), (CONTINUE, False), (Step(Kind.NOTIFY, 5.0), False),
-     (Step(Kind.RESET, 5.0), False), (END, True), (USR1, True), (TERMINATE, True)],
+    [(RELEASE, False), (TELL, False), (CONTINUE, False), (RemedyStep(StepKind.NOTIFY, 5.0), False),
+     (RemedyStep(StepKind.RESET, 5.0), False), (END, True), (USR1, True), (TERMINATE, True)],
     ids=["release", "exec that tells", "SIGCONT", "notify", "reset", "exec with a pid", "SIGUSR1", "SIGTERM"],
 )  # fmt: skip
-def test_what_ends_nobody_holds_nobody_up(store: Store, step: Step, *, waits: bool) -> None:
+def test_what_ends_nobody_holds_nobody_up(store: Store, step: RemedyStep, *, waits: bool) -> None:
     """Only a step after which the process may end is waited for."""
     here = world()
     here.events = [lambda _: None] * 50

@@ -13,7 +13,7 @@ from gpuagent.core.snapshot import ClientReading, ProcessReading, ProcessState, 
 from gpuagent.remedy_settings import budgets_of, ladders_of, rules_of, signal_number, step_of
 from gpuagent_alerts.remedies.candidates import uses
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
-from gpuagent_alerts.remedies.steps import Kind
+from gpuagent_alerts.remedies.steps import StepKind
 from gpuagent_alerts.remedies.targets import relatives, target_of
 from tests.agent.config.loading import faults_of, load, write
 from tests.fakes.snapshots import full_snapshot
@@ -142,7 +142,7 @@ remedies:
     assert ladder.matches({"alertname": "Full"})
     assert not ladder.matches({"alertname": "Other"})
     assert (ladder.victim, ladder.scope, ladder.dry_run) == (VictimPolicy.IDLE, "job", True)
-    assert [step.kind for step in ladder.steps] == [Kind.NOTIFY, Kind.SIGNAL, Kind.EXEC, Kind.KILL]
+    assert [step.kind for step in ladder.steps] == [StepKind.NOTIFY, StepKind.SIGNAL, StepKind.EXEC, StepKind.KILL]
     assert ladder.steps[1].signal_number == 10
     rules = rules_of(remedies)
     assert rules.policy.allow.gpus == ("0",)
@@ -164,7 +164,7 @@ def test_all_steps_are_known(tmp_path: Path) -> None:
     steps = "[{release_cache: {}}, {reset: {}}, {terminate: {}}, {restart_unit: {}}]"
     ladder = config(tmp_path, f"remedies: {{ladders: [{{match: ['a=\"b\"'], steps: {steps}}}]}}").remedies.ladders[0]
     assert [step_of(step).kind for step in ladder.steps] == [
-        Kind.RELEASE_CACHE, Kind.RESET, Kind.TERMINATE, Kind.RESTART_UNIT,
+        StepKind.RELEASE_CACHE, StepKind.RESET, StepKind.TERMINATE, StepKind.RESTART_UNIT,
     ]  # fmt: skip
 
 

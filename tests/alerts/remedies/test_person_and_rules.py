@@ -15,10 +15,10 @@ from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import Outcome, Result
-from gpuagent_alerts.remedies.plan import Plan, Rules
-from gpuagent_alerts.remedies.safeguards.limits import Limits
+from gpuagent_alerts.remedies.plan import Plan, RemedyRules
+from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits
 from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
-from gpuagent_alerts.remedies.steps import Step
+from gpuagent_alerts.remedies.steps import RemedyStep
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import (
     BOOT,
@@ -37,18 +37,18 @@ from tests.alerts.remedies.world import (
 PERSON = RemedyRequest(asked_by="alice (uid 1000)")
 STRICT = replace(
     RULES,
-    limits=Limits(pause=60, per_hour=2, per_day=5, unit_per_hour=1, cooldown=900, breaker=2),
+    limits=RemedyLimits(pause=60, per_hour=2, per_day=5, unit_per_hour=1, cooldown=900, breaker=2),
 )
 RANKS = tuple(target(pid, key=MemoryKey("GPU-0", pid), used_bytes=10 * GIB) for pid in range(100, 108))
 
 
-def asked(world: World, pid: int, *steps: Step, **changes: Any) -> Plan:
+def asked(world: World, pid: int, *steps: RemedyStep, **changes: Any) -> Plan:
     """What a person asks for, about a process of this world."""
     return replace(plan(*(steps or (TERMINATE, KILL)), of=world.bodies[pid].target, request=PERSON), **changes)
 
 
 def manager(
-    world: World, store: Store, ends: list[str], rules: Rules = RULES, steps: Sequence[Step] = ()
+    world: World, store: Store, ends: list[str], rules: RemedyRules = RULES, steps: Sequence[RemedyStep] = ()
 ) -> RemedyManager:
     """With one ladder for every alert; how each run ended is added to `ends`."""
 
@@ -207,7 +207,7 @@ def test_the_same_deed_is_done_once(store: Store) -> None:
         (World(*units), (100, RESTART), (101, RESTART)),
     ):
 
-        async def story(world: World, first: tuple[int, Step], second: tuple[int, Step]) -> None:
+        async def story(world: World, first: tuple[int, RemedyStep], second: tuple[int, RemedyStep]) -> None:
             made = manager(world, store, [])
             one = asyncio.create_task(made.by_hand(asked(world, *first)))
             await begun(made, 1)

@@ -14,11 +14,11 @@ from gpuagent_alerts.remedies.audit import BEGIN, INTENT, RESULT, Audit
 from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import Result
-from gpuagent_alerts.remedies.plan import Plan, Rules
-from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
+from gpuagent_alerts.remedies.plan import Plan, RemedyRules
+from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
 from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import (
     BOOT,
@@ -36,7 +36,7 @@ from tests.alerts.remedies.world import (
     target,
 )
 
-NOTIFY = Step(Kind.NOTIFY, 30.0)
+NOTIFY = RemedyStep(StepKind.NOTIFY, 30.0)
 BEGUN = {
     "pid": 1, "start_ticks": 1, "boot_id": "b", "gpu": 0, "gpu_uuid": "g", "name": "p", "dry_run": False,
     "ladder": ["kill"],
@@ -188,7 +188,7 @@ def test_units_that_are_never_restarted(store: Store, unit: str) -> None:
 def test_a_program_without_its_argument(store: Store) -> None:
     """`docker restart` of a process in no container would be another command: it is not run."""
     world = World()
-    docker = Step(Kind.EXEC, 5.0, command=("/usr/bin/docker", "restart", "{container_id}"))
+    docker = RemedyStep(StepKind.EXEC, 5.0, command=("/usr/bin/docker", "restart", "{container_id}"))
     assert "needs {container_id}" in run_ladder(world, plan(docker, scope="container"), store).detail
     assert world.log == []
 
@@ -200,9 +200,9 @@ IDS: dict[str, dict[str, Any]] = {"container": {"container_id": "a" * 64}, "job"
 def test_a_program_that_acts_on_a_whole_group(store: Store, group: str) -> None:
     """KILL-03: the scope has to judge all whom it acts on, and nobody may be in there who must not end."""
     place = {"container": "{container_id}", "job": "{slurm_job}"}[group]
-    step = Step(Kind.EXEC, 5.0, command=("/usr/bin/program", place))
+    step = RemedyStep(StepKind.EXEC, 5.0, command=("/usr/bin/program", place))
     containers = ("a" * 12,) if group == "container" else ()
-    rules = replace(RULES, policy=Policy(Allow(users=("svc",), containers=containers)))
+    rules = replace(RULES, policy=Policy(AllowList(users=("svc",), containers=containers)))
     for scope, problem, words in (
         ("process", "", f"the ladder needs scope: {group}"),
         (group, "others are in it", "others are in it"),
@@ -229,7 +229,7 @@ def test_a_victim_that_was_chosen_as_a_leak_needs_its_evidence(store: Store) -> 
     assert run_ladder(World(sure), plan(KILL, of=sure, request=full), store).result is Result.RELEASED
 
 
-def ladder(*steps: Step, dry_run: bool = False) -> LadderRule:
+def ladder(*steps: RemedyStep, dry_run: bool = False) -> LadderRule:
     """For every alert."""
     return LadderRule(lambda labels: True, steps or (TERMINATE, KILL), dry_run=dry_run)
 
@@ -275,7 +275,7 @@ def test_the_same_configuration_lets_it_run_on(store: Store) -> None:
         world = World()
         world.bodies[100].stubborn = True
 
-        async def story(world: World, rules: Rules) -> list[str]:
+        async def story(world: World, rules: RemedyRules) -> list[str]:
             ends: list[str] = []
             made = remedies(world, store, ends)
             world.events = [lambda world: None] * 3 + [lambda world: made.use([ladder()], rules, 5.0)]

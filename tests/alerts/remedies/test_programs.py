@@ -13,7 +13,7 @@ from gpuagent.procfs.files import RealProc
 from gpuagent_alerts.remedies.execution.executor import NodeActionExecutor
 from gpuagent_alerts.remedies.files.programs import ProgramCheck
 from gpuagent_alerts.remedies.observation import UnitPermission
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from tests.alerts.remedies.processes import reader
 from tests.alerts.remedies.staging import NoApps
 from tests.alerts.remedies.trees import (
@@ -271,10 +271,14 @@ def test_checked_again_right_before_it_runs(tree: Path) -> None:
         """Nobody is told."""
 
     executor = NodeActionExecutor(RealProc(), reader(), apps=NoApps(), warn=warn, program_check=ProgramCheck())
-    done = asyncio.run(executor.execute(Step(Kind.EXEC, 30.0, command=(str(program),)), target(), UnitPermission()))
+    done = asyncio.run(
+        executor.execute(RemedyStep(StepKind.EXEC, 30.0, command=(str(program),)), target(), UnitPermission())
+    )
     assert (done.ok, ran.read_text()) == (True, "run\n"), done
     give(program, ALICE)
-    done = asyncio.run(executor.execute(Step(Kind.EXEC, 30.0, command=(str(program),)), target(), UnitPermission()))
+    done = asyncio.run(
+        executor.execute(RemedyStep(StepKind.EXEC, 30.0, command=(str(program),)), target(), UnitPermission())
+    )
     assert not done.ok
     assert done.detail == f"the program is not run: {program} belongs to uid {ALICE}: {replaced(program)}"
     assert ran.read_text() == "run\n"

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuagent_alerts.remedies.observation import Condition, Observation, RemedyRequest
-from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
-from gpuagent_alerts.remedies.safeguards.provenance import FACTS, Writer, written_by
-from gpuagent_alerts.remedies.safeguards.refusals import NotMeant
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
+from gpuagent_alerts.remedies.safeguards.provenance import FACTS, FactWriter, written_by
+from gpuagent_alerts.remedies.safeguards.refusals import NotAllowListed
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import Facts, Identity, Target, TiedProcess, Ties
 from tests.alerts.remedies.world import GIB, target
 
@@ -46,7 +46,7 @@ def test_every_fact_has_its_writer() -> None:
     named = [fact.field for fact in FACTS]
     assert set(named) == there
     assert len(named) == len(set(named))
-    assert BLANK.keys() == written_by(Writer.TARGET)
+    assert BLANK.keys() == written_by(FactWriter.TARGET)
 
 
 def mostly(usual: Any, *others: Any) -> st.SearchStrategy[Any]:
@@ -60,7 +60,7 @@ def text(*words: str) -> st.SearchStrategy[str]:
 
 
 ALLOWS = st.builds(
-    Allow,
+    AllowList,
     users=st.sampled_from([("alice",), ("alice", "bob"), (), ("bob",)]),
     units=st.sampled_from([(), (), ("a.service",), ("user@1000.service/a.service",), ("a.service", "")]),
     containers=st.sampled_from([(), (), (ID,), (ID[:12],), ("web",), (OTHER,)]),
@@ -77,13 +77,13 @@ POLICIES = st.builds(
 )
 STEPS = st.sampled_from(
     [
-        Step(Kind.NOTIFY, 1.0),
-        Step(Kind.RELEASE_CACHE, 1.0),
-        Step(Kind.KILL, 1.0),
-        Step(Kind.RESTART_UNIT, 1.0),
-        Step(Kind.EXEC, 1.0, command=("/bin/x", "{container_id}")),
-        Step(Kind.EXEC, 1.0, command=("/bin/x", "{slurm_job}")),
-        Step(Kind.EXEC, 1.0, command=("/bin/x",)),
+        RemedyStep(StepKind.NOTIFY, 1.0),
+        RemedyStep(StepKind.RELEASE_CACHE, 1.0),
+        RemedyStep(StepKind.KILL, 1.0),
+        RemedyStep(StepKind.RESTART_UNIT, 1.0),
+        RemedyStep(StepKind.EXEC, 1.0, command=("/bin/x", "{container_id}")),
+        RemedyStep(StepKind.EXEC, 1.0, command=("/bin/x", "{slurm_job}")),
+        RemedyStep(StepKind.EXEC, 1.0, command=("/bin/x",)),
     ]
 )
 ORDERS = st.builds(
@@ -166,7 +166,9 @@ def world(kernel: dict[str, Any], written: dict[str, Any]) -> tuple[Observation,
     return observation, facts
 
 
-def reasons(policy: Policy, step: Step, order: RemedyRequest, scope: str, seen: tuple[Observation, Facts]) -> list[str]:
+def reasons(
+    policy: Policy, step: RemedyStep, order: RemedyRequest, scope: str, seen: tuple[Observation, Facts]
+) -> list[str]:
     """Why not."""
     return list(policy.refusals(step, order, *seen, NOW, frozenset({1, 2}), scope))
 
@@ -174,7 +176,7 @@ def reasons(policy: Policy, step: Step, order: RemedyRequest, scope: str, seen: 
 @given(POLICIES, STEPS, ORDERS, SCOPES, OF_THE_KERNEL, WRITTEN)
 @settings(max_examples=500)
 def test_what_the_process_writes_causes_no_act(
-    policy: Policy, step: Step, order: RemedyRequest, scope: str, kernel: dict[str, Any], written: dict[str, Any]
+    policy: Policy, step: RemedyStep, order: RemedyRequest, scope: str, kernel: dict[str, Any], written: dict[str, Any]
 ) -> None:
     """Whatever it writes about itself: an act would have come of the others' facts alone as well."""
     if not reasons(policy, step, order, scope, world(kernel, written)):
@@ -184,12 +186,12 @@ def test_what_the_process_writes_causes_no_act(
 @given(POLICIES, STEPS, ORDERS, SCOPES, OF_THE_KERNEL, WRITTEN)
 @settings(max_examples=500)
 def test_what_the_process_writes_passes_no_act_on(
-    policy: Policy, step: Step, order: RemedyRequest, scope: str, kernel: dict[str, Any], written: dict[str, Any]
+    policy: Policy, step: RemedyStep, order: RemedyRequest, scope: str, kernel: dict[str, Any], written: dict[str, Any]
 ) -> None:
     """A process that hides is not the cause of an act on its neighbour: the choice passes on by root's words alone."""
 
     def passes_on(found: list[str]) -> bool:
-        return bool(found) and all(isinstance(reason, NotMeant) for reason in found)
+        return bool(found) and all(isinstance(reason, NotAllowListed) for reason in found)
 
     if passes_on(reasons(policy, step, order, scope, world(kernel, written))):
         assert passes_on(reasons(policy, step, order, scope, world(kernel, {})))
@@ -203,16 +205,24 @@ def test_an_app_alone_accuses_nobody(
     """LEAK: the allocator's evidence is the app's own word: without the driver's figures beside it nothing is done."""
     order = replace(order, labels={"evidence": "allocator"}, victim="")
     kernel = {**kernel, "driver_confirms": False}
-    assert reasons(policy, Step(Kind.KILL, 1.0), order, scope, world(kernel, written))
+    assert reasons(policy, RemedyStep(StepKind.KILL, 1.0), order, scope, world(kernel, written))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_that_is_lost_ends_the_act(name: str) -> None:
     """A fact that is missing is missing: an id that is not proven any more permits nothing."""
     allow = (
-        Allow(units=("a.service",)) if name == "unit" else Allow(containers=(ID,)) if name == "container" else Allow()
+        AllowList(units=("a.service",))
+        if name == "unit"
+        else AllowList(containers=(ID,))
+        if name == "container"
+        else AllowList()
     )
-    step = Step(Kind.EXEC, 1.0, command=("/bin/x", "{slurm_job}")) if name == "job" else Step(Kind.RELEASE_CACHE, 1.0)
+    step = (
+        RemedyStep(StepKind.EXEC, 1.0, command=("/bin/x", "{slurm_job}"))
+        if name == "job"
+        else RemedyStep(StepKind.RELEASE_CACHE, 1.0)
+    )
     order = RemedyRequest(alert="a1", alertname="GpuMemoryHigh", forced=name == "job")
     kernel: dict[str, Any] = {
         "user": "alice", "uids": (1000,) * 4, "root_user_namespace": True, "own_root": False,
@@ -236,9 +246,9 @@ def test_a_user_who_has_another_name_now_is_refused(now: str) -> None:
         "kernel_thread": False, "proven": frozenset(), "kinds": "C", "evidence": "", "driver_confirms": False,
         "container_name": "", "trusted": True, "host": True,
     }  # fmt: skip
-    policy, order = Policy(Allow(users=("alice", "bob"))), RemedyRequest(alert="a1", alertname="GpuMemoryHigh")
+    policy, order = Policy(AllowList(users=("alice", "bob"))), RemedyRequest(alert="a1", alertname="GpuMemoryHigh")
     observation, facts = world(kernel, {})
-    assert not reasons(policy, Step(Kind.KILL, 1.0), order, "process", (observation, facts))
-    refused = reasons(policy, Step(Kind.KILL, 1.0), order, "process", (observation, replace(facts, user=now)))
+    assert not reasons(policy, RemedyStep(StepKind.KILL, 1.0), order, "process", (observation, facts))
+    refused = reasons(policy, RemedyStep(StepKind.KILL, 1.0), order, "process", (observation, replace(facts, user=now)))
     assert len(refused) == 1
     assert "another name now" in refused[0]

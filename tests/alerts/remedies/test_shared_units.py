@@ -11,14 +11,14 @@ from gpuagent_alerts.remedies.observation import RemedyRequest, UnitPermission
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS, SHARED_UNITS
-from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, ORDER, RELEASE, RESTART, RULES, World, plan, run_ladder, target
 
 UNIT = "whisper.service"
 SHARING = "whisper.service runs processes of other users: alice (2); name it in remedies.allow.shared_units"
-NAMED = replace(RULES, policy=Policy(Allow(shared_units=(UNIT,))))
+NAMED = replace(RULES, policy=Policy(AllowList(shared_units=(UNIT,))))
 FORCED = RemedyRequest(asked_by="alice (uid 1000)", forced=True)
 BY_HAND = RemedyRequest(asked_by="alice (uid 1000)")
 
@@ -65,7 +65,7 @@ def test_what_nothing_lifts(store: Store) -> None:
     made = world()
     made.unit_problem = "one more could leave it down"
     assert run_ladder(made, restart(request=FORCED), store, NAMED).result is Result.REFUSED
-    docker = replace(RULES, policy=Policy(Allow(shared_units=("docker.service",))))
+    docker = replace(RULES, policy=Policy(AllowList(shared_units=("docker.service",))))
     assert "never-list" in run_ladder(world("docker.service"), restart("docker.service", FORCED), store, docker).detail
     own = replace(NAMED, policy=replace(NAMED.policy, never=("whisper*",)))
     assert "never-list" in run_ladder(world(), restart(request=FORCED), store, own).detail
@@ -90,7 +90,7 @@ def test_others_begin_between_the_decision_and_the_restart(store: Store) -> None
 def test_nobody_is_warned_of_what_will_be_refused(store: Store) -> None:
     """A notice of a restart is refused as the restart is."""
     made = world()
-    steps = (Step(Kind.NOTIFY, 30.0), RESTART)
+    steps = (RemedyStep(StepKind.NOTIFY, 30.0), RESTART)
     assert run_ladder(made, plan(*steps, of=target(unit=UNIT)), store).result is Result.REFUSED
     assert made.log == []
 
@@ -114,17 +114,17 @@ def test_known_to_run_the_work_of_others(store: Store, unit: str) -> None:
     assert "name it in remedies.allow.shared_units" in refused.detail
     assert "run systemctl yourself" in refused.detail
     assert made.log == []
-    named = replace(RULES, policy=Policy(Allow(shared_units=(unit,))))
+    named = replace(RULES, policy=Policy(AllowList(shared_units=(unit,))))
     assert run_ladder(made, restart(unit), store, named).result is Result.RELEASED
 
 
 def test_shared_units_narrow_as_units_do(store: Store) -> None:
     """All keys given must hold: a unit in neither list is not permitted by its user alone."""
-    rules = replace(RULES, policy=Policy(Allow(users=("svc",), shared_units=("other.service",))))
+    rules = replace(RULES, policy=Policy(AllowList(users=("svc",), shared_units=("other.service",))))
     made = world()
     made.unit_sharing = ""
     assert "not in remedies.allow.units" in run_ladder(made, restart(), store, rules).detail
-    assert Allow(shared_units=("a.service",)).names_nobody is False
+    assert AllowList(shared_units=("a.service",)).names_nobody is False
 
 
 def test_permission_by_all_names() -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from gpuagent_alerts.remedies.observation import Condition, Observation, RemedyRequest
 from gpuagent_alerts.remedies.outcome import Result
-from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import MAX_TIED, Facts, Identity, TiedProcess, Ties
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import KILL, TERMINATE, World, plan, run_ladder, target
@@ -26,13 +26,14 @@ OF_THE_AGENT = (TiedProcess(1, 10, ("worker",), "svc", belongs=True),)
 RULE = RemedyRequest(alert="a1", alertname="GpuMemoryHigh")
 FORCED = RemedyRequest(alert="", alertname="by hand", asked_by="root (uid 0)", forced=True, shown=frozenset({(7, 70)}))
 ENDING = (
-    Step(Kind.TERMINATE, 1.0), Step(Kind.KILL, 1.0), Step(Kind.SIGNAL, 1.0, signal.SIGUSR1),
-    Step(Kind.RESTART_UNIT, 1.0), Step(Kind.EXEC, 1.0, command=("/bin/x", "{pid}")),
+    RemedyStep(StepKind.TERMINATE, 1.0), RemedyStep(StepKind.KILL, 1.0),
+    RemedyStep(StepKind.SIGNAL, 1.0, signal.SIGUSR1),
+    RemedyStep(StepKind.RESTART_UNIT, 1.0), RemedyStep(StepKind.EXEC, 1.0, command=("/bin/x", "{pid}")),
 )  # fmt: skip
 
 
 def reasons(
-    step: Step, order: RemedyRequest, others: Sequence[TiedProcess] | None, shared: tuple[str, ...] = ()
+    step: RemedyStep, order: RemedyRequest, others: Sequence[TiedProcess] | None, shared: tuple[str, ...] = ()
 ) -> list[str]:
     """Return the refusals that speak of others; None is not to be seen."""
     of = replace(target(100), unit="a.service", proven_names=frozenset({"unit"}))
@@ -44,13 +45,13 @@ def reasons(
     observation = Observation(
         1e6, Condition.HOLDS, target=of, target_listed=True, trusted=True, host_pid_namespace=True
     )
-    policy = Policy(Allow(users=(of.user,), units=("a.service",), shared_units=shared))
+    policy = Policy(AllowList(users=(of.user,), units=("a.service",), shared_units=shared))
     found = policy.refusals(step, order, observation, facts, 1e6, frozenset({1}))
     return [each for each in found if "its end" in each or "ending it" in each or "ends with it" in each]
 
 
 @pytest.mark.parametrize("step", ENDING, ids=str)
-def test_what_ends_it_ends_them(step: Step) -> None:
+def test_what_ends_it_ends_them(step: RemedyStep) -> None:
     """Every step that may end the process is refused for others who end with it, and where they cannot be seen."""
     (others,) = reasons(step, RULE, BOB)
     assert others == f"ending it also ends, or hangs up, pid 7 (sleep of bob, {WHY})"
@@ -61,7 +62,7 @@ def test_what_ends_it_ends_them(step: Step) -> None:
 
 
 @pytest.mark.parametrize("step", ENDING, ids=str)
-def test_a_person_answers_for_them(step: Step) -> None:
+def test_a_person_answers_for_them(step: RemedyStep) -> None:
     """--force lifts it for those that the person was shown, by hand alone: a rule that is forced is no person."""
     assert reasons(step, FORCED, BOB) == []
     for order in (
@@ -74,7 +75,7 @@ def test_a_person_answers_for_them(step: Step) -> None:
 @pytest.mark.parametrize("order", [RULE, FORCED, replace(FORCED, forced=False)])
 @pytest.mark.parametrize("tied", [None, NEVER_LISTED, LINKED, SPARED, OF_THE_AGENT, OWN * (MAX_TIED + 1)])
 @pytest.mark.parametrize("step", ENDING, ids=str)
-def test_what_nothing_lifts(step: Step, tied: Sequence[TiedProcess] | None, order: RemedyRequest) -> None:
+def test_what_nothing_lifts(step: RemedyStep, tied: Sequence[TiedProcess] | None, order: RemedyRequest) -> None:
     """The never-list stands for each that ends with it, also forced; and so does not knowing who they are."""
     shown = replace(order, shown=frozenset(each.key for each in tied or ()))
     assert len(reasons(step, shown, tied)) == 1
@@ -82,17 +83,17 @@ def test_what_nothing_lifts(step: Step, tied: Sequence[TiedProcess] | None, orde
 
 def test_root_answers_for_those_of_a_unit() -> None:
     """A unit that root has named as shared may be restarted, but with nobody of the never-list; no signal is sent."""
-    restart, shared = Step(Kind.RESTART_UNIT, 1.0), ("a.service",)
+    restart, shared = RemedyStep(StepKind.RESTART_UNIT, 1.0), ("a.service",)
     assert reasons(restart, RULE, BOB, shared) == []
     for tied in (None, NEVER_LISTED, LINKED, SPARED, OF_THE_AGENT):
         assert len(reasons(restart, RULE, tied, shared)) == 1
-    assert len(reasons(Step(Kind.KILL, 1.0), RULE, BOB, shared)) == 1
+    assert len(reasons(RemedyStep(StepKind.KILL, 1.0), RULE, BOB, shared)) == 1
 
 
 def test_what_ends_nobody() -> None:
     """A step that leaves the process alone is not refused for others."""
-    assert reasons(Step(Kind.RELEASE_CACHE, 1.0), RULE, BOB) == []
-    assert reasons(Step(Kind.SIGNAL, 1.0, signal.SIGWINCH), RULE, BOB) == []
+    assert reasons(RemedyStep(StepKind.RELEASE_CACHE, 1.0), RULE, BOB) == []
+    assert reasons(RemedyStep(StepKind.SIGNAL, 1.0, signal.SIGWINCH), RULE, BOB) == []
 
 
 @pytest.mark.parametrize("looks", [0, 1], ids=["at the judgment", "right before the step"])

@@ -13,8 +13,8 @@ from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.outcome import Outcome, Result
-from gpuagent_alerts.remedies.plan import Plan, Rules
-from gpuagent_alerts.remedies.safeguards.limits import Limits
+from gpuagent_alerts.remedies.plan import Plan, RemedyRules
+from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits
 from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.test_person_and_rules import asked, begun
@@ -31,7 +31,7 @@ def firing(world: World, pid: int, severity: str = "warning", full: float = 0.9)
 
 
 def remedies(
-    world: World, store: Store, ends: list[str], *, rules: Rules = RULES, dry: Sequence[int] = ()
+    world: World, store: Store, ends: list[str], *, rules: RemedyRules = RULES, dry: Sequence[int] = ()
 ) -> RemedyManager:
     """One ladder for every alert, dry for some pids; how each run ended is added to `ends`."""
 
@@ -66,7 +66,7 @@ def test_nobody_is_starved(store: Store) -> None:
     """Two turns an hour, and a worse alert whose process outlives everything: the other one has the second turn."""
     world = World(*ON_GPUS[:2])
     world.bodies[100].stubborn = world.bodies[100].immortal = True
-    limits = Limits(pause=60, per_hour=2, per_day=9, unit_per_hour=9, cooldown=0, breaker=9)
+    limits = RemedyLimits(pause=60, per_hour=2, per_day=9, unit_per_hour=9, cooldown=0, breaker=9)
 
     async def story() -> list[str]:
         ends: list[str] = []

@@ -10,9 +10,9 @@ from gpuagent.collector.join import Joiner
 from gpuagent.collector.listings import Holders
 from gpuagent.core.snapshot import ProcessState
 from gpuagent_alerts.remedies.observation import Condition, Observation, RemedyRequest
-from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
-from gpuagent_alerts.remedies.safeguards.refusals import NotMeant
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
+from gpuagent_alerts.remedies.safeguards.refusals import NotAllowListed
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import Facts, Identity
 from gpuagent_alerts.remedies.targets import target_of
 from tests.agent.collector.test_listings import HELD, PID, STRANGER, UNPROVEN, answer, process
@@ -40,7 +40,7 @@ def test_a_change_of_the_holders_is_seen_at_once() -> None:
     assert not joiner.join(listed, infos, Holders()).readings[0].holder_unproven
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+@pytest.mark.parametrize("kind", list(StepKind))
 @pytest.mark.parametrize(
     ("order", "lifted"),
     [
@@ -50,7 +50,7 @@ def test_a_change_of_the_holders_is_seen_at_once() -> None:
         (RemedyRequest(forced=True), True),
     ],
 )
-def test_only_a_person_who_forces_it_answers_for_the_holder(kind: Kind, order: RemedyRequest, lifted: bool) -> None:
+def test_only_a_person_who_forces_it_answers_for_the_holder(kind: StepKind, order: RemedyRequest, lifted: bool) -> None:
     """No rule acts on it with any step, nor passes on to its neighbour; `--force` by hand lifts it."""
     of = replace(target(100), holder_proven=False)
     facts = Facts(Identity(of.id, of.uid, "program", "d", ""), "S", 1, uids=(1000,) * 4, own_root=False,
@@ -58,8 +58,8 @@ def test_only_a_person_who_forces_it_answers_for_the_holder(kind: Kind, order: R
     observation = Observation(
         1e6, Condition.HOLDS, target=of, target_listed=True, trusted=True, host_pid_namespace=True
     )
-    policy = Policy(Allow(users=(of.user,)))
-    against = policy.refusals(Step(kind, 1.0, signal_number=10), order, observation, facts, 1e6, frozenset())
+    policy = Policy(AllowList(users=(of.user,)))
+    against = policy.refusals(RemedyStep(kind, 1.0, signal_number=10), order, observation, facts, 1e6, frozenset())
     found = [reason for reason in against if "not been shown to hold" in reason]
     assert len(found) == (0 if lifted else 1)
-    assert not any(isinstance(reason, NotMeant) for reason in found)
+    assert not any(isinstance(reason, NotAllowListed) for reason in found)

@@ -13,9 +13,9 @@ import pytest
 
 from gpuagent_alerts.remedies.observation import Condition, Observation, RemedyRequest
 from gpuagent_alerts.remedies.safeguards import policy as policy_module
-from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
+from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.safeguards.refusals import advice_on
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import Facts, Identity, Target, TiedProcess, Ties
 from tests.alerts.remedies.test_advice import words
 from tests.alerts.remedies.world import GIB, KILL, RESTART, target
@@ -23,7 +23,7 @@ from tests.alerts.remedies.world import GIB, KILL, RESTART, target
 FILE = "/etc/gpuagent/gpuagent.yaml"
 NOW = 1e6
 ID = "a1" * 32
-RESET = Step(Kind.RESET, 1.0)
+RESET = RemedyStep(StepKind.RESET, 1.0)
 HAND = RemedyRequest(alertname="", asked_by="root (uid 0)")
 TIED = (TiedProcess(7, 70, ("sleep",), "bob", belongs=False),)
 
@@ -40,7 +40,7 @@ class Case:
     observation: dict[str, Any] = field(default_factory=dict)
     request: dict[str, Any] = field(default_factory=dict)
     policy: dict[str, Any] = field(default_factory=dict)
-    step: Step = KILL
+    step: RemedyStep = KILL
     proven: frozenset[str] = frozenset({"unit", "container", "job"})
 
     def reasons(self) -> list[str]:
@@ -54,7 +54,7 @@ class Case:
         }  # fmt: skip
         observation = replace(Observation(NOW, Condition.HOLDS, target=of, target_listed=True), **self.observation)
         request = replace(HAND, **self.request)
-        policy = replace(Policy(Allow(**self.allow)), **self.policy)
+        policy = replace(Policy(AllowList(**self.allow)), **self.policy)
         return list(policy.refusals(self.step, request, observation, Facts(identity, **known), NOW, frozenset({2})))
 
     def matching(self) -> list[str]:
@@ -113,7 +113,7 @@ LIFTED = (
     Case("remedies.allow.min_memory", allow={"users": ("svc",), "min_memory": 90 * GIB}),
     Case("the rights of more than one user", facts={"uids": (1000, 0, 0, 0)}),
     Case("put it into a.service", allow={"units": ("a.service",)}, target={"unit": "a.service"},
-         proven=frozenset(), step=Step(Kind.RELEASE_CACHE, 1.0)),
+         proven=frozenset(), step=RemedyStep(StepKind.RELEASE_CACHE, 1.0)),
     Case("is not proven: its cgroup", allow={"containers": (ID,)},
          target={"container_id": ID}, proven=frozenset()),
     Case("not been shown to hold this memory", target={"holder_proven": False}),

@@ -14,7 +14,7 @@ from gpuagent_alerts.remedies.attempts import WithheldLadders
 from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice, VictimPolicy
 from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.test_choice import NOW, on_gpu
@@ -42,7 +42,7 @@ def considered(
     """Consider an alert so many times; return what was done, and why nothing is."""
     world = world or World(FIRST, SECOND)
     ends: list[str] = []
-    ladder = LadderRule(lambda _: True, (Step(Kind.KILL, 60.0),), dry_run=False, victim=victim)
+    ladder = LadderRule(lambda _: True, (RemedyStep(StepKind.KILL, 60.0),), dry_run=False, victim=victim)
 
     async def story() -> str:
         remedies = RemedyManager(

@@ -24,11 +24,11 @@ from gpuagent_alerts.remedies.observation import (
 )
 from gpuagent_alerts.remedies.outcome import Outcome
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused
-from gpuagent_alerts.remedies.plan import Plan, Rules
+from gpuagent_alerts.remedies.plan import Plan, RemedyRules
 from gpuagent_alerts.remedies.run import LadderRun, RunContext
-from gpuagent_alerts.remedies.safeguards.limits import Limits
-from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
-from gpuagent_alerts.remedies.steps import Kind, Step, groups_of
+from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits
+from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind, groups_of
 from gpuagent_alerts.remedies.target import Facts, Identity, Target, Ties
 from gpuagent_alerts.store.database import Store
 
@@ -38,14 +38,14 @@ MOMENT = 0.001
 """Time goes on while somebody waits, however little is left: less than this may be lost in a float."""
 BOOT = "boot"
 ALERT = "a1"
-RELEASE = Step(Kind.RELEASE_CACHE, 30.0)
-TERMINATE = Step(Kind.TERMINATE, 30.0)
-KILL = Step(Kind.KILL, 60.0)
-RESTART = Step(Kind.RESTART_UNIT, 60.0)
+RELEASE = RemedyStep(StepKind.RELEASE_CACHE, 30.0)
+TERMINATE = RemedyStep(StepKind.TERMINATE, 30.0)
+KILL = RemedyStep(StepKind.KILL, 60.0)
+RESTART = RemedyStep(StepKind.RESTART_UNIT, 60.0)
 ORDER = RemedyRequest(
     alert=ALERT, alertname="GpuProcessMemoryLeak", expression="up == 1", value=1.0, labels={"evidence": "strict"}
 )
-RULES = Rules(Policy(Allow(users=("svc",))), Limits(pause=0, per_hour=99, per_day=99, unit_per_hour=99,
+RULES = RemedyRules(Policy(AllowList(users=("svc",))), RemedyLimits(pause=0, per_hour=99, per_day=99, unit_per_hour=99,
                                                      cooldown=0, breaker=99))  # fmt: skip
 
 
@@ -212,12 +212,12 @@ class World:
         self.end(pid)
         return ActionResult(ok=True)
 
-    async def group_refusal(self, step: Step, target: Target, permission: UnitPermission) -> str:
-        if step.kind is Kind.RESTART_UNIT:
+    async def group_refusal(self, step: RemedyStep, target: Target, permission: UnitPermission) -> str:
+        if step.kind is StepKind.RESTART_UNIT:
             return await self.unit_refusal(target, permission)
         return self.group_problem if groups_of(step) else ""
 
-    async def execute(self, step: Step, target: Target, permission: UnitPermission) -> ActionResult:
+    async def execute(self, step: RemedyStep, target: Target, permission: UnitPermission) -> ActionResult:
         if refusal := await self.group_refusal(step, target, permission):
             raise ActionRefused(refusal)
         self.log.append(("exec", target.pid))
@@ -308,7 +308,7 @@ def context(world: World, store: Store) -> RunContext:
     return RunContext(world, world, audit, Gate(), world.clock.now)
 
 
-def run_ladder(world: World, what: Plan, store: Store, rules: Rules = RULES) -> Outcome:
+def run_ladder(world: World, what: Plan, store: Store, rules: RemedyRules = RULES) -> Outcome:
     """Run it to its end."""
 
     async def run() -> Outcome:
@@ -317,7 +317,7 @@ def run_ladder(world: World, what: Plan, store: Store, rules: Rules = RULES) -> 
     return asyncio.run(run())
 
 
-def plan(*steps: Step, of: Target | None = None, **changes: Any) -> Plan:
+def plan(*steps: RemedyStep, of: Target | None = None, **changes: Any) -> Plan:
     """For real, on the only process, unless said otherwise."""
     return replace(Plan(ORDER, of or target(), steps, dry_run=False, proof_seconds=20.0), **changes)
 

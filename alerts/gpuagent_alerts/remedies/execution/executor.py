@@ -26,7 +26,7 @@ from gpuagent_alerts.remedies.facts.ties import Reader, TieFinder, read_ties
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from gpuagent_alerts.remedies.observation import ActionResult, NotPermitted, ProcessHandle, UnitPermission
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused
-from gpuagent_alerts.remedies.steps import Group, Kind, Step, groups_of
+from gpuagent_alerts.remedies.steps import RemedyStep, StepGroup, StepKind, groups_of
 from gpuagent_alerts.remedies.target import Target, Ties
 from gpuagent_alerts.secret import argument_secrets
 
@@ -155,8 +155,8 @@ class NodeActionExecutor:
             self._apps.reset(target.pid), "the app unloaded what it had registered; its CUDA context stays"
         )
 
-    async def group_refusal(self, step: Step, target: Target, permission: UnitPermission) -> str:
-        if step.kind is Kind.RESTART_UNIT:
+    async def group_refusal(self, step: RemedyStep, target: Target, permission: UnitPermission) -> str:
+        if step.kind is StepKind.RESTART_UNIT:
             return await self._systemctl.refusal(target, permission)
         for group in sorted(groups_of(step)):
             look = partial(self._groups.refusal, target, group, permission.never_processes)
@@ -196,7 +196,7 @@ class NodeActionExecutor:
     async def restart_unit(self, target: Target, permission: UnitPermission, deadline_seconds: float) -> ActionResult:
         return await self._systemctl.restart(target, permission, deadline_seconds)
 
-    async def execute(self, step: Step, target: Target, permission: UnitPermission) -> ActionResult:
+    async def execute(self, step: RemedyStep, target: Target, permission: UnitPermission) -> ActionResult:
         """What the program is told about the target comes on its standard input, as JSON: names are the victim's.
 
         The id of a group is in there only where an argument hands it over: then everybody in it has been judged.
@@ -204,12 +204,12 @@ class NodeActionExecutor:
         if refusal := await self.group_refusal(step, target, permission):
             raise ActionRefused(refusal)
         command, deadline_seconds, groups = step.command, step.wait_seconds, groups_of(step)
-        container_id = target.proven_container_id if Group.CONTAINER in groups else ""
+        container_id = target.proven_container_id if StepGroup.CONTAINER in groups else ""
         document = {
             "pid": target.pid, "start_ticks": target.id.start_ticks, "boot_id": target.id.boot_id,
             "name": target.name, "user": target.user, "container_id": container_id,
             "container_name": target.container_name if container_id else "",
-            "slurm_job": target.proven_slurm_job if Group.JOB in groups else "", "gpu": target.gpu_index,
+            "slurm_job": target.proven_slurm_job if StepGroup.JOB in groups else "", "gpu": target.gpu_index,
             "gpu_uuid": target.key.gpu_uuid, "used_bytes": target.used_bytes,
         }  # fmt: skip
         filled = _filled(command, target)

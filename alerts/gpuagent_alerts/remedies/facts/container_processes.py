@@ -23,13 +23,13 @@ from gpuagent.procfs.files import ProcFiles
 from gpuagent_alerts.remedies.facts.process_scan import list_pids
 from gpuagent_alerts.remedies.facts.ties import Reader
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
-from gpuagent_alerts.remedies.steps import Group
+from gpuagent_alerts.remedies.steps import StepGroup
 from gpuagent_alerts.remedies.target import Target
 
 _LISTINGS = 5
 _HOST_INIT = 1
 _ROOT = 0
-_OWN_PARTS = {Group.CONTAINER: frozenset({"docker-init"}), Group.JOB: frozenset({"slurmstepd*"})}
+_OWN_PARTS = {StepGroup.CONTAINER: frozenset({"docker-init"}), StepGroup.JOB: frozenset({"slurmstepd*"})}
 """Entries of the built-in never-list that mean what a container or a job is made of: these end with it by design."""
 _GONE = (FileNotFoundError, ProcessLookupError)
 
@@ -46,7 +46,7 @@ class GroupProcesses:
         self._units = units
         self._pids = pids
 
-    def refusal(self, target: Target, group: Group, never: Collection[str]) -> str:
+    def refusal(self, target: Target, group: StepGroup, never: Collection[str]) -> str:
         """Return why no program may be given the id of the target's container or job; "" if one may."""
         name = _name(target, group)
         try:
@@ -55,9 +55,9 @@ class GroupProcesses:
             inside = {each.pid: each for each in processes}
             if target.pid not in inside:
                 return f"pid {target.pid} is not in {name} any more"
-            if group is Group.CONTAINER and (nested := self._nested(target, processes, inside[target.pid])):
+            if group is StepGroup.CONTAINER and (nested := self._nested(target, processes, inside[target.pid])):
                 return f"{name} runs containers: pid {nested} is in one of its own, or others than root put it there"
-            if group is Group.CONTAINER and not own.pod_uid:  # in a pod these outlive the container
+            if group is StepGroup.CONTAINER and not own.pod_uid:  # in a pod these outlive the container
                 other, what = used_by_others(self._files, target.pid, inside, self._pids())
                 if other:
                     return f"pid {other} outside of {name} uses its {what} namespace, and would be cut off"
@@ -66,11 +66,13 @@ class GroupProcesses:
         patterns = [each for each in never if each not in _OWN_PARTS[group]]
         return (
             self._units.never_among(name, sorted(inside), patterns)
-            or self._units.shared_among(name, processes, frozenset({target.uid, _ROOT}), containers=group is Group.JOB)
+            or self._units.shared_among(
+                name, processes, frozenset({target.uid, _ROOT}), containers=group is StepGroup.JOB
+            )
             or self._units.tied_among(name, inside, never)
         )
 
-    def _look(self, own: Membership, group: Group) -> list[Credentials]:
+    def _look(self, own: Membership, group: StepGroup) -> list[Credentials]:
         """Read everybody in the group, until a listing has no process that is new. Raises OSError, MissingFact."""
         seen: set[int] = set()
         found: dict[int, Credentials] = {}
@@ -98,10 +100,10 @@ class GroupProcesses:
         return 0
 
 
-def _is_in(data: bytes, own: Membership, group: Group) -> bool:
+def _is_in(data: bytes, own: Membership, group: StepGroup) -> bool:
     """Return whether a process is in the group or in a cgroup below it, in any hierarchy, or says that it is."""
     other = parse_cgroup(data)
-    if group is Group.CONTAINER:
+    if group is StepGroup.CONTAINER:
         return other.container_id == own.container_id or _is_below(data, own.container_level)
     return other.slurm_job == own.slurm_job or _is_below(data, own.job_level)
 
@@ -114,8 +116,8 @@ def _is_below(data: bytes, level: CgroupLevel | None) -> bool:
     )
 
 
-def _name(target: Target, group: Group) -> str:
-    if group is Group.CONTAINER:
+def _name(target: Target, group: StepGroup) -> str:
+    if group is StepGroup.CONTAINER:
         return f"container {format_container(target.container_id)}"
     return f"job {target.slurm_job}"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gpuagent.core.identity import format_container
 from gpuagent.core.units import format_duration
-from gpuagent_alerts.remedies.safeguards.refusals import Passing
+from gpuagent_alerts.remedies.safeguards.refusals import TemporaryRefusal
 from gpuagent_alerts.remedies.target import Target
 
 HOUR = 3600.0
@@ -21,7 +21,7 @@ _UNIT, _CONTAINER, _USER = "unit:", "container:", "user:"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RemedyLimits:
     """Most that is done, by the keys of `remedies.limits`. An action is one run that got beyond `release_cache`."""
 
     pause: float = 60.0
@@ -36,7 +36,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class PastAction:
     """An action, as the limits see it."""
 
     age_seconds: float
@@ -58,14 +58,14 @@ class Past:
 
 
 def refusals(
-    limits: Limits, past: Sequence[Past], *, unit: str = "", cooldown_key: str = "", dry_run: bool = False
+    limits: RemedyLimits, past: Sequence[PastAction], *, unit: str = "", cooldown_key: str = "", dry_run: bool = False
 ) -> Iterator[str]:
     """Every limit that an action now would break. `past` are actions of the same kind: real ones, or dry runs."""
     was, seen = ("would have been", " (dry run)") if dry_run else ("was", "")
     past = [each for each in past if not (each.record_lost or each.stopped)]
     early = limits.pause - min((each.age_seconds for each in past), default=math.inf)
     if early > 0:
-        yield Passing(
+        yield TemporaryRefusal(
             f"the last action is too recent: remedies.limits.pause asks for another {format_duration(early)}", early
         )
     for name, limit, window in (("per_hour", limits.per_hour, HOUR), ("per_day", limits.per_day, DAY)):
@@ -89,14 +89,14 @@ def refusals(
             left = limits.cooldown - min(ages)
             age = f"{min(ages):.0f} s ago{seen}"
             text = f"{_described(cooldown_key)} {was} acted on {age}: it cools down for another {format_duration(left)}"
-            yield Passing(text, left)
+            yield TemporaryRefusal(text, left)
 
 
 def _until_room(text: str, ages: Sequence[float], limit: int, window: float) -> str:
     """Return the refusal, which passes when so many of the actions are old enough; a limit of 0 never does."""
     if limit <= 0:
         return text
-    return Passing(text, window - sorted(ages)[limit - 1])
+    return TemporaryRefusal(text, window - sorted(ages)[limit - 1])
 
 
 def cooldown_key(target: Target, command_digest: str) -> str:
@@ -135,7 +135,7 @@ def _described(key: str) -> str:
     return key.removeprefix(_UNIT)
 
 
-def broken(limits: Limits, past: Sequence[Past]) -> str:
+def broken(limits: RemedyLimits, past: Sequence[PastAction]) -> str:
     """Why nothing may be done; "" if nothing forbids it. `past` are the real actions since the reset, newest first."""
     if any(each.stopped for each in past):
         return STOPPED_BY_HAND

@@ -18,9 +18,9 @@ from gpuagent_alerts.remedies.safeguards.never_list import (
     find_listed,
 )
 from gpuagent_alerts.remedies.safeguards.refusals import (
-    NotMeant,
-    OnlyKill,
-    Passing,
+    NotAllowListed,
+    OnlyKillHelps,
+    TemporaryRefusal,
     in_another_unit,
     not_at_rest,
     not_meant,
@@ -30,7 +30,7 @@ from gpuagent_alerts.remedies.safeguards.refusals import (
     unproven_unit,
 )
 from gpuagent_alerts.remedies.safeguards.victim import IDLE_FOR_SECONDS, VictimPolicy
-from gpuagent_alerts.remedies.steps import Kind, Step, wrong_scope
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind, wrong_scope
 from gpuagent_alerts.remedies.target import (
     MAX_TIED,
     Facts,
@@ -43,13 +43,13 @@ from gpuagent_alerts.remedies.target import (
 
 _NAMED = 5
 """Processes that a refusal names one by one."""
-_OF_UNITS = frozenset({Kind.NOTIFY, Kind.RELEASE_CACHE, Kind.RESTART_UNIT})
+_OF_UNITS = frozenset({StepKind.NOTIFY, StepKind.RELEASE_CACHE, StepKind.RESTART_UNIT})
 """Steps that a unit's name permits although its processes are in a container."""
 _USERS_OWN_MANAGER = re.compile(r"user@\d+\.service/")
 
 
 @dataclass(frozen=True, slots=True)
-class Allow:
+class AllowList:
     """All that are given must hold; with no name at all, nothing is allowed.
 
     Names of programs are not among them: a process chooses its own. The names of the fields are the keys of
@@ -78,7 +78,7 @@ class Allow:
 class Policy:
     """What the configuration permits."""
 
-    allow: Allow = field(default_factory=Allow)
+    allow: AllowList = field(default_factory=AllowList)
     never: tuple[str, ...] = ()
     """Names beyond `NEVER`."""
     evidence: tuple[str, ...] = ("allocator", "strict")
@@ -92,7 +92,7 @@ class Policy:
 
     def refusals(
         self,
-        step: Step,
+        step: RemedyStep,
         request: RemedyRequest,
         observation: Observation,
         facts: Facts,
@@ -127,18 +127,18 @@ class Policy:
         is_not_meant = False
         if not (request.forced or self._may_be_asked_by_hand(request)):
             for refusal in self._not_allowed(step, target, facts, observation, now_seconds):
-                is_not_meant = is_not_meant or isinstance(refusal, NotMeant)
+                is_not_meant = is_not_meant or isinstance(refusal, NotAllowListed)
                 yield refusal
         yield from self._evidence(step, request, target)
         yield from not_at_rest(step, request, target, self.idle_for_seconds, judges_chosen=self.judges_chosen)
         if observation.choice is not None and (
             objection := observation.choice.objection(VictimPolicy(request.victim), target, request.passed_over)
         ):
-            yield Passing(objection)
+            yield TemporaryRefusal(objection)
         yield from _unproven(step, scope, target, facts)
         for refusal in (*wrong_scope(step, scope), *self._wrong_step(step, target, facts)):
             # Whom the allow list does not mean, and what no unit runs: there is one reason to leave it, and the next.
-            is_nobodys = is_not_meant and step.kind is Kind.RESTART_UNIT and not target.unit
+            is_nobodys = is_not_meant and step.kind is StepKind.RESTART_UNIT and not target.unit
             yield not_meant(refusal, facts, "container" if target.container_id else "place") if is_nobodys else refusal
         yield from self.ends_others(step, request, facts, protected, self.unit_permission(target))
 
@@ -176,10 +176,10 @@ class Policy:
 
     def _may_be_asked_by_hand(self, request: RemedyRequest) -> bool:
         """Return whether a person's word is enough: where no allow list is given. One that is given is kept to."""
-        return request.by_hand and self.allow == Allow()
+        return request.by_hand and self.allow == AllowList()
 
     def _not_allowed(
-        self, step: Step, target: Target, facts: Facts, observation: Observation, now_seconds: float
+        self, step: RemedyStep, target: Target, facts: Facts, observation: Observation, now_seconds: float
     ) -> Iterator[str]:
         allow = self.allow
         if allow.names_nobody:
@@ -207,7 +207,7 @@ class Policy:
         if target.used_bytes < allow.min_memory:
             yield f"it holds {format_bytes(target.used_bytes)}, less than remedies.allow.min_memory"
 
-    def _not_in_place(self, step: Step, target: Target, facts: Facts) -> Iterator[str]:
+    def _not_in_place(self, step: RemedyStep, target: Target, facts: Facts) -> Iterator[str]:
         """Yield what is wrong with its unit or container.
 
         A unit's name permits what is done to the unit as a whole, also where containers run in it. Whatever reaches one
@@ -252,7 +252,7 @@ class Policy:
         else:
             yield not_meant(text, facts, "container" if target.container_id else "place")
 
-    def _evidence(self, step: Step, request: RemedyRequest, target: Target) -> Iterator[str]:
+    def _evidence(self, step: RemedyStep, request: RemedyRequest, target: Target) -> Iterator[str]:
         """Yield what the leak lacks where the request is about one: the process must have a leak of its own.
 
         What a request is about says the expression of its rule, and no name or label; those may only withhold.
@@ -271,16 +271,21 @@ class Policy:
                 yield f"the driver's own figures do not confirm the leak: the app's word alone is no reason for {step}"
                 return
 
-    def _wrong_step(self, step: Step, target: Target, facts: Facts) -> Iterator[str]:
-        if step.kind is Kind.RESTART_UNIT:
+    def _wrong_step(self, step: RemedyStep, target: Target, facts: Facts) -> Iterator[str]:
+        if step.kind is StepKind.RESTART_UNIT:
             yield from _no_restart(target, self.unit_permission(target), facts)
-        elif step.kind is Kind.EXEC:
+        elif step.kind is StepKind.EXEC:
             yield from _nothing_to_fill_in(step, target)
         elif target.unit and not target.proven_container_id and step.signal_may_end and not _is_users_own(target):
             yield f"systemd supervises it ({target.unit}): a bare {step} could leave it down; use restart_unit"
 
     def ends_others(
-        self, step: Step, request: RemedyRequest, facts: Facts, protected: frozenset[int], permission: UnitPermission
+        self,
+        step: RemedyStep,
+        request: RemedyRequest,
+        facts: Facts,
+        protected: frozenset[int],
+        permission: UnitPermission,
     ) -> Iterator[str]:
         """Yield what forbids the end of those who end, or are hung up, together with the process.
 
@@ -303,7 +308,7 @@ class Policy:
                 yield f"{each}, which ends with it, is protected from the kernel's own killer (oom_score_adj -1000)"
             for reason in self._on_never_list(each.names, each.never_listed):
                 yield f"{each} ends with it: {reason}"
-        if step.kind is Kind.RESTART_UNIT and permission.shared:
+        if step.kind is StepKind.RESTART_UNIT and permission.shared:
             return
         shown = request.shown if request.by_hand and request.forced else frozenset()
         if others := [str(each) for each in tied if not each.belongs and each.key not in shown]:
@@ -314,12 +319,12 @@ def _in_doubt(observation: Observation) -> Iterator[str]:
     if not observation.host_pid_namespace:
         yield "the agent is not in the host's pid namespace: the driver's pids are not its own"
     if observation.act_refusal:
-        yield Passing(observation.act_refusal)
+        yield TemporaryRefusal(observation.act_refusal)
     elif not observation.trusted:
         yield SHUFFLED_LIST
 
 
-def _unplaced(step: Step, facts: Facts) -> Iterator[str]:
+def _unplaced(step: RemedyStep, facts: Facts) -> Iterator[str]:
     """Yield that it is not known where it runs, or that its threads run in more than one place."""
     if step.disrupts and not facts.identity.cgroup:
         yield "its cgroup cannot be read: it cannot be told in which unit or container it runs"
@@ -327,26 +332,26 @@ def _unplaced(step: Step, facts: Facts) -> Iterator[str]:
         yield facts.thread_elsewhere
 
 
-def _out_of_reach(step: Step, facts: Facts) -> Iterator[str]:
+def _out_of_reach(step: RemedyStep, facts: Facts) -> Iterator[str]:
     """Yield that it is stopped, frozen, or sleeps in state D: SIGKILL ends it, where its wait is killable (vfork, NFS).
 
     Any other signal would stay pending, and reach it when nobody knows any more whether there is a reason.
     """
     if facts.state in {"T", "t"} and step.sends not in {None, signal.SIGKILL}:
-        yield OnlyKill(f"it is stopped (state {facts.state}): only SIGKILL reaches it now, and not {step}")
+        yield OnlyKillHelps(f"it is stopped (state {facts.state}): only SIGKILL reaches it now, and not {step}")
     if facts.frozen_by and step.disrupts and step.sends != signal.SIGKILL:
-        yield OnlyKill(
+        yield OnlyKillHelps(
             f"it is frozen by its cgroup {facts.frozen_by} (as by docker pause): only SIGKILL reaches it now, and not"
             f" {step}"
         )
     if facts.state == "D" and step.disrupts and step.sends != signal.SIGKILL:
         where = f" in {facts.wait_channel}" if facts.wait_channel not in {"", "0"} else ""
-        yield OnlyKill(
+        yield OnlyKillHelps(
             f"it is in uninterruptible sleep (state D){where}: only SIGKILL may reach it now, and not {step}"
         )
 
 
-def _unproven(step: Step, scope: str, target: Target, facts: Facts) -> Iterator[str]:
+def _unproven(step: RemedyStep, scope: str, target: Target, facts: Facts) -> Iterator[str]:
     """Yield ids that others would be acted on by, and that the process or its user may have chosen."""
     if not step.disrupts:
         return
@@ -371,7 +376,7 @@ def _no_restart(target: Target, permission: UnitPermission, facts: Facts) -> Ite
         yield refusal
 
 
-def _nothing_to_fill_in(step: Step, target: Target) -> Iterator[str]:
+def _nothing_to_fill_in(step: RemedyStep, target: Target) -> Iterator[str]:
     """Yield what an argument asks for and root has not written: `docker restart` with a false id hits another."""
     places = {
         "{container_id}": (target.container_id, target.proven_container_id),
@@ -386,12 +391,12 @@ def _nothing_to_fill_in(step: Step, target: Target) -> Iterator[str]:
             yield f"{step} needs {place}, and the process has none"
 
 
-def may_end(step: Step) -> bool:
+def may_end(step: RemedyStep) -> bool:
     """Return whether a step ends the process, or runs a program that may."""
-    return step.kind in {Kind.RESTART_UNIT, Kind.EXEC} or step.signal_may_end
+    return step.kind in {StepKind.RESTART_UNIT, StepKind.EXEC} or step.signal_may_end
 
 
-def ended_with(step: Step, facts: Facts) -> tuple[TiedProcess, ...]:
+def ended_with(step: RemedyStep, facts: Facts) -> tuple[TiedProcess, ...]:
     """Return whom the kernel ends or hangs up together with the process where this step ends it."""
     return facts.ties.processes if may_end(step) else ()
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 
-class Writer(StrEnum):
+class FactWriter(StrEnum):
     """Who can determine a fact."""
 
     KERNEL = "the kernel"
@@ -28,139 +28,171 @@ class Fact(NamedTuple):
     """A field of `Target`, `Facts`, `Identity`, `Observation` or `RemedyRequest`."""
 
     field: str
-    writer: Writer
+    writer: FactWriter
     use: str
     """What it may do, in words."""
 
 
 FACTS: Final = (
-    Fact("Target.id", Writer.KERNEL, "names the process: boot, pid and start time, read while a pidfd holds it"),
-    Fact("Target.key", Writer.DRIVER, "names the GPU and the number whose memory is counted"),
-    Fact("Target.gpu_index", Writer.DRIVER, "is compared with `allow.gpus`"),
-    Fact("Target.name", Writer.TARGET, "withholds: the never-list; a change ends a ladder"),
-    Fact("Target.uid", Writer.KERNEL, "permits, as the user"),
-    Fact("Target.user", Writer.ROOT, "permits: `allow.users`, by the uid and root's user database"),
-    Fact("Target.command", Writer.TARGET, "withholds; with `scope: job` tells ranks from others with the same sign"),
-    Fact("Target.cgroup", Writer.TARGET, "withholds: a change ends a ladder"),
-    Fact("Target.used_bytes", Writer.DRIVER, "permits: `min_memory`, the ranking"),
-    Fact("Target.kinds", Writer.DRIVER, "withholds: clients of MPS"),
-    Fact("Target.unit", Writer.TARGET, "withholds; permits only where it is among the proven names"),
-    Fact("Target.container_id", Writer.TARGET, "withholds; permits only where it is among the proven names"),
-    Fact("Target.container_runtime", Writer.TARGET, "says which runtime may be asked; a name has it in front"),
-    Fact("Target.container_name", Writer.ROOT, "permits beside a proven id: the runtime or the kubelet tells it"),
-    Fact("Target.slurm_job", Writer.TARGET, "withholds; makes members only where it is among the proven names"),
-    Fact("Target.parent_pid", Writer.KERNEL, "tells a rank from children that have inherited its environment"),
-    Fact("Target.process_group", Writer.KERNEL, "is shown: who looks like a part of a job, and does not fall with it"),
+    Fact("Target.id", FactWriter.KERNEL, "names the process: boot, pid and start time, read while a pidfd holds it"),
+    Fact("Target.key", FactWriter.DRIVER, "names the GPU and the number whose memory is counted"),
+    Fact("Target.gpu_index", FactWriter.DRIVER, "is compared with `allow.gpus`"),
+    Fact("Target.name", FactWriter.TARGET, "withholds: the never-list; a change ends a ladder"),
+    Fact("Target.uid", FactWriter.KERNEL, "permits, as the user"),
+    Fact("Target.user", FactWriter.ROOT, "permits: `allow.users`, by the uid and root's user database"),
+    Fact(
+        "Target.command", FactWriter.TARGET, "withholds; with `scope: job` tells ranks from others with the same sign"
+    ),
+    Fact("Target.cgroup", FactWriter.TARGET, "withholds: a change ends a ladder"),
+    Fact("Target.used_bytes", FactWriter.DRIVER, "permits: `min_memory`, the ranking"),
+    Fact("Target.kinds", FactWriter.DRIVER, "withholds: clients of MPS"),
+    Fact("Target.unit", FactWriter.TARGET, "withholds; permits only where it is among the proven names"),
+    Fact("Target.container_id", FactWriter.TARGET, "withholds; permits only where it is among the proven names"),
+    Fact("Target.container_runtime", FactWriter.TARGET, "says which runtime may be asked; a name has it in front"),
+    Fact("Target.container_name", FactWriter.ROOT, "permits beside a proven id: the runtime or the kubelet tells it"),
+    Fact("Target.slurm_job", FactWriter.TARGET, "withholds; makes members only where it is among the proven names"),
+    Fact("Target.parent_pid", FactWriter.KERNEL, "tells a rank from children that have inherited its environment"),
+    Fact(
+        "Target.process_group", FactWriter.KERNEL, "is shown: who looks like a part of a job, and does not fall with it"
+    ),
     Fact(
         "Target.job_signs",
-        Writer.TARGET,
+        FactWriter.TARGET,
         "withholds; with `scope: job` joins what shows the same, of one user and container",
     ),
-    Fact("Target.sm_ratio", Writer.DRIVER, "is shown"),
+    Fact("Target.sm_ratio", FactWriter.DRIVER, "is shown"),
     Fact(
-        "Target.slope_bytes_per_second", Writer.AGENT, "ranks leaks; the driver's and, with a client, the app's figures"
+        "Target.slope_bytes_per_second",
+        FactWriter.AGENT,
+        "ranks leaks; the driver's and, with a client, the app's figures",
     ),
-    Fact("Target.leaking", Writer.AGENT, "permits `victim: leaking` where the driver confirms"),
-    Fact("Target.evidence", Writer.AGENT, "permits: `allocator` is the app's word and needs the driver's beside it"),
+    Fact("Target.leaking", FactWriter.AGENT, "permits `victim: leaking` where the driver confirms"),
     Fact(
-        "Target.driver_confirms", Writer.DRIVER, "permits: the driver's own figures of the process rise with the leak"
+        "Target.evidence", FactWriter.AGENT, "permits: `allocator` is the app's word and needs the driver's beside it"
     ),
-    Fact("Target.gpu_pci", Writer.DRIVER, "withholds: with the UUID it says which GPU that is"),
+    Fact(
+        "Target.driver_confirms",
+        FactWriter.DRIVER,
+        "permits: the driver's own figures of the process rise with the leak",
+    ),
+    Fact("Target.gpu_pci", FactWriter.DRIVER, "withholds: with the UUID it says which GPU that is"),
     Fact(
         "Target.idle_seconds",
-        Writer.DRIVER,
+        FactWriter.DRIVER,
         "permits `victim: idle`, and rules on idleness: every reading of that time found 0 % and the same memory",
     ),
-    Fact("Target.holder_proven", Writer.DRIVER, "permits: the number was not listed before this process was there"),
-    Fact("Target.identity", Writer.KERNEL, "withholds: what a person was shown is compared when it is held, too"),
-    Fact("Target.proven_names", Writer.ROOT, "permits: root owns the cgroups, and the host's managers made their path"),
-    Fact("Facts.identity", Writer.KERNEL, "withholds: compared before every step"),
-    Fact("Facts.state", Writer.KERNEL, "withholds: zombies, and all but SIGKILL in uninterruptible sleep"),
-    Fact("Facts.threads", Writer.KERNEL, "tells a zombie from one whose leader has ended"),
-    Fact("Facts.ending", Writer.KERNEL, "withholds: none of its threads lives, and its place is unknown"),
-    Fact("Facts.parent_pid", Writer.KERNEL, "is shown"),
-    Fact("Facts.user", Writer.ROOT, "withholds: the name of its uid, asked anew while the process is held"),
-    Fact("Facts.kernel_thread", Writer.KERNEL, "withholds"),
-    Fact("Facts.oom_score_adjust", Writer.TARGET, "withholds"),
-    Fact("Facts.uids", Writer.KERNEL, "withholds where they differ: it runs with the rights of more than one user"),
-    Fact("Facts.program_names", Writer.TARGET, "withholds: the never-list"),
-    Fact("Facts.thread_elsewhere", Writer.AGENT, "withholds: a thread in another unit, container or job"),
-    Fact("Facts.never_listed", Writer.AGENT, "withholds: an entry of `never` means it by a link or an argument"),
-    Fact("Facts.root_user_namespace", Writer.KERNEL, "lets the next in a ranking follow: its user is not its choice"),
-    Fact("Facts.own_root", Writer.KERNEL, "withholds: a container, or not to be told"),
-    Fact("Facts.namespace_pids", Writer.KERNEL, "withholds: a container"),
-    Fact("Facts.ties", Writer.KERNEL, "withholds: each that ends, or is hung up, together with it is judged"),
-    Fact("Facts.ignored_signals", Writer.TARGET, "withholds, and shortens a wait"),
-    Fact("Facts.caught_signals", Writer.TARGET, "withholds, and shortens a wait"),
-    Fact("Facts.pending_signals", Writer.KERNEL, "is shown"),
-    Fact("Facts.wait_channel", Writer.KERNEL, "is shown"),
-    Fact("Facts.frozen_by", Writer.KERNEL, "withholds all but SIGKILL: a signal would stay pending until it is thawed"),
-    Fact("Facts.switches", Writer.KERNEL, "withholds: it has run since it slept where only SIGKILL could reach it"),
-    Fact("Identity.id", Writer.KERNEL, "withholds: another process now"),
-    Fact("Identity.uid", Writer.KERNEL, "withholds: another user now"),
-    Fact("Identity.name", Writer.TARGET, "withholds"),
-    Fact("Identity.command_digest", Writer.TARGET, "withholds"),
-    Fact("Identity.cgroup", Writer.TARGET, "withholds"),
-    Fact("Identity.executable", Writer.TARGET, "withholds: the never-list, another program now"),
+    Fact("Target.holder_proven", FactWriter.DRIVER, "permits: the number was not listed before this process was there"),
+    Fact("Target.identity", FactWriter.KERNEL, "withholds: what a person was shown is compared when it is held, too"),
+    Fact(
+        "Target.proven_names",
+        FactWriter.ROOT,
+        "permits: root owns the cgroups, and the host's managers made their path",
+    ),
+    Fact("Facts.identity", FactWriter.KERNEL, "withholds: compared before every step"),
+    Fact("Facts.state", FactWriter.KERNEL, "withholds: zombies, and all but SIGKILL in uninterruptible sleep"),
+    Fact("Facts.threads", FactWriter.KERNEL, "tells a zombie from one whose leader has ended"),
+    Fact("Facts.ending", FactWriter.KERNEL, "withholds: none of its threads lives, and its place is unknown"),
+    Fact("Facts.parent_pid", FactWriter.KERNEL, "is shown"),
+    Fact("Facts.user", FactWriter.ROOT, "withholds: the name of its uid, asked anew while the process is held"),
+    Fact("Facts.kernel_thread", FactWriter.KERNEL, "withholds"),
+    Fact("Facts.oom_score_adjust", FactWriter.TARGET, "withholds"),
+    Fact("Facts.uids", FactWriter.KERNEL, "withholds where they differ: it runs with the rights of more than one user"),
+    Fact("Facts.program_names", FactWriter.TARGET, "withholds: the never-list"),
+    Fact("Facts.thread_elsewhere", FactWriter.AGENT, "withholds: a thread in another unit, container or job"),
+    Fact("Facts.never_listed", FactWriter.AGENT, "withholds: an entry of `never` means it by a link or an argument"),
+    Fact(
+        "Facts.root_user_namespace", FactWriter.KERNEL, "lets the next in a ranking follow: its user is not its choice"
+    ),
+    Fact("Facts.own_root", FactWriter.KERNEL, "withholds: a container, or not to be told"),
+    Fact("Facts.namespace_pids", FactWriter.KERNEL, "withholds: a container"),
+    Fact("Facts.ties", FactWriter.KERNEL, "withholds: each that ends, or is hung up, together with it is judged"),
+    Fact("Facts.ignored_signals", FactWriter.TARGET, "withholds, and shortens a wait"),
+    Fact("Facts.caught_signals", FactWriter.TARGET, "withholds, and shortens a wait"),
+    Fact("Facts.pending_signals", FactWriter.KERNEL, "is shown"),
+    Fact("Facts.wait_channel", FactWriter.KERNEL, "is shown"),
+    Fact(
+        "Facts.frozen_by",
+        FactWriter.KERNEL,
+        "withholds all but SIGKILL: a signal would stay pending until it is thawed",
+    ),
+    Fact("Facts.switches", FactWriter.KERNEL, "withholds: it has run since it slept where only SIGKILL could reach it"),
+    Fact("Identity.id", FactWriter.KERNEL, "withholds: another process now"),
+    Fact("Identity.uid", FactWriter.KERNEL, "withholds: another user now"),
+    Fact("Identity.name", FactWriter.TARGET, "withholds"),
+    Fact("Identity.command_digest", FactWriter.TARGET, "withholds"),
+    Fact("Identity.cgroup", FactWriter.TARGET, "withholds"),
+    Fact("Identity.executable", FactWriter.TARGET, "withholds: the never-list, another program now"),
     Fact(
         "Identity.image",
-        Writer.KERNEL,
+        FactWriter.KERNEL,
         "withholds: another program now. Unchanged, it stands in for a command line that cannot be read",
     ),
-    Fact("Identity.proven_names", Writer.ROOT, "permits, lets the next follow: read anew while the process is held"),
-    Fact("Identity.handle_inode", Writer.KERNEL, "withholds: another process now"),
-    Fact("Identity.process_group", Writer.KERNEL, "withholds: a change ends a ladder"),
-    Fact("Identity.uids", Writer.KERNEL, "withholds: another user now"),
-    Fact("Identity.pid_namespace", Writer.KERNEL, "withholds: another process now"),
-    Fact("Identity.cgroups", Writer.TARGET, "withholds: another place now"),
-    Fact("Identity.executable_file", Writer.TARGET, "withholds: another program now"),
-    Fact("Observation.clock_seconds", Writer.AGENT, "permits: the reading began after the process was held"),
-    Fact("Observation.condition", Writer.AGENT, "permits: root's rule, on figures that were read since"),
-    Fact("Observation.reason", Writer.AGENT, "is shown"),
-    Fact("Observation.target", Writer.AGENT, "permits: the driver lists the number, and this process had it before"),
-    Fact("Observation.target_listed", Writer.DRIVER, "tells whether the memory came back"),
-    Fact("Observation.gpu_used_bytes", Writer.DRIVER, "tells whether the memory came back"),
-    Fact("Observation.gpu_unattributed_bytes", Writer.DRIVER, "tells whether the memory came back"),
-    Fact("Observation.trusted", Writer.DRIVER, "withholds: a driver that shuffles its list"),
-    Fact("Observation.act_refusal", Writer.DRIVER, "withholds: figures that cannot be true, or whose GPU is in doubt"),
+    Fact(
+        "Identity.proven_names", FactWriter.ROOT, "permits, lets the next follow: read anew while the process is held"
+    ),
+    Fact("Identity.handle_inode", FactWriter.KERNEL, "withholds: another process now"),
+    Fact("Identity.process_group", FactWriter.KERNEL, "withholds: a change ends a ladder"),
+    Fact("Identity.uids", FactWriter.KERNEL, "withholds: another user now"),
+    Fact("Identity.pid_namespace", FactWriter.KERNEL, "withholds: another process now"),
+    Fact("Identity.cgroups", FactWriter.TARGET, "withholds: another place now"),
+    Fact("Identity.executable_file", FactWriter.TARGET, "withholds: another program now"),
+    Fact("Observation.clock_seconds", FactWriter.AGENT, "permits: the reading began after the process was held"),
+    Fact("Observation.condition", FactWriter.AGENT, "permits: root's rule, on figures that were read since"),
+    Fact("Observation.reason", FactWriter.AGENT, "is shown"),
+    Fact(
+        "Observation.target", FactWriter.AGENT, "permits: the driver lists the number, and this process had it before"
+    ),
+    Fact("Observation.target_listed", FactWriter.DRIVER, "tells whether the memory came back"),
+    Fact("Observation.gpu_used_bytes", FactWriter.DRIVER, "tells whether the memory came back"),
+    Fact("Observation.gpu_unattributed_bytes", FactWriter.DRIVER, "tells whether the memory came back"),
+    Fact("Observation.trusted", FactWriter.DRIVER, "withholds: a driver that shuffles its list"),
+    Fact(
+        "Observation.act_refusal", FactWriter.DRIVER, "withholds: figures that cannot be true, or whose GPU is in doubt"
+    ),
     Fact(
         "Observation.gpu_index_certain",
-        Writer.DRIVER,
+        FactWriter.DRIVER,
         "withholds: indices of `allow.gpus` while a GPU may be missing or have moved",
     ),
-    Fact("Observation.host_pid_namespace", Writer.KERNEL, "withholds: the driver's pids are not the agent's"),
-    Fact("Observation.relatives", Writer.AGENT, "is shown: who holds the memory after the act"),
-    Fact("Observation.successors", Writer.AGENT, "is shown: who was started in its place"),
+    Fact("Observation.host_pid_namespace", FactWriter.KERNEL, "withholds: the driver's pids are not the agent's"),
+    Fact("Observation.relatives", FactWriter.AGENT, "is shown: who holds the memory after the act"),
+    Fact("Observation.successors", FactWriter.AGENT, "is shown: who was started in its place"),
     Fact(
         "Observation.members",
-        Writer.AGENT,
+        FactWriter.AGENT,
         "are judged each by the same policy; by proven names or by signs of one job",
     ),
-    Fact("Observation.apart", Writer.AGENT, "is shown: who does not fall with it, as nothing shows that it is one job"),
-    Fact("Observation.choice", Writer.AGENT, "withholds: the one that was chosen must be the choice still"),
-    Fact("Observation.present", Writer.DRIVER, "tells who holds the memory after the act"),
-    Fact("RemedyRequest.alert", Writer.AGENT, "names the alert of root's rule"),
-    Fact("RemedyRequest.alertname", Writer.OPERATOR, "chooses the ladder"),
-    Fact("RemedyRequest.expression", Writer.OPERATOR, "is shown"),
-    Fact("RemedyRequest.value", Writer.AGENT, "is shown"),
-    Fact("RemedyRequest.labels", Writer.AGENT, "choose the ladder; a label `evidence` withholds"),
-    Fact("RemedyRequest.asked_by", Writer.KERNEL, "is recorded: the peer of the control socket"),
-    Fact("RemedyRequest.forced", Writer.OPERATOR, "lifts the allow list, and not the never-list"),
-    Fact("RemedyRequest.victim", Writer.OPERATOR, "chooses where the alert names nobody"),
-    Fact("RemedyRequest.passed_over", Writer.AGENT, "names those before it that the allow list does not mean"),
-    Fact("RemedyRequest.values", Writer.AGENT, "is recorded"),
     Fact(
-        "RemedyRequest.idle_for_seconds", Writer.OPERATOR, "withholds: the process must have been at rest for so long"
+        "Observation.apart",
+        FactWriter.AGENT,
+        "is shown: who does not fall with it, as nothing shows that it is one job",
+    ),
+    Fact("Observation.choice", FactWriter.AGENT, "withholds: the one that was chosen must be the choice still"),
+    Fact("Observation.present", FactWriter.DRIVER, "tells who holds the memory after the act"),
+    Fact("RemedyRequest.alert", FactWriter.AGENT, "names the alert of root's rule"),
+    Fact("RemedyRequest.alertname", FactWriter.OPERATOR, "chooses the ladder"),
+    Fact("RemedyRequest.expression", FactWriter.OPERATOR, "is shown"),
+    Fact("RemedyRequest.value", FactWriter.AGENT, "is shown"),
+    Fact("RemedyRequest.labels", FactWriter.AGENT, "choose the ladder; a label `evidence` withholds"),
+    Fact("RemedyRequest.asked_by", FactWriter.KERNEL, "is recorded: the peer of the control socket"),
+    Fact("RemedyRequest.forced", FactWriter.OPERATOR, "lifts the allow list, and not the never-list"),
+    Fact("RemedyRequest.victim", FactWriter.OPERATOR, "chooses where the alert names nobody"),
+    Fact("RemedyRequest.passed_over", FactWriter.AGENT, "names those before it that the allow list does not mean"),
+    Fact("RemedyRequest.values", FactWriter.AGENT, "is recorded"),
+    Fact(
+        "RemedyRequest.idle_for_seconds",
+        FactWriter.OPERATOR,
+        "withholds: the process must have been at rest for so long",
     ),
     Fact(
         "RemedyRequest.about_growth",
-        Writer.OPERATOR,
+        FactWriter.OPERATOR,
         "withholds: the process must leak itself, with the evidence asked for",
     ),
-    Fact("RemedyRequest.shown", Writer.OPERATOR, "with `forced`, permits that these end together with the process"),
+    Fact("RemedyRequest.shown", FactWriter.OPERATOR, "with `forced`, permits that these end together with the process"),
 )
 
 
-def written_by(writer: Writer) -> frozenset[str]:
+def written_by(writer: FactWriter) -> frozenset[str]:
     """Return the fields that this one can determine."""
     return frozenset(fact.field for fact in FACTS if fact.writer is writer)

@@ -18,14 +18,14 @@ from gpuagent.core.units import format_duration
 from gpuagent_alerts.remedies.observation import RemedyRequest, UnitPermission
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
-from gpuagent_alerts.remedies.steps import Step
+from gpuagent_alerts.remedies.steps import RemedyStep
 from gpuagent_alerts.remedies.target import Facts, Target
 
 _NAMED_SLURMD = re.compile(r"/slurm_[^/]+/|/[^/]+_slurmstepd\.scope(?:/|$)")
 """What `slurmd -N` makes, for several on one node."""
 
 
-class NotMeant(str):
+class NotAllowListed(str):
     """A refusal because root's allow list is about others, by facts that this process cannot choose.
 
     Then the next process of a ranking may be looked at. Any other refusal ends the choice: a process that hides behind
@@ -39,7 +39,7 @@ LOOK_AGAIN_SECONDS = 10.0
 """After an obstacle of which nobody knows when it is over."""
 
 
-class Passing(str):
+class TemporaryRefusal(str):
     """A refusal because of an obstacle that has an end and says nothing of the process: tried again when it is over.
 
     That is in `seconds`, as far as is known.
@@ -56,11 +56,11 @@ class Passing(str):
 
 def passes_in(reasons: Collection[str]) -> float | None:
     """Return the seconds after which all of these obstacles are over; None where one does not pass by itself."""
-    passing = [reason.seconds for reason in reasons if isinstance(reason, Passing)]
+    passing = [reason.seconds for reason in reasons if isinstance(reason, TemporaryRefusal)]
     return max(passing) if passing and len(passing) == len(reasons) else None
 
 
-class OnlyKill(str):
+class OnlyKillHelps(str):
     """A refusal because only SIGKILL may reach the process now: where it follows, this step is passed over."""
 
     __slots__ = ()
@@ -73,7 +73,7 @@ def not_meant(text: str, facts: Facts, by: str) -> str:
     left its unit for a cgroup of its user's own making, unless every cgroup that it is in is root's.
     """
     of_root = by in facts.identity.proven_names and (by != "place" or facts.contained is False)
-    return NotMeant(text) if of_root else text
+    return NotAllowListed(text) if of_root else text
 
 
 def in_another_unit(target: Target, facts: Facts) -> str:
@@ -116,11 +116,11 @@ def of_another_user(target: Target, facts: Facts) -> str:
     """
     text = f"{target.user or 'nobody'} is not in remedies.allow.users"
     account = target.uid != 0 and target.user not in {"", str(target.uid)}
-    return NotMeant(text) if account and facts.root_user_namespace else text
+    return NotAllowListed(text) if account and facts.root_user_namespace else text
 
 
 def not_at_rest(
-    step: Step, request: RemedyRequest, target: Target, idle_for_seconds: float, *, judges_chosen: bool
+    step: RemedyStep, request: RemedyRequest, target: Target, idle_for_seconds: float, *, judges_chosen: bool
 ) -> Iterator[str]:
     """Yield why it is not idle, or not for long enough; of whom that is not known is not.
 
