@@ -35,7 +35,6 @@ from gpuagent_alerts.remedies.audit_rows import (
     find_outstanding,
     in_the_way,
     row_text,
-    runs,
 )
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
@@ -48,21 +47,6 @@ from gpuagent_alerts.store.problem import StoreFailure
 from gpuagent_alerts.store.tables import DamagedRow
 
 log = logging.getLogger(__name__)
-
-
-__all__ = [
-    "BEGIN",
-    "END",
-    "INTENT",
-    "RESET",
-    "RESULT",
-    "STOP",
-    "Audit",
-    "AuditEvent",
-    "NotRecorded",
-    "RecordedStop",
-    "runs",
-]
 
 
 _SHOWN = 1000

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from gpuagent.core.clock import Clock
 from gpuagent.core.metrics.remedies import OutstandingStep, RemedyNote, RemedyTarget
 from gpuagent.core.units import format_bytes, format_duration
-from gpuagent_alerts.remedies.audit import RESULT
-from gpuagent_alerts.remedies.audit_rows import Outstanding, was_taken
+from gpuagent_alerts.remedies.audit_rows import RESULT, Outstanding, was_taken
 from gpuagent_alerts.remedies.outcome import Outcome, RemedyEnding, Result
 from gpuagent_alerts.remedies.run import LadderRun
 from gpuagent_alerts.remedies.target import Target

@@ -16,7 +16,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 
 from gpuagent.core.identity import ProcessId
-from gpuagent_alerts.remedies.audit import END, INTENT, RESULT, Audit, NotRecorded, objections
+from gpuagent_alerts.remedies.audit import Audit, NotRecorded, objections
+from gpuagent_alerts.remedies.audit_rows import END, INTENT, RESULT
 from gpuagent_alerts.remedies.observation import (
     ActionExecutor,
     ActionResult,

@@ -20,7 +20,8 @@ from gpuagent.core.metrics.remedies import RemedyCount, RemedyFigures
 from gpuagent.core.snapshot import Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation, ValueHistory
-from gpuagent_alerts.remedies.audit import Audit, NotRecorded, RecordedStop, runs
+from gpuagent_alerts.remedies.audit import Audit, NotRecorded, RecordedStop
+from gpuagent_alerts.remedies.audit_rows import runs
 from gpuagent_alerts.remedies.candidates import candidates_of, uses, why_nobody
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.fresh_lookup import FreshProcess, Lookup, NoLookup, in_time

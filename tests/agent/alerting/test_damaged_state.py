@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_alerts.notify.receivers.slack import StoredThreads
-from gpuagent_alerts.remedies.audit import Audit, NotRecorded, runs
+from gpuagent_alerts.remedies.audit import Audit, NotRecorded
+from gpuagent_alerts.remedies.audit_rows import runs
 from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits, broken, refusals
 from gpuagent_alerts.store.database import Store
 from tests.agent.alerting.bench import BUSY, CALM, alerting

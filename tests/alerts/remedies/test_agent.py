@@ -14,7 +14,8 @@ from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
 from gpuagent.core.snapshot import GpuState
 from gpuagent.remedy_settings import step_of
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.remedies.audit import INTENT, Audit
+from gpuagent_alerts.remedies.audit import Audit
+from gpuagent_alerts.remedies.audit_rows import INTENT
 from gpuagent_alerts.remedies.manual_requests import NoSuchProcess, read_shown
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.processes import IGNORES_TERM, PLAIN, as_target, running

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpuagent_alerts.remedies.audit import END, INTENT, RESULT, Audit
+from gpuagent_alerts.remedies.audit import Audit
+from gpuagent_alerts.remedies.audit_rows import END, INTENT, RESULT
 from gpuagent_alerts.remedies.observation import ActionResult, RemedyRequest
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.plan import Plan

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpuagent_alerts.remedies.audit import BEGIN, INTENT, Audit, runs
+from gpuagent_alerts.remedies.audit import Audit
+from gpuagent_alerts.remedies.audit_rows import BEGIN, INTENT, runs
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.safeguards.limits import cooldown_key
 from gpuagent_alerts.store.database import Store

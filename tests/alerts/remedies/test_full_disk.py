@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from gpuagent.core.clock import ManualClock
-from gpuagent_alerts.remedies.audit import BEGIN, END, INTENT, RESET, Audit, NotRecorded
+from gpuagent_alerts.remedies.audit import Audit, NotRecorded
+from gpuagent_alerts.remedies.audit_rows import BEGIN, END, INTENT, RESET
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.run import LadderRun, RunContext

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.core.growth import MemoryKey
-from gpuagent_alerts.remedies.audit import BEGIN, END, INTENT, RESULT, Audit
+from gpuagent_alerts.remedies.audit import Audit
+from gpuagent_alerts.remedies.audit_rows import BEGIN, END, INTENT, RESULT
 from gpuagent_alerts.remedies.observation import ActionResult, Condition
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.plan import RemedyRules

@@ -12,7 +12,8 @@ import pytest
 
 from gpuagent.config.models import Config
 from gpuagent.remedy_commands import RemedyCommands
-from gpuagent_alerts.remedies.audit import STOP, NotRecorded
+from gpuagent_alerts.remedies.audit import NotRecorded
+from gpuagent_alerts.remedies.audit_rows import STOP
 from gpuagent_alerts.remedies.service import describe_user
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.processes import IGNORES_TERM, PLAIN, as_target, running

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.remedies.audit import INTENT, Audit
+from gpuagent_alerts.remedies.audit import Audit
+from gpuagent_alerts.remedies.audit_rows import INTENT
 from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.observation import Condition
 from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits

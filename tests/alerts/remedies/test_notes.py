@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from gpuagent_alerts.remedies.audit import Audit, runs
+from gpuagent_alerts.remedies.audit import Audit
+from gpuagent_alerts.remedies.audit_rows import runs
 from gpuagent_alerts.remedies.notes import Notes, has_taken_a_step
 from gpuagent_alerts.remedies.observation import Condition
 from gpuagent_alerts.remedies.run import LadderRun

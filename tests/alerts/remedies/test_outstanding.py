@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpuagent.core.growth import MemoryKey
-from gpuagent_alerts.remedies.audit import INTENT, Audit
+from gpuagent_alerts.remedies.audit import Audit
+from gpuagent_alerts.remedies.audit_rows import INTENT
 from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind

@@ -10,7 +10,8 @@ import pytest
 
 from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.remedies.audit import BEGIN, INTENT, RESULT, Audit
+from gpuagent_alerts.remedies.audit import Audit
+from gpuagent_alerts.remedies.audit_rows import BEGIN, INTENT, RESULT
 from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import Result

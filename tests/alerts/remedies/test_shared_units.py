@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent_alerts.remedies.audit import RESULT, Audit
+from gpuagent_alerts.remedies.audit import Audit
+from gpuagent_alerts.remedies.audit_rows import RESULT
 from gpuagent_alerts.remedies.observation import RemedyRequest, UnitPermission
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.plan import Plan

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpuagent_alerts.remedies.audit import INTENT, RESULT, Audit
+from gpuagent_alerts.remedies.audit import Audit
+from gpuagent_alerts.remedies.audit_rows import INTENT, RESULT
 from gpuagent_alerts.remedies.observation import Condition
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.run import LadderRun

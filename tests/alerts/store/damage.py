@@ -14,7 +14,8 @@ from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.leak.histories import Beginning, Histories
 from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
 from gpuagent_alerts.notify.receivers.slack import StoredThreads, Thread
-from gpuagent_alerts.remedies.audit import END, INTENT, RESULT, Audit
+from gpuagent_alerts.remedies.audit import Audit
+from gpuagent_alerts.remedies.audit_rows import END, INTENT, RESULT
 from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.leaks import LeakHistories

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuagent.core.clock import ManualClock
-from gpuagent_alerts.remedies.audit import END, INTENT, Audit, NotRecorded, runs
+from gpuagent_alerts.remedies.audit import Audit, NotRecorded
+from gpuagent_alerts.remedies.audit_rows import END, INTENT, runs
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.files import KEPT
 from gpuagent_alerts.store.problem import StoreFailure, Trouble

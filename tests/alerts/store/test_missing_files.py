@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpuagent.core.clock import ManualClock
-from gpuagent_alerts.remedies.audit import END, INTENT, Audit, NotRecorded
+from gpuagent_alerts.remedies.audit import Audit, NotRecorded
+from gpuagent_alerts.remedies.audit_rows import END, INTENT
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import Trouble
 

@@ -27,8 +27,8 @@ from gpuagent_alerts.notify.state import (
     load_notification_states,
     save_notification_states,
 )
-from gpuagent_alerts.remedies.audit import BEGIN, END, INTENT, RESULT, Audit
-from gpuagent_alerts.remedies.audit_rows import MOST_ROW_BYTES
+from gpuagent_alerts.remedies.audit import Audit
+from gpuagent_alerts.remedies.audit_rows import BEGIN, END, INTENT, MOST_ROW_BYTES, RESULT
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import description, end_of
 from gpuagent_alerts.states.instance import Instance, State, load_instance
