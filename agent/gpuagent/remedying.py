@@ -14,12 +14,12 @@ from gpuagent.procfs.containers import docker_container
 from gpuagent.procfs.machine import own_namespace
 from gpuagent.remedy_settings import settings_of
 from gpuagent_alerts.remedies.execution.executor import AppFailure, NodeActionExecutor
-from gpuagent_alerts.remedies.facts.command_digests import kept_digests
+from gpuagent_alerts.remedies.facts.command_digests import load_digests
 from gpuagent_alerts.remedies.facts.fresh_lookup import TableLookup
-from gpuagent_alerts.remedies.facts.never_entries import NeverEntries
+from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.files.permissions import CheckedFiles
 from gpuagent_alerts.remedies.files.programs import ProgramCheck
-from gpuagent_alerts.remedies.notes import Notes
+from gpuagent_alerts.remedies.notes import RemedyHistory
 from gpuagent_alerts.remedies.observation import ActionExecutor
 from gpuagent_alerts.remedies.service import RemedyDependencies, RemedyService
 from gpuagent_alerts.remedies.settings import RemedySettings
@@ -91,10 +91,10 @@ def remedy_service_of(
 ) -> RemedyService:
     """Put remedies together over this node."""
     socket = config.processes.container_socket
-    never = NeverEntries(files=node.files)
-    digests = kept_digests(state_file(config, COMMAND_KEY_FILE) if durable else None)
+    never = NeverListEntries(files=node.files)
+    digests = load_digests(state_file(config, COMMAND_KEY_FILE) if durable else None)
 
-    def executor(notes: Notes) -> ActionExecutor:
+    def executor(notes: RemedyHistory) -> ActionExecutor:
         return NodeActionExecutor(
             node.files,
             node.processes.reader,

@@ -18,7 +18,7 @@ from gpuagent.config_notes import user_database
 from gpuagent.config_notes.inert_ladders import may_end_nobody, never_acts
 from gpuagent.config_notes.user_database import no_user_problems, user_problems
 from gpuagent_alerts.remedies.facts import symlinks
-from gpuagent_alerts.remedies.facts.symlinks import Bounds
+from gpuagent_alerts.remedies.facts.symlinks import SearchLimits
 from gpuagent_alerts.rules.file import load_rule_text
 from tests.agent.config.loading import COMPLETE, load, write
 
@@ -317,7 +317,7 @@ def test_an_entry_that_cannot_be_looked_up(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "a").touch()
     entry = f"{tmp_path}/*"
     assert notes_on(tmp_path, never(entry)) == []
-    monkeypatch.setattr(symlinks, "Bounds", lambda: Bounds(entries=0))
+    monkeypatch.setattr(symlinks, "Bounds", lambda: SearchLimits(entries=0))
     (note,) = notes_on(tmp_path, never(entry))
     assert note.startswith(
         f"remedies.never[0]: {entry} cannot be looked up, so every ladder is refused: there are more"

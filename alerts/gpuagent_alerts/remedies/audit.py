@@ -31,14 +31,14 @@ from gpuagent_alerts.remedies.audit_rows import (
     RESULT,
     STOP,
     AuditEvent,
-    Outstanding,
+    OutstandingProcess,
     find_outstanding,
-    in_the_way,
+    outstanding_in_the_way,
     row_text,
 )
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
-from gpuagent_alerts.remedies.safeguards.limits import PastAction, RemedyLimits, broken, refusals
+from gpuagent_alerts.remedies.safeguards.limits import PastAction, RemedyLimits, breaker_reason, refusals
 from gpuagent_alerts.remedies.safeguards.refusals import TemporaryRefusal
 from gpuagent_alerts.remedies.steps import RemedyStep
 from gpuagent_alerts.store.cached_query import CachedQuery
@@ -215,11 +215,11 @@ class Audit:
             marks.append(PastAction(0.0, "", stopped=True))
         return [*marks, *(past for _, past in sorted(found, key=itemgetter(0), reverse=True))]
 
-    def outstanding(self) -> list[Outstanding]:
+    def outstanding(self) -> list[OutstandingProcess]:
         """Return every process that a step of this boot may have ended, be it alive or not. Raises StoreFailure."""
         return list(self._outstanding.get())
 
-    def _find_outstanding(self) -> list[Outstanding]:
+    def _find_outstanding(self) -> list[OutstandingProcess]:
         self._look_for_damage()
         events = self._store.read(
             AUDIT,
@@ -301,11 +301,11 @@ def objections(
     """
     if plan.request.by_hand or not step.disrupts:
         return []
-    waits_for = in_the_way(audit.outstanding(), meant, gpu_uuids, is_alive)
+    waits_for = outstanding_in_the_way(audit.outstanding(), meant, gpu_uuids, is_alive)
     found: list[str] = [TemporaryRefusal(waits_for)] if waits_for else []
     if acted:
         return found
-    if why := broken(limits, audit.past(dry_run=False, since_reset=True)):
+    if why := breaker_reason(limits, audit.past(dry_run=False, since_reset=True)):
         return [f"remedies are stopped: {why}; after a look, `gpuagent remedies reset` lets them go on"]
     past = audit.past(dry_run=plan.dry_run)
     unit = plan.target.unit

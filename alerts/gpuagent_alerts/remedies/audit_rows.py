@@ -200,7 +200,7 @@ _NOT_PERMITTED = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Outstanding:
+class OutstandingProcess:
     """A process that a step may have ended, and the newest such step."""
 
     identity: ProcessId
@@ -233,7 +233,7 @@ class Outstanding:
         )
 
 
-def find_outstanding(events: Iterable[AuditEvent], boot_id: str) -> list[Outstanding]:
+def find_outstanding(events: Iterable[AuditEvent], boot_id: str) -> list[OutstandingProcess]:
     """Return every process of this boot that a recorded step may have ended; whether it has, is for /proc to tell.
 
     `events` are rows of whole runs, oldest first.
@@ -250,7 +250,7 @@ def find_outstanding(events: Iterable[AuditEvent], boot_id: str) -> list[Outstan
             due.pop((event.run, str(event.data["step"])), None)
         elif event.kind == RESULT:
             certain.add((event.run, str(event.data["step"])))
-    found: dict[ProcessId, Outstanding] = {}
+    found: dict[ProcessId, OutstandingProcess] = {}
     for key, intent in due.items():
         begin = begins.get(intent.run)
         if begin is None or begin.data.get("dry_run"):
@@ -268,8 +268,8 @@ def was_taken(result: Mapping[str, Any]) -> bool:
     return result.get("errno") != _NOT_PERMITTED and not str(result.get("detail", "")).startswith("not done: ")
 
 
-def in_the_way(
-    outstanding: Iterable[Outstanding],
+def outstanding_in_the_way(
+    outstanding: Iterable[OutstandingProcess],
     meant: Collection[ProcessId],
     gpu_uuids: frozenset[str],
     is_alive: Callable[[ProcessId], bool],
@@ -290,12 +290,12 @@ def _may_end(intent: Mapping[str, Any]) -> bool:
 
 def _processes(
     begin: Mapping[str, Any], intent: AuditEvent, boot_id: str, *, is_certain: bool
-) -> Iterable[Outstanding]:
+) -> Iterable[OutstandingProcess]:
     chosen = {"pid": begin["pid"], "start_ticks": begin["start_ticks"], "name": begin["name"]}
     gpus = frozenset(str(uuid) for uuid in intent.data.get("gpu_uuids", [begin["gpu_uuid"]]))
     for each in intent.data.get("processes", [chosen]):
         is_chosen = each["pid"] == begin["pid"]
-        yield Outstanding(
+        yield OutstandingProcess(
             ProcessId(boot_id, each["pid"], each["start_ticks"]), gpus, begin["gpu_uuid"], begin["gpu"],
             str(each.get("name", "")), str(begin.get("user", "")) if is_chosen else "",
             str(begin.get("unit", "")) if is_chosen else "",

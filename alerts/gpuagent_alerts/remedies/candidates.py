@@ -51,7 +51,7 @@ def candidates_of(
     named = [budget for budget in budgets if budget.label == name]
     if len(named) != 1:
         return []
-    members = {process.key for process in snapshot.processes if belongs(named[0], process, snapshot)}
+    members = {process.key for process in snapshot.processes if counts_towards(named[0], process, snapshot)}
     return [target for target in found if target.key in members]
 
 
@@ -84,7 +84,7 @@ def _reasons(evaluation: AlertEvaluation, snapshot: Snapshot, *, disrupts: bool)
     yield "no process on the GPU can be acted on: none is alive, visible, and has a memory that the driver tells"
 
 
-def belongs(budget: MemoryBudget, process: ProcessReading, snapshot: Snapshot) -> bool:
+def counts_towards(budget: MemoryBudget, process: ProcessReading, snapshot: Snapshot) -> bool:
     """Return whether a process counts towards it: all keys given must hold.
 
     Memory whose holder is unproven counts towards nobody's account: it may be a dead process's. A name that a user may
@@ -109,12 +109,12 @@ def belongs(budget: MemoryBudget, process: ProcessReading, snapshot: Snapshot) -
     )
 
 
-def uses(budgets: tuple[MemoryBudget, ...], snapshot: Snapshot) -> Iterator[BudgetUse]:
+def budget_uses(budgets: tuple[MemoryBudget, ...], snapshot: Snapshot) -> Iterator[BudgetUse]:
     """For each budget and each GPU whose processes are known, 0 included: a sum that is missing is no small one."""
     for budget in budgets:
         used = {gpu.identity.uuid: 0 for gpu in snapshot.gpus if gpu.processes_known}
         for process in snapshot.processes:
-            if process.gpu_uuid in used and belongs(budget, process, snapshot):
+            if process.gpu_uuid in used and counts_towards(budget, process, snapshot):
                 used[process.gpu_uuid] += process.used_bytes or 0
         for gpu in snapshot.gpus:
             identity = gpu.identity

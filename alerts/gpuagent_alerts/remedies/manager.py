@@ -17,7 +17,7 @@ from gpuagent.core.units import format_duration, format_time
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.attempts import Attempts, WithheldLadders
 from gpuagent_alerts.remedies.audit import Audit
-from gpuagent_alerts.remedies.audit_rows import Outstanding, in_the_way
+from gpuagent_alerts.remedies.audit_rows import OutstandingProcess, outstanding_in_the_way
 from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan, RemedyRules
@@ -25,7 +25,7 @@ from gpuagent_alerts.remedies.run import LadderRun, RunContext
 from gpuagent_alerts.remedies.safeguards.limits import STOPPED_BY_HAND
 from gpuagent_alerts.remedies.safeguards.refusals import TemporaryRefusal
 from gpuagent_alerts.remedies.safeguards.victim import Candidate, VictimPolicy, rank
-from gpuagent_alerts.remedies.selection import AlertCandidates, FairOrder, LadderRule, choose, excludes
+from gpuagent_alerts.remedies.selection import AlertCandidates, FairOrder, LadderRule, excludes, select_target
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
@@ -69,7 +69,7 @@ class RemedyManager:
         self._turns = FairOrder(context.now)
         self.stopped = False
         """A person has stopped remedies: rules begin nothing."""
-        self._outstanding: tuple[Outstanding, ...] = ()
+        self._outstanding: tuple[OutstandingProcess, ...] = ()
         self._handed_over: list[tuple[frozenset[str], str]] = []
         """GPUs on which a person waits for the runs of rules to stop, and who it is."""
 
@@ -123,7 +123,7 @@ class RemedyManager:
             return f"remedies are stopped: {STOPPED_BY_HAND}"
         if firing.objection:
             return firing.objection
-        chosen = choose(ladder, firing, self._attempts, self.context.now(), self.rules.policy.idle_for_seconds)
+        chosen = select_target(ladder, firing, self._attempts, self.context.now(), self.rules.policy.idle_for_seconds)
         if isinstance(chosen, str):
             return chosen
         victim = "" if firing.alert.labels.get("pid") else str(ladder.victim or "")
@@ -196,7 +196,7 @@ class RemedyManager:
         return rank(policy, targets, self.context.now(), self.rules.policy.idle_for_seconds)
 
     @property
-    def outstanding(self) -> tuple[Outstanding, ...]:
+    def outstanding(self) -> tuple[OutstandingProcess, ...]:
         """Processes that a step may have ended, that are still there, and that no run is about any more."""
         about = {identity for run in self._running for identity in run.identities}
         return tuple(one for one in self._outstanding if one.identity not in about)
@@ -234,7 +234,7 @@ class RemedyManager:
             if handed_over & gpus:
                 return person
         meant = run.identities if run is not None else {plan.target.id}
-        return in_the_way(self._outstanding, meant, gpus, self.context.executor.is_alive)
+        return outstanding_in_the_way(self._outstanding, meant, gpus, self.context.executor.is_alive)
 
     def _share(self, run: LadderRun, gpus: frozenset[str]) -> None:
         """Tell runs that end processes on the same GPUs of each other: none may take the other's memory for its own."""

@@ -18,7 +18,7 @@ from gpuagent.core.units import format_bytes, format_duration
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.fresh_lookup import FreshProcess
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.targets import measured, target_of
+from gpuagent_alerts.remedies.targets import context_of, target_of
 
 Fresh = Mapping[int, FreshProcess | None]
 
@@ -31,12 +31,12 @@ class AnotherProcess(Exception):
     """The pid belongs to another process than the one that the person was shown."""
 
 
-def renewed(snapshot: Snapshot, fresh: Fresh) -> Snapshot:
+def with_fresh_info(snapshot: Snapshot, fresh: Fresh) -> Snapshot:
     """Return the snapshot with what its processes are now; one whose number went over stays as it was measured."""
     return replace(snapshot, processes=tuple(_renewed(each, fresh) for each in snapshot.processes))
 
 
-def find(
+def find_shown_target(
     snapshot: Snapshot | None,
     pid: int,
     gpu: str,
@@ -55,7 +55,7 @@ def find(
     if gpu:
         processes = [each for each in processes if gpu in {str(each.gpu_index), each.gpu_uuid}]
     if not processes:
-        raise NoSuchProcess(not_there(pid, gpu, unreadable))
+        raise NoSuchProcess(no_such_process_text(pid, gpu, unreadable))
     if pid not in fresh:
         raise AnotherProcess(f"what pid {pid} is now cannot be read from /proc, so it cannot be compared")
     now = fresh[pid]
@@ -63,10 +63,10 @@ def find(
         raise AnotherProcess(different)
     processes.sort(key=lambda each: -(each.used_bytes or 0))
     for process in processes:
-        target = target_of(_renewed(process, fresh), None, measured(snapshot))
+        target = target_of(_renewed(process, fresh), None, context_of(snapshot))
         if target is not None and now is not None:
             return replace(target, identity=now.identity)
-    raise NoSuchProcess(why_not(processes[0], fresh))
+    raise NoSuchProcess(cannot_act_reason(processes[0], fresh))
 
 
 def gpus_of(snapshot: Snapshot, pid: int) -> list[tuple[str, int]]:
@@ -74,7 +74,7 @@ def gpus_of(snapshot: Snapshot, pid: int) -> list[tuple[str, int]]:
     return [(each.gpu_uuid, each.gpu_instance_id) for each in snapshot.processes if each.pid == pid]
 
 
-def not_there(pid: int, gpu: str, unreadable: Sequence[UnreadableGpu]) -> str:
+def no_such_process_text(pid: int, gpu: str, unreadable: Sequence[UnreadableGpu]) -> str:
     """Say that no such process is known; where a GPU that is meant cannot be read, that."""
     meant = [each.text for each in unreadable if gpu in {"", str(each.gpu_index), each.gpu_uuid}]
     if meant:
@@ -82,7 +82,7 @@ def not_there(pid: int, gpu: str, unreadable: Sequence[UnreadableGpu]) -> str:
     return f"no process with pid {pid} is on {f'GPU {gpu}' if gpu else 'a GPU'}"
 
 
-def why_not(process: ProcessReading, fresh: Fresh) -> str:
+def cannot_act_reason(process: ProcessReading, fresh: Fresh) -> str:
     """Say why a listed process cannot be acted on at all; "" if it can."""
     if target_of(process, None) is not None:
         return ""
@@ -105,7 +105,7 @@ def why_not(process: ProcessReading, fresh: Fresh) -> str:
     return f"{who}, and the driver does not tell how much memory it holds: nothing could show that it came back"
 
 
-def add_facts(
+def add_identity_facts(
     document: dict[str, Any],
     snapshot: Snapshot | None,
     fresh: Fresh,
@@ -129,7 +129,7 @@ def add_facts(
         row["card"] = ""
         if snapshot is not None and now is not None and is_same:
             row["card"] = card_of(now, gpus_of(snapshot, row["pid"]), digests)
-        why = why_not(listed[row["gpu_uuid"], row["gpu"], row["pid"]], fresh)
+        why = cannot_act_reason(listed[row["gpu_uuid"], row["gpu"], row["pid"]], fresh)
         if not why and not row["card"]:
             why = f"what pid {row['pid']} is now cannot be read from /proc: a request could not be compared with it"
         row["why_not"] = why

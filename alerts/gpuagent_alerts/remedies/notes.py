@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from gpuagent.core.clock import Clock
 from gpuagent.core.metrics.remedies import OutstandingStep, RemedyNote, RemedyTarget
 from gpuagent.core.units import format_bytes, format_duration
-from gpuagent_alerts.remedies.audit_rows import RESULT, Outstanding, was_taken
+from gpuagent_alerts.remedies.audit_rows import RESULT, OutstandingProcess, was_taken
 from gpuagent_alerts.remedies.outcome import Outcome, RemedyEnding, Result
 from gpuagent_alerts.remedies.run import LadderRun
 from gpuagent_alerts.remedies.target import Target
@@ -34,7 +34,7 @@ class _Kept(NamedTuple):
     seconds: float | None = None
 
 
-class Notes:
+class RemedyHistory:
     """Kept for a while: rules see them as series, and receivers are told by rules."""
 
     def __init__(self, clock: Clock) -> None:
@@ -51,8 +51,8 @@ class Notes:
             return  # whoever asked by hand has the answer: a message to everybody is for what was done to a process
         step = run.name_of_step
         took, wall = run.has_taken_a_step, self._clock.wall()
-        note = RemedyNote(about(plan.target), run.id, step, outcome.result, plan.dry_run, wall, took)
-        words = said(
+        note = RemedyNote(labels_of(plan.target), run.id, step, outcome.result, plan.dry_run, wall, took)
+        words = describe_end(
             step, outcome.result, outcome.released_bytes, outcome.seconds, dry_run=plan.dry_run, detail=outcome.detail
         )
         freed, seconds = outcome.released_bytes, outcome.seconds
@@ -62,7 +62,7 @@ class Notes:
         """A process is warned."""
         log.warning("pid %d (%s) will be acted on in %.0f s: %s", target.pid, target.name, seconds, reason)
         at = self._clock.wall() + seconds
-        self._announced[target.key.gpu_uuid] = RemedyNote(about(target), "", "", "", False, at)
+        self._announced[target.key.gpu_uuid] = RemedyNote(labels_of(target), "", "", "", False, at)
 
     def take_over(self, runs: Iterable[Mapping[str, Any]]) -> None:
         """What the last agent did shortly before it ended: its message may not have been written."""
@@ -81,7 +81,7 @@ class Notes:
             )
             dry_run = bool(run["dry_run"])
             note = RemedyNote(found, run["id"], step, end["result"], dry_run, end["time_seconds"], took)
-            words = said(
+            words = describe_end(
                 step, end["result"], end.get("released_bytes"), end.get("seconds"),
                 dry_run=dry_run, detail=str(end.get("detail", "")),
             )  # fmt: skip
@@ -137,13 +137,13 @@ def has_taken_a_step(steps: Iterable[Mapping[str, Any]]) -> bool:
     return bool(due)
 
 
-def waited_for(one: Outstanding) -> OutstandingStep:
+def outstanding_step_of(one: OutstandingProcess) -> OutstandingStep:
     """Return a process that a step may have ended and that is still there, for the series."""
     names = (str(one.gpu_index), one.gpu_uuid, str(one.identity.pid), one.name, one.user, one.unit)
     return OutstandingStep(RemedyTarget(*names), one.step, one.wall_seconds)
 
 
-def said(
+def describe_end(
     step: str, result: str, released_bytes: int | None, seconds: float | None, *, dry_run: bool, detail: str = ""
 ) -> str:
     """The end of a remedy in a few words, with the reason of a refusal."""
@@ -155,7 +155,7 @@ def said(
     return f"{step}: {result.replace('_', ' ')}{' (dry run)' if dry_run else ''}{freed}{took}{why}"
 
 
-def about(target: Target) -> RemedyTarget:
+def labels_of(target: Target) -> RemedyTarget:
     """Labels that name a target."""
     return RemedyTarget(
         str(target.gpu_index), target.key.gpu_uuid, str(target.pid), target.name, target.user, target.unit

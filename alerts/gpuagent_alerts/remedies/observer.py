@@ -189,7 +189,7 @@ def _measured_instances(gpu: GpuReading) -> frozenset[int]:
     return frozenset(each.gpu_instance_id for each in gpu.mig if each.memory.used_bytes is not None)
 
 
-class Presence:
+class MemoryHoldTimes:
     """Fed with every snapshot, by one thread. All times are CLOCK_BOOTTIME."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ _ENOUGH = 0.8
 """Share of what the process held: what frees memory in pieces keeps some back for a while."""
 
 
-async def prove(
+async def watch_release(
     plan: Plan,
     observer: Observer,
     before: Observation | None,
@@ -52,7 +52,7 @@ async def prove(
     return _without(plan, held, before, last, shared=shared())
 
 
-def answered(step: RemedyStep, done: ActionResult, seconds: float) -> Outcome:
+def outcome_of_answer(step: RemedyStep, done: ActionResult, seconds: float) -> Outcome:
     """What an app that a person had asked came to: by the driver's count, where the driver tells."""
     if not done.ok:
         return Outcome(Result.FAILED, done.detail, acted=step.disrupts, answer=done.answer)
@@ -63,7 +63,7 @@ def answered(step: RemedyStep, done: ActionResult, seconds: float) -> Outcome:
     return Outcome(Result.NO_EFFECT, detail, freed, seconds, acted=step.disrupts, answer=done.answer)
 
 
-def without_reason(plan: Plan, observation: Observation, seconds: float, *, acted: bool) -> Outcome:
+def outcome_without_alert(plan: Plan, observation: Observation, seconds: float, *, acted: bool) -> Outcome:
     """Return what a run came to whose reason has gone while its step was given time."""
     now = observation.target.used_bytes if observation.target else None
     freed = plan.target.used_bytes - now if now is not None else None

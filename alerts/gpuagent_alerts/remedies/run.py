@@ -29,7 +29,7 @@ from gpuagent_alerts.remedies.observation import (
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused, PinnedProcess, PinnedProcesses
 from gpuagent_alerts.remedies.plan import Plan, RemedyRules, description, end_of, note_of, passed_over, whom_it_may_end
-from gpuagent_alerts.remedies.proof import answered, prove, without_reason
+from gpuagent_alerts.remedies.proof import outcome_of_answer, outcome_without_alert, watch_release
 from gpuagent_alerts.remedies.safeguards.limits import cooldown_key
 from gpuagent_alerts.remedies.safeguards.policy import ended_with, may_end
 from gpuagent_alerts.remedies.safeguards.refusals import NotAllowListed, OnlyKillHelps, TemporaryRefusal
@@ -216,7 +216,7 @@ class LadderRun:
         done = await self._do(step, observation)
         self._acted = self._acted or step.disrupts
         if self.plan.is_question(step):
-            return answered(step, done, self._context.now() - started)
+            return outcome_of_answer(step, done, self._context.now() - started)
         if not done.ok and not step.disrupts:
             return None
         if not done.ok:
@@ -387,7 +387,7 @@ class LadderRun:
             )
             if not plan.dry_run and self._pinned.have_ended():
                 self.has_stopped.set()
-                return await prove(
+                return await watch_release(
                     plan, context.observer, self._before,
                     started=started, now=context.now, held=self._pinned.held_bytes(plan.target.key.gpu_uuid),
                     shared=lambda: self.shares_gpu,
@@ -395,7 +395,7 @@ class LadderRun:
             if observation is not None:
                 self._last_look = observation.clock_seconds
                 if observation.condition is Condition.OVER:
-                    return without_reason(plan, observation, context.now() - started, acted=self._acted)
+                    return outcome_without_alert(plan, observation, context.now() - started, acted=self._acted)
             if self._called_off or context.now() >= end:  # as `left` is worked out: no other rounding
                 break
         if step.kind is StepKind.KILL and not plan.dry_run and not self._called_off:

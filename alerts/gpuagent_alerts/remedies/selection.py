@@ -63,7 +63,7 @@ class SelectedTarget(NamedTuple):
     """Those before it in the ranking that root's allow list does not name."""
 
 
-def choose(
+def select_target(
     ladder: LadderRule, firing: AlertCandidates, attempts: Attempts, now_seconds: float, idle_for_seconds: float
 ) -> SelectedTarget | str:
     """Return whom the alert names, or the best of the ranking; where there is nobody, the reason.

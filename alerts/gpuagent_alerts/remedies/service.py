@@ -22,19 +22,25 @@ from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation, ValueHistory
 from gpuagent_alerts.remedies.audit import Audit, NotRecorded, RecordedStop
 from gpuagent_alerts.remedies.audit_rows import runs
-from gpuagent_alerts.remedies.candidates import candidates_of, uses, why_nobody
+from gpuagent_alerts.remedies.candidates import budget_uses, candidates_of, why_nobody
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
-from gpuagent_alerts.remedies.facts.fresh_lookup import FreshProcess, Lookup, NoLookup, in_time
-from gpuagent_alerts.remedies.facts.never_entries import NeverEntries
+from gpuagent_alerts.remedies.facts.fresh_lookup import FreshProcess, Lookup, NoLookup, read_with_timeout
+from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.manager import OpenRuns, RemedyManager
-from gpuagent_alerts.remedies.manual_requests import ShownProcess, UnreadableGpus, add_facts, find, renewed
-from gpuagent_alerts.remedies.notes import Notes, waited_for
+from gpuagent_alerts.remedies.manual_requests import (
+    ShownProcess,
+    UnreadableGpus,
+    add_identity_facts,
+    find_shown_target,
+    with_fresh_info,
+)
+from gpuagent_alerts.remedies.notes import RemedyHistory, outstanding_step_of
 from gpuagent_alerts.remedies.observation import ActionExecutor, RemedyRequest
-from gpuagent_alerts.remedies.observer import Presence, SnapshotObserver
+from gpuagent_alerts.remedies.observer import MemoryHoldTimes, SnapshotObserver
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.run import LadderRun, RunContext
-from gpuagent_alerts.remedies.safeguards.limits import STOPPED_BY_HAND, broken
+from gpuagent_alerts.remedies.safeguards.limits import STOPPED_BY_HAND, breaker_reason
 from gpuagent_alerts.remedies.safeguards.refusals import advice_on
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
 from gpuagent_alerts.remedies.selection import AlertCandidates
@@ -61,7 +67,7 @@ class RemedyDependencies:
     store: Store
     clock: Clock
     boot_id: str
-    executor: Callable[[Notes], ActionExecutor]
+    executor: Callable[[RemedyHistory], ActionExecutor]
     config_file: str
     """Where a person finds the keys that a refusal names."""
     pid_namespace: int = 0
@@ -70,7 +76,7 @@ class RemedyDependencies:
     """Reads a process anew for a request by hand."""
     digests: CommandDigests = field(default_factory=CommandDigests)
     """Digests what a person is shown of a process."""
-    never: NeverEntries = field(default_factory=NeverEntries)
+    never: NeverListEntries = field(default_factory=NeverListEntries)
     """The operator's entries of the never-list: those in force, known to the executor as well."""
 
 
@@ -79,7 +85,7 @@ class RemedyService:
 
     def __init__(self, settings: RemedySettings, dependencies: RemedyDependencies) -> None:
         self.settings = settings
-        self.notes = Notes(dependencies.clock)
+        self.notes = RemedyHistory(dependencies.clock)
         self.observer = SnapshotObserver(dependencies.clock, self._choice, lambda: self.settings.rules.policy.never)
         self.audit = Audit(dependencies.store, dependencies.clock, dependencies.boot_id)
         self._record = CachedQuery(dependencies.store, lambda: runs(self.audit.events()))
@@ -99,7 +105,7 @@ class RemedyService:
         self._one_look = asyncio.Lock()
         self._later: set[asyncio.Task[None]] = set()
         self._value_history = ValueHistory()
-        self._presence = Presence()
+        self._presence = MemoryHoldTimes()
         context = RunContext(
             self.observer, dependencies.executor(self.notes), self.audit, asyncio.Lock(), dependencies.clock.now,
             self._look_seconds(settings), dependencies.clock.wall,
@@ -204,7 +210,7 @@ class RemedyService:
         """
         self._lookup.follow_soon([pid])
         fresh = await self._look_up([pid])
-        target = find(self._snapshot, pid, gpu, shown, fresh, self._digests, self._unreadable.now())
+        target = find_shown_target(self._snapshot, pid, gpu, shown, fresh, self._digests, self._unreadable.now())
         request = RemedyRequest(asked_by=describe_user(uid), forced=force, shown=shown.ends_with_it)
         plan = Plan(request, target, tuple(steps), dry_run, proof_seconds=self.remedies.proof_seconds)
         if self._off:
@@ -265,12 +271,12 @@ class RemedyService:
         self._lookup.follow_soon(pids)
         fresh = await self._look_up(pids)
         if snapshot is not None:
-            snapshot = renewed(snapshot, fresh)
+            snapshot = with_fresh_info(snapshot, fresh)
         document = self.settings.list_processes(snapshot, self._clock.now())
         document["agent"] = {
             **document["agent"], "pid_namespace": self._pid_namespace or None, "dry_run": self.settings.dry_run,
         }  # fmt: skip
-        add_facts(document, snapshot, fresh, self._unreadable.now(), self._digests)
+        add_identity_facts(document, snapshot, fresh, self._unreadable.now(), self._digests)
         return document
 
     def figures(self) -> RemedyFigures:
@@ -283,9 +289,9 @@ class RemedyService:
             counts=tuple(RemedyCount(*key, number) for key, number in sorted(self.remedies.counts.items())),
             released_bytes=self.remedies.released_bytes,
             ended=self.notes.recent(),
-            outstanding=tuple(waited_for(one) for one in self.remedies.outstanding),
+            outstanding=tuple(outstanding_step_of(one) for one in self.remedies.outstanding),
             announced=self.notes.announced(),
-            budgets=tuple(uses(self.settings.budgets, snapshot)) if snapshot is not None else (),
+            budgets=tuple(budget_uses(self.settings.budgets, snapshot)) if snapshot is not None else (),
         )
 
     def remedy_of(self, alert: Alert) -> str:
@@ -337,7 +343,7 @@ class RemedyService:
         """Read what these processes are now; nothing where /proc hangs: what is acted on is compared once more."""
         wanted = tuple(pids)
         with suppress(TimeoutError):
-            return await in_time(lambda: self._lookup.look_up(wanted))
+            return await read_with_timeout(lambda: self._lookup.look_up(wanted))
         return {}
 
     def _run_ended(self, plan: Plan, run: LadderRun, outcome: Outcome, again: bool) -> None:
@@ -365,7 +371,7 @@ class RemedyService:
             except StoreFailure:
                 return
             self.remedies.stopped = self._manual_stop.use(recorded) is not None
-        stopped = STOPPED_BY_HAND if self.remedies.stopped else broken(self.remedies.rules.limits, past)
+        stopped = STOPPED_BY_HAND if self.remedies.stopped else breaker_reason(self.remedies.rules.limits, past)
         if stopped and not self._stopped:
             log.error("remedies are stopped: %s; after a look, `gpuagent remedies reset` lets them go on", stopped)
         self._stopped = stopped

@@ -30,7 +30,7 @@ def all_targets(snapshot: Snapshot, *, unknown_memory: bool = False) -> Iterator
 
     With `unknown_memory` also those whose memory the driver does not tell, as if it were none: not to be chosen.
     """
-    known = measured(snapshot)
+    known = context_of(snapshot)
     for process in snapshot.processes:
         if unknown_memory and process.used_bytes is None:
             process = process._replace(used_bytes=0)  # noqa: PLW2901
@@ -65,7 +65,7 @@ def targets_named(targets: Iterable[Target], labels: Mapping[str, str], analysis
     return [] if any(labels.get(label) for label in PROCESS_LABELS) else list(targets)
 
 
-class Measured(NamedTuple):
+class SnapshotContext(NamedTuple):
     """What a snapshot as a whole says of its processes."""
 
     pci: Mapping[tuple[int, str], str]
@@ -74,10 +74,10 @@ class Measured(NamedTuple):
     """How long each process has been observed at 0 %, on all of its GPUs; None if it is not known of one of them."""
 
 
-NOT_MEASURED = Measured({}, {})
+NO_CONTEXT = SnapshotContext({}, {})
 
 
-def measured(snapshot: Snapshot) -> Measured:
+def context_of(snapshot: Snapshot) -> SnapshotContext:
     """Read the addresses of the GPUs, and for how long each process has been idle.
 
     While the processes of a GPU cannot be read, or a GPU may be missing, any process may be at work there: nobody is
@@ -96,7 +96,7 @@ def measured(snapshot: Snapshot) -> Measured:
         here = None if blind or since is None else max(gpu.time_seconds - since, 0.0)
         there = idle.get(process.info.id, here)
         idle[process.info.id] = None if here is None or there is None else min(here, there)
-    return Measured({place: gpu.identity.pci_bus_id for place, gpu in gpus.items()}, idle)
+    return SnapshotContext({place: gpu.identity.pci_bus_id for place, gpu in gpus.items()}, idle)
 
 
 def unranked(snapshot: Snapshot, gpu_uuid: str, gpu_instance: str, *, whole: bool) -> tuple[float, bool]:
@@ -152,7 +152,7 @@ def _unlisted_bytes(gpu: GpuReading | None, on_it: Sequence[ProcessReading], gpu
     return max(found, gpu.reconciliation.unattributed_bytes)
 
 
-def target_of(process: ProcessReading, growth: Growth | None, known: Measured = NOT_MEASURED) -> Target | None:
+def target_of(process: ProcessReading, growth: Growth | None, known: SnapshotContext = NO_CONTEXT) -> Target | None:
     """None for what /proc does not know, for what hides its start time, and where the memory is not told."""
     info = process.info
     if info is None or process.state is not ProcessState.LIVE or process.used_bytes is None or info.id.start_ticks <= 0:

@@ -23,7 +23,7 @@ from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_alerts.notify.receivers.slack import StoredThreads
 from gpuagent_alerts.remedies.audit import Audit, NotRecorded
 from gpuagent_alerts.remedies.audit_rows import runs
-from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits, broken, refusals
+from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits, breaker_reason, refusals
 from gpuagent_alerts.store.database import Store
 from tests.agent.alerting.bench import BUSY, CALM, alerting
 from tests.alerts.store.damage import TABLES, act, columns, damage, filled, groups, settings
@@ -233,11 +233,11 @@ def test_a_record_that_is_lost_stops_remedies_until_somebody_has_looked(original
     path.write_bytes(b"no database" * 1000)
     store = Store(path)
     audit = Audit(store, ManualClock(), BOOT_ID)
-    assert "damaged" in broken(RemedyLimits(), audit.past(dry_run=False, since_reset=True))
+    assert "damaged" in breaker_reason(RemedyLimits(), audit.past(dry_run=False, since_reset=True))
     store.close()
     again = Store(path)
     audit = Audit(again, ManualClock(), BOOT_ID)
-    assert broken(RemedyLimits(), audit.past(dry_run=False, since_reset=True))
+    assert breaker_reason(RemedyLimits(), audit.past(dry_run=False, since_reset=True))
     audit.reset("alice")
-    assert broken(RemedyLimits(), audit.past(dry_run=False, since_reset=True)) == ""
+    assert breaker_reason(RemedyLimits(), audit.past(dry_run=False, since_reset=True)) == ""
     again.close()

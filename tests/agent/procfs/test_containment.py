@@ -11,7 +11,7 @@ import pytest
 from gpuagent.procfs.credentials import is_on_host
 from gpuagent.procfs.files import RealProc, parse_stat, parse_status
 from gpuagent.remedy_settings import budgets_of
-from gpuagent_alerts.remedies.candidates import belongs
+from gpuagent_alerts.remedies.candidates import counts_towards
 from tests.agent.config.loading import load, write
 from tests.alerts.remedies.processes import PLAIN, reader, running
 from tests.fakes.proc import FakeProc, stat_text
@@ -77,4 +77,4 @@ def test_a_budget_by_user_counts_accounts_of_the_host(tmp_path: Path) -> None:
     ]
     seen = snapshot([], [mine, *others])
     (budget,) = budgets_of(config.budgets)
-    assert [each.pid for each in seen.processes if belongs(budget, each, seen)] == [7]
+    assert [each.pid for each in seen.processes if counts_towards(budget, each, seen)] == [7]

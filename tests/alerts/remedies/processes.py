@@ -16,7 +16,7 @@ from gpuagent.procfs.reader import Boot, ProcessReader
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
 from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess
-from gpuagent_alerts.remedies.facts.never_entries import NeverEntries
+from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.observation import Condition, Observation, RemedyRequest
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
@@ -65,11 +65,11 @@ def as_target(pid: int) -> Target:
 
 
 def refusals_of(
-    pid: int, never: tuple[str, ...] = (), *, entries: NeverEntries | None = None, files: ProcFiles | None = None
+    pid: int, never: tuple[str, ...] = (), *, entries: NeverListEntries | None = None, files: ProcFiles | None = None
 ) -> list[str]:
     """What a rule that may end processes of this one's user is refused for, by what /proc says while it is held."""
     target = as_target(pid)
-    held = PidfdProcess(target, files or RealProc(), reader(), never=entries or NeverEntries(never))
+    held = PidfdProcess(target, files or RealProc(), reader(), never=entries or NeverListEntries(never))
     try:
         facts = asyncio.run(held.facts())
     finally:

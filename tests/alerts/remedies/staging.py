@@ -32,7 +32,7 @@ from gpuagent_alerts.remedies.execution.executor import Apps, NodeActionExecutor
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK, TableLookup, look_up
 from gpuagent_alerts.remedies.manual_requests import card_of, gpus_of
-from gpuagent_alerts.remedies.notes import Notes
+from gpuagent_alerts.remedies.notes import RemedyHistory
 from gpuagent_alerts.remedies.observation import ActionExecutor
 from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, Subject
 from gpuagent_alerts.remedies.service import RemedyDependencies, RemedyService
@@ -187,7 +187,7 @@ async def stage(
     real = RealProc()
     boot = boot_id()
 
-    def executor(notes: Notes) -> ActionExecutor:
+    def executor(notes: RemedyHistory) -> ActionExecutor:
         return NodeActionExecutor(real, reader(), apps=apps or NoApps(), warn=notes.announce, digests=DIGESTS)
 
     table = ProcessTable(

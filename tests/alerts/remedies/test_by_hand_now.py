@@ -23,9 +23,9 @@ from gpuagent_alerts.remedies.manual_requests import (
     AnotherProcess,
     NoSuchProcess,
     UnreadableGpus,
-    find,
+    cannot_act_reason,
+    find_shown_target,
     read_shown,
-    why_not,
 )
 from gpuagent_alerts.remedies.observation import NotPermitted
 from gpuagent_alerts.store.database import Store
@@ -152,15 +152,15 @@ def test_the_number_went_over_between_the_question_and_yes(seen: Snapshot) -> No
     dead = seen.processes[0]._replace(pid=pid, state=ProcessState.DEAD, info=None)
     gone = _with(seen, dead)
     with pytest.raises(AnotherProcess, match=f"pid {pid} is another process now"):
-        find(gone, pid, "", shown, {pid: now}, DIGESTS)
+        find_shown_target(gone, pid, "", shown, {pid: now}, DIGESTS)
     with pytest.raises(AnotherProcess, match="has ended since"):
-        find(gone, pid, "", shown, {pid: None}, DIGESTS)
+        find_shown_target(gone, pid, "", shown, {pid: None}, DIGESTS)
     with pytest.raises(AnotherProcess, match="cannot be read from /proc, so it cannot be compared"):
-        find(gone, pid, "", shown, {}, DIGESTS)
-    text = why_not(dead, {pid: now})
+        find_shown_target(gone, pid, "", shown, {}, DIGESTS)
+    text = cannot_act_reason(dead, {pid: now})
     assert "has ended, and the driver still counts it" in text
     assert f"the number is another process now ({here.name} of" in text
-    assert "does not tell how much memory" in why_not(
+    assert "does not tell how much memory" in cannot_act_reason(
         dead._replace(state=ProcessState.LIVE, info=here, used_bytes=None), {}
     )
 
@@ -188,7 +188,7 @@ def test_a_gpu_that_cannot_be_read_is_said_to_be_none(seen: Snapshot) -> None:
         assert why in told.text
         shown = read_shown({"start_ticks": 7, "boot_id": "b", "pid_namespace": None, "card": "x"})
         with pytest.raises(NoSuchProcess, match="whether pid 7 is on a GPU is not known: GPU 0 has not been readable"):
-            find(now, 7, "", shown, {}, DIGESTS, gpus.now())
+            find_shown_target(now, 7, "", shown, {}, DIGESTS, gpus.now())
 
 
 def test_numbers_that_no_process_has() -> None:

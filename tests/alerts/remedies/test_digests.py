@@ -11,7 +11,7 @@ import pytest
 
 from gpuagent.procfs.files import RealProc
 from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess
-from gpuagent_alerts.remedies.facts.command_digests import CommandDigests, kept_digests
+from gpuagent_alerts.remedies.facts.command_digests import CommandDigests, load_digests
 from tests.alerts.remedies.processes import PLAIN, as_target, reader, running
 
 LINE = b"python3\0--password\0tiger83\0"
@@ -20,9 +20,9 @@ LINE = b"python3\0--password\0tiger83\0"
 def test_the_same_after_a_restart(tmp_path: Path) -> None:
     """The key is kept in a file that only this user may read; two lines have two digests."""
     path = tmp_path / "command.key"
-    before = kept_digests(path)(LINE)
-    assert kept_digests(path)(LINE) == before
-    assert kept_digests(path)(LINE + b"x") != before
+    before = load_digests(path)(LINE)
+    assert load_digests(path)(LINE) == before
+    assert load_digests(path)(LINE + b"x") != before
     assert path.stat().st_mode & 0o777 == 0o600
     assert [each.name for each in tmp_path.iterdir()] == ["command.key"]
 
@@ -30,12 +30,12 @@ def test_the_same_after_a_restart(tmp_path: Path) -> None:
 def test_nobody_without_the_key_can_make_it(tmp_path: Path) -> None:
     """It is no plain digest of the line, and another node's is another: guesses cannot be tried."""
     (tmp_path / "other").mkdir()
-    one, other = kept_digests(tmp_path / "command.key")(LINE), kept_digests(tmp_path / "other/command.key")(LINE)
+    one, other = load_digests(tmp_path / "command.key")(LINE), load_digests(tmp_path / "other/command.key")(LINE)
     assert one != other
     plain = {hashlib.new(name, LINE).hexdigest() for name in ("sha256", "sha1", "md5", "blake2b")}
     digest = one.rpartition("-")[2]
     assert not any(digest in each for each in plain)
-    assert kept_digests(None)(LINE) != kept_digests(None)(LINE)
+    assert load_digests(None)(LINE) != load_digests(None)(LINE)
 
 
 @pytest.mark.parametrize("fault", ["short", "long", "readable", "link", "folder", "fifo"])
@@ -53,11 +53,11 @@ def test_a_key_that_others_may_know_is_replaced(tmp_path: Path, fault: str) -> N
     else:
         path.write_bytes(key)
         path.chmod(0o644 if fault == "readable" else 0o600)
-    digests = kept_digests(path)
+    digests = load_digests(path)
     if len(key) == 32:
         assert digests(LINE) != CommandDigests(key)(LINE)
     if fault not in {"folder", "link"}:
-        assert kept_digests(path)(LINE) == digests(LINE)
+        assert load_digests(path)(LINE) == digests(LINE)
 
 
 def test_a_held_process_is_digested_by_it() -> None:

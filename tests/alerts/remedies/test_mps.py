@@ -9,7 +9,7 @@ import pytest
 
 from gpuagent.core.snapshot import ProcessReading, Snapshot
 from gpuagent.remedy_settings import budgets_of
-from gpuagent_alerts.remedies.candidates import uses
+from gpuagent_alerts.remedies.candidates import budget_uses
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.processes import PLAIN, as_target, running
 from tests.alerts.remedies.staging import config, read, stage
@@ -47,7 +47,7 @@ def test_the_clients_in_one_container_are_summed() -> None:
         async with rig(SHARED, events=False) as one:
             snapshot = await one.tick()
             assert [process.used_bytes for process in clients(snapshot)] == [GIB, 2 * GIB, 4 * GIB]
-            (use,) = uses(budgets_of(settings.budgets), snapshot)
+            (use,) = budget_uses(budgets_of(settings.budgets), snapshot)
             assert (use.used_bytes, use.limit_bytes) == (3 * GIB, 2 * GIB)
 
     asyncio.run(run())

@@ -16,9 +16,9 @@ from gpuagent.core.identity import ProcessId
 from gpuagent.procfs.files import RealProc, parse_stat
 from gpuagent.procfs.machine import boot_id
 from gpuagent.procfs.programs import read_program
-from gpuagent_alerts.remedies.facts.never_entries import NeverEntries, own_ancestors
+from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries, own_ancestors
 from gpuagent_alerts.remedies.facts.never_paths import is_common, same_name
-from gpuagent_alerts.remedies.facts.symlinks import Bounds, Unread, links_of
+from gpuagent_alerts.remedies.facts.symlinks import SearchLimits, UnreadableDirectory, links_of
 from gpuagent_alerts.remedies.files.mounts import fuse_of_users
 from tests.alerts.remedies.processes import refusals_of
 from tests.integration.waiting import until
@@ -56,7 +56,7 @@ def worker(folder: Path, *arguments: str, name: str = "prodtrain.py") -> Iterato
         process.communicate()
 
 
-def withheld(pid: int, *never: str, entries: NeverEntries | None = None) -> list[str]:
+def withheld(pid: int, *never: str, entries: NeverListEntries | None = None) -> list[str]:
     """What a rule is refused for by these entries."""
     return [each for each in refusals_of(pid, never, entries=entries) if "never-list" in each]
 
@@ -86,16 +86,16 @@ def test_another_user_is_another_program(tmp_path: Path) -> None:
 
 def test_a_parent_that_has_ended_is_remembered(tmp_path: Path) -> None:
     """A worker that was seen while its program lived is spared when that has ended, while the entry is in force."""
-    entries = NeverEntries(("prodtrain.py",), files=RealProc())
+    entries = NeverListEntries(("prodtrain.py",), files=RealProc())
     with worker(tmp_path, "orphan") as (pid, process):
         stat = parse_stat(RealProc().read(pid, "stat"))
         entries.follow([ProcessId(boot_id(), pid, stat.start_ticks)])
         program = read_program(RealProc(), pid)
-        until(lambda: entries.look().remembered(RealProc(), pid), "it was looked at")
+        until(lambda: entries.snapshot().remembered(RealProc(), pid), "it was looked at")
         process.communicate("\n")
-        assert "as it was first seen" in entries.look().reason(RealProc(), pid, program)
+        assert "as it was first seen" in entries.snapshot().reason(RealProc(), pid, program)
         entries.use(["other.py"])
-        assert entries.look().reason(RealProc(), pid, program) == ""
+        assert entries.snapshot().reason(RealProc(), pid, program) == ""
 
 
 def test_a_link_that_was_turned(tmp_path: Path) -> None:
@@ -155,10 +155,10 @@ def test_what_a_user_hides_withholds_for_that_user_alone(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(os, "scandir", denied)
     pattern = f"{tmp_path}/home/*/serve"
-    unread: list[Unread] = []
-    assert list(links_of(pattern, Bounds(), unread)) == []
+    unread: list[UnreadableDirectory] = []
+    assert list(links_of(pattern, SearchLimits(), unread)) == []
     assert [(each.folder, each.uid) for each in unread] == [(f"{tmp_path}/home/mallory", OTHER)]
-    look = NeverEntries((pattern,)).look()
+    look = NeverListEntries((pattern,)).snapshot()
     with worker(tmp_path, "together", str(OTHER)) as (theirs, script):
         words = [look.reason(RealProc(), pid, read_program(RealProc(), pid)) for pid in (theirs, script.pid)]
     assert "mallory of its user cannot be read" in words[0]

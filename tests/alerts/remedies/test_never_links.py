@@ -16,8 +16,8 @@ import pytest
 
 from gpuagent.procfs.files import RealProc
 from gpuagent_alerts.remedies.execution.executor import NodeActionExecutor
-from gpuagent_alerts.remedies.facts.never_entries import NeverEntries
-from gpuagent_alerts.remedies.facts.symlinks import Bounds, links_of, spellings
+from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
+from gpuagent_alerts.remedies.facts.symlinks import SearchLimits, links_of, spellings
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from tests.alerts.remedies import tied
 from tests.alerts.remedies.processes import PLAIN, as_target, reader, refusals_of
@@ -217,7 +217,7 @@ def test_code_is_no_path(tmp_path: Path) -> None:
 def test_links_are_looked_up_anew(folder: Path) -> None:
     """A link that leads elsewhere by the next judgement is judged by where it leads then."""
     link = folder / "links" / "tool"
-    entries = NeverEntries((str(link),))
+    entries = NeverListEntries((str(link),))
     with started(tool(f"{folder}/real/deep/tool"), folder) as pid:
         assert not any("never-list" in each for each in refusals_of(pid, entries=entries))
         link.unlink()
@@ -228,13 +228,13 @@ def test_links_are_looked_up_anew(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("bounds", "words"),
     [
-        (Bounds(links=2), "more than 2 links"),
-        (Bounds(entries=3), "more than 3 files"),
+        (SearchLimits(links=2), "more than 2 links"),
+        (SearchLimits(entries=3), "more than 3 files"),
     ],
 )
-def test_a_pattern_that_means_too_much(folder: Path, bounds: Bounds, words: str) -> None:
+def test_a_pattern_that_means_too_much(folder: Path, bounds: SearchLimits, words: str) -> None:
     """Where not every link that a pattern means can be looked up, nobody is acted on, and the refusal says which."""
-    entries = NeverEntries((f"{folder}/*",), bounds)
+    entries = NeverListEntries((f"{folder}/*",), bounds)
     with started(("sh", "-c", WAITS), Path("/")) as pid:
         found = [each for each in refusals_of(pid, entries=entries) if "never-list" in each]
     assert len(found) == 1
@@ -278,7 +278,7 @@ def test_every_spelling_of_a_path(folder: Path) -> None:
 
 def test_everybody_who_ends_with_it(folder: Path) -> None:
     """KILL-01: an entry means whoever ends with a process, a unit or a group as it means the process itself."""
-    never = NeverEntries((f"{folder}/links/*",))
+    never = NeverListEntries((f"{folder}/links/*",))
     executor = NodeActionExecutor(RealProc(), reader(), apps=NoApps(), warn=no_warning, never=never)
     units = UnitProcesses(RealProc(), never=never)
     for program, meant in ((f"{folder}/real/tool", True), ("/bin/sh", False)):

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from gpuagent.core.clock import ManualClock
-from gpuagent_alerts.remedies.notes import SHOWN_SECONDS, Notes
+from gpuagent_alerts.remedies.notes import SHOWN_SECONDS, RemedyHistory
 
 UUID = "GPU-00000000"
 
 
-def notes(result: str = "released", *, dry_run: bool = False, clock: ManualClock | None = None) -> Notes:
+def notes(result: str = "released", *, dry_run: bool = False, clock: ManualClock | None = None) -> RemedyHistory:
     """Notes of one run that has just ended, as the record has it."""
     clock = clock or ManualClock()
     run: dict[str, Any] = {
@@ -22,7 +22,7 @@ def notes(result: str = "released", *, dry_run: bool = False, clock: ManualClock
             "result": result, "step": "SIGTERM", "time_seconds": clock.wall(), "released_bytes": 2**30, "seconds": 2.0,
         },
     }  # fmt: skip
-    made = Notes(clock)
+    made = RemedyHistory(clock)
     made.take_over([run])
     return made
 

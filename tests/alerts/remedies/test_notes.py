@@ -9,7 +9,7 @@ import pytest
 
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import runs
-from gpuagent_alerts.remedies.notes import Notes, has_taken_a_step
+from gpuagent_alerts.remedies.notes import RemedyHistory, has_taken_a_step
 from gpuagent_alerts.remedies.observation import Condition
 from gpuagent_alerts.remedies.run import LadderRun
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
@@ -71,7 +71,7 @@ def test_what_is_told(
     async def story() -> None:
         made = LadderRun(plan(*steps, dry_run=dry_run), RULES, context(world, store))
         outcome = await made.run()
-        notes, later = Notes(world.clock), Notes(world.clock)
+        notes, later = RemedyHistory(world.clock), RemedyHistory(world.clock)
         notes.ended(made, outcome, again=False)
         later.take_over(runs(Audit(store, world.clock, BOOT).events()))
         assert [note.result for note in notes.recent() if note.step_taken] == told

@@ -11,7 +11,7 @@ import pytest
 from gpuagent.config.models import Config
 from gpuagent.core.snapshot import ClientReading, ProcessReading, ProcessState, Snapshot
 from gpuagent.remedy_settings import budgets_of, ladders_of, rules_of, signal_number, step_of
-from gpuagent_alerts.remedies.candidates import uses
+from gpuagent_alerts.remedies.candidates import budget_uses
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
 from gpuagent_alerts.remedies.steps import StepKind
 from gpuagent_alerts.remedies.targets import relatives, target_of
@@ -45,7 +45,7 @@ def test_a_budget_sums_up_what_it_matches(tmp_path: Path) -> None:
     )
     budgets = budgets_of(config(tmp_path, text).budgets)
     assert [budget.label for budget in budgets] == [process.info.user, "whisper"]
-    found = {(use.budget, use.uuid): use.used_bytes for use in uses(budgets, snapshot)}
+    found = {(use.budget, use.uuid): use.used_bytes for use in budget_uses(budgets, snapshot)}
     expected = sum(
         each.used_bytes or 0
         for each in snapshot.processes
@@ -55,20 +55,22 @@ def test_a_budget_sums_up_what_it_matches(tmp_path: Path) -> None:
     assert found["whisper", process.gpu_uuid] == 0
     client = ClientReading(process.info.id, "whisper")
     with_client = replace(snapshot, clients={process.pid: client})
-    found = {(use.budget, use.uuid): use.used_bytes for use in uses(budgets, with_client)}
+    found = {(use.budget, use.uuid): use.used_bytes for use in budget_uses(budgets, with_client)}
     assert found["whisper", process.gpu_uuid] == process.used_bytes
     other = replace(client, id=client.id._replace(start_ticks=client.id.start_ticks + 1))
     found = {
-        (use.budget, use.uuid): use.used_bytes for use in uses(budgets, replace(snapshot, clients={process.pid: other}))
+        (use.budget, use.uuid): use.used_bytes
+        for use in budget_uses(budgets, replace(snapshot, clients={process.pid: other}))
     }
     assert found["whisper", process.gpu_uuid] == 0
     stranger = process._replace(info=replace(process.info, user="mallory", uid=6666))
     found = {
-        (use.budget, use.uuid): use.used_bytes for use in uses(budgets, replace(with_client, processes=(stranger,)))
+        (use.budget, use.uuid): use.used_bytes
+        for use in budget_uses(budgets, replace(with_client, processes=(stranger,)))
     }
     assert found["whisper", process.gpu_uuid] == 0, "another user's process that calls itself so counts for nobody"
     unproven = replace(with_client, processes=tuple(each._replace(holder_unproven=True) for each in snapshot.processes))
-    assert not any(use.used_bytes for use in uses(budgets, unproven)), "it may be a dead process's memory"
+    assert not any(use.used_bytes for use in budget_uses(budgets, unproven)), "it may be a dead process's memory"
 
 
 def test_a_ladder_by_index_is_refused(tmp_path: Path) -> None:
@@ -111,12 +113,12 @@ def test_a_budget_of_a_container(tmp_path: Path) -> None:
     inside = process._replace(info=replace(process.info, container_id=container, proven_names=proven))
     claims = process._replace(info=replace(process.info, container_id=container, proven_names=frozenset()))
     budgets = budgets_of(config(tmp_path, f'budgets: [{{match: {{container: "{container}"}}, memory: 1GiB}}]').budgets)
-    assert not any(use.used_bytes for use in uses(budgets, replace(snapshot, processes=(claims,))))
+    assert not any(use.used_bytes for use in budget_uses(budgets, replace(snapshot, processes=(claims,))))
     snapshot = replace(snapshot, processes=(inside,))
     for written, counted in ((container, True), (container[:12], True), (container[:6], False)):
         budget = f'budgets: [{{match: {{container: "{written}"}}, memory: 1GiB}}]'
         budgets = budgets_of(config(tmp_path, f"processes: {{container_socket: /d.sock}}\n{budget}").budgets)
-        used = {use.uuid: use.used_bytes for use in uses(budgets, snapshot)}
+        used = {use.uuid: use.used_bytes for use in budget_uses(budgets, snapshot)}
         assert bool(used[process.gpu_uuid]) == counted
 
 

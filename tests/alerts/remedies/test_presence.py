@@ -10,7 +10,7 @@ import pytest
 
 from gpuagent.core.hardware import Memory, MigInstance
 from gpuagent.core.snapshot import GpuState, ProcessReading, ProcessState, Snapshot
-from gpuagent_alerts.remedies.observer import Presence
+from gpuagent_alerts.remedies.observer import MemoryHoldTimes
 from gpuagent_alerts.remedies.targets import target_of
 from tests.fakes.snapshots import full_snapshot
 
@@ -30,7 +30,7 @@ def shown(at: float, gib: float = 60, change: Change = lambda one: one, **gpu: A
     return replace(snapshot, gpus=gpus, processes=(change(process),))
 
 
-def withheld(presence: Presence, now: float, wanted: float) -> str:
+def withheld(presence: MemoryHoldTimes, now: float, wanted: float) -> str:
     """Why the process may not be chosen yet."""
     snapshot = shown(now)
     target = target_of(snapshot.processes[0], None)
@@ -40,13 +40,13 @@ def withheld(presence: Presence, now: float, wanted: float) -> str:
 
 def test_who_was_there_all_the_time() -> None:
     """A process that held its memory for as long as the rule asks for may be chosen; the reason says when it may."""
-    presence = Presence()
+    presence = MemoryHoldTimes()
     for at in (0, 10, 20):
         presence.see(shown(at), GAP)
     assert withheld(presence, 20, 20) == ""
     assert "for 20 s" in withheld(presence, 20, 30)
     assert "can be chosen in 10 s" in withheld(presence, 20, 30)
-    assert withheld(Presence(), 20, 0) == ""
+    assert withheld(MemoryHoldTimes(), 20, 0) == ""
 
 
 def _reborn(one: ProcessReading) -> ProcessReading:
@@ -74,7 +74,7 @@ def _reborn(one: ProcessReading) -> ProcessReading:
 )  # fmt: skip
 def test_what_begins_the_time_anew(between: Snapshot | None) -> None:
     """KILL-01: who was not seen there, or not with this memory, is as new as one that has just come."""
-    presence = Presence()
+    presence = MemoryHoldTimes()
     for each in (shown(0), between, shown(20)):
         if each is not None:
             presence.see(each, GAP)
@@ -86,7 +86,7 @@ def test_what_begins_the_time_anew(between: Snapshot | None) -> None:
 
 def test_memory_that_grows_slowly_is_its_own() -> None:
     """Growth to twice as much begins nothing anew; more than that is memory that it did not have before."""
-    presence = Presence()
+    presence = MemoryHoldTimes()
     for at, gib in ((0, 30), (10, 45), (20, 60)):
         presence.see(shown(at, gib), GAP)
     assert withheld(presence, 20, 20) == ""
@@ -109,7 +109,7 @@ def in_instance(number: int) -> Change:
 )
 def test_an_instance_that_was_missing_has_not_been_measured(own: int, between: tuple[MigInstance, ...]) -> None:
     """KILL-01: one MIG instance was not read once: on the whole GPU the time begins anew, whoever is chosen there."""
-    presence = Presence()
+    presence = MemoryHoldTimes()
     for at, mig in ((0, INSTANCES), (10, between), (20, INSTANCES)):
         presence.see(shown(at, change=in_instance(own), mig=mig), GAP)
     target = target_of(in_instance(own)(shown(25).processes[0]), None)

@@ -20,9 +20,9 @@ from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess, ancestors
 from gpuagent_alerts.remedies.execution.units import LOOK_SECONDS, Systemctl
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.container_processes import GroupProcesses
-from gpuagent_alerts.remedies.facts.fresh_lookup import READ_SECONDS, in_time
-from gpuagent_alerts.remedies.facts.never_entries import NO_ANSWER, NeverEntries
-from gpuagent_alerts.remedies.facts.ties import Reader, TieFinder, read_ties
+from gpuagent_alerts.remedies.facts.fresh_lookup import READ_SECONDS, read_with_timeout
+from gpuagent_alerts.remedies.facts.never_entries import NO_ANSWER, NeverListEntries
+from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader, TieFinder, read_ties
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from gpuagent_alerts.remedies.observation import ActionResult, NotPermitted, ProcessHandle, UnitPermission
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused
@@ -68,7 +68,7 @@ class NodeActionExecutor:
     def __init__(
         self,
         files: ProcFiles,
-        reader: Reader,
+        reader: ProcessInfoReader,
         *,
         apps: Apps,
         warn: Warn,
@@ -77,7 +77,7 @@ class NodeActionExecutor:
         ask_runtime: AskRuntime | None = None,
         program_check: Callable[[Sequence[str]], str] = lambda _: "",
         digests: CommandDigests | None = None,
-        never: NeverEntries | None = None,
+        never: NeverListEntries | None = None,
     ) -> None:
         """Put them together; `never` are the operator's entries in force.
 
@@ -89,7 +89,7 @@ class NodeActionExecutor:
         self._reader = reader
         self._apps = apps
         self._warn = warn
-        self._never = never or NeverEntries()
+        self._never = never or NeverListEntries()
         self._ties = TieFinder(files, reader.proven_container)
         units = UnitProcesses(files, ties=self._ties, never=self._never)
         self._systemctl = systemctl or Systemctl(units)
@@ -132,12 +132,12 @@ class NodeActionExecutor:
 
     async def tied_to(self, targets: Sequence[Target]) -> Ties:
         try:
-            return await in_time(partial(self._read_ties, [each.pid for each in targets]))
+            return await read_with_timeout(partial(self._read_ties, [each.pid for each in targets]))
         except TimeoutError:
             return Ties(unseen=f"{NO_ANSWER} within {READ_SECONDS:g} s")
 
     def _read_ties(self, pids: Sequence[int]) -> Ties:
-        return read_ties(self._files, self._reader, pids, finder=self._ties, never=self._never.look())
+        return read_ties(self._files, self._reader, pids, finder=self._ties, never=self._never.snapshot())
 
     async def notify(self, target: Target, reason: str, deadline_seconds: float) -> ActionResult:
         await self._warn(target, reason, deadline_seconds)

@@ -15,10 +15,10 @@ from dataclasses import replace
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.watch import HIGHEST_PID
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
-from gpuagent_alerts.remedies.facts.fresh_lookup import handle_inode, has_been_reaped, has_ended, in_time
-from gpuagent_alerts.remedies.facts.never_entries import NO_ANSWER, NeverEntries
+from gpuagent_alerts.remedies.facts.fresh_lookup import handle_inode, has_been_reaped, has_ended, read_with_timeout
+from gpuagent_alerts.remedies.facts.never_entries import NO_ANSWER, NeverListEntries
 from gpuagent_alerts.remedies.facts.process_facts import read_facts, stuck_thread
-from gpuagent_alerts.remedies.facts.ties import Reader
+from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader
 from gpuagent_alerts.remedies.observation import NotPermitted, ProcessEnded
 from gpuagent_alerts.remedies.target import Facts, Target
 
@@ -30,9 +30,9 @@ class PidfdProcess:
         self,
         target: Target,
         files: ProcFiles,
-        reader: Reader,
+        reader: ProcessInfoReader,
         digests: CommandDigests | None = None,
-        never: NeverEntries | None = None,
+        never: NeverListEntries | None = None,
     ) -> None:
         """Hold the process that has the target's pid now; whether it is the target is for the facts to tell.
 
@@ -44,7 +44,7 @@ class PidfdProcess:
         self._files = files
         self._reader = reader
         self._digests = digests or CommandDigests()
-        self._never = never or NeverEntries()
+        self._never = never or NeverListEntries()
         if target.pid == 1:
             raise NotPermitted("it is the first process of the system, which is never ended")
         if not 1 < target.pid <= HIGHEST_PID:
@@ -61,7 +61,7 @@ class PidfdProcess:
         """See `gpuagent_alerts.remedies.observation.ProcessHandle`."""
         facts: Facts | Exception
         try:
-            facts = await in_time(self._read)
+            facts = await read_with_timeout(self._read)
         except TimeoutError:
             raise NotPermitted(f"{NO_ANSWER}: it hangs in the kernel") from None
         except Exception as error:  # noqa: BLE001  it is judged below
@@ -73,7 +73,7 @@ class PidfdProcess:
         return facts
 
     def _read(self) -> Facts:
-        inode, never = handle_inode(self._descriptor), self._never.look()
+        inode, never = handle_inode(self._descriptor), self._never.snapshot()
         found = read_facts(self._files, self._reader, self._pid, inode, self._digests, never)
         if found.threads > 1 and found.state == "Z":
             found = replace(found, wait_channel=stuck_thread(self._pid) or found.wait_channel)

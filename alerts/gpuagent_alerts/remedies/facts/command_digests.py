@@ -64,7 +64,7 @@ class CommandDigests:
         return hashlib.blake2b(data, key=self._key, digest_size=_DIGEST_BYTES, person=b"shown").hexdigest()
 
 
-def kept_digests(path: Path | None) -> CommandDigests:
+def load_digests(path: Path | None) -> CommandDigests:
     """Return digests by the key in this file, which is made if it is not there, or not the agent's own.
 
     Where it can be neither read nor written, by a key that ends with this process.

@@ -21,7 +21,7 @@ from gpuagent.procfs.cgroup import CgroupLevel, Membership, leaves, parse_cgroup
 from gpuagent.procfs.credentials import Credentials, MissingFact, read_credentials
 from gpuagent.procfs.files import ProcFiles
 from gpuagent_alerts.remedies.facts.process_scan import list_pids
-from gpuagent_alerts.remedies.facts.ties import Reader
+from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from gpuagent_alerts.remedies.steps import StepGroup
 from gpuagent_alerts.remedies.target import Target
@@ -38,7 +38,11 @@ class GroupProcesses:
     """Looks at everybody in the container or job of a process."""
 
     def __init__(
-        self, files: ProcFiles, reader: Reader, units: UnitProcesses, pids: Callable[[], Iterable[int]] = list_pids
+        self,
+        files: ProcFiles,
+        reader: ProcessInfoReader,
+        units: UnitProcesses,
+        pids: Callable[[], Iterable[int]] = list_pids,
     ) -> None:
         """`reader` tells whose containers are proven, `units` judges processes, `pids` lists those of /proc."""
         self._files = files

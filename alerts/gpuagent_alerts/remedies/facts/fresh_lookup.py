@@ -20,9 +20,9 @@ from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.table import ProcessTable
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
-from gpuagent_alerts.remedies.facts.process_facts import Seen, read_identity
+from gpuagent_alerts.remedies.facts.process_facts import IdentityReading, read_identity
 from gpuagent_alerts.remedies.facts.process_scan import ProcessScan, UnseenProcesses
-from gpuagent_alerts.remedies.facts.ties import Reader, TieFinder, read_ties
+from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader, TieFinder, read_ties
 from gpuagent_alerts.remedies.target import Identity, TiedProcess
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class TableLookup:
 
 
 def look_up(
-    files: ProcFiles, reader: Reader, pids: Iterable[int], digests: CommandDigests
+    files: ProcFiles, reader: ProcessInfoReader, pids: Iterable[int], digests: CommandDigests
 ) -> dict[int, FreshProcess | None]:
     """See `Lookup`."""
     found: dict[int, FreshProcess | None] = {}
@@ -102,7 +102,7 @@ def look_up(
     return found
 
 
-def _read(files: ProcFiles, reader: Reader, pid: int, digests: CommandDigests) -> Seen:
+def _read(files: ProcFiles, reader: ProcessInfoReader, pid: int, digests: CommandDigests) -> IdentityReading:
     """Hold it, read it, and ask whether it still is: then what was read is of it alone. Raises as `read_identity`."""
     try:
         descriptor = os.pidfd_open(pid)
@@ -117,7 +117,7 @@ def _read(files: ProcFiles, reader: Reader, pid: int, digests: CommandDigests) -
         os.close(descriptor)
 
 
-async def in_time(read: Callable[[], T]) -> T:
+async def read_with_timeout(read: Callable[[], T]) -> T:
     """Return what `read` does, in a thread of its own. Raises TimeoutError after `READ_SECONDS`, and as `read`."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()

@@ -21,7 +21,7 @@ import os
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from gpuagent.core.identity import ProcessId
 from gpuagent.procfs.cgroup import parse_cgroup
@@ -37,7 +37,15 @@ from gpuagent_alerts.remedies.facts.never_paths import (
     words,
 )
 from gpuagent_alerts.remedies.facts.process_scan import Place, read_place
-from gpuagent_alerts.remedies.facts.symlinks import Bounds, Link, TooMuch, Unread, is_pattern, links_of, spellings
+from gpuagent_alerts.remedies.facts.symlinks import (
+    Link,
+    SearchLimitExceeded,
+    SearchLimits,
+    UnreadableDirectory,
+    is_pattern,
+    links_of,
+    spellings,
+)
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER, find_listed, show_name
 
 log = logging.getLogger(__name__)
@@ -49,22 +57,22 @@ NO_ANSWER = "/proc, or a path of remedies.never, does not answer"
 """What a refusal says where a look did not come back: it reads both."""
 
 
-class NeverLook:
+class NeverListSnapshot:
     """The entries at one moment: each is looked up once, when it is first needed."""
 
     def __init__(
-        self, entries: Iterable[str] = (), bounds: Bounds | None = None, memory: NeverMemory | None = None
+        self, entries: Iterable[str] = (), bounds: SearchLimits | None = None, memory: FirstSeenMatches | None = None
     ) -> None:
         self.entries = tuple(entries)
         self._memory = memory
-        self._ancestors: dict[tuple[int, int], Meant | None] = {}
+        self._ancestors: dict[tuple[int, int], MatchedEntry | None] = {}
         self._rows: dict[int, Row] = {}
         self._displays = Displays()
         self._names = tuple(each for each in self.entries if "/" not in each)
         self._paths = tuple(each for each in self.entries if "/" in each)
-        self._bounds = bounds or Bounds()
+        self._bounds = bounds or SearchLimits()
         self._links: dict[str, tuple[Link, ...]] = {}
-        self._unread: dict[str, list[Unread]] = {}
+        self._unread: dict[str, list[UnreadableDirectory]] = {}
 
     def reason(self, files: ProcFiles, pid: int, program: ProcessProgram) -> str:
         """Return why no remedy may end a process, beside its names; "" where nothing says so.
@@ -88,13 +96,13 @@ class NeverLook:
             return ""
         return self._memory.meant((pid, parse_stat(files.read(pid, "stat")).start_ticks), self.entries)
 
-    def find_all(self, files: ProcFiles, pid: int) -> Meant | None:
+    def find_all(self, files: ProcFiles, pid: int) -> MatchedEntry | None:
         """Return which entry means a process by what is to be seen of it now, its names too. Raises as `reason`."""
         program = read_program(files, pid)
         found = self._find_named(program) or self._find(program, parse_status(files.read(pid, "status")).uids)
         return found or self._by_ancestor(files, pid)
 
-    def _by_ancestor(self, files: ProcFiles, pid: int) -> Meant | None:
+    def _by_ancestor(self, files: ProcFiles, pid: int) -> MatchedEntry | None:
         for above in own_ancestors(files, pid, self._rows):
             key = above.pid, above.start_ticks
             if key not in self._ancestors:
@@ -103,7 +111,7 @@ class NeverLook:
                 return found
         return None
 
-    def _of_ancestor(self, files: ProcFiles, pid: int) -> Meant | None:
+    def _of_ancestor(self, files: ProcFiles, pid: int) -> MatchedEntry | None:
         """Return which entry means an ancestor: not what is built in, which runs everybody's work."""
         try:
             program = read_program(files, pid)
@@ -112,36 +120,40 @@ class NeverLook:
         except (FileNotFoundError, ProcessLookupError):
             return None
         except (OSError, ValueError) as error:
-            return Meant("", f"it cannot be told whether pid {pid}, which started it, is on the never-list: {error}")
+            return MatchedEntry(
+                "", f"it cannot be told whether pid {pid}, which started it, is on the never-list: {error}"
+            )
         if found is None or find_listed(program.names, NEVER):
             return None
-        return Meant(found.entry, f"pid {pid} started it: {found.why}")
+        return MatchedEntry(found.entry, f"pid {pid} started it: {found.why}")
 
-    def _find_named(self, program: ProcessProgram) -> Meant | None:
+    def _find_named(self, program: ProcessProgram) -> MatchedEntry | None:
         listed = find_listed(program.names, self.entries)
-        return None if listed is None else Meant(listed.pattern, str(listed))
+        return None if listed is None else MatchedEntry(listed.pattern, str(listed))
 
-    def _find(self, program: ProcessProgram, uids: Collection[int], *, guess: bool = True) -> Meant | None:
+    def _find(self, program: ProcessProgram, uids: Collection[int], *, guess: bool = True) -> MatchedEntry | None:
         """Return which entry means it by links and arguments.
 
         What one of its users (`uids`; none is unknown) keeps from being looked into may mean it. Where its program
         cannot be read, it is taken for whatever it may be only with `guess`.
         """
         if listed := find_listed(program.words, self._names):
-            return Meant(listed.pattern, str(listed))
+            return MatchedEntry(listed.pattern, str(listed))
         if not self._paths:
             return None
         if len(program.words) > MAX_WORDS:
             why = f"it has more than {MAX_WORDS} arguments: it cannot be told whether one is on the never-list"
-            return Meant("", why)
+            return MatchedEntry("", why)
         process = ProgramPaths(program, guess=guess)
         for entry in self._paths:
             try:
                 why = self._of_pattern(process, entry, uids) if is_pattern(entry) else _of_path(process, entry)
-            except TooMuch as error:
-                return Meant("", f"it cannot be told whether it is on the never-list ({show_name(entry)}): {error}")
+            except SearchLimitExceeded as error:
+                return MatchedEntry(
+                    "", f"it cannot be told whether it is on the never-list ({show_name(entry)}): {error}"
+                )
             if why := why or self._by_name(process, entry):
-                return Meant(entry, why)
+                return MatchedEntry(entry, why)
         return None
 
     def _of_pattern(self, process: ProgramPaths, entry: str, uids: Collection[int]) -> str:
@@ -159,7 +171,7 @@ class NeverLook:
             return found
         own = next((each for each in self._unread[entry] if not uids or each.uid in uids), None)
         if own is not None:
-            raise TooMuch(f"{own.folder} of its user cannot be read ({own.why})")
+            raise SearchLimitExceeded(f"{own.folder} of its user cannot be read ({own.why})")
         return ""
 
     def _by_name(self, process: ProgramPaths, entry: str) -> str:
@@ -172,38 +184,38 @@ class NeverLook:
 
     def _links_of(self, entry: str) -> tuple[Link, ...]:
         if entry not in self._links:
-            unread: list[Unread] = []
+            unread: list[UnreadableDirectory] = []
             found = links_of(entry, self._bounds, unread) if is_pattern(entry) else links_on(entry)
             self._links[entry], self._unread[entry] = tuple(found), unread
         return self._links[entry]
 
 
-class NeverEntries:
+class NeverListEntries:
     """The operator's entries that are in force."""
 
     def __init__(
-        self, entries: Iterable[str] = (), bounds: Bounds | None = None, *, files: ProcFiles | None = None
+        self, entries: Iterable[str] = (), bounds: SearchLimits | None = None, *, files: ProcFiles | None = None
     ) -> None:
         """With `files` what `follow` is told of is remembered as it was first seen."""
-        self._bounds = bounds or Bounds()
+        self._bounds = bounds or SearchLimits()
         self._entries = tuple(entries)
-        self._memory = None if files is None else NeverMemory(files)
+        self._memory = None if files is None else FirstSeenMatches(files)
 
     def use(self, entries: Iterable[str]) -> None:
         """Put others in force."""
         self._entries = tuple(entries)
 
-    def look(self) -> NeverLook:
+    def snapshot(self) -> NeverListSnapshot:
         """Return what the entries lead to from now on: for one judgement."""
-        return NeverLook(self._entries, self._bounds, self._memory)
+        return NeverListSnapshot(self._entries, self._bounds, self._memory)
 
     def follow(self, ids: Iterable[ProcessId]) -> None:
         """Remember of the processes that are new which entry means them. It does not wait."""
         if self._memory is not None and self._entries:
-            self._memory.follow(ids, self.look())
+            self._memory.follow(ids, self.snapshot())
 
 
-NOTHING = NeverLook()
+NO_ENTRIES = NeverListSnapshot()
 """No entries of the operator's: for whom nobody judges."""
 
 
@@ -227,7 +239,7 @@ def _of_path(process: ProgramPaths, entry: str) -> str:
         written = next((each.written for each in process.places if entry in each.spellings), "")
         return words(written, entry, "") if written else ""
     except (OSError, ValueError) as error:
-        raise TooMuch(f"it cannot be read ({getattr(error, 'strerror', None) or error})") from error
+        raise SearchLimitExceeded(f"it cannot be read ({getattr(error, 'strerror', None) or error})") from error
     led = spellings(entry)
     target = led[-1]
     names = {os.path.basename(each) for each in led}  # noqa: PTH119
@@ -265,7 +277,7 @@ def meant_interpreters(entries: Iterable[str]) -> Iterator[tuple[int, str, str, 
             yield index, entry, led[-1], any(environment_of(each, led[-1]) for each in led)
 
 
-def endless_patterns(entries: Iterable[str], bounds: Bounds | None = None) -> Iterator[tuple[int, str, str]]:
+def endless_patterns(entries: Iterable[str], bounds: SearchLimits | None = None) -> Iterator[tuple[int, str, str]]:
     """Yield each entry with `*` that means more than can be looked up: its place, its text, and why. It may hang."""
     for index, entry in enumerate(entries):
         if "/" not in entry or not is_pattern(entry):
@@ -273,7 +285,7 @@ def endless_patterns(entries: Iterable[str], bounds: Bounds | None = None) -> It
         try:
             for _ in links_of(entry, bounds):
                 pass
-        except TooMuch as error:
+        except SearchLimitExceeded as error:
             yield index, entry, str(error)
 
 
@@ -324,34 +336,24 @@ Key = tuple[int, int]
 """Pid and start of a process."""
 
 
-class Meant(NamedTuple):
+class MatchedEntry(NamedTuple):
     """Which entry means a process, or may do so; "" for the entry where that cannot be told."""
 
     entry: str
     why: str
 
 
-class Look(Protocol):
-    """The entries at one moment."""
-
-    entries: tuple[str, ...]
-
-    def find_all(self, files: ProcFiles, pid: int) -> Meant | None:
-        """Return which entry means a process, also by its names and by an ancestor. Raises as `read_program`."""
-        ...
-
-
-class NeverMemory:
+class FirstSeenMatches:
     """For the processes on the node's GPUs, from when they are first seen to their end."""
 
     def __init__(self, files: ProcFiles) -> None:
         self._files = files
         self._entries: tuple[str, ...] = ()
         self._seen: frozenset[ProcessId] = frozenset()
-        self._meant: Mapping[Key, Meant] = {}
+        self._meant: Mapping[Key, MatchedEntry] = {}
         self._thread: threading.Thread | None = None
 
-    def follow(self, ids: Iterable[ProcessId], look: Look) -> None:
+    def follow(self, ids: Iterable[ProcessId], look: NeverListSnapshot) -> None:
         """Have a thread look at those that are new, and at all of them by new entries. It never waits."""
         now = frozenset(ids)
         known = self._seen if look.entries == self._entries else frozenset()
@@ -366,7 +368,7 @@ class NeverMemory:
         found = self._meant.get(key)
         return f"{found.why}, as it was first seen" if found is not None and found.entry in entries else ""
 
-    def _look(self, now: Collection[ProcessId], new: Iterable[ProcessId], look: Look) -> None:
+    def _look(self, now: Collection[ProcessId], new: Iterable[ProcessId], look: NeverListSnapshot) -> None:
         alive = {(each.pid, each.start_ticks) for each in now}
         meant = {key: one for key, one in self._meant.items() if key in alive}
         for each in new:

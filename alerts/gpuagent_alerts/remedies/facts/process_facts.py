@@ -27,8 +27,8 @@ from gpuagent.procfs.files import READ_LIMIT_BYTES, LivingThread, ProcFiles, Sta
 from gpuagent.procfs.programs import read_program
 from gpuagent.procfs.thread_places import thread_elsewhere
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
-from gpuagent_alerts.remedies.facts.never_entries import NOTHING, NeverLook
-from gpuagent_alerts.remedies.facts.ties import Reader
+from gpuagent_alerts.remedies.facts.never_entries import NO_ENTRIES, NeverListSnapshot
+from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader
 from gpuagent_alerts.remedies.target import Facts, Identity
 
 _KERNEL_THREAD = 0x0020_0000  # PF_KTHREAD, include/linux/sched.h
@@ -36,11 +36,11 @@ _KERNEL_THREAD = 0x0020_0000  # PF_KTHREAD, include/linux/sched.h
 
 def read_facts(
     files: ProcFiles,
-    reader: Reader,
+    reader: ProcessInfoReader,
     pid: int,
     handle_inode: int,
     digests: CommandDigests,
-    never: NeverLook = NOTHING,
+    never: NeverListSnapshot = NO_ENTRIES,
 ) -> Facts:
     """Read a process; the caller holds a pidfd, and asks it afterwards whether the process has ended meanwhile.
 
@@ -70,7 +70,7 @@ def read_facts(
         frozen_by=frozen_by(seen.identity.cgroups, wait_channel),
         switches=_switches(status),
     )
-    return with_judged(facts, files, pid, never)
+    return with_program_facts(facts, files, pid, never)
 
 
 def stuck_thread(pid: int, root: Path = Path("/proc")) -> str:
@@ -116,7 +116,7 @@ def _number(text: str) -> int | None:
     return int(text) if text.removeprefix("-").isdigit() else None
 
 
-def with_judged(facts: Facts, files: ProcFiles, pid: int, never: NeverLook) -> Facts:
+def with_program_facts(facts: Facts, files: ProcFiles, pid: int, never: NeverListSnapshot) -> Facts:
     """Return the facts with users and places of all threads, the program's names, and which entry of `never` means it.
 
     Raises FileNotFoundError or ProcessLookupError (gone).
@@ -185,7 +185,7 @@ _MOST_ARGUMENTS_BYTES = 8 * 1024 * 1024
 """The kernel takes at most 6 MiB of arguments and environment (`bprm_stack_limits`, fs/exec.c)."""
 
 
-class Seen(NamedTuple):
+class IdentityReading(NamedTuple):
     """A process as it was read."""
 
     identity: Identity
@@ -210,7 +210,9 @@ class _Living(NamedTuple):
     status: bytes
 
 
-def read_identity(files: ProcFiles, reader: Reader, pid: int, handle_inode: int, digests: CommandDigests) -> Seen:
+def read_identity(
+    files: ProcFiles, reader: ProcessInfoReader, pid: int, handle_inode: int, digests: CommandDigests
+) -> IdentityReading:
     """Return what is compared of a process, and what is shown of it.
 
     What is shown is read last: where it runs another program in between, what is compared is of the one before, and
@@ -241,7 +243,7 @@ def read_identity(files: ProcFiles, reader: Reader, pid: int, handle_inode: int,
         executable_file=living.executable_file if living else (),
         image=living.image if living else (),
     )
-    return Seen(identity, info, stat, status, living is None or record.ending)
+    return IdentityReading(identity, info, stat, status, living is None or record.ending)
 
 
 def _read_thread(thread: LivingThread, digests: CommandDigests) -> _Living:

@@ -21,11 +21,11 @@ _NOT_SEARCHED = ("/proc", "/sys", "/dev")
 _CHECK_CLOCK_EVERY = 256
 
 
-class TooMuch(Exception):
+class SearchLimitExceeded(Exception):
     """A pattern means more than can be looked through, or what cannot be read."""
 
 
-class Bounds(NamedTuple):
+class SearchLimits(NamedTuple):
     """How much a pattern may mean."""
 
     links: int = 4096
@@ -42,7 +42,7 @@ class Link(NamedTuple):
     """Absolute, with all links followed."""
 
 
-class Unread(NamedTuple):
+class UnreadableDirectory(NamedTuple):
     """A user's directory that a pattern may mean, and that could not be looked into."""
 
     folder: str
@@ -74,7 +74,9 @@ def spellings(path: str) -> tuple[str, ...]:
     return (*(each for each in dict.fromkeys(found) if each != file), file)
 
 
-def links_of(pattern: str, bounds: Bounds | None = None, unread: list[Unread] | None = None) -> Iterator[Link]:
+def links_of(
+    pattern: str, bounds: SearchLimits | None = None, unread: list[UnreadableDirectory] | None = None
+) -> Iterator[Link]:
     """Yield each link that a pattern of absolute paths means, or that lies on the way to what it means.
 
     `*` stands for any text, slashes too, as in fnmatch: everything below the first directory with one is searched, also
@@ -83,7 +85,7 @@ def links_of(pattern: str, bounds: Bounds | None = None, unread: list[Unread] | 
     """
     if not pattern.startswith("/"):
         return  # it means whatever is called so, wherever it lies: its words are all that can be compared
-    bounds = bounds or Bounds()
+    bounds = bounds or SearchLimits()
     literal = pattern[: next(index for index, each in enumerate(pattern) if each in _MAGIC)]
     base = os.path.dirname(literal)  # noqa: PTH120
     real = os.path.realpath(base)
@@ -94,7 +96,9 @@ def links_of(pattern: str, bounds: Bounds | None = None, unread: list[Unread] | 
 
 
 class _Search:
-    def __init__(self, pattern: str, literal: str, real: str, bounds: Bounds, unread: list[Unread]) -> None:
+    def __init__(
+        self, pattern: str, literal: str, real: str, bounds: SearchLimits, unread: list[UnreadableDirectory]
+    ) -> None:
         self._unread = unread
         self._pattern = pattern
         self._literal = literal
@@ -108,7 +112,7 @@ class _Search:
         while waiting:
             folder, real = waiting.pop()
             if (uid := self._fuse_user(real)) is not None:
-                self._unread.append(Unread(folder, uid, "a FUSE file system"))
+                self._unread.append(UnreadableDirectory(folder, uid, "a FUSE file system"))
                 continue
             try:
                 with os.scandir(folder) as entries:
@@ -128,7 +132,7 @@ class _Search:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
-                self._unread.append(Unread(folder, _user_of(folder, error), f"{error.strerror}"))
+                self._unread.append(UnreadableDirectory(folder, _user_of(folder, error), f"{error.strerror}"))
 
     @cached_property
     def _fuse(self) -> Mapping[str, int]:
@@ -151,7 +155,7 @@ class _Search:
     def _link(self, path: str) -> Link | None:
         """Return a link that the pattern means, or that leads to a directory below which it may; None for any other."""
         if self._fuse and (uid := self._fuse_user(self._led_to(path))) is not None:
-            self._unread.append(Unread(path, uid, "it leads to a FUSE file system"))
+            self._unread.append(UnreadableDirectory(path, uid, "it leads to a FUSE file system"))
             return None
         target = os.path.realpath(path)
         if os.path.isdir(target):  # noqa: PTH112
@@ -161,7 +165,7 @@ class _Search:
             return None
         self._found += 1
         if self._found > self._bounds.links:
-            raise TooMuch(f"there are more than {self._bounds.links} links below it")
+            raise SearchLimitExceeded(f"there are more than {self._bounds.links} links below it")
         return Link(path, target)
 
     def _may_fit(self, path: str) -> bool:
@@ -177,9 +181,9 @@ class _Search:
     def _count(self) -> None:
         self._seen += 1
         if self._seen > self._bounds.entries:
-            raise TooMuch(f"there are more than {self._bounds.entries} files below it")
+            raise SearchLimitExceeded(f"there are more than {self._bounds.entries} files below it")
         if self._seen % _CHECK_CLOCK_EVERY == 0 and time.monotonic() > self._end:
-            raise TooMuch(f"it takes more than {self._bounds.seconds:g} s to look through what is below it")
+            raise SearchLimitExceeded(f"it takes more than {self._bounds.seconds:g} s to look through what is below it")
 
 
 def _user_of(folder: str, error: OSError) -> int:
@@ -189,5 +193,5 @@ def _user_of(folder: str, error: OSError) -> int:
     except OSError:
         uid = 0
     if not uid:
-        raise TooMuch(f"{folder} cannot be read ({error.strerror})") from error
+        raise SearchLimitExceeded(f"{folder} cannot be read ({error.strerror})") from error
     return uid

@@ -29,7 +29,7 @@ from gpuagent.procfs.credentials import read_uids
 from gpuagent.procfs.files import ProcFiles, living_thread, parse_stat, parse_status
 from gpuagent.procfs.programs import read_program
 from gpuagent.procfs.reader import ProcessRecord
-from gpuagent_alerts.remedies.facts.never_entries import NOTHING, NeverLook
+from gpuagent_alerts.remedies.facts.never_entries import NO_ENTRIES, NeverListSnapshot
 from gpuagent_alerts.remedies.facts.process_scan import (
     Place,
     ProcessRow,
@@ -314,7 +314,7 @@ class _Namespace:
 _ROOT = 0
 
 
-class Reader(Protocol):
+class ProcessInfoReader(Protocol):
     """Reads a process in the way in which it was measured, and what says to whom it belongs."""
 
     def read(self, pid: int) -> ProcessRecord: ...
@@ -328,12 +328,12 @@ class Reader(Protocol):
 
 def read_ties(
     files: ProcFiles,
-    reader: Reader,
+    reader: ProcessInfoReader,
     pids: Collection[int],
     *,
     finder: TieFinder | None = None,
     scan: ProcessScan | None = None,
-    never: NeverLook = NOTHING,
+    never: NeverListSnapshot = NO_ENTRIES,
 ) -> Ties:
     """Return everybody who ends, is hung up or is stopped for good together with these processes.
 
@@ -360,7 +360,7 @@ def read_ties(
     return Ties(tuple(found))
 
 
-def _existing(reader: Reader, pids: Collection[int]) -> Sequence[ProcessInfo]:
+def _existing(reader: ProcessInfoReader, pids: Collection[int]) -> Sequence[ProcessInfo]:
     found = []
     for pid in pids:
         with suppress(*_GONE):
@@ -368,8 +368,10 @@ def _existing(reader: Reader, pids: Collection[int]) -> Sequence[ProcessInfo]:
     return found
 
 
-def _read_tied(files: ProcFiles, reader: Reader, tie: Tie, of: Sequence[ProcessInfo], never: NeverLook) -> TiedProcess:
-    """Return what is judged of a process that is tied to these. Raises OSError and ValueError as `Reader.read`."""
+def _read_tied(
+    files: ProcFiles, reader: ProcessInfoReader, tie: Tie, of: Sequence[ProcessInfo], never: NeverListSnapshot
+) -> TiedProcess:
+    """Return what is judged of a process that is tied to these. Raises as `ProcessInfoReader.read`."""
     pid = tie.row.pid
     info = reader.read(pid).info
     score = None
@@ -392,7 +394,7 @@ def _read_tied(files: ProcFiles, reader: Reader, tie: Tie, of: Sequence[ProcessI
     )
 
 
-def _is_anothers_session(reader: Reader, row: ProcessRow, of: ProcessInfo) -> bool:
+def _is_anothers_session(reader: ProcessInfoReader, row: ProcessRow, of: ProcessInfo) -> bool:
     """Return whether it was started into a container from outside, as by `docker exec`, for a person or another user.
 
     What the container itself has started is its own, as which users ever.
@@ -402,7 +404,7 @@ def _is_anothers_session(reader: Reader, row: ProcessRow, of: ProcessInfo) -> bo
     return entered and (row.terminal != 0 or not row.uids <= {of.uid, _ROOT})
 
 
-def is_own_work(files: ProcFiles, reader: Reader, pid: int, of: ProcessInfo) -> bool:
+def is_own_work(files: ProcFiles, reader: ProcessInfoReader, pid: int, of: ProcessInfo) -> bool:
     """Return whether it is in the same container, if root has named that.
 
     Without one, whether all of its threads have the same user, and it has the same cgroups and login.

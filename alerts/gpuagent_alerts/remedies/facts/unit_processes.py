@@ -26,7 +26,7 @@ from gpuagent.procfs.credentials import Credentials, MissingFact, has_own_root, 
 from gpuagent.procfs.files import ProcFiles, Stat, parse_stat, printable, read_living
 from gpuagent.procfs.programs import read_program
 from gpuagent_alerts.remedies.execution.pidfd import ancestors
-from gpuagent_alerts.remedies.facts.never_entries import NeverEntries
+from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
 from gpuagent_alerts.remedies.facts.ties import TieFinder
 from gpuagent_alerts.remedies.observation import SHARED_WAY_OUT, ProcessEnded
@@ -49,13 +49,13 @@ class UnitProcesses:
         mountinfo: Path = Path("/proc/self/mountinfo"),
         user_of: Callable[[int], pwd.struct_passwd] = pwd.getpwuid,
         ties: TieFinder | None = None,
-        never: NeverEntries | None = None,
+        never: NeverListEntries | None = None,
     ) -> None:
         """`files` is /proc; `mountinfo` says where cgroups are mounted; `user_of` raises KeyError for unknown uids.
 
         `ties` finds who depends on the processes of a unit; `never` knows the operator's entries of the never-list.
         """
-        self._never = never or NeverEntries()
+        self._never = never or NeverListEntries()
         self._files = files
         self._ties = ties or TieFinder(files)
         self._mountinfo = mountinfo
@@ -92,7 +92,7 @@ class UnitProcesses:
 
     def never_among(self, unit: str, pids: Iterable[int], patterns: Collection[str]) -> str:
         """Return as `never_ended`, of the processes of a unit, container or job."""
-        own, never = ancestors(self._files, os.getpid(), self._parent_of), self._never.look()
+        own, never = ancestors(self._files, os.getpid(), self._parent_of), self._never.snapshot()
         for pid in pids:
             if pid in own:
                 return f"the agent itself or one of its ancestors runs in {unit} (pid {pid})"

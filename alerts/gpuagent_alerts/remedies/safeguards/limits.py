@@ -135,7 +135,7 @@ def _described(key: str) -> str:
     return key.removeprefix(_UNIT)
 
 
-def broken(limits: RemedyLimits, past: Sequence[PastAction]) -> str:
+def breaker_reason(limits: RemedyLimits, past: Sequence[PastAction]) -> str:
     """Why nothing may be done; "" if nothing forbids it. `past` are the real actions since the reset, newest first."""
     if any(each.stopped for each in past):
         return STOPPED_BY_HAND
