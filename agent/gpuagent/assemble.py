@@ -175,7 +175,7 @@ def assemble(  # noqa: PLR0915  one line for each part
         ]
 
     alerting.listen(remedies.update_alerts, further, remedies.remedy_of)
-    alerting.endings.ask(remedies.notes.ending_of, node.processes.is_running)
+    alerting.endings.ask(remedies.history.ending_of, node.processes.is_running)
     parts = Parts(
         config=config,
         clock=node.clock,

@@ -19,7 +19,7 @@ from gpuagent_alerts.remedies.facts.fresh_lookup import TableLookup
 from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.files.permissions import CheckedFiles
 from gpuagent_alerts.remedies.files.programs import ProgramCheck
-from gpuagent_alerts.remedies.notes import RemedyHistory
+from gpuagent_alerts.remedies.history import RemedyHistory
 from gpuagent_alerts.remedies.observation import ActionExecutor
 from gpuagent_alerts.remedies.service import RemedyDependencies, RemedyService
 from gpuagent_alerts.remedies.settings import RemedySettings
@@ -94,12 +94,12 @@ def remedy_service_of(
     never = NeverListEntries(files=node.files)
     digests = load_digests(state_file(config, COMMAND_KEY_FILE) if durable else None)
 
-    def executor(notes: RemedyHistory) -> ActionExecutor:
+    def executor(history: RemedyHistory) -> ActionExecutor:
         return NodeActionExecutor(
             node.files,
             node.processes.reader,
             apps=ClientApps(commands),
-            warn=notes.announce,
+            warn=history.announce,
             may_touch=lambda pid: node.bound is None or pid in node.bound,
             ask_runtime=None if socket is None else partial(docker_container, socket),
             program_check=ProgramCheck(),

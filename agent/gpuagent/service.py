@@ -307,7 +307,7 @@ class Service:
         snapshot = parts.automatic_blame.observe(snapshot)
         parts.clients.show(snapshot)
         parts.view.update(snapshot)
-        await parts.remedies.see(snapshot)
+        await parts.remedies.update_snapshot(snapshot)
         parts.alerting.feed(snapshot)
         self._schedule.check_clock(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))
         if snapshot.ticks == 1:

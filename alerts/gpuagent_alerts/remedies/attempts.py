@@ -48,7 +48,7 @@ class Attempts:
         self._last: dict[tuple[str, ProcessId, bool], _Attempt] = {}
         self._meant: dict[str, ProcessId] = {}
 
-    def keep(self, firing: Collection[str]) -> None:
+    def forget_ended(self, firing: Collection[str]) -> None:
         """Drop what belongs to alerts that have ended."""
         self._last = {key: each for key, each in self._last.items() if key[0] in firing}
         self._meant = {alert: identity for alert, identity in self._meant.items() if alert in firing}

@@ -66,7 +66,7 @@ class RemedyManager:
         self._of_before: set[LadderRun] = set()
         """Runs that go on and were begun by an earlier configuration: their refusals bind nobody by this one."""
         self._attempts = Attempts(context.now, context.wall)
-        self._turns = FairOrder(context.now)
+        self._fair_order = FairOrder(context.now)
         self.stopped = False
         """A person has stopped remedies: rules begin nothing."""
         self._outstanding: tuple[OutstandingProcess, ...] = ()
@@ -105,10 +105,10 @@ class RemedyManager:
 
     def consider(self, firing: Iterable[AlertCandidates]) -> None:
         """Begin what is due. To be called after each evaluation, with all that fires."""
-        firing = self._turns.in_order(firing)
+        firing = self._fair_order.sort(firing)
         fingerprints = {each.alert.fingerprint for each in firing}
-        self._attempts.keep(fingerprints)
-        self._turns.keep(fingerprints)
+        self._attempts.forget_ended(fingerprints)
+        self._fair_order.forget_ended(fingerprints)
         reasons: dict[str, tuple[Alert, str]] = {}
         for each in firing:
             ladder = self.ladder_of(each.alert.labels)
@@ -282,7 +282,7 @@ class RemedyManager:
         if outcome.result is Result.RELEASED:
             self.released_bytes += outcome.released_bytes or 0
         if outcome.acted and not plan.dry_run and plan.request.alert:
-            self._turns.use_up(plan.request.alert)
+            self._fair_order.record(plan.request.alert)
         self._on_run_end(plan, run, outcome, again)
 
 

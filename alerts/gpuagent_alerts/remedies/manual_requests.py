@@ -265,7 +265,7 @@ class UnreadableGpus:
         self._last: dict[tuple[int, str], float | None] = {}
         self._snapshot: Snapshot | None = None
 
-    def see(self, snapshot: Snapshot) -> None:
+    def update_snapshot(self, snapshot: Snapshot) -> None:
         """A tick has come."""
         self._snapshot = snapshot
         for gpu in snapshot.gpus:

@@ -44,7 +44,7 @@ class SnapshotObserver:
         self._firing: Mapping[str, AlertEvaluation] = {}
         self._news = asyncio.Condition()
 
-    async def see(self, snapshot: Snapshot) -> None:
+    async def update_snapshot(self, snapshot: Snapshot) -> None:
         """A tick has come."""
         self._snapshot = snapshot
         await self._tell()
@@ -197,7 +197,7 @@ class MemoryHoldTimes:
         self._read_at: dict[str, float] = {}
         self._instances: dict[str, frozenset[int]] = {}
 
-    def see(self, snapshot: Snapshot, longest_gap_seconds: float) -> None:
+    def update_snapshot(self, snapshot: Snapshot, longest_gap_seconds: float) -> None:
         """Take in the lists of a tick. The time of everybody on a GPU whose list is missing, or late, begins anew.
 
         So it does where a MIG instance has come or gone since: what it holds was not measured in between.

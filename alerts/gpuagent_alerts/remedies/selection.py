@@ -142,15 +142,15 @@ class FairOrder:
         self._now = now
         self._last: dict[str, float] = {}
 
-    def keep(self, firing: Collection[str]) -> None:
+    def forget_ended(self, firing: Collection[str]) -> None:
         """Drop what belongs to alerts that have ended."""
         self._last = {alert: at for alert, at in self._last.items() if alert in firing}
 
-    def use_up(self, alert: str) -> None:
+    def record(self, alert: str) -> None:
         """Something was done for this alert: those that still wait come before it. Nothing done is no turn."""
         self._last[alert] = self._now()
 
-    def in_order(self, firing: Iterable[AlertCandidates]) -> list[AlertCandidates]:
+    def sort(self, firing: Iterable[AlertCandidates]) -> list[AlertCandidates]:
         """Sort by who has waited longest since their last turn, then by severity, the fuller GPU, the older alert."""
         return sorted(firing, key=self._key)
 

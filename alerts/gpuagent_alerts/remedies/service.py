@@ -26,6 +26,7 @@ from gpuagent_alerts.remedies.candidates import budget_uses, candidates_of, why_
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.fresh_lookup import FreshProcess, Lookup, NoLookup, read_with_timeout
 from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
+from gpuagent_alerts.remedies.history import RemedyHistory, outstanding_step_of
 from gpuagent_alerts.remedies.manager import OpenRuns, RemedyManager
 from gpuagent_alerts.remedies.manual_requests import (
     ShownProcess,
@@ -34,7 +35,6 @@ from gpuagent_alerts.remedies.manual_requests import (
     find_shown_target,
     with_fresh_info,
 )
-from gpuagent_alerts.remedies.notes import RemedyHistory, outstanding_step_of
 from gpuagent_alerts.remedies.observation import ActionExecutor, RemedyRequest
 from gpuagent_alerts.remedies.observer import MemoryHoldTimes, SnapshotObserver
 from gpuagent_alerts.remedies.outcome import Outcome, Result
@@ -85,7 +85,7 @@ class RemedyService:
 
     def __init__(self, settings: RemedySettings, dependencies: RemedyDependencies) -> None:
         self.settings = settings
-        self.notes = RemedyHistory(dependencies.clock)
+        self.history = RemedyHistory(dependencies.clock)
         self.observer = SnapshotObserver(dependencies.clock, self._choice, lambda: self.settings.rules.policy.never)
         self.audit = Audit(dependencies.store, dependencies.clock, dependencies.boot_id)
         self._record = CachedQuery(dependencies.store, lambda: runs(self.audit.events()))
@@ -107,7 +107,7 @@ class RemedyService:
         self._value_history = ValueHistory()
         self._presence = MemoryHoldTimes()
         context = RunContext(
-            self.observer, dependencies.executor(self.notes), self.audit, asyncio.Lock(), dependencies.clock.now,
+            self.observer, dependencies.executor(self.history), self.audit, asyncio.Lock(), dependencies.clock.now,
             self._look_seconds(settings), dependencies.clock.wall,
         )  # fmt: skip
         self.remedies = RemedyManager(
@@ -125,7 +125,7 @@ class RemedyService:
         except StoreFailure as error:  # nothing will be done while nothing can be recorded
             log.error("the record of remedies cannot be read: %s", error)  # noqa: TRY400  no defect of ours
             return
-        self.notes.take_over(recent)
+        self.history.restore(recent)
         await self._look_at_the_breaker()
 
     async def close(self) -> None:
@@ -154,17 +154,17 @@ class RemedyService:
         """Three readings, however seldom the GPU is read."""
         return max(_LOOK_SECONDS, 3 * settings.poll_interval_seconds, _LOOK_REAL_SECONDS * self._clock.speed)
 
-    async def see(self, snapshot: Snapshot) -> None:
+    async def update_snapshot(self, snapshot: Snapshot) -> None:
         """A tick has come."""
         self._snapshot = snapshot
-        self._unreadable.see(snapshot)
+        self._unreadable.update_snapshot(snapshot)
         self._never_entries.follow(each.info.id for each in snapshot.processes if each.info is not None)
         if self.remedies.ladders:
-            self._presence.see(snapshot, self.settings.longest_gap_seconds)
+            self._presence.update_snapshot(snapshot, self.settings.longest_gap_seconds)
         self.remedies.forget_ended()
         if self._open_runs.has_moved:
             self._do_later(self._open_runs.close_again(), "open runs")
-        await self.observer.see(snapshot)
+        await self.observer.update_snapshot(snapshot)
 
     async def update_alerts(self, evaluations: Sequence[AlertEvaluation]) -> None:
         """The rules were evaluated, and this is all that fires."""
@@ -288,9 +288,9 @@ class RemedyService:
             running=len(self.remedies.running),
             counts=tuple(RemedyCount(*key, number) for key, number in sorted(self.remedies.counts.items())),
             released_bytes=self.remedies.released_bytes,
-            ended=self.notes.recent(),
+            ended=self.history.recent(),
             outstanding=tuple(outstanding_step_of(one) for one in self.remedies.outstanding),
-            announced=self.notes.announced(),
+            announced=self.history.announced(),
             budgets=tuple(budget_uses(self.settings.budgets, snapshot)) if snapshot is not None else (),
         )
 
@@ -299,7 +299,9 @@ class RemedyService:
         for run in self.remedies.running:
             if run.plan.request.alert == alert.fingerprint and run.step is not None:
                 return f"{run.step}: under way{' (dry run: nothing is done)' if run.plan.dry_run else ''}"
-        done = self.notes.words_on(alert.fingerprint, alert.labels.get("pid", ""), alert.labels.get("uuid", ""))
+        done = self.history.last_action_text(
+            alert.fingerprint, alert.labels.get("pid", ""), alert.labels.get("uuid", "")
+        )
         why_not = self.remedies.withheld.reason(alert.fingerprint) if alert.status is Status.FIRING else ""
         return done or (f"nothing is done: {why_not}" if why_not else "")
 
@@ -347,7 +349,7 @@ class RemedyService:
         return {}
 
     def _run_ended(self, plan: Plan, run: LadderRun, outcome: Outcome, again: bool) -> None:
-        self.notes.ended(run, outcome, again=again)
+        self.history.add_run(run, outcome, again=again)
         if again:
             return
         level = logging.INFO if plan.dry_run else logging.WARNING

@@ -31,8 +31,8 @@ from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation
 from gpuagent_alerts.remedies.execution.executor import Apps, NodeActionExecutor
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK, TableLookup, look_up
+from gpuagent_alerts.remedies.history import RemedyHistory
 from gpuagent_alerts.remedies.manual_requests import card_of, gpus_of
-from gpuagent_alerts.remedies.notes import RemedyHistory
 from gpuagent_alerts.remedies.observation import ActionExecutor
 from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, Subject
 from gpuagent_alerts.remedies.service import RemedyDependencies, RemedyService
@@ -105,7 +105,7 @@ class Stage:
 
     async def tick(self) -> Snapshot:
         self.snapshot = await self.rig.tick()
-        await self.service.see(self.snapshot)
+        await self.service.update_snapshot(self.snapshot)
         await self.service.update_alerts([evaluation(each, self.snapshot.clock_seconds) for each in self.alerts])
         return self.snapshot
 
@@ -140,7 +140,7 @@ class Stage:
 
     def ended(self) -> list[str]:
         """What remedies came to."""
-        return [note.result for note in self.service.notes.recent()]
+        return [note.result for note in self.service.history.recent()]
 
     def shown(self, pid: int) -> dict[str, Any]:
         """What a request about a process has to carry, as a person was shown it just now."""
@@ -187,8 +187,8 @@ async def stage(
     real = RealProc()
     boot = boot_id()
 
-    def executor(notes: RemedyHistory) -> ActionExecutor:
-        return NodeActionExecutor(real, reader(), apps=apps or NoApps(), warn=notes.announce, digests=DIGESTS)
+    def executor(history: RemedyHistory) -> ActionExecutor:
+        return NodeActionExecutor(real, reader(), apps=apps or NoApps(), warn=history.announce, digests=DIGESTS)
 
     table = ProcessTable(
         real,

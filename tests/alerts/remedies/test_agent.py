@@ -76,7 +76,7 @@ def test_blind_in_the_middle(store: Store) -> None:
             blind = dataclasses.replace(blind, gpus=(gpu,), processes=())
             while one.service.remedies.running:
                 one.rig.clock.advance(1.0)
-                await one.service.see(blind)
+                await one.service.update_snapshot(blind)
                 await one.service.update_alerts([evaluation(one.alerts[0], one.rig.clock.now())])
                 await asyncio.sleep(0.005)
             assert one.ended() == ["refused"]
@@ -123,9 +123,9 @@ def test_told_once_over_a_restart(store: Store, steps: list[str]) -> None:
         async with stage(settings, store, {"leaker": leaker}) as one:
             one.fires(leaker)
             await one.until(lambda: one.ended() == ["refused"])
-            (before,) = one.service.notes.recent()
+            (before,) = one.service.history.recent()
         async with stage(settings, store, {"leaker": leaker}) as one:
-            (after,) = one.service.notes.recent()
+            (after,) = one.service.history.recent()
         assert before.step == str(step_of(settings.remedies.ladders[0].steps[-1]))
         assert after._replace(time_seconds=before.time_seconds) == before
 

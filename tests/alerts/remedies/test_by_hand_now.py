@@ -173,7 +173,7 @@ def test_a_gpu_that_cannot_be_read_is_said_to_be_none(seen: Snapshot) -> None:
     """Hung, lost, paused or with impossible figures: not "no such process", but what cannot be read and since when."""
     clock = ManualClock(seen.gpus[0].read_seconds)
     gpus = UnreadableGpus(clock)
-    gpus.see(seen)
+    gpus.update_snapshot(seen)
     assert gpus.now() == []
     clock.advance(12.0)
     blind = replace(seen.gpus[0], processes_known=False, act_refusal="figures that cannot be true")
@@ -182,7 +182,7 @@ def test_a_gpu_that_cannot_be_read_is_said_to_be_none(seen: Snapshot) -> None:
         (replace(seen, gpus=(blind,), processes=()), "figures that cannot be true"),
         (paused, "is paused"),
     ):
-        gpus.see(now)
+        gpus.update_snapshot(now)
         (told,) = gpus.now()
         assert told.text.startswith("GPU 0 has not been readable for 12 s: ")
         assert why in told.text

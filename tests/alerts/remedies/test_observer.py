@@ -60,12 +60,12 @@ def test_the_reason_to_act(fires: list[AlertEvaluation], condition: Condition) -
     async def story() -> None:
         snapshot, target = healthy()
         observer = SnapshotObserver(ManualClock())
-        await observer.see(snapshot)
+        await observer.update_snapshot(snapshot)
         await observer.update_alerts(fires)
         assert observer.look(target, ALERT.fingerprint).condition is condition
         assert observer.look(target, "").condition is Condition.HOLDS  # a person asked
         blind = replace(snapshot, gpus=tuple(replace(gpu, state=GpuState.BLIND) for gpu in snapshot.gpus))
-        await observer.see(blind)
+        await observer.update_snapshot(blind)
         assert observer.look(target, "").condition is Condition.UNKNOWN
 
     asyncio.run(story())
@@ -77,7 +77,7 @@ def test_old_readings_are_not_waited_for_in_vain() -> None:
     async def story() -> None:
         snapshot, target = healthy()
         observer = SnapshotObserver(ManualClock())
-        await observer.see(snapshot)
+        await observer.update_snapshot(snapshot)
         seen = observer.look(target, "")
         assert await observer.next_observation(target, "", seen.clock_seconds, 0.0) is None
         assert await observer.next_observation(target, "", seen.clock_seconds - 1, 0.1) is not None
@@ -101,7 +101,7 @@ def on_gpu(snapshot: Snapshot, target: Target, **changes: object) -> Snapshot:
 def look(snapshot: Snapshot, target: Target) -> Observation:
     """What a person who asked for it would see."""
     observer = SnapshotObserver(ManualClock())
-    asyncio.run(observer.see(snapshot))
+    asyncio.run(observer.update_snapshot(snapshot))
     return observer.look(target, "")
 
 
@@ -265,12 +265,12 @@ def test_a_decision_needs_an_evaluation_of_what_is_seen() -> None:
         async def observation(after: float) -> Observation | None:
             return await observer.next_observation(target, ALERT.fingerprint, after, 0.01)
 
-        await observer.see(at(clock + 1))
+        await observer.update_snapshot(at(clock + 1))
         await observer.update_alerts([seen(clock + 1)])
         assert await observation(clock) is not None
         # The assembly of that snapshot is later than that, its reading is not.
         assert await observation(clock + 1) is None
-        await observer.see(at(clock + 2))
+        await observer.update_snapshot(at(clock + 2))
         assert await observation(clock) is None
         await observer.update_alerts([seen(clock + 2)])
         found = await observation(clock)
@@ -295,7 +295,7 @@ def test_who_falls_together_with_unknown_memory() -> None:
 
     async def story() -> None:
         observer = SnapshotObserver(ManualClock(1000.0))
-        await observer.see(snapshot)
+        await observer.update_snapshot(snapshot)
         assert [each.pid for each in observer.look(chosen, "", "container").members] == [other.pid]
 
     asyncio.run(story())

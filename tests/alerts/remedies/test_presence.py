@@ -42,7 +42,7 @@ def test_who_was_there_all_the_time() -> None:
     """A process that held its memory for as long as the rule asks for may be chosen; the reason says when it may."""
     presence = MemoryHoldTimes()
     for at in (0, 10, 20):
-        presence.see(shown(at), GAP)
+        presence.update_snapshot(shown(at), GAP)
     assert withheld(presence, 20, 20) == ""
     assert "for 20 s" in withheld(presence, 20, 30)
     assert "can be chosen in 10 s" in withheld(presence, 20, 30)
@@ -77,9 +77,9 @@ def test_what_begins_the_time_anew(between: Snapshot | None) -> None:
     presence = MemoryHoldTimes()
     for each in (shown(0), between, shown(20)):
         if each is not None:
-            presence.see(each, GAP)
+            presence.update_snapshot(each, GAP)
     assert withheld(presence, 25, 25) != ""
-    presence.see(shown(30), GAP)
+    presence.update_snapshot(shown(30), GAP)
     assert withheld(presence, 30, 10) == ""
     assert withheld(presence, 30, 11) != ""
 
@@ -88,9 +88,9 @@ def test_memory_that_grows_slowly_is_its_own() -> None:
     """Growth to twice as much begins nothing anew; more than that is memory that it did not have before."""
     presence = MemoryHoldTimes()
     for at, gib in ((0, 30), (10, 45), (20, 60)):
-        presence.see(shown(at, gib), GAP)
+        presence.update_snapshot(shown(at, gib), GAP)
     assert withheld(presence, 20, 20) == ""
-    presence.see(shown(30, 61), GAP)
+    presence.update_snapshot(shown(30, 61), GAP)
     assert withheld(presence, 30, 1) != ""
 
 
@@ -111,10 +111,10 @@ def test_an_instance_that_was_missing_has_not_been_measured(own: int, between: t
     """KILL-01: one MIG instance was not read once: on the whole GPU the time begins anew, whoever is chosen there."""
     presence = MemoryHoldTimes()
     for at, mig in ((0, INSTANCES), (10, between), (20, INSTANCES)):
-        presence.see(shown(at, change=in_instance(own), mig=mig), GAP)
+        presence.update_snapshot(shown(at, change=in_instance(own), mig=mig), GAP)
     target = target_of(in_instance(own)(shown(25).processes[0]), None)
     assert target is not None
     assert presence.newcomers([target], 25, 25) != {}
-    presence.see(shown(30, change=in_instance(own), mig=INSTANCES), GAP)
+    presence.update_snapshot(shown(30, change=in_instance(own), mig=INSTANCES), GAP)
     assert presence.newcomers([target], 10, 30) == {}
     assert presence.newcomers([target], 11, 30) != {}

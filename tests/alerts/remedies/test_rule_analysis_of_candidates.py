@@ -138,7 +138,7 @@ def test_a_rule_on_growth_ends_no_process_that_does_not_leak(store: Store, about
             about = replace(alert, labels={**labels, **alert.labels})
             for _ in range(400):
                 snapshot = await one.rig.tick()
-                await one.service.see(snapshot)
+                await one.service.update_snapshot(snapshot)
                 analysis = RuleAnalysis(subject=Subject.PROCESS, about_growth=about_growth)
                 await one.service.update_alerts([evaluation(about, snapshot.clock_seconds)._replace(analysis=analysis)])
                 if one.ended():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuagent.core.clock import ManualClock
-from gpuagent_alerts.remedies.notes import SHOWN_SECONDS, RemedyHistory
+from gpuagent_alerts.remedies.history import SHOWN_SECONDS, RemedyHistory
 
 UUID = "GPU-00000000"
 
@@ -23,7 +23,7 @@ def notes(result: str = "released", *, dry_run: bool = False, clock: ManualClock
         },
     }  # fmt: skip
     made = RemedyHistory(clock)
-    made.take_over([run])
+    made.restore([run])
     return made
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import runs
-from gpuagent_alerts.remedies.notes import RemedyHistory, has_taken_a_step
+from gpuagent_alerts.remedies.history import RemedyHistory, has_taken_a_step
 from gpuagent_alerts.remedies.observation import Condition
 from gpuagent_alerts.remedies.run import LadderRun
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
@@ -71,10 +71,10 @@ def test_what_is_told(
     async def story() -> None:
         made = LadderRun(plan(*steps, dry_run=dry_run), RULES, context(world, store))
         outcome = await made.run()
-        notes, later = RemedyHistory(world.clock), RemedyHistory(world.clock)
-        notes.ended(made, outcome, again=False)
-        later.take_over(runs(Audit(store, world.clock, BOOT).events()))
-        assert [note.result for note in notes.recent() if note.step_taken] == told
+        history, later = RemedyHistory(world.clock), RemedyHistory(world.clock)
+        history.add_run(made, outcome, again=False)
+        later.restore(runs(Audit(store, world.clock, BOOT).events()))
+        assert [note.result for note in history.recent() if note.step_taken] == told
         assert [note.result for note in later.recent() if note.step_taken] == told
 
     asyncio.run(story())

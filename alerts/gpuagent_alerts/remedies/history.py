@@ -18,12 +18,12 @@ log = logging.getLogger(__name__)
 
 
 SHOWN_SECONDS = 900.0
-_KEPT = 64
+_MOST_ENTRIES = 64
 QUIET = frozenset({Result.EXITED, Result.RESOLVED})
 """Where no step was taken, nothing had to be done: there is nothing to say."""
 
 
-class _Kept(NamedTuple):
+class _HistoryEntry(NamedTuple):
     note: RemedyNote
     alert: str
     """Fingerprint of the alert that it was about."""
@@ -39,10 +39,10 @@ class RemedyHistory:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._ended: list[_Kept] = []
+        self._ended: list[_HistoryEntry] = []
         self._announced: dict[str, RemedyNote] = {}
 
-    def ended(self, run: LadderRun, outcome: Outcome, *, again: bool) -> None:
+    def add_run(self, run: LadderRun, outcome: Outcome, *, again: bool) -> None:
         """A run has ended; `again`: as the last one did, which is told once."""
         plan = run.plan
         self._announced.pop(plan.target.key.gpu_uuid, None)
@@ -56,7 +56,7 @@ class RemedyHistory:
             step, outcome.result, outcome.released_bytes, outcome.seconds, dry_run=plan.dry_run, detail=outcome.detail
         )
         freed, seconds = outcome.released_bytes, outcome.seconds
-        self._add(_Kept(note, plan.request.alert, words, self._clock.now(), freed, seconds))
+        self._add(_HistoryEntry(note, plan.request.alert, words, self._clock.now(), freed, seconds))
 
     async def announce(self, target: Target, reason: str, seconds: float) -> None:
         """A process is warned."""
@@ -64,7 +64,7 @@ class RemedyHistory:
         at = self._clock.wall() + seconds
         self._announced[target.key.gpu_uuid] = RemedyNote(labels_of(target), "", "", "", False, at)
 
-    def take_over(self, runs: Iterable[Mapping[str, Any]]) -> None:
+    def restore(self, runs: Iterable[Mapping[str, Any]]) -> None:
         """What the last agent did shortly before it ended: its message may not have been written."""
         now, wall = self._clock.now(), self._clock.wall()
         for run in runs:
@@ -87,41 +87,41 @@ class RemedyHistory:
             )  # fmt: skip
             age = max(wall - end["time_seconds"], 0.0)  # another agent's clock: the wall's has to do
             freed, seconds = end.get("released_bytes"), end.get("seconds")
-            self._add(_Kept(note, str(run.get("fingerprint", "")), words, now - age, freed, seconds))
+            self._add(_HistoryEntry(note, str(run.get("fingerprint", "")), words, now - age, freed, seconds))
 
     def recent(self) -> tuple[RemedyNote, ...]:
         """Return the runs that have ended lately."""
         now = self._clock.now()
-        self._ended = [kept for kept in self._ended if now - kept.clock_seconds < SHOWN_SECONDS]
-        return tuple(kept.note for kept in self._ended)
+        self._ended = [entry for entry in self._ended if now - entry.clock_seconds < SHOWN_SECONDS]
+        return tuple(entry.note for entry in self._ended)
 
-    def words_on(self, alert: str, pid: str, uuid: str) -> str:
+    def last_action_text(self, alert: str, pid: str, uuid: str) -> str:
         """What was done last about an alert, or to the process that it names; "" if nothing was."""
-        for kept in reversed(self._ended):
-            on = kept.note.about
-            if (alert and kept.alert == alert) or (pid and (on.pid, on.uuid) == (pid, uuid)):
-                return kept.words
+        for entry in reversed(self._ended):
+            on = entry.note.about
+            if (alert and entry.alert == alert) or (pid and (on.pid, on.uuid) == (pid, uuid)):
+                return entry.words
         return ""
 
     def ending_of(self, pid: str, uuid: str) -> RemedyEnding | None:
         """Return what freed the memory of this process on this GPU; None where no remedy did, and after a dry run."""
         now = self._clock.now()
-        for kept in reversed(self._ended):
-            note = kept.note
-            if now - kept.clock_seconds >= SHOWN_SECONDS:
+        for entry in reversed(self._ended):
+            note = entry.note
+            if now - entry.clock_seconds >= SHOWN_SECONDS:
                 continue  # the number may be another process's by now
             if pid and (note.about.pid, note.about.uuid) == (pid, uuid):
                 if note.dry_run or note.result != Result.RELEASED:
                     return None
-                return RemedyEnding(note.step, kept.released_bytes, kept.seconds, note.about.unit)
+                return RemedyEnding(note.step, entry.released_bytes, entry.seconds, note.about.unit)
         return None
 
     def announced(self) -> tuple[RemedyNote, ...]:
         """Those that will act."""
         return tuple(self._announced.values())
 
-    def _add(self, kept: _Kept) -> None:
-        self._ended = [*self._ended, kept][-_KEPT:]
+    def _add(self, entry: _HistoryEntry) -> None:
+        self._ended = [*self._ended, entry][-_MOST_ENTRIES:]
 
 
 def has_taken_a_step(steps: Iterable[Mapping[str, Any]]) -> bool:
