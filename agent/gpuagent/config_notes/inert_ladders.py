@@ -1,11 +1,8 @@
 """Notes on ladders and budgets that can never act, or not as they look: no faults, for rules and nodes differ.
 
 What is a mistake whatever the node is a fault of the configuration (`gpuagent.config`). Here the configuration is held
-against the loaded rules: a ladder that waits in vain is noticed on the day on which it was needed.
-
-What the labels of an alert can be before it fires, and which of a configuration's ladders it can get then.
-
-A ladder's matchers look at the labels of the alert, never at the process that is chosen because of it.
+against the loaded rules: a ladder that waits in vain is noticed on the day on which it was needed. A ladder's matchers
+look at the labels of the alert, which can be known before it fires, never at the process that is chosen because of it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the rules say, for whoever acts on it.
-
-The values of expressions while their alerts fire: what a remedy was decided on, for the record of it.
-"""
+"""The evaluation of a rule behind a firing alert, and the values of its expression while the alert fires."""
 
 from __future__ import annotations
 
@@ -19,6 +16,8 @@ ONLY_KEPT = "the alert is only kept firing: its expression is not true any more"
 _TOLERANCE_SECONDS = 1e-6
 """Durations are whole milliseconds: what is nearer than this is a rounding of the clock."""
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
+INTERVAL_SECONDS = 10.0
+LENGTH = 60
 
 
 class AlertEvaluation(NamedTuple):
@@ -72,10 +71,6 @@ class AlertEvaluation(NamedTuple):
     def seen_seconds(self, gpu_uuid: str) -> float:
         """Return the time of the reading of this GPU that the rule was last evaluated on."""
         return self.read_seconds.get(gpu_uuid, self.measured_seconds)
-
-
-INTERVAL_SECONDS = 10.0
-LENGTH = 60
 
 
 class ValueHistory:

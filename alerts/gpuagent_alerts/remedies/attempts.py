@@ -1,7 +1,4 @@
-"""What became of the last try for an alert and a process, and when the next one is due.
-
-Why nothing is done about an alert that fires and has a ladder: the last reason of each, for as long as it fires.
-"""
+"""The last try for each alert and process, when the next is due, and why nothing is done about an alert."""
 
 from __future__ import annotations
 
@@ -19,12 +16,17 @@ from gpuagent_alerts.remedies.safeguards.refusals import passes_in
 
 log = logging.getLogger(__name__)
 
-
 _SHORTEST_RETRY_SECONDS = 1.0
 _RETRY_SECONDS = 60.0
 _LONGEST_RETRY_SECONDS = 900.0
 _KEPT = 256
 _KEPT_GISTS = 32
+_DURATION = re.compile(r"(<?\d+(\.\d+)? (d|h|min|s|ms)\b ?)+")
+_SIZE = re.compile(r"\d+(\.\d+)? ([KMGT]i)?B(/h)?(?!\w)|\d+(\.\d+)? %")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC")
+_NEWS_AGAIN_SECONDS = 900.0
+_MOST_GISTS = 32
+_PLACES = ("gpu", "gpu_instance_id", "pid", "budget")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +114,6 @@ def _wait_after(outcome: Outcome, last: float) -> float:
     if outcome.result is Result.REFUSED:
         return min(max(2 * last, _RETRY_SECONDS), _LONGEST_RETRY_SECONDS)
     return _LONGEST_RETRY_SECONDS if outcome.acted else _RETRY_SECONDS
-
-
-_DURATION = re.compile(r"(<?\d+(\.\d+)? (d|h|min|s|ms)\b ?)+")
-_SIZE = re.compile(r"\d+(\.\d+)? ([KMGT]i)?B(/h)?(?!\w)|\d+(\.\d+)? %")
-_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC")
-_NEWS_AGAIN_SECONDS = 900.0
-_MOST_GISTS = 32
-_PLACES = ("gpu", "gpu_instance_id", "pid", "budget")
 
 
 @dataclass(frozen=True, slots=True)

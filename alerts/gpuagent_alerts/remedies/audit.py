@@ -1,13 +1,11 @@
-"""The record of everything that was done to a process, and why: written before it is done.
+"""The audit log of everything that was done to a process, and why: written before it is done.
 
 Append-only, which a trigger in the database sees to. A run is a row `begin`, then `intent` and `result` for each step,
 then `end`. An intent without a result means that the agent ended in between: the next start says so, and repeats
 nothing.
 
 A row that cannot be read may be of an action, so it counts as one: on any unit and program, as useless, and as late as
-the next row that can be read.
-
-What the record has against a step of a rule: limits on how often, and processes that may still end.
+the next row that can be read. `objections` tells what the log has against a step of a rule.
 """
 
 from __future__ import annotations
@@ -47,7 +45,6 @@ from gpuagent_alerts.store.problem import StoreFailure
 from gpuagent_alerts.store.tables import DamagedRow
 
 log = logging.getLogger(__name__)
-
 
 _SHOWN = 1000
 _ACTIONS = 500

@@ -1,8 +1,8 @@
-"""Rows of the record of remedies: what each kind holds, and how they are put together for people.
+"""Rows of the audit log: what each kind holds, and what follows from them.
 
-Steps that may end a process which is still there: its memory may come back, so nobody else on its GPU is chosen.
-
-By the record alone, so that it holds over a kill of the agent, a restart, a reload and an upgrade.
+`runs` puts them together for people. `find_outstanding` finds steps that may end a process which is still there: its
+memory may come back, so nobody else on its GPU is chosen. It goes by the log alone, so that it holds over a kill of the
+agent, a restart, a reload and an upgrade.
 """
 
 from __future__ import annotations
@@ -41,6 +41,20 @@ MOST_ROW_BYTES: Final = 2**20
 _SHORTER: Final = (100_000, 10_000, 1000, 100)
 """Characters of a text, and elements of a list, that are kept of a row that is too long."""
 KINDS: Final = frozenset({BEGIN, INTENT, RESULT, END, STOP, RESET})
+_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
+    BEGIN: ("pid", "start_ticks", "boot_id", "gpu", "gpu_uuid", "name", "dry_run", "ladder"),
+    INTENT: ("disrupts", "step"),
+    RESULT: ("step",),
+    END: ("result",),
+}
+_OURS: Final = frozenset({"id", "time_seconds", "steps", "kind", "end"})
+"""Fields that `runs` adds."""
+_ENDING_STEPS = frozenset({"SIGTERM", "SIGKILL", "restart_unit"})
+"""Of a row that an older version has written."""
+_LAST_STEP = "SIGKILL"
+"""After it nothing else helps: it is not sent twice."""
+_NOT_PERMITTED = 1
+"""EPERM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +122,6 @@ _FIELDS: Final[Mapping[str, Callable[[object], object]]] = {
     "result": _result,
 }  # fmt: skip
 """What a field is, where it is there: older versions wrote fewer."""
-_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
-    BEGIN: ("pid", "start_ticks", "boot_id", "gpu", "gpu_uuid", "name", "dry_run", "ladder"),
-    INTENT: ("disrupts", "step"),
-    RESULT: ("step",),
-    END: ("result",),
-}
-_OURS: Final = frozenset({"id", "time_seconds", "steps", "kind", "end"})
-"""Fields that `runs` adds."""
 
 
 def _event(seq: int, run: str, kind: str, boot_id: str, clock: float, wall: float, data: str) -> AuditEvent:
@@ -189,14 +195,6 @@ def runs(events: Iterable[AuditEvent]) -> list[dict[str, Any]]:
             else:
                 run["steps"].append({"time_seconds": event.wall_seconds, "kind": event.kind, **event.data})
     return list(found.values())
-
-
-_ENDING_STEPS = frozenset({"SIGTERM", "SIGKILL", "restart_unit"})
-"""Of a row that an older version has written."""
-_LAST_STEP = "SIGKILL"
-"""After it nothing else helps: it is not sent twice."""
-_NOT_PERMITTED = 1
-"""EPERM."""
 
 
 @dataclass(frozen=True, slots=True)

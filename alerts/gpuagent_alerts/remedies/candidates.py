@@ -1,7 +1,4 @@
-"""Whom an alert that fires can be about; where that is nobody, why, in words.
-
-Who counts towards a budget, and what they use.
-"""
+"""Which processes a firing alert can be about, or why none; and which processes count towards a memory budget."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ from gpuagent_alerts.remedies.target import Target
 
 log = logging.getLogger(__name__)
 
-
 SHOWN_SECONDS = 900.0
 _MOST_ENTRIES = 64
 QUIET = frozenset({Result.EXITED, Result.RESOLVED})

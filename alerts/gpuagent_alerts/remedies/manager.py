@@ -1,6 +1,6 @@
-"""Which firing alert gets which ladder, on whom, and when: rules act one at a time over the node.
+"""Decide which firing alert gets which ladder, on which process, and when: rules act one at a time over the node.
 
-Runs that an agent which has ended left open in the record: closed at the start and with each other file.
+`OpenRuns` closes the runs that an earlier agent left open in the audit log: at the start, and with each other file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
 
 log = logging.getLogger(__name__)
-
 
 _HAND_OVER_SECONDS = 15.0
 """How long a person waits at most for a rule's run to take its last step, by the machine's clock."""

@@ -1,8 +1,7 @@
-"""The process that a person means by a pid, and what they are shown before they say so.
+"""Requests by hand: which process a person means by a pid, and what they were shown before they said so.
 
-The process that a person was shown, as the request of theirs names it.
-
-GPUs whose processes are not known, and since when: nothing may be said of who is on them.
+What was shown is compared by a digest of the facts. Where the processes of a GPU are not known, nothing may be said of
+who is on it.
 """
 
 from __future__ import annotations
@@ -21,6 +20,17 @@ from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.targets import context_of, target_of
 
 Fresh = Mapping[int, FreshProcess | None]
+SHOWN_MEMBERS = "ends_with_it"
+"""Field of those that were shown as ending together with the process; without it nobody was."""
+NAMES: Mapping[str, str] = {
+    "id": "start", "uid": "user", "uids": "user ids", "name": "name", "command_digest": "command line",
+    "cgroup": "cgroup", "cgroups": "cgroups", "proven_names": "owners of its cgroups", "executable": "executable",
+    "executable_file": "file of its executable", "image": "program, executed since", "pid_namespace": "pid namespace",
+    "process_group": "process group", "handle_inode": "pidfd", "user": "name of its user", "gpus": "GPUs",
+}  # fmt: skip
+"""How each fact of a card is called where it is not as it was."""
+Gpus = Iterable[tuple[str, int]]
+"""The GPUs that a process is on: UUID and MIG instance."""
 
 
 class NoSuchProcess(Exception):
@@ -143,21 +153,6 @@ def _renewed(process: ProcessReading, fresh: Fresh) -> ProcessReading:
     if now is None or process.info is None or process.info.id != now.info.id:
         return process
     return process._replace(info=now.info)
-
-
-SHOWN_MEMBERS = "ends_with_it"
-"""Field of those that were shown as ending together with the process; without it nobody was."""
-
-NAMES: Mapping[str, str] = {
-    "id": "start", "uid": "user", "uids": "user ids", "name": "name", "command_digest": "command line",
-    "cgroup": "cgroup", "cgroups": "cgroups", "proven_names": "owners of its cgroups", "executable": "executable",
-    "executable_file": "file of its executable", "image": "program, executed since", "pid_namespace": "pid namespace",
-    "process_group": "process group", "handle_inode": "pidfd", "user": "name of its user", "gpus": "GPUs",
-}  # fmt: skip
-"""How each fact of a card is called where it is not as it was."""
-
-Gpus = Iterable[tuple[str, int]]
-"""The GPUs that a process is on: UUID and MIG instance."""
 
 
 class ShownProcess(NamedTuple):

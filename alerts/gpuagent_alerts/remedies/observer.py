@@ -1,9 +1,6 @@
-"""What a remedy sees: the newest snapshot, and whether the alert behind it still fires.
+"""Observe targets on the newest snapshot, and whether the alert behind a run still fires.
 
-Since when each process has held the memory that it has now, on each GPU, as this agent has seen without a gap.
-
-That a GPU has been full for five minutes says nothing of a process that came a second ago, or one that was there with
-little and has just taken what another one left.
+`MemoryHoldTimes` tells since when each process has held its memory on each GPU, as this agent has seen without a gap.
 """
 
 from __future__ import annotations
@@ -25,6 +22,8 @@ from gpuagent_alerts.remedies.targets import all_targets, left_apart, members, r
 
 Choose = Callable[[AlertEvaluation, Snapshot], VictimChoice | None]
 """Return whom an alert would choose on a snapshot; None where the alert names its process."""
+_GROWTH = 2
+"""Who has more than so many times what it held at the least has not held it for all of that time."""
 
 
 class SnapshotObserver:
@@ -174,10 +173,6 @@ def _another_gpu(gpus: list[GpuReading], target: Target) -> str:
 def _act_refusal(snapshot: Snapshot, uuids: set[str]) -> str:
     """Return the first reason that a GPU has against acting on whoever holds its memory."""
     return next((gpu.act_refusal for gpu in snapshot.gpus if gpu.act_refusal and gpu.identity.uuid in uuids), "")
-
-
-_GROWTH = 2
-"""Who has more than so many times what it held at the least has not held it for all of that time."""
 
 
 class _Stay(NamedTuple):

@@ -1,7 +1,4 @@
-"""What a run of a ladder came to.
-
-What a remedy did that ended a process or freed its memory, as the end of an alert tells it.
-"""
+"""What a run of a ladder came to, and how the end of an alert reports it."""
 
 from __future__ import annotations
 
@@ -12,6 +9,8 @@ from enum import StrEnum
 from typing import Any
 
 from gpuagent.core.units import format_bytes, format_duration
+
+_FIGURE = re.compile(r"\d+(\.\d+)?( ?(d|h|m|s|min))*\b")
 
 
 class Result(StrEnum):
@@ -47,8 +46,6 @@ HELPED = frozenset({Result.RELEASED, Result.RESOLVED})
 USELESS = frozenset({
     Result.STILL_LISTED, Result.HELD_BY_OTHER, Result.UNACCOUNTED, Result.UNKILLABLE, Result.NO_EFFECT, Result.FAILED,
 })  # fmt: skip
-
-_FIGURE = re.compile(r"\d+(\.\d+)?( ?(d|h|m|s|min))*\b")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,6 @@
 
 The pidfds are opened first; then everything is read again before every step. It ends as soon as the reason to act has
 gone, or at the first doubt.
-
-What a run of a ladder works with: the outside world, and the record of it.
 """
 
 from __future__ import annotations
@@ -38,7 +36,6 @@ from gpuagent_alerts.remedies.target import Facts
 from gpuagent_alerts.store.problem import StoreFailure
 
 log = logging.getLogger(__name__)
-
 
 _MOMENT_SECONDS, _MOST_LOOKS = 1.0, 4
 """Deciding and writing it down takes less where nothing hangs; else it is looked at again, so often."""

@@ -1,6 +1,7 @@
-"""Whom a ladder is for when an alert fires: the process that it names, the best of a ranking, or nobody, and why.
+"""Which process a ladder is for when an alert fires, and which alert comes first where several want a remedy.
 
-Whose turn it is where several alerts want a remedy: one at a time over the node, the worst first, nobody starved.
+The process is the one that the alert names, the best of a ranking, or none, with the reason. Rules act one at a time
+over the node: the worst alert first, and none is starved.
 """
 
 from __future__ import annotations
@@ -17,6 +18,17 @@ from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.safeguards.victim import Candidate, VictimPolicy, rank
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import Target
+
+_NOBODY = {
+    VictimPolicy.LEAKING: "victim: leaking finds nobody: no process there leaks by the driver's own figures",
+    VictimPolicy.LARGEST: "victim: largest finds nobody",
+    VictimPolicy.NEWEST: "victim: newest finds nobody",
+    VictimPolicy.IDLE: (
+        "victim: idle finds nobody: no process there has been observed at 0 % in every reading of the last {idle_for}"
+    ),
+}
+_SEVERITIES = ("critical", "page", "error", "high", "warning", "low", "info", "none")
+_NEVER = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +112,6 @@ def _best(
     return f"remedies.allow means none of those that victim: {ladder.victim} could choose"
 
 
-_NOBODY = {
-    VictimPolicy.LEAKING: "victim: leaking finds nobody: no process there leaks by the driver's own figures",
-    VictimPolicy.LARGEST: "victim: largest finds nobody",
-    VictimPolicy.NEWEST: "victim: newest finds nobody",
-    VictimPolicy.IDLE: (
-        "victim: idle finds nobody: no process there has been observed at 0 % in every reading of the last {idle_for}"
-    ),
-}
-
-
 def _named(ladder: LadderRule, firing: AlertCandidates, attempts: Attempts) -> SelectedTarget | str:
     """The process of the alert: not one that was given its number since the alert's expression became true."""
     alert, pid = firing.alert, firing.alert.labels["pid"]
@@ -128,10 +130,6 @@ def _named(ladder: LadderRule, firing: AlertCandidates, attempts: Attempts) -> S
 def _tried(ladder: LadderRule, firing: AlertCandidates, attempts: Attempts, target: Target) -> str:
     came_to, wait = attempts.last(firing.alert.fingerprint, target.id, dry_run=ladder.dry_run)
     return f"pid {target.pid} was tried: {came_to}; the next try is due in {format_duration(wait)}"
-
-
-_SEVERITIES = ("critical", "page", "error", "high", "warning", "low", "info", "none")
-_NEVER = float("-inf")
 
 
 class FairOrder:

@@ -1,6 +1,6 @@
-"""Remedies in the service: fed with snapshots and with what the rules say, asked by people.
+"""Remedies in the service: updated with snapshots and evaluated rules, and commanded by people.
 
-`gpuagent remedies stop`: a person ends all that rules do. It reads no file, and holds before it is written down.
+`gpuagent remedies stop` (`ManualStop`) reads no file, and holds before it is written down.
 """
 
 from __future__ import annotations
@@ -54,10 +54,11 @@ from gpuagent_alerts.store.problem import StoreFailure
 
 log = logging.getLogger(__name__)
 
-
 _LOOK_SECONDS = 15.0
 _LOOK_REAL_SECONDS = 5.0
 """Under a scenario that runs faster than life, a busy machine must still get round to a reading in this time."""
+_RECORD_SECONDS = 5.0
+"""A disk or user database that hangs is not waited for: remedies are stopped already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,10 +378,6 @@ class RemedyService:
         if stopped and not self._stopped:
             log.error("remedies are stopped: %s; after a look, `gpuagent remedies reset` lets them go on", stopped)
         self._stopped = stopped
-
-
-_RECORD_SECONDS = 5.0
-"""A disk or user database that hangs is not waited for: remedies are stopped already."""
 
 
 def describe_user(uid: int) -> str:

@@ -1,7 +1,4 @@
-"""The steps of a ladder, from the gentlest on.
-
-Which steps act on more than the processes that they are about: on a whole unit, container or job.
-"""
+"""The steps of a ladder, from the gentlest on, and which of them act on a whole unit, container or job."""
 
 from __future__ import annotations
 
@@ -9,6 +6,11 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+
+SPARING = frozenset({signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH})
+"""Signals whose default is not the end of the process, or its standstill."""
+_HANDS_OVER = ("{pid}", "{container_id}", "{slurm_job}")
+"""Arguments by which an `exec` step gets to know whom to end: a program without them tells somebody."""
 
 
 class StepKind(StrEnum):
@@ -27,10 +29,6 @@ class StepKind(StrEnum):
 _SIGNALS = {StepKind.TERMINATE: signal.SIGTERM, StepKind.KILL: signal.SIGKILL}
 _HARMLESS = frozenset({StepKind.NOTIFY, StepKind.RELEASE_CACHE})
 _ASKS = frozenset({StepKind.RELEASE_CACHE, StepKind.RESET})
-SPARING = frozenset({signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH})
-"""Signals whose default is not the end of the process, or its standstill."""
-_HANDS_OVER = ("{pid}", "{container_id}", "{slurm_job}")
-"""Arguments by which an `exec` step gets to know whom to end: a program without them tells somebody."""
 
 
 @dataclass(frozen=True, slots=True)

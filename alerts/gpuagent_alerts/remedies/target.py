@@ -22,6 +22,26 @@ _DELETED = " (deleted)"
 """What the kernel adds to the link of an executable that an upgrade has replaced."""
 KILL_BIT = 1 << (9 - 1)
 TERM_BIT = 1 << (15 - 1)
+MAX_TIED = 256
+"""Beyond these a person cannot look through a list, and a container is for its runtime to end."""
+CHANGES: Mapping[str, str] = {
+    "uid": "its user has changed from {} to {}",
+    "uids": "its user ids have changed from {} to {}",
+    "name": "its name has changed from {!r} to {!r}",
+    "cgroup": "its cgroup has changed from {} to {}",
+    "cgroups": "it has been moved to another cgroup",
+    "proven_names": "who can write to its cgroup has changed",
+    "command_digest": "its command line has changed, or cannot be read: it may run another program",
+    "executable": "its executable has changed from {} to {}",
+    "executable_file": "its executable is another file",
+    "image": "it has executed a program since",
+    "process_group": "its process group has changed",
+    "pid_namespace": "its pid namespace has changed from {} to {}",
+    "handle_inode": "its pidfd is another one",
+}
+"""What is said of each fact of an identity, but for `id`, that is not as it was."""
+_FOLLOWS = {"uids": "uid", "cgroups": "cgroup", "proven_names": "cgroup"}
+"""What goes without saying beside another change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +124,6 @@ class Ties:
     """At most one beyond `MAX_TIED`."""
     unseen: str = ""
     """Why they cannot be told; "" if these are all."""
-
-
-MAX_TIED = 256
-"""Beyond these a person cannot look through a list, and a container is for its runtime to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,26 +299,6 @@ def names_container(wanted: str, container_id: str, container_name: str) -> bool
     if _LIKE_AN_ID.fullmatch(wanted):
         return _ID.fullmatch(container_id) is not None and container_id.startswith(wanted)
     return wanted in {container_id, container_name}
-
-
-CHANGES: Mapping[str, str] = {
-    "uid": "its user has changed from {} to {}",
-    "uids": "its user ids have changed from {} to {}",
-    "name": "its name has changed from {!r} to {!r}",
-    "cgroup": "its cgroup has changed from {} to {}",
-    "cgroups": "it has been moved to another cgroup",
-    "proven_names": "who can write to its cgroup has changed",
-    "command_digest": "its command line has changed, or cannot be read: it may run another program",
-    "executable": "its executable has changed from {} to {}",
-    "executable_file": "its executable is another file",
-    "image": "it has executed a program since",
-    "process_group": "its process group has changed",
-    "pid_namespace": "its pid namespace has changed from {} to {}",
-    "handle_inode": "its pidfd is another one",
-}
-"""What is said of each fact of an identity, but for `id`, that is not as it was."""
-_FOLLOWS = {"uids": "uid", "cgroups": "cgroup", "proven_names": "cgroup"}
-"""What goes without saying beside another change."""
 
 
 def may_be_named(wanted: Iterable[str], target: Target) -> bool:

@@ -1,9 +1,8 @@
-"""Processes of a snapshot as targets, and who belongs to whom.
+"""Processes of a snapshot as targets, and which of them belong together.
 
-Who is one job with a process, where no scheduler says it: by a sign that each of them shows, and by nothing else.
-
-A parent, a process group and a command line in common are no sign. Supervisors start what is unrelated, Celery and
-gunicorn fork one program for many tasks, and a shell's loop leaves all in one group.
+Where no scheduler names a job, processes are one job by a sign that each of them shows, and by nothing else. A parent,
+a process group and a command line in common are no sign. Supervisors start what is unrelated, Celery and gunicorn fork
+one program for many tasks, and a shell's loop leaves all in one group.
 """
 
 from __future__ import annotations
@@ -23,6 +22,8 @@ from gpuagent_alerts.remedies.safeguards.rule_sampling import PROCESS_LABELS
 from gpuagent_alerts.remedies.target import Target
 
 _FIGURES = re.compile(r"\d+")
+_TOGETHER_SECONDS = 60.0
+"""Between the starts of two ranks: one that a job before has left behind has the same address, and came earlier."""
 
 
 def all_targets(snapshot: Snapshot, *, unknown_memory: bool = False) -> Iterator[Target]:
@@ -254,10 +255,6 @@ def _is_sibling(one: Target, other: Target) -> bool:
 
 def _same(one: str, other: str) -> bool:
     return bool(one) and one == other
-
-
-_TOGETHER_SECONDS = 60.0
-"""Between the starts of two ranks: one that a job before has left behind has the same address, and came earlier."""
 
 
 def job_members(target: Target, everybody: Sequence[Target], never: Iterable[str] = ()) -> dict[ProcessId, Target]:

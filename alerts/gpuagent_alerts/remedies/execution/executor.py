@@ -34,6 +34,11 @@ _SAID = 300
 _UNKNOWN_RUNTIME = ""
 _ASKED = frozenset({"docker", "podman", _UNKNOWN_RUNTIME})
 """Runtimes that answer on docker's socket. Those of containerd, CRI-O, LXC and nspawn are not asked about there."""
+AskRuntime = Callable[[str], RunningContainer | None]
+"""Returns what the container runtime says of the running container with this id, None where it knows none. Raises
+OSError where it cannot be asked."""
+Warn = Callable[[Target, str, float], Awaitable[None]]
+"""Puts a notice into the outbox: who is meant, why, and the seconds that are left."""
 
 
 class AppFailure(Exception):
@@ -52,14 +57,6 @@ class Apps(Protocol):
     async def reset(self, pid: int) -> Mapping[str, Any]: ...
 
     async def notice(self, pid: int, reason: str, seconds: float) -> Mapping[str, Any]: ...
-
-
-AskRuntime = Callable[[str], RunningContainer | None]
-"""Returns what the container runtime says of the running container with this id, None where it knows none. Raises
-OSError where it cannot be asked."""
-
-Warn = Callable[[Target, str, float], Awaitable[None]]
-"""Puts a notice into the outbox: who is meant, why, and the seconds that are left."""
 
 
 class NodeActionExecutor:

@@ -1,8 +1,7 @@
-"""Restarting a systemd unit, and refusing to where that could take it down for good or end other people's work.
+"""Restart a systemd unit, or refuse where that could take it down for good or end other people's work.
 
 Through `systemctl`, which asks polkit: the agent's own user may restart exactly the units that a polkit rule names.
-
-What `systemctl show` says about a unit, and what of it speaks against a restart.
+`UnitState` is what `systemctl show` says about a unit, and what of it speaks against a restart.
 """
 
 from __future__ import annotations
@@ -36,6 +35,39 @@ _MOST_STARTED = 256
 _NAMED = 3
 _NOT_RUN = 127
 """Status of a program that could not be started, as a shell has it."""
+UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}\.service")
+_ANY_UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}")
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_DURATION = re.compile(r"([\d.]+)(us|ms|min|s|h|d|w)\b")
+_DEPENDENTS = ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf")
+"""Units that a restart of this one restarts as well, where they are active: UNIT_ATOM_PROPAGATE_RESTART in systemd's
+src/core/unit-dependency-atom.c."""
+_PULLED = ("Requires", "BindsTo", "Wants")
+"""Units that a start of this one starts as well: UNIT_ATOM_PULL_IN_START and _IGNORED there. `Upholds=`, which is
+newer, starts them whether or not this one is restarted."""
+_CONFLICTS = ("Conflicts", "ConflictedBy")
+"""Units that a start of this one stops."""
+_STARTED_AT_ITS_END = ("OnSuccess", "OnFailure")
+"""Units that its end starts, a restart included."""
+_STOPPED = ("PropagatesStopTo",)
+"""Units that a stop of this one stops, a restart included, and that nobody starts again."""
+_ISOLATING = ("OnSuccessJobMode", "OnFailureJobMode")
+_SINCE_249 = frozenset({"OnSuccess", "OnSuccessJobMode", *_STOPPED})
+"""What an older systemd has not, and does not tell."""
+_END_ACTIONS = ("SuccessAction", "FailureAction")
+_LATER_ACTIONS = ("StartLimitAction", "JobTimeoutAction")
+"""Likewise of a start that fails, or takes too long."""
+_UNSET_UIDS = frozenset({"", "[not set]", str(2**32 - 1)})
+PROPERTIES = (
+    "Id", "Names", "LoadState", "ActiveState", "Job", "RefuseManualStart", "RefuseManualStop",
+    "StartLimitBurst", "StartLimitIntervalUSec", "NRestarts", "ActiveEnterTimestampMonotonic",
+    *_END_ACTIONS, *_LATER_ACTIONS, "UID", "User", "DynamicUser", "ControlGroup", *_DEPENDENTS, *_PULLED, *_CONFLICTS,
+    *_STARTED_AT_ITS_END, *_ISOLATING, *_STOPPED,
+)  # fmt: skip
+STARTED_PROPERTIES = ("Id", "ActiveState", *_PULLED, *_CONFLICTS)
+"""Of units that are started with another one."""
+STOPPED_PROPERTIES = ("Id", "ActiveState", *_DEPENDENTS, *_STOPPED)
+"""Of units that are restarted with another one."""
 
 
 class Systemctl:
@@ -229,41 +261,6 @@ class Systemctl:
 
 def _detail(output: str) -> str:
     return output.encode("utf-8", "replace").decode()[:_DETAIL].strip()
-
-
-UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}\.service")
-_ANY_UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}")
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_DURATION = re.compile(r"([\d.]+)(us|ms|min|s|h|d|w)\b")
-_DEPENDENTS = ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf")
-"""Units that a restart of this one restarts as well, where they are active: UNIT_ATOM_PROPAGATE_RESTART in systemd's
-src/core/unit-dependency-atom.c."""
-_PULLED = ("Requires", "BindsTo", "Wants")
-"""Units that a start of this one starts as well: UNIT_ATOM_PULL_IN_START and _IGNORED there. `Upholds=`, which is
-newer, starts them whether or not this one is restarted."""
-_CONFLICTS = ("Conflicts", "ConflictedBy")
-"""Units that a start of this one stops."""
-_STARTED_AT_ITS_END = ("OnSuccess", "OnFailure")
-"""Units that its end starts, a restart included."""
-_STOPPED = ("PropagatesStopTo",)
-"""Units that a stop of this one stops, a restart included, and that nobody starts again."""
-_ISOLATING = ("OnSuccessJobMode", "OnFailureJobMode")
-_SINCE_249 = frozenset({"OnSuccess", "OnSuccessJobMode", *_STOPPED})
-"""What an older systemd has not, and does not tell."""
-_END_ACTIONS = ("SuccessAction", "FailureAction")
-_LATER_ACTIONS = ("StartLimitAction", "JobTimeoutAction")
-"""Likewise of a start that fails, or takes too long."""
-_UNSET_UIDS = frozenset({"", "[not set]", str(2**32 - 1)})
-PROPERTIES = (
-    "Id", "Names", "LoadState", "ActiveState", "Job", "RefuseManualStart", "RefuseManualStop",
-    "StartLimitBurst", "StartLimitIntervalUSec", "NRestarts", "ActiveEnterTimestampMonotonic",
-    *_END_ACTIONS, *_LATER_ACTIONS, "UID", "User", "DynamicUser", "ControlGroup", *_DEPENDENTS, *_PULLED, *_CONFLICTS,
-    *_STARTED_AT_ITS_END, *_ISOLATING, *_STOPPED,
-)  # fmt: skip
-STARTED_PROPERTIES = ("Id", "ActiveState", *_PULLED, *_CONFLICTS)
-"""Of units that are started with another one."""
-STOPPED_PROPERTIES = ("Id", "ActiveState", *_DEPENDENTS, *_STOPPED)
-"""Of units that are restarted with another one."""
 
 
 class UnitState:

@@ -16,7 +16,6 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 
-
 _KEY_BYTES = 32
 _DIGEST_BYTES = 8
 _ID_BYTES = 4

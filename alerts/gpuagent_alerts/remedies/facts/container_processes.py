@@ -4,10 +4,9 @@ As of a unit, and by the same rules (`unit_processes`). Here the groups of all p
 and a container may have cgroups in several hierarchies, which the agent may see from inside of one. It may block, so it
 is called in a thread.
 
-Which processes outside of a container use its network or its IPC: a restart of the container cuts them off.
-
-With `docker run --network container:web` another container stays in the network namespace of one that has ended, where
-nothing is connected any more. In a pod these namespaces are the pause container's, and outlive the others.
+A restart of a container also cuts off processes outside of it that use its network or its IPC. With `docker run
+--network container:web` another container stays in the network namespace of one that has ended, where nothing is
+connected any more. In a pod these namespaces are the pause container's, and outlive the others.
 """
 
 from __future__ import annotations

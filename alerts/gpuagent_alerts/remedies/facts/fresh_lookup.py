@@ -1,8 +1,7 @@
-"""What /proc tells of GPU processes at the moment of a request by hand: what a person is shown, and what is acted on.
+"""What /proc and a pidfd tell of GPU processes at the moment of a request by hand.
 
-A snapshot follows what changes in a process at a slow rate. A person who asks is told what is so now.
-
-What a pidfd tells of the process that it holds.
+A snapshot follows what changes in a process at a slow rate. A person who asks is told what is so now, and that is what
+is acted on.
 """
 
 from __future__ import annotations

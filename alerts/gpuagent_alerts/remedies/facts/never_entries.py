@@ -1,17 +1,15 @@
 """Which of the operator's entries of the never-list means a process: by a link, an argument, or a virtual environment.
 
 The policy compares entries with the names of a process. An entry with a path means the file that it leads to, and what
-leads there; that is looked up anew whenever somebody is judged, since links change. What a process has written itself
-may only withhold here, as everything may.
+leads there; that is looked up anew for every decision, since links change. What a process has written itself may only
+withhold here, as everything may.
 
-Which ancestors of a process an entry of the never-list may mean instead of it: workers are their program's own.
+An entry may mean an ancestor in place of the process. A program's workers are often called otherwise: `multiprocessing`
+starts them as `python -c ...`, servers write a title over their command line. So an ancestor of the same user counts,
+through any number of parents, in the same cgroups or above them and of the same login: within a session, a unit or a
+container. In a unit or a container root's ancestors count too, as a server's workers give its rights up.
 
-A program's workers are often called otherwise: `multiprocessing` starts them as `python -c ...`, servers write a title
-over their command line. So an ancestor of the same user counts, through any number of parents, in the same cgroups or
-above them and of the same login: within a session, a unit or a container. In a unit or a container root's ancestors
-count too, as a server's workers give its rights up.
-
-What the never-list meant when each GPU process was first seen: links turn and parents end, and it is the same.
+What an entry meant when a GPU process was first seen stays so, as links turn and parents end (`FirstSeenMatches`).
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from gpuagent_alerts.remedies.facts.never_paths import (
     same_name,
     words,
 )
-from gpuagent_alerts.remedies.facts.process_scan import Place, read_place
+from gpuagent_alerts.remedies.facts.process_scan import Placement, read_placement
 from gpuagent_alerts.remedies.facts.symlinks import (
     Link,
     SearchLimitExceeded,
@@ -50,11 +48,18 @@ from gpuagent_alerts.remedies.safeguards.never_list import NEVER, find_listed, s
 
 log = logging.getLogger(__name__)
 
-
 MAX_WORDS = 1024
 """Arguments that are looked up as paths: more than any launcher is given by people."""
 NO_ANSWER = "/proc, or a path of remedies.never, does not answer"
 """What a refusal says where a look did not come back: it reads both."""
+_GONE = (FileNotFoundError, ProcessLookupError)
+_HOST_INIT = 1
+_MOST_ANCESTORS = 256
+_ROOT = frozenset({0})
+Row = tuple[Stat, frozenset[int], Placement]
+"""A process, its users, and where it runs."""
+Key = tuple[int, int]
+"""Pid and start of a process."""
 
 
 class NeverListSnapshot:
@@ -289,16 +294,6 @@ def endless_patterns(entries: Iterable[str], bounds: SearchLimits | None = None)
             yield index, entry, str(error)
 
 
-_GONE = (FileNotFoundError, ProcessLookupError)
-_HOST_INIT = 1
-_MOST_ANCESTORS = 256
-_ROOT = frozenset({0})
-
-
-Row = tuple[Stat, frozenset[int], Place]
-"""A process, its users, and where it runs."""
-
-
 def own_ancestors(files: ProcFiles, pid: int, known: dict[int, Row]) -> Iterator[Stat]:
     """Yield each ancestor that may answer for a process, the nearest first; none of one that has ended since.
 
@@ -324,16 +319,12 @@ def own_ancestors(files: ProcFiles, pid: int, known: dict[int, Row]) -> Iterator
 
 def _read(files: ProcFiles, pid: int) -> Row:
     stat = parse_stat(files.read(pid, "stat"))
-    return stat, frozenset(parse_status(files.read(pid, "status")).uids), read_place(files, pid)
+    return stat, frozenset(parse_status(files.read(pid, "status")).uids), read_placement(files, pid)
 
 
-def _is_supervised(place: Place) -> bool:
+def _is_supervised(place: Placement) -> bool:
     membership = parse_cgroup(place.cgroups)
     return bool(membership.unit or membership.container_id)
-
-
-Key = tuple[int, int]
-"""Pid and start of a process."""
 
 
 class MatchedEntry(NamedTuple):

@@ -2,10 +2,9 @@
 
 Everything here asks file systems, which may hang: it is called in a thread that nobody has to wait for.
 
-Entries of the never-list whose path leads to another release by now than the one that a process still runs.
-
-A deployment turns a link (`current`), or lays files into a new directory, before what runs is restarted; a launcher's
-link (`/snap/bin/x`) leads to the launcher. The process is meant all the same, and its own path says so.
+The path of an entry may lead to another release by now than the one that a process still runs. A deployment turns a
+link (`current`), or lays files into a new directory, before what runs is restarted; a launcher's link (`/snap/bin/x`)
+leads to the launcher. The process is meant all the same, and its own path says so.
 """
 
 from __future__ import annotations
@@ -24,9 +23,20 @@ _COMM_BYTES = 15
 _MODULE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(:.*)?")
 """A module of Python, alone (`-m app`) or with what is taken from it (`uvicorn app:main`)."""
 _MOST_FOLDERS = 16
+COMMON_NAMES = frozenset({
+    "__init__", "__main__", "agent", "api", "app", "application", "asgi", "batch", "bench", "benchmark", "bot",
+    "cli", "client", "daemon", "demo", "download", "entry", "entrypoint", "env", "eval", "evaluate", "example",
+    "exec", "experiment", "finetune", "generate", "hello", "index", "infer", "inference", "init", "job", "jobs",
+    "launch", "launcher", "learn", "main", "manage", "model", "models", "notebook", "predict", "process", "prog",
+    "program", "python", "run", "runner", "sample", "script", "serve", "server", "service", "setup", "start",
+    "submit", "sudo", "task", "tasks", "test", "tests", "tool", "tools", "train", "trainer", "training", "tune",
+    "validate", "web", "worker", "workers", "wsgi",
+})  # fmt: skip
+"""What everybody calls a program, without a suffix: such a name alone means nobody's."""
+_SHORTEST_NAME = 3
 
 
-class Place(NamedTuple):
+class ProgramPath(NamedTuple):
     """A path of a process: as it is written, and what it leads to."""
 
     written: str
@@ -43,14 +53,14 @@ class ProgramPaths:
     def __init__(self, program: ProcessProgram, *, guess: bool) -> None:
         self._program = program
         self._guess = guess
-        self.places: list[Place] = []
-        self.folders: list[Place] = []
+        self.places: list[ProgramPath] = []
+        self.folders: list[ProgramPath] = []
         """Its working directory and those among its arguments, each as a file in there: it may run any of them."""
         self.unplaced: list[str] = []
         """Relative paths, where the working directory is unknown."""
         if program.executable:
-            self.places.append(Place(program.executable, (program.executable,)))
-        self._start: Place | None = None
+            self.places.append(ProgramPath(program.executable, (program.executable,)))
+        self._start: ProgramPath | None = None
         if "/" in program.first_argument:
             self._start = self._place(program.first_argument)
         for each in program.scripts:
@@ -75,12 +85,12 @@ class ProgramPaths:
         """Its paths, as they are written and as they lead on."""
         return [each for place in self.places for each in place.spellings]
 
-    def _place(self, path: str) -> Place | None:
+    def _place(self, path: str) -> ProgramPath | None:
         if not (path.startswith("/") or self._program.folder):
             self.unplaced.append(path)
             return None
         whole = os.path.join(self._program.folder, path)  # noqa: PTH118  an absolute path stays one
-        place = Place(path, spellings(whole))
+        place = ProgramPath(path, spellings(whole))
         self.places.append(place)
         return place
 
@@ -92,7 +102,7 @@ class ProgramPaths:
         for written in [self._program.folder, *(each.written for each in named)][:_MOST_FOLDERS]:
             if written:
                 whole = os.path.join(self._program.folder, written, "_")  # noqa: PTH118
-                self.folders.append(Place(written, spellings(whole)))
+                self.folders.append(ProgramPath(written, spellings(whole)))
 
     def _place_modules(self) -> None:
         """Find the files of modules that it may run: below its directories, and those of PYTHONPATH."""
@@ -170,19 +180,6 @@ def words(name: str, entry: str, target: str, *, may_be: bool = False, by: str =
 
 def _cut(name: str) -> str:
     return name.encode("utf-8", "surrogateescape")[:_COMM_BYTES].decode("utf-8", "surrogateescape")
-
-
-COMMON_NAMES = frozenset({
-    "__init__", "__main__", "agent", "api", "app", "application", "asgi", "batch", "bench", "benchmark", "bot",
-    "cli", "client", "daemon", "demo", "download", "entry", "entrypoint", "env", "eval", "evaluate", "example",
-    "exec", "experiment", "finetune", "generate", "hello", "index", "infer", "inference", "init", "job", "jobs",
-    "launch", "launcher", "learn", "main", "manage", "model", "models", "notebook", "predict", "process", "prog",
-    "program", "python", "run", "runner", "sample", "script", "serve", "server", "service", "setup", "start",
-    "submit", "sudo", "task", "tasks", "test", "tests", "tool", "tools", "train", "trainer", "training", "tune",
-    "validate", "web", "worker", "workers", "wsgi",
-})  # fmt: skip
-"""What everybody calls a program, without a suffix: such a name alone means nobody's."""
-_SHORTEST_NAME = 3
 
 
 def is_common(name: str) -> bool:

@@ -1,14 +1,11 @@
 """What /proc tells of a process just now, for the decision to act on it.
 
-What is read of a process only where somebody judges it: all of its threads, and its script.
-
-Whether a process is frozen by its cgroup: `docker pause`, `systemctl freeze`, or a user's own cgroup.
+What tells a process, and the program that it runs, from every other one is read in one way wherever it is compared
+(`read_identity`). All of its threads, and its script, are read only where somebody decides about it.
 
 A process that the freezer of cgroups of version 2 holds looks asleep (state S), and a signal stays pending until it is
 thawed. Only SIGKILL ends it at once (Documentation/admin-guide/cgroup-v2.rst, `cgroup.freeze`). The freezer of version
-1 puts it into state D.
-
-What tells a process, and the program that it runs, from every other one: read in one way wherever it is compared.
+1 puts it into state D. `docker pause`, `systemctl freeze` and a user's own cgroup do so.
 """
 
 from __future__ import annotations
@@ -32,6 +29,12 @@ from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader
 from gpuagent_alerts.remedies.target import Facts, Identity
 
 _KERNEL_THREAD = 0x0020_0000  # PF_KTHREAD, include/linux/sched.h
+_MOUNTINFO = Path("/proc/self/mountinfo")
+_TRAP = "do_freezer_trap"
+"""Where in the kernel a frozen process waits (kernel/signal.c)."""
+_TEXT_SIZE = re.compile(rb"^VmExe:\s*(\d+)", re.MULTILINE)
+_MOST_ARGUMENTS_BYTES = 8 * 1024 * 1024
+"""The kernel takes at most 6 MiB of arguments and environment (`bprm_stack_limits`, fs/exec.c)."""
 
 
 def read_facts(
@@ -139,11 +142,6 @@ def with_program_facts(facts: Facts, files: ProcFiles, pid: int, never: NeverLis
     )
 
 
-_MOUNTINFO = Path("/proc/self/mountinfo")
-_TRAP = "do_freezer_trap"
-"""Where in the kernel a frozen process waits (kernel/signal.c)."""
-
-
 def frozen_by(cgroups: bytes, wait_channel: str, mountinfo: Path = _MOUNTINFO) -> str:
     """Return the cgroup that freezes a process, or is about to; "" where none does, or that cannot be seen.
 
@@ -178,11 +176,6 @@ def _content(file: Path) -> str:
         return file.read_text(encoding="ascii", errors="replace")
     except OSError:
         return ""
-
-
-_TEXT_SIZE = re.compile(rb"^VmExe:\s*(\d+)", re.MULTILINE)
-_MOST_ARGUMENTS_BYTES = 8 * 1024 * 1024
-"""The kernel takes at most 6 MiB of arguments and environment (`bprm_stack_limits`, fs/exec.c)."""
 
 
 class IdentityReading(NamedTuple):

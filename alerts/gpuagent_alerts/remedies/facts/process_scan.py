@@ -1,9 +1,8 @@
 """All processes of the machine at one look, with what ties them to one another: parents, groups, terminals, tracers.
 
 One pass over `stat` and `status`, which everybody may read. It is made only where a remedy is about to act, or a person
-asks what it would do.
-
-Where a process runs by the kernel's word, its cgroups and login: what shares them may be a target's own work.
+asks what it would do. `Placement` is where a process runs by the kernel's word: what shares its cgroups and login may
+be a target's own work.
 """
 
 from __future__ import annotations
@@ -138,7 +137,7 @@ def _read(files: ProcFiles, pid: int) -> ProcessRow | None:
     )  # fmt: skip
 
 
-class Place(NamedTuple):
+class Placement(NamedTuple):
     """The cgroup in every hierarchy, and the login that it came from."""
 
     cgroups: bytes
@@ -146,13 +145,13 @@ class Place(NamedTuple):
     login: tuple[bytes, bytes]
     """Login uid and audit session; b"" where the kernel tells none."""
 
-    def difference(self, other: Place) -> str:
+    def difference(self, other: Placement) -> str:
         """Return how another process is in another place than this one; "" where it is in the same or below it."""
         if not self._holds(other):
             return "in another cgroup"
         return "of another login" if self.login != other.login else ""
 
-    def _holds(self, other: Place) -> bool:
+    def _holds(self, other: Placement) -> bool:
         """Return whether the other is in the same cgroups or in such below them. Nothing counts as below a root."""
         if self.cgroups == other.cgroups:
             return True
@@ -166,10 +165,10 @@ def _is_below(level: CgroupLevel, above: CgroupLevel) -> bool:
     return level == above or (level.above == above.above and below)
 
 
-def read_place(files: ProcFiles, pid: int) -> Place:
+def read_placement(files: ProcFiles, pid: int) -> Placement:
     """Raises FileNotFoundError or ProcessLookupError (gone), OSError and ValueError (not to be read)."""
     cgroups = read_living(files, parse_stat(files.read(pid, "stat")), _cgroups)
-    return Place(cgroups or b"", (_number(files, pid, "loginuid"), _number(files, pid, "sessionid")))
+    return Placement(cgroups or b"", (_number(files, pid, "loginuid"), _number(files, pid, "sessionid")))
 
 
 def _cgroups(thread: LivingThread) -> bytes:

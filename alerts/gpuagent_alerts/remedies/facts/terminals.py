@@ -1,15 +1,11 @@
-"""Which pseudo-terminals a process holds the other side of: whoever works on one is hung up when that is closed.
+"""Find the processes that the kernel hangs up when others end: by pseudo-terminals and by job control.
 
 A terminal program (tmux, screen, sshd, script, a notebook server, the shim of a container) has the master open, and its
 sessions run on the slave, `/dev/pts/N`. The kernel tells the number in `fdinfo` of the master alone (`pty_show_fdinfo`,
 drivers/tty/pty.c). Each devpts file system counts its own numbers, so the file system is compared too where it is told
-(pts(4)). Reading the open files of another user's process takes the right to trace it.
-
-Nothing here opens or asks a file that the process chose: a file system in user space could keep the agent waiting.
-
-Which threads of a process have open files of their own, by unshare(CLONE_FILES): those are in no other list.
-
-Find the processes that the kernel hangs up when others end: terminals and job control.
+(pts(4)). Reading the open files of another user's process takes the right to trace it. Threads may have open files of
+their own, by unshare(CLONE_FILES): those are in no other list. Nothing here opens or asks a file that the process
+chose: a file system in user space could keep the agent waiting.
 
 * The leader of a session with a terminal ends: SIGHUP goes to the foreground process group of that terminal, whoever
   its processes belong to, as what a person runs by `sudo -u somebody` in a shell (`disassociate_ctty`,
@@ -41,6 +37,10 @@ _MOST_DESCRIPTORS = 65536
 _MASTER = "ptmx"
 _ENDED = frozenset({"Z", "X"})
 """States of a first thread that may have ended before others of its process."""
+_KCMP = {"x86_64": 312, "aarch64": 272}
+"""Number of kcmp(2), arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h."""
+_KCMP_FILES = 2
+_HOST_INIT = 1
 
 
 class Master(NamedTuple):
@@ -229,11 +229,6 @@ def _mounts(mountinfo: bytes) -> Iterator[_Mount]:
             yield _Mount(int(fields[0]), fields[4], fields[2], kind.startswith("devpts "))
 
 
-_KCMP = {"x86_64": 312, "aarch64": 272}
-"""Number of kcmp(2), arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h."""
-_KCMP_FILES = 2
-
-
 def other_tables(files: ProcFiles, pid: int) -> Iterator[int]:
     """Yield a thread for each table of descriptors that is not the first thread's.
 
@@ -256,9 +251,6 @@ def other_tables(files: ProcFiles, pid: int) -> Iterator[int]:
         if compared and all(each in {1, 2, 3} for each in compared):
             known.append(thread)
             yield thread
-
-
-_HOST_INIT = 1
 
 
 def in_foreground_of(scan: ProcessScan, leader: ProcessRow) -> Iterator[ProcessRow]:

@@ -4,17 +4,13 @@ Only what the kernel does counts, and what a child may have asked it for. A proc
 another parent lives on and is not tied. Of a signal at the end of a parent (PR_SET_PDEATHSIG) the kernel tells nobody:
 so a descendant in another place or of another user counts, and the target's own children are its own work.
 
-Find the processes that end together with the first process of a pid namespace.
-
-When it ends, the kernel kills everybody in the namespace and in those below it, whoever they are (pid_namespaces(7)):
-also those of another user or another container that were started into it (setns(2), a shared pid namespace).
-
-The links `ns/pid` show who is in it, and need the right to trace a process. `status` may be read by everybody: it has
-the pid in each namespace (`NSpid`) and the parent. A child is in its parent's namespace or in one below it, and
-setns(2) leads only downwards. So whoever has a parent in the namespace is in it, and whoever has an ancestor in another
-namespace of the same depth is not. That leaves those whose parent is further up: they have been started into one.
-
-Read whom the end of processes would end or hang up as well, as a decision and a person need it.
+When the first process of a pid namespace ends, the kernel kills everybody in it and in those below it, whoever they are
+(pid_namespaces(7)): also those of another user or another container that were started into it (setns(2), a shared pid
+namespace). The links `ns/pid` show who is in it, and need the right to trace a process. `status` may be read by
+everybody: it has the pid in each namespace (`NSpid`) and the parent. A child is in its parent's namespace or in one
+below it, and setns(2) leads only downwards. So whoever has a parent in the namespace is in it, and whoever has an
+ancestor in another namespace of the same depth is not. That leaves those whose parent is further up: they have been
+started into one.
 """
 
 from __future__ import annotations
@@ -31,12 +27,12 @@ from gpuagent.procfs.programs import read_program
 from gpuagent.procfs.reader import ProcessRecord
 from gpuagent_alerts.remedies.facts.never_entries import NO_ENTRIES, NeverListSnapshot
 from gpuagent_alerts.remedies.facts.process_scan import (
-    Place,
+    Placement,
     ProcessRow,
     ProcessScan,
     UnseenProcesses,
     list_pids,
-    read_place,
+    read_placement,
 )
 from gpuagent_alerts.remedies.facts.terminals import (
     Master,
@@ -51,6 +47,7 @@ from gpuagent_alerts.remedies.target import MAX_TIED, TiedProcess, Ties
 
 MastersOf = Callable[[int], frozenset[Master]]
 _GONE = (FileNotFoundError, ProcessLookupError)
+_ROOT = 0
 
 
 class Tie(NamedTuple):
@@ -180,7 +177,7 @@ class TieFinder:
 
     def _others_work(self, scan: ProcessScan, ended: Collection[int]) -> Iterator[Tie]:
         """Yield descendants of another user, cgroup or login."""
-        places: dict[int, Place] = {}
+        places: dict[int, Placement] = {}
         for pid, ancestor in scan.descendants(ended):
             row, above = scan.rows[pid], scan.rows[ancestor]
             if row.uids != above.uids:
@@ -191,8 +188,8 @@ class TieFinder:
                     yield Tie(row, f"started by pid {ancestor}, and a thread of it of another user")
                     continue
                 if ancestor not in places:
-                    places[ancestor] = read_place(self._files, ancestor)
-                if why := places[ancestor].difference(read_place(self._files, pid)):
+                    places[ancestor] = read_placement(self._files, ancestor)
+                if why := places[ancestor].difference(read_placement(self._files, pid)):
                     yield Tie(row, f"started by pid {ancestor}, and {why}")
             except _GONE:
                 continue
@@ -311,9 +308,6 @@ class _Namespace:
         return self._other_containers
 
 
-_ROOT = 0
-
-
 class ProcessInfoReader(Protocol):
     """Reads a process in the way in which it was measured, and what says to whom it belongs."""
 
@@ -413,4 +407,4 @@ def is_own_work(files: ProcFiles, reader: ProcessInfoReader, pid: int, of: Proce
         return reader.proven_container(pid) == container
     if set(read_uids(files, pid, parse_status(files.read(pid, "status")).uids)) != {of.uid}:
         return False
-    return not read_place(files, of.id.pid).difference(read_place(files, pid))
+    return not read_placement(files, of.id.pid).difference(read_placement(files, pid))

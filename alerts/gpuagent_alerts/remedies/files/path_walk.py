@@ -3,10 +3,9 @@
 Whoever can change one directory or one link of a path decides which file it names. So every element is opened without
 following links, and owner, mode and ACL are read from what was opened: what is judged is what the walk goes through.
 
-POSIX ACLs as the kernel stores them: which users and groups beside owner, group and others may write.
-
-The value of `system.posix_acl_access` is a version and entries of 8 bytes, little-endian (linux/posix_acl_xattr.h).
-With an ACL, the group bits of a file's mode are the mask, not the permissions of its group (acl(5)).
+POSIX ACLs are read as the kernel stores them. The value of `system.posix_acl_access` is a version and entries of 8
+bytes, little-endian (linux/posix_acl_xattr.h). With an ACL, the group bits of a file's mode are the mask, not the
+permissions of its group (acl(5)).
 """
 
 from __future__ import annotations
@@ -28,6 +27,14 @@ MAX_LINKS = 40
 _KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
 _ELSEWHERE = "name a file elsewhere"
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
+XATTR = "system.posix_acl_access"
+VERSION = 2
+USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
+WRITE = 0x02
+_HEADER = struct.Struct("<I")
+_ENTRY = struct.Struct("<HHI")
+_NO_ACL = frozenset({errno.ENODATA, errno.EOPNOTSUPP})
+"""The file has none, or its file system knows none: the mode is all there is."""
 
 
 class PathFault(NamedTuple):
@@ -270,17 +277,6 @@ def _do(command: str, element: str) -> str:
 
 def _text(place: list[str]) -> str:
     return "/" + "/".join(place)
-
-
-XATTR = "system.posix_acl_access"
-VERSION = 2
-USER_OBJ, USER, GROUP_OBJ, GROUP, MASK, OTHER = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
-WRITE = 0x02
-
-_HEADER = struct.Struct("<I")
-_ENTRY = struct.Struct("<HHI")
-_NO_ACL = frozenset({errno.ENODATA, errno.EOPNOTSUPP})
-"""The file has none, or its file system knows none: the mode is all there is."""
 
 
 @dataclass(frozen=True, slots=True)

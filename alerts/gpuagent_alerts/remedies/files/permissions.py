@@ -1,13 +1,11 @@
-"""Whoever can write the configuration can make the agent kill: so nobody else may.
+"""Read files that only root and the agent's user may write: whoever can write them can make the agent kill.
 
 Checking a path and reading it are one thing here. What is used is the content of the very file that was checked, as
-the agent has it open; what is put in its place meanwhile is not read.
+the agent has it open; what is put in its place meanwhile is not read. A file that is open for writing somewhere counts
+as writable: who opened it before a chown or a chmod writes on after it.
 
-What lies in a directory: each entry may be changed by nobody but its owners either.
-
-A directory that is clean today may hold what others put there when it was not.
-
-Whether a file is open for writing anywhere: who opened it before a chown or a chmod writes on after it.
+In a directory each entry may be changed by nobody but its owners either. One that is clean today may hold what others
+put there when it was not.
 """
 
 from __future__ import annotations
@@ -24,6 +22,12 @@ from pathlib import Path
 
 from gpuagent.core.regular_files import MAX_FILE_BYTES, not_regular, open_regular_file, read_at_most, read_regular_file
 from gpuagent_alerts.remedies.files.path_walk import PathFault, Walk, replacement, shown_path, walk
+
+MAX_ENTRIES = 4096
+"""More than a directory of programs has; a walk takes less than 0.1 ms for each."""
+_CACHE = "__pycache__"
+MAX_BELOW = 20_000
+"""More than a virtual environment of the usual tools has."""
 
 
 class CheckedFiles:
@@ -138,13 +142,6 @@ def _content_of(walked: Walk) -> tuple[bytes, os.stat_result, os.stat_result, bo
 def _stamp(status: os.stat_result) -> tuple[int, ...]:
     """Return what every change of content, owner, mode or ACL moves: ctime, which nobody can set."""
     return (status.st_ctime_ns, status.st_mtime_ns, status.st_size)
-
-
-MAX_ENTRIES = 4096
-"""More than a directory of programs has; a walk takes less than 0.1 ms for each."""
-_CACHE = "__pycache__"
-MAX_BELOW = 20_000
-"""More than a virtual environment of the usual tools has."""
 
 
 def entry_faults(

@@ -35,8 +35,6 @@ _MAX_DEPTH = 8
 """The kernel follows five interpreters (fs/exec.c); `env` may be among them."""
 _INSIDE = re.compile(r"""(?:(?<![\w./~-])|(?<=^-\w))/[^\s=:,;|&<>()'"`]*""")
 """Absolute paths inside an argument: `--config=/a`, `-f/a`, `a=/b:/c`, `@/a`, `+/a`."""
-
-
 _WORDS = re.compile(r"""[^\s=:,;|&<>()'"`]+""")
 _PLACES = re.compile(r"\{(?:pid|container_id|slurm_job)\}")
 """What is filled in by the time that a command runs."""

@@ -53,8 +53,6 @@ SHARED_UNITS = (
 
 UNKILLABLE_SCORE = -1000
 """`oom_score_adj` of what even the kernel spares."""
-
-
 _SHOWN = 128
 _COMM_BYTES = 15
 """The kernel cuts the name of a process here: TASK_COMM_LEN without its end (include/linux/sched.h)."""

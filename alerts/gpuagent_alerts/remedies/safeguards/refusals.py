@@ -1,11 +1,7 @@
-"""Refusals that say more than a reason: who may be looked at instead, what may be done instead.
+"""Refusals that say more than a reason: whether they pass, what may be done instead, and what lifts them.
 
-Refusals of who works: where a process is chosen, or accused, because it does not.
-
-The way out of a refusal, for the person who asked: the option, or the key and its file.
-
-By the words of the refusal, which only this package writes: one entry for each, and a test that looks for every refusal
-without one.
+Advice goes by the text of the refusal, which only this package writes: one entry for each, and a test that looks for
+every refusal without one.
 """
 
 from __future__ import annotations
@@ -23,6 +19,97 @@ from gpuagent_alerts.remedies.target import Facts, Target
 
 _NAMED_SLURMD = re.compile(r"/slurm_[^/]+/|/[^/]+_slurmstepd\.scope(?:/|$)")
 """What `slurmd -N` makes, for several on one node."""
+LOOK_AGAIN_SECONDS = 10.0
+"""After an obstacle of which nobody knows when it is over."""
+_LOOK_AGAIN = "Look again with `gpuagent ps`, and ask again if it is still meant."
+_NOTHING_LIFTS = "Nothing lifts this. End it with what started it: systemctl, its job manager, its container runtime."
+_BY_ITS_RUNTIME = (
+    "Nothing lifts this. End the container with its runtime, or these processes with what started them, if all may end."
+)
+_UNIT_ON_NEVER_LIST = (
+    "Stop the unit yourself: systemctl stop {unit}; it is on the never-list, so no remedy restarts it."
+)
+_OWN_HAND = "If you mean it, do it yourself: systemctl restart {unit}."
+_NAMED_BY_ITS_USER = "Say --force for the process alone: gpuagent kill --force PID; no rule goes by such an id."
+_FORCE_INTO_CONTAINER = (
+    "Say --force: remedies.allow.users ends at a container, and remedies.allow.containers needs an id that is known."
+)
+_NAME_CONTAINER = "Say --force, or name its container in remedies.allow.containers in {file}: users end at a container."
+_DOCTOR = "`gpuagent doctor` says why."
+_SUPERVISED = r"^systemd supervises it"
+_ENDS_OTHERS = r"ending it also ends"
+_NOT_BY_FORCE = "--force does not lift this: end it with what started it, or its unit by systemctl."
+_SHOWN_ANEW = "Ask again: --force answers for those alone that you were shown to end with it."
+_ADVICE = tuple(
+    (re.compile(pattern), advice)
+    for pattern, advice in (
+        (r"that is not known by name", _FORCE_INTO_CONTAINER),
+        (r"its name is not known", "Say --force, or give its id in remedies.allow.containers in {file}."),
+        (r"runs in container .* remedies\.allow\.containers names none|remedies\.allow\.containers", _NAME_CONTAINER),
+        (r"remedies\.allow names no", "Say --force, or name its user in remedies.allow.users in {file}."),
+        (r"remedies\.allow\.(?P<key>min_\w+)", "Say --force, or lower remedies.allow.{key} in {file}."),
+        (r"remedies\.allow\.(?P<key>\w+)", "Say --force, or add it to remedies.allow.{key} in {file}."),
+        (r"remedies\.mps_clients", "Set remedies.mps_clients: true in {file}; --force does not lift this."),
+        (r"remedies\.idle_for", "Only rules choose idle processes: ask for it by its pid."),
+        (r"do not confirm the leak", "Wait until `gpuagent ps` shows its memory growing, or ask for it by its pid."),
+        (r"the rights of more than one user|whether it runs in a container", "Say --force if you know what it is."),
+        (r"the allow list means what is proven", "Say --force if you know what it is."),
+        (r"^it is not proven that root", _OWN_HAND),
+        (r"is not proven: |others than root may have chosen", _NAMED_BY_ITS_USER),
+        (r"not been shown to hold this memory", "Say --force if it holds it, or wait until it grows or computes."),
+        (r"remedies\.evidence", "Add it to remedies.evidence in {file}."),
+        (r"acts on the whole", "Set scope in that ladder in {file} to what its program is given the id of."),
+        (r"ends with it|cannot be told whom its end would|would end, or hang up, more than", _BY_ITS_RUNTIME),
+        (_ENDS_OTHERS, "Say --force if these processes may end as well."),
+        (r"first process of the system", _NOTHING_LIFTS),
+        (_SUPERVISED, "Say --restart-unit, or stop the unit yourself: systemctl stop {unit}."),
+        (r"^no systemd unit runs it", "Leave out --restart-unit: a signal is enough here."),
+        (
+            r"belongs to a user's own manager",
+            "Leave out --restart-unit: a signal is enough here. Or as {user}: systemctl --user restart it.",
+        ),
+        (r"on the never-list .*: others depend on it|refuses to be restarted by hand", _OWN_HAND),
+        (r"on the never-list$", _LOOK_AGAIN),
+        (
+            r"cannot be told whether (it|one) is on the never-list",
+            "Write paths without * in remedies.never in {file}, that the agent may read; --force does not lift this.",
+        ),
+        (r"on the never-list|oom_score_adj", _NOTHING_LIFTS),
+        (r"within its start limit", f"Wait until the interval of its start limit is over. {_OWN_HAND}"),
+        (r"^systemd (cannot be asked about|has no unit)|is not the name of a service", _OWN_HAND),
+        (r"the agent itself or one of its ancestors", "Stop the agent: systemctl stop gpuagent."),
+        (r"it is a kernel thread", "No signal ends a kernel thread: its driver has to be unloaded."),
+        (r"it is ending", _LOOK_AGAIN),
+        (r"is a zombie", "End or restart its parent, pid {parent}: only the parent can reap it."),
+        (r"it is stopped \(state", "Have it go on (SIGCONT), or kill it: a kill step, or `gpuagent kill`."),
+        (r"uninterruptible sleep", "Kill it (gpuagent kill, or a kill step), or wait for its call into the kernel."),
+        (r"not in the host's pid namespace", 'Run the agent on the host, or with the host\'s pids ("hostPID: true").'),
+        (r"known to shuffle its process list", "Upgrade the driver."),
+        (r"no fresh reading|cannot be read \(|cannot be held|cannot be looked at|behind the alert", _DOCTOR),
+        (r"another remedy is under way|began to act on this GPU", "Wait for its end: `gpuagent remedies` shows it."),
+        (r"no longer on the GPU|is another process now|has changed|have joined it", _LOOK_AGAIN),
+        (r"cannot be read now|command line has changed, or cannot be read|it has run since", _LOOK_AGAIN),
+        (r"its cgroup cannot be read", _DOCTOR),
+        (r"has another name now", _LOOK_AGAIN),
+        (r"remedies are stopped", "`gpuagent remedies reset` lets them go on."),
+        (r"not permitted", "Give the agent the right to signal: systemd/gpuagent-kill.conf as a drop-in (CAP_KILL)."),
+        (r"others may have written the state", "Do what the refusal says, then `sudo systemctl restart gpuagent`."),
+        (r"no state directory", "Set state_dir in {file} to a directory that the agent may write."),
+        (
+            r"^not recorded.*(is locked|another program is using)",
+            "Another program has the agent's state file open: `fuser -v` on state.db names it; end it, and ask again.",
+        ),
+        (
+            r"^not recorded.*not the file that was opened",
+            "Somebody removed or replaced state.db; the agent writes it anew within seconds: ask again.",
+        ),
+        (
+            r"^not recorded.*(is damaged|newer version|another program's database|cannot be used \()",
+            "See what `gpuagent status` says of the state file, and do that first.",
+        ),
+        (r"^not recorded, so not done", "See that the agent's state_dir has room and can be written."),
+    )
+)
 
 
 class NotAllowListed(str):
@@ -33,10 +120,6 @@ class NotAllowListed(str):
     """
 
     __slots__ = ()
-
-
-LOOK_AGAIN_SECONDS = 10.0
-"""After an obstacle of which nobody knows when it is over."""
 
 
 class TemporaryRefusal(str):
@@ -144,99 +227,6 @@ def not_at_rest(
                 f"its rule is about idleness, and the process has been at rest for {format_duration(idle)} of"
                 f" {format_duration(request.idle_for_seconds)} (`for`): at rest is {at_rest}"
             )
-
-
-_LOOK_AGAIN = "Look again with `gpuagent ps`, and ask again if it is still meant."
-_NOTHING_LIFTS = "Nothing lifts this. End it with what started it: systemctl, its job manager, its container runtime."
-_BY_ITS_RUNTIME = (
-    "Nothing lifts this. End the container with its runtime, or these processes with what started them, if all may end."
-)
-_UNIT_ON_NEVER_LIST = (
-    "Stop the unit yourself: systemctl stop {unit}; it is on the never-list, so no remedy restarts it."
-)
-_OWN_HAND = "If you mean it, do it yourself: systemctl restart {unit}."
-_NAMED_BY_ITS_USER = "Say --force for the process alone: gpuagent kill --force PID; no rule goes by such an id."
-_FORCE_INTO_CONTAINER = (
-    "Say --force: remedies.allow.users ends at a container, and remedies.allow.containers needs an id that is known."
-)
-_NAME_CONTAINER = "Say --force, or name its container in remedies.allow.containers in {file}: users end at a container."
-_DOCTOR = "`gpuagent doctor` says why."
-
-_SUPERVISED = r"^systemd supervises it"
-_ENDS_OTHERS = r"ending it also ends"
-_NOT_BY_FORCE = "--force does not lift this: end it with what started it, or its unit by systemctl."
-_SHOWN_ANEW = "Ask again: --force answers for those alone that you were shown to end with it."
-
-_ADVICE = tuple(
-    (re.compile(pattern), advice)
-    for pattern, advice in (
-        (r"that is not known by name", _FORCE_INTO_CONTAINER),
-        (r"its name is not known", "Say --force, or give its id in remedies.allow.containers in {file}."),
-        (r"runs in container .* remedies\.allow\.containers names none|remedies\.allow\.containers", _NAME_CONTAINER),
-        (r"remedies\.allow names no", "Say --force, or name its user in remedies.allow.users in {file}."),
-        (r"remedies\.allow\.(?P<key>min_\w+)", "Say --force, or lower remedies.allow.{key} in {file}."),
-        (r"remedies\.allow\.(?P<key>\w+)", "Say --force, or add it to remedies.allow.{key} in {file}."),
-        (r"remedies\.mps_clients", "Set remedies.mps_clients: true in {file}; --force does not lift this."),
-        (r"remedies\.idle_for", "Only rules choose idle processes: ask for it by its pid."),
-        (r"do not confirm the leak", "Wait until `gpuagent ps` shows its memory growing, or ask for it by its pid."),
-        (r"the rights of more than one user|whether it runs in a container", "Say --force if you know what it is."),
-        (r"the allow list means what is proven", "Say --force if you know what it is."),
-        (r"^it is not proven that root", _OWN_HAND),
-        (r"is not proven: |others than root may have chosen", _NAMED_BY_ITS_USER),
-        (r"not been shown to hold this memory", "Say --force if it holds it, or wait until it grows or computes."),
-        (r"remedies\.evidence", "Add it to remedies.evidence in {file}."),
-        (r"acts on the whole", "Set scope in that ladder in {file} to what its program is given the id of."),
-        (r"ends with it|cannot be told whom its end would|would end, or hang up, more than", _BY_ITS_RUNTIME),
-        (_ENDS_OTHERS, "Say --force if these processes may end as well."),
-        (r"first process of the system", _NOTHING_LIFTS),
-        (_SUPERVISED, "Say --restart-unit, or stop the unit yourself: systemctl stop {unit}."),
-        (r"^no systemd unit runs it", "Leave out --restart-unit: a signal is enough here."),
-        (
-            r"belongs to a user's own manager",
-            "Leave out --restart-unit: a signal is enough here. Or as {user}: systemctl --user restart it.",
-        ),
-        (r"on the never-list .*: others depend on it|refuses to be restarted by hand", _OWN_HAND),
-        (r"on the never-list$", _LOOK_AGAIN),
-        (
-            r"cannot be told whether (it|one) is on the never-list",
-            "Write paths without * in remedies.never in {file}, that the agent may read; --force does not lift this.",
-        ),
-        (r"on the never-list|oom_score_adj", _NOTHING_LIFTS),
-        (r"within its start limit", f"Wait until the interval of its start limit is over. {_OWN_HAND}"),
-        (r"^systemd (cannot be asked about|has no unit)|is not the name of a service", _OWN_HAND),
-        (r"the agent itself or one of its ancestors", "Stop the agent: systemctl stop gpuagent."),
-        (r"it is a kernel thread", "No signal ends a kernel thread: its driver has to be unloaded."),
-        (r"it is ending", _LOOK_AGAIN),
-        (r"is a zombie", "End or restart its parent, pid {parent}: only the parent can reap it."),
-        (r"it is stopped \(state", "Have it go on (SIGCONT), or kill it: a kill step, or `gpuagent kill`."),
-        (r"uninterruptible sleep", "Kill it (gpuagent kill, or a kill step), or wait for its call into the kernel."),
-        (r"not in the host's pid namespace", 'Run the agent on the host, or with the host\'s pids ("hostPID: true").'),
-        (r"known to shuffle its process list", "Upgrade the driver."),
-        (r"no fresh reading|cannot be read \(|cannot be held|cannot be looked at|behind the alert", _DOCTOR),
-        (r"another remedy is under way|began to act on this GPU", "Wait for its end: `gpuagent remedies` shows it."),
-        (r"no longer on the GPU|is another process now|has changed|have joined it", _LOOK_AGAIN),
-        (r"cannot be read now|command line has changed, or cannot be read|it has run since", _LOOK_AGAIN),
-        (r"its cgroup cannot be read", _DOCTOR),
-        (r"has another name now", _LOOK_AGAIN),
-        (r"remedies are stopped", "`gpuagent remedies reset` lets them go on."),
-        (r"not permitted", "Give the agent the right to signal: systemd/gpuagent-kill.conf as a drop-in (CAP_KILL)."),
-        (r"others may have written the state", "Do what the refusal says, then `sudo systemctl restart gpuagent`."),
-        (r"no state directory", "Set state_dir in {file} to a directory that the agent may write."),
-        (
-            r"^not recorded.*(is locked|another program is using)",
-            "Another program has the agent's state file open: `fuser -v` on state.db names it; end it, and ask again.",
-        ),
-        (
-            r"^not recorded.*not the file that was opened",
-            "Somebody removed or replaced state.db; the agent writes it anew within seconds: ask again.",
-        ),
-        (
-            r"^not recorded.*(is damaged|newer version|another program's database|cannot be used \()",
-            "See what `gpuagent status` says of the state file, and do that first.",
-        ),
-        (r"^not recorded, so not done", "See that the agent's state_dir has room and can be written."),
-    )
-)
 
 
 def advice_on(reasons: Iterable[str], target: Target, config_file: str, *, forced: bool = False) -> list[str]:

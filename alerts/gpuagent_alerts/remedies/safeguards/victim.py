@@ -12,6 +12,9 @@ from gpuagent.core.identity import ProcessId
 from gpuagent.core.units import format_bytes, format_duration, format_rate
 from gpuagent_alerts.remedies.target import Target
 
+IDLE_FOR_SECONDS = 300.0
+"""Default of `remedies.idle_for`."""
+
 
 class VictimPolicy(StrEnum):
     """By what the ranking goes."""
@@ -67,10 +70,6 @@ class Candidate(NamedTuple):
 
     target: Target
     reason: str
-
-
-IDLE_FOR_SECONDS = 300.0
-"""Default of `remedies.idle_for`."""
 
 
 def rank(
