@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import signal
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuagent.driver.backend import longest_gap
 from gpuagent_alerts.notify.matchers import Matchers
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from gpuagent.config.models import Config
     from gpuagent.config.remedies import Budget, Ladder, Remedies, Step
     from gpuagent.core.snapshot import Snapshot
+
+T = TypeVar("T")
 
 
 def settings_of(config: Config, *, off: str = "", speed: float = 1.0) -> RemedySettings:
@@ -49,17 +53,28 @@ def ladders_of(remedies: Remedies) -> tuple[LadderRule, ...]:
 
 
 def rules_of(remedies: Remedies) -> RemedyRules:
-    """Return who may be acted on, and how often. `allow` and `limits` have the keys of the sections for fields."""
-    allow = AllowList(**dict(remedies.allow))
+    """Return who may be acted on, and how often."""
     policy = Policy(
-        allow, remedies.never, remedies.evidence, mps_clients=remedies.mps_clients, idle_for_seconds=remedies.idle_for
+        _with_keys_of(remedies.allow, AllowList),
+        remedies.never,
+        remedies.evidence,
+        mps_clients=remedies.mps_clients,
+        idle_for_seconds=remedies.idle_for,
     )
-    return RemedyRules(policy, RemedyLimits(**dict(remedies.limits)))
+    return RemedyRules(policy, _with_keys_of(remedies.limits, RemedyLimits))
 
 
 def budgets_of(budgets: tuple[Budget, ...]) -> tuple[MemoryBudget, ...]:
     """Return the budgets in the order of the file."""
-    return tuple(MemoryBudget(each.label, each.memory, **dict(each.match)) for each in budgets)
+    return tuple(
+        MemoryBudget(each.label, each.memory, each.match.unit, each.match.container, each.match.user, each.match.app)
+        for each in budgets
+    )
+
+
+def _with_keys_of(section: object, made: Callable[..., T]) -> T:
+    """Return an object whose fields are the keys of a section, or of the record that another process has read."""
+    return made(**{name: getattr(section, name) for name in inspect.signature(made).parameters})
 
 
 def _list_processes(config: Config, snapshot: Snapshot | None, now_seconds: float) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from gpuagent_alerts.remedies.facts.symlinks import SearchLimits
 from gpuagent_alerts.rules.file import load_rule_text
 from tests.agent.config.loading import COMPLETE, load, write
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"```yaml\n(.*?)```", re.DOTALL)
 HIGH, BUDGET, LEAK = (f'alertname="Gpu{name}"' for name in ("MemoryHigh", "BudgetExceeded", "ProcessMemoryLeak"))
 KILL = "{kill: {}}"

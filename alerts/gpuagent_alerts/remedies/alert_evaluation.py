@@ -80,7 +80,7 @@ class ValueHistory:
         self._points: dict[str, deque[tuple[float, float]]] = {}
 
     def add(self, evaluations: Sequence[AlertEvaluation]) -> None:
-        """All that fires, after an evaluation; the rest is forgotten."""
+        """Add the values of all that fires, and forget all else."""
         kept: dict[str, deque[tuple[float, float]]] = {}
         for each in evaluations:
             ring = self._points.get(each.alert.fingerprint) or deque(maxlen=LENGTH)
@@ -90,5 +90,5 @@ class ValueHistory:
         self._points = kept
 
     def values(self, fingerprint: str) -> tuple[float, ...]:
-        """Oldest first."""
+        """Return the values of an alert's expression, oldest first."""
         return tuple(value for _, value in self._points.get(fingerprint, ()))

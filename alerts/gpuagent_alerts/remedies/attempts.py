@@ -68,21 +68,21 @@ class Attempts:
             del self._last[key]
 
     def is_due(self, alert: str, identity: ProcessId, *, dry_run: bool) -> bool:
-        """Whether it may be tried, or tried again."""
+        """Return whether it may be tried, or tried again."""
         last = self._last.get((alert, identity, dry_run))
         return last is None or self._now() - last.at >= last.wait
 
     def is_meant(self, alert: str, identity: ProcessId) -> bool:
-        """Whether this is the process that the alert named when it was first seen: it never comes to mean another."""
+        """Return whether this is the process that the alert named when it was first seen: it never means another."""
         return self._meant.setdefault(alert, identity) == identity
 
     def was_refused_itself(self, alert: str, identity: ProcessId, *, dry_run: bool) -> bool:
-        """Whether the last try was refused because of who the process is: then it may be the next one's turn."""
+        """Return whether the last try was refused because of who the process is: then it may be the next one's turn."""
         last = self._last.get((alert, identity, dry_run))
         return last is not None and last.outcome.result is Result.REFUSED and not last.outcome.general
 
     def gists(self, alert: str, identity: ProcessId, *, dry_run: bool) -> tuple[str, ...]:
-        """What the tries came to since the alert began."""
+        """Return what the tries came to since the alert began."""
         last = self._last.get((alert, identity, dry_run))
         return last.gists if last is not None else ()
 
@@ -96,7 +96,7 @@ class Attempts:
         return f"{words} at {format_time(last.wall)}{detail}", max(last.at + last.wait - self._now(), 0.0)
 
     def note(self, alert: str, identity: ProcessId, outcome: Outcome, *, dry_run: bool) -> bool:
-        """A try has ended; returns whether an earlier one came to the same while the alert went on."""
+        """Record the end of a try; return whether an earlier one came to the same while the alert went on."""
         key = alert, identity, dry_run
         last = self._last.get(key)
         before = last.gists if last is not None else ()

@@ -151,12 +151,12 @@ class Audit:
         return left
 
     def events(self, run: str | None = None) -> list[AuditEvent]:
-        """The newest rows, oldest first."""
+        """Return the newest rows, oldest first."""
         self._look_for_damage()
         return self._store.read(AUDIT, "WHERE ? IS NULL OR run = ? ORDER BY seq DESC LIMIT ?", (run, run, _SHOWN))[::-1]
 
     def stop(self, by: str) -> None:
-        """A person has stopped remedies: until the next reset, over restarts. Raises NotRecorded."""
+        """Record that a person has stopped remedies: until the next reset, over restarts. Raises NotRecorded."""
         self.write("", STOP, {"by": by})
 
     def last_stop(self) -> RecordedStop | None:
@@ -170,7 +170,7 @@ class Audit:
         return RecordedStop("?", None)
 
     def reset(self, by: str) -> None:
-        """A person has looked: the breaker is closed again. Raises NotRecorded."""
+        """Record that a person has looked: the breaker is closed again. Raises NotRecorded."""
         self.write("", RESET, {"by": by})
         try:
             self._store.forget_loss()
@@ -178,7 +178,7 @@ class Audit:
             raise NotRecorded(str(error)) from None
 
     def past(self, *, dry_run: bool, since_reset: bool = False) -> list[PastAction]:
-        """Actions of one kind, newest first, with their ages by a clock that nobody can set.
+        """Return actions of one kind, newest first, with their ages by a clock that nobody can set.
 
         What cannot be read of the record is among them, as it may be of either kind.
         """
@@ -252,12 +252,12 @@ class Audit:
         return self._damaged[1]
 
     def _age_of_damaged(self, row: DamagedRow) -> float:
-        """At most the age of the next row that can be read: its own time may be what is damaged."""
+        """Return at most the age of the next row that can be read: its own time may be what is damaged."""
         following = self._store.read(AUDIT, "WHERE seq > ? ORDER BY seq LIMIT ?", (_seq(row), _FOLLOWING))
         return min((self._age(event) for event in following), default=max(self._clock.now() - self._began, 0.0))
 
     def _age(self, event: AuditEvent) -> float:
-        """By CLOCK_BOOTTIME within a boot. Over a boot by the wall clock, never below zero: too young is safe."""
+        """Return an age by CLOCK_BOOTTIME within a boot, else by the wall clock, never below 0: too young is safe."""
         if event.boot_id == self._boot_id:
             return max(self._clock.now() - event.clock_seconds, 0.0)
         return max(self._clock.wall() - event.wall_seconds, 0.0)

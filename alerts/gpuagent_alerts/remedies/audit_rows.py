@@ -180,7 +180,7 @@ def _cut(value: object, most: int) -> object:
 
 
 def runs(events: Iterable[AuditEvent]) -> list[dict[str, Any]]:
-    """Rows put together by run, oldest first, for `gpuagent remedies` and the API."""
+    """Put rows together by run, oldest first, for `gpuagent remedies` and the API."""
     found: dict[str, dict[str, Any]] = {}
     for event in events:
         if event.kind == BEGIN:

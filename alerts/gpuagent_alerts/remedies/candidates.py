@@ -107,7 +107,7 @@ def counts_towards(budget: MemoryBudget, process: ProcessReading, snapshot: Snap
 
 
 def budget_uses(budgets: tuple[MemoryBudget, ...], snapshot: Snapshot) -> Iterator[BudgetUse]:
-    """For each budget and each GPU whose processes are known, 0 included: a sum that is missing is no small one."""
+    """Yield the use of each budget on each GPU whose processes are known, 0 included: a missing sum is no small one."""
     for budget in budgets:
         used = {gpu.identity.uuid: 0 for gpu in snapshot.gpus if gpu.processes_known}
         for process in snapshot.processes:

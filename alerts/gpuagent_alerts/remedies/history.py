@@ -42,7 +42,7 @@ class RemedyHistory:
         self._announced: dict[str, RemedyNote] = {}
 
     def add_run(self, run: LadderRun, outcome: Outcome, *, again: bool) -> None:
-        """A run has ended; `again`: as the last one did, which is told once."""
+        """Add a run that has ended; `again` says that it ended as the last one did, which is reported once."""
         plan = run.plan
         self._announced.pop(plan.target.key.gpu_uuid, None)
         quiet = outcome.result is Result.EXITED or (outcome.result in QUIET and not run.has_taken_a_step)
@@ -58,13 +58,13 @@ class RemedyHistory:
         self._add(_HistoryEntry(note, plan.request.alert, words, self._clock.now(), freed, seconds))
 
     async def announce(self, target: Target, reason: str, seconds: float) -> None:
-        """A process is warned."""
+        """Announce an act to the owner of a process: by the log and by the series."""
         log.warning("pid %d (%s) will be acted on in %.0f s: %s", target.pid, target.name, seconds, reason)
         at = self._clock.wall() + seconds
         self._announced[target.key.gpu_uuid] = RemedyNote(labels_of(target), "", "", "", False, at)
 
     def restore(self, runs: Iterable[Mapping[str, Any]]) -> None:
-        """What the last agent did shortly before it ended: its message may not have been written."""
+        """Take over what the last agent did shortly before it ended: its message may not have been written."""
         now, wall = self._clock.now(), self._clock.wall()
         for run in runs:
             end = run.get("end")
@@ -95,7 +95,7 @@ class RemedyHistory:
         return tuple(entry.note for entry in self._ended)
 
     def last_action_text(self, alert: str, pid: str, uuid: str) -> str:
-        """What was done last about an alert, or to the process that it names; "" if nothing was."""
+        """Return what was done last about an alert, or to the process that it names; "" if nothing was."""
         for entry in reversed(self._ended):
             on = entry.note.about
             if (alert and entry.alert == alert) or (pid and (on.pid, on.uuid) == (pid, uuid)):
@@ -116,7 +116,7 @@ class RemedyHistory:
         return None
 
     def announced(self) -> tuple[RemedyNote, ...]:
-        """Those that will act."""
+        """Return the acts that are announced."""
         return tuple(self._announced.values())
 
     def _add(self, entry: _HistoryEntry) -> None:
@@ -145,7 +145,7 @@ def outstanding_step_of(one: OutstandingProcess) -> OutstandingStep:
 def describe_end(
     step: str, result: str, released_bytes: int | None, seconds: float | None, *, dry_run: bool, detail: str = ""
 ) -> str:
-    """The end of a remedy in a few words, with the reason of a refusal."""
+    """Describe the end of a remedy in a few words, with the reason of a refusal."""
     freed = f", {format_bytes(released_bytes)} came back" if released_bytes is not None and released_bytes > 0 else ""
     took = f" in {format_duration(seconds)}" if freed and seconds is not None else ""
     if result == Result.DRY_RUN:
@@ -155,7 +155,7 @@ def describe_end(
 
 
 def labels_of(target: Target) -> RemedyTarget:
-    """Labels that name a target."""
+    """Return the labels that name a target."""
     return RemedyTarget(
         str(target.gpu_index), target.key.gpu_uuid, str(target.pid), target.name, target.user, target.unit
     )

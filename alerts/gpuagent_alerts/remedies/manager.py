@@ -78,7 +78,7 @@ class RemedyManager:
         return tuple(self._running)
 
     def use(self, ladders: Sequence[LadderRule], rules: RemedyRules, proof_seconds: float) -> None:
-        """Another configuration. A run goes on by it, or ends before its next step where it no longer would."""
+        """Put another configuration in force. A run goes on by it, or ends before its next step."""
         self.ladders, self.rules, self.proof_seconds = tuple(ladders), rules, proof_seconds
         self._attempts.forget_refusals()
         self._of_before.update(self._running)
@@ -191,7 +191,7 @@ class RemedyManager:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def ranking(self, policy: VictimPolicy, targets: Iterable[Target]) -> list[Candidate]:
-        """For people: who would be chosen, and why."""
+        """Return who would be chosen, and why, for people."""
         return rank(policy, targets, self.context.now(), self.rules.policy.idle_for_seconds)
 
     @property
@@ -327,6 +327,6 @@ class OpenRuns:
         await self._remedies.recall()
 
     async def close_again(self) -> None:
-        """As `close`, of a file that could not be used before."""
+        """Do as `close`, of a file that could not be used before."""
         with suppress(StoreFailure):
             await self.close()

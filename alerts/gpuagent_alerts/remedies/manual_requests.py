@@ -261,7 +261,7 @@ class UnreadableGpus:
         self._snapshot: Snapshot | None = None
 
     def update_snapshot(self, snapshot: Snapshot) -> None:
-        """A tick has come."""
+        """Take in the snapshot of a tick."""
         self._snapshot = snapshot
         for gpu in snapshot.gpus:
             key = (gpu.identity.index, gpu.identity.uuid)

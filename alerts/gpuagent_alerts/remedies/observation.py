@@ -83,7 +83,7 @@ class ProcessHandle(Protocol):
         """Read /proc, certain to be of this process.
 
         Raises:
-            Gone: it has ended. A zombie whose threads live has not.
+            ProcessEnded: it has ended. A zombie whose threads live has not.
             NotPermitted: it may not be looked at.
         """
         ...
@@ -92,7 +92,7 @@ class ProcessHandle(Protocol):
         """Send a signal; 0 only asks whether that could be done.
 
         Raises:
-            Gone: it has ended.
+            ProcessEnded: it has ended.
             NotPermitted: EPERM.
         """
         ...
@@ -149,17 +149,17 @@ class ActionExecutor(Protocol):
         """Open a pidfd.
 
         Raises:
-            Gone: there is no such process.
+            ProcessEnded: there is no such process.
             NotPermitted: out of descriptors, or a kernel without pidfds.
         """
         ...
 
     def protected(self) -> frozenset[int]:
-        """The agent itself and its ancestors."""
+        """Return the agent itself and its ancestors."""
         ...
 
     def is_alive(self, identity: ProcessId) -> bool:
-        """Whether this very process has not ended; where that cannot be told, it has not."""
+        """Return whether this very process has not ended; where that cannot be told, it has not."""
         ...
 
     async def tied_to(self, targets: Sequence[Target]) -> Ties:
@@ -179,7 +179,7 @@ class ActionExecutor(Protocol):
     async def group_refusal(self, step: RemedyStep, target: Target, permission: UnitPermission) -> str:
         """Return why the step must not act on the target's whole unit, container or job now; "" if it may or does not.
 
-        For a unit that is its start limit too. Raises Gone where the target has ended.
+        For a unit that is its start limit too. Raises ProcessEnded where the target has ended.
         """
         ...
 
@@ -194,13 +194,13 @@ class ActionExecutor(Protocol):
         """Restart the target's unit, after a last look whether that is permitted.
 
         Raises:
-            Doubt: it is not, or not any more.
-            Gone: the target has ended.
+            ActionRefused: it is not, or not any more.
+            ProcessEnded: the target has ended.
         """
         ...
 
     async def execute(self, step: RemedyStep, target: Target, permission: UnitPermission) -> ActionResult:
-        """Run the program of the step, after a last look at everybody whom its arguments hand over. Raises Doubt."""
+        """Run the program of the step, after a last look at all whom its arguments hand over. Raises ActionRefused."""
         ...
 
 
@@ -208,7 +208,7 @@ class Observer(Protocol):
     """Fresh readings."""
 
     def look(self, target: Target, alert: str, scope: str = "process") -> Observation:
-        """The newest snapshot; `alert` is a fingerprint, or "" for what a person asked for."""
+        """Return the newest observation; `alert` is a fingerprint, or "" for what a person asked for."""
         ...
 
     async def next_observation(
@@ -221,7 +221,7 @@ class Observer(Protocol):
         evaluated: bool = True,
         scope: str = "process",
     ) -> Observation | None:
-        """The first one in which the GPU was read after `after` (CLOCK_BOOTTIME); None if none came in time.
+        """Return the first in which the GPU was read after `after` (CLOCK_BOOTTIME); None if none came in time.
 
         With `evaluated` the rules have been evaluated since, too: what a decision needs, and what watching does not. A
         rule that is evaluated less often than the deadline is waited for.

@@ -44,12 +44,12 @@ class SnapshotObserver:
         self._news = asyncio.Condition()
 
     async def update_snapshot(self, snapshot: Snapshot) -> None:
-        """A tick has come."""
+        """Take in the snapshot of a tick."""
         self._snapshot = snapshot
         await self._tell()
 
     async def update_alerts(self, evaluations: Iterable[AlertEvaluation]) -> None:
-        """The rules were evaluated, and this is all that fires."""
+        """Take in an evaluation of the rules: all that fires."""
         self._firing = {each.alert.fingerprint: each for each in evaluations}
         await self._tell()
 

@@ -36,7 +36,7 @@ class PinnedProcess:
     identity: Identity
 
     async def facts(self) -> Facts:
-        """Read what it is now. Raises Gone, Doubt."""
+        """Read what it is now. Raises ProcessEnded, ActionRefused."""
         return await _facts(self.handle, self.target.pid)
 
     def seen_in(self, observation: Observation) -> Target:
@@ -60,7 +60,7 @@ class PinnedProcesses:
         """Context switches of those that were passed over in their sleep."""
 
     async def pin(self, target: Target) -> None:
-        """Open the pidfd first, then read: what is read is of the one that is held. Raises Gone, Doubt."""
+        """Open the pidfd, then read: what is read is of the pinned process. Raises ProcessEnded, ActionRefused."""
         if any(member.target.id == target.id for member in self.members):
             return
         try:
@@ -75,7 +75,7 @@ class PinnedProcesses:
         self.members.append(PinnedProcess(target, handle, facts.identity))
 
     async def pin_all(self, targets: Iterable[Target]) -> None:
-        """Pin each, but for those that have ended meanwhile. Raises Doubt."""
+        """Pin each, but for those that have ended meanwhile. Raises ActionRefused."""
         for target in targets:
             try:
                 await self.pin(target)
@@ -88,8 +88,8 @@ class PinnedProcesses:
         With `ties` the facts of the first one say who else ends, or is hung up, when all of them end.
 
         Raises:
-            Gone: the target itself has ended.
-            Doubt: one of them cannot be looked at.
+            ProcessEnded: the target itself has ended.
+            ActionRefused: one of them cannot be looked at.
         """
         found = []
         tied = await self._executor.tied_to([each.target for each in self.members]) if ties else Ties()
@@ -122,7 +122,7 @@ class PinnedProcesses:
         return [] if before is not None and before == facts.switches else [WOKEN]
 
     async def recheck(self, *, ties: bool) -> list[Facts]:
-        """Return what all of them are at the very last look before a step, as `read`. Raises Gone, Doubt."""
+        """Return what all of them are at the last look before a step. Raises ProcessEnded, ActionRefused."""
         found = await self.read(ties=ties)
         if changed := [reason for _, _, reasons in found for reason in reasons]:
             raise ActionRefused(*changed)

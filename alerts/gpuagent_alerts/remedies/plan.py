@@ -31,7 +31,7 @@ class Plan:
     proof_seconds: float = 120.0
 
     def is_question(self, step: RemedyStep) -> bool:
-        """Whether a person wants to know what the app answers to this step: there is no alert whose end could be seen.
+        """Return whether a person asks what the app answers to this step: there is no alert whose end could be seen.
 
         In a dry run the app is not asked.
         """
@@ -65,7 +65,7 @@ class RemedyRules:
 
 
 def description(plan: Plan, cooldown_key: str, members: Sequence[int]) -> dict[str, Any]:
-    """The row that begins a run."""
+    """Return the row that begins a run."""
     target, request = plan.target, plan.request
     return {
         "alertname": request.alertname, "fingerprint": request.alert, "expression": request.expression,
@@ -103,12 +103,12 @@ def note_of(apart: Sequence[Target], useless: bool) -> str:
 
 
 def passed_over(plan: Plan, step: RemedyStep, reason: str) -> dict[str, object]:
-    """The row of a step that was left out, and why. It is no action."""
+    """Return the row of a step that was left out, and why. It is no action."""
     return {"step": str(step), "disrupts": False, "dry_run": plan.dry_run, "note": f"passed over: {reason}"}
 
 
 def end_of(outcome: Outcome) -> dict[str, object]:
-    """The row that ends it."""
+    """Return the row that ends a run."""
     return {
         "result": outcome.result, "detail": outcome.detail, "acted": outcome.acted,
         "released_bytes": outcome.released_bytes, "seconds": outcome.seconds,

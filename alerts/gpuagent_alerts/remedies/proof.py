@@ -53,7 +53,7 @@ async def watch_release(
 
 
 def outcome_of_answer(step: RemedyStep, done: ActionResult, seconds: float) -> Outcome:
-    """What an app that a person had asked came to: by the driver's count, where the driver tells."""
+    """Return what an app that a person had asked came to: by the driver's count, where the driver tells."""
     if not done.ok:
         return Outcome(Result.FAILED, done.detail, acted=step.disrupts, answer=done.answer)
     freed = done.answer.get("released_bytes")
@@ -78,14 +78,14 @@ def _freed(before: Observation | None, now: Observation) -> int | None:
 
 
 def _own_share(freed: int | None, held: int, unowned: int | None) -> int | None:
-    """None where it cannot be told whose memory came back: some is left that nobody owns, or may be."""
+    """Return the run's own share; None where it cannot be told whose memory came back: nobody may own the rest."""
     if freed is None or unowned is None or unowned >= (1 - _ENOUGH) * held:
         return None
     return min(freed, held)
 
 
 def _without(plan: Plan, held: int, before: Observation | None, last: Observation | None, *, shared: bool) -> Outcome:
-    """The time is up, and the GPU's used memory is not down by as much as the process held."""
+    """Return the outcome where used memory has not gone down in time by as much as the process held."""
     if last is None:
         return Outcome(Result.UNACCOUNTED, "the GPU could not be read since", acted=True)
     freed = _freed(before, last)
@@ -114,14 +114,14 @@ def _rise_of_unowned(before: Observation | None, now: Observation) -> int | None
 
 
 def _left(target: Target, before: Observation | None, now: Observation) -> list[Target]:
-    """Who belonged to it and is still there. By what was seen before: an orphan has another parent now."""
+    """Return who belonged to it and is still there. By what was seen before: an orphan has another parent now."""
     known = {each.id: each for each in (*(before.relatives if before else ()), *now.relatives)}
     new = {each.id for each in _in_its_place(target, before, now)}
     return [each for identity, each in known.items() if identity in now.present and identity not in new]
 
 
 def _in_its_place(target: Target, before: Observation | None, now: Observation) -> list[Target]:
-    """Who came since and belongs to it: a restarted unit's process, or the one that a parent has started again."""
+    """Return who came since and belongs to it: a restarted unit's process, or one that a parent has started again."""
     known = before.present if before is not None else frozenset[ProcessId]()
     found = {each.id: each for each in (*now.relatives, *now.successors) if each.id not in known}
     return [each for each in found.values() if each.id.start_ticks > target.id.start_ticks]

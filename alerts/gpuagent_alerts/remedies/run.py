@@ -190,7 +190,7 @@ class LadderRun:
         return observation
 
     async def _take(self, step: RemedyStep, observation: Observation) -> Outcome | None:
-        """One step; its outcome, or None where the next one is due."""
+        """Take one step; return its outcome, or None where the next one is due."""
         judged_as, self._before = self.plan.judged_as(step), observation
         try:
             facts = await self._check(judged_as, observation)
@@ -287,7 +287,7 @@ class LadderRun:
         return pids
 
     def _intend(self, step: RemedyStep, observation: Observation, useless: bool, facts: list[Facts]) -> None:
-        """In a thread: on the disk before anything is done. Raises NotRecorded."""
+        """Write the intent to the disk before anything is done. For a thread. Raises NotRecorded."""
         pids = self._begin()
         targets = [member.target for member in self._pinned.members]
         self._context.audit.write(self.id, INTENT, {

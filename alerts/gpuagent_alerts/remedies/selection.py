@@ -97,7 +97,7 @@ def select_target(
 def _best(
     ladder: LadderRule, firing: AlertCandidates, attempts: Attempts, ranking: Sequence[Candidate]
 ) -> SelectedTarget | str:
-    """The best of a ranking, but for those that root's allow list does not name."""
+    """Return the best of a ranking, but for those that root's allow list does not name."""
     passed_over: set[ProcessId] = set()
     for candidate in ranking:
         identity = candidate.target.id
@@ -113,7 +113,7 @@ def _best(
 
 
 def _named(ladder: LadderRule, firing: AlertCandidates, attempts: Attempts) -> SelectedTarget | str:
-    """The process of the alert: not one that was given its number since the alert's expression became true."""
+    """Return the process of the alert: not one that was given its number since the alert's expression became true."""
     alert, pid = firing.alert, firing.alert.labels["pid"]
     target = next((each for each in firing.processes if str(each.pid) == pid), None)
     if target is None:
@@ -145,7 +145,7 @@ class FairOrder:
         self._last = {alert: at for alert, at in self._last.items() if alert in firing}
 
     def record(self, alert: str) -> None:
-        """Something was done for this alert: those that still wait come before it. Nothing done is no turn."""
+        """Record that something was done for this alert: those that still wait come before it."""
         self._last[alert] = self._now()
 
     def sort(self, firing: Iterable[AlertCandidates]) -> list[AlertCandidates]:

@@ -152,11 +152,11 @@ class RemedyService:
         self.remedies.use((), self.remedies.rules, self.remedies.proof_seconds)
 
     def _look_seconds(self, settings: RemedySettings) -> float:
-        """Three readings, however seldom the GPU is read."""
+        """Return the time of three readings, however seldom the GPU is read."""
         return max(_LOOK_SECONDS, 3 * settings.poll_interval_seconds, _LOOK_REAL_SECONDS * self._clock.speed)
 
     async def update_snapshot(self, snapshot: Snapshot) -> None:
-        """A tick has come."""
+        """Take in the snapshot of a tick."""
         self._snapshot = snapshot
         self._unreadable.update_snapshot(snapshot)
         self._never_entries.follow(each.info.id for each in snapshot.processes if each.info is not None)
@@ -168,7 +168,7 @@ class RemedyService:
         await self.observer.update_snapshot(snapshot)
 
     async def update_alerts(self, evaluations: Sequence[AlertEvaluation]) -> None:
-        """The rules were evaluated, and this is all that fires."""
+        """Take in an evaluation of the rules: all that fires."""
         await self.observer.update_alerts(evaluations)
         snapshot = self._snapshot
         if snapshot is not None and self.remedies.ladders:
@@ -240,13 +240,13 @@ class RemedyService:
         return why
 
     async def reset(self, uid: int) -> None:
-        """A person has looked. Raises NotRecorded."""
+        """Record that a person has looked, and let remedies go on. Raises NotRecorded."""
         await asyncio.to_thread(lambda: self.audit.reset(describe_user(uid)))
         self._manual_stop.end()
         await self._look_at_the_breaker()
 
     async def document(self) -> dict[str, Any]:
-        """What was done, for `gpuagent remedies`."""
+        """Return what was done, for `gpuagent remedies`."""
         stop = self._manual_stop.now
         return {
             "schema": 1,
@@ -281,7 +281,7 @@ class RemedyService:
         return document
 
     def figures(self) -> RemedyFigures:
-        """For the series."""
+        """Return the figures of the series."""
         snapshot = self._snapshot
         return RemedyFigures(
             ladders=len(self.remedies.ladders),

@@ -196,11 +196,11 @@ class Facts:
         return len(self.namespace_pids) > 1 and self.namespace_pids[-1] == 1
 
     def handles(self, number: int) -> bool:
-        """Whether the process has a handler for this signal, or ignores it."""
+        """Return whether the process has a handler for this signal, or ignores it."""
         return bool((self.caught_signals | self.ignored_signals) & 1 << (number - 1))
 
     def ignores(self, number: int) -> bool:
-        """Whether this signal will do nothing."""
+        """Return whether this signal will do nothing."""
         bit = 1 << (number - 1)
         if bit == KILL_BIT:
             return False
@@ -288,7 +288,7 @@ class Target:
 
 
 def names_container(wanted: str, container_id: str, container_name: str) -> bool:
-    """Whether this container is meant: by its whole id, by at least the 12 digits that runtimes show, or by its name.
+    """Return whether this container is meant: by its id, by at least the 12 digits that runtimes show, or by its name.
 
     What looks like an id is never taken for a name: whoever starts a container may call it like the id of another. A
     bare name is one that a runtime with ids, or the kubelet, tells; containers that have a name for an id are meant

@@ -41,7 +41,7 @@ def all_targets(snapshot: Snapshot, *, unknown_memory: bool = False) -> Iterator
 
 
 def targets_on(snapshot: Snapshot, gpu_uuid: str, gpu_instance: str = "", gpu: str = "") -> Iterator[Target]:
-    """Those of one GPU; `gpu_instance` is the number of a MIG GPU instance, "" for any.
+    """Yield the targets on one GPU; `gpu_instance` is the number of a MIG GPU instance, "" for any.
 
     `gpu` is the index that the alert gives. It decides where several GPUs have this UUID; otherwise an index that has
     changed since is no doubt.
@@ -154,7 +154,7 @@ def _unlisted_bytes(gpu: GpuReading | None, on_it: Sequence[ProcessReading], gpu
 
 
 def target_of(process: ProcessReading, growth: Growth | None, known: SnapshotContext = NO_CONTEXT) -> Target | None:
-    """None for what /proc does not know, for what hides its start time, and where the memory is not told."""
+    """Return the target; None for what /proc does not know, what hides its start, and where the memory is not told."""
     info = process.info
     if info is None or process.state is not ProcessState.LIVE or process.used_bytes is None or info.id.start_ticks <= 0:
         return None
@@ -190,7 +190,7 @@ def target_of(process: ProcessReading, growth: Growth | None, known: SnapshotCon
 
 
 def relatives(target: Target, others: Iterable[Target]) -> tuple[Target, ...]:
-    """Who belongs to the target, and may hold its memory after it: by unit, container or job, else by descent.
+    """Return who belongs to the target, and may hold its memory after it: by unit, container or job, else by descent.
 
     A cgroup alone makes nobody a relative: everything that a person has started by hand is in one. Nor does a name that
     is not proven: anybody may claim it.
@@ -209,14 +209,14 @@ def relatives(target: Target, others: Iterable[Target]) -> tuple[Target, ...]:
 
 
 def successors(target: Target, others: Iterable[Target]) -> tuple[Target, ...]:
-    """Who runs what the target ran, for the same parent, and was started after it: as gunicorn replaces a worker."""
+    """Return who runs what the target ran, for the same parent, started after it: as gunicorn replaces a worker."""
     return tuple(
         other for other in others if other.id.start_ticks > target.id.start_ticks and _is_sibling(target, other)
     )
 
 
 def members(target: Target, everybody: Sequence[Target], scope: str, never: Iterable[str] = ()) -> tuple[Target, ...]:
-    """Who falls with the target, on whichever GPU; itself on other GPUs is always among them.
+    """Return who falls with the target, on whichever GPU; itself on other GPUs is always among them.
 
     `container`: what runs in the same container. `job`: the same Slurm job; where there is none, who is one job with it
     by a sign of each (`job_members`), but for children of whom the never-list means: `never` are the operator's
@@ -248,7 +248,7 @@ def _joined(target: Target, everybody: Sequence[Target], scope: str, never: Iter
 
 
 def _is_sibling(one: Target, other: Target) -> bool:
-    """The same command but for its numbers, of the same user and parent; pid 1 is everybody's parent."""
+    """Return whether the commands differ in numbers alone, of the same user and parent; pid 1 is everybody's parent."""
     same_place = (one.uid, one.container_id, one.parent_pid) == (other.uid, other.container_id, other.parent_pid)
     return same_place and one.parent_pid > 1 and _FIGURES.sub("", one.command) == _FIGURES.sub("", other.command)
 

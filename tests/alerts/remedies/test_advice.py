@@ -47,7 +47,7 @@ def refusals(module: ModuleType) -> Iterator[str]:
             yield words(node.value)
         elif isinstance(node, ast.Call):
             called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if called in {"_refused", "Doubt", "Passing"}:
+            if called in {"_refused", "ActionRefused", "TemporaryRefusal"}:
                 yield from (words(each) for each in node.args)
         elif isinstance(node, ast.Return) and isinstance(node.value, ast.JoinedStr) and module is manager:
             yield words(node.value)

@@ -156,7 +156,7 @@ class _Log(list[tuple[str, int]]):
 @given(
     events=st.lists(EVENTS, max_size=60),
     inner=st.lists(INNER, max_size=40),
-    request=st.lists(st.tuples(st.sampled_from(PIDS), st.booleans()), min_size=1, max_size=12),
+    order=st.lists(st.tuples(st.sampled_from(PIDS), st.booleans()), min_size=1, max_size=12),
     back_after=st.sampled_from([0.0, 5.0, 1e9]),
 )
 @settings(max_examples=100)

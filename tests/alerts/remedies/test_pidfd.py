@@ -174,11 +174,11 @@ def test_another_users_process() -> None:
     with running(PLAIN) as process:
         code = textwrap.dedent(f"""
             import sys
-            from gpuagent_alerts.remedies.execution.pidfd import HeldProcess
+            from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess
             from gpuagent.procfs.files import RealProc
             from gpuagent_alerts.remedies.observation import NotPermitted
             from tests.alerts.remedies.processes import as_target, reader
-            held = HeldProcess(as_target({process.pid}), RealProc(), reader())
+            held = PidfdProcess(as_target({process.pid}), RealProc(), reader())
             try:
                 held.send(0)
             except NotPermitted:
@@ -198,10 +198,10 @@ def test_own_ancestors() -> None:
 
 REUSE = """
 import asyncio, os, signal, subprocess, sys
-from gpuagent_alerts.remedies.execution.pidfd import HeldProcess
+from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess
 from gpuagent.procfs.files import RealProc
 from gpuagent_alerts.remedies.target import mismatches
-from gpuagent_alerts.remedies.observation import Gone
+from gpuagent_alerts.remedies.observation import ProcessEnded
 from tests.alerts.remedies.processes import as_target, reader
 
 def start(): return subprocess.Popen(["sleep", "1000"])
@@ -210,7 +210,7 @@ reused = 0
 for _ in range(int(sys.argv[1])):
     victim = start()
     chosen = as_target(victim.pid)
-    early = HeldProcess(chosen, RealProc(), reader())
+    early = PidfdProcess(chosen, RealProc(), reader())
     victim.kill(); victim.wait()
     with open("/proc/sys/kernel/ns_last_pid", "w") as last:
         last.write(str(victim.pid - 1))
@@ -220,9 +220,9 @@ for _ in range(int(sys.argv[1])):
         try:
             early.send(signal.SIGKILL)
             print("the old handle reached the innocent")
-        except Gone:
+        except ProcessEnded:
             pass
-        late = HeldProcess(chosen, RealProc(), reader())
+        late = PidfdProcess(chosen, RealProc(), reader())
         facts = asyncio.run(late.facts())
         # Start times are 10 ms apart: two within one tick are told apart by the pidfd's inode, or by nothing
         # that the late handle can know: the ladder opens its handle before it trusts a choice that old.

@@ -65,7 +65,7 @@ def test_the_record_of_remedies(
     """ALERT-11: any value of an expression (236 GiB/h is no Unix time), any amount, any text of a process."""
     order = replace(ORDER, value=value, values=tuple(values), labels=labels, expression=text)
     one = target(used_bytes=used, uid=uid, command=text, name=text, unit=text, user=text)
-    what = plan(replace(TERMINATE, wait_seconds=wait), KILL, of=one, order=order)
+    what = plan(replace(TERMINATE, wait_seconds=wait), KILL, of=one, request=order)
     with closing(Store(None)) as store:
         audit = Audit(store, ManualClock(), BOOT)
         run = audit.begin(description(what, text, [one.pid]))

@@ -37,7 +37,7 @@ class PidfdProcess:
         """Hold the process that has the target's pid now; whether it is the target is for the facts to tell.
 
         Raises:
-            Gone: no process has this pid.
+            ProcessEnded: no process has this pid.
             NotPermitted: the pid is no real one, or no pidfd can be had.
         """
         self._pid = target.pid
@@ -100,7 +100,7 @@ class PidfdProcess:
 
 
 def ancestors(files: ProcFiles, pid: int, parent_of: Callable[[int], int]) -> frozenset[int]:
-    """The process itself and all above it."""
+    """Return the process itself and all above it."""
     found: set[int] = set()
     while pid > 0 and pid not in found and files.exists(pid):
         found.add(pid)

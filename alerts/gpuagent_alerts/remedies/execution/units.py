@@ -95,14 +95,14 @@ class Systemctl:
         self._restarted: dict[str, list[float]] = {}
 
     async def refusal(self, target: Target, permission: UnitPermission) -> str:
-        """Return why the target's unit must not be restarted now; "" if it may. Raises Gone."""
+        """Return why the target's unit must not be restarted now; "" if it may. Raises ProcessEnded."""
         return (await self._judge(target, permission))[1]
 
     async def restart(self, target: Target, permission: UnitPermission, deadline_seconds: float) -> ActionResult:
         """Look again whether its unit may be restarted, then restart it and wait for that.
 
-        Others may log in or start work at any time, so the look comes last. Raises Doubt where the unit must not be
-        restarted, and Gone where the target has ended.
+        Others may log in or start work at any time, so the look comes last. Raises ActionRefused where the unit must
+        not be restarted, and ProcessEnded where the target has ended.
         """
         unit, refusal = await self._judge(target, permission)
         if refusal:
@@ -356,7 +356,7 @@ class UnitState:
         return self._against_machine() or self._against_start_limit(monotonic_seconds, own_restarts)
 
     def _against_machine(self) -> str:
-        """What its end may do to the whole machine: reboot it, or power it off (systemd.unit(5))."""
+        """Yield what its end may do to the whole machine: reboot it, or power it off (systemd.unit(5))."""
         found = {name: self._known.get(name) for name in _END_ACTIONS}
         found |= {name: self._known.get(name, "") for name in _LATER_ACTIONS}
         refused = [f"{name}={value or '?'}" for name, value in found.items() if value not in {"", "none"}]

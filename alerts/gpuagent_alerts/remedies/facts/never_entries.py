@@ -237,7 +237,7 @@ def _by_link(process: ProgramPaths, entry: str, link: Link) -> str:
 
 
 def _of_path(process: ProgramPaths, entry: str) -> str:
-    """Return why an entry without `*` means a process. Raises TooMuch."""
+    """Return why an entry without `*` means a process. Raises SearchLimitExceeded."""
     try:
         os.stat(entry)  # noqa: PTH116
     except (FileNotFoundError, NotADirectoryError):

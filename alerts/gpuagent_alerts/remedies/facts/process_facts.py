@@ -77,7 +77,7 @@ def read_facts(
 
 
 def stuck_thread(pid: int, root: Path = Path("/proc")) -> str:
-    """Where in the kernel a thread in state D waits; "" where none does.
+    """Return where in the kernel a thread in state D waits; "" where none does.
 
     A killed process whose leader has ended already is held up by another of its threads.
     """

@@ -81,7 +81,7 @@ def links_of(
 
     `*` stands for any text, slashes too, as in fnmatch: everything below the first directory with one is searched, also
     through links, but for those that lead back to where the search began. What a user keeps from being looked into is
-    added to `unread`: a FUSE file system of theirs is not even asked, as it may not answer. Raises TooMuch.
+    added to `unread`: a FUSE file system of theirs is not even asked, as it may not answer. Raises SearchLimitExceeded.
     """
     if not pattern.startswith("/"):
         return  # it means whatever is called so, wherever it lies: its words are all that can be compared
@@ -187,7 +187,7 @@ class _Search:
 
 
 def _user_of(folder: str, error: OSError) -> int:
-    """Return which user keeps a directory from being read. Raises TooMuch where that is root, or cannot be told."""
+    """Return which user keeps a directory from being read. Raises SearchLimitExceeded for root, or if unknown."""
     try:
         uid = os.lstat(folder).st_uid
     except OSError:

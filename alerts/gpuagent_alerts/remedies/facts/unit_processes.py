@@ -64,7 +64,7 @@ class UnitProcesses:
     def not_in_unit(self, target: Target, unit: str, cgroup: str) -> str:
         """Return why the target is not in the unit that has this cgroup according to systemd; "" if it is.
 
-        Raises Gone where the target has ended.
+        Raises ProcessEnded where the target has ended.
         """
         try:
             stat = parse_stat(self._files.read(target.pid, "stat"))

@@ -46,12 +46,12 @@ _INTO_A_FILE = "write it into a file of root's and name that file"
 
 
 def takes_names(names: Sequence[str]) -> bool:
-    """Whether a program's arguments are names of things: of its names, as written and with links followed."""
+    """Return whether a program's arguments are names of things: of its names, as written and with links followed."""
     return any(_TAKES_NAMES.fullmatch(name) for name in names)
 
 
 def may_launch(names: Sequence[str], argument: str) -> bool:
-    """Whether a program may run what this argument of it names: a launcher any program, any other one an interpreter.
+    """Return whether a program may run what this argument names: a launcher any program, any other one an interpreter.
 
     No list of launchers is whole, so every program that is not known to take names is taken for one.
     """
@@ -64,12 +64,12 @@ def may_launch(names: Sequence[str], argument: str) -> bool:
 
 
 def imports(name: str) -> bool:
-    """Whether a program of this name may load modules from where its script lies; a shell has no such place."""
+    """Return whether a program of this name may load modules from where its script lies; a shell has no such place."""
     return bool(LANGUAGES.fullmatch(name))
 
 
 def interprets(name: str) -> bool:
-    """Whether a program of this name runs the text of a file that it is given."""
+    """Return whether a program of this name runs the text of a file that it is given."""
     return bool(SHELLS.fullmatch(name) or LANGUAGES.fullmatch(name))
 
 

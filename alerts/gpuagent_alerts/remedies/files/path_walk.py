@@ -60,15 +60,15 @@ class Walk:
     """Of the descriptor."""
 
     def is_regular_file(self) -> bool:
-        """Whether a file with a content of its own is at the end: no directory, FIFO, device or socket."""
+        """Return whether a file with a content of its own is at the end: no directory, FIFO, device or socket."""
         return self.status is not None and stat.S_ISREG(self.status.st_mode)
 
     def is_directory(self) -> bool:
-        """Whether a directory is at the end."""
+        """Return whether a directory is at the end."""
         return self.status is not None and stat.S_ISDIR(self.status.st_mode)
 
     def kind(self) -> str:
-        """What is at the end, in words."""
+        """Return what is at the end, in words."""
         if self.status is None:
             return "not there"
         return _KINDS.get(stat.S_IFMT(self.status.st_mode), "a directory" if self.is_directory() else "a file")
@@ -237,7 +237,7 @@ class _Walker:
 
 
 def _writers(opened: int, status: os.stat_result, element: str, owners: Collection[int]) -> Iterator[PathFault]:
-    """Who may write by mode and ACL. A group is refused whichever it is: its members change without the file."""
+    """Yield who may write by mode and ACL. A group is refused, whichever it is: its members change without the file."""
     if status.st_mode & stat.S_IWOTH:
         yield PathFault(element, "is writable by everybody", _mend(status, "chmod o-w", element))
     try:

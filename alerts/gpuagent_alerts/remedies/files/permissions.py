@@ -225,7 +225,7 @@ def tree_faults(directory: Walk, owners: Collection[int], limit: int = MAX_BELOW
 
 
 def _needs_a_walk(status: os.stat_result, place: Walk, owners: Collection[int]) -> bool:
-    """Whether owner and mode do not yet say that nobody else can write: of an ACL the mode has the widest (acl(5))."""
+    """Return whether owner and mode leave open if others can write: of an ACL the mode has the widest (acl(5))."""
     other_file_system = place.status is None or status.st_dev != place.status.st_dev
     return (
         stat.S_ISLNK(status.st_mode) or other_file_system or status.st_uid not in owners or bool(status.st_mode & 0o022)

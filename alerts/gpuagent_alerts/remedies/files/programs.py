@@ -205,7 +205,7 @@ def _paths_in(argument: str) -> list[str]:
 
 
 def _name_of(walked: Walk) -> str:
-    """What a program is called once links are followed: `sh` may be `dash`, `pager` anything."""
+    """Return what a program is called once links are followed: `sh` may be `dash`, `pager` anything."""
     if walked.descriptor is None:
         return ""
     return Path(f"/proc/self/fd/{walked.descriptor}").readlink().name
@@ -223,7 +223,7 @@ def _head(walked: Walk) -> bytes:
 
 
 def _has_a_writer(walked: Walk) -> bool:
-    """Whether what is run is open for writing. False for what cannot be read: that is told elsewhere."""
+    """Return whether what is run is open for writing. False for what cannot be read: that is told elsewhere."""
     if not walked.is_regular_file():
         return False
     try:

@@ -60,7 +60,7 @@ class PastAction:
 def refusals(
     limits: RemedyLimits, past: Sequence[PastAction], *, unit: str = "", cooldown_key: str = "", dry_run: bool = False
 ) -> Iterator[str]:
-    """Every limit that an action now would break. `past` are actions of the same kind: real ones, or dry runs."""
+    """Yield every limit that an action now would break. `past` are actions of the same kind: real ones, or dry runs."""
     was, seen = ("would have been", " (dry run)") if dry_run else ("was", "")
     past = [each for each in past if not (each.record_lost or each.stopped)]
     early = limits.pause - min((each.age_seconds for each in past), default=math.inf)
@@ -136,7 +136,7 @@ def _described(key: str) -> str:
 
 
 def breaker_reason(limits: RemedyLimits, past: Sequence[PastAction]) -> str:
-    """Why nothing may be done; "" if nothing forbids it. `past` are the real actions since the reset, newest first."""
+    """Return why nothing may be done; "" if it may. `past` are the real actions since the reset, newest first."""
     if any(each.stopped for each in past):
         return STOPPED_BY_HAND
     if any(each.record_lost for each in past):

@@ -78,7 +78,7 @@ def rank(
     now_seconds: float,
     idle_for_seconds: float = IDLE_FOR_SECONDS,
 ) -> list[Candidate]:
-    """Best first; whom the policy cannot speak about is not in it. Equal ones go by pid: it is always the same.
+    """Return the ranking, best first, without those that the policy says nothing of. Equal ones go by pid.
 
     `now_seconds` is CLOCK_BOOTTIME.
     """
