@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuagent.driver.backend import longest_gap
 from gpuagent_alerts.notify.matchers import Matchers
-from gpuagent_alerts.remedies.candidates import MemoryBudget
-from gpuagent_alerts.remedies.plan import RemedyRules
 from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
-from gpuagent_alerts.remedies.selection import LadderRule
-from gpuagent_alerts.remedies.settings import RemedySettings
+from gpuagent_alerts.remedies.settings import LadderRule, MemoryBudget, RemedyRules, RemedySettings
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_exporters.status import processes_document
 

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from gpuagent.core.metrics.remedies import BudgetUse
 from gpuagent.core.snapshot import GpuState, ProcessReading, Snapshot
 from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation
 from gpuagent_alerts.remedies.safeguards.rule_sampling import PROCESS_LABELS
+from gpuagent_alerts.remedies.settings import MemoryBudget
 from gpuagent_alerts.remedies.target import Target, names_container
 from gpuagent_alerts.remedies.targets import targets_named, targets_on
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryBudget:
-    """How much memory on one GPU the processes may use that match all keys that are given."""
-
-    label: str
-    """The `budget` label of its series, which no other budget has."""
-    memory_bytes: int
-    unit: str | None = None
-    container: str | None = None
-    user: str | None = None
-    app: str | None = None
 
 
 def candidates_of(

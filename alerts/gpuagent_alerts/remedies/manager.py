@@ -20,12 +20,13 @@ from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import OutstandingProcess, outstanding_in_the_way
 from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import Outcome, Result
-from gpuagent_alerts.remedies.plan import Plan, RemedyRules
+from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.run import LadderRun, RunContext
 from gpuagent_alerts.remedies.safeguards.limits import STOPPED_BY_HAND
 from gpuagent_alerts.remedies.safeguards.refusals import TemporaryRefusal
 from gpuagent_alerts.remedies.safeguards.victim import Candidate, VictimPolicy, rank
-from gpuagent_alerts.remedies.selection import AlertCandidates, FairOrder, LadderRule, excludes, select_target
+from gpuagent_alerts.remedies.selection import AlertCandidates, FairOrder, excludes, select_target
+from gpuagent_alerts.remedies.settings import LadderRule, RemedyRules
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure

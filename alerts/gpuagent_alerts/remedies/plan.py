@@ -10,8 +10,6 @@ from typing import Any
 
 from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import Outcome
-from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits
-from gpuagent_alerts.remedies.safeguards.policy import Policy
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import Target
 
@@ -54,14 +52,6 @@ class Plan:
         if not request.alertname:
             return f"asked for by {request.asked_by}"
         return f"alert {request.alertname} fires: {request.expression} (value {request.value:g})"
-
-
-@dataclass(frozen=True, slots=True)
-class RemedyRules:
-    """What stands between a plan and a process."""
-
-    policy: Policy
-    limits: RemedyLimits
 
 
 def description(plan: Plan, cooldown_key: str, members: Sequence[int]) -> dict[str, Any]:

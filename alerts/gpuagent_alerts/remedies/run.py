@@ -26,11 +26,12 @@ from gpuagent_alerts.remedies.observation import (
 )
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused, PinnedProcess, PinnedProcesses
-from gpuagent_alerts.remedies.plan import Plan, RemedyRules, description, end_of, note_of, passed_over, whom_it_may_end
+from gpuagent_alerts.remedies.plan import Plan, description, end_of, note_of, passed_over, whom_it_may_end
 from gpuagent_alerts.remedies.proof import outcome_of_answer, outcome_without_alert, watch_release
 from gpuagent_alerts.remedies.safeguards.limits import cooldown_key
 from gpuagent_alerts.remedies.safeguards.policy import ended_with, may_end
 from gpuagent_alerts.remedies.safeguards.refusals import NotAllowListed, OnlyKillHelps, TemporaryRefusal
+from gpuagent_alerts.remedies.settings import RemedyRules
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind, groups_of
 from gpuagent_alerts.remedies.target import Facts
 from gpuagent_alerts.store.problem import StoreFailure

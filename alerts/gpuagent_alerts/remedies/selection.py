@@ -16,7 +16,8 @@ from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.attempts import Attempts
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.safeguards.victim import Candidate, VictimPolicy, rank
-from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
+from gpuagent_alerts.remedies.settings import LadderRule
+from gpuagent_alerts.remedies.steps import StepKind
 from gpuagent_alerts.remedies.target import Target
 
 _NOBODY = {
@@ -29,18 +30,6 @@ _NOBODY = {
 }
 _SEVERITIES = ("critical", "page", "error", "high", "warning", "low", "info", "none")
 _NEVER = float("-inf")
-
-
-@dataclass(frozen=True, slots=True)
-class LadderRule:
-    """One ladder of the configuration."""
-
-    matches: Callable[[Mapping[str, str]], bool]
-    steps: tuple[RemedyStep, ...]
-    dry_run: bool
-    victim: VictimPolicy | None = None
-    """Whom to choose where the alert names none; None: nobody."""
-    scope: str = "process"
 
 
 @dataclass(frozen=True, slots=True)

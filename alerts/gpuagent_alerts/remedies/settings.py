@@ -2,14 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gpuagent.core.snapshot import Snapshot
-from gpuagent_alerts.remedies.candidates import MemoryBudget
-from gpuagent_alerts.remedies.plan import RemedyRules
-from gpuagent_alerts.remedies.selection import LadderRule
+from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits
+from gpuagent_alerts.remedies.safeguards.policy import Policy
+from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
+from gpuagent_alerts.remedies.steps import RemedyStep
+
+
+@dataclass(frozen=True, slots=True)
+class LadderRule:
+    """One ladder of the configuration."""
+
+    matches: Callable[[Mapping[str, str]], bool]
+    steps: tuple[RemedyStep, ...]
+    dry_run: bool
+    victim: VictimPolicy | None = None
+    """Whom to choose where the alert names none; None: nobody."""
+    scope: str = "process"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBudget:
+    """How much memory on one GPU the processes may use that match all keys that are given."""
+
+    label: str
+    """The `budget` label of its series, which no other budget has."""
+    memory_bytes: int
+    unit: str | None = None
+    container: str | None = None
+    user: str | None = None
+    app: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemedyRules:
+    """What stands between a plan and a process."""
+
+    policy: Policy
+    limits: RemedyLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from gpuagent_alerts.remedies.run import LadderRun
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy, rank
-from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
+from gpuagent_alerts.remedies.selection import AlertCandidates
+from gpuagent_alerts.remedies.settings import LadderRule
 from gpuagent_alerts.remedies.steps import RemedyStep
 from gpuagent_alerts.remedies.target import Facts, Target
 from gpuagent_alerts.store.database import Store

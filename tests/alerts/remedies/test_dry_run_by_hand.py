@@ -13,9 +13,9 @@ from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import Outcome, Result
-from gpuagent_alerts.remedies.plan import RemedyRules
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
-from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
+from gpuagent_alerts.remedies.selection import AlertCandidates
+from gpuagent_alerts.remedies.settings import LadderRule, RemedyRules
 from gpuagent_alerts.remedies.steps import RemedyStep
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import KILL, RESTART, RULES, TERMINATE, World, context, plan, target

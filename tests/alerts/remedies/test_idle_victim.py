@@ -14,7 +14,8 @@ from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.run import LadderRun
 from gpuagent_alerts.remedies.safeguards.policy import Policy
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy, rank
-from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
+from gpuagent_alerts.remedies.selection import AlertCandidates
+from gpuagent_alerts.remedies.settings import LadderRule
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store

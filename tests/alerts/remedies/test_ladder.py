@@ -12,9 +12,9 @@ from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import BEGIN, END, INTENT, RESULT
 from gpuagent_alerts.remedies.observation import ActionResult, Condition
 from gpuagent_alerts.remedies.outcome import Result
-from gpuagent_alerts.remedies.plan import RemedyRules
 from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
+from gpuagent_alerts.remedies.settings import RemedyRules
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import (

@@ -19,7 +19,8 @@ from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.observation import Condition
 from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits
 from gpuagent_alerts.remedies.safeguards.policy import AllowList
-from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
+from gpuagent_alerts.remedies.selection import AlertCandidates
+from gpuagent_alerts.remedies.settings import LadderRule
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, KILL, RELEASE, RULES, TERMINATE, World, context, target
 

@@ -15,9 +15,10 @@ from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import Outcome, Result
-from gpuagent_alerts.remedies.plan import Plan, RemedyRules
+from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits
-from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
+from gpuagent_alerts.remedies.selection import AlertCandidates
+from gpuagent_alerts.remedies.settings import LadderRule, RemedyRules
 from gpuagent_alerts.remedies.steps import RemedyStep
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import (

@@ -15,10 +15,11 @@ from gpuagent_alerts.remedies.audit_rows import BEGIN, INTENT, RESULT
 from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import Result
-from gpuagent_alerts.remedies.plan import Plan, RemedyRules
+from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
-from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
+from gpuagent_alerts.remedies.selection import AlertCandidates
+from gpuagent_alerts.remedies.settings import LadderRule, RemedyRules
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import (

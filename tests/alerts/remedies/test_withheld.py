@@ -13,7 +13,8 @@ from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.attempts import WithheldLadders
 from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice, VictimPolicy
-from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
+from gpuagent_alerts.remedies.selection import AlertCandidates
+from gpuagent_alerts.remedies.settings import LadderRule
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store

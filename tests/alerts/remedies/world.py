@@ -24,10 +24,11 @@ from gpuagent_alerts.remedies.observation import (
 )
 from gpuagent_alerts.remedies.outcome import Outcome
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused
-from gpuagent_alerts.remedies.plan import Plan, RemedyRules
+from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.run import LadderRun, RunContext
 from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
+from gpuagent_alerts.remedies.settings import RemedyRules
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind, groups_of
 from gpuagent_alerts.remedies.target import Facts, Identity, Target, Ties
 from gpuagent_alerts.store.database import Store
