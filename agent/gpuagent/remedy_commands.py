@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuagent.core.identity import SHOWN_FIELDS
 from gpuagent_alerts.remedies.audit import NotRecorded
-from gpuagent_alerts.remedies.manual_requests import SHOWN_MEMBERS, AnotherProcess, NoSuchProcess, read_shown
+from gpuagent_alerts.remedies.manual_requests import SHOWN_MEMBERS, AnotherProcess, NoSuchProcess, read_identified
 from gpuagent_alerts.remedies.service import RemedyService
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.store.problem import StoreFailure
@@ -73,7 +73,7 @@ class RemedyCommands:
         if not isinstance(gpu, str):
             raise ValueError("gpu must be a text: an index or a UUID")
         force, dry_run = _flag(request, "force"), _flag(request, "dry_run")
-        shown = read_shown(request)
+        shown = read_identified(request)
         try:
             return await self._service.kill(pid, steps, shown, uid=uid, force=force, dry_run=dry_run, gpu=gpu)
         except NoSuchProcess as error:

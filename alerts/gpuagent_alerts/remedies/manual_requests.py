@@ -50,7 +50,7 @@ def find_shown_target(
     snapshot: Snapshot | None,
     pid: int,
     gpu: str,
-    shown: ShownProcess,
+    shown: IdentifiedProcess,
     fresh: Fresh,
     digests: CommandDigests,
     unreadable: Sequence[UnreadableGpu] = (),
@@ -138,7 +138,7 @@ def add_identity_facts(
         ]  # fmt: skip
         row["card"] = ""
         if snapshot is not None and now is not None and is_same:
-            row["card"] = card_of(now, gpus_of(snapshot, row["pid"]), digests)
+            row["card"] = identity_card(now, gpus_of(snapshot, row["pid"]), digests)
         why = cannot_act_reason(listed[row["gpu_uuid"], row["gpu"], row["pid"]], fresh)
         if not why and not row["card"]:
             why = f"what pid {row['pid']} is now cannot be read from /proc: a request could not be compared with it"
@@ -155,7 +155,7 @@ def _renewed(process: ProcessReading, fresh: Fresh) -> ProcessReading:
     return process._replace(info=now.info)
 
 
-class ShownProcess(NamedTuple):
+class IdentifiedProcess(NamedTuple):
     """What tells a process from every other one that ever had its pid, and from every other program that it ran."""
 
     start_ticks: int
@@ -164,7 +164,7 @@ class ShownProcess(NamedTuple):
     pid_namespace: int | None
     """Inode of its pid namespace; None where the agent may not read it, and said so."""
     card: str
-    """Digest of what is compared of it: see `card_of`."""
+    """Digest of what is compared of it: see `identity_card`."""
     ends_with_it: frozenset[tuple[int, int]] = frozenset()
     """Pid and start of each that was shown as ending together with it."""
 
@@ -201,12 +201,12 @@ def facts_of(now: FreshProcess, gpus: Gpus) -> dict[str, object]:
     return {**identity, "user": now.info.user, "gpus": sorted(set(gpus))}
 
 
-def card_of(now: FreshProcess, gpus: Gpus, digests: CommandDigests) -> str:
+def identity_card(now: FreshProcess, gpus: Gpus, digests: CommandDigests) -> str:
     """Return digests, by the agent's own key, of what is compared: what is missing is in it as missing."""
     return digests.of_facts(facts_of(now, gpus))
 
 
-def read_shown(request: Mapping[str, Any]) -> ShownProcess:
+def read_identified(request: Mapping[str, Any]) -> IdentifiedProcess:
     """Read what a request was shown of its process. Raises ValueError: says what is missing, or what one must be."""
     if missing := [name for name in SHOWN_FIELDS if name not in request]:
         raise ValueError(
@@ -222,7 +222,7 @@ def read_shown(request: Mapping[str, Any]) -> ShownProcess:
         raise ValueError("pid_namespace must be a whole number above 0, or null where it was shown as null")
     if not isinstance(card, str) or not card:
         raise ValueError("card must be a text, as it was shown")
-    return ShownProcess(start, boot_id, namespace, card, _members(request.get(SHOWN_MEMBERS, [])))
+    return IdentifiedProcess(start, boot_id, namespace, card, _members(request.get(SHOWN_MEMBERS, [])))
 
 
 def _members(value: object) -> frozenset[tuple[int, int]]:

@@ -207,7 +207,7 @@ class ActionExecutor(Protocol):
 class Observer(Protocol):
     """Fresh readings."""
 
-    def look(self, target: Target, alert: str, scope: str = "process") -> Observation:
+    def observe(self, target: Target, alert: str, scope: str = "process") -> Observation:
         """Return the newest observation; `alert` is a fingerprint, or "" for what a person asked for."""
         ...
 

@@ -53,7 +53,7 @@ class SnapshotObserver:
         self._firing = {each.alert.fingerprint: each for each in evaluations}
         await self._tell()
 
-    def look(self, target: Target, alert: str, scope: str = "process") -> Observation:
+    def observe(self, target: Target, alert: str, scope: str = "process") -> Observation:
         """See `gpuagent_alerts.remedies.observation.Observer`."""
         snapshot = self._snapshot
         gpus = _gpus(snapshot, target)
@@ -115,7 +115,7 @@ class SnapshotObserver:
             seen = firing.seen_seconds(target.key.gpu_uuid) if firing is not None else 0.0
             if firing is not None and seen <= after:
                 return False
-            observation = self.look(target, alert, scope)
+            observation = self.observe(target, alert, scope)
             # What is seen of the process must not be newer than what the rule has seen: it may have complied since.
             if firing is not None and observation.condition is Condition.HOLDS and observation.clock_seconds > seen:
                 return False
@@ -131,7 +131,7 @@ class SnapshotObserver:
                 await self._news.wait_for(has_come)
         except TimeoutError:
             # Blind all the time: the one who asks is told why, rather than nothing.
-            blind = self.look(target, alert, scope)
+            blind = self.observe(target, alert, scope)
             return blind if evaluated and blind.condition is Condition.UNKNOWN else None
         return found[-1]
 

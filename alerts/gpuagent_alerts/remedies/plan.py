@@ -54,7 +54,7 @@ class Plan:
         return f"alert {request.alertname} fires: {request.expression} (value {request.value:g})"
 
 
-def description(plan: Plan, cooldown_key: str, members: Sequence[int]) -> dict[str, Any]:
+def begin_row(plan: Plan, cooldown_key: str, members: Sequence[int]) -> dict[str, Any]:
     """Return the row that begins a run."""
     target, request = plan.target, plan.request
     return {
@@ -72,9 +72,7 @@ def description(plan: Plan, cooldown_key: str, members: Sequence[int]) -> dict[s
     }  # fmt: skip
 
 
-def whom_it_may_end(
-    plan: Plan, step: RemedyStep, targets: Iterable[Target], gpu_uuids: Iterable[str]
-) -> dict[str, object]:
+def may_end_row(plan: Plan, step: RemedyStep, targets: Iterable[Target], gpu_uuids: Iterable[str]) -> dict[str, object]:
     """Return whom the record is to wait for where the step is taken and somebody is still there afterwards."""
     if not step.may_end or plan.dry_run:
         return {"may_end": False}
@@ -82,7 +80,7 @@ def whom_it_may_end(
     return {"may_end": True, "processes": processes, "gpu_uuids": sorted(gpu_uuids)}
 
 
-def note_of(apart: Sequence[Target], useless: bool) -> str:
+def intent_note(apart: Sequence[Target], useless: bool) -> str:
     """Return what a person should know of a step: whom it leaves alone, and that a signal will do nothing."""
     notes = ["the process ignores this signal: there is no use in waiting"] if useless else []
     if apart:
@@ -92,12 +90,12 @@ def note_of(apart: Sequence[Target], useless: bool) -> str:
     return "; ".join(notes)
 
 
-def passed_over(plan: Plan, step: RemedyStep, reason: str) -> dict[str, object]:
+def skipped_row(plan: Plan, step: RemedyStep, reason: str) -> dict[str, object]:
     """Return the row of a step that was left out, and why. It is no action."""
     return {"step": str(step), "disrupts": False, "dry_run": plan.dry_run, "note": f"passed over: {reason}"}
 
 
-def end_of(outcome: Outcome) -> dict[str, object]:
+def end_row(outcome: Outcome) -> dict[str, object]:
     """Return the row that ends a run."""
     return {
         "result": outcome.result, "detail": outcome.detail, "acted": outcome.acted,

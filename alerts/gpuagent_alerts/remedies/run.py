@@ -26,7 +26,7 @@ from gpuagent_alerts.remedies.observation import (
 )
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused, PinnedProcess, PinnedProcesses
-from gpuagent_alerts.remedies.plan import Plan, description, end_of, note_of, passed_over, whom_it_may_end
+from gpuagent_alerts.remedies.plan import Plan, begin_row, end_row, intent_note, may_end_row, skipped_row
 from gpuagent_alerts.remedies.proof import outcome_of_answer, outcome_without_alert, watch_release
 from gpuagent_alerts.remedies.safeguards.limits import cooldown_key
 from gpuagent_alerts.remedies.safeguards.policy import ended_with, may_end
@@ -136,30 +136,30 @@ class LadderRun:
         if self._owed:
             detail = f"{outcome.detail}; the record of what came of it before is owed: {self._owed}"
             outcome = replace(outcome, detail=detail.removeprefix("; "))
-        await self._end(outcome, data)
+        await self._write_end(outcome, data)
         return outcome
 
     async def _take_steps(self) -> Outcome:
-        observation = await self._gather()
+        observation = await self._pin_everybody()
         for step in self.plan.steps:
             self.step = step
-            outcome = await self._take(step, observation)
+            outcome = await self._take_step(step, observation)
             if outcome is not None:
                 return outcome
-            observation = await self._look()
+            observation = await self._observe()
         if self.plan.dry_run:
             return Outcome(Result.DRY_RUN, f"nothing was done: dry run{self._passed_over}", acted=self._acted)
         return Outcome(Result.NO_EFFECT, "every step was taken", acted=self._acted)
 
-    async def _gather(self) -> Observation:
+    async def _pin_everybody(self) -> Observation:
         """Hold all who are meant; then read the GPU: what is seen is of those who are held."""
         await self._pinned.pin(self.plan.target)
         self._last_look = self._context.now()
-        observation = await self._look()
+        observation = await self._observe()
         if others := [each for each in observation.members if each.id != self.plan.target.id]:
             await self._pinned.pin_all(others)
             self._last_look = self._context.now()
-            observation = await self._look()
+            observation = await self._observe()
         wanted = self.gpus | {each.key.gpu_uuid for each in observation.members}
         if taken := self._claim(self, wanted):
             self.gpus = frozenset()  # let go at once: two that want each other's GPUs must not refuse each other
@@ -169,7 +169,7 @@ class LadderRun:
             raise self._refused(f"others have joined it meanwhile: pid {', '.join(missing)}")
         return observation
 
-    async def _look(self) -> Observation:
+    async def _observe(self) -> Observation:
         """See the target on a reading that is newer than all that was done, and end where there is no reason to act."""
         plan, context = self.plan, self._context
         observation = await context.observer.next_observation(
@@ -190,7 +190,7 @@ class LadderRun:
             raise self._refused("it is no longer on the GPU")
         return observation
 
-    async def _take(self, step: RemedyStep, observation: Observation) -> Outcome | None:
+    async def _take_step(self, step: RemedyStep, observation: Observation) -> Outcome | None:
         """Take one step; return its outcome, or None where the next one is due."""
         judged_as, self._before = self.plan.judged_as(step), observation
         try:
@@ -209,9 +209,9 @@ class LadderRun:
         useless = step.sends is not None and all(each.ignores(step.sends) for each in facts)
         async with self._context.gate:
             await asyncio.to_thread(self._check_record, judged_as)
-            await asyncio.to_thread(self._intend, step, observation, useless, facts)
+            await asyncio.to_thread(self._write_intent, step, observation, useless, facts)
         started = self._context.now()
-        done = await self._do(step, observation)
+        done = await self._execute(step, observation)
         self._acted = self._acted or step.disrupts
         if self.plan.is_question(step):
             return outcome_of_answer(step, done, self._context.now() - started)
@@ -221,16 +221,18 @@ class LadderRun:
             raise _RunEnded(Outcome(Result.FAILED, f"{step}: {done.detail}", acted=True), not_permitted=done.errno == 1)
         # A person who asks what would be done waits for no effect: there is none, and no alert that could end.
         pointless = (useless and step.kind is not StepKind.KILL) or (self.plan.dry_run and self.plan.request.by_hand)
-        return await self._watch(step, 0.0 if pointless else step.wait_seconds)
+        return await self._wait_for_effect(step, 0.0 if pointless else step.wait_seconds)
 
     async def _pass_over(self, step: RemedyStep, reason: str) -> Outcome | None:
         """Leave the step out; its time is waited all the same, and only one that did not run in it is killed."""
         await self._pinned.remember_sleep()
         self._passed_over = f"; {step} would be passed over: {reason}"
         await asyncio.to_thread(self._begin)
-        await asyncio.to_thread(self._context.audit.write, self.id, INTENT, passed_over(self.plan, step, reason))
-        await self._result(step, ActionResult(ok=True, taken=False))
-        return await self._watch(step, 0.0 if self.plan.dry_run and self.plan.request.by_hand else step.wait_seconds)
+        await asyncio.to_thread(self._context.audit.write, self.id, INTENT, skipped_row(self.plan, step, reason))
+        await self._write_result(step, ActionResult(ok=True, taken=False))
+        return await self._wait_for_effect(
+            step, 0.0 if self.plan.dry_run and self.plan.request.by_hand else step.wait_seconds
+        )
 
     async def _check(self, step: RemedyStep, observation: Observation) -> list[Facts]:
         """Refuse at any doubt about any member."""
@@ -241,7 +243,7 @@ class LadderRun:
         for member, facts, changed in looked:
             chosen = member.target.id == self.plan.target.id
             if not chosen and (gone := member.off_the_gpu(observation)):
-                raise self._refused(*self._of(member, [gone]))
+                raise self._refused(*self._attribute(member, [gone]))
             # Another member is judged by what it is, on the reading of the one that was chosen.
             seen = observation if chosen else replace(observation, target=member.seen_in(observation), choice=None)
             policy = self.rules.policy if chosen else self.rules.policy.for_members()
@@ -256,14 +258,14 @@ class LadderRun:
             )
             if reasons := list(dict.fromkeys([*against, *changed])):
                 if all(isinstance(reason, OnlyKillHelps) for reason in reasons):
-                    raise _OnlyKillReaches(*self._of(member, reasons))
+                    raise _OnlyKillReaches(*self._attribute(member, reasons))
                 next_may = chosen and all(isinstance(reason, NotAllowListed) for reason in reasons)
-                raise self._refused(*self._of(member, reasons), general=not next_may)
+                raise self._refused(*self._attribute(member, reasons), general=not next_may)
         if groups_of(step) and any(each.id not in self.identities for each in observation.members):
             raise self._refused("others have joined it meanwhile")
         return [facts for _, facts, _ in looked]
 
-    def _of(self, member: PinnedProcess, reasons: list[str]) -> list[str]:
+    def _attribute(self, member: PinnedProcess, reasons: list[str]) -> list[str]:
         if member.target.id == self.plan.target.id:
             return reasons
         found = []
@@ -284,35 +286,35 @@ class LadderRun:
         """Begin the record of this run, once; return whom it is about. In a thread. Raises NotRecorded."""
         pids = [member.target.pid for member in self._pinned.members]
         if not self.id:
-            self.id = self._context.audit.begin(description(self.plan, self._cooldown_key(), pids))
+            self.id = self._context.audit.begin(begin_row(self.plan, self._cooldown_key(), pids))
         return pids
 
-    def _intend(self, step: RemedyStep, observation: Observation, useless: bool, facts: list[Facts]) -> None:
+    def _write_intent(self, step: RemedyStep, observation: Observation, useless: bool, facts: list[Facts]) -> None:
         """Write the intent to the disk before anything is done. For a thread. Raises NotRecorded."""
         pids = self._begin()
         targets = [member.target for member in self._pinned.members]
         self._context.audit.write(self.id, INTENT, {
             "step": str(step), "disrupts": step.disrupts, "dry_run": self.plan.dry_run, "pids": pids,
-            "used_bytes": self.plan.target.used_bytes, "note": note_of(observation.apart, useless),
+            "used_bytes": self.plan.target.used_bytes, "note": intent_note(observation.apart, useless),
             "ends_with_it": [str(each) for one in facts for each in ended_with(step, one)],
-            **whom_it_may_end(self.plan, step, targets, self.gpus),
+            **may_end_row(self.plan, step, targets, self.gpus),
         })  # fmt: skip
 
-    async def _do(self, step: RemedyStep, observation: Observation) -> ActionResult:
+    async def _execute(self, step: RemedyStep, observation: Observation) -> ActionResult:
         """Act, and write down what came of it: also where the very last look forbade it."""
         try:
             if step.disrupts:
-                await self._look_again(step, observation)
-            done = await self._act(step)
+                await self._recheck(step, observation)
+            done = await self._dispatch(step)
         except (ActionRefused, ProcessEnded, _RunEnded) as reason:
             detail = f"not done: {str(reason) or 'it has ended by itself'}"
-            await self._result(step, ActionResult(ok=False, detail=detail, taken=False), considered=step.disrupts)
+            await self._write_result(step, ActionResult(ok=False, detail=detail, taken=False), considered=step.disrupts)
             raise
         self.has_taken_a_step = self.has_taken_a_step or done.taken
-        await self._result(step, done)
+        await self._write_result(step, done)
         return done
 
-    async def _result(self, step: RemedyStep, done: ActionResult, *, considered: bool = False) -> None:
+    async def _write_result(self, step: RemedyStep, done: ActionResult, *, considered: bool = False) -> None:
         data = {
             "step": str(step), "ok": done.ok, "errno": done.errno, "detail": done.detail, "taken": done.taken,
             "considered": considered,
@@ -322,7 +324,7 @@ class LadderRun:
         except NotRecorded as error:  # the record writes it as soon as it can; the step was taken all the same
             self._owed = f"{step}: {error}"
 
-    async def _look_again(self, step: RemedyStep, observation: Observation) -> None:
+    async def _recheck(self, step: RemedyStep, observation: Observation) -> None:
         """Judge anew by a reading that came while it was decided and written down.
 
         A disk that hangs, another run that is waited for, a runtime that is asked: meanwhile the process may have given
@@ -330,21 +332,21 @@ class LadderRun:
         """
         context = self._context
         for _ in range(_MOST_LOOKS):
-            newest = context.observer.look(self.plan.target, self.plan.request.alert, self.plan.scope)
+            newest = context.observer.observe(self.plan.target, self.plan.request.alert, self.plan.scope)
             quick = context.now() - self._looked_at <= (
                 _MOMENT_SECONDS if self.plan.request.alert else context.look_seconds
             )
             if quick and newest.clock_seconds <= observation.clock_seconds:
                 return
             steady = quick and newest.condition is Condition.HOLDS and not newest.shows_less_than(observation)
-            observation = newest if steady else await self._look()
+            observation = newest if steady else await self._observe()
             await self._check(self.plan.judged_as(step), observation)
             self._before = observation
             if steady:
                 return
         raise self._refused(TemporaryRefusal("there is no fresh reading by the time it has been judged"))
 
-    async def _act(self, step: RemedyStep) -> ActionResult:  # noqa: PLR0911  one for each kind
+    async def _dispatch(self, step: RemedyStep) -> ActionResult:  # noqa: PLR0911  one for each kind
         """Do it. The intent is on the disk; writing took time, so who it is and what is permitted are asked again."""
         target, executor = self.plan.target, self._context.executor
         facts = await self._pinned.recheck(ties=may_end(step))
@@ -373,7 +375,7 @@ class LadderRun:
         asked = self._pinned.send(0) if step.sends is not None else ActionResult(ok=True)
         return replace(asked, detail=asked.detail or "dry run")
 
-    async def _watch(self, step: RemedyStep, wait_seconds: float) -> Outcome | None:
+    async def _wait_for_effect(self, step: RemedyStep, wait_seconds: float) -> Outcome | None:
         """Wait for the effect. None: there was none in time."""
         context, plan = self._context, self.plan
         started = context.now()
@@ -405,13 +407,13 @@ class LadderRun:
         outcome = Outcome(Result.REFUSED, "; ".join(reasons), general=general, acted=self._acted, reasons=reasons)
         return _RunEnded(outcome, reasons=list(reasons))
 
-    async def _end(self, outcome: Outcome, data: dict[str, object]) -> None:
+    async def _write_end(self, outcome: Outcome, data: dict[str, object]) -> None:
         if not self.id and outcome.result is Result.REFUSED and (self._unrecorded or outcome.gist in self._known):
             return
         try:
             if not self.id:  # refused before it began: the refusal is worth a record too
                 await asyncio.to_thread(self._begin)
-            row = end_of(outcome) | data | {"step": self.name_of_step}
+            row = end_row(outcome) | data | {"step": self.name_of_step}
             await asyncio.to_thread(self._context.audit.write, self.id, END, row)
         except NotRecorded:
             return  # it is in the log, and the record writes it as soon as it can

@@ -29,7 +29,7 @@ from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.history import RemedyHistory, outstanding_step_of
 from gpuagent_alerts.remedies.manager import OpenRuns, RemedyManager
 from gpuagent_alerts.remedies.manual_requests import (
-    ShownProcess,
+    IdentifiedProcess,
     UnreadableGpus,
     add_identity_facts,
     find_shown_target,
@@ -196,7 +196,7 @@ class RemedyService:
         self,
         pid: int,
         steps: Sequence[RemedyStep],
-        shown: ShownProcess,
+        shown: IdentifiedProcess,
         *,
         uid: int,
         force: bool,

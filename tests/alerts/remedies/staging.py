@@ -32,7 +32,7 @@ from gpuagent_alerts.remedies.execution.executor import Apps, NodeActionExecutor
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK, TableLookup, look_up
 from gpuagent_alerts.remedies.history import RemedyHistory
-from gpuagent_alerts.remedies.manual_requests import card_of, gpus_of
+from gpuagent_alerts.remedies.manual_requests import gpus_of, identity_card
 from gpuagent_alerts.remedies.observation import ActionExecutor
 from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, Subject
 from gpuagent_alerts.remedies.service import RemedyDependencies, RemedyService
@@ -150,7 +150,7 @@ class Stage:
         now = look_up(RealProc(), reader(), [pid], DIGESTS)[pid]
         if found is None or now is None or self.snapshot is None:
             return {"start_ticks": 1, "boot_id": "b", "pid_namespace": 1, "card": "none"}
-        shown = found | {"card": card_of(now, gpus_of(self.snapshot, pid), DIGESTS)}
+        shown = found | {"card": identity_card(now, gpus_of(self.snapshot, pid), DIGESTS)}
         return {name: shown[name] for name in SHOWN_FIELDS} | {
             "ends_with_it": [list(each.key) for each in now.ends_with_it or ()]
         }

@@ -16,7 +16,7 @@ from gpuagent.remedy_settings import step_of
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import INTENT
-from gpuagent_alerts.remedies.manual_requests import NoSuchProcess, read_shown
+from gpuagent_alerts.remedies.manual_requests import NoSuchProcess, read_identified
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.processes import IGNORES_TERM, PLAIN, as_target, running
 from tests.alerts.remedies.staging import config, evaluation, read, stage
@@ -139,9 +139,9 @@ def test_by_hand(store: Store) -> None:
 
     async def story(leaker: int) -> None:
         async with stage(config("nobody-else"), store, {"leaker": leaker}) as one:
-            shown = read_shown(one.shown(leaker))
+            shown = read_identified(one.shown(leaker))
             with pytest.raises(NoSuchProcess):
-                await one.service.kill(1, [], read_shown(one.shown(1)), uid=0, force=True, dry_run=False)
+                await one.service.kill(1, [], read_identified(one.shown(1)), uid=0, force=True, dry_run=False)
             with pytest.raises(NoSuchProcess, match="is on GPU 7"):
                 await one.service.kill(leaker, [], shown, uid=0, force=True, dry_run=False, gpu="7")
             steps = list(one.service.settings.ladders[0].steps)

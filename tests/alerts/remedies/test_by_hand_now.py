@@ -25,7 +25,7 @@ from gpuagent_alerts.remedies.manual_requests import (
     UnreadableGpus,
     cannot_act_reason,
     find_shown_target,
-    read_shown,
+    read_identified,
 )
 from gpuagent_alerts.remedies.observation import NotPermitted
 from gpuagent_alerts.store.database import Store
@@ -59,7 +59,7 @@ def steps_of(one: Stage) -> list[Any]:
 
 async def kill(one: Stage, pid: int) -> dict[str, Any]:
     """Ask for it as a person who was shown it just now."""
-    asked = read_shown(one.shown(pid))
+    asked = read_identified(one.shown(pid))
     task = asyncio.create_task(one.service.kill(pid, steps_of(one), asked, uid=0, force=False, dry_run=False))
     await one.until(task.done)
     return await task
@@ -147,7 +147,7 @@ def test_the_number_went_over_between_the_question_and_yes(seen: Snapshot) -> No
     pid = os.getpid()
     here = next(each.info for each in seen.processes if each.pid == pid)
     assert here is not None
-    shown = read_shown({"start_ticks": 7, "boot_id": here.id.boot_id, "pid_namespace": None, "card": "x"})
+    shown = read_identified({"start_ticks": 7, "boot_id": here.id.boot_id, "pid_namespace": None, "card": "x"})
     now = look_up(RealProc(), reader(), [pid], DIGESTS)[pid]
     dead = seen.processes[0]._replace(pid=pid, state=ProcessState.DEAD, info=None)
     gone = _with(seen, dead)
@@ -186,7 +186,7 @@ def test_a_gpu_that_cannot_be_read_is_said_to_be_none(seen: Snapshot) -> None:
         (told,) = gpus.now()
         assert told.text.startswith("GPU 0 has not been readable for 12 s: ")
         assert why in told.text
-        shown = read_shown({"start_ticks": 7, "boot_id": "b", "pid_namespace": None, "card": "x"})
+        shown = read_identified({"start_ticks": 7, "boot_id": "b", "pid_namespace": None, "card": "x"})
         with pytest.raises(NoSuchProcess, match="whether pid 7 is on a GPU is not known: GPU 0 has not been readable"):
             find_shown_target(now, 7, "", shown, {}, DIGESTS, gpus.now())
 

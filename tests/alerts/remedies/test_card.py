@@ -14,7 +14,7 @@ from gpuagent.core.identity import ProcessId
 from gpuagent.core.snapshot import ProcessInfo
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.fresh_lookup import FreshProcess
-from gpuagent_alerts.remedies.manual_requests import NAMES, card_of, facts_of, read_shown
+from gpuagent_alerts.remedies.manual_requests import NAMES, facts_of, identity_card, read_identified
 from gpuagent_alerts.remedies.target import CHANGES, Identity, differences
 
 DIGESTS = CommandDigests(b"k" * 32)
@@ -52,13 +52,13 @@ def fresh(**changes: Any) -> FreshProcess:
 
 def request(now: FreshProcess) -> dict[str, Any]:
     """What the command sends back of what it was given."""
-    card = card_of(now, HERE, DIGESTS)
+    card = identity_card(now, HERE, DIGESTS)
     return {"start_ticks": 70, "boot_id": "boot", "pid_namespace": 1, "card": card}
 
 
 def refused(shown: FreshProcess, now: FreshProcess) -> str:
     """Why it is not the one that was shown; "" if it is."""
-    return read_shown(request(shown)).difference(7, now, HERE, DIGESTS)
+    return read_identified(request(shown)).difference(7, now, HERE, DIGESTS)
 
 
 def test_every_fact_that_a_ladder_compares_is_in_the_card() -> None:
@@ -93,7 +93,7 @@ def test_an_upgrade_makes_no_other_program() -> None:
 
 def test_the_user_database_and_a_further_gpu() -> None:
     """A uid that is called otherwise by then, and a process that is on other GPUs than were shown, are refused."""
-    asked = read_shown(request(fresh()))
+    asked = read_identified(request(fresh()))
     renamed = FreshProcess(replace(INFO, user="mail"), IDENTITY)
     assert "changed since: name of its user" in asked.difference(7, renamed, HERE, DIGESTS)
     assert "changed since: GPUs" in asked.difference(7, fresh(), [*HERE, ("GPU-1", -1)], DIGESTS)
@@ -114,13 +114,13 @@ def test_figures_are_no_part_of_it() -> None:
 def test_a_digest_tells_nothing() -> None:
     """By a key of the agent's, and another of each process: like facts of two processes, or two agents, look unlike."""
     other = replace(IDENTITY, id=ProcessId("boot", 8, 70))
-    here, there = (card_of(each, HERE, DIGESTS) for each in (fresh(), FreshProcess(INFO, other)))
+    here, there = (identity_card(each, HERE, DIGESTS) for each in (fresh(), FreshProcess(INFO, other)))
     size = 16
     parts = [{card[at : at + size] for at in range(9, len(card), size)} for card in (here, there)]
     assert len(parts[0]) == len(NAMES)
     assert not parts[0] & parts[1]
     elsewhere = CommandDigests(os.urandom(32))
-    assert "changed since: start" in read_shown(request(fresh())).difference(7, fresh(), HERE, elsewhere)
+    assert "changed since: start" in read_identified(request(fresh())).difference(7, fresh(), HERE, elsewhere)
 
 
 @pytest.mark.parametrize("card", ["x", "", 3, None])
@@ -128,7 +128,7 @@ def test_a_card_that_is_none(card: object) -> None:
     """A text that no agent made fits nothing; anything else is refused in words."""
     given = {**request(fresh()), "card": card}
     if card == "x":
-        assert "not what was shown any more" in read_shown(given).difference(7, fresh(), HERE, DIGESTS)
+        assert "not what was shown any more" in read_identified(given).difference(7, fresh(), HERE, DIGESTS)
         return
     with pytest.raises(ValueError, match="card must be a text"):
-        read_shown(given)
+        read_identified(given)

@@ -14,7 +14,7 @@ from typing import IO
 
 import pytest
 
-from gpuagent_alerts.remedies.manual_requests import read_shown
+from gpuagent_alerts.remedies.manual_requests import read_identified
 from gpuagent_alerts.remedies.target import KILL_BIT
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.processes import IGNORES_TERM, PLAIN, ZOMBIE_LEADER, as_target, running
@@ -139,7 +139,7 @@ def test_the_init_of_a_container(store: Store) -> None:
             async with stage(config("nobody-else"), store, {"leaker": pid}) as one:
                 steps = list(one.service.settings.ladders[0].steps)
                 kill = asyncio.create_task(
-                    one.service.kill(pid, steps, read_shown(one.shown(pid)), uid=0, force=True, dry_run=False)
+                    one.service.kill(pid, steps, read_identified(one.shown(pid)), uid=0, force=True, dry_run=False)
                 )
                 await one.until(kill.done)
                 assert (await kill)["result"] == "released"

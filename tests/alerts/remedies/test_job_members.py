@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.core.identity import JobSign, SignKind
-from gpuagent_alerts.remedies.plan import note_of
+from gpuagent_alerts.remedies.plan import intent_note
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.targets import job_members, left_apart, members, standing_apart
 from tests.alerts.remedies.processes import as_target, reader
@@ -228,7 +228,7 @@ def test_who_does_not_fall_is_named() -> None:
     assert left_apart(one, [one, other, stranger], "job") == (other,)
     assert left_apart(one, [one, other, stranger], "process") == ()
     assert standing_apart(one, [one, other], {one.id: one, other.id: other}) == ()
-    assert note_of([other], useless=False) == (
+    assert intent_note([other], useless=False) == (
         "pid 7 (tenant) does not fall with it: nothing shows that they are one job"
     )
-    assert note_of([], useless=False) == ""
+    assert intent_note([], useless=False) == ""

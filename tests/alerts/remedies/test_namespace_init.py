@@ -19,7 +19,7 @@ from gpuagent.procfs.reader import ProcessRecord
 from gpuagent_alerts.remedies.execution.executor import NodeActionExecutor
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses, list_pids
 from gpuagent_alerts.remedies.facts.ties import TieFinder, read_ties
-from gpuagent_alerts.remedies.manual_requests import read_shown
+from gpuagent_alerts.remedies.manual_requests import read_identified
 from gpuagent_alerts.remedies.target import TiedProcess
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.processes import PLAIN, as_target, reader
@@ -248,7 +248,7 @@ def test_who_answers_by_hand(tmp_path: Path, *, force: bool, shown: bool) -> Non
                 request = one.shown(pid) | ({} if shown else {"ends_with_it": []})
                 wanted = refusal(pid, bob)
                 kill = asyncio.create_task(
-                    one.service.kill(pid, steps, read_shown(request), uid=0, force=force, dry_run=False)
+                    one.service.kill(pid, steps, read_identified(request), uid=0, force=force, dry_run=False)
                 )
                 await one.until(kill.done)
                 result = await kill
@@ -280,7 +280,7 @@ def test_the_never_list_stands_for_all_of_them(tmp_path: Path, uid: int, *, forc
             settings = config(str(ALICE), dry_run=True, allow={})
             async with stage(settings, Store(tmp_path / "state.db"), {"leaker": pid}) as one:
                 steps = list(one.service.settings.ladders[0].steps)
-                asked = read_shown(one.shown(pid))
+                asked = read_identified(one.shown(pid))
                 kill = asyncio.create_task(one.service.kill(pid, steps, asked, uid=0, force=force, dry_run=False))
                 await one.until(kill.done)
                 result = await kill

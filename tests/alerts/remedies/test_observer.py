@@ -62,11 +62,11 @@ def test_the_reason_to_act(fires: list[AlertEvaluation], condition: Condition) -
         observer = SnapshotObserver(ManualClock())
         await observer.update_snapshot(snapshot)
         await observer.update_alerts(fires)
-        assert observer.look(target, ALERT.fingerprint).condition is condition
-        assert observer.look(target, "").condition is Condition.HOLDS  # a person asked
+        assert observer.observe(target, ALERT.fingerprint).condition is condition
+        assert observer.observe(target, "").condition is Condition.HOLDS  # a person asked
         blind = replace(snapshot, gpus=tuple(replace(gpu, state=GpuState.BLIND) for gpu in snapshot.gpus))
         await observer.update_snapshot(blind)
-        assert observer.look(target, "").condition is Condition.UNKNOWN
+        assert observer.observe(target, "").condition is Condition.UNKNOWN
 
     asyncio.run(story())
 
@@ -78,7 +78,7 @@ def test_old_readings_are_not_waited_for_in_vain() -> None:
         snapshot, target = healthy()
         observer = SnapshotObserver(ManualClock())
         await observer.update_snapshot(snapshot)
-        seen = observer.look(target, "")
+        seen = observer.observe(target, "")
         assert await observer.next_observation(target, "", seen.clock_seconds, 0.0) is None
         assert await observer.next_observation(target, "", seen.clock_seconds - 1, 0.1) is not None
 
@@ -102,7 +102,7 @@ def look(snapshot: Snapshot, target: Target) -> Observation:
     """What a person who asked for it would see."""
     observer = SnapshotObserver(ManualClock())
     asyncio.run(observer.update_snapshot(snapshot))
-    return observer.look(target, "")
+    return observer.observe(target, "")
 
 
 def test_a_gpu_is_its_uuid_and_its_address() -> None:
@@ -296,6 +296,6 @@ def test_who_falls_together_with_unknown_memory() -> None:
     async def story() -> None:
         observer = SnapshotObserver(ManualClock(1000.0))
         await observer.update_snapshot(snapshot)
-        assert [each.pid for each in observer.look(chosen, "", "container").members] == [other.pid]
+        assert [each.pid for each in observer.observe(chosen, "", "container").members] == [other.pid]
 
     asyncio.run(story())

@@ -12,7 +12,7 @@ import pytest
 
 from gpuagent.core.identity import SHOWN_FIELDS
 from gpuagent.remedy_commands import RemedyCommands
-from gpuagent_alerts.remedies.manual_requests import read_shown
+from gpuagent_alerts.remedies.manual_requests import read_identified
 from gpuagent_alerts.store.database import Store
 from gpuagent_exporters.api.remedy_routes import NotDone
 from tests.alerts.remedies.processes import PLAIN, running
@@ -93,8 +93,8 @@ def test_another_process_is_refused(
 def test_what_names_no_process_is_no_request(change: dict[str, Any]) -> None:
     """A field of another kind is a fault of the caller's, never taken for a match or for unknown."""
     wanted = (*GOOD.values(), frozenset())
-    assert tuple(read_shown(GOOD)) == wanted
-    assert read_shown(GOOD | {"ends_with_it": [[7, 70], [8, 80]]}).ends_with_it == {(7, 70), (8, 80)}
-    assert read_shown(GOOD | {"pid_namespace": None}).pid_namespace is None
+    assert tuple(read_identified(GOOD)) == wanted
+    assert read_identified(GOOD | {"ends_with_it": [[7, 70], [8, 80]]}).ends_with_it == {(7, 70), (8, 80)}
+    assert read_identified(GOOD | {"pid_namespace": None}).pid_namespace is None
     with pytest.raises(ValueError, match=f"{next(iter(change))} must be"):
-        read_shown(GOOD | change)
+        read_identified(GOOD | change)

@@ -17,7 +17,7 @@ import pytest
 
 from gpuagent.procfs.files import RealProc, parse_stat
 from gpuagent_alerts.remedies.facts.ties import read_ties
-from gpuagent_alerts.remedies.manual_requests import read_shown
+from gpuagent_alerts.remedies.manual_requests import read_identified
 from gpuagent_alerts.remedies.target import Ties
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.processes import reader
@@ -154,7 +154,7 @@ def test_by_hand(tmp_path: Path, *, force: bool, shown: bool) -> None:
                 steps = list(staged.service.settings.ladders[0].steps)
                 request = staged.shown(one.pid)
                 assert [pid for pid, _ in request["ends_with_it"]] == [one.job]
-                asked = read_shown(request | ({} if shown else {"ends_with_it": []}))
+                asked = read_identified(request | ({} if shown else {"ends_with_it": []}))
                 kill = asyncio.create_task(
                     staged.service.kill(one.pid, steps, asked, uid=0, force=force, dry_run=False)
                 )

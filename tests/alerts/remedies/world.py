@@ -123,7 +123,7 @@ class World:
 
     # ---- observer
 
-    def look(self, target: Target, alert: str, scope: str = "process") -> Observation:
+    def observe(self, target: Target, alert: str, scope: str = "process") -> Observation:
         body = self.bodies.get(target.pid)
         listed = body is not None and self._counts(body)
         belonging = tuple(self.bodies[pid].target for pid in self.relatives if self.bodies[pid].alive)
@@ -163,7 +163,7 @@ class World:
         self.clock.advance(max(min(1.0, deadline_seconds), MOMENT))
         if self.events:
             self.events.pop(0)(self)
-        observation = self.look(target, alert, scope)
+        observation = self.observe(target, alert, scope)
         return observation if observation.clock_seconds > after else None
 
     # ---- executor

@@ -30,7 +30,7 @@ from gpuagent_alerts.notify.state import (
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import BEGIN, END, INTENT, MOST_ROW_BYTES, RESULT
 from gpuagent_alerts.remedies.outcome import Outcome, Result
-from gpuagent_alerts.remedies.plan import description, end_of
+from gpuagent_alerts.remedies.plan import begin_row, end_row
 from gpuagent_alerts.states.instance import Instance, State, load_instance
 from gpuagent_alerts.states.persister import StoredInstances
 from gpuagent_alerts.store.database import Store
@@ -68,10 +68,10 @@ def test_the_record_of_remedies(
     what = plan(replace(TERMINATE, wait_seconds=wait), KILL, of=one, request=order)
     with closing(Store(None)) as store:
         audit = Audit(store, ManualClock(), BOOT)
-        run = audit.begin(description(what, text, [one.pid]))
+        run = audit.begin(begin_row(what, text, [one.pid]))
         audit.write(run, INTENT, {"step": "SIGTERM", "disrupts": True, "pids": [1], "used_bytes": used, "note": text})
         audit.write(run, RESULT, {"step": "SIGTERM", "ok": True, "errno": 0, "detail": text})
-        audit.write(run, END, end_of(Outcome(result, text, released, seconds)) | {"reasons": [text]})
+        audit.write(run, END, end_row(Outcome(result, text, released, seconds)) | {"reasons": [text]})
         assert [event.kind for event in audit.events()] == [BEGIN, INTENT, RESULT, END]
         assert store.problem_text == ""
 
