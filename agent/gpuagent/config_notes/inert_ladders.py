@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gpuagent.config_notes.user_database import user_problems
 from gpuagent.remedy_settings import step_of
-from gpuagent_alerts.remedies.facts.never_entries import endless_patterns, meant_interpreters
+from gpuagent_alerts.remedies.facts.never_entries import interpreter_entries, unbounded_patterns
 from gpuagent_alerts.remedies.observation import UnitPermission
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS, SHARED_UNITS
 from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, Subject, analyze_rule
@@ -100,7 +100,7 @@ def _of_never(config: Config) -> Iterator[str]:
     remedies = config.remedies
     if "*" in remedies.never:
         yield "remedies.never: has *, which is every program: every ladder is refused"
-    for index, entry, target, environment in meant_interpreters(remedies.never):
+    for index, entry, target, environment in interpreter_entries(remedies.never):
         path = f"remedies.never[{index}]: {entry}"
         if environment:
             yield (
@@ -113,7 +113,7 @@ def _of_never(config: Config) -> Iterator[str]:
     for index, entry in enumerate(remedies.never):
         if "/" in entry and Path(entry).is_dir():
             yield f"remedies.never[{index}]: {entry} is a directory, and no program: write {entry.rstrip('/')}/*"
-    for index, entry, why in endless_patterns(remedies.never):
+    for index, entry, why in unbounded_patterns(remedies.never):
         yield f"remedies.never[{index}]: {entry} cannot be looked up, so every ladder is refused: {why}"
     shared = len(remedies.allow.units)
     for index, unit in enumerate(_units(remedies.allow)):

@@ -18,7 +18,7 @@ from gpuagent_alerts.remedies.alert_evaluation import DATA_MISSING, ONLY_KEPT, A
 from gpuagent_alerts.remedies.observation import Condition, Observation
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.targets import all_targets, left_apart, members, relatives, successors
+from gpuagent_alerts.remedies.targets import all_targets, members, relatives, successors, unjoined_lookalikes
 
 Choose = Callable[[AlertEvaluation, Snapshot], VictimChoice | None]
 """Return whom an alert would choose on a snapshot; None where the alert names its process."""
@@ -91,7 +91,7 @@ class SnapshotObserver:
             relatives=relatives(target, on_it),
             successors=successors(target, on_it),
             members=fall_too,
-            apart=left_apart(target, all_there, scope, never),
+            apart=unjoined_lookalikes(target, all_there, scope, never),
             present=frozenset(each.id for each in on_it),
             choice=self._choose(evaluation, snapshot) if evaluation is not None else None,
             act_refusal=_act_refusal(snapshot, {target.key.gpu_uuid, *(each.key.gpu_uuid for each in fall_too)}),

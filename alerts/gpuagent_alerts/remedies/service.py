@@ -47,7 +47,7 @@ from gpuagent_alerts.remedies.selection import AlertCandidates
 from gpuagent_alerts.remedies.settings import RemedySettings
 from gpuagent_alerts.remedies.steps import RemedyStep
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.targets import unranked, used_ratio
+from gpuagent_alerts.remedies.targets import unranked_memory, used_ratio
 from gpuagent_alerts.store.cached_query import CachedQuery
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
@@ -330,7 +330,7 @@ class RemedyService:
         uuid, instance = labels.get("uuid", ""), labels.get("gpu_instance_id", "")
         whole = not labels.get("budget")  # a budget is exceeded by what is proven to be its own, whatever is beside it
         ranking = self.remedies.ranking(ladder.victim, candidates)
-        unknown_bytes, unknown = unranked(snapshot, uuid, instance, whole=whole)
+        unknown_bytes, unknown = unranked_memory(snapshot, uuid, instance, whole=whole)
         newcomers = self._newcomers(evaluation, candidates)
         return VictimChoice(tuple(each.target.id for each in ranking), unknown_bytes, unknown, newcomers)
 

@@ -100,7 +100,7 @@ def context_of(snapshot: Snapshot) -> SnapshotContext:
     return SnapshotContext({place: gpu.identity.pci_bus_id for place, gpu in gpus.items()}, idle)
 
 
-def unranked(snapshot: Snapshot, gpu_uuid: str, gpu_instance: str, *, whole: bool) -> tuple[float, bool]:
+def unranked_memory(snapshot: Snapshot, gpu_uuid: str, gpu_instance: str, *, whole: bool) -> tuple[float, bool]:
     """Return the memory that no process of a ranking is known to hold, and whether a listed number is none of them.
 
     It belongs to processes that have ended, hide, have not been shown to be the holders, are listed without their GPU
@@ -226,13 +226,13 @@ def members(target: Target, everybody: Sequence[Target], scope: str, never: Iter
     return tuple(each for each in everybody if each.id in found and each.key != target.key)
 
 
-def left_apart(
+def unjoined_lookalikes(
     target: Target, everybody: Sequence[Target], scope: str, never: Iterable[str] = ()
 ) -> tuple[Target, ...]:
     """Return who looks like a part of the target's job, and does not fall with it as nothing shows that it is."""
     if scope != "job" or target.slurm_job:
         return ()
-    return standing_apart(target, everybody, _joined(target, everybody, scope, never))
+    return lookalikes_outside(target, everybody, _joined(target, everybody, scope, never))
 
 
 def _joined(target: Target, everybody: Sequence[Target], scope: str, never: Iterable[str]) -> dict[ProcessId, Target]:
@@ -274,7 +274,7 @@ def job_members(target: Target, everybody: Sequence[Target], never: Iterable[str
     return found
 
 
-def standing_apart(
+def lookalikes_outside(
     target: Target, everybody: Iterable[Target], joined: Mapping[ProcessId, Target]
 ) -> tuple[Target, ...]:
     """Return who looks like a part of it and shows no sign: of its parent, its group, its child or its parent."""

@@ -16,7 +16,7 @@ import pytest
 from gpuagent.core.identity import JobSign, SignKind
 from gpuagent_alerts.remedies.plan import intent_note
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.targets import job_members, left_apart, members, standing_apart
+from gpuagent_alerts.remedies.targets import job_members, lookalikes_outside, members, unjoined_lookalikes
 from tests.alerts.remedies.processes import as_target, reader
 
 FOR_EVER = r"import os, signal; os.write(1, b'ready\n'); signal.pause()"
@@ -225,9 +225,9 @@ def test_who_does_not_fall_is_named() -> None:
     one = replace(target(os.getpid()), parent_pid=50, process_group=40)
     other = replace(one, id=one.id._replace(pid=7), key=one.key._replace(pid=7), name="tenant")
     stranger = replace(other, id=one.id._replace(pid=8), parent_pid=51, process_group=41)
-    assert left_apart(one, [one, other, stranger], "job") == (other,)
-    assert left_apart(one, [one, other, stranger], "process") == ()
-    assert standing_apart(one, [one, other], {one.id: one, other.id: other}) == ()
+    assert unjoined_lookalikes(one, [one, other, stranger], "job") == (other,)
+    assert unjoined_lookalikes(one, [one, other, stranger], "process") == ()
+    assert lookalikes_outside(one, [one, other], {one.id: one, other.id: other}) == ()
     assert intent_note([other], useless=False) == (
         "pid 7 (tenant) does not fall with it: nothing shows that they are one job"
     )

@@ -18,7 +18,7 @@ from gpuagent.procfs.machine import boot_id
 from gpuagent.procfs.programs import read_program
 from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries, own_ancestors
 from gpuagent_alerts.remedies.facts.never_paths import is_common, same_name
-from gpuagent_alerts.remedies.facts.symlinks import SearchLimits, UnreadableDirectory, links_of
+from gpuagent_alerts.remedies.facts.symlinks import SearchLimits, UnreadableDirectory, find_links
 from gpuagent_alerts.remedies.files.mounts import fuse_of_users
 from tests.alerts.remedies.processes import refusals_of
 from tests.integration.waiting import until
@@ -156,7 +156,7 @@ def test_what_a_user_hides_withholds_for_that_user_alone(tmp_path: Path, monkeyp
     monkeypatch.setattr(os, "scandir", denied)
     pattern = f"{tmp_path}/home/*/serve"
     unread: list[UnreadableDirectory] = []
-    assert list(links_of(pattern, SearchLimits(), unread)) == []
+    assert list(find_links(pattern, SearchLimits(), unread)) == []
     assert [(each.folder, each.uid) for each in unread] == [(f"{tmp_path}/home/mallory", OTHER)]
     look = NeverListEntries((pattern,)).snapshot()
     with worker(tmp_path, "together", str(OTHER)) as (theirs, script):

@@ -17,7 +17,7 @@ import pytest
 from gpuagent.procfs.files import RealProc
 from gpuagent_alerts.remedies.execution.executor import NodeActionExecutor
 from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
-from gpuagent_alerts.remedies.facts.symlinks import SearchLimits, links_of, spellings
+from gpuagent_alerts.remedies.facts.symlinks import SearchLimits, find_links, spellings
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from tests.alerts.remedies import tied
 from tests.alerts.remedies.processes import PLAIN, as_target, reader, refusals_of
@@ -246,7 +246,7 @@ def test_a_link_to_everything_means_nothing(tmp_path: Path) -> None:
     """A link back to the root, as wine makes one, is not followed: a pattern ends, and does not mean every program."""
     (tmp_path / "z:").symlink_to("/")
     (tmp_path / "loop").symlink_to(tmp_path)
-    assert list(links_of(f"{tmp_path}/*")) == []
+    assert list(find_links(f"{tmp_path}/*")) == []
     with started(("sh", "-c", WAITS), Path("/")) as pid:
         assert withheld(pid, f"{tmp_path}/*") == []
 
@@ -303,7 +303,7 @@ def test_a_title_is_no_path(folder: Path) -> None:
 
 def test_a_pattern_of_names_anywhere(folder: Path) -> None:
     """An entry that begins with `*` is compared with paths, wherever they lie, and searches no file system."""
-    assert list(links_of("*/tool")) == []
+    assert list(find_links("*/tool")) == []
     with started(tool(f"{folder}/links/twice"), folder) as pid:
         assert withheld(pid, "*/links/tool")
         assert withheld(pid, "*/other/tool") == []

@@ -11,7 +11,7 @@ import pytest
 from gpuagent.core.hardware import Memory, MigInstance
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.snapshot import ProcessReading, ProcessState, Reconciliation, Snapshot
-from gpuagent_alerts.remedies.targets import unranked
+from gpuagent_alerts.remedies.targets import unranked_memory
 from tests.fakes.snapshots import full_snapshot
 
 GIB = 2**30
@@ -47,16 +47,16 @@ def test_memory_that_no_ranking_knows(changes: dict[str, Any], whole: bool, expe
     snapshot = with_gpus(snapshot, reconciliation=Reconciliation(7, 0, 5), identity=identity, mig=())
     process = known(snapshot)._replace(used_bytes=7)
     snapshot = replace(snapshot, processes=(process._replace(pid=1, **changes),))
-    assert unranked(snapshot, process.gpu_uuid, "", whole=whole) == expected
+    assert unranked_memory(snapshot, process.gpu_uuid, "", whole=whole) == expected
 
 
 def test_a_gpu_that_does_not_tell_what_is_used() -> None:
     """KILL-09: where used memory is not told, or the GPU is not read, nobody's memory may be any amount."""
     snapshot = with_gpus(full_snapshot(), reconciliation=None, mig=())
     uuid = known(snapshot).gpu_uuid
-    assert unranked(snapshot, uuid, "", whole=True)[0] == math.inf
-    assert unranked(snapshot, uuid, "", whole=False)[0] == 0
-    assert unranked(replace(snapshot, gpus=()), uuid, "", whole=True)[0] == math.inf
+    assert unranked_memory(snapshot, uuid, "", whole=True)[0] == math.inf
+    assert unranked_memory(snapshot, uuid, "", whole=False)[0] == 0
+    assert unranked_memory(replace(snapshot, gpus=()), uuid, "", whole=True)[0] == math.inf
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,9 @@ def test_memory_of_a_gpu_instance(
         for number, (instance, gib) in enumerate(listed.items(), 1)
     ]
     snapshot = replace(snapshot, processes=tuple(processes))
-    found = {instance: unranked(snapshot, process.gpu_uuid, instance, whole=True)[0] / GIB for instance in expected}
+    found = {
+        instance: unranked_memory(snapshot, process.gpu_uuid, instance, whole=True)[0] / GIB for instance in expected
+    }
     assert found == expected
 
 
@@ -101,5 +103,5 @@ def test_a_number_without_its_instance_may_be_the_newest() -> None:
     snapshot = full_snapshot()
     process = known(snapshot)._replace(gpu_instance_id=3)
     untold = known(snapshot)._replace(pid=process.pid + 1)
-    assert not unranked(replace(snapshot, processes=(process,)), process.gpu_uuid, "3", whole=True)[1]
-    assert unranked(replace(snapshot, processes=(process, untold)), process.gpu_uuid, "3", whole=True)[1]
+    assert not unranked_memory(replace(snapshot, processes=(process,)), process.gpu_uuid, "3", whole=True)[1]
+    assert unranked_memory(replace(snapshot, processes=(process, untold)), process.gpu_uuid, "3", whole=True)[1]

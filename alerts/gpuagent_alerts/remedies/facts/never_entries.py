@@ -29,10 +29,10 @@ from gpuagent_alerts.remedies.facts.displays import Displays
 from gpuagent_alerts.remedies.facts.never_paths import (
     ProgramPaths,
     environment_of,
-    links_on,
+    links_in_path,
+    match_text,
     other_release,
     same_name,
-    words,
 )
 from gpuagent_alerts.remedies.facts.process_scan import Placement, read_placement
 from gpuagent_alerts.remedies.facts.symlinks import (
@@ -40,8 +40,8 @@ from gpuagent_alerts.remedies.facts.symlinks import (
     SearchLimitExceeded,
     SearchLimits,
     UnreadableDirectory,
+    find_links,
     is_pattern,
-    links_of,
     spellings,
 )
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER, find_listed, show_name
@@ -164,13 +164,13 @@ class NeverListSnapshot:
     def _of_pattern(self, process: ProgramPaths, entry: str, uids: Collection[int]) -> str:
         for place in process.places:
             if any(fnmatchcase(each, entry) for each in place.spellings):
-                return words(place.written, entry, place.file)
+                return match_text(place.written, entry, place.file)
         for place in process.folders:
             if any(fnmatchcase(each, entry) for each in place.spellings):
-                return f"it may run what lies in {words(place.written, entry, '')}"
+                return f"it may run what lies in {match_text(place.written, entry, '')}"
         for written in process.unplaced:
             if fnmatchcase(f"/{written}", f"*/{entry.rpartition('/')[2]}"):
-                return words(written, entry, "", may_be=True)
+                return match_text(written, entry, "", may_be=True)
         links = self._links_of(entry)
         if found := next(filter(None, (_by_link(process, entry, link) for link in links)), ""):
             return found
@@ -183,14 +183,14 @@ class NeverListSnapshot:
         """Return why an entry means a process whose release it does not lead to any more, or which is called alike."""
         for link in self._links_of(entry):
             if file := other_release(entry, link, process.spellings):
-                return words(file, entry, "", may_be=True, by=link.name)
+                return match_text(file, entry, "", may_be=True, by=link.name)
         name = same_name(entry, (*process.names, *process.spellings))
-        return words(name, entry, "", may_be=True) if name else ""
+        return match_text(name, entry, "", may_be=True) if name else ""
 
     def _links_of(self, entry: str) -> tuple[Link, ...]:
         if entry not in self._links:
             unread: list[UnreadableDirectory] = []
-            found = links_of(entry, self._bounds, unread) if is_pattern(entry) else links_on(entry)
+            found = find_links(entry, self._bounds, unread) if is_pattern(entry) else links_in_path(entry)
             self._links[entry], self._unread[entry] = tuple(found), unread
         return self._links[entry]
 
@@ -232,7 +232,7 @@ def _by_link(process: ProgramPaths, entry: str, link: Link) -> str:
     for place in (*process.places, *process.folders):
         inside = place.file == link.target or place.file.startswith(link.target.rstrip("/") + "/")
         if inside and fnmatchcase(link.name + place.file[len(link.target) :], entry):
-            return words(place.written, entry, place.file, by=link.name)
+            return match_text(place.written, entry, place.file, by=link.name)
     return process.started_words(entry, link.target) if process.may_run(link.target, names) else ""
 
 
@@ -242,7 +242,7 @@ def _of_path(process: ProgramPaths, entry: str) -> str:
         os.stat(entry)  # noqa: PTH116
     except (FileNotFoundError, NotADirectoryError):
         written = next((each.written for each in process.places if entry in each.spellings), "")
-        return words(written, entry, "") if written else ""
+        return match_text(written, entry, "") if written else ""
     except (OSError, ValueError) as error:
         raise SearchLimitExceeded(f"it cannot be read ({getattr(error, 'strerror', None) or error})") from error
     led = spellings(entry)
@@ -254,9 +254,9 @@ def _of_path(process: ProgramPaths, entry: str) -> str:
         return ""
     for place in process.places:
         if place.file == target or _same_file(place.file, target):
-            return words(place.written, entry, target)
+            return match_text(place.written, entry, target)
     if any(target.endswith(f"/{os.path.normpath(each)}") or entry.endswith(f"/{each}") for each in process.unplaced):
-        return words(process.unplaced[0], entry, target, may_be=True)
+        return match_text(process.unplaced[0], entry, target, may_be=True)
     return process.started_words(entry, target) if process.may_run(target, names) else ""
 
 
@@ -268,7 +268,7 @@ def _same_file(one: str, other: str) -> bool:
         return False
 
 
-def meant_interpreters(entries: Iterable[str]) -> Iterator[tuple[int, str, str, bool]]:
+def interpreter_entries(entries: Iterable[str]) -> Iterator[tuple[int, str, str, bool]]:
     """Yield each entry that means an interpreter: its place, its text, where it leads, whether as an environment's."""
     for index, entry in enumerate(entries):
         if "/" not in entry:
@@ -282,13 +282,13 @@ def meant_interpreters(entries: Iterable[str]) -> Iterator[tuple[int, str, str, 
             yield index, entry, led[-1], any(environment_of(each, led[-1]) for each in led)
 
 
-def endless_patterns(entries: Iterable[str], bounds: SearchLimits | None = None) -> Iterator[tuple[int, str, str]]:
+def unbounded_patterns(entries: Iterable[str], bounds: SearchLimits | None = None) -> Iterator[tuple[int, str, str]]:
     """Yield each entry with `*` that means more than can be looked up: its place, its text, and why. It may hang."""
     for index, entry in enumerate(entries):
         if "/" not in entry or not is_pattern(entry):
             continue
         try:
-            for _ in links_of(entry, bounds):
+            for _ in find_links(entry, bounds):
                 pass
         except SearchLimitExceeded as error:
             yield index, entry, str(error)

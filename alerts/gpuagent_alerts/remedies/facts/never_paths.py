@@ -151,9 +151,9 @@ class ProgramPaths:
         """Return the refusal of one that runs what an entry leads to, or may do so."""
         program = self._program
         if self._start is not None:
-            return words(program.first_argument, entry, target)
+            return match_text(program.first_argument, entry, target)
         name = program.executable or program.first_argument or program.names[0]
-        return words(name, entry, target, may_be=True)
+        return match_text(name, entry, target, may_be=True)
 
 
 def environment_of(path: str, target: str) -> str:
@@ -170,7 +170,7 @@ def environment_of(path: str, target: str) -> str:
     return ""
 
 
-def words(name: str, entry: str, target: str, *, may_be: bool = False, by: str = "") -> str:
+def match_text(name: str, entry: str, target: str, *, may_be: bool = False, by: str = "") -> str:
     """Return the refusal of what is called `name`, by an entry that leads to `target`."""
     verb = "may be" if may_be else "is"
     leads = f", which leads to {show_name(target)}" if target and target != entry else ""
@@ -210,7 +210,7 @@ def other_release(entry: str, link: Link, files: Iterable[str]) -> str:
     return ""
 
 
-def links_on(path: str) -> Iterator[Link]:
+def links_in_path(path: str) -> Iterator[Link]:
     """Yield each directory on the way to a file that is a link, and where it leads."""
     folder = os.path.dirname(path)  # noqa: PTH120
     while folder not in {"", "/"}:

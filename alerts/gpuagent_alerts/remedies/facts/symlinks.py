@@ -74,7 +74,7 @@ def spellings(path: str) -> tuple[str, ...]:
     return (*(each for each in dict.fromkeys(found) if each != file), file)
 
 
-def links_of(
+def find_links(
     pattern: str, bounds: SearchLimits | None = None, unread: list[UnreadableDirectory] | None = None
 ) -> Iterator[Link]:
     """Yield each link that a pattern of absolute paths means, or that lies on the way to what it means.

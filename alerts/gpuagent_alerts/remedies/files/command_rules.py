@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from gpuagent_alerts.remedies.files.path_walk import shown_path
+from gpuagent_alerts.remedies.files.path_walk import show_path
 
 SHELLS = re.compile(r"(?:ba|da|a|z|k|mk|fi|c|tc|lk|ya)?sh[0-9.]*")
 LANGUAGES = re.compile(
@@ -77,7 +77,7 @@ def refused_texts(names: Sequence[str], arguments: Sequence[str]) -> Iterator[st
     """Yield why a command of these words is refused; `names` are those of its program, as written first."""
     for name in names:
         if _REFUSED.fullmatch(name):
-            yield f"{shown_path(name)} runs what cannot be examined: {_INTO_A_FILE}"
+            yield f"{show_path(name)} runs what cannot be examined: {_INTO_A_FILE}"
     if any(map(interprets, names)):
         yield from _without_script(names, arguments)
     if "env" in names:
@@ -106,9 +106,9 @@ def _without_script(names: Sequence[str], arguments: Sequence[str]) -> Iterator[
         if argument.startswith("-f/") and any(re.fullmatch("[gmn]?awk", each) for each in names):
             return
         if not any(allowed.fullmatch(argument) for allowed in flags):
-            yield f"{shown_path(name)} {shown_path(argument)} runs or loads a text or a module: {_INTO_A_FILE}"
+            yield f"{show_path(name)} {show_path(argument)} runs or loads a text or a module: {_INTO_A_FILE}"
             return
-    yield f"{shown_path(name)} is given no script by its absolute path: {_INTO_A_FILE}"
+    yield f"{show_path(name)} is given no script by its absolute path: {_INTO_A_FILE}"
 
 
 def _of_env(arguments: Sequence[str]) -> Iterator[str]:
@@ -116,9 +116,9 @@ def _of_env(arguments: Sequence[str]) -> Iterator[str]:
         name, is_assignment, _ = argument.partition("=")
         if argument.startswith("-"):
             if argument not in {"-i", "--ignore-environment", "-"}:
-                yield f"env {shown_path(argument)} cannot be examined: {_INTO_A_FILE}"
+                yield f"env {show_path(argument)} cannot be examined: {_INTO_A_FILE}"
                 return
         elif not is_assignment:
             return
         elif _VARIABLES.fullmatch(name) or not re.fullmatch(r"\w+", name):
-            yield f"env {shown_path(name)}=... changes what is loaded or run: {_INTO_A_FILE}"
+            yield f"env {show_path(name)}=... changes what is loaded or run: {_INTO_A_FILE}"

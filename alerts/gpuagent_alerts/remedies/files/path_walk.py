@@ -45,7 +45,7 @@ class PathFault(NamedTuple):
     remedy: str
 
     def __str__(self) -> str:
-        return f"{shown_path(self.element)} {self.problem}: {self.remedy}"
+        return f"{show_path(self.element)} {self.problem}: {self.remedy}"
 
 
 @dataclass(slots=True)
@@ -196,7 +196,7 @@ class _Walker:
         for each in self._creators:
             if (each.element, each.problem) in told:
                 continue
-            problem = f"does not exist and can be created, as {shown_path(each.element)} {each.problem}"
+            problem = f"does not exist and can be created, as {show_path(each.element)} {each.problem}"
             self._add([PathFault(missing, problem, each.remedy)])
 
     def _add(self, faults: list[PathFault]) -> None:
@@ -214,11 +214,11 @@ class _Walker:
         if not image:
             return ""
         if image in self._images:
-            return f"lies in {shown_path(image)}, which lies in itself"
+            return f"lies in {show_path(image)}, which lies in itself"
         with walk(image, self._owners, (*self._images, image)) as walked:
             if walked.status is None:
-                return f"lies in {shown_path(image)}, which is not to be found"
-            return f"lies in {shown_path(image)}, a disk image: {walked.faults[0]}" if walked.faults else ""
+                return f"lies in {show_path(image)}, which is not to be found"
+            return f"lies in {show_path(image)}, a disk image: {walked.faults[0]}" if walked.faults else ""
 
     def _judge(self, opened: int, place: list[str]) -> tuple[list[PathFault], list[PathFault]]:
         """Faults of a file or directory; and those that count only if others create what it does not have yet."""
@@ -256,23 +256,23 @@ def _writers(opened: int, status: os.stat_result, element: str, owners: Collecti
             yield PathFault(element, f"is writable by gid {group} (ACL)", _mend(status, "setfacl -b", element))
 
 
-def shown_path(path: str) -> str:
+def show_path(path: str) -> str:
     """Return a path that cannot disturb a terminal or a log."""
     return path if path.isprintable() else ascii(path)
 
 
-def replacement(element: str) -> str:
+def how_to_replace(element: str) -> str:
     """Return what replaces a file: whoever opened it for writing before keeps that, whatever its owner and mode are."""
     file, new = shlex.quote(element), shlex.quote(f"{element}.new")
-    return shown_path(f"cp {file} {new} && chmod go-w {new} && mv {new} {file}")
+    return show_path(f"cp {file} {new} && chmod go-w {new} && mv {new} {file}")
 
 
 def _mend(status: os.stat_result, command: str, element: str) -> str:
-    return replacement(element) if stat.S_ISREG(status.st_mode) else _do(command, element)
+    return how_to_replace(element) if stat.S_ISREG(status.st_mode) else _do(command, element)
 
 
 def _do(command: str, element: str) -> str:
-    return f"{command} {shown_path(shlex.quote(element))}"
+    return f"{command} {show_path(shlex.quote(element))}"
 
 
 def _text(place: list[str]) -> str:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuagent.core.regular_files import MAX_FILE_BYTES, not_regular, open_regular_file, read_at_most, read_regular_file
-from gpuagent_alerts.remedies.files.path_walk import PathFault, Walk, replacement, shown_path, walk
+from gpuagent_alerts.remedies.files.path_walk import PathFault, Walk, how_to_replace, show_path, walk
 
 MAX_ENTRIES = 4096
 """More than a directory of programs has; a walk takes less than 0.1 ms for each."""
@@ -101,7 +101,7 @@ class CheckedFiles:
                 raise not_regular(path, walked.status.st_mode)
             content, before, after, is_open = _content_of(walked)
         if is_open:
-            self._tell(path, "is open for writing in some process", replacement(_absolute(path)))
+            self._tell(path, "is open for writing in some process", how_to_replace(_absolute(path)))
         with walk(_absolute(path), self._owners) as again:
             self._add(again.faults)
             if again.status is None or not os.path.samestat(again.status, before):
@@ -161,7 +161,7 @@ def entry_faults(
         except FileNotFoundError:  # SQLite's log goes with its last user
             continue
         if stat.S_ISLNK(status.st_mode):
-            faults.append(PathFault(element, "is a symbolic link", f"remove it: rm {shown_path(shlex.quote(element))}"))
+            faults.append(PathFault(element, "is a symbolic link", f"remove it: rm {show_path(shlex.quote(element))}"))
             continue
         with walk(element, owners) as walked:
             status = walked.status or status
@@ -174,7 +174,7 @@ def entry_faults(
         elif not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
             faults.append(
                 PathFault(
-                    element, "is neither a file nor a directory", f"remove it: rm {shown_path(shlex.quote(element))}"
+                    element, "is neither a file nor a directory", f"remove it: rm {show_path(shlex.quote(element))}"
                 )
             )
     return faults
@@ -182,10 +182,10 @@ def entry_faults(
 
 def _removal(element: str) -> str:
     """Return what to do with a file of the agent's that others may have written: its content may be forged."""
-    return f"remove it (rm {shown_path(shlex.quote(element))}), or if you trust what it says, {replacement(element)}"
+    return f"remove it (rm {show_path(shlex.quote(element))}), or if you trust what it says, {how_to_replace(element)}"
 
 
-def listed_faults(directory: Walk, owners: Collection[int], limit: int = MAX_ENTRIES) -> Iterator[str]:
+def directory_faults(directory: Walk, owners: Collection[int], limit: int = MAX_ENTRIES) -> Iterator[str]:
     """Yield the faults of what a program may take from a directory: its entries, links followed, and Python's cache."""
     path = directory.path.rstrip("/")
     names, faults = _names(directory, limit)
@@ -194,10 +194,10 @@ def listed_faults(directory: Walk, owners: Collection[int], limit: int = MAX_ENT
         with walk(f"{path}/{name}", owners) as walked:
             yield from (str(fault) for fault in walked.faults if fault not in directory.faults)
             if name == _CACHE and walked.is_directory():
-                yield from listed_faults(walked, owners, limit)
+                yield from directory_faults(walked, owners, limit)
 
 
-def tree_faults(directory: Walk, owners: Collection[int], limit: int = MAX_BELOW) -> Iterator[str]:
+def directory_tree_faults(directory: Walk, owners: Collection[int], limit: int = MAX_BELOW) -> Iterator[str]:
     """Yield the faults of everything below a directory; a link is followed, and what it leads to is not searched."""
     places, seen = [directory.path.rstrip("/")], 0
     while places:
@@ -206,7 +206,7 @@ def tree_faults(directory: Walk, owners: Collection[int], limit: int = MAX_BELOW
             yield from map(str, faults)
             seen += len(names)
             if seen > limit:
-                yield f"{shown_path(directory.path)} has more than {limit} files below it: put the script elsewhere"
+                yield f"{show_path(directory.path)} has more than {limit} files below it: put the script elsewhere"
                 return
             for name in names:
                 element = f"{place.path}/{name}"

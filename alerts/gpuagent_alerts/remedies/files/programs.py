@@ -26,8 +26,8 @@ from gpuagent_alerts.remedies.files.command_rules import (
     script_of,
     takes_names,
 )
-from gpuagent_alerts.remedies.files.path_walk import Walk, replacement, shown_path, walk
-from gpuagent_alerts.remedies.files.permissions import is_open_for_writing, listed_faults, tree_faults
+from gpuagent_alerts.remedies.files.path_walk import Walk, how_to_replace, show_path, walk
+from gpuagent_alerts.remedies.files.permissions import directory_faults, directory_tree_faults, is_open_for_writing
 
 _HEAD_BYTES = 256
 """As much of a script as the kernel looks at (BINPRM_BUF_SIZE, linux/binfmts.h)."""
@@ -74,7 +74,7 @@ class _Command:
         program, *arguments = command
         if not program.startswith("/"):
             found = "" if "/" in program or "\0" in program else shutil.which(program, path=self._search_path)
-            yield f"{shown_path(program)} is not an absolute path: write {found or 'where it is, from / on'}"
+            yield f"{show_path(program)} is not an absolute path: write {found or 'where it is, from / on'}"
             names = [Path(program).name]
         else:
             with walk(program, self._owners) as walked:
@@ -121,7 +121,7 @@ class _Command:
         if path.startswith("/"):
             with walk(path, self._owners) as walked:
                 if _has_a_writer(walked):
-                    yield f"{shown_path(path)} is open for writing in some process: {replacement(path)}"
+                    yield f"{show_path(path)} is open for writing in some process: {how_to_replace(path)}"
 
     def _imported(self, interpreter: str, script: str) -> Iterator[str]:
         """Faults of where modules come from: beside a script, links followed (sys.path[0]), and a venv."""
@@ -142,12 +142,12 @@ class _Command:
             with walk(directory, self._owners) as walked:
                 yield from map(str, walked.faults)  # of a sticky directory too: anybody may add a module
                 if walked.is_directory() and not walked.faults:
-                    yield from tree_faults(walked, self._owners)
+                    yield from directory_tree_faults(walked, self._owners)
 
     def _words(self, argument: str, depth: int) -> Iterator[str]:
         """What a launcher may make of an argument: programs in PATH, relative paths, what a shell expands."""
         for hidden in dict.fromkeys(_HIDDEN.findall(_PLACES.sub("", argument))):
-            yield f"{shown_path(hidden)} in an argument cannot be examined: write whole paths, or a script that has it"
+            yield f"{show_path(hidden)} in an argument cannot be examined: write whole paths, or a script that has it"
         for word in _WORDS.findall(argument):
             yield from self._relative(word)
             yield from self._searched(word, depth)
@@ -160,23 +160,23 @@ class _Command:
         with walk(path, self._owners) as walked:
             yield from map(str, walked.faults)
             if walked.is_directory() and not may_be_directory:
-                yield f"{shown_path(path)} is a directory, whose files are not examined: name the file to run"
+                yield f"{show_path(path)} is a directory, whose files are not examined: name the file to run"
             elif walked.is_directory() and path not in self._listed:
                 self._listed.add(path)
-                yield from listed_faults(walked, self._owners)
+                yield from directory_faults(walked, self._owners)
             elif walked.kind() == "a FIFO":
-                yield f"{shown_path(path)} is a FIFO: name a file"
+                yield f"{show_path(path)} is a FIFO: name a file"
             try:
                 head = _head(walked)
             except OSError as error:
-                yield f"{shown_path(path)} cannot be read ({error.strerror}), so what runs it is unknown: chmod o+r it"
+                yield f"{show_path(path)} cannot be read ({error.strerror}), so what runs it is unknown: chmod o+r it"
                 return
         if head.startswith(b"#!") and depth < _MAX_DEPTH:
             interpreter, *option = os.fsdecode(head[2:].split(b"\n")[0]).strip(" \t").split(maxsplit=1) or [""]
             if interpreter.startswith("/"):
                 yield from self.faults([interpreter, *option, path], depth + 1)
             elif interpreter:
-                yield f"{shown_path(path)} has the interpreter {shown_path(interpreter)}: write an absolute path"
+                yield f"{show_path(path)} has the interpreter {show_path(interpreter)}: write an absolute path"
 
     def _relative(self, argument: str) -> Iterator[str]:
         """An interpreter's script by a relative path: it would be searched in a directory that nobody named."""
@@ -185,7 +185,7 @@ class _Command:
         there = str(Path(WORKING_DIRECTORY, argument))
         with suppress(OSError, ValueError):
             if not stat.S_ISDIR(os.lstat(there).st_mode) or "/" in argument:
-                yield f"{shown_path(argument)} is a relative path to a file: write {shown_path(there)}"
+                yield f"{show_path(argument)} is a relative path to a file: write {show_path(there)}"
 
     def _searched(self, word: str, depth: int) -> Iterator[str]:
         """A name that a launcher looks for in PATH: what it finds, and every directory in which it looks before."""
