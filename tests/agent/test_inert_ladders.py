@@ -317,7 +317,7 @@ def test_an_entry_that_cannot_be_looked_up(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "a").touch()
     entry = f"{tmp_path}/*"
     assert notes_on(tmp_path, never(entry)) == []
-    monkeypatch.setattr(symlinks, "Bounds", lambda: SearchLimits(entries=0))
+    monkeypatch.setattr(symlinks, "SearchLimits", lambda: SearchLimits(entries=0))
     (note,) = notes_on(tmp_path, never(entry))
     assert note.startswith(
         f"remedies.never[0]: {entry} cannot be looked up, so every ladder is refused: there are more"
