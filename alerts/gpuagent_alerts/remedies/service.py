@@ -24,7 +24,7 @@ from gpuagent_alerts.remedies.audit import Audit, NotRecorded, RecordedStop
 from gpuagent_alerts.remedies.audit_rows import runs
 from gpuagent_alerts.remedies.candidates import budget_uses, candidates_of, why_nobody
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
-from gpuagent_alerts.remedies.facts.fresh_lookup import FreshProcess, Lookup, NoLookup, read_with_timeout
+from gpuagent_alerts.remedies.facts.fresh_lookup import FreshProcess, ProcessLookup, read_with_timeout
 from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.history import RemedyHistory, outstanding_step_of
 from gpuagent_alerts.remedies.manager import OpenRuns, RemedyManager
@@ -73,7 +73,7 @@ class RemedyDependencies:
     """Where a person finds the keys that a refusal names."""
     pid_namespace: int = 0
     """Inode of the agent's own pid namespace: pids mean the same only to those who are in it. 0 is unknown."""
-    lookup: Lookup = field(default_factory=NoLookup)
+    lookup: ProcessLookup = field(default_factory=ProcessLookup)
     """Reads a process anew for a request by hand."""
     digests: CommandDigests = field(default_factory=CommandDigests)
     """Digests what a person is shown of a process."""

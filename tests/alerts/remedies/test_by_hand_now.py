@@ -18,7 +18,7 @@ from gpuagent.core.clock import ManualClock
 from gpuagent.core.snapshot import NvmlState, ProcessState, Snapshot
 from gpuagent.procfs.files import RealProc
 from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess
-from gpuagent_alerts.remedies.facts.fresh_lookup import FreshProcess, NoLookup, look_up
+from gpuagent_alerts.remedies.facts.fresh_lookup import FreshProcess, ProcessLookup, look_up
 from gpuagent_alerts.remedies.manual_requests import (
     AnotherProcess,
     NoSuchProcess,
@@ -109,7 +109,7 @@ def test_another_program_between_the_comparison_and_the_pidfd(tmp_path: Path) ->
         async with stage(config(as_target(leaker.pid).user), Store(tmp_path / "s.db"), {"leaker": leaker.pid}) as one:
             table = one.service._lookup
 
-            class ThenExecutes(NoLookup):
+            class ThenExecutes(ProcessLookup):
                 def look_up(self, pids: Iterable[int]) -> Mapping[int, FreshProcess | None]:
                     found = table.look_up(pids)
                     if changes:

@@ -12,7 +12,7 @@ import pytest
 
 from gpuagent.procfs.files import RealProc
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses, list_pids
-from gpuagent_alerts.remedies.facts.terminals import RealOpenFiles, pty_number
+from gpuagent_alerts.remedies.facts.terminals import OpenFiles, pty_number
 from gpuagent_alerts.remedies.facts.ties import TieFinder, read_ties
 from gpuagent_alerts.remedies.target import Ties
 from tests.alerts.remedies.processes import reader
@@ -179,7 +179,7 @@ def _terminal(pid: int) -> int:
     return int(RealProc().read(pid, "stat").rpartition(b") ")[2].split()[4])
 
 
-class NoOpenFiles(RealOpenFiles):
+class NoOpenFiles(OpenFiles):
     """What an agent sees that has no right to trace processes."""
 
     def list(self, pid: int, folder: str) -> list[int]:

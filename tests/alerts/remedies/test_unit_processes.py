@@ -13,7 +13,7 @@ import pytest
 
 from gpuagent.core.identity import ProcessId
 from gpuagent.procfs.files import ProcFiles
-from gpuagent_alerts.remedies.facts.terminals import RealOpenFiles
+from gpuagent_alerts.remedies.facts.terminals import OpenFiles
 from gpuagent_alerts.remedies.facts.ties import TieFinder
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from gpuagent_alerts.remedies.observation import ProcessEnded
@@ -284,7 +284,7 @@ class OtherProcesses:
         return look.tied_with(UNIT, CGROUP, never, shared=shared)
 
 
-class NoOpenFiles(RealOpenFiles):
+class NoOpenFiles(OpenFiles):
     """Nobody has any."""
 
     def list(self, pid: int, folder: str) -> list[int]:

@@ -13,7 +13,7 @@ import select
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.files import ProcFiles
@@ -41,29 +41,18 @@ class FreshProcess(NamedTuple):
     """Whom its end would end as well; None where that cannot be seen."""
 
 
-class Lookup(Protocol):
-    """Reads processes anew."""
-
-    def look_up(self, pids: Iterable[int]) -> Mapping[int, FreshProcess | None]:
-        """Return each; None for one that /proc does not know. One that cannot be read is left out. It may hang."""
-        ...
-
-    def follow_soon(self, pids: Iterable[int]) -> None:
-        """Have the next snapshot tell what they are by then."""
-        ...
-
-
-class NoLookup:
-    """Knows nothing beyond the snapshot."""
+class ProcessLookup:
+    """Reads processes anew; this one knows nothing beyond the snapshot."""
 
     def look_up(self, pids: Iterable[int]) -> Mapping[int, FreshProcess | None]:  # noqa: ARG002
+        """Return each; None for one that /proc does not know. One that cannot be read is left out. It may hang."""
         return {}
 
     def follow_soon(self, pids: Iterable[int]) -> None:
-        """Do nothing."""
+        """Have the next snapshot tell what they are by then."""
 
 
-class TableLookup:
+class TableLookup(ProcessLookup):
     """Reads by the table's own reader: what is shown and what is measured are read in one way."""
 
     def __init__(self, files: ProcFiles, table: ProcessTable, digests: CommandDigests) -> None:
@@ -82,7 +71,7 @@ class TableLookup:
 def look_up(
     files: ProcFiles, reader: ProcessInfoReader, pids: Iterable[int], digests: CommandDigests
 ) -> dict[int, FreshProcess | None]:
-    """See `Lookup`."""
+    """See `ProcessLookup`."""
     found: dict[int, FreshProcess | None] = {}
     finder = TieFinder(files, reader.proven_container)
     scan: ProcessScan | None = None

@@ -24,7 +24,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from gpuagent.procfs.files import ProcFiles, living_thread, parse_stat
 from gpuagent_alerts.remedies.facts.process_scan import ProcessRow, ProcessScan
@@ -52,40 +52,26 @@ class Master(NamedTuple):
     """Device number of its devpts; "" where it is not told."""
 
 
-class OpenFiles(Protocol):
+class OpenFiles:
     """What /proc tells of open files. Methods raise OSError."""
-
-    def list(self, pid: int, folder: str) -> list[int]:
-        """Return the descriptors of a process, or of a thread of it: `folder` is "" or "task/TID/"."""
-        ...
-
-    def path(self, pid: int, folder: str, descriptor: int) -> str:
-        """Return what the link of a descriptor says."""
-        ...
-
-    def info(self, pid: int, folder: str, descriptor: int) -> bytes: ...
-
-    def mounts(self, pid: int, folder: str) -> bytes:
-        """Return its whole mountinfo."""
-        ...
-
-
-class RealOpenFiles:
-    """The kernel's own."""
 
     def __init__(self, root: str = "/proc") -> None:
         self._root = root
 
     def list(self, pid: int, folder: str) -> list[int]:
+        """Return the descriptors of a process, or of a thread of it: `folder` is "" or "task/TID/"."""
         return [int(name) for name in os.listdir(f"{self._root}/{pid}/{folder}fd")]  # noqa: PTH208  names are enough
 
     def path(self, pid: int, folder: str, descriptor: int) -> str:
+        """Return what the link of a descriptor says."""
         return os.readlink(f"{self._root}/{pid}/{folder}fd/{descriptor}")  # noqa: PTH115  no file is made of it
 
     def info(self, pid: int, folder: str, descriptor: int) -> bytes:
+        """Return its fdinfo."""
         return Path(f"{self._root}/{pid}/{folder}fdinfo/{descriptor}").read_bytes()
 
     def mounts(self, pid: int, folder: str) -> bytes:
+        """Return its whole mountinfo."""
         return Path(f"{self._root}/{pid}/{folder}mountinfo").read_bytes()
 
 

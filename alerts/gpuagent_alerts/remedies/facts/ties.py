@@ -38,7 +38,6 @@ from gpuagent_alerts.remedies.facts.terminals import (
     Master,
     OpenFiles,
     PtyMasters,
-    RealOpenFiles,
     in_foreground_of,
     in_orphaned_groups,
     pty_number,
@@ -77,7 +76,7 @@ class TieFinder:
         self._files = files
         self._proven_container = proven_container
         self._pids = pids
-        self._masters = PtyMasters(files, open_files or RealOpenFiles())
+        self._masters = PtyMasters(files, open_files or OpenFiles())
 
     def scan(self) -> ProcessScan:
         """Read all processes. Raises UnseenProcesses."""
