@@ -21,7 +21,7 @@ LENGTH = 60
 
 
 class AlertEvaluation(NamedTuple):
-    """An alert that fires, the expression of its rule, whether that is true, and on data of which time.
+    """The last evaluation of the rule behind a firing alert: whether it is true, and on data of which time.
 
     One that is only kept firing (`keep_firing_for`) is told, and is no reason to act.
     """
@@ -35,9 +35,9 @@ class AlertEvaluation(NamedTuple):
     """CLOCK_BOOTTIME since which this agent has found it true without a break, on measured data: a process that started
     later is not the one that it is about."""
     interval_seconds: float = 0.0
-    """Between two evaluations of the rule."""
+    """Seconds between two evaluations of the rule."""
     read_seconds: Mapping[str, float] = MappingProxyType({})
-    """By UUID: CLOCK_BOOTTIME of each GPU's reading in that snapshot, which may be older than the snapshot."""
+    """CLOCK_BOOTTIME of each GPU's reading in that snapshot, by UUID; it may be older than the snapshot."""
     measured: bool = True
     """False while the data behind it is missing: then it goes on as it was, and nobody knows whether it is true."""
     analysis: RuleAnalysis = UNKNOWN

@@ -41,7 +41,7 @@ class _Attempt:
 
 
 class Attempts:
-    """By fingerprint of the alert ("" for what people asked) and identity of the process; dry runs apart."""
+    """The last try for each alert and process. Tries by hand have "" for the alert; dry runs are counted apart."""
 
     def __init__(self, now: Callable[[], float], wall: Callable[[], float] = time.time) -> None:
         """`now` is CLOCK_BOOTTIME, `wall` Unix time."""
@@ -132,7 +132,7 @@ class WithheldLadder:
 
 
 class WithheldLadders:
-    """For one event loop. In memory only: a restart looks anew."""
+    """The last reason why nothing is done about each firing alert. In memory only; for one event loop."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         """`now` is CLOCK_BOOTTIME."""

@@ -75,7 +75,7 @@ class RecordedStop(NamedTuple):
 
 
 class Audit:
-    """Appends and reads. Every method asks the store: for a thread."""
+    """The audit log in the store. Every method may block: call it in a thread."""
 
     def __init__(self, store: Store, clock: Clock, boot_id: str) -> None:
         self._store = store

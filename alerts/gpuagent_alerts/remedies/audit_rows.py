@@ -59,7 +59,7 @@ _NOT_PERMITTED = 1
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """One row."""
+    """One row of the audit log."""
 
     seq: int
     run: str
@@ -204,7 +204,7 @@ class OutstandingProcess:
     identity: ProcessId
     gpu_uuids: frozenset[str]
     gpu_uuid: str
-    """Of the GPU that the run was about, as is the index."""
+    """UUID of the GPU that the run was about; `gpu_index` is its index."""
     gpu_index: int
     name: str
     user: str
@@ -214,7 +214,7 @@ class OutstandingProcess:
     wall_seconds: float
     """Unix time at which the step was about to be taken."""
     is_certain: bool = False
-    """It was taken for certain; otherwise the agent ended before it could say so."""
+    """Whether the step was certainly taken; if not, the agent ended before it could say so."""
 
     def leaves_alone(self, meant: Collection[ProcessId]) -> bool:
         """Return whether an act on those who are meant is none on somebody else, and no second SIGKILL."""

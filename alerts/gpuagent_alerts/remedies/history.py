@@ -34,7 +34,7 @@ class _HistoryEntry(NamedTuple):
 
 
 class RemedyHistory:
-    """Kept for a while: rules see them as series, and receivers are told by rules."""
+    """Runs that ended lately and acts that are announced: rules see them as series."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

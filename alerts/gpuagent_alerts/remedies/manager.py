@@ -41,7 +41,7 @@ OnRunEnd = Callable[[Plan, LadderRun, Outcome, bool], None]
 
 
 class RemedyManager:
-    """For one event loop."""
+    """Begins and supervises runs, for one event loop."""
 
     def __init__(
         self,
@@ -307,7 +307,7 @@ def _request(firing: AlertCandidates, victim: str, passed_over: frozenset[Proces
 
 
 class OpenRuns:
-    """For one event loop."""
+    """Closes runs that an earlier agent left open, for one event loop."""
 
     def __init__(self, audit: Audit, store: Store, remedies: RemedyManager) -> None:
         self._audit = audit

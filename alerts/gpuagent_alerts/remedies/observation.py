@@ -205,7 +205,7 @@ class ActionExecutor(Protocol):
 
 
 class Observer(Protocol):
-    """Fresh readings."""
+    """Observes targets on fresh readings."""
 
     def observe(self, target: Target, alert: str, scope: str = "process") -> Observation:
         """Return the newest observation; `alert` is a fingerprint, or "" for what a person asked for."""
@@ -231,7 +231,7 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RemedyRequest:
-    """Who wants it, and why: what the audit log needs to know."""
+    """Who asked for a run, and why, as the audit log records it."""
 
     alert: str = ""
     """Fingerprint of the alert; "" where a person asked."""

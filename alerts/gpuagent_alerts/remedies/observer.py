@@ -27,7 +27,7 @@ _GROWTH = 2
 
 
 class SnapshotObserver:
-    """Fed by the loop; asked by the runs of ladders."""
+    """Observer over snapshots: updated by the loop, asked by runs."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ def _measured_instances(gpu: GpuReading) -> frozenset[int]:
 
 
 class MemoryHoldTimes:
-    """Fed with every snapshot, by one thread. All times are CLOCK_BOOTTIME."""
+    """Since when each process has held its memory; updated with every snapshot. All times are CLOCK_BOOTTIME."""
 
     def __init__(self) -> None:
         self._stays: dict[tuple[ProcessId, MemoryKey], _Stay] = {}

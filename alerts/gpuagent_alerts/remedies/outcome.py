@@ -50,7 +50,7 @@ USELESS = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How it ended."""
+    """How a run ended, in detail."""
 
     result: Result
     detail: str = ""

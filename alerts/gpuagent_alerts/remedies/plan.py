@@ -19,7 +19,7 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One ladder for one target."""
+    """A ladder to run on one target."""
 
     request: RemedyRequest
     target: Target

@@ -58,6 +58,23 @@ class _OnlyKillReaches(ActionRefused):
     """Nothing is wrong with the step, but that the process sleeps where SIGKILL alone may reach it."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What a run needs: the interfaces to the outside world, and the audit log."""
+
+    observer: Observer
+    executor: ActionExecutor
+    audit: Audit
+    gate: AbstractAsyncContextManager[object]
+    """Held from the look at the limits until the intent is written: two runs cannot spend the same budget."""
+    now: Callable[[], float]
+    """CLOCK_BOOTTIME."""
+    look_seconds: float = 15.0
+    """How long to wait for a fresh reading before giving up: nothing is done on an old one."""
+    wall: Callable[[], float] = time.time
+    """Unix time, for people."""
+
+
 class LadderRun:
     """One run of one ladder."""
 
@@ -421,20 +438,3 @@ class LadderRun:
     def _cooldown_key(self) -> str:
         members = self._pinned.members
         return cooldown_key(self.plan.target, members[0].identity.command_digest if members else "")
-
-
-@dataclass(frozen=True, slots=True)
-class RunContext:
-    """The outside world, and the record of it."""
-
-    observer: Observer
-    executor: ActionExecutor
-    audit: Audit
-    gate: AbstractAsyncContextManager[object]
-    """Held from the look at the limits until the intent is written: two runs cannot spend the same budget."""
-    now: Callable[[], float]
-    """CLOCK_BOOTTIME."""
-    look_seconds: float = 15.0
-    """How long to wait for a fresh reading before giving up: nothing is done on an old one."""
-    wall: Callable[[], float] = time.time
-    """Unix time, for people."""

@@ -57,7 +57,7 @@ class AlertCandidates:
 
 
 class SelectedTarget(NamedTuple):
-    """Whom to act on."""
+    """The process to act on."""
 
     target: Target
     passed_over: frozenset[ProcessId] = frozenset()
@@ -122,7 +122,7 @@ def _tried(ladder: LadderRule, firing: AlertCandidates, attempts: Attempts, targ
 
 
 class FairOrder:
-    """When something was last done for each alert that fires. For one event loop."""
+    """The order of alerts that want a remedy, by when something was last done for each. For one event loop."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         """`now` is CLOCK_BOOTTIME."""

@@ -40,7 +40,7 @@ class MemoryBudget:
 
 @dataclass(frozen=True, slots=True)
 class RemedyRules:
-    """What stands between a plan and a process."""
+    """Who may be acted on, and how often."""
 
     policy: Policy
     limits: RemedyLimits
@@ -48,10 +48,10 @@ class RemedyRules:
 
 @dataclass(frozen=True, slots=True)
 class RemedySettings:
-    """All that a reload replaces."""
+    """Everything that a reload of the configuration replaces."""
 
     ladders: tuple[LadderRule, ...]
-    """In the order of the file: the first that matches is taken."""
+    """Ladders in the order of the file: the first that matches is taken."""
     rules: RemedyRules
     proof_seconds: float
     """How long to watch for the memory to come back."""

@@ -38,11 +38,11 @@ class RemedyStep:
     kind: StepKind
     wait_seconds: float
     signal_number: int = 0
-    """Of a `signal` step."""
+    """Signal of a `signal` step."""
     command: tuple[str, ...] = ()
-    """Of an `exec` step."""
+    """Command of an `exec` step."""
     collect: bool = False
-    """Of a `release_cache` step: Python's garbage collector runs first, and the app stands still for it."""
+    """Whether a `release_cache` step runs Python's garbage collector first, for which the app stands still."""
 
     @property
     def sends(self) -> int | None:

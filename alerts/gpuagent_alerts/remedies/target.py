@@ -53,8 +53,10 @@ class Identity:
     name: str
     """`comm`, as the kernel has it."""
     command_digest: str
-    """Of the raw command line, by a key of the node: line and plain digest may give secrets away. "" where it could not
-    be read: state D, no memory. `image` then tells whether there was an exec."""
+    """Digest of the raw command line, by a key of the node: line and plain digest may give secrets away.
+
+    "" where it could not be read: state D, no memory. `image` then tells whether there was an exec.
+    """
     cgroup: str
     executable: str | None = None
     """None where it may not be read: reading it needs CAP_SYS_PTRACE."""
@@ -62,7 +64,7 @@ class Identity:
     """Which of `unit`, `container` and `job` only root can have chosen, and `place` where all its cgroups are root's:
     see `gpuagent.procfs.cgroup_owner.Name`."""
     handle_inode: int = 0
-    """Of the pidfd, where the kernel has pidfs: unique until the next boot. 0 is unknown."""
+    """Inode of the pidfd, where the kernel has pidfs: unique until the next boot. 0 is unknown."""
     process_group: int = 0
     """0 is unknown."""
     uids: tuple[int, ...] = ()
@@ -121,7 +123,7 @@ class Ties:
     """Everybody who ends, is hung up, or is stopped for good together with the processes that a step ends."""
 
     processes: tuple[TiedProcess, ...] = ()
-    """At most one beyond `MAX_TIED`."""
+    """Tied processes, at most one beyond `MAX_TIED`."""
     unseen: str = ""
     """Why they cannot be told; "" if these are all."""
 
@@ -233,11 +235,11 @@ class Target:
     job_signs: tuple[JobSign, ...] = ()
     """What shows that it is part of a job: written by its user, and joins only what shows the same."""
     sm_ratio: float | None = None
-    """Of the process itself; a device's utilisation is never taken for it."""
+    """SM utilization of the process itself; the device's is never taken for it."""
     slope_bytes_per_second: float | None = None
     leaking: bool = False
     evidence: str = ""
-    """Of the leak, by the detector's own word."""
+    """Evidence of the leak, by the detector's own word."""
     driver_confirms: bool = False
     """The driver's own figures rise with the leak: it is not the app's word alone."""
     proven_names: frozenset[str] = frozenset()

@@ -22,7 +22,7 @@ _ID_BYTES = 4
 
 
 class CommandDigests:
-    """Makes digests that tell two command lines apart, and nothing of them to whoever has no key."""
+    """Digests that tell two command lines apart, and reveal nothing of them without the key."""
 
     def __init__(self, key: bytes | None = None) -> None:
         """Without a key, by one that ends with this process."""

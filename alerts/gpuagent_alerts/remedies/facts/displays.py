@@ -22,7 +22,7 @@ _LOCK_BYTES = 11
 
 
 class Displays:
-    """The displays at one moment. It may block, so it is asked in a thread."""
+    """The displays at one moment, and who serves them. It may block: call it in a thread."""
 
     def __init__(self, root: str = "/proc", temporary: str = "/tmp") -> None:  # noqa: S108  where X servers lock
         self._root = root

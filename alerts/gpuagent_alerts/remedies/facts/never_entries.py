@@ -335,7 +335,7 @@ class MatchedEntry(NamedTuple):
 
 
 class FirstSeenMatches:
-    """For the processes on the node's GPUs, from when they are first seen to their end."""
+    """Which entry meant each GPU process when it was first seen, kept until the process ends."""
 
     def __init__(self, files: ProcFiles) -> None:
         self._files = files

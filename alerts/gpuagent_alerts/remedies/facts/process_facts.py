@@ -186,7 +186,7 @@ class IdentityReading(NamedTuple):
     info: ProcessInfo
     """What is shown of it."""
     stat: Stat
-    """Of its first thread."""
+    """`stat` of its first thread."""
     status: bytes
     """Text of `status` of a thread that lives, where one does."""
     ending: bool

@@ -141,7 +141,7 @@ class Placement(NamedTuple):
     """The cgroup in every hierarchy, and the login that it came from."""
 
     cgroups: bytes
-    """As /proc has them; b"" for a process of which no thread is seen to live."""
+    """Cgroups as /proc has them; b"" for a process of which no thread is seen to live."""
     login: tuple[bytes, bytes]
     """Login uid and audit session; b"" where the kernel tells none."""
 

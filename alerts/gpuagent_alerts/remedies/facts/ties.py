@@ -54,7 +54,7 @@ class Tie(NamedTuple):
 
     row: ProcessRow
     why: str
-    """In words that follow its name."""
+    """Reason in words that follow the name of the process."""
     certain: bool = True
     """False where it only may depend on them: the agent lacks the right to see it."""
     may_be_own: bool = True

@@ -57,7 +57,7 @@ class Walk:
     descriptor: int | None = None
     """The file or directory at the end, opened with O_PATH; None if there is none, or it cannot be reached."""
     status: os.stat_result | None = None
-    """Of the descriptor."""
+    """Status of the descriptor; None where nothing is at the end."""
 
     def is_regular_file(self) -> bool:
         """Return whether a file with a content of its own is at the end: no directory, FIFO, device or socket."""

@@ -82,7 +82,7 @@ class Policy:
     never: tuple[str, ...] = ()
     """Names beyond `NEVER`."""
     evidence: tuple[str, ...] = ("allocator", "strict")
-    """Of a leak, for any step beyond `release_cache`."""
+    """Evidence that a leak must have for any step beyond `release_cache`."""
     mps_clients: bool = False
     """Ending a client of MPS can leave the others in an undefined state (NVIDIA's MPS manual)."""
     judges_chosen: bool = True

@@ -17,7 +17,7 @@ IDLE_FOR_SECONDS = 300.0
 
 
 class VictimPolicy(StrEnum):
-    """By what the ranking goes."""
+    """How the ranking is made."""
 
     LEAKING = "leaking"
     """Leaking processes only, the steepest first."""
