@@ -19,7 +19,7 @@ from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Snapshot
 from gpuagent.history import History
 from gpuagent_alerts.alert import Status
 from gpuagent_alerts.notify.silences import SilenceState
-from gpuagent_alerts.remedies.outcome import Result
+from gpuagent_alerts.remedies.outcome import RunResult
 from gpuagent_exporters.api import openapi, reference
 from gpuagent_exporters.api import remedy_routes as remedy_routes_module
 from gpuagent_exporters.api.alert_routes import alert_routes, read_routes
@@ -190,7 +190,7 @@ def words(path: str) -> list[str]:
     [
         ("Node.nvml_state", NvmlState), ("Problem.severity", Severity), ("Gpu.state", GpuState),
         *((f"{name}.{key}", kind) for name in ("Gpu", "MigInstance", "Process") for key, kind in GROWTH.items()),
-        ("Process.state", ProcessState), ("Remedy.end.result", Result), ("Remedied.result", Result),
+        ("Process.state", ProcessState), ("Remedy.end.result", RunResult), ("Remedied.result", RunResult),
         ("Silence.state", SilenceState), ("DeadLetters.dead[].status", Status),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -12,7 +12,7 @@ import typer
 from gpuagent.cli import reference
 from gpuagent.cli.app import app
 from gpuagent.cli.reference import leaves
-from gpuagent_alerts.remedies.outcome import Result
+from gpuagent_alerts.remedies.outcome import RunResult
 from tests.packaging.documented import PAGES, ROOT
 
 DOCS = ROOT / "docs"
@@ -90,7 +90,7 @@ def test_outcomes_of_remedies() -> None:
     text = (DOCS / "remedies.md").read_text()
     table = text.partition("| result | meaning |")[2].partition("\n\n")[0]
     named = {name for row in table.splitlines() if row.startswith("| `") for name in _ticked(row.split("|")[1])}
-    assert named == set(Result)
+    assert named == set(RunResult)
 
 
 def _ticked(cell: str) -> list[str]:

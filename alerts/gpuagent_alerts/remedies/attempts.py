@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.units import format_time
 from gpuagent_alerts.alert import Alert
-from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.safeguards.refusals import passes_in
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ _PLACES = ("gpu", "gpu_instance_id", "pid", "budget")
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    outcome: Outcome
+    outcome: RunOutcome
     at: float
     wall: float
     """Unix time, for people."""
@@ -79,7 +79,7 @@ class Attempts:
     def was_refused_itself(self, alert: str, identity: ProcessId, *, dry_run: bool) -> bool:
         """Return whether the last try was refused because of who the process is: then it may be the next one's turn."""
         last = self._last.get((alert, identity, dry_run))
-        return last is not None and last.outcome.result is Result.REFUSED and not last.outcome.general
+        return last is not None and last.outcome.result is RunResult.REFUSED and not last.outcome.general
 
     def gists(self, alert: str, identity: ProcessId, *, dry_run: bool) -> tuple[str, ...]:
         """Return what the tries came to since the alert began."""
@@ -95,7 +95,7 @@ class Attempts:
         detail = f" (it was said then: {last.outcome.detail})" if last.outcome.detail else ""
         return f"{words} at {format_time(last.wall)}{detail}", max(last.at + last.wait - self._now(), 0.0)
 
-    def note(self, alert: str, identity: ProcessId, outcome: Outcome, *, dry_run: bool) -> bool:
+    def note(self, alert: str, identity: ProcessId, outcome: RunOutcome, *, dry_run: bool) -> bool:
         """Record the end of a try; return whether an earlier one came to the same while the alert went on."""
         key = alert, identity, dry_run
         last = self._last.get(key)
@@ -104,14 +104,14 @@ class Attempts:
         wait = _wait_after(outcome, last.wait if is_same and last is not None else 0.0)
         gists = (*(gist for gist in before if gist != outcome.gist), outcome.gist)[-_KEPT_GISTS:]
         self._last[key] = _Attempt(outcome, self._now(), self._wall(), wait, gists)
-        return is_same or (outcome.result is Result.REFUSED and outcome.gist in before)
+        return is_same or (outcome.result is RunResult.REFUSED and outcome.gist in before)
 
 
-def _wait_after(outcome: Outcome, last: float) -> float:
+def _wait_after(outcome: RunOutcome, last: float) -> float:
     passing = passes_in(outcome.reasons)
-    if outcome.result is Result.REFUSED and passing is not None:
+    if outcome.result is RunResult.REFUSED and passing is not None:
         return max(passing, _SHORTEST_RETRY_SECONDS)
-    if outcome.result is Result.REFUSED:
+    if outcome.result is RunResult.REFUSED:
         return min(max(2 * last, _RETRY_SECONDS), _LONGEST_RETRY_SECONDS)
     return _LONGEST_RETRY_SECONDS if outcome.acted else _RETRY_SECONDS
 

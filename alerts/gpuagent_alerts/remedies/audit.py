@@ -34,7 +34,7 @@ from gpuagent_alerts.remedies.audit_rows import (
     outstanding_in_the_way,
     row_text,
 )
-from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.safeguards.limits import PastAction, RemedyLimits, breaker_reason, refusals
 from gpuagent_alerts.remedies.safeguards.refusals import TemporaryRefusal
@@ -145,7 +145,7 @@ class Audit:
         left = [run for _, run, kind in rows if kind == BEGIN and isinstance(run, str) and run not in ended]
         for run in left:
             try:
-                self.write(run, END, {"result": Result.INTERRUPTED, "acted": self._acted(run)})
+                self.write(run, END, {"result": RunResult.INTERRUPTED, "acted": self._acted(run)})
             except NotRecorded as error:
                 log.warning("run %s could not be closed: %s", run, error)
         return left
@@ -274,7 +274,7 @@ def _seq(row: DamagedRow) -> int:
 def _helped(end: AuditEvent | None) -> bool | None:
     if end is None:
         return None
-    outcome = Outcome(Result(end.data.get("result", Result.INTERRUPTED)), acted=bool(end.data.get("acted")))
+    outcome = RunOutcome(RunResult(end.data.get("result", RunResult.INTERRUPTED)), acted=bool(end.data.get("acted")))
     return outcome.helped
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.units import format_time
-from gpuagent_alerts.remedies.outcome import Result
+from gpuagent_alerts.remedies.outcome import RunResult
 from gpuagent_alerts.remedies.safeguards.limits import has_plain_digest
 from gpuagent_alerts.store.tables import (
     Column,
@@ -79,7 +79,7 @@ def _list_of(check: Callable[[object], object]) -> Callable[[object], object]:
 
 
 def _result(value: object) -> object:
-    return Result(text(value))
+    return RunResult(text(value))
 
 
 def _process(value: object) -> object:

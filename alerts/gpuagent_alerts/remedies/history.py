@@ -10,7 +10,7 @@ from gpuagent.core.clock import Clock
 from gpuagent.core.metrics.remedies import OutstandingStep, RemedyNote, RemedyTarget
 from gpuagent.core.units import format_bytes, format_duration
 from gpuagent_alerts.remedies.audit_rows import RESULT, OutstandingProcess, was_taken
-from gpuagent_alerts.remedies.outcome import Outcome, RemedyEnding, Result
+from gpuagent_alerts.remedies.outcome import RemedyEnding, RunOutcome, RunResult
 from gpuagent_alerts.remedies.run import LadderRun
 from gpuagent_alerts.remedies.target import Target
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 SHOWN_SECONDS = 900.0
 _MOST_ENTRIES = 64
-QUIET = frozenset({Result.EXITED, Result.RESOLVED})
+QUIET = frozenset({RunResult.EXITED, RunResult.RESOLVED})
 """Where no step was taken, nothing had to be done: there is nothing to say."""
 
 
@@ -41,11 +41,11 @@ class RemedyHistory:
         self._ended: list[_HistoryEntry] = []
         self._announced: dict[str, RemedyNote] = {}
 
-    def add_run(self, run: LadderRun, outcome: Outcome, *, again: bool) -> None:
+    def add_run(self, run: LadderRun, outcome: RunOutcome, *, again: bool) -> None:
         """Add a run that has ended; `again` says that it ended as the last one did, which is reported once."""
         plan = run.plan
         self._announced.pop(plan.target.key.gpu_uuid, None)
-        quiet = outcome.result is Result.EXITED or (outcome.result in QUIET and not run.has_taken_a_step)
+        quiet = outcome.result is RunResult.EXITED or (outcome.result in QUIET and not run.has_taken_a_step)
         if again or quiet or (plan.request.by_hand and not outcome.acted):
             return  # whoever asked by hand has the answer: a message to everybody is for what was done to a process
         step = run.name_of_step
@@ -71,7 +71,7 @@ class RemedyHistory:
             if end is None or not (run.get("fingerprint") or end.get("acted")):
                 continue
             took = has_taken_a_step(run["steps"])
-            if end["result"] == Result.EXITED or (end["result"] in QUIET and not took):
+            if end["result"] == RunResult.EXITED or (end["result"] in QUIET and not took):
                 continue
             # The same words as before the restart, or it would be told once more. An interrupted run ended in silence.
             step = str(end.get("step") or (run["steps"][-1]["step"] if run["steps"] else run["ladder"][0]))
@@ -110,7 +110,7 @@ class RemedyHistory:
             if now - entry.clock_seconds >= SHOWN_SECONDS:
                 continue  # the number may be another process's by now
             if pid and (note.about.pid, note.about.uuid) == (pid, uuid):
-                if note.dry_run or note.result != Result.RELEASED:
+                if note.dry_run or note.result != RunResult.RELEASED:
                     return None
                 return RemedyEnding(note.step, entry.released_bytes, entry.seconds, note.about.unit)
         return None
@@ -148,9 +148,9 @@ def describe_end(
     """Describe the end of a remedy in a few words, with the reason of a refusal."""
     freed = f", {format_bytes(released_bytes)} came back" if released_bytes is not None and released_bytes > 0 else ""
     took = f" in {format_duration(seconds)}" if freed and seconds is not None else ""
-    if result == Result.DRY_RUN:
+    if result == RunResult.DRY_RUN:
         return f"{step}: dry run, nothing was done"
-    why = f": {detail}" if detail and result == Result.REFUSED else ""
+    why = f": {detail}" if detail and result == RunResult.REFUSED else ""
     return f"{step}: {result.replace('_', ' ')}{' (dry run)' if dry_run else ''}{freed}{took}{why}"
 
 

@@ -19,7 +19,7 @@ from gpuagent_alerts.remedies.attempts import Attempts, WithheldLadders
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import OutstandingProcess, outstanding_in_the_way
 from gpuagent_alerts.remedies.observation import RemedyRequest
-from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.run import LadderRun, RunContext
 from gpuagent_alerts.remedies.safeguards.limits import STOPPED_BY_HAND
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 _HAND_OVER_SECONDS = 15.0
 """How long a person waits at most for a rule's run to take its last step, by the machine's clock."""
 
-OnRunEnd = Callable[[Plan, LadderRun, Outcome, bool], None]
+OnRunEnd = Callable[[Plan, LadderRun, RunOutcome, bool], None]
 """Is told of every end; the last argument says that the same was told before."""
 
 
@@ -62,7 +62,7 @@ class RemedyManager:
         """Why nothing is done about what fires."""
         self.context = context
         self._on_run_end = on_run_end
-        self._running: dict[LadderRun, asyncio.Task[Outcome]] = {}
+        self._running: dict[LadderRun, asyncio.Task[RunOutcome]] = {}
         self._of_before: set[LadderRun] = set()
         """Runs that go on and were begun by an earlier configuration: their refusals bind nobody by this one."""
         self._attempts = Attempts(context.now, context.wall)
@@ -134,23 +134,23 @@ class RemedyManager:
             self._begin(plan)
         return taken
 
-    async def by_hand(self, plan: Plan) -> Outcome:
+    async def by_hand(self, plan: Plan) -> RunOutcome:
         """Run what a person asked for: the same way, with the same refusals, a dry run like a real one."""
         gpus = frozenset({plan.target.key.gpu_uuid})
         words = ""
         if not plan.dry_run and not self._claimed(None, plan, gpus):
             words, refusal = await self._take_over(plan, gpus)
             if refusal:
-                return Outcome(Result.REFUSED, refusal, reasons=(refusal,))
+                return RunOutcome(RunResult.REFUSED, refusal, reasons=(refusal,))
         if taken := self._claimed(None, plan, gpus):
-            return Outcome(Result.REFUSED, taken, reasons=(taken,))
+            return RunOutcome(RunResult.REFUSED, taken, reasons=(taken,))
         task = self._begin(plan)
         try:
             outcome = await asyncio.shield(task)
         except asyncio.CancelledError:
             if not task.cancelled():
                 raise
-            return Outcome(Result.INTERRUPTED, "the agent is stopping", acted=True)
+            return RunOutcome(RunResult.INTERRUPTED, "the agent is stopping", acted=True)
         return replace(outcome, detail="; ".join(filter(None, (outcome.detail, words))))
 
     async def _take_over(self, plan: Plan, gpus: frozenset[str]) -> tuple[str, str]:
@@ -242,7 +242,7 @@ class RemedyManager:
             if other is not run and other.gpus & gpus and not (other.plan.dry_run or run.plan.dry_run):
                 other.shares_gpu = run.shares_gpu = True
 
-    def _begin(self, plan: Plan) -> asyncio.Task[Outcome]:
+    def _begin(self, plan: Plan) -> asyncio.Task[RunOutcome]:
         def claim(run: LadderRun, gpus: frozenset[str]) -> str:
             if not (taken := self._claimed(run, plan, gpus)):
                 self._share(run, gpus)
@@ -255,7 +255,7 @@ class RemedyManager:
         self._running[run] = task
         return task
 
-    async def _supervise(self, run: LadderRun) -> Outcome:
+    async def _supervise(self, run: LadderRun) -> RunOutcome:
         try:
             outcome = await run.run()
             if run.id:
@@ -272,14 +272,14 @@ class RemedyManager:
         except StoreFailure as error:  # nor is anything done then: the record is asked again before each step
             log.warning("the record of remedies cannot be read: %s", error)
 
-    def _note(self, run: LadderRun, outcome: Outcome) -> None:
+    def _note(self, run: LadderRun, outcome: RunOutcome) -> None:
         plan = run.plan
         again = self._attempts.note(plan.request.alert, plan.target.id, outcome, dry_run=plan.dry_run)
         if run in self._of_before:  # whoever comes next in a ranking is not chosen because of what is no longer so
             self._of_before.remove(run)
             self._attempts.forget_refusal(plan.request.alert, plan.target.id, dry_run=plan.dry_run)
         self.counts[outcome.result, plan.dry_run] += 1
-        if outcome.result is Result.RELEASED:
+        if outcome.result is RunResult.RELEASED:
             self.released_bytes += outcome.released_bytes or 0
         if outcome.acted and not plan.dry_run and plan.request.alert:
             self._fair_order.record(plan.request.alert)

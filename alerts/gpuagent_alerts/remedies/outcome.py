@@ -13,7 +13,7 @@ from gpuagent.core.units import format_bytes, format_duration
 _FIGURE = re.compile(r"\d+(\.\d+)?( ?(d|h|m|s|min))*\b")
 
 
-class Result(StrEnum):
+class RunResult(StrEnum):
     """The end of a run, as metrics and the audit log name it."""
 
     RELEASED = "released"
@@ -42,17 +42,18 @@ class Result(StrEnum):
     """The process ended by itself before it was acted on."""
 
 
-HELPED = frozenset({Result.RELEASED, Result.RESOLVED})
+HELPED = frozenset({RunResult.RELEASED, RunResult.RESOLVED})
 USELESS = frozenset({
-    Result.STILL_LISTED, Result.HELD_BY_OTHER, Result.UNACCOUNTED, Result.UNKILLABLE, Result.NO_EFFECT, Result.FAILED,
+    RunResult.STILL_LISTED, RunResult.HELD_BY_OTHER, RunResult.UNACCOUNTED, RunResult.UNKILLABLE,
+    RunResult.NO_EFFECT, RunResult.FAILED,
 })  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """How a run ended, in detail."""
 
-    result: Result
+    result: RunResult
     detail: str = ""
     released_bytes: int | None = None
     seconds: float | None = None

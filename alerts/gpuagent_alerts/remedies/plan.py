@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuagent_alerts.remedies.observation import RemedyRequest
-from gpuagent_alerts.remedies.outcome import Outcome
+from gpuagent_alerts.remedies.outcome import RunOutcome
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import Target
 
@@ -95,7 +95,7 @@ def skipped_row(plan: Plan, step: RemedyStep, reason: str) -> dict[str, object]:
     return {"step": str(step), "disrupts": False, "dry_run": plan.dry_run, "note": f"passed over: {reason}"}
 
 
-def end_row(outcome: Outcome) -> dict[str, object]:
+def end_row(outcome: RunOutcome) -> dict[str, object]:
     """Return the row that ends a run."""
     return {
         "result": outcome.result, "detail": outcome.detail, "acted": outcome.acted,

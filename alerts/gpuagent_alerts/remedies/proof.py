@@ -11,7 +11,7 @@ from collections.abc import Callable
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.units import format_bytes
 from gpuagent_alerts.remedies.observation import ActionResult, Observation, Observer
-from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.steps import RemedyStep
 from gpuagent_alerts.remedies.target import Target
@@ -29,7 +29,7 @@ async def watch_release(
     now: Callable[[], float],
     held: int,
     shared: Callable[[], bool] = lambda: False,
-) -> Outcome:
+) -> RunOutcome:
     """Watch the GPU after the end of those who held so many bytes; `before` is what was seen just before the step.
 
     Where `shared`, other processes are ended on the same GPU meanwhile: what comes back may be theirs. Then no more is
@@ -48,27 +48,27 @@ async def watch_release(
             freed = _own_share(freed, held, _rise_of_unowned(before, observation))
         if not observation.target_listed and freed is not None and freed >= _ENOUGH * held:
             seconds = now() - started
-            return Outcome(Result.RELEASED, _told(plan.target, before, observation), freed, seconds, acted=True)
+            return RunOutcome(RunResult.RELEASED, _told(plan.target, before, observation), freed, seconds, acted=True)
     return _without(plan, held, before, last, shared=shared())
 
 
-def outcome_of_answer(step: RemedyStep, done: ActionResult, seconds: float) -> Outcome:
+def outcome_of_answer(step: RemedyStep, done: ActionResult, seconds: float) -> RunOutcome:
     """Return what an app that a person had asked came to: by the driver's count, where the driver tells."""
     if not done.ok:
-        return Outcome(Result.FAILED, done.detail, acted=step.disrupts, answer=done.answer)
+        return RunOutcome(RunResult.FAILED, done.detail, acted=step.disrupts, answer=done.answer)
     freed = done.answer.get("released_bytes")
     if isinstance(freed, int) and freed > 0:
-        return Outcome(Result.RELEASED, "", freed, seconds, acted=step.disrupts, answer=done.answer)
+        return RunOutcome(RunResult.RELEASED, "", freed, seconds, acted=step.disrupts, answer=done.answer)
     detail = f"{done.detail}; nothing came back by the driver's count" if freed is not None else done.detail
-    return Outcome(Result.NO_EFFECT, detail, freed, seconds, acted=step.disrupts, answer=done.answer)
+    return RunOutcome(RunResult.NO_EFFECT, detail, freed, seconds, acted=step.disrupts, answer=done.answer)
 
 
-def outcome_without_alert(plan: Plan, observation: Observation, seconds: float, *, acted: bool) -> Outcome:
+def outcome_without_alert(plan: Plan, observation: Observation, seconds: float, *, acted: bool) -> RunOutcome:
     """Return what a run came to whose reason has gone while its step was given time."""
     now = observation.target.used_bytes if observation.target else None
     freed = plan.target.used_bytes - now if now is not None else None
-    result = Result.RELEASED if freed is not None and freed > 0 and not plan.dry_run else Result.RESOLVED
-    return Outcome(result, observation.reason or "the alert has ended", freed, seconds, acted=acted)
+    result = RunResult.RELEASED if freed is not None and freed > 0 and not plan.dry_run else RunResult.RESOLVED
+    return RunOutcome(result, observation.reason or "the alert has ended", freed, seconds, acted=acted)
 
 
 def _freed(before: Observation | None, now: Observation) -> int | None:
@@ -84,27 +84,29 @@ def _own_share(freed: int | None, held: int, unowned: int | None) -> int | None:
     return min(freed, held)
 
 
-def _without(plan: Plan, held: int, before: Observation | None, last: Observation | None, *, shared: bool) -> Outcome:
+def _without(
+    plan: Plan, held: int, before: Observation | None, last: Observation | None, *, shared: bool
+) -> RunOutcome:
     """Return the outcome where used memory has not gone down in time by as much as the process held."""
     if last is None:
-        return Outcome(Result.UNACCOUNTED, "the GPU could not be read since", acted=True)
+        return RunOutcome(RunResult.UNACCOUNTED, "the GPU could not be read since", acted=True)
     freed = _freed(before, last)
     if shared and freed is not None:
         freed = min(freed, held)
     if last.target_listed:
         detail = "the process has ended, and the driver still counts its memory"
-        return Outcome(Result.STILL_LISTED, detail, freed, acted=True)
+        return RunOutcome(RunResult.STILL_LISTED, detail, freed, acted=True)
     if new := _in_its_place(plan.target, before, last):
         detail = f"{_names(new)} took its place, and holds {format_bytes(sum(each.used_bytes for each in new))}"
         is_less = freed is not None and freed >= (1 - _ENOUGH) * held
-        return Outcome(Result.RELEASED if is_less else Result.HELD_BY_OTHER, detail, freed, acted=True)
+        return RunOutcome(RunResult.RELEASED if is_less else RunResult.HELD_BY_OTHER, detail, freed, acted=True)
     if left := _left(plan.target, before, last):
-        return Outcome(Result.HELD_BY_OTHER, f"held by {_names(left)}, which belonged to it", freed, acted=True)
+        return RunOutcome(RunResult.HELD_BY_OTHER, f"held by {_names(left)}, which belonged to it", freed, acted=True)
     unowned = _rise_of_unowned(before, last)
     if unowned is not None and unowned < (1 - _ENOUGH) * held:
         detail = "its memory came back, and others on the GPU have taken some since"
-        return Outcome(Result.RELEASED, detail, held, acted=True)
-    return Outcome(Result.UNACCOUNTED, "nobody holds the memory, and it is not free", freed, acted=True)
+        return RunOutcome(RunResult.RELEASED, detail, held, acted=True)
+    return RunOutcome(RunResult.UNACCOUNTED, "nobody holds the memory, and it is not free", freed, acted=True)
 
 
 def _rise_of_unowned(before: Observation | None, now: Observation) -> int | None:

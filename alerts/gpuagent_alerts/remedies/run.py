@@ -24,7 +24,7 @@ from gpuagent_alerts.remedies.observation import (
     Observer,
     ProcessEnded,
 )
-from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused, PinnedProcess, PinnedProcesses
 from gpuagent_alerts.remedies.plan import Plan, begin_row, end_row, intent_note, may_end_row, skipped_row
 from gpuagent_alerts.remedies.proof import outcome_of_answer, outcome_without_alert, watch_release
@@ -48,7 +48,7 @@ ClaimGpus = Callable[["LadderRun", frozenset[str]], str]
 class _RunEnded(Exception):
     """No error: the run has come to its end. `data` goes into the record of it."""
 
-    def __init__(self, outcome: Outcome, **data: object) -> None:
+    def __init__(self, outcome: RunOutcome, **data: object) -> None:
         super().__init__(outcome.detail)
         self.outcome = outcome
         self.data = data
@@ -130,7 +130,7 @@ class LadderRun:
         """Take no further step."""
         self._called_off = reason
 
-    async def run(self) -> Outcome:
+    async def run(self) -> RunOutcome:
         """Take the steps in order. Never raises but for cancellation; the end is in the audit log."""
         data: dict[str, object] = {}
         try:
@@ -140,14 +140,14 @@ class LadderRun:
         except ActionRefused as doubt:
             outcome = self._refused(*doubt.reasons).outcome
         except ProcessEnded:
-            outcome = Outcome(Result.EXITED, "it has ended by itself", acted=self._acted)
+            outcome = RunOutcome(RunResult.EXITED, "it has ended by itself", acted=self._acted)
         except (NotRecorded, StoreFailure) as error:
             self._unrecorded = isinstance(error, NotRecorded)
             detail = f"not recorded, so not done: {error}"
-            outcome = Outcome(Result.REFUSED, detail, general=True, acted=self._acted)
+            outcome = RunOutcome(RunResult.REFUSED, detail, general=True, acted=self._acted)
         except Exception as error:
             log.exception("a remedy failed")
-            outcome = Outcome(Result.FAILED, f"a defect of the agent: {error!r}", acted=self._acted)
+            outcome = RunOutcome(RunResult.FAILED, f"a defect of the agent: {error!r}", acted=self._acted)
         finally:
             self._pinned.close()
         if self._owed:
@@ -156,7 +156,7 @@ class LadderRun:
         await self._write_end(outcome, data)
         return outcome
 
-    async def _take_steps(self) -> Outcome:
+    async def _take_steps(self) -> RunOutcome:
         observation = await self._pin_everybody()
         for step in self.plan.steps:
             self.step = step
@@ -165,8 +165,8 @@ class LadderRun:
                 return outcome
             observation = await self._observe()
         if self.plan.dry_run:
-            return Outcome(Result.DRY_RUN, f"nothing was done: dry run{self._passed_over}", acted=self._acted)
-        return Outcome(Result.NO_EFFECT, "every step was taken", acted=self._acted)
+            return RunOutcome(RunResult.DRY_RUN, f"nothing was done: dry run{self._passed_over}", acted=self._acted)
+        return RunOutcome(RunResult.NO_EFFECT, "every step was taken", acted=self._acted)
 
     async def _pin_everybody(self) -> Observation:
         """Hold all who are meant; then read the GPU: what is seen is of those who are held."""
@@ -196,18 +196,20 @@ class LadderRun:
             raise self._refused(TemporaryRefusal("there has been no fresh reading of the GPU"))
         self._last_look, self._looked_at = observation.clock_seconds, context.now()
         if observation.condition is Condition.OVER:
-            raise _RunEnded(Outcome(Result.RESOLVED, observation.reason or "the alert has ended", acted=self._acted))
+            raise _RunEnded(
+                RunOutcome(RunResult.RESOLVED, observation.reason or "the alert has ended", acted=self._acted)
+            )
         if observation.condition is Condition.UNKNOWN:
             raise self._refused(TemporaryRefusal(observation.reason or "the data behind the alert is in doubt"))
         if observation.act_refusal:  # of the GPU, not of this process: another one in its place is no answer
             raise self._refused(TemporaryRefusal(observation.act_refusal))
         if observation.target is None:
             if self._pinned.have_ended():
-                raise _RunEnded(Outcome(Result.EXITED, "it ended by itself", acted=self._acted))
+                raise _RunEnded(RunOutcome(RunResult.EXITED, "it ended by itself", acted=self._acted))
             raise self._refused("it is no longer on the GPU")
         return observation
 
-    async def _take_step(self, step: RemedyStep, observation: Observation) -> Outcome | None:
+    async def _take_step(self, step: RemedyStep, observation: Observation) -> RunOutcome | None:
         """Take one step; return its outcome, or None where the next one is due."""
         judged_as, self._before = self.plan.judged_as(step), observation
         try:
@@ -235,12 +237,14 @@ class LadderRun:
         if not done.ok and not step.disrupts:
             return None
         if not done.ok:
-            raise _RunEnded(Outcome(Result.FAILED, f"{step}: {done.detail}", acted=True), not_permitted=done.errno == 1)
+            raise _RunEnded(
+                RunOutcome(RunResult.FAILED, f"{step}: {done.detail}", acted=True), not_permitted=done.errno == 1
+            )
         # A person who asks what would be done waits for no effect: there is none, and no alert that could end.
         pointless = (useless and step.kind is not StepKind.KILL) or (self.plan.dry_run and self.plan.request.by_hand)
         return await self._wait_for_effect(step, 0.0 if pointless else step.wait_seconds)
 
-    async def _pass_over(self, step: RemedyStep, reason: str) -> Outcome | None:
+    async def _pass_over(self, step: RemedyStep, reason: str) -> RunOutcome | None:
         """Leave the step out; its time is waited all the same, and only one that did not run in it is killed."""
         await self._pinned.remember_sleep()
         self._passed_over = f"; {step} would be passed over: {reason}"
@@ -392,7 +396,7 @@ class LadderRun:
         asked = self._pinned.send(0) if step.sends is not None else ActionResult(ok=True)
         return replace(asked, detail=asked.detail or "dry run")
 
-    async def _wait_for_effect(self, step: RemedyStep, wait_seconds: float) -> Outcome | None:
+    async def _wait_for_effect(self, step: RemedyStep, wait_seconds: float) -> RunOutcome | None:
         """Wait for the effect. None: there was none in time."""
         context, plan = self._context, self.plan
         started = context.now()
@@ -417,15 +421,17 @@ class LadderRun:
                 break
         if step.kind is StepKind.KILL and not plan.dry_run and not self._called_off:
             where = "; ".join(await self._pinned.whereabouts())
-            return Outcome(Result.UNKILLABLE, f"SIGKILL was sent, and the process is still there: {where}", acted=True)
+            return RunOutcome(
+                RunResult.UNKILLABLE, f"SIGKILL was sent, and the process is still there: {where}", acted=True
+            )
         return None
 
     def _refused(self, *reasons: str, general: bool = True) -> _RunEnded:
-        outcome = Outcome(Result.REFUSED, "; ".join(reasons), general=general, acted=self._acted, reasons=reasons)
+        outcome = RunOutcome(RunResult.REFUSED, "; ".join(reasons), general=general, acted=self._acted, reasons=reasons)
         return _RunEnded(outcome, reasons=list(reasons))
 
-    async def _write_end(self, outcome: Outcome, data: dict[str, object]) -> None:
-        if not self.id and outcome.result is Result.REFUSED and (self._unrecorded or outcome.gist in self._known):
+    async def _write_end(self, outcome: RunOutcome, data: dict[str, object]) -> None:
+        if not self.id and outcome.result is RunResult.REFUSED and (self._unrecorded or outcome.gist in self._known):
             return
         try:
             if not self.id:  # refused before it began: the refusal is worth a record too

@@ -37,7 +37,7 @@ from gpuagent_alerts.remedies.manual_requests import (
 )
 from gpuagent_alerts.remedies.observation import ActionExecutor, RemedyRequest
 from gpuagent_alerts.remedies.observer import MemoryHoldTimes, SnapshotObserver
-from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.run import LadderRun, RunContext
 from gpuagent_alerts.remedies.safeguards.limits import STOPPED_BY_HAND, breaker_reason
@@ -216,11 +216,11 @@ class RemedyService:
         plan = Plan(request, target, tuple(steps), dry_run, proof_seconds=self.remedies.proof_seconds)
         if self._off:
             why = f"remedies are off: {self._off}"
-            outcome = Outcome(Result.REFUSED, why, reasons=(why,))
+            outcome = RunOutcome(RunResult.REFUSED, why, reasons=(why,))
         else:
             outcome = await self.remedies.by_hand(plan)
         advice: list[str] = []
-        if outcome.result in {Result.REFUSED, Result.FAILED}:
+        if outcome.result in {RunResult.REFUSED, RunResult.FAILED}:
             advice = advice_on(outcome.reasons or (outcome.detail,), target, self._config_file, forced=force)
         return {
             **outcome.answer,
@@ -349,7 +349,7 @@ class RemedyService:
             return await read_with_timeout(lambda: self._lookup.look_up(wanted))
         return {}
 
-    def _run_ended(self, plan: Plan, run: LadderRun, outcome: Outcome, again: bool) -> None:
+    def _run_ended(self, plan: Plan, run: LadderRun, outcome: RunOutcome, again: bool) -> None:
         self.history.add_run(run, outcome, again=again)
         if again:
             return

@@ -9,7 +9,7 @@ import pytest
 
 from gpuagent.config.remedies import Limits, Step
 from gpuagent.remedy_settings import ladders_of, rules_of
-from gpuagent_alerts.remedies.outcome import Result
+from gpuagent_alerts.remedies.outcome import RunResult
 from gpuagent_alerts.remedies.safeguards.provenance import FACTS
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
 from tests.agent.config.loading import load, write
@@ -75,7 +75,7 @@ def test_every_victim() -> None:
 def test_every_result() -> None:
     """The table has every end that a remedy can come to."""
     found = {name for row in tables("What it comes to") for name in re.findall(r"`(\w+)`", row[0])}
-    assert found == {str(result) for result in Result}
+    assert found == {str(result) for result in RunResult}
 
 
 def test_every_file() -> None:

@@ -11,7 +11,7 @@ from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import END
 from gpuagent_alerts.remedies.manager import RemedyManager
-from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.run import LadderRun
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
@@ -40,12 +40,12 @@ class Story:
 
     def __init__(self, store: Store, rules: RemedyRules, *, dry_run: bool = False) -> None:
         self.world = World(LARGE, SMALL)
-        self.ends: list[tuple[int, Result]] = []
+        self.ends: list[tuple[int, RunResult]] = []
         self.made = RemedyManager(
             [ladder(dry_run=dry_run)], rules, context(self.world, store), proof_seconds=20.0, on_run_end=self._told
         )
 
-    def _told(self, plan: Plan, _run: LadderRun, outcome: Outcome, _again: bool) -> None:
+    def _told(self, plan: Plan, _run: LadderRun, outcome: RunOutcome, _again: bool) -> None:
         self.ends.append((plan.target.pid, outcome.result))
 
     def use(self, rules: RemedyRules, *, dry_run: bool = False) -> None:
@@ -79,12 +79,12 @@ def test_a_refusal_is_not_carried_over(store: Store) -> None:
 
     async def story(told: Story) -> None:
         await told.evaluate()
-        assert told.ends == [(100, Result.REFUSED)]
+        assert told.ends == [(100, RunResult.REFUSED)]
         told.use(allowing("games", "mail"))
         await told.evaluate()
 
     told = tell(store, allowing("games"), story)
-    assert told.ends[1] == (100, Result.RELEASED)
+    assert told.ends[1] == (100, RunResult.RELEASED)
     assert told.world.log == [("SIGTERM", 100)]
 
 
@@ -105,7 +105,7 @@ def test_a_refusal_that_ends_after_the_reload_is_not_carried_over(store: Store) 
         await told.evaluate()
 
     told = tell(store, allowing("games"), story)
-    assert told.ends == [(100, Result.REFUSED), (100, Result.RELEASED)]
+    assert told.ends == [(100, RunResult.REFUSED), (100, RunResult.RELEASED)]
     assert told.world.log == [("SIGTERM", 100)]
 
 
@@ -118,7 +118,7 @@ def test_who_is_passed_over_is_decided_anew(store: Store) -> None:
         await told.evaluate()
 
     told = tell(store, allowing("games"), story)
-    assert told.ends[:2] == [(100, Result.REFUSED), (101, Result.REFUSED)]
+    assert told.ends[:2] == [(100, RunResult.REFUSED), (101, RunResult.REFUSED)]
     assert told.world.log == []
 
 
@@ -142,7 +142,7 @@ def test_a_dry_run_stands_in_nobodys_way(store: Store) -> None:
         await told.evaluate()
 
     told = tell(store, allowing("mail"), story, dry_run=True)
-    assert told.ends == [(100, Result.DRY_RUN), (100, Result.RELEASED)]
+    assert told.ends == [(100, RunResult.DRY_RUN), (100, RunResult.RELEASED)]
 
 
 def test_what_was_done_is_not_forgotten(store: Store) -> None:

@@ -14,7 +14,7 @@ from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.observation import Condition, Observation, RemedyRequest
-from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.run import LadderRun
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER
@@ -152,7 +152,7 @@ async def _consider(
 ) -> tuple[RemedyManager, list[str]]:
     ends: list[str] = []
 
-    def told(plan: Plan, run: LadderRun, outcome: Outcome, again: bool) -> None:
+    def told(plan: Plan, run: LadderRun, outcome: RunOutcome, again: bool) -> None:
         ends.append(f"{plan.target.pid} {outcome.result}")
 
     remedies = RemedyManager([ladder], RULES, context(world, Store(None)), proof_seconds=5.0, on_run_end=told)
@@ -208,10 +208,10 @@ def test_the_same_refusal_is_told_once() -> None:
             remedies.consider(firing)
             await remedies.idle()
             world.clock.advance(30)
-        assert 2 <= remedies.counts[Result.REFUSED, False] <= 8
+        assert 2 <= remedies.counts[RunResult.REFUSED, False] <= 8
         return ends
 
-    assert asyncio.run(story()) == [Result.REFUSED]
+    assert asyncio.run(story()) == [RunResult.REFUSED]
 
 
 def test_no_second_victim_beside_one_that_cannot_be_killed() -> None:

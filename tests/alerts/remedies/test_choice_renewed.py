@@ -11,7 +11,7 @@ import pytest
 
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import ProcessId
-from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice, VictimPolicy
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.store.database import Store
@@ -23,7 +23,7 @@ NOTIFY = RemedyStep(StepKind.NOTIFY, 5.0)
 
 def end(
     choice: VictimChoice, tmp_path: Path, *steps: RemedyStep, victim: str = "largest", **changes: object
-) -> tuple[Outcome, World]:
+) -> tuple[RunOutcome, World]:
     """Run a ladder on `ME`, which the alert has chosen, where this is the choice on each reading."""
     world = World(ME, OTHER)
     world.observation_changes = {"choice": choice}
@@ -38,7 +38,7 @@ def end(
 def test_who_is_no_longer_the_choice_is_left_alone(tmp_path: Path, victim: str) -> None:
     """KILL-09: another is the largest, newest or steepest by now: nothing is done to anybody."""
     outcome, world = end(VictimChoice((OTHER.id, ME.id)), tmp_path, victim=victim)
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is RunResult.REFUSED
     assert outcome.general
     assert "any more" in outcome.detail
     assert world.log == []
@@ -47,7 +47,7 @@ def test_who_is_no_longer_the_choice_is_left_alone(tmp_path: Path, victim: str) 
 def test_who_is_the_choice_still_is_ended(tmp_path: Path) -> None:
     """The same reading, and the first of its ranking."""
     outcome, _ = end(VictimChoice((ME.id, OTHER.id), unranked_bytes=ME.used_bytes - 1), tmp_path)
-    assert outcome.result is Result.RELEASED
+    assert outcome.result is RunResult.RELEASED
 
 
 def test_who_complied_in_between_is_left_alone(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_who_complied_in_between_is_left_alone(tmp_path: Path) -> None:
     store = Store(tmp_path / "state.db")
     outcome = run_ladder(world, plan(NOTIFY, TERMINATE, of=ME, request=order), store)
     store.close()
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is RunResult.REFUSED
     assert [what for what, _ in world.log] == ["notify"]
 
 
@@ -72,7 +72,7 @@ def test_who_complied_in_between_is_left_alone(tmp_path: Path) -> None:
 def test_memory_of_nobody_known_may_be_the_largest(tmp_path: Path, nobodys: float) -> None:
     """KILL-09: dead, hidden and unknown memory is in no ranking: whoever may be smaller is not called the largest."""
     outcome, world = end(VictimChoice((ME.id,), unranked_bytes=nobodys), tmp_path)
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is RunResult.REFUSED
     assert "cannot be told" in outcome.detail
     assert world.log == []
 
@@ -81,18 +81,18 @@ def test_an_unknown_start_may_be_the_newest(tmp_path: Path) -> None:
     """KILL-09: a listed number whose process is not known, or that is on no list, may have come last."""
     for choice in (VictimChoice((ME.id,), unranked=True), VictimChoice((ME.id,), unranked_bytes=ME.used_bytes)):
         outcome, world = end(choice, tmp_path, victim="newest")
-        assert (outcome.result, world.log) == (Result.REFUSED, [])
+        assert (outcome.result, world.log) == (RunResult.REFUSED, [])
     outcome, _ = end(VictimChoice((ME.id,), unranked_bytes=ME.used_bytes - 1), tmp_path, victim="newest")
-    assert outcome.result is Result.RELEASED
+    assert outcome.result is RunResult.RELEASED
 
 
 def test_those_that_the_allow_list_does_not_mean_are_passed_over(tmp_path: Path) -> None:
     """A larger process of a user whom the allow list does not name does not stand in the way."""
     larger = ProcessId(BOOT, 102, 1020)
     outcome, _ = end(VictimChoice((larger, ME.id)), tmp_path, passed_over=frozenset({larger}))
-    assert outcome.result is Result.RELEASED
+    assert outcome.result is RunResult.RELEASED
     outcome, _ = end(VictimChoice((larger, ME.id)), tmp_path)
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is RunResult.REFUSED
 
 
 def leave(pid: int) -> Callable[[World], None]:
@@ -109,7 +109,7 @@ def test_a_member_that_has_left_the_gpu_is_no_reason(tmp_path: Path) -> None:
     store = Store(tmp_path / "state.db")
     outcome = run_ladder(world, plan(KILL, of=ME, scope="job"), store)
     store.close()
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is RunResult.REFUSED
     assert "holds no GPU memory any more" in outcome.detail
     assert world.log == []
 
@@ -123,4 +123,4 @@ def test_how_much_a_member_holds_is_no_matter(tmp_path: Path) -> None:
     store = Store(tmp_path / "state.db")
     outcome = run_ladder(world, plan(KILL, of=ME, scope="job"), store, rules)
     store.close()
-    assert outcome.result is Result.RELEASED
+    assert outcome.result is RunResult.RELEASED

@@ -10,7 +10,7 @@ import pytest
 
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import BEGIN, INTENT, runs
-from gpuagent_alerts.remedies.outcome import Result
+from gpuagent_alerts.remedies.outcome import RunResult
 from gpuagent_alerts.remedies.safeguards.limits import cooldown_key
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, RESTART, RULES, TERMINATE, World, plan, run_ladder, target
@@ -20,7 +20,7 @@ COOLS = replace(RULES, limits=replace(RULES.limits, cooldown=900.0))
 ID = "c0ffee" + "0" * 58
 
 
-def acted(store: Store, digest: str = "digest", **changes: Any) -> Result:
+def acted(store: Store, digest: str = "digest", **changes: Any) -> RunResult:
     """What a rule comes to on a process like this."""
     of = target(**changes)
     world = World(of)
@@ -39,8 +39,8 @@ def acted(store: Store, digest: str = "digest", **changes: Any) -> Result:
 )
 def test_another_job_of_the_same_interpreter_is_not_cooling(store: Store, other: dict[str, Any]) -> None:
     """Two Python jobs have /usr/bin/python3 in common, and nothing else."""
-    assert acted(store) is Result.RELEASED
-    assert acted(store, **other) is Result.RELEASED
+    assert acted(store) is RunResult.RELEASED
+    assert acted(store, **other) is RunResult.RELEASED
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_another_job_of_the_same_interpreter_is_not_cooling(store: Store, other:
 )
 def test_the_same_job_cools_down(store: Store, same: dict[str, Any]) -> None:
     """The same command of the same user; a unit or a container whatever runs in it."""
-    assert acted(store, **same) is Result.RELEASED
-    assert acted(store, digest="digest" if not same else "another", **same) is Result.REFUSED
+    assert acted(store, **same) is RunResult.RELEASED
+    assert acted(store, digest="digest" if not same else "another", **same) is RunResult.REFUSED
 
 
 def test_the_key() -> None:
@@ -63,17 +63,17 @@ def test_the_key() -> None:
 
 def test_digests_by_another_key_cool_the_user_down(store: Store) -> None:
     """A key that was lost, or a digest of an older version: nobody knows which command it was, so it may be any."""
-    assert acted(store, digest="old") is Result.RELEASED
-    assert acted(store, digest="k1-aa", uid=2000) is Result.RELEASED
-    assert acted(store, digest="k1-aa") is Result.REFUSED
-    assert acted(store, digest="k1-bb", uid=2000) is Result.RELEASED
-    assert acted(store, digest="k2-bb", uid=2000) is Result.REFUSED
+    assert acted(store, digest="old") is RunResult.RELEASED
+    assert acted(store, digest="k1-aa", uid=2000) is RunResult.RELEASED
+    assert acted(store, digest="k1-aa") is RunResult.REFUSED
+    assert acted(store, digest="k1-bb", uid=2000) is RunResult.RELEASED
+    assert acted(store, digest="k2-bb", uid=2000) is RunResult.REFUSED
 
 
 def test_a_plain_digest_of_an_older_version_is_not_shown(store: Store) -> None:
     """It can be guessed back: it is left out of what people and programs are shown, and still cools down."""
-    assert acted(store, digest="0123456789abcdef") is Result.RELEASED
-    assert acted(store, digest="k1-aa", uid=2000) is Result.RELEASED
+    assert acted(store, digest="0123456789abcdef") is RunResult.RELEASED
+    assert acted(store, digest="k1-aa", uid=2000) is RunResult.RELEASED
     old, new = runs(Audit(store, World().clock, BOOT).events())
     assert "cooldown_key" not in old
     assert new["cooldown_key"] == "user:2000:k1-aa"
@@ -86,14 +86,14 @@ def test_rows_of_an_older_version(store: Store) -> None:
     audit.write(run, INTENT, {"step": "SIGKILL", "disrupts": True, "dry_run": False})
     (past,) = audit.past(dry_run=False)
     assert past.cooldown_key == ""
-    assert acted(store) is Result.RELEASED
+    assert acted(store) is RunResult.RELEASED
     hourly = replace(COOLS, limits=replace(COOLS.limits, per_hour=1))
-    assert run_ladder(World(), plan(TERMINATE), store, hourly).result is Result.REFUSED
+    assert run_ladder(World(), plan(TERMINATE), store, hourly).result is RunResult.REFUSED
 
 
 def test_the_record_has_the_key_and_not_the_command(store: Store) -> None:
     """A digest: the raw command line may hold secrets."""
-    assert acted(store) is Result.RELEASED
+    assert acted(store) is RunResult.RELEASED
     (begin,) = [event for event in Audit(store, World().clock, BOOT).events() if event.kind == BEGIN]
     assert begin.data["cooldown_key"] == "user:1000:digest"
     assert "program" not in begin.data
@@ -101,9 +101,9 @@ def test_the_record_has_the_key_and_not_the_command(store: Store) -> None:
 
 def test_a_dry_run_says_that_nothing_was_done(store: Store) -> None:
     """A cool-down after a dry run tells of what would have been done: nobody reads of an action that never was."""
-    assert run_ladder(World(), plan(TERMINATE, dry_run=True), store, COOLS).result is Result.DRY_RUN
+    assert run_ladder(World(), plan(TERMINATE, dry_run=True), store, COOLS).result is RunResult.DRY_RUN
     outcome = run_ladder(World(), plan(TERMINATE, dry_run=True), store, COOLS)
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is RunResult.REFUSED
     assert re.match(r"this command of uid 1000 would have been acted on \d+ s ago \(dry run\): ", outcome.detail)
-    assert run_ladder(World(), plan(TERMINATE), store, COOLS).result is Result.RELEASED
+    assert run_ladder(World(), plan(TERMINATE), store, COOLS).result is RunResult.RELEASED
     assert " was acted on " in run_ladder(World(), plan(TERMINATE), store, COOLS).detail

@@ -9,7 +9,7 @@ import pytest
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import runs
 from gpuagent_alerts.remedies.observation import RemedyRequest
-from gpuagent_alerts.remedies.outcome import Result
+from gpuagent_alerts.remedies.outcome import RunResult
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, KILL, RELEASE, TERMINATE, World, plan, run_ladder
@@ -32,7 +32,7 @@ def test_a_zombie_gets_no_signal(store: Store) -> None:
     world.bodies[100].state = "Z"
     world.bodies[100].identity = replace(world.bodies[100].identity, cgroup="", command_digest="")
     outcome = run_ladder(world, plan(KILL), store)
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is RunResult.REFUSED
     assert outcome.detail == "it has ended and is a zombie: its parent has to reap it, and no signal helps"
     assert world.log == []
 
@@ -61,7 +61,7 @@ def test_a_stopped_process_gets_sigkill_alone(store: Store, state: str) -> None:
     assert outcome.detail == f"it is stopped (state {state}): only SIGKILL reaches it now, and not SIGTERM"
     assert world.log == []
     world.bodies[100].facts_changes = {"switches": 5}
-    assert run_ladder(world, plan(TERMINATE, KILL), store).result is Result.RELEASED
+    assert run_ladder(world, plan(TERMINATE, KILL), store).result is RunResult.RELEASED
     assert [each for each in world.log if "SIGTERM" in each] == []
 
 
@@ -84,13 +84,13 @@ def test_a_leader_that_is_a_zombie_is_alive(store: Store) -> None:
     """PROC-02: a zombie with living threads holds everything, and ends by SIGKILL."""
     world = World()
     world.bodies[100].state, world.bodies[100].threads = "Z", 2
-    assert run_ladder(world, plan(KILL), store).result is Result.RELEASED
+    assert run_ladder(world, plan(KILL), store).result is RunResult.RELEASED
 
 
 def test_only_sigkill_reaches_state_d(store: Store) -> None:
     """PROC-02: gentler signals are passed over, their time is waited all the same, and the record says why."""
     world = asleep()
-    assert run_ladder(world, plan(NOTIFY, RELEASE, TERMINATE, KILL), store).result is Result.RELEASED
+    assert run_ladder(world, plan(NOTIFY, RELEASE, TERMINATE, KILL), store).result is RunResult.RELEASED
     assert world.log == [("notify", 100), ("release_cache", 100), ("SIGKILL", 100)]
     (run,) = runs(Audit(store, world.clock, BOOT).events())
     passed_over, done = [each for each in run["steps"] if each["step"] == "SIGTERM"]
@@ -110,7 +110,7 @@ def test_who_has_run_meanwhile_is_asked_first(store: Store) -> None:
     world.events = [lambda _: None] * 10
     world.events.append(lambda world: world.bodies[100].facts_changes.update(switches=6))
     outcome = run_ladder(world, plan(TERMINATE, KILL), store)
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is RunResult.REFUSED
     assert outcome.detail.startswith("it has run since only SIGKILL could have reached it")
     assert world.log == []
 
@@ -119,8 +119,8 @@ def test_a_sleep_that_cannot_be_told_from_another(store: Store) -> None:
     """PROC-02: where the kernel does not tell how often it ran, it may have: nothing is killed unasked."""
     world = asleep()
     world.bodies[100].facts_changes = {}
-    assert run_ladder(world, plan(TERMINATE, KILL), store).result is Result.REFUSED
-    assert run_ladder(world, plan(KILL), store).result is Result.RELEASED
+    assert run_ladder(world, plan(TERMINATE, KILL), store).result is RunResult.REFUSED
+    assert run_ladder(world, plan(KILL), store).result is RunResult.RELEASED
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_nothing_else_is_done_in_state_d(store: Store, step: RemedyStep) -> None
     """PROC-02: without a `kill` step it is refused, and the refusal names what may reach it."""
     world = asleep()
     outcome = run_ladder(world, plan(step), store)
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is RunResult.REFUSED
     assert f"only SIGKILL may reach it now, and not {step}" in outcome.detail
     assert world.log == []
 
@@ -141,7 +141,7 @@ def test_a_dry_run_by_hand_of_state_d(store: Store) -> None:
     began = world.clock.now()
     order = RemedyRequest(asked_by="root (uid 0)")
     outcome = run_ladder(world, plan(TERMINATE, KILL, request=order, dry_run=True), store)
-    assert outcome.result is Result.DRY_RUN
+    assert outcome.result is RunResult.DRY_RUN
     assert "; SIGTERM would be passed over: it is in uninterruptible sleep (state D)" in outcome.detail
     (run,) = runs(Audit(store, world.clock, BOOT).events())
     assert [each["step"] for each in run["steps"] if each["kind"] == "intent"] == ["SIGTERM", "SIGKILL"]
@@ -158,8 +158,8 @@ def test_a_frozen_process_gets_sigkill_alone(store: Store, step: RemedyStep) -> 
     world = World()
     world.bodies[100].facts_changes = {"frozen_by": "/docker/1", "switches": 5}
     outcome = run_ladder(world, plan(step), store)
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is RunResult.REFUSED
     assert f"only SIGKILL reaches it now, and not {step}" in outcome.detail
     assert world.log == []
-    assert run_ladder(world, plan(step, KILL), store).result is Result.RELEASED
+    assert run_ladder(world, plan(step, KILL), store).result is RunResult.RELEASED
     assert world.log == [("SIGKILL", 100)]

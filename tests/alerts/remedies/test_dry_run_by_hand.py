@@ -12,7 +12,7 @@ import pytest
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.observation import RemedyRequest
-from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.selection import AlertCandidates
 from gpuagent_alerts.remedies.settings import LadderRule, RemedyRules
@@ -81,7 +81,7 @@ CASES: list[tuple[str, Callable[[World], None], dict[str, Any], tuple[RemedyStep
 
 async def _ask(
     world: World, what: tuple[RemedyStep, ...], rules: RemedyRules, store: Store, *, dry_run: bool, busy: bool
-) -> Outcome:
+) -> RunOutcome:
     ladder = LadderRule(lambda labels: True, LADDER, dry_run=False)
     made = RemedyManager([ladder], rules, context(world, store), proof_seconds=20.0, on_run_end=lambda *_: None)
     if busy:
@@ -118,4 +118,4 @@ def test_the_same_verdict(
         assert word in real.detail
         assert (dry.result, dry.detail) == (real.result, real.detail)
     else:
-        assert (dry.result, real.result) == (Result.DRY_RUN, Result.RELEASED)
+        assert (dry.result, real.result) == (RunResult.DRY_RUN, RunResult.RELEASED)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpuagent_alerts.remedies.observation import RemedyRequest
-from gpuagent_alerts.remedies.outcome import Result
+from gpuagent_alerts.remedies.outcome import RunResult
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import KILL, ORDER, RELEASE, World, plan, run_ladder, target
@@ -41,11 +41,11 @@ def test_the_leak_is_its_own(store: Store, order: RemedyRequest, of: Target, wor
     world = World(of)
     outcome = run_ladder(world, plan(KILL, of=of, request=order), store)
     if words:
-        assert outcome.result is Result.REFUSED
+        assert outcome.result is RunResult.REFUSED
         assert words in outcome.detail
         assert world.log == []
     else:
-        assert outcome.result is Result.RELEASED
+        assert outcome.result is RunResult.RELEASED
 
 
 def test_a_label_withholds_all_the_same(store: Store) -> None:
@@ -61,7 +61,7 @@ def test_the_name_of_an_alert_asks_for_nothing(store: Store) -> None:
     """A rule that reads no growth is about none, whatever it is called."""
     named = replace(ORDER, labels={})
     assert named.alertname == "GpuProcessMemoryLeak"
-    assert run_ladder(World(), plan(KILL, request=named), store).result is Result.RELEASED
+    assert run_ladder(World(), plan(KILL, request=named), store).result is RunResult.RELEASED
 
 
 def test_asking_for_the_cache_needs_none(store: Store) -> None:

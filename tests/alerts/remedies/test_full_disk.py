@@ -13,7 +13,7 @@ import pytest
 from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.remedies.audit import Audit, NotRecorded
 from gpuagent_alerts.remedies.audit_rows import BEGIN, END, INTENT, RESET
-from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.run import LadderRun, RunContext
 from gpuagent_alerts.store.database import Store
@@ -36,10 +36,10 @@ def fill_only(store: Store) -> None:
     fill(store, room_pages=0)
 
 
-def run_with(world: World, audit: Audit, what: Plan) -> Outcome:
+def run_with(world: World, audit: Audit, what: Plan) -> RunOutcome:
     """Run it to its end with this record."""
 
-    async def run() -> Outcome:
+    async def run() -> RunOutcome:
         return await LadderRun(what, RULES, RunContext(world, world, audit, Gate(), world.clock.now)).run()
 
     return asyncio.run(run())
@@ -70,7 +70,7 @@ def test_a_refusal_on_a_full_disk_leaves_no_open_run(tmp_path: Path) -> None:
         full(store)
         for _ in range(2):
             outcome = run_ladder(world, plan(KILL), store)
-            assert outcome.result is Result.REFUSED
+            assert outcome.result is RunResult.REFUSED
             assert "not recorded, so not done" in outcome.detail
         assert world.log == []
         assert store.heal()
@@ -92,7 +92,7 @@ def test_a_lock_that_passes_records_no_second_beginning(store: Store) -> None:
             raise AssertionError("a second run was begun")
 
     world = World()
-    assert run_with(world, Once(store, world.clock, BOOT), plan(KILL)).result is Result.REFUSED
+    assert run_with(world, Once(store, world.clock, BOOT), plan(KILL)).result is RunResult.REFUSED
 
 
 def test_a_step_that_was_taken_is_told_as_taken(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_step_that_was_taken_is_told_as_taken(tmp_path: Path) -> None:
 
         outcome = run_with(world, Filling(store, world.clock, BOOT), plan(TERMINATE, KILL))
         assert world.log == [("SIGTERM", 100)]
-        assert outcome.result is Result.RELEASED
+        assert outcome.result is RunResult.RELEASED
         assert outcome.acted
         assert "owed: SIGTERM: " in outcome.detail
         assert store.heal()

@@ -9,7 +9,7 @@ import pytest
 
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.manager import RemedyManager
-from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.run import LadderRun
 from gpuagent_alerts.remedies.safeguards.policy import Policy
@@ -26,7 +26,7 @@ IDLE = replace(ORDER, alertname="Full", victim="idle", labels={})
 
 def run_ladder(
     world: World, *steps: RemedyStep, of: Target | None = None, scope: str = "process", idle_for_seconds: float = 300.0
-) -> Outcome:
+) -> RunOutcome:
     """Run a ladder for an alert that names no process."""
     rules = replace(RULES, policy=replace(RULES.policy, idle_for_seconds=idle_for_seconds))
     chosen = of or next(iter(world.bodies.values())).target
@@ -59,7 +59,7 @@ def test_checked_again_before_the_act(now: float | None, words: str) -> None:
     world.events.append(works)
     outcome = run_ladder(world)
 
-    assert (outcome.result, world.log) == (Result.REFUSED, [])
+    assert (outcome.result, world.log) == (RunResult.REFUSED, [])
     assert words in outcome.detail
 
 
@@ -69,7 +69,7 @@ def test_checked_again_before_every_step() -> None:
     world.on_release = lambda world: setattr(world.bodies[100], "target", target(idle_seconds=None))
     outcome = run_ladder(world, RELEASE, TERMINATE)
 
-    assert (outcome.result, world.log) == (Result.REFUSED, [("release_cache", 100)])
+    assert (outcome.result, world.log) == (RunResult.REFUSED, [("release_cache", 100)])
 
 
 def test_who_falls_with_it_must_be_idle_too() -> None:
@@ -78,17 +78,17 @@ def test_who_falls_with_it_must_be_idle_too() -> None:
     world = World(idle, worker)
     world.relatives = (101,)
     refused = run_ladder(world, scope="job", of=idle)
-    assert (refused.result, world.log) == (Result.REFUSED, [])
+    assert (refused.result, world.log) == (RunResult.REFUSED, [])
     assert "pid 101, which falls with it: it is no longer idle" in refused.detail
 
     world = World(idle, replace(worker, idle_seconds=600.0))
     world.relatives = (101,)
-    assert run_ladder(world, scope="job", of=idle).result is Result.RELEASED
+    assert run_ladder(world, scope="job", of=idle).result is RunResult.RELEASED
 
 
 def test_an_idle_process_is_ended() -> None:
     """The ordinary case: idle for long enough, and still so."""
-    assert run_ladder(World(target(idle_seconds=600.0))).result is Result.RELEASED
+    assert run_ladder(World(target(idle_seconds=600.0))).result is RunResult.RELEASED
 
 
 def test_figures_that_forbid_it() -> None:
@@ -99,7 +99,7 @@ def test_figures_that_forbid_it() -> None:
         for step in (RELEASE, TERMINATE, KILL, RemedyStep(StepKind.RESTART_UNIT, 1.0)):
             plan = Plan(order, target(idle_seconds=600.0), (step,), dry_run=False)
             outcome = asyncio.run(LadderRun(plan, RULES, context(world, Store(None))).run())
-            assert (outcome.result, world.log) == (Result.REFUSED, [])
+            assert (outcome.result, world.log) == (RunResult.REFUSED, [])
             assert "impossible" in outcome.detail
 
 

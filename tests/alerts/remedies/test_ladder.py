@@ -11,7 +11,7 @@ from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import BEGIN, END, INTENT, RESULT
 from gpuagent_alerts.remedies.observation import ActionResult, Condition
-from gpuagent_alerts.remedies.outcome import Result
+from gpuagent_alerts.remedies.outcome import RunResult
 from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.settings import RemedyRules
@@ -43,7 +43,7 @@ def test_terminate_and_the_memory_is_back(store: Store) -> None:
     world = World()
     world.back_after = 3.0
     outcome = run_ladder(world, plan(TERMINATE, KILL), store)
-    assert outcome.result is Result.RELEASED
+    assert outcome.result is RunResult.RELEASED
     assert outcome.released_bytes == 4 * GIB
     assert outcome.seconds is not None
     assert world.log == [("SIGTERM", 100)]
@@ -55,7 +55,7 @@ def test_the_next_step_where_the_first_did_nothing(store: Store) -> None:
     world = World()
     world.bodies[100].stubborn = True
     outcome = run_ladder(world, plan(TERMINATE, KILL), store)
-    assert outcome.result is Result.RELEASED
+    assert outcome.result is RunResult.RELEASED
     assert world.log == [("SIGTERM", 100), ("SIGKILL", 100)]
 
 
@@ -81,7 +81,7 @@ def test_the_cache_alone_is_enough(store: Store) -> None:
 
     world.on_release = released
     outcome = run_ladder(world, plan(RELEASE, TERMINATE, KILL), store)
-    assert outcome.result is Result.RELEASED
+    assert outcome.result is RunResult.RELEASED
     assert outcome.released_bytes == 3 * GIB
     assert world.log == [("release_cache", 100)]
     assert outcome.helped is None  # the breaker counts actions, and this was none
@@ -102,7 +102,7 @@ def test_reused_pid_before_the_ladder(store: Store) -> None:
     world = World()
     world.reuse(100)
     outcome = run_ladder(world, plan(TERMINATE), store)
-    assert outcome.result in {Result.REFUSED, Result.EXITED}
+    assert outcome.result in {RunResult.REFUSED, RunResult.EXITED}
     assert world.log == []
 
 
@@ -123,7 +123,7 @@ def test_another_program_by_exec(store: Store) -> None:
     world.bodies[100].stubborn = True
     world.events = [lambda world: None, lambda world: None, lambda world: world.exec(100)]
     outcome = run_ladder(world, plan(TERMINATE, KILL), store)
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is RunResult.REFUSED
     assert "another program" in outcome.detail
     assert ("SIGKILL", 100) not in world.log
 
@@ -141,7 +141,7 @@ def test_data_in_doubt(store: Store, change: dict[str, object], word: str) -> No
     world = World()
     world.observation_changes = change
     outcome = run_ladder(world, plan(TERMINATE), store)
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is RunResult.REFUSED
     assert word in outcome.detail
     assert world.log == []
 
@@ -150,7 +150,7 @@ def test_no_fresh_reading(store: Store) -> None:
     """KILL-02: NVML goes silent: nothing is done on what was read before."""
     world = World()
     world.deaf = True
-    assert run_ladder(world, plan(TERMINATE), store).result is Result.REFUSED
+    assert run_ladder(world, plan(TERMINATE), store).result is RunResult.REFUSED
     assert world.log == []
 
 
@@ -164,7 +164,7 @@ def test_the_alert_ends_between_two_steps(store: Store) -> None:
 
     world.events = [lambda world: None] * 5 + [over]
     outcome = run_ladder(world, plan(TERMINATE, KILL), store)
-    assert outcome.result is Result.RESOLVED
+    assert outcome.result is RunResult.RESOLVED
     assert world.log == [("SIGTERM", 100)]
 
 
@@ -175,7 +175,7 @@ def test_it_ends_by_itself(store: Store, looks: int) -> None:
     world.bodies[100].stubborn = True
     world.events = [lambda world: None] * looks + [lambda world: world.end(100)]
     outcome = run_ladder(world, plan(TERMINATE, KILL), store)
-    assert outcome.result in {Result.EXITED, Result.RELEASED, Result.REFUSED}
+    assert outcome.result in {RunResult.EXITED, RunResult.RELEASED, RunResult.REFUSED}
     assert ("SIGKILL", 100) not in world.log
 
 
@@ -188,7 +188,7 @@ def test_dry_run_decides_the_same_and_does_nothing(store: Store) -> None:
     other = Store(None)
     run_ladder(real, plan(TERMINATE, KILL), store)
     outcome = run_ladder(dry, plan(TERMINATE, KILL, dry_run=True), other)
-    assert outcome.result is Result.DRY_RUN
+    assert outcome.result is RunResult.DRY_RUN
     assert dry.log == []
     rows, dry_rows = (Audit(one, real.clock, BOOT).events() for one in (store, other))
     assert [event.data.get("step") for event in rows] == [event.data.get("step") for event in dry_rows]
@@ -203,7 +203,7 @@ def test_what_cannot_be_killed(store: Store) -> None:
     world.bodies[100].immortal = True
     world.bodies[100].facts_changes = {"wait_channel": "nvidia_ioctl"}
     outcome = run_ladder(world, plan(KILL), store)
-    assert outcome.result is Result.UNKILLABLE
+    assert outcome.result is RunResult.UNKILLABLE
     assert "nvidia_ioctl" in outcome.detail
     assert world.log == [("SIGKILL", 100)]
 
@@ -212,13 +212,13 @@ def test_no_right(store: Store) -> None:
     """EPERM ends the run, is recorded as such, and stops all remedies until a person has looked."""
     world = World()
     world.bodies[100].permitted = False
-    assert run_ladder(world, plan(KILL), store).result is Result.FAILED
+    assert run_ladder(world, plan(KILL), store).result is RunResult.FAILED
     world.bodies[100].permitted = True
     outcome = run_ladder(world, plan(KILL), store)
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is RunResult.REFUSED
     assert "remedies reset" in outcome.detail
     Audit(store, world.clock, BOOT).reset("root")
-    assert run_ladder(world, plan(KILL), store).result is Result.RELEASED
+    assert run_ladder(world, plan(KILL), store).result is RunResult.RELEASED
 
 
 def test_what_systemd_supervises_is_restarted_by_systemd(store: Store) -> None:
@@ -226,9 +226,9 @@ def test_what_systemd_supervises_is_restarted_by_systemd(store: Store) -> None:
     unit = target(unit="whisper.service")
     world = World(unit)
     outcome = run_ladder(world, plan(TERMINATE, of=unit), store)
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is RunResult.REFUSED
     assert "restart_unit" in outcome.detail
-    assert run_ladder(world, plan(RESTART, of=unit), store).result is Result.RELEASED
+    assert run_ladder(world, plan(RESTART, of=unit), store).result is RunResult.RELEASED
     assert world.log == [("restart_unit", 100)]
 
 
@@ -237,7 +237,7 @@ def test_a_unit_at_its_start_limit(store: Store) -> None:
     unit = target(unit="whisper.service")
     world = World(unit)
     world.unit_problem = "one more could leave it down"
-    assert run_ladder(world, plan(RESTART, of=unit), store).result is Result.REFUSED
+    assert run_ladder(world, plan(RESTART, of=unit), store).result is RunResult.REFUSED
     assert world.log == []
 
 
@@ -245,7 +245,7 @@ def test_the_driver_goes_on_counting(store: Store) -> None:
     """The process has ended and its memory is still listed: said so, and not called released."""
     world = World()
     world.back_after = 1e9
-    assert run_ladder(world, plan(KILL), store).result is Result.STILL_LISTED
+    assert run_ladder(world, plan(KILL), store).result is RunResult.STILL_LISTED
 
 
 def test_an_orphan_holds_it(store: Store) -> None:
@@ -259,7 +259,7 @@ def test_an_orphan_holds_it(store: Store) -> None:
 
     world.events = [lambda world: None, grows]
     outcome = run_ladder(world, plan(KILL), store)
-    assert outcome.result is Result.HELD_BY_OTHER
+    assert outcome.result is RunResult.HELD_BY_OTHER
     assert "pid 101" in outcome.detail
 
 
@@ -268,7 +268,7 @@ def test_all_of_a_scope_or_none(store: Store) -> None:
     world = World(target(), target(101))
     world.relatives = (101,)
     world.bodies[101].permitted = False
-    assert run_ladder(world, plan(KILL, scope="job"), store).result is Result.FAILED
+    assert run_ladder(world, plan(KILL, scope="job"), store).result is RunResult.FAILED
     assert world.log == []
     world.bodies[101].permitted = True
     Audit(store, world.clock, BOOT).reset("root")
@@ -281,28 +281,28 @@ def test_evidence(store: Store) -> None:
     world = World()
     weak = replace(ORDER, labels={"evidence": "balanced"})
     outcome = run_ladder(world, plan(RELEASE, TERMINATE, request=weak), store)
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is RunResult.REFUSED
     assert "evidence" in outcome.detail
     assert world.log == [("release_cache", 100)]
     lowered = replace(RULES, policy=replace(RULES.policy, evidence=("strict", "balanced")))
-    assert run_ladder(world, plan(TERMINATE, request=weak), store, lowered).result is Result.RELEASED
+    assert run_ladder(world, plan(TERMINATE, request=weak), store, lowered).result is RunResult.RELEASED
 
 
 def test_by_hand(store: Store) -> None:
     """`--force` lifts the allow list, and never the never-list."""
     stranger = target(user="other")
     forced = replace(ORDER, forced=True, alert="", alertname="")
-    assert run_ladder(World(stranger), plan(KILL, of=stranger), store).result is Result.REFUSED
-    assert run_ladder(World(stranger), plan(KILL, of=stranger, request=forced), store).result is Result.RELEASED
+    assert run_ladder(World(stranger), plan(KILL, of=stranger), store).result is RunResult.REFUSED
+    assert run_ladder(World(stranger), plan(KILL, of=stranger, request=forced), store).result is RunResult.RELEASED
     daemon = target(name="nvidia-persiste")
-    assert run_ladder(World(daemon), plan(KILL, of=daemon, request=forced), store).result is Result.REFUSED
+    assert run_ladder(World(daemon), plan(KILL, of=daemon, request=forced), store).result is RunResult.REFUSED
 
 
 def test_not_recorded_not_done(store: Store) -> None:
     """The intent is on the disk before the signal is sent; where it cannot be written, nothing is sent."""
     world = World()
     store.execute("DROP TABLE remedy_audit")
-    assert run_ladder(world, plan(KILL), store).result is Result.REFUSED
+    assert run_ladder(world, plan(KILL), store).result is RunResult.REFUSED
     assert world.log == []
 
 
@@ -327,7 +327,7 @@ def test_limits(store: Store, limits: RemedyLimits, word: str) -> None:
         first, second = World(), World()
         run_ladder(first, plan(KILL, dry_run=dry_run), store, rules)
         outcome = run_ladder(second, plan(KILL, dry_run=dry_run), store, rules)
-        assert outcome.result is Result.REFUSED
+        assert outcome.result is RunResult.REFUSED
         assert word in outcome.detail
         assert second.log == []
 
@@ -345,7 +345,7 @@ def test_a_limit_of_none(store: Store, limits: RemedyLimits, word: str) -> None:
     unit = target(unit="whisper.service")
     world = World(unit)
     outcome = run_ladder(world, plan(RESTART, of=unit), store, replace(RULES, limits=limits))
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is RunResult.REFUSED
     assert word in outcome.detail
     assert world.log == []
 
@@ -357,19 +357,19 @@ def test_the_breaker(store: Store) -> None:
     for _ in range(2):
         world = useless()
         world.back_after = 1e9
-        assert run_ladder(world, plan(TERMINATE), store, rules).result is Result.STILL_LISTED
+        assert run_ladder(world, plan(TERMINATE), store, rules).result is RunResult.STILL_LISTED
     stopped = World()
-    assert run_ladder(stopped, plan(TERMINATE), store, rules).result is Result.REFUSED
+    assert run_ladder(stopped, plan(TERMINATE), store, rules).result is RunResult.REFUSED
     assert stopped.log == []
     Audit(store, stopped.clock, BOOT).reset("root")
-    assert run_ladder(stopped, plan(TERMINATE), store, rules).result is Result.RELEASED
+    assert run_ladder(stopped, plan(TERMINATE), store, rules).result is RunResult.RELEASED
 
 
 def test_other_signals(store: Store) -> None:
     """A signal that the app knows is sent, waited for, and is no end of the process."""
     world = World()
     usr1 = RemedyStep(StepKind.SIGNAL, 5.0, signal_number=10)
-    assert run_ladder(world, plan(usr1), store).result is Result.NO_EFFECT
+    assert run_ladder(world, plan(usr1), store).result is RunResult.NO_EFFECT
     assert world.log == [("SIGUSR1", 100)]
 
 
@@ -377,5 +377,5 @@ def test_nobody_is_allowed_by_default(store: Store) -> None:
     """Off until configured: without an allow list nothing is done."""
     world = World()
     outcome = run_ladder(world, plan(KILL), store, RemedyRules(Policy(AllowList()), RULES.limits))
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is RunResult.REFUSED
     assert "remedies.allow" in outcome.detail

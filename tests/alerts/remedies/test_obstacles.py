@@ -13,7 +13,7 @@ from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.attempts import Attempts, WithheldLadders
 from gpuagent_alerts.remedies.observation import Condition
-from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.safeguards.refusals import TemporaryRefusal, passes_in
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
 from gpuagent_alerts.store.database import Store
@@ -25,9 +25,9 @@ ALERT = Alert({"alertname": "Full", "gpu": "0"}, {}, Status.FIRING, 1.7e9)
 LARGEST = replace(ORDER, victim="largest")
 
 
-def refused(*reasons: str) -> Outcome:
+def refused(*reasons: str) -> RunOutcome:
     """Refused for all of these."""
-    return Outcome(Result.REFUSED, "; ".join(reasons), general=True, reasons=reasons)
+    return RunOutcome(RunResult.REFUSED, "; ".join(reasons), general=True, reasons=reasons)
 
 
 def test_the_time_of_the_longest_obstacle() -> None:
@@ -88,7 +88,7 @@ def test_obstacles_of_a_reading(store: Store, changes: dict[str, object]) -> Non
     world = World()
     world.observation_changes = changes
     outcome = run_ladder(world, plan(KILL, request=LARGEST), store)
-    assert (outcome.result, outcome.general) == (Result.REFUSED, True)
+    assert (outcome.result, outcome.general) == (RunResult.REFUSED, True)
     assert passes_in(outcome.reasons) == 10.0
     assert world.log == []
 

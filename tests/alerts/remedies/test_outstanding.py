@@ -13,7 +13,7 @@ from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import INTENT
 from gpuagent_alerts.remedies.manager import RemedyManager
-from gpuagent_alerts.remedies.outcome import Result
+from gpuagent_alerts.remedies.outcome import RunResult
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.test_person_and_rules import asked, fire, manager
@@ -75,11 +75,11 @@ def test_nobody_else_is_chosen_before_it_has_ended(store: Store, *, restarts: bo
 def test_it_may_be_asked_again_and_sigkill_comes_once(store: Store) -> None:
     """KILL-06: the guilty one is not safe behind its own SIGTERM; what SIGKILL did not end is left alone."""
     here = world()
-    assert run_ladder(here, plan(TERMINATE, of=STUBBORN), store).result is Result.NO_EFFECT
+    assert run_ladder(here, plan(TERMINATE, of=STUBBORN), store).result is RunResult.NO_EFFECT
     here.bodies[100].immortal = True
-    assert run_ladder(here, plan(KILL, of=STUBBORN), store).result is Result.UNKILLABLE
+    assert run_ladder(here, plan(KILL, of=STUBBORN), store).result is RunResult.UNKILLABLE
     outcome = run_ladder(here, plan(KILL, of=STUBBORN), store)
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is RunResult.REFUSED
     assert "has not ended since SIGKILL" in outcome.detail
     assert [name for name, _ in here.log] == ["SIGTERM", "SIGKILL"]
 
@@ -89,7 +89,7 @@ def test_the_record_forbids_it_where_the_manager_knows_nothing(store: Store) -> 
     here = world()
     run_ladder(here, plan(TERMINATE, of=STUBBORN), store)
     outcome = run_ladder(here, plan(KILL, of=INNOCENT), store)
-    assert (outcome.result, "pid 100" in outcome.detail) == (Result.REFUSED, True)
+    assert (outcome.result, "pid 100" in outcome.detail) == (RunResult.REFUSED, True)
     assert here.log == [("SIGTERM", 100)]
 
 
@@ -103,9 +103,9 @@ def test_the_agent_ends_between_intent_and_result(store: Store) -> None:
     })  # fmt: skip
     audit.write(run, INTENT, {"step": "SIGKILL", "disrupts": True})  # as an older version wrote it
     assert Audit(store, here.clock, BOOT).close_open() == [run]
-    assert run_ladder(here, plan(KILL, of=INNOCENT), store).result is Result.REFUSED
-    assert run_ladder(here, plan(KILL, of=STUBBORN), store).result is Result.RELEASED
-    assert run_ladder(here, plan(KILL, of=INNOCENT), store).result is Result.RELEASED
+    assert run_ladder(here, plan(KILL, of=INNOCENT), store).result is RunResult.REFUSED
+    assert run_ladder(here, plan(KILL, of=STUBBORN), store).result is RunResult.RELEASED
+    assert run_ladder(here, plan(KILL, of=INNOCENT), store).result is RunResult.RELEASED
 
 
 def test_another_boot_waits_for_nobody(store: Store) -> None:
@@ -154,14 +154,14 @@ def test_all_that_fall_together_on_all_their_gpus(store: Store) -> None:
     run_ladder(here, plan(TERMINATE, of=STUBBORN, scope="job"), store)
     here.relatives = ()
     outcome = run_ladder(here, plan(KILL, of=other), store)
-    assert (outcome.result, "pid 101" in outcome.detail) == (Result.REFUSED, True)
+    assert (outcome.result, "pid 101" in outcome.detail) == (RunResult.REFUSED, True)
 
 
 def test_a_person_waits_for_nobody(store: Store) -> None:
     """Who clears a GPU by hand may end the neighbor of one that hangs."""
     here = world()
     run_ladder(here, plan(TERMINATE, of=STUBBORN), store)
-    assert run_ladder(here, asked(here, 101), store).result is Result.RELEASED
+    assert run_ladder(here, asked(here, 101), store).result is RunResult.RELEASED
 
 
 def test_it_is_on_the_disk(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.observation import RemedyRequest
-from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits
 from gpuagent_alerts.remedies.selection import AlertCandidates
@@ -53,7 +53,7 @@ def manager(
 ) -> RemedyManager:
     """With one ladder for every alert; how each run ended is added to `ends`."""
 
-    def told(plan: Plan, _: object, outcome: Outcome, __: bool) -> None:
+    def told(plan: Plan, _: object, outcome: RunOutcome, __: bool) -> None:
         ends.append(f"{plan.target.pid} {outcome.result}")
 
     ladder = LadderRule(lambda labels: True, tuple(steps) or (TERMINATE, KILL), dry_run=False)
@@ -81,7 +81,7 @@ def test_no_limit_bounds_a_person(store: Store) -> None:
     for rank in RANKS:
         world = World(rank)
         world.back_after = 1e9  # nothing comes back: for rules the breaker would open
-        assert run_ladder(world, asked(world, rank.pid), store, STRICT).result is Result.STILL_LISTED
+        assert run_ladder(world, asked(world, rank.pid), store, STRICT).result is RunResult.STILL_LISTED
         assert world.log == [("SIGTERM", rank.pid)]
 
 
@@ -104,7 +104,7 @@ def test_what_a_person_does_counts_for_rules(store: Store, limits: dict[str, Any
     assert Audit(store, rehearsal.clock, BOOT).past(dry_run=False) == []
     run_ladder(world, asked(world, 100), store, rules)
     outcome = run_ladder(after, plan(KILL), store, rules)
-    assert (outcome.result, word in outcome.detail) == (Result.REFUSED, True)
+    assert (outcome.result, word in outcome.detail) == (RunResult.REFUSED, True)
     assert after.log == []
 
 
@@ -135,7 +135,7 @@ def test_eight_ranks_do_not_wait_for_eight_proofs(store: Store) -> None:
         made = manager(world, store, ends)
         runs = [asyncio.create_task(made.by_hand(asked(world, rank.pid, proof_seconds=1e6))) for rank in RANKS]
         outcomes = await asyncio.gather(*runs)
-        assert [(each.result, each.released_bytes) for each in outcomes] == [(Result.RELEASED, 10 * GIB)] * 8
+        assert [(each.result, each.released_bytes) for each in outcomes] == [(RunResult.RELEASED, 10 * GIB)] * 8
         assert made.released_bytes == 80 * GIB
 
     asyncio.run(story())
@@ -157,7 +157,7 @@ def test_what_others_give_back_is_no_proof(store: Store) -> None:
         made = manager(world, store, [])
         runs = [asyncio.create_task(made.by_hand(asked(world, pid))) for pid in (100, 101)]
         results = sorted([(await run).result for run in runs])
-        assert results in ([Result.RELEASED, Result.UNACCOUNTED], [Result.UNACCOUNTED, Result.UNACCOUNTED])
+        assert results in ([RunResult.RELEASED, RunResult.UNACCOUNTED], [RunResult.UNACCOUNTED, RunResult.UNACCOUNTED])
 
     asyncio.run(story())
 
@@ -193,7 +193,7 @@ def test_a_person_waits_for_no_rule(store: Store) -> None:
         made = manager(world, store, ends)
         fire(made, world, 100)
         await begun(made, 1)
-        assert (await made.by_hand(asked(world, 101))).result is Result.RELEASED
+        assert (await made.by_hand(asked(world, 101))).result is RunResult.RELEASED
         await made.idle()
 
     asyncio.run(story())
@@ -214,7 +214,7 @@ def test_the_same_deed_is_done_once(store: Store) -> None:
             await begun(made, 1)
             for dry_run in (True, False):
                 assert "under way" in (await made.by_hand(asked(world, *second, dry_run=dry_run))).detail
-            assert (await one).result is Result.RELEASED
+            assert (await one).result is RunResult.RELEASED
 
         asyncio.run(story(world, first, second))
         assert len(world.log) == 1
@@ -228,9 +228,9 @@ def test_one_that_cannot_be_killed_keeps_rules_away_and_nobody_else(store: Store
     async def story() -> None:
         ends: list[str] = []
         made = manager(world, store, ends)
-        assert (await made.by_hand(asked(world, 100))).result is Result.UNKILLABLE
+        assert (await made.by_hand(asked(world, 100))).result is RunResult.UNKILLABLE
         fire(made, world, 102)
         assert made.running == ()
-        assert (await made.by_hand(asked(world, 101))).result is Result.RELEASED
+        assert (await made.by_hand(asked(world, 101))).result is RunResult.RELEASED
 
     asyncio.run(story())

@@ -14,7 +14,7 @@ from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import BEGIN, INTENT, RESULT
 from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.observation import RemedyRequest
-from gpuagent_alerts.remedies.outcome import Result
+from gpuagent_alerts.remedies.outcome import RunResult
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
@@ -50,7 +50,7 @@ def test_members_on_other_gpus_fall_together(store: Store) -> None:
     """The ranks of a server are on a GPU each: all are signalled, and the memory that counts is the target's GPU's."""
     world = World(RANK0, RANK1)
     world.relatives = (101,)
-    assert run_ladder(world, plan(KILL, scope="job"), store).result is Result.RELEASED
+    assert run_ladder(world, plan(KILL, scope="job"), store).result is RunResult.RELEASED
     assert sorted(world.log) == [("SIGKILL", 100), ("SIGKILL", 101)]
 
 
@@ -58,7 +58,7 @@ def test_one_process_is_one_process(store: Store) -> None:
     """With the scope `process` nobody else is touched, however close they are."""
     world = World(RANK0, RANK1)
     world.relatives = (101,)
-    assert run_ladder(world, plan(KILL), store).result is Result.RELEASED
+    assert run_ladder(world, plan(KILL), store).result is RunResult.RELEASED
     assert world.log == [("SIGKILL", 100)]
 
 
@@ -67,7 +67,7 @@ def test_one_member_that_is_not_allowed_saves_all(store: Store) -> None:
     world = World(RANK0, replace(RANK1, user="other"))
     world.relatives = (101,)
     outcome = run_ladder(world, plan(KILL, scope="job"), store)
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is RunResult.REFUSED
     assert "pid 101, which falls with it: other is not in" in outcome.detail
     assert world.log == []
 
@@ -79,7 +79,7 @@ def test_a_member_that_ends_by_itself_saves_nobody(store: Store) -> None:
     for body in world.bodies.values():
         body.stubborn = True
     world.events = [lambda world: None] * 4 + [lambda world: world.end(101)]
-    assert run_ladder(world, plan(TERMINATE, KILL, scope="job"), store).result is Result.RELEASED
+    assert run_ladder(world, plan(TERMINATE, KILL, scope="job"), store).result is RunResult.RELEASED
     assert world.log.count(("SIGKILL", 100)) == 1
     assert ("SIGKILL", 101) not in world.log
 
@@ -89,7 +89,7 @@ def test_a_member_that_nobody_has_reaped(store: Store) -> None:
     world = World(RANK0, RANK1)
     world.relatives = (101,)
     world.bodies[101].state = "Z"
-    assert run_ladder(world, plan(KILL, scope="job"), store).result is Result.RELEASED
+    assert run_ladder(world, plan(KILL, scope="job"), store).result is RunResult.RELEASED
     assert world.log == [("SIGKILL", 100)]
 
 
@@ -105,7 +105,7 @@ def test_an_orphan_is_known_by_what_it_was(store: Store) -> None:
 
     world.events = [lambda world: None, orphaned]
     outcome = run_ladder(world, plan(KILL), store)
-    assert outcome.result is Result.HELD_BY_OTHER
+    assert outcome.result is RunResult.HELD_BY_OTHER
     assert "pid 101" in outcome.detail
 
 
@@ -120,7 +120,7 @@ def test_the_last_look_is_on_record(store: Store) -> None:
 
     world = Late()
     outcome = run_ladder(world, plan(KILL), store)
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is RunResult.REFUSED
     assert world.log == []
     events = Audit(store, world.clock, BOOT).events()
     result = next(event for event in events if event.kind == RESULT)
@@ -132,10 +132,10 @@ def test_nobody_is_warned_of_what_will_not_come(store: Store) -> None:
     """A notice is judged as what it announces: no app drains for a step that is refused."""
     world = World(target(user="other"))
     what = plan(NOTIFY, KILL, of=target(user="other"))
-    assert run_ladder(world, what, store).result is Result.REFUSED
+    assert run_ladder(world, what, store).result is RunResult.REFUSED
     assert world.log == []
     spent = replace(RULES, limits=replace(RULES.limits, per_hour=0))
-    assert run_ladder(World(), plan(KILL), store).result is Result.RELEASED
+    assert run_ladder(World(), plan(KILL), store).result is RunResult.RELEASED
     world = World()
     outcome = run_ladder(world, plan(NOTIFY, KILL), store, spent)
     assert "per_hour" in outcome.detail
@@ -145,7 +145,7 @@ def test_nobody_is_warned_of_what_will_not_come(store: Store) -> None:
 def test_refusals_do_not_push_actions_out_of_the_budget(store: Store) -> None:
     """Limits are counted over all actions of a day, however many refusals were recorded since."""
     rules = replace(RULES, limits=replace(RULES.limits, per_day=1))
-    assert run_ladder(World(), plan(KILL), store, rules).result is Result.RELEASED
+    assert run_ladder(World(), plan(KILL), store, rules).result is RunResult.RELEASED
     audit = Audit(store, World().clock, BOOT)
     for _ in range(1100):
         audit.write("x", BEGIN, BEGUN)
@@ -182,7 +182,7 @@ def test_units_that_are_never_restarted(store: Store, unit: str) -> None:
     runs = target(unit=unit)
     world = World(runs)
     outcome = run_ladder(world, plan(RESTART, of=runs), store)
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is RunResult.REFUSED
     assert "never-list" in outcome.detail
     assert world.log == []
 
@@ -228,7 +228,7 @@ def test_a_victim_that_was_chosen_as_a_leak_needs_its_evidence(store: Store) -> 
     full = RemedyRequest(alert="a1", alertname="GpuMemoryHigh", labels={}, victim="leaking")
     weak, sure = (target(leaking=True, evidence=each) for each in ("balanced", "strict"))
     assert "evidence" in run_ladder(World(weak), plan(KILL, of=weak, request=full), store).detail
-    assert run_ladder(World(sure), plan(KILL, of=sure, request=full), store).result is Result.RELEASED
+    assert run_ladder(World(sure), plan(KILL, of=sure, request=full), store).result is RunResult.RELEASED
 
 
 def ladder(*steps: RemedyStep, dry_run: bool = False) -> LadderRule:
@@ -299,7 +299,7 @@ def test_a_dry_run_stands_in_nobodys_way(store: Store) -> None:
         by_hand = Plan(
             RemedyRequest(asked_by="root"), world.bodies[101].target, (KILL,), dry_run=False, proof_seconds=5.0
         )
-        assert (await made.by_hand(by_hand)).result is Result.RELEASED
+        assert (await made.by_hand(by_hand)).result is RunResult.RELEASED
         second = Plan(
             RemedyRequest(asked_by="root"), world.bodies[100].target, (KILL,), dry_run=False, proof_seconds=5.0
         )
@@ -401,6 +401,6 @@ def test_the_agent_stops_while_a_person_waits(store: Store) -> None:
         while not any(event.kind == INTENT for event in Audit(store, world.clock, BOOT).events()):  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         await made.close()
-        assert (await asked).result is Result.INTERRUPTED
+        assert (await asked).result is RunResult.INTERRUPTED
 
     asyncio.run(story())

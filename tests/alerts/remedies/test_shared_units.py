@@ -9,7 +9,7 @@ import pytest
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import RESULT
 from gpuagent_alerts.remedies.observation import RemedyRequest, UnitPermission
-from gpuagent_alerts.remedies.outcome import Result
+from gpuagent_alerts.remedies.outcome import RunResult
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS, SHARED_UNITS
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
@@ -42,13 +42,13 @@ def test_it_is_left_alone(store: Store, order: RemedyRequest, dry_run: bool) -> 
     """Neither a rule nor a person's plain word ends others' work, and a dry run says the same."""
     made = world()
     outcome = run_ladder(made, restart(request=order, dry_run=dry_run), store)
-    assert (outcome.result, outcome.detail, made.log) == (Result.REFUSED, SHARING, [])
+    assert (outcome.result, outcome.detail, made.log) == (RunResult.REFUSED, SHARING, [])
 
 
 def test_one_that_is_named(store: Store) -> None:
     """`shared_units` permits it, and needs no second entry in `units`."""
     made = world()
-    assert run_ladder(made, restart(), store, NAMED).result is Result.RELEASED
+    assert run_ladder(made, restart(), store, NAMED).result is RunResult.RELEASED
     assert made.log == [("restart_unit", 100)]
 
 
@@ -57,7 +57,7 @@ def test_force_answers_for_nobody_in_a_unit(store: Store) -> None:
     made = world()
     for order in (FORCED, replace(ORDER, forced=True)):
         refused = run_ladder(made, restart(request=order), store)
-        assert (refused.result, refused.detail) == (Result.REFUSED, SHARING)
+        assert (refused.result, refused.detail) == (RunResult.REFUSED, SHARING)
     assert made.log == []
 
 
@@ -65,7 +65,7 @@ def test_what_nothing_lifts(store: Store) -> None:
     """The never-list and systemd's start limit stand against `shared_units` and `--force`."""
     made = world()
     made.unit_problem = "one more could leave it down"
-    assert run_ladder(made, restart(request=FORCED), store, NAMED).result is Result.REFUSED
+    assert run_ladder(made, restart(request=FORCED), store, NAMED).result is RunResult.REFUSED
     docker = replace(RULES, policy=Policy(AllowList(shared_units=("docker.service",))))
     assert "never-list" in run_ladder(world("docker.service"), restart("docker.service", FORCED), store, docker).detail
     own = replace(NAMED, policy=replace(NAMED.policy, never=("whisper*",)))
@@ -83,7 +83,7 @@ def test_others_begin_between_the_decision_and_the_restart(store: Store) -> None
 
     made.before_restart = somebody_logs_in
     outcome = run_ladder(made, restart(), store)
-    assert (outcome.result, outcome.detail, made.log) == (Result.REFUSED, SHARING, [])
+    assert (outcome.result, outcome.detail, made.log) == (RunResult.REFUSED, SHARING, [])
     (result,) = [event.data for event in Audit(store, made.clock, BOOT).events() if event.kind == RESULT]
     assert (result["ok"], result["detail"]) == (False, f"not done: {SHARING}")
 
@@ -92,7 +92,7 @@ def test_nobody_is_warned_of_what_will_be_refused(store: Store) -> None:
     """A notice of a restart is refused as the restart is."""
     made = world()
     steps = (RemedyStep(StepKind.NOTIFY, 30.0), RESTART)
-    assert run_ladder(made, plan(*steps, of=target(unit=UNIT)), store).result is Result.REFUSED
+    assert run_ladder(made, plan(*steps, of=target(unit=UNIT)), store).result is RunResult.REFUSED
     assert made.log == []
 
 
@@ -111,12 +111,12 @@ def test_known_to_run_the_work_of_others(store: Store, unit: str) -> None:
     made = world(unit)
     made.unit_sharing = ""
     refused = run_ladder(made, restart(unit), store)
-    assert refused.result is Result.REFUSED
+    assert refused.result is RunResult.REFUSED
     assert "name it in remedies.allow.shared_units" in refused.detail
     assert "run systemctl yourself" in refused.detail
     assert made.log == []
     named = replace(RULES, policy=Policy(AllowList(shared_units=(unit,))))
-    assert run_ladder(made, restart(unit), store, named).result is Result.RELEASED
+    assert run_ladder(made, restart(unit), store, named).result is RunResult.RELEASED
 
 
 def test_shared_units_narrow_as_units_do(store: Store) -> None:

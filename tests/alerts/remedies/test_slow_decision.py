@@ -12,7 +12,7 @@ import pytest
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import INTENT, RESULT
 from gpuagent_alerts.remedies.observation import Condition
-from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.run import LadderRun
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
 from gpuagent_alerts.store.database import Store
@@ -49,13 +49,13 @@ def changed(**changes: Any) -> Event:
     return lambda world: world.observation_changes.update(changes)
 
 
-def run_ladder(store: Store, event: Event, **order: Any) -> tuple[Outcome, World, Audit]:
+def run_ladder(store: Store, event: Event, **order: Any) -> tuple[RunOutcome, World, Audit]:
     """A run whose first intent takes a second to write."""
     world = World()
     audit = SlowAudit(store, world.clock, BOOT)
     audit.world, audit.event = world, event
 
-    async def run() -> Outcome:
+    async def run() -> RunOutcome:
         what = plan(TERMINATE, request=replace(ORDER, **order))
         return await LadderRun(what, RULES, replace(context(world, store), audit=audit)).run()
 
@@ -65,22 +65,22 @@ def run_ladder(store: Store, event: Event, **order: Any) -> tuple[Outcome, World
 def test_nothing_has_changed(store: Store) -> None:
     """A slow disk alone keeps nobody from acting."""
     outcome, world, _ = run_ladder(store, lambda _: None)
-    assert (outcome.result, world.log) == (Result.RELEASED, [("SIGTERM", 100)])
+    assert (outcome.result, world.log) == (RunResult.RELEASED, [("SIGTERM", 100)])
 
 
 @pytest.mark.parametrize(
     ("event", "order", "result"),
     [
-        (changed(condition=Condition.OVER), {}, Result.RESOLVED),
-        (changed(condition=Condition.UNKNOWN, reason="the GPU cannot be read"), {}, Result.REFUSED),
-        (changed(act_refusal="impossible figures"), {}, Result.REFUSED),
-        (changed(target=None), {}, Result.REFUSED),
-        (changed(trusted=False), {}, Result.REFUSED),
-        (changed(choice=VictimChoice(())), {"victim": "largest"}, Result.REFUSED),
+        (changed(condition=Condition.OVER), {}, RunResult.RESOLVED),
+        (changed(condition=Condition.UNKNOWN, reason="the GPU cannot be read"), {}, RunResult.REFUSED),
+        (changed(act_refusal="impossible figures"), {}, RunResult.REFUSED),
+        (changed(target=None), {}, RunResult.REFUSED),
+        (changed(trusted=False), {}, RunResult.REFUSED),
+        (changed(choice=VictimChoice(())), {"victim": "largest"}, RunResult.REFUSED),
     ],
     ids=["the alert has ended", "blind", "untrue figures", "off the GPU", "a shuffled list", "another one is larger"],
 )
-def test_the_reason_has_gone_meanwhile(store: Store, event: Event, order: dict[str, Any], result: Result) -> None:
+def test_the_reason_has_gone_meanwhile(store: Store, event: Event, order: dict[str, Any], result: RunResult) -> None:
     """KILL-06: no signal is sent on a reading of before, and the record says that it was not."""
     outcome, world, audit = run_ladder(store, event, **order)
     assert (outcome.result, outcome.acted, world.log) == (result, False, [])
@@ -95,13 +95,13 @@ def test_it_complied_meanwhile(store: Store) -> None:
         world.events.append(changed(condition=Condition.OVER))
 
     outcome, world, _ = run_ladder(store, comply)
-    assert (outcome.result, world.log) == (Result.RESOLVED, [])
+    assert (outcome.result, world.log) == (RunResult.RESOLVED, [])
 
 
 def test_it_grew_meanwhile(store: Store) -> None:
     """More than before is no reason to wait for the rule."""
     outcome, world, _ = run_ladder(store, holds(9))
-    assert (outcome.result, world.log) == (Result.RELEASED, [("SIGTERM", 100)])
+    assert (outcome.result, world.log) == (RunResult.RELEASED, [("SIGTERM", 100)])
 
 
 def test_no_reading_came_meanwhile(store: Store) -> None:
@@ -113,5 +113,5 @@ def test_no_reading_came_meanwhile(store: Store) -> None:
         world.deaf = True
 
     outcome, world, _ = run_ladder(store, blind)
-    assert (outcome.result, world.log) == (Result.REFUSED, [])
+    assert (outcome.result, world.log) == (RunResult.REFUSED, [])
     assert "no fresh reading" in outcome.detail

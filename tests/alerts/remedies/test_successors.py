@@ -8,7 +8,7 @@ import pytest
 
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import ProcessId
-from gpuagent_alerts.remedies.outcome import Result
+from gpuagent_alerts.remedies.outcome import RunResult
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, GIB, KILL, World, plan, run_ladder, target
@@ -44,28 +44,28 @@ def story(used_bytes: int, *, successor: bool = True, start_ticks: int = 5000) -
 def test_the_successor_holds_as_much(store: Store, successor: bool) -> None:
     """The kill gave nothing back: said so, with the one who holds it now; the breaker counts it as of no use."""
     outcome = run_ladder(story(4 * GIB, successor=successor), plan(KILL), store)
-    assert (outcome.result, outcome.helped) == (Result.HELD_BY_OTHER, False)
+    assert (outcome.result, outcome.helped) == (RunResult.HELD_BY_OTHER, False)
     assert outcome.detail == "pid 101 (python) took its place, and holds 4.0 GiB"
 
 
 def test_the_successor_is_lean(store: Store) -> None:
     """Nine tenths came back: released, and who took its place is named."""
     outcome = run_ladder(story(GIB // 2), plan(KILL), store)
-    assert (outcome.result, outcome.released_bytes) == (Result.RELEASED, 7 * GIB // 2)
+    assert (outcome.result, outcome.released_bytes) == (RunResult.RELEASED, 7 * GIB // 2)
     assert outcome.detail == "took its place: pid 101 (python)"
 
 
 def test_the_successor_holds_half(store: Store) -> None:
     """What had leaked came back, what the worker needs did not: released, with the bytes that are really free."""
     outcome = run_ladder(story(2 * GIB), plan(KILL), store)
-    assert (outcome.result, outcome.released_bytes) == (Result.RELEASED, 2 * GIB)
+    assert (outcome.result, outcome.released_bytes) == (RunResult.RELEASED, 2 * GIB)
     assert "holds 2.0 GiB" in outcome.detail
 
 
 def test_one_that_was_there_before_took_nobodys_place(store: Store) -> None:
     """An older process of the unit that uses the GPU only now is no successor: it held the memory's owner's hand."""
     outcome = run_ladder(story(4 * GIB, successor=False, start_ticks=1), plan(KILL), store)
-    assert outcome.result is Result.HELD_BY_OTHER
+    assert outcome.result is RunResult.HELD_BY_OTHER
     assert "which belonged to it" in outcome.detail
 
 
@@ -75,4 +75,4 @@ def test_a_sibling_that_stays_is_not_blamed(store: Store) -> None:
     world.successors = (101,)
     world.bodies[100].target = replace(target(), parent_pid=50)
     outcome = run_ladder(world, plan(KILL, of=world.bodies[100].target), store)
-    assert (outcome.result, outcome.detail) == (Result.RELEASED, "")
+    assert (outcome.result, outcome.detail) == (RunResult.RELEASED, "")

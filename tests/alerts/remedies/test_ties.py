@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gpuagent_alerts.remedies.observation import Condition, Observation, RemedyRequest
-from gpuagent_alerts.remedies.outcome import Result
+from gpuagent_alerts.remedies.outcome import RunResult
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import MAX_TIED, Facts, Identity, TiedProcess, Ties
@@ -106,6 +106,6 @@ def test_somebody_is_tied_to_it_meanwhile(store: Store, looks: int) -> None:
 
     world.inner = [lambda _: None] * looks + [comes]
     outcome = run_ladder(world, plan(TERMINATE, KILL), store)
-    assert outcome.result is Result.REFUSED
+    assert outcome.result is RunResult.REFUSED
     assert "pid 7 (sleep of bob" in outcome.detail
     assert world.bodies[100].signals == []

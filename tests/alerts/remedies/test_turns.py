@@ -12,7 +12,7 @@ from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.manager import RemedyManager
-from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits
 from gpuagent_alerts.remedies.selection import AlertCandidates
@@ -36,7 +36,7 @@ def remedies(
 ) -> RemedyManager:
     """One ladder for every alert, dry for some pids; how each run ended is added to `ends`."""
 
-    def told(plan: Plan, _: object, outcome: Outcome, __: bool) -> None:
+    def told(plan: Plan, _: object, outcome: RunOutcome, __: bool) -> None:
         ends.append(f"{plan.target.pid} {outcome.result}")
 
     ladders = [LadderRule(lambda labels: int(labels["pid"]) in dry, (KILL,), dry_run=True),
@@ -89,11 +89,11 @@ def test_a_run_that_only_considered_a_step_uses_up_no_turn(store: Store) -> None
     for _ in range(3):
         world = World()
         world.inner = [lambda _: None, lambda _: None, lambda made: made.exec(100)]
-        assert run_ladder(world, plan(KILL), store, rules).result is Result.REFUSED
+        assert run_ladder(world, plan(KILL), store, rules).result is RunResult.REFUSED
         assert world.log == []
     assert Audit(store, World().clock, BOOT).past(dry_run=False) == []
     world = World()
-    assert run_ladder(world, plan(KILL), store, rules).result is Result.RELEASED
+    assert run_ladder(world, plan(KILL), store, rules).result is RunResult.RELEASED
     assert len(Audit(store, world.clock, BOOT).past(dry_run=False)) == 1
 
 
@@ -186,7 +186,7 @@ def test_a_person_begins_when_the_rule_has_stopped(store: Store) -> None:
         await begun(made, 1)
         world.events = [lambda _: together.append(sum(not run.has_stopped.is_set() for run in made.running))] * 50
         outcome = await made.by_hand(asked(world, 103))
-        assert outcome.result is Result.RELEASED
+        assert outcome.result is RunResult.RELEASED
         assert (
             "a rule's remedy was under way on this GPU (SIGTERM for pid 100): it took no further step" in outcome.detail
         )
@@ -212,7 +212,7 @@ def test_a_rule_that_does_not_stop_is_named(store: Store, monkeypatch: pytest.Mo
         run.has_stopped.clear()
         made._running[run] = asyncio.create_task(asyncio.Event().wait())  # type: ignore[arg-type]
         outcome = await made.by_hand(asked(world, 100))
-        assert outcome.result is Result.REFUSED
+        assert outcome.result is RunResult.REFUSED
         assert "another remedy is under way on GPU 0: a rule's (SIGTERM for pid 100)" in outcome.detail
         await made.close()
 

@@ -22,7 +22,7 @@ from gpuagent_alerts.remedies.observation import (
     RemedyRequest,
     UnitPermission,
 )
-from gpuagent_alerts.remedies.outcome import Outcome
+from gpuagent_alerts.remedies.outcome import RunOutcome
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.run import LadderRun, RunContext
@@ -309,10 +309,10 @@ def context(world: World, store: Store) -> RunContext:
     return RunContext(world, world, audit, Gate(), world.clock.now)
 
 
-def run_ladder(world: World, what: Plan, store: Store, rules: RemedyRules = RULES) -> Outcome:
+def run_ladder(world: World, what: Plan, store: Store, rules: RemedyRules = RULES) -> RunOutcome:
     """Run it to its end."""
 
-    async def run() -> Outcome:
+    async def run() -> RunOutcome:
         return await LadderRun(what, rules, context(world, store)).run()
 
     return asyncio.run(run())

@@ -29,7 +29,7 @@ from gpuagent_alerts.notify.state import (
 )
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import BEGIN, END, INTENT, MOST_ROW_BYTES, RESULT
-from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import begin_row, end_row
 from gpuagent_alerts.states.instance import Instance, State, load_instance
 from gpuagent_alerts.states.persister import StoredInstances
@@ -56,11 +56,11 @@ ALERTS = st.builds(
     value=FLOATS, values=st.lists(FLOATS, max_size=4), used=BYTES,
     released=st.one_of(st.none(), st.integers(-(2**64), 2**64)),
     seconds=st.one_of(st.none(), SECONDS), wait=SECONDS, text=TEXTS, uid=st.integers(0, 2**32 - 1),
-    labels=st.dictionaries(NAMES, TEXTS, max_size=3), result=st.sampled_from(list(Result)),
+    labels=st.dictionaries(NAMES, TEXTS, max_size=3), result=st.sampled_from(list(RunResult)),
 )  # fmt: skip
 def test_the_record_of_remedies(
     value: float, values: list[float], used: int, released: int | None, seconds: float | None, wait: float, text: str,
-    uid: int, labels: dict[str, str], result: Result,
+    uid: int, labels: dict[str, str], result: RunResult,
 ) -> None:  # fmt: skip
     """ALERT-11: any value of an expression (236 GiB/h is no Unix time), any amount, any text of a process."""
     order = replace(ORDER, value=value, values=tuple(values), labels=labels, expression=text)
@@ -71,7 +71,7 @@ def test_the_record_of_remedies(
         run = audit.begin(begin_row(what, text, [one.pid]))
         audit.write(run, INTENT, {"step": "SIGTERM", "disrupts": True, "pids": [1], "used_bytes": used, "note": text})
         audit.write(run, RESULT, {"step": "SIGTERM", "ok": True, "errno": 0, "detail": text})
-        audit.write(run, END, end_row(Outcome(result, text, released, seconds)) | {"reasons": [text]})
+        audit.write(run, END, end_row(RunOutcome(result, text, released, seconds)) | {"reasons": [text]})
         assert [event.kind for event in audit.events()] == [BEGIN, INTENT, RESULT, END]
         assert store.problem_text == ""
 

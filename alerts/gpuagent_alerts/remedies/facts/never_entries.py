@@ -36,9 +36,9 @@ from gpuagent_alerts.remedies.facts.never_paths import (
 )
 from gpuagent_alerts.remedies.facts.process_scan import Placement, read_placement
 from gpuagent_alerts.remedies.facts.symlinks import (
-    Link,
     SearchLimitExceeded,
     SearchLimits,
+    SymbolicLink,
     UnreadableDirectory,
     find_links,
     is_pattern,
@@ -76,7 +76,7 @@ class NeverListSnapshot:
         self._names = tuple(each for each in self.entries if "/" not in each)
         self._paths = tuple(each for each in self.entries if "/" in each)
         self._bounds = bounds or SearchLimits()
-        self._links: dict[str, tuple[Link, ...]] = {}
+        self._links: dict[str, tuple[SymbolicLink, ...]] = {}
         self._unread: dict[str, list[UnreadableDirectory]] = {}
 
     def reason(self, files: ProcFiles, pid: int, program: ProcessProgram) -> str:
@@ -187,7 +187,7 @@ class NeverListSnapshot:
         name = same_name(entry, (*process.names, *process.spellings))
         return match_text(name, entry, "", may_be=True) if name else ""
 
-    def _links_of(self, entry: str) -> tuple[Link, ...]:
+    def _links_of(self, entry: str) -> tuple[SymbolicLink, ...]:
         if entry not in self._links:
             unread: list[UnreadableDirectory] = []
             found = find_links(entry, self._bounds, unread) if is_pattern(entry) else links_in_path(entry)
@@ -224,7 +224,7 @@ NO_ENTRIES = NeverListSnapshot()
 """No entries of the operator's: for whom nobody judges."""
 
 
-def _by_link(process: ProgramPaths, entry: str, link: Link) -> str:
+def _by_link(process: ProgramPaths, entry: str, link: SymbolicLink) -> str:
     """Return why an entry with `*` means a process by one of the links that it means."""
     names = {os.path.basename(link.name)}  # noqa: PTH119
     if environment := environment_of(link.name, link.target):

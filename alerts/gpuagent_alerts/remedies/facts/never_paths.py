@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from gpuagent.procfs.programs import INTERPRETER, ProcessProgram, is_interpreter
-from gpuagent_alerts.remedies.facts.symlinks import Link, is_pattern, spellings
+from gpuagent_alerts.remedies.facts.symlinks import SymbolicLink, is_pattern, spellings
 from gpuagent_alerts.remedies.safeguards.never_list import find_listed, show_name
 
 _COMM_BYTES = 15
@@ -195,7 +195,7 @@ def same_name(entry: str, names: Iterable[str]) -> str:
     return "" if listed is None else listed.name
 
 
-def other_release(entry: str, link: Link, files: Iterable[str]) -> str:
+def other_release(entry: str, link: SymbolicLink, files: Iterable[str]) -> str:
     """Return which file an entry would mean, had its link not been turned since; "" for none.
 
     Releases lie beside one another: the link leads to one, and the file lies in another one at the same place.
@@ -210,10 +210,10 @@ def other_release(entry: str, link: Link, files: Iterable[str]) -> str:
     return ""
 
 
-def links_in_path(path: str) -> Iterator[Link]:
+def links_in_path(path: str) -> Iterator[SymbolicLink]:
     """Yield each directory on the way to a file that is a link, and where it leads."""
     folder = os.path.dirname(path)  # noqa: PTH120
     while folder not in {"", "/"}:
         if os.path.islink(folder):  # noqa: PTH114
-            yield Link(folder, os.path.realpath(folder))
+            yield SymbolicLink(folder, os.path.realpath(folder))
         folder = os.path.dirname(folder)  # noqa: PTH120

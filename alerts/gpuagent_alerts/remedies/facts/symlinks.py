@@ -34,7 +34,7 @@ class SearchLimits(NamedTuple):
     seconds: float = 1.0
 
 
-class Link(NamedTuple):
+class SymbolicLink(NamedTuple):
     """A symbolic link, or a directory on a path with links, and where it leads."""
 
     name: str
@@ -76,7 +76,7 @@ def spellings(path: str) -> tuple[str, ...]:
 
 def find_links(
     pattern: str, bounds: SearchLimits | None = None, unread: list[UnreadableDirectory] | None = None
-) -> Iterator[Link]:
+) -> Iterator[SymbolicLink]:
     """Yield each link that a pattern of absolute paths means, or that lies on the way to what it means.
 
     `*` stands for any text, slashes too, as in fnmatch: everything below the first directory with one is searched, also
@@ -90,7 +90,7 @@ def find_links(
     base = os.path.dirname(literal)  # noqa: PTH120
     real = os.path.realpath(base)
     if real != base:
-        yield Link(base, real)
+        yield SymbolicLink(base, real)
     search = _Search(pattern, literal, real, bounds, [] if unread is None else unread)
     yield from search.run(base)
 
@@ -107,7 +107,7 @@ class _Search:
         self._seen = self._found = 0
         self._end = time.monotonic() + bounds.seconds
 
-    def run(self, base: str) -> Iterator[Link]:
+    def run(self, base: str) -> Iterator[SymbolicLink]:
         waiting, visited = [(base, self._real)], {self._real}
         while waiting:
             folder, real = waiting.pop()
@@ -152,7 +152,7 @@ class _Search:
         except OSError:
             return ""
 
-    def _link(self, path: str) -> Link | None:
+    def _link(self, path: str) -> SymbolicLink | None:
         """Return a link that the pattern means, or that leads to a directory below which it may; None for any other."""
         if self._fuse and (uid := self._fuse_user(self._led_to(path))) is not None:
             self._unread.append(UnreadableDirectory(path, uid, "it leads to a FUSE file system"))
@@ -166,7 +166,7 @@ class _Search:
         self._found += 1
         if self._found > self._bounds.links:
             raise SearchLimitExceeded(f"there are more than {self._bounds.links} links below it")
-        return Link(path, target)
+        return SymbolicLink(path, target)
 
     def _may_fit(self, path: str) -> bool:
         """Return whether a path, or one below it, begins as the pattern does."""

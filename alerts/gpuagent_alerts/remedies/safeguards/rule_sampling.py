@@ -74,7 +74,7 @@ VERDICT = "gpuagent_process_memory_verdict"
 """Is always 1: what is so of the process stands in its label `verdict`."""
 
 
-class Findings(NamedTuple):
+class SampledFindings(NamedTuple):
     """What figures showed of an expression."""
 
     tests_figures: bool
@@ -83,15 +83,15 @@ class Findings(NamedTuple):
     """It is true of a process because that does not work, or may be."""
 
 
-def findings(expression: Expression) -> Findings:
+def findings(expression: Expression) -> SampledFindings:
     """Evaluate an expression that names metrics of the catalogue alone on some hundred samples, once for its tree."""
     return _findings(expression.text, expression.tree)
 
 
 @lru_cache(maxsize=512)
-def _findings(text: str, tree: Node) -> Findings:
+def _findings(text: str, tree: Node) -> SampledFindings:
     sampled = _SampledRule(text, tree)
-    return Findings(sampled.tests_figures(), sampled.is_about_idleness())
+    return SampledFindings(sampled.tests_figures(), sampled.is_about_idleness())
 
 
 class _SampledRule:
@@ -103,7 +103,7 @@ class _SampledRule:
         self._literals = sorted({abs(each) for each in _numbers(tree) if math.isfinite(each)})
 
     def tests_figures(self) -> bool:
-        """See `Findings`."""
+        """See `SampledFindings`."""
         telling = [name for name in self._names if name in TELLING or name in {EVIDENCE, VERDICT}]
         chance = random.Random(0)  # noqa: S311  the same figures for the same rule
         is_ever_true = False
@@ -117,7 +117,7 @@ class _SampledRule:
         return not is_ever_true
 
     def is_about_idleness(self) -> bool:
-        """See `Findings`."""
+        """See `SampledFindings`."""
         read = UTILIZATION.intersection(self._names)
         if not read:
             return False
