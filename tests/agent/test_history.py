@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpuagent.core.hardware import Memory
 from gpuagent.core.snapshot import GpuIdentity, GpuReading, GpuState, NodeReading, NvmlState, Snapshot
-from gpuagent.history import History
+from gpuagent_exporters.history import History
 from tests.fakes.readings import process
 
 

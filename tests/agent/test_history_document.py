@@ -24,7 +24,7 @@ from gpuagent.core.snapshot import (
     Snapshot,
 )
 from gpuagent.core.units import GIB
-from gpuagent.history import History
+from gpuagent_exporters.history import History
 
 WALL = 1_700_000_000.0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.doctor.finding import Level
-from gpuagent.doctor.swapping import managed_memory, wsl
+from gpuagent.doctor.machine import managed_memory, wsl
 
 GIB = 2**30
 

@@ -8,8 +8,7 @@ from gpuagent.alerting.snapshot_inputs import subject_of
 from gpuagent.core.growth import Evidence, Growth, GrowthState, MemoryKey, Range, Verdict
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.alerting import FiringAlert
-from gpuagent_exporters.assessment import Assessments
-from gpuagent_exporters.severity import Severity
+from gpuagent_exporters.status.severity import Assessments, Severity
 
 UUID = "GPU-0"
 KEY = MemoryKey(UUID, 7)

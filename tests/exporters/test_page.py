@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent_exporters import page
+from gpuagent_exporters.page import page
 from tests.fakes.source import status_document
 
 VOID = {"meta", "br", "link"}

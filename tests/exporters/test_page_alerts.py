@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuagent.core.units import GIB
-from gpuagent_exporters import page
+from gpuagent_exporters.page import page
 from tests.exporters.test_page import HOSTILE, Page
 from tests.fakes.source import status_document
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuagent.core.units import GIB
-from gpuagent_exporters import page
+from gpuagent_exporters.page import page
 from tests.exporters.test_page import Page
 from tests.fakes.source import status_document
 

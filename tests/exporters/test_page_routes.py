@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gpuagent.history import History
 from gpuagent_exporters.api.routes import build_app
-from gpuagent_exporters.page_assets import ASSETS
+from gpuagent_exporters.history import History
+from gpuagent_exporters.page.assets import ASSETS
 from tests.exporters.wire import Answer, ask, run, serving
 from tests.fakes.source import FakePoints, FakeSource
 
@@ -46,7 +46,7 @@ def test_the_page_loads_only_what_is_served() -> None:
 
 def test_every_file_of_the_folder_is_served() -> None:
     """A file that nobody serves is in the wheel for nothing."""
-    folder = files("gpuagent_exporters").joinpath("assets")
+    folder = files("gpuagent_exporters.page").joinpath("assets")
 
     assert {entry.name for entry in folder.iterdir()} == set(ASSETS)
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from gpuagent.core.hardware import Ecc, Power, Thermal
 from gpuagent.core.snapshot import CollectorRun, GpuIdentity, GpuReading, GpuState, ProcessState, Snapshot, XidCount
-from gpuagent_exporters.status import processes_document, status_document
+from gpuagent_exporters.status.document import processes_document, status_document
 from tests.fakes.any_snapshot import snapshots
 from tests.fakes.readings import NOW, WALL, absent_gpu, gpu, identity, memory, mig_instance, process, snapshot
 from tests.fakes.snapshots import full_snapshot

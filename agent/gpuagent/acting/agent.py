@@ -48,7 +48,7 @@ from gpuagent_alerts.remedies.world import Hands, Order
 from gpuagent_alerts.store.cached_query import CachedQuery
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
-from gpuagent_exporters.status import processes_document
+from gpuagent_exporters.status.document import processes_document
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config

@@ -13,7 +13,7 @@ from gpuagent.core.identity import SHOWN_FIELDS
 from gpuagent_alerts.remedies.audit import NotRecorded
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.store.problem import StoreFailure
-from gpuagent_exporters.api.remedy_routes import NotDone
+from gpuagent_exporters.api.process_routes import NotDone
 
 Document = dict[str, Any]
 
@@ -30,7 +30,7 @@ _STEPS = {
 
 
 class RemedyCommands:
-    """See `gpuagent_exporters.api.remedy_routes.RemedySource`."""
+    """See `gpuagent_exporters.api.process_routes.RemedySource`."""
 
     def __init__(self, acting: Acting) -> None:
         self._acting = acting

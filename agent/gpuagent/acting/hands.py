@@ -32,7 +32,7 @@ from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target, Ties
 from gpuagent_alerts.remedies.world import Done, Held, NotPermitted, UnitPermission
 from gpuagent_alerts.secret import argument_secrets
-from gpuagent_exporters.api.client_routes import CommandFailure
+from gpuagent_exporters.api.process_routes import CommandFailure
 
 _SAID = 300
 _UNKNOWN_RUNTIME = ""

@@ -10,10 +10,9 @@ from urllib.parse import quote
 
 import typer
 
+from gpuagent.cli.agent import EXIT_NO_DATA, Socket, Url, ask_agent, tell
 from gpuagent.cli.alert_screen import alert_screen, dead_lines, receiver_lines, silence_lines
 from gpuagent.cli.cells import Paint, clean, width_of
-from gpuagent.cli.control import ask_agent
-from gpuagent.cli.source import EXIT_NO_DATA, Socket, Url, tell
 from gpuagent.core.api_client import AgentUnreachable, default_socket, fetch_document
 from gpuagent.core.matchers import MATCHER_HELP, is_label_name
 from gpuagent.core.units import format_duration, parse_duration

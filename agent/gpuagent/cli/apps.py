@@ -9,12 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from gpuagent.cli.agent import ABSENT, Refused, Socket, ask_app, tell
 from gpuagent.cli.cells import clean
-from gpuagent.cli.control import ABSENT, Refused, ask_app
 from gpuagent.cli.kill import advice
-from gpuagent.cli.process_identity import Unidentified, choose, fetch_identified, read_pid
-from gpuagent.cli.progress import Request, attend
-from gpuagent.cli.source import Socket, tell
+from gpuagent.cli.remedy_requests import Request, Unidentified, attend, choose, fetch_identified, read_pid
 from gpuagent.core.units import format_bytes, format_duration, parse_duration
 
 _SHOWN = 5

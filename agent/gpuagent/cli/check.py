@@ -11,8 +11,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand
 
+from gpuagent.cli.agent import Direct, NoData, Socket, Source, Url, get_document
 from gpuagent.cli.cells import clean
-from gpuagent.cli.source import Direct, NoData, Socket, Source, Url, get_document
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
 
 OK, WARNING, CRITICAL, UNKNOWN = 0, 1, 2, 3

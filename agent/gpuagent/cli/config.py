@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuagent.cli.agent import Socket, ask_agent
 from gpuagent.cli.cells import clean
-from gpuagent.cli.control import ask_agent
-from gpuagent.cli.source import Socket
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
@@ -67,7 +66,7 @@ def show(
 
 def _check_beside(config: Config, path: Path) -> None:
     """The files that it names. Rules that can never fire and ladders that can never act are notes."""
-    from gpuagent.doctor.beside import look_beside
+    from gpuagent.doctor.service import look_beside
 
     found = look_beside(config, path)
     for note in found.notes:

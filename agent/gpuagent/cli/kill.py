@@ -12,11 +12,19 @@ from typing import Annotated, Any
 
 import typer
 
+from gpuagent.cli.agent import Refused, Socket, tell
 from gpuagent.cli.cells import clean, cut, width_of, wrap
-from gpuagent.cli.control import Refused
-from gpuagent.cli.process_identity import Chosen, Unidentified, choose, fetch_identified, read_pid
-from gpuagent.cli.progress import EXIT_INTERRUPTED, Answer, Request, attend
-from gpuagent.cli.source import Socket, tell
+from gpuagent.cli.remedy_requests import (
+    EXIT_INTERRUPTED,
+    Answer,
+    Chosen,
+    Request,
+    Unidentified,
+    attend,
+    choose,
+    fetch_identified,
+    read_pid,
+)
 from gpuagent.core.identity import format_container
 from gpuagent.core.units import format_bytes, format_duration
 from gpuagent.core.wording import assessment_words

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
+from gpuagent.cli.agent import Refused, answer_of, tell
 from gpuagent.cli.cells import clean
-from gpuagent.cli.control import Refused, answer_of
-from gpuagent.cli.source import tell
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config

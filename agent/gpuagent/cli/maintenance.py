@@ -12,8 +12,7 @@ from typing import Annotated
 
 import typer
 
-from gpuagent.cli.control import ask_agent
-from gpuagent.cli.source import Socket
+from gpuagent.cli.agent import Socket, ask_agent
 from gpuagent.core.units import format_duration, parse_duration
 
 _MARKS = {"ok": "ok     ", "info": "info   ", "warning": "WARNING", "failure": "FAILURE"}

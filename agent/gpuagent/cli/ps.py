@@ -12,8 +12,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from rich.cells import cell_len
 
+from gpuagent.cli.agent import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
 from gpuagent.cli.cells import Paint, cut, fit, width_of
-from gpuagent.cli.source import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
 from gpuagent.core.identity import format_container
 from gpuagent.core.units import GIB, format_bytes, format_duration, format_ratio
 from gpuagent.core.wording import full_in_words, growth_words, verdict_words

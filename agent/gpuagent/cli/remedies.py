@@ -9,10 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from gpuagent.cli.agent import EXIT_NO_DATA, Socket, Url, ask_agent, tell
 from gpuagent.cli.alert_screen import simulated_lines
 from gpuagent.cli.cells import clean, width_of, wrap
-from gpuagent.cli.control import ask_agent
-from gpuagent.cli.source import EXIT_NO_DATA, Socket, Url, tell
 from gpuagent.core.api_client import AgentUnreachable, default_socket, fetch_document
 from gpuagent.core.units import format_bytes, format_duration
 

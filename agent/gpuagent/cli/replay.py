@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
-from gpuagent.cli.cells import Paint, cut, fit, width_of, wrap
-from gpuagent.cli.source import Socket, Url, tell
+from gpuagent.cli.agent import Socket, Url, tell
+from gpuagent.cli.cells import Paint, clean, cut, fit, width_of, wrap
 from gpuagent.core.growth import Range, Verdict
 from gpuagent.core.units import GIB, format_bytes, format_duration, format_rate
 
 if TYPE_CHECKING:
     from gpuagent_alerts.leak.replay.rows import ProcessFacts
     from gpuagent_alerts.leak.replay.run import Point, Replayed, ReplayedAlarm
+    from gpuagent_alerts.leak.replay.score import Labelled, Outcome, Score
 
 
 CURVE_CELLS = 40
@@ -202,7 +203,6 @@ def replay(
 
 def _score(files: Sequence[Path], socket: Path | None, url: str | None, *, as_json: bool, ascii_only: bool) -> NoReturn:
     """Show how each sensitivity did; the command ends with it."""
-    from gpuagent.cli.replay_labelled import labelled, show
     from gpuagent_alerts.leak.replay.score import score
 
     scores = score(labelled(files, socket, url))
@@ -240,14 +240,10 @@ def _replayed(
 
 
 def _table(file: Path, one: Replayed, paint: Paint) -> str:
-    from gpuagent.cli.replay import lines_of
-
     return "\n".join(paint.text(line) for line in lines_of(file, one, width_of(sys.stdout), paint))
 
 
 def _draw(shown: list[tuple[Path, Replayed]], plot: Path) -> None:
-    from gpuagent.cli.replay import draw
-
     try:
         draw(shown, plot)
     except (OSError, ValueError) as error:
@@ -322,3 +318,98 @@ def _need_matplotlib() -> None:
 
     if find_spec("matplotlib") is None:
         raise typer.BadParameter("this needs matplotlib: pip install 'gpuagent[plot]'", param_hint="--plot")
+
+
+EXIT_NONE = 3
+_NAME_CELLS = 28
+_CELLS = 11
+
+
+def labelled(files: Sequence[Path], socket: Path | None, url: str | None) -> list[Labelled]:
+    """Return the histories of these files, or those that the agent keeps where there are none.
+
+    What cannot be used is named on standard error. Where there is nothing to score, the command ends with status 3.
+    """
+    from gpuagent_alerts.leak.replay.exported import read_document
+    from gpuagent_alerts.leak.replay.rows import TraceError
+    from gpuagent_alerts.leak.replay.score import Labelled
+
+    found: list[Labelled] = []
+    for name, entry in _entries(files, socket, url):
+        try:
+            is_leak = {"true": True, "false": False}[entry["label"]]
+            found.append(Labelled(name, is_leak, read_document(entry["trace"])))
+        except (TraceError, KeyError, TypeError) as error:
+            tell(f"{clean(name)}: {error if isinstance(error, TraceError) else 'no labelled history'}")
+    if not found:
+        tell("no labelled history: `gpuagent leaks feedback PID --false` (or --true) keeps one")
+        raise typer.Exit(EXIT_NONE)
+    return found
+
+
+def show(scores: Sequence[Score], width: int, paint: Paint, *, as_json: bool) -> None:
+    """Print how each sensitivity did, and what it would have said of each history."""
+    if as_json:
+        typer.echo(json.dumps({"schema": 1, "scores": [_score_document(each) for each in scores]}, indent=1))
+        return
+    for each in scores:
+        silent = len(each.outcomes) - each.leaks
+        found = f"{each.true_positives} of {each.leaks} leaks found"
+        wrong = f"{each.false_positives} false {'alarm' if each.false_positives == 1 else 'alarms'} of {silent}"
+        typer.echo(paint.text(cut(f"{each.sensitivity:<10} {found}, {wrong}", width)))
+    typer.echo("")
+    heads = "".join(f"  {fit(each.sensitivity, _CELLS)}" for each in scores)
+    typer.echo(cut(f"{fit('first alarm after', _NAME_CELLS)}  {'is':<8}{heads}", width).rstrip())
+    for outcomes in zip(*(each.outcomes for each in scores), strict=True):
+        first = outcomes[0]
+        cells = "".join(f"  {fit(_outcome_words(one), _CELLS)}" for one in outcomes)
+        label = "leak" if first.is_leak else "no leak"
+        typer.echo(paint.text(cut(f"{fit(first.process, _NAME_CELLS)}  {label:<8}{cells}", width).rstrip()))
+
+
+def _entries(files: Sequence[Path], socket: Path | None, url: str | None) -> list[tuple[str, dict[str, Any]]]:
+    if files:
+        from gpuagent.alerting.leak_feedback import read_entry
+
+        return [(file.name, read_entry(file) or {}) for file in files]
+    from urllib.parse import quote
+
+    from gpuagent.cli.leaks import ask_to_read
+
+    listed = ask_to_read("/api/v1/leaks/feedback", socket, url)["feedback"]
+    return [
+        (
+            each["id"],
+            ask_to_read(f"/api/v1/leaks/feedback/{quote(each['id'], safe='')}", socket, url),
+        )
+        for each in listed
+    ]
+
+
+def _outcome_words(outcome: Outcome) -> str:
+    """When it would have spoken, from the history's begin; `!` where that is wrong."""
+    wrong = "" if outcome.right else " !"
+    if outcome.alarm_seconds is None:
+        return f"silent{wrong}"
+    return f"{format_duration(max(0.0, outcome.alarm_seconds - outcome.begin_seconds))}{wrong}"
+
+
+def _score_document(score: Score) -> dict[str, Any]:
+    return {
+        "sensitivity": score.sensitivity,
+        "histories": len(score.outcomes),
+        "leaks": score.leaks,
+        "true_positives": score.true_positives,
+        "false_positives": score.false_positives,
+        "outcomes": [
+            {
+                "name": one.name,
+                "process": one.process,
+                "label": "true" if one.is_leak else "false",
+                "alarm_seconds": one.alarm_seconds,
+                "begin_seconds": one.begin_seconds,
+                "right": one.right,
+            }
+            for one in score.outcomes
+        ],
+    }

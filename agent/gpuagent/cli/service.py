@@ -43,10 +43,8 @@ def install(
     Exit status: 0 done, 1 not done, and why.
     """
     from gpuagent.config.reference import starter
-    from gpuagent.install.install import Installation
-    from gpuagent.install.layout import Layout
-    from gpuagent.install.placing import Placed
-    from gpuagent.install.system import System
+    from gpuagent.install.install import Installation, System
+    from gpuagent.install.placing import Layout, Placed
 
     layout = Layout(root.resolve(), prefix)
     if not layout.staged:
@@ -67,8 +65,7 @@ def rollback() -> None:
 
     Exit status: 0 done, 1 not done, and why.
     """
-    from gpuagent.install.layout import Layout
-    from gpuagent.install.placing import Releases
+    from gpuagent.install.placing import Layout, Releases
 
     _need_root()
     previous = Releases(Layout()).previous
@@ -100,7 +97,7 @@ def _need_root() -> None:
 
 
 def _tell(lines: Iterator[str]) -> None:
-    from gpuagent.install.layout import InstallFault
+    from gpuagent.install.placing import InstallFault
 
     try:
         for line in lines:

@@ -13,9 +13,9 @@ from typing import Annotated, Any, TextIO
 import typer
 from rich.cells import cell_len
 
+from gpuagent.cli.agent import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
 from gpuagent.cli.cells import Paint, clean, cut, fit, width_of, wrap
 from gpuagent.cli.ps import process_table
-from gpuagent.cli.source import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
 from gpuagent.core.units import GIB, format_duration, format_ratio
 from gpuagent.core.wording import assessment_words
 

@@ -12,9 +12,8 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from gpuagent.cli.agent import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, fetch_clients, get_document, tell
 from gpuagent.cli.cells import clean, cut, fit, width_of
-from gpuagent.cli.control import fetch_clients
-from gpuagent.cli.source import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
 from gpuagent.core.api_client import AgentUnreachable
 from gpuagent.core.units import format_bytes, format_duration, parse_bytes
 

@@ -37,7 +37,7 @@ from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.world import Hands
 from gpuagent_alerts.store.database import Store
-from gpuagent_exporters.status import processes_document
+from gpuagent_exporters.status.document import processes_document
 from tests.agent.acting.processes import reader
 from tests.agent.config.loading import load, write
 from tests.fakes.rig import Rig, rig

@@ -10,8 +10,7 @@ import pytest
 
 from gpuagent.acting.commands import RemedyCommands
 from gpuagent_alerts.store.database import Store
-from gpuagent_exporters.api.client_routes import CommandFailure
-from gpuagent_exporters.api.remedy_routes import NotDone
+from gpuagent_exporters.api.process_routes import CommandFailure, NotDone
 from tests.agent.acting.processes import PLAIN, as_target, running
 from tests.agent.acting.staging import NoApps, config, read, stage
 

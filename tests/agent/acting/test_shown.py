@@ -14,7 +14,7 @@ from gpuagent.acting.commands import RemedyCommands
 from gpuagent.acting.shown import read_shown
 from gpuagent.core.identity import SHOWN_FIELDS
 from gpuagent_alerts.store.database import Store
-from gpuagent_exporters.api.remedy_routes import NotDone
+from gpuagent_exporters.api.process_routes import NotDone
 from tests.agent.acting.processes import PLAIN, running
 from tests.agent.acting.staging import read, stage
 

@@ -13,8 +13,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from gpuagent.cli.agent import NoData, Source, get_document
 from gpuagent.cli.ps import ps
-from gpuagent.cli.source import NoData, Source, get_document
 from gpuagent.cli.status import draw_again, status
 from gpuagent.core.api_client import AgentUnreachable
 from gpuagent.core.snapshot import ProcessState

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpuagent.cli.kill import question
-from gpuagent.cli.process_identity import Unidentified, choose, namespace_refusal
+from gpuagent.cli.remedy_requests import Unidentified, choose, namespace_refusal
 from tests.fakes.identified import GIB, identified, row
 
 LEAKER = row(

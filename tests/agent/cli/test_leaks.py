@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from gpuagent.cli import leaks_tune
 from gpuagent.cli.app import app
 from gpuagent.cli.cells import Paint
-from gpuagent.cli.leaks_screen import lines_of
+from gpuagent.cli.leaks import lines_of
 from tests.fakes.answering import answering, says
 
 GIB: Final = 2**30

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gpuagent.core.units import GIB
-from gpuagent.history import History
+from gpuagent_exporters.history import History
 from tests.agent.test_history_document import after, process, tick
 from tests.exporters.browser.chromium import Tab, axe
 from tests.exporters.browser.served import served

@@ -9,8 +9,7 @@ from gpuagent.core.metrics.preallocation import fast_growth_expected
 from gpuagent.core.metrics.process import FrameworkRecognizer
 from gpuagent.core.snapshot import GpuReading, ProcessReading, Snapshot
 from gpuagent.core.wording import forecast_words, pace_words, since_words
-from gpuagent_exporters.assessment import Assessments, Document
-from gpuagent_exporters.severity import Problem, Severity
+from gpuagent_exporters.status.severity import Assessments, Document, Problem, Severity
 
 _GONE_WHEN_FULL = "What stopped because there is no room goes on when there is. "
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from gpuagent.core.wording import since_of, summary_of
-from gpuagent_exporters.page_html import SEVERITIES, Document, ago, attribute, chapter, count, duration, size, text
+from gpuagent_exporters.page.html import SEVERITIES, Document, ago, attribute, chapter, count, duration, size, text
 
 _MOST = 100
 _MOST_REMEDIES = 20

@@ -1,19 +1,85 @@
-"""The one document of what is said of growth: verdict, evidence, pace, begin, forecast and severity.
+"""Severity of problems and of memory that grows, and the form in which both are told.
 
-The leak detector decides all but the severity (`snapshot.growth`, which the metrics and the rules read as it is); the
-severity is that of the gravest alert that fires about it, and follows from the verdict where none does. The status
-document, the page, the command and the problems show this, and decide nothing.
+The leak detector decides what is said of growth (`snapshot.growth`, which the metrics and the rules read as it is)
+except for the severity: that of the gravest alert that fires about it, and where none does, it follows from the
+verdict. The status document, the page, the command and the problems show this, and decide nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import TypeAlias
 
 from gpuagent.core.growth import Growth, MemoryKey, Range, Verdict
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.alerting import FiringAlert
-from gpuagent_exporters.severity import Severity, gravest
+
+
+class Severity(StrEnum):
+    """Gravest first."""
+
+    CRITICAL = "critical"
+    """Work is lost or about to be: somebody has to act now."""
+    WARNING = "warning"
+    """Somebody has to act in working hours."""
+    INFO = "info"
+    """Good to know when looking for a cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that a person should know of the node.
+
+    `kind` is for programs and does not change with the wording. `text` says what is the case and
+    `advice` what to do next. `gpu` is an NVML index, None for the node as a whole.
+    """
+
+    severity: Severity
+    kind: str
+    text: str
+    advice: str = ""
+    gpu: int | None = None
+    pid: int | None = None
+    gpus: tuple[int, ...] = ()
+    """NVML indices of several GPUs, where it is about no single one: none of them is well."""
+
+    def is_about(self, index: int) -> bool:
+        """Return whether the GPU of this NVML index has it."""
+        return index == self.gpu or index in self.gpus
+
+    @property
+    def sentence(self) -> str:
+        """`text` with the GPU that it is about: it stands alone."""
+        return self.text if self.gpu is None else f"GPU {self.gpu}: {self.text}"
+
+
+_ABOUT_TELLING = frozenset({"undelivered"})
+_RANK = {severity: rank for rank, severity in enumerate(Severity)}
+
+
+def gravest(severities: Iterable[Severity]) -> Severity | None:
+    """Return the first in rank; None of none."""
+    return min(severities, key=_RANK.__getitem__, default=None)
+
+
+def most_severe_first(problems: Iterable[Problem]) -> list[Problem]:
+    """By severity, then the node before its GPUs, then as found; who is not told of it comes after what is wrong."""
+    return sorted(
+        problems,
+        key=lambda problem: (
+            _RANK[problem.severity], problem.kind in _ABOUT_TELLING, -1 if problem.gpu is None else problem.gpu,
+        ),
+    )  # fmt: skip
+
+
+def joined(parts: Iterable[object], most: int = 5) -> str:
+    """A list for a sentence, cut where nobody reads on: `1, 2, 3 and 4 more`."""
+    texts = [str(part) for part in parts]
+    shown = ", ".join(texts[:most])
+    return f"{shown} and {len(texts) - most} more" if len(texts) > most else shown
+
 
 MINUTES_LEFT_SECONDS = 1800.0
 """A leak that fills the memory sooner is critical, as for `GpuMemoryExhaustionSoon`."""
@@ -37,7 +103,7 @@ class Assessments:
     def severity(self, key: MemoryKey) -> Severity | None:
         """How grave that is; None for what is worth no word."""
         growth = self._growth.get(key)
-        return gravest(self._alerts(key, growth)) or (None if growth is None else _severity(growth))
+        return gravest(self._alerts(key, growth)) or (None if growth is None else _severity_of_growth(growth))
 
     def alerted(self, key: MemoryKey) -> Severity | None:
         """Of the gravest alert that fires about it; None while none does."""
@@ -75,7 +141,7 @@ class Assessments:
                 yield Severity(alert.severity)
 
 
-def _severity(growth: Growth) -> Severity | None:
+def _severity_of_growth(growth: Growth) -> Severity | None:
     """By what it is alone: what is no leak is never critical."""
     left = growth.forecast_seconds
     soon = left is not None and left < MINUTES_LEFT_SECONDS

@@ -1,7 +1,8 @@
-"""What is wrong with the node, in words: what it means, and what to do next.
+"""Problems of the node, in words: what they mean, and what to do next.
 
-This reads one snapshot and remembers nothing. It explains the present on a screen; rules with hold times decide
-what somebody is woken for.
+This reads one snapshot and the alerts that fire, and remembers nothing. It explains the present on a screen; rules
+with hold times decide what somebody is woken for. To the problems of the snapshot come receivers that are not told
+what they should be, and alerts that no other problem stands for.
 """
 
 from __future__ import annotations
@@ -9,19 +10,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpuagent.core.metrics.alerting import FiringAlert, Undelivered
+from gpuagent.core.metrics.alerting import FiringAlert, Undelivered, UndeliveredReason
 from gpuagent.core.metrics.process import framework_recognizer
 from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
 from gpuagent.core.units import format_duration
 from gpuagent.core.wording import WITHHELD
-from gpuagent_exporters import gpu_problems
-from gpuagent_exporters.alert_problems import alert_problems
-from gpuagent_exporters.assessment import Assessments
-from gpuagent_exporters.growth_problems import growth_problems
-from gpuagent_exporters.memory_problems import dead_process_problems
-from gpuagent_exporters.severity import Problem, Severity, joined, most_severe_first
-from gpuagent_exporters.undelivered_problems import undelivered_problems
-from gpuagent_exporters.xids import explain_xid
+from gpuagent_exporters.status import gpu_problems
+from gpuagent_exporters.status.gpu_problems import dead_process_problems, explain_xid
+from gpuagent_exporters.status.growth_problems import growth_problems
+from gpuagent_exporters.status.severity import Assessments, Problem, Severity, gravest, joined, most_severe_first
 
 _XID_SECONDS = 900.0
 """An event is no state: after this long it is history, as for its alert. One that takes a repair is a problem until
@@ -208,3 +205,102 @@ def _collectors(snapshot: Snapshot) -> Iterator[Problem]:
 def _on(gpus: Iterable[GpuReading | None]) -> str:
     indices = dict.fromkeys(gpu.identity.index for gpu in gpus if gpu is not None)
     return f" on GPU {joined(indices, most=8)}" if indices else ""
+
+
+_LEAKS = frozenset({"leak", "growth", "fast_growth", "unowned_leak", "memory_full"})
+_HEALTH = frozenset({"gpu_lost", "gpu_blind", "gpu_gone", "gpu_failed"})
+_KINDS: dict[str, frozenset[str]] = {
+    "GpuMemoryHigh": frozenset({"memory_full"}),
+    "GpuMemoryFull": frozenset({"memory_full"}),
+    "GpuInstanceMemoryFull": frozenset({"memory_full"}),
+    "GpuMemoryUnattributed": frozenset({"unattributed", "unowned_leak"}),
+    "GpuDeadProcessesHoldMemory": frozenset({"dead_processes"}),
+    "GpuProcessMemoryLeak": _LEAKS,
+    "GpuMemoryLeak": _LEAKS,
+    "GpuMemoryExhaustionSoon": _LEAKS,
+    "GpuXidCritical": frozenset({"xid"}),
+    "GpuXidWarning": frozenset({"xid"}),
+    "GpuEccUncorrectable": frozenset({"ecc_uncorrected"}),
+    "GpuRowRemapFailed": frozenset({"memory_defect"}),
+    "GpuRowRemapPending": frozenset({"remap_pending"}),
+    "GpuRecoveryAction": frozenset({"recovery_action"}),
+    "GpuLost": _HEALTH,
+    "GpuCountDropped": frozenset({"gpu_missing", "gpu_gone", "gpu_lost"}),
+    "GpuThrottledThermal": frozenset({"slowed_down"}),
+    "GpuThrottledPower": frozenset({"slowed_down"}),
+    "GpuMonitorBlind": _HEALTH | {"collector", "figures_untrusted", "nvml_failed", "nvml_paused", "stale"},
+}
+"""Problems that already say what an alert says."""
+_TOLD = frozenset({Severity.CRITICAL, Severity.WARNING})
+_ALERT_ADVICE = "`gpuagent alerts` shows it, and who is told."
+
+
+def alert_problems(firing: Iterable[FiringAlert], others: Sequence[Problem]) -> Iterator[Problem]:
+    """Yield a problem for each alert that fires, is not silenced, and that none of the others stands for.
+
+    What could not be measured any more is told as it was known last: a check does not get better because less is known.
+    """
+    told: set[tuple[str, int | None, int]] = set()
+    for alert in firing:
+        severity = Severity(alert.severity) if alert.severity in _TOLD else None
+        about = alert.name, alert.gpu, alert.pid
+        if severity is None or alert.silenced or about in told or _is_told(alert, severity, others):
+            continue
+        told.add(about)
+        yield Problem(severity, "alert", _text(alert), _ALERT_ADVICE, gpu=alert.gpu, pid=alert.pid or None)
+
+
+def _is_told(alert: FiringAlert, severity: Severity, others: Sequence[Problem]) -> bool:
+    kinds = _KINDS.get(alert.name, frozenset())
+    return any(
+        problem.kind in kinds
+        and problem.gpu in {None, alert.gpu}
+        and (not alert.pid or problem.pid in {None, alert.pid})
+        and gravest((problem.severity, severity)) is problem.severity
+        for problem in others
+    )
+
+
+def _text(alert: FiringAlert) -> str:
+    place = "" if alert.gpu is None else f"GPU {alert.gpu}"
+    text = alert.summary.removeprefix(f"{place}: ") if place else alert.summary
+    text = text or f"the alert {alert.name} fires"
+    if not alert.unmeasured_seconds:
+        return text
+    return f"last known {format_duration(alert.unmeasured_seconds)} ago: {text}"
+
+
+_TRY_NOW = "`gpuagent receivers list` shows what waits, `gpuagent receivers test {name}` tries it now."
+_UNDELIVERED_ADVICE = {
+    UndeliveredReason.FAILING: _TRY_NOW,
+    UndeliveredReason.OFF: "Put its address right, then `gpuagent receivers test {name}` switches it on.",
+    UndeliveredReason.WAITING: _TRY_NOW,
+    UndeliveredReason.DEAD: "`gpuagent alerts --dead` shows them, `gpuagent receivers replay` queues them again.",
+}
+
+
+def undelivered_problems(undelivered: Iterable[Undelivered], now_seconds: float) -> Iterator[Problem]:
+    """Yield one problem for each; `now_seconds` is CLOCK_BOOTTIME."""
+    for one in undelivered:
+        severity = Severity.WARNING if one.why is UndeliveredReason.DEAD else Severity.CRITICAL
+        yield Problem(
+            severity, "undelivered", describe(one, now_seconds), _UNDELIVERED_ADVICE[one.why].format(name=one.receiver)
+        )
+
+
+def describe(one: Undelivered, now_seconds: float) -> str:
+    """Return it as one line: who is not told, since when and why."""
+    name, reason = f"receiver {one.receiver}", f": {one.reason}" if one.reason else ""
+    since = "" if one.since_seconds is None else f" for {format_duration(max(0.0, now_seconds - one.since_seconds))}"
+    waiting = f", {_messages(one.messages)} waiting" if one.messages else ""
+    if one.why is UndeliveredReason.FAILING:
+        return f"{name} has been failing{since}{waiting}{reason}"
+    if one.why is UndeliveredReason.OFF:
+        return f"{name} is switched off{waiting}{reason}"
+    if one.why is UndeliveredReason.WAITING:
+        return f"{name} has not been told{since}{waiting}{reason}"
+    return f"{name}: {_messages(one.messages)} could not be delivered"
+
+
+def _messages(number: int) -> str:
+    return f"{number} message{'' if number == 1 else 's'}"

@@ -2,7 +2,7 @@
 
 The script only adds: it asks for this page again and puts what changed in its place (`assets/page.js`), and draws the
 charts (`assets/charts.js`). So there is one place that writes HTML. Everything in it may come from a hostile process
-name: every value goes through `page_html`, and the Content-Security-Policy forbids whatever would slip through.
+name: every value goes through `page.html`, and the Content-Security-Policy forbids whatever would slip through.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpuagent_exporters.page_alerts import alerts, firing, pending, remedies, unread
-from gpuagent_exporters.page_gpus import gpus
-from gpuagent_exporters.page_html import SEVERITIES, UNKNOWN, Document, chapter, duration, text
-from gpuagent_exporters.page_processes import processes
-from gpuagent_exporters.problems import stale_after_seconds
+from gpuagent_exporters.page.alerts import alerts, firing, pending, remedies, unread
+from gpuagent_exporters.page.gpus import gpus, processes
+from gpuagent_exporters.page.html import SEVERITIES, UNKNOWN, Document, chapter, duration, text
+from gpuagent_exporters.status.problems import stale_after_seconds
 
 REFRESH_SECONDS = 5
 CONTENT_SECURITY_POLICY = (

@@ -1,16 +1,21 @@
-"""The driver, its library and the GPUs."""
+"""Checks of the machine: the driver, its library and the GPUs, and what is around them (/proc, permissions, limits)."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+import resource
+import time
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, Snapshot
+from gpuagent.core.units import format_bytes
 from gpuagent.core.wording import WITHHELD
 from gpuagent.doctor.finding import Finding, Level
+from gpuagent.procfs.machine import COST, in_host_pid_namespace
 
 
 def binding() -> Iterator[Finding]:
@@ -107,6 +112,12 @@ def nvml(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding("GPU count", Level.OK, f"{number} of {node.gpus_expected}")
 
 
+def gpus(snapshot: Snapshot) -> Iterator[Finding]:
+    """Yield what is found about each GPU."""
+    for reading in snapshot.gpus:
+        yield from gpu(reading)
+
+
 def gpu(reading: GpuReading) -> Iterator[Finding]:
     """One GPU: its state, and once what it cannot tell and why."""
     subject = f"GPU {reading.identity.index}"
@@ -135,3 +146,119 @@ def gpu(reading: GpuReading) -> Iterator[Finding]:
         by_reason.setdefault(reason, []).append(call.removeprefix("nvmlDeviceGet").removeprefix("nvmlDevice"))
     for reason, calls in by_reason.items():
         yield Finding(subject, Level.INFO, f"{reason}: {', '.join(calls)}")
+
+
+_CAP_KILL = 5
+_CAP_SYS_PTRACE = 19
+_OLDEST_PLAUSIBLE = 1_735_689_600  # 2025-01-01: a clock before that was never set
+
+
+def pid_namespace(proc: str = "/proc") -> Iterator[Finding]:
+    """Whether the driver's pids mean the same here."""
+    if in_host_pid_namespace(proc):
+        yield Finding("pid namespace", Level.OK, "the host's")
+    else:
+        yield Finding("pid namespace", Level.WARNING, COST, "hostPID: true in Kubernetes, --pid=host in Docker")
+
+
+def process_visibility(proc: Path = Path("/proc")) -> Iterator[Finding]:
+    """Whether other users' processes can be looked at."""
+    try:
+        options = next(
+            (line.split()[3] for line in (proc / "mounts").read_text().splitlines() if line.split()[1] == "/proc"), ""
+        )
+    except (OSError, IndexError):
+        options = ""
+    hidden = any(option in ("hidepid=1", "hidepid=2", "hidepid=invisible", "hidepid=noaccess", "hidepid=ptraceable")
+                 for option in options.split(","))  # fmt: skip
+    if hidden and os.geteuid() != 0:
+        yield Finding(
+            "process visibility", Level.WARNING, "/proc is mounted with hidepid: other users' processes look dead",
+            "add the agent's user to the group of the mount option gid=, or run as root",
+        )  # fmt: skip
+    else:
+        yield Finding("process visibility", Level.OK, "processes of all users can be seen")
+
+
+def capabilities(proc: Path = Path("/proc")) -> Iterator[Finding]:
+    """What this user may do to other users' processes."""
+    try:
+        lines = (proc / "self/status").read_text().splitlines()
+        effective = int(next(line.split()[1] for line in lines if line.startswith("CapEff:")), 16)
+    except (OSError, StopIteration, ValueError):
+        return
+    missing = [
+        name for name, bit in (("CAP_KILL", _CAP_KILL), ("CAP_SYS_PTRACE", _CAP_SYS_PTRACE))
+        if not effective >> bit & 1
+    ]  # fmt: skip
+    if missing:
+        yield Finding(
+            "capabilities", Level.INFO,
+            f"without {' and '.join(missing)}: other users' processes can be shown, not all of them in full, and not "
+            "be signalled",
+        )  # fmt: skip
+    else:
+        yield Finding("capabilities", Level.OK, "all that remedies may need")
+
+
+def pidfd() -> Iterator[Finding]:
+    """Whether a process can be held by a descriptor, which is what makes a signal safe."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        yield Finding("pidfd", Level.WARNING, f"pidfd_open: {error.strerror}", "Linux 5.3 or newer is needed to act")
+    else:
+        yield Finding("pidfd", Level.OK, "available")
+
+
+def descriptors() -> Iterator[Finding]:
+    """One descriptor per GPU process is kept open."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 4096:
+        yield Finding("descriptors", Level.WARNING, f"the hard limit is {hard}",
+                      "LimitNOFILE= in the unit; above 4096 GPU processes cost nothing to follow")  # fmt: skip
+    else:
+        yield Finding("descriptors", Level.OK, f"hard limit {'none' if hard == resource.RLIM_INFINITY else hard}")
+
+
+def clock() -> Iterator[Finding]:
+    """Ages and holds use CLOCK_BOOTTIME; the wall clock is for what people read."""
+    if time.time() < _OLDEST_PLAUSIBLE:
+        yield Finding("clock", Level.WARNING, "the wall clock was never set", "time stamps will be wrong; use NTP")
+    else:
+        yield Finding("clock", Level.OK, time.strftime("%Y-%m-%d %H:%M:%S %Z"))
+
+
+_ADVICE = "start fewer programs, or limit each of them: gpuagent_client.limit_memory(0.9)"
+
+
+def wsl(proc: Path = Path("/proc"), dev: Path = Path("/dev")) -> Iterator[Finding]:
+    """WSL's driver does not tell about processes, and falls back to the host's memory.
+
+    The setting against that in Windows' control panel has no effect there (microsoft/WSL#11050).
+    """
+    try:
+        version = (proc / "version").read_text(errors="replace").lower()
+    except OSError:
+        version = ""
+    if "microsoft" in version or (dev / "dxg").exists():
+        text = (
+            "this driver does not tell which process holds memory, and swaps GPU memory to the host's instead of "
+            "saying that there is no more"
+        )
+        yield Finding("WSL", Level.WARNING, text, _ADVICE)
+
+
+def managed_memory(status: Mapping[str, Any]) -> Iterator[Finding]:
+    """Programs that have more than the GPU holds, by the running agent's status: only managed memory allows that."""
+    reserved: dict[Any, int] = {}
+    for process in status.get("processes", ()):
+        reserved[process.get("gpu")] = reserved.get(process.get("gpu"), 0) + (process.get("reserved_bytes") or 0)
+    for gpu in status.get("gpus", ()):
+        total = gpu.get("memory_total_bytes")
+        if total and reserved.get(gpu.get("index"), 0) > total:
+            text = (
+                f"GPU {gpu['index']}: programs have reserved {format_bytes(reserved[gpu['index']])} of "
+                f"{format_bytes(total)}: it is managed memory, which the driver swaps to the host's"
+            )
+            yield Finding("managed memory", Level.WARNING, text, _ADVICE)

@@ -1,4 +1,4 @@
-"""What was done to give memory back, for everybody to read; and killing by hand, on the control socket alone."""
+"""Processes: the apps with the client, what remedies did to a process, and what a person can ask for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from gpuagent_exporters.api.answers import PID, Document, Handler, Refusal, answered, json_answer, json_body
+from gpuagent_exporters.api.answers import PID, Document, Handler, Refusal, answered, json_answer, json_body, not_found
 from gpuagent_exporters.http.peers import peer_of
 
 _TOLD_RUN = frozenset({
@@ -79,7 +79,7 @@ def remedy_routes(source: RemedySource, *, show_commands: bool = True) -> Sequen
             }
         return json_answer(document)
 
-    return (Route("/api/v1/remedies", _answered(remedies), methods=["GET"]),)
+    return (Route("/api/v1/remedies", _remedy_answered(remedies), methods=["GET"]),)
 
 
 def remedy_command_routes(source: RemedySource) -> Sequence[BaseRoute]:
@@ -90,7 +90,7 @@ def remedy_command_routes(source: RemedySource) -> Sequence[BaseRoute]:
             body = await json_body(request)
             return json_answer(await act(request.path_params["pid"], body, _uid(request)))
 
-        return _answered(handle)
+        return _remedy_answered(handle)
 
     async def on_record(request: Request) -> Response:
         """What follows a kill while it goes on asks each second: so for one process, not for all of the record."""
@@ -112,14 +112,14 @@ def remedy_command_routes(source: RemedySource) -> Sequence[BaseRoute]:
         return json_answer({"reset": True})
 
     return (
-        Route("/api/v1/processes/identified", _answered(identified), methods=["GET"]),
-        Route(f"/api/v1/processes/{PID}/remedies", _answered(on_record), methods=["GET"]),
+        Route("/api/v1/processes/identified", _remedy_answered(identified), methods=["GET"]),
+        Route(f"/api/v1/processes/{PID}/remedies", _remedy_answered(on_record), methods=["GET"]),
         Route(f"/api/v1/processes/{PID}/kill", acting(source.kill), methods=["POST"]),
         # What is asked of an app to give memory back is a remedy: there is no way past the refusals and the record.
         Route(f"/api/v1/clients/{PID}/release", acting(source.release), methods=["POST"]),
         Route(f"/api/v1/clients/{PID}/reset", acting(source.unload), methods=["POST"]),
-        Route("/api/v1/remedies/stop", _answered(stop), methods=["POST"]),
-        Route("/api/v1/remedies/reset", _answered(reset), methods=["POST"]),
+        Route("/api/v1/remedies/stop", _remedy_answered(stop), methods=["POST"]),
+        Route("/api/v1/remedies/reset", _remedy_answered(reset), methods=["POST"]),
     )
 
 
@@ -132,11 +132,11 @@ def _only(row: Mapping[str, Any], told: frozenset[str]) -> Document:
     return {key: value for key, value in row.items() if key in told}
 
 
-def _answered(handler: Handler) -> Handler:
-    return answered(handler, {NotDone: _refusal})
+def _remedy_answered(handler: Handler) -> Handler:
+    return answered(handler, {NotDone: _remedy_refusal})
 
 
-def _refusal(error: NotDone) -> Refusal:
+def _remedy_refusal(error: NotDone) -> Refusal:
     return error.status, {"error": "not done", "message": str(error)}
 
 
@@ -146,3 +146,60 @@ def _uid(request: Request) -> int:
     if peer is None:
         raise NotDone(403, "the kernel does not tell who asks")
     return peer.uid
+
+
+_HIDDEN: Document = {"user": "", "uid": None, "command": "", "events": []}
+"""What an address that everybody can reach does not tell."""
+_STATUS = {"absent": 404, "forbidden": 403, "busy": 409, "late": 504}
+"""By the reason of a failed command; any other is the app's (502)."""
+
+
+class CommandFailure(Exception):
+    """What an app did not do: `reason` is one word, the text says why."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class ClientSource(Protocol):
+    """What there is to tell of apps, and to ask of them; `gpuagent.clients.commands.ClientCommands` is one."""
+
+    def clients(self) -> Document:
+        """Return the apps that are connected, from memory."""
+        ...
+
+    async def command(self, pid: int, name: str, args: Mapping[str, Any]) -> Document:
+        """Have an app do something. Raises KeyError (no such command), ValueError (bad arguments), CommandFailure."""
+        ...
+
+
+def client_routes(source: ClientSource, *, show_commands: bool = True) -> Sequence[BaseRoute]:
+    """Return the route that only reads."""
+
+    async def clients(_: Request) -> Response:
+        document = source.clients()
+        if not show_commands:
+            document = document | {"clients": [client | _HIDDEN for client in document["clients"]]}
+        return json_answer(document, allow_nan=False)
+
+    return (Route("/api/v1/clients", clients, methods=["GET"]),)
+
+
+def client_command_routes(source: ClientSource) -> Sequence[BaseRoute]:
+    """For the control socket alone. The answer may take as long as the command does."""
+
+    async def command(request: Request) -> Response:
+        name, pid = request.path_params["command"], request.path_params["pid"]
+        return json_answer(await source.command(pid, name, await json_body(request)), allow_nan=False)
+
+    return (Route("/api/v1/clients/" + PID + "/{command}", _answered(command), methods=["POST"]),)
+
+
+def _answered(handler: Handler) -> Handler:
+    return answered(handler, {KeyError: not_found, CommandFailure: _refusal})
+
+
+def _refusal(failure: CommandFailure) -> Refusal:
+    body = {"error": "the app did not do it", "reason": failure.reason, "message": str(failure)}
+    return _STATUS.get(failure.reason, 502), body
