@@ -35,8 +35,8 @@ _NOT_IN_STATUS = (
     "uvicorn",
     "yaml",
 )
-_RUN = "import gpuagent.cli, gpuagent.cli.run, gpuagent.assemble"
-_STATUS = "import gpuagent.cli, gpuagent.cli.status"
+_RUN = "import gpuagent.cli.base, gpuagent.cli.run, gpuagent.assemble"
+_STATUS = "import gpuagent.cli.base, gpuagent.cli.status"
 _HELP = """\
 import sys, gpuagent.cli
 sys.argv = ["gpuagent", {!r}, "--help"]

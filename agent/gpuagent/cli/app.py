@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpuagent.cli import new_app
 from gpuagent.cli.alerts import ack, alerts, receivers_app, silence_app
 from gpuagent.cli.apps import blame, release
+from gpuagent.cli.base import new_app
 from gpuagent.cli.check import CheckCommand, check
 from gpuagent.cli.config import config_app, reload, rules_app
 from gpuagent.cli.kill import kill
