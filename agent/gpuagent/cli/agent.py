@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 Socket = Annotated[Path | None, typer.Option("--socket", help="Control socket of the agent")]
-Url = Annotated[str | None, typer.Option("--url", help="Read-only address of the agent, such as http://node:9837")]
-Direct = Annotated[bool, typer.Option("--direct", help="Read the GPUs without an agent")]
+Url = Annotated[str | None, typer.Option("--url", help="HTTP address of the agent, such as http://node:9837")]
+Direct = Annotated[bool, typer.Option("--direct", help="Read the GPUs in this process, without the agent")]
 
 EXIT_NO_DATA = 3
 _DEADLINE_SECONDS = 5.0
@@ -87,7 +87,7 @@ def read_gpus() -> dict[str, object]:
     pace = TickTimeouts(fresh_seconds=_DEADLINE_SECONDS, deadline_seconds=_DEADLINE_SECONDS)
     snapshot = asyncio.run(_read_twice(Monitor(node.driver, node.processes, node.clock, pace, node.place)))
     if not snapshot.node.nvml_initializations:
-        raise NoData(f"the GPUs cannot be read: {snapshot.node.nvml_reason or 'NVML did not answer in time'}")
+        raise NoData(f"Cannot read the GPUs: {snapshot.node.nvml_reason or 'NVML did not answer in time'}")
     return status_document(
         snapshot,
         now_seconds=node.clock.now(),
@@ -134,8 +134,8 @@ def get_document(
         return ask(source.socket, source.url)
     except AgentUnreachable as error:
         if source.named or not fall_back:
-            raise NoData(f"no agent answers: {error}") from None
-        note(f"no agent is running ({error}): read the GPUs directly, once")
+            raise NoData(f"Cannot reach the agent: {error}. Is it running?") from None
+        note(f"No agent is running ({error}): showing one direct reading of the GPUs.")
     return read()
 
 
@@ -187,22 +187,22 @@ def answer_of(
     try:
         status, received = request(socket or default_socket(), method, path, timeout_seconds, body=body)
     except AgentUnreachable as error:
-        raise Refused(f"the agent cannot be told: {error}") from None
+        raise Refused(f"Cannot reach the agent: {error}. Is it running?") from None
     try:
         answer = json.loads(received)
     except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
-        raise Refused(f"the agent cannot be told: what answers is no gpuagent (HTTP {status})")
+        raise Refused(f"Cannot reach the agent: another program answered (HTTP {status}).")
     if status >= 300 and status not in also:
         words = answer.get("message") or answer.get("error") or f"HTTP {status}"
-        raise Refused(f"the agent refused: {clean(words)}", heard=True)
+        raise Refused(f"The agent refused: {clean(words)}", heard=True)
     return answer
 
 
 _REFUSALS = (403, 404, 409, 502, 504)
 ABSENT = """\
-process {pid} has no embedded client that is connected to the agent, so it cannot be asked.
+Process {pid} has no client that is connected to the agent, so it cannot be asked.
 In the app: pip install gpuagent-client, then `import gpuagent_client; gpuagent_client.start()`."""
 
 
@@ -216,7 +216,7 @@ def ask_app(pid: int, command: str, args: dict[str, Any], socket: Path | None, *
     if answer["reason"] == "absent":
         typer.echo(ABSENT.format(pid=pid), err=True)
     else:
-        typer.echo(f"the app did not do it: {clean(answer['message'])}", err=True)
+        typer.echo(f"The app did not do it: {clean(answer['message'])}", err=True)
     raise typer.Exit(1)
 
 
@@ -234,4 +234,4 @@ def fetch_clients(socket: Path | None, url: str | None) -> Any:
             return fetch_document(place, "/api/v1/clients")
         except AgentUnreachable as error:
             first = first or error
-    raise first or AgentUnreachable("nobody was asked")
+    raise first or AgentUnreachable("no address was tried")

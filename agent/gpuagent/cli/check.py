@@ -43,15 +43,17 @@ class CheckCommand(TyperCommand):
 
 
 def check(
-    warning: Annotated[str, typer.Option("--warning", "-w", help="Warn above this share of a GPU's memory")] = "90%",
+    warning: Annotated[
+        str, typer.Option("--warning", "-w", help="WARNING above this share of used GPU memory")
+    ] = "90%",
     critical: Annotated[
-        str, typer.Option("--critical", "-c", help="Critical above this share of a GPU's memory")
+        str, typer.Option("--critical", "-c", help="CRITICAL above this share of used GPU memory")
     ] = "98%",
     socket: Socket = None,
     url: Url = None,
     direct: Direct = False,
 ) -> None:
-    """Check memory and health of all GPUs, for a monitoring system.
+    """Check memory and health of all GPUs, as a Nagios plugin.
 
     Exit status: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (no agent, no fresh data, or bad arguments).
     """

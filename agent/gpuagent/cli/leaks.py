@@ -19,15 +19,11 @@ from gpuagent.core.wording import forecast_words, pace_words, verdict_words
 
 Document = dict[str, Any]
 
-leaks_app = typer.Typer(
-    no_args_is_help=True, help="See why a process is called leaking, and say how sure the detector must be."
-)
-Gpu = Annotated[str, typer.Option(metavar="N|UUID", help="Where the process is on several GPUs: which")]
+leaks_app = typer.Typer(no_args_is_help=True, help="Explain leak verdicts, tune sensitivity, and give feedback.")
+Gpu = Annotated[str, typer.Option(metavar="N|UUID", help="GPU, if the process is on several")]
 _OneOf = Annotated[
     Literal["off", "strict", "balanced", "sensitive"],
-    typer.Argument(
-        show_default=False, help="How much evidence a leak needs, as `leaks.sensitivity`; off: none is told"
-    ),
+    typer.Argument(show_default=False, help="How much evidence a leak needs, as `leaks.sensitivity`; off reports none"),
 ]
 
 
@@ -54,16 +50,17 @@ def ask_to_read(path: str, socket: Path | None, url: str | None) -> Document:
 def explain(
     pid: Annotated[int, typer.Argument(help="The process, as `gpuagent ps` shows it", min=1)],
     gpu: Gpu = "",
-    as_json: Annotated[bool, typer.Option("--json", help="As a JSON document")] = False,
-    ascii_only: Annotated[bool, typer.Option("--ascii", help="No characters beyond ASCII")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON document")] = False,
+    ascii_only: Annotated[bool, typer.Option("--ascii", help="Print ASCII characters only")] = False,
     socket: Socket = None,
     url: Url = None,
 ) -> None:
-    """Show why a process is called leaking, or why there is no verdict: the evidence in words, and a plot.
+    """Explain the leak verdict of a process, or why there is none: the evidence, and a plot.
 
-    The plot has the baseline (what was never given back), what was free, the window of the alarm and the forecast.
-    Processes that have ended after a leak are remembered too, the last 16. Exit status: 0 it was shown, 1 no agent
-    answers, or it knows of no such process.
+    The plot shows the baseline (memory never given back), free memory, the window of the alarm and the forecast. The
+    last 16 processes that ended after a leak can be explained too.
+
+    Exit status: 0 shown, 1 the agent does not answer, or does not know the process.
     """
     document = ask_to_read(f"/api/v1/leaks/{pid}{_query(gpu)}", socket, url)
     if as_json:
@@ -78,14 +75,15 @@ def explain(
 def tune(
     sensitivity: _OneOf,
     app: Annotated[
-        str, typer.Option(help="Processes whose embedded client gives them this name; never more sensitive")
+        str, typer.Option(help="Apps with this name, which their client reports; cannot be made more sensitive")
     ] = "",
     unit: Annotated[str, typer.Option(help="Processes of this systemd unit")] = "",
     user: Annotated[str, typer.Option(help="Processes of this user, outside of containers")] = "",
     process_name: Annotated[str, typer.Option(help="Processes of this name, as `gpuagent ps` shows it")] = "",
-    container: Annotated[str, typer.Option(help="Processes of this container: its id, or its name")] = "",
+    container: Annotated[str, typer.Option(help="Processes of this container, by ID or name")] = "",
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", metavar="FILE", help="By default /etc/gpuagent/gpuagent.yaml.")
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="Configuration file; default: /etc/gpuagent/gpuagent.yaml"),
     ] = None,
     show: Annotated[
         bool, typer.Option("--print", help="Print the lines for the configuration, and change nothing")
@@ -93,43 +91,42 @@ def tune(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Write and reload without asking")] = False,
     socket: Socket = None,
 ) -> None:
-    """Set how sure the leak detector must be of some processes: all that is given must hold of them.
+    """Set the leak sensitivity for some processes: those that match all options given.
 
-    Checks the configuration as it would be, shows what would change, and asks; then writes it and has the agent reload.
-    Comments and the order of the file stay. Where the file cannot be written or is in a form that is not edited, and
-    where nobody can be asked, the lines are printed instead, with what to do. Histories stay; the verdict follows with
-    the next block of readings, within 15 s.
+    Checks the new configuration, shows the change and asks for confirmation; then writes the file and makes the agent
+    reload. Comments and order of the file are kept. If the file cannot be written or edited, or there is no terminal to
+    ask, the lines to add are printed instead. Histories are kept; verdicts follow within 15 s.
 
-    Exit status: 0 it is so (or, with --print, could be), 1 it cannot be so, or was not wanted, 2 wrong usage.
+    Exit status: 0 done (with --print: printed), 1 not possible or not confirmed, 2 wrong usage.
     """
     from gpuagent.cli.leaks_tune import tune_file
 
     given = {"app": app, "unit": unit, "user": user, "process_name": process_name, "container": container}
     match = {key: value for key, value in given.items() if value}
     if not match:
-        raise typer.BadParameter("say for whom: --app, --unit, --user, --process-name or --container")
+        raise typer.BadParameter("give --app, --unit, --user, --process-name or --container")
     raise typer.Exit(tune_file(config, match, sensitivity, socket, show=show, yes=yes))
 
 
 @leaks_app.command()
 def feedback(
     pid: Annotated[int | None, typer.Argument(help="The process", min=1)] = None,
-    false: Annotated[bool, typer.Option("--false", help="It does not leak: a false alarm")] = False,
-    true: Annotated[bool, typer.Option("--true", help="It leaks")] = False,
-    note: Annotated[str, typer.Option(metavar="TEXT", help="Why, for those who read it later")] = "",
+    false: Annotated[bool, typer.Option("--false", help="Label as a false alarm")] = False,
+    true: Annotated[bool, typer.Option("--true", help="Label as a real leak")] = False,
+    note: Annotated[str, typer.Option(metavar="TEXT", help="Reason, for those who read it later")] = "",
     gpu: Gpu = "",
-    listed: Annotated[bool, typer.Option("--list", "-l", help="Show what was said so far")] = False,
-    remove: Annotated[str, typer.Option(metavar="ID", help="Forget one, as --list shows its id")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="As a JSON document")] = False,
+    listed: Annotated[bool, typer.Option("--list", "-l", help="List the feedback so far")] = False,
+    remove: Annotated[str, typer.Option(metavar="ID", help="Remove one entry, by the ID that --list shows")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON document")] = False,
     socket: Socket = None,
     url: Url = None,
 ) -> None:
-    """Say whether a process leaks: its history is kept with that, for `gpuagent replay --labelled`.
+    """Label a process as leaking or not: its history is kept with the label, for `gpuagent replay --labelled`.
 
-    It ends no alert and changes no sensitivity: for that there are `gpuagent silence` and `gpuagent leaks tune`. At
-    most 200 histories and 16 MiB are kept in the state directory; the oldest go, and the answer says which.
+    This resolves no alert and changes no sensitivity: use `gpuagent silence` and `gpuagent leaks tune` for that. At
+    most 200 histories and 16 MiB are kept in the state directory; the oldest are dropped, and named in the answer.
 
-    Exit status: 0 it is kept (or shown, or removed), 1 no agent answers or it refused, 2 wrong usage.
+    Exit status: 0 kept, shown or removed, 1 the agent does not answer or refused, 2 wrong usage.
     """
     chosen = [pid is not None, listed, bool(remove)]
     if sum(chosen) != 1:
@@ -138,12 +135,12 @@ def feedback(
         _list(ask_to_read("/api/v1/leaks/feedback", socket, url), as_json=as_json)
         return
     if url is not None:
-        raise typer.BadParameter("the address only reads: feedback goes to the control socket", param_hint="--url")
+        raise typer.BadParameter("feedback needs the control socket: an HTTP address is read-only", param_hint="--url")
     if remove:
         from urllib.parse import quote
 
         ask_agent("POST", f"/api/v1/leaks/feedback/{quote(remove, safe='')}/remove", socket)
-        tell("removed")
+        tell("Removed.")
         return
     if false == true:
         raise typer.BadParameter("say --false (a false alarm) or --true (it leaks)")
@@ -153,10 +150,10 @@ def feedback(
         typer.echo(json.dumps(kept, indent=1))
         return
     typer.echo(kept["id"])
-    tell(f"kept: {_about(kept)} {_said(kept)}")
+    tell(f"Kept: {_about(kept)} {_said(kept)}")
     if kept["evicted"]:
-        tell(f"the oldest made room: {', '.join(clean(each) for each in kept['evicted'])}")
-    tell("`gpuagent replay --labelled` shows what each sensitivity would have said of it")
+        tell(f"Dropped the oldest: {', '.join(clean(each) for each in kept['evicted'])}")
+    tell("`gpuagent replay --labelled` shows what each sensitivity would have reported.")
 
 
 def _list(document: Document, *, as_json: bool) -> None:
@@ -166,7 +163,7 @@ def _list(document: Document, *, as_json: bool) -> None:
     from gpuagent.core.units import format_time
 
     if not document["feedback"]:
-        tell("nobody has said anything of a verdict yet")
+        tell("No feedback yet.")
     for entry in document["feedback"]:
         by = f", {clean(entry['by'])}" if entry["by"] else ""
         typer.echo(f"{clean(entry['id'])}  {format_time(entry['time_seconds'])}{by}")

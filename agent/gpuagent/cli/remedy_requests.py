@@ -23,7 +23,7 @@ _PATH = "/api/v1/processes/identified"
 def read_pid(text: str) -> int:
     """Return the number that was typed: ASCII digits alone, as `ps` prints them. Raises typer.BadParameter."""
     if not (text.isascii() and text.isdigit()):
-        raise typer.BadParameter(f"{text!r} is no pid: a pid is digits, 0 to 9")
+        raise typer.BadParameter(f"{text!r} is not a pid")
     return int(text)
 
 
@@ -80,7 +80,7 @@ def fetch_identified(socket: Path | None, own: Callable[[], int] = read_own_name
     try:
         document: Any = fetch_document(socket or default_socket(), _PATH)
     except AgentUnreachable as error:
-        tell(f"no agent answers: {error}")
+        tell(f"Cannot reach the agent: {error}. Is it running?")
         raise typer.Exit(1) from None
     if why := namespace_refusal((document.get("agent") or {}).get("pid_namespace"), own()):
         tell(why)
@@ -94,10 +94,10 @@ def namespace_refusal(agents: int | None, own: int) -> str:
         return ""
     if agents and own:
         return (
-            "this shell is in another pid namespace than the agent: the same pid is another process there."
-            " Give the command where the agent runs, on the host"
+            "This shell is in another pid namespace than the agent, where the same pid is another process. "
+            "Run the command on the host, where the agent runs."
         )
-    return "the agent or /proc here does not tell the pid namespace: the same pid may be another process there"
+    return "The pid namespace of the agent or of this shell is unknown: the same pid may be another process there."
 
 
 def choose(document: Document, pid: int, gpu: str = "") -> Chosen:
@@ -120,7 +120,7 @@ def choose(document: Document, pid: int, gpu: str = "") -> Chosen:
     if why := there[0].get("why_not"):
         raise Unidentified(clean(why))
     if not all(there[0].get(name) for name in SHOWN_FIELDS if name != "pid_namespace"):
-        raise Unidentified(f"pid {pid} is on a GPU, but too little is known of it to act on it")
+        raise Unidentified(f"pid {pid} is on a GPU, but cannot be identified well enough to act on it.")
     return Chosen(pid, [*there, *(row for row in rows if row not in there)])
 
 
@@ -173,9 +173,9 @@ def attend(
                 each.report_once(report)
     except KeyboardInterrupt:
         stopped.set()
-        tell("no longer looking; the agent goes on with it: `gpuagent remedies` shows what comes of it")
+        tell("Stopped watching; the agent continues. `gpuagent remedies` shows the result.")
         if unasked := [str(each.request.pid) for each in conversations if not each.begun]:
-            tell(f"not asked for yet, and left alone: pid {', '.join(unasked)}")
+            tell(f"Not requested yet, and left alone: pid {', '.join(unasked)}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     for each in conversations:
         each.report_once(report)
@@ -205,7 +205,7 @@ class _Conversation:
         """`named`: each line begins with the pid, as there are several."""
         self.request = request
         self.begun = False
-        self.answer: Answer = Refused("it was not asked for")
+        self.answer: Answer = Refused("It was not requested.")
         self._socket = socket or default_socket()
         self._prefix = f"pid {request.pid}: " if named else ""
         first = self._fetch()
@@ -239,7 +239,7 @@ class _Conversation:
             for number, step in enumerate(intents[self._told :], self._told):
                 wait = f", up to {format_duration(waits[number])}" if number < len(waits) else ""
                 note = f" ({clean(step['note'])})" if step.get("note") else ""
-                what = "would be done, and waited for" if run.get("dry_run") else "waiting for its effect"
+                what = "dry run, would wait for its effect" if run.get("dry_run") else "waiting for its effect"
                 tell(f"{self._prefix}{clean(step['step'])}: {what}{wait}{note}")
             self._told = max(self._told, len(intents))
 

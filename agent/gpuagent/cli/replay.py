@@ -134,43 +134,42 @@ MOST_FAULTS_SHOWN = 10
 MOST_PICTURES = 24
 """More panels than this are unreadable; the first are drawn."""
 
-_PLOT_HELP = "Draw it into this file (needs matplotlib: pip install 'gpuagent[plot]')"
+_PLOT_HELP = "Write a plot to this file (needs matplotlib: pip install 'gpuagent[plot]')"
 
 
 def replay(
-    files: Annotated[
-        list[Path] | None, typer.Argument(help="Traces, also compressed with gzip", show_default=False)
-    ] = None,
+    files: Annotated[list[Path] | None, typer.Argument(help="Trace files, plain or gzip", show_default=False)] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="A JSON document a line: one for each file and process")
+        bool, typer.Option("--json", help="Print JSON, a document per line for each file and process")
     ] = False,
     sensitivity: Annotated[
-        Literal["strict", "balanced", "sensitive"], typer.Option(help="As `leaks.sensitivity` in the configuration")
+        Literal["strict", "balanced", "sensitive"],
+        typer.Option(help="Sensitivity, as `leaks.sensitivity` in the configuration"),
     ] = "balanced",
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse a file with a malformed row")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Reject files with malformed rows")] = False,
     total: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory of the GPU, where the file does not tell: 80GiB")
+        str | None, typer.Option(metavar="SIZE", help="Total GPU memory such as 80GiB, if the file does not have it")
     ] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help=_PLOT_HELP)] = None,
-    ascii_only: Annotated[bool, typer.Option("--ascii", help="No characters beyond ASCII")] = False,
+    ascii_only: Annotated[bool, typer.Option("--ascii", help="Print ASCII characters only")] = False,
     scored: Annotated[
         bool,
         typer.Option(
             "--labelled",
-            help="Score each sensitivity on the histories that `gpuagent leaks feedback` keeps: the agent's, or FILES",
+            help="Score each sensitivity on histories labelled with `gpuagent leaks feedback`: the agent's, or FILES",
         ),
     ] = False,
     socket: Socket = None,
     url: Url = None,
 ) -> None:
-    """Run the leak detector over recorded traces: when it would have said what, and why.
+    """Run the leak detector over recorded traces: what it would have reported, when and why.
 
     A trace is CSV (time_seconds,used_bytes[,free_bytes][,allocated_bytes][,reserved_bytes][,process]; an empty cell is
-    no reading), the JSON of a Prometheus range query, or a log of nvidia-smi --query-compute-apps --format=csv.
+    a missing reading), the JSON of a Prometheus range query, or a log of nvidia-smi --query-compute-apps --format=csv.
     `gpuagent history export` writes one of the agent's own history.
 
-    Exit status: 0 no process would have been called leaking, 1 at least one would, 3 a file could not be read, or not
-    judged, as nothing tells what is free. With --labelled: 0 scored, 3 there is nothing to score, 1 no agent answers.
+    Exit status: 0 no leak, 1 at least one leak, 3 a file could not be read, or has no free memory to judge by. With
+    --labelled: 0 scored, 1 the agent does not answer, 3 nothing to score.
     """
     from gpuagent_alerts.leak.replay.rows import TraceError
 
@@ -213,7 +212,7 @@ def _score(files: Sequence[Path], socket: Path | None, url: str | None, *, as_js
 
 def _named(files: list[Path] | None) -> list[Path]:
     if not files:
-        raise typer.BadParameter("name a trace, or give --labelled", param_hint="FILES")
+        raise typer.BadParameter("give a trace file, or --labelled", param_hint="FILES")
     return files
 
 
@@ -231,7 +230,7 @@ def _replayed(
         for one in replay_rows(rows, faults, sensitivity=sensitivity, total_bytes=total_bytes, facts=facts):
             if not one.judged:
                 name = one.process or "the process"
-                tell(f"{file}: {name} was not judged: no row tells what is free; give --total 80GiB")
+                tell(f"{file}: {name} was not judged: no row has free memory. Use --total 80GiB.")
             count += 1
             yield one
     faults.tell_the_rest()
@@ -309,7 +308,7 @@ def _size(text: str | None) -> int | None:
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--total") from None
     if not 0 < size < 2**44:
-        raise typer.BadParameter(f"{text} is not the memory of a GPU", param_hint="--total")
+        raise typer.BadParameter(f"{text} is not a plausible GPU memory size", param_hint="--total")
     return size
 
 
@@ -317,7 +316,7 @@ def _need_matplotlib() -> None:
     from importlib.util import find_spec
 
     if find_spec("matplotlib") is None:
-        raise typer.BadParameter("this needs matplotlib: pip install 'gpuagent[plot]'", param_hint="--plot")
+        raise typer.BadParameter("needs matplotlib: pip install 'gpuagent[plot]'", param_hint="--plot")
 
 
 EXIT_NONE = 3
