@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuagent.core.snapshot import ProcessState
 from gpuagent_exporters.status.severity import Severity
-from tests.exporters.test_problems import only
+from tests.exporters.status.test_problems import only
 from tests.fakes.readings import gpu, process, snapshot
 
 WARNING = Severity.WARNING

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpuagent.core.units import GIB
 from gpuagent_exporters.page import page
-from tests.exporters.test_page import HOSTILE, Page
+from tests.exporters.page.test_page import HOSTILE, Page
 from tests.fakes.source import status_document
 
 NOW = 1_700_000_000.0

@@ -8,7 +8,7 @@ import pytest
 
 from gpuagent.core.units import GIB
 from gpuagent_exporters.page import page
-from tests.exporters.test_page import Page
+from tests.exporters.page.test_page import Page
 from tests.fakes.source import status_document
 
 
