@@ -23,16 +23,16 @@ _CONNECT_TIMEOUT = struct.pack("@ll", 2, 0)
 """struct timeval. connect(2) on a Unix socket waits so long for a place in the queue (socket(7), SO_SNDTIMEO)."""
 
 
-class Lost(OSError):
+class ConnectionLost(OSError):
     """The connection is over."""
 
 
 class Connection:
-    """A Unix stream socket. One thread uses it; `hang_up` and `abandon` may be called from another."""
+    """A Unix stream socket. One thread uses it; `interrupt` and `close_in_child` may be called from another."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._identity = self._look()
+        self._identity = self._stat()
         self._reader = LineReader()
         self._unsent = bytearray()
         self._poll = select.poll()  # not select: an app may have more than 1024 descriptors
@@ -57,7 +57,7 @@ class Connection:
         return self._socket
 
     @property
-    def behind(self) -> bool:
+    def has_unsent(self) -> bool:
         """Whether the agent has not fetched all that was said."""
         return bool(self._unsent)
 
@@ -68,7 +68,7 @@ class Connection:
             OSError: the connection is over.
         """
         if len(self._unsent) + len(line) > MAX_UNSENT_BYTES:
-            raise Lost("the agent does not read")
+            raise ConnectionLost("the agent does not read")
         self._unsent += line
         self.flush()
 
@@ -101,24 +101,24 @@ class Connection:
         except BlockingIOError:
             return []
         if not data:
-            raise Lost("the agent has hung up")
+            raise ConnectionLost("the agent has hung up")
         return self._reader.feed(data)
 
-    def _look(self) -> tuple[int, int]:
+    def _stat(self) -> tuple[int, int]:
         status = os.fstat(self._socket.fileno())
         return status.st_dev, status.st_ino
 
     def _check(self) -> None:
         """Check the descriptor: daemonizing code closes all it finds, and the number may be the app's by now."""
         try:
-            if self._look() == self._identity:
+            if self._stat() == self._identity:
                 return
         except (OSError, ValueError):
             pass
         self._socket.detach()
-        raise Lost("the app has closed the connection's descriptor")
+        raise ConnectionLost("the app has closed the connection's descriptor")
 
-    def hang_up(self) -> None:
+    def interrupt(self) -> None:
         """End it from another thread: the one that waits in `receive` wakes."""
         try:
             self._check()
@@ -134,7 +134,7 @@ class Connection:
         except OSError:
             pass
 
-    def abandon(self) -> None:
+    def close_in_child(self) -> None:
         """Close a forked child's copy, and leave the parent's connection as it is."""
         try:
             self._check()
@@ -166,7 +166,7 @@ def peer_uid(connection: socket.socket) -> int:
     return int(uid)
 
 
-def look_at_directory(socket_path: str) -> Directory:
+def socket_directory(socket_path: str) -> Directory:
     """Return who owns the socket's folder, and whether it is writable.
 
     Raises:
@@ -212,7 +212,7 @@ def trusted(connection: socket.socket, socket_path: str) -> bool:
         return may_command(
             peer_uid(connection),
             os.geteuid(),
-            look_at_directory(socket_path),
+            socket_directory(socket_path),
             foreign_namespace=in_user_namespace(),
             overflow=overflow_uid(),
         )

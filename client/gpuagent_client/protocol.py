@@ -236,8 +236,8 @@ def hello(
     if backend:
         message["backend"] = backend
     message["caps"] = sorted(commands)
-    if told := {key: value for key, value in declared._asdict().items() if value is not None}:
-        message["declared"] = told
+    if state := {key: value for key, value in declared._asdict().items() if value is not None}:
+        message["declared"] = state
     if interval_seconds is not None:
         message["interval"] = interval_seconds
     if frameworks:

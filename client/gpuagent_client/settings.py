@@ -51,7 +51,7 @@ def disabled(environment: Mapping[str, str]) -> bool:
     return environment.get("GPUAGENT_DISABLE", "").strip().lower() in _YES
 
 
-def settle(
+def load_settings(
     environment: Mapping[str, str],
     program: str,
     *,
@@ -117,7 +117,7 @@ class Event(NamedTuple):
     fields: Mapping[str, Any]
 
 
-class Told:
+class ClientState:
     """Plain attributes, each replaced as a whole: no thread sees half of one, and no lock can be held at a fork."""
 
     def __init__(self, settings: Settings | None = None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent_client.reporter import frameworks
+from gpuagent_client.session import frameworks
 
 
 def module(name: str, **names: Any) -> dict[str, ModuleType]:

@@ -11,10 +11,10 @@ import pytest
 from gpuagent_client.connection import (
     Directory,
     in_user_namespace,
-    look_at_directory,
     may_command,
     overflow_uid,
     peer_uid,
+    socket_directory,
     trusted,
 )
 from tests.fakes.agent_socket import FakeAgent
@@ -94,4 +94,4 @@ def test_a_socket_that_is_gone_is_trusted_by_nobody(tmp_path: Path) -> None:
 
 def test_the_directory_is_that_of_the_socket(tmp_path: Path) -> None:
     """Its owner, and whether this process could have put the socket there."""
-    assert look_at_directory(str(tmp_path / "client.sock")) == Directory(os.geteuid(), writable=True)
+    assert socket_directory(str(tmp_path / "client.sock")) == Directory(os.geteuid(), writable=True)

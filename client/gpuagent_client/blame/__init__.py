@@ -6,15 +6,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gc
+import json
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from gpuagent_client.blame.answer import bounded
 from gpuagent_client.blame.census import census
-from gpuagent_client.blame.fork import is_census_fork
+from gpuagent_client.blame.fork import ThreadFrame, in_child, is_census_fork
+from gpuagent_client.blame.heap import survey, walk
 from gpuagent_client.blame.lines import lines
-from gpuagent_client.blame.request import Context, Refused
+from gpuagent_client.blame.paths import trail
+from gpuagent_client.blame.wire import Context, Refused, bounded
+from gpuagent_client.errors import log
 
-__all__ = ["Context", "is_census_fork", "run"]
+__all__ = ["Context", "holders_of", "is_census_fork", "run"]
 
 COMMANDS = {"census": census, "lines": lines}
 
@@ -33,3 +40,42 @@ def run(command: str, args: Mapping[str, object], deadline_seconds: float, conte
         return bounded(handler(args, deadline_seconds, context))
     except Refused as refusal:
         return {"ok": False, "err": str(refusal)}
+
+
+MAX_SEARCHED = 4
+"""Of the objects that are still there. All in one container, they have one way."""
+WALK_SECONDS = 3.0
+CHILD_SECONDS = 10.0
+UNKNOWN = "something that cannot be named"
+
+
+def holders_of(watched: Sequence[weakref.ref[Any]]) -> list[str]:
+    """Return the ways to those of them that are still there; none if all are gone.
+
+    The first is the whole, and the others are its parts: they are looked for only where the whole is gone.
+    """
+    if not any(ref() is not None for ref in watched):
+        return []
+    found: list[str] = []
+    # From a thread of its own: the functions that wait for this one are looked into as well.
+    thread = threading.Thread(target=_search, args=(watched, found), name="gpuagent-holders")
+    thread.start()
+    thread.join()
+    return found or [UNKNOWN]
+
+
+def _search(watched: Sequence[weakref.ref[Any]], found: list[str]) -> None:
+    try:
+        answer = in_child(lambda frames: _paths_to(watched, frames), CHILD_SECONDS)
+    except (OSError, Refused) as error:
+        log.debug("nobody can say what holds the model: %s", error)
+        return
+    found += json.loads(answer.data)
+
+
+def _paths_to(watched: Sequence[weakref.ref[Any]], frames: list[ThreadFrame]) -> bytes:
+    heap = survey(gc.get_objects(), frames, [])
+    alive = [item for item in (ref() for ref in watched) if item is not None]
+    alive = alive[: 1 if alive and alive[0] is watched[0]() else MAX_SEARCHED]
+    ways = [trail(held.objects, heap, show_keys=False).text() or UNKNOWN for held in walk(alive, heap, WALK_SECONDS)]
+    return json.dumps(list(dict.fromkeys(ways))).encode()

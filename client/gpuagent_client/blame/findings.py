@@ -15,12 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import NamedTuple
 
-from gpuagent_client.blame.graph import Graph, graphs
 from gpuagent_client.blame.heap import Heap, Held, really, referents_of, walk
-from gpuagent_client.blame.paths import class_name, instance_dict
-from gpuagent_client.blame.table import Group, Table
-from gpuagent_client.blame.tensors import Key, Live
-from gpuagent_client.blame.trail import Trail, trail
+from gpuagent_client.blame.paths import Trail, class_name, instance_dict, trail
+from gpuagent_client.blame.tensors import Graph, Group, Key, Live, Table, graphs
 
 # Samples that part in four directions or more have found the container. Where they part in two or three, those
 # may be two containers (one hook each on two layers) or two elements of one.

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-from gpuagent_client.blame.request import Refused
+from gpuagent_client.blame.wire import Refused
 
 # Measured on CPython 3.11 with torch 2.13: what a child dirties (copy on write) while it looks.
 BASE_BYTES = 42 << 20

@@ -1,9 +1,8 @@
-"""Names and paths in a report: from the code, never data of the app.
+"""Name the way from a root to a tensor as code would: app.CACHE[*]['emb']. Names come from the code, never data of the app.
 
 Keys of dicts and members of sets are user data (user ids, prompts): only their type is told, unless the owner asks for
-more. Nothing here calls code of the app: no repr(), no ==, no attribute of an instance that a class could answer.
-
-Every comparison is `is`, never `==`, which a class of the app could answer.
+more. Nothing here calls code of the app: no repr(), no attribute of an instance that a class could answer, and every
+comparison is `is`, never `==`.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ import os
 import sys
 import types
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-from gpuagent_client.blame.heap import really
+from gpuagent_client.blame.heap import Heap, really
 
 MAX_TEXT = 100
 PLAIN = (str, int, float, bool, bytes)
@@ -282,3 +281,123 @@ def _by_type_name(parent: object) -> Step:
         if name.startswith(prefix) or kind.__name__.startswith(prefix):
             return found
     return Step(f" -> {kind.__name__} -> ", "other")
+
+
+class Handle(NamedTuple):
+    """What code can know a container by."""
+
+    kind: str  # global, attribute, cell, local
+    name: str
+    value: object  # what the name stands for
+    owner: object  # namespace, instance, function or frame that has the name
+    above: tuple[object, ...]  # what the path leads through before
+
+
+MAX_STEPS = 16
+# Objects that show the keys of one of their dicts as attributes: those keys are names from the code.
+ATTRIBUTES_IN = ("_buffers", "_modules", "_parameters", "_state")
+ARROW = " -> "
+LRU_CACHE = "functools._lru_cache_wrapper"
+
+
+class Trail(NamedTuple):
+    """A path and the text of each of its steps; steps[i] leads from objects[i] to objects[i + 1]."""
+
+    objects: tuple[object, ...]
+    steps: tuple[Step, ...]
+    root: str
+
+    def text(self, last: int | None = None, element: int | None = None) -> str:
+        """Return the path down to objects[last]; the step out of objects[element] becomes [*]."""
+        steps = list(self.steps[:last])
+        if element is not None and element < len(steps) and steps[element].text:
+            steps[element] = Step("[*]", "item")
+        words = [short(one.text) for one in steps if one.text]
+        if len(words) > MAX_STEPS:
+            words = [*words[: MAX_STEPS // 2], " ... ", *words[-MAX_STEPS // 2 :]]
+        whole = self.root + "".join(words)
+        return whole.removeprefix(ARROW)
+
+    def handles(self, last: int) -> Iterator[Handle]:
+        """Yield names, from objects[last] up to the root, that code has for it or for what it is in."""
+        if class_name(type(self.objects[last])) == LRU_CACHE:
+            return  # the code that fills it is functools'
+        for index in range(last - 1, -1, -1):
+            one, parent, child = self.steps[index], self.objects[index], self.objects[index + 1]
+            above = self.objects[:index]
+            if one.kind == "lru_cache":
+                return
+            if one.kind == "global":
+                yield Handle("global", one.name, child, parent, above)
+            elif one.kind == "attribute":
+                yield Handle("attribute", one.name, child, self._owner(index), above)
+            elif one.kind == "cell" and one.name:
+                yield Handle("cell", one.name, cell_contents(child), parent, above)
+            elif one.kind == "local":
+                yield Handle("local", one.name, child, _frame_of(parent), above)
+
+    def _owner(self, index: int) -> object:
+        """Whose attribute it is: the instance above the dict of its attributes."""
+        item = self.objects[index]
+        while issubclass(type(item), dict) and index > 0:
+            index -= 1
+            item = self.objects[index]
+        return item
+
+
+def trail(objects: tuple[object, ...], heap: Heap, *, show_keys: bool) -> Trail:
+    """Name every step of a path."""
+    steps = [_step(objects, index, heap, show_keys=show_keys) for index in range(len(objects) - 1)]
+    return Trail(objects, tuple(steps), _root_name(objects[0], heap))
+
+
+def _step(objects: tuple[object, ...], index: int, heap: Heap, *, show_keys: bool) -> Step:
+    parent, child = objects[index], objects[index + 1]
+    owner = objects[index - 1] if index else None
+    variable = closure_variable(owner, parent, child)
+    if variable is not None:
+        return Step(f".<closure variable {variable}>", "cell", variable)
+    if id(child) in heap.thread_values:
+        return Step(".<of a thread>", "thread_local")
+    if really(parent, types.ModuleType) and vars(parent) is child:
+        return NOTHING
+    found = step(parent, child, show_keys=show_keys)
+    if found.kind == "other" and type(parent) is type(child):
+        return Step(f" -> chain of {class_name(type(parent))}", "chain")
+    if found.kind == "key" and found.name and id(parent) in heap.modules:
+        return Step(f".{found.name}", "global", found.name)
+    if (
+        found.kind == "key"
+        and found.name
+        and (instance_dict(owner) is parent or id(parent) in heap.thread_values or _shows_as_attributes(objects, index))
+    ):
+        found = Step(f".{found.name}", "attribute", found.name)
+    return NOTHING if found.kind == "attribute" and found.name in ATTRIBUTES_IN else found
+
+
+def _shows_as_attributes(objects: tuple[object, ...], index: int) -> bool:
+    """Return whether objects[index] is a dict whose keys its owner shows as attributes."""
+    for above in (index - 1, index - 2):  # past the dict of the owner's attributes, if that was on the way
+        if above >= 0 and not issubclass(type(objects[above]), dict):
+            return attribute_of(objects[above], objects[index]) in ATTRIBUTES_IN
+    return False
+
+
+def _root_name(root: object, heap: Heap) -> str:
+    if id(root) in heap.modules:
+        return heap.modules[id(root)]
+    if really(root, types.ModuleType):
+        return heap.modules.get(id(vars(root)), "a module")
+    if really(root, type):
+        return class_name(root)
+    if id(root) in heap.frames:
+        return ""
+    return f"<{class_name(type(root))}>"
+
+
+def _frame_of(item: object) -> object:
+    """Return the frame of a generator or coroutine; a frame is its own."""
+    if not really(item, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType):
+        return item
+    frames = (getattr(item, name, None) for name in ("gi_frame", "cr_frame", "ag_frame"))
+    return next((frame for frame in frames if frame is not None), item)

@@ -13,7 +13,7 @@ from types import CodeType
 from typing import NamedTuple
 
 from gpuagent_client.blame.heap import really
-from gpuagent_client.blame.paths import cell_contents, code_name, relative
+from gpuagent_client.blame.paths import Handle, cell_contents, code_name, relative
 
 ADDING = frozenset(
     [
@@ -175,16 +175,6 @@ class Site(NamedTuple):
     function: str
     how: str
     code: types.CodeType
-
-
-class Handle(NamedTuple):
-    """What code can know a container by."""
-
-    kind: str  # global, attribute, cell, local
-    name: str
-    value: object  # what the name stands for
-    owner: object  # namespace, instance, function or frame that has the name
-    above: tuple[object, ...]  # what the path leads through before
 
 
 def sites(handle: Handle, functions: Iterable[types.FunctionType], frames: Iterable[types.FrameType]) -> list[Site]:

@@ -1,15 +1,25 @@
-"""Every tensor that is alive in this process, and what identifies it.
+"""Find every live tensor of this process, tell it from all others, and read what autograd graphs hold.
 
 Runs in a forked child. Nothing here may run code of the app: subclasses of Tensor override attributes, and lazy
 proxies answer isinstance() with a function of theirs. So only exact types are asked, through the methods of Tensor.
+
+Tensors that no Python object holds were saved for a backward pass, in the graph of some output. Such a tensor may be
+freed by a backward thread without the interpreter's lock (https://github.com/pytorch/pytorch/issues/60551), and
+`_saved_*` would run hooks of the app; `_raw_saved_*.data` runs none.
 """
 
 from __future__ import annotations
 
+import struct
 import sys
+import time
+from array import array
+from collections import Counter, deque
 from collections.abc import Iterable
 from types import ModuleType
 from typing import NamedTuple
+
+from gpuagent_client.blame.fork import Size
 
 
 class Key(NamedTuple):
@@ -121,3 +131,174 @@ def storage_bytes(tensors: Iterable[Live]) -> int:
     """Return bytes behind these tensors: views share a storage, which counts once."""
     sizes: dict[int, int] = {live.storage: live.storage_bytes for live in tensors}
     return sum(sizes.values())
+
+
+HEAD = struct.Struct("<QQ")  # objects, tensors
+
+
+class Table(NamedTuple):
+    """Identities of the tensors and of the storages seen in a look."""
+
+    tensors: frozenset[int]
+    storages: frozenset[int]
+
+
+class Group(NamedTuple):
+    """Tensors of one kind that were made early in the window and were still there at its end."""
+
+    survivors: list[Live]
+    younger: int  # of this kind, made after the second look: what goes on growing has some
+
+    @property
+    def key(self) -> Key:
+        """One of their keys: they differ in sizes only."""
+        return self.survivors[0].key
+
+
+def encode(live: Iterable[Live], objects: int) -> bytes:
+    """Return the table of a look at so many objects.
+
+    Identities are hashes; each child inherits the same hash seed from the app, so they agree.
+    """
+    tensors = array("q")
+    storages = array("q")
+    for one in live:
+        tensors.append(one.identity)
+        storages.append(one.storage_identity)
+    return HEAD.pack(objects, len(tensors)) + tensors.tobytes() + storages.tobytes()
+
+
+def size_of(data: bytes) -> Size:
+    """Return how much that look went through."""
+    return Size(*HEAD.unpack_from(data))
+
+
+def decode(data: bytes) -> Table:
+    """Return the table again."""
+    words = array("q")
+    words.frombytes(data[HEAD.size :])
+    count = size_of(data).tensors
+    return Table(frozenset(words[:count]), frozenset(words[count:]))
+
+
+def survivors(first: Table, second: Table, now: list[Live]) -> list[Group]:
+    """Return what grew: absent in the first look, there in the second and now. GPUs come first, then the most bytes."""
+    kept: dict[tuple[object, ...], list[Live]] = {}
+    younger: Counter[tuple[object, ...]] = Counter()
+    for live in now:
+        if live.identity in first.tensors:
+            continue
+        if live.identity in second.tensors:
+            kept.setdefault(live.key.kind, []).append(live)
+        else:
+            younger[live.key.kind] += 1
+    groups = [Group(members, younger[kind]) for kind, members in kept.items()]
+    return sorted(groups, key=lambda group: (is_on_host(group.key), -storage_bytes(group.survivors)))
+
+
+def is_on_host(key: Key) -> bool:
+    """Return whether it is in the host's memory."""
+    return str(key.device).startswith("cpu")
+
+
+MAX_CANDIDATES = 400
+RAW = "_raw_saved_"
+
+
+class Limits(NamedTuple):
+    """How far one graph is read."""
+
+    nodes: int
+    seconds: float
+
+
+# First all of them a little. Then the few that are longer, further: a sum over all requests of the window may have some
+# hundred thousand nodes, which is what makes it worth finding.
+GLANCE = Limits(20_000, 0.1)
+GLANCES_SECONDS = 2.0
+READING = Limits(2_000_000, 1.5)
+MAX_READINGS = 3
+
+
+class Graph(NamedTuple):
+    """What the graph of one tensor holds."""
+
+    candidate: Live
+    saved: dict[int, Live]  # by storage
+    nodes: int
+    whole: bool
+
+
+def graphs(torch: ModuleType, candidates: Iterable[Live]) -> list[Graph]:
+    """Walk the graphs of these tensors, each within its bounds."""
+    reader = _Reader(torch)
+    until = time.monotonic() + GLANCES_SECONDS
+    found = []
+    for candidate in list(candidates)[:MAX_CANDIDATES]:
+        if time.monotonic() > until:
+            break
+        found.append(reader.read(candidate, GLANCE))
+    longer = [index for index, graph in enumerate(found) if not graph.whole][:MAX_READINGS]
+    for index in longer:
+        found[index] = reader.read(found[index].candidate, READING)
+    return found
+
+
+class _Reader:
+    """Remembers which attributes each type of node has, and which types are tensors."""
+
+    def __init__(self, torch: ModuleType) -> None:
+        self._torch = torch
+        self._tensors = exact_types(torch.Tensor)
+        self._names: dict[type, tuple[str, ...]] = {}
+
+    def read(self, candidate: Live, limits: Limits) -> Graph:
+        """Breadth first: what was computed last is seen first, however long the rest is."""
+        with self._torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - see tensors.py
+            saved: dict[int, Live] = {}
+            first = self._torch.Tensor.grad_fn.__get__(candidate.tensor)
+            todo, seen = deque([first]), {first}
+            until = time.monotonic() + limits.seconds
+            while todo and len(seen) < limits.nodes and time.monotonic() < until:
+                node = todo.popleft()
+                for live in self._saved_by(node):
+                    saved[live.storage] = live
+                for following, _ in getattr(node, "next_functions", ()):
+                    if following is not None and following not in seen:
+                        seen.add(following)
+                        todo.append(following)
+        return Graph(candidate, saved, len(seen), whole=not todo)
+
+    def _saved_by(self, node: object) -> Iterable[Live]:
+        kind = type(node)
+        if kind not in self._names:
+            self._names[kind] = tuple(name for name in dir(kind) if name.startswith(RAW))
+        for name in self._names[kind]:
+            try:
+                value = getattr(node, name)
+            except RuntimeError:  # freed by backward()
+                continue
+            for one in value if isinstance(value, tuple) else (value,):
+                yield from self._look(getattr(one, "data", None))  # older torch has no .data
+        yield from self._look(getattr(node, "variable", None))  # the leaf that a gradient is for
+        try:
+            kept = list(vars(node).values())  # the ctx of a custom Function
+        except TypeError:
+            kept = []
+        for one in kept:
+            yield from self._look(one)
+
+    def _look(self, item: object) -> Iterable[Live]:
+        if type(item) not in self._tensors:  # with a pack hook it is whatever the hook returned
+            return
+        try:
+            live = look_at(self._torch, item)
+        except Exception:  # noqa: BLE001 - one tensor less
+            return
+        if live is not None:
+            yield live
+
+
+def exposes_saved_tensors(torch: ModuleType) -> bool:
+    """Return whether this torch lets one look at what a node has saved."""
+    return hasattr(torch._C._autograd.SavedTensor, "data")  # noqa: SLF001 - nothing public tells

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gpuagent_client.allocator import NotThere, Torch
+from gpuagent_client.allocator import Torch, TorchFunctionMissing
 
 LOOK_FOR_GPUS_EVERY = 100
 """Readings. A GPU that the app begins to use later is seen with one of the next."""
@@ -71,7 +71,7 @@ class Meter:
                 peak += figures["peak"]
                 churned += figures["allocated"]
                 reserved += nested["reserved_bytes"]["all"]["current"]
-        except NotThere:
+        except TorchFunctionMissing:
             self._silent = True
             return None
         except Exception as error:  # noqa: BLE001 - torch raises what it likes
@@ -81,7 +81,7 @@ class Meter:
 
 
 def compare(before: Figures, after: Figures, *, alone: bool) -> Change:
-    """Return what happened in between; `alone`: no other request was in the section meanwhile."""
+    """Return what happened in between; `exclusive`: no other request was in the section meanwhile."""
     least = max(before.allocated_bytes, after.allocated_bytes)
     rose = after.peak_bytes > before.peak_bytes
     most = max(

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from typing import Any, Callable, Generic, NamedTuple, TypeVar
 
 from gpuagent_client import lifecycle
-from gpuagent_client.allocator import NotThere
-from gpuagent_client.figures import GIB
-from gpuagent_client.guard import log
-from gpuagent_client.serving.gate import Gate
+from gpuagent_client.allocator import TorchFunctionMissing
+from gpuagent_client.api import GIB
+from gpuagent_client.errors import log
+from gpuagent_client.lifecycle import ClientProcess, reset_after_fork
+from gpuagent_client.serving.limiter import ConcurrencyLimiter
 from gpuagent_client.serving.meter import Figures, Meter
-from gpuagent_client.serving.process import Process, renewed_after_fork
 
 Model = TypeVar("Model")
 TOLERANCE_BYTES = 32 * 1024 * 1024
@@ -75,22 +75,24 @@ class ModelSlot(Generic[Model]):
 
     def __init__(
         self,
-        gate: Gate | None = None,
+        gate: ConcurrencyLimiter | None = None,
         *,
         patience_seconds: float = DEFAULT_PATIENCE_SECONDS,
-        process: Process = lifecycle,
+        process: ClientProcess = lifecycle,
     ) -> None:
-        self._gate = gate if gate is not None else Gate(inside=None, heed_agent=False, told=process.told)
+        self._gate = (
+            gate if gate is not None else ConcurrencyLimiter(inside=None, heed_agent=False, state=process.state)
+        )
         self._patience_seconds = patience_seconds
         self._torch = process.torch
         self._meter = Meter(process.torch)
-        self._renew_lock()
-        renewed_after_fork(self, ModelSlot._renew_lock)
+        self._reset_lock()
+        reset_after_fork(self, ModelSlot._reset_lock)
         self._name = ""
         self._model: Model | None = None
         self._added_bytes: int | None = None
 
-    def _renew_lock(self) -> None:
+    def _reset_lock(self) -> None:
         self._lock = threading.Lock()
 
     @property
@@ -124,7 +126,7 @@ class ModelSlot(Generic[Model]):
         nothing = Returned("", None, None, None, ())
         if self._name == name:
             return Loaded(name, self._added_bytes, 0.0, nothing)
-        with self._gate.alone(self._patience_seconds), self._lock:
+        with self._gate.exclusive(self._patience_seconds), self._lock:
             if self._name == name:  # another request has just done it
                 return Loaded(name, self._added_bytes, 0.0, nothing)
             returned = self._unload()
@@ -147,14 +149,14 @@ class ModelSlot(Generic[Model]):
         Raises:
             StillBusy: requests used the GPU for all of the time; the model is still in.
         """
-        with self._gate.alone(self._patience_seconds), self._lock:
+        with self._gate.exclusive(self._patience_seconds), self._lock:
             return self._unload()
 
     def _unload(self) -> Returned:
         if self._model is None:
             return Returned("", None, None, None, ())
         name, loaded_bytes = self._name, self._added_bytes
-        watched = _watch(self._model)
+        watched = _tracker(self._model)
         before = self._meter.read()
         self._model, self._name, self._added_bytes = None, "", None
         gc.collect()  # modules and their parameters refer to each other
@@ -169,7 +171,7 @@ class ModelSlot(Generic[Model]):
             _difference(before, after, "reserved_bytes"),
             held_by,
         )
-        log.log(logging.INFO if returned.complete else logging.WARNING, "unloaded %s: %s", name, _told(returned))
+        log.log(logging.INFO if returned.complete else logging.WARNING, "unloaded %s: %s", name, _summary(returned))
         return returned
 
     def _empty_cache(self) -> None:
@@ -177,11 +179,11 @@ class ModelSlot(Generic[Model]):
             return
         try:
             self._torch.call("torch.cuda", "empty_cache")
-        except (NotThere, RuntimeError) as error:
+        except (TorchFunctionMissing, RuntimeError) as error:
             log.debug("the cache stays: %s", error)
 
 
-def _watch(model: Any) -> list[weakref.ref[Any]]:  # noqa: ANN401 - any model
+def _tracker(model: Any) -> list[weakref.ref[Any]]:  # noqa: ANN401 - any model
     """Watch a model and its tensors as far as it tells, without holding any of them."""
     watched = []
     with contextlib.suppress(TypeError):
@@ -198,7 +200,7 @@ def _holders_of(watched: Sequence[weakref.ref[Any]]) -> tuple[str, ...]:
     if not any(ref() is not None for ref in watched):
         return ()
     # Not loaded before it is needed, as little as the rest of the blame.
-    from gpuagent_client.serving.holders import holders_of  # noqa: PLC0415
+    from gpuagent_client.blame import holders_of  # noqa: PLC0415
 
     return tuple(holders_of(watched))
 
@@ -209,7 +211,7 @@ def _difference(before: Figures | None, after: Figures | None, figure: str) -> i
     return int(getattr(before, figure) - getattr(after, figure))
 
 
-def _told(returned: Returned) -> str:
+def _summary(returned: Returned) -> str:
     words = []
     if returned.freed_bytes is not None:
         of_all = "" if returned.loaded_bytes is None else f" of {returned.loaded_bytes / GIB:.2f} GiB"

@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 
 from gpuagent_client import blame
-from gpuagent_client.blame.answer import MAX_BYTES, bounded, sentence, size, verdict
 from gpuagent_client.blame.census import Moment, pace_of
 from gpuagent_client.blame.lines import join, places_by_block, told
 from gpuagent_client.blame.lines import verdict as verdict_of_lines
-from gpuagent_client.blame.request import Refused, census_request
-from gpuagent_client.blame.table import decode, encode, size_of, survivors
-from gpuagent_client.blame.tensors import Key, Live, described
+from gpuagent_client.blame.tensors import Key, Live, decode, described, encode, size_of, survivors
+from gpuagent_client.blame.wire import MAX_BYTES, Refused, bounded, census_request, sentence, size, verdict
 from tests.client.conftest import ROOT
 
 GROUP: dict[str, Any] = {

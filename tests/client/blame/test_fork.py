@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 import pytest
 
 from gpuagent_client.blame import fork
-from gpuagent_client.blame.request import Refused
+from gpuagent_client.blame.wire import Refused
 
 
 def children() -> list[int]:

@@ -13,9 +13,8 @@ import pytest
 from gpuagent_client.blame import fork
 from gpuagent_client.blame import heap as heaps
 from gpuagent_client.blame.findings import Cluster, clusters, length_of
-from gpuagent_client.blame.paths import key_text, relative
+from gpuagent_client.blame.paths import Trail, key_text, relative, trail
 from gpuagent_client.blame.sites import Site, sites
-from gpuagent_client.blame.trail import Trail, trail
 
 
 class Thing:

@@ -1,6 +1,6 @@
-"""The gate before the GPU section: so many requests inside, so many waiting, the others are told to come back.
+"""Limit how many requests use the GPU at a time: some are served, some wait, the others are told when to come back.
 
-One gate serves threads and an event loop at a time: what differs is how a waiting request is woken. Its lock is held
+One limiter serves threads and an event loop at a time: what differs is how a waiting request is woken. Its lock is held
 for a few assignments and never across anything that waits.
 """
 
@@ -16,11 +16,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Callable
 
 from gpuagent_client import lifecycle
-from gpuagent_client.serving.process import renewed_after_fork
-from gpuagent_client.settings import Told
+from gpuagent_client.lifecycle import reset_after_fork
+from gpuagent_client.settings import ClientState
+
+if TYPE_CHECKING:
+    import asyncio
 
 CRITICAL_RETRY_SECONDS = 2
 """The agent looks once a second: after two it has had the time to see what became better."""
@@ -29,7 +32,7 @@ _WEIGHT = 0.1
 """Of the newest request in the mean of how long they take."""
 
 
-class Full(Exception):
+class QueueFull(Exception):
     """The gate lets nobody else in. The text says why."""
 
     def __init__(self, why: str, retry_after_seconds: int) -> None:
@@ -41,29 +44,29 @@ class StillBusy(Exception):
     """The requests inside did not end in time."""
 
 
-class Place:
+class Slot:
     """One request's place, in the queue or inside."""
 
-    __slots__ = ("_alone", "_epoch", "gate", "inside", "left", "started", "wake")
+    __slots__ = ("_alone", "_epoch", "gate", "inside", "released", "started", "wake")
 
-    def __init__(self, gate: Gate, epoch: int, wake: Callable[[], object]) -> None:
+    def __init__(self, gate: ConcurrencyLimiter, epoch: int, wake: Callable[[], object]) -> None:
         self.gate = gate
         self.wake = wake
         self.inside = False
-        self.left = False
+        self.released = False
         self.started = 0.0
         self._epoch = epoch
         self._alone = 0
 
 
-_current: ContextVar[Place | None] = ContextVar("gpuagent_place", default=None)
+_current: ContextVar[Slot | None] = ContextVar("gpuagent_slot", default=None)
 """The place of the request that is being served here; threads that a framework starts for it inherit the context."""
 
 
-class Gate:
+class ConcurrencyLimiter:
     """Lets `inside` requests in at a time, and up to `waiting` more wait for at most `wait_seconds`.
 
-    `with gate:` and `async with gate:` raise `Full`; so does the middleware, as 503. A request that is inside already
+    `with gate:` and `async with gate:` raise `QueueFull`; so does the middleware, as 503. A request that is inside already
     passes. `inside=None` counts, and turns nobody away. While the agent says that the GPU is at a critical level,
     nobody is let in, unless `heed_agent` is False.
     """
@@ -75,7 +78,7 @@ class Gate:
         wait_seconds: float = 10.0,
         *,
         heed_agent: bool = True,
-        told: Told = lifecycle.told,
+        state: ClientState = lifecycle.state,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if (inside is not None and inside < 1) or waiting < 0 or wait_seconds < 0:
@@ -84,122 +87,122 @@ class Gate:
         self.waiting_limit = waiting
         self.wait_seconds = wait_seconds
         self._heed_agent = heed_agent
-        self._told = told
+        self._state = state
         self._clock = clock
         self._mean_seconds = 0.0
         self.served = 0
         """Requests that have been inside and have left."""
         self.refused = 0
-        self._begin_empty()
-        renewed_after_fork(self, Gate._begin_empty)
-        _gates.add(self)
-        told.busy = functools.partial(_any_busy, told)
-        told.requests_served = functools.partial(_all_served, told)
+        self._reset()
+        reset_after_fork(self, ConcurrencyLimiter._reset)
+        _limiters.add(self)
+        state.busy = functools.partial(_any_busy, state)
+        state.requests_served = functools.partial(_all_served, state)
 
-    def _begin_empty(self) -> None:
+    def _reset(self) -> None:
         """Begin empty, also in a forked child: the parent's requests are not here, and its lock may be held."""
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._queue: deque[Place] = deque()
+        self._queue: deque[Slot] = deque()
         self._inside = 0
-        self._parked = 0
+        self._waiting_inside = 0
         self._entered = 0
-        self._claims = 0
-        self._claimed = False
+        self._exclusive_waiting = 0
+        self._exclusive = False
         self._epoch = getattr(self, "_epoch", 0) + 1
 
     # ---- in and out ----
 
-    def knock(self, wake: Callable[[], object]) -> Place:
+    def try_acquire(self, wake: Callable[[], object]) -> Slot:
         """Go in where there is room, else wait: `wake` is called once the place is inside, from any thread.
 
         Raises:
             Full: the queue is full, or the GPU is.
         """
-        level = self._told.level
+        level = self._state.level
         with self._lock:
             if level is not None and level.level == "critical" and self._heed_agent:
                 self.refused += 1
-                raise Full("the GPU's memory is nearly used up", CRITICAL_RETRY_SECONDS)
-            place = Place(self, self._epoch, wake)
+                raise QueueFull("the GPU's memory is nearly used up", CRITICAL_RETRY_SECONDS)
+            slot = Slot(self, self._epoch, wake)
             if not self._queue and self._has_room():
-                self._admit(place)
+                self._admit(slot)
             elif len(self._queue) < self.waiting_limit or self.inside_limit is None:
-                self._queue.append(place)
+                self._queue.append(slot)
             else:
                 self.refused += 1
-                raise Full("as many requests wait as may wait", self._retry_after_seconds())
-            return place
+                raise QueueFull("as many requests wait as may wait", self._retry_after_seconds())
+            return slot
 
-    def leave(self, place: Place) -> bool:
+    def release(self, slot: Slot) -> bool:
         """Leave the section, or the queue; the second time nothing happens. True: it was the only request inside."""
         with self._lock:
-            if place.left or place._epoch != self._epoch:  # noqa: SLF001 - its own
+            if slot.released or slot._epoch != self._epoch:  # noqa: SLF001 - its own
                 return False
-            place.left = True
-            if not place.inside:
-                self._queue.remove(place)
+            slot.released = True
+            if not slot.inside:
+                self._queue.remove(slot)
                 return False
             self._inside -= 1
             self.served += 1
-            alone = place._alone == self._entered  # noqa: SLF001
-            self._mean_seconds += (self._clock() - place.started - self._mean_seconds) * (
+            alone = slot._alone == self._entered  # noqa: SLF001
+            self._mean_seconds += (self._clock() - slot.started - self._mean_seconds) * (
                 _WEIGHT if self.served > 1 else 1.0
             )
-            woken = self._let_in()
-            if self._claims:
+            woken = self._admit_waiting()
+            if self._exclusive_waiting:
                 self._changed.notify_all()
         for each in woken:
             each.wake()
         return alone
 
-    def enter(self) -> Place:
-        """Enter as `knock` does, and wait for it in this thread.
+    def acquire(self) -> Slot:
+        """Enter as `try_acquire` does, and wait for it in this thread.
 
         Raises:
             Full: the queue is full, or the GPU is, or the wait was too long.
         """
-        place = self.knock(_nothing)
-        if not place.inside:
+        slot = self.try_acquire(_nothing)
+        if not slot.inside:
             woken = threading.Event()
-            place.wake = woken.set
-            if not place.inside:
+            slot.wake = woken.set
+            if not slot.inside:
                 woken.wait(self.wait_seconds)
-            self.expect_inside(place)
-        return place
+            self.check_acquired(slot)
+        return slot
 
-    def expect_inside(self, place: Place) -> None:
+    def check_acquired(self, slot: Slot) -> None:
         """Check, after the wait, that the place is inside.
 
         Raises:
             Full: it was not let in; it is not in the queue any more.
         """
         with self._lock:
-            if place.inside:
+            if slot.inside:
                 return
             self.refused += 1
             retry_after_seconds = self._retry_after_seconds()
-        self.leave(place)
-        raise Full(f"no room within {self.wait_seconds:g} s", retry_after_seconds)
+        self.release(slot)
+        raise QueueFull(f"no room within {self.wait_seconds:g} s", retry_after_seconds)
 
     def _has_room(self) -> bool:
-        if self._claims or self._claimed:
+        if self._exclusive_waiting or self._exclusive:
             return False
         return self.inside_limit is None or self._inside < self.inside_limit
 
-    def _admit(self, place: Place) -> None:
+    def _admit(self, slot: Slot) -> None:
         self._inside += 1
         self._entered += 1
-        place.started = self._clock()
-        place._alone = self._entered if self._inside == 1 else -1  # noqa: SLF001
-        place.inside = True
+        slot.started = self._clock()
+        slot._alone = self._entered if self._inside == 1 else -1  # noqa: SLF001
+        slot.inside = True
 
-    def _let_in(self) -> list[Place]:
+    def _admit_waiting(self) -> list[Slot]:
         woken = []
         while self._queue and self._has_room():
-            place = self._queue.popleft()
-            self._admit(place)
-            woken.append(place)
+            slot = self._queue.popleft()
+            self._admit(slot)
+            woken.append(slot)
         return woken
 
     def _retry_after_seconds(self) -> int:
@@ -210,7 +213,7 @@ class Gate:
     # ---- alone ----
 
     @contextmanager
-    def alone(self, seconds: float) -> Iterator[None]:
+    def exclusive(self, seconds: float) -> Iterator[None]:
         """Wait until nobody else is inside, and let nobody in for the length of the block.
 
         A request inside that asks for this does not wait for itself; of two that ask, one comes after the other.
@@ -218,16 +221,16 @@ class Gate:
         Raises:
             StillBusy: the others did not leave in time.
         """
-        own = self.holds_current()
+        own = self.holds_current_slot()
         with self._lock:
-            self._claims += 1
-            self._parked += own
+            self._exclusive_waiting += 1
+            self._waiting_inside += own
             self._changed.notify_all()
-            free = self._changed.wait_for(lambda: not self._claimed and self._inside <= self._parked, seconds)
-            self._claims -= 1
-            self._parked -= own
-            self._claimed = free or self._claimed
-            woken = self._let_in()
+            free = self._changed.wait_for(lambda: not self._exclusive and self._inside <= self._waiting_inside, seconds)
+            self._exclusive_waiting -= 1
+            self._waiting_inside -= own
+            self._exclusive = free or self._exclusive
+            woken = self._admit_waiting()
             others = self._inside - own
         for each in woken:
             each.wake()
@@ -237,50 +240,50 @@ class Gate:
             yield
         finally:
             with self._lock:
-                self._claimed = False
-                woken = self._let_in()
+                self._exclusive = False
+                woken = self._admit_waiting()
                 self._changed.notify_all()
             for each in woken:
                 each.wake()
 
-    def holds_current(self) -> bool:
+    def holds_current_slot(self) -> bool:
         """Return whether the request that is being served in this context is inside."""
-        place = _current.get()
-        return place is not None and place.gate is self and place.inside and not place.left
+        slot = _current.get()
+        return slot is not None and slot.gate is self and slot.inside and not slot.released
 
     @property
     def busy(self) -> bool:
         """Whether a request is inside that does not itself wait to be alone."""
-        return self._inside > self._parked
+        return self._inside > self._waiting_inside
 
     # ---- for the app's own use ----
 
     def __enter__(self) -> None:
-        if self.holds_current():
+        if self.holds_current_slot():
             _nested.set((*_nested.get(), None))
             return
-        place = self.enter()
-        _nested.set((*_nested.get(), place))
-        _current.set(place)
+        slot = self.acquire()
+        _nested.set((*_nested.get(), slot))
+        _current.set(slot)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        *outer, place = _nested.get()
+        *outer, slot = _nested.get()
         _nested.set(tuple(outer))
-        if place is not None:
+        if slot is not None:
             _current.set(None)
-            self.leave(place)
+            self.release(slot)
 
     async def __aenter__(self) -> None:
-        if self.holds_current():
+        if self.holds_current_slot():
             _nested.set((*_nested.get(), None))
             return
-        place = self.knock(_nothing)
-        if not place.inside:
-            await in_loop().wait_inside(place)
-        _nested.set((*_nested.get(), place))
-        _current.set(place)
+        slot = self.try_acquire(_nothing)
+        if not slot.inside:
+            await wait_inside(slot)
+        _nested.set((*_nested.get(), slot))
+        _current.set(slot)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -288,34 +291,75 @@ class Gate:
         self.__exit__(kind, error, trace)
 
 
-_nested: ContextVar[tuple[Place | None, ...]] = ContextVar("gpuagent_places", default=())
+_nested: ContextVar[tuple[Slot | None, ...]] = ContextVar("gpuagent_slots", default=())
 """What the open `with gate:` blocks of this context took; None where the request was inside already."""
-_gates: weakref.WeakSet[Gate] = weakref.WeakSet()
+_limiters: weakref.WeakSet[ConcurrencyLimiter] = weakref.WeakSet()
 
 
-def in_loop() -> Any:  # noqa: ANN401 - a module
-    """Return how to wait in an event loop: asyncio is not loaded into an app that has none."""
-    from gpuagent_client.serving import awaiting  # noqa: PLC0415
+def wake_from_loop(slot: Slot) -> asyncio.Future[None]:
+    """Return a future that is done once the place is inside, whichever thread lets it in.
 
-    return awaiting
+    Raises:
+        Full: this loop is not asyncio's, and nobody could wake the request.
+    """
+    import asyncio  # noqa: PLC0415 - an app without an event loop does not load it
+
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        slot.gate.release(slot)
+        raise QueueFull("every place is taken", 1) from None
+    woken: asyncio.Future[None] = loop.create_future()
+
+    def finish() -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    def wake() -> None:
+        try:
+            loop.call_soon_threadsafe(finish)
+        except RuntimeError:  # the loop is over, and the request with it
+            slot.gate.release(slot)
+
+    slot.wake = wake
+    if slot.inside:  # let in before there was anybody to wake
+        finish()
+    return woken
 
 
-def became_current(place: Place) -> None:
+async def wait_inside(slot: Slot) -> None:
+    """Wait for the place to be let in.
+
+    Raises:
+        Full: it was not, in time.
+    """
+    import asyncio  # noqa: PLC0415
+
+    woken = wake_from_loop(slot)
+    try:
+        await asyncio.wait([woken], timeout=slot.gate.wait_seconds)
+        slot.gate.check_acquired(slot)
+    except BaseException:  # the caller was cancelled: whoever is next gets the place
+        slot.gate.release(slot)
+        raise
+
+
+def set_current_slot(slot: Slot) -> None:
     """Note what is served in this context from now on."""
-    _current.set(place)
+    _current.set(slot)
 
 
 def _nothing() -> None:
     pass
 
 
-def _any_busy(told: Told) -> bool:
-    return any(gate.busy for gate in _gates_of(told))
+def _any_busy(state: ClientState) -> bool:
+    return any(gate.busy for gate in _limiters_of(state))
 
 
-def _all_served(told: Told) -> int:
-    return sum(gate.served for gate in _gates_of(told))
+def _all_served(state: ClientState) -> int:
+    return sum(gate.served for gate in _limiters_of(state))
 
 
-def _gates_of(told: Told) -> list[Gate]:
-    return [gate for gate in list(_gates) if gate._told is told]  # noqa: SLF001 - its own
+def _limiters_of(state: ClientState) -> list[ConcurrencyLimiter]:
+    return [gate for gate in list(_limiters) if gate._state is state]  # noqa: SLF001 - its own
