@@ -7,9 +7,9 @@
 Meant to be embedded: it imports the standard library only, and never torch, which the app has loaded or has not.
 
 In reading order: `lifecycle` (start, stop, fork, exit; the thread that keeps a connection), `connection` and `session`
-(the conversation), `protocol` (the wire), `allocator` (the only user of torch), `commands` (what the agent may ask for),
-`api` (what the app calls), `settings` and `errors`; `serving` (middleware and a limiter for servers), `blame` (who holds
-the memory).
+(the conversation), `protocol` (the wire), `allocator` (the only user of torch), `commands` (what the agent may ask
+for), `api` (what the app calls), `settings` and `errors`; `serving` (middleware and a limiter for servers), `blame`
+(who holds the memory).
 """
 
 from __future__ import annotations

@@ -22,11 +22,11 @@ _MISSING = object()
 
 
 class TorchFunctionMissing(Exception):
-    """This torch has no such function."""
+    """Raised where this torch lacks a function, or is not loaded."""
 
 
 class Torch:
-    """What the app has of torch. `modules` is `sys.modules`."""
+    """Access to the app's torch. `modules` is `sys.modules`."""
 
     def __init__(self, modules: Mapping[str, ModuleType] | None = None) -> None:
         self._modules = sys.modules if modules is None else modules
@@ -129,10 +129,10 @@ _LIMIT_EVERY = 10
 
 
 class Properties(NamedTuple):
-    """What stays the same about a device."""
+    """Properties of a device that never change."""
 
     uuid: str
-    """As torch prints it, without NVML's `GPU-`; "" where it has none (before 2.4)."""
+    """UUID as torch prints it, without NVML's `GPU-`; "" where it has none (before 2.4)."""
     name: str
     total_bytes: int
 
@@ -149,12 +149,12 @@ class Device(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """The allocator at one moment."""
+    """Figures of the allocator at one moment."""
 
     initialised: bool
     devices: tuple[Device, ...] = ()
     error: str = ""
-    """In one word why there are no figures although CUDA is up."""
+    """One word that says why there are no figures although CUDA is up."""
 
 
 class Allocator:

@@ -47,7 +47,7 @@ class Measure:
 
 
 class _Open:
-    """How many blocks are open, and have been: plain numbers, so that no lock can be held at a fork."""
+    """Count `measure` blocks, open and ever: plain numbers, so that no lock can be held at a fork."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -149,7 +149,7 @@ def _describe_idle(level: Level | None, *, initialised: bool, error: str) -> str
 
 
 def find_by_uuid(values: Mapping[str, int], uuid: str) -> int | None:
-    """Return the agent speaks of NVML's `GPU-...`, torch of the same without that."""
+    """Return the value of a GPU by torch's UUID: the agent's keys are NVML's, with `GPU-` or `MIG-` in front."""
     for key in (uuid, f"GPU-{uuid}", f"MIG-{uuid}"):
         if uuid and key in values:
             return int(values[key])
@@ -180,7 +180,7 @@ MAX_CALLBACKS = 100
 
 
 def declare(*, minimum_bytes: int | None = None, typical_bytes: int | None = None) -> None:
-    """Say what one process of this app needs on a GPU.
+    """Declare what one process of this app needs on a GPU.
 
     The agent shows it, warns where a process lives above it, and computes how many workers fit. No `limit` of the
     agent goes below the minimum. None leaves what an earlier call said.

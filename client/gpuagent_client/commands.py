@@ -14,17 +14,17 @@ from typing import Any, Callable
 
 from gpuagent_client import protocol
 from gpuagent_client.allocator import Allocator, Device, Torch, TorchFunctionMissing
-from gpuagent_client.errors import log
+from gpuagent_client.errors import Refused, log
 from gpuagent_client.protocol import Command, Message
 from gpuagent_client.settings import ClientState, Notice
 
 
 class NoLimits(Exception):
-    """This torch, or its allocator, cannot be limited."""
+    """Raised where this torch, or its allocator, cannot be limited."""
 
 
 class Limits:
-    """Sets limits, on GPUs in use only: to set one on another would start CUDA there."""
+    """Set limits on GPUs in use only: to set one on another would start CUDA there."""
 
     def __init__(self, state: ClientState, torch: Torch, allocator: Allocator) -> None:
         self._state = state
@@ -61,16 +61,12 @@ class Limits:
 RELEASE_PAUSE_SECONDS = 60.0
 """Emptying the cache waits for all work on the GPU, and the app pays for its memory anew: not a thing to do often."""
 WAIT_SHARE = 0.8
-"""Of a command's deadline, waiting for the end of requests; the rest is for doing it, and for the answer."""
+"""Share of a command's deadline spent waiting for the end of requests; the rest is for doing it, and the answer."""
 GIB = 1024**3
 
 
-class Refused(Exception):
-    """A command was not carried out; the text is the answer."""
-
-
 class InterruptibleSleep:
-    """What a command may do while it runs: wait, and learn that the app is about to end."""
+    """Sleep while a command runs, until the time is over or the app is about to end."""
 
     def __init__(self, wait: Callable[[float], bool], clock: Callable[[], float] = time.monotonic) -> None:
         self._wait = wait
@@ -232,7 +228,7 @@ def _reserved(devices: Sequence[Device]) -> int:
 
 
 LONG = frozenset({"census", "lines", "reset"})
-"""These say first that they have begun."""
+"""Commands that take long: they are acknowledged before they are carried out."""
 MAX_ERROR_CHARACTERS = 400
 
 Handler = Callable[[Mapping[str, Any], float], dict[str, Any]]
@@ -240,7 +236,7 @@ Reply = Callable[[Message], None]
 
 
 class BlameContext:
-    """What `gpuagent_client.blame` may know of the app."""
+    """Facts about the app that `gpuagent_client.blame` may use."""
 
     def __init__(self, thread_id: int, state: ClientState, torch: Torch, wait: Callable[[float], bool]) -> None:
         self.thread_id = thread_id
@@ -263,7 +259,7 @@ class BlameContext:
 
 
 class CommandRunner:
-    """The list, and who is at work on it."""
+    """Run one command at a time, in a thread of its own."""
 
     def __init__(
         self, state: ClientState, allocator_commands: AllocatorCommands, blame_context: Callable[[], BlameContext]
@@ -284,11 +280,11 @@ class CommandRunner:
 
     @property
     def running(self) -> bool:
-        """Whether a command is being carried out, or its answer is on the way."""
+        """Whether a command is being carried out, or its answer is about to be sent."""
         return self._worker is not None and self._worker.is_alive()
 
     def submit(self, command: Command, *, trusted: bool, reply: Reply) -> None:
-        """Begin with a command, or say why not; the answer goes to `reply`, from another thread maybe."""
+        """Start a command, or refuse it; the answer goes to `reply`, maybe from another thread."""
         handler = self._handlers.get(command.name)
         if handler is None:
             reply(protocol.refused(command.id, "unsupported"))

@@ -1,4 +1,4 @@
-"""One connection to the agent: whole lines in and out, and whether its listener may give orders.
+"""Connect to the agent: send and receive whole lines, and decide whether its commands may be obeyed.
 
 Only the uid counts. Seen from a child pid namespace the agent's pid is 0, and from a user namespace that does not map
 its user, the uid is the overflow uid (user_namespaces(7)): every stranger looks the same then, so the directory has to
@@ -24,7 +24,7 @@ _CONNECT_TIMEOUT = struct.pack("@ll", 2, 0)
 
 
 class ConnectionLost(OSError):
-    """The connection is over."""
+    """Raised when the connection is over."""
 
 
 class Connection:
@@ -53,7 +53,7 @@ class Connection:
 
     @property
     def socket(self) -> socket.socket:
-        """To ask for the peer's credentials."""
+        """Socket of the connection, to ask for the peer's credentials."""
         return self._socket
 
     @property
@@ -62,7 +62,7 @@ class Connection:
         return bool(self._unsent)
 
     def send(self, line: bytes) -> None:
-        """Say a line, now or as soon as the agent reads.
+        """Send a line, now or as soon as the agent reads.
 
         Raises:
             OSError: the connection is over.
@@ -119,7 +119,7 @@ class Connection:
         raise ConnectionLost("the app has closed the connection's descriptor")
 
     def interrupt(self) -> None:
-        """End it from another thread: the one that waits in `receive` wakes."""
+        """End the connection from another thread: the one that waits in `receive` wakes."""
         try:
             self._check()
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -127,7 +127,7 @@ class Connection:
             pass  # not connected, or over already
 
     def close(self) -> None:
-        """Give the descriptor back, if it is still ours."""
+        """Close the descriptor, if it is still ours."""
         try:
             self._check()
             self._socket.close()
@@ -148,11 +148,11 @@ _WHOLE_RANGE = 2**32 - 1
 
 
 class Directory(NamedTuple):
-    """The folder in which the socket stands."""
+    """Directory of the socket."""
 
     owner_uid: int
     writable: bool
-    """By this process: then it could have planted the socket itself, or anyone of its rights."""
+    """Whether this process may write to it: then it, or anyone with its rights, could have planted the socket."""
 
 
 def peer_uid(connection: socket.socket) -> int:
@@ -207,7 +207,7 @@ def may_command(uid: int, own_uid: int, directory: Directory, *, foreign_namespa
 
 
 def trusted(connection: socket.socket, socket_path: str) -> bool:
-    """Return whether the server at the other end of this connection may give orders."""
+    """Return whether the server at the other end of this connection may send commands."""
     try:
         return may_command(
             peer_uid(connection),

@@ -13,6 +13,11 @@ from contextlib import contextmanager
 
 log = logging.getLogger("gpuagent_client")
 
+
+class Refused(Exception):
+    """A command of the agent was not carried out; the text is the answer."""
+
+
 _MAX_REMEMBERED = 64
 _reported: set[tuple[str, str]] = set()
 

@@ -30,7 +30,7 @@ LONGEST_SECONDS = 10.0
 
 
 class Backoff:
-    """Doubles from 0.2 s to 10 s, each time by a random factor of 0.5 to 1.5."""
+    """Double the delay from 0.2 s to 10 s, each time by a random factor of 0.5 to 1.5."""
 
     def __init__(self, uniform: Callable[[float, float], float] = random.uniform) -> None:
         self._uniform = uniform
@@ -52,7 +52,7 @@ SETTLED_SECONDS = 5.0
 
 
 class Reconnector:
-    """One for each process: a forked child needs its own. `run` is the thread's function."""
+    """Keep a connection to the agent; a forked child needs its own. `run` is the thread's function."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Reconnector:
             connection.interrupt()
 
     def close_in_child(self) -> None:
-        """Let go of the copy of the parent's connection in a forked child, where the thread does not exist."""
+        """Close the copy of the parent's connection in a forked child, where the thread does not exist."""
         connection = self._connection
         if connection is not None:
             connection.close_in_child()
@@ -141,7 +141,7 @@ exception"), so a cache that is being emptied is waited for a little longer."""
 
 
 class Client:
-    """Belongs to the process that made it. `start` and `stop` once each."""
+    """Client of the process that made it. Call `start` and `stop` once each."""
 
     def __init__(self, state: ClientState, torch: Torch, allocator: Allocator, limits: Limits) -> None:
         self.pid = os.getpid()
@@ -177,7 +177,7 @@ class Client:
         self._commands.join(COMMAND_JOIN_SECONDS)
 
     def close_in_child(self) -> None:
-        """Let go, in a forked child, of what is the parent's. Its threads and locks are not touched."""
+        """Close, in a forked child, what is the parent's. Its threads and locks are not touched."""
         self._reconnector.close_in_child()
 
     def _find_socket(self) -> str:
@@ -199,26 +199,26 @@ class Client:
 
 
 class ClientProcess(Protocol):
-    """The app's torch, and what was told in both directions."""
+    """What serving needs of the client: the app's torch, and the state shared with the agent."""
 
     @property
     def state(self) -> ClientState:
-        """By the app to its client, and by the agent."""
+        """State set by the app and by the agent."""
         ...
 
     @property
     def torch(self) -> Torch:
-        """The door to it."""
+        """Access to the app's torch."""
         ...
 
     @property
     def allocator(self) -> Allocator:
-        """Its figures."""
+        """Reader of the allocator's figures."""
         ...
 
     @property
     def limits(self) -> Limits:
-        """Its limits."""
+        """Limits of the allocator."""
         ...
 
 
@@ -227,7 +227,7 @@ _registered = False
 
 
 def reset_after_fork(owner: object, reset: Callable[[Any], None]) -> None:
-    """Call `renew(owner)` in each forked child, as long as the owner lives."""
+    """Call `reset(owner)` in each forked child, as long as the owner lives."""
     global _registered  # noqa: PLW0603 - hooks cannot be taken back, so there is one for all
     _resets[owner] = reset
     if not _registered:
@@ -250,7 +250,7 @@ limits = Limits(state, torch, allocator)
 
 
 class _Process:
-    """What there is once in each process."""
+    """State of which there is one in each process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

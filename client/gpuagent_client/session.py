@@ -81,14 +81,14 @@ def _names(module: ModuleType | None) -> Mapping[str, object]:
 
 
 COST_SHARE = 0.01
-"""Of the time, spent inside the allocator at most: the interpreter's lock is held meanwhile."""
+"""Largest share of the time spent inside the allocator: the interpreter's lock is held meanwhile."""
 MAX_SPARED_SECONDS = 4.0
 """The agent no longer believes figures that are older than five seconds."""
 MAX_PROGRAM_CHARACTERS = 200
 
 
 class Reporter:
-    """Makes the messages; the connection's thread calls it."""
+    """Build the messages; the connection's thread calls it."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class Reporter:
         self._clock = clock
         self._number = 0
         self.cost_seconds = 0.0
-        """How long the allocator took to answer the last time."""
+        """Seconds that the allocator took to answer the last time."""
 
     def hello(self, *, obeying: bool) -> Message:
         """Return who this is. Changes while the app runs: torch is imported, CUDA comes up, a need is declared."""
@@ -162,13 +162,13 @@ def _program() -> str:
 
 
 WELCOME_SECONDS = 10.0
-"""An agent that hangs accepts connections all the same: its kernel does."""
+"""Time to wait for the welcome: a hanging agent still accepts connections, because its kernel does."""
 RUNNING_POLL_SECONDS = 0.05
-"""While a command is carried out, its answer is looked for this often."""
+"""Interval at which the answer of a running command is polled."""
 
 
 class Session:
-    """Serves one connection until it is lost; the thread of the link runs it."""
+    """Serve one connection until it is lost; the client's thread runs it."""
 
     def __init__(
         self,

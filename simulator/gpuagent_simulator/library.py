@@ -10,9 +10,8 @@ from typing import Any
 from gpuagent_simulator import (
     entries_fields,
     entries_gauges,
-    entries_identity,
+    entries_devices,
     entries_processes,
-    events,
 )
 from gpuagent_simulator.abi import Code, Refusal, error_text, number
 from gpuagent_simulator.entry import EntryPoint, EntryTable, bind
@@ -20,11 +19,10 @@ from gpuagent_simulator.faults import FaultKind
 from gpuagent_simulator.session import SimulatedSession
 
 TABLES: tuple[EntryTable, ...] = (
-    entries_identity.ENTRIES,
+    entries_devices.ENTRIES,
     entries_gauges.ENTRIES,
     entries_fields.ENTRIES,
     entries_processes.ENTRIES,
-    events.ENTRIES,
 )
 LIFE = ("nvmlInitWithFlags", "nvmlInit_v2", "nvmlInit", "nvmlShutdown")
 SYMBOLS = frozenset({"nvmlErrorString", *LIFE, *(symbol for table in TABLES for symbol in table)})

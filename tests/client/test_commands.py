@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any, cast
 
-from gpuagent_client.commands import BlameContext, CommandRunner
+from gpuagent_client.commands import AllocatorCommands, BlameContext, CommandRunner
 from gpuagent_client.protocol import Command, Message
 from gpuagent_client.settings import ClientState
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gpuagent_client.allocator import Allocator, Torch
-from gpuagent_client.commands import AllocatorCommands, InterruptibleSleep, Limits, NoLimits, Refused
+from gpuagent_client.commands import AllocatorCommands, InterruptibleSleep, Limits, NoLimits
+from gpuagent_client.errors import Refused
 from gpuagent_client.protocol import Declared
 from gpuagent_client.settings import ClientState, load_settings
 from tests.client.apps.faketorch import GIB, FakeTorch

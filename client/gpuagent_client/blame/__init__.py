@@ -1,6 +1,6 @@
-"""Which line holds the memory: runs on demand, in the app, and answers in words.
+"""Find which line of the app holds GPU memory: runs on demand, in the app, and answers in words.
 
-`census` looks three times at all tensors, in forked children, and says who keeps those that outlive the window.
+`census` takes three snapshots of all tensors, in forked children, and says who keeps those that outlive the window.
 `lines` records for a short while where CUDA memory is allocated. Nothing runs before the agent asks.
 """
 
@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpuagent_client.blame.census import census
-from gpuagent_client.blame.fork import ThreadFrame, in_child, is_census_fork
-from gpuagent_client.blame.heap import survey, walk
+from gpuagent_client.blame.fork import ThreadFrame, is_census_fork, run_in_child
+from gpuagent_client.blame.heap import index_heap, walk
 from gpuagent_client.blame.lines import lines
 from gpuagent_client.blame.paths import trail
-from gpuagent_client.blame.wire import Context, Refused, bounded
-from gpuagent_client.errors import log
+from gpuagent_client.blame.wire import Context, bounded
+from gpuagent_client.errors import Refused, log
 
 __all__ = ["Context", "holders_of", "is_census_fork", "run"]
 
@@ -50,7 +50,7 @@ UNKNOWN = "something that cannot be named"
 
 
 def holders_of(watched: Sequence[weakref.ref[Any]]) -> list[str]:
-    """Return the ways to those of them that are still there; none if all are gone.
+    """Return the paths to those of them that are still alive; none if all are gone.
 
     The first is the whole, and the others are its parts: they are looked for only where the whole is gone.
     """
@@ -66,7 +66,7 @@ def holders_of(watched: Sequence[weakref.ref[Any]]) -> list[str]:
 
 def _search(watched: Sequence[weakref.ref[Any]], found: list[str]) -> None:
     try:
-        answer = in_child(lambda frames: _paths_to(watched, frames), CHILD_SECONDS)
+        answer = run_in_child(lambda frames: _paths_to(watched, frames), CHILD_SECONDS)
     except (OSError, Refused) as error:
         log.debug("nobody can say what holds the model: %s", error)
         return
@@ -74,7 +74,7 @@ def _search(watched: Sequence[weakref.ref[Any]], found: list[str]) -> None:
 
 
 def _paths_to(watched: Sequence[weakref.ref[Any]], frames: list[ThreadFrame]) -> bytes:
-    heap = survey(gc.get_objects(), frames, [])
+    heap = index_heap(gc.get_objects(), frames, [])
     alive = [item for item in (ref() for ref in watched) if item is not None]
     alive = alive[: 1 if alive and alive[0] is watched[0]() else MAX_SEARCHED]
     ways = [trail(held.objects, heap, show_keys=False).text() or UNKNOWN for held in walk(alive, heap, WALK_SECONDS)]

@@ -1,4 +1,4 @@
-"""Write what the child found about each holder: the path to it, the line that fills it, and the classic cause by name."""
+"""Write what the child found about each holder: its path, the line that fills it, and the classic cause by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gpuagent_client.blame.findings import Finding, Search, length_of
 from gpuagent_client.blame.fork import ThreadFrame
-from gpuagent_client.blame.heap import ThreadValues, really, survey
+from gpuagent_client.blame.heap import ThreadValues, index_heap, true_instance
 from gpuagent_client.blame.lines import ADDRESSES, addresses
 from gpuagent_client.blame.paths import Trail, cell_contents, class_name, code_name, instance_dict, relative, type_name
 from gpuagent_client.blame.sites import MAX_SITES, Site, is_library, sites
@@ -36,7 +36,7 @@ HOOKS = (
 
 
 class Cause(NamedTuple):
-    """Why it stays, and what to do about that."""
+    """Why memory stays, and what to do about it."""
 
     name: str
     remedy: str
@@ -86,30 +86,30 @@ def hook_codes(torch: ModuleType, objects: Iterable[object]) -> set[types.CodeTy
             attributes = instance_dict(item) or {}
             for name in HOOKS:
                 hooks = attributes.get(name)
-                if really(hooks, dict):
+                if true_instance(hooks, dict):
                     found.update(code for hook in dict.values(hooks) for code in _callable_codes(hook))
     return found
 
 
 def _callable_codes(hook: object) -> Iterator[types.CodeType]:
-    if really(hook, functools.partial):
+    if true_instance(hook, functools.partial):
         yield from _callable_codes(hook.func)
-    elif really(hook, types.MethodType):
+    elif true_instance(hook, types.MethodType):
         yield from _callable_codes(hook.__func__)
-    elif really(hook, types.FunctionType):
+    elif true_instance(hook, types.FunctionType):
         yield hook.__code__
         for cell in hook.__closure__ or ():  # a wrapped hook is in there
             inner = cell_contents(cell)
-            if really(inner, types.FunctionType):
+            if true_instance(inner, types.FunctionType):
                 yield inner.__code__
     else:
         call = getattr(type(hook), "__call__", None)  # noqa: B004 - the method is what is wanted
-        if really(call, types.FunctionType):
+        if true_instance(call, types.FunctionType):
             yield call.__code__
 
 
 class Case(NamedTuple):
-    """What a cause is recognised by."""
+    """Facts by which a cause is recognised."""
 
     kinds: frozenset[str]  # names of the classes on the way
     inside: tuple[object, ...]  # the container and what is below it
@@ -121,12 +121,12 @@ class Case(NamedTuple):
     in_container: bool
 
     def through(self, *prefixes: str) -> bool:
-        """Return whether the way leads through an object of such a class."""
+        """Return whether the path leads through an object of such a class."""
         return any(kind.startswith(prefixes) for kind in self.kinds)
 
     def keeps(self, *kinds: type) -> bool:
         """Return whether what is in the container is held by one of these."""
-        return any(really(item, *kinds) for item in self.inside)
+        return any(true_instance(item, *kinds) for item in self.inside)
 
 
 # In this order: what the elements of a container are tells more than the container, and that more than where it is.
@@ -145,7 +145,7 @@ RULES: tuple[tuple[Callable[[Case], bool], Cause], ...] = (
     (lambda case: "thread_local" in case.steps, THREAD_LOCAL),
     (lambda case: case.through("concurrent.futures.", "threading."), WORKER),
     (lambda case: "cell" in case.steps, CLOSURE),
-    (lambda case: really(case.root, type), CLASS),
+    (lambda case: true_instance(case.root, type), CLASS),
     (lambda case: "chain" in case.steps, CHAIN),
     (lambda case: "local" in case.steps, LOCAL),
     (lambda case: case.in_container, CONTAINER),
@@ -172,7 +172,7 @@ def cause_of(way: Trail, *, container: int | None, in_graph: bool, carried: bool
 STAYING_PART = 0.25
 
 
-def third_look(
+def report_holders(
     torch: ModuleType,
     frames: list[ThreadFrame],
     values: list[ThreadValues],
@@ -185,10 +185,10 @@ def third_look(
 ) -> bytes:
     """Return the groups as JSON; `pace` is the length of the second gap in lengths of the first.
 
-    `with_addresses` adds where the tensors that outlived the window lie, for `join`.
+    `with_addresses` adds where the tensors that outlived the window lie, for `add_allocating_lines`.
     """
     objects = gc.get_objects()
-    heap = survey(objects, frames, values)
+    heap = index_heap(objects, frames, values)
     live = live_tensors(torch, objects)
     first, second = decode(tables[0]), decode(tables[1])
     grown = survivors(first, second, live)
@@ -226,7 +226,7 @@ class _Writer:
         self._pace = pace
 
     def group(self, finding: Finding) -> dict[str, object]:
-        """One holder, for the wire."""
+        """Return one holder, for the wire."""
         way, container = finding.way, finding.container
         all_sites = self._sites(finding) if finding.held.rooted else []
         adding = [site for site in all_sites if site.how != "taken"]
@@ -289,7 +289,7 @@ class _Writer:
 
 
 def _place(adding: list[Site], finding: Finding) -> dict[str, object]:
-    """file, line and function: of the code that adds, else of the function that holds it."""
+    """Return file, line and function of the code that adds, else of the function that holds it."""
     if adding:
         return {"file": adding[0].file, "line": adding[0].line, "function": adding[0].function}
     for item in reversed(list(_codes(finding))):
@@ -302,19 +302,19 @@ def _codes(finding: Finding) -> Iterable[tuple[types.CodeType, int]]:
     for item in finding.way.objects:
         for name in ("", "gi_frame", "cr_frame", "ag_frame"):
             frame = item if not name else getattr(item, name, None) if _suspends(item) else None
-            if really(frame, types.FrameType):
+            if true_instance(frame, types.FrameType):
                 yield frame.f_code, frame.f_lineno
         wrapped = getattr(item, "__wrapped__", None) if type_name(item) == "functools._lru_cache_wrapper" else item
-        if really(wrapped, types.FunctionType):
+        if true_instance(wrapped, types.FunctionType):
             yield wrapped.__code__, wrapped.__code__.co_firstlineno
 
 
 def _suspends(item: object) -> bool:
-    return really(item, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+    return true_instance(item, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 
 
 def _main_kind(finding: Finding) -> list[Key]:
-    """Keys of one kind: the one with the most sizes, or else bytes."""
+    """Return the keys of one kind: the one with the most sizes, or else bytes."""
     kinds: dict[tuple[object, ...], int] = {}
     for live in finding.tensors.values():
         if live.key in finding.keys:

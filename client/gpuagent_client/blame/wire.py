@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from gpuagent_client.errors import Refused
+
 DEFAULT_WINDOW_SECONDS = 60.0
 MIN_WINDOW_SECONDS = 0.2
 MAX_WINDOW_SECONDS = 3600.0
@@ -16,12 +18,8 @@ MAX_TOP = 50
 FIRST_GAP = 0.25
 
 
-class Refused(Exception):
-    """The app cannot or will not be looked into now; the text says why."""
-
-
 class Context(Protocol):
-    """What the client knows about its app."""
+    """Facts that the client knows about its app."""
 
     @property
     def thread_id(self) -> int:
@@ -38,7 +36,7 @@ class Context(Protocol):
 
 
 class CensusRequest(NamedTuple):
-    """A census: two gaps between three looks, in seconds."""
+    """Arguments of a census: two gaps between three snapshots, in seconds."""
 
     gaps: tuple[float, float]
     show_keys: bool
@@ -48,7 +46,7 @@ class CensusRequest(NamedTuple):
 
     @property
     def window_seconds(self) -> float:
-        """From the first look to the last."""
+        """Seconds from the first snapshot to the last."""
         return sum(self.gaps)
 
 
@@ -102,7 +100,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-Group = Mapping[str, object]
+WireGroup = Mapping[str, object]
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 STEP = 1024
 ORDERED = ("list", "collections.deque")
@@ -111,8 +109,8 @@ EXPLAINED_PART = 0.5
 SMALL_BYTES = 1 << 20
 
 
-def verdict(groups: Sequence[Group], window_seconds: float, grown: Mapping[str, int]) -> str:
-    """One sentence about the holder that grows most, or that there is none."""
+def verdict(groups: Sequence[WireGroup], window_seconds: float, grown: Mapping[str, int]) -> str:
+    """Return a sentence about the holder that grows most, or that there is none."""
     growing = [group for group in groups if group["growing"]]
     explained = sum(int(str(group["growth_bytes"])) for group in growing)
     if growing:
@@ -125,7 +123,7 @@ def verdict(groups: Sequence[Group], window_seconds: float, grown: Mapping[str, 
     return words
 
 
-def sentence(group: Group, window_seconds: float) -> str:
+def sentence(group: WireGroup, window_seconds: float) -> str:
     """Return who holds how much, put there by which line, and what to do."""
     growth = f"+{size(int(str(group['growth_bytes'])))} in {window_seconds:g} s"
     place = f", {_added(group)} at {group['file']}:{group['line']} in `{group['function']}`" if group["file"] else ""
@@ -145,14 +143,14 @@ def sentence(group: Group, window_seconds: float) -> str:
     return f"{held}; {why}"
 
 
-def _kind(group: Group) -> str:
+def _kind(group: WireGroup) -> str:
     if not group["kind"]:
         return ""
     length = group["container_length"]
     return f" ({group['kind']}, {length} items)" if length is not None else f" ({group['kind']})"
 
 
-def _added(group: Group) -> str:
+def _added(group: WireGroup) -> str:
     if group["how"] == "added":
         return "appended" if group["kind"] in ORDERED else "stored"
     return {"carried": "assigned", "assigned": "assigned", "passed on": "passed on"}.get(
@@ -161,7 +159,7 @@ def _added(group: Group) -> str:
 
 
 def size(number: int) -> str:
-    """1.9 GiB."""
+    """Return bytes as text, such as 1.9 GiB."""
     value = float(number)
     for unit in UNITS:
         if abs(value) < STEP or unit == UNITS[-1]:

@@ -26,9 +26,9 @@ Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class BufferedReceive:
-    """An ASGI `receive` that can be listened to while the request waits, and then gives the app all that it heard.
+    """ASGI `receive` that is read while the request waits for a slot, and then replays all that it read to the app.
 
-    A client that hangs up while it waits is not served for nothing.
+    A client that disconnects while it waits is not served for nothing.
     """
 
     def __init__(self, receive: Any) -> None:  # noqa: ANN401 - ASGI's callable
@@ -37,10 +37,10 @@ class BufferedReceive:
         self._pending: asyncio.Task[Any] | None = None
 
     async def wait_inside(self, slot: Slot) -> bool:
-        """Wait for the place to be let in; False: the client has gone.
+        """Wait until the slot is acquired; return False if the client has disconnected.
 
         Raises:
-            Full: it was not let in, in time.
+            QueueFull: it was not, in time.
         """
         import asyncio  # noqa: PLC0415 - an app without an event loop does not load it
 
@@ -84,13 +84,13 @@ class BufferedReceive:
         return await self._receive()
 
     def end(self) -> None:
-        """End the watch: the request is over, and nobody waits for the client's next word."""
+        """Cancel the pending read: the request is over."""
         if self._pending is not None:
             self._pending.cancel()
 
 
 class AsgiMiddleware:
-    """Watches the requests that use the GPU, and turns away those for which there is no room.
+    """Track the requests that use the GPU, and answer 503 to those for which there is no room.
 
     Only HTTP: a websocket lives for hours, so its app takes `async with gate:` around each piece of work. What the app
     raises stays the app's; a failure in here costs a figure, not a request.

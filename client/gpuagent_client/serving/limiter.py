@@ -33,7 +33,7 @@ _WEIGHT = 0.1
 
 
 class QueueFull(Exception):
-    """The gate lets nobody else in. The text says why."""
+    """The limiter admits no further request. The text says why."""
 
     def __init__(self, why: str, retry_after_seconds: int) -> None:
         super().__init__(why)
@@ -41,11 +41,11 @@ class QueueFull(Exception):
 
 
 class StillBusy(Exception):
-    """The requests inside did not end in time."""
+    """The requests in progress did not end in time."""
 
 
 class Slot:
-    """One request's place, in the queue or inside."""
+    """Slot of one request, in the queue or admitted."""
 
     __slots__ = ("_alone", "_epoch", "gate", "inside", "released", "started", "wake")
 
@@ -60,15 +60,15 @@ class Slot:
 
 
 _current: ContextVar[Slot | None] = ContextVar("gpuagent_slot", default=None)
-"""The place of the request that is being served here; threads that a framework starts for it inherit the context."""
+"""Slot of the request that is served in this context; threads that a framework starts for it inherit the context."""
 
 
 class ConcurrencyLimiter:
-    """Lets `inside` requests in at a time, and up to `waiting` more wait for at most `wait_seconds`.
+    """Admit `inside` requests at a time, and let up to `waiting` more wait for at most `wait_seconds`.
 
-    `with gate:` and `async with gate:` raise `QueueFull`; so does the middleware, as 503. A request that is inside already
-    passes. `inside=None` counts, and turns nobody away. While the agent says that the GPU is at a critical level,
-    nobody is let in, unless `heed_agent` is False.
+    `with gate:` and `async with gate:` raise `QueueFull`; so does the middleware, as 503. A request that is inside
+    already passes. `inside=None` only counts requests. While the agent says that the GPU is at a critical level, none
+    is admitted, unless `heed_agent` is False.
     """
 
     def __init__(
@@ -111,13 +111,13 @@ class ConcurrencyLimiter:
         self._exclusive = False
         self._epoch = getattr(self, "_epoch", 0) + 1
 
-    # ---- in and out ----
+    # ---- acquire and release ----
 
     def try_acquire(self, wake: Callable[[], object]) -> Slot:
-        """Go in where there is room, else wait: `wake` is called once the place is inside, from any thread.
+        """Admit the request where there is room, else queue it: `wake` is called once it is admitted, from any thread.
 
         Raises:
-            Full: the queue is full, or the GPU is.
+            QueueFull: the queue is full, or the GPU is.
         """
         level = self._state.level
         with self._lock:
@@ -135,7 +135,7 @@ class ConcurrencyLimiter:
             return slot
 
     def release(self, slot: Slot) -> bool:
-        """Leave the section, or the queue; the second time nothing happens. True: it was the only request inside."""
+        """Release a slot, or leave the queue; only once. Return True if it was the only request inside."""
         with self._lock:
             if slot.released or slot._epoch != self._epoch:  # noqa: SLF001 - its own
                 return False
@@ -157,10 +157,10 @@ class ConcurrencyLimiter:
         return alone
 
     def acquire(self) -> Slot:
-        """Enter as `try_acquire` does, and wait for it in this thread.
+        """Acquire a slot as `try_acquire` does, and wait for it in this thread.
 
         Raises:
-            Full: the queue is full, or the GPU is, or the wait was too long.
+            QueueFull: the queue is full, or the GPU is, or the wait was too long.
         """
         slot = self.try_acquire(_nothing)
         if not slot.inside:
@@ -172,10 +172,10 @@ class ConcurrencyLimiter:
         return slot
 
     def check_acquired(self, slot: Slot) -> None:
-        """Check, after the wait, that the place is inside.
+        """Check, after the wait, that the slot was acquired.
 
         Raises:
-            Full: it was not let in; it is not in the queue any more.
+            QueueFull: it was not let in; it is not in the queue any more.
         """
         with self._lock:
             if slot.inside:
@@ -210,7 +210,7 @@ class ConcurrencyLimiter:
         rounds = (len(self._queue) + 1) / (self.inside_limit or 1)
         return max(1, min(MAX_RETRY_SECONDS, math.ceil(rounds * self._mean_seconds)))
 
-    # ---- alone ----
+    # ---- exclusive use ----
 
     @contextmanager
     def exclusive(self, seconds: float) -> Iterator[None]:
@@ -292,15 +292,15 @@ class ConcurrencyLimiter:
 
 
 _nested: ContextVar[tuple[Slot | None, ...]] = ContextVar("gpuagent_slots", default=())
-"""What the open `with gate:` blocks of this context took; None where the request was inside already."""
+"""Slots of the open `with gate:` blocks of this context; None where the request had one already."""
 _limiters: weakref.WeakSet[ConcurrencyLimiter] = weakref.WeakSet()
 
 
 def wake_from_loop(slot: Slot) -> asyncio.Future[None]:
-    """Return a future that is done once the place is inside, whichever thread lets it in.
+    """Return a future that is done once the slot is acquired, whichever thread releases one.
 
     Raises:
-        Full: this loop is not asyncio's, and nobody could wake the request.
+        QueueFull: this loop is not asyncio's, and nobody could wake the request.
     """
     import asyncio  # noqa: PLC0415 - an app without an event loop does not load it
 
@@ -328,10 +328,10 @@ def wake_from_loop(slot: Slot) -> asyncio.Future[None]:
 
 
 async def wait_inside(slot: Slot) -> None:
-    """Wait for the place to be let in.
+    """Wait in an event loop until the slot is acquired.
 
     Raises:
-        Full: it was not, in time.
+        QueueFull: it was not, in time.
     """
     import asyncio  # noqa: PLC0415
 
@@ -345,7 +345,7 @@ async def wait_inside(slot: Slot) -> None:
 
 
 def set_current_slot(slot: Slot) -> None:
-    """Note what is served in this context from now on."""
+    """Set the slot of the request that is served in this context from now on."""
     _current.set(slot)
 
 

@@ -1,4 +1,4 @@
-"""What requests do to the allocator: read before and after, and kept for each route.
+"""Measure what requests do to the allocator, before and after each, and keep the figures by route.
 
 torch's peak belongs to the process and can only be reset for all, which would break the app's own figures, so it is
 never reset. A request that was alone and raised it has that peak. For any other it is known to be no more than the
@@ -35,10 +35,10 @@ class Figures(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What happened between two readings, in bytes."""
+    """Difference between two readings, in bytes."""
 
     delta_bytes: int
-    """What stayed allocated; negative where it was given back."""
+    """Bytes that stayed allocated; negative where memory was freed."""
     peak_bytes: int
     """The highest allocated in between; an upper bound of what this request did, if not `exact`."""
     added_bytes: int
@@ -47,7 +47,7 @@ class Change(NamedTuple):
 
 
 class Meter:
-    """Reads the allocator of the app's torch. Threads may share it."""
+    """Read the allocator of the app's torch. Threads may share it."""
 
     def __init__(self, torch: Torch) -> None:
         self._torch = torch
@@ -99,13 +99,13 @@ def compare(before: Figures, after: Figures, *, alone: bool) -> Change:
 MAX_ROUTES = 64
 KEPT_REQUESTS = 256
 OTHERS = "(others)"
-"""Where the routes go for which there is no room: paths that contain names would else have no end."""
+"""Name under which routes beyond the limit are counted: paths that contain names would have no end."""
 _VARIES = re.compile(r"(?=[^/]*\d)[^/]{8,}|\d+")
 """A part of a path that is a number, or long and with digits in it: an id, most likely."""
 
 
 class Spread(NamedTuple):
-    """Of what the last requests of a route added above what was allocated before, in bytes."""
+    """Quantiles of what the last requests of a route added above what was allocated before, in bytes."""
 
     p50_bytes: int
     p95_bytes: int
@@ -116,15 +116,15 @@ class RouteSummary(NamedTuple):
     """One route, over its last 256 requests with figures."""
 
     requests: int
-    """All so far."""
+    """Number of requests so far."""
     exact_share: float
-    """Of the requests below, how many were alone: the others may have been given some of their neighbours' memory."""
+    """Share of the requests that were alone: the others may include some of their neighbors' memory."""
     added: Spread | None
     """None before the first request that used a GPU."""
     last_delta_bytes: int
-    """What the last one left allocated."""
+    """Bytes that the last request left allocated."""
     seconds: float
-    """Of the last one, in the section."""
+    """Seconds that the last request took."""
 
 
 class _Route:

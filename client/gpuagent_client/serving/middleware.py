@@ -19,20 +19,20 @@ from gpuagent_client.settings import Event
 REPORT_EVERY_SECONDS = 60.0
 
 routes = Routes()
-"""Of all middlewares in this process: frameworks make the middleware themselves, and nobody has it in the hand."""
+"""Routes of all middlewares in this process: frameworks create the middleware themselves, so nobody holds it."""
 
 
 class RequestMemory(NamedTuple):
-    """One request, in bytes; None where CUDA is not up, or nobody counts."""
+    """Memory of one request, in bytes; None where CUDA is not up, or nobody counts."""
 
     route: str
     seconds: float
-    """In the section."""
+    """Seconds between admission and the end of the response."""
     change: Change | None
 
 
 class TrackedRequest:
-    """A request in the section."""
+    """A request that was admitted."""
 
     __slots__ = ("before", "slot", "started")
 
@@ -43,7 +43,7 @@ class TrackedRequest:
 
 
 class RequestTracker:
-    """See `AsgiMiddleware` for the arguments."""
+    """Track requests for a middleware; see `AsgiMiddleware` for the arguments."""
 
     def __init__(
         self,
@@ -79,11 +79,11 @@ class RequestTracker:
         return any(path == each or path.startswith(each + "/") for each in self._paths)
 
     def begin(self, slot: Slot) -> TrackedRequest:
-        """Return a request is inside."""
+        """Return a request that was admitted, with the figures of now."""
         return TrackedRequest(slot, self._meter.read(), self._clock())
 
     def end(self, tracked: TrackedRequest, name: Callable[[Any], str], request: object, *, in_loop: bool) -> None:
-        """End a visit; `name(request)` is its route. Never raises, except under pytest."""
+        """Note the end of a request; `name(request)` is its route. Never raises, except under pytest."""
         after = None
         try:
             after = self._meter.read()

@@ -1,4 +1,4 @@
-"""A place for one model at a time, and the proof that the memory of the one before came back."""
+"""Hold one model at a time, and prove that the memory of the one before came back."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ DEFAULT_PATIENCE_SECONDS = 60.0
 
 
 class Returned(NamedTuple):
-    """What came of unloading a model. In bytes; None where CUDA is not up, or nobody counts."""
+    """Result of unloading a model. In bytes; None where CUDA is not up, or nobody counts."""
 
     name: str
-    """"" where there was none."""
+    """Name of the model; "" where there was none."""
     loaded_bytes: int | None
-    """What loading it had added."""
+    """Bytes that loading it had added."""
     freed_bytes: int | None
-    """What of that came back to the allocator."""
+    """Bytes of it that came back to the allocator."""
     released_bytes: int | None
-    """What the allocator gave back to the GPU."""
+    """Bytes that the allocator gave back to the GPU."""
     held_by: tuple[str, ...]
-    """What still refers to the model, if it is not gone."""
+    """Names of what still refers to the model, if it is not gone."""
 
     @property
     def complete(self) -> bool:
@@ -53,17 +53,17 @@ class Returned(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """What came of loading a model."""
+    """Result of loading a model."""
 
     name: str
     added_bytes: int | None
     seconds: float
     before: Returned
-    """What had to go for it."""
+    """Result of unloading the model before it."""
 
 
 class ModelSlot(Generic[Model]):
-    """Holds one model; loads, swaps and unloads it while no request uses the GPU. For threads and event loops.
+    """Hold one model; load, swap and unload it while no request uses the GPU. For threads and event loops.
 
     In an event loop call `load` and `unload` in a thread (`asyncio.to_thread`, Starlette's `run_in_threadpool`).
 
@@ -97,7 +97,7 @@ class ModelSlot(Generic[Model]):
 
     @property
     def name(self) -> str:
-        """Of the model that is in; "" for none."""
+        """Name of the loaded model; "" for none."""
         return self._name
 
     @contextmanager
@@ -106,7 +106,7 @@ class ModelSlot(Generic[Model]):
 
         Raises:
             LookupError: there is none.
-            Full: the gate lets nobody in.
+            QueueFull: the limiter admits no further request.
         """
         with self._gate:
             model = self._model

@@ -1,4 +1,4 @@
-"""Ending a gunicorn worker that holds too much memory, between requests, so that the arbiter starts a fresh one.
+"""End a gunicorn worker that holds too much memory, between requests, so that the arbiter starts a fresh one.
 
 gunicorn's workers call the hook `post_request`; `worker.alive = False` then lets them finish what they have begun and
 exit, as at `max_requests`. uvicorn's worker for gunicorn calls no hooks: there the middleware does, and the worker
@@ -34,7 +34,7 @@ SETTLE_SECONDS = 0.25
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the one that runs here; None under another library's."""
+    """Return the event loop that runs here; None under another library's."""
     import asyncio  # noqa: PLC0415 - an app without a loop does not load it
 
     try:
@@ -44,7 +44,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class ListeningSocket(NamedTuple):
-    """A socket of somebody else's: known by its descriptor, never closed here."""
+    """Listening socket of the server, known by its descriptor; never closed here."""
 
     descriptor: int
     name: object
@@ -75,7 +75,7 @@ def listening_here() -> list[ListeningSocket]:
 
 
 def drain(listening: Collection[Any]) -> None:
-    """Accept nothing more on these sockets, and end soon; called in the event loop.
+    """Stop accepting on these sockets, and send this process SIGTERM soon; called in the event loop.
 
     At SIGTERM uvicorn finishes the requests that it has begun to read, and closes all other connections, also one that
     was accepted a moment ago and whose request is on its way: under load some clients see a reset. So the server stops
@@ -106,18 +106,18 @@ def _close_uvloops_servers(addresses: Collection[object]) -> None:
 
 
 class _RecyclingLock:
-    """One worker at a time: the lock is the process's, so that its end, however it comes, passes it on (fcntl(2))."""
+    """Lock that lets one worker recycle at a time; it belongs to the process, whose end releases it (fcntl(2))."""
 
     def __init__(self) -> None:
         self._file = os.memfd_create("gpuagent-recycling")  # open as long as the server runs, in all its workers
 
     def use_file(self, file: int) -> None:
-        """Share this file with workers that were not forked and have no other in common."""
+        """Lock this file instead: workers that were not forked have no other in common."""
         os.close(self._file)
         self._file = file
 
     def acquire(self) -> bool:
-        """Take the turn without waiting; return whether it was free."""
+        """Acquire the lock without waiting; return whether it was free."""
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -126,7 +126,7 @@ class _RecyclingLock:
 
 
 class Recycling:
-    """In gunicorn's configuration (see `gpuagent_client.serving.gunicorn`), or given to the ASGI middleware.
+    """Replace a worker by a fresh one: in gunicorn's configuration (see `serving.gunicorn`), or in the ASGI middleware.
 
     Args:
         above_bytes: of what torch's allocator has reserved in one worker. A cache is given back first.
@@ -170,21 +170,21 @@ class Recycling:
         self.ending = False
 
     def post_worker_init(self, worker: Any) -> None:  # noqa: ANN401 - gunicorn's hook
-        """Begin in each worker (gunicorn's hook): from now on the middleware knows whom to ask."""
+        """Register in each worker (gunicorn's hook): from now on the middleware calls this after each request."""
         self._listening = list(worker.sockets)
         _current.append(self)
         if self._on_notice:
             self._state.drain = self.drain
 
     def begin_in_app(self) -> None:
-        """Begin where the server has no hooks: uvicorn's supervisor starts a successor by itself."""
+        """Register where the server has no hooks: uvicorn's supervisor starts a successor by itself."""
         self._in_app = True
         _current.append(self)
         if self._on_notice:
             self._state.drain = self.drain
 
     def post_request(self, worker: Any, req: Any, environ: Any, resp: Any) -> None:  # noqa: ARG002, ANN401 - gunicorn's
-        """Look after each request (gunicorn's hook). Never raises."""
+        """Check after each request (gunicorn's hook) whether to recycle. Never raises."""
         self._hooked = True
 
         def stop() -> None:
@@ -194,7 +194,7 @@ class Recycling:
         self._guarded(None)
 
     def after_request(self, releases: CacheReleases, *, in_loop: bool) -> None:
-        """Look after each request of the middleware; where gunicorn's own hook works, that one counts."""
+        """Check after each request of the middleware whether to recycle, unless gunicorn's own hook does."""
         self._releases = releases
         if not self._hooked:
             if in_loop and self._may_have_loop:
@@ -279,7 +279,7 @@ _current: list[Recycling] = []
 
 
 def after_request(releases: CacheReleases, *, in_loop: bool) -> None:
-    """Recycle where it is due, at the cost of a look at an empty list where nothing is recycled."""
+    """Recycle where it is due, at the cost of a check of an empty list where nothing is recycled."""
     for recycling in _current:
         recycling.after_request(releases, in_loop=in_loop)
 

@@ -1,4 +1,4 @@
-"""Giving the allocator's cache back between two requests: seldom, and never while one is being served.
+"""Give the allocator's cache back between two requests: seldom, and never while one is being served.
 
 Emptying the cache waits for all work on the GPU, so it happens after every so many requests, or when more than so much
 is cached, or when the GPU is nearly used up; with the gate closed for that moment, and at most once a minute together
@@ -12,8 +12,8 @@ import time
 from typing import Callable
 
 from gpuagent_client import lifecycle
-from gpuagent_client.commands import RELEASE_PAUSE_SECONDS, AllocatorCommands, InterruptibleSleep, Refused
-from gpuagent_client.errors import log, warn_once
+from gpuagent_client.commands import RELEASE_PAUSE_SECONDS, AllocatorCommands, InterruptibleSleep
+from gpuagent_client.errors import Refused, log, warn_once
 from gpuagent_client.lifecycle import ClientProcess
 from gpuagent_client.serving.limiter import ConcurrencyLimiter, StillBusy
 
@@ -21,7 +21,7 @@ GIB = 1024**3
 
 
 class CacheReleases:
-    """When to release. None: not for this reason."""
+    """Decide when to release the cache, and do so. None: not for this reason."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class CacheReleases:
         )
 
     def release(self) -> int:
-        """Do it now if nobody is inside, in this thread; the bytes that came back."""
+        """Release now, in this thread, if no request is in progress; return the bytes that came back."""
         self._under_way = True
         try:
             with self._gate.exclusive(0):
@@ -82,7 +82,7 @@ class CacheReleases:
         return back
 
     def release_beside(self) -> None:
-        """Do it in a thread of its own: an event loop must not stand still for it.
+        """Release in a thread of its own: an event loop must not block for it.
 
         Not a daemon: the interpreter waits for it at its end, where a thread inside torch would abort the process.
         """

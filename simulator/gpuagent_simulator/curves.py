@@ -12,12 +12,11 @@ import math
 import threading
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
-
 from pydantic import BeforeValidator, ConfigDict, Field
-
 from gpuagent.core.clock import Clock
 from gpuagent.core.units import parse_bytes, parse_duration
 from gpuagent_simulator.abi import parse_code
+
 
 STRICT = ConfigDict(extra="forbid", frozen=True)
 
