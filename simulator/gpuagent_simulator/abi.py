@@ -9,11 +9,10 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Hashable
-from enum import IntEnum
-from typing import Any, TypeVar, cast
-import ctypes
 from ctypes import c_char, c_double, c_int, c_longlong, c_uint, c_ulonglong, c_void_p
+from enum import IntEnum
 from struct import Struct
+from typing import Any, TypeVar, cast
 
 
 class Code(IntEnum):
@@ -53,8 +52,8 @@ class Code(IntEnum):
     UNKNOWN = 999
 
 
-class Refusal(Exception):
-    """Ends an entry point with a code other than SUCCESS."""
+class NvmlError(Exception):
+    """Raised to end an entry point with a code other than SUCCESS."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -115,7 +114,7 @@ def address(argument: Any) -> int:
         return ctypes.addressof(argument.contents) if argument else 0
     if isinstance(argument, ctypes.Array | ctypes.Structure):
         return ctypes.addressof(argument)
-    raise Refusal(Code.INVALID_ARGUMENT)
+    raise NvmlError(Code.INVALID_ARGUMENT)
 
 
 def view(kind: type[S], argument: Any) -> S:
@@ -126,13 +125,13 @@ def view(kind: type[S], argument: Any) -> S:
     """
     where = address(argument)
     if not where:
-        raise Refusal(Code.INVALID_ARGUMENT)
+        raise NvmlError(Code.INVALID_ARGUMENT)
     seen: S = cast("Any", kind).from_address(where)
     return seen
 
 
-def room(argument: Any) -> int | None:
-    """Return the bytes behind a pointer argument, where ctypes knows them: C would not."""
+def buffer_size(argument: Any) -> int | None:
+    """Return the size of the buffer behind a pointer argument, where ctypes knows it: C would not."""
     if isinstance(argument, ctypes.Array):
         return ctypes.sizeof(argument)
     referred = getattr(argument, "_obj", None)
@@ -148,7 +147,7 @@ def text(argument: Any) -> bytes:
     """Return a C string."""
     value = getattr(argument, "value", argument)
     if not isinstance(value, bytes):
-        raise Refusal(Code.INVALID_ARGUMENT)
+        raise NvmlError(Code.INVALID_ARGUMENT)
     return value
 
 
@@ -174,7 +173,7 @@ def put_text(argument: Any, size: Any, value: bytes) -> None:
         Refusal: it does not fit.
     """
     if len(value) + 1 > number(size):
-        raise Refusal(Code.INSUFFICIENT_SIZE)
+        raise NvmlError(Code.INSUFFICIENT_SIZE)
     put_bytes(argument, value + b"\0")
 
 
@@ -182,8 +181,8 @@ def put_bytes(argument: Any, value: bytes) -> None:
     """Copy bytes to where a pointer argument points; never beyond a buffer whose size is known."""
     where = address(argument)
     if not where:
-        raise Refusal(Code.INVALID_ARGUMENT)
-    limit = room(argument)
+        raise NvmlError(Code.INVALID_ARGUMENT)
+    limit = buffer_size(argument)
     ctypes.memmove(where, value, len(value) if limit is None else min(limit, len(value)))
 
 
@@ -191,7 +190,7 @@ T = TypeVar("T")
 
 
 class Pointers:
-    """Real addresses, so that callers can compare them, each standing for one object of ours.
+    """Issue real addresses, which callers can compare, each for one object of ours.
 
     What was handed out before the driver was reloaded is dead, and its address is not used again: a
     caller that kept a handle gets INVALID_ARGUMENT, never another GPU.
@@ -222,7 +221,7 @@ class Pointers:
         """
         cell = self._cells.get(address(argument))
         if cell is None or cell[1] != self._generation or not isinstance(cell[2], kind):
-            raise Refusal(Code.INVALID_ARGUMENT)
+            raise NvmlError(Code.INVALID_ARGUMENT)
         return cell[2]
 
     def withdraw(self, argument: Any) -> None:
@@ -424,4 +423,4 @@ def check_version(struct: ctypes.Structure, version: int) -> None:
         Refusal: another version.
     """
     if struct.version != ctypes.sizeof(struct) | version << 24:
-        raise Refusal(Code.ARGUMENT_VERSION_MISMATCH)
+        raise NvmlError(Code.ARGUMENT_VERSION_MISMATCH)

@@ -1,4 +1,4 @@
-"""Describe the quantities of a scenario, many of them as pure functions of its time.
+"""Describe the quantities of a scenario as curves: pure functions of its time.
 
 How much memory a process holds, how busy a GPU is, how many errors: each is a frozen value that is called with the
 seconds since it began (a process's start, or the beginning of the scenario) and answers with an amount: bytes, percent,
@@ -12,11 +12,12 @@ import math
 import threading
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
+
 from pydantic import BeforeValidator, ConfigDict, Field
+
 from gpuagent.core.clock import Clock
 from gpuagent.core.units import parse_bytes, parse_duration
 from gpuagent_simulator.abi import parse_code
-
 
 STRICT = ConfigDict(extra="forbid", frozen=True)
 
@@ -53,7 +54,7 @@ ErrorCode = Annotated[int, BeforeValidator(_code)]
 
 
 class ScenarioClock:
-    """Seconds since the beginning of the scenario, by the injected clock."""
+    """Clock of the scenario: seconds since its beginning, by the injected clock."""
 
     def __init__(self, clock: Clock, start: float | None = None) -> None:
         self.clock = clock
@@ -63,7 +64,7 @@ class ScenarioClock:
         self._batch = (-math.inf, 0)
 
     def now(self) -> float:
-        """Return the story time in seconds."""
+        """Return the seconds since the beginning of the scenario."""
         return self.clock.now() - self.start
 
     def wall_microseconds(self) -> int:
@@ -71,7 +72,7 @@ class ScenarioClock:
         return int(self.clock.wall() * 1e6)
 
     def batch_stamp(self) -> int:
-        """Return Unix microseconds at which the current full second of the story began.
+        """Return Unix microseconds at which the current full second of the scenario began.
 
         One per second, for every caller.
         """

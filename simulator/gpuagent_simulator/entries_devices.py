@@ -6,27 +6,31 @@ by real time, as in the driver; what is waited for happens by the scenario's clo
 
 from __future__ import annotations
 
-from typing import Any
-from gpuagent_simulator.abi import Code, Refusal, number, put_pointer, put_text, put_uint, text, view
-from gpuagent_simulator.device import Device, Gpu, MigDevice
-from gpuagent_simulator.entry import EntryTable, gauges, on_device, on_session
-from gpuagent_simulator.faults import FaultKind
-from gpuagent_simulator.models import Feature
-from gpuagent_simulator.session import SimulatedSession
-from gpuagent_simulator.structs import DeviceAttributes, PciInfo
 import math
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
-from gpuagent_simulator.abi import Code, Refusal, number, put_pointer, put_ulonglong, view
-from gpuagent_simulator.device import Device, Gpu
-from gpuagent_simulator.entry import EntryTable, on_device, on_session
-from gpuagent_simulator.faults import Fault, FaultKind
-from gpuagent_simulator.models import Feature
-from gpuagent_simulator.session import SimulatedSession
-from gpuagent_simulator.structs import NO_INSTANCE, EventData
 
+from gpuagent_simulator.abi import (
+    NO_INSTANCE,
+    Code,
+    DeviceAttributes,
+    EventData,
+    NvmlError,
+    PciInfo,
+    number,
+    put_pointer,
+    put_text,
+    put_uint,
+    put_ulonglong,
+    text,
+    view,
+)
+from gpuagent_simulator.device import Device, Gpu, MigDevice
+from gpuagent_simulator.faults import Fault, FaultKind
+from gpuagent_simulator.session import EntryTable, SimulatedSession, gauges, on_device, on_session
+from gpuagent_simulator.spec import Feature
 
 ENTRIES: EntryTable = {}
 
@@ -55,7 +59,7 @@ def count(session: SimulatedSession, out: Any) -> None:
 def handle_by_index(session: SimulatedSession, index: Any, out: Any) -> None:
     gpus = session.enumerated()
     if not 0 <= number(index) < len(gpus):
-        raise Refusal(Code.INVALID_ARGUMENT)
+        raise NvmlError(Code.INVALID_ARGUMENT)
     put_pointer(out, session.handle(gpus[number(index)], "nvmlDeviceGetHandleByIndex_v2"))
 
 
@@ -68,7 +72,7 @@ def handle_by_uuid(session: SimulatedSession, uuid: Any, out: Any) -> None:
             if device.uuid == wanted:
                 put_pointer(out, session.handle(device, "nvmlDeviceGetHandleByUUID"))
                 return
-    raise Refusal(Code.NOT_FOUND)
+    raise NvmlError(Code.NOT_FOUND)
 
 
 @on_session(ENTRIES, "nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetHandleByPciBusId")
@@ -79,7 +83,7 @@ def handle_by_pci_bus_id(session: SimulatedSession, bus_id: Any, out: Any) -> No
         if wanted in (gpu.pci_bus_id.upper(), gpu.pci_bus_id.upper()[4:]):
             put_pointer(out, session.handle(gpu, "nvmlDeviceGetHandleByPciBusId_v2"))
             return
-    raise Refusal(Code.NOT_FOUND)
+    raise NvmlError(Code.NOT_FOUND)
 
 
 @on_device(ENTRIES, "nvmlDeviceGetIndex", mig=True, with_session=True)
@@ -167,10 +171,10 @@ def max_mig_device_count(gpu: Gpu, out: Any) -> None:
 @on_device(ENTRIES, "nvmlDeviceGetMigDeviceHandleByIndex", feature=Feature.MIG, with_session=True)
 def mig_device_handle_by_index(session: SimulatedSession, gpu: Gpu, slot: Any, out: Any) -> None:
     if not 0 <= number(slot) < MAX_MIG_DEVICES:
-        raise Refusal(Code.INVALID_ARGUMENT)
+        raise NvmlError(Code.INVALID_ARGUMENT)
     live = gpu.live_instances()
     if number(slot) >= len(live):
-        raise Refusal(Code.NOT_FOUND)
+        raise NvmlError(Code.NOT_FOUND)
     put_pointer(out, session.pointers.issue(live[number(slot)]))
 
 
@@ -182,7 +186,7 @@ def is_mig_device_handle(device: Device, out: Any) -> None:
 @on_device(ENTRIES, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", mig=True, with_session=True)
 def handle_from_mig_device(session: SimulatedSession, device: Device, out: Any) -> None:
     if not device.is_mig:
-        raise Refusal(Code.INVALID_ARGUMENT)
+        raise NvmlError(Code.INVALID_ARGUMENT)
     put_pointer(out, session.pointers.issue(device.parent))
 
 
@@ -208,7 +212,7 @@ def attributes(device: Device, out: Any) -> None:
 
 def _instance(device: Device) -> MigDevice:
     if not isinstance(device, MigDevice):
-        raise Refusal(Code.NOT_SUPPORTED)
+        raise NvmlError(Code.NOT_SUPPORTED)
     return device
 
 
@@ -216,7 +220,7 @@ XID = 0x8
 SUPPORTED_TYPES = 0x1 | 0x2 | 0x4 | XID | 0x10 | 0x80
 """ECC errors, performance state, Xid, clock and power source: nvmlEventType* in nvml.h. Only Xids
 happen."""
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 
 
 class XidEvent(NamedTuple):
@@ -232,18 +236,18 @@ class XidEvent(NamedTuple):
 
 
 class EventSet:
-    """What a caller registered for, and what it has been told."""
+    """Event set: what a caller registered for, and what was delivered to it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.registered: dict[int, tuple[int, float]] = {}
-        """By GPU index: mask of types, story time of the registration."""
+        """By GPU index: mask of types, second of the scenario at the registration."""
         self.delivered: dict[tuple[int, int, int], XidEvent] = {}
         """Keeps the events, so that no later fault can have the identity of one that is gone."""
 
 
 def _events(gpu: Gpu, after: float, until: float) -> Iterator[XidEvent]:
-    """Return Xids of a GPU in a stretch of the story."""
+    """Return the Xids of a GPU in a period of the scenario."""
     for fault in gpu.faults.of(gpu.index):
         if fault.kind is not FaultKind.XID:
             continue
@@ -277,10 +281,10 @@ def register_events(session: SimulatedSession, gpu: Gpu, types: Any, event_set: 
     One unsupported type refuses them all.
     """
     if number(types) & ~SUPPORTED_TYPES:
-        raise Refusal(Code.NOT_SUPPORTED)
+        raise NvmlError(Code.NOT_SUPPORTED)
     known = session.pointers.resolve(EventSet, event_set)
     with known.lock:
-        mask, since = known.registered.get(gpu.index, (0, gpu.story.now()))
+        mask, since = known.registered.get(gpu.index, (0, gpu.scenario_clock.now()))
         known.registered[gpu.index] = (mask | number(types), since)
 
 
@@ -300,16 +304,16 @@ def event_set_wait(session: SimulatedSession, event_set: Any, out: Any, timeout_
             return
         left = deadline - time.monotonic()
         if left <= 0:
-            raise Refusal(Code.TIMEOUT)
-        session.faults.wait_for_change(min(left, _until_next_look(session)))
+            raise NvmlError(Code.TIMEOUT)
+        session.faults.wait_for_change(min(left, _seconds_until_poll(session)))
 
 
-def _until_next_look(session: SimulatedSession) -> float:
-    """Return the time until the next look: a clock cannot wake us.
+def _seconds_until_poll(session: SimulatedSession) -> float:
+    """Return the seconds until the next poll: the scenario's clock cannot wake us.
 
-    While anything is still to happen, look again and again, else only when told.
+    While anything is still to happen, poll again and again, else only when notified.
     """
-    return _LOOK_SECONDS if session.faults.more_to_come() else math.inf
+    return _POLL_SECONDS if session.faults.more_to_come() else math.inf
 
 
 def _next_event(session: SimulatedSession, waiting: EventSet) -> XidEvent | None:
@@ -318,7 +322,7 @@ def _next_event(session: SimulatedSession, waiting: EventSet) -> XidEvent | None
     Raises:
         Refusal: GPU_IS_LOST, a GPU of the set has gone and nothing is left to tell.
     """
-    now, due = session.story.now(), []
+    now, due = session.scenario_clock.now(), []
     with waiting.lock:
         for gpu in session.gpus:
             mask, since = waiting.registered.get(gpu.index, (0, 0.0))

@@ -8,15 +8,14 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from gpuagent_simulator import (
+    entries_devices,
     entries_fields,
     entries_gauges,
-    entries_devices,
     entries_processes,
 )
-from gpuagent_simulator.abi import Code, Refusal, error_text, number
-from gpuagent_simulator.entry import EntryPoint, EntryTable, bind
+from gpuagent_simulator.abi import Code, NvmlError, error_text, number
 from gpuagent_simulator.faults import FaultKind
-from gpuagent_simulator.session import SimulatedSession
+from gpuagent_simulator.session import EntryPoint, EntryTable, SimulatedSession, bind
 
 TABLES: tuple[EntryTable, ...] = (
     entries_devices.ENTRIES,
@@ -30,7 +29,7 @@ SYMBOLS = frozenset({"nvmlErrorString", *LIFE, *(symbol for table in TABLES for 
 
 
 class SimulatedLibrary:
-    """NVML's C entry points.
+    """NVML's C entry points as attributes.
 
     A symbol that is not there is an AttributeError, as it is with ctypes.
     """
@@ -49,8 +48,8 @@ class SimulatedLibrary:
         if symbol.startswith("_"):
             raise AttributeError(symbol)
         missing = (f for f in self._session.faults.of(None) if f.kind is FaultKind.MISSING)
-        now = self._session.story.now()
-        if symbol not in self._functions or any(f.holds(now) and f.concerns(symbol) for f in missing):
+        now = self._session.scenario_clock.now()
+        if symbol not in self._functions or any(f.active_at(now) and f.applies_to(symbol) for f in missing):
             raise AttributeError(f"undefined symbol: {symbol}")
         return self._functions[symbol]
 
@@ -62,7 +61,7 @@ class SimulatedLibrary:
                 faults.wait(symbol, None)
                 faults.refuse(symbol, None)
                 action()
-            except Refusal as refusal:
+            except NvmlError as refusal:
                 return refusal.code
             return Code.SUCCESS
 

@@ -7,16 +7,12 @@ import os
 import re
 import select
 import threading
-from collections.abc import Iterable
-from typing import NamedTuple
-from gpuagent_simulator.functions import Constant, ScenarioClock, Shape
-from gpuagent_simulator.spec import FIRST_MADE_UP_PID, GpuSpec, MigInstanceSpec, ProcessSpec
-from gpuagent_simulator.structs import NO_INSTANCE
-import os
 from collections.abc import Callable, Iterable
-from typing import Protocol
-from gpuagent_simulator.functions import ScenarioClock
+from typing import NamedTuple, Protocol
 
+from gpuagent_simulator.abi import NO_INSTANCE
+from gpuagent_simulator.curves import Constant, ScenarioClock, Shape
+from gpuagent_simulator.spec import FIRST_MADE_UP_PID, GpuSpec, MigInstanceSpec, ProcessSpec
 
 FIRST_MADE_UP_UID = 200_001
 """Above what useradd and container ranges usually give out, so that no real user's name is shown
@@ -48,9 +44,9 @@ def raw_bytes(text: str) -> bytes:
 
 
 class Process:
-    """A process while the story goes on.
+    """Process of the scenario.
 
-    Times are story seconds; those of a bound one are set by its real life.
+    Times are seconds of the scenario; those of a bound one are set by its real life.
     """
 
     def __init__(self, spec: ProcessSpec, gpu_index: int, number: int, pid: int) -> None:
@@ -84,11 +80,11 @@ class Process:
         """NVML's id of the compute instance; all ones without MIG."""
         return NO_INSTANCE if self.spec.gpu_instance is None else self.spec.compute_instance
 
-    def listed(self, now: float) -> bool:
+    def is_listed(self, now: float) -> bool:
         """Return True while the driver lists it: a dead one too, until its memory is gone."""
         return self.begins <= now < self.ends
 
-    def lives(self, now: float) -> bool:
+    def is_alive(self, now: float) -> bool:
         """Return True while /proc knows it."""
         return self.begins <= now < min(self.ends, self.dies)
 
@@ -115,13 +111,13 @@ class Process:
         )
 
     def begin(self, pid: int, now: float) -> None:
-        """Begin, as a bound process has."""
+        """Begin when a bound process has begun."""
         self.pid, self.begins, self.ends, self.dies = pid, now, math.inf, math.inf
 
     def die(self, now: float) -> None:
-        """Die, as a bound process has of its own accord.
+        """End when a bound process has ended by itself.
 
-        Its memory goes with it, unless the story says otherwise.
+        Its memory goes with it, unless the scenario says otherwise.
         """
         if self.spec.holds_after_death:
             self.dies = min(self.dies, now)
@@ -129,7 +125,7 @@ class Process:
             self.end()
 
     def end(self) -> None:
-        """Drop it from the driver's list, as a bound process that is gone."""
+        """Drop it from the driver's list, as for a bound process that has gone."""
         self.begins = math.inf
 
 
@@ -142,7 +138,7 @@ def _percent(value: float) -> int:
 
 
 class _Numbers:
-    """Hands out made-up pids and uids, the same for the same scenario."""
+    """Allocate made-up pids and uids, the same for the same scenario."""
 
     def __init__(self, gpus: Iterable[GpuSpec]) -> None:
         self._next_pid = FIRST_MADE_UP_PID
@@ -195,10 +191,10 @@ def expand(gpus: tuple[GpuSpec, ...]) -> list[list[Process]]:
 
 
 class Bindings:
-    """Ties `bind:` keys to real pids and notices by pidfd when one has ended. Thread-safe."""
+    """Bind `bind:` keys to real pids, and notice by pidfd when one has ended. Thread-safe."""
 
-    def __init__(self, processes: Iterable[Process], story: ScenarioClock) -> None:
-        self._story = story
+    def __init__(self, processes: Iterable[Process], scenario_clock: ScenarioClock) -> None:
+        self._scenario_clock = scenario_clock
         self._lock = threading.Lock()
         self._by_key: dict[str, list[Process]] = {}
         for process in processes:
@@ -223,7 +219,7 @@ class Bindings:
             self._watched[key] = descriptor
             self._poll.register(descriptor, select.POLLIN)
             for process in processes:
-                process.begin(pid, self._story.now())
+                process.begin(pid, self._scenario_clock.now())
             self.version += 1
 
     def unbind(self, key: str) -> None:
@@ -238,15 +234,15 @@ class Bindings:
             self._forget(key)
             self.version += 1
 
-    def look(self) -> None:
-        """Notice those that have ended since the last look; a zombie has ended."""
+    def poll(self) -> None:
+        """End the bound processes that have ended since the last poll; a zombie has ended."""
         if not self._watched:
             return
         with self._lock:
             ended = {descriptor for descriptor, _ in self._poll.poll(0)}
             for key in [key for key, descriptor in self._watched.items() if descriptor in ended]:
                 for process in self._by_key[key]:
-                    process.die(self._story.now())
+                    process.die(self._scenario_clock.now())
                 self._forget(key)
                 self.version += 1
 
@@ -305,22 +301,22 @@ class FallbackProc(Protocol):
 
 
 class SimulatedProc:
-    """/proc with the story's processes in it; everything else comes from `fallback`.
+    """Serve /proc with the scenario's processes in it; everything else comes from `fallback`.
 
     `boot_time_seconds` is unix time: start times are ticks since then, as in /proc/<pid>/stat.
     """
 
     def __init__(
-        self, processes: Iterable[Process], story: ScenarioClock, fallback: FallbackProc | None = None
+        self, processes: Iterable[Process], scenario_clock: ScenarioClock, fallback: FallbackProc | None = None
     ) -> None:
-        self._story = story
+        self._scenario_clock = scenario_clock
         self._fallback = fallback
         self._by_pid: dict[int, Process] = {}
         for process in processes:
             if not process.spec.bind:
                 self._by_pid.setdefault(process.pid, process)
         self._users = {process.uid: process.user for process in self._by_pid.values()}
-        self.boot_time_seconds = story.clock.wall() - story.clock.now()
+        self.boot_time_seconds = scenario_clock.clock.wall() - scenario_clock.clock.now()
 
     def read(self, pid: int, name: str) -> bytes:
         """Return a file of /proc/<pid>.
@@ -381,7 +377,7 @@ class SimulatedProc:
         return True
 
     def threads(self, pid: int) -> list[int]:
-        """Return the numbers of its threads: a process of the story has one.
+        """Return the numbers of its threads: a process of the scenario has one.
 
         Raises:
             FileNotFoundError: no such process.
@@ -406,7 +402,7 @@ class SimulatedProc:
 
     def _living(self, pid: int) -> Process:
         process = self._by_pid.get(pid)
-        if process is None or not process.lives(self._story.now()):
+        if process is None or not process.is_alive(self._scenario_clock.now()):
             raise FileNotFoundError(2, "No such process", f"/proc/{pid}")
         return process
 
@@ -414,11 +410,11 @@ class SimulatedProc:
 
     def _start_ticks(self, process: Process) -> int:
         """Return the clock ticks since boot; a process cannot be older than the machine."""
-        started = self._story.start + process.begins - process.spec.age
+        started = self._scenario_clock.start + process.begins - process.spec.age
         return max(1, round(started * _TICKS))
 
     def _pages(self, process: Process) -> int:
-        return process.resident_bytes(self._story.now()) // _PAGE_BYTES
+        return process.resident_bytes(self._scenario_clock.now()) // _PAGE_BYTES
 
     def _stat(self, process: Process) -> bytes:
         """Return 52 fields (proc(5)); the 22nd is the start, the 24th the resident pages.
@@ -441,7 +437,7 @@ class SimulatedProc:
             f"Umask:\t0022\nState:\t{_STATES[process.spec.state]}\nTgid:\t{process.pid}\nNgid:\t0\n"
             f"Pid:\t{process.pid}\nPPid:\t1\nTracerPid:\t0\nUid:\t{uids}\nGid:\t{uids}\n"
             f"NStgid:\t{process.pid}\nNSpid:\t{process.pid}\n"
-            f"VmRSS:\t{process.resident_bytes(self._story.now()) // 1024:8d} kB\nThreads:\t1\n"
+            f"VmRSS:\t{process.resident_bytes(self._scenario_clock.now()) // 1024:8d} kB\nThreads:\t1\n"
         )
         return b"Name:\t" + process.name[:_COMM_BYTES] + b"\n" + text.encode()
 
@@ -455,7 +451,7 @@ def _comm(process: Process) -> bytes:
 
 
 def _cmdline(process: Process) -> bytes:
-    """Empty for a zombie: its memory is gone."""
+    """Return the command line; empty for a zombie, whose memory is gone."""
     if process.spec.state == "Z":
         return b""
     return b"".join(word + b"\0" for word in process.command)

@@ -15,21 +15,15 @@ import ctypes
 import itertools
 import math
 import threading
-from collections.abc import Iterator
-from typing import Any
-from gpuagent_simulator.abi import Code, Pointers, Refusal
-from gpuagent_simulator.device import Device, Gpu, MigDevice
-from gpuagent_simulator.faults import FaultBoard, FaultKind
-from gpuagent_simulator.functions import ScenarioClock
-from gpuagent_simulator.spec import Scenario
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
-from gpuagent_simulator.abi import Code, Refusal, put_uint, put_ulonglong
-from gpuagent_simulator.device import Device, Gpu
-from gpuagent_simulator.faults import FaultKind
-from gpuagent_simulator.models import Feature
 
+from gpuagent_simulator.abi import Code, NvmlError, Pointers, put_uint, put_ulonglong
+from gpuagent_simulator.curves import ScenarioClock
+from gpuagent_simulator.device import Device, Gpu, MigDevice
+from gpuagent_simulator.faults import FaultInjector, FaultKind
+from gpuagent_simulator.spec import Feature, Scenario
 
 NUMBERS = (2**64 - 1, 37_100, -1, 2**63 - 16, 2**31 - 16, 2**32 - 1, 2**53 + 1, 2**60)
 FLOATS = (math.nan, math.inf, -1.0, 140737488355328.0, 37_100.0)
@@ -49,7 +43,7 @@ _WHOLE = (ctypes.c_int, ctypes.c_uint, ctypes.c_longlong, ctypes.c_ulonglong)
 
 
 class Garbage:
-    """Hands out bad numbers in turn, so that a run of calls meets them all."""
+    """Overwrite answers with bad numbers in turn, so that a run of calls meets them all."""
 
     def __init__(self) -> None:
         self._numbers = itertools.cycle(NUMBERS)
@@ -93,9 +87,11 @@ def _targets(argument: Any) -> Iterator[Any]:
 class SimulatedSession:
     """The library's state in this process. Thread-safe."""
 
-    def __init__(self, scenario: Scenario, gpus: list[Gpu], *, story: ScenarioClock, faults: FaultBoard) -> None:
+    def __init__(
+        self, scenario: Scenario, gpus: list[Gpu], *, scenario_clock: ScenarioClock, faults: FaultInjector
+    ) -> None:
         self.scenario = scenario
-        self.story = story
+        self.scenario_clock = scenario_clock
         self.faults = faults
         self.pointers = Pointers()
         self.garbage = Garbage()
@@ -103,7 +99,7 @@ class SimulatedSession:
         self._lock = threading.Lock()
         self._references = 0
         self._generation = faults.generation()
-        self._born = story.now()
+        self._born = scenario_clock.now()
 
     # ---- life ------------------------------------------------------------------------------------
 
@@ -115,7 +111,7 @@ class SimulatedSession:
         """
         fault = self.faults.find(FaultKind.INIT_ERROR)
         if fault is not None and fault.code is not None:
-            raise Refusal(fault.code)
+            raise NvmlError(fault.code)
         self._check_driver()
         with self._lock:
             generation = self.faults.generation()
@@ -132,28 +128,28 @@ class SimulatedSession:
         """
         with self._lock:
             if not self._references:
-                raise Refusal(Code.UNINITIALIZED)
+                raise NvmlError(Code.UNINITIALIZED)
             self._references -= 1
 
     def check(self) -> None:
-        """Raise what every call answers in a session that is none.
+        """Raise the code that every call returns outside of a session.
 
         The library is closed, or the driver is not the one it was opened with.
         """
         if not self._references:
-            raise Refusal(Code.UNINITIALIZED)
+            raise NvmlError(Code.UNINITIALIZED)
         if self.faults.of(None):
             self._check_driver()
         if self.faults.generation() != self._generation:
-            raise Refusal(Code.UNINITIALIZED)
+            raise NvmlError(Code.UNINITIALIZED)
 
     def _check_driver(self) -> None:
         if self.faults.driver_is_down():
-            raise Refusal(Code.DRIVER_NOT_LOADED)
+            raise NvmlError(Code.DRIVER_NOT_LOADED)
         mismatch = self.faults.find(FaultKind.VERSION_MISMATCH)
         # A process keeps the library it has mapped: only one that started later has the new one.
         if mismatch is not None and (mismatch.at == 0 or self._born < mismatch.at):
-            raise Refusal(Code.LIB_RM_VERSION_MISMATCH)
+            raise NvmlError(Code.LIB_RM_VERSION_MISMATCH)
 
     def driver_version(self) -> str:
         """Return the version of the driver that is loaded now."""
@@ -174,12 +170,12 @@ class SimulatedSession:
         gpu = device.parent
         if self.faults.of(gpu.index):
             if self.faults.find(FaultKind.VANISH, gpu.index) is not None:
-                raise Refusal(Code.GPU_IS_LOST)
+                raise NvmlError(Code.GPU_IS_LOST)
             lost = self.faults.find(FaultKind.LOST, gpu.index)
             if lost is not None:
-                raise Refusal(Code.GPU_IS_LOST if lost.code is None else lost.code)
-        if isinstance(device, MigDevice) and not device.exists(self.story.now()):
-            raise Refusal(Code.INVALID_ARGUMENT)
+                raise NvmlError(Code.GPU_IS_LOST if lost.code is None else lost.code)
+        if isinstance(device, MigDevice) and not device.exists(self.scenario_clock.now()):
+            raise NvmlError(Code.INVALID_ARGUMENT)
 
     def device(self, handle: Any) -> Device:
         """Return the device that a handle means.
@@ -290,7 +286,7 @@ def bind(symbol: str, entry: EntrySpec, session: SimulatedSession) -> EntryPoint
             code = entry.body(device, *args[1:]) or Code.SUCCESS
             _spoil(session, symbol, device.parent.index, args[1:])
             return code
-        except Refusal as refusal:
+        except NvmlError as refusal:
             return refusal.code
 
     return call
@@ -314,9 +310,9 @@ def _enter_device(session: SimulatedSession, symbol: str, entry: EntrySpec, hand
     session.check_present(device)
     faults.refuse(symbol, gpu)
     if device.is_mig and not entry.mig:
-        raise Refusal(Code.NOT_SUPPORTED)
+        raise NvmlError(Code.NOT_SUPPORTED)
     if entry.feature is not None:
-        device.need(entry.feature)
+        device.require_feature(entry.feature)
     return device
 
 
@@ -326,5 +322,5 @@ def _spoil(session: SimulatedSession, symbol: str, gpu: int, args: tuple[Any, ..
     if not faults.of(gpu):
         return
     fault = faults.find(FaultKind.GARBAGE_VALUES, gpu)
-    if fault is not None and fault.concerns(symbol) and any(fnmatchcase(symbol, pattern) for pattern in SPOILED):
+    if fault is not None and fault.applies_to(symbol) and any(fnmatchcase(symbol, pattern) for pattern in SPOILED):
         session.garbage.spoil(args)

@@ -1,24 +1,24 @@
-"""Validate the scenario file as data, and complete its GPUs from `models.yaml`. docs/simulation.md explains every key."""
+"""Validate the scenario file as data, and complete GPUs from `models.yaml`. docs/simulation.md explains every key."""
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from functools import cache
 from importlib import resources
-from typing import Any
-import yaml
-import math
 from typing import Annotated, Any, ClassVar, Literal
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
-from gpuagent_simulator.faults import Fault
-from gpuagent_simulator.functions import STRICT, Bytes, Constant, Curve, PositiveSeconds, Ramp, Seconds
 
+import yaml
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
+
+from gpuagent_simulator.curves import STRICT, Bytes, Constant, Curve, PositiveSeconds, Ramp, Seconds
+from gpuagent_simulator.faults import Fault
 
 DEFAULT_MODEL = "h100"
 
 
 class Feature(StrEnum):
-    """What a GPU may lack: the calls behind it answer NOT_SUPPORTED."""
+    """Feature that a GPU may lack: the calls behind it answer NOT_SUPPORTED."""
 
     ACCOUNTING = "accounting"
     BAR1 = "bar1"
@@ -78,7 +78,7 @@ def with_model(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _over(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Merge key by key; a function of time is replaced whole."""
+    """Merge key by key; a curve is replaced whole."""
     merged = dict(base)
     for key, value in given.items():
         below = merged.get(key)
@@ -107,7 +107,7 @@ Instance = Annotated[int, Field(ge=0, le=0xFFFF)]
 
 
 def _memory(value: object) -> object:
-    """Read `unavailable` as None; nothing at all is a slip of the pen."""
+    """Read `unavailable` as None; an empty value is a mistake."""
     if value is None:
         raise ValueError("give an amount, a shape, or unavailable")
     return None if value == "unavailable" else value
@@ -380,7 +380,7 @@ class GpuSpec(Spec):
 
 
 class FaultList(Spec):
-    """What stands in a scenario's `faults_file`: read again whenever it changes."""
+    """Content of a scenario's `faults_file`: read again whenever it changes."""
 
     noun: ClassVar[str] = "file of faults"
     parts: ClassVar[str] = "faults"

@@ -9,11 +9,11 @@ import pytest
 from pydantic import BaseModel
 
 from gpuagent_simulator import spec
+from gpuagent_simulator.curves import SHAPES
 from gpuagent_simulator.entries_gauges import METRIC_NAMES
 from gpuagent_simulator.faults import Fault, FaultKind
-from gpuagent_simulator.functions import SHAPES
-from gpuagent_simulator.models import Feature, models
 from gpuagent_simulator.scenario import parse_scenario, shipped_scenarios
+from gpuagent_simulator.spec import Feature, models
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text(encoding="utf-8")
 WORDS = set(re.findall(r"`([^`\n]+)`", DOCUMENT))

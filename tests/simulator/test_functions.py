@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from gpuagent_simulator.functions import (
+from gpuagent_simulator.curves import (
     SHAPES,
     Constant,
     Curve,

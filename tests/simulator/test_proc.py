@@ -10,7 +10,7 @@ import pytest
 
 from gpuagent.core.clock import ManualClock
 from gpuagent_simulator.node import SimulatedNode
-from gpuagent_simulator.proc import FIRST_NEWCOMER_PID, FallbackProc
+from gpuagent_simulator.process import FIRST_NEWCOMER_PID, FallbackProc
 from gpuagent_simulator.scenario import parse_scenario
 
 PID = 4194305
