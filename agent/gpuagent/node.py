@@ -25,9 +25,8 @@ from gpuagent.procfs.containers import ContainerNames, PodNames, docker_names
 from gpuagent.procfs.files import ProcFiles, RealProc
 from gpuagent.procfs.kernel_log import KernelLog
 from gpuagent.procfs.machine import PidSpace, boot_id, boot_time_seconds
-from gpuagent.procfs.table import ProcessTable
+from gpuagent.procfs.table import PidfdWatcher, ProcessTable
 from gpuagent.procfs.users import UserNames
-from gpuagent.procfs.watch import PidfdWatcher
 from gpuagent.runtime.state_files import make_own_directory
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from gpuagent.acting.handles import handle_inode, has_been_reaped, has_ended
 from gpuagent.acting.lookup import in_time
 from gpuagent.acting.never_entries import NO_ANSWER, NeverEntries
 from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.watch import HIGHEST_PID
+from gpuagent.procfs.table import HIGHEST_PID
 from gpuagent_alerts.remedies.target import Facts, Target
 from gpuagent_alerts.remedies.world import Gone, NotPermitted
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuagent.acting.never_entries import NeverLook
-from gpuagent.procfs.credentials import read_uids
+from gpuagent.procfs.credentials import read_uids, thread_elsewhere
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.programs import read_program
-from gpuagent.procfs.thread_places import thread_elsewhere
 from gpuagent_alerts.remedies.target import Facts
 
 

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuagent.clients.admission import Allowance, ConnectionSlots, NoFreeSlot, Rate
+from gpuagent.clients.admission import Allowance, ConnectionSlots, CpuShare, NoFreeSlot, Rate
 from gpuagent.clients.connection import Connection
-from gpuagent.clients.listener import CpuShare
 from gpuagent.clients.protocol import ClientEvent
 from gpuagent.clients.wire import Accounts, Peer, RefusedPeer, Wire, hold_peer, identify
 from gpuagent.core.clock import Clock

@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuagent.clients.admission import SOCKET_NAME, Acceptor, open_client_socket
 from gpuagent.clients.connection import Connection
 from gpuagent.clients.hub import MOST_WAITING, ClientLimits, Hub
-from gpuagent.clients.listener import SOCKET_NAME, Acceptor, open_client_socket
 from gpuagent.clients.protocol import AllocatorDevice, Message, encode
 from gpuagent.core.clock import Clock
 from gpuagent.core.metrics.clients import ClientFigures

@@ -35,7 +35,7 @@ SETTLE_SECONDS = 60.0
 may be late, and tell what a dead process did before its end."""
 SAMPLE_SECONDS = 15.0
 """How long a process must have been seen before a utilization sample counts as its own: the driver's samples may be
-10 s old when they are believed, and are shown for 2.5 s (`gpuagent.driver.nvml.process_utilization`)."""
+10 s old when they are believed, and are shown for 2.5 s (`gpuagent.driver.nvml.utilization`)."""
 
 Entries = frozenset[tuple[str, int, int]]
 """Lines of the driver's list by type and MIG instances."""

@@ -10,9 +10,8 @@ from gpuagent.procfs.containers import PodName, PodNames
 from gpuagent.procfs.files import ProcFiles, RealProc
 from gpuagent.procfs.machine import boot_id, boot_time_seconds, raise_descriptor_limit
 from gpuagent.procfs.redact import Redactor
-from gpuagent.procfs.table import ProcessTable, Watcher
+from gpuagent.procfs.table import PidfdWatcher, ProcessTable, Watcher
 from gpuagent.procfs.users import UserNames
-from gpuagent.procfs.watch import PidfdWatcher
 
 __all__ = [
     "PidfdWatcher",

@@ -8,12 +8,15 @@ All can be read without any right unless /proc is mounted with hidepid.
 The kernel knows user ids of threads alone: the C library keeps those of a process the same, and setresuid(2) called
 directly changes one. File servers do that to act for their clients. `/proc/PID/status` tells of the first thread. So
 all threads are read, but only where somebody is judged: a process may have thousands of them.
+
+Cgroups of version 1 move single threads, so whether all threads are in one unit, container and job is asked as well.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuagent.procfs.cgroup import parse_cgroup
 from gpuagent.procfs.files import (
     READ_LIMIT_BYTES,
     LivingThread,
@@ -213,3 +216,37 @@ def _terminal(stat: bytes) -> int:
     The name in front of the fields may contain anything, hence the last parenthesis.
     """
     return int(stat[stat.rfind(b") ") + 2 :].split()[_TERMINAL_FIELD - 3])
+
+
+_UNKNOWN = "it cannot be told whether all of its threads run in one place"
+
+
+def thread_elsewhere(files: ProcFiles, pid: int, cgroups: bytes) -> str:
+    """Return that a thread is in another unit, container or job than `cgroups` say, or may be; "" where none is.
+
+    A thread that is about to exit is in no cgroup any more, and counts for nothing.
+    """
+    place = _place(cgroups)
+    try:
+        threads = files.threads(pid)
+        if len(threads) > MOST_THREADS:
+            return f"{_UNKNOWN}: it has more than {MOST_THREADS}"
+        for thread in threads:
+            try:
+                found = files.read(pid, f"task/{thread}/cgroup")
+                if found == cgroups or _place(found) == place:
+                    continue
+                if not parse_stat(files.read(pid, f"task/{thread}/stat")).exiting:
+                    return f"its thread {thread} runs in another unit, container or job than the process is told to"
+            except _GONE:
+                continue
+    except _GONE:
+        return ""
+    except (OSError, ValueError) as error:
+        return f"{_UNKNOWN}: {error}"
+    return ""
+
+
+def _place(cgroups: bytes) -> tuple[str, ...]:
+    found = parse_cgroup(cgroups)
+    return found.unit, found.container_id, found.pod_uid, found.slurm_job

@@ -29,8 +29,7 @@ from gpuagent.core.identity import SHOWN_FIELDS
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.machine import boot_id, boot_time_seconds
-from gpuagent.procfs.table import ProcessTable
-from gpuagent.procfs.watch import PidfdWatcher
+from gpuagent.procfs.table import PidfdWatcher, ProcessTable
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.grounds import Grounds, Subject
 from gpuagent_alerts.remedies.judged import Judged

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from gpuagent.clients.admission import SOCKET_NAME
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.clients.hub import ClientLimits, Hub
-from gpuagent.clients.listener import SOCKET_NAME
 from gpuagent.clients.server import ClientServer
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.snapshot import Snapshot

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clients.admission import Rate
+from gpuagent.clients.admission import Rate, open_client_socket
 from gpuagent.clients.hub import ClientLimits
-from gpuagent.clients.listener import open_client_socket
 from gpuagent_exporters.http.listeners import ListenError
 from tests.agent.clients.parts import Stage, in_thread, stage, until
 from tests.agent.clients.swarm import TALKING, swarm

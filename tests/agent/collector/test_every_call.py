@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 
 from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState
-from gpuagent.driver.nvml.collect import COLLECTORS
+from gpuagent.driver.nvml.driver import COLLECTORS
 from gpuagent_simulator.abi import Code
 from gpuagent_simulator.faults import Fault, FaultKind
 from tests.agent.collector.calls import Call, every_call

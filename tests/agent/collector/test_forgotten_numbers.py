@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.collector.forgotten_numbers import Absent, ForgottenNumbers, choose_to_drop
 from gpuagent.collector.listings import KNOWN_HOLDERS, Holders, Listings
-from gpuagent.collector.listings_table import LONG_BREAK_SECONDS, MOST_LISTINGS
+from gpuagent.collector.listings_table import (
+    LONG_BREAK_SECONDS,
+    MOST_LISTINGS,
+    Absent,
+    ForgottenNumbers,
+    choose_to_drop,
+)
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.core.units import GIB

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from gpuagent.core.snapshot import GpuReading, GpuState
-from gpuagent.driver.nvml.collect import COLLECTORS, FAST, SLOW
+from gpuagent.driver.nvml.driver import COLLECTORS, FAST, SLOW
 from gpuagent.driver.nvml.library import NvmlFailure
 from gpuagent_simulator.abi import Code
 from gpuagent_simulator.faults import FaultKind

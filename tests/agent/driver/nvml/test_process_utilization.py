@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from gpuagent.core.snapshot import ProcessUtilization
 from gpuagent.driver.backend import IDLE, LONGEST_GAP_SECONDS
-from gpuagent.driver.nvml.process_utilization import (
+from gpuagent.driver.nvml.utilization import (
     HOLD_SECONDS,
     BelievedSamples,
     Sample,
     SampleRing,
-    collect,
+    collect_processes,
     worked_at,
 )
 from gpuagent_simulator.abi import Code
@@ -130,7 +130,7 @@ def utilization(bench: Bench, seconds: float = 1.0, *, at_rest: bool = False) ->
     """What the first process of the GPU is told to do; None if that is not known."""
     bench.clock.advance(seconds)
     pid = 4_194_305
-    found = collect(bench.device, {pid}, busy=not at_rest, at_rest=at_rest)
+    found = collect_processes(bench.device, {pid}, busy=not at_rest, at_rest=at_rest)
     return None if found is None else found.get(pid)
 
 
@@ -258,7 +258,7 @@ def test_work_is_told_with_the_reading(open_gpu: Open) -> None:
     utilization(bench)
 
     assert worked_at(bench.device) == {4_194_305: bench.clock.now()}
-    collect(bench.device, set())
+    collect_processes(bench.device, set())
     assert worked_at(bench.device) == {}
 
 
