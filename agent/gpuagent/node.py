@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuagent.collector.holders import LastHolders
-from gpuagent.collector.inventory import IndexMemory, Inventory, count_pci_gpus
+from gpuagent.collector.inventory import IndexRegistry, Inventory, count_pci_gpus
 from gpuagent.collector.listings import Listings
-from gpuagent.collector.repairs import RepairMemory, RepairsFile
-from gpuagent.collector.saved_state import find_traces, leave_stamp
+from gpuagent.collector.repairs import FaultTracker, RepairsFile
+from gpuagent.collector.saved_state import find_traces, write_stamp
 from gpuagent.collector.tick import MonitorContext
 from gpuagent.collector.trust import TrustRegistry
 from gpuagent.core.clock import Clock, ScaledClock, SystemClock
@@ -99,7 +99,7 @@ def _remembering_place(config: Config, clock: Clock, boot: str) -> MonitorContex
     traces = find_traces(config.state_dir, config.runtime_dir, boot, STATE_STEMS, LISTINGS_FILE)
     inventory = Inventory(state_file(config, INVENTORY_FILE), boot)
     ran_before = traces.ran_before or bool(inventory.known)
-    indices = IndexMemory(
+    indices = IndexRegistry(
         state_file(config, INDICES_FILE), lost=traces.any_state and not inventory.was_readable
     )  # fmt: skip
     inventory.keep()
@@ -117,14 +117,14 @@ def _remembering_place(config: Config, clock: Clock, boot: str) -> MonitorContex
             ran_before=ran_before,
             now_seconds=clock.now(),
             pid_space=PidSpace(),
-            on_first_list=partial(leave_stamp, config.runtime_dir, boot),
+            on_first_list=partial(write_stamp, config.runtime_dir, boot),
         ),
     )
 
 
-def _remembered_repairs(config: Config, clock: Clock, boot: str) -> RepairMemory:
+def _remembered_repairs(config: Config, clock: Clock, boot: str) -> FaultTracker:
     path = state_file(config, FAULTS_FILE)
-    return RepairMemory(clock, None if path is None else RepairsFile(path, boot))
+    return FaultTracker(clock, None if path is None else RepairsFile(path, boot))
 
 
 def lost_state(config: Config) -> str:

@@ -18,12 +18,13 @@ from gpuagent_client.connection import (
     trusted,
 )
 from tests.fakes.agent_socket import FakeAgent
+from tests.tables import table
 
 ROOT, APP, AGENT, STRANGER, OVERFLOW = 0, 1000, 990, 1001, 65534
 
 
-@pytest.mark.parametrize(
-    ("uid", "owner", "writable", "obeyed"),
+@table(
+    "uid, owner, writable, obeyed",
     [
         (ROOT, ROOT, False, True),
         (APP, APP, True, True),
@@ -33,16 +34,6 @@ ROOT, APP, AGENT, STRANGER, OVERFLOW = 0, 1000, 990, 1001, 65534
         (STRANGER, AGENT, False, False),
         (OVERFLOW, OVERFLOW, False, True),
         (OVERFLOW, ROOT, False, False),
-    ],
-    ids=[
-        "root",
-        "the own user",
-        "the owner of a directory that is not ours to write",
-        "anyone's directory",
-        "a stranger in root's directory",
-        "a stranger in the agent's directory",
-        "a user called nobody with a directory",
-        "nobody without",
     ],
 )
 def test_who_may_command(uid: int, owner: int, *, writable: bool, obeyed: bool) -> None:

@@ -228,7 +228,7 @@ _ACCEPTED_AT_ONCE = 64
 """Then the loop does something else."""
 _NO_DESCRIPTOR_SECONDS = 1.0
 """Pause after accept(2) has failed for lack of descriptors or memory; asyncio's servers wait as long."""
-_QUIET_SECONDS = 60.0
+_LOG_PAUSE_SECONDS = 60.0
 
 
 class CpuShare:
@@ -288,7 +288,7 @@ class Acceptor:
         self._share = share
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._told_at = -_QUIET_SECONDS
+        self._told_at = -_LOG_PAUSE_SECONDS
         self._resume()
 
     def close(self) -> None:
@@ -316,14 +316,14 @@ class Acceptor:
                 pass
             except OSError as error:  # EMFILE, ENFILE, ENOBUFS, ENOMEM: it would fail again at once
                 self._make_room()
-                self._complain(error)
+                self._log_seldom(error)
                 wait_seconds = _NO_DESCRIPTOR_SECONDS
         wait_seconds = max(wait_seconds, self._share.wait_seconds())
         if wait_seconds:
             self._pause(wait_seconds)
 
-    def _complain(self, error: OSError) -> None:
+    def _log_seldom(self, error: OSError) -> None:
         now = self._loop.time()
-        if now - self._told_at >= _QUIET_SECONDS:
+        if now - self._told_at >= _LOG_PAUSE_SECONDS:
             self._told_at = now
             log.warning("an embedded client's connection cannot be accepted: %s", error.strerror)

@@ -228,7 +228,7 @@ class Connection:
         """Take some of the lines that have come; the rest later, when there is a share left or others had a turn."""
         self._again = None
         try:
-            done = self._take_some()
+            done = self._process_lines()
         except Malformed as fault:
             self.drop("malformed", str(fault))
             return
@@ -247,25 +247,25 @@ class Connection:
             self._host.throttled()
         self._again = self._loop.call_later(wait_seconds, self._guard, self._work)
 
-    def _take_some(self) -> bool:
+    def _process_lines(self) -> bool:
         """Take lines as far as the share goes; True if no whole line is left."""
         for _ in range(_LINES_AT_ONCE):
-            line = self._buffer.take()
+            line = self._buffer.next_line()
             if line is None:
                 return True
             self._allowance.spend(1, len(line) + 1)
-            self._hear(line)
+            self._handle_line(line)
             if self._wire.closed:
                 return True
             if self._allowance.wait_seconds():
                 return False
         return False
 
-    def _hear(self, line: bytes) -> None:
+    def _handle_line(self, line: bytes) -> None:
         said = read_message(decode(line))
         self._host.heard(said)
         if isinstance(said, Hello):
-            self._meet(said)
+            self._handle_hello(said)
         elif said is None:
             return
         elif self.hello is None:
@@ -282,7 +282,7 @@ class Connection:
         if self._asked is not None and self._asked[0] == result.id and not self._asked[2].done():
             self._asked[2].set_result(result)
 
-    def _meet(self, hello: Hello) -> None:
+    def _handle_hello(self, hello: Hello) -> None:
         """Take who it is from the first hello; later ones only say what has changed."""
         if self.info is None:
             self.info = self._host.identify(self.peer, hello.pid)

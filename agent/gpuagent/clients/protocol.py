@@ -46,7 +46,7 @@ class LineBuffer:
         """Take what has come."""
         self._data += data
 
-    def take(self) -> bytes | None:
+    def next_line(self) -> bytes | None:
         """Return the next line without its line feed; None if it has not come whole.
 
         Raises:
@@ -165,10 +165,10 @@ class ClientEvent:
     fields: Mapping[str, str | int | float | bool]
 
 
-Said = Hello | Stats | CommandResult | ClientEvent
+ClientMessage = Hello | Stats | CommandResult | ClientEvent
 
 
-def read_message(message: Message) -> Said | None:
+def read_message(message: Message) -> ClientMessage | None:
     """Return what a message says; None for a kind that this version does not know.
 
     Raises:
@@ -268,7 +268,7 @@ def _event(message: Message) -> ClientEvent:
     return ClientEvent(_text(message, "name"), fields)
 
 
-_READERS: dict[str, Callable[[Message], Said]] = {
+_READERS: dict[str, Callable[[Message], ClientMessage]] = {
     "hello": _hello,
     "stats": _stats,
     "res": _result,

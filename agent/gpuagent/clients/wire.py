@@ -68,7 +68,7 @@ class Peer(NamedTuple):
             os.close(self.pidfd)
 
 
-def hold_peer(sock: HasSocketOptions, open_pidfd: Callable[[HasSocketOptions, int], int] | None = None) -> Peer:
+def open_peer(sock: HasSocketOptions, open_pidfd: Callable[[HasSocketOptions, int], int] | None = None) -> Peer:
     """Return the process that connected, held.
 
     Raises:

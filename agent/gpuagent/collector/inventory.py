@@ -76,7 +76,7 @@ class Inventory:
         gpu = self._known.get(uuid)
         return gpu.pci_bus_id if gpu is not None else ""
 
-    def see(self, gpus: Iterable[GpuIdentity]) -> None:
+    def observe(self, gpus: Iterable[GpuIdentity]) -> None:
         """Note the GPUs that answer now; of several with one UUID the first."""
         changed = False
         seen: set[str] = set()
@@ -197,36 +197,36 @@ _INDICES_SCHEMA = 1
 _LOST = "which GPUs there were, and at which index, was lost"
 
 
-class _Meaning(NamedTuple):
+class _IndexedGpu(NamedTuple):
     """A GPU by what tells it from every other one."""
 
     uuid: str
     pci_bus_id: str
 
-    def is_same(self, other: _Meaning) -> bool:
+    def is_same(self, other: _IndexedGpu) -> bool:
         """Return whether it is the same GPU; an address that one of them does not have tells nothing."""
         addresses = {self.pci_bus_id.lower(), other.pci_bus_id.lower()} - {""}
         return self.uuid == other.uuid and len(addresses) <= 1
 
 
-class IndexMemory:
+class IndexRegistry:
     """What each index meant when that was certain, kept in a small file. `path` None keeps it in memory only."""
 
     def __init__(self, path: Path | None = None, *, lost: bool = False) -> None:
         """Load the file; `lost` says that a file which is missing was lost, and not removed by a person."""
         self._path = path
-        self._meanings: dict[int, _Meaning] = {}
+        self._meanings: dict[int, _IndexedGpu] = {}
         self._doubt = ""
         """Why nothing is certain, whatever the indices mean now."""
-        self._now: dict[int, _Meaning] = {}
+        self._now: dict[int, _IndexedGpu] = {}
         """What each index was seen to mean last, since the start."""
         self._told = ""
         if path is not None:
             self._load(path, lost=lost)
 
-    def see(self, gpus: Iterable[GpuIdentity]) -> None:
+    def observe(self, gpus: Iterable[GpuIdentity]) -> None:
         """Note the GPUs that answer now. An index that is new is learned, as long as the others are certain."""
-        found = {gpu.index: _Meaning(gpu.uuid, gpu.pci_bus_id) for gpu in gpus if gpu.uuid}
+        found = {gpu.index: _IndexedGpu(gpu.uuid, gpu.pci_bus_id) for gpu in gpus if gpu.uuid}
         if found.items() <= self._now.items():
             return
         self._now |= found
@@ -243,7 +243,7 @@ class IndexMemory:
             self._save()
 
     @property
-    def doubt(self) -> str:
+    def uncertainty(self) -> str:
         """Why an index may mean another GPU than it did, or a GPU may be missing; "" if all is as it was."""
         doubt = self._doubt or self._moved()
         if doubt and doubt != self._told:
@@ -271,7 +271,7 @@ class IndexMemory:
             if stored["schema"] != _INDICES_SCHEMA:
                 raise ValueError(f"schema {stored['schema']!r}")
             self._meanings = {
-                int(entry["index"]): _Meaning(str(entry["uuid"]), str(entry["pci_bus_id"]))
+                int(entry["index"]): _IndexedGpu(str(entry["uuid"]), str(entry["pci_bus_id"]))
                 for entry in stored["indices"]
             }
             self._doubt = str(stored["doubt"])

@@ -141,7 +141,7 @@ _Place = tuple[_GpuKey, int, int]
 """A GPU, and the GPU and compute instance on it."""
 
 
-class _Rest(NamedTuple):
+class _IdlePeriod(NamedTuple):
     """An idle time of one process that goes on."""
 
     since: float
@@ -159,13 +159,13 @@ class Idleness:
     """
 
     def __init__(self) -> None:
-        self._resting: dict[ProcessId, _Rest] = {}
+        self._resting: dict[ProcessId, _IdlePeriod] = {}
         self._read_at: dict[_GpuKey, float] = {}
         """Clock of the last reading of each GPU."""
         self._told: dict[tuple[_Place, int], tuple[ProcessReading, ProcessReading]] = {}
         """What was made of each reading of an idle process the last time: mostly it is the same again."""
 
-    def see(
+    def observe(
         self,
         gpus: Sequence[GpuReading],
         answers: Iterable[Collected],
@@ -209,10 +209,10 @@ class Idleness:
 
 def _at_rest(
     processes: Iterable[ProcessReading],
-    before: Mapping[ProcessId, _Rest],
+    before: Mapping[ProcessId, _IdlePeriod],
     read_at: Mapping[_GpuKey, float],
     worked_at: Mapping[_GpuKey, Mapping[int, float]],
-) -> dict[ProcessId, _Rest]:
+) -> dict[ProcessId, _IdlePeriod]:
     """Return who is observed at 0 % wherever it is listed, and since when."""
     listed: dict[ProcessId, list[ProcessReading]] = {}
     for process in processes:
@@ -226,7 +226,7 @@ def _at_rest(
         places = frozenset((_place(each), each.used_bytes) for each in readings)
         rest = before.get(process_id)
         if rest is None or rest.places != places or worked >= rest.since:
-            rest = _Rest(max(read_at[_gpu(each)] for each in readings), places)
+            rest = _IdlePeriod(max(read_at[_gpu(each)] for each in readings), places)
         found[process_id] = rest
     return found
 

@@ -30,7 +30,7 @@ GROWTH_BYTES = 16 * 1024**2
 """Memory of a dead process does not grow: this much more than ever is the living one's."""
 GROWN_LISTS = 3
 """Growth is there on so many lists, one after the other."""
-SETTLE_SECONDS = 60.0
+INITIAL_SECONDS = 60.0
 """What a process was listed with in this time after it was first seen with its entries is what it began with: a list
 may be late, and tell what a dead process did before its end."""
 SAMPLE_SECONDS = 15.0
@@ -54,13 +54,13 @@ class UnprovenProcess(NamedTuple):
     settled: bool = False
     grown_lists: int = 0
 
-    def see(self, entries: Entries, used_bytes: int | None, highest_bytes: int, at: float) -> UnprovenProcess:
+    def observe(self, entries: Entries, used_bytes: int | None, highest_bytes: int, at: float) -> UnprovenProcess:
         """Take in a list; `highest_bytes` is the most that its number was ever listed with, this list included.
 
         Where the entries change, growth is looked for anew: one that was dropped and is listed again has not grown.
         """
         if entries != self.entries:
-            return UnprovenProcess(self.start_ticks, self.first_seconds, entries).see(
+            return UnprovenProcess(self.start_ticks, self.first_seconds, entries).observe(
                 entries, used_bytes, highest_bytes, at
             )
         if used_bytes is None:
@@ -68,7 +68,7 @@ class UnprovenProcess(NamedTuple):
         if not self.settled:
             since = at if self.since_seconds is None else self.since_seconds
             return self._replace(
-                since_seconds=since, begin_bytes=highest_bytes, settled=at - since >= SETTLE_SECONDS
+                since_seconds=since, begin_bytes=highest_bytes, settled=at - since >= INITIAL_SECONDS
             )  # fmt: skip
         grew = used_bytes >= self.begin_bytes + GROWTH_BYTES
         return self._replace(grown_lists=self.grown_lists + 1 if grew else 0)
@@ -321,7 +321,7 @@ class Listings:
             if one is None or one.start_ticks != info.id.start_ticks:
                 one = UnprovenProcess(info.id.start_ticks, at)
             if believed:
-                one = one.see(entries[pid], used, max(listing.highest_bytes for listing in listings), at)
+                one = one.observe(entries[pid], used, max(listing.highest_bytes for listing in listings), at)
                 if one.is_alive((collected.utilizations or {}).get(pid), at):
                     found = True
                     for listing in listings:

@@ -41,7 +41,7 @@ class Absent(NamedTuple):
     """For how long complete lists have lacked it."""
 
 
-class ForgottenNumbers:
+class DroppedPids:
     """Until when each number may still be listed for who had it. Seconds are those of complete lists."""
 
     def __init__(self, seconds: float = 0.0) -> None:
@@ -267,7 +267,7 @@ class ListingTable:
     def __init__(self, stored: StoredTable | None = None) -> None:
         self.listings = {} if stored is None else {pid: PidListing(each) for pid, each in stored.listings.items()}
         self.read_seconds = None if stored is None else stored.read_seconds
-        self._forgotten = ForgottenNumbers(0.0 if stored is None else stored.forgotten_seconds)
+        self._dropped = DroppedPids(0.0 if stored is None else stored.forgotten_seconds)
         self._list_seconds = 0.0
         """Time of complete lists, as an absent number counts it."""
         self.inherited = stored is not None
@@ -279,7 +279,7 @@ class ListingTable:
     def stored(self) -> StoredTable:
         """Return what the file keeps of it."""
         numbers = {pid: one.stored() for pid, one in self.listings.items()}
-        left = self._forgotten.seconds_left(self._list_seconds)
+        left = self._dropped.seconds_left(self._list_seconds)
         return StoredTable(self.read_seconds, left, self._used_bytes, numbers)
 
     def copy(self) -> ListingTable:
@@ -323,7 +323,7 @@ class ListingTable:
 
     def begin(self, pid: int, read_seconds: float, sure_seconds: float, uid: int | None) -> None:
         """Note that a number is listed that was not; one that was dropped may be listed for who had it before."""
-        sure = BEFORE_ALL if self._forgotten.may_have(pid, self._list_seconds) else sure_seconds
+        sure = BEFORE_ALL if self._dropped.may_have(pid, self._list_seconds) else sure_seconds
         stored = StoredListing(read_seconds, sure, None, 0, None, None)
         self.listings[pid] = PidListing(stored, _NOBODY if uid is None else uid)
 
@@ -376,11 +376,11 @@ class ListingTable:
         if len(self.listings) <= MOST_LISTINGS:
             return
         absent = [Absent(pid, one.uid, one.gone_seconds) for pid, one in self.listings.items() if pid not in pids]
-        if absent and not self._forgotten.seconds_left(self._list_seconds):
+        if absent and not self._dropped.seconds_left(self._list_seconds):
             log.warning(
                 "more than %d numbers of processes are to be remembered for one GPU: those that are dropped prove"
                 " nothing for %.0f min if they are listed again", MOST_LISTINGS, LONG_BREAK_SECONDS / 60,
             )  # fmt: skip
         for each in choose_to_drop(absent, len(self.listings) - _KEPT_LISTINGS):
-            self._forgotten.add(each.pid, self._list_seconds + LONG_BREAK_SECONDS - each.gone_seconds)
+            self._dropped.add(each.pid, self._list_seconds + LONG_BREAK_SECONDS - each.gone_seconds)
             del self.listings[each.pid]

@@ -160,7 +160,7 @@ class _Gpu:
         return self.lost_since is not None or any(xid.open for xid in self.xids.values())
 
 
-class RepairMemory:
+class FaultTracker:
     """Faults of each GPU by UUID (by index where that is unknown). For one thread; times are CLOCK_BOOTTIME."""
 
     def __init__(self, clock: Clock, file: RepairsFile | None = None) -> None:
@@ -187,7 +187,7 @@ class RepairMemory:
         """Whether a GPU is lost, or answers again in the session in which it was lost: only a new session tells."""
         return any(self._gpus[key].lost_since is not None for key in self._present)
 
-    def see(
+    def observe(
         self, gpus: Sequence[GpuReading], counts: Iterable[XidCount], session: DriverSession
     ) -> tuple[list[GpuReading], tuple[XidCount, ...]]:
         """Take in a tick; return the readings with what is known of their faults, and all Xids since the boot."""

@@ -94,7 +94,7 @@ def find_traces(state_dir: Path, runtime_dir: Path, boot_id: str, stems: Collect
     return Traces(lost_or_of_this_boot or _may_name(runtime_dir / STAMP_FILE, boot_id), any_state)
 
 
-def leave_stamp(runtime_dir: Path, boot_id: str) -> None:
+def write_stamp(runtime_dir: Path, boot_id: str) -> None:
     """Note that an agent has read a GPU's list in this boot."""
     try:
         write_state(runtime_dir / STAMP_FILE, f"{boot_id}\n")

@@ -68,7 +68,7 @@ class NvmlSession:
         `leave` is called in the worker before an old initialisation is shut down: it gets every other thread out of
         the library and says whether that worked. Shutting down under another thread would be a segmentation fault.
         """
-        outcome = self._worker.take()
+        outcome = self._worker.take_result()
         if outcome is not None:
             if self._job is _Job.COUNT:
                 self._counted(outcome.value, outcome.error)

@@ -55,7 +55,7 @@ class FigureTrust:
             return ""
         return f"{self._cause}: no act until they have been possible for {TRUST_AFTER_SECONDS:.0f} s"
 
-    def see(self, contradiction: str, at: float, longest_gap_seconds: float = 0.0) -> None:
+    def observe(self, contradiction: str, at: float, longest_gap_seconds: float = 0.0) -> None:
         """Take note of one reading, taken at `at` (CLOCK_BOOTTIME); `contradiction` is "" for a possible one.
 
         The first contradiction of an episode names it. Two readings that are further apart than

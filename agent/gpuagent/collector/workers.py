@@ -116,7 +116,7 @@ class Worker:
         self._threads.submit(partial(self._do, job))
         return True
 
-    def take(self) -> JobOutcome | None:
+    def take_result(self) -> JobOutcome | None:
         """Return the outcome of the last job, once; None while it runs or if there was none."""
         outcome = self._outcome
         if outcome is not None:

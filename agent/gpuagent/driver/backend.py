@@ -146,7 +146,7 @@ class EventWatcher(Protocol):
         """Return the readings; one whose events cannot be had tells of that as a failed run."""
         ...
 
-    def fallen_off(self, index: int, uuid: str) -> None:
+    def note_fallen_off(self, index: int, uuid: str) -> None:
         """Count that a GPU is off the bus, once however often it is told."""
         ...
 

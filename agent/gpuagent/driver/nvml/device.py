@@ -113,7 +113,7 @@ class NvmlDevice:
         self._unsupported_fields: dict[Field, NvmlFailure] = {}
         self._states: dict[type, Any] = {}
 
-    def begin(self) -> None:
+    def clear_failures(self) -> None:
         """Forget the failures of the last collector."""
         self.failures = []
 

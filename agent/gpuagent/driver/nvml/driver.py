@@ -165,7 +165,7 @@ class Collector:
 
     def _run(self, name: str, function: Callable[[], T]) -> T | None:
         """Run one collector and note how it fared. Anything but a lost GPU or session ends here."""
-        self.device.begin()
+        self.device.clear_failures()
         start = time.perf_counter()
         value: T | None = None
         reason = ""

@@ -37,7 +37,7 @@ _LISTS = (
 Entry = tuple[int, int, int, int]
 
 
-class _Told(NamedTuple):
+class _Answer(NamedTuple):
     """An answer of the driver, byte by byte, and what it says."""
 
     raw: bytes
@@ -75,7 +75,7 @@ class _Buffer:
         self.computing: frozenset[int] = frozenset()
         """Numbers of the last compute list."""
         self.suspect = False
-        self.told: dict[str, _Told] = {}
+        self.told: dict[str, _Answer] = {}
         self.lists: list[tuple[str, list[Entry]]] = []
         self.merged: tuple[GpuProcess, ...] = ()
 
@@ -200,7 +200,7 @@ def _read_any_version(device: NvmlDevice, buffer: _Buffer, handle: Handle, funct
     raise problem or NvmlFailure(function, -1, "no answer")
 
 
-def _read(device: NvmlDevice, buffer: _Buffer, handle: Handle, function: str) -> _Told:
+def _read(device: NvmlDevice, buffer: _Buffer, handle: Handle, function: str) -> _Answer:
     """Call with the kept buffer; again with a larger one for as long as the list outgrows it."""
     count = ctypes.c_uint()
     while True:
@@ -212,7 +212,7 @@ def _read(device: NvmlDevice, buffer: _Buffer, handle: Handle, function: str) ->
             told = buffer.told.get(function)
             if told is None or told.raw != raw:
                 entries = list(_ENTRY.iter_unpack(raw))
-                told = buffer.told[function] = _Told(raw, entries, _plausible(device, entries))
+                told = buffer.told[function] = _Answer(raw, entries, _plausible(device, entries))
             return told
         if code != INSUFFICIENT_SIZE or buffer.capacity == _MAX_CAPACITY:
             raise NvmlFailure(function, code)

@@ -169,7 +169,7 @@ _Percent = tuple[int, int, int, int]
 _MOST_RATIOS = 4096
 
 
-class BelievedSamples:
+class AcceptedSamples:
     """What one GPU has told so far: the newest believed sample per pid."""
 
     def __init__(self) -> None:
@@ -216,7 +216,7 @@ class BelievedSamples:
         for pid in self.worked_at.keys() - pids:
             del self.worked_at[pid]
 
-    def rest(self, now: float, *, at_rest: bool, longest_gap_seconds: float = LONGEST_GAP_SECONDS) -> bool:
+    def note_idle(self, now: float, *, at_rest: bool, longest_gap_seconds: float = LONGEST_GAP_SECONDS) -> bool:
         """Take note of what the GPU as a whole did; returns whether it did nothing since the last reading, either.
 
         One reading covers the second before it and no more: it takes two of them to observe what lies between.
@@ -262,10 +262,10 @@ def collect_processes(
     (https://github.com/Project-HAMi/HAMi-core/issues/112). `busy` says that the GPU as a whole is not idle, `at_rest`
     that it was observed at 0 %: neither, where it does not tell.
     """
-    state = device.state(BelievedSamples)
+    state = device.state(AcceptedSamples)
     clock = device.clock
     before = state.rested_at
-    rested = state.rest(clock.now(), at_rest=at_rest, longest_gap_seconds=device.longest_gap_seconds)
+    rested = state.note_idle(clock.now(), at_rest=at_rest, longest_gap_seconds=device.longest_gap_seconds)
     samples = state.ring.read(device, state.last_stamp, busy=busy and bool(pids))
     if samples is None:
         state.newest.clear()
@@ -282,4 +282,4 @@ def worked_at(device: NvmlDevice) -> Mapping[int, float]:
 
     A reading that was never shown counts too: what it took from the ring, no later one is told again.
     """
-    return device.state(BelievedSamples).worked_at.copy()
+    return device.state(AcceptedSamples).worked_at.copy()

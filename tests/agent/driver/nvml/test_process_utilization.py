@@ -12,7 +12,7 @@ from gpuagent.core.snapshot import ProcessUtilization
 from gpuagent.driver.backend import IDLE, LONGEST_GAP_SECONDS
 from gpuagent.driver.nvml.utilization import (
     HOLD_SECONDS,
-    BelievedSamples,
+    AcceptedSamples,
     Sample,
     SampleRing,
     collect_processes,
@@ -36,9 +36,9 @@ def sample(seconds: float = 0.0, *percent: int, pid: int = PID) -> Sample:
     return pid, int((WALL + seconds) * 1e6), sm, memory, encoder, decoder
 
 
-def after(samples: Sequence[Sample], *, state: BelievedSamples | None = None, wall: float = WALL) -> BelievedSamples:
+def after(samples: Sequence[Sample], *, state: AcceptedSamples | None = None, wall: float = WALL) -> AcceptedSamples:
     """What is known after these samples, with one process listed."""
-    state = state or BelievedSamples()
+    state = state or AcceptedSamples()
     state.accept(samples, {PID}, wall, NOW)
     return state
 
@@ -213,7 +213,7 @@ def test_the_newer_call_where_the_older_one_stays_empty(open_gpu: Open) -> None:
 
     assert told[0] is None
     assert told[-1] == ProcessUtilization(0.6, 0.3, 0.0, 0.05)
-    assert bench.device.state(BelievedSamples).ring.prefer_new
+    assert bench.device.state(AcceptedSamples).ring.prefer_new
 
 
 def test_both_calls_missing(open_gpu: Open) -> None:
