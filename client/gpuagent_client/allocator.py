@@ -144,7 +144,7 @@ class Device(NamedTuple):
     """CUDA's ordinal, under CUDA_VISIBLE_DEVICES."""
     properties: Properties
     figures: Mapping[str, int]
-    """In bytes or counts; what the allocator does not keep is not in it."""
+    """Figures in bytes or counts; what the allocator does not keep is not in it."""
     limit_ratio: float | None = None
 
 
@@ -158,7 +158,7 @@ class Reading(NamedTuple):
 
 
 class Allocator:
-    """Reads the allocator of the app's torch. Threads may share it: at worst something is asked for twice."""
+    """Read the allocator of the app's torch. Threads may share it: at worst something is asked for twice."""
 
     def __init__(self, torch: Torch) -> None:
         self._torch = torch

@@ -40,7 +40,7 @@ class Measure:
         self.peak_bytes: int | None = None
         """The highest allocated so far: of this block if `exact`."""
         self.delta_bytes: int | None = None
-        """What the block has added to allocated; negative where it gave back."""
+        """Bytes that the block has added to allocated; negative where it freed memory."""
         self.seconds = 0.0
         self.exact = False
         """Whether the peak rose within the block while no other block was open: then it is the block's."""

@@ -345,7 +345,7 @@ def _after_fork_in_child() -> None:
 
 
 def _is_census() -> bool:
-    """Whether the child was made to look at the app's objects: it lives for a moment, and cleans up by itself."""
+    """Return whether the child was forked for a census: it lives for a moment, and cleans up by itself."""
     fork = sys.modules.get("gpuagent_client.blame.fork")
     return fork is not None and bool(fork.is_census_fork())
 

@@ -18,7 +18,7 @@ from gpuagent_client.protocol import MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS,
 COMMANDS = frozenset({"census", "limit", "lines", "notice", "rate", "release", "reset"})
 SYSTEM_SOCKET = "/run/gpuagent-client/client.sock"
 MAX_PATH_BYTES = 107
-"""Of a Unix socket's address: https://man7.org/linux/man-pages/man7/unix.7.html"""
+"""Longest path of a Unix socket: https://man7.org/linux/man-pages/man7/unix.7.html"""
 MAX_NAME_CHARACTERS = 100
 
 _YES = frozenset({"1", "true", "yes", "on", "all"})

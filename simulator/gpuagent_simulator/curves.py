@@ -59,7 +59,7 @@ class ScenarioClock:
     def __init__(self, clock: Clock, start: float | None = None) -> None:
         self.clock = clock
         self.start = clock.now() if start is None else start
-        """What the clock said at time 0."""
+        """Time of the clock at second 0 of the scenario."""
         self._lock = threading.Lock()
         self._batch = (-math.inf, 0)
 
@@ -89,7 +89,7 @@ _MASK = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Always `value`."""
+    """Curve that is always `value`."""
 
     value: Amount
     shape: Literal["constant"] = "constant"
@@ -159,7 +159,7 @@ class Staircase:
 
 @dataclass(frozen=True, slots=True)
 class SawTooth:
-    """Climbs from `low` to `high` in `period`, falls back at once and climbs again.
+    """Curve that climbs from `low` to `high` in `period`, falls back at once and climbs again.
 
     A cache that is emptied.
     """

@@ -154,7 +154,7 @@ class Gpu:
         self.engines = Engines(self)
         self.instances = tuple(MigDevice(self, instance) for instance in spec.mig or ())
         self.grown: dict[str, int] = {}
-        """By entry point: entries that a growing process list has beyond the scenario's."""
+        """Entries that a growing process list has beyond the scenario's, by entry point."""
         self._processes = processes
         self._bindings = bindings
         self._lock = threading.Lock()

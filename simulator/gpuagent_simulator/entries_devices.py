@@ -241,7 +241,7 @@ class EventSet:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.registered: dict[int, tuple[int, float]] = {}
-        """By GPU index: mask of types, second of the scenario at the registration."""
+        """Mask of types and second of the scenario at the registration, by GPU index."""
         self.delivered: dict[tuple[int, int, int], XidEvent] = {}
         """Keeps the events, so that no later fault can have the identity of one that is gone."""
 

@@ -183,7 +183,7 @@ def nvlink_error_counter(gpu: Gpu, link: Any, counter: Any, out: Any) -> None:
 
 
 ALL_LINKS = 0xFFFFFFFF
-"""As a scope: the sum over all NVLinks."""
+"""Scope of the sum over all NVLinks."""
 UNSIGNED, UNSIGNED_LONG_LONG, SIGNED = 1, 3, 5  # nvmlValueType_t
 
 _UNION_MEMBERS = {UNSIGNED: "uiVal", UNSIGNED_LONG_LONG: "ullVal", SIGNED: "siVal"}

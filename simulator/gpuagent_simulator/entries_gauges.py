@@ -37,7 +37,7 @@ ENTRIES: EntryTable = {}
 
 SAMPLING_MICROSECONDS = 167_000
 DOMAINS = ("graphics", "sm", "memory", "video")
-"""By nvmlClockType_t."""
+"""Clock domains by nvmlClockType_t."""
 
 # ---- memory --------------------------------------------------------------------------------------
 
@@ -256,7 +256,7 @@ _SHARE_OF_LOAD = {
     "fp32": 0.17,
     "fp16": 0.09,
 }
-"""What a metric is of the GPU's utilisation where the scenario does not give it: a training job's
+"""Ratio of a metric to the GPU's utilization where the scenario does not give it: a training job's
 rough shape."""
 
 

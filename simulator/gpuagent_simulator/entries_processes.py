@@ -33,7 +33,7 @@ from gpuagent_simulator.session import Body, EntrySpec, EntryTable, gauges, on_d
 from gpuagent_simulator.spec import Feature
 
 RING_SIZE = 100
-"""What the size call answers, however many processes there are (https://github.com/NVIDIA/go-nvml/issues/11)."""
+"""Size that the size call answers, however many processes there are (https://github.com/NVIDIA/go-nvml/issues/11)."""
 _MINUTE = 60_000_000
 
 

@@ -91,9 +91,9 @@ class Fault:
     calls: Calls = ()
     code: ErrorCode | None = None
     seconds: PositiveSeconds | None = None
-    """How long a slow call takes, in real time."""
+    """Seconds that a slow call takes, in real time."""
     down: Seconds = 5.0
-    """For how long a reloaded driver is not there."""
+    """Seconds for which a reloaded driver is not there."""
     version: str = ""
     """Driver version after the reload."""
     xid: Annotated[int, Field(gt=0)] | None = None

@@ -54,7 +54,7 @@ LOST_UNDER_MIG = frozenset(
         Feature.UTILIZATION,
     }
 )
-"""What a GPU in MIG mode does not tell (nvml.h, and nvidia-smi of an H100 and H200 with MIG)."""
+"""Features that a GPU in MIG mode lacks (nvml.h, and nvidia-smi of an H100 and H200 with MIG)."""
 
 
 @cache
@@ -199,7 +199,7 @@ class GpuLoad(Spec):
 
 
 class TemperatureSpec(Spec):
-    """Degrees Celsius. `gpu` and `memory` follow from the load if they are not given."""
+    """Temperatures in degrees Celsius. `gpu` and `memory` follow from the load if they are not given."""
 
     gpu: Curve | None = None
     memory: Curve | None = None
@@ -212,7 +212,7 @@ class TemperatureSpec(Spec):
 
 
 class PowerSpec(Spec):
-    """Watts.
+    """Power of the GPU, in watts.
 
     `draw` follows from the load if it is not given; the energy counter is its integral.
     """

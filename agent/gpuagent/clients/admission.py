@@ -201,7 +201,7 @@ _DIRECTORY_MODE = 0o755
 
 
 def open_client_socket(directory: Path) -> UnixListener:
-    """Listen there; everybody may connect, nobody but us may put another socket in its place.
+    """Open the clients' socket: everybody may connect, nobody but the agent may put another socket in its place.
 
     Raises:
         ListenError: the directory cannot be had, or others could tamper with it.
@@ -225,7 +225,7 @@ def _make_directory(path: Path) -> None:
 log = logging.getLogger(__name__)
 
 _ACCEPTED_AT_ONCE = 64
-"""Then the loop does something else."""
+"""Connections accepted before the loop does something else."""
 _NO_DESCRIPTOR_SECONDS = 1.0
 """Pause after accept(2) has failed for lack of descriptors or memory; asyncio's servers wait as long."""
 _LOG_PAUSE_SECONDS = 60.0
@@ -242,7 +242,7 @@ class CpuShare:
         now: Callable[[], float] = time.monotonic,
         used: Callable[[], float] = time.thread_time,
     ) -> None:
-        """`burst_seconds` of work may be done at once; `used` is the time that this thread has computed."""
+        """Allow `burst_seconds` of work at once; `used` is the CPU time of this thread."""
         self._ratio = ratio
         self._burst_seconds = self._left_seconds = burst_seconds
         self._now = now
@@ -271,7 +271,7 @@ class CpuShare:
 
 
 class Acceptor:
-    """Gives connections of a listening socket to `take`, which owns them from then on."""
+    """Accept connections of a listening socket and pass each to `take`, which owns it from then on."""
 
     def __init__(
         self,
@@ -280,7 +280,7 @@ class Acceptor:
         make_room: Callable[[], None],
         share: CpuShare,
     ) -> None:
-        """`make_room` is called when there is no descriptor left for a connection."""
+        """Call `make_room` when there is no descriptor left for a connection."""
         listening.setblocking(False)
         self._listening = listening
         self._take = take

@@ -61,9 +61,9 @@ _RELEASE_SECONDS = 30.0
 _SHORT_SECONDS = 10.0
 _RESET_SECONDS = 60.0
 _SEEN_SECONDS = 8.0
-"""Until the driver's figures show what has come back: two ticks and the app's next figures."""
+"""Seconds until the driver's figures show what has come back: two ticks and the app's next figures."""
 _BEYOND_WINDOW_SECONDS = 120.0
-"""For a census in an app with many objects, on a busy machine."""
+"""Seconds beyond the window, for a census in an app with many objects on a busy machine."""
 LONGEST_WINDOW_SECONDS = 600.0
 WINDOW_SECONDS = 60.0
 

@@ -31,7 +31,7 @@ from gpuagent.core.snapshot import ProcessInfo
 from gpuagent_exporters.api.client_routes import CommandFailure
 
 _LINES_AT_ONCE = 32
-"""Then others have their turn."""
+"""Lines taken at once, before other connections have their turn."""
 _MOST_UNREAD_BYTES = 64 * 1024
 """Beyond what the kernel keeps for a client that does not read."""
 _EVENTS_KEPT = 16
@@ -87,7 +87,7 @@ class Connection:
         """Own the wire and the peer from now on; `open` begins."""
         self.peer = peer
         self.account = account
-        """Where its place is counted."""
+        """Account under which its slot is counted."""
         self.info: ProcessInfo | None = None
         self.hello: Hello | None = None
         self.stats: Stats | None = None
@@ -96,11 +96,11 @@ class Connection:
         self.since_seconds = 0.0
         self.level = "ok"
         self.interval_seconds = 1.0
-        """Between two figures, as the welcome asks for them."""
+        """Seconds between two figures, as the welcome asks for them."""
         self.rated_seconds: float | None = None
-        """As a command has asked for them since, which counts more than what the app has set."""
+        """Seconds that a command has asked for since, which counts more than what the app has set."""
         self.informed = False
-        """It has been told once how much room there is."""
+        """Whether it was sent the level of its GPUs once."""
         self.events: deque[tuple[float, ClientEvent]] = deque(maxlen=_EVENTS_KEPT)
         self._host = host
         self._loop = asyncio.get_running_loop()

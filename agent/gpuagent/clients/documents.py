@@ -126,11 +126,11 @@ class HolderGroup:
     cause: str = ""
     remedy: str = ""
     allocated_file: str = ""
-    """Where most of it was allocated, if that was recorded."""
+    """File of the line that allocated most of it, if that was recorded."""
     allocated_function: str = ""
     allocated_line: int | None = None
     allocated_bytes: int | None = None
-    """Of what outlived the window, allocated there."""
+    """Bytes that this line allocated of what outlived the window."""
     line: int | None = None
     count: int | None = None
     bytes: int | None = None
@@ -159,7 +159,7 @@ class Findings:
     lines: tuple[Line, ...] = ()
     notes: tuple[str, ...] = ()
     stall_seconds: float | None = None
-    """How long the app stood still for it."""
+    """Seconds that the app stood still for it."""
 
     def document(self) -> dict[str, Any]:
         """Return the findings as JSON has them."""

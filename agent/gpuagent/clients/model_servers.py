@@ -152,7 +152,7 @@ def read_ollama(source: str, body: bytes) -> ServerReading:
 
 _SGLANG_PATHS = ("/server_info", "/get_server_info")
 _PARTS = {"weight": "weights", "kvcache": "kv_cache", "graph": "graphs", "cuda_graph": "graphs"}
-"""By the name that a version has for it."""
+"""Parts of the memory by the names that versions of the server have for them."""
 
 
 def read_sglang(source: str, body: bytes) -> ServerReading:
@@ -184,7 +184,7 @@ def _times(value: Any, factor: int) -> Any:  # noqa: ANN401  checked by whoever 
 _TRITON_PATHS = ("/metrics",)
 _PENDING, _PINNED = "nv_inference_pending_request_count", "nv_pinned_memory_pool_used_bytes"
 _ANY = "nv_gpu_memory_total_bytes"
-"""Is there also where no model is loaded."""
+"""Metric that is there also where no model is loaded."""
 
 
 def read_triton(source: str, body: bytes) -> ServerReading:

@@ -20,7 +20,7 @@ from gpuagent.core.snapshot import AllocatorReading
 from gpuagent.procfs.files import printable
 
 MAX_LINE_BYTES = 64 * 1024
-"""Of a client, with its line feed."""
+"""Longest line of a client, with its line feed."""
 
 Message = dict[str, Any]
 
@@ -30,7 +30,7 @@ class Malformed(ValueError):
 
 
 class LineBuffer:
-    """Puts lines together from pieces of any size."""
+    """Assemble lines from pieces of any size."""
 
     def __init__(self, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         self._max_line_bytes = max_line_bytes
@@ -123,7 +123,7 @@ class Hello:
     declared_minimum_bytes: int | None = None
     declared_typical_bytes: int | None = None
     interval_seconds: float | None = None
-    """Between two figures, where the app has set it; then the agent's wish does not count."""
+    """Seconds between two figures, where the app has set them; then the agent's request does not count."""
     frameworks: Mapping[str, bool] = field(default_factory=dict)
     """Those that use the GPU beside torch, and whether they took most of it at their start."""
 

@@ -81,7 +81,7 @@ class ClientRegistry:
         """`monotonic` is the machine's own: in a simulation that runs faster, apps do not send more."""
         self.limits = limits or ClientLimits()
         self.interval_seconds = 1.0
-        """How often apps are asked to tell their figures."""
+        """Seconds between two figures that apps are asked for."""
         self.accepted = 0
         self.lines = 0
         self.events = 0
@@ -90,7 +90,7 @@ class ClientRegistry:
         self.drops: Counter[str] = Counter(dict.fromkeys(DROPPED, 0))
         self.commands: Counter[tuple[str, str]] = Counter()
         self.connecting = CpuShare(_CONNECTING_RATIO, _CONNECTING_BURST_SECONDS)
-        """What connecting and hellos may cost in all."""
+        """CPU time that connecting and hellos may cost in all."""
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self._clock = clock
         self._seconds = monotonic

@@ -217,9 +217,9 @@ class IndexRegistry:
         self._path = path
         self._meanings: dict[int, _IndexedGpu] = {}
         self._doubt = ""
-        """Why nothing is certain, whatever the indices mean now."""
+        """Reason why nothing is certain, whatever the indices mean now."""
         self._now: dict[int, _IndexedGpu] = {}
-        """What each index was seen to mean last, since the start."""
+        """GPU last seen at each index since the start."""
         self._told = ""
         if path is not None:
             self._load(path, lost=lost)

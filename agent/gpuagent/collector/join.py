@@ -21,7 +21,7 @@ class Joined(NamedTuple):
     """One GPU's processes, where its memory is, and what that was made of."""
 
     readings: list[ProcessReading]
-    """Not to be changed."""
+    """Processes of the GPU; not to be changed."""
     reconciliation: Reconciliation | None
     collected: Collected
     infos: Infos
@@ -29,14 +29,14 @@ class Joined(NamedTuple):
 
 
 class Joiner:
-    """Joins tick after tick. What has not changed since the last tick is the very same object again.
+    """Join tick after tick. What has not changed since the last tick is the very same object again.
 
     On most nodes most processes hold what they held a second ago: all who come after this see that at a glance, and the
     history of the page costs a fifth.
     """
 
     def __init__(self, *, host_pid_namespace: bool, last_holders: LastHolders | None = None) -> None:
-        """`last_holders` tells who dead processes were; None leaves them without a name."""
+        """Take names of dead processes from `last_holders`; None leaves them without a name."""
         self._host_pid_namespace = host_pid_namespace
         self._last_holders = last_holders
         self._last: dict[_GpuKey, Joined] = {}
@@ -146,11 +146,11 @@ class _IdlePeriod(NamedTuple):
 
     since: float
     places: frozenset[tuple[_Place, int | None]]
-    """Where every reading of this time has listed it, and with how much memory: what loads a model is at 0 %."""
+    """Places where every reading of this period listed it, and with how much memory: what loads a model is at 0 %."""
 
 
 class Idleness:
-    """Follows every process over the whole node, reading after reading.
+    """Follow every process over the whole node, reading after reading, and since when it has been idle.
 
     A process is idle since the first of the readings that have all observed it at 0 % wherever it was listed. Any of
     these begins its time anew: work or no observation on any GPU, memory that it takes or gives back, a GPU that it
@@ -163,7 +163,7 @@ class Idleness:
         self._read_at: dict[_GpuKey, float] = {}
         """Clock of the last reading of each GPU."""
         self._told: dict[tuple[_Place, int], tuple[ProcessReading, ProcessReading]] = {}
-        """What was made of each reading of an idle process the last time: mostly it is the same again."""
+        """Last result for each reading of an idle process: mostly it is the same again."""
 
     def observe(
         self,

@@ -20,9 +20,9 @@ from gpuagent.runtime.state_files import read_bounded, write_state
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 10.0
-"""Between two attempts to write, until one succeeds."""
+"""Seconds between two attempts to write, until one succeeds."""
 STAMP_FILE = "boot"
-"""In the runtime directory: the boot in which an agent has read a list, whatever becomes of the state directory."""
+"""File in the runtime directory with the boot in which an agent has read a list, whatever becomes of the state."""
 
 
 class LatestWriter:
@@ -36,7 +36,7 @@ class LatestWriter:
         content: str = "the driver's listings",
         keep_old: bool = False,
     ) -> None:
-        """`content` is for the log. With `keep_old` a file that cannot be replaced stays: old is better than none."""
+        """Name the `content` in the log. With `keep_old` a file that cannot be replaced stays."""
         self._path = path
         self._retry_seconds = retry_seconds
         self._content = content

@@ -47,7 +47,7 @@ class NvmlSession:
         self.versions = Versions()
         self.gpu_count = 0
         self.driver_loads = 0
-        """How often the driver was found loaded after it had been found unloaded, or had another version before."""
+        """Number of times that the driver was found loaded after it was unloaded, or had another version."""
         self._unloaded = False
         self.needs_new_process = False
         """The driver was upgraded underneath: the library that this process has mapped will never fit again."""

@@ -91,7 +91,7 @@ class MonitorContext:
 
 
 class Monitor:
-    """Owns everything that is measured. All methods belong to the event loop's thread."""
+    """Measure the node once per tick. All methods belong to the event loop's thread."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class Monitor:
         self._watched: tuple[object, ...] = ()
         self._pids: dict[str, frozenset[int]] = {}
         self._listed: tuple[list[frozenset[int]], frozenset[int]] = [], frozenset()
-        """By GPU, and together."""
+        """Listed pids by GPU, and of all GPUs."""
         self._renewal = Backoff(_RENEW_FIRST_SECONDS, _RENEW_LONGEST_SECONDS)
         self._slow_due = True
         self._pci_count: int | None = None

@@ -73,7 +73,7 @@ class ManualClock:
 
 
 class Backoff:
-    """Doubles from `first_seconds` to `longest_seconds`; `succeeded()` starts over."""
+    """Double the delay from `first_seconds` to `longest_seconds`; `succeeded()` starts over."""
 
     def __init__(self, first_seconds: float, longest_seconds: float) -> None:
         self._first = first_seconds

@@ -86,7 +86,7 @@ class Collected:
     worked_at: Mapping[int, float] = field(default_factory=dict)
     """Clock at which a sample of each pid at work was last taken in."""
     contradiction: str = ""
-    """What is impossible or doubtful about these figures, as a clause; "" if they can be true."""
+    """Clause that says what is impossible or doubtful about these figures; "" if they can be true."""
     kinds_known: bool = True
     """False where the MPS list may not be read: a process without "M" among its kinds may be a client of MPS."""
 
@@ -106,7 +106,7 @@ def _with_failed(runs: tuple[CollectorRun, ...], collector: str, reason: str) ->
 
 
 class GpuCollector(Protocol):
-    """Reads one GPU that has been opened; used by one thread only."""
+    """Collector of one GPU that has been opened; used by one thread only."""
 
     @property
     def handle(self) -> object:
@@ -129,10 +129,10 @@ class GpuCollector(Protocol):
 
 
 class EventWatcher(Protocol):
-    """Counts events (Xids) per GPU and code since the start."""
+    """Watcher that counts events (Xids) per GPU and code since the start."""
 
     problem: str
-    """Why no event can be seen; "" if all can."""
+    """Reason why no event can be seen; "" if all can."""
 
     def watch(self, gpus: Iterable[WatchedGpu]) -> None:
         """Listen to these GPUs from now on."""

@@ -1,7 +1,7 @@
 """Read /proc, which tells of processes: the only package that reads it.
 
-In reading order: `table` (which processes the driver's pids are), `reader` (one process), `files` and `watch` (the
-edges to the kernel), `cgroup`, `cgroup_owner` and `redact` (pure: bytes in, facts out), `containers`, `users` and
+In reading order: `table` (which processes the driver's pids are), `reader` (one process), `files` (the edge to the
+kernel), `cgroup`, `cgroup_owner` and `redact` (pure: bytes in, facts out), `containers`, `users` and
 `machine` (what else of the machine is needed), `credentials` and `programs` (read where somebody is judged),
 `kernel_log`.
 """

@@ -27,7 +27,7 @@ from gpuagent.core.snapshot import CollectorRun
 from gpuagent.procfs.files import printable
 
 RESCAN_SECONDS = 30.0
-"""Between two looks at the links, and before a runtime is asked again that did not answer or did not know."""
+"""Seconds between two scans of the links, and before a runtime is asked again that did not answer or did not know."""
 _PARTS = 3
 
 
@@ -39,7 +39,7 @@ class PodName(NamedTuple):
 
 
 class PodNames:
-    """Finds pods in `/var/log/pods/<namespace>_<name>_<uid>/`.
+    """Find names of pods in `/var/log/pods/<namespace>_<name>_<uid>/`.
 
     The API server is not asked: no token, no network, and right while it is down. Neither a
     namespace nor a pod may have an underscore in its name (RFC 1123), and the uid of a static pod
@@ -78,7 +78,7 @@ class PodNames:
 log = logging.getLogger(__name__)
 
 KNOWN_SECONDS = 60.0
-"""How long a runtime's word is believed before it is asked again: a container can be renamed."""
+"""Seconds for which a runtime's answer is cached: a container can be renamed."""
 _KEPT = 4096
 _WAITING = 1024
 _ID = re.compile(r"[0-9a-f]{64}")
@@ -205,7 +205,7 @@ class RunningContainer(NamedTuple):
     """What the runtime says of a container that runs."""
 
     main_pid: int
-    """In the host's pid namespace."""
+    """Pid of the main process in the host's pid namespace."""
     name: str
     """"" for none."""
 

@@ -147,7 +147,7 @@ class Credentials:
     """The user who logged in, whichever the process has become since; None for what no login started."""
     in_audit_session: bool
     has_terminal: bool
-    """It has a controlling terminal."""
+    """Whether it has a controlling terminal."""
     namespaces: int
     """Pid namespaces it is visible in, from the reader's own inwards: more than 1 in a container."""
     cgroup: bytes | None

@@ -72,7 +72,7 @@ class Stat(NamedTuple):
     """A zombie with more than one thread has lost its main thread only: it lives and holds its
     memory."""
     start_ticks: int
-    """Since boot, in 1/sysconf(_SC_CLK_TCK) seconds."""
+    """Start time since boot, in 1/sysconf(_SC_CLK_TCK) seconds."""
     resident_pages: int
     image: tuple[bytes, ...]
     """Name, and where stack and arguments lie: random per exec, so a change tells of one without
@@ -241,7 +241,7 @@ class LivingThread(NamedTuple):
     folder: str
     """"" or "task/TID/"."""
     stat: Stat
-    """Of this thread. Identity and name of the process are those of its first thread."""
+    """Stat of this thread. Identity and name of the process are those of its first thread."""
 
     def read(self, name: str) -> bytes:
         """Return the text of a file of the process. Raises as `ProcFiles.read`."""

@@ -20,9 +20,9 @@ KMSG = Path("/dev/kmsg")
 _RECORD_BYTES = 8192
 """A record is never longer (CONSOLE_EXT_LOG_MAX in linux/printk.h); a read of less would fail."""
 _MOST_RECORDS = 2000
-"""At a time: a flood is gone through over several ticks."""
+"""Records read at a time: a flood is worked off over several ticks."""
 _FACILITY_SHIFT = 3
-"""What is above is the facility, 0 for the kernel: programs that write to the log have another (syslog.h)."""
+"""Bits below the facility, which is 0 for the kernel: programs that write to the log have another (syslog.h)."""
 _LINES = 4
 """Over which the driver spreads its sentence."""
 _DRIVER = "NVRM:"
@@ -47,7 +47,7 @@ def _address(found: re.Match[str]) -> Address:
 
 
 class FallenGpus:
-    """Reads the driver's lines, one after the other."""
+    """Read the driver's lines in the kernel log for GPUs that have fallen off the bus."""
 
     def __init__(self) -> None:
         self._last: deque[str] = deque(maxlen=_LINES)

@@ -104,7 +104,7 @@ it was before; systemd sets it at boot, and by the kernel's own 32768 no list of
 
 
 class PidSpace:
-    """Reads the kernel's counter of forks, and how many numbers there are."""
+    """Read the kernel's counter of forks, and how many pids there are."""
 
     def __init__(self, root: str = "/proc") -> None:
         """Take another `root` for tests."""

@@ -34,7 +34,7 @@ SCRIPT_SUFFIXES = frozenset({
     "awk", "bash", "cjs", "clj", "cts", "exp", "ipynb", "jar", "jl", "js", "jsx", "ksh", "lua", "mjs", "mts", "php",
     "pl", "pm", "py", "pyc", "pyw", "pyz", "r", "rb", "scm", "sh", "tcl", "ts", "tsx", "zsh",
 })  # fmt: skip
-"""How files end, in lower case, that interpreters and their launchers run."""
+"""Suffixes, in lower case, of files that interpreters and their launchers run."""
 
 
 def is_script(argument: str) -> bool:
@@ -212,21 +212,21 @@ class ProcessProgram(NamedTuple):
     """What a process runs, as /proc tells it."""
 
     names: tuple[str, ...]
-    """Its `comm` first, then its program, the first argument and the script, in all spellings."""
+    """Names: its `comm` first, then its program, the first argument and the script, in all spellings."""
     words: tuple[str, ...] = ()
     """Further arguments that may name a path, a module or a program that it runs."""
     first_argument: str = ""
-    """What it was started by; it may have written another one over it."""
+    """First argument that it was started with; it may have written another one over it."""
     executable: str = ""
     """Path of its program; "" where it may not be read (CAP_SYS_PTRACE)."""
     scripts: tuple[str, ...] = ()
-    """What an interpreter runs."""
+    """Scripts that an interpreter runs."""
     folder: str = ""
-    """Its working directory; "" where it may not be read."""
+    """Working directory; "" where it may not be read."""
     python_home: str = ""
-    """What it was started with as PYTHONHOME; "" for nothing, or where that may not be read."""
+    """PYTHONHOME at its start; "" for none, or where that may not be read."""
     python_path: str = ""
-    """Likewise as PYTHONPATH."""
+    """PYTHONPATH at its start, likewise."""
 
 
 def read_program(files: ProcFiles, pid: int) -> ProcessProgram:

@@ -55,7 +55,7 @@ _VARIABLE = re.compile(r"[\"']?[A-Z][A-Z0-9]*+(?:_[A-Z0-9]++)++[\"']?\Z")
 _VARIABLE_OPTIONS = frozenset({"-e", "--env", "-u", "--unset"})
 """Behind them stands a variable alone, as in `docker run -e HF_TOKEN image` and `env -u HF_TOKEN program`."""
 _NO_VALUE = re.compile(r"-|[&|;<>()]++\Z")
-"""What follows a variable that is no value of it: an option, or a sign of the shell."""
+"""Pattern of what follows a variable and is no value of it: an option, or a sign of the shell."""
 _PEM = "-----BEGIN"
 _SCHEME = re.compile(r"(?:bearer|basic|digest|token)\Z", re.IGNORECASE)
 _JOINTS = frozenset({"=", ":", ","})
@@ -76,7 +76,7 @@ _SHAPES = re.compile(
 
 
 class Redactor:
-    """Turns the raw text of a command line into something that may leave the machine."""
+    """Redact the raw text of a command line, so that it may leave the machine."""
 
     def __init__(self, patterns: Sequence[str] = (), limit_bytes: int = COMMAND_LIMIT_BYTES) -> None:
         """Take the operator's further `patterns`: whatever matches one is replaced.

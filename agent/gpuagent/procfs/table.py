@@ -108,11 +108,11 @@ _MOST_UNLISTED = 1024
 _FOLLOWED_AT_ONCE = 16
 """Processes at a tick, a millisecond: all of them at once would hold up the event loop."""
 _FOLLOWED_PART = 16
-"""Of a larger crowd this part at a tick: with a tick a second each has its turn every half a minute."""
+"""Part of a larger crowd that is followed at a tick: with a tick a second each has its turn every half a minute."""
 
 
 class Watcher(Protocol):
-    """Hears of the end of processes."""
+    """Watcher of the end of processes."""
 
     def add(self, pid: int) -> bool:
         """Begin to watch; False where this process cannot be watched."""

@@ -43,7 +43,7 @@ def run(command: str, args: Mapping[str, object], deadline_seconds: float, conte
 
 
 MAX_SEARCHED = 4
-"""Of the objects that are still there. All in one container, they have one way."""
+"""Number of objects that are searched for. All in one container, they have one path."""
 WALK_SECONDS = 3.0
 CHILD_SECONDS = 10.0
 UNKNOWN = "something that cannot be named"

@@ -150,7 +150,7 @@ def census(args: Mapping[str, object], deadline_seconds: float, context: Context
 
 
 class _CensusRun:
-    """Forks one child after the other, and remembers how long the app stood still."""
+    """Fork one child after the other, and note how long the app stood still."""
 
     def __init__(self, torch: ModuleType, context: Context) -> None:
         self._torch = torch

@@ -104,7 +104,7 @@ def _can_grow_at(path: HolderPath, index: int, modules: Mapping[int, str]) -> bo
 
 
 def _is_fixed(item: object, modules: Mapping[int, str], path: HolderPath, index: int) -> bool:
-    """Names in a module or attributes of an object: each is a place of its own."""
+    """Return whether it holds names of a module or attributes of an object: each is a place of its own."""
     owner = path.objects[index - 1] if index else None
     return id(item) in modules or (owner is not None and instance_dict(owner) is item)
 
@@ -201,7 +201,7 @@ class Finding:
 
 
 class Outputs(NamedTuple):
-    """Tensors that only a graph holds, and the ways to the outputs that hold the graph."""
+    """Tensors that only a graph holds, and the paths to the outputs that hold the graph."""
 
     group: TensorGroup
     graphs: list[AutogradGraph]
@@ -282,7 +282,7 @@ class Search:
         return tensors_below(cluster.container_object, hops, self._by_id, self._heap)
 
     def _outputs_above(self, orphans: list[TensorGroup], objects: list[object]) -> list[Outputs]:
-        """For each group without a parent, the outputs in whose graph it is, and who holds those."""
+        """Return, for each group without a parent, the outputs in whose graph it is, and who holds those."""
         read = graphs(self._torch, self._candidates(objects))
         found = []
         for group in orphans:

@@ -198,7 +198,7 @@ def surviving_lines(first: Snapshot, second: Snapshot, folder: str) -> tuple[lis
 
 
 def places_by_block(taken: Snapshot, folder: str) -> dict[tuple[int, int], SourceLine]:
-    """Where each block was allocated, by address and bytes asked for. GPUs share one range of addresses.
+    """Return where each block was allocated, by address and bytes asked for. GPUs share one range of addresses.
 
     https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#unified-virtual-address-space
     """

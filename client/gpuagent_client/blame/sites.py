@@ -97,7 +97,7 @@ def uses(code: CodeType, name: str, loads: tuple[str, ...]) -> list[Use]:
 
 
 def _is_named(op: _Op, name: str) -> bool:
-    """3.13 fuses two loads into one instruction, whose value is then a pair; the last of them is on top."""
+    """Return whether the instruction loads this name. 3.13 fuses two loads into one, whose value is then a pair."""
     return op.value == name or (isinstance(op.value, tuple) and op.value[-1:] == (name,))
 
 

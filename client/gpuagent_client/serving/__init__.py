@@ -41,7 +41,7 @@ __all__ = [
 Gate = ConcurrencyLimiter
 """Name in the documentation, and in the code of apps."""
 Full = QueueFull
-"""Likewise."""
+"""Name in the documentation, likewise."""
 
 
 def route_summaries() -> dict[str, RouteSummary]:

@@ -29,7 +29,7 @@ CRITICAL_RETRY_SECONDS = 2
 """The agent looks once a second: after two it has had the time to see what became better."""
 MAX_RETRY_SECONDS = 60
 _WEIGHT = 0.1
-"""Of the newest request in the mean of how long they take."""
+"""Weight of the newest request in the mean of how long they take."""
 
 
 class QueueFull(Exception):

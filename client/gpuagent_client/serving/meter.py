@@ -120,7 +120,7 @@ class RouteSummary(NamedTuple):
     exact_share: float
     """Share of the requests that were alone: the others may include some of their neighbors' memory."""
     added: Spread | None
-    """None before the first request that used a GPU."""
+    """Memory that requests added; None before the first request that used a GPU."""
     last_delta_bytes: int
     """Bytes that the last request left allocated."""
     seconds: float
@@ -135,7 +135,7 @@ class _Route:
 
 
 class Routes:
-    """Threads may share it: what one adds is a few steps that the interpreter does not mix up."""
+    """Figures by route. Threads may share it: what one adds is a few steps that the interpreter does not mix up."""
 
     def __init__(self) -> None:
         self._routes: dict[str, _Route] = {}

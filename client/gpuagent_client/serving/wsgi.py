@@ -16,7 +16,7 @@ Wsgi = Callable[[Any, StartResponse], Iterable[bytes]]
 
 
 class WsgiMiddleware:
-    """As `gpuagent_client.serving.AsgiMiddleware`, with the same arguments.
+    """Do what `gpuagent_client.serving.AsgiMiddleware` does, with the same arguments, for WSGI.
 
     A request is in the section until its response was made to the end: for a stream, until the server closes it.
     """

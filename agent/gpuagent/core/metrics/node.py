@@ -97,7 +97,7 @@ _OWNER = ("unit", "container_id", "container_name", "pod_namespace", "pod_name",
 
 
 def _dead_memory(look: NodeView) -> Iterable[LabeledValue]:
-    """One series for each dead process on a GPU, whatever its instances."""
+    """Yield one series for each dead process on a GPU, whatever its instances."""
     if look.snapshot is None:
         return
     held: dict[tuple[str, ...], int] = {}

@@ -51,7 +51,7 @@ def base_labels(process: ProcessReading) -> tuple[str | None, ...]:
 def split_top(
     processes: Iterable[ProcessReading], top: int | None, first: Container[MemoryKey] = ()
 ) -> tuple[list[ProcessReading], list[Sample]]:
-    """`top` processes of each GPU, and one memory sample per GPU for the rest. Those of `first`, then the largest."""
+    """Return `top` processes of each GPU (`first`, then the largest), and one memory sample per GPU for the rest."""
     if top is None:
         return list(processes), []
     by_gpu: dict[tuple[int, str], list[ProcessReading]] = {}
@@ -79,7 +79,7 @@ def _utilization(field: int) -> Callable[[ProcessReading], Iterable[LabeledValue
 
 
 def _state(letter: str) -> Callable[[ProcessReading], Iterable[LabeledValue]]:
-    """Only while it is so: for nearly every process it never is."""
+    """Return the reader of one state, a series only while the process is in it: nearly every process never is."""
     return single(lambda process: 1 if process.info and process.info.state == letter else None)
 
 
@@ -147,7 +147,7 @@ class Framework(NamedTuple):
 
     name: str
     preallocates: bool
-    """It takes most of the GPU at its start, and then looks the same whether it works or not."""
+    """Whether it takes most of the GPU at its start, and then looks the same whether it works or not."""
     confirmed: bool = False
     """The systemd unit says what it is, which root wrote; name and command line are what a process calls itself."""
 

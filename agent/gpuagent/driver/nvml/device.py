@@ -133,7 +133,7 @@ class NvmlDevice:
             return None
 
     def ask_text(self, function: str, size: int = 96) -> str:
-        """Like `ask` for a call that fills a string; "" if there is none."""
+        """Ask as `ask` does by a call that fills a string; "" if there is none."""
         key = (function,)
         if key in self._unsupported:
             return ""

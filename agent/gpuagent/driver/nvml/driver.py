@@ -50,7 +50,7 @@ COLLECTORS = (*FAST, *SLOW)
 
 
 class Collector:
-    """Runs the collectors of one GPU; used by one thread only.
+    """Run the collectors of one GPU; used by one thread only.
 
     What was read at the slow rate is carried until the next slow run, and dropped when that fails.
     """
@@ -64,7 +64,7 @@ class Collector:
         self._pids: frozenset[int] = frozenset()
         self._impossible = ""
         self._doubtful = ""
-        """What contradicts itself in this collection."""
+        """Contradiction in this collection that shared memory could explain."""
         self._checked: tuple[tuple[GpuProcess, ...], Memory | None] | None = None
         """The last figures that were found possible."""
 

@@ -46,11 +46,11 @@ class _EventSet:
 
     pointer: Any
     gpus: dict[int | None, WatchedGpu]
-    """By the address of the handle."""
+    """Registered GPUs by the address of the handle."""
 
 
 class _LogLimiter:
-    """Lets through so many log lines a minute: a faulty GPU sends thousands of events, and the counter has them all."""
+    """Limit log lines a minute: a faulty GPU sends thousands of events, and the counter has them all."""
 
     def __init__(self) -> None:
         self._began = -math.inf
@@ -69,7 +69,7 @@ class _LogLimiter:
 
 
 class XidWatcher:
-    """Counts Xids per GPU and code since the start. `problem` says why none can be seen.
+    """Count Xids per GPU and code since the start. `problem` says why none can be seen.
 
     One event set serves all GPUs. NVML fails every wait on a set that has a lost GPU in it: each GPU then gets a set of
     its own, and the lost one is left out until other GPUs are to be watched.
