@@ -102,7 +102,7 @@ def _remembering_place(config: Config, clock: Clock, boot: str) -> MonitorContex
     indices = IndexRegistry(
         state_file(config, INDICES_FILE), lost=traces.any_state and not inventory.was_readable
     )  # fmt: skip
-    inventory.keep()
+    inventory.create_file()
     return MonitorContext(
         boot_id=boot,
         inventory=inventory,

@@ -213,7 +213,7 @@ def limit_memory(ratio: float) -> None:
             raise ValueError(f"{ratio!r} is no share: more than 0, at most 1")
         lifecycle.state.limit_ratio = float(ratio)
         try:
-            lifecycle.limits.keep(lifecycle.allocator.read().devices)
+            lifecycle.limits.apply_wanted(lifecycle.allocator.read().devices)
         except NoLimits as error:
             warn_once("limit the allocator", str(error))
 

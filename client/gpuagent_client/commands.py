@@ -45,7 +45,7 @@ class Limits:
         finally:
             self._allocator.forget_limits()
 
-    def keep(self, devices: Sequence[Device]) -> None:
+    def apply_wanted(self, devices: Sequence[Device]) -> None:
         """Set what the app asked for with `limit_memory`, once on each GPU that it uses.
 
         Raises:

@@ -130,7 +130,7 @@ class Reporter:
         started = self._clock()
         reading = self._allocator.read()
         self.cost_seconds = self._clock() - started
-        self._keep_limit(reading)
+        self._apply_wanted_limit(reading)
         self._number += 1
         return protocol.stats(
             number=self._number,
@@ -149,9 +149,9 @@ class Reporter:
         spared = min(self.cost_seconds / COST_SHARE, MAX_SPARED_SECONDS)
         return max(interval_seconds, spared)
 
-    def _keep_limit(self, reading: Reading) -> None:
+    def _apply_wanted_limit(self, reading: Reading) -> None:
         try:
-            self._limits.keep(reading.devices)
+            self._limits.apply_wanted(reading.devices)
         except NoLimits as error:
             warn_once("limit the allocator", str(error))
 

@@ -91,7 +91,7 @@ class Inventory:
         if changed and self._path is not None:
             self._save(self._path)
 
-    def keep(self) -> None:
+    def create_file(self) -> None:
         """Have the file there from now on, even without a GPU: one that is missing later was lost."""
         if self._path is not None and not self.was_readable:
             self._save(self._path)

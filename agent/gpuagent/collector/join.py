@@ -189,9 +189,9 @@ class Idleness:
         processes = list(processes)
         self._resting = _at_rest(processes, before, read_at, worked_at) if everywhere else {}
         before_told, self._told = self._told, {}
-        return [self._tell(process, before_told) for process in processes]
+        return [self._with_idle_time(process, before_told) for process in processes]
 
-    def _tell(
+    def _with_idle_time(
         self, process: ProcessReading, before: Mapping[tuple[_Place, int], tuple[ProcessReading, ProcessReading]]
     ) -> ProcessReading:
         rest = self._resting.get(process.info.id) if process.info is not None else None

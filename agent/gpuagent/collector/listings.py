@@ -34,7 +34,8 @@ INITIAL_SECONDS = 60.0
 """What a process was listed with in this time after it was first seen with its entries is what it began with: a list
 may be late, and tell what a dead process did before its end."""
 SAMPLE_SECONDS = 15.0
-"""Seconds for which a process must have been seen before a utilization sample counts as its own: samples may be 10 s old when they are believed, and are shown for 2.5 s (`gpuagent.driver.nvml.utilization`)."""
+"""Seconds for which a process must have been seen before a utilization sample counts as its own: samples may
+be 10 s old when they are believed, and are shown for 2.5 s (`gpuagent.driver.nvml.utilization`)."""
 
 Entries = frozenset[tuple[str, int, int]]
 """Lines of the driver's list by type and MIG instances."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 SHOWN_FIELDS = ("start_ticks", "boot_id", "pid_namespace", "card")
-"""Fields that a request about a process carries of what was shown of it: its pid goes to another one sooner or later."""
+"""Fields that a request about a process carries of what was shown of it: its pid goes to another sooner or later."""
 
 NO_INSTANCE = -1
 """`gpu_instance_id` and `compute_instance_id` of a process or GPU without MIG."""

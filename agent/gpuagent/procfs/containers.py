@@ -137,7 +137,7 @@ class ContainerNames:
             return
         for link in filter(None, links):
             pod, namespace, container, container_id = link.groups()
-            self._keep(container_id, f"{namespace}/{pod}/{container}", math.inf)
+            self._store(container_id, f"{namespace}/{pod}/{container}", math.inf)
 
     def _want(self, container_id: str, now: float) -> None:
         """Have it asked for, if it has not been lately."""
@@ -174,13 +174,13 @@ class ContainerNames:
             with self._lock:
                 answers_again, self._problem = bool(self._problem), ""
                 if name:
-                    self._keep(container_id, name, self._clock.now() + KNOWN_SECONDS)
+                    self._store(container_id, name, self._clock.now() + KNOWN_SECONDS)
                 else:
                     self._names.pop(container_id, None)
             if answers_again:
                 log.info("containers have names again: the runtime answers")
 
-    def _keep(self, container_id: str, name: str, until: float) -> None:
+    def _store(self, container_id: str, name: str, until: float) -> None:
         self._names[container_id] = name, until
         self._names.move_to_end(container_id)
         while len(self._names) > _KEPT:

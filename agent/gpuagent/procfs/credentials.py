@@ -29,7 +29,7 @@ from gpuagent.procfs.files import (
 )
 
 MOST_THREADS = 8192
-_LOOKS = 2
+_ATTEMPTS = 2
 """A thread that begins or ends during the first look costs a second one; then it is unknown."""
 _UIDS = 4
 _GONE = (FileNotFoundError, ProcessLookupError)
@@ -41,9 +41,9 @@ def read_uids(files: ProcFiles, pid: int, first: tuple[int, ...]) -> tuple[int, 
     `first` are the four of the first thread, which are returned as they are where all others have the same. More users
     are returned each once, in order.
     """
-    for _ in range(_LOOKS):
+    for _ in range(_ATTEMPTS):
         try:
-            found = _look(files, pid)
+            found = _read_all_threads(files, pid)
         except _GONE:
             continue
         except (OSError, ValueError):
@@ -54,7 +54,7 @@ def read_uids(files: ProcFiles, pid: int, first: tuple[int, ...]) -> tuple[int, 
     return ()
 
 
-def _look(files: ProcFiles, pid: int) -> frozenset[int] | None:
+def _read_all_threads(files: ProcFiles, pid: int) -> frozenset[int] | None:
     """Return the ids of all threads; None where another one has begun meanwhile. Raises OSError, ValueError."""
     threads = set(files.threads(pid))
     if not threads or len(threads) > MOST_THREADS:

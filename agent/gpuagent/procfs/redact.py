@@ -108,7 +108,7 @@ class Redactor:
 class _Tokens(Protocol):
     """Tokens in their order, of which those of white space part the words."""
 
-    def take(self) -> str | None:
+    def next_token(self) -> str | None:
         """Return the next token; None at the end."""
         ...
 
@@ -130,7 +130,7 @@ class _Arguments:
         """Whether all have been taken."""
         return self._place == len(self._arguments)
 
-    def take(self) -> str | None:
+    def next_token(self) -> str | None:
         if self.ended:
             return None
         if self._space:
@@ -151,7 +151,7 @@ class _TextTokens:
         self._text = text
         self._place = 0
 
-    def take(self) -> str | None:
+    def next_token(self) -> str | None:
         found = _TOKEN.match(self._text, self._place)
         if found is None:
             return None
@@ -172,7 +172,7 @@ def _walk(tokens: _Tokens, treat: Callable[[str, int], str], room: int) -> str:
     previous = ""
     parts: list[str] = []
     while room >= 0:
-        token = tokens.take()
+        token = tokens.next_token()
         if token is None:
             break
         shown = token
@@ -213,7 +213,7 @@ def _awaited(token: str, previous: str) -> str:
 
 def _skip_key(tokens: _Tokens, token: str) -> None:
     """Leave out all that follows where a key begins whose words are an argument each."""
-    while token.endswith(_PEM) and tokens.take() is not None:
+    while token.endswith(_PEM) and tokens.next_token() is not None:
         pass
 
 

@@ -297,13 +297,13 @@ class ProcessTable:
         if entry is not None and (has_exited or not entry.watched):
             entry = self._check(pid, entry)
         elif entry is None:
-            entry = self._meet(pid)
+            entry = self._read_new(pid)
         if entry is None:
             self._dead.add(pid)
             return None
         return entry.record.info
 
-    def _meet(self, pid: int) -> _Entry | None:
+    def _read_new(self, pid: int) -> _Entry | None:
         """Read a process that was not known.
 
         The pidfd comes first: if it has not fired after the reading, all that was read is of the
@@ -336,7 +336,7 @@ class ProcessTable:
         runs_again = entry.watched and stat.state not in _ENDED
         if runs_again or stat.start_ticks != entry.record.info.id.start_ticks:
             self._forget(pid)
-            return self._meet(pid)
+            return self._read_new(pid)
         # Ended and still listed is a zombie, and a pidfd cannot tell when that one goes.
         self._unwatch(pid, entry)
         if stat.state == "Z" != entry.record.info.state:

@@ -279,16 +279,16 @@ class _Reader:
             except RuntimeError:  # freed by backward()
                 continue
             for one in value if isinstance(value, tuple) else (value,):
-                yield from self._look(getattr(one, "data", None))  # older torch has no .data
-        yield from self._look(getattr(node, "variable", None))  # the leaf that a gradient is for
+                yield from self._tensors_in(getattr(one, "data", None))  # older torch has no .data
+        yield from self._tensors_in(getattr(node, "variable", None))  # the leaf that a gradient is for
         try:
             kept = list(vars(node).values())  # the ctx of a custom Function
         except TypeError:
             kept = []
         for one in kept:
-            yield from self._look(one)
+            yield from self._tensors_in(one)
 
-    def _look(self, item: object) -> Iterable[LiveTensor]:
+    def _tensors_in(self, item: object) -> Iterable[LiveTensor]:
         if type(item) not in self._tensors:  # with a pack hook it is whatever the hook returned
             return
         try:

@@ -103,13 +103,13 @@ class SampleCache:
         """Begin a new pass: what was found until now becomes that of the last pass."""
         self._last, self._found = self._found, {}
 
-    def same(self, group: str, items: list[Item]) -> list[Item]:
+    def reuse_equal(self, group: str, items: list[Item]) -> list[Item]:
         """Return the list of last time, if it is equal: to compare it with itself takes next to no time."""
         if self._same.get(group) != items:
             self._same[group] = items
         return self._same[group]
 
-    def made(self, group: str, sources: tuple[object, ...], make: Callable[[], list[Item]]) -> list[Item]:
+    def reuse_or_make(self, group: str, sources: tuple[object, ...], make: Callable[[], list[Item]]) -> list[Item]:
         """Return what is made of these sources: the list of last time, if they are the very same objects."""
         known = self._made.get(group)
         if known is None or any(map(is_not, known[0], sources)):

@@ -185,7 +185,7 @@ def framework_recognizer(patterns: tuple[str, ...] = ()) -> FrameworkRecognizer:
     configured = [TextRegex(pattern) for pattern in patterns]
 
     @lru_cache(maxsize=_REMEMBERED)
-    def look(name: str, command: str, unit: str) -> Framework | None:
+    def recognize(name: str, command: str, unit: str) -> Framework | None:
         text = f"{name} {command}"
         lower = text.lower()
         found = next(
@@ -198,7 +198,7 @@ def framework_recognizer(patterns: tuple[str, ...] = ()) -> FrameworkRecognizer:
             return Framework(found.name if found else CONFIGURED, preallocates=True, confirmed=confirmed)
         return found
 
-    return lambda info: look(info.name, info.command, _system_unit(info))
+    return lambda info: recognize(info.name, info.command, _system_unit(info))
 
 
 def _system_unit(info: ProcessInfo) -> str:

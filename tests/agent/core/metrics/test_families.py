@@ -92,7 +92,9 @@ def test_no_family_is_dead() -> None:
         (SOURCE_FAMILIES, full_servers()),
         (DETECTOR_FAMILIES, DetectorLoad(2, 0)),
     ]
-    filled = {family.name for family, _ in series(full_snapshot(), 100.0, alerting=full_alerting(), further=further)}
+    filled = {
+        family.name for family, _ in series(full_snapshot(), 100.0, alerting=full_alerting(), extra_families=further)
+    }
 
     assert BY_NAME.keys() - filled == set()
 
