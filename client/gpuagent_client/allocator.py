@@ -90,7 +90,7 @@ class Torch:
     def capturing(self) -> bool:
         """Return whether a CUDA graph is being captured, as far as can be seen from this thread.
 
-        torch tells of the current stream only. Captures that go through `torch.cuda.graph` without a stream of their
+        torch reports the current stream only. Captures that go through `torch.cuda.graph` without a stream of their
         own use one that it keeps, so that one is asked too.
         """
         if not self.initialised():

@@ -159,7 +159,7 @@ def peer_uid(connection: socket.socket) -> int:
     """Return the user who listens, at the time of listen(2).
 
     Raises:
-        OSError: the kernel does not tell.
+        OSError: the kernel does not report it.
     """
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, uid, _ = _CREDENTIALS.unpack(data)

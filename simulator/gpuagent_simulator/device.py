@@ -105,7 +105,7 @@ class Engines:
 
 
 class ListedProcess(NamedTuple):
-    """A process in the driver's list. `used_bytes` None: the driver does not tell."""
+    """A process in the driver's list. `used_bytes` None: the driver does not report it."""
 
     process: Process
     pid: int

@@ -92,11 +92,11 @@ def _packed(device: Device, rows: list[ListedProcess], extra: int, *, wide: bool
     gpu = device.parent
     hidden = gpu.faults.find(FaultKind.UNAVAILABLE_MEMORY, gpu.index) is not None
     impossible = gpu.faults.find(FaultKind.IMPOSSIBLE_MEMORY, gpu.index)
-    told = impossible.size if impossible is not None else None
+    forced = impossible.size if impossible is not None else None
     entries: list[tuple[int, ...]] = [
         (
             row.pid,
-            NOT_AVAILABLE if hidden or row.used_bytes is None else told if told is not None else row.used_bytes,
+            NOT_AVAILABLE if hidden or row.used_bytes is None else forced if forced is not None else row.used_bytes,
             row.process.gpu_instance,
             row.process.compute_instance,
         )

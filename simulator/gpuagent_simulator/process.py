@@ -89,7 +89,7 @@ class Process:
         return self.begins <= now < min(self.ends, self.dies)
 
     def used_bytes(self, now: float) -> int | None:
-        """Return the device memory; that of a dead process stands still. None: the driver does not tell."""
+        """Return the device memory; that of a dead process stands still. None: the driver does not report it."""
         if self.spec.memory is None:
             return None
         return max(0, int(self.spec.memory(min(now, self.dies) - self.begins)))

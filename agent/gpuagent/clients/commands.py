@@ -279,12 +279,12 @@ class AutomaticBlame:
             if is_due and self._asking is None:
                 case.again_seconds = self._clock.now() + _RETRY_SECONDS
                 self._asking = asyncio.create_task(self._ask(owner, case), name=f"blame {owner.pid}")
-        told = {
+        updated = {
             key: replace(growth, reasons=(*growth.reasons, words), culprit=words)
             for key, growth in leaking.items()
             if (words := self._cases[snapshot.clients[key.pid].id].words)
         }
-        return replace(snapshot, growth={**snapshot.growth, **told}) if told else snapshot
+        return replace(snapshot, growth={**snapshot.growth, **updated}) if updated else snapshot
 
     async def close(self) -> None:
         """Wait for no answer any more."""

@@ -133,7 +133,7 @@ _NAME_BYTES = 128
 def read_ollama(source: str, body: bytes) -> ServerReading:
     """Return the loaded models of an Ollama server. Raises BadAnswer.
 
-    `/api/ps` tells of them (docs/api.md, "List Running Models"). `size_vram` is what its scheduler reckons, not what
+    `/api/ps` reports them (docs/api.md, "List Running Models"). `size_vram` is what its scheduler reckons, not what
     was measured: compare it with the runner's own memory.
     """
     answer = document(body)
@@ -158,7 +158,7 @@ _PARTS = {"weight": "weights", "kvcache": "kv_cache", "graph": "graphs", "cuda_g
 def read_sglang(source: str, body: bytes) -> ServerReading:
     """Return the reading of all ranks of an SGLang server together. Raises BadAnswer.
 
-    `/server_info` tells of them, before `/get_server_info` (sglang/srt/entrypoints/http_server.py). Its sizes are in
+    `/server_info` reports them, before `/get_server_info` (sglang/srt/entrypoints/http_server.py). Its sizes are in
     GiB, though called GB: it divides by 2^30 (get_available_gpu_memory in sglang/srt/utils).
     """
     answer = document(body)
@@ -190,7 +190,7 @@ _ANY = "nv_gpu_memory_total_bytes"
 def read_triton(source: str, body: bytes) -> ServerReading:
     """Return the reading of all models of a Triton server together. Raises BadAnswer.
 
-    `/metrics` on its metrics port, 8002 by default, tells of them (src/metrics.cc). Its `nv_gpu_memory_*` are of the
+    `/metrics` on its metrics port, 8002 by default, reports them (src/metrics.cc). Its `nv_gpu_memory_*` are of the
     whole GPU, not Triton's share, and NVML tells them better: they are left out.
     """
     values: dict[str, list[float]] = defaultdict(list)
@@ -216,7 +216,7 @@ _RUNNING, _WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 def read_vllm(source: str, body: bytes) -> ServerReading:
     """Return the reading of all engines of a vLLM server together. Raises BadAnswer.
 
-    `/metrics` tells of them (vllm/v1/metrics/loggers.py). It takes its share of the GPU up front and gives nothing
+    `/metrics` reports them (vllm/v1/metrics/loggers.py). It takes its share of the GPU up front and gives nothing
     back; there are no bytes among its metrics: how much of its cache is idle is what they explain.
     """
     values: dict[str, list[float]] = defaultdict(list)

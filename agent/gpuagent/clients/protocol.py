@@ -290,7 +290,7 @@ def _text(message: Message, key: str, limit_bytes: int = _TEXT_BYTES) -> str:
 
 
 def _number(message: Message, key: str) -> int | None:
-    """Return a count; None where it is not told."""
+    """Return a count; None where it is missing."""
     value = message.get(key)
     if value is None:
         return None

@@ -146,7 +146,7 @@ class Received(NamedTuple):
     size_bytes: int
     """0: the other end has closed the connection."""
     pid: int
-    """The process that sent it, in the agent's pid namespace; 0 where the kernel does not tell."""
+    """The process that sent it, in the agent's pid namespace; 0 where the kernel does not report it."""
     passes_more: bool
     """Whether descriptors or other ancillary data came with it; they were discarded."""
 

@@ -142,7 +142,7 @@ def _entry(gpu: GpuIdentity) -> dict[str, object]:
 def find_conflicts(gpus: Iterable[GpuIdentity]) -> dict[int, str]:
     """Return, by index, why a GPU cannot be told from another: they share a UUID or a PCI address, or it has no UUID.
 
-    A GPU is its UUID and its PCI address together; an address that the driver does not tell is shared by nobody.
+    A GPU is its UUID and its PCI address together; an address that the driver does not report is shared by nobody.
     """
     gpus = tuple(gpus)
     found: dict[int, str] = {}
@@ -170,7 +170,7 @@ def _pci_address(gpu: GpuIdentity) -> str:
 
 
 def count_pci_gpus(root: Path = Path("/sys/bus/pci/devices")) -> int | None:
-    """Count NVIDIA display devices on the PCI bus, whatever NVML thinks of them; None where it cannot be told.
+    """Count NVIDIA display devices on the PCI bus, whatever NVML thinks of them; None where it is unknown.
 
     A device that another driver owns (passed through to a virtual machine, say) is none of ours.
     """

@@ -162,7 +162,7 @@ class Idleness:
         self._resting: dict[ProcessId, _IdlePeriod] = {}
         self._read_at: dict[_GpuKey, float] = {}
         """Clock of the last reading of each GPU."""
-        self._told: dict[tuple[_Place, int], tuple[ProcessReading, ProcessReading]] = {}
+        self._last_results: dict[tuple[_Place, int], tuple[ProcessReading, ProcessReading]] = {}
         """Last result for each reading of an idle process: mostly it is the same again."""
 
     def observe(
@@ -188,7 +188,7 @@ class Idleness:
         }
         processes = list(processes)
         self._resting = _at_rest(processes, before, read_at, worked_at) if everywhere else {}
-        before_told, self._told = self._told, {}
+        before_told, self._last_results = self._last_results, {}
         return [self._with_idle_time(process, before_told) for process in processes]
 
     def _with_idle_time(
@@ -200,11 +200,11 @@ class Idleness:
         key = _place(process), process.pid
         last = before.get(key)
         if last is not None and last[0] is process and last[1].idle_since_seconds == rest.since:
-            told = last[1]
+            updated = last[1]
         else:
-            told = process._replace(idle_since_seconds=rest.since)
-        self._told[key] = process, told
-        return told
+            updated = process._replace(idle_since_seconds=rest.since)
+        self._last_results[key] = process, updated
+        return updated
 
 
 def _at_rest(

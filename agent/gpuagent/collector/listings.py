@@ -80,7 +80,7 @@ class UnprovenProcess(NamedTuple):
 
 
 def sum_bytes(processes: Iterable[GpuProcess]) -> dict[int, int | None]:
-    """Return what each pid holds over all of its entries; None where the driver does not tell it of one of them."""
+    """Return what each pid holds over all of its entries; None where the driver does not report one of them."""
     found: dict[int, int | None] = {}
     for process in processes:
         pid, used = process.pid, process.used_bytes

@@ -4,7 +4,7 @@ A pid that leaves the list says nothing of its memory. Its listing is over when 
 use has shown that the memory came back, or after ten minutes of lists without it: in use is then less than what the
 others are known to hold, and half of what the pid held. What others are known to hold is counted low: at the most
 what they were listed with when the pid was last listed, and less by whatever they were listed with less since. So
-memory that two processes share, that is listed for nobody, or whose amount the driver does not tell never passes for
+memory that two processes share, that is listed for nobody, or whose amount the driver does not report never passes for
 memory that came back. The listings are kept in a file over restarts of the agent, within one boot.
 
 Pids whose listings were dropped before they were over are remembered in bounded memory, for no longer than a listing

@@ -57,7 +57,7 @@ class ProcessResolver(Protocol):
         ...
 
     def runs(self) -> Iterable[CollectorRun]:
-        """Return how those fared that are asked what /proc does not tell."""
+        """Return how those fared that are asked what /proc does not report."""
         ...
 
 
@@ -87,7 +87,7 @@ class MonitorContext:
     repairs: FaultTracker | None = None
     holders: LastHolders | None = None
     fallen: Callable[[], Iterable[Address]] = tuple
-    """GPUs that have fallen off the bus since it was asked last, by what NVML does not tell."""
+    """GPUs that have fallen off the bus since it was asked last, by what NVML does not report."""
 
 
 class Monitor:

@@ -1,7 +1,7 @@
 """Define what a backend gives to the collector: a driver that opens GPUs, collects readings, and tells of events.
 
 The collector knows nothing else of a driver. A backend that lacks something (MIG, ECC, process lists) leaves it out of
-its readings, where None and () mean that the driver does not tell.
+its readings, where None and () mean that the driver does not report it.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class EventWatcher(Protocol):
         ...
 
     def with_runs(self, gpus: Iterable[GpuReading]) -> list[GpuReading]:
-        """Return the readings; one whose events cannot be had tells of that as a failed run."""
+        """Return the readings; one whose events cannot be had reports that as a failed run."""
         ...
 
     def note_fallen_off(self, index: int, uuid: str) -> None:

@@ -124,7 +124,7 @@ class CgroupOwners:
             return None
 
     def absolute(self, level: CgroupLevel) -> tuple[str, ...] | None:
-        """Return the names from the root of the host's hierarchy on; None where they cannot be told."""
+        """Return the names from the root of the host's hierarchy on; None where they are unknown."""
         base = self._base(level.controllers)
         return self._absolute(level, base) if base else None
 
@@ -137,7 +137,7 @@ class CgroupOwners:
         return ""
 
     def _absolute(self, level: CgroupLevel, base: str) -> tuple[str, ...] | None:
-        """Return the names from the root of the hierarchy on; None where that cannot be told.
+        """Return the names from the root of the hierarchy on; None where that is unknown.
 
         The host's init is never below the agent's cgroup: the `..` of its path tell how deep the agent's own root is.
         """

@@ -6,7 +6,7 @@ itself and cannot take them away: to change its user ids takes a right, and so d
 All can be read without any right unless /proc is mounted with hidepid.
 
 The kernel knows user ids of threads alone: the C library keeps those of a process the same, and setresuid(2) called
-directly changes one. File servers do that to act for their clients. `/proc/PID/status` tells of the first thread. So
+directly changes one. File servers do that to act for their clients. `/proc/PID/status` is that of the first thread. So
 all threads are read, but only where somebody is judged: a process may have thousands of them.
 
 Cgroups of version 1 move single threads, so whether all threads are in one unit, container and job is asked as well.
@@ -169,14 +169,14 @@ def read_credentials(files: ProcFiles, pid: int) -> Credentials:
         status, cgroup = found or (files.read(pid, "status"), None)
         login_uid = _audit_number(files, pid, "loginuid")
         audit_session = _audit_number(files, pid, "sessionid")
-        told = parse_status(status)
-        namespaces = len(told.namespace_pids)
+        identity = parse_status(status)
+        namespaces = len(identity.namespace_pids)
         if not namespaces:
             raise MissingFact(f"pid {pid}: its pid namespaces are unknown")
         return Credentials(
             pid=pid,
             start_ticks=parsed.start_ticks,
-            uids=_uids(files, pid, told.uids),
+            uids=_uids(files, pid, identity.uids),
             login_uid=None if login_uid == _UNSET else login_uid,
             in_audit_session=audit_session != _UNSET,
             has_terminal=_terminal(stat) != 0,

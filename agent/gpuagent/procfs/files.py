@@ -79,7 +79,7 @@ class Stat(NamedTuple):
     reading `cmdline`. () where the kernel hides it, which it does unless the reader may trace the
     process."""
     process_group: int = 0
-    """0 where the kernel does not tell, as of one that is being reaped."""
+    """0 where the kernel does not report it, as of one that is being reaped."""
     flags: int = 0
     """Those of the task, `PF_*` of include/linux/sched.h."""
 
@@ -253,7 +253,7 @@ class LivingThread(NamedTuple):
 
 
 def living_thread(files: ProcFiles, stat: Stat) -> LivingThread | None:
-    """Return where /proc tells of the process that has this `stat`; None where none of its threads is seen to live."""
+    """Return where /proc reports the process that has this `stat`; None where none of its threads is seen to live."""
     if not stat.exiting:
         return LivingThread(files, stat.pid, "", stat)
     if stat.threads <= 1:

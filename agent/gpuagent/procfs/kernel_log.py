@@ -57,12 +57,12 @@ class FallenGpus:
         if not line.startswith(_DRIVER):
             return None
         self._last.append(line.removeprefix(_DRIVER).strip())
-        told = " ".join(self._last)
-        fallen = _FALLEN.search(told)
+        text = " ".join(self._last)
+        fallen = _FALLEN.search(text)
         if fallen is None:
             return None
         self._last.clear()
-        addresses = list(_ADDRESS.finditer(told, 0, fallen.start()))
+        addresses = list(_ADDRESS.finditer(text, 0, fallen.start()))
         return _address(addresses[-1]) if addresses else None
 
 

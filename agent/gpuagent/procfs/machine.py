@@ -74,7 +74,7 @@ def namespace_inode(link: str) -> int:
 
 
 def own_namespace(root: str = "/proc") -> int:
-    """Return the inode of the agent's pid namespace; 0 where /proc does not tell."""
+    """Return the inode of the agent's pid namespace; 0 where /proc does not report it."""
     try:
         return namespace_inode(str(Path(root, "self/ns/pid").readlink()))
     except OSError:

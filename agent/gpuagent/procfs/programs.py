@@ -245,13 +245,13 @@ def read_program(files: ProcFiles, pid: int) -> ProcessProgram:
     names = [decode(stat.name), program, arguments[0]]
     # A title that was written over the first argument tells nothing of what the others mean.
     interpreter = next((each for each in (arguments[0], program, names[0]) if is_interpreter(each)), None)
-    told = [arguments[0] if interpreter is None else interpreter, *arguments[1:]]
-    run = tuple(scripts(told)) if interpreter is not None else ()
+    command_line = [arguments[0] if interpreter is None else interpreter, *arguments[1:]]
+    run = tuple(scripts(command_line)) if interpreter is not None else ()
     names += run
     relative = names[3:] if program and " " in names[2] else names[2:]  # a title that was written over it is no path
     in_folder = [f"{folder}/{each}" for each in relative if folder and _is_relative(each) and _is_file(each, names[2])]
     names += [os.path.normpath(each) for each in (*names, *in_folder) if "/" in each]
-    words = list(launched(told, interprets=interpreter is not None))
+    words = list(launched(command_line, interprets=interpreter is not None))
     words += [name for each in words for name in module_names(each)]
     words += [name for each in run for name in module_names(each, may_be_plain=True)]
     named = tuple(dict.fromkeys(each for each in names if each))
@@ -359,11 +359,11 @@ def _of_parent(stat: Stat, arguments: list[bytes], parent: _Parent | None) -> It
 
 def _of_environment(environment: bytes, parent_names: tuple[str, ...]) -> JobSign | None:
     """Return the rank that a launcher has given: by the environment at the start of the program."""
-    told = dict(each.split(b"=", 1) for each in environment.split(b"\0") if b"=" in each)
-    rank, world, address, port = (told.get(name, b"") for name in _VARIABLES)
+    variables = dict(each.split(b"=", 1) for each in environment.split(b"\0") if b"=" in each)
+    rank, world, address, port = (variables.get(name, b"") for name in _VARIABLES)
     if not (rank.isdigit() and world.isdigit() and port.isdigit() and address) or int(rank) >= int(world):
         return None
-    group = b"\0".join((address, port, world, told.get(_RUN_ID, b"")))
+    group = b"\0".join((address, port, world, variables.get(_RUN_ID, b"")))
     return JobSign(SignKind.RANK, decode(group), int(rank), parent_names)
 
 

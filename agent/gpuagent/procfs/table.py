@@ -1,6 +1,6 @@
 """Say which processes the driver's pids are, kept up to date at next to no cost.
 
-A process is read when it appears. From then on a pidfd tells of its end: a handle on one process, which becomes
+A process is read when it appears. From then on a pidfd reports its end: a handle on one process, which becomes
 readable when the process has ended and never points to another process with the same number (pidfd_open(2)).
 All of them are in one epoll object, so a tick over 512 processes is one system call; where no pidfd can be had, the
 start time is compared instead. What changes in a life is followed at the slow rate, some processes at each tick: state,
@@ -269,7 +269,7 @@ class ProcessTable:
                 continue  # if it has gone, its pidfd says so
 
     def is_running(self, identity: ProcessId) -> bool | None:
-        """Return whether a process of this boot runs, whoever lists it; None where that cannot be told."""
+        """Return whether a process of this boot runs, whoever lists it; None where that is unknown."""
         if not self.host_pid_namespace:
             return None
         try:
@@ -281,7 +281,7 @@ class ProcessTable:
         return stat.start_ticks == identity.start_ticks and stat.state not in _ENDED
 
     def runs(self) -> tuple[CollectorRun, ...]:
-        """Return how those fared that are asked what /proc does not tell."""
+        """Return how those fared that are asked what /proc does not report."""
         return () if self._containers is None else self._containers.runs()
 
     def close(self) -> None:

@@ -51,7 +51,7 @@ def _mount_doubt(passwd: Path, status: os.stat_result, of_host: Path) -> str:
 
 
 def _is_mounted(passwd: Path, mountinfo: Path) -> bool:
-    """Return whether the file is a mount point itself; where that cannot be told it may be one."""
+    """Return whether the file is a mount point itself; where that is unknown it may be one."""
     try:
         lines = mountinfo.read_bytes().splitlines()
     except OSError:

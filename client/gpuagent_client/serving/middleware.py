@@ -124,7 +124,7 @@ class RequestTracker:
         self._state.events.append(Event("serving", fields))
 
     def headers(self, tracked: TrackedRequest) -> list[tuple[str, str]]:
-        """Return what a response tells of the GPU, as far as is known when it begins."""
+        """Return what the headers of a response say of the GPU, as far as is known when it begins."""
         try:
             milliseconds = (self._clock() - tracked.started) * 1000
             timing = f"gpu;dur={milliseconds:.1f}"

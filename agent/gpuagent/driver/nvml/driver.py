@@ -142,8 +142,8 @@ class Collector:
     def _work(self, busy: Utilization) -> tuple[dict[int, ProcessUtilization] | None, Mapping[int, float]]:
         """Read what each process does, and when it was last sampled at work."""
         device, at_rest = self.device, utilization.at_rest(self.device, busy)
-        told = utilization.collect_processes(device, self._pids, busy=bool(busy.gpu_ratio), at_rest=at_rest)
-        return told, utilization.worked_at(device)
+        utilizations = utilization.collect_processes(device, self._pids, busy=bool(busy.gpu_ratio), at_rest=at_rest)
+        return utilizations, utilization.worked_at(device)
 
     def _memory(self) -> Memory | None:
         """Read device memory once more; None where it could not be read."""

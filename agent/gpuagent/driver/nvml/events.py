@@ -90,7 +90,7 @@ class XidWatcher:
         self._unheard: dict[int, str] = {}
 
     def with_runs(self, gpus: Iterable[GpuReading]) -> list[GpuReading]:
-        """Return the readings; one of a GPU that answers and whose Xids cannot be had tells of that as a failed run."""
+        """Return the readings; one of a GPU that answers and whose Xids cannot be had reports that as a failed run."""
         with self._condition:
             unheard = dict(self._unheard)
         made = []

@@ -75,7 +75,7 @@ class _Buffer:
         self.computing: frozenset[int] = frozenset()
         """Numbers of the last compute list."""
         self.suspect = False
-        self.told: dict[str, _Answer] = {}
+        self.answers: dict[str, _Answer] = {}
         self.lists: list[tuple[str, list[Entry]]] = []
         self.merged: tuple[GpuProcess, ...] = ()
 
@@ -187,14 +187,14 @@ def _read_any_version(device: NvmlDevice, buffer: _Buffer, handle: Handle, funct
     problem: NvmlFailure | None = None
     for version in ("_v3", "_v2"):
         try:
-            told = _read(device, buffer, handle, function + version)
+            answer = _read(device, buffer, handle, function + version)
         except NvmlFailure as failure:
             if not failure.absent or failure.code == NO_PERMISSION:
                 raise
             problem = problem or failure
             continue
-        if told.plausible:
-            return told.entries
+        if answer.plausible:
+            return answer.entries
         buffer.suspect = True
         problem = NvmlFailure(function, IMPOSSIBLE, f"the driver's process list {WITHHELD}")
     raise problem or NvmlFailure(function, -1, "no answer")
@@ -209,11 +209,11 @@ def _read(device: NvmlDevice, buffer: _Buffer, handle: Handle, function: str) ->
         if code == SUCCESS:
             size = min(count.value, buffer.capacity) * _ENTRY.size
             raw = ctypes.string_at(buffer.memory, size)
-            told = buffer.told.get(function)
-            if told is None or told.raw != raw:
+            answer = buffer.answers.get(function)
+            if answer is None or answer.raw != raw:
                 entries = list(_ENTRY.iter_unpack(raw))
-                told = buffer.told[function] = _Answer(raw, entries, _plausible(device, entries))
-            return told
+                answer = buffer.answers[function] = _Answer(raw, entries, _plausible(device, entries))
+            return answer
         if code != INSUFFICIENT_SIZE or buffer.capacity == _MAX_CAPACITY:
             raise NvmlFailure(function, code)
         buffer.grow(count.value)
