@@ -116,7 +116,7 @@ class ListedProcess(NamedTuple):
 class GpuMoment(NamedTuple):
     """Processes of a GPU in one second of the scenario.
 
-    Every call of that second tells the same.
+    Every call within that second returns the same.
     """
 
     key: tuple[int, int]

@@ -22,7 +22,7 @@ from gpuagent_simulator.curves import STRICT, Bytes, ErrorCode, PositiveSeconds,
 
 
 class FaultKind(StrEnum):
-    """Kinds of faults; the scenario format in docs/simulation.md tells what each does."""
+    """Kinds of faults; the scenario format in docs/simulation.md says what each does."""
 
     LOST = "lost"
     VANISH = "vanish"

@@ -1,4 +1,4 @@
-"""Ask an app: give the cache back, keep to a limit, say who holds the memory.
+"""Send commands to an app: release its cache, keep to a limit, say who holds the memory.
 
 Who may ask is decided at the control socket, and by configured remedies; what the app obeys is its own decision.
 
@@ -69,7 +69,7 @@ WINDOW_SECONDS = 60.0
 
 
 class ClientCommands:
-    """What can be asked of apps. ValueError tells what is wrong with the arguments, CommandFailure why it failed."""
+    """Commands that can be sent to apps. Raises ValueError for wrong arguments, CommandFailure with why one failed."""
 
     def __init__(self, server: ClientServer, clock: Clock) -> None:
         self._server = server
@@ -209,7 +209,7 @@ class ClientCommands:
         return devices_document(snapshot.clients.get(pid), [each for each in snapshot.processes if each.pid == pid])
 
     async def _devices_after(self, pid: int) -> list[Document]:
-        """Return the device documents once the driver and the app have both told figures of after this moment."""
+        """Return the device documents once both the driver and the app have figures newer than this moment."""
         now = self._clock.now()
         deadline = now + _SEEN_SECONDS * self._clock.speed
         while self._clock.now() < deadline:

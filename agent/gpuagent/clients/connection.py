@@ -1,4 +1,4 @@
-"""The agent's end of one app's connection.
+"""Handle the agent's end of one app's connection.
 
 It never waits for the app: who is slow to read is dropped, who sends too much is not read from for a while, and who
 says what cannot be understood loses the connection and nothing else happens. Nor does it take another process's word:
@@ -38,7 +38,7 @@ _EVENTS_KEPT = 16
 
 
 class Host(Protocol):
-    """What a connection needs of whoever keeps it."""
+    """What a connection needs of the registry that keeps it."""
 
     @property
     def read_buffer(self) -> memoryview:

@@ -181,7 +181,7 @@ def read_findings(value: Mapping[str, Any]) -> Findings:
 
 
 def merge_findings(census: Findings | None, lines: Findings | None, notes: tuple[str, ...] = ()) -> Findings:
-    """Return one verdict: that of whoever holds the memory, else that of the line which allocated it."""
+    """Return one verdict: that of the holder of the memory, else that of the line which allocated it."""
     found = [each for each in (census, lines) if each is not None]
     telling = next((each for each in found if each.groups or each.lines), found[0] if found else Findings())
     stalls = [each.stall_seconds for each in found if each.stall_seconds is not None]

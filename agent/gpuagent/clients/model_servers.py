@@ -294,7 +294,7 @@ class Sources:
         self.open()
 
     def readings(self) -> Servers:
-        """Return what each of them told last, in their order; those not asked yet are left out."""
+        """Return the last reading of each server, in their order; those not asked yet are left out."""
         return tuple(self._readings[source.name] for source in self._sources if source.name in self._readings)
 
     async def _follow(self, source: ServerSource) -> None:

@@ -1,4 +1,4 @@
-"""All apps that are connected: admits them, counts them, and tells what they said."""
+"""Registry of the connected apps: admit them, count them, and keep what they sent."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def fresh_seconds(interval_seconds: float) -> float:
 def read_clients(
     connections: Iterable[Connection], snapshot: Snapshot, *, now_seconds: float, speed: float = 1.0
 ) -> dict[int, ClientReading]:
-    """Return what each app tells, by pid, without apps whose pid the snapshot knows as another process.
+    """Return the reading of each app, by pid, without apps whose pid the snapshot knows as another process.
 
     `speed` is that of the clock: in a simulation that runs faster, apps do not send more.
     """
@@ -161,13 +161,13 @@ def _rank(level: str) -> int:
 
 
 class FreeMemory:
-    """What is free on the node, and whether that is news since it was last told to all."""
+    """Free memory on the node, and whether it has changed since it was last sent to all apps."""
 
     def __init__(self) -> None:
         self._told: Mapping[str, int] = {}
 
     def changed(self, snapshot: Snapshot) -> bool:
-        """Return whether a GPU has come, gone, or has noticeably more or less room. What is news once is told."""
+        """Return whether a GPU has come, gone, or has noticeably more or less free memory since this was last True."""
         free = _free(snapshot)
         totals = {gpu.identity.uuid: (gpu.memory.total_bytes or 0) for gpu in snapshot.gpus if gpu.memory}
         changed = free.keys() != self._told.keys() or any(
@@ -179,7 +179,7 @@ class FreeMemory:
 
 
 def level_message(level: str, snapshot: Snapshot) -> Message:
-    """Return what an app is told: nothing that `nvidia-smi` would not tell it."""
+    """Return the level message of an app: nothing that `nvidia-smi` would not show it."""
     known = [gpu for gpu in snapshot.gpus if _is_known(gpu)]
     return {
         "t": "level",
@@ -269,7 +269,7 @@ class ClientServer:
         return found
 
     def show(self, snapshot: Snapshot) -> None:
-        """Publish the snapshot that now holds to whoever waits for one."""
+        """Publish the current snapshot to all who wait for one."""
         self.snapshot = snapshot
         waiting, self._waiting = self._waiting, set()
         for future in waiting:

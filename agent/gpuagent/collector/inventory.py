@@ -55,7 +55,7 @@ class Inventory:
         return next((gpu for gpu in self._known.values() if gpu.index == index), None)
 
     def identify(self, answers: Sequence[Collected]) -> list[Collected]:
-        """Return the answers; a GPU that was lost before it told its name has the identity that is remembered of it.
+        """Return the answers; a GPU that was lost before its name was read has the identity that is remembered of it.
 
         A GPU that was at its index before the boot, and answers at another one, has moved: it is not that.
         """
@@ -140,7 +140,7 @@ def _entry(gpu: GpuIdentity) -> dict[str, object]:
 
 
 def find_conflicts(gpus: Iterable[GpuIdentity]) -> dict[int, str]:
-    """Return, by index, why a GPU cannot be told from another: they share a UUID or a PCI address, or it has no UUID.
+    """Return, by index, why a GPU cannot be identified: it shares a UUID or a PCI address, or has no UUID.
 
     A GPU is its UUID and its PCI address together; an address that the driver does not report is shared by nobody.
     """
@@ -198,13 +198,13 @@ _LOST = "which GPUs there were, and at which index, was lost"
 
 
 class _IndexedGpu(NamedTuple):
-    """A GPU by what tells it from every other one."""
+    """Identity of a GPU at an index: its UUID and its PCI address."""
 
     uuid: str
     pci_bus_id: str
 
     def is_same(self, other: _IndexedGpu) -> bool:
-        """Return whether it is the same GPU; an address that one of them does not have tells nothing."""
+        """Return whether it is the same GPU; an address that one of them lacks proves nothing."""
         addresses = {self.pci_bus_id.lower(), other.pci_bus_id.lower()} - {""}
         return self.uuid == other.uuid and len(addresses) <= 1
 

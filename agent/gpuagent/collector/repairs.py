@@ -184,7 +184,7 @@ class FaultTracker:
 
     @property
     def proof_wanted(self) -> bool:
-        """Whether a GPU is lost, or answers again in the session in which it was lost: only a new session tells."""
+        """Whether a GPU is lost, or answers again in the session in which it was lost: only a new session shows."""
         return any(self._gpus[key].lost_since is not None for key in self._present)
 
     def observe(
@@ -222,7 +222,7 @@ class FaultTracker:
         return changed
 
     def _adopt(self, key: str, reading: GpuReading) -> None:
-        """Give a GPU that has told its UUID what was noted at its index before."""
+        """Give a GPU whose UUID is known now what was noted at its index before."""
         noted = self._gpus.pop(f"index:{reading.identity.index}", None) if reading.identity.uuid else None
         if noted is not None:
             known = self._gpus.setdefault(key, noted)

@@ -1,4 +1,4 @@
-"""Asking a running agent, with the standard library alone: a command should start at once."""
+"""Send requests to a running agent, with the standard library alone: a command should start at once."""
 
 from __future__ import annotations
 

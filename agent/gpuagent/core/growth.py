@@ -78,7 +78,7 @@ class Growth:
     reasons: tuple[str, ...] = ()
     """Reasons in words, for the alert's text."""
     fast: bool = False
-    """Growth that would fill the GPU within minutes: told at once, and not yet a leak."""
+    """Growth that would fill the GPU within minutes: reported at once, and not yet a leak."""
     fast_exhaustion_seconds: float | None = None
     """Seconds until the memory is full, with `fast`. The same as `exhaustion`, where there is one."""
     state: GrowthState | None = None
@@ -88,7 +88,7 @@ class Growth:
     driver_confirms: bool = False
     """Whether the driver's own figures rise with a leak. What a client says moves the allocator's alone."""
     evidence_told: tuple[Evidence, ...] = ()
-    """Every standard that this leak was ever the word of, the first one first. Alerts carry one each: a label that
+    """Every standard that this leak has ever met, the first one first. Alerts carry one each: a label that
     changed would end an alert while its leak goes on."""
     culprit: str = ""
     """The line of Python that holds the memory, in the words of `blame`, once the app has been asked."""

@@ -43,7 +43,7 @@ class ProcessState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """What /proc tells of one process, started at a Unix time. Strings are bounded and redacted; "" is unknown."""
+    """Facts of /proc about one process, started at a Unix time. Strings are bounded and redacted; "" is unknown."""
 
     id: ProcessId
     name: str

@@ -1,4 +1,4 @@
-"""Define what a backend gives to the collector: a driver that opens GPUs, collects readings, and tells of events.
+"""Define what a backend gives to the collector: a driver that opens GPUs, collects readings, and reports events.
 
 The collector knows nothing else of a driver. A backend that lacks something (MIG, ECC, process lists) leaves it out of
 its readings, where None and () mean that the driver does not report it.
@@ -147,7 +147,7 @@ class EventWatcher(Protocol):
         ...
 
     def note_fallen_off(self, index: int, uuid: str) -> None:
-        """Count that a GPU is off the bus, once however often it is told."""
+        """Count that a GPU is off the bus, once however often it is reported."""
         ...
 
     def close(self, timeout_seconds: float) -> bool:

@@ -1,4 +1,4 @@
-"""Read /proc, which tells of processes: the only package that reads it.
+"""Read /proc: the only package that does.
 
 In reading order: `table` (which processes the driver's pids are), `reader` (one process), `files` (the edge to the
 kernel), `cgroup`, `cgroup_owner` and `redact` (pure: bytes in, facts out), `containers`, `users` and

@@ -1,4 +1,4 @@
-"""Which names on a cgroup path only root can have chosen.
+"""Decide which names on a cgroup path only root can have chosen.
 
 Whoever may create a cgroup chooses its name, and may move processes of their own into it: a user below their own
 `user@1000.service`, the user of a unit with `Delegate=yes`, root inside a container. A name is a fact about a process

@@ -1,6 +1,6 @@
 """GPUs that have fallen off the bus by the kernel's log, which may be the last that is heard of them.
 
-NVML tells such a GPU's Xid 79 only while it is well enough to. The driver writes to the kernel's log in any case, with
+NVML reports its Xid 79 only while the GPU still answers. The driver writes to the kernel's log in any case, with
 an Xid number or without (kernel-open/nvidia/nv.c and src/nvidia/src/kernel/gpu_mgr of open-gpu-kernel-modules).
 Reading it takes CAP_SYSLOG where `kernel.dmesg_restrict` is set, so it is read where that is permitted.
 """
@@ -87,7 +87,7 @@ class KernelLog:
         return cls(descriptor)
 
     def fallen(self) -> list[Address]:
-        """Return the GPUs that it has told of since the last call, each as often as it was told."""
+        """Return the GPUs that were logged since the last call, each as often as it was logged."""
         found: list[Address] = []
         for _ in range(_MOST_RECORDS):
             lines = self._record(self._descriptor) if self._descriptor is not None else None

@@ -39,9 +39,9 @@ def boot_time_seconds(root: str = "/proc") -> float:
 
 
 def machine_id(root: str = "/") -> str:
-    """Return what tells this machine from others, as `KIND ID`; "" where it may not be read.
+    """Return the identity of this machine, as `KIND ID`; "" where it may not be read.
 
-    The id is a hash: machine-id(5) asks that what stands in the file be told to nobody.
+    The id is a hash: machine-id(5) asks not to disclose the content of the file.
     """
     for kind, path in _MACHINE_IDS:
         with suppress(OSError):

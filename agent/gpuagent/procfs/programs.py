@@ -209,7 +209,7 @@ _DELETED = " (deleted)"
 
 
 class ProcessProgram(NamedTuple):
-    """What a process runs, as /proc tells it."""
+    """Program of a process, as /proc shows it."""
 
     names: tuple[str, ...]
     """Names: its `comm` first, then its program, the first argument and the script, in all spellings."""

@@ -1,4 +1,4 @@
-"""Reads one process: its files in /proc become one `ProcessInfo`."""
+"""Read one process: its files in /proc become one `ProcessInfo`."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class ProcessReader:
         self._above_container = above_container
 
     def stat(self, pid: int) -> Stat:
-        """Read the one file that tells identity, state and resident memory.
+        """Read the one file that has identity, state and resident memory.
 
         Raises FileNotFoundError or ProcessLookupError (gone), other OSErrors (not readable),
         ValueError (garbage).

@@ -1,4 +1,4 @@
-r"""Command lines without their secrets.
+r"""Redact secrets in command lines.
 
 Anybody on the machine may read a command line, but a metric travels much further: to Prometheus,
 into chat, into a ticket. So what looks like a secret is replaced *before* the text is cut, and a

@@ -148,15 +148,18 @@ def test_further_cgroups_of_container_managers(further: tuple[str, ...], path: s
 
 @table(
     "controllers, path, owned, of_v2",
-    product(
-        ["", "name=systemd"],
-        [
-            ("system.slice/whisper.service", "system.slice/whisper.service", set()),
-            ("system.slice/whisper.service/worker", "system.slice/whisper.service/worker", {UNIT}),
-            (f"docker/{ID}", f"docker/{ID}", {CONTAINER}),
-            (f"docker/{ID}/init", f"docker/{ID}/init", {CONTAINER}),
-            ("slurm/uid_1/job_7/step_0", "slurm/uid_1/job_7/step_0", {JOB}),
-        ],
+    (
+        (controllers, *row)
+        for controllers, row in product(
+            ["", "name=systemd"],
+            [
+                ("system.slice/whisper.service", "system.slice/whisper.service", set()),
+                ("system.slice/whisper.service/worker", "system.slice/whisper.service/worker", {UNIT}),
+                (f"docker/{ID}", f"docker/{ID}", {CONTAINER}),
+                (f"docker/{ID}/init", f"docker/{ID}/init", {CONTAINER}),
+                ("slurm/uid_1/job_7/step_0", "slurm/uid_1/job_7/step_0", {JOB}),
+            ],
+        )
     ),
 )
 def test_who_may_enter(controllers: str, path: str, owned: str, of_v2: set[Name]) -> None:
@@ -167,14 +170,17 @@ def test_who_may_enter(controllers: str, path: str, owned: str, of_v2: set[Name]
 
 @table(
     "path, owned, own_place, line",
-    product(
-        [
-            ("", None, True),
-            ("user.slice/user-6501.slice/session-3.scope", None, True),
-            (f"{USERS}/app.slice/run-r1.scope", USERS, False),
-            (f"{USERS}", USERS, False),
-        ],
-        ["0::/{}\n", "4:memory:/\n1:name=systemd:/{}\n0::/\n"],
+    (
+        (*row, line)
+        for row, line in product(
+            [
+                ("", None, True),
+                ("user.slice/user-6501.slice/session-3.scope", None, True),
+                (f"{USERS}/app.slice/run-r1.scope", USERS, False),
+                (f"{USERS}", USERS, False),
+            ],
+            ["0::/{}\n", "4:memory:/\n1:name=systemd:/{}\n0::/\n"],
+        )
     ),
 )
 def test_whether_it_chose_its_place(line: str, path: str, owned: str | None, own_place: bool) -> None:

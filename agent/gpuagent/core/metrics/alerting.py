@@ -79,7 +79,7 @@ class UndeliveredReason(StrEnum):
 
 
 class Undelivered(NamedTuple):
-    """A receiver that is not told what it should be."""
+    """Receiver to which messages are not delivered as they should be."""
 
     receiver: str
     why: UndeliveredReason

@@ -98,7 +98,7 @@ TORCH_FAMILIES: tuple[Family[Allocator], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ServerReading:
-    """What one server told last. What it does not tell is None."""
+    """Last reading of one server. What it does not report is None."""
 
     source: str
     kind: str

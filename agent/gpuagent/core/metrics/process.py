@@ -176,7 +176,7 @@ _REMEMBERED = 1024
 
 @lru_cache(maxsize=8)
 def framework_recognizer(patterns: tuple[str, ...] = ()) -> FrameworkRecognizer:
-    """Return a function that tells what a process runs, as far as its name and command line tell.
+    """Return a function that recognizes what a process runs, by its name and command line.
 
     `patterns` are regular expressions of the configuration for processes that preallocate: by name and command line, or
     by the unit of the system's manager that runs them. Raises ValueError.
@@ -209,7 +209,7 @@ def _system_unit(info: ProcessInfo) -> str:
 def framework_of(
     process: ProcessReading, clients: Mapping[int, ClientReading], recognise: FrameworkRecognizer
 ) -> Framework | None:
-    """Return what a process runs; the word of its embedded client counts more than how it looks."""
+    """Return what a process runs; what its embedded client reports counts more than how it looks."""
     found = recognise(process.info) if process.info is not None else None
     client = clients.get(process.pid)
     if client is None or not client.frameworks:

@@ -1,4 +1,4 @@
-"""Which processes hold memory on a GPU: the compute, graphics and MPS lists, merged.
+"""Read which processes hold memory on a GPU: the compute, graphics and MPS lists, merged.
 
 The lists are read with a buffer of our own instead of pynvml's wrapper, which asks the driver twice, gives up when
 the list grows in between, and trusts the entries. Some 535 drivers put 32-byte entries where 24 are documented and so

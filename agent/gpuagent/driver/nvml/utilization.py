@@ -170,7 +170,7 @@ _MOST_RATIOS = 4096
 
 
 class AcceptedSamples:
-    """What one GPU has told so far: the newest believed sample per pid."""
+    """Samples accepted of one GPU so far: the newest per pid."""
 
     def __init__(self) -> None:
         self.ring = SampleRing()
@@ -280,6 +280,6 @@ def collect_processes(
 def worked_at(device: NvmlDevice) -> Mapping[int, float]:
     """Return when each listed pid was last sampled at work, by the clock of the reading that took the sample in.
 
-    A reading that was never shown counts too: what it took from the ring, no later one is told again.
+    A reading that was never shown counts too: what it took from the ring, no later one gets again.
     """
     return device.state(AcceptedSamples).worked_at.copy()
