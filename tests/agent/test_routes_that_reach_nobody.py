@@ -33,11 +33,9 @@ RULES = load_rules(Config())
 
 def config_with(routes: list[tuple[Matcher, ...]]) -> Config:
     """One receiver, which these routes name."""
-    return Config.model_construct(
-        receivers=(Receiver.model_construct(name="ops", heartbeat=None),),
-        routes=tuple(
-            Route.model_validate({"match": tuple(str(one) for one in match), "receivers": ("ops",)}) for match in routes
-        ),
+    return Config(
+        receivers=(Receiver(name="ops"),),
+        routes=tuple(Route(match=match, receivers=("ops",)) for match in routes),
         disabled_rules=(),
     )
 

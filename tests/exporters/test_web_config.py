@@ -8,8 +8,8 @@ from typing import Any
 import bcrypt
 import pytest
 import yaml
-
 from gpuagent.config.child_reader import read_apart
+
 from gpuagent_exporters.http.web_config import WebConfig, WebConfigError, WebSettings, read_here
 from tests.exporters.wire import Answer, ask, run, serving
 

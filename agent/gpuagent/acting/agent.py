@@ -25,7 +25,7 @@ from gpuagent.acting.shown import ShownProcess
 from gpuagent.acting.targets import unranked, used_ratio
 from gpuagent.acting.unreadable import UnreadableGpus
 from gpuagent.acting.window import Window
-from gpuagent.config.files import DEFAULT_PATH
+from gpuagent.config.load import DEFAULT_PATH
 from gpuagent.core.clock import Clock
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.metrics.remedies import RemedyCount, RemedyFigures

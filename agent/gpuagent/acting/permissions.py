@@ -13,7 +13,7 @@ from pathlib import Path
 from gpuagent.acting.entries import entry_faults
 from gpuagent.acting.leases import is_open_for_writing
 from gpuagent.acting.path_walk import PathFault, Walk, replacement, walk
-from gpuagent.config.files import MAX_FILE_BYTES, read_file
+from gpuagent.config.load import MAX_FILE_BYTES, read_file
 from gpuagent.core.regular_files import not_regular, open_regular_file, read_at_most
 
 

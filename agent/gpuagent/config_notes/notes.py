@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpuagent.acting.alert_labels import known_alerts
 from gpuagent.acting.never_acts import Users, may_end_nobody, never_acts
 from gpuagent.acting.user_database import user_problems
-from gpuagent.config.document import Document, YamlFault, read_document
-from gpuagent.config.faults import KeyPath
-from gpuagent.config.files import read_file
+from gpuagent.config.load import LIMITS, read_file
 from gpuagent.config_notes.receivers import receiver_notes
 from gpuagent.config_notes.routes import Known, route_notes
+from gpuagent.core.problems import KeyPath
+from gpuagent.core.yaml_document import Document, YamlFault, read_document
 from gpuagent_alerts.rules.model import RuleGroup
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class ConfigFile:
         self._path = path
         self._document = Document()
         with suppress(OSError, ValueError, YamlFault):
-            self._document = read_document(read(path).decode("utf-8-sig"))
+            self._document = read_document(read(path).decode("utf-8-sig"), LIMITS)
 
     def written(self, *keys: str | int) -> object:
         """Return the value as it stands in the file, None where there is none."""

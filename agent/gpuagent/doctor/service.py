@@ -11,8 +11,7 @@ from pathlib import Path
 from gpuagent import __version__
 from gpuagent.acting.user_database import no_user_problems
 from gpuagent.config.faults import ConfigError
-from gpuagent.config.files import DEFAULT_PATH
-from gpuagent.config.load import load_config
+from gpuagent.config.load import DEFAULT_PATH, load_config
 from gpuagent.config.models import Config
 from gpuagent.config_notes import Machine
 from gpuagent.core.api_client import AgentUnreachable, fetch_document
