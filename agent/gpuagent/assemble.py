@@ -84,7 +84,7 @@ class Start:
             raise StartError(str(error)) from None
 
 
-def assemble(  # noqa: PLR0915  one line for each part
+def assemble(
     path: Path | None, *, simulate: str | None = None, speed: float = 1.0, bind: Mapping[str, int] | None = None
 ) -> Start:
     """The agent by its configuration. `bind` gives a scenario real processes.

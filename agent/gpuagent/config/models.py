@@ -162,16 +162,16 @@ def _check_containers(given: Mapping[str, object]) -> Iterator[Problem]:
     ]
     leaks = given.get("leaks")
     overrides = leaks.get("overrides") if isinstance(leaks, Mapping) else None
-    for key, items in ((("budgets",), given.get("budgets")), (("leaks", "overrides"), overrides)):
+    for name, items in ((("budgets",), given.get("budgets")), (("leaks", "overrides"), overrides)):
         for index, item in enumerate(_mappings(items)):
             match = item.get("match")
             if isinstance(match, Mapping):
-                places.append(((*key, index, "match", "container"), match.get("container")))
-    for path, name in places:
-        if isinstance(name, str) and name and needs_runtime(name):
+                places.append(((*name, index, "match", "container"), match.get("container")))
+    for path, container in places:
+        if isinstance(container, str) and container and needs_runtime(container):
             yield Problem(
                 path,
-                f"{shown(name)} is no id of 12 digits or more, and no runtime is asked for the names of containers",
+                f"{shown(container)} is no id of 12 digits or more, and no runtime is asked for the names of containers",
                 "an id, at least its first 12 digits; with processes.container_socket also a name",
             )
 

@@ -1,4 +1,4 @@
-"""What is wrong with a file that a person wrote, in words: where, what, what is allowed, and what was probably meant."""
+"""What is wrong with a file that a person wrote, in words: where, what, what is allowed, what was probably meant."""
 
 from __future__ import annotations
 

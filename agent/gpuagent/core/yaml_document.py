@@ -15,7 +15,7 @@ import yaml
 from gpuagent.core.problems import KeyPath, Problem, shown
 
 MAX_TEXT_CHARACTERS = 8192
-"""Of one value that is given a type. It bounds what PyYAML reads as an integer in base 60, at the cost of its square."""
+"""Of one value among `plain_values`: PyYAML reads an integer in base 60 at the cost of the square of its length."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
@@ -346,16 +346,22 @@ class _Scalars(yaml.constructor.SafeConstructor, yaml.resolver.Resolver):
 
     def __init__(self) -> None:
         yaml.constructor.SafeConstructor.__init__(self)
-        yaml.resolver.Resolver.__init__(self)  # type: ignore[no-untyped-call]
+        yaml.resolver.Resolver.__init__(self)
 
 
 _SCALARS = _Scalars()
 
 
+def _type_of(text: str) -> str:
+    """Return the type of a text without quotes; "" for a text."""
+    tag: str = _SCALARS.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
+    return _TYPED_TAGS.get(tag, "")
+
+
 def _scalar(node: YamlScalar) -> object:
     kind = node.tag
     if not kind and node.plain:
-        kind = _TYPED_TAGS.get(_SCALARS.resolve(yaml.ScalarNode, node.text, (True, False)), "")
+        kind = _type_of(node.text)
     if len(node.text) > MAX_TEXT_CHARACTERS:
         raise YamlFault(node.place, f"has a text of more than {MAX_TEXT_CHARACTERS} characters")
     if not kind:

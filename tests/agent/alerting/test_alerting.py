@@ -14,7 +14,6 @@ from gpuagent.core.clock import ManualClock
 from gpuagent.core.matchers import parse_matcher
 from gpuagent_alerts.notify.outbox.attempt import Reason
 from tests.agent.alerting.bench import BLIND, BUSY, CALM, FULL, Told, alerting, config, rules, run, told
-from tests.alerts.notify.parts import route
 from tests.alerts.notify.receivers.sink import Reply, always, sink
 
 FOR_10S = f"{FULL}, for: 10s"

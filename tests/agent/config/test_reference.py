@@ -50,7 +50,10 @@ def test_the_example_loads(tmp_path: Path) -> None:
     """The example on the page is a configuration that loads."""
     config = load(write(tmp_path, EXAMPLE))
     assert EXAMPLE in PAGE.read_text()
-    assert config.receivers and config.routes and config.budgets and config.remedies.ladders
+    assert config.receivers
+    assert config.routes
+    assert config.budgets
+    assert config.remedies.ladders
 
 
 def test_tables_are_whole() -> None:
