@@ -1,6 +1,6 @@
 """YAML with line numbers: a tree of what was written, and plain values with the place that each of them came from.
 
-Text is parsed by libyaml's events, so nothing recurses on what is nested, and no file can cost more than its `Limits`:
+Trees are built from the events of a parser, so nothing recurses on what is nested, and no file can cost more than its `Limits`:
 nesting, and the number of values once aliases are followed. A scalar keeps its text as it was written; `plain_values`
 gives it the type that PyYAML's SafeLoader would, with lists as tuples and dates left as text.
 """
@@ -17,7 +17,8 @@ from gpuagent.core.problems import KeyPath, Problem, shown
 MAX_TEXT_CHARACTERS = 8192
 """Of one value among `plain_values`: PyYAML reads an integer in base 60 at the cost of the square of its length."""
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_FAST_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Of rule files, which may be large: libyaml, as go-yaml, refuses some of what PyYAML takes, such as `{a:}`."""
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _TAG = "tag:yaml.org,2002:"
 _STRING_TAGS = frozenset({"!", f"{_TAG}str"})
@@ -131,9 +132,11 @@ def parse_yaml(text: str, limits: Limits) -> YamlNode | None:
         problem = "half a character (a surrogate)" if half else "a control character"
         raise YamlFault(place_in(text, found.start()), f"has {problem}")
     try:
-        return _Builder(limits).build(yaml.parse(text, Loader=_LOADER))
+        return _Builder(limits).build(yaml.parse(text, Loader=yaml.SafeLoader if limits.typed else _FAST_LOADER))
     except yaml.MarkedYAMLError as error:
         raise _fault_of(error, text) from None
+    except yaml.YAMLError as error:
+        raise YamlFault(Place(0, 0), f"this is not YAML: {error}") from None
 
 
 _IN_WORDS = {
@@ -162,9 +165,10 @@ def _fault_of(error: yaml.MarkedYAMLError, text: str) -> YamlFault:
     plain = next((plain for words, plain in _IN_WORDS.items() if words in found), found)
     if rest.startswith("\t"):
         plain = "a tab stands where only spaces may"
-    elif not rest and mark.line >= len(lines) - 1 and error.context_mark is not None:
-        mark, plain = error.context_mark, "a quote or bracket is never closed"
-    return YamlFault(_place(mark), f"this is not YAML: {plain}")
+    elif not rest and mark.line >= len(lines) - 1:
+        mark, plain = error.context_mark or mark, "a quote or bracket is never closed"
+    place = _place(mark)
+    return YamlFault(place._replace(line=min(place.line, max(len(lines), 1))), f"this is not YAML: {plain}")
 
 
 def _place(mark: Any) -> Place:  # noqa: ANN401  one of two untyped marks
@@ -265,7 +269,7 @@ class _Builder:
         key, top.key, top.expects_value = top.key, None, False
         mapping.size += 1 + _size(value)
         if key is None:
-            mapping.faults.append((value.place, "", "has a key that is no text"))
+            mapping.faults.append((value.place, "", "a key is no text"))
         elif key.plain and key.text == "<<":
             if self._limits.typed:
                 mapping.merges.append(value)
