@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from gpuagent.acting.agent import Acting
 from gpuagent.acting.commands import RemedyCommands
@@ -21,6 +20,7 @@ from gpuagent.clients.model_servers import Sources
 from gpuagent.clients.server import ClientServer, limits_of
 from gpuagent.collector.tick import Monitor
 from gpuagent.config.faults import ConfigError
+from gpuagent.config.models import Config
 from gpuagent.core.clock import Clock
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.doors import Doors
@@ -32,9 +32,6 @@ from gpuagent.view import View
 from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_alerts.rules.model import RuleFileError, RuleGroup
 from gpuagent_exporters.http.web_config import WebConfigError
-
-if TYPE_CHECKING:
-    from gpuagent.config.models import Config
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpuagent.alerting.rules import load_rules
 from gpuagent.config.alerting import Receiver, Route
 from gpuagent.config.models import Config
-from gpuagent.config_notes.routes import route_notes
+from gpuagent.config_notes.notes import route_notes
 from gpuagent.core.matchers import Matcher, MatchOperator
 from gpuagent_alerts.notify.routes import Recipient, Routes
 from gpuagent_alerts.rules.alert_labels import AlertLabels, labels_of_rules

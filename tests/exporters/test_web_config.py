@@ -69,7 +69,8 @@ def test_all_faults_at_once(tmp_path: Path) -> None:
         "http_server_config.http2: must be true or false, not text",
         (
             "tls_server_config.cert_fil: unknown key; did you mean cert_file? (allowed: cert, key, client_ca, "
-            "cert_file, key_file, client_ca_file, client_auth_type, min_version, max_version, prefer_server_cipher_suites)"
+            "cert_file, key_file, client_ca_file, client_auth_type, min_version, max_version, "
+            "prefer_server_cipher_suites)"
         ),
         "tls_server_config.max_version: 'SSL3' is unknown (allowed: TLS12 or TLS13)",
         "tls_server_config.min_version: TLS10 is no longer offered (RFC 8996); write TLS12 or TLS13",

@@ -171,7 +171,8 @@ def _check_containers(given: Mapping[str, object]) -> Iterator[Problem]:
         if isinstance(container, str) and container and needs_runtime(container):
             yield Problem(
                 path,
-                f"{shown(container)} is no id of 12 digits or more, and no runtime is asked for the names of containers",
+                f"{shown(container)} is no id of 12 digits or more, and no runtime is asked for the names of "
+                "containers",
                 "an id, at least its first 12 digits; with processes.container_socket also a name",
             )
 

@@ -1,8 +1,8 @@
 """YAML with line numbers: a tree of what was written, and plain values with the place that each of them came from.
 
-Trees are built from the events of a parser, so nothing recurses on what is nested, and no file can cost more than its `Limits`:
-nesting, and the number of values once aliases are followed. A scalar keeps its text as it was written; `plain_values`
-gives it the type that PyYAML's SafeLoader would, with lists as tuples and dates left as text.
+Trees are built from the events of a parser, so nothing recurses on what is nested, and no file can cost more than its
+`Limits`: nesting, and the number of values once aliases are followed. A scalar keeps its text as it was written;
+`plain_values` gives it the type that PyYAML's SafeLoader would, with lists as tuples and dates left as text.
 """
 
 from __future__ import annotations
