@@ -7,7 +7,7 @@ The text is cut here before promql-parser gets it, as its tree cannot tell:
 - `5m` from `300`: it reads a duration as a number, as later versions of Prometheus do;
 - `{"a"}` from `a`, and `sum by ("a")` from `sum by (a)`, of which 2.42 knows the latter alone;
 - `1e999`, which Go refuses, from an infinity; escapes and U+FFFD in strings that Go reads otherwise;
-- patterns that RE2 takes and the engine of the parser does not: it compiles them.
+- patterns that RE2 takes and the engine of the parser does not, such as `[[a]` and a `Q..E` quotation: it compiles them.
 
 It also overflows the stack on deep nesting, so length and depth are bounded here.
 """
