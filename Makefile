@@ -85,7 +85,7 @@ bench: dev-venv ## What the agent costs, beside nvitop-exporter and Prometheus w
 	$(BIN)/python scripts/bench
 
 leakbench: dev-venv ## Leaks told from caches, beside what people use today: the tables and plots of docs/leaks.md
-	$(BIN)/python -m tests.bench.leak
+	$(BIN)/python -m benchmarks.leak
 
 wheelhouse: demo-venv ## All wheels for an offline install on machines like this one, in wheelhouse/
 	scripts/wheelhouse $(BIN)/python wheelhouse

@@ -16,7 +16,15 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-OURS = {"gpuagent", "gpuagent_exporters", "gpuagent_alerts", "gpuagent_client", "gpuagent_simulator", "tests"}
+OURS = {
+    "gpuagent",
+    "gpuagent_exporters",
+    "gpuagent_alerts",
+    "gpuagent_client",
+    "gpuagent_simulator",
+    "benchmarks",
+    "tests",
+}
 ELSEWHERE = {"apps", "examples"}
 """Folders of apps that run on an environment of their own, with torch: tests/client/requirements.txt."""
 PART_OF = {"pydantic-core": "pydantic"}  # pydantic asks for one exact version of it
@@ -89,7 +97,7 @@ def test_tests_declare_what_they_import() -> None:
     declared = names(pyproject()["dependency-groups"]["dev"])
     runtime = names(pyproject()["project"]["dependencies"])
 
-    assert imported("tests") - runtime == declared - PROGRAMS
+    assert imported("benchmarks", "tests") - runtime == declared - PROGRAMS
 
 
 def test_every_direct_dependency_has_a_tested_version() -> None:
