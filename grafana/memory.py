@@ -130,7 +130,7 @@ def processes() -> table.Panel:
 
 
 def largest() -> timeseries.Panel:
-    """The history of the largest."""
+    """Show the history of the largest."""
     named = f'{GPU}, pid!=""'
     return lines(
         "Memory of the ten largest",

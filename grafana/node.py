@@ -60,7 +60,7 @@ def trust() -> Iterator[Panel]:
 
 
 def problems() -> Iterator[Panel]:
-    """What an operator must see first."""
+    """Yield the panels that an operator must see first."""
     yield number(
         "Alerts firing",
         "Alerts that fire now, whoever evaluates the rules. Which: the time line below.",
@@ -116,7 +116,7 @@ def problems() -> Iterator[Panel]:
 
 
 def node() -> dashboard.Dashboard:
-    """The whole board."""
+    """Build the whole board."""
     rows = (
         Row("Now", [*trust(), *problems()], 4, 4),
         Row("", [health.state()], 24, 5),

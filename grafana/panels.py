@@ -30,12 +30,12 @@ BAD_FROM_ONE = ((0, GREEN), (1, RED))
 
 
 def query(expr: str, legend: str = "__auto") -> prometheus.Dataquery:
-    """A query over the time range; `legend` names its series."""
+    """Query over the time range; `legend` names its series."""
     return prometheus.Dataquery().datasource(SOURCE).editor_mode(QueryEditorMode.CODE).expr(expr).legend_format(legend)
 
 
 def latest(expr: str) -> prometheus.Dataquery:
-    """A query at the end of the time range, for a table: one row for each series, one column for each label."""
+    """Query at the end of the time range, for a table: one row for each series, one column for each label."""
     return query(expr).format(PromQueryFormat.TABLE).instant()
 
 
@@ -60,7 +60,7 @@ def settings(**properties: object) -> list[dashboard.DynamicConfigValue]:
 
 
 def with_common(made: Made, title: str, text: str, targets: tuple[prometheus.Dataquery, ...], empty: str) -> Made:
-    """What every panel has. `empty` is shown when nothing comes back, and must not sound calm."""
+    """Set what every panel has. `empty` is shown when nothing comes back, and must not sound calm."""
     for letter, target in zip("ABCDEFGHIJ", targets, strict=False):
         made.with_target(target.ref_id(letter))
     return made.title(title).description(text).datasource(SOURCE).no_value(empty)
@@ -118,7 +118,7 @@ def stacked(made: timeseries.Panel, **colors: str) -> timeseries.Panel:
 
 
 def dashed(made: timeseries.Panel, ref_id: str) -> timeseries.Panel:
-    """A limit is a dashed line without a fill, so that it is not taken for a reading."""
+    """Draw a limit as a dashed line without a fill, so that it is not taken for a reading."""
     style = {"fill": "dash", "dash": [6, 6]}
     return made.override_by_query(ref_id, settings(custom__lineStyle=style, custom__fillOpacity=0))
 

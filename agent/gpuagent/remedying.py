@@ -145,7 +145,7 @@ def _real_ladders(config: Config) -> set[int]:
 
 
 def _commands(config: Config, real: set[int]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What is run as the agent's user, who is trusted as root is: for a step, and for a message."""
+    """Yield the commands that run as the agent's user, who is trusted like root: of steps, and of receivers."""
     for index, ladder in enumerate(config.remedies.ladders):
         for number, step in enumerate(ladder.steps):
             if index in real and step.exec is not None:

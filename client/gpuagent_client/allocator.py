@@ -22,7 +22,7 @@ _MISSING = object()
 
 
 class NotThere(Exception):
-    """This torch has no such function."""
+    """Raised when torch has no such function."""
 
 
 class Torch:

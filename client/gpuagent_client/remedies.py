@@ -13,7 +13,7 @@ from gpuagent_client.settings import Notice, Told
 
 
 class NoLimits(Exception):
-    """This torch, or its allocator, cannot be limited."""
+    """Raised when torch, or its allocator, cannot be limited."""
 
 
 class Limits:

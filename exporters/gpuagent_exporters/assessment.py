@@ -31,7 +31,7 @@ class Assessments:
         self._firing = tuple(alert for alert in firing if alert.about_growth)
 
     def of(self, key: MemoryKey) -> Growth | None:
-        """What the leak detector says."""
+        """Return what the leak detector says."""
         return self._growth.get(key)
 
     def severity(self, key: MemoryKey) -> Severity | None:
@@ -89,7 +89,7 @@ def _severity(growth: Growth) -> Severity | None:
 
 
 def _exhaustion(growth: Growth) -> Range | None:
-    """The range of the forecast, unless that is of the last half minute, which has none."""
+    """Return the range of the forecast; None for one of the last half minute, which has none."""
     slow = growth.exhaustion
     return slow if slow is not None and slow.value == growth.forecast_seconds else None
 

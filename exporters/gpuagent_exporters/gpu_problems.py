@@ -23,7 +23,7 @@ _SLOWED_DOWN = {
 
 
 def recovery_name(action: int | None) -> str | None:
-    """The driver's advice as one word; "none" where it has none."""
+    """Return the driver's advice as one word; "none" where it has none."""
     if action is None:
         return None
     return recovery_action(action).name

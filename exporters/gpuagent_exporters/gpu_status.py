@@ -22,7 +22,7 @@ _THROTTLES = frozenset(
 
 
 def gpu_status(gpu: GpuReading, processes: Sequence[ProcessReading], now_seconds: float) -> dict[str, object]:
-    """What the GPU and its processes tell; parts that were not read are null."""
+    """Return what the GPU and its processes tell; parts that were not read are null."""
     identity, memory, power = gpu.identity, gpu.memory or Memory(), gpu.power or Power()
     utilization, thermal = gpu.utilization or Utilization(), gpu.thermal or Thermal()
     clocks, ecc = gpu.clocks or Clocks(), gpu.ecc or Ecc()
@@ -87,7 +87,7 @@ def _age(gpu: GpuReading, now_seconds: float) -> float | None:
 
 
 def mig_status(instance: MigInstance) -> dict[str, object]:
-    """What a MIG device tells; its memory is that of its GPU instance."""
+    """Return what a MIG device tells; its memory is that of its GPU instance."""
     memory, compute = instance.memory, instance.compute_instance_id
     return {
         "uuid": instance.uuid,

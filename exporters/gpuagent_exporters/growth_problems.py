@@ -66,7 +66,7 @@ def _of_process(process: ProcessReading, growth: Growth, said: Assessments, now_
 
 
 def _fast(gpu: GpuReading, snapshot: Snapshot, said: Assessments, *, a_server_starts: bool) -> Iterator[Problem]:
-    """What would fill the GPU, or a MIG instance, within minutes; where it is all a leak, that was told."""
+    """Yield what would fill the GPU, or a MIG instance, within minutes; where a leak explains it, nothing."""
     index, uuid = gpu.identity.index, gpu.identity.uuid
     places = [(MemoryKey(uuid), "")]
     instances = {one.gpu_instance_id: one.profile for one in reversed(gpu.mig)}

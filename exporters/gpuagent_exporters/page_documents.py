@@ -32,7 +32,7 @@ class Documents:
         self._last_fault: dict[str, str] = {}
 
     async def read(self, path: str, request: Request) -> Document | None:
-        """The document; None where there is no such route, and `{"message": ...}` where it could not be read.
+        """Read a document; None where there is no such route, and `{"message": ...}` where it could not be read.
 
         A part that fails must not cost the page, so a fault becomes a value, and is logged when it is new.
         """

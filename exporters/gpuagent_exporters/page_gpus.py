@@ -87,7 +87,7 @@ def _bar(shares: Sequence[tuple[str, float]], label: str) -> str:
 
 
 def _growth(gpu: Document) -> str:
-    """What is said of the memory as a whole: the verdict, how fast, and when it is full."""
+    """Describe the growth of the memory as a whole: the verdict, how fast, and when it is full."""
     if gpu.get("verdict") not in {"leaking", "growing"}:
         return ""
     return f"<p>{text(assessment_words(gpu))}</p>"
@@ -129,7 +129,7 @@ def _chart(gpu: Document) -> str:
 
 
 def _history(gpu: Document, total: object) -> str:
-    """Used memory over time, oldest left; what was not measured is a gap, not a zero."""
+    """Draw used memory over time, oldest left; what was not measured is a gap, not a zero."""
     points = gpu.get("memory_used_history_bytes") or ()
     runs: list[list[str]] = [[]]
     for place, used in enumerate(points):

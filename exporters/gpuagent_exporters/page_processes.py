@@ -35,7 +35,7 @@ class _Column(NamedTuple):
 
 
 def processes(found: Sequence[Document], *, hidden: bool) -> str:
-    """The table. `hidden`: whoever looks must not see users and commands, so there are no columns for them."""
+    """Render the table. `hidden`: the viewer must not see users and commands, so there are no columns for them."""
     if not found:
         return chapter("processes", "Processes", "<p>No process uses a GPU.</p>")
     columns = [column for column in _COLUMNS if not (hidden and column.head in _PRIVATE)]
@@ -74,7 +74,7 @@ def _name(process: Document) -> str:
 
 
 def _allocator(process: Document) -> str:
-    """What the allocator has reserved, and how much of that is in use."""
+    """Describe what the allocator has reserved, and how much of that is in use."""
     if process.get("reserved_bytes") is None:
         return ""
     parts = [f"{size(process.get('allocated_bytes'))} of {size(process['reserved_bytes'])} reserved"]
@@ -108,7 +108,7 @@ def _full_in(process: Document) -> str:
 
 
 def _belongs(process: Document) -> str:
-    """The nearest owner that a person can act on."""
+    """Return the nearest owner that a person can act on."""
     if process.get("slurm_job"):
         return f"job {text(process['slurm_job'])}"
     if process.get("pod"):

@@ -65,7 +65,7 @@ def most_severe_first(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def joined(parts: Iterable[object], most: int = 5) -> str:
-    """A list for a sentence, cut where nobody reads on: `1, 2, 3 and 4 more`."""
+    """Join a list for a sentence, cut where nobody reads on: `1, 2, 3 and 4 more`."""
     texts = [str(part) for part in parts]
     shown = ", ".join(texts[:most])
     return f"{shown} and {len(texts) - most} more" if len(texts) > most else shown

@@ -132,7 +132,7 @@ def processes_document(
 
 
 def finite(value: object) -> object:
-    """The same value without NaN and infinity, which JSON does not have."""
+    """Return the same value without NaN and infinity, which JSON does not have."""
     if isinstance(value, dict):
         return {key: finite(entry) for key, entry in value.items()}
     if isinstance(value, list):
@@ -229,7 +229,7 @@ def _processes(
 
 
 def _process(process: ProcessReading, time_seconds: float) -> Document:
-    """A process that has ended is called what it was while it lived."""
+    """Return a process's document. One that has ended is called what it was while it lived."""
     info, utilization = process.info, process.utilization
     who = info or process.former
     mig = process.gpu_instance_id != NO_INSTANCE

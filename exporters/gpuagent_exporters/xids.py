@@ -56,5 +56,5 @@ _XIDS = {
 
 
 def explain_xid(code: int) -> Xid:
-    """What a code says; a code that is not in the list is worth a look."""
+    """Return what a code says; a code that is not in the list is worth a look."""
     return _XIDS.get(code, Xid("driver error report", Severity.WARNING, _UNKNOWN))

@@ -87,7 +87,7 @@ class Acting:
     """For one event loop."""
 
     def __init__(self, config: Config, around: Around) -> None:
-        """Raises ValueError for a ladder whose matchers are no regular expressions."""
+        """Raise ValueError for a ladder whose matchers are no regular expressions."""
         self.config = config
         self.notes = Notes(around.clock)
         self.eyes = SnapshotEyes(around.clock, self._choice, lambda: self.config.remedies.never)
@@ -168,7 +168,7 @@ class Acting:
         return max(_LOOK_SECONDS, 3 * config.poll_interval, _LOOK_REAL_SECONDS * self._clock.speed)
 
     async def see(self, snapshot: Snapshot) -> None:
-        """A tick has come."""
+        """Take in the snapshot of a new tick."""
         self._snapshot = snapshot
         self._unreadable.see(snapshot)
         self._never_entries.follow(each.info.id for each in snapshot.processes if each.info is not None)
@@ -180,7 +180,7 @@ class Acting:
         await self.eyes.see(snapshot)
 
     async def judge(self, judged: Sequence[Judged]) -> None:
-        """The rules were evaluated, and this is all that fires."""
+        """Take in all alerts that fire after an evaluation of the rules."""
         await self.eyes.judge(judged)
         snapshot = self._snapshot
         if snapshot is not None and self.remedies.ladders:
@@ -252,13 +252,13 @@ class Acting:
         return why
 
     async def reset(self, uid: int) -> None:
-        """A person has looked. Raises NotRecorded."""
+        """Close the breaker, for a person has looked. Raise NotRecorded."""
         await asyncio.to_thread(lambda: self.audit.reset(describe_user(uid)))
         self._manual_stop.end()
         await self._look_at_the_breaker()
 
     async def document(self) -> dict[str, Any]:
-        """What was done, for `gpuagent remedies`."""
+        """Return what was done, for `gpuagent remedies`."""
         stop = self._manual_stop.now
         return {
             "schema": 1,

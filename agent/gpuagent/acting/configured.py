@@ -64,7 +64,7 @@ def _ladder(ladder: Ladder, remedies: Remedies) -> LadderRule:
 
 
 def step_of(step: Step) -> RemedyStep:
-    """The one of its keys that is set."""
+    """Return the one step that is set among the keys."""
     for kind in Kind:
         given = getattr(step, kind)
         if given is not None:

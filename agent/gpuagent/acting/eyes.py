@@ -35,12 +35,12 @@ class SnapshotEyes:
         self._news = asyncio.Condition()
 
     async def see(self, snapshot: Snapshot) -> None:
-        """A tick has come."""
+        """Take in the snapshot of a new tick."""
         self._snapshot = snapshot
         await self._tell()
 
     async def judge(self, judged: Iterable[Judged]) -> None:
-        """The rules were evaluated, and this is all that fires."""
+        """Take in all alerts that fire after an evaluation of the rules."""
         self._firing = {each.alert.fingerprint: each for each in judged}
         await self._tell()
 

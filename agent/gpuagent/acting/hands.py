@@ -193,7 +193,7 @@ class AgentHands:
         return await self._systemctl.restart(target, permission, deadline_seconds)
 
     async def execute(self, step: Step, target: Target, permission: UnitPermission) -> Done:
-        """What the program is told about the target comes on its standard input, as JSON: names are the victim's.
+        """Run the program. What it is told about the target comes on standard input, as JSON: names are the victim's.
 
         The id of a group is in there only where an argument hands it over: then everybody in it has been judged.
         """

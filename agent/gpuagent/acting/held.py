@@ -100,7 +100,7 @@ class HeldProcess:
 
 
 def ancestors(files: ProcFiles, pid: int, parent_of: Callable[[int], int]) -> frozenset[int]:
-    """The process itself and all above it."""
+    """Return the pids of the process itself and of all its ancestors."""
     found: set[int] = set()
     while pid > 0 and pid not in found and files.exists(pid):
         found.add(pid)

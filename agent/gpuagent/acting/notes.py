@@ -43,7 +43,7 @@ class Notes:
         self._announced: dict[str, RemedyNote] = {}
 
     def ended(self, run: Run, outcome: Outcome, *, again: bool) -> None:
-        """A run has ended; `again`: as the last one did, which is told once."""
+        """Announce the end of a run. One that ends as the last one did (`again`) is announced once."""
         plan = run.plan
         self._announced.pop(plan.target.key.gpu_uuid, None)
         quiet = outcome.result is Result.EXITED or (outcome.result in QUIET and not run.has_taken_a_step)
@@ -59,13 +59,13 @@ class Notes:
         self._add(_Kept(note, plan.order.alert, words, self._clock.now(), freed, seconds))
 
     async def announce(self, target: Target, reason: str, seconds: float) -> None:
-        """A process is warned."""
+        """Announce that a process is warned."""
         log.warning("pid %d (%s) will be acted on in %.0f s: %s", target.pid, target.name, seconds, reason)
         at = self._clock.wall() + seconds
         self._announced[target.key.gpu_uuid] = RemedyNote(about(target), "", "", "", False, at)
 
     def take_over(self, runs: Iterable[Mapping[str, Any]]) -> None:
-        """What the last agent did shortly before it ended: its message may not have been written."""
+        """Announce what the last agent did shortly before it ended: its message may not have been written."""
         now, wall = self._clock.now(), self._clock.wall()
         for run in runs:
             end = run.get("end")
@@ -96,7 +96,7 @@ class Notes:
         return tuple(kept.note for kept in self._ended)
 
     def words_on(self, alert: str, pid: str, uuid: str) -> str:
-        """What was done last about an alert, or to the process that it names; "" if nothing was."""
+        """Return what was done last about an alert, or to the process that it names; "" if nothing was."""
         for kept in reversed(self._ended):
             on = kept.note.about
             if (alert and kept.alert == alert) or (pid and (on.pid, on.uuid) == (pid, uuid)):
@@ -146,7 +146,7 @@ def waited_for(one: Outstanding) -> OutstandingStep:
 def said(
     step: str, result: str, released_bytes: int | None, seconds: float | None, *, dry_run: bool, detail: str = ""
 ) -> str:
-    """The end of a remedy in a few words, with the reason of a refusal."""
+    """Describe the end of a remedy in a few words, with the reason of a refusal."""
     freed = f", {format_bytes(released_bytes)} came back" if released_bytes is not None and released_bytes > 0 else ""
     took = f" in {format_duration(seconds)}" if freed and seconds is not None else ""
     if result == Result.DRY_RUN:

@@ -39,7 +39,7 @@ def _is_below(level: CgroupLevel, above: CgroupLevel) -> bool:
 
 
 def read_place(files: ProcFiles, pid: int) -> Place:
-    """Raises FileNotFoundError or ProcessLookupError (gone), OSError and ValueError (not to be read)."""
+    """Read a process's place. Raise FileNotFoundError, ProcessLookupError (gone), OSError, ValueError (unreadable)."""
     cgroups = read_living(files, parse_stat(files.read(pid, "stat")), _cgroups)
     return Place(cgroups or b"", (_number(files, pid, "loginuid"), _number(files, pid, "sessionid")))
 
@@ -49,7 +49,7 @@ def _cgroups(thread: LivingThread) -> bytes:
 
 
 def _number(files: ProcFiles, pid: int, name: str) -> bytes:
-    """A kernel without audit has no such file."""
+    """Read a number of the audit subsystem; a kernel without audit has no such file."""
     try:
         return files.read(pid, name).strip()
     except FileNotFoundError:

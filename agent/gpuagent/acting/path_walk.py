@@ -56,7 +56,7 @@ class Walk:
         return self.status is not None and stat.S_ISDIR(self.status.st_mode)
 
     def kind(self) -> str:
-        """What is at the end, in words."""
+        """Describe what is at the end."""
         if self.status is None:
             return "not there"
         return _KINDS.get(stat.S_IFMT(self.status.st_mode), "a directory" if self.is_directory() else "a file")
@@ -191,13 +191,13 @@ class _Walker:
         self._found.faults += [each for each in faults if each not in self._found.faults]
 
     def _judge_file_system(self, opened: int, place: list[str]) -> list[PathFault]:
-        """The fault of the first element on a file system that proves nothing, and none for what lies below."""
+        """Return the fault of the first element on a file system that proves nothing, and none for what lies below."""
         fault = "" if self._unproven else file_system_fault(opened, self._owners) or self._image_fault(opened)
         self._unproven = self._unproven or bool(fault)
         return [PathFault(_text(place), fault, _ELSEWHERE)] if fault else []
 
     def _image_fault(self, opened: int) -> str:
-        """What is wrong with the file in which this file system lies, if it lies in one."""
+        """Describe what is wrong with the file in which this file system lies, if it lies in one."""
         image = image_of(opened)
         if not image:
             return ""

@@ -241,7 +241,7 @@ def _joined(target: Target, everybody: Sequence[Target], scope: str, never: Iter
 
 
 def _is_sibling(one: Target, other: Target) -> bool:
-    """The same command but for its numbers, of the same user and parent; pid 1 is everybody's parent."""
+    """Tell whether both run the same command but for its numbers, with the same user and parent (not pid 1)."""
     same_place = (one.uid, one.container_id, one.parent_pid) == (other.uid, other.container_id, other.parent_pid)
     return same_place and one.parent_pid > 1 and _FIGURES.sub("", one.command) == _FIGURES.sub("", other.command)
 

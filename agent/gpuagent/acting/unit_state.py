@@ -46,7 +46,7 @@ class UnitState:
     """The properties of one unit."""
 
     def __init__(self, unit: str, output: str) -> None:
-        """`unit` is the name that was asked for, `output` what `systemctl show` printed."""
+        """Parse what `systemctl show` printed about the unit with the name that was asked for."""
         self._unit = unit
         self._known = _properties(output)
 
@@ -135,7 +135,7 @@ class UnitState:
         return self._against_machine() or self._against_start_limit(monotonic_seconds, own_restarts)
 
     def _against_machine(self) -> str:
-        """What its end may do to the whole machine: reboot it, or power it off (systemd.unit(5))."""
+        """Describe what the unit's end may do to the machine: reboot it, or power it off (systemd.unit(5))."""
         found = {name: self._known.get(name) for name in _END_ACTIONS}
         found |= {name: self._known.get(name, "") for name in _LATER_ACTIONS}
         refused = [f"{name}={value or '?'}" for name, value in found.items() if value not in {"", "none"}]

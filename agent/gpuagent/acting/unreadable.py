@@ -27,7 +27,7 @@ class UnreadableGpus:
         self._snapshot: Snapshot | None = None
 
     def see(self, snapshot: Snapshot) -> None:
-        """A tick has come."""
+        """Take in the snapshot of a new tick."""
         self._snapshot = snapshot
         for gpu in snapshot.gpus:
             key = (gpu.identity.index, gpu.identity.uuid)

@@ -96,6 +96,6 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """`a, b or c`."""
+    """Join names as `a, b or c`."""
     *most, last = tuple(names) or ("nothing",)
     return f"{', '.join(most)} or {last}" if most else last

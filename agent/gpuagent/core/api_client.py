@@ -55,7 +55,7 @@ class _UnixConnection(http.client.HTTPConnection):
 def default_socket(
     environ: Mapping[str, str] = os.environ, *, is_root: bool | None = None, system: Path = SYSTEM_SOCKET
 ) -> Path:
-    """The system's agent, or this user's own if there is only that; a simulated node's where there is no other."""
+    """Return the socket of the system's agent, else of this user's own, else of a simulated node's."""
     directory = environ.get("GPUAGENT_RUNTIME_DIR")
     if directory:
         return Path(directory) / "control.sock"
@@ -68,7 +68,7 @@ def default_socket(
 
 
 def _is_there(path: Path) -> bool:
-    """A socket in a directory that this user may not enter is there: its refusal tells more than another's absence."""
+    """Tell whether a socket exists. One in a directory that this user may not enter does: its refusal tells more."""
     try:
         path.lstat()
     except PermissionError:

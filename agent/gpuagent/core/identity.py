@@ -60,7 +60,7 @@ SIMULATED_NAME = "gpuagent-simulated"
 
 
 def node_name(environ: Mapping[str, str] = os.environ) -> str:
-    """The host's name, or `$GPUAGENT_NODE`: in a pod the host's name is the pod's, and says nothing about the node."""
+    """Return the host's name, or `$GPUAGENT_NODE`: in a pod the host's name is the pod's, not the node's."""
     return environ.get(NODE_VARIABLE, "").strip() or platform.node()
 
 

@@ -115,7 +115,7 @@ def since_words(part: Document, now_seconds: float | None) -> str:
 
 
 def summary_of(alert: Document) -> str:
-    """The rule's own text for the alert's state; for a pending one without it, a sentence that is true of any rule.
+    """Return the rule's text for the alert's state; for a pending one without it, a sentence true of any rule.
 
     >>> summary_of({"state": "firing", "annotations": {"summary": "GPU 0 is full"}})
     'GPU 0 is full'

@@ -25,7 +25,7 @@ class Receiver:
         return f"http://127.0.0.1:{self._server.server_port}/gpu-alerts"
 
     def told(self, alertname: str, status: str, pid: int) -> dict[str, Any] | None:
-        """The first alert of this name and status about a process that has come."""
+        """Return the first received alert of this name and status about a process."""
         for message in list(self.messages):
             for alert in message.get("alerts", ()):
                 labels = alert.get("labels", {})

@@ -50,7 +50,7 @@ class Stage:
         return self.folder / "agent.log"
 
     def ask(self, path: str) -> dict[str, Any] | None:
-        """A document of the agent's; None while it does not answer."""
+        """Request a document of the agent's; return None while it does not answer."""
         try:
             document: dict[str, Any] = fetch_document(self.socket, path)
         except AgentUnreachable:

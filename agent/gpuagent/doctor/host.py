@@ -44,7 +44,7 @@ def process_visibility(proc: Path = Path("/proc")) -> Iterator[Finding]:
 
 
 def capabilities(proc: Path = Path("/proc")) -> Iterator[Finding]:
-    """What this user may do to other users' processes."""
+    """Report what this user may do to other users' processes."""
     try:
         lines = (proc / "self/status").read_text().splitlines()
         effective = int(next(line.split()[1] for line in lines if line.startswith("CapEff:")), 16)

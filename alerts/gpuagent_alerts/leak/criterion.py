@@ -214,7 +214,7 @@ class Criterion:
         return True
 
     def reset(self, level: int) -> None:
-        """The newest window of this level does not meet it."""
+        """Record that the newest window of this level does not meet the criterion."""
         if self.repeats is not None:
             self.repeats[level] = 0
 

@@ -135,7 +135,7 @@ def _around(seconds: float) -> Range:
 
 
 def _state(slow: Sequence[GrowingPart]) -> GrowthState | None:
-    """It rises while one of them does; where all have stopped, a full GPU is the reason of all."""
+    """Return the GPU's state: rising while one process rises; where all have stopped, a full GPU is the reason."""
     states = {part.growth.state for part in slow}
     return next(
         (state for state in (GrowthState.RISING, GrowthState.FULL, GrowthState.STOPPED) if state in states), None

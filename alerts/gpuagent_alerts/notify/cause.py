@@ -240,7 +240,7 @@ def _of_dead(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
 
 
 def _of_gpu(labels: Mapping[str, str], what: str) -> Cause:
-    """A GPU that is lost before it has told its UUID is unnamed; once it has, what happened to it is its own."""
+    """Return the cause of a GPU: one that is lost before it has told its UUID is unnamed."""
     identities = _gpu_identities(what, labels)
     unnamed = (f"{what}:unnamed-{labels.get('gpu', '')}",)
     shown = _some(labels, _OF_GPU)

@@ -71,7 +71,7 @@ class Attempts:
         return last is not None and last.outcome.result is Result.REFUSED and not last.outcome.general
 
     def gists(self, alert: str, identity: ProcessId, *, dry_run: bool) -> tuple[str, ...]:
-        """What the tries came to since the alert began."""
+        """Return what the attempts came to since the alert began."""
         last = self._last.get((alert, identity, dry_run))
         return last.gists if last is not None else ()
 
@@ -85,7 +85,7 @@ class Attempts:
         return f"{words} at {format_time(last.wall)}{detail}", max(last.at + last.wait - self._now(), 0.0)
 
     def note(self, alert: str, identity: ProcessId, outcome: Outcome, *, dry_run: bool) -> bool:
-        """A try has ended; returns whether an earlier one came to the same while the alert went on."""
+        """Record the end of an attempt. Return whether an earlier one came to the same while the alert went on."""
         key = alert, identity, dry_run
         last = self._last.get(key)
         before = last.gists if last is not None else ()

@@ -148,12 +148,12 @@ class Audit:
         return left
 
     def events(self, run: str | None = None) -> list[Event]:
-        """The newest rows, oldest first."""
+        """Return the newest rows, oldest first."""
         self._look_for_damage()
         return self._store.read(AUDIT, "WHERE ? IS NULL OR run = ? ORDER BY seq DESC LIMIT ?", (run, run, _SHOWN))[::-1]
 
     def stop(self, by: str) -> None:
-        """A person has stopped remedies: until the next reset, over restarts. Raises NotRecorded."""
+        """Stop remedies for a person: until the next reset, over restarts. Raise NotRecorded."""
         self.write("", STOP, {"by": by})
 
     def last_stop(self) -> Stop | None:
@@ -167,7 +167,7 @@ class Audit:
         return Stop("?", None)
 
     def reset(self, by: str) -> None:
-        """A person has looked: the breaker is closed again. Raises NotRecorded."""
+        """Close the breaker again, for a person has looked. Raise NotRecorded."""
         self.write("", RESET, {"by": by})
         try:
             self._store.forget_loss()

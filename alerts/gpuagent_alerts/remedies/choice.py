@@ -79,7 +79,7 @@ def choose(
 
 
 def _best(ladder: LadderRule, firing: Firing, attempts: Attempts, ranking: Sequence[Candidate]) -> Chosen | str:
-    """The best of a ranking, but for those that root's allow list does not name."""
+    """Return the best of a ranking, except those that root's allow list does not name."""
     passed_over: set[ProcessId] = set()
     for candidate in ranking:
         identity = candidate.target.id
@@ -105,7 +105,7 @@ _NOBODY = {
 
 
 def _named(ladder: LadderRule, firing: Firing, attempts: Attempts) -> Chosen | str:
-    """The process of the alert: not one that was given its number since the alert's expression became true."""
+    """Return the process of the alert: not one that was given its pid since the alert's expression became true."""
     alert, pid = firing.alert, firing.alert.labels["pid"]
     target = next((each for each in firing.processes if str(each.pid) == pid), None)
     if target is None:

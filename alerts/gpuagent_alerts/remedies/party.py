@@ -29,7 +29,7 @@ class Member:
     identity: Identity
 
     async def facts(self) -> Facts:
-        """What it is now. Raises Gone, Doubt."""
+        """Read the process's facts as they are now. Raise Gone, Doubt."""
         return await _facts(self.held, self.target.pid)
 
     def seen_in(self, sight: Sight) -> Target:

@@ -65,7 +65,7 @@ class Rules:
 
 
 def description(plan: Plan, cooldown_key: str, members: Sequence[int]) -> dict[str, Any]:
-    """The row that begins a run."""
+    """Return the row that begins a run."""
     target, order = plan.target, plan.order
     return {
         "alertname": order.alertname, "fingerprint": order.alert, "expression": order.expression,
@@ -101,12 +101,12 @@ def note_of(apart: Sequence[Target], useless: bool) -> str:
 
 
 def passed_over(plan: Plan, step: Step, reason: str) -> dict[str, object]:
-    """The row of a step that was left out, and why. It is no action."""
+    """Return the row of a step that was left out, and why. It counts as no action."""
     return {"step": str(step), "disrupts": False, "dry_run": plan.dry_run, "note": f"passed over: {reason}"}
 
 
 def end_of(outcome: Outcome) -> dict[str, object]:
-    """The row that ends it."""
+    """Return the row that ends a run."""
     return {
         "result": outcome.result, "detail": outcome.detail, "acted": outcome.acted,
         "released_bytes": outcome.released_bytes, "seconds": outcome.seconds,

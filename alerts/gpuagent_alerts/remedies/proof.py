@@ -53,7 +53,7 @@ async def prove(
 
 
 def answered(step: Step, done: Done, seconds: float) -> Outcome:
-    """What an app that a person had asked came to: by the driver's count, where the driver tells."""
+    """Return the outcome for an app that a person had asked: by the driver's count, where the driver tells."""
     if not done.ok:
         return Outcome(Result.FAILED, done.detail, acted=step.disrupts, answer=done.answer)
     freed = done.answer.get("released_bytes")
@@ -85,7 +85,7 @@ def _own_share(freed: int | None, held: int, unowned: int | None) -> int | None:
 
 
 def _without(plan: Plan, held: int, before: Sight | None, last: Sight | None, *, shared: bool) -> Outcome:
-    """The time is up, and the GPU's used memory is not down by as much as the process held."""
+    """Return the outcome when time is up and the GPU's used memory has not fallen by as much as the process held."""
     if last is None:
         return Outcome(Result.UNACCOUNTED, "the GPU could not be read since", acted=True)
     freed = _freed(before, last)

@@ -155,7 +155,7 @@ class Hands(Protocol):
         ...
 
     def protected(self) -> frozenset[int]:
-        """The agent itself and its ancestors."""
+        """Return the pids of the agent itself and its ancestors."""
         ...
 
     def is_alive(self, identity: ProcessId) -> bool:
@@ -208,7 +208,7 @@ class Eyes(Protocol):
     """Fresh readings."""
 
     def look(self, target: Target, alert: str, scope: str = "process") -> Sight:
-        """The newest snapshot; `alert` is a fingerprint, or "" for what a person asked for."""
+        """Observe the newest snapshot; `alert` is a fingerprint, or "" for what a person asked for."""
         ...
 
     async def next_sight(
@@ -221,7 +221,7 @@ class Eyes(Protocol):
         judged: bool = True,
         scope: str = "process",
     ) -> Sight | None:
-        """The first one in which the GPU was read after `after` (CLOCK_BOOTTIME); None if none came in time.
+        """Wait for the first one in which the GPU was read after `after` (CLOCK_BOOTTIME); None if none came in time.
 
         With `judged` the rules have been evaluated since, too: what a decision needs, and what watching does not. A
         rule that is evaluated less often than the deadline is waited for.

@@ -98,7 +98,7 @@ class _Looks:
         self.worst_stall_seconds = 0.0
 
     def find_thread_locals(self) -> None:
-        """A look before the first, for what the others would lose."""
+        """Look for thread-locals before the first census, for what the others would lose."""
         self._thread_locals = json.loads(self.take(_thread_locals).data)
 
     def table(self) -> bytes:

@@ -347,7 +347,7 @@ def is_orphan(path: Held) -> bool:
 
 
 def samples(members: list[Live]) -> list[Live]:
-    """Some of them, evenly spread, and the largest."""
+    """Return some of them, evenly spread, and the largest."""
     step = max(1, (len(members) - 1) // (SPREAD_SAMPLES - 1)) if members else 1
     picked = [*members[::step][:SPREAD_SAMPLES], *members[-1:]]
     picked += sorted(members, key=lambda live: -live.storage_bytes)[:LARGEST_SAMPLES]

@@ -78,7 +78,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def refuse_without_memory(known: Size | None, available: int) -> None:
-    """A census must not be what brings the out-of-memory killer.
+    """Refuse a census that might bring the out-of-memory killer.
 
     Raises:
         Refused: less than twice the estimate is free.
@@ -89,7 +89,7 @@ def refuse_without_memory(known: Size | None, available: int) -> None:
 
 
 def refuse_in_gunicorn_master(frames: Iterable[FrameType]) -> None:
-    """The master waits for any child, and would take ours for a worker that died.
+    """Refuse to fork in gunicorn's master: it waits for any child, and would take ours for a dead worker.
 
     Raises:
         Refused: one of these frames is the master's loop, and none the start of a worker.
@@ -224,7 +224,7 @@ def _where(failure: BaseException) -> str:
 
 
 def _leave_signals_to_the_app(seconds: float) -> None:
-    """A signal to the process group must not run the app's handlers a second time, nor wake its event loop."""
+    """Ignore signals to the process group: the app's handlers must not run twice, nor its event loop wake."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_DFL)

@@ -27,7 +27,7 @@ class Context(Protocol):
         """The client's own thread, whose frames hold nothing of the app's."""
 
     def requests_served(self) -> int | None:
-        """Requests so far; None where nobody counts them."""
+        """Return the number of requests so far; None where nobody counts them."""
 
     def is_capturing(self) -> bool:
         """Return whether a CUDA graph is being captured: nothing may disturb that."""

@@ -113,7 +113,7 @@ def _read(code: CodeType) -> Iterator[_Op]:
 
 
 def _leaves(one: dis.Instruction) -> bool:
-    """A jump in any case; a jump on a condition goes on with the next instruction, as far as we follow."""
+    """Tell whether it always jumps; after a jump on a condition the next instruction is followed."""
     jumps = one.opcode in dis.hasjrel or one.opcode in dis.hasjabs
     return one.opname.startswith("RETURN") or (jumps and "_IF_" not in one.opname)
 
@@ -128,7 +128,7 @@ def _assigned(ops: list[_Op], name: str, loads: tuple[str, ...]) -> Iterator[Use
 
 
 def _follow(ops: list[_Op], index: int) -> tuple[Use | None, str | None]:
-    """What becomes of the value that instruction `index` leaves on top of the stack: a use of it, or another name."""
+    """Follow the value that instruction `index` leaves on top of the stack to a use of it, or another name."""
     depth = 1
     for before, op in zip(ops[index:], ops[index + 1 :]):
         if op.name in METHODS and depth == 1:  # not these methods: then something else is changed
@@ -152,7 +152,7 @@ def _use(how: str | None, op: _Op) -> Use | None:
 
 
 def nested(code: CodeType) -> Iterator[CodeType]:
-    """This code and that of the functions in it."""
+    """Yield a code object and those of the functions in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

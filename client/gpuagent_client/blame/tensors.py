@@ -56,7 +56,7 @@ def loaded_torch() -> ModuleType | None:
 
 
 def exact_types(root: type) -> set[type]:
-    """This type and all that derive from it, without asking any of them."""
+    """Return a type and all that derive from it, without asking any of them."""
     found: set[type] = set()
     todo = [root]
     while todo:

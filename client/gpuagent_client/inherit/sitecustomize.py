@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def load_the_hidden_one() -> None:
-    """A distribution or an administrator may have a sitecustomize too, and Python takes the first only."""
+    """Load the sitecustomize that this one hides: Python takes the first only."""
     here = Path(__file__).resolve().parent
     elsewhere = [path for path in sys.path if Path(path or ".").resolve() != here]
     spec = PathFinder.find_spec("sitecustomize", elsewhere)

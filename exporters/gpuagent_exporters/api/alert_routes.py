@@ -49,7 +49,7 @@ class Alerts(Protocol):
 
 
 def read_routes(source: Alerts, *, show_commands: bool = True) -> Sequence[BaseRoute]:
-    """What any address may serve. Without `show_commands` nobody's name and no text is in it that may hold one."""
+    """Return the routes that any address may serve. Without `show_commands` they hold no text that may name anybody."""
 
     async def alerts(_: Request) -> Response:
         document = await source.alerts()
@@ -108,7 +108,7 @@ def alert_routes(commands: AlertCommands) -> Sequence[BaseRoute]:
 
 
 def _without_names(document: Document) -> Document:
-    """An alert's labels are those of `/metrics`; its text, who is at it and what receivers answered are not told."""
+    """Return an alert with the labels of `/metrics` only, without its text, its owner and receivers' answers."""
     hidden: Document = {"annotations": {}, "end_reason": ""}
     alerts = [{**_hiding(alert, "acknowledged_by"), **hidden} for alert in document.get("alerts", ())]
     incidents = [{**_hiding(incident, "acknowledged_by"), "headline": ""} for incident in document.get("incidents", ())]

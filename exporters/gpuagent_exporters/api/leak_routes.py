@@ -42,11 +42,11 @@ class LeakSource(Protocol):
     async def feedback_entry(self, entry_id: str) -> Document: ...
 
     async def add_feedback(self, pid: int, gpu: str, label: str, note: str, creator: str) -> Document:
-        """Raises NotKept."""
+        """Change what is kept. Raise NotKept."""
         ...
 
     async def remove_feedback(self, entry_id: str) -> None:
-        """Raises NotKept."""
+        """Change what is kept. Raise NotKept."""
         ...
 
 
@@ -92,7 +92,7 @@ class _Reading:
 
 
 def leak_routes(source: LeakSource, *, show_commands: bool = True) -> Sequence[BaseRoute]:
-    """The routes that only read. Without `show_commands` they name no user and show no words of anybody's."""
+    """Return the routes that only read. Without `show_commands` they name no user and show no user's words."""
     reading = _Reading(source, show_commands=show_commands)
     return (
         Route("/api/v1/leaks/trace", _answered(reading.traces), methods=["GET"]),

@@ -100,7 +100,7 @@ class SampleCache:
         self._made: dict[str, tuple[tuple[object, ...], list[Any]]] = {}
 
     def begin(self) -> None:
-        """What was found until now is the last time's."""
+        """Begin a new round: what was found until now is the last round's."""
         self._last, self._found = self._found, {}
 
     def same(self, group: str, items: list[Item]) -> list[Item]:
