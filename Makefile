@@ -66,9 +66,10 @@ test-sample: dev-venv apps-venv ## Some of what `make test` leaves to `make test
 test-python: dev-venv ## What depends on Python itself: make test-python VENV=.venv-other PYTHON=python3.14
 	$(PYTEST) -m "not slow and not exhaustive" $(ON_ALL_CORES) $(OF_PYTHON)
 
-lint: dev-venv ## Style, types, who imports whom, what is in the wheels
+lint: dev-venv ## Style, spelling, types, who imports whom, what is in the wheels
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/typos --format brief
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(PYTEST) -q tests/packaging/test_house_style.py

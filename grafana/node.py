@@ -127,7 +127,7 @@ def node() -> dashboard.Dashboard:
         Row("Leaks", list(growth.leaks()), 8, 9),
         Row("torch's allocator", list(allocator.apps()), 8, 10),
         Row("Remedies", [alerting.remedies()], 24, 7),
-        Row("Utilisation", list(load.utilization()), 8, 9),
+        Row("Utilization", list(load.utilization()), 8, 9),
         Row("Power, temperature, clocks", list(load.physics()), 12, 9),
         Row("Errors", list(health.errors()), 8, 9),
         Row("The agent itself", list(health.agent()), 12, 9),

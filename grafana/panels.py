@@ -46,7 +46,7 @@ def steps(*limits: tuple[float, str], base: str) -> build.ThresholdsConfig:
 
 
 def words(*meanings: tuple[str, str], start: int = 0) -> list[dashboard.ValueMapping]:
-    """Numbers that mean something, from `start` on, as what they mean: (text, colour) of each."""
+    """Numbers that mean something, from `start` on, as what they mean: (text, color) of each."""
     options = {
         str(number): dashboard.ValueMappingResult(text=text, color=color, index=number - start)
         for number, (text, color) in enumerate(meanings, start)
@@ -76,9 +76,9 @@ def number(
     empty: str = NO_DATA,
     decimals: int | None = None,
 ) -> stat.Panel:
-    """One number, its background in the colour of its limit or meaning.
+    """One number, its background in the color of its limit or meaning.
 
-    Without a number it is purple: Grafana gives what is missing the lowest colour, and green would look calm.
+    Without a number it is purple: Grafana gives what is missing the lowest color, and green would look calm.
     """
     made = with_common(stat.Panel(), title, text, (query(expr, title).instant(),), empty)
     made.unit(unit).thresholds(steps(*limits, base=PURPLE)).mappings(meanings or [])
@@ -109,7 +109,7 @@ def counts(made: timeseries.Panel) -> timeseries.Panel:
 
 
 def stacked(made: timeseries.Panel, **colors: str) -> timeseries.Panel:
-    """One upon another, each in a colour of its own: `live_processes` is the series called "live processes"."""
+    """One upon another, each in a color of its own: `live_processes` is the series called "live processes"."""
     made.stacking(build_common.StackingConfig().mode(common.StackingMode.NORMAL).group("A"))
     for name, color in colors.items():
         fixed = {"mode": "fixed", "fixedColor": color}
@@ -130,7 +130,7 @@ def states(
     *targets: prometheus.Dataquery,
     empty: str = NO_DATA,
 ) -> statetimeline.Panel:
-    """States over time, in words and colours of their own."""
+    """States over time, in words and colors of their own."""
     made = with_common(statetimeline.Panel(), title, text, targets, empty)
     made.mappings(meanings).thresholds(steps(base=GREY)).unit("none")
     made.fill_opacity(80).line_width(0).row_height(0.8).span_nulls(False)

@@ -4,10 +4,10 @@ The rules are those that are published with the source,
 https://github.com/pytorch/pytorch/blob/main/c10/cuda/CUDACachingAllocator.cpp (kMinBlockSize and the constants beside
 it): sizes are rounded up to 512 B; up to 1 MiB they come from segments of 2 MiB, up to 10 MiB from segments of 20 MiB,
 and what is larger has a segment of its own, rounded up to 2 MiB. The smallest free block that is large enough is taken
-and split where enough is left. A block that is freed merges with its free neighbours and stays with the process. When
+and split where enough is left. A block that is freed merges with its free neighbors and stays with the process. When
 the device has no more, segments that are wholly free are given back and the request is tried again.
 
-Streams, private pools and expandable segments are not modelled.
+Streams, private pools and expandable segments are not modeled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OutOfMemory(Exception):
 
 
 class Block:
-    """A piece of a segment, between its neighbours."""
+    """A piece of a segment, between its neighbors."""
 
     __slots__ = ("after", "before", "free", "order", "size", "small")
 

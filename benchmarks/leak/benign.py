@@ -235,7 +235,7 @@ def shared_gpu(w: Workload) -> None:
     """A steady process beside another that comes and goes."""
     weights, room = bulk(w, 0.1, 0.3)
     serve(w, weights, 0.4 * room)
-    w.start(jobs.neighbour(w, most=0.5 * room, every=w.log_uniform(900, 21_600)))
+    w.start(jobs.neighbor(w, most=0.5 * room, every=w.log_uniform(900, 21_600)))
 
 
 def collected_garbage(w: Workload) -> None:

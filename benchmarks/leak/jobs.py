@@ -151,15 +151,15 @@ def outside_leak(w: Workload, *, rate: float, piece: float, after: float) -> Act
         w.take_outside(int(piece))
 
 
-def neighbour(w: Workload, *, most: float, every: float) -> Actor:
+def neighbor(w: Workload, *, most: float, every: float) -> Actor:
     """Another process on the same GPU, which comes, grows and goes."""
     while True:
         level = w.uniform(0.2, 1.0) * most
         for part in range(20):
-            w.neighbour_bytes = int(level * (part + 1) / 20)
+            w.neighbor_bytes = int(level * (part + 1) / 20)
             yield every * 0.02
         yield every * w.uniform(0.3, 1.0)
-        w.neighbour_bytes = 0
+        w.neighbor_bytes = 0
         yield every * w.uniform(0.1, 0.5)
 
 

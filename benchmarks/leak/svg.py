@@ -61,9 +61,9 @@ def draw(trace: Trace, title: str, alarms: Sequence[float], lanes: Sequence[Lane
     if trace.leak_seconds is not None:
         parts.append(_line(x(trace.leak_seconds), _TOP, x(trace.leak_seconds), bottom, _GREY, "2 4"))
     series = [(trace.samples.used, _USED), *([(trace.samples.allocated, _ALLOCATED)] if trace.client else [])]
-    for values, colour in series:
+    for values, color in series:
         points = " ".join(f"{x(at):.1f},{y(size / GIB):.1f}" for at, size in _thin(trace.samples.times, values, end))
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.2"/>')
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.2"/>')
     parts += [_line(x(at), _TOP, x(at), bottom, _RED, width=2) for at in alarms]
     for number, lane in enumerate(lanes):
         middle = bottom + 48 + _LANE * number
@@ -100,20 +100,20 @@ def _ticks(top: float) -> list[float]:
     return [round(step * number, 6) for number in range(int(top / step) + 1)]
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, colour: str, dashes: str = "", width: int = 1) -> str:
+def _line(x1: float, y1: float, x2: float, y2: float, color: str, dashes: str = "", width: int = 1) -> str:
     dashed = f' stroke-dasharray="{dashes}"' if dashes else ""
     ends = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
-    return f'<line {ends} stroke="{colour}" stroke-width="{width}"{dashed}/>'
+    return f'<line {ends} stroke="{color}" stroke-width="{width}"{dashed}/>'
 
 
 def _text(
     x: float,
     y: float,
     text: str,
-    colour: str = "#1a202c",
+    color: str = "#1a202c",
     anchor: str = "start",
     size: int = 12,
     weight: str = "normal",
 ) -> str:
-    style = f'fill="{colour}" text-anchor="{anchor}" font-size="{size}" font-weight="{weight}"'
+    style = f'fill="{color}" text-anchor="{anchor}" font-size="{size}" font-weight="{weight}"'
     return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(text)}</text>'

@@ -55,7 +55,7 @@ class Workload:
         self.context_bytes = rng.randint(250, 600) * MIB
         self.outside_bytes = 0
         """Of this process, beside torch: libraries' own buffers."""
-        self.neighbour_bytes = 0
+        self.neighbor_bytes = 0
         self.allocator = CachingAllocator(self.free_bytes)
         self.client = True
         self.restarts: list[float] = []
@@ -66,7 +66,7 @@ class Workload:
 
     def free_bytes(self) -> int:
         """What the device has left."""
-        taken = self.driver_bytes + self.context_bytes + self.outside_bytes + self.neighbour_bytes
+        taken = self.driver_bytes + self.context_bytes + self.outside_bytes + self.neighbor_bytes
         return self.total_bytes - taken - self.allocator.reserved_bytes
 
     def used_bytes(self) -> int:

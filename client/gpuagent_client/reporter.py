@@ -133,7 +133,7 @@ class Reporter:
         return protocol.stats(
             number=self._number,
             timestamp=round(time.time(), 3),
-            initialised=reading.initialised,
+            initialized=reading.initialized,
             devices=[as_sent(device) for device in reading.devices],
             error=reading.error,
         )

@@ -15,7 +15,7 @@ from gpuagent_exporters.severity import Problem, Severity
 _GONE_WHEN_FULL = "What stopped because there is no room goes on when there is. "
 
 
-def growth_problems(snapshot: Snapshot, recognise: FrameworkRecognizer, said: Assessments) -> Iterator[Problem]:
+def growth_problems(snapshot: Snapshot, recognize: FrameworkRecognizer, said: Assessments) -> Iterator[Problem]:
     """By GPU. A figure that is not known in this tick makes no problem."""
     leaking_on = set()
     for process in snapshot.processes:
@@ -24,7 +24,7 @@ def growth_problems(snapshot: Snapshot, recognise: FrameworkRecognizer, said: As
             yield from _of_process(process, growth, said, snapshot.time_seconds)
             if growth.verdict is Verdict.LEAKING:
                 leaking_on.add(process.gpu_uuid)
-    starts_on = {gpu.identity.uuid for gpu, is_so in fast_growth_expected(snapshot, recognise) if is_so}
+    starts_on = {gpu.identity.uuid for gpu, is_so in fast_growth_expected(snapshot, recognize) if is_so}
     for gpu in snapshot.gpus:
         uuid = gpu.identity.uuid
         yield from _fast(gpu, snapshot, said, a_server_starts=uuid in starts_on)

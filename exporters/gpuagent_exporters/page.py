@@ -61,7 +61,7 @@ def render(told: Told, hostname: str = "") -> bytes:
         "</main><footer><p>",
         f"Refreshes every {REFRESH_SECONDS} s. The same for programs: ",
         '<a href="metrics">/metrics</a>, <a href="api/v1/status">/api/v1/status</a>. ',
-        'Charts are drawn by <a href="assets/uPlot-LICENSE.txt">uPlot (MIT licence)</a>.',
+        'Charts are drawn by <a href="assets/uPlot-LICENSE.txt">uPlot (MIT license)</a>.',
         "</p></footer></body></html>\n",
     ]
     return "".join(parts).encode("utf-8", errors="replace")

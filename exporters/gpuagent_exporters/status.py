@@ -120,13 +120,13 @@ def processes_document(
     an address that everybody can reach.
     """
     said = Assessments(snapshot.growth if snapshot else {}, firing)
-    recognise = framework_recognizer(preallocates)
+    recognize = framework_recognizer(preallocates)
     document: Document = {
         "schema": SCHEMA,
         "source": source,
         "agent": {"simulated": snapshot.simulated if snapshot else simulated},
         **_times(snapshot, now_seconds, poll_interval_seconds),
-        "processes": _processes(snapshot, recognise, said, identified=identified) if snapshot else [],
+        "processes": _processes(snapshot, recognize, said, identified=identified) if snapshot else [],
     }
     return {key: finite(value) for key, value in document.items()}
 
@@ -206,7 +206,7 @@ def _gpus(
 
 
 def _processes(
-    snapshot: Snapshot, recognise: FrameworkRecognizer, said: Assessments, *, identified: bool = False
+    snapshot: Snapshot, recognize: FrameworkRecognizer, said: Assessments, *, identified: bool = False
 ) -> list[Document]:
     """By GPU, the largest first; those of which the driver tells no memory are last."""
     ordered = sorted(
@@ -221,7 +221,7 @@ def _processes(
     return [
         _process(process, snapshot.time_seconds)
         | said.document(process.key)
-        | _framework(framework_of(process, snapshot.clients, recognise))
+        | _framework(framework_of(process, snapshot.clients, recognize))
         | allocator_status(snapshot, process)
         | (_identity(process) if identified else {})
         for process in ordered

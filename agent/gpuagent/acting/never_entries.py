@@ -173,7 +173,7 @@ class NeverEntries:
         self._entries = tuple(entries)
 
     def look(self) -> NeverLook:
-        """Return what the entries lead to from now on: for one judgement."""
+        """Return what the entries lead to from now on: for one judgment."""
         return NeverLook(self._entries, self._bounds, self._memory)
 
     def follow(self, ids: Iterable[ProcessId]) -> None:

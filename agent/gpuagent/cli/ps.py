@@ -52,7 +52,7 @@ def ps(
     url: Url = None,
     direct: Direct = False,
 ) -> None:
-    """List the processes on the GPUs: memory, utilisation, user, unit, container, pod or job, and command.
+    """List the processes on the GPUs: memory, utilization, user, unit, container, pod or job, and command.
 
     Where memory grows: how fast, when the GPU is full at this pace, and whether it is taken for a leak.
 

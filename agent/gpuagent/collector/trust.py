@@ -23,7 +23,7 @@ _Key = tuple[str, str]
 
 
 class FigureTrust:
-    """Remembers the last contradiction of one GPU. It outlives the GPU's handle and NVML's initialisation.
+    """Remembers the last contradiction of one GPU. It outlives the GPU's handle and NVML's initialization.
 
     A GPU that has never contradicted itself is trusted from its first reading on.
     """

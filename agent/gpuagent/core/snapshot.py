@@ -82,7 +82,7 @@ class GpuProcess(NamedTuple):
 
 
 class ProcessUtilization(NamedTuple):
-    """Newest accepted utilisation sample of one process on one GPU, or 0 throughout on a GPU observed at 0 %."""
+    """Newest accepted utilization sample of one process on one GPU, or 0 throughout on a GPU observed at 0 %."""
 
     sm_ratio: float
     memory_ratio: float

@@ -58,7 +58,7 @@ def capabilities(proc: Path = Path("/proc")) -> Iterator[Finding]:
         yield Finding(
             "capabilities", Level.INFO,
             f"without {' and '.join(missing)}: other users' processes can be shown, not all of them in full, and not "
-            "be signalled",
+            "be signaled",
         )  # fmt: skip
     else:
         yield Finding("capabilities", Level.OK, "all that remedies may need")

@@ -135,7 +135,7 @@ class Rejection(NamedTuple):
 
 
 class BlockContext(NamedTuple):
-    """What the judgement of a block needs to know besides the blocks."""
+    """What the judgment of a block needs to know besides the blocks."""
 
     end_seconds: float
     free: float | None

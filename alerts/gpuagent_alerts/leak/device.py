@@ -125,7 +125,7 @@ def _exhaustion(sharing: Sequence[GrowingPart], free_bytes: int | None) -> Range
 
 
 def _fast(sharing: Sequence[GrowingPart], exhaustion: Range | None) -> float | None:
-    """Return the shortest time that is left to fast growth, or less where the slow judgement says so."""
+    """Return the shortest time that is left to fast growth, or less where the slow judgment says so."""
     fast = [part.growth.fast_exhaustion_seconds for part in sharing if part.growth.fast_exhaustion_seconds is not None]
     return min((*fast, exhaustion.value) if exhaustion is not None else fast) if fast else None
 

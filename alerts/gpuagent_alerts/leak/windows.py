@@ -26,7 +26,7 @@ _WORK_BLOCKS: Final = 1 << WORK_LEVEL
 UNKNOWN: Final = math.nan
 LEAST_PAGES: Final = 256
 """Below 1 MiB on average nothing worked that can be seen."""
-_CENTRES: Final = tuple(k - 3.5 for k in range(8))
+_CENTERS: Final = tuple(k - 3.5 for k in range(8))
 _BY_THE_CLOCK: Final = (0.125,) * 8
 
 
@@ -45,7 +45,7 @@ def bend_by_work(eighths: Sequence[float], work: Sequence[float]) -> float | Non
 
 def _fit(eighths: Sequence[float], units: Sequence[float]) -> tuple[float, float]:
     """Least squares of each eighth by unit x rate x (1 + change (k - 3.5)): the change over 4 eighths, and the rest."""
-    moved = [unit * centre for unit, centre in zip(units, _CENTRES, strict=True)]
+    moved = [unit * center for unit, center in zip(units, _CENTERS, strict=True)]
     even, mixed, late = (_product(a, b) for a, b in ((units, units), (units, moved), (moved, moved)))
     now, then = _product(units, eighths), _product(moved, eighths)
     distinct = even * late - mixed * mixed

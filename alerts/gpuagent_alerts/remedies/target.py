@@ -217,7 +217,7 @@ class Target:
     job_signs: tuple[JobSign, ...] = ()
     """What shows that it is part of a job: written by its user, and joins only what shows the same."""
     sm_ratio: float | None = None
-    """Of the process itself; a device's utilisation is never taken for it."""
+    """Of the process itself; a device's utilization is never taken for it."""
     slope_bytes_per_second: float | None = None
     leaking: bool = False
     evidence: str = ""
@@ -256,7 +256,7 @@ class Target:
 
     @property
     def pid(self) -> int:
-        """Its number, for people: never to be signalled by it."""
+        """Its number, for people: never to be signaled by it."""
         return self.id.pid
 
     @property

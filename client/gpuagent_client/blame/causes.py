@@ -96,7 +96,7 @@ def _codes(hook: object) -> Iterator[types.CodeType]:
 
 
 class Case(NamedTuple):
-    """What a cause is recognised by."""
+    """What a cause is recognized by."""
 
     kinds: frozenset[str]  # names of the classes on the way
     inside: tuple[object, ...]  # the container and what is below it

@@ -47,7 +47,7 @@ def test_what_is_freed_stays_reserved_and_is_used_again() -> None:
     pieces = [allocator.allocate(30 * MIB) for _ in range(3)]
 
     assert (allocator.allocated_bytes, allocator.reserved_bytes) == (90 * MIB, 100 * MIB)
-    for piece in (pieces[1], pieces[0], pieces[2]):  # neighbours on either side and on both
+    for piece in (pieces[1], pieces[0], pieces[2]):  # neighbors on either side and on both
         allocator.release(piece)
     assert allocator.allocate(100 * MIB).size == 100 * MIB
     assert allocator.reserved_bytes == 100 * MIB

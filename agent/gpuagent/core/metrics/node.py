@@ -20,7 +20,7 @@ class NodeView(NamedTuple):
     snapshot: Snapshot | None
     now_seconds: float
     simulated: str
-    recognise: FrameworkRecognizer = framework_recognizer()
+    recognize: FrameworkRecognizer = framework_recognizer()
 
 
 NodeFamily = Family[NodeView]
@@ -76,13 +76,13 @@ def _processes(look: NodeView) -> Iterable[LabeledValue]:
 def _preallocated(look: NodeView) -> Iterable[LabeledValue]:
     if look.snapshot is not None:
         snapshot = look.snapshot
-        for gpu, is_so in preallocated(snapshot.gpus, snapshot.processes, snapshot.clients, look.recognise):
+        for gpu, is_so in preallocated(snapshot.gpus, snapshot.processes, snapshot.clients, look.recognize):
             yield _gpu(gpu), is_so
 
 
 def _fast_growth_expected(look: NodeView) -> Iterable[LabeledValue]:
     if look.snapshot is not None:
-        for gpu, is_so in fast_growth_expected(look.snapshot, look.recognise):
+        for gpu, is_so in fast_growth_expected(look.snapshot, look.recognize):
             yield _gpu(gpu), is_so
 
 
@@ -163,9 +163,9 @@ NODE_FAMILIES: tuple[NodeFamily, ...] = (
             _runs(lambda run: run.ok), _RUN_LABELS),
     _family("collector_duration_seconds", "Duration of the collector's last run.",
             _runs(lambda run: run.duration_seconds), _RUN_LABELS),
-    _family("nvml_up", "1 while NVML is initialised.",
+    _family("nvml_up", "1 while NVML is initialized.",
             _of(lambda snapshot: snapshot.node.nvml_state is NvmlState.READY)),
-    _family("nvml_initializations_total", "Times that NVML was initialised.",
+    _family("nvml_initializations_total", "Times that NVML was initialized.",
             _of(lambda snapshot: snapshot.node.nvml_initializations), kind=MetricType.COUNTER),
     _family("driver_info", "Versions of driver, NVML and CUDA; always 1.", _driver,
             ("driver_version", "nvml_version", "cuda_version")),

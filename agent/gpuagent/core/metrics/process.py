@@ -207,10 +207,10 @@ def _system_unit(info: ProcessInfo) -> str:
 
 
 def framework_of(
-    process: ProcessReading, clients: Mapping[int, ClientReading], recognise: FrameworkRecognizer
+    process: ProcessReading, clients: Mapping[int, ClientReading], recognize: FrameworkRecognizer
 ) -> Framework | None:
     """Return what a process runs; the word of its embedded client counts more than how it looks."""
-    found = recognise(process.info) if process.info is not None else None
+    found = recognize(process.info) if process.info is not None else None
     client = clients.get(process.pid)
     if client is None or not client.frameworks:
         return found

@@ -150,7 +150,7 @@ class Collector:
         return again if len(self.device.failures) == failures else None
 
     def close(self) -> None:
-        """Give back what the driver allocated for this GPU. Only while the library is initialised."""
+        """Give back what the driver allocated for this GPU. Only while the library is initialized."""
         profile.close(self.device)
 
     def _collect_slow(self) -> None:

@@ -30,7 +30,7 @@ class Properties(NamedTuple):
 
 
 class Heap:
-    """This process's malloc."""
+    """The malloc of the running process."""
 
     def __init__(self) -> None:
         self._mallinfo2 = ctypes.CDLL(None).mallinfo2
