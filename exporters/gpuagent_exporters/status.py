@@ -15,6 +15,7 @@ from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.alerting import FiringAlert, Undelivered
 from gpuagent.core.metrics.process import Framework, FrameworkRecognizer, framework_of, framework_recognizer
+from gpuagent.core.process_labels import ORIGIN_LABELS
 from gpuagent.core.snapshot import CollectorRun, GpuReading, ProcessReading, Snapshot
 from gpuagent_exporters.allocator_status import allocator_status
 from gpuagent_exporters.assessment import Assessments
@@ -251,14 +252,7 @@ def _process(process: ProcessReading, time_seconds: float) -> Document:
         "kinds": process.kinds,
         "gpu_instance_id": process.gpu_instance_id if mig else None,
         "compute_instance_id": process.compute_instance_id if mig else None,
-        "unit": who.unit if who else "",
-        "container_id": who.container_id if who else "",
-        "container_runtime": who.container_runtime if who else "",
-        "container_name": who.container_name if who else "",
-        "pod_uid": who.pod_uid if who else "",
-        "pod": who.pod if who else "",
-        "namespace": who.namespace if who else "",
-        "slurm_job": who.slurm_job if who else "",
+        **{label.document_key: label.of(who) if who else "" for label in ORIGIN_LABELS},
         "command": who.command if who else "",
         "age_seconds": age,
         "host_memory_bytes": info.resident_bytes if info else None,

@@ -11,6 +11,7 @@ from gpuagent.core.metrics.family import Family, LabeledValue, MetricType, Value
 from gpuagent.core.metrics.gpu import GPU_LABELS
 from gpuagent.core.metrics.preallocation import fast_growth_expected, preallocated
 from gpuagent.core.metrics.process import FrameworkRecognizer, framework_recognizer, is_dead
+from gpuagent.core.process_labels import ORIGIN_LABELS
 from gpuagent.core.snapshot import CollectorRun, GpuReading, GpuState, NvmlState, Snapshot
 
 
@@ -93,7 +94,8 @@ def _dead_processes(look: NodeView) -> Iterable[LabeledValue]:
             yield _gpu(gpu), counts[_gpu(gpu)] if gpu.processes_known else None
 
 
-_OWNER = ("unit", "container_id", "container_name", "pod_namespace", "pod_name", "slurm_job")
+_OUTLIVING = tuple(label for label in ORIGIN_LABELS if label.outlives)
+_OWNER = tuple(label.name for label in _OUTLIVING)
 
 
 def _dead_memory(look: NodeView) -> Iterable[LabeledValue]:
@@ -106,11 +108,7 @@ def _dead_memory(look: NodeView) -> Iterable[LabeledValue]:
             continue
         was = process.former
         who = (was.name, was.user) if was else ("[dead]", "unknown")
-        owner = (
-            (was.unit, was.container_id, was.container_name, was.namespace, was.pod, was.slurm_job)
-            if was
-            else ("",) * len(_OWNER)
-        )
+        owner = tuple(label.of(was) if was else "" for label in _OUTLIVING)
         labels = (str(process.gpu_index), process.gpu_uuid, str(process.pid), *who, *owner)
         held[labels] = held.get(labels, 0) + process.used_bytes
     yield from held.items()
