@@ -151,5 +151,6 @@ def _commands(config: Config, real: set[int]) -> Iterator[tuple[str, tuple[str, 
             if index in real and step.exec is not None:
                 yield f"remedies.ladders[{index}].steps[{number}].exec", step.exec.command
     for index, receiver in enumerate(config.receivers):
-        if receiver.exec is not None:
-            yield f"receivers[{index}].exec", receiver.exec.command
+        command: tuple[str, ...] = getattr(getattr(receiver, receiver.kind), "command", ())
+        if command:
+            yield f"receivers[{index}].{receiver.kind}", command

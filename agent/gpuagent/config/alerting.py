@@ -1,11 +1,15 @@
-"""Who is told: receivers and the routes to them."""
+"""Who is told: receivers and the routes to them.
+
+The keys of each kind of receiver are declared beside what sends; the models are made from them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from dataclasses import MISSING
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from gpuagent.config.faults import Problem
 from gpuagent.config.section import Section
@@ -22,18 +26,11 @@ from gpuagent.config.values import (
     UrlTemplate,
     WebUrl,
 )
+from gpuagent_alerts.notify.receivers.base import ReceiverKind
+from gpuagent_alerts.notify.receivers.registry import KINDS
+from gpuagent_alerts.notify.receivers.settings import KeyOfSettings, KeyType, keys_of
 
 _NO_KINDS = frozenset({"name", "send_resolved", "max_messages_per_hour"})
-_URL_KEYS = ("url", "url_file")
-_URL_FILE = "Instead of `url`: a file that holds it and nothing else, read anew at every use."
-
-
-class _HasUrl(Section):
-    """A receiver that is reached by a URL, given or in a file."""
-
-    @classmethod
-    def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
-        yield from cls.exactly_one(given, _URL_KEYS)
 
 
 class MessageLinks(Section):
@@ -51,89 +48,49 @@ class MessageLinks(Section):
     )
 
 
-class WebhookReceiver(_HasUrl):
-    """JSON by POST, in the form of Alertmanager's webhook (version 4)."""
+_TYPES: Mapping[KeyType, Any] = {
+    KeyType.TEXT: Text,
+    KeyType.TEXTS: tuple[Text, ...],
+    KeyType.NUMBER: int,
+    KeyType.FLAG: bool,
+    KeyType.DURATION: Duration,
+    KeyType.WEB_URL: WebUrl,
+    KeyType.SECRET_WEB_URL: SecretWebUrl,
+    KeyType.SECRET_URL: SecretUrl,
+    KeyType.SECRET_TEXT: SecretText,
+    KeyType.SECRET_FILE: SecretFilePath,
+}
 
-    url: SecretWebUrl | None = Field(default=None, description="Where to post to.")
-    url_file: SecretFilePath | None = Field(default=None, description=_URL_FILE)
-    secret_file: SecretFilePath | None = Field(
-        default=None,
-        description="A file with the key that signs each message (Standard Webhooks, `whsec_...`).",
+
+def _section_of(kind: ReceiverKind[Any]) -> type[Section]:
+    """Return the model of a kind's settings, which are declared beside what sends (`gpuagent_alerts`)."""
+
+    class Settings(Section):
+        @classmethod
+        def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
+            if kind.exactly_one:
+                yield from cls.exactly_one(given, kind.exactly_one)
+            for name, text in kind.faults(given):
+                yield Problem((name,), text)
+
+    keys = {name: _field(key) for name, key in keys_of(kind.settings)}
+    made: type[Section] = create_model(  # type: ignore[call-overload]
+        f"{kind.name.capitalize()}Receiver", __base__=Settings, __doc__=kind.settings.__doc__, **keys
     )
+    return made
 
 
-class SlackReceiver(Section):
-    """A Slack channel: by its incoming webhook, or by a bot's token, which keeps each incident in one thread."""
-
-    url: SecretWebUrl | None = Field(
-        default=None,
-        description="The URL of the incoming webhook. Better in a file: it is a password.",
-    )
-    url_file: SecretFilePath | None = Field(default=None, description=_URL_FILE)
-    token_file: SecretFilePath | None = Field(
-        default=None,
-        description="Instead of a URL: a file with a bot's token (`xoxb-...`) that has the scope `chat:write`. Needs "
-        "`channel`.",
-    )
-    channel: Text | None = Field(
-        default=None, description="With `token_file`: the channel's id (`C0123456789`). The bot has to be a member."
-    )
-
-    @classmethod
-    def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
-        yield from cls.exactly_one(given, (*_URL_KEYS, "token_file"))
-        if given.get("token_file") is not None and not given.get("channel"):
-            yield Problem(("token_file",), "needs `channel` beside it: where the bot posts to")
-        if given.get("token_file") is None and given.get("channel"):
-            yield Problem(("channel",), "goes with `token_file` alone: an incoming webhook has its own channel")
+def _field(key: KeyOfSettings) -> tuple[Any, Any]:
+    annotation = _TYPES[key.type]
+    least = 1 if key.type is KeyType.TEXTS else None
+    given: dict[str, Any] = {"description": key.description, "repr": key.shown, "min_length": least}
+    given |= {"ge": key.least, "le": key.most}
+    if key.default is MISSING:
+        return annotation, Field(**given)
+    return annotation | None if key.default is None else annotation, Field(default=key.default, **given)
 
 
-class AlertmanagerReceiver(_HasUrl):
-    """An Alertmanager, which then groups and notifies."""
-
-    url: WebUrl | None = Field(default=None, repr=False, description="Its address, without `/api`.")
-    url_file: SecretFilePath | None = Field(default=None, description=_URL_FILE)
-
-
-class PagerdutyReceiver(Section):
-    """PagerDuty by its Events API v2."""
-
-    routing_key: SecretText | None = Field(
-        default=None, description="The integration key of the service. Better in a file."
-    )
-    routing_key_file: SecretFilePath | None = Field(
-        default=None,
-        description="Instead of `routing_key`: a file that holds it and nothing else.",
-    )
-
-    @classmethod
-    def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
-        yield from cls.exactly_one(given, ("routing_key", "routing_key_file"))
-
-
-class ExecReceiver(Section):
-    """A program of your own: the message as JSON on its standard input. No shell is involved."""
-
-    command: tuple[Text, ...] = Field(min_length=1, description="The program and its arguments, one list item each.")
-    timeout: Duration = Field(default=10.0, ge=1, le=300, description="It is ended when it takes longer than this.")
-
-
-class AppriseReceiver(_HasUrl):
-    """Anything that Apprise can reach, e-mail included."""
-
-    url: SecretUrl | None = Field(default=None, description="The address in Apprise's notation.")
-    url_file: SecretFilePath | None = Field(default=None, description=_URL_FILE)
-
-
-class HeartbeatReceiver(_HasUrl):
-    """A URL that is called again and again: where the calls stop, the node is dead."""
-
-    url: SecretWebUrl | None = Field(default=None, description="The URL to call.")
-    url_file: SecretFilePath | None = Field(default=None, description=_URL_FILE)
-    interval: Duration = Field(default=60.0, ge=10, le=86400, description="Time between two calls.")
-
-
-class Receiver(Section):
+class _Receiver(Section):
     """Somebody or something that is told. Each has a name and exactly one kind."""
 
     key_noun: ClassVar[str] = "receiver kind"
@@ -147,13 +104,6 @@ class Receiver(Section):
         description="More than this is held back and told of in one digest. What is critical is sent in any case; an"
         " Alertmanager is told all.",
     )
-    webhook: WebhookReceiver | None = Field(default=None, description=WebhookReceiver.__doc__)
-    slack: SlackReceiver | None = Field(default=None, description=SlackReceiver.__doc__)
-    alertmanager: AlertmanagerReceiver | None = Field(default=None, description=AlertmanagerReceiver.__doc__)
-    pagerduty: PagerdutyReceiver | None = Field(default=None, description=PagerdutyReceiver.__doc__)
-    exec: ExecReceiver | None = Field(default=None, description=ExecReceiver.__doc__)
-    apprise: AppriseReceiver | None = Field(default=None, description=AppriseReceiver.__doc__)
-    heartbeat: HeartbeatReceiver | None = Field(default=None, description=HeartbeatReceiver.__doc__)
 
     @classmethod
     def key_names(cls) -> tuple[str, ...]:
@@ -168,6 +118,18 @@ class Receiver(Section):
     @classmethod
     def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
         yield from cls.exactly_one(given, cls.key_names())
+
+
+if TYPE_CHECKING:
+    Receiver = _Receiver
+else:
+    _SECTIONS = {name: _section_of(kind) for name, kind in KINDS.items()}
+    Receiver = create_model(
+        "Receiver",
+        __base__=_Receiver,
+        __doc__=_Receiver.__doc__,
+        **{name: (model | None, Field(default=None, description=model.__doc__)) for name, model in _SECTIONS.items()},
+    )
 
 
 class Route(Section):

@@ -186,6 +186,8 @@ class GpuReading:
     pcie: Pcie | None = None
     ecc: Ecc | None = None
     nvlinks: tuple[NvLink, ...] = ()
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """Figures of collectors that have no part of their own, by name, in base units."""
     mig: tuple[MigInstance, ...] = ()
     processes_known: bool = False
     """The process list was read in this tick: a process that is not in it has gone."""

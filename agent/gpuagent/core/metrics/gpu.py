@@ -35,6 +35,11 @@ def _family(
     return Family(f"gpuagent_gpu_{name}", kind, text, collector or part, GPU_LABELS, single(_part(part, field)))
 
 
+def _figure(name: str, collector: str, text: str, *, kind: MetricType = MetricType.GAUGE) -> GpuFamily:
+    """Return the family of a figure that a collector put into `figures` under this name."""
+    return Family(f"gpuagent_gpu_{name}", kind, text, collector, GPU_LABELS, single(lambda gpu: gpu.figures.get(name)))
+
+
 def _labelled(
     name: str, collector: str, labels: tuple[str, ...], text: str,
     of: Callable[[GpuReading], Iterable[LabeledValue]], kind: MetricType = MetricType.GAUGE,

@@ -79,6 +79,14 @@ class ReceiverKind(ABC, Generic[ConfigT]):
 
     name: ClassVar[str]
     """Key of the configuration."""
+    settings: ClassVar[type]
+    """Its part of the configuration: a frozen dataclass of `settings.key`, whose docstring is in the reference."""
+    exactly_one: ClassVar[tuple[str, ...]] = ()
+    """Keys of which exactly one has to be given."""
+
+    def faults(self, given: Mapping[str, object]) -> Iterable[tuple[str, str]]:  # noqa: ARG002
+        """Return what is wrong between the keys that were given: a key, and the fault in words."""
+        return ()
 
     @abstractmethod
     def address(self, config: ConfigT) -> Secret | None:
