@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 from tests.examples.overlay import EXAMPLES, ROOT, Overlay, steps
 from tests.integration.agent import running_agent
+from tests.integration.test_remedies import TELLS_OF_TERM, node, remedies, runs
 from tests.integration.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -149,12 +151,13 @@ def test_a_label_of_processes_is_on_every_surface(folder: Path) -> None:
 
 
 def test_a_function_is_evaluated_in_a_rule(folder: Path) -> None:
-    """The rule loads, fires, and its text is filled in by the template function."""
+    """The rules load and fire, and a text is filled in by the template function."""
     made = overlay("rule_function", folder)
     keys = {"rule_files": [str(EXAMPLES / "rule_function" / "rules.yaml")]}
     with running_agent(folder, "healthy", made.environment, **keys) as agent:
         agent.wait_until_ready()
-        until(lambda: "An angle of 180 degrees." in agent.get("/api/v1/alerts").text, "the alert fires")
+        for text in ("180 degrees", "It was 2015-02-25 03:28:02 +0000 UTC"):
+            until(lambda text=text: text in agent.get("/api/v1/alerts").text, text)  # type: ignore[misc]
 
 
 def test_a_check_of_the_doctor_is_made(folder: Path) -> None:
@@ -187,3 +190,25 @@ def test_a_message_of_an_app_arrives(folder: Path) -> None:
 
     (client,) = shown["clients"]
     assert [event["name"] for event in client["events"]] == ["checkpoint 100", "checkpoint 200"]
+
+
+def test_a_step_of_ones_own_ends_the_process(folder: Path) -> None:
+    """The program gets the target, drains the server and asks it to end; the step is on record."""
+    program, drained = folder / "drain.py", folder / "drained"
+    shutil.copy(EXAMPLES / "remedy_step" / "drain.py", program)
+    command = [os.path.realpath(sys.executable), str(program), str(drained), "{pid}"]
+    step = {"exec": {"command": command, "wait": "20s"}}
+    with node(folder, TELLS_OF_TERM, remedies(step)) as (agent, greedy, _):
+        until(drained.exists, "the server is drained")
+        assert greedy.stdout.readline() == "SIGTERM\n"
+        assert next(step["step"] for step in runs(agent)[0]["steps"]).startswith("exec ")
+
+
+def test_the_configuration_of_the_step_has_no_fault() -> None:
+    """What a reader copies is what the configuration's checks take."""
+    said = subprocess.run(
+        [sys.executable, "-m", "gpuagent", "config", "check", str(EXAMPLES / "remedy_step" / "gpuagent.yaml")],
+        capture_output=True, text=True, check=False, timeout=50,
+    )  # fmt: skip
+
+    assert said.returncode == 0, said.stderr
