@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,7 +105,7 @@ def test_a_receiver_is_told(folder: Path) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as daemon:
         daemon.bind(("127.0.0.1", 0))
         daemon.settimeout(60)
-        keys = {
+        keys: dict[str, Any] = {
             "rule_files": [str(rules)],
             "receivers": [{"name": "log", "syslog": {"host": "127.0.0.1", "port": daemon.getsockname()[1]}}],
             "routes": [{"match": ['alertname="Always"'], "receivers": ["log"], "group_wait": "0s"}],
@@ -153,7 +154,7 @@ def test_a_label_of_processes_is_on_every_surface(folder: Path) -> None:
 def test_a_function_is_evaluated_in_a_rule(folder: Path) -> None:
     """The rules load and fire, and a text is filled in by the template function."""
     made = overlay("rule_function", folder)
-    keys = {"rule_files": [str(EXAMPLES / "rule_function" / "rules.yaml")]}
+    keys: dict[str, Any] = {"rule_files": [str(EXAMPLES / "rule_function" / "rules.yaml")]}
     with running_agent(folder, "healthy", made.environment, **keys) as agent:
         agent.wait_until_ready()
         for text in ("180 degrees", "It was 2015-02-25 03:28:02 +0000 UTC"):

@@ -121,7 +121,12 @@ class _Receiver(Section):
 
 
 if TYPE_CHECKING:
-    Receiver = _Receiver
+
+    class Receiver(_Receiver):
+        """A receiver with a key for each kind."""
+
+        def __getattr__(self, kind: str) -> Any: ...  # noqa: ANN401  its settings, or None
+
 else:
     _SECTIONS = {name: _section_of(kind) for name, kind in KINDS.items()}
     Receiver = create_model(
