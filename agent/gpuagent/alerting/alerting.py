@@ -39,7 +39,7 @@ from gpuagent_alerts.notify.silences import Acks, Silences
 from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation
 from gpuagent_alerts.remedies.safeguards.rule_analysis import UNKNOWN, RuleAnalysis, analyze_rule
 from gpuagent_alerts.rules.alert_labels import AlertLabels, labels_of_rules
-from gpuagent_alerts.rules.model import AlertRule, RuleGroup
+from gpuagent_alerts.rules.model import AlertRule, Rule, RuleGroup
 from gpuagent_alerts.states.engine import DEFAULT_INTERVAL_SECONDS, RuleEngine
 from gpuagent_alerts.states.group import RuleKey
 from gpuagent_alerts.states.instance import Instance, State
@@ -104,7 +104,7 @@ class Alerting:
         self._listener: Listener | None = None
         self._facts: SnapshotFacts | None = None
         self._evaluated: dict[RuleKey, tuple[int, float, Mapping[str, float]]] = {}
-        self._grounds: dict[RuleKey, RuleAnalysis] = {}
+        self._analyses: dict[RuleKey, RuleAnalysis] = {}
         self._further: Callable[[], Sequence[ExtraFamilies]] = tuple
         self.remedy_of: Callable[[Alert], str] = lambda _: ""
         """What a remedy has done about an alert, in words; "" where none has."""
@@ -269,7 +269,7 @@ class Alerting:
                     interval_seconds=runner.group.interval_seconds or DEFAULT_INTERVAL_SECONDS,
                     read_seconds=read,
                     measured=running.evaluations > 0 and not running.last_error and not each.frozen,
-                    analysis=self._grounds.get(running.key, UNKNOWN),
+                    analysis=self._analysis_of(running.key, running.rule),
                     result_labels={
                         name: value for name, value in each.labels.items()
                         if name != "alertname" and name not in running.rule.labels
@@ -358,11 +358,13 @@ class Alerting:
         """Log rules that can never fire here: nobody would notice before it is too late."""
         for note in unknown_metrics([runner.group for runner in self.engine.groups]):
             log.warning("%s", note)
-        self._grounds = {
-            running.key: analyze_rule(running.rule)
-            for running in self.engine.rules()
-            if isinstance(running.rule, AlertRule)
-        }
+        self._analyses.clear()
+
+    def _analysis_of(self, key: RuleKey, rule: Rule) -> RuleAnalysis:
+        """Return the analysis of a rule that fires; few of a thousand do, and each takes some milliseconds."""
+        if key not in self._analyses:
+            self._analyses[key] = analyze_rule(rule) if isinstance(rule, AlertRule) else UNKNOWN
+        return self._analyses[key]
 
     def _routes(self, config: Config) -> Routes:
         return Routes(config.routes, self._receivers.recipients(config.receivers))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -265,12 +266,14 @@ def _names(alerts: Iterable[KnownAlert]) -> str:
 class KnownAlert(AlertLabels):
     """The alerts of one rule: their labels, and whether they are a reason to act."""
 
-    __slots__ = ("analysis", "budgets")
-
     def __init__(self, alert: AlertLabels, budgets: frozenset[str]) -> None:
         super().__init__(alert.rule, alert.labels)
-        self.analysis: RuleAnalysis = analyze_rule(alert.rule)
         self.budgets = budgets
+
+    @cached_property
+    def analysis(self) -> RuleAnalysis:
+        """Whether it is a reason to act; only rules that a ladder gets are asked, for it takes some milliseconds."""
+        return analyze_rule(self.rule)
 
 
 def known_alerts(groups: Iterable[RuleGroup], budgets: Iterable[str]) -> list[KnownAlert]:

@@ -100,7 +100,10 @@ class _SampledRule:
     def __init__(self, text: str, tree: Node) -> None:
         self._expression = compile_tree(text, _without_matchers(tree))
         self._names = sorted(self._expression.metric_names)
-        self._literals = sorted({abs(each) for each in _numbers(tree) if math.isfinite(each)})
+        literals = sorted({abs(each) for each in _numbers(tree) if math.isfinite(each)})
+        self._ratios = (*_RATIOS, *(each for each in literals if each <= 1))
+        self._near = [literal * factor for literal in literals for factor in (0.5, 0.99, 1.0, 1.01, 2.0)]
+        """The numbers of the expression, and a little more and less."""
 
     def tests_figures(self) -> bool:
         """See `SampledFindings`."""
@@ -160,22 +163,18 @@ class _SampledRule:
             elif name.endswith("_memory_total_bytes"):
                 yield name, total
             elif name.endswith("_ratio"):
-                yield name, chance.choice((*_RATIOS, *(each for each in self._literals if each <= 1)))
+                yield name, chance.choice(self._ratios)
             elif name.endswith("_bytes"):
                 yield name, self._bytes(chance, _TOTALS[-1])
             else:
                 sign = chance.choice((-1.0, 1.0)) if name.endswith("_per_second") else 1.0
-                yield name, sign * chance.choice((0.0, 1.0, 10.0 ** chance.uniform(-3, 12), *self._near()))
+                yield name, sign * chance.choice((0.0, 1.0, 10.0 ** chance.uniform(-3, 12), *self._near))
 
     def _bytes(self, chance: random.Random, most: float) -> float:
-        near = [each for each in self._near() if _LEAST_BYTES <= each <= most]
+        near = [each for each in self._near if _LEAST_BYTES <= each <= most]
         anything = math.exp(chance.uniform(math.log(_LEAST_BYTES), math.log(max(most, _LEAST_BYTES))))
         share = max(most * chance.random(), _LEAST_BYTES)
         return float(round(chance.choice((anything, share, most, *near))))
-
-    def _near(self) -> list[float]:
-        """Return the numbers of the expression, and a little more and less."""
-        return [literal * factor for literal in self._literals for factor in (0.5, 0.99, 1.0, 1.01, 2.0)]
 
 
 def _labels(name: str) -> dict[str, str]:
