@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuagent.collector.holders import LastHolders
-from gpuagent.collector.inventory import IndexMemory, Inventory, count_pci_gpus
+from gpuagent.collector.inventory import IndexRegistry, Inventory, count_pci_gpus
 from gpuagent.collector.listings import Listings
-from gpuagent.collector.repairs import RepairMemory, RepairsFile
-from gpuagent.collector.saved_state import find_traces, leave_stamp
+from gpuagent.collector.repairs import FaultTracker, RepairsFile
+from gpuagent.collector.saved_state import find_traces, write_stamp
 from gpuagent.collector.tick import MonitorContext
 from gpuagent.collector.trust import TrustRegistry
 from gpuagent.core.clock import Clock, ScaledClock, SystemClock
@@ -25,9 +25,8 @@ from gpuagent.procfs.containers import ContainerNames, PodNames, docker_names
 from gpuagent.procfs.files import ProcFiles, RealProc
 from gpuagent.procfs.kernel_log import KernelLog
 from gpuagent.procfs.machine import PidSpace, boot_id, boot_time_seconds
-from gpuagent.procfs.table import ProcessTable
+from gpuagent.procfs.table import PidfdWatcher, ProcessTable
 from gpuagent.procfs.users import UserNames
-from gpuagent.procfs.watch import PidfdWatcher
 from gpuagent.runtime.state_files import make_own_directory
 
 if TYPE_CHECKING:
@@ -100,10 +99,10 @@ def _remembering_place(config: Config, clock: Clock, boot: str) -> MonitorContex
     traces = find_traces(config.state_dir, config.runtime_dir, boot, STATE_STEMS, LISTINGS_FILE)
     inventory = Inventory(state_file(config, INVENTORY_FILE), boot)
     ran_before = traces.ran_before or bool(inventory.known)
-    indices = IndexMemory(
+    indices = IndexRegistry(
         state_file(config, INDICES_FILE), lost=traces.any_state and not inventory.was_readable
     )  # fmt: skip
-    inventory.keep()
+    inventory.create_file()
     return MonitorContext(
         boot_id=boot,
         inventory=inventory,
@@ -118,14 +117,14 @@ def _remembering_place(config: Config, clock: Clock, boot: str) -> MonitorContex
             ran_before=ran_before,
             now_seconds=clock.now(),
             pid_space=PidSpace(),
-            on_first_list=partial(leave_stamp, config.runtime_dir, boot),
+            on_first_list=partial(write_stamp, config.runtime_dir, boot),
         ),
     )
 
 
-def _remembered_repairs(config: Config, clock: Clock, boot: str) -> RepairMemory:
+def _remembered_repairs(config: Config, clock: Clock, boot: str) -> FaultTracker:
     path = state_file(config, FAULTS_FILE)
-    return RepairMemory(clock, None if path is None else RepairsFile(path, boot))
+    return FaultTracker(clock, None if path is None else RepairsFile(path, boot))
 
 
 def lost_state(config: Config) -> str:

@@ -124,5 +124,5 @@ class View:
             alerting=self._alerting(),
             preallocates=self.config.preallocates,
             memo=self._memo,
-            further=self._further(),
+            extra_families=self._further(),
         )

@@ -1,4 +1,4 @@
-"""Runs an app with the client in it, without a change to its code.
+"""Run an app with the client in it, without a change to its code.
 
 python -m gpuagent_client app.py ARGS
 python -m gpuagent_client -m uvicorn app:app --workers 4
@@ -28,7 +28,7 @@ INHERITED = Path(__file__).with_name("inherit")
 
 
 def main(arguments: list[str]) -> int:
-    """Start the client, then become the program; the exit code where there is no program to become."""
+    """Start the client, then become the program; return the exit code where there is no program to become."""
     if arguments in (["-h"], ["--help"]):
         sys.stdout.write(USAGE)
         return 0

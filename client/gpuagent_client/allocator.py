@@ -16,17 +16,17 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, Callable, NamedTuple
 
-from gpuagent_client.guard import harmless
+from gpuagent_client.errors import suppress_errors
 
 _MISSING = object()
 
 
-class NotThere(Exception):
-    """This torch has no such function."""
+class TorchFunctionMissing(Exception):
+    """Raised where this torch lacks a function, or is not loaded."""
 
 
 class Torch:
-    """What the app has of torch. `modules` is `sys.modules`."""
+    """Access to the app's torch. `modules` is `sys.modules`."""
 
     def __init__(self, modules: Mapping[str, ModuleType] | None = None) -> None:
         self._modules = sys.modules if modules is None else modules
@@ -40,7 +40,7 @@ class Torch:
         # Not getattr: a module's own __getattr__ may import what the app has not asked for.
         found = getattr(self._modules.get(module), "__dict__", {}).get(name, _MISSING)
         if found is _MISSING:
-            raise NotThere(f"{module}.{name}")
+            raise TorchFunctionMissing(f"{module}.{name}")
         return found
 
     def call(self, module: str, name: str, *args: object) -> Any:  # noqa: ANN401 - likewise
@@ -56,41 +56,41 @@ class Torch:
         """Return such as "2.13.0+cu130"; "" as long as the app has not loaded torch."""
         try:
             return str(self.find("torch", "__version__"))
-        except NotThere:
+        except TorchFunctionMissing:
             return ""
 
     def initialised(self) -> bool:
         """Return whether CUDA is up in this very process; a child forked from a process with CUDA says no."""
         try:
             return bool(self.call("torch.cuda", "is_initialized"))
-        except NotThere:
+        except TorchFunctionMissing:
             return False
 
     def backend(self) -> str:
         """Return the allocator's name: native, cudaMallocAsync or pluggable; "" before CUDA is up."""
         try:
             return str(self.call("torch._C", "_cuda_getAllocatorBackend")) if self.initialised() else ""
-        except NotThere:
+        except TorchFunctionMissing:
             return ""
 
     def device_count(self) -> int:
         """Return how many GPUs are visible to the app; 0 before CUDA is up."""
         try:
             return int(self.call("torch._C", "_cuda_getDeviceCount")) if self.initialised() else 0
-        except NotThere:
+        except TorchFunctionMissing:
             return 0
 
     def has_context(self, device: int) -> bool:
         """Return whether the app uses this GPU: asking the allocator about another could make a context there."""
         try:
             return bool(self.call("torch._C", "_cuda_hasPrimaryContext", device))
-        except NotThere:
+        except TorchFunctionMissing:
             return True
 
     def capturing(self) -> bool:
         """Return whether a CUDA graph is being captured, as far as can be seen from this thread.
 
-        torch tells of the current stream only. Captures that go through `torch.cuda.graph` without a stream of their
+        torch reports the current stream only. Captures that go through `torch.cuda.graph` without a stream of their
         own use one that it keeps, so that one is asked too.
         """
         if not self.initialised():
@@ -103,7 +103,7 @@ class Torch:
                 return False
             with self.call("torch.cuda", "stream", stream):
                 return bool(self.call("torch.cuda", "is_current_stream_capturing"))
-        except NotThere:
+        except TorchFunctionMissing:
             return False
 
 
@@ -129,10 +129,10 @@ _LIMIT_EVERY = 10
 
 
 class Properties(NamedTuple):
-    """What stays the same about a device."""
+    """Properties of a device that never change."""
 
     uuid: str
-    """As torch prints it, without NVML's `GPU-`; "" where it has none (before 2.4)."""
+    """UUID as torch prints it, without NVML's `GPU-`; "" where it has none (before 2.4)."""
     name: str
     total_bytes: int
 
@@ -144,21 +144,21 @@ class Device(NamedTuple):
     """CUDA's ordinal, under CUDA_VISIBLE_DEVICES."""
     properties: Properties
     figures: Mapping[str, int]
-    """In bytes or counts; what the allocator does not keep is not in it."""
+    """Figures in bytes or counts; what the allocator does not keep is not in it."""
     limit_ratio: float | None = None
 
 
 class Reading(NamedTuple):
-    """The allocator at one moment."""
+    """Figures of the allocator at one moment."""
 
     initialised: bool
     devices: tuple[Device, ...] = ()
     error: str = ""
-    """In one word why there are no figures although CUDA is up."""
+    """One word that says why there are no figures although CUDA is up."""
 
 
 class Allocator:
-    """Reads the allocator of the app's torch. Threads may share it: at worst something is asked for twice."""
+    """Read the allocator of the app's torch. Threads may share it: at worst something is asked for twice."""
 
     def __init__(self, torch: Torch) -> None:
         self._torch = torch
@@ -176,7 +176,7 @@ class Allocator:
             return Reading(initialised=True, error="unsupported")
         try:
             return Reading(initialised=True, devices=tuple(self._devices()))
-        except NotThere:
+        except TorchFunctionMissing:
             self._unsupported = True
             return Reading(initialised=True, error="unsupported")
         except Exception as error:  # noqa: BLE001 - torch raises what it likes
@@ -195,7 +195,7 @@ class Allocator:
                 if not self._torch.has_context(index):
                     continue
                 self._with_context.add(index)
-            figures = pick(self._torch.call("torch._C", "_cuda_memoryStats", index), kept)
+            figures = pick_figures(self._torch.call("torch._C", "_cuda_memoryStats", index), kept)
             if not figures.get("reserved_bytes"):
                 continue
             if refresh_limits or index not in self._limits:
@@ -218,7 +218,7 @@ class Allocator:
         known = self._properties.get(index)
         if known is None:
             known = Properties("", f"GPU {index}", 0)
-            with harmless("read the properties of a GPU"):
+            with suppress_errors("read the properties of a GPU"):
                 found = self._torch.call("torch.cuda", "get_device_properties", index)
                 uuid = getattr(found, "uuid", None)
                 known = Properties("" if uuid is None else str(uuid), str(found.name), int(found.total_memory))
@@ -226,7 +226,7 @@ class Allocator:
         return known
 
 
-def pick(nested: Mapping[str, Any], kept: frozenset[str] | None = None) -> dict[str, int]:
+def pick_figures(nested: Mapping[str, Any], kept: frozenset[str] | None = None) -> dict[str, int]:
     """Pick about ten numbers from the allocator's nested figures; what is absent stays absent."""
     figures = {}
     for name, path in PICKED:
@@ -240,7 +240,7 @@ def pick(nested: Mapping[str, Any], kept: frozenset[str] | None = None) -> dict[
     return figures
 
 
-def as_sent(device: Device) -> dict[str, Any]:
+def to_wire(device: Device) -> dict[str, Any]:
     """Return a device in the form of a `stats` message."""
     message: dict[str, Any] = {"index": device.ordinal}
     if device.properties.uuid:

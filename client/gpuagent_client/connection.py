@@ -1,4 +1,4 @@
-"""One connection to the agent: whole lines in and out, and whether its listener may give orders.
+"""Connect to the agent: send and receive whole lines, and decide whether its commands may be obeyed.
 
 Only the uid counts. Seen from a child pid namespace the agent's pid is 0, and from a user namespace that does not map
 its user, the uid is the overflow uid (user_namespaces(7)): every stranger looks the same then, so the directory has to
@@ -23,16 +23,16 @@ _CONNECT_TIMEOUT = struct.pack("@ll", 2, 0)
 """struct timeval. connect(2) on a Unix socket waits so long for a place in the queue (socket(7), SO_SNDTIMEO)."""
 
 
-class Lost(OSError):
-    """The connection is over."""
+class ConnectionLost(OSError):
+    """Raised when the connection is over."""
 
 
 class Connection:
-    """A Unix stream socket. One thread uses it; `hang_up` and `abandon` may be called from another."""
+    """A Unix stream socket. One thread uses it; `interrupt` and `close_in_child` may be called from another."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._identity = self._look()
+        self._identity = self._stat()
         self._reader = LineReader()
         self._unsent = bytearray()
         self._poll = select.poll()  # not select: an app may have more than 1024 descriptors
@@ -53,22 +53,22 @@ class Connection:
 
     @property
     def socket(self) -> socket.socket:
-        """To ask for the peer's credentials."""
+        """Socket of the connection, to ask for the peer's credentials."""
         return self._socket
 
     @property
-    def behind(self) -> bool:
+    def has_unsent(self) -> bool:
         """Whether the agent has not fetched all that was said."""
         return bool(self._unsent)
 
     def send(self, line: bytes) -> None:
-        """Say a line, now or as soon as the agent reads.
+        """Send a line, now or as soon as the agent reads.
 
         Raises:
             OSError: the connection is over.
         """
         if len(self._unsent) + len(line) > MAX_UNSENT_BYTES:
-            raise Lost("the agent does not read")
+            raise ConnectionLost("the agent does not read")
         self._unsent += line
         self.flush()
 
@@ -101,25 +101,25 @@ class Connection:
         except BlockingIOError:
             return []
         if not data:
-            raise Lost("the agent has hung up")
+            raise ConnectionLost("the agent has hung up")
         return self._reader.feed(data)
 
-    def _look(self) -> tuple[int, int]:
+    def _stat(self) -> tuple[int, int]:
         status = os.fstat(self._socket.fileno())
         return status.st_dev, status.st_ino
 
     def _check(self) -> None:
         """Check the descriptor: daemonizing code closes all it finds, and the number may be the app's by now."""
         try:
-            if self._look() == self._identity:
+            if self._stat() == self._identity:
                 return
         except (OSError, ValueError):
             pass
         self._socket.detach()
-        raise Lost("the app has closed the connection's descriptor")
+        raise ConnectionLost("the app has closed the connection's descriptor")
 
-    def hang_up(self) -> None:
-        """End it from another thread: the one that waits in `receive` wakes."""
+    def interrupt(self) -> None:
+        """End the connection from another thread: the one that waits in `receive` wakes."""
         try:
             self._check()
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -127,14 +127,14 @@ class Connection:
             pass  # not connected, or over already
 
     def close(self) -> None:
-        """Give the descriptor back, if it is still ours."""
+        """Close the descriptor, if it is still ours."""
         try:
             self._check()
             self._socket.close()
         except OSError:
             pass
 
-    def abandon(self) -> None:
+    def close_in_child(self) -> None:
         """Close a forked child's copy, and leave the parent's connection as it is."""
         try:
             self._check()
@@ -148,25 +148,25 @@ _WHOLE_RANGE = 2**32 - 1
 
 
 class Directory(NamedTuple):
-    """The folder in which the socket stands."""
+    """Directory of the socket."""
 
     owner_uid: int
     writable: bool
-    """By this process: then it could have planted the socket itself, or anyone of its rights."""
+    """Whether this process may write to it: then it, or anyone with its rights, could have planted the socket."""
 
 
 def peer_uid(connection: socket.socket) -> int:
     """Return the user who listens, at the time of listen(2).
 
     Raises:
-        OSError: the kernel does not tell.
+        OSError: the kernel does not report it.
     """
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, uid, _ = _CREDENTIALS.unpack(data)
     return int(uid)
 
 
-def look_at_directory(socket_path: str) -> Directory:
+def socket_directory(socket_path: str) -> Directory:
     """Return who owns the socket's folder, and whether it is writable.
 
     Raises:
@@ -207,12 +207,12 @@ def may_command(uid: int, own_uid: int, directory: Directory, *, foreign_namespa
 
 
 def trusted(connection: socket.socket, socket_path: str) -> bool:
-    """Return whether the server at the other end of this connection may give orders."""
+    """Return whether the server at the other end of this connection may send commands."""
     try:
         return may_command(
             peer_uid(connection),
             os.geteuid(),
-            look_at_directory(socket_path),
+            socket_directory(socket_path),
             foreign_namespace=in_user_namespace(),
             overflow=overflow_uid(),
         )

@@ -19,11 +19,11 @@ Message = dict[str, Any]
 
 
 class Malformed(ValueError):
-    """What came is no message of this protocol."""
+    """Raised for a line that is no message of this protocol."""
 
 
 class TooLong(ValueError):
-    """A message does not fit into a line."""
+    """Raised for a message that does not fit into a line."""
 
 
 def encode(message: Message) -> bytes:
@@ -60,7 +60,7 @@ def _refuse_constant(name: str) -> None:
 
 
 class LineReader:
-    """Puts lines together from pieces of any size."""
+    """Assemble lines from pieces of any size."""
 
     def __init__(self, max_bytes: int = MAX_RECEIVED_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -94,7 +94,7 @@ _MAX_NUMBER = 2**63 - 1
 
 
 class Declared(NamedTuple):
-    """What the app says it needs on a GPU; None where it says nothing."""
+    """Memory that the app declares to need on a GPU; None where it declares nothing."""
 
     minimum_bytes: int | None = None
     typical_bytes: int | None = None
@@ -109,7 +109,7 @@ class Welcome(NamedTuple):
 
 
 class Level(NamedTuple):
-    """How the GPUs of this process are doing; each mapping goes by NVML's UUID."""
+    """State of the GPUs of this process; each mapping is keyed by NVML's UUID."""
 
     level: str
     free_bytes: Mapping[str, int]
@@ -118,7 +118,7 @@ class Level(NamedTuple):
 
 
 class Command(NamedTuple):
-    """Something that the agent asks for."""
+    """Command of the agent."""
 
     id: int
     name: str
@@ -236,8 +236,8 @@ def hello(
     if backend:
         message["backend"] = backend
     message["caps"] = sorted(commands)
-    if told := {key: value for key, value in declared._asdict().items() if value is not None}:
-        message["declared"] = told
+    if state := {key: value for key, value in declared._asdict().items() if value is not None}:
+        message["declared"] = state
     if interval_seconds is not None:
         message["interval"] = interval_seconds
     if frameworks:
@@ -257,7 +257,7 @@ def stats(
 
 
 def begun(command_id: int) -> Message:
-    """Return a command takes longer; its answer follows."""
+    """Return the message that a command takes longer and its answer follows."""
     return {"t": "res", "id": command_id, "ok": True, "state": "running"}
 
 

@@ -1,4 +1,4 @@
-"""What the client was told: by the call of `start`, else by the environment, else what is usual.
+"""Settings of the client, from the call of `start`, else the environment, else defaults; state shared by its parts.
 
 GPUAGENT_SOCKET    where the agent listens
 GPUAGENT_APP       the app's name in metrics and alerts
@@ -18,7 +18,7 @@ from gpuagent_client.protocol import MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS,
 COMMANDS = frozenset({"census", "limit", "lines", "notice", "rate", "release", "reset"})
 SYSTEM_SOCKET = "/run/gpuagent-client/client.sock"
 MAX_PATH_BYTES = 107
-"""Of a Unix socket's address: https://man7.org/linux/man-pages/man7/unix.7.html"""
+"""Longest path of a Unix socket: https://man7.org/linux/man-pages/man7/unix.7.html"""
 MAX_NAME_CHARACTERS = 100
 
 _YES = frozenset({"1", "true", "yes", "on", "all"})
@@ -31,18 +31,18 @@ class Notice(NamedTuple):
     action: str
     reason: str
     seconds: float
-    """From now until it happens."""
+    """Seconds from now until it happens."""
 
 
 class Settings(NamedTuple):
-    """What holds for this process and its children."""
+    """Settings of this process and its children."""
 
     app: str = ""
     socket: str = ""
-    """Empty: the usual places."""
+    """Path of the agent's socket; empty for the usual places."""
     obeyed: frozenset[str] = COMMANDS
     interval_seconds: float | None = None
-    """None: as often as the agent asks."""
+    """Seconds between two figures; None: as often as the agent asks."""
     on_notice: Callable[[Notice], None] | None = None
 
 
@@ -51,7 +51,7 @@ def disabled(environment: Mapping[str, str]) -> bool:
     return environment.get("GPUAGENT_DISABLE", "").strip().lower() in _YES
 
 
-def settle(
+def load_settings(
     environment: Mapping[str, str],
     program: str,
     *,
@@ -61,7 +61,7 @@ def settle(
     interval: float | None = None,
     on_notice: Callable[[Notice], None] | None = None,
 ) -> Settings:
-    """Put it together; `program` is `sys.argv[0]`.
+    """Load the settings; `program` is `sys.argv[0]`.
 
     Raises:
         ValueError: something is not what it must be; the text names everything that is wrong.
@@ -117,28 +117,28 @@ class Event(NamedTuple):
     fields: Mapping[str, Any]
 
 
-class Told:
-    """Plain attributes, each replaced as a whole: no thread sees half of one, and no lock can be held at a fork."""
+class ClientState:
+    """State shared by the client's parts: attributes that are replaced as a whole, so no lock is held at a fork."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings()
         self.declared = Declared()
         self.limit_ratio: float | None = None
-        """What `limit_memory` asked for; set on each GPU as soon as the app uses it."""
+        """Ratio that `limit_memory` asked for; set on each GPU as soon as the app uses it."""
         self.on_reset: list[Callable[[], object]] = []
         self.busy: Callable[[], bool] = _never
         """Whether a request is being served; the serving part puts its own here."""
         self.requests_served: Callable[[], int | None] = _unknown
-        """How many requests were served so far; likewise."""
+        """Number of requests served so far; likewise."""
         self.drain: Callable[[str], bool] | None = None
         """Ends this process after the requests that it has begun, for the reason given, and says whether it will; the
         serving part puts its own here where a successor is sure to come. None: the app has not asked for it."""
         self.released_at = float("-inf")
-        """When the allocator's cache was last given back, on the clock of `time.monotonic`, by whomever."""
+        """Time of `time.monotonic` at which the allocator's cache was last given back."""
         self.level: Level | None = None
-        """None before the agent's first word, and again once the connection is lost."""
+        """Level last sent by the agent; None before the first one, and again once the connection is lost."""
         self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
-        """What is to be sent; the oldest go first where nobody takes them."""
+        """Events to be sent; the oldest are dropped where nothing sends them."""
 
 
 def _never() -> bool:

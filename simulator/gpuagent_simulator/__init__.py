@@ -3,14 +3,13 @@
 It stands in for the *library*, not for our code: an object is placed under pynvml, so that the demo, the tests and a
 laptop without a GPU run the very code that runs on a GPU server. In reading order:
 
-    functions   memory and gauges as pure functions of the scenario's time
-    spec        the scenario file as validated data, with `faults` and `models`
+    curves      memory and gauges as pure functions of the scenario's time
+    spec        the scenario file as validated data, with `faults` and what GPU models have and lack
     scenario    loads a scenario by name or path, every mistake with file, line and key
     node        the whole node: clock, GPUs, processes, faults, library and /proc
-    process     one process, made up or, by `Bindings`, a real one
+    process     one process, made up or, by `Bindings`, a real one, and the text of its /proc
     device      one GPU or MIG device, at one second of the scenario
-    session     between init and shutdown: driver reloads, handles, whether a call is answered at all
-    entry       what an entry point is; `entries_*` and `events` are their bodies, one group a module
-    library     all of them as one object; `abi` and `structs` are how C sees them
-    proc        the text of /proc for pids that do not exist
+    session     between init and shutdown: driver reloads, handles, what an entry point is and whether it is answered
+    entries_*   the bodies of the entry points, one group a module
+    library     all of them as one object; `abi` is how C sees them
 """

@@ -1,7 +1,7 @@
-"""See arguments as C would see them: an address and what lies there. Answer with codes of nvmlReturn_t (nvml.h).
+"""Read and write arguments as C sees them: an address and what lies there, structs, and codes of nvmlReturn_t (nvml.h).
 
 pynvml passes `byref(struct)`, arrays, pointers, simple values and plain ints; a reader of our own passes a char buffer.
-A C function cannot tell these apart, and neither do the entry points.
+A C function cannot tell these apart, and neither do the entry points. Structs are laid out by hand as nvml.h has them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Hashable
+from ctypes import c_char, c_double, c_int, c_longlong, c_uint, c_ulonglong, c_void_p
 from enum import IntEnum
+from struct import Struct
 from typing import Any, TypeVar, cast
 
 
@@ -50,8 +52,8 @@ class Code(IntEnum):
     UNKNOWN = 999
 
 
-class Refusal(Exception):
-    """Ends an entry point with a code other than SUCCESS."""
+class NvmlError(Exception):
+    """Raised to end an entry point with a code other than SUCCESS."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -112,7 +114,7 @@ def address(argument: Any) -> int:
         return ctypes.addressof(argument.contents) if argument else 0
     if isinstance(argument, ctypes.Array | ctypes.Structure):
         return ctypes.addressof(argument)
-    raise Refusal(Code.INVALID_ARGUMENT)
+    raise NvmlError(Code.INVALID_ARGUMENT)
 
 
 def view(kind: type[S], argument: Any) -> S:
@@ -123,13 +125,13 @@ def view(kind: type[S], argument: Any) -> S:
     """
     where = address(argument)
     if not where:
-        raise Refusal(Code.INVALID_ARGUMENT)
+        raise NvmlError(Code.INVALID_ARGUMENT)
     seen: S = cast("Any", kind).from_address(where)
     return seen
 
 
-def room(argument: Any) -> int | None:
-    """Return the bytes behind a pointer argument, where ctypes knows them: C would not."""
+def buffer_size(argument: Any) -> int | None:
+    """Return the size of the buffer behind a pointer argument, where ctypes knows it: C would not."""
     if isinstance(argument, ctypes.Array):
         return ctypes.sizeof(argument)
     referred = getattr(argument, "_obj", None)
@@ -145,7 +147,7 @@ def text(argument: Any) -> bytes:
     """Return a C string."""
     value = getattr(argument, "value", argument)
     if not isinstance(value, bytes):
-        raise Refusal(Code.INVALID_ARGUMENT)
+        raise NvmlError(Code.INVALID_ARGUMENT)
     return value
 
 
@@ -171,7 +173,7 @@ def put_text(argument: Any, size: Any, value: bytes) -> None:
         Refusal: it does not fit.
     """
     if len(value) + 1 > number(size):
-        raise Refusal(Code.INSUFFICIENT_SIZE)
+        raise NvmlError(Code.INSUFFICIENT_SIZE)
     put_bytes(argument, value + b"\0")
 
 
@@ -179,8 +181,8 @@ def put_bytes(argument: Any, value: bytes) -> None:
     """Copy bytes to where a pointer argument points; never beyond a buffer whose size is known."""
     where = address(argument)
     if not where:
-        raise Refusal(Code.INVALID_ARGUMENT)
-    limit = room(argument)
+        raise NvmlError(Code.INVALID_ARGUMENT)
+    limit = buffer_size(argument)
     ctypes.memmove(where, value, len(value) if limit is None else min(limit, len(value)))
 
 
@@ -188,7 +190,7 @@ T = TypeVar("T")
 
 
 class Pointers:
-    """Real addresses, so that callers can compare them, each standing for one object of ours.
+    """Issue real addresses, which callers can compare, each for one object of ours.
 
     What was handed out before the driver was reloaded is dead, and its address is not used again: a
     caller that kept a handle gets INVALID_ARGUMENT, never another GPU.
@@ -219,7 +221,7 @@ class Pointers:
         """
         cell = self._cells.get(address(argument))
         if cell is None or cell[1] != self._generation or not isinstance(cell[2], kind):
-            raise Refusal(Code.INVALID_ARGUMENT)
+            raise NvmlError(Code.INVALID_ARGUMENT)
         return cell[2]
 
     def withdraw(self, argument: Any) -> None:
@@ -234,3 +236,191 @@ class Pointers:
         with self._lock:
             self._generation += 1
             self._issued.clear()
+
+
+NOT_AVAILABLE = 2**64 - 1
+"""NVML_VALUE_NOT_AVAILABLE as an unsigned long long."""
+NO_INSTANCE = 0xFFFFFFFF
+
+PROCESS = Struct("<IxxxxQII")
+"""nvmlProcessInfo_v2_t: pid, memory, GPU instance, compute instance; 24 bytes."""
+PROCESS_DETAIL = Struct("<IxxxxQIIQ")
+"""nvmlProcessDetail_v1_t, and what some 535 drivers call nvmlProcessInfo_t: 32 bytes."""
+SAMPLE = Struct("<IxxxxQIIII")
+"""nvmlProcessUtilizationSample_t: pid, stamp, SM, memory, encoder, decoder."""
+SAMPLE_INFO = Struct("<QIIIIIIIxxxx")
+"""nvmlProcessUtilizationInfo_v1_t: stamp, pid, SM, memory, encoder, decoder, jpeg, ofa."""
+
+
+class Memory(ctypes.Structure):
+    _fields_ = (("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong))
+
+
+class Memory_v2(ctypes.Structure):
+    _fields_ = (
+        ("version", c_uint),
+        ("total", c_ulonglong),
+        ("reserved", c_ulonglong),
+        ("free", c_ulonglong),
+        ("used", c_ulonglong),
+    )
+
+
+class Utilization(ctypes.Structure):
+    _fields_ = (("gpu", c_uint), ("memory", c_uint))
+
+
+class PciInfo(ctypes.Structure):
+    _fields_ = (
+        ("busIdLegacy", c_char * 16),
+        ("domain", c_uint),
+        ("bus", c_uint),
+        ("device", c_uint),
+        ("pciDeviceId", c_uint),
+        ("pciSubSystemId", c_uint),
+        ("busId", c_char * 32),
+    )
+
+
+class Temperature(ctypes.Structure):
+    _fields_ = (("version", c_uint), ("sensorType", c_int), ("temperature", c_int))
+
+
+class MarginTemperature(ctypes.Structure):
+    _fields_ = (("version", c_uint), ("marginTemperature", c_int))
+
+
+class RowRemapperHistogram(ctypes.Structure):
+    _fields_ = tuple((name, c_uint) for name in ("max", "high", "partial", "low", "none"))
+
+
+class RemappedRows_v2(ctypes.Structure):
+    _fields_ = tuple(
+        (name, c_uint)
+        for name in (
+            "corrActiveRemaps",
+            "corrInactiveRemaps",
+            "uncActiveRemaps",
+            "uncInactiveRemaps",
+            "bPending",
+            "bfailureOccurred",
+        )
+    )
+
+
+class EccSramErrorStatus(ctypes.Structure):
+    _fields_ = (
+        ("version", c_uint),
+        ("aggregateUncParity", c_ulonglong),
+        ("aggregateUncSecDed", c_ulonglong),
+        ("aggregateCor", c_ulonglong),
+        ("volatileUncParity", c_ulonglong),
+        ("volatileUncSecDed", c_ulonglong),
+        ("volatileCor", c_ulonglong),
+        ("aggregateUncBuckets", c_ulonglong * 5),
+        ("bThresholdExceeded", c_uint),
+    )
+
+
+class Value(ctypes.Union):
+    _fields_ = (
+        ("dVal", c_double),
+        ("uiVal", c_uint),
+        ("ullVal", c_ulonglong),
+        ("sllVal", c_longlong),
+        ("siVal", c_int),
+    )
+
+
+class FieldValue(ctypes.Structure):
+    _fields_ = (
+        ("fieldId", c_uint),
+        ("scopeId", c_uint),
+        ("timestamp", c_longlong),
+        ("latencyUsec", c_longlong),
+        ("valueType", c_int),
+        ("nvmlReturn", c_int),
+        ("value", Value),
+    )
+
+
+class EventData(ctypes.Structure):
+    _fields_ = (
+        ("device", c_void_p),
+        ("eventType", c_ulonglong),
+        ("eventData", c_ulonglong),
+        ("gpuInstanceId", c_uint),
+        ("computeInstanceId", c_uint),
+    )
+
+
+class DeviceAttributes(ctypes.Structure):
+    _fields_ = (
+        ("multiprocessorCount", c_uint),
+        ("sharedCopyEngineCount", c_uint),
+        ("sharedDecoderCount", c_uint),
+        ("sharedEncoderCount", c_uint),
+        ("sharedJpegCount", c_uint),
+        ("sharedOfaCount", c_uint),
+        ("gpuInstanceSliceCount", c_uint),
+        ("computeInstanceSliceCount", c_uint),
+        ("memorySizeMB", c_ulonglong),
+    )
+
+
+class ProcessDetailList(ctypes.Structure):
+    _fields_ = (("version", c_uint), ("mode", c_uint), ("count", c_uint), ("array", c_void_p))
+
+
+class ProcessesUtilizationInfo(ctypes.Structure):
+    _fields_ = (
+        ("version", c_uint),
+        ("count", c_uint),
+        ("lastSeenTimeStamp", c_ulonglong),
+        ("array", c_void_p),
+    )
+
+
+class AccountingStats(ctypes.Structure):
+    _fields_ = (
+        ("gpuUtilization", c_uint),
+        ("memoryUtilization", c_uint),
+        ("maxMemoryUsage", c_ulonglong),
+        ("time", c_ulonglong),
+        ("startTime", c_ulonglong),
+        ("isRunning", c_uint),
+        ("reserved", c_uint * 5),
+    )
+
+
+class GpmSupport(ctypes.Structure):
+    _fields_ = (("version", c_uint), ("isSupportedDevice", c_uint))
+
+
+class GpmMetric(ctypes.Structure):
+    _fields_ = (
+        ("metricId", c_uint),
+        ("nvmlReturn", c_int),
+        ("value", c_double),
+        ("names", c_void_p * 3),
+    )
+
+
+class GpmMetricsGet(ctypes.Structure):
+    _fields_ = (
+        ("version", c_uint),
+        ("numMetrics", c_uint),
+        ("sample1", c_void_p),
+        ("sample2", c_void_p),
+    )
+    """The metrics follow: `numMetrics` times GpmMetric."""
+
+
+def check_version(struct: ctypes.Structure, version: int) -> None:
+    """Check the version that a caller writes into a struct: its size, and the version in the top byte.
+
+    Raises:
+        Refusal: another version.
+    """
+    if struct.version != ctypes.sizeof(struct) | version << 24:
+        raise NvmlError(Code.ARGUMENT_VERSION_MISMATCH)

@@ -9,12 +9,11 @@ import math
 import threading
 from typing import NamedTuple
 
-from gpuagent_simulator.abi import Code, Refusal
-from gpuagent_simulator.faults import FaultBoard, FaultKind
-from gpuagent_simulator.functions import ScenarioClock, Shape
-from gpuagent_simulator.models import LOST_UNDER_MIG, Feature
+from gpuagent_simulator.abi import Code, NvmlError
+from gpuagent_simulator.curves import ScenarioClock, Shape
+from gpuagent_simulator.faults import FaultInjector, FaultKind
 from gpuagent_simulator.process import IDLE, Bindings, Load, Process
-from gpuagent_simulator.spec import GpuSpec, MigInstanceSpec
+from gpuagent_simulator.spec import LOST_UNDER_MIG, Feature, GpuSpec, MigInstanceSpec
 
 REASON_IDLE, REASON_POWER_CAP = 0x1, 0x4
 """Bits of the clocks event reasons (nvml.h)."""
@@ -27,7 +26,7 @@ class Engines:
         self._gpu = gpu
         self._lock = threading.Lock()
         self._joules = 0.0
-        self._measured_at = 0.0  # also where a new process joins the story in its middle
+        self._measured_at = 0.0  # also where a new process joins the scenario in its middle
         self._loaded_at = -math.inf
 
     def _given_or(self, given: Shape | None, derived: float) -> float:
@@ -65,7 +64,7 @@ class Engines:
 
     def energy_millijoules(self) -> int:
         """Return the energy since the driver was loaded: power over the time between two reads."""
-        now, loaded_at, watts = self._gpu.story.now(), self._gpu.faults.loaded_at(), self.watts()
+        now, loaded_at, watts = self._gpu.scenario_clock.now(), self._gpu.faults.loaded_at(), self.watts()
         with self._lock:
             if loaded_at != self._loaded_at:
                 self._joules, self._measured_at, self._loaded_at = 0.0, loaded_at, loaded_at
@@ -106,7 +105,7 @@ class Engines:
 
 
 class ListedProcess(NamedTuple):
-    """A process in the driver's list. `used_bytes` None: the driver does not tell."""
+    """A process in the driver's list. `used_bytes` None: the driver does not report it."""
 
     process: Process
     pid: int
@@ -115,16 +114,16 @@ class ListedProcess(NamedTuple):
 
 
 class GpuMoment(NamedTuple):
-    """The processes of a GPU in one second of the story.
+    """Processes of a GPU in one second of the scenario.
 
-    Every call of that second tells the same.
+    Every call within that second returns the same.
     """
 
     key: tuple[int, int]
     seconds: float
     rows: tuple[ListedProcess, ...]
     busy: Load
-    """All processes together, at most 100 percent each."""
+    """Load of all processes together, at most 100 percent each."""
 
 
 class Gpu:
@@ -138,13 +137,13 @@ class Gpu:
         spec: GpuSpec,
         processes: list[Process],
         *,
-        story: ScenarioClock,
-        faults: FaultBoard,
+        scenario_clock: ScenarioClock,
+        faults: FaultInjector,
         bindings: Bindings,
     ) -> None:
         self.index = index
         self.spec = spec
-        self.story = story
+        self.scenario_clock = scenario_clock
         self.faults = faults
         self.name = spec.name.encode()
         self.uuid = (spec.uuid or f"GPU-51a0f2d4-0000-4000-8000-{index:012x}").encode()
@@ -155,7 +154,7 @@ class Gpu:
         self.engines = Engines(self)
         self.instances = tuple(MigDevice(self, instance) for instance in spec.mig or ())
         self.grown: dict[str, int] = {}
-        """By entry point: entries that a growing process list has beyond the story's."""
+        """Entries that a growing process list has beyond the scenario's, by entry point."""
         self._processes = processes
         self._bindings = bindings
         self._lock = threading.Lock()
@@ -169,8 +168,8 @@ class Gpu:
     # ---- time ------------------------------------------------------------------------------------
 
     def now(self, function: Shape) -> float:
-        """Return a gauge at this time of the story."""
-        return function(self.story.now())
+        """Return a gauge at this second of the scenario."""
+        return function(self.scenario_clock.now())
 
     def since_load(self, function: Shape) -> int:
         """Return a counter that the driver starts anew when it is loaded."""
@@ -180,8 +179,8 @@ class Gpu:
 
     def moment(self) -> GpuMoment:
         """Return what the processes do in this second."""
-        self._bindings.look()
-        now = self.story.now()
+        self._bindings.poll()
+        now = self.scenario_clock.now()
         key = (math.floor(now), self._bindings.version)
         moment = self._moment
         if moment is None or moment.key != key:
@@ -203,14 +202,14 @@ class Gpu:
             if one.exists(now):
                 rooms[one.spec.gpu_instance] -= one.spec.base_used(now)
         for process in self._processes:
-            if not process.listed(now):
+            if not process.is_listed(now):
                 continue
             used = process.used_bytes(now)
             if used is not None:
-                room = rooms.get(process.gpu_instance, math.inf)
-                used = max(0, int(min(used, left, room)))
+                buffer_size = rooms.get(process.gpu_instance, math.inf)
+                used = max(0, int(min(used, left, buffer_size)))
                 left -= used
-                rooms[process.gpu_instance] = room - used
+                rooms[process.gpu_instance] = buffer_size - used
             rows.append(ListedProcess(process, process.pid, used, process.load(now)))
         totals = map(sum, zip(*(row.load for row in rows), strict=True)) if rows else IDLE
         return GpuMoment(key, now, tuple(rows), Load(*(min(100, total) for total in totals)))
@@ -229,7 +228,7 @@ class Gpu:
     def memory(self) -> tuple[int, int, int]:
         """Return (total, reserved, used without reserved) in bytes."""
         if self.spec.memory is None:
-            raise Refusal(Code.NOT_SUPPORTED)
+            raise NvmlError(Code.NOT_SUPPORTED)
         if self.faults.of(self.index) and self.faults.find(FaultKind.FULL, self.index) is not None:
             return self.spec.memory.total, self.spec.memory.reserved, self.spec.memory.total - self.spec.memory.reserved
         moment = self.moment()
@@ -246,14 +245,14 @@ class Gpu:
 
     # ---- state -----------------------------------------------------------------------------------
 
-    def need(self, feature: Feature) -> None:
+    def require_feature(self, feature: Feature) -> None:
         """Raise NOT_SUPPORTED if the GPU lacks this."""
         if feature in self.lacks:
-            raise Refusal(Code.NOT_SUPPORTED)
+            raise NvmlError(Code.NOT_SUPPORTED)
 
     def live_instances(self) -> list[MigDevice]:
         """Return the MIG devices that exist now, in the order of their slots."""
-        now = self.story.now()
+        now = self.scenario_clock.now()
         return [instance for instance in self.instances if instance.exists(now)]
 
 
@@ -295,9 +294,9 @@ class MigDevice:
         """Return the processes of this compute instance."""
         return tuple(row for row in self.parent.moment().rows if row.process.belongs_to(self.spec))
 
-    def need(self, feature: Feature) -> None:
+    def require_feature(self, feature: Feature) -> None:
         """Raise NOT_SUPPORTED if the GPU lacks this."""
-        self.parent.need(feature)
+        self.parent.require_feature(feature)
 
 
 Device = Gpu | MigDevice

@@ -9,18 +9,24 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from gpuagent_simulator.abi import Code, Refusal, address, number, put_uint, put_ulonglong, view
-from gpuagent_simulator.device import Device, Gpu
-from gpuagent_simulator.entry import EntryTable, gauges, on_device
-from gpuagent_simulator.functions import Shape
-from gpuagent_simulator.models import Feature
-from gpuagent_simulator.structs import (
+from gpuagent_simulator.abi import (
+    Code,
     EccSramErrorStatus,
     FieldValue,
+    NvmlError,
     RemappedRows_v2,
     RowRemapperHistogram,
+    address,
     check_version,
+    number,
+    put_uint,
+    put_ulonglong,
+    view,
 )
+from gpuagent_simulator.curves import Shape
+from gpuagent_simulator.device import Device, Gpu
+from gpuagent_simulator.session import EntryTable, gauges, on_device
+from gpuagent_simulator.spec import Feature
 
 ENTRIES: EntryTable = {}
 
@@ -44,12 +50,12 @@ def ecc_errors(gpu: Gpu, kind: int, counter: int) -> int:
     Raises:
         Refusal: no ECC, or none of these.
     """
-    gpu.need(Feature.ECC)
+    gpu.require_feature(Feature.ECC)
     ecc = gpu.spec.ecc
     if not ecc.enabled:
-        raise Refusal(Code.NOT_SUPPORTED)
+        raise NvmlError(Code.NOT_SUPPORTED)
     if kind not in (0, 1) or counter not in (0, 1):
-        raise Refusal(Code.INVALID_ARGUMENT)
+        raise NvmlError(Code.INVALID_ARGUMENT)
     if counter == 0:
         return gpu.since_load(ecc.volatile_uncorrected if kind else ecc.volatile_corrected)
     return int(gpu.now(ecc.aggregate_uncorrected if kind else ecc.aggregate_corrected))
@@ -121,15 +127,15 @@ def retired_pages_v2(gpu: Gpu, cause: Any, count: Any, addresses: Any, times: An
 def _pages(gpu: Gpu, cause: Any, count: Any, addresses: Any, times: Any) -> None:
     ecc = gpu.spec.ecc
     pages = int(gpu.now(ecc.retired_double_bit if number(cause) else ecc.retired_single_bit))
-    room = view(ctypes.c_uint, count)
-    if room.value < pages:
-        room.value = pages
-        raise Refusal(Code.INSUFFICIENT_SIZE)
-    room.value = pages
+    buffer_size = view(ctypes.c_uint, count)
+    if buffer_size.value < pages:
+        buffer_size.value = pages
+        raise NvmlError(Code.INSUFFICIENT_SIZE)
+    buffer_size.value = pages
     if pages and address(addresses):
         view(ctypes.c_ulonglong * pages, addresses)[:] = [0x1000 * (page + 1) for page in range(pages)]
     if pages and address(times):
-        view(ctypes.c_ulonglong * pages, times)[:] = [gpu.story.wall_microseconds()] * pages
+        view(ctypes.c_ulonglong * pages, times)[:] = [gpu.scenario_clock.wall_microseconds()] * pages
 
 
 gauges(
@@ -144,9 +150,9 @@ gauges(
 
 def _link(gpu: Gpu, link: Any) -> int:
     if not gpu.spec.nvlink.links:
-        raise Refusal(Code.NOT_SUPPORTED)
+        raise NvmlError(Code.NOT_SUPPORTED)
     if not 0 <= number(link) < gpu.spec.nvlink.links:
-        raise Refusal(Code.INVALID_ARGUMENT)
+        raise NvmlError(Code.INVALID_ARGUMENT)
     return number(link)
 
 
@@ -172,12 +178,12 @@ def nvlink_error_counter(gpu: Gpu, link: Any, counter: Any, out: Any) -> None:
         nvlink.crc_data_errors,
     )
     if not 0 <= number(counter) < len(counters):
-        raise Refusal(Code.INVALID_ARGUMENT)
+        raise NvmlError(Code.INVALID_ARGUMENT)
     put_ulonglong(out, gpu.since_load(counters[number(counter)]))
 
 
 ALL_LINKS = 0xFFFFFFFF
-"""As a scope: the sum over all NVLinks."""
+"""Scope of the sum over all NVLinks."""
 UNSIGNED, UNSIGNED_LONG_LONG, SIGNED = 1, 3, 5  # nvmlValueType_t
 
 _UNION_MEMBERS = {UNSIGNED: "uiVal", UNSIGNED_LONG_LONG: "ullVal", SIGNED: "siVal"}
@@ -192,23 +198,23 @@ FIELDS: dict[int, tuple[int, Feature | None, Getter]] = {}
 @on_device(ENTRIES, "nvmlDeviceGetFieldValues", mig=True)
 def field_values(device: Device, count: Any, values: Any) -> None:
     """Answer each field alone: one that there is not gets a code of its own, and the call succeeds."""
-    stamp = device.parent.story.wall_microseconds()
+    stamp = device.parent.scenario_clock.wall_microseconds()
     for entry in view(FieldValue * number(count), values):
         entry.timestamp, entry.latencyUsec = stamp, 5
         kind, feature, getter = FIELDS.get(entry.fieldId, (UNSIGNED, None, _unknown))
         entry.valueType, entry.nvmlReturn, entry.value.ullVal = kind, Code.SUCCESS, 0
         try:
             if feature is not None:
-                device.need(feature)
+                device.require_feature(feature)
             value = int(getter(device.parent, entry.scopeId))
-        except Refusal as refusal:
+        except NvmlError as refusal:
             entry.nvmlReturn = refusal.code
             continue
         setattr(entry.value, _UNION_MEMBERS[kind], value)
 
 
 def _unknown(_: Gpu, __: int) -> float:
-    raise Refusal(Code.NOT_SUPPORTED)
+    raise NvmlError(Code.NOT_SUPPORTED)
 
 
 # ---- NVLink, by link -----------------------------------------------------------------------------
@@ -218,11 +224,11 @@ def _over_links(gpu: Gpu, scope: int, amount: int) -> int:
     """Return the amount of one link, or of all that are up. All links are alike."""
     nvlink = gpu.spec.nvlink
     if not nvlink.links:
-        raise Refusal(Code.NOT_SUPPORTED)
+        raise NvmlError(Code.NOT_SUPPORTED)
     if scope == ALL_LINKS:
         return amount * sum(link not in nvlink.inactive for link in range(nvlink.links))
     if scope >= nvlink.links:
-        raise Refusal(Code.INVALID_ARGUMENT)
+        raise NvmlError(Code.INVALID_ARGUMENT)
     return 0 if scope in nvlink.inactive else amount
 
 
@@ -245,7 +251,7 @@ def _link_5_counter(name: str) -> Getter:
 
     def value(gpu: Gpu, scope: int) -> float:
         if gpu.spec.nvlink.version < 5:
-            raise Refusal(Code.NOT_SUPPORTED)
+            raise NvmlError(Code.NOT_SUPPORTED)
         return counter(gpu, scope)
 
     return value

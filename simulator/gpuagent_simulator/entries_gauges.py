@@ -10,29 +10,34 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gpuagent_simulator.abi import Code, Refusal, address, number, put_pointer, put_uint, view
-from gpuagent_simulator.device import Device, Gpu
-from gpuagent_simulator.entry import Body, EntrySpec, EntryTable, gauges, on_device, on_session
-from gpuagent_simulator.faults import FaultKind
-from gpuagent_simulator.models import Feature
-from gpuagent_simulator.session import SimulatedSession
-from gpuagent_simulator.structs import (
+from gpuagent_simulator.abi import (
+    Code,
     GpmMetric,
     GpmMetricsGet,
     GpmSupport,
     MarginTemperature,
     Memory,
     Memory_v2,
+    NvmlError,
     Temperature,
     Utilization,
+    address,
     check_version,
+    number,
+    put_pointer,
+    put_uint,
+    view,
 )
+from gpuagent_simulator.device import Device, Gpu
+from gpuagent_simulator.faults import FaultKind
+from gpuagent_simulator.session import Body, EntrySpec, EntryTable, SimulatedSession, gauges, on_device, on_session
+from gpuagent_simulator.spec import Feature
 
 ENTRIES: EntryTable = {}
 
 SAMPLING_MICROSECONDS = 167_000
 DOMAINS = ("graphics", "sm", "memory", "video")
-"""By nvmlClockType_t."""
+"""Clock domains by nvmlClockType_t."""
 
 # ---- memory --------------------------------------------------------------------------------------
 
@@ -106,7 +111,7 @@ def temperature_v(device: Device, out: Any) -> None:
 
 def _only_the_gpu_sensor(sensor: int) -> None:
     if sensor != 0:
-        raise Refusal(Code.INVALID_ARGUMENT)
+        raise NvmlError(Code.INVALID_ARGUMENT)
 
 
 @on_device(ENTRIES, "nvmlDeviceGetTemperatureThreshold")
@@ -114,9 +119,9 @@ def temperature_threshold(gpu: Gpu, threshold: Any, out: Any) -> None:
     heat = gpu.spec.temperature
     limits = (heat.shutdown, heat.slowdown, heat.memory_max, heat.gpu_max)
     if number(threshold) >= len(limits):  # acoustic thresholds
-        raise Refusal(Code.NOT_SUPPORTED)
+        raise NvmlError(Code.NOT_SUPPORTED)
     if number(threshold) == 2:
-        gpu.need(Feature.MEMORY_TEMPERATURE)
+        gpu.require_feature(Feature.MEMORY_TEMPERATURE)
     put_uint(out, limits[number(threshold)])
 
 
@@ -179,7 +184,7 @@ def max_clock_info(device: Device, domain: Any, out: Any) -> None:
 
 def _domain(domain: Any) -> str:
     if not 0 <= number(domain) < len(DOMAINS):
-        raise Refusal(Code.INVALID_ARGUMENT)
+        raise NvmlError(Code.INVALID_ARGUMENT)
     return DOMAINS[number(domain)]
 
 
@@ -203,7 +208,7 @@ gauges(
 @on_device(ENTRIES, "nvmlDeviceGetFanSpeed_v2", feature=Feature.FAN)
 def fan_speed_v2(gpu: Gpu, fan: Any, out: Any) -> None:
     if not 0 <= number(fan) < gpu.spec.fans.count:
-        raise Refusal(Code.INVALID_ARGUMENT)
+        raise NvmlError(Code.INVALID_ARGUMENT)
     put_uint(out, gpu.engines.fan_percent())
 
 
@@ -251,7 +256,7 @@ _SHARE_OF_LOAD = {
     "fp32": 0.17,
     "fp16": 0.09,
 }
-"""What a metric is of the GPU's utilisation where the scenario does not give it: a training job's
+"""Ratio of a metric to the GPU's utilization where the scenario does not give it: a training job's
 rough shape."""
 
 
@@ -307,7 +312,7 @@ def sample_get(session: SimulatedSession, gpu: Gpu, sample: Any) -> None:
 def mig_sample_get(session: SimulatedSession, gpu: Gpu, gpu_instance: Any, sample: Any) -> None:
     wanted = number(gpu_instance)
     if not any(instance.spec.gpu_instance == wanted for instance in gpu.live_instances()):
-        raise Refusal(Code.INVALID_ARGUMENT)
+        raise NvmlError(Code.INVALID_ARGUMENT)
     busy = sum(row.load.sm for row in gpu.rows() if row.process.gpu_instance == wanted)
     session.pointers.resolve(GpmSample, sample).reading = _read(gpu, min(100, busy))
 
@@ -321,7 +326,7 @@ def _read(gpu: Gpu, load_percent: float) -> GpmReading:
     counters = {metric: counter(gpu) for metric, counter in _COUNTERS.items()}
     if gpu.faults.find(FaultKind.GARBAGE_VALUES, gpu.index) is not None:
         percent = dict.fromkeys(percent, math.nan)
-    return GpmReading(gpu.story.now(), percent, counters)
+    return GpmReading(gpu.scenario_clock.now(), percent, counters)
 
 
 @on_session(ENTRIES, "nvmlGpmMetricsGet")
@@ -329,11 +334,11 @@ def metrics_get(session: SimulatedSession, request: Any) -> None:
     """Answer each metric alone: one may fail and another succeed."""
     header = view(GpmMetricsGet, request)
     if header.version != 1:
-        raise Refusal(Code.ARGUMENT_VERSION_MISMATCH)
+        raise NvmlError(Code.ARGUMENT_VERSION_MISMATCH)
     first = session.pointers.resolve(GpmSample, header.sample1).reading
     second = session.pointers.resolve(GpmSample, header.sample2).reading
     if first is None or second is None or header.numMetrics > MAX_METRICS:
-        raise Refusal(Code.INVALID_ARGUMENT)
+        raise NvmlError(Code.INVALID_ARGUMENT)
     where = address(request) + ctypes.sizeof(GpmMetricsGet)
     for metric in (GpmMetric * header.numMetrics).from_address(where):
         value = _between(metric.metricId, first, second)

@@ -8,13 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any, NamedTuple
 
-from gpuagent_simulator.abi import Code, Refusal, address, number, put_bytes, view
-from gpuagent_simulator.device import Device, Gpu, ListedProcess
-from gpuagent_simulator.entry import Body, EntrySpec, EntryTable, gauges, on_device
-from gpuagent_simulator.faults import FaultKind
-from gpuagent_simulator.models import Feature
-from gpuagent_simulator.proc import FIRST_NEWCOMER_PID
-from gpuagent_simulator.structs import (
+from gpuagent_simulator.abi import (
     NO_INSTANCE,
     NOT_AVAILABLE,
     PROCESS,
@@ -22,13 +16,24 @@ from gpuagent_simulator.structs import (
     SAMPLE,
     SAMPLE_INFO,
     AccountingStats,
+    Code,
+    NvmlError,
     ProcessDetailList,
     ProcessesUtilizationInfo,
+    address,
     check_version,
+    number,
+    put_bytes,
+    view,
 )
+from gpuagent_simulator.device import Device, Gpu, ListedProcess
+from gpuagent_simulator.faults import FaultKind
+from gpuagent_simulator.process import FIRST_NEWCOMER_PID
+from gpuagent_simulator.session import Body, EntrySpec, EntryTable, gauges, on_device
+from gpuagent_simulator.spec import Feature
 
 RING_SIZE = 100
-"""What the size call answers, however many processes there are (https://github.com/NVIDIA/go-nvml/issues/11)."""
+"""Size that the size call answers, however many processes there are (https://github.com/NVIDIA/go-nvml/issues/11)."""
 _MINUTE = 60_000_000
 
 
@@ -48,17 +53,17 @@ def samples(gpu: Gpu, since: int) -> list[RingSample]:
         (https://github.com/rust-nvml/nvml-wrapper/issues/56).
     """
     found = _garbage(gpu) if gpu.faults.find(FaultKind.GARBAGE_SAMPLES, gpu.index) else []
-    stamp = gpu.story.batch_stamp()
+    stamp = gpu.scenario_clock.batch_stamp()
     if stamp > since:
         found += [RingSample(row.pid, stamp, tuple(row.load)) for row in gpu.rows() if any(row.load)]
     if not found:
-        raise Refusal(Code.NOT_FOUND)
+        raise NvmlError(Code.NOT_FOUND)
     return found
 
 
 def _garbage(gpu: Gpu) -> list[RingSample]:
     """Return what drivers have been seen to answer, whatever `since` says (https://github.com/Syllo/nvtop/issues/110)."""
-    now = gpu.story.batch_stamp()
+    now = gpu.scenario_clock.batch_stamp()
     listed = gpu.rows()[0].pid if gpu.rows() else 1
     return [
         RingSample(listed, now, (37100, 0, 0, 0, 0, 0)),
@@ -87,11 +92,11 @@ def _packed(device: Device, rows: list[ListedProcess], extra: int, *, wide: bool
     gpu = device.parent
     hidden = gpu.faults.find(FaultKind.UNAVAILABLE_MEMORY, gpu.index) is not None
     impossible = gpu.faults.find(FaultKind.IMPOSSIBLE_MEMORY, gpu.index)
-    told = impossible.size if impossible is not None else None
+    forced = impossible.size if impossible is not None else None
     entries: list[tuple[int, ...]] = [
         (
             row.pid,
-            NOT_AVAILABLE if hidden or row.used_bytes is None else told if told is not None else row.used_bytes,
+            NOT_AVAILABLE if hidden or row.used_bytes is None else forced if forced is not None else row.used_bytes,
             row.process.gpu_instance,
             row.process.compute_instance,
         )
@@ -117,15 +122,15 @@ def _process_list(symbol: str, kind: str, *, third: bool) -> Body:
     """
 
     def body(device: Device, count: Any, out: Any) -> None:
-        gpu, rows, room = device.parent, _rows(device, kind), view(ctypes.c_uint, count)
+        gpu, rows, buffer_size = device.parent, _rows(device, kind), view(ctypes.c_uint, count)
         extra = gpu.grown.get(symbol, 0)
         needed = len(rows) + extra
-        if room.value < needed or (needed and not address(out)):
-            room.value = needed
+        if buffer_size.value < needed or (needed and not address(out)):
+            buffer_size.value = needed
             _grow(gpu, symbol)
-            raise Refusal(Code.INSUFFICIENT_SIZE)
+            raise NvmlError(Code.INSUFFICIENT_SIZE)
         gpu.grown.pop(symbol, None)
-        room.value = needed
+        buffer_size.value = needed
         if needed:
             wide = third and gpu.faults.find(FaultKind.PROCESS_STRIDE, gpu.index) is not None
             put_bytes(out, _packed(device, rows, extra, wide=wide))
@@ -144,18 +149,18 @@ def running_process_detail_list(device: Device, out: Any) -> None:
     """Answer the list of 24 bytes; drivers with the 32-byte list lack this, for it came with the way back."""
     gpu = device.parent
     if gpu.faults.find(FaultKind.PROCESS_STRIDE, gpu.index) is not None:
-        raise Refusal(Code.FUNCTION_NOT_FOUND)
+        raise NvmlError(Code.FUNCTION_NOT_FOUND)
     details = view(ProcessDetailList, out)
     check_version(details, 1)
     if details.mode > 3:
-        raise Refusal(Code.INVALID_ARGUMENT)
+        raise NvmlError(Code.INVALID_ARGUMENT)
     symbol = "nvmlDeviceGetRunningProcessDetailList"
     rows, extra = _rows(device, ("C", "G", "M", "CGM")[details.mode]), gpu.grown.get(symbol, 0)
     needed = len(rows) + extra
     if details.count < needed or (needed and not details.array):
         details.count = needed
         _grow(gpu, symbol)
-        raise Refusal(Code.INSUFFICIENT_SIZE)
+        raise NvmlError(Code.INSUFFICIENT_SIZE)
     gpu.grown.pop(symbol, None)
     details.count = needed
     if needed:
@@ -168,14 +173,14 @@ def running_process_detail_list(device: Device, out: Any) -> None:
 @on_device(ENTRIES, "nvmlDeviceGetProcessUtilization", feature=Feature.PROCESS_UTILIZATION)
 def process_utilization(gpu: Gpu, out: Any, count: Any, since: Any) -> None:
     found = samples(gpu, number(since))
-    room = view(ctypes.c_uint, count)
+    buffer_size = view(ctypes.c_uint, count)
     if not address(out):
-        room.value = max(RING_SIZE, len(found))
-        raise Refusal(Code.INSUFFICIENT_SIZE)
-    if room.value < len(found):
-        room.value = len(found)
-        raise Refusal(Code.INSUFFICIENT_SIZE)
-    room.value = len(found)
+        buffer_size.value = max(RING_SIZE, len(found))
+        raise NvmlError(Code.INSUFFICIENT_SIZE)
+    if buffer_size.value < len(found):
+        buffer_size.value = len(found)
+        raise NvmlError(Code.INSUFFICIENT_SIZE)
+    buffer_size.value = len(found)
     put_bytes(out, b"".join(SAMPLE.pack(s.pid, s.stamp, *s.percent[:4]) for s in found))
 
 
@@ -186,7 +191,7 @@ def processes_utilization_info(gpu: Gpu, out: Any) -> None:
     found = samples(gpu, info.lastSeenTimeStamp)
     if not info.array or info.count < len(found):
         info.count = len(found) if info.array else max(RING_SIZE, len(found))
-        raise Refusal(Code.INSUFFICIENT_SIZE)
+        raise NvmlError(Code.INSUFFICIENT_SIZE)
     info.count = len(found)
     put_bytes(info.array, b"".join(SAMPLE_INFO.pack(s.stamp, s.pid, *s.percent) for s in found))
 
@@ -204,11 +209,11 @@ gauges(ENTRIES, {"nvmlDeviceGetAccountingBufferSize": lambda _: ACCOUNTING_BUFFE
 @on_device(ENTRIES, "nvmlDeviceGetAccountingPids", feature=Feature.ACCOUNTING)
 def accounting_pids(gpu: Gpu, count: Any, pids: Any) -> None:
     rows = _accounted(gpu)
-    room = view(ctypes.c_uint, count)
-    if room.value < len(rows) or (rows and not address(pids)):
-        room.value = len(rows)
-        raise Refusal(Code.INSUFFICIENT_SIZE)
-    room.value = len(rows)
+    buffer_size = view(ctypes.c_uint, count)
+    if buffer_size.value < len(rows) or (rows and not address(pids)):
+        buffer_size.value = len(rows)
+        raise NvmlError(Code.INSUFFICIENT_SIZE)
+    buffer_size.value = len(rows)
     if rows:
         view(ctypes.c_uint * len(rows), pids)[:] = [row.pid for row in rows]
 
@@ -217,18 +222,18 @@ def accounting_pids(gpu: Gpu, count: Any, pids: Any) -> None:
 def accounting_stats(gpu: Gpu, pid: Any, out: Any) -> None:
     row = next((row for row in _accounted(gpu) if row.pid == number(pid)), None)
     if row is None:
-        raise Refusal(Code.NOT_FOUND)
-    stats, age = view(AccountingStats, out), gpu.story.now() - row.process.begins
+        raise NvmlError(Code.NOT_FOUND)
+    stats, age = view(AccountingStats, out), gpu.scenario_clock.now() - row.process.begins
     stats.gpuUtilization, stats.memoryUtilization = row.load.sm, row.load.memory
     stats.maxMemoryUsage = NOT_AVAILABLE if row.used_bytes is None else row.used_bytes
     stats.time = 0  # milliseconds; 0 while it runs (nvml.h)
-    stats.startTime = gpu.story.wall_microseconds() - int(age * 1e6)
+    stats.startTime = gpu.scenario_clock.wall_microseconds() - int(age * 1e6)
     stats.isRunning = 1
 
 
 def _accounted(gpu: Gpu) -> tuple[ListedProcess, ...]:
     if not gpu.spec.accounting:
-        raise Refusal(Code.NOT_SUPPORTED)
+        raise NvmlError(Code.NOT_SUPPORTED)
     return gpu.rows()
 
 
@@ -238,4 +243,4 @@ def _accounted(gpu: Gpu) -> tuple[ListedProcess, ...]:
 @on_device(ENTRIES, "nvmlDeviceGetConfComputeMemSizeInfo")
 def conf_compute_mem_size_info(_: Gpu, __: Any) -> None:
     """Answer for callers who probe for the symbol to tell drivers apart (https://github.com/XuehaiPan/nvitop/pull/79)."""
-    raise Refusal(Code.NOT_SUPPORTED)
+    raise NvmlError(Code.NOT_SUPPORTED)

@@ -1,6 +1,6 @@
-"""Describe what can go wrong on a simulated node, when, and for which calls.
+"""Inject faults into a simulated node: what goes wrong, when, and for which calls.
 
-A `Fault` is data; the `FaultBoard` knows which of them hold now and makes calls wait. Faults come from the scenario or,
+A `Fault` is data; the `FaultInjector` knows which are active and delays calls. Faults come from the scenario or,
 in tests, through `SimulatedNode.inject`.
 """
 
@@ -17,12 +17,12 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from gpuagent_simulator.abi import Code, Refusal
-from gpuagent_simulator.functions import STRICT, Bytes, ErrorCode, PositiveSeconds, ScenarioClock, Seconds
+from gpuagent_simulator.abi import Code, NvmlError
+from gpuagent_simulator.curves import STRICT, Bytes, ErrorCode, PositiveSeconds, ScenarioClock, Seconds
 
 
 class FaultKind(StrEnum):
-    """Kinds of faults; the scenario format in docs/simulation.md tells what each does."""
+    """Kinds of faults; the scenario format in docs/simulation.md says what each does."""
 
     LOST = "lost"
     VANISH = "vanish"
@@ -73,7 +73,7 @@ Calls = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isi
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that goes wrong from `at` until `until`, in story seconds.
+    """A fault that holds from `at` until `until`, in seconds of the scenario.
 
     On one GPU, or without `gpu` on all of them.
 
@@ -91,9 +91,9 @@ class Fault:
     calls: Calls = ()
     code: ErrorCode | None = None
     seconds: PositiveSeconds | None = None
-    """How long a slow call takes, in real time."""
+    """Seconds that a slow call takes, in real time."""
     down: Seconds = 5.0
-    """For how long a reloaded driver is not there."""
+    """Seconds for which a reloaded driver is not there."""
     version: str = ""
     """Driver version after the reload."""
     xid: Annotated[int, Field(gt=0)] | None = None
@@ -121,12 +121,12 @@ class Fault:
         if self.until <= self.at:
             raise ValueError("until must be later than at")
 
-    def holds(self, seconds: float) -> bool:
-        """Return True at this story time."""
+    def active_at(self, seconds: float) -> bool:
+        """Return whether the fault is active at this second of the scenario."""
         return self.at <= seconds < self.until
 
-    def concerns(self, symbol: str) -> bool:
-        """Return True for this entry point."""
+    def applies_to(self, symbol: str) -> bool:
+        """Return whether the fault applies to this entry point."""
         return not self.calls or _matches(self.calls, symbol)
 
 
@@ -135,11 +135,11 @@ def _matches(patterns: tuple[str, ...], symbol: str) -> bool:
     return any(fnmatchcase(symbol, pattern) for pattern in patterns)
 
 
-class FaultBoard:
-    """The faults of a node. Thread-safe: read without a lock, changed by replacing whole tuples."""
+class FaultInjector:
+    """Inject the faults of a node. Thread-safe: read without a lock, changed by replacing whole tuples."""
 
-    def __init__(self, faults: tuple[Fault, ...], story: ScenarioClock) -> None:
-        self._story = story
+    def __init__(self, faults: tuple[Fault, ...], scenario_clock: ScenarioClock) -> None:
+        self._scenario_clock = scenario_clock
         self._changed = threading.Condition()
         self._released = False
         self._faults = faults
@@ -163,9 +163,9 @@ class FaultBoard:
         return scope
 
     def find(self, kind: FaultKind, gpu: int | None = None) -> Fault | None:
-        """Return the fault of this kind that holds now, if any."""
+        """Return the active fault of this kind, if any."""
         for fault in self.of(gpu):
-            if fault.kind is kind and fault.holds(self._story.now()):
+            if fault.kind is kind and fault.active_at(self._scenario_clock.now()):
                 return fault
         return None
 
@@ -173,11 +173,11 @@ class FaultBoard:
         for fault in self.of(gpu):
             if own and fault.gpu is None:
                 continue
-            if fault.holds(self._story.now()) and fault.concerns(symbol):
+            if fault.active_at(self._scenario_clock.now()) and fault.applies_to(symbol):
                 yield fault
 
     def wait(self, symbol: str, gpu: int | None, *, own: bool = False) -> bool:
-        """Hang or dawdle as the faults say; True if any time was spent.
+        """Hang or delay the call as the faults say; return whether any time was spent.
 
         `own`: only faults of this very GPU.
         """
@@ -196,22 +196,22 @@ class FaultBoard:
         """Raise the error that is injected for this call, if any."""
         for fault in self._on_call(symbol, gpu, own=own):
             if fault.kind is FaultKind.ERROR and fault.code is not None:
-                raise Refusal(fault.code)
+                raise NvmlError(fault.code)
             if fault.kind is FaultKind.MISSING:
-                raise Refusal(Code.FUNCTION_NOT_FOUND)
+                raise NvmlError(Code.FUNCTION_NOT_FOUND)
 
     def _hang(self, fault: Fault) -> None:
-        """Wait until the fault is over or taken back.
+        """Wait until the fault is over or was cleared.
 
         A clock cannot wake us, so one with an end is looked at again.
         """
         pause = None if math.isinf(fault.until) else 0.02
         with self._changed:
-            while fault in self._faults and fault.holds(self._story.now()) and not self._released:
+            while fault in self._faults and fault.active_at(self._scenario_clock.now()) and not self._released:
                 self._changed.wait(pause)
 
     def wait_for_change(self, seconds: float) -> None:
-        """Return after so many real seconds, or as soon as a fault is injected or taken back."""
+        """Return after so many real seconds, or as soon as a fault is injected or cleared."""
         with self._changed:
             version = self.version
             self._changed.wait_for(
@@ -220,14 +220,14 @@ class FaultBoard:
             )
 
     def more_to_come(self) -> bool:
-        """Return True if a fault of the story has yet to begin or, as repeated Xids do, to go on."""
-        now = self._story.now()
+        """Return whether a fault of the scenario has yet to begin or, as repeated Xids do, to go on."""
+        now = self._scenario_clock.now()
         return any(now < fault.at + fault.count * fault.every for fault in self._faults)
 
     # ---- the driver ------------------------------------------------------------------------------
 
     def _reloads(self) -> list[Fault]:
-        now = self._story.now()
+        now = self._scenario_clock.now()
         return [fault for fault in self.of(None) if fault.kind is FaultKind.DRIVER_RELOAD and fault.at <= now]
 
     def generation(self) -> int:
@@ -236,13 +236,13 @@ class FaultBoard:
 
     def driver_is_down(self) -> bool:
         """Return True between unloading and loading."""
-        now = self._story.now()
+        now = self._scenario_clock.now()
         return any(now < fault.at + fault.down for fault in self._reloads())
 
     def loaded_at(self) -> float:
-        """Return the story time since which the driver has been loaded.
+        """Return the second of the scenario since which the driver has been loaded.
 
-        Minus infinity if it was there before the story.
+        Minus infinity if it was there before the scenario.
         """
         return max(self._past_load, *(fault.at + fault.down for fault in self._reloads()), -math.inf)
 
@@ -254,32 +254,32 @@ class FaultBoard:
 
     def inject(self, fault: Fault) -> Fault:
         """Add a fault; one that would have begun earlier begins now. Returns it as it stands."""
-        begun = replace(fault, at=max(fault.at, self._story.now()))
+        begun = replace(fault, at=max(fault.at, self._scenario_clock.now()))
         self._replace((*self._faults, begun))
         return begun
 
     def clear(self) -> None:
-        """Take every fault back. What a driver reload has done stays done."""
-        self.exchange(self._faults, ())
+        """Clear every fault. What a driver reload has done stays done."""
+        self.replace(self._faults, ())
 
     def from_now(self, fault: Fault) -> Fault:
         """Return the fault with its times counted from this moment."""
-        now = self._story.now()
+        now = self._scenario_clock.now()
         return replace(fault, at=fault.at + now, until=fault.until + now)
 
-    def exchange(self, old: Iterable[Fault], new: Iterable[Fault]) -> None:
-        """Put other faults in the place of these, the rest as it was. What a driver reload has done stays done."""
+    def replace(self, old: Iterable[Fault], new: Iterable[Fault]) -> None:
+        """Replace these faults by others, and leave the rest. What a driver reload has done stays done."""
         coming, going = tuple(new), set(old)
         kept = tuple(fault for fault in self._faults if fault not in going)
         gone = [fault for fault in self._reloads() if fault not in kept and fault not in coming]
         if gone:
             loaded_at = max(fault.at + fault.down for fault in gone)
-            self._past_load = max(self._past_load, min(loaded_at, self._story.now()))
+            self._past_load = max(self._past_load, min(loaded_at, self._scenario_clock.now()))
             self._past_reloads += len(gone)
         self._replace((*kept, *coming))
 
     def release(self) -> None:
-        """Let every hanging or slow call come back, those of the future too.
+        """Let every hanging or slow call return, also future ones.
 
         At the end of a test.
         """

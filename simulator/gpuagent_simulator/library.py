@@ -8,23 +8,20 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from gpuagent_simulator import (
+    entries_devices,
     entries_fields,
     entries_gauges,
-    entries_identity,
     entries_processes,
-    events,
 )
-from gpuagent_simulator.abi import Code, Refusal, error_text, number
-from gpuagent_simulator.entry import EntryPoint, EntryTable, bind
+from gpuagent_simulator.abi import Code, NvmlError, error_text, number
 from gpuagent_simulator.faults import FaultKind
-from gpuagent_simulator.session import SimulatedSession
+from gpuagent_simulator.session import EntryPoint, EntryTable, SimulatedSession, bind
 
 TABLES: tuple[EntryTable, ...] = (
-    entries_identity.ENTRIES,
+    entries_devices.ENTRIES,
     entries_gauges.ENTRIES,
     entries_fields.ENTRIES,
     entries_processes.ENTRIES,
-    events.ENTRIES,
 )
 LIFE = ("nvmlInitWithFlags", "nvmlInit_v2", "nvmlInit", "nvmlShutdown")
 SYMBOLS = frozenset({"nvmlErrorString", *LIFE, *(symbol for table in TABLES for symbol in table)})
@@ -32,7 +29,7 @@ SYMBOLS = frozenset({"nvmlErrorString", *LIFE, *(symbol for table in TABLES for 
 
 
 class SimulatedLibrary:
-    """NVML's C entry points.
+    """NVML's C entry points as attributes.
 
     A symbol that is not there is an AttributeError, as it is with ctypes.
     """
@@ -51,8 +48,8 @@ class SimulatedLibrary:
         if symbol.startswith("_"):
             raise AttributeError(symbol)
         missing = (f for f in self._session.faults.of(None) if f.kind is FaultKind.MISSING)
-        now = self._session.story.now()
-        if symbol not in self._functions or any(f.holds(now) and f.concerns(symbol) for f in missing):
+        now = self._session.scenario_clock.now()
+        if symbol not in self._functions or any(f.active_at(now) and f.applies_to(symbol) for f in missing):
             raise AttributeError(f"undefined symbol: {symbol}")
         return self._functions[symbol]
 
@@ -64,7 +61,7 @@ class SimulatedLibrary:
                 faults.wait(symbol, None)
                 faults.refuse(symbol, None)
                 action()
-            except Refusal as refusal:
+            except NvmlError as refusal:
                 return refusal.code
             return Code.SUCCESS
 

@@ -1,4 +1,4 @@
-"""Hold a whole simulated node: what `--simulate` and the tests have in their hands.
+"""Simulate a whole node: what `--simulate` and the tests start.
 
 Faults can come and go while it runs: a file of them is read again whenever it changes.
 """
@@ -10,41 +10,40 @@ import threading
 from pathlib import Path
 
 from gpuagent.core.clock import Clock
+from gpuagent_simulator.curves import ScenarioClock
 from gpuagent_simulator.device import Gpu
-from gpuagent_simulator.faults import Fault, FaultBoard
-from gpuagent_simulator.functions import ScenarioClock
+from gpuagent_simulator.faults import Fault, FaultInjector
 from gpuagent_simulator.library import SimulatedLibrary
-from gpuagent_simulator.proc import FallbackProc, SimulatedProc
-from gpuagent_simulator.process import Bindings, expand
+from gpuagent_simulator.process import Bindings, FallbackProc, SimulatedProc, expand
 from gpuagent_simulator.scenario import ScenarioError, check_calls, load_faults
 from gpuagent_simulator.session import SimulatedSession
 from gpuagent_simulator.spec import MAX_PID, GpuSpec, Scenario
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 _Stamp = tuple[int, int, int] | None
 
 
 class FaultsFile:
-    """A thread that follows the file until it is closed. No file, or an empty one, is no fault.
+    """Follow the file in a thread until closed. A missing or empty file holds no fault.
 
     With mistakes in it, what held before goes on, and the log says why. Times count from when a fault is first read.
     """
 
-    def __init__(self, path: Path, board: FaultBoard, gpu_count: int) -> None:
+    def __init__(self, path: Path, injector: FaultInjector, gpu_count: int) -> None:
         self._path = path
-        self._board = board
+        self._injector = injector
         self._gpu_count = gpu_count
         self._given: dict[Fault, Fault] = {}
         self._seen: _Stamp = None
         self._closed = threading.Event()
-        self.look()
+        self.poll()
         self._thread = threading.Thread(target=self._follow, name="faults file", daemon=True)
         self._thread.start()
 
-    def look(self) -> None:
-        """Take over what the file says, if it has changed."""
+    def poll(self) -> None:
+        """Load the faults from the file, if it has changed."""
         stamp = _stamp(self._path)
         if stamp == self._seen:
             return
@@ -55,18 +54,18 @@ class FaultsFile:
             log.warning("the faults of before go on: %s", error)
             return
         # A line that was there before goes on: its time counts from when it was first read.
-        begun = {fault: self._given.get(fault) or self._board.from_now(fault) for fault in faults}
-        self._board.exchange(self._given.values(), begun.values())
+        begun = {fault: self._given.get(fault) or self._injector.from_now(fault) for fault in faults}
+        self._injector.replace(self._given.values(), begun.values())
         self._given = begun
 
     def close(self) -> None:
-        """Follow it no longer."""
+        """Stop following the file."""
         self._closed.set()
         self._thread.join()
 
     def _follow(self) -> None:
-        while not self._closed.wait(_LOOK_SECONDS):
-            self.look()
+        while not self._closed.wait(_POLL_SECONDS):
+            self.poll()
 
 
 def _stamp(path: Path) -> _Stamp:
@@ -78,9 +77,9 @@ def _stamp(path: Path) -> _Stamp:
 
 
 class SimulatedNode:
-    """GPUs, processes and faults of a scenario, by an injected clock.
+    """GPUs, processes and faults of a scenario, run by an injected clock.
 
-    Time 0 of the story is when the node is made, unless `start` says at which `clock.now()` it was:
+    Time 0 of the scenario is when the node is made, unless `start` says at which `clock.now()` it was:
     so a process that replaces itself goes on where it was. `library` goes under pynvml; `proc` is
     /proc with the made-up processes, `fallback` what it asks about real ones.
     """
@@ -98,25 +97,25 @@ class SimulatedNode:
     ) -> None:
         self.scenario = scenario
         self.name = scenario.name
-        self.story = ScenarioClock(clock, start)
-        self._faults = FaultBoard(scenario.faults, self.story)
+        self.scenario_clock = ScenarioClock(clock, start)
+        self._faults = FaultInjector(scenario.faults, self.scenario_clock)
         by_gpu = expand(scenario.gpus)
         every_process = [process for processes in by_gpu for process in processes]
-        self._bindings = Bindings(every_process, self.story)
+        self._bindings = Bindings(every_process, self.scenario_clock)
         self._gpus = [
             Gpu(
                 index,
                 spec,
                 by_gpu[index],
-                story=self.story,
+                scenario_clock=self.scenario_clock,
                 faults=self._faults,
                 bindings=self._bindings,
             )
             for index, spec in enumerate(_each_gpu(scenario))
         ]
-        session = SimulatedSession(scenario, self._gpus, story=self.story, faults=self._faults)
+        session = SimulatedSession(scenario, self._gpus, scenario_clock=self.scenario_clock, faults=self._faults)
         self.library = SimulatedLibrary(session)
-        self.proc = SimulatedProc(every_process, self.story, fallback)
+        self.proc = SimulatedProc(every_process, self.scenario_clock, fallback)
         self._faults_file = (
             FaultsFile(Path(scenario.faults_file), self._faults, len(self._gpus)) if scenario.faults_file else None
         )
@@ -156,14 +155,14 @@ class SimulatedNode:
         return self._faults.inject(fault)
 
     def clear(self) -> None:
-        """Take every fault back, the scenario's own too.
+        """Clear every fault, the scenario's own too.
 
         A driver that was reloaded stays reloaded.
         """
         self._faults.clear()
 
     def release(self) -> None:
-        """Let every call that hangs come back, now and later."""
+        """Let every hanging call return, now and later."""
         self._faults.release()
 
     # ---- the rest --------------------------------------------------------------------------------

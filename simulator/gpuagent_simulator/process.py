@@ -1,4 +1,4 @@
-"""Follow one process of the scenario: made up, or bound to a real pid, which ends when that process ends."""
+"""Follow one process of the scenario, made up or bound to a real pid, and render the text of its /proc."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import os
 import re
 import select
 import threading
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
 
-from gpuagent_simulator.functions import Constant, ScenarioClock, Shape
+from gpuagent_simulator.abi import NO_INSTANCE
+from gpuagent_simulator.curves import Constant, ScenarioClock, Shape
 from gpuagent_simulator.spec import FIRST_MADE_UP_PID, GpuSpec, MigInstanceSpec, ProcessSpec
-from gpuagent_simulator.structs import NO_INSTANCE
 
 FIRST_MADE_UP_UID = 200_001
 """Above what useradd and container ranges usually give out, so that no real user's name is shown
@@ -44,9 +44,9 @@ def raw_bytes(text: str) -> bytes:
 
 
 class Process:
-    """A process while the story goes on.
+    """Process of the scenario.
 
-    Times are story seconds; those of a bound one are set by its real life.
+    Times are seconds of the scenario; those of a bound one are set by its real life.
     """
 
     def __init__(self, spec: ProcessSpec, gpu_index: int, number: int, pid: int) -> None:
@@ -80,16 +80,16 @@ class Process:
         """NVML's id of the compute instance; all ones without MIG."""
         return NO_INSTANCE if self.spec.gpu_instance is None else self.spec.compute_instance
 
-    def listed(self, now: float) -> bool:
+    def is_listed(self, now: float) -> bool:
         """Return True while the driver lists it: a dead one too, until its memory is gone."""
         return self.begins <= now < self.ends
 
-    def lives(self, now: float) -> bool:
+    def is_alive(self, now: float) -> bool:
         """Return True while /proc knows it."""
         return self.begins <= now < min(self.ends, self.dies)
 
     def used_bytes(self, now: float) -> int | None:
-        """Return the device memory; that of a dead process stands still. None: the driver does not tell."""
+        """Return the device memory; that of a dead process stands still. None: the driver does not report it."""
         if self.spec.memory is None:
             return None
         return max(0, int(self.spec.memory(min(now, self.dies) - self.begins)))
@@ -111,13 +111,13 @@ class Process:
         )
 
     def begin(self, pid: int, now: float) -> None:
-        """Begin, as a bound process has."""
+        """Begin when a bound process has begun."""
         self.pid, self.begins, self.ends, self.dies = pid, now, math.inf, math.inf
 
     def die(self, now: float) -> None:
-        """Die, as a bound process has of its own accord.
+        """End when a bound process has ended by itself.
 
-        Its memory goes with it, unless the story says otherwise.
+        Its memory goes with it, unless the scenario says otherwise.
         """
         if self.spec.holds_after_death:
             self.dies = min(self.dies, now)
@@ -125,7 +125,7 @@ class Process:
             self.end()
 
     def end(self) -> None:
-        """Drop it from the driver's list, as a bound process that is gone."""
+        """Drop it from the driver's list, as for a bound process that has gone."""
         self.begins = math.inf
 
 
@@ -138,7 +138,7 @@ def _percent(value: float) -> int:
 
 
 class _Numbers:
-    """Hands out made-up pids and uids, the same for the same scenario."""
+    """Allocate made-up pids and uids, the same for the same scenario."""
 
     def __init__(self, gpus: Iterable[GpuSpec]) -> None:
         self._next_pid = FIRST_MADE_UP_PID
@@ -191,10 +191,10 @@ def expand(gpus: tuple[GpuSpec, ...]) -> list[list[Process]]:
 
 
 class Bindings:
-    """Ties `bind:` keys to real pids and notices by pidfd when one has ended. Thread-safe."""
+    """Bind `bind:` keys to real pids, and notice by pidfd when one has ended. Thread-safe."""
 
-    def __init__(self, processes: Iterable[Process], story: ScenarioClock) -> None:
-        self._story = story
+    def __init__(self, processes: Iterable[Process], scenario_clock: ScenarioClock) -> None:
+        self._scenario_clock = scenario_clock
         self._lock = threading.Lock()
         self._by_key: dict[str, list[Process]] = {}
         for process in processes:
@@ -219,7 +219,7 @@ class Bindings:
             self._watched[key] = descriptor
             self._poll.register(descriptor, select.POLLIN)
             for process in processes:
-                process.begin(pid, self._story.now())
+                process.begin(pid, self._scenario_clock.now())
             self.version += 1
 
     def unbind(self, key: str) -> None:
@@ -234,15 +234,15 @@ class Bindings:
             self._forget(key)
             self.version += 1
 
-    def look(self) -> None:
-        """Notice those that have ended since the last look; a zombie has ended."""
+    def poll(self) -> None:
+        """End the bound processes that have ended since the last poll; a zombie has ended."""
         if not self._watched:
             return
         with self._lock:
             ended = {descriptor for descriptor, _ in self._poll.poll(0)}
             for key in [key for key, descriptor in self._watched.items() if descriptor in ended]:
                 for process in self._by_key[key]:
-                    process.die(self._story.now())
+                    process.die(self._scenario_clock.now())
                 self._forget(key)
                 self.version += 1
 
@@ -263,3 +263,206 @@ class Bindings:
         if descriptor is not None:
             self._poll.unregister(descriptor)
             os.close(descriptor)
+
+
+FIRST_NEWCOMER_PID = 2**30
+"""Pids of the entries by which a growing process list grows."""
+HOST_PID_NAMESPACE = "pid:[4026531836]"
+"""PROC_PID_INIT_INO (include/linux/proc_ns.h): the namespace that all made-up processes live in."""
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_OF_THE_HOST = frozenset({"uid_map", "mountinfo"})
+"""Made-up processes run on the host itself: what these files say of its init holds for them."""
+_COMM_BYTES = 15  # TASK_COMM_LEN without its end (include/linux/sched.h)
+_STATES = {
+    "R": "R (running)",
+    "S": "S (sleeping)",
+    "D": "D (disk sleep)",
+    "Z": "Z (zombie)",
+    "T": "T (stopped)",
+    "t": "t (tracing stop)",
+    "I": "I (idle)",
+}
+
+
+class FallbackProc(Protocol):
+    """What reads the real /proc, for every pid that is not made up."""
+
+    def read(self, pid: int, name: str) -> bytes: ...
+
+    def link(self, pid: int, name: str) -> str: ...
+
+    def owner(self, pid: int) -> int: ...
+
+    def exists(self, pid: int) -> bool: ...
+
+    def threads(self, pid: int) -> list[int]: ...
+
+
+class SimulatedProc:
+    """Serve /proc with the scenario's processes in it; everything else comes from `fallback`.
+
+    `boot_time_seconds` is unix time: start times are ticks since then, as in /proc/<pid>/stat.
+    """
+
+    def __init__(
+        self, processes: Iterable[Process], scenario_clock: ScenarioClock, fallback: FallbackProc | None = None
+    ) -> None:
+        self._scenario_clock = scenario_clock
+        self._fallback = fallback
+        self._by_pid: dict[int, Process] = {}
+        for process in processes:
+            if not process.spec.bind:
+                self._by_pid.setdefault(process.pid, process)
+        self._users = {process.uid: process.user for process in self._by_pid.values()}
+        self.boot_time_seconds = scenario_clock.clock.wall() - scenario_clock.clock.now()
+
+    def read(self, pid: int, name: str) -> bytes:
+        """Return a file of /proc/<pid>.
+
+        Raises:
+            FileNotFoundError: no such process, or no such file.
+        """
+        if not self._owns(pid):
+            return self._real(pid).read(pid, name)
+        process = self._living(pid)
+        if name in _OF_THE_HOST:
+            return self._real(1).read(1, name)
+        renderers: dict[str, Callable[[Process], bytes]] = {
+            "stat": self._stat,
+            "status": self._status,
+            "statm": self._statm,
+            "comm": _comm,
+            "cmdline": _cmdline,
+            "cgroup": _cgroup,
+        }
+        if name not in renderers:
+            raise FileNotFoundError(2, "No such file", f"/proc/{pid}/{name}")
+        return renderers[name](process)
+
+    def link(self, pid: int, name: str) -> str:
+        """Return a symbolic link of /proc/<pid>: `ns/pid` and `exe`.
+
+        Raises:
+            FileNotFoundError: no such process, or no such link.
+        """
+        if not self._owns(pid):
+            return self._real(pid).link(pid, name)
+        process = self._living(pid)
+        if name == "ns/pid":
+            return HOST_PID_NAMESPACE
+        if name == "exe":
+            return os.fsdecode(process.command[0])
+        raise FileNotFoundError(2, "No such link", f"/proc/{pid}/{name}")
+
+    def owner(self, pid: int) -> int:
+        """Return the uid that a process runs as.
+
+        Raises:
+            FileNotFoundError: no such process.
+        """
+        if not self._owns(pid):
+            return self._real(pid).owner(pid)
+        return self._living(pid).uid
+
+    def exists(self, pid: int) -> bool:
+        """Return True while /proc has a folder for it."""
+        if not self._owns(pid):
+            return self._fallback is not None and self._fallback.exists(pid)
+        try:
+            self._living(pid)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def threads(self, pid: int) -> list[int]:
+        """Return the numbers of its threads: a process of the scenario has one.
+
+        Raises:
+            FileNotFoundError: no such process.
+        """
+        if not self._owns(pid):
+            return self._real(pid).threads(pid)
+        return [self._living(pid).pid]
+
+    def user_name(self, uid: int) -> str | None:
+        """Return the name of a made-up user; None for others."""
+        return self._users.get(uid)
+
+    # ---- whose pid it is -------------------------------------------------------------------------
+
+    def _owns(self, pid: int) -> bool:
+        return pid in self._by_pid or pid >= FIRST_NEWCOMER_PID
+
+    def _real(self, pid: int) -> FallbackProc:
+        if self._fallback is None:
+            raise FileNotFoundError(2, "No such process", f"/proc/{pid}")
+        return self._fallback
+
+    def _living(self, pid: int) -> Process:
+        process = self._by_pid.get(pid)
+        if process is None or not process.is_alive(self._scenario_clock.now()):
+            raise FileNotFoundError(2, "No such process", f"/proc/{pid}")
+        return process
+
+    # ---- the files -------------------------------------------------------------------------------
+
+    def _start_ticks(self, process: Process) -> int:
+        """Return the clock ticks since boot; a process cannot be older than the machine."""
+        started = self._scenario_clock.start + process.begins - process.spec.age
+        return max(1, round(started * _TICKS))
+
+    def _pages(self, process: Process) -> int:
+        return process.resident_bytes(self._scenario_clock.now()) // _PAGE_BYTES
+
+    def _stat(self, process: Process) -> bytes:
+        """Return 52 fields (proc(5)); the 22nd is the start, the 24th the resident pages.
+
+        Stack and arguments (28, 48, 49) lie at one address for ever, which says that there was no exec. The rest
+        says nothing.
+        """
+        pages = self._pages(process)
+        before = "0 " * 17
+        after = "0 0 0 4096 " + "0 " * 19 + "8192 8448 0 0 "
+        head = b"%d (%b) " % (process.pid, process.name[:_COMM_BYTES])
+        text = (
+            f"{process.spec.state} 1 {before}{self._start_ticks(process)} {pages * 2 * _PAGE_BYTES} {pages} {after}0\n"
+        )
+        return head + text.encode()
+
+    def _status(self, process: Process) -> bytes:
+        uids = "\t".join([str(process.uid)] * 4)
+        text = (
+            f"Umask:\t0022\nState:\t{_STATES[process.spec.state]}\nTgid:\t{process.pid}\nNgid:\t0\n"
+            f"Pid:\t{process.pid}\nPPid:\t1\nTracerPid:\t0\nUid:\t{uids}\nGid:\t{uids}\n"
+            f"NStgid:\t{process.pid}\nNSpid:\t{process.pid}\n"
+            f"VmRSS:\t{process.resident_bytes(self._scenario_clock.now()) // 1024:8d} kB\nThreads:\t1\n"
+        )
+        return b"Name:\t" + process.name[:_COMM_BYTES] + b"\n" + text.encode()
+
+    def _statm(self, process: Process) -> bytes:
+        pages = self._pages(process)
+        return f"{pages * 2} {pages} 0 0 0 {pages} 0\n".encode()
+
+
+def _comm(process: Process) -> bytes:
+    return process.name[:_COMM_BYTES] + b"\n"
+
+
+def _cmdline(process: Process) -> bytes:
+    """Return the command line; empty for a zombie, whose memory is gone."""
+    if process.spec.state == "Z":
+        return b""
+    return b"".join(word + b"\0" for word in process.command)
+
+
+def _cgroup(process: Process) -> bytes:
+    """Return the path as one of cgroup v2.
+
+    What already looks like the file (`4:memory:/docker/...`) is taken as it is.
+    """
+    text = process.cgroup
+    if text.startswith("/"):
+        text = f"0::{text}"
+    return text.strip().encode() + b"\n"

@@ -1,4 +1,8 @@
-"""Decide between nvmlInit and nvmlShutdown whether a call is answered at all, and which GPU a handle means.
+"""Answer calls between nvmlInit and nvmlShutdown: whether at all, which GPU a handle means, and what each call checks.
+
+Entry points are declared as data: a C symbol, its body, and what every call of that kind checks first. A body gets the
+device (or, for calls without one, the session) and the arguments as ctypes passes them. It returns None for SUCCESS or
+raises `NvmlError`; only few return a code of their own.
 
 `Garbage` puts numbers that no GPU can have over what a call has just answered. Each has been seen in the wild: the
 driver's own "not available" where a plain number is due, the blanks of DCGM, a utilization of 37,100 %
@@ -11,14 +15,15 @@ import ctypes
 import itertools
 import math
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
 
-from gpuagent_simulator.abi import Code, Pointers, Refusal
+from gpuagent_simulator.abi import Code, NvmlError, Pointers, put_uint, put_ulonglong
+from gpuagent_simulator.curves import ScenarioClock
 from gpuagent_simulator.device import Device, Gpu, MigDevice
-from gpuagent_simulator.faults import FaultBoard, FaultKind
-from gpuagent_simulator.functions import ScenarioClock
-from gpuagent_simulator.spec import Scenario
+from gpuagent_simulator.faults import FaultInjector, FaultKind
+from gpuagent_simulator.spec import Feature, Scenario
 
 NUMBERS = (2**64 - 1, 37_100, -1, 2**63 - 16, 2**31 - 16, 2**32 - 1, 2**53 + 1, 2**60)
 FLOATS = (math.nan, math.inf, -1.0, 140737488355328.0, 37_100.0)
@@ -38,7 +43,7 @@ _WHOLE = (ctypes.c_int, ctypes.c_uint, ctypes.c_longlong, ctypes.c_ulonglong)
 
 
 class Garbage:
-    """Hands out bad numbers in turn, so that a run of calls meets them all."""
+    """Overwrite answers with bad numbers in turn, so that a run of calls meets them all."""
 
     def __init__(self) -> None:
         self._numbers = itertools.cycle(NUMBERS)
@@ -82,9 +87,11 @@ def _targets(argument: Any) -> Iterator[Any]:
 class SimulatedSession:
     """The library's state in this process. Thread-safe."""
 
-    def __init__(self, scenario: Scenario, gpus: list[Gpu], *, story: ScenarioClock, faults: FaultBoard) -> None:
+    def __init__(
+        self, scenario: Scenario, gpus: list[Gpu], *, scenario_clock: ScenarioClock, faults: FaultInjector
+    ) -> None:
         self.scenario = scenario
-        self.story = story
+        self.scenario_clock = scenario_clock
         self.faults = faults
         self.pointers = Pointers()
         self.garbage = Garbage()
@@ -92,7 +99,7 @@ class SimulatedSession:
         self._lock = threading.Lock()
         self._references = 0
         self._generation = faults.generation()
-        self._born = story.now()
+        self._born = scenario_clock.now()
 
     # ---- life ------------------------------------------------------------------------------------
 
@@ -104,7 +111,7 @@ class SimulatedSession:
         """
         fault = self.faults.find(FaultKind.INIT_ERROR)
         if fault is not None and fault.code is not None:
-            raise Refusal(fault.code)
+            raise NvmlError(fault.code)
         self._check_driver()
         with self._lock:
             generation = self.faults.generation()
@@ -121,28 +128,28 @@ class SimulatedSession:
         """
         with self._lock:
             if not self._references:
-                raise Refusal(Code.UNINITIALIZED)
+                raise NvmlError(Code.UNINITIALIZED)
             self._references -= 1
 
     def check(self) -> None:
-        """Raise what every call answers in a session that is none.
+        """Raise the code that every call returns outside of a session.
 
         The library is closed, or the driver is not the one it was opened with.
         """
         if not self._references:
-            raise Refusal(Code.UNINITIALIZED)
+            raise NvmlError(Code.UNINITIALIZED)
         if self.faults.of(None):
             self._check_driver()
         if self.faults.generation() != self._generation:
-            raise Refusal(Code.UNINITIALIZED)
+            raise NvmlError(Code.UNINITIALIZED)
 
     def _check_driver(self) -> None:
         if self.faults.driver_is_down():
-            raise Refusal(Code.DRIVER_NOT_LOADED)
+            raise NvmlError(Code.DRIVER_NOT_LOADED)
         mismatch = self.faults.find(FaultKind.VERSION_MISMATCH)
         # A process keeps the library it has mapped: only one that started later has the new one.
         if mismatch is not None and (mismatch.at == 0 or self._born < mismatch.at):
-            raise Refusal(Code.LIB_RM_VERSION_MISMATCH)
+            raise NvmlError(Code.LIB_RM_VERSION_MISMATCH)
 
     def driver_version(self) -> str:
         """Return the version of the driver that is loaded now."""
@@ -163,12 +170,12 @@ class SimulatedSession:
         gpu = device.parent
         if self.faults.of(gpu.index):
             if self.faults.find(FaultKind.VANISH, gpu.index) is not None:
-                raise Refusal(Code.GPU_IS_LOST)
+                raise NvmlError(Code.GPU_IS_LOST)
             lost = self.faults.find(FaultKind.LOST, gpu.index)
             if lost is not None:
-                raise Refusal(Code.GPU_IS_LOST if lost.code is None else lost.code)
-        if isinstance(device, MigDevice) and not device.exists(self.story.now()):
-            raise Refusal(Code.INVALID_ARGUMENT)
+                raise NvmlError(Code.GPU_IS_LOST if lost.code is None else lost.code)
+        if isinstance(device, MigDevice) and not device.exists(self.scenario_clock.now()):
+            raise NvmlError(Code.INVALID_ARGUMENT)
 
     def device(self, handle: Any) -> Device:
         """Return the device that a handle means.
@@ -188,3 +195,132 @@ class SimulatedSession:
         self.check_present(device)
         self.faults.refuse(symbol, device.parent.index, own=True)
         return self.pointers.issue(device)
+
+
+Body = Callable[..., int | None]
+EntryPoint = Callable[..., int]
+
+
+class EntrySpec(NamedTuple):
+    """One C function. `takes_device`: its first argument is a handle. `mig`: MIG handles will do.
+
+    `with_session`: a body that takes a device gets the session too, before it.
+    """
+
+    body: Body
+    takes_device: bool
+    feature: Feature | None = None
+    mig: bool = False
+    with_session: bool = False
+
+
+EntryTable = dict[str, EntrySpec]
+
+
+def on_session(table: EntryTable, *symbols: str) -> Callable[[Body], Body]:
+    """Register a body for calls that concern no device."""
+
+    def register(body: Body) -> Body:
+        for symbol in symbols:
+            table[symbol] = EntrySpec(body, takes_device=False)
+        return body
+
+    return register
+
+
+def on_device(
+    table: EntryTable,
+    *symbols: str,
+    feature: Feature | None = None,
+    mig: bool = False,
+    with_session: bool = False,
+) -> Callable[[Body], Body]:
+    """Register a body for calls with a handle.
+
+    Without the feature, or on a MIG handle, they are NOT_SUPPORTED.
+    """
+
+    def register(body: Body) -> Body:
+        for symbol in symbols:
+            table[symbol] = EntrySpec(body, takes_device=True, feature=feature, mig=mig, with_session=with_session)
+        return body
+
+    return register
+
+
+def gauges(
+    table: EntryTable,
+    values: dict[str, Callable[[Gpu], float]],
+    *,
+    feature: Feature | None = None,
+    wide: bool = False,
+    mig: bool = False,
+) -> None:
+    """Register calls that store one unsigned number (`wide`: 64 bits) of the GPU."""
+    put = put_ulonglong if wide else put_uint
+
+    def body_of(value: Callable[[Gpu], float]) -> Body:
+        def body(device: Device, out: Any) -> None:
+            put(out, value(device.parent))
+
+        return body
+
+    for symbol, value in values.items():
+        table[symbol] = EntrySpec(body_of(value), takes_device=True, feature=feature, mig=mig)
+
+
+def bind(symbol: str, entry: EntrySpec, session: SimulatedSession) -> EntryPoint:
+    """Return the function that is called in place of the C one.
+
+    It must be a plain function: pynvml sets attributes such as `restype` on it.
+    """
+
+    def call(*args: Any) -> int:
+        try:
+            if not entry.takes_device:
+                _enter(session, symbol)
+                return entry.body(session, *args) or Code.SUCCESS
+            device = _enter_device(session, symbol, entry, args[0])
+            if entry.with_session:
+                return entry.body(session, device, *args[1:]) or Code.SUCCESS
+            code = entry.body(device, *args[1:]) or Code.SUCCESS
+            _spoil(session, symbol, device.parent.index, args[1:])
+            return code
+        except NvmlError as refusal:
+            return refusal.code
+
+    return call
+
+
+def _enter(session: SimulatedSession, symbol: str) -> None:
+    session.check()
+    if session.faults.of(None):
+        if session.faults.wait(symbol, None):
+            session.check()
+        session.faults.refuse(symbol, None)
+
+
+def _enter_device(session: SimulatedSession, symbol: str, entry: EntrySpec, handle: Any) -> Device:
+    session.check()
+    device = session.device(handle)
+    gpu, faults = device.parent.index, session.faults
+    if faults.wait(symbol, gpu):  # the world has moved on meanwhile
+        session.check()
+        session.device(handle)
+    session.check_present(device)
+    faults.refuse(symbol, gpu)
+    if device.is_mig and not entry.mig:
+        raise NvmlError(Code.NOT_SUPPORTED)
+    if entry.feature is not None:
+        device.require_feature(entry.feature)
+    return device
+
+
+def _spoil(session: SimulatedSession, symbol: str, gpu: int, args: tuple[Any, ...]) -> None:
+    """Put garbage over the answer, where a fault says so and the call answers with quantities."""
+    faults = session.faults
+    if not faults.of(gpu):
+        return
+    fault = faults.find(FaultKind.GARBAGE_VALUES, gpu)
+    if fault is not None and fault.applies_to(symbol) and any(fnmatchcase(symbol, pattern) for pattern in SPOILED):
+        session.garbage.spoil(args)

@@ -1,15 +1,93 @@
-"""Validate the scenario file as data. docs/simulation.md explains every key."""
+"""Validate the scenario file as data, and complete GPUs from `models.yaml`. docs/simulation.md explains every key."""
 
 from __future__ import annotations
 
 import math
+from enum import StrEnum
+from functools import cache
+from importlib import resources
 from typing import Annotated, Any, ClassVar, Literal
 
+import yaml
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
+from gpuagent_simulator.curves import STRICT, Bytes, Constant, Curve, PositiveSeconds, Ramp, Seconds
 from gpuagent_simulator.faults import Fault
-from gpuagent_simulator.functions import STRICT, Bytes, Constant, Curve, PositiveSeconds, Ramp, Seconds
-from gpuagent_simulator.models import Feature, with_model
+
+DEFAULT_MODEL = "h100"
+
+
+class Feature(StrEnum):
+    """Feature that a GPU may lack: the calls behind it answer NOT_SUPPORTED."""
+
+    ACCOUNTING = "accounting"
+    BAR1 = "bar1"
+    CLOCK_REASONS = "clock_reasons"
+    ECC = "ecc"
+    ENERGY = "energy"
+    EVENTS = "events"
+    FAN = "fan"
+    GPM = "gpm"
+    JPEG_OFA = "jpeg_ofa"
+    MARGIN = "margin"
+    MEMORY = "memory"
+    MEMORY_TEMPERATURE = "memory_temperature"
+    MIG = "mig"
+    NVLINK = "nvlink"
+    PCIE = "pcie"
+    POWER_AVERAGE = "power_average"
+    POWER_LIMITS = "power_limits"
+    PROCESS_UTILIZATION = "process_utilization"
+    RECOVERY_ACTION = "recovery_action"
+    REMAPPED_ROWS = "remapped_rows"
+    RETIRED_PAGES = "retired_pages"
+    SERIAL = "serial"
+    UTILIZATION = "utilization"
+
+
+LOST_UNDER_MIG = frozenset(
+    {
+        Feature.ACCOUNTING,
+        Feature.JPEG_OFA,
+        Feature.PROCESS_UTILIZATION,
+        Feature.REMAPPED_ROWS,
+        Feature.UTILIZATION,
+    }
+)
+"""Features that a GPU in MIG mode lacks (nvml.h, and nvidia-smi of an H100 and H200 with MIG)."""
+
+
+@cache
+def models() -> dict[str, dict[str, Any]]:
+    """Return the models by name."""
+    text = resources.files(__package__).joinpath("models.yaml").read_text(encoding="utf-8")
+    loaded: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    return loaded
+
+
+def with_model(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the GPU of a scenario, completed from its model.
+
+    Raises:
+        ValueError: there is no such model.
+    """
+    name = given.get("model", DEFAULT_MODEL)
+    if not isinstance(name, str) or name not in models():
+        raise ValueError(f"unknown model {name!r}; one of {', '.join(models())}")
+    return _over(models()[name], {"model": name, **given})
+
+
+def _over(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Merge key by key; a curve is replaced whole."""
+    merged = dict(base)
+    for key, value in given.items():
+        below = merged.get(key)
+        if isinstance(below, dict) and isinstance(value, dict) and "shape" not in value | below:
+            merged[key] = _over(below, value)
+        else:
+            merged[key] = value
+    return merged
+
 
 FIRST_MADE_UP_PID = 4_194_305
 """Above the kernel's highest pid (PID_MAX_LIMIT, include/linux/threads.h): no real process can be
@@ -29,7 +107,7 @@ Instance = Annotated[int, Field(ge=0, le=0xFFFF)]
 
 
 def _memory(value: object) -> object:
-    """Read `unavailable` as None; nothing at all is a slip of the pen."""
+    """Read `unavailable` as None; an empty value is a mistake."""
     if value is None:
         raise ValueError("give an amount, a shape, or unavailable")
     return None if value == "unavailable" else value
@@ -121,7 +199,7 @@ class GpuLoad(Spec):
 
 
 class TemperatureSpec(Spec):
-    """Degrees Celsius. `gpu` and `memory` follow from the load if they are not given."""
+    """Temperatures in degrees Celsius. `gpu` and `memory` follow from the load if they are not given."""
 
     gpu: Curve | None = None
     memory: Curve | None = None
@@ -134,7 +212,7 @@ class TemperatureSpec(Spec):
 
 
 class PowerSpec(Spec):
-    """Watts.
+    """Power of the GPU, in watts.
 
     `draw` follows from the load if it is not given; the energy counter is its integral.
     """
@@ -302,7 +380,7 @@ class GpuSpec(Spec):
 
 
 class FaultList(Spec):
-    """What stands in a scenario's `faults_file`: read again whenever it changes."""
+    """Content of a scenario's `faults_file`: read again whenever it changes."""
 
     noun: ClassVar[str] = "file of faults"
     parts: ClassVar[str] = "faults"

@@ -127,8 +127,8 @@ def restarted(config: Config) -> tuple[Node, Holders]:
     assert node.place.inventory is not None
     assert node.place.indices is not None
     now = node.clock.now()
-    node.place.inventory.see([GPU])
-    node.place.indices.see([GPU])
+    node.place.inventory.observe([GPU])
+    node.place.indices.observe([GPU])
     return node, seen(node.place.listings, now, process(99.0))
 
 
@@ -152,7 +152,7 @@ def test_lost_state_makes_no_first_list(config: Config, monkeypatch: pytest.Monk
     node, holders = restarted(config)
     assert holders == (KNOWN_HOLDERS if lost == "nothing" else UNPROVEN)
     assert node.place.indices is not None
-    assert bool(node.place.indices.doubt) == (lost == "all but the database")
+    assert bool(node.place.indices.uncertainty) == (lost == "all but the database")
 
 
 @pytest.mark.parametrize("size", [None, 0], ids=["missing", "empty"])
@@ -184,4 +184,4 @@ def test_an_agent_that_has_seen_no_gpu_has_lost_nothing(config: Config) -> None:
     (config.state_dir / STATE_FILE).write_text("")
     node, _ = restarted(config)
     assert node.place.indices is not None
-    assert node.place.indices.doubt == ""
+    assert node.place.indices.uncertainty == ""

@@ -10,10 +10,10 @@ from typing import Any
 
 from gpuagent.core.clock import Clock
 from gpuagent.procfs.files import parse_stat
-from gpuagent_simulator.abi import Code, Refusal
+from gpuagent_simulator.abi import Code, NvmlError
+from gpuagent_simulator.curves import ScenarioClock
 from gpuagent_simulator.device import Gpu, GpuMoment, ListedProcess, MigDevice
-from gpuagent_simulator.faults import FaultBoard
-from gpuagent_simulator.functions import ScenarioClock
+from gpuagent_simulator.faults import FaultInjector
 from gpuagent_simulator.library import SimulatedLibrary
 from gpuagent_simulator.node import FaultsFile
 from gpuagent_simulator.process import Bindings, Load, Process
@@ -128,8 +128,12 @@ def _gpu(document: dict[str, Any]) -> ListedGpu:
 class _FileGpu(Gpu):
     """A simulated GPU whose processes and memory the file has."""
 
-    def __init__(self, listing: _Listing, index: int, spec: GpuSpec, faults: FaultBoard, story: ScenarioClock) -> None:
-        super().__init__(index, spec, [], story=story, faults=faults, bindings=Bindings((), story))
+    def __init__(
+        self, listing: _Listing, index: int, spec: GpuSpec, faults: FaultInjector, scenario_clock: ScenarioClock
+    ) -> None:
+        super().__init__(
+            index, spec, [], scenario_clock=scenario_clock, faults=faults, bindings=Bindings((), scenario_clock)
+        )
         self._listing = listing
         self.uuid = self.listed.uuid.encode()
         self.instances = tuple(_FileInstance(self, instance) for instance in spec.mig or ())
@@ -147,12 +151,12 @@ class _FileGpu(Gpu):
             if each.lags or not each.start_ticks or started(each.pid) == each.start_ticks
         )
         sm = listed.sm if listed.sm is not None else min(100, sum(row.load.sm for row in rows))
-        return GpuMoment((0, 0), self.story.now(), rows, Load(sm, 0, 0, 0, 0, 0))
+        return GpuMoment((0, 0), self.scenario_clock.now(), rows, Load(sm, 0, 0, 0, 0, 0))
 
     def rows(self) -> tuple[ListedProcess, ...]:
         """Return what a process list has."""
         if self.listed.fails:
-            raise Refusal(Code.UNKNOWN)
+            raise NvmlError(Code.UNKNOWN)
         return self.moment().rows
 
     def memory(self) -> tuple[int, int, int]:
@@ -199,8 +203,8 @@ def library_of(listing: Path, faults: Path, clock: Clock) -> SimulatedLibrary:
     count = len(files.gpus())
     models = [{"model": "h100", **_mig(each)} for each in files.gpus()]
     scenario = Scenario.model_validate({"name": "attacked", "gpus": models})
-    story = ScenarioClock(clock)
-    board = FaultBoard((), story)
-    gpus: list[Gpu] = [_FileGpu(files, index, spec, board, story) for index, spec in enumerate(scenario.gpus)]
+    scenario_clock = ScenarioClock(clock)
+    board = FaultInjector((), scenario_clock)
+    gpus: list[Gpu] = [_FileGpu(files, index, spec, board, scenario_clock) for index, spec in enumerate(scenario.gpus)]
     FaultsFile(faults, board, count)
-    return SimulatedLibrary(SimulatedSession(scenario, gpus, story=story, faults=board))
+    return SimulatedLibrary(SimulatedSession(scenario, gpus, scenario_clock=scenario_clock, faults=board))

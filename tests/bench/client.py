@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuagent_client.allocator import Allocator, Torch
+from gpuagent_client.commands import Limits
 from gpuagent_client.protocol import encode
-from gpuagent_client.remedies import Limits
-from gpuagent_client.reporter import Reporter
-from gpuagent_client.settings import Told
+from gpuagent_client.session import Reporter
+from gpuagent_client.settings import ClientState
 from tests.client.apps.faketorch import GIB, FakeTorch
 from tests.fakes.agent_socket import FakeAgent
 
@@ -67,9 +67,9 @@ def reading_cost() -> tuple[float, int]:
         fake.allocate(GIB, device)
     nested = fake.memory_stats(0)
     fake.modules["torch._C"].__dict__["_cuda_memoryStats"] = lambda _: nested
-    torch, told = Torch(fake.modules), Told()
+    torch, state = Torch(fake.modules), ClientState()
     allocator = Allocator(torch)
-    reporter = Reporter(told, torch, allocator, Limits(told, torch, allocator))
+    reporter = Reporter(state, torch, allocator, Limits(state, torch, allocator))
     started = time.perf_counter()
     for _ in range(READINGS):
         reporter.hello(obeying=True)

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from gpuagent_client.lifecycle import ClientProcess
 from gpuagent_client.serving import AsgiMiddleware, Gate, WsgiMiddleware
-from gpuagent_client.serving.process import Process
 from tests.client.apps.faketorch import GIB, FakeTorch
 from tests.client.serving.bench import FakeProcess
 
@@ -71,19 +71,19 @@ def _microseconds(measure: Callable[[Any], float], bare: Any, wrapped: Any) -> f
 
 def main() -> None:
     """Print the table."""
-    process: Process = FakeProcess(QuickTorch())
-    cold: Process = FakeProcess(FakeTorch())
+    process: ClientProcess = FakeProcess(QuickTorch())
+    cold: ClientProcess = FakeProcess(FakeTorch())
     rows = [
         ("ASGI, figures", _asgi_seconds, _asgi_app, AsgiMiddleware(_asgi_app, process=process)),
         ("ASGI, figures and gate", _asgi_seconds, _asgi_app,
-         AsgiMiddleware(_asgi_app, Gate(4, told=process.told), paths=["/predict"], release_every=10**9,
+         AsgiMiddleware(_asgi_app, Gate(4, state=process.state), paths=["/predict"], release_every=10**9,
                         process=process)),
         ("ASGI, gate, no CUDA", _asgi_seconds, _asgi_app,
-         AsgiMiddleware(_asgi_app, Gate(4, told=cold.told), process=cold)),
+         AsgiMiddleware(_asgi_app, Gate(4, state=cold.state), process=cold)),
         ("ASGI, another path", _asgi_seconds, _asgi_app,
-         AsgiMiddleware(_asgi_app, Gate(4, told=process.told), paths=["/other"], process=process)),
+         AsgiMiddleware(_asgi_app, Gate(4, state=process.state), paths=["/other"], process=process)),
         ("WSGI, figures and gate", _wsgi_seconds, _wsgi_app,
-         WsgiMiddleware(_wsgi_app, Gate(4, told=process.told), process=process)),
+         WsgiMiddleware(_wsgi_app, Gate(4, state=process.state), process=process)),
     ]  # fmt: skip
     for name, measure, bare, wrapped in rows:
         print(f"{name:26} {_microseconds(measure, bare, wrapped):6.1f} us")  # noqa: T201

@@ -34,8 +34,7 @@ from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.machine import raise_descriptor_limit
-from gpuagent.procfs.table import ProcessTable
-from gpuagent.procfs.watch import PidfdWatcher
+from gpuagent.procfs.table import PidfdWatcher, ProcessTable
 from gpuagent.runtime.memory import c_library, set_up_heap, trim_and_freeze, trim_heap
 from gpuagent.view import View
 from gpuagent_alerts.leak.sensor import LeakDetection

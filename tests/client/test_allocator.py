@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent_client.allocator import PICKED, Allocator, NotThere, Reading, Torch, as_sent, pick
+from gpuagent_client.allocator import PICKED, Allocator, Reading, Torch, TorchFunctionMissing, pick_figures, to_wire
 from tests.client.apps.faketorch import GIB, FakeTorch
 
 FIGURES = {name for name, _ in PICKED}
@@ -34,7 +34,7 @@ def test_figures_of_the_native_allocator() -> None:
     assert device.figures["allocated_bytes"] == GIB
     assert device.figures["allocated_peak_bytes"] == device.figures["reserved_bytes"] == 3 * GIB
     assert device.properties == ("1f8b4a3e-7c2d-4e5f-9a0b-000000000000", "NVIDIA GeForce RTX 4090", 24 * GIB)
-    assert as_sent(device)["uuid"] == device.properties.uuid
+    assert to_wire(device)["uuid"] == device.properties.uuid
 
 
 def test_figures_that_cuda_malloc_async_does_not_keep_are_absent() -> None:
@@ -85,8 +85,8 @@ def test_an_old_torch_tells_less() -> None:
 
     (device,) = reading_of(fake).devices
 
-    assert "uuid" not in as_sent(device)
-    assert as_sent(device)["index"] == 0
+    assert "uuid" not in to_wire(device)
+    assert to_wire(device)["index"] == 0
     assert device.limit_ratio is None
 
 
@@ -168,7 +168,7 @@ def test_a_module_that_imports_at_a_look_is_not_looked_at() -> None:
     looked: list[str] = []
     lazy.__dict__["__getattr__"] = looked.append
 
-    with pytest.raises(NotThere):
+    with pytest.raises(TorchFunctionMissing):
         Torch({"torch.cuda": lazy}).find("torch.cuda", "is_initialized")
     assert looked == []
 
@@ -186,7 +186,7 @@ def test_a_capture_is_seen_on_the_stream_that_torch_keeps() -> None:
 @pytest.mark.parametrize("nested", [{}, {"allocated_bytes": 7}, {"allocated_bytes": {"all": {}}}, {"num_ooms": "many"}])
 def test_figures_of_another_shape_are_absent(nested: dict[str, Any]) -> None:
     """A torch of next year may have other keys: what is not understood is left out."""
-    assert pick(nested) == {}
+    assert pick_figures(nested) == {}
 
 
 @pytest.mark.slow

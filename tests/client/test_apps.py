@@ -162,9 +162,9 @@ print("forked", flush=True)
 def test_a_child_of_a_worker_is_no_worker(apps: Apps, agent: FakeAgent) -> None:
     """What ends a worker for its successor is not inherited by a process that has none."""
     app = apps.code(
-        f"{START}import os\nfrom gpuagent_client import lifecycle\nlifecycle.told.drain = lambda why: True\n"
-        "pid = os.fork()\nif pid == 0:\n    os._exit(lifecycle.told.drain is not None)\n"
-        "print(os.waitpid(pid, 0)[1], lifecycle.told.drain is not None)",
+        f"{START}import os\nfrom gpuagent_client import lifecycle\nlifecycle.state.drain = lambda why: True\n"
+        "pid = os.fork()\nif pid == 0:\n    os._exit(lifecycle.state.drain is not None)\n"
+        "print(os.waitpid(pid, 0)[1], lifecycle.state.drain is not None)",
         PYTHONWARNINGS=AS_A_FORK_MAY,
     )
     output, _ = app.communicate()

@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from gpuagent_client.allocator import Allocator, Torch
-from gpuagent_client.connection import MAX_UNSENT_BYTES, Connection, Lost
-from gpuagent_client.lifecycle import Client
-from gpuagent_client.link import Link
+from gpuagent_client.commands import Limits
+from gpuagent_client.connection import MAX_UNSENT_BYTES, Connection, ConnectionLost
+from gpuagent_client.lifecycle import Client, Reconnector
 from gpuagent_client.protocol import Declared
-from gpuagent_client.remedies import Limits
-from gpuagent_client.settings import Event, Notice, Told, settle
+from gpuagent_client.settings import ClientState, Event, Notice, load_settings
 from tests.client.apps.faketorch import GIB, FakeTorch
 from tests.fakes.agent_socket import FakeAgent
 
@@ -28,10 +27,10 @@ class Running:
 
     def __init__(self, path: Path, **given: Any) -> None:
         self.torch = FakeTorch()
-        self.told = Told(settle({}, "app.py", socket=str(path), **given))
+        self.state = ClientState(load_settings({}, "app.py", socket=str(path), **given))
         door = Torch(self.torch.modules)
         allocator = Allocator(door)
-        self.client = Client(self.told, door, allocator, Limits(self.told, door, allocator))
+        self.client = Client(self.state, door, allocator, Limits(self.state, door, allocator))
 
 
 @contextmanager
@@ -60,7 +59,7 @@ def test_hello_is_said_again_when_it_has_changed(agent: FakeAgent, socket_path: 
     with running(socket_path) as app:
         (client,) = agent.wait_for_client()
         app.torch.start_cuda()
-        app.told.declared = Declared(typical_bytes=6 * GIB)
+        app.state.declared = Declared(typical_bytes=6 * GIB)
         agent.wait(lambda: client.hello.get("backend") == "native" and client.hello["declared"])
 
     assert client.hello["declared"] == {"typical_bytes": 6 * GIB}
@@ -96,7 +95,7 @@ def test_an_agent_that_does_not_greet_gets_no_figures(socket_path: Path) -> None
 def test_events_are_sent_and_bounded(agent: FakeAgent, socket_path: Path) -> None:
     """What an app reports between two figures goes with the next; of too much, the last is kept."""
     made = Running(socket_path)
-    made.told.events.extend(Event(f"step {number}", {"kind": "report"}) for number in range(100))
+    made.state.events.extend(Event(f"step {number}", {"kind": "report"}) for number in range(100))
     made.client.start()
     (client,) = agent.wait_for_client()
     agent.wait(lambda: len(client.of("event")) == 16)
@@ -110,11 +109,11 @@ def test_the_level_is_known_as_long_as_the_connection_stands(agent: FakeAgent, s
     with running(socket_path) as app:
         (client,) = agent.wait_for_client()
         client.say({"t": "level", "level": "critical", "free_bytes": {"GPU-1": 5}})
-        agent.wait(lambda: app.told.level)
-        assert app.told.level is not None
-        assert (app.told.level.level, app.told.level.free_bytes) == ("critical", {"GPU-1": 5})
+        agent.wait(lambda: app.state.level)
+        assert app.state.level is not None
+        assert (app.state.level.level, app.state.level.free_bytes) == ("critical", {"GPU-1": 5})
         agent.stop()
-        wait_until(lambda: app.told.level is None)
+        wait_until(lambda: app.state.level is None)
 
 
 def wait_until(condition: Any) -> None:
@@ -214,7 +213,7 @@ def test_one_command_at_a_time(agent: FakeAgent, socket_path: Path) -> None:
 
     with running(socket_path) as app:
         app.torch.start_cuda()
-        app.told.on_reset.append(unload)
+        app.state.on_reset.append(unload)
         (client,) = agent.wait_for_client()
         client.say({"t": "cmd", "id": 77, "cmd": "reset", "args": {}, "deadline_ms": 30000})
         assert entered.wait(30)
@@ -243,7 +242,7 @@ def test_a_notice_reaches_the_app(agent: FakeAgent, socket_path: Path) -> None:
 def test_a_limit_that_the_app_asked_for_is_set_once_cuda_is_up(agent: FakeAgent, socket_path: Path) -> None:
     """Setting it before would start CUDA: it waits until the app uses a GPU."""
     with running(socket_path) as app:
-        app.told.limit_ratio = 0.5
+        app.state.limit_ratio = 0.5
         (client,) = agent.wait_for_client()
         agent.wait(lambda: len(client.of("stats")) > 2)
         assert app.torch.calls == []
@@ -257,13 +256,15 @@ def test_a_stranger_is_not_obeyed(agent: FakeAgent, socket_path: Path) -> None:
     """A server that is neither root's, nor ours, nor the agent's gets figures, and no obedience."""
     made = Running(socket_path)
     stopping = made.client._stopping
-    link = Link(made.told, lambda: str(socket_path), made.client._converse, stopping, trusted=lambda *_: False)
+    link = Reconnector(
+        made.state, lambda: str(socket_path), made.client._new_session, stopping, trusted=lambda *_: False
+    )
     thread = threading.Thread(target=link.run)
     thread.start()
     (client,) = agent.wait_for_client(having=lambda one: one.of("stats"))
     answers = [client.ask("release"), client.ask("rate", interval=5)]
     stopping.set()
-    link.hang_up()
+    link.interrupt()
     thread.join(30)
 
     assert client.hello["caps"] == []
@@ -274,12 +275,12 @@ def test_an_agent_that_does_not_read_holds_nothing_up(socket_path: Path) -> None
     """Samples are dropped once the socket is full: the client neither waits nor keeps them."""
     with FakeAgent(socket_path, reads=False), open_connection(socket_path) as connection:
         line = b"x" * 1000 + b"\n"
-        while not connection.behind:
+        while not connection.has_unsent:
             connection.send(line)
         connection.flush()
 
-        assert connection.behind
-        with pytest.raises(Lost, match="does not read"):
+        assert connection.has_unsent
+        with pytest.raises(ConnectionLost, match="does not read"):
             connection.send(b"x" * MAX_UNSENT_BYTES)
 
 
@@ -287,14 +288,14 @@ class Unread(Connection):
     """One to an agent that does not read."""
 
     @property
-    def behind(self) -> bool:
+    def has_unsent(self) -> bool:
         return True
 
 
 def test_figures_that_are_dropped_leave_a_gap(socket_path: Path) -> None:
     """The agent sees from the numbers how many it has missed; the allocator is not asked for them."""
     made, connection = Running(socket_path), Unread()
-    session = made.client._converse(connection, trusted=True)
+    session = made.client._new_session(connection, trusted=True)
     for _ in range(3):
         session._report()
     connection.close()
@@ -319,9 +320,9 @@ def test_a_descriptor_that_was_taken_away_is_not_written_to(agent: FakeAgent, so
         number = connection.socket.fileno()
         os.dup2(ours.fileno(), number)
         try:
-            with pytest.raises(Lost, match="descriptor"):
+            with pytest.raises(ConnectionLost, match="descriptor"):
                 connection.send(b"for the agent only\n")
-            connection.hang_up()
+            connection.interrupt()
             connection.close()
             os.fstat(number)
         finally:

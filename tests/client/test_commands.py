@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 from typing import Any, cast
 
+from gpuagent_client.commands import AllocatorCommands, BlameContext, CommandRunner
 from gpuagent_client.protocol import Command, Message
-from gpuagent_client.remedies import Remedies
-from gpuagent_client.session import BlameContext, Commands
-from gpuagent_client.settings import Told
+from gpuagent_client.settings import ClientState
 
 PATIENCE_SECONDS = 20
 
@@ -38,11 +37,11 @@ def release(number: int) -> Command:
 
 def test_one_at_a_time() -> None:
     """While one is being carried out, another is refused."""
-    remedies, answers = SlowRemedies(), list[Message]()
-    commands = Commands(Told(), cast("Remedies", remedies), never)
-    commands.take(release(1), trusted=True, reply=answers.append)
-    commands.take(release(2), trusted=True, reply=answers.append)
-    remedies.let_through.release()
+    allocator_commands, answers = SlowRemedies(), list[Message]()
+    commands = CommandRunner(ClientState(), cast("AllocatorCommands", allocator_commands), never)
+    commands.submit(release(1), trusted=True, reply=answers.append)
+    commands.submit(release(2), trusted=True, reply=answers.append)
+    allocator_commands.let_through.release()
     commands.join(PATIENCE_SECONDS)
 
     assert [(answer["id"], answer["ok"]) for answer in answers] == [(2, False), (1, True)]
@@ -51,8 +50,8 @@ def test_one_at_a_time() -> None:
 
 def test_who_has_the_answer_may_ask_again() -> None:
     """The thread that has answered may still be there: it is no reason to call the app busy."""
-    remedies, answers, over = SlowRemedies(), list[Message](), threading.Event()
-    commands = Commands(Told(), cast("Remedies", remedies), never)
+    allocator_commands, answers, over = SlowRemedies(), list[Message](), threading.Event()
+    commands = CommandRunner(ClientState(), cast("AllocatorCommands", allocator_commands), never)
 
     def last(answer: Message) -> None:
         answers.append(answer)
@@ -60,11 +59,11 @@ def test_who_has_the_answer_may_ask_again() -> None:
 
     def first(answer: Message) -> None:
         answers.append(answer)
-        assert commands.at_work  # who waits for answers goes on looking
-        commands.take(release(2), trusted=True, reply=last)
+        assert commands.running  # who waits for answers goes on looking
+        commands.submit(release(2), trusted=True, reply=last)
 
-    remedies.let_through.release(2)
-    commands.take(release(1), trusted=True, reply=first)
+    allocator_commands.let_through.release(2)
+    commands.submit(release(1), trusted=True, reply=first)
     assert over.wait(PATIENCE_SECONDS)
 
     assert [(answer["id"], answer["ok"]) for answer in answers] == [(1, True), (2, True)]

@@ -65,14 +65,14 @@ def test_the_example_under_gunicorn_exchanges_a_worker_when_told(
     )  # fmt: skip
     workers = agent.wait_for_client(2, having=lambda one: one.hello["torch"])  # the master does not import the app
     until(lambda: get(tmp_path / "app.sock", "/healthz")[0] == 200, "the app serves", 60)
-    told, before = workers[0], {worker.pid for worker in workers}
+    state, before = workers[0], {worker.pid for worker in workers}
 
     def is_draining() -> bool:
         """Not before it serves: the client is there first."""
-        answer = told.ask("notice", action="remedy", reason="too much", seconds=30)["r"]
+        answer = state.ask("notice", action="remedy", reason="too much", seconds=30)["r"]
         return bool(answer == {"callback": False, "draining": True})
 
     until(is_draining, "the worker makes room")
-    agent.wait(lambda: not told.connected)
+    agent.wait(lambda: not state.connected)
     after = agent.wait_for_client(2, having=lambda one: one.hello["torch"])
     assert len({worker.pid for worker in after} - before) == 1

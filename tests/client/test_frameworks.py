@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpuagent_client.reporter import frameworks
+from gpuagent_client.session import frameworks
+from tests.tables import table
 
 
 def module(name: str, **names: Any) -> dict[str, ModuleType]:
@@ -29,7 +30,7 @@ def tensorflow(*growth: bool | None, up: bool = True) -> dict[str, ModuleType]:
     return module("tensorflow.python.eager.context", _context=context)
 
 
-@pytest.mark.parametrize(
+@table(
     "modules",
     [
         {},

@@ -11,6 +11,7 @@ import pytest
 
 from tests.client.conftest import ROOT, Apps
 from tests.fakes.agent_socket import FakeAgent
+from tests.tables import table
 
 FILES = sorted((ROOT / "client" / "gpuagent_client").rglob("*.py"))
 OLD = (3, 9)
@@ -49,13 +50,13 @@ def test_there_are_files_to_check() -> None:
     assert {"lifecycle.py", "sitecustomize.py"} <= {path.name for path in FILES}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT / "client")))
+@table("path", FILES)
 def test_the_syntax_is_that_of_python_3_9(path: Path) -> None:
     """No `match`, no parentheses around `with`: an app on 3.9 must be able to import it."""
     ast.parse(path.read_text(), feature_version=OLD)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT / "client")))
+@table("path", FILES)
 def test_only_the_standard_library_is_imported(path: Path) -> None:
     """At any place in a file, not only at the top: torch is looked up, never imported."""
     names = set()

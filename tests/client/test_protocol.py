@@ -23,6 +23,7 @@ from gpuagent_client.protocol import (
     decode,
     encode,
 )
+from tests.tables import table
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "protocol"
 GIB = 1024**3
@@ -137,14 +138,14 @@ def test_what_a_later_version_says_is_no_error(line: bytes) -> None:
     assert protocol.read(message) == protocol.read(plain)
 
 
-@pytest.mark.parametrize("line", golden("malformed.txt"), ids=repr)
+@table("line", golden("malformed.txt"))
 def test_what_is_no_message_is_refused(line: bytes) -> None:
     """A peer that speaks something else is recognised at its first line."""
     with pytest.raises(Malformed):
         LineReader().feed(line)
 
 
-@pytest.mark.parametrize(
+@table(
     "message",
     [
         {"t": "welcome", "v": "1", "interval": 1.0, "level": "ok"},
@@ -161,7 +162,6 @@ def test_what_is_no_message_is_refused(line: bytes) -> None:
         {"t": "cmd", "id": 1, "cmd": "release", "args": [], "deadline_ms": 1},
         {"t": "cmd", "id": 1, "cmd": "release", "args": {}},
     ],
-    ids=str,
 )
 def test_a_known_field_of_a_wrong_type_is_malformed(message: dict[str, Any]) -> None:
     """Half understood is worse than not at all."""

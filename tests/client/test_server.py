@@ -11,19 +11,20 @@ import pytest
 from gpuagent_client.connection import (
     Directory,
     in_user_namespace,
-    look_at_directory,
     may_command,
     overflow_uid,
     peer_uid,
+    socket_directory,
     trusted,
 )
 from tests.fakes.agent_socket import FakeAgent
+from tests.tables import table
 
 ROOT, APP, AGENT, STRANGER, OVERFLOW = 0, 1000, 990, 1001, 65534
 
 
-@pytest.mark.parametrize(
-    ("uid", "owner", "writable", "obeyed"),
+@table(
+    "uid, owner, writable, obeyed",
     [
         (ROOT, ROOT, False, True),
         (APP, APP, True, True),
@@ -33,16 +34,6 @@ ROOT, APP, AGENT, STRANGER, OVERFLOW = 0, 1000, 990, 1001, 65534
         (STRANGER, AGENT, False, False),
         (OVERFLOW, OVERFLOW, False, True),
         (OVERFLOW, ROOT, False, False),
-    ],
-    ids=[
-        "root",
-        "the own user",
-        "the owner of a directory that is not ours to write",
-        "anyone's directory",
-        "a stranger in root's directory",
-        "a stranger in the agent's directory",
-        "a user called nobody with a directory",
-        "nobody without",
     ],
 )
 def test_who_may_command(uid: int, owner: int, *, writable: bool, obeyed: bool) -> None:
@@ -94,4 +85,4 @@ def test_a_socket_that_is_gone_is_trusted_by_nobody(tmp_path: Path) -> None:
 
 def test_the_directory_is_that_of_the_socket(tmp_path: Path) -> None:
     """Its owner, and whether this process could have put the socket there."""
-    assert look_at_directory(str(tmp_path / "client.sock")) == Directory(os.geteuid(), writable=True)
+    assert socket_directory(str(tmp_path / "client.sock")) == Directory(os.geteuid(), writable=True)

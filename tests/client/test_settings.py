@@ -7,12 +7,20 @@ from typing import Any
 
 import pytest
 
-from gpuagent_client.settings import COMMANDS, SYSTEM_SOCKET, Settings, default_name, disabled, settle, socket_path
+from gpuagent_client.settings import (
+    COMMANDS,
+    SYSTEM_SOCKET,
+    Settings,
+    default_name,
+    disabled,
+    load_settings,
+    socket_path,
+)
 
 
 def settled(environment: dict[str, str] | None = None, program: str = "app.py", **given: Any) -> Settings:
     """What comes of it."""
-    return settle(environment or {}, program, **given)
+    return load_settings(environment or {}, program, **given)
 
 
 def test_nothing_given_is_enough() -> None:

@@ -83,7 +83,7 @@ class NoEvents:
     def with_runs(self, gpus: Iterable[GpuReading]) -> list[GpuReading]:
         return list(gpus)
 
-    def fallen_off(self, index: int, uuid: str) -> None:
+    def note_fallen_off(self, index: int, uuid: str) -> None:
         pass
 
     def close(self, timeout_seconds: float) -> bool:

@@ -110,7 +110,7 @@ def test_a_bound_pid_is_the_real_procs(child: subprocess.Popen[bytes], open_node
     node.bind("leaker", child.pid)
 
     assert not node.proc.exists(child.pid)
-    assert isinstance(node.story.clock, ManualClock)
+    assert isinstance(node.scenario_clock.clock, ManualClock)
 
 
 def _wait_for_end(child: subprocess.Popen[bytes], *, reaped: bool) -> None:

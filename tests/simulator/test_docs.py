@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 from pydantic import BaseModel
 
 from gpuagent_simulator import spec
+from gpuagent_simulator.curves import SHAPES
 from gpuagent_simulator.entries_gauges import METRIC_NAMES
 from gpuagent_simulator.faults import Fault, FaultKind
-from gpuagent_simulator.functions import SHAPES
-from gpuagent_simulator.models import Feature, models
 from gpuagent_simulator.scenario import parse_scenario, shipped_scenarios
+from gpuagent_simulator.spec import Feature, models
+from tests.tables import table
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text(encoding="utf-8")
 WORDS = set(re.findall(r"`([^`\n]+)`", DOCUMENT))
@@ -24,7 +24,7 @@ FORMAT = [
 ]
 
 
-@pytest.mark.parametrize("kind", FORMAT, ids=lambda kind: kind.__name__)
+@table("kind", FORMAT)
 def test_every_key_is_documented(kind: type[BaseModel]) -> None:
     """A key that the format takes and the document does not name fails."""
     keys = {field.alias or name for name, field in kind.model_fields.items()}

@@ -241,7 +241,7 @@ def test_another_driver_version_needs_a_new_process(open_node: OpenNode) -> None
     stage.clock.advance(10)
 
     assert _codes(pynvml.nvmlDeviceGetCount, pynvml.nvmlInit) == [18, 18]
-    later = type(stage.node)(stage.node.scenario, stage.clock, start=stage.node.story.start)
+    later = type(stage.node)(stage.node.scenario, stage.clock, start=stage.node.scenario_clock.start)
     assert later.library.nvmlInitWithFlags(0) == 0
 
 

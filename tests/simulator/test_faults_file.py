@@ -9,56 +9,56 @@ import pynvml
 import pytest
 
 from gpuagent.core.clock import ManualClock
-from gpuagent_simulator.faults import Fault, FaultBoard, FaultKind
-from gpuagent_simulator.functions import ScenarioClock
+from gpuagent_simulator.curves import ScenarioClock
+from gpuagent_simulator.faults import Fault, FaultInjector, FaultKind
 from gpuagent_simulator.node import FaultsFile
 from gpuagent_simulator.scenario import ScenarioError, load_faults, load_scenario
 from tests.simulator.conftest import TWO_H100, OpenNode
 
 
-def _followed(path: Path) -> tuple[FaultsFile, FaultBoard, ManualClock]:
+def _followed(path: Path) -> tuple[FaultsFile, FaultInjector, ManualClock]:
     """A follower that looks when it is told to; its own thread is ended."""
     clock = ManualClock()
-    board = FaultBoard((), ScenarioClock(clock))
-    follower = FaultsFile(path, board, gpu_count=2)
+    injector = FaultInjector((), ScenarioClock(clock))
+    follower = FaultsFile(path, injector, gpu_count=2)
     follower.close()
-    return follower, board, clock
+    return follower, injector, clock
 
 
-def _kinds(board: FaultBoard) -> list[FaultKind]:
-    return [fault.kind for fault in board.of(1)]
+def _kinds(injector: FaultInjector) -> list[FaultKind]:
+    return [fault.kind for fault in injector.of(1)]
 
 
 def test_faults_come_and_go_with_the_file(tmp_path: Path) -> None:
     """No file is no fault; a line that stays keeps its beginning; times count from when a line is first read."""
     path = tmp_path / "faults.yaml"
-    follower, board, clock = _followed(path)
-    assert _kinds(board) == []
+    follower, injector, clock = _followed(path)
+    assert _kinds(injector) == []
 
     clock.advance(100)
     path.write_text("faults: [{kind: hang, gpu: 1, until: 10s}]")
-    follower.look()
+    follower.poll()
     clock.advance(5)
     path.write_text("faults: [{kind: hang, gpu: 1, until: 10s}, {kind: full, gpu: 1}]")
-    follower.look()
-    assert next((fault.at, fault.until) for fault in board.of(1)) == (100, 110)
-    assert board.find(FaultKind.FULL, 1) is not None
+    follower.poll()
+    assert next((fault.at, fault.until) for fault in injector.of(1)) == (100, 110)
+    assert injector.find(FaultKind.FULL, 1) is not None
 
     path.write_text("")
-    follower.look()
-    assert _kinds(board) == []
+    follower.poll()
+    assert _kinds(injector) == []
 
 
 def test_a_bad_file_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Mistakes are told with file and line, and what held goes on."""
     path = tmp_path / "faults.yaml"
     path.write_text("faults: [{kind: lost, gpu: 1}]")
-    follower, board, _ = _followed(path)
+    follower, injector, _ = _followed(path)
 
     path.write_text("faults:\n  - {kind: lots, gpu: 1}\n")
-    follower.look()
+    follower.poll()
 
-    assert _kinds(board) == [FaultKind.LOST]
+    assert _kinds(injector) == [FaultKind.LOST]
     assert f"{path}:2: faults[0].kind" in caplog.text
     path.write_text("faults: [{kind: lost, gpu: 2}]")
     with pytest.raises(ScenarioError, match=r"faults\[0\] is for GPU 2 of 2"):
@@ -68,15 +68,15 @@ def test_a_bad_file_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFix
 def test_a_driver_reload_that_was_taken_out_has_happened(tmp_path: Path) -> None:
     """Every reload counts once, whether its line is still there or not."""
     path = tmp_path / "faults.yaml"
-    follower, board, clock = _followed(path)
+    follower, injector, clock = _followed(path)
     for generation in (1, 2):
         path.write_text("faults: [{kind: driver_reload, down: 1s}]")
-        follower.look()
-        assert (board.generation(), board.driver_is_down()) == (generation, True)
+        follower.poll()
+        assert (injector.generation(), injector.driver_is_down()) == (generation, True)
         clock.advance(2)
         path.write_text("")
-        follower.look()
-        assert (board.generation(), board.driver_is_down()) == (generation, False)
+        follower.poll()
+        assert (injector.generation(), injector.driver_is_down()) == (generation, False)
 
 
 def test_the_file_lies_beside_the_scenario(tmp_path: Path) -> None:

@@ -135,7 +135,7 @@ def test_energy_goes_on_in_a_new_process(open_node: OpenNode) -> None:
     """A process that joins the story in its middle reads the counter as if it had been there all the time."""
     stage = open_node("gpus: [{model: h100, power: {draw: 100}}]")
     stage.clock.advance(10)
-    later = SimulatedNode(stage.node.scenario, stage.clock, start=stage.node.story.start)
+    later = SimulatedNode(stage.node.scenario, stage.clock, start=stage.node.scenario_clock.start)
 
     with use(later.library):
         pynvml.nvmlInit()

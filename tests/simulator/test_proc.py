@@ -10,8 +10,9 @@ import pytest
 
 from gpuagent.core.clock import ManualClock
 from gpuagent_simulator.node import SimulatedNode
-from gpuagent_simulator.proc import FIRST_NEWCOMER_PID, FallbackProc
+from gpuagent_simulator.process import FIRST_NEWCOMER_PID, FallbackProc
 from gpuagent_simulator.scenario import parse_scenario
+from tests.tables import table
 
 PID = 4194305
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -86,8 +87,8 @@ def test_status() -> None:
     assert node.proc.user_name(1) is None
 
 
-@pytest.mark.parametrize(
-    ("process", "name", "text"),
+@table(
+    "process, name, text",
     [
         ("{name: a-name-longer-than-15, memory: 1}", "comm", b"a-name-longer-t\n"),
         ("{name: a, memory: 1, command: python3 x.py --y}", "cmdline", b"python3\0x.py\0--y\0"),

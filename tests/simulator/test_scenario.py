@@ -9,6 +9,7 @@ import pytest
 
 from gpuagent_simulator.scenario import ScenarioError, load_scenario, parse_scenario, shipped_scenarios
 from tests.alerts.leak.node import node, run
+from tests.tables import table
 
 WANTED = {
     "healthy",
@@ -39,7 +40,7 @@ def test_the_promised_scenarios_are_shipped() -> None:
     assert set(shipped_scenarios()) == WANTED
 
 
-@pytest.mark.parametrize("name", sorted(WANTED))
+@table("name", sorted(WANTED))
 def test_shipped_scenario_loads(name: str) -> None:
     """A shipped scenario has no mistake, tells what happens, and knows its name."""
     scenario = load_scenario(name)
@@ -166,8 +167,8 @@ faults:
         assert any(problem.startswith(beginning) for problem in problems), beginning
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
+@table(
+    "text, said",
     [
         ("gpus: []\ngpus: []", "x.yaml:2: gpus: given twice"),
         ("gpus: [{model: h101}]", "unknown model 'h101'; one of h100"),

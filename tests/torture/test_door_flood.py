@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from gpuagent.clients.hub import DROPPED, ClientLimits
+from gpuagent.clients.registry import DROPPED, ClientLimits
 from tests.agent.clients.parts import Stage, in_thread, stage, until
 from tests.agent.clients.swarm import FLOOD, FOREIGN, SILENT, TALKING, swarm
 from tests.fakes.embedded import stats
@@ -28,7 +28,7 @@ ROUNDS = times(20, 200)
 async def heard(opened: Stage) -> None:
     """This process's app connects, is welcomed, and its figures arrive."""
     with await opened.client() as app:
-        client = opened.hub.client(os.getpid())
+        client = opened.registry.client(os.getpid())
         assert client is not None
         await in_thread(lambda: app.send(stats()))
         await until(lambda: client.stats)
@@ -46,13 +46,13 @@ def test_an_app_is_heard_among_silent_talking_and_flooding_processes_of_many_use
                 await stack.enter_async_context(swarm(opened.path, EACH // 4, user, SILENT))
             await stack.enter_async_context(swarm(opened.path, EACH // 2, 4001, FOREIGN))
             await stack.enter_async_context(swarm(opened.path, 2, USERS[0], FLOOD))
-            await until(lambda: opened.hub.accepted > 10 * EACH)
-            hub = opened.hub
+            await until(lambda: opened.registry.accepted > 10 * EACH)
+            registry = opened.registry
             for _ in range(ROUNDS):
                 await heard(opened)
-                assert hub.connections <= limits.max_connections + limits.max_waiting
-            assert hub.drops["crowded"] > 0
-            assert set(hub.drops) == set(DROPPED)
-            assert (hub.drops["failed"], hub.drops["sender"], hub.drops["malformed"]) == (0, 0, 0)
+                assert registry.connections <= limits.max_connections + limits.max_waiting
+            assert registry.drops["crowded"] > 0
+            assert set(registry.drops) == set(DROPPED)
+            assert (registry.drops["failed"], registry.drops["sender"], registry.drops["malformed"]) == (0, 0, 0)
 
     asyncio.run(run())

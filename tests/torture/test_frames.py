@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gpuagent.clients.admission import Rate
-from gpuagent.clients.hub import DROPPED, ClientLimits, Hub
 from gpuagent.clients.protocol import Malformed, decode, read_message
+from gpuagent.clients.registry import DROPPED, ClientLimits, ClientRegistry
 from gpuagent.core.clock import SystemClock
 from gpuagent.procfs.files import RealProc
 from tests.alerts.remedies.processes import reader
@@ -34,20 +34,20 @@ class Door:
 
     def __init__(self) -> None:
         limits = ClientLimits(10**9, 10**9, _ENOUGH, _ENOUGH, _ENOUGH)
-        self.hub = Hub(SystemClock(), reader(), RealProc(), limits)
+        self.registry = ClientRegistry(SystemClock(), reader(), RealProc(), limits)
         self.connections = 0
         self._theirs: socket.socket | None = None
 
     async def feed(self, frame: bytes) -> None:
         """Send a frame, and let the hub take all of it."""
-        if self._theirs is None or not self.hub.connections:
+        if self._theirs is None or not self.registry.connections:
             self.close()
             ours, self._theirs = socket.socketpair(socket.AF_UNIX)
             self._theirs.setblocking(False)
-            self.hub.accept(ours)
+            self.registry.accept(ours)
             self.connections += 1
         left = memoryview(frame)
-        while left and self.hub.connections:
+        while left and self.registry.connections:
             with contextlib.suppress(BlockingIOError, ConnectionError):  # full, or ended: the loop's turn
                 left = left[self._theirs.send(left) :]
             await asyncio.sleep(0)
@@ -69,17 +69,17 @@ def test_a_million_frames() -> None:
         chance = random.Random(4)
         before = _descriptors()
         door = Door()
-        hub = door.hub
+        registry = door.registry
         for _ in range(FRAMES):
             await door.feed(any_frame(chance))
         door.close()
-        hub.close()
-        assert hub.accepted == door.connections
-        assert set(hub.drops) == set(DROPPED)
-        assert hub.drops["malformed"] + hub.refusals["pid"] > FRAMES / 10
-        assert (hub.drops["failed"], hub.drops["sender"]) == (0, 0)
-        assert hub.lines > FRAMES / 10, "too few frames were understood to say anything"
-        assert (hub.connections, list(hub.clients)) == (0, [])
+        registry.close()
+        assert registry.accepted == door.connections
+        assert set(registry.drops) == set(DROPPED)
+        assert registry.drops["malformed"] + registry.refusals["pid"] > FRAMES / 10
+        assert (registry.drops["failed"], registry.drops["sender"]) == (0, 0)
+        assert registry.lines > FRAMES / 10, "too few frames were understood to say anything"
+        assert (registry.connections, list(registry.clients)) == (0, [])
         assert _descriptors() <= before
 
     asyncio.run(run())

@@ -43,7 +43,7 @@ class RuleSeries:
         memo, before = self._kept.get(names) or (SampleCache(), None)
         made = series(
             snapshot, now_seconds, simulated=self._simulated, alerting=alerting, preallocates=preallocates,
-            further=further, only=names, memo=memo,
+            extra_families=further, only=names, memo=memo,
         )  # fmt: skip
         index = SeriesIndex.of(made, before)
         self._kept[names] = memo, index

@@ -1,4 +1,4 @@
-"""What one connection, one user and all of them may cost the agent's loop, and who keeps a place when it is full.
+"""Bound what connections cost the agent's loop: one of them, one user's and all together, from accept(2) on.
 
 Token buckets: what is used up comes back with time. Whoever is over it is not read from for a while, so it is the
 sender that waits, and nothing it sent is lost.
@@ -8,14 +8,30 @@ Places are counted by account: a user of the agent's own user namespace, or all 
 the most gives one up to an account that has fewer. So an account never loses a place to one that has more, and as long
 as there are fewer accounts than places, no set of accounts can keep another one out. Processes on a GPU are exempt:
 they are not counted, never give up a place, and one of them always gets a place while others hold some.
+
+A container that mounted the file itself would keep a dead socket when the agent starts again; so it is the directory
+that is mounted, and is never removed.
+
+Apps wait in the kernel's queue until they are accepted, in the order in which they came. Accepting is cheap, so that a
+flood does not keep the queue full for long, and it takes a bounded share of a core, so that a flood does not keep the
+loop from its other work.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import socket
+import time
 from collections import Counter
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 from operator import itemgetter
+from pathlib import Path
 from typing import NamedTuple
+
+from gpuagent.runtime.state_files import check_socket_directory
+from gpuagent_exporters.http.listeners import ListenError, UnixListener, open_unix
 
 
 class Rate(NamedTuple):
@@ -177,3 +193,137 @@ class ConnectionSlots:
         order = reversed(self._accounts) if newest else iter(self._accounts)
         pid = next(pid for pid in order if self._accounts[pid] == largest and pid not in exempt)
         return EvictionCandidate(pid, places)
+
+
+SOCKET_NAME = "client.sock"
+_SOCKET_MODE = 0o666
+_DIRECTORY_MODE = 0o755
+
+
+def open_client_socket(directory: Path) -> UnixListener:
+    """Open the clients' socket: everybody may connect, nobody but the agent may put another socket in its place.
+
+    Raises:
+        ListenError: the directory cannot be had, or others could tamper with it.
+    """
+    try:
+        _make_directory(directory)
+    except OSError as error:
+        raise ListenError(f"{directory}: {error.strerror}; set client_dir to a directory this user may write") from None
+    return open_unix(directory / SOCKET_NAME, mode=_SOCKET_MODE, group=None, pass_credentials=True)
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, mode=_DIRECTORY_MODE)
+        path.chmod(_DIRECTORY_MODE)  # whatever the umask: apps of other users have to get in
+    except FileExistsError:
+        pass
+    check_socket_directory(path)
+
+
+log = logging.getLogger(__name__)
+
+_ACCEPTED_AT_ONCE = 64
+"""Connections accepted before the loop does something else."""
+_NO_DESCRIPTOR_SECONDS = 1.0
+"""Pause after accept(2) has failed for lack of descriptors or memory; asyncio's servers wait as long."""
+_LOG_PAUSE_SECONDS = 60.0
+
+
+class CpuShare:
+    """A share of one core: what is used beyond it has to be waited for."""
+
+    def __init__(
+        self,
+        ratio: float,
+        burst_seconds: float,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        used: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """Allow `burst_seconds` of work at once; `used` is the CPU time of this thread."""
+        self._ratio = ratio
+        self._burst_seconds = self._left_seconds = burst_seconds
+        self._now = now
+        self._used = used
+        self._at = now()
+
+    @contextmanager
+    def spending(self) -> Iterator[None]:
+        """Count the work inside, also where it raises. Not to be nested."""
+        self._refill()
+        before = self._used()
+        try:
+            yield
+        finally:
+            self._left_seconds -= self._used() - before
+
+    def wait_seconds(self) -> float:
+        """Return how long to do none of this work; 0.0 while some of the share is left."""
+        self._refill()
+        return max(0.0, -self._left_seconds / self._ratio)
+
+    def _refill(self) -> None:
+        now = self._now()
+        self._left_seconds = min(self._left_seconds + (now - self._at) * self._ratio, self._burst_seconds)
+        self._at = now
+
+
+class Acceptor:
+    """Accept connections of a listening socket and pass each to `take`, which owns it from then on."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        take: Callable[[socket.socket], None],
+        make_room: Callable[[], None],
+        share: CpuShare,
+    ) -> None:
+        """Call `make_room` when there is no descriptor left for a connection."""
+        listening.setblocking(False)
+        self._listening = listening
+        self._take = take
+        self._make_room = make_room
+        self._share = share
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._told_at = -_LOG_PAUSE_SECONDS
+        self._resume()
+
+    def close(self) -> None:
+        """Accept no more. The listening socket stays open."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loop.remove_reader(self._listening)
+
+    def _resume(self) -> None:
+        self._timer = None
+        self._loop.add_reader(self._listening, self._accept_some)
+
+    def _pause(self, seconds: float) -> None:
+        self._loop.remove_reader(self._listening)
+        self._timer = self._loop.call_later(seconds, self._resume)
+
+    def _accept_some(self) -> None:
+        wait_seconds = 0.0
+        with self._share.spending():
+            try:
+                for _ in range(_ACCEPTED_AT_ONCE):
+                    sock, _ = self._listening.accept()
+                    self._take(sock)
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                pass
+            except OSError as error:  # EMFILE, ENFILE, ENOBUFS, ENOMEM: it would fail again at once
+                self._make_room()
+                self._log_seldom(error)
+                wait_seconds = _NO_DESCRIPTOR_SECONDS
+        wait_seconds = max(wait_seconds, self._share.wait_seconds())
+        if wait_seconds:
+            self._pause(wait_seconds)
+
+    def _log_seldom(self, error: OSError) -> None:
+        now = self._loop.time()
+        if now - self._told_at >= _LOG_PAUSE_SECONDS:
+            self._told_at = now
+            log.warning("an embedded client's connection cannot be accepted: %s", error.strerror)

@@ -1,4 +1,4 @@
-"""Ask an app: give the cache back, keep to a limit, say who holds the memory.
+"""Send commands to an app: release its cache, keep to a limit, say who holds the memory.
 
 Who may ask is decided at the control socket, and by configured remedies; what the app obeys is its own decision.
 
@@ -15,7 +15,14 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuagent.clients.documents import Document, Findings, clients_document, devices_document, read_findings, together
+from gpuagent.clients.documents import (
+    Document,
+    Findings,
+    clients_document,
+    devices_document,
+    merge_findings,
+    read_findings,
+)
 from gpuagent.clients.server import ClientServer
 from gpuagent.core.clock import Clock
 from gpuagent.core.growth import Growth, MemoryKey, Verdict
@@ -54,23 +61,23 @@ _RELEASE_SECONDS = 30.0
 _SHORT_SECONDS = 10.0
 _RESET_SECONDS = 60.0
 _SEEN_SECONDS = 8.0
-"""Until the driver's figures show what has come back: two ticks and the app's next figures."""
+"""Seconds until the driver's figures show what has come back: two ticks and the app's next figures."""
 _BEYOND_WINDOW_SECONDS = 120.0
-"""For a census in an app with many objects, on a busy machine."""
+"""Seconds beyond the window, for a census in an app with many objects on a busy machine."""
 LONGEST_WINDOW_SECONDS = 600.0
 WINDOW_SECONDS = 60.0
 
 
 class ClientCommands:
-    """What can be asked of apps. ValueError tells what is wrong with the arguments, CommandFailure why it failed."""
+    """Commands that can be sent to apps. Raises ValueError for wrong arguments, CommandFailure with why one failed."""
 
-    def __init__(self, door: ClientServer, clock: Clock) -> None:
-        self._door = door
+    def __init__(self, server: ClientServer, clock: Clock) -> None:
+        self._server = server
         self._clock = clock
 
     def clients(self) -> Document:
         """Return the apps that are connected."""
-        return clients_document(self._door.hub, self._door.snapshot, self._clock.now())
+        return clients_document(self._server.registry, self._server.snapshot, self._clock.now())
 
     async def command(self, pid: int, name: str, args: Args) -> Document:
         """Carry out a command by its name. Raises KeyError for one that there is not."""
@@ -93,7 +100,7 @@ class ClientCommands:
         `collect` runs Python's garbage collector first, which makes the app stand still.
         """
         before = self._devices(pid)
-        answer = await self._door.hub.ask(pid, "release", {"collect": collect}, _RELEASE_SECONDS)
+        answer = await self._server.registry.ask(pid, "release", {"collect": collect}, _RELEASE_SECONDS)
         after = await self._devices_after(pid)
         return {
             "pid": pid,
@@ -119,7 +126,7 @@ class ClientCommands:
         """
         failures: list[CommandFailure] = []
         found: dict[str, Findings] = {}
-        app = self._door.hub.client(pid)
+        app = self._server.registry.client(pid)
         beside = lines and app is not None and app.hello is not None and "lines" in app.hello.capabilities
         own = {"census": {"show_keys": show_keys, "lines": beside}, "lines": {}}
         joined = False
@@ -136,7 +143,7 @@ class ClientCommands:
                 failures.append(CommandFailure(failure.reason, f"{name}: {failure}"))
         if not found:
             raise failures[0] if failures else ValueError("either a census or lines must be wanted")
-        return together(found.get("census"), found.get("lines"), tuple(str(failure) for failure in failures))
+        return merge_findings(found.get("census"), found.get("lines"), tuple(str(failure) for failure in failures))
 
     async def reset(self, pid: int) -> Document:
         """Have the app unload what it registered for this, then empty the cache."""
@@ -158,7 +165,7 @@ class ClientCommands:
     async def _rate(self, pid: int, args: Args) -> Document:
         interval = number(only(args, "interval"), "interval", 0.2, 60.0)
         answer = await self._ask(pid, "rate", {"interval": interval}, _SHORT_SECONDS)
-        connection = self._door.hub.client(pid)
+        connection = self._server.registry.client(pid)
         if connection is not None:  # figures that come less often are believed for longer
             connection.rated_seconds = interval
         return answer
@@ -187,26 +194,26 @@ class ClientCommands:
 
     async def _ask(self, pid: int, name: str, args: Args, deadline_seconds: float) -> Document:
         """Return what the app answers, as far as it is figures."""
-        answer = await self._door.hub.ask(pid, name, args, deadline_seconds)
+        answer = await self._server.registry.ask(pid, name, args, deadline_seconds)
         figures = {key: _figure(value) for key, value in answer.items()}
         return {key: value for key, value in figures.items() if value is not None} | {"pid": pid}
 
     async def _ask_long(self, pid: int, name: str, args: Args) -> Args:
         deadline_seconds = float(args["window_seconds"]) + _BEYOND_WINDOW_SECONDS
-        return await self._door.hub.ask(pid, name, args, deadline_seconds)
+        return await self._server.registry.ask(pid, name, args, deadline_seconds)
 
     def _devices(self, pid: int, snapshot: Snapshot | None = None) -> list[Document]:
-        snapshot = snapshot or self._door.snapshot
+        snapshot = snapshot or self._server.snapshot
         if snapshot is None:
             return []
         return devices_document(snapshot.clients.get(pid), [each for each in snapshot.processes if each.pid == pid])
 
     async def _devices_after(self, pid: int) -> list[Document]:
-        """Return the device documents once the driver and the app have both told figures of after this moment."""
+        """Return the device documents once both the driver and the app have figures newer than this moment."""
         now = self._clock.now()
         deadline = now + _SEEN_SECONDS * self._clock.speed
         while self._clock.now() < deadline:
-            snapshot = await self._door.next_snapshot((deadline - self._clock.now()) / self._clock.speed)
+            snapshot = await self._server.next_snapshot((deadline - self._clock.now()) / self._clock.speed)
             client = snapshot.clients.get(pid) if snapshot else None
             if client is None:
                 return []
@@ -237,12 +244,12 @@ def _less(before: list[Document], after: list[Document]) -> int | None:
 
 log = logging.getLogger(__name__)
 
-_AGAIN_SECONDS = 600.0
-_WORDS_LIMIT = 300
+_RETRY_SECONDS = 600.0
+_MOST_CHARACTERS = 300
 
 
 @dataclass(slots=True)
-class _Case:
+class _BlameCase:
     """A leaking app: what it answered, "" if it has not yet or would not, and when to ask again."""
 
     words: str = ""
@@ -256,7 +263,7 @@ class AutomaticBlame:
         self.enabled = enabled
         self._commands = commands
         self._clock = clock
-        self._cases: dict[ProcessId, _Case] = {}
+        self._cases: dict[ProcessId, _BlameCase] = {}
         self._asking: asyncio.Task[None] | None = None
 
     def observe(self, snapshot: Snapshot) -> Snapshot:
@@ -267,17 +274,17 @@ class AutomaticBlame:
         owners = {snapshot.clients[key.pid].id for key in leaking}
         self._cases = {owner: case for owner, case in self._cases.items() if owner in owners}
         for owner in owners:
-            case = self._cases.setdefault(owner, _Case())
+            case = self._cases.setdefault(owner, _BlameCase())
             is_due = not case.words and self._clock.now() >= case.again_seconds
             if is_due and self._asking is None:
-                case.again_seconds = self._clock.now() + _AGAIN_SECONDS
+                case.again_seconds = self._clock.now() + _RETRY_SECONDS
                 self._asking = asyncio.create_task(self._ask(owner, case), name=f"blame {owner.pid}")
-        told = {
+        updated = {
             key: replace(growth, reasons=(*growth.reasons, words), culprit=words)
             for key, growth in leaking.items()
             if (words := self._cases[snapshot.clients[key.pid].id].words)
         }
-        return replace(snapshot, growth={**snapshot.growth, **told}) if told else snapshot
+        return replace(snapshot, growth={**snapshot.growth, **updated}) if updated else snapshot
 
     async def close(self) -> None:
         """Wait for no answer any more."""
@@ -285,13 +292,13 @@ class AutomaticBlame:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
 
-    async def _ask(self, owner: ProcessId, case: _Case) -> None:
+    async def _ask(self, owner: ProcessId, case: _BlameCase) -> None:
         try:
             findings = await self._commands.blame(owner.pid)
         except CommandFailure as failure:
             log.info("process %d leaks and could not be asked who holds the memory: %s", owner.pid, failure)
         else:
-            case.words = findings.verdict[:_WORDS_LIMIT]
+            case.words = findings.verdict[:_MOST_CHARACTERS]
             log.info("process %d leaks: %s", owner.pid, case.words or "nobody was found to hold the memory")
         finally:
             self._asking = None

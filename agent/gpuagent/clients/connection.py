@@ -1,4 +1,4 @@
-"""The agent's end of one app's connection.
+"""Handle the agent's end of one app's connection.
 
 It never waits for the app: who is slow to read is dropped, who sends too much is not read from for a while, and who
 says what cannot be understood loses the connection and nothing else happens. Nor does it take another process's word:
@@ -31,14 +31,14 @@ from gpuagent.core.snapshot import ProcessInfo
 from gpuagent_exporters.api.client_routes import CommandFailure
 
 _LINES_AT_ONCE = 32
-"""Then others have their turn."""
+"""Lines taken at once, before other connections have their turn."""
 _MOST_UNREAD_BYTES = 64 * 1024
 """Beyond what the kernel keeps for a client that does not read."""
 _EVENTS_KEPT = 16
 
 
 class Host(Protocol):
-    """What a connection needs of whoever keeps it."""
+    """What a connection needs of the registry that keeps it."""
 
     @property
     def read_buffer(self) -> memoryview:
@@ -87,7 +87,7 @@ class Connection:
         """Own the wire and the peer from now on; `open` begins."""
         self.peer = peer
         self.account = account
-        """Where its place is counted."""
+        """Account under which its slot is counted."""
         self.info: ProcessInfo | None = None
         self.hello: Hello | None = None
         self.stats: Stats | None = None
@@ -96,11 +96,11 @@ class Connection:
         self.since_seconds = 0.0
         self.level = "ok"
         self.interval_seconds = 1.0
-        """Between two figures, as the welcome asks for them."""
+        """Seconds between two figures, as the welcome asks for them."""
         self.rated_seconds: float | None = None
-        """As a command has asked for them since, which counts more than what the app has set."""
+        """Seconds that a command has asked for since, which counts more than what the app has set."""
         self.informed = False
-        """It has been told once how much room there is."""
+        """Whether it was sent the level of its GPUs once."""
         self.events: deque[tuple[float, ClientEvent]] = deque(maxlen=_EVENTS_KEPT)
         self._host = host
         self._loop = asyncio.get_running_loop()
@@ -228,7 +228,7 @@ class Connection:
         """Take some of the lines that have come; the rest later, when there is a share left or others had a turn."""
         self._again = None
         try:
-            done = self._take_some()
+            done = self._process_lines()
         except Malformed as fault:
             self.drop("malformed", str(fault))
             return
@@ -247,25 +247,25 @@ class Connection:
             self._host.throttled()
         self._again = self._loop.call_later(wait_seconds, self._guard, self._work)
 
-    def _take_some(self) -> bool:
+    def _process_lines(self) -> bool:
         """Take lines as far as the share goes; True if no whole line is left."""
         for _ in range(_LINES_AT_ONCE):
-            line = self._buffer.take()
+            line = self._buffer.next_line()
             if line is None:
                 return True
             self._allowance.spend(1, len(line) + 1)
-            self._hear(line)
+            self._handle_line(line)
             if self._wire.closed:
                 return True
             if self._allowance.wait_seconds():
                 return False
         return False
 
-    def _hear(self, line: bytes) -> None:
+    def _handle_line(self, line: bytes) -> None:
         said = read_message(decode(line))
         self._host.heard(said)
         if isinstance(said, Hello):
-            self._meet(said)
+            self._handle_hello(said)
         elif said is None:
             return
         elif self.hello is None:
@@ -282,7 +282,7 @@ class Connection:
         if self._asked is not None and self._asked[0] == result.id and not self._asked[2].done():
             self._asked[2].set_result(result)
 
-    def _meet(self, hello: Hello) -> None:
+    def _handle_hello(self, hello: Hello) -> None:
         """Take who it is from the first hello; later ones only say what has changed."""
         if self.info is None:
             self.info = self._host.identify(self.peer, hello.pid)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpuagent.clients.connection import Connection
-from gpuagent.clients.hub import Hub
+from gpuagent.clients.registry import ClientRegistry
 from gpuagent.core.metrics.clients import cached_bytes, outside_bytes
 from gpuagent.core.snapshot import ClientReading, ProcessReading, Snapshot
 from gpuagent.procfs.files import printable
@@ -21,22 +21,22 @@ SCHEMA = 1
 Document = dict[str, Any]
 
 
-def clients_document(hub: Hub, snapshot: Snapshot | None, now_seconds: float) -> Document:
+def clients_document(registry: ClientRegistry, snapshot: Snapshot | None, now_seconds: float) -> Document:
     """Return all of them, by pid; figures are null where none are known, or only old ones."""
     on: dict[int, list[ProcessReading]] = {}
     for process in snapshot.processes if snapshot else ():
         on.setdefault(process.pid, []).append(process)
     clients = [
         client_document(connection, snapshot.clients.get(pid) if snapshot else None, on.get(pid, []), now_seconds)
-        for connection in hub.clients
+        for connection in registry.clients
         if connection.info and (pid := connection.info.id.pid)
     ]
     return {
         "schema": SCHEMA,
         "time_seconds": snapshot.time_seconds if snapshot else None,
         "clients": sorted(clients, key=lambda client: client["pid"]),
-        "refused": dict(hub.refusals),
-        "dropped": dict(hub.drops),
+        "refused": dict(registry.refusals),
+        "dropped": dict(registry.drops),
     }
 
 
@@ -126,11 +126,11 @@ class HolderGroup:
     cause: str = ""
     remedy: str = ""
     allocated_file: str = ""
-    """Where most of it was allocated, if that was recorded."""
+    """File of the line that allocated most of it, if that was recorded."""
     allocated_function: str = ""
     allocated_line: int | None = None
     allocated_bytes: int | None = None
-    """Of what outlived the window, allocated there."""
+    """Bytes that this line allocated of what outlived the window."""
     line: int | None = None
     count: int | None = None
     bytes: int | None = None
@@ -159,7 +159,7 @@ class Findings:
     lines: tuple[Line, ...] = ()
     notes: tuple[str, ...] = ()
     stall_seconds: float | None = None
-    """How long the app stood still for it."""
+    """Seconds that the app stood still for it."""
 
     def document(self) -> dict[str, Any]:
         """Return the findings as JSON has them."""
@@ -180,8 +180,8 @@ def read_findings(value: Mapping[str, Any]) -> Findings:
     )
 
 
-def together(census: Findings | None, lines: Findings | None, notes: tuple[str, ...] = ()) -> Findings:
-    """Return one verdict: that of whoever holds the memory, else that of the line which allocated it."""
+def merge_findings(census: Findings | None, lines: Findings | None, notes: tuple[str, ...] = ()) -> Findings:
+    """Return one verdict: that of the holder of the memory, else that of the line which allocated it."""
     found = [each for each in (census, lines) if each is not None]
     telling = next((each for each in found if each.groups or each.lines), found[0] if found else Findings())
     stalls = [each.stall_seconds for each in found if each.stall_seconds is not None]

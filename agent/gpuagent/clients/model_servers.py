@@ -133,7 +133,7 @@ _NAME_BYTES = 128
 def read_ollama(source: str, body: bytes) -> ServerReading:
     """Return the loaded models of an Ollama server. Raises BadAnswer.
 
-    `/api/ps` tells of them (docs/api.md, "List Running Models"). `size_vram` is what its scheduler reckons, not what
+    `/api/ps` reports them (docs/api.md, "List Running Models"). `size_vram` is what its scheduler reckons, not what
     was measured: compare it with the runner's own memory.
     """
     answer = document(body)
@@ -152,13 +152,13 @@ def read_ollama(source: str, body: bytes) -> ServerReading:
 
 _SGLANG_PATHS = ("/server_info", "/get_server_info")
 _PARTS = {"weight": "weights", "kvcache": "kv_cache", "graph": "graphs", "cuda_graph": "graphs"}
-"""By the name that a version has for it."""
+"""Parts of the memory by the names that versions of the server have for them."""
 
 
 def read_sglang(source: str, body: bytes) -> ServerReading:
     """Return the reading of all ranks of an SGLang server together. Raises BadAnswer.
 
-    `/server_info` tells of them, before `/get_server_info` (sglang/srt/entrypoints/http_server.py). Its sizes are in
+    `/server_info` reports them, before `/get_server_info` (sglang/srt/entrypoints/http_server.py). Its sizes are in
     GiB, though called GB: it divides by 2^30 (get_available_gpu_memory in sglang/srt/utils).
     """
     answer = document(body)
@@ -184,13 +184,13 @@ def _times(value: Any, factor: int) -> Any:  # noqa: ANN401  checked by whoever 
 _TRITON_PATHS = ("/metrics",)
 _PENDING, _PINNED = "nv_inference_pending_request_count", "nv_pinned_memory_pool_used_bytes"
 _ANY = "nv_gpu_memory_total_bytes"
-"""Is there also where no model is loaded."""
+"""Metric that is there also where no model is loaded."""
 
 
 def read_triton(source: str, body: bytes) -> ServerReading:
     """Return the reading of all models of a Triton server together. Raises BadAnswer.
 
-    `/metrics` on its metrics port, 8002 by default, tells of them (src/metrics.cc). Its `nv_gpu_memory_*` are of the
+    `/metrics` on its metrics port, 8002 by default, reports them (src/metrics.cc). Its `nv_gpu_memory_*` are of the
     whole GPU, not Triton's share, and NVML tells them better: they are left out.
     """
     values: dict[str, list[float]] = defaultdict(list)
@@ -216,7 +216,7 @@ _RUNNING, _WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 def read_vllm(source: str, body: bytes) -> ServerReading:
     """Return the reading of all engines of a vLLM server together. Raises BadAnswer.
 
-    `/metrics` tells of them (vllm/v1/metrics/loggers.py). It takes its share of the GPU up front and gives nothing
+    `/metrics` reports them (vllm/v1/metrics/loggers.py). It takes its share of the GPU up front and gives nothing
     back; there are no bytes among its metrics: how much of its cache is idle is what they explain.
     """
     values: dict[str, list[float]] = defaultdict(list)
@@ -294,7 +294,7 @@ class Sources:
         self.open()
 
     def readings(self) -> Servers:
-        """Return what each of them told last, in their order; those not asked yet are left out."""
+        """Return the last reading of each server, in their order; those not asked yet are left out."""
         return tuple(self._readings[source.name] for source in self._sources if source.name in self._readings)
 
     async def _follow(self, source: ServerSource) -> None:

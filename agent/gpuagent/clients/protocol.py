@@ -20,7 +20,7 @@ from gpuagent.core.snapshot import AllocatorReading
 from gpuagent.procfs.files import printable
 
 MAX_LINE_BYTES = 64 * 1024
-"""Of a client, with its line feed."""
+"""Longest line of a client, with its line feed."""
 
 Message = dict[str, Any]
 
@@ -30,7 +30,7 @@ class Malformed(ValueError):
 
 
 class LineBuffer:
-    """Puts lines together from pieces of any size."""
+    """Assemble lines from pieces of any size."""
 
     def __init__(self, max_line_bytes: int = MAX_LINE_BYTES) -> None:
         self._max_line_bytes = max_line_bytes
@@ -46,7 +46,7 @@ class LineBuffer:
         """Take what has come."""
         self._data += data
 
-    def take(self) -> bytes | None:
+    def next_line(self) -> bytes | None:
         """Return the next line without its line feed; None if it has not come whole.
 
         Raises:
@@ -123,7 +123,7 @@ class Hello:
     declared_minimum_bytes: int | None = None
     declared_typical_bytes: int | None = None
     interval_seconds: float | None = None
-    """Between two figures, where the app has set it; then the agent's wish does not count."""
+    """Seconds between two figures, where the app has set them; then the agent's request does not count."""
     frameworks: Mapping[str, bool] = field(default_factory=dict)
     """Those that use the GPU beside torch, and whether they took most of it at their start."""
 
@@ -165,10 +165,10 @@ class ClientEvent:
     fields: Mapping[str, str | int | float | bool]
 
 
-Said = Hello | Stats | CommandResult | ClientEvent
+ClientMessage = Hello | Stats | CommandResult | ClientEvent
 
 
-def read_message(message: Message) -> Said | None:
+def read_message(message: Message) -> ClientMessage | None:
     """Return what a message says; None for a kind that this version does not know.
 
     Raises:
@@ -268,7 +268,7 @@ def _event(message: Message) -> ClientEvent:
     return ClientEvent(_text(message, "name"), fields)
 
 
-_READERS: dict[str, Callable[[Message], Said]] = {
+_READERS: dict[str, Callable[[Message], ClientMessage]] = {
     "hello": _hello,
     "stats": _stats,
     "res": _result,
@@ -290,7 +290,7 @@ def _text(message: Message, key: str, limit_bytes: int = _TEXT_BYTES) -> str:
 
 
 def _number(message: Message, key: str) -> int | None:
-    """Return a count; None where it is not told."""
+    """Return a count; None where it is missing."""
     value = message.get(key)
     if value is None:
         return None

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuagent.clients.admission import SOCKET_NAME, Acceptor, open_client_socket
 from gpuagent.clients.connection import Connection
-from gpuagent.clients.hub import MOST_WAITING, ClientLimits, Hub
-from gpuagent.clients.listener import SOCKET_NAME, Acceptor, open_client_socket
 from gpuagent.clients.protocol import AllocatorDevice, Message, encode
+from gpuagent.clients.registry import MOST_WAITING, ClientLimits, ClientRegistry
 from gpuagent.core.clock import Clock
 from gpuagent.core.metrics.clients import ClientFigures
 from gpuagent.core.snapshot import AllocatorReading, ClientReading, GpuReading, Snapshot
@@ -46,7 +46,7 @@ def fresh_seconds(interval_seconds: float) -> float:
 def read_clients(
     connections: Iterable[Connection], snapshot: Snapshot, *, now_seconds: float, speed: float = 1.0
 ) -> dict[int, ClientReading]:
-    """Return what each app tells, by pid, without apps whose pid the snapshot knows as another process.
+    """Return the reading of each app, by pid, without apps whose pid the snapshot knows as another process.
 
     `speed` is that of the clock: in a simulation that runs faster, apps do not send more.
     """
@@ -160,14 +160,14 @@ def _rank(level: str) -> int:
     return (OK, WARNING, CRITICAL).index(level)
 
 
-class Room:
-    """What is free on the node, and whether that is news since it was last told to all."""
+class FreeMemory:
+    """Free memory on the node, and whether it has changed since it was last sent to all apps."""
 
     def __init__(self) -> None:
         self._told: Mapping[str, int] = {}
 
-    def news(self, snapshot: Snapshot) -> bool:
-        """Return whether a GPU has come, gone, or has noticeably more or less room. What is news once is told."""
+    def changed(self, snapshot: Snapshot) -> bool:
+        """Return whether a GPU has come, gone, or has noticeably more or less free memory since this was last True."""
         free = _free(snapshot)
         totals = {gpu.identity.uuid: (gpu.memory.total_bytes or 0) for gpu in snapshot.gpus if gpu.memory}
         changed = free.keys() != self._told.keys() or any(
@@ -179,7 +179,7 @@ class Room:
 
 
 def level_message(level: str, snapshot: Snapshot) -> Message:
-    """Return what an app is told: nothing that `nvidia-smi` would not tell it."""
+    """Return the level message of an app: nothing that `nvidia-smi` would not show it."""
     known = [gpu for gpu in snapshot.gpus if _is_known(gpu)]
     return {
         "t": "level",
@@ -211,14 +211,14 @@ _QUEUED = 1024
 class ClientServer:
     """Open or not, it answers: without its socket there are no clients, and everything else goes on."""
 
-    def __init__(self, hub: Hub, directory: Path, clock: Clock) -> None:
-        self.hub = hub
+    def __init__(self, registry: ClientRegistry, directory: Path, clock: Clock) -> None:
+        self.registry = registry
         self.snapshot: Snapshot | None = None
         self._directory = directory
         self._clock = clock
         self._listener: UnixListener | None = None
         self._acceptor: Acceptor | None = None
-        self._room = Room()
+        self._free_memory = FreeMemory()
         self._waiting: set[asyncio.Future[Snapshot]] = set()
 
     @property
@@ -235,7 +235,9 @@ class ClientServer:
             return
         listening = self._listener.socket
         listening.listen(_QUEUED)
-        self._acceptor = Acceptor(listening, self.hub.accept, self.hub.drop_waiting, self.hub.connecting)
+        self._acceptor = Acceptor(
+            listening, self.registry.accept, self.registry.drop_unidentified, self.registry.connecting
+        )
         log.info("embedded clients may connect to %s", self._directory / SOCKET_NAME)
 
     async def close(self) -> None:
@@ -243,7 +245,7 @@ class ClientServer:
         acceptor, self._acceptor = self._acceptor, None
         if acceptor is not None:
             acceptor.close()
-        self.hub.close()
+        self.registry.close()
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -252,22 +254,22 @@ class ClientServer:
 
     def use(self, limits: ClientLimits, interval_seconds: float) -> None:
         """Put other limits and another interval in force."""
-        self.hub.use(limits, interval_seconds)
+        self.registry.use(limits, interval_seconds)
 
     def readings(self, snapshot: Snapshot) -> Mapping[int, ClientReading]:
         """Return what the apps tell, by pid, to go into this snapshot; and tell them how much room there is."""
-        self.hub.observe(snapshot)
+        self.registry.observe(snapshot)
         found = read_clients(
-            self.hub.clients,
+            self.registry.clients,
             snapshot,
             now_seconds=self._clock.now(),
             speed=self._clock.speed,
         )
-        self._tell(snapshot, found)
+        self._push_levels(snapshot, found)
         return found
 
     def show(self, snapshot: Snapshot) -> None:
-        """Publish the snapshot that now holds to whoever waits for one."""
+        """Publish the current snapshot to all who wait for one."""
         self.snapshot = snapshot
         waiting, self._waiting = self._waiting, set()
         for future in waiting:
@@ -287,25 +289,25 @@ class ClientServer:
 
     def figures(self) -> ClientFigures:
         """Return the figures for the metrics."""
-        hub = self.hub
+        registry = self.registry
         return ClientFigures(
             listening=self.listening,
-            clients=len(list(hub.clients)),
-            accepted=hub.accepted,
-            lines=hub.lines,
-            events=hub.events,
-            throttlings=hub.throttlings,
-            refused=hub.refusals,
-            dropped=hub.drops,
-            commands=hub.commands,
+            clients=len(list(registry.clients)),
+            accepted=registry.accepted,
+            lines=registry.lines,
+            events=registry.events,
+            throttlings=registry.throttlings,
+            refused=registry.refusals,
+            dropped=registry.drops,
+            commands=registry.commands,
         )
 
-    def _tell(self, snapshot: Snapshot, readings: Mapping[int, ClientReading]) -> None:
+    def _push_levels(self, snapshot: Snapshot, readings: Mapping[int, ClientReading]) -> None:
         if not readings:
             return
-        is_news = self._room.news(snapshot)
+        is_news = self._free_memory.changed(snapshot)
         lines: dict[str, bytes] = {}
-        for connection in list(self.hub.clients):
+        for connection in list(self.registry.clients):
             reading = readings.get(connection.peer.pid)
             if reading is None:
                 continue
@@ -329,9 +331,9 @@ def client_server(config: Config, clock: Clock, boot_id: str) -> ClientServer:
         command=config.processes.command,
         pods=PodNames(clock),
     )
-    hub = Hub(clock, reader, files, limits_of(config))
-    hub.interval_seconds = config.clients.interval
-    return ClientServer(hub, config.client_dir, clock)
+    registry = ClientRegistry(clock, reader, files, limits_of(config))
+    registry.interval_seconds = config.clients.interval
+    return ClientServer(registry, config.client_dir, clock)
 
 
 def limits_of(config: Config) -> ClientLimits:

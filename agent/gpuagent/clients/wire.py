@@ -68,7 +68,7 @@ class Peer(NamedTuple):
             os.close(self.pidfd)
 
 
-def hold_peer(sock: HasSocketOptions, open_pidfd: Callable[[HasSocketOptions, int], int] | None = None) -> Peer:
+def open_peer(sock: HasSocketOptions, open_pidfd: Callable[[HasSocketOptions, int], int] | None = None) -> Peer:
     """Return the process that connected, held.
 
     Raises:
@@ -146,7 +146,7 @@ class Received(NamedTuple):
     size_bytes: int
     """0: the other end has closed the connection."""
     pid: int
-    """The process that sent it, in the agent's pid namespace; 0 where the kernel does not tell."""
+    """The process that sent it, in the agent's pid namespace; 0 where the kernel does not report it."""
     passes_more: bool
     """Whether descriptors or other ancillary data came with it; they were discarded."""
 

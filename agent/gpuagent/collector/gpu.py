@@ -80,12 +80,12 @@ class GpuSlot:
         self._longest_gap_seconds = longest_gap_seconds
         return self.worker.start(lambda: self._collect(generation, slow=slow))
 
-    def take(self, fresh_seconds: float) -> DriverFailure | None:
+    def take_result(self, fresh_seconds: float) -> DriverFailure | None:
         """Take the answer of a finished collection; returns the failure if it says that the session has ended.
 
         An answer that is no longer fresh does not make a blind GPU a seeing one: the next collection will tell.
         """
-        outcome = self.worker.take()
+        outcome = self.worker.take_result()
         if outcome is None:
             return None
         if outcome.error is None:
@@ -96,7 +96,7 @@ class GpuSlot:
             if reading.state is GpuState.OK:
                 self._measured_seconds = reading.time_seconds
             fresh = self._clock.now() - reading.time_seconds <= fresh_seconds
-            self._trust.see(outcome.value.contradiction, reading.time_seconds, 2 * fresh_seconds)
+            self._trust.observe(outcome.value.contradiction, reading.time_seconds, 2 * fresh_seconds)
             if not fresh or reading.state is not GpuState.OK:
                 self._trust.interrupt()
             self._last = outcome.value if fresh else None
@@ -137,14 +137,14 @@ class GpuSlot:
             return dataclasses.replace(last, reading=reading)
         return Collected(self.absent(self._state, self._reason))
 
-    def conflict(self, reason: str) -> None:
+    def set_conflict(self, reason: str) -> None:
         """Take note that another GPU answers by the same UUID or PCI address; "" if none does.
 
         Whose processes are whose cannot be told then.
         """
         self._conflict = reason
         if reason:
-            self._trust.see(reason, self._clock.now())
+            self._trust.observe(reason, self._clock.now())
 
     def _identify(self, identity: GpuIdentity) -> None:
         before, self.identity = self.identity, identity

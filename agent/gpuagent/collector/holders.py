@@ -1,6 +1,6 @@
 """Remember who held the memory of processes that have ended: what /proc said of each while it lived.
 
-The driver lists a number for as long as its memory is not back, and /proc knows nothing of it any more. What was known
+The driver lists a pid for as long as its memory is not back, and /proc knows nothing of it any more. What was known
 is kept for each entry of a GPU's list, over restarts of the agent too. It is for people to read: no act goes by it.
 """
 
@@ -27,7 +27,7 @@ _SCHEMA = 1
 _MOST = 4096
 """Processes in the file."""
 _MOST_AT_ONCE = 256
-"""With more of them the file is not written at every change, but every `_SAVE_SECONDS`."""
+"""Number of processes beyond which the file is not written at every change, but every `_SAVE_SECONDS`."""
 _SAVE_SECONDS = 30.0
 _TEXTS = (
     "name", "user", "command", "unit", "container_id", "container_runtime", "container_name", "pod_uid", "pod",
@@ -37,21 +37,21 @@ _TEXTS = (
 
 
 class LastHolders:
-    """Knows the processes of each GPU's list by what they were. For one thread."""
+    """Remember the processes of each GPU's list by what they were. For one thread."""
 
     def __init__(
         self, clock: Clock, path: Path | None = None, boot_id: str = "", pid_space: PidSpace | None = None
     ) -> None:
         """Load what an agent of this boot has left in `path`; None keeps everything in memory only.
 
-        What it has left is not believed where numbers may have been given twice since, by `pid_space`.
+        What it has left is not believed where pids may have been given twice since, by `pid_space`.
         """
         self._clock = clock
         self._boot_id = boot_id
         self._pid_space = pid_space
         self._known: dict[MemoryKey, ProcessInfo] = {}
         self._missed: dict[MemoryKey, float] = {}
-        """Since when an entry that is known has not been listed."""
+        """Time since when a known entry has not been listed."""
         self._written: dict[MemoryKey, ProcessId] = {}
         self._written_at = -_SAVE_SECONDS
         self._writer = None if path is None else LatestWriter(path, content="processes on the GPUs", keep_old=True)

@@ -55,7 +55,7 @@ class Inventory:
         return next((gpu for gpu in self._known.values() if gpu.index == index), None)
 
     def identify(self, answers: Sequence[Collected]) -> list[Collected]:
-        """Return the answers; a GPU that was lost before it told its name has the identity that is remembered of it.
+        """Return the answers; a GPU that was lost before its name was read has the identity that is remembered of it.
 
         A GPU that was at its index before the boot, and answers at another one, has moved: it is not that.
         """
@@ -76,7 +76,7 @@ class Inventory:
         gpu = self._known.get(uuid)
         return gpu.pci_bus_id if gpu is not None else ""
 
-    def see(self, gpus: Iterable[GpuIdentity]) -> None:
+    def observe(self, gpus: Iterable[GpuIdentity]) -> None:
         """Note the GPUs that answer now; of several with one UUID the first."""
         changed = False
         seen: set[str] = set()
@@ -91,7 +91,7 @@ class Inventory:
         if changed and self._path is not None:
             self._save(self._path)
 
-    def keep(self) -> None:
+    def create_file(self) -> None:
         """Have the file there from now on, even without a GPU: one that is missing later was lost."""
         if self._path is not None and not self.was_readable:
             self._save(self._path)
@@ -140,9 +140,9 @@ def _entry(gpu: GpuIdentity) -> dict[str, object]:
 
 
 def find_conflicts(gpus: Iterable[GpuIdentity]) -> dict[int, str]:
-    """Return, by index, why a GPU cannot be told from another: they share a UUID or a PCI address, or it has no UUID.
+    """Return, by index, why a GPU cannot be identified: it shares a UUID or a PCI address, or has no UUID.
 
-    A GPU is its UUID and its PCI address together; an address that the driver does not tell is shared by nobody.
+    A GPU is its UUID and its PCI address together; an address that the driver does not report is shared by nobody.
     """
     gpus = tuple(gpus)
     found: dict[int, str] = {}
@@ -170,7 +170,7 @@ def _pci_address(gpu: GpuIdentity) -> str:
 
 
 def count_pci_gpus(root: Path = Path("/sys/bus/pci/devices")) -> int | None:
-    """Count NVIDIA display devices on the PCI bus, whatever NVML thinks of them; None where it cannot be told.
+    """Count NVIDIA display devices on the PCI bus, whatever NVML thinks of them; None where it is unknown.
 
     A device that another driver owns (passed through to a virtual machine, say) is none of ours.
     """
@@ -197,36 +197,36 @@ _INDICES_SCHEMA = 1
 _LOST = "which GPUs there were, and at which index, was lost"
 
 
-class _Meaning(NamedTuple):
-    """A GPU by what tells it from every other one."""
+class _IndexedGpu(NamedTuple):
+    """Identity of a GPU at an index: its UUID and its PCI address."""
 
     uuid: str
     pci_bus_id: str
 
-    def is_same(self, other: _Meaning) -> bool:
-        """Return whether it is the same GPU; an address that one of them does not have tells nothing."""
+    def is_same(self, other: _IndexedGpu) -> bool:
+        """Return whether it is the same GPU; an address that one of them lacks proves nothing."""
         addresses = {self.pci_bus_id.lower(), other.pci_bus_id.lower()} - {""}
         return self.uuid == other.uuid and len(addresses) <= 1
 
 
-class IndexMemory:
+class IndexRegistry:
     """What each index meant when that was certain, kept in a small file. `path` None keeps it in memory only."""
 
     def __init__(self, path: Path | None = None, *, lost: bool = False) -> None:
         """Load the file; `lost` says that a file which is missing was lost, and not removed by a person."""
         self._path = path
-        self._meanings: dict[int, _Meaning] = {}
+        self._meanings: dict[int, _IndexedGpu] = {}
         self._doubt = ""
-        """Why nothing is certain, whatever the indices mean now."""
-        self._now: dict[int, _Meaning] = {}
-        """What each index was seen to mean last, since the start."""
+        """Reason why nothing is certain, whatever the indices mean now."""
+        self._now: dict[int, _IndexedGpu] = {}
+        """GPU last seen at each index since the start."""
         self._told = ""
         if path is not None:
             self._load(path, lost=lost)
 
-    def see(self, gpus: Iterable[GpuIdentity]) -> None:
+    def observe(self, gpus: Iterable[GpuIdentity]) -> None:
         """Note the GPUs that answer now. An index that is new is learned, as long as the others are certain."""
-        found = {gpu.index: _Meaning(gpu.uuid, gpu.pci_bus_id) for gpu in gpus if gpu.uuid}
+        found = {gpu.index: _IndexedGpu(gpu.uuid, gpu.pci_bus_id) for gpu in gpus if gpu.uuid}
         if found.items() <= self._now.items():
             return
         self._now |= found
@@ -243,7 +243,7 @@ class IndexMemory:
             self._save()
 
     @property
-    def doubt(self) -> str:
+    def uncertainty(self) -> str:
         """Why an index may mean another GPU than it did, or a GPU may be missing; "" if all is as it was."""
         doubt = self._doubt or self._moved()
         if doubt and doubt != self._told:
@@ -271,7 +271,7 @@ class IndexMemory:
             if stored["schema"] != _INDICES_SCHEMA:
                 raise ValueError(f"schema {stored['schema']!r}")
             self._meanings = {
-                int(entry["index"]): _Meaning(str(entry["uuid"]), str(entry["pci_bus_id"]))
+                int(entry["index"]): _IndexedGpu(str(entry["uuid"]), str(entry["pci_bus_id"]))
                 for entry in stored["indices"]
             }
             self._doubt = str(stored["doubt"])

@@ -21,7 +21,7 @@ class Joined(NamedTuple):
     """One GPU's processes, where its memory is, and what that was made of."""
 
     readings: list[ProcessReading]
-    """Not to be changed."""
+    """Processes of the GPU; not to be changed."""
     reconciliation: Reconciliation | None
     collected: Collected
     infos: Infos
@@ -29,14 +29,14 @@ class Joined(NamedTuple):
 
 
 class Joiner:
-    """Joins tick after tick. What has not changed since the last tick is the very same object again.
+    """Join tick after tick. What has not changed since the last tick is the very same object again.
 
     On most nodes most processes hold what they held a second ago: all who come after this see that at a glance, and the
     history of the page costs a fifth.
     """
 
     def __init__(self, *, host_pid_namespace: bool, last_holders: LastHolders | None = None) -> None:
-        """`last_holders` tells who dead processes were; None leaves them without a name."""
+        """Take names of dead processes from `last_holders`; None leaves them without a name."""
         self._host_pid_namespace = host_pid_namespace
         self._last_holders = last_holders
         self._last: dict[_GpuKey, Joined] = {}
@@ -141,16 +141,16 @@ _Place = tuple[_GpuKey, int, int]
 """A GPU, and the GPU and compute instance on it."""
 
 
-class _Rest(NamedTuple):
+class _IdlePeriod(NamedTuple):
     """An idle time of one process that goes on."""
 
     since: float
     places: frozenset[tuple[_Place, int | None]]
-    """Where every reading of this time has listed it, and with how much memory: what loads a model is at 0 %."""
+    """Places where every reading of this period listed it, and with how much memory: what loads a model is at 0 %."""
 
 
 class Idleness:
-    """Follows every process over the whole node, reading after reading.
+    """Follow every process over the whole node, reading after reading, and since when it has been idle.
 
     A process is idle since the first of the readings that have all observed it at 0 % wherever it was listed. Any of
     these begins its time anew: work or no observation on any GPU, memory that it takes or gives back, a GPU that it
@@ -159,13 +159,13 @@ class Idleness:
     """
 
     def __init__(self) -> None:
-        self._resting: dict[ProcessId, _Rest] = {}
+        self._resting: dict[ProcessId, _IdlePeriod] = {}
         self._read_at: dict[_GpuKey, float] = {}
         """Clock of the last reading of each GPU."""
-        self._told: dict[tuple[_Place, int], tuple[ProcessReading, ProcessReading]] = {}
-        """What was made of each reading of an idle process the last time: mostly it is the same again."""
+        self._last_results: dict[tuple[_Place, int], tuple[ProcessReading, ProcessReading]] = {}
+        """Last result for each reading of an idle process: mostly it is the same again."""
 
-    def see(
+    def observe(
         self,
         gpus: Sequence[GpuReading],
         answers: Iterable[Collected],
@@ -188,10 +188,10 @@ class Idleness:
         }
         processes = list(processes)
         self._resting = _at_rest(processes, before, read_at, worked_at) if everywhere else {}
-        before_told, self._told = self._told, {}
-        return [self._tell(process, before_told) for process in processes]
+        before_told, self._last_results = self._last_results, {}
+        return [self._with_idle_time(process, before_told) for process in processes]
 
-    def _tell(
+    def _with_idle_time(
         self, process: ProcessReading, before: Mapping[tuple[_Place, int], tuple[ProcessReading, ProcessReading]]
     ) -> ProcessReading:
         rest = self._resting.get(process.info.id) if process.info is not None else None
@@ -200,19 +200,19 @@ class Idleness:
         key = _place(process), process.pid
         last = before.get(key)
         if last is not None and last[0] is process and last[1].idle_since_seconds == rest.since:
-            told = last[1]
+            updated = last[1]
         else:
-            told = process._replace(idle_since_seconds=rest.since)
-        self._told[key] = process, told
-        return told
+            updated = process._replace(idle_since_seconds=rest.since)
+        self._last_results[key] = process, updated
+        return updated
 
 
 def _at_rest(
     processes: Iterable[ProcessReading],
-    before: Mapping[ProcessId, _Rest],
+    before: Mapping[ProcessId, _IdlePeriod],
     read_at: Mapping[_GpuKey, float],
     worked_at: Mapping[_GpuKey, Mapping[int, float]],
-) -> dict[ProcessId, _Rest]:
+) -> dict[ProcessId, _IdlePeriod]:
     """Return who is observed at 0 % wherever it is listed, and since when."""
     listed: dict[ProcessId, list[ProcessReading]] = {}
     for process in processes:
@@ -226,7 +226,7 @@ def _at_rest(
         places = frozenset((_place(each), each.used_bytes) for each in readings)
         rest = before.get(process_id)
         if rest is None or rest.places != places or worked >= rest.since:
-            rest = _Rest(max(read_at[_gpu(each)] for each in readings), places)
+            rest = _IdlePeriod(max(read_at[_gpu(each)] for each in readings), places)
         found[process_id] = rest
     return found
 

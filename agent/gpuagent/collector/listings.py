@@ -1,12 +1,12 @@
-"""Tell holders of memory from strangers, by since when the driver has listed each number on each GPU.
+"""Tell holders of memory from strangers, by since when the driver has listed each pid on each GPU.
 
-The driver lists numbers, and a number outlives its process: memory of a process that has ended may stay listed for
-hours, while the kernel gives the number to somebody else. Only a process that was already there when the driver first
-listed its number can be the one that the memory is counted for. One that started later is a stranger to it, for as long
+The driver lists pids, and a pid outlives its process: memory of a process that has ended may stay listed for
+hours, while the kernel gives the pid to somebody else. Only a process that was already there when the driver first
+listed its pid can be the one that the memory is counted for. One that started later is a stranger to it, for as long
 as the listing goes on, whatever the figures do (`listings_table` says when it is over).
 
-A number that was first listed after a time in which nobody looked proves nothing for a process of that time: it is
-unproven until it shows signs of life. Only a process that the number may have been listed for from the start is asked
+A pid that was first listed after a time in which nobody looked proves nothing for a process of that time: it is
+unproven until it shows signs of life. Only a process that the pid may have been listed for from the start is asked
 for them. What is listed for a stranger is a dead process's memory, and no figure changes that. The listings are kept
 over restarts of the agent, within one boot.
 """
@@ -30,12 +30,12 @@ GROWTH_BYTES = 16 * 1024**2
 """Memory of a dead process does not grow: this much more than ever is the living one's."""
 GROWN_LISTS = 3
 """Growth is there on so many lists, one after the other."""
-SETTLE_SECONDS = 60.0
+INITIAL_SECONDS = 60.0
 """What a process was listed with in this time after it was first seen with its entries is what it began with: a list
 may be late, and tell what a dead process did before its end."""
 SAMPLE_SECONDS = 15.0
-"""How long a process must have been seen before a utilization sample counts as its own: the driver's samples may be
-10 s old when they are believed, and are shown for 2.5 s (`gpuagent.driver.nvml.process_utilization`)."""
+"""Seconds for which a process must have been seen before a utilization sample counts as its own: samples may
+be 10 s old when they are believed, and are shown for 2.5 s (`gpuagent.driver.nvml.utilization`)."""
 
 Entries = frozenset[tuple[str, int, int]]
 """Lines of the driver's list by type and MIG instances."""
@@ -50,17 +50,17 @@ class UnprovenProcess(NamedTuple):
     since_seconds: float | None = None
     """Clock of the first list with these entries since which the amount was known."""
     begin_bytes: int = 0
-    """The most that its number was ever listed with, until it had settled."""
+    """The most that its pid was ever listed with, until it had settled."""
     settled: bool = False
     grown_lists: int = 0
 
-    def see(self, entries: Entries, used_bytes: int | None, highest_bytes: int, at: float) -> UnprovenProcess:
-        """Take in a list; `highest_bytes` is the most that its number was ever listed with, this list included.
+    def observe(self, entries: Entries, used_bytes: int | None, highest_bytes: int, at: float) -> UnprovenProcess:
+        """Take in a list; `highest_bytes` is the most that its pid was ever listed with, this list included.
 
         Where the entries change, growth is looked for anew: one that was dropped and is listed again has not grown.
         """
         if entries != self.entries:
-            return UnprovenProcess(self.start_ticks, self.first_seconds, entries).see(
+            return UnprovenProcess(self.start_ticks, self.first_seconds, entries).observe(
                 entries, used_bytes, highest_bytes, at
             )
         if used_bytes is None:
@@ -68,19 +68,19 @@ class UnprovenProcess(NamedTuple):
         if not self.settled:
             since = at if self.since_seconds is None else self.since_seconds
             return self._replace(
-                since_seconds=since, begin_bytes=highest_bytes, settled=at - since >= SETTLE_SECONDS
+                since_seconds=since, begin_bytes=highest_bytes, settled=at - since >= INITIAL_SECONDS
             )  # fmt: skip
         grew = used_bytes >= self.begin_bytes + GROWTH_BYTES
         return self._replace(grown_lists=self.grown_lists + 1 if grew else 0)
 
     def is_alive(self, sample: ProcessUtilization | None, at: float) -> bool:
-        """Return whether it has grown, or computes: nobody but the process with the number computes under it."""
+        """Return whether it has grown, or computes: nobody but the process with the pid computes under it."""
         works = sample is not None and max(sample) > 0 and at - self.first_seconds >= SAMPLE_SECONDS
         return works or self.grown_lists >= GROWN_LISTS
 
 
 def sum_bytes(processes: Iterable[GpuProcess]) -> dict[int, int | None]:
-    """Return what each number holds over all of its entries; None where the driver does not tell it of one of them."""
+    """Return what each pid holds over all of its entries; None where the driver does not report one of them."""
     found: dict[int, int | None] = {}
     for process in processes:
         pid, used = process.pid, process.used_bytes
@@ -90,7 +90,7 @@ def sum_bytes(processes: Iterable[GpuProcess]) -> dict[int, int | None]:
 
 
 def entries_by_pid(processes: Iterable[GpuProcess], pids: frozenset[int]) -> Mapping[int, Entries]:
-    """Return the entries of each of the numbers."""
+    """Return the entries of each of the pids."""
     found: dict[int, Entries] = {}
     for process in processes:
         if process.pid in pids:
@@ -116,12 +116,12 @@ TICK_SECONDS = 1 / _TICKS_PER_SECOND
 
 
 class Holders(NamedTuple):
-    """Numbers of one GPU's list whose living processes are not known to hold the memory that is listed for them."""
+    """Pids of one GPU's list whose living processes are not known to hold the memory that is listed for them."""
 
     strangers: frozenset[int] = frozenset()
-    """Numbers that were listed before their processes were there: the holders have ended."""
+    """Pids that were listed before their processes were there: the holders have ended."""
     unproven: frozenset[int] = frozenset()
-    """Numbers that may have been listed before their processes were there: nobody looked."""
+    """Pids that may have been listed before their processes were there: nobody looked."""
 
 
 KNOWN_HOLDERS = Holders()
@@ -134,7 +134,7 @@ class _Gpu:
     def __init__(self, tables: tuple[ListingTable, ...]) -> None:
         self.tables = tables
         self.absent = False
-        """A number of a table was not on the last list."""
+        """A pid of a table was not on the last list."""
         self.pids: frozenset[int] | None = None
         self.complete: Collected | None = None
         """The last complete list."""
@@ -143,13 +143,13 @@ class _Gpu:
         self.watched: dict[int, UnprovenProcess] = {}
 
     def is_unchanged(self, pids: frozenset[int], infos: Mapping[int, ProcessInfo | None]) -> bool:
-        """Return whether the same comes of a list of the same numbers as last time."""
+        """Return whether the same comes of a list of the same pids as last time."""
         if self.absent or self.holders != KNOWN_HOLDERS or infos is not self.infos:
             return False
         return pids is self.pids or pids == self.pids
 
     def remember_bytes(self) -> None:
-        """Keep what each number held on the last complete list, where no other was taken in since."""
+        """Keep what each pid held on the last complete list, where no other was taken in since."""
         last = self.complete
         if last is not None:
             held = sum_bytes(last.processes)
@@ -177,9 +177,9 @@ class Listings:
         """Load what the last agent of this boot wrote to `path`; None keeps the listings in memory only.
 
         `ran_before` says that an agent has run in this boot: a file that is missing then was lost. Where none has, a
-        first list is believed while the numbers of `pid_space` cannot have come round since the boot. A process counts
+        first list is believed while the pids of `pid_space` cannot have come round since the boot. A process counts
         as present at a listing if it started at least `margin_seconds` before it. Without a `pid_space` (a scenario) a
-        first list is believed, and any number may have been given twice while nobody looked. `on_first_list` is called
+        first list is believed, and any pid may have been given twice while nobody looked. `on_first_list` is called
         once, when a list has been taken in.
         """
         self._boot_id = boot_id
@@ -194,12 +194,12 @@ class Listings:
         self._ran_before = ran_before or bool(stored.tables)
         self._pid_space = pid_space
         self._mark = stored.mark if stored.tables or pid_space is None else pid_space.mark()
-        """The number space at the last save."""
+        """The pid space at the last save."""
 
     def classify(self, collected: Collected, infos: Mapping[int, ProcessInfo | None]) -> Holders:
         """Take in the list of one GPU, and return which living processes are not known to hold their memory.
 
-        A list that is not complete says nothing of the numbers that it lacks. The same object as before for as long as
+        A list that is not complete says nothing of the pids that it lacks. The same object as before for as long as
         nothing has changed.
         """
         gpu = self._gpu(collected.reading.identity)
@@ -299,7 +299,7 @@ class Listings:
     ) -> bool:
         """Note who is the holder after all, by growth or by computing; return whether anybody is.
 
-        Only lists count that were read while this very process had the number, and what any list has said withholds.
+        Only lists count that were read while this very process had the pid, and what any list has said withholds.
         """
         watched, gpu.watched = gpu.watched, {}
         if not holders.unproven:
@@ -321,7 +321,7 @@ class Listings:
             if one is None or one.start_ticks != info.id.start_ticks:
                 one = UnprovenProcess(info.id.start_ticks, at)
             if believed:
-                one = one.see(entries[pid], used, max(listing.highest_bytes for listing in listings), at)
+                one = one.observe(entries[pid], used, max(listing.highest_bytes for listing in listings), at)
                 if one.is_alive((collected.utilizations or {}).get(pid), at):
                     found = True
                     for listing in listings:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _SCHEMA = 1
 _MOST_GPUS = 1024
 _MOST_XIDS = 64
-"""For each GPU, as many as the event thread counts."""
+"""Xids kept for each GPU, as many as the event thread counts."""
 
 
 class StoredXid(NamedTuple):
@@ -49,7 +49,7 @@ class StoredGpu(NamedTuple):
 
 
 class RepairsFile:
-    """Reads the file once, and writes it in a thread of its own. An old file is kept where no new one can be had."""
+    """Read the file once, and write it in a thread of its own. An old file is kept where no new one can be written."""
 
     def __init__(self, path: Path, boot_id: str) -> None:
         self._path = path
@@ -122,7 +122,7 @@ REPAIR_XIDS = frozenset({48, 62, 64, 74, FALLEN_OFF_XID, 95, 119, 120, 140})
 """Xids after which NVIDIA asks for a reset of the GPU, a reboot or a new GPU
 (https://docs.nvidia.com/deploy/xid-errors/)."""
 _SAVE_SECONDS = 60.0
-"""At most this old is the energy counter in the file while a fault is open."""
+"""Largest age of the energy counter in the file while a fault is open."""
 _EARLIER = -1
 """Session of an agent before this one: every session of ours began later."""
 _LOST = (GpuState.LOST, GpuState.GONE)
@@ -133,7 +133,7 @@ class DriverSession(NamedTuple):
 
     generation: int
     driver_loads: int
-    """How often the driver was seen to be unloaded and loaded since the start."""
+    """Number of times that the driver was seen to be unloaded and loaded since the start."""
     driver_version: str
 
 
@@ -160,8 +160,8 @@ class _Gpu:
         return self.lost_since is not None or any(xid.open for xid in self.xids.values())
 
 
-class RepairMemory:
-    """Faults of each GPU by UUID (by index where that is unknown). For one thread; times are CLOCK_BOOTTIME."""
+class FaultTracker:
+    """Track faults of each GPU by UUID (by index where that is unknown). For one thread; times are CLOCK_BOOTTIME."""
 
     def __init__(self, clock: Clock, file: RepairsFile | None = None) -> None:
         """Load what the last agent of this boot has written to `file`; None keeps the faults in memory only."""
@@ -184,10 +184,10 @@ class RepairMemory:
 
     @property
     def proof_wanted(self) -> bool:
-        """Whether a GPU is lost, or answers again in the session in which it was lost: only a new session tells."""
+        """Whether a GPU is lost, or answers again in the session in which it was lost: only a new session shows."""
         return any(self._gpus[key].lost_since is not None for key in self._present)
 
-    def see(
+    def observe(
         self, gpus: Sequence[GpuReading], counts: Iterable[XidCount], session: DriverSession
     ) -> tuple[list[GpuReading], tuple[XidCount, ...]]:
         """Take in a tick; return the readings with what is known of their faults, and all Xids since the boot."""
@@ -222,7 +222,7 @@ class RepairMemory:
         return changed
 
     def _adopt(self, key: str, reading: GpuReading) -> None:
-        """Give a GPU that has told its UUID what was noted at its index before."""
+        """Give a GPU whose UUID is known now what was noted at its index before."""
         noted = self._gpus.pop(f"index:{reading.identity.index}", None) if reading.identity.uuid else None
         if noted is not None:
             known = self._gpus.setdefault(key, noted)

@@ -20,9 +20,9 @@ from gpuagent.runtime.state_files import read_bounded, write_state
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 10.0
-"""Between two attempts to write, until one succeeds."""
+"""Seconds between two attempts to write, until one succeeds."""
 STAMP_FILE = "boot"
-"""In the runtime directory: the boot in which an agent has read a list, whatever becomes of the state directory."""
+"""File in the runtime directory with the boot in which an agent has read a list, whatever becomes of the state."""
 
 
 class LatestWriter:
@@ -36,7 +36,7 @@ class LatestWriter:
         content: str = "the driver's listings",
         keep_old: bool = False,
     ) -> None:
-        """`content` is for the log. With `keep_old` a file that cannot be replaced stays: old is better than none."""
+        """Name the `content` in the log. With `keep_old` a file that cannot be replaced stays."""
         self._path = path
         self._retry_seconds = retry_seconds
         self._content = content
@@ -94,7 +94,7 @@ def find_traces(state_dir: Path, runtime_dir: Path, boot_id: str, stems: Collect
     return Traces(lost_or_of_this_boot or _may_name(runtime_dir / STAMP_FILE, boot_id), any_state)
 
 
-def leave_stamp(runtime_dir: Path, boot_id: str) -> None:
+def write_stamp(runtime_dir: Path, boot_id: str) -> None:
     """Note that an agent has read a GPU's list in this boot."""
     try:
         write_state(runtime_dir / STAMP_FILE, f"{boot_id}\n")

@@ -47,7 +47,7 @@ class NvmlSession:
         self.versions = Versions()
         self.gpu_count = 0
         self.driver_loads = 0
-        """How often the driver was found loaded after it had been found unloaded, or had another version before."""
+        """Number of times that the driver was found loaded after it was unloaded, or had another version."""
         self._unloaded = False
         self.needs_new_process = False
         """The driver was upgraded underneath: the library that this process has mapped will never fit again."""
@@ -68,7 +68,7 @@ class NvmlSession:
         `leave` is called in the worker before an old initialisation is shut down: it gets every other thread out of
         the library and says whether that worked. Shutting down under another thread would be a segmentation fault.
         """
-        outcome = self._worker.take()
+        outcome = self._worker.take_result()
         if outcome is not None:
             if self._job is _Job.COUNT:
                 self._counted(outcome.value, outcome.error)

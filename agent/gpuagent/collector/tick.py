@@ -11,10 +11,10 @@ from typing import Protocol
 
 from gpuagent.collector.gpu import GpuSlot
 from gpuagent.collector.holders import LastHolders
-from gpuagent.collector.inventory import IndexMemory, Inventory, find_conflicts
+from gpuagent.collector.inventory import IndexRegistry, Inventory, find_conflicts
 from gpuagent.collector.join import Idleness, Joiner
 from gpuagent.collector.listings import GAP_SECONDS, TICK_SECONDS, Listings
-from gpuagent.collector.repairs import DriverSession, RepairMemory
+from gpuagent.collector.repairs import DriverSession, FaultTracker
 from gpuagent.collector.session import NvmlSession
 from gpuagent.collector.trust import TrustRegistry
 from gpuagent.collector.workers import ElasticThreadPool, Worker
@@ -57,7 +57,7 @@ class ProcessResolver(Protocol):
         ...
 
     def runs(self) -> Iterable[CollectorRun]:
-        """Return how those fared that are asked what /proc does not tell."""
+        """Return how those fared that are asked what /proc does not report."""
         ...
 
 
@@ -80,18 +80,18 @@ class MonitorContext:
     boot_id: str = ""
     simulated: str = ""
     inventory: Inventory | None = None
-    indices: IndexMemory | None = None
+    indices: IndexRegistry | None = None
     trusts: TrustRegistry | None = None
     pci_gpus: Callable[[], int | None] = lambda: None
     listings: Listings | None = None
-    repairs: RepairMemory | None = None
+    repairs: FaultTracker | None = None
     holders: LastHolders | None = None
     fallen: Callable[[], Iterable[Address]] = tuple
-    """GPUs that have fallen off the bus since it was asked last, by what NVML does not tell."""
+    """GPUs that have fallen off the bus since it was asked last, by what NVML does not report."""
 
 
 class Monitor:
-    """Owns everything that is measured. All methods belong to the event loop's thread."""
+    """Measure the node once per tick. All methods belong to the event loop's thread."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Monitor:
         self.snapshot: Snapshot | None = None
         self._place = place or MonitorContext()
         self._inventory = self._place.inventory or Inventory(None, self._place.boot_id)
-        self._indices = self._place.indices or IndexMemory()
+        self._indices = self._place.indices or IndexRegistry()
         # A made-up process is on its GPU from its first moment on.
         margin = 0.0 if self._place.simulated else TICK_SECONDS
         self._listings = self._place.listings or Listings(
@@ -125,14 +125,14 @@ class Monitor:
         self.session = NvmlSession(driver, clock, self._nvml)
         self._pool: dict[int, GpuSlot] = {}
         self._trusts = self._place.trusts or TrustRegistry()
-        self._repairs = self._place.repairs or RepairMemory(clock)
+        self._repairs = self._place.repairs or FaultTracker(clock)
         self._slots: list[GpuSlot] = []
         self._generation = 0
         self._xids = driver.watch_events(clock)
         self._watched: tuple[object, ...] = ()
         self._pids: dict[str, frozenset[int]] = {}
         self._listed: tuple[list[frozenset[int]], frozenset[int]] = [], frozenset()
-        """By GPU, and together."""
+        """Listed pids by GPU, and of all GPUs."""
         self._renewal = Backoff(_RENEW_FIRST_SECONDS, _RENEW_LONGEST_SECONDS)
         self._slow_due = True
         self._pci_count: int | None = None
@@ -154,20 +154,20 @@ class Monitor:
         deadline = time.monotonic() + self.pace.deadline_seconds
         if self._slow_due:
             self._slow_due = False
-            self._look_around()
+            self._check_surroundings()
         self.session.advance(leave=self._leave)
         # Twice, if what the worker was at was something else: a new session costs no tick unless it takes too long.
         while self.session.beginning and self._nvml.busy and time.monotonic() < deadline:
             await self._wait([self._nvml], deadline)
             self.session.advance(leave=self._leave)
-        self._take()
+        self._take_results()
         if self.session.ready:
             self._follow_session()
             driver = self.session.versions.driver
             gap = self.pace.longest_gap_seconds
             begun = [slot for slot in self._slots if slot.begin(self.session.generation, driver, gap)]
             await self._wait([slot.worker for slot in begun], deadline)
-            self._take()
+            self._take_results()
         self._watch_events()
         self.snapshot = self._assemble()
         return self.snapshot
@@ -215,18 +215,18 @@ class Monitor:
                     self._threads.add_threads()
                     patience = remaining
 
-    def _take(self) -> None:
+    def _take_results(self) -> None:
         """Take what the GPUs' threads have answered. One that says the session has ended ends it for all."""
         for slot in self._slots:
-            failure = slot.take(self.pace.fresh_seconds)
+            failure = slot.take_result(self.pace.fresh_seconds)
             if failure is not None:
                 self.session.failed_with(failure)
         conflicts = find_conflicts(slot.identity for slot in self._slots if slot.watched)
         for slot in self._slots:
-            slot.conflict(conflicts.get(slot.index, ""))
+            slot.set_conflict(conflicts.get(slot.index, ""))
         answering = [slot.identity for slot in self._slots if slot.watched]
-        self._inventory.see(answering)
-        self._indices.see(answering)
+        self._inventory.observe(answering)
+        self._indices.observe(answering)
         self._trusts.save()
 
     def _follow_session(self) -> None:
@@ -248,7 +248,7 @@ class Monitor:
         for slot in self._slots:
             slot.session_ended("")
 
-    def _look_around(self) -> None:
+    def _check_surroundings(self) -> None:
         """Look, at the slow rate, at what may have changed outside of what is read anyway."""
         self._pci_count = self._place.pci_gpus() if self._processes.host_pid_namespace else None
         self._processes.refresh()
@@ -300,7 +300,7 @@ class Monitor:
         for address in self._place.fallen():
             for gpu in gpus:
                 if pci_address(gpu.identity.pci_bus_id) == address:
-                    self._xids.fallen_off(gpu.identity.index, gpu.identity.uuid)
+                    self._xids.note_fallen_off(gpu.identity.index, gpu.identity.uuid)
 
     def _assemble(self) -> Snapshot:
         now = self._clock.now()
@@ -317,10 +317,10 @@ class Monitor:
             if reading.processes_known:
                 reading = replace(reading, reconciliation=joined.reconciliation)
             gpus.append(reading)
-        processes = self._idleness.see(gpus, answers, processes, self.pace.longest_gap_seconds)
+        processes = self._idleness.observe(gpus, answers, processes, self.pace.longest_gap_seconds)
         self._note_fallen(gpus)
         driver = DriverSession(self.session.generation, self.session.driver_loads, self.session.versions.driver)
-        gpus, xids = self._repairs.see(self._xids.with_runs(gpus), self._xids.counts(), driver)
+        gpus, xids = self._repairs.observe(self._xids.with_runs(gpus), self._xids.counts(), driver)
         if any(gpu.state is GpuState.OK for gpu in gpus) or (self.session.ready and not gpus):
             self._measured_seconds = now
         self._ticks += 1
@@ -384,7 +384,7 @@ class Monitor:
             boot_id=self._place.boot_id,
             host_pid_namespace=self._processes.host_pid_namespace,
             gpus_expected=max(len(self._inventory.known), self.session.gpu_count, self._pci_count or 0),
-            gpus_doubt=self._indices.doubt,
+            gpus_doubt=self._indices.uncertainty,
             pci_gpus=self._pci_count,
             nvml_initializations=self._driver.initializations,
         )

@@ -23,7 +23,7 @@ _Key = tuple[str, str]
 
 
 class FigureTrust:
-    """Remembers the last contradiction of one GPU. It outlives the GPU's handle and NVML's initialisation.
+    """Trust in one GPU's figures since its last contradiction. It outlives the GPU's handle and NVML's initialization.
 
     A GPU that has never contradicted itself is trusted from its first reading on.
     """
@@ -55,7 +55,7 @@ class FigureTrust:
             return ""
         return f"{self._cause}: no act until they have been possible for {TRUST_AFTER_SECONDS:.0f} s"
 
-    def see(self, contradiction: str, at: float, longest_gap_seconds: float = 0.0) -> None:
+    def observe(self, contradiction: str, at: float, longest_gap_seconds: float = 0.0) -> None:
         """Take note of one reading, taken at `at` (CLOCK_BOOTTIME); `contradiction` is "" for a possible one.
 
         The first contradiction of an episode names it. Two readings that are further apart than
@@ -96,9 +96,9 @@ class TrustRegistry:
         self._boot_id = boot_id
         self._trusts: dict[_Key, FigureTrust] = {}
         self._lost = ""
-        """Why every GPU that is met for the first time is distrusted."""
+        """Reason to distrust every GPU that is seen for the first time."""
         self._saved: dict[_Key, str] | None = None
-        """What the file holds; None if that is not known."""
+        """Content of the file; None if that is not known."""
         if path is not None:
             self._load(path, seen_before=seen_before)
 

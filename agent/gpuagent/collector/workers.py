@@ -20,7 +20,7 @@ Job = Callable[[], Any]
 
 
 class ElasticThreadPool:
-    """Does tasks in the order in which they came, each once. Daemon threads: a stuck one ends with the process.
+    """Run tasks in the order in which they came, each once. Daemon threads: a stuck one ends with the process.
 
     `submit`, `add_threads` and `stop` are for one thread. `notify` is called from a thread of the pool when nothing is
     left to begin: after the last task of several, and after one that was late.
@@ -85,7 +85,7 @@ class JobOutcome:
 
 
 class Worker:
-    """Has jobs done by `threads`. Everything but the job runs in the caller's thread."""
+    """Run one job at a time in `threads`. Everything but the job runs in the caller's thread."""
 
     def __init__(self, threads: ElasticThreadPool) -> None:
         self._threads = threads
@@ -116,7 +116,7 @@ class Worker:
         self._threads.submit(partial(self._do, job))
         return True
 
-    def take(self) -> JobOutcome | None:
+    def take_result(self) -> JobOutcome | None:
         """Return the outcome of the last job, once; None while it runs or if there was none."""
         outcome = self._outcome
         if outcome is not None:

@@ -1,4 +1,4 @@
-"""Asking a running agent, with the standard library alone: a command should start at once."""
+"""Send requests to a running agent, with the standard library alone: a command should start at once."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _UnixConnection(http.client.HTTPConnection):
 def default_socket(
     environ: Mapping[str, str] = os.environ, *, is_root: bool | None = None, system: Path = SYSTEM_SOCKET
 ) -> Path:
-    """The system's agent, or this user's own if there is only that; a simulated node's where there is no other."""
+    """Return the socket of the system's agent, else of this user's own, else of a simulated node's."""
     directory = environ.get("GPUAGENT_RUNTIME_DIR")
     if directory:
         return Path(directory) / "control.sock"
@@ -68,7 +68,7 @@ def default_socket(
 
 
 def _is_there(path: Path) -> bool:
-    """A socket in a directory that this user may not enter is there: its refusal tells more than another's absence."""
+    """Return whether the socket is there, also in a directory that this user may not enter: its refusal tells more."""
     try:
         path.lstat()
     except PermissionError:
@@ -87,7 +87,7 @@ def request(
     body: Any = None,
     peer_uids: Collection[int] | None = None,
 ) -> tuple[int, bytes]:
-    """One request over the control socket (a path) or to a URL; returns status and body.
+    """Send one request over the control socket (a path) or to a URL; return status and body.
 
     `timeout_seconds` is for the whole of it: a peer that sends a byte a second does not prolong it. `body` is sent as
     JSON, unless it is None. Of a control socket, `peer_uids` are the users who may answer; None means any.
@@ -184,7 +184,7 @@ def _connection(
 
 
 def _hang_up(connection: http.client.HTTPConnection) -> None:
-    """From the guard's thread: whoever is reading sees the end."""
+    """Shut the connection down from the guard's thread, so that whoever is reading sees the end."""
     sock = connection.sock
     if sock is not None:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Time as the agent sees it: one object, injected everywhere, so that a simulation can run faster than life.
+"""Clocks: one object, injected everywhere, so that a simulation can run faster than real time.
 
 `Backoff` says when to try again: soon at first, then less and less often.
 """
@@ -52,7 +52,7 @@ class ScaledClock:
 
 
 class ManualClock:
-    """A clock that stands still until told: for tests and for soak runs."""
+    """Clock that stands still until it is advanced: for tests and for soak runs."""
 
     speed = 1.0
 
@@ -73,7 +73,7 @@ class ManualClock:
 
 
 class Backoff:
-    """Doubles from `first_seconds` to `longest_seconds`; `succeeded()` starts over."""
+    """Double the delay from `first_seconds` to `longest_seconds`; `succeeded()` starts over."""
 
     def __init__(self, first_seconds: float, longest_seconds: float) -> None:
         self._first = first_seconds

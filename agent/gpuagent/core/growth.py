@@ -23,14 +23,14 @@ class Verdict(StrEnum):
     LEARNING = "learning"
     """Too young, or too little seen."""
     STEADY = "steady"
-    """It does not rise."""
+    """Memory does not rise."""
     GROWING = "growing"
-    """It rises, and nothing proves yet that it will not stop."""
+    """Memory rises, and nothing proves yet that it will not stop."""
     CACHED = "cached"
     """The process holds more, its tensors do not: a cache of the allocator's, which it can give back."""
     LEAKING = "leaking"
     LEVELLED_OFF = "levelled off"
-    """It was called leaking, and has stopped or given the memory back."""
+    """Memory was called leaking, and has stopped rising or was given back."""
 
 
 class GrowthState(StrEnum):
@@ -38,7 +38,7 @@ class GrowthState(StrEnum):
 
     RISING = "rising"
     STOPPED = "stopped"
-    """It has stopped with room to grow: what does not rise again within the alarm's window has levelled off."""
+    """Memory stopped rising with room to grow: what does not rise again within the alarm's window has levelled off."""
     FULL = "stopped: GPU full"
     """There is no room to grow, which proves nothing: the verdict stays until there is."""
 
@@ -67,7 +67,7 @@ class Growth:
 
     verdict: Verdict
     evidence: Evidence | None = None
-    """Only while it is `leaking`."""
+    """Criterion that the leak meets; only while it is `leaking`."""
     slope: Range | None = None
     """Bytes a second, of the floor: None while nothing can be said, 0 of what does not grow. Of a leak that has
     stopped, the pace that it had."""
@@ -76,19 +76,19 @@ class Growth:
     exhaustion: Range | None = None
     """Seconds until the memory is full, 0 while it is; None when that will not come."""
     reasons: tuple[str, ...] = ()
-    """In words, for the alert's text."""
+    """Reasons in words, for the alert's text."""
     fast: bool = False
-    """Growth that would fill the GPU within minutes: told at once, and not yet a leak."""
+    """Growth that would fill the GPU within minutes: reported at once, and not yet a leak."""
     fast_exhaustion_seconds: float | None = None
-    """With `fast`: seconds until the memory is full. The same as `exhaustion`, where there is one."""
+    """Seconds until the memory is full, with `fast`. The same as `exhaustion`, where there is one."""
     state: GrowthState | None = None
-    """Only while it is `growing` or `leaking`."""
+    """State of the growth, only while it is `growing` or `leaking`."""
     suspected: bool = False
-    """Of `growing`: it rises in the way of a leak and has met the lowest standard. Other growth has no forecast."""
+    """Whether what is `growing` rises like a leak and has met the lowest standard. Other growth has no forecast."""
     driver_confirms: bool = False
-    """Of a leak: the driver's own figures rise with it. What a client says moves the allocator's alone."""
+    """Whether the driver's own figures rise with a leak. What a client says moves the allocator's alone."""
     evidence_told: tuple[Evidence, ...] = ()
-    """Every standard that this leak was ever the word of, the first one first. Alerts carry one each: a label that
+    """Every standard that this leak has ever met, the first one first. Alerts carry one each: a label that
     changed would end an alert while its leak goes on."""
     culprit: str = ""
     """The line of Python that holds the memory, in the words of `blame`, once the app has been asked."""

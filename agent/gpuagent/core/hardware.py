@@ -161,11 +161,11 @@ class RecoveryAction(NamedTuple):
     """One value of the field."""
 
     name: str
-    """For JSON."""
+    """Name in JSON."""
     text: str
-    """As in "the driver asks to ..."."""
+    """Text, as in "the driver asks to ..."."""
     advice: str
-    """What to do; `{gpu}` stands for the index of the GPU."""
+    """Advice what to do; `{gpu}` stands for the index of the GPU."""
 
 
 RECOVERY_ACTIONS = {

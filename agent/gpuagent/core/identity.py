@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 SHOWN_FIELDS = ("start_ticks", "boot_id", "pid_namespace", "card")
-"""What a request about a process has to carry of what was shown of it: its pid goes to another one sooner or later."""
+"""Fields that a request about a process carries of what was shown of it: its pid goes to another sooner or later."""
 
 NO_INSTANCE = -1
 """`gpu_instance_id` and `compute_instance_id` of a process or GPU without MIG."""
@@ -30,11 +30,11 @@ class SignKind(StrEnum):
     """What shows that processes are one job."""
 
     RANK = "rank"
-    """Their environment counts them, for one address."""
+    """Ranks that their environment counts, for one address."""
     LAUNCHER = "launcher"
-    """Their parent launches the ranks of one job, and nothing else."""
+    """Children of a parent that launches the ranks of one job, and nothing else."""
     WORKERS = "workers"
-    """They are workers of `multiprocessing` of one parent."""
+    """Workers of `multiprocessing` of one parent."""
     FORK = "fork"
     """A copy of its parent, which has executed no program since."""
 
@@ -46,9 +46,9 @@ class JobSign(NamedTuple):
     group: str
     """The same for all of one job: pid and start of the parent, or what the environment says."""
     rank: int = 0
-    """Its number among them, where they are counted."""
+    """Rank of the process, where ranks are counted."""
     parent_names: tuple[str, ...] = ()
-    """What its parent is called: who is on the never-list has no job."""
+    """Names of its parent: a process on the never-list has no job."""
 
 
 NODE_VARIABLE = "GPUAGENT_NODE"
@@ -56,11 +56,11 @@ _CONTAINER_ID = re.compile(r"((?:unproven/)?)([0-9a-f]{64})")
 SHORT_ID = 12
 """Digits of a container's id that runtimes show."""
 SIMULATED_NAME = "gpuagent-simulated"
-"""Of the directories of a simulated node: what is made up is kept beside what is real."""
+"""Name of the directories of a simulated node: what is made up is kept beside what is real."""
 
 
 def node_name(environ: Mapping[str, str] = os.environ) -> str:
-    """The host's name, or `$GPUAGENT_NODE`: in a pod the host's name is the pod's, and says nothing about the node."""
+    """Return the host's name, or `$GPUAGENT_NODE`: in a pod the host's name is the pod's, and not the node's."""
     return environ.get(NODE_VARIABLE, "").strip() or platform.node()
 
 

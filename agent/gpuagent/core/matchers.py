@@ -190,7 +190,7 @@ def _unquote(value: str) -> str:
 
 
 def compile_pattern(matcher: Matcher) -> Callable[[str], object]:
-    """By RE2: from a text to its match as a whole, or None. Raises ValueError for what RE2 does not take."""
+    """Compile to a function from a text to its whole match, or None. Raises ValueError for what RE2 does not take."""
     try:
         return compile_regex(matcher.value).fullmatch
     except RegexError as error:

@@ -43,7 +43,7 @@ class ProcessState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """What /proc tells of one process, started at a Unix time. Strings are bounded and redacted; "" is unknown."""
+    """Facts of /proc about one process, started at a Unix time. Strings are bounded and redacted; "" is unknown."""
 
     id: ProcessId
     name: str
@@ -191,7 +191,7 @@ class GpuReading:
     """The process list was read in this tick: a process that is not in it has gone."""
     processes_trusted: bool = True  # False where the driver shuffles its list (535.43 to 535.98): show, never act
     act_refusal: str = ""
-    """Why nobody is acted on by these figures, the same text for as long as its cause; "" if nothing forbids it."""
+    """Reason why nobody is acted on by these figures, the same text while its cause lasts; "" if nothing forbids it."""
     runs: tuple[CollectorRun, ...] = ()
     unsupported: tuple[tuple[str, str], ...] = ()
     """NVML calls that this GPU does not answer, each with the driver's reason."""
@@ -241,12 +241,12 @@ class ClientReading:
     measured_seconds: float | None = None
     """CLOCK_BOOTTIME of the last figures; None before the first."""
     devices: Mapping[str, AllocatorReading] = field(default_factory=dict)
-    """By NVML's UUID of the GPU; figures on a MIG device are under its GPU's, as its processes are.
+    """Figures by NVML's UUID of the GPU; those of a MIG device are under its GPU's, as its processes are.
 
     Empty once the figures are too old to be believed.
     """
     problem: str = ""
-    """Why there are no figures although CUDA is up, such as an allocator that keeps none."""
+    """Reason why there are no figures although CUDA is up, such as an allocator that keeps none."""
     declared_minimum_bytes: int | None = None
     declared_typical_bytes: int | None = None
     frameworks: Mapping[str, bool] = field(default_factory=dict)
@@ -277,7 +277,7 @@ class NodeReading:
     gpus_expected: int = 0
     """The most GPUs seen since the start, or on the PCI bus, whichever is more."""
     gpus_doubt: str = ""
-    """Why a GPU may be missing, or an index mean another GPU than it did; "" if nothing says so."""
+    """Reason why a GPU may be missing, or an index mean another GPU than it did; "" if nothing says so."""
     pci_gpus: int | None = None
     nvml_initializations: int = 0
 
@@ -301,4 +301,4 @@ class Snapshot:
     clients: Mapping[int, ClientReading] = field(default_factory=dict)
     """Apps with an embedded client, by pid: joined by the kernel's word on who is connected."""
     growth: Mapping[MemoryKey, Growth] = field(default_factory=dict)
-    """What the leak detector says; empty until it has seen the snapshot."""
+    """Growth by the leak detector; empty until it has seen the snapshot."""

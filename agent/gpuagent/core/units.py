@@ -152,12 +152,12 @@ def format_bytes(count: float) -> str:
 
 
 def format_rate(bytes_per_second: float) -> str:
-    """Growth for a person: `84.4 GiB/h`. An hour, because the pace of most leaks is lost in a figure per second."""
+    """Format growth for a person: `84.4 GiB/h`, per hour because most leaks are too slow for a figure per second."""
     return f"{format_bytes(bytes_per_second * 3600)}/h"
 
 
 def format_forecast(seconds: float) -> str:
-    """Time until memory is full: `full in 8 min 15 s`, and `full now` where it is."""
+    """Format the time until memory is full: `full in 8 min 15 s`, and `full now` where it is."""
     return f"full in {format_duration(seconds)}" if seconds >= 1 else "full now"
 
 
@@ -185,7 +185,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_time(unix_seconds: float) -> str:
-    """Unix time for a person: `2026-11-22 10:14 UTC`."""
+    """Format Unix time for a person: `2026-11-22 10:14 UTC`."""
     return f"{datetime.fromtimestamp(unix_seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
@@ -198,7 +198,7 @@ def _below_a_minute(seconds: float) -> str:
 
 
 def _two_units(count: int, size: int, large: str, small: str) -> str:
-    """`count` of the small unit, `size` of which make a large one."""
+    """Format `count` of the small unit, `size` of which make a large one."""
     whole, rest = divmod(count, size)
     return f"{whole} {large} {rest} {small}" if rest else f"{whole} {large}"
 

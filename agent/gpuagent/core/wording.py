@@ -66,7 +66,7 @@ def pace_words(part: Document) -> str:
 
 
 def assessment_words(part: Document) -> str:
-    """Verdict, pace and forecast in one line, each once.
+    """Return verdict, pace and forecast in one line, each once.
 
     >>> assessment_words({"verdict": "leaking", "evidence": "strict", "growth_state": "stopped: GPU full",
     ...                   "growth_bytes_per_second": 350_000, "exhaustion_seconds": 0.0})
@@ -82,7 +82,7 @@ def assessment_words(part: Document) -> str:
 
 
 def forecast_words(part: Document) -> str:
-    """When the memory is full: `full in 8 min 15 s`, `full now`; empty where that will not come.
+    """Say when the memory is full: `full in 8 min 15 s`, `full now`; empty where that will not come.
 
     >>> forecast_words({"exhaustion_seconds": 495.0}), forecast_words({"exhaustion_seconds": 0.0})
     ('full in 8 min 15 s', 'full now')
@@ -103,7 +103,7 @@ def full_in_words(part: Document) -> str:
 
 
 def since_words(part: Document, now_seconds: float | None) -> str:
-    """For how long it has been growing: `2 h 10 min`; empty where that is not known. `now_seconds` is Unix time.
+    """Say for how long it has been growing: `2 h 10 min`; empty where that is not known. `now_seconds` is Unix time.
 
     >>> since_words({"growth_since_seconds": 1000.0}, 8800.0), since_words({}, 8800.0)
     ('2 h 10 min', '')
@@ -115,7 +115,7 @@ def since_words(part: Document, now_seconds: float | None) -> str:
 
 
 def summary_of(alert: Document) -> str:
-    """The rule's own text for the alert's state; for a pending one without it, a sentence that is true of any rule.
+    """Return the rule's text for the alert's state; for a pending one without it, a sentence true of any rule.
 
     >>> summary_of({"state": "firing", "annotations": {"summary": "GPU 0 is full"}})
     'GPU 0 is full'
@@ -138,7 +138,7 @@ def summary_of(alert: Document) -> str:
 
 
 def since_of(alert: Document, now: float) -> str:
-    """For how long it has been in its state: `firing for 4 min 27 s`. `now` is the Unix time of the document.
+    """Say for how long it has been in its state: `firing for 4 min 27 s`. `now` is the Unix time of the document.
 
     >>> since_of({"state": "pending", "active_seconds": 20.0}, 0.0)
     'pending for 20 s'

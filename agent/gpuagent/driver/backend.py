@@ -1,7 +1,7 @@
-"""Define what a backend gives to the collector: a driver that opens GPUs, collects readings, and tells of events.
+"""Define what a backend gives to the collector: a driver that opens GPUs, collects readings, and reports events.
 
 The collector knows nothing else of a driver. A backend that lacks something (MIG, ECC, process lists) leaves it out of
-its readings, where None and () mean that the driver does not tell.
+its readings, where None and () mean that the driver does not report it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Collected:
     worked_at: Mapping[int, float] = field(default_factory=dict)
     """Clock at which a sample of each pid at work was last taken in."""
     contradiction: str = ""
-    """What is impossible or doubtful about these figures, as a clause; "" if they can be true."""
+    """Clause that says what is impossible or doubtful about these figures; "" if they can be true."""
     kinds_known: bool = True
     """False where the MPS list may not be read: a process without "M" among its kinds may be a client of MPS."""
 
@@ -106,7 +106,7 @@ def _with_failed(runs: tuple[CollectorRun, ...], collector: str, reason: str) ->
 
 
 class GpuCollector(Protocol):
-    """Reads one GPU that has been opened; used by one thread only."""
+    """Collector of one GPU that has been opened; used by one thread only."""
 
     @property
     def handle(self) -> object:
@@ -129,10 +129,10 @@ class GpuCollector(Protocol):
 
 
 class EventWatcher(Protocol):
-    """Counts events (Xids) per GPU and code since the start."""
+    """Watcher that counts events (Xids) per GPU and code since the start."""
 
     problem: str
-    """Why no event can be seen; "" if all can."""
+    """Reason why no event can be seen; "" if all can."""
 
     def watch(self, gpus: Iterable[WatchedGpu]) -> None:
         """Listen to these GPUs from now on."""
@@ -143,11 +143,11 @@ class EventWatcher(Protocol):
         ...
 
     def with_runs(self, gpus: Iterable[GpuReading]) -> list[GpuReading]:
-        """Return the readings; one whose events cannot be had tells of that as a failed run."""
+        """Return the readings; one whose events cannot be had reports that as a failed run."""
         ...
 
-    def fallen_off(self, index: int, uuid: str) -> None:
-        """Count that a GPU is off the bus, once however often it is told."""
+    def note_fallen_off(self, index: int, uuid: str) -> None:
+        """Count that a GPU is off the bus, once however often it is reported."""
         ...
 
     def close(self, timeout_seconds: float) -> bool:

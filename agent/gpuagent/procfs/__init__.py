@@ -1,7 +1,7 @@
-"""Read /proc, which tells of processes: the only package that reads it.
+"""Read /proc: the only package that does.
 
-In reading order: `table` (which processes the driver's pids are), `reader` (one process), `files` and `watch` (the
-edges to the kernel), `cgroup`, `cgroup_owner` and `redact` (pure: bytes in, facts out), `containers`, `users` and
+In reading order: `table` (which processes the driver's pids are), `reader` (one process), `files` (the edge to the
+kernel), `cgroup`, `cgroup_owner` and `redact` (pure: bytes in, facts out), `containers`, `users` and
 `machine` (what else of the machine is needed), `credentials` and `programs` (read where somebody is judged),
 `kernel_log`.
 """
@@ -10,9 +10,8 @@ from gpuagent.procfs.containers import PodName, PodNames
 from gpuagent.procfs.files import ProcFiles, RealProc
 from gpuagent.procfs.machine import boot_id, boot_time_seconds, raise_descriptor_limit
 from gpuagent.procfs.redact import Redactor
-from gpuagent.procfs.table import ProcessTable, Watcher
+from gpuagent.procfs.table import PidfdWatcher, ProcessTable, Watcher
 from gpuagent.procfs.users import UserNames
-from gpuagent.procfs.watch import PidfdWatcher
 
 __all__ = [
     "PidfdWatcher",

@@ -1,4 +1,4 @@
-"""Which names on a cgroup path only root can have chosen.
+"""Decide which names on a cgroup path only root can have chosen.
 
 Whoever may create a cgroup chooses its name, and may move processes of their own into it: a user below their own
 `user@1000.service`, the user of a unit with `Delegate=yes`, root inside a container. A name is a fact about a process
@@ -29,7 +29,7 @@ from gpuagent.procfs.cgroup import CgroupLevel, Membership, containers_on, leave
 
 ROOT_UID = 0
 UNPROVEN = "unproven/"
-"""What stands in front of a name that is not proven, wherever it is shown or compared."""
+"""Prefix of a name that is not proven, wherever it is shown or compared."""
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _SLICES = r"(?:[^/]+\.slice/)*"
 _SERVICES = (
@@ -64,7 +64,7 @@ _MOST_SEARCHED = 4096
 
 
 class CgroupOwner(Protocol):
-    """Tells whose cgroups are."""
+    """Test of who owns cgroups."""
 
     def __call__(self, level: CgroupLevel, *, whole: bool) -> bool | None:
         """Return whether root alone may write to every cgroup above, and to this one too if `whole`.
@@ -87,7 +87,7 @@ class Name(StrEnum):
 
 
 class CgroupOwners:
-    """Looks at the owners of cgroup directories below the mounted hierarchies.
+    """Test the owners of cgroup directories below the mounted hierarchies.
 
     In a container with a cgroup namespace of its own the kernel gives paths relative to the agent's own cgroup. They
     are resolved where the host's hierarchy is mounted at `root`: then the agent finds itself in it.
@@ -124,7 +124,7 @@ class CgroupOwners:
             return None
 
     def absolute(self, level: CgroupLevel) -> tuple[str, ...] | None:
-        """Return the names from the root of the host's hierarchy on; None where they cannot be told."""
+        """Return the names from the root of the host's hierarchy on; None where they are unknown."""
         base = self._base(level.controllers)
         return self._absolute(level, base) if base else None
 
@@ -137,7 +137,7 @@ class CgroupOwners:
         return ""
 
     def _absolute(self, level: CgroupLevel, base: str) -> tuple[str, ...] | None:
-        """Return the names from the root of the hierarchy on; None where that cannot be told.
+        """Return the names from the root of the hierarchy on; None where that is unknown.
 
         The host's init is never below the agent's cgroup: the `..` of its path tell how deep the agent's own root is.
         """

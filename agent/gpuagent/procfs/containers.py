@@ -27,7 +27,7 @@ from gpuagent.core.snapshot import CollectorRun
 from gpuagent.procfs.files import printable
 
 RESCAN_SECONDS = 30.0
-"""Between two looks at the links, and before a runtime is asked again that did not answer or did not know."""
+"""Seconds between two scans of the links, and before a runtime is asked again that did not answer or did not know."""
 _PARTS = 3
 
 
@@ -39,7 +39,7 @@ class PodName(NamedTuple):
 
 
 class PodNames:
-    """Finds pods in `/var/log/pods/<namespace>_<name>_<uid>/`.
+    """Find names of pods in `/var/log/pods/<namespace>_<name>_<uid>/`.
 
     The API server is not asked: no token, no network, and right while it is down. Neither a
     namespace nor a pod may have an underscore in its name (RFC 1123), and the uid of a static pod
@@ -78,7 +78,7 @@ class PodNames:
 log = logging.getLogger(__name__)
 
 KNOWN_SECONDS = 60.0
-"""How long a runtime's word is believed before it is asked again: a container can be renamed."""
+"""Seconds for which a runtime's answer is cached: a container can be renamed."""
 _KEPT = 4096
 _WAITING = 1024
 _ID = re.compile(r"[0-9a-f]{64}")
@@ -137,7 +137,7 @@ class ContainerNames:
             return
         for link in filter(None, links):
             pod, namespace, container, container_id = link.groups()
-            self._keep(container_id, f"{namespace}/{pod}/{container}", math.inf)
+            self._store(container_id, f"{namespace}/{pod}/{container}", math.inf)
 
     def _want(self, container_id: str, now: float) -> None:
         """Have it asked for, if it has not been lately."""
@@ -174,13 +174,13 @@ class ContainerNames:
             with self._lock:
                 answers_again, self._problem = bool(self._problem), ""
                 if name:
-                    self._keep(container_id, name, self._clock.now() + KNOWN_SECONDS)
+                    self._store(container_id, name, self._clock.now() + KNOWN_SECONDS)
                 else:
                     self._names.pop(container_id, None)
             if answers_again:
                 log.info("containers have names again: the runtime answers")
 
-    def _keep(self, container_id: str, name: str, until: float) -> None:
+    def _store(self, container_id: str, name: str, until: float) -> None:
         self._names[container_id] = name, until
         self._names.move_to_end(container_id)
         while len(self._names) > _KEPT:
@@ -205,7 +205,7 @@ class RunningContainer(NamedTuple):
     """What the runtime says of a container that runs."""
 
     main_pid: int
-    """In the host's pid namespace."""
+    """Pid of the main process in the host's pid namespace."""
     name: str
     """"" for none."""
 

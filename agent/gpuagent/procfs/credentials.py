@@ -6,14 +6,17 @@ itself and cannot take them away: to change its user ids takes a right, and so d
 All can be read without any right unless /proc is mounted with hidepid.
 
 The kernel knows user ids of threads alone: the C library keeps those of a process the same, and setresuid(2) called
-directly changes one. File servers do that to act for their clients. `/proc/PID/status` tells of the first thread. So
+directly changes one. File servers do that to act for their clients. `/proc/PID/status` is that of the first thread. So
 all threads are read, but only where somebody is judged: a process may have thousands of them.
+
+Cgroups of version 1 move single threads, so whether all threads are in one unit, container and job is asked as well.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuagent.procfs.cgroup import parse_cgroup
 from gpuagent.procfs.files import (
     READ_LIMIT_BYTES,
     LivingThread,
@@ -26,7 +29,7 @@ from gpuagent.procfs.files import (
 )
 
 MOST_THREADS = 8192
-_LOOKS = 2
+_ATTEMPTS = 2
 """A thread that begins or ends during the first look costs a second one; then it is unknown."""
 _UIDS = 4
 _GONE = (FileNotFoundError, ProcessLookupError)
@@ -38,9 +41,9 @@ def read_uids(files: ProcFiles, pid: int, first: tuple[int, ...]) -> tuple[int, 
     `first` are the four of the first thread, which are returned as they are where all others have the same. More users
     are returned each once, in order.
     """
-    for _ in range(_LOOKS):
+    for _ in range(_ATTEMPTS):
         try:
-            found = _look(files, pid)
+            found = _read_all_threads(files, pid)
         except _GONE:
             continue
         except (OSError, ValueError):
@@ -51,7 +54,7 @@ def read_uids(files: ProcFiles, pid: int, first: tuple[int, ...]) -> tuple[int, 
     return ()
 
 
-def _look(files: ProcFiles, pid: int) -> frozenset[int] | None:
+def _read_all_threads(files: ProcFiles, pid: int) -> frozenset[int] | None:
     """Return the ids of all threads; None where another one has begun meanwhile. Raises OSError, ValueError."""
     threads = set(files.threads(pid))
     if not threads or len(threads) > MOST_THREADS:
@@ -144,7 +147,7 @@ class Credentials:
     """The user who logged in, whichever the process has become since; None for what no login started."""
     in_audit_session: bool
     has_terminal: bool
-    """It has a controlling terminal."""
+    """Whether it has a controlling terminal."""
     namespaces: int
     """Pid namespaces it is visible in, from the reader's own inwards: more than 1 in a container."""
     cgroup: bytes | None
@@ -166,14 +169,14 @@ def read_credentials(files: ProcFiles, pid: int) -> Credentials:
         status, cgroup = found or (files.read(pid, "status"), None)
         login_uid = _audit_number(files, pid, "loginuid")
         audit_session = _audit_number(files, pid, "sessionid")
-        told = parse_status(status)
-        namespaces = len(told.namespace_pids)
+        identity = parse_status(status)
+        namespaces = len(identity.namespace_pids)
         if not namespaces:
             raise MissingFact(f"pid {pid}: its pid namespaces are unknown")
         return Credentials(
             pid=pid,
             start_ticks=parsed.start_ticks,
-            uids=_uids(files, pid, told.uids),
+            uids=_uids(files, pid, identity.uids),
             login_uid=None if login_uid == _UNSET else login_uid,
             in_audit_session=audit_session != _UNSET,
             has_terminal=_terminal(stat) != 0,
@@ -213,3 +216,37 @@ def _terminal(stat: bytes) -> int:
     The name in front of the fields may contain anything, hence the last parenthesis.
     """
     return int(stat[stat.rfind(b") ") + 2 :].split()[_TERMINAL_FIELD - 3])
+
+
+_UNKNOWN = "it cannot be told whether all of its threads run in one place"
+
+
+def thread_elsewhere(files: ProcFiles, pid: int, cgroups: bytes) -> str:
+    """Return that a thread is in another unit, container or job than `cgroups` say, or may be; "" where none is.
+
+    A thread that is about to exit is in no cgroup any more, and counts for nothing.
+    """
+    place = _place(cgroups)
+    try:
+        threads = files.threads(pid)
+        if len(threads) > MOST_THREADS:
+            return f"{_UNKNOWN}: it has more than {MOST_THREADS}"
+        for thread in threads:
+            try:
+                found = files.read(pid, f"task/{thread}/cgroup")
+                if found == cgroups or _place(found) == place:
+                    continue
+                if not parse_stat(files.read(pid, f"task/{thread}/stat")).exiting:
+                    return f"its thread {thread} runs in another unit, container or job than the process is told to"
+            except _GONE:
+                continue
+    except _GONE:
+        return ""
+    except (OSError, ValueError) as error:
+        return f"{_UNKNOWN}: {error}"
+    return ""
+
+
+def _place(cgroups: bytes) -> tuple[str, ...]:
+    found = parse_cgroup(cgroups)
+    return found.unit, found.container_id, found.pod_uid, found.slurm_job

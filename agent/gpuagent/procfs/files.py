@@ -72,14 +72,14 @@ class Stat(NamedTuple):
     """A zombie with more than one thread has lost its main thread only: it lives and holds its
     memory."""
     start_ticks: int
-    """Since boot, in 1/sysconf(_SC_CLK_TCK) seconds."""
+    """Start time since boot, in 1/sysconf(_SC_CLK_TCK) seconds."""
     resident_pages: int
     image: tuple[bytes, ...]
     """Name, and where stack and arguments lie: random per exec, so a change tells of one without
     reading `cmdline`. () where the kernel hides it, which it does unless the reader may trace the
     process."""
     process_group: int = 0
-    """0 where the kernel does not tell, as of one that is being reaped."""
+    """0 where the kernel does not report it, as of one that is being reaped."""
     flags: int = 0
     """Those of the task, `PF_*` of include/linux/sched.h."""
 
@@ -241,7 +241,7 @@ class LivingThread(NamedTuple):
     folder: str
     """"" or "task/TID/"."""
     stat: Stat
-    """Of this thread. Identity and name of the process are those of its first thread."""
+    """Stat of this thread. Identity and name of the process are those of its first thread."""
 
     def read(self, name: str) -> bytes:
         """Return the text of a file of the process. Raises as `ProcFiles.read`."""
@@ -253,7 +253,7 @@ class LivingThread(NamedTuple):
 
 
 def living_thread(files: ProcFiles, stat: Stat) -> LivingThread | None:
-    """Return where /proc tells of the process that has this `stat`; None where none of its threads is seen to live."""
+    """Return where /proc reports the process that has this `stat`; None where none of its threads is seen to live."""
     if not stat.exiting:
         return LivingThread(files, stat.pid, "", stat)
     if stat.threads <= 1:

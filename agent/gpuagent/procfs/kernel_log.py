@@ -1,6 +1,6 @@
 """GPUs that have fallen off the bus by the kernel's log, which may be the last that is heard of them.
 
-NVML tells such a GPU's Xid 79 only while it is well enough to. The driver writes to the kernel's log in any case, with
+NVML reports its Xid 79 only while the GPU still answers. The driver writes to the kernel's log in any case, with
 an Xid number or without (kernel-open/nvidia/nv.c and src/nvidia/src/kernel/gpu_mgr of open-gpu-kernel-modules).
 Reading it takes CAP_SYSLOG where `kernel.dmesg_restrict` is set, so it is read where that is permitted.
 """
@@ -20,9 +20,9 @@ KMSG = Path("/dev/kmsg")
 _RECORD_BYTES = 8192
 """A record is never longer (CONSOLE_EXT_LOG_MAX in linux/printk.h); a read of less would fail."""
 _MOST_RECORDS = 2000
-"""At a time: a flood is gone through over several ticks."""
+"""Records read at a time: a flood is worked off over several ticks."""
 _FACILITY_SHIFT = 3
-"""What is above is the facility, 0 for the kernel: programs that write to the log have another (syslog.h)."""
+"""Bits below the facility, which is 0 for the kernel: programs that write to the log have another (syslog.h)."""
 _LINES = 4
 """Over which the driver spreads its sentence."""
 _DRIVER = "NVRM:"
@@ -47,7 +47,7 @@ def _address(found: re.Match[str]) -> Address:
 
 
 class FallenGpus:
-    """Reads the driver's lines, one after the other."""
+    """Read the driver's lines in the kernel log for GPUs that have fallen off the bus."""
 
     def __init__(self) -> None:
         self._last: deque[str] = deque(maxlen=_LINES)
@@ -57,12 +57,12 @@ class FallenGpus:
         if not line.startswith(_DRIVER):
             return None
         self._last.append(line.removeprefix(_DRIVER).strip())
-        told = " ".join(self._last)
-        fallen = _FALLEN.search(told)
+        text = " ".join(self._last)
+        fallen = _FALLEN.search(text)
         if fallen is None:
             return None
         self._last.clear()
-        addresses = list(_ADDRESS.finditer(told, 0, fallen.start()))
+        addresses = list(_ADDRESS.finditer(text, 0, fallen.start()))
         return _address(addresses[-1]) if addresses else None
 
 
@@ -87,7 +87,7 @@ class KernelLog:
         return cls(descriptor)
 
     def fallen(self) -> list[Address]:
-        """Return the GPUs that it has told of since the last call, each as often as it was told."""
+        """Return the GPUs that were logged since the last call, each as often as it was logged."""
         found: list[Address] = []
         for _ in range(_MOST_RECORDS):
             lines = self._record(self._descriptor) if self._descriptor is not None else None

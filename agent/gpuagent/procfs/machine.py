@@ -39,9 +39,9 @@ def boot_time_seconds(root: str = "/proc") -> float:
 
 
 def machine_id(root: str = "/") -> str:
-    """Return what tells this machine from others, as `KIND ID`; "" where it may not be read.
+    """Return the identity of this machine, as `KIND ID`; "" where it may not be read.
 
-    The id is a hash: machine-id(5) asks that what stands in the file be told to nobody.
+    The id is a hash: machine-id(5) asks not to disclose the content of the file.
     """
     for kind, path in _MACHINE_IDS:
         with suppress(OSError):
@@ -74,7 +74,7 @@ def namespace_inode(link: str) -> int:
 
 
 def own_namespace(root: str = "/proc") -> int:
-    """Return the inode of the agent's pid namespace; 0 where /proc does not tell."""
+    """Return the inode of the agent's pid namespace; 0 where /proc does not report it."""
     try:
         return namespace_inode(str(Path(root, "self/ns/pid").readlink()))
     except OSError:
@@ -104,7 +104,7 @@ it was before; systemd sets it at boot, and by the kernel's own 32768 no list of
 
 
 class PidSpace:
-    """Reads the kernel's counter of forks, and how many numbers there are."""
+    """Read the kernel's counter of forks, and how many pids there are."""
 
     def __init__(self, root: str = "/proc") -> None:
         """Take another `root` for tests."""

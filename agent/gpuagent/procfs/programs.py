@@ -28,7 +28,42 @@ from gpuagent.procfs.files import (
     parse_status,
     read_living,
 )
-from gpuagent.procfs.module_names import is_script, module_names
+
+_MODULE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(:.*)?", re.DOTALL)
+SCRIPT_SUFFIXES = frozenset({
+    "awk", "bash", "cjs", "clj", "cts", "exp", "ipynb", "jar", "jl", "js", "jsx", "ksh", "lua", "mjs", "mts", "php",
+    "pl", "pm", "py", "pyc", "pyw", "pyz", "r", "rb", "scm", "sh", "tcl", "ts", "tsx", "zsh",
+})  # fmt: skip
+"""Suffixes, in lower case, of files that interpreters and their launchers run."""
+
+
+def is_script(argument: str) -> bool:
+    """Return whether an argument ends as a file does that an interpreter runs, or names a module and what is in it."""
+    stem, dot, suffix = argument.rpartition("/")[2].rpartition(".")
+    if stem and dot and suffix.lower() in SCRIPT_SUFFIXES:
+        return True
+    found = _MODULE.fullmatch(argument)
+    return found is not None and found[2] is not None
+
+
+def module_names(argument: str, *, may_be_plain: bool = False) -> Iterator[str]:
+    """Yield the module, the packages that it is in, and its file below where modules are looked for.
+
+    Nothing of the name of a file, and of a plain word only where that `may_be_plain`.
+    """
+    found = _MODULE.fullmatch(argument)
+    if found is None or (found[2] is None and is_script(argument)):
+        return
+    if found[2] is None and "." not in argument and not may_be_plain:
+        return
+    parts = found[1].split(".")
+    for number in range(len(parts), 0, -1):
+        yield ".".join(parts[:number])
+    path = "/".join(parts)
+    yield f"{path}.py"
+    yield f"{path}/__init__.py"
+    yield f"{path}/__main__.py"
+
 
 INTERPRETER = re.compile(
     r"(?:python|pypy|perl|ruby|node|nodejs|deno|bun|lua|luajit|php|tclsh|expect|[gmn]?awk|R|Rscript|julia|java|guile"
@@ -174,24 +209,24 @@ _DELETED = " (deleted)"
 
 
 class ProcessProgram(NamedTuple):
-    """What a process runs, as /proc tells it."""
+    """Program of a process, as /proc shows it."""
 
     names: tuple[str, ...]
-    """Its `comm` first, then its program, the first argument and the script, in all spellings."""
+    """Names: its `comm` first, then its program, the first argument and the script, in all spellings."""
     words: tuple[str, ...] = ()
     """Further arguments that may name a path, a module or a program that it runs."""
     first_argument: str = ""
-    """What it was started by; it may have written another one over it."""
+    """First argument that it was started with; it may have written another one over it."""
     executable: str = ""
     """Path of its program; "" where it may not be read (CAP_SYS_PTRACE)."""
     scripts: tuple[str, ...] = ()
-    """What an interpreter runs."""
+    """Scripts that an interpreter runs."""
     folder: str = ""
-    """Its working directory; "" where it may not be read."""
+    """Working directory; "" where it may not be read."""
     python_home: str = ""
-    """What it was started with as PYTHONHOME; "" for nothing, or where that may not be read."""
+    """PYTHONHOME at its start; "" for none, or where that may not be read."""
     python_path: str = ""
-    """Likewise as PYTHONPATH."""
+    """PYTHONPATH at its start, likewise."""
 
 
 def read_program(files: ProcFiles, pid: int) -> ProcessProgram:
@@ -210,13 +245,13 @@ def read_program(files: ProcFiles, pid: int) -> ProcessProgram:
     names = [decode(stat.name), program, arguments[0]]
     # A title that was written over the first argument tells nothing of what the others mean.
     interpreter = next((each for each in (arguments[0], program, names[0]) if is_interpreter(each)), None)
-    told = [arguments[0] if interpreter is None else interpreter, *arguments[1:]]
-    run = tuple(scripts(told)) if interpreter is not None else ()
+    command_line = [arguments[0] if interpreter is None else interpreter, *arguments[1:]]
+    run = tuple(scripts(command_line)) if interpreter is not None else ()
     names += run
     relative = names[3:] if program and " " in names[2] else names[2:]  # a title that was written over it is no path
     in_folder = [f"{folder}/{each}" for each in relative if folder and _is_relative(each) and _is_file(each, names[2])]
     names += [os.path.normpath(each) for each in (*names, *in_folder) if "/" in each]
-    words = list(launched(told, interprets=interpreter is not None))
+    words = list(launched(command_line, interprets=interpreter is not None))
     words += [name for each in words for name in module_names(each)]
     words += [name for each in run for name in module_names(each, may_be_plain=True)]
     named = tuple(dict.fromkeys(each for each in names if each))
@@ -324,11 +359,11 @@ def _of_parent(stat: Stat, arguments: list[bytes], parent: _Parent | None) -> It
 
 def _of_environment(environment: bytes, parent_names: tuple[str, ...]) -> JobSign | None:
     """Return the rank that a launcher has given: by the environment at the start of the program."""
-    told = dict(each.split(b"=", 1) for each in environment.split(b"\0") if b"=" in each)
-    rank, world, address, port = (told.get(name, b"") for name in _VARIABLES)
+    variables = dict(each.split(b"=", 1) for each in environment.split(b"\0") if b"=" in each)
+    rank, world, address, port = (variables.get(name, b"") for name in _VARIABLES)
     if not (rank.isdigit() and world.isdigit() and port.isdigit() and address) or int(rank) >= int(world):
         return None
-    group = b"\0".join((address, port, world, told.get(_RUN_ID, b"")))
+    group = b"\0".join((address, port, world, variables.get(_RUN_ID, b"")))
     return JobSign(SignKind.RANK, decode(group), int(rank), parent_names)
 
 

@@ -1,4 +1,4 @@
-"""Reads one process: its files in /proc become one `ProcessInfo`."""
+"""Read one process: its files in /proc become one `ProcessInfo`."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class ProcessRecord(NamedTuple):
     image: tuple[bytes, ...]
     """() where there is nothing to compare: then the process is read again at the slow rate."""
     cgroup: bytes = b""
-    """As /proc has it, with all hierarchies: another one is another place. b"" where it is unknown."""
+    """Cgroups as /proc has them, with all hierarchies: another one is another place. b"" where it is unknown."""
     ending: bool = False
     """No thread of the process is seen to live: what it runs, and where, is not known any more."""
 
 
 class ProcessReader:
-    """Reads what can be read.
+    """Read all that may be read of one process.
 
     Only `stat` is needed; a fact from a file that is denied stays empty.
     """
@@ -94,7 +94,7 @@ class ProcessReader:
         self._above_container = above_container
 
     def stat(self, pid: int) -> Stat:
-        """Read the one file that tells identity, state and resident memory.
+        """Read the one file that has identity, state and resident memory.
 
         Raises FileNotFoundError or ProcessLookupError (gone), other OSErrors (not readable),
         ValueError (garbage).
@@ -214,7 +214,7 @@ class ProcessReader:
             return _UNKNOWN_UID
 
     def _command_line(self, thread: LivingThread | None) -> str | None:
-        """Redacted command line; None where it should be asked for later.
+        """Return the redacted command line; None where it should be asked for later.
 
         `cmdline` lies in the memory of the process, and reading it waits for the lock of that
         memory. One that hangs in a driver (state D) may hold it for ever, and so would hang whoever

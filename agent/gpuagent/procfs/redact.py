@@ -1,4 +1,4 @@
-r"""Command lines without their secrets.
+r"""Redact secrets in command lines.
 
 Anybody on the machine may read a command line, but a metric travels much further: to Prometheus,
 into chat, into a ticket. So what looks like a secret is replaced *before* the text is cut, and a
@@ -55,7 +55,7 @@ _VARIABLE = re.compile(r"[\"']?[A-Z][A-Z0-9]*+(?:_[A-Z0-9]++)++[\"']?\Z")
 _VARIABLE_OPTIONS = frozenset({"-e", "--env", "-u", "--unset"})
 """Behind them stands a variable alone, as in `docker run -e HF_TOKEN image` and `env -u HF_TOKEN program`."""
 _NO_VALUE = re.compile(r"-|[&|;<>()]++\Z")
-"""What follows a variable that is no value of it: an option, or a sign of the shell."""
+"""Pattern of what follows a variable and is no value of it: an option, or a sign of the shell."""
 _PEM = "-----BEGIN"
 _SCHEME = re.compile(r"(?:bearer|basic|digest|token)\Z", re.IGNORECASE)
 _JOINTS = frozenset({"=", ":", ","})
@@ -76,7 +76,7 @@ _SHAPES = re.compile(
 
 
 class Redactor:
-    """Turns the raw text of a command line into something that may leave the machine."""
+    """Redact the raw text of a command line, so that it may leave the machine."""
 
     def __init__(self, patterns: Sequence[str] = (), limit_bytes: int = COMMAND_LIMIT_BYTES) -> None:
         """Take the operator's further `patterns`: whatever matches one is replaced.
@@ -108,7 +108,7 @@ class Redactor:
 class _Tokens(Protocol):
     """Tokens in their order, of which those of white space part the words."""
 
-    def take(self) -> str | None:
+    def next_token(self) -> str | None:
         """Return the next token; None at the end."""
         ...
 
@@ -130,7 +130,7 @@ class _Arguments:
         """Whether all have been taken."""
         return self._place == len(self._arguments)
 
-    def take(self) -> str | None:
+    def next_token(self) -> str | None:
         if self.ended:
             return None
         if self._space:
@@ -151,7 +151,7 @@ class _TextTokens:
         self._text = text
         self._place = 0
 
-    def take(self) -> str | None:
+    def next_token(self) -> str | None:
         found = _TOKEN.match(self._text, self._place)
         if found is None:
             return None
@@ -172,7 +172,7 @@ def _walk(tokens: _Tokens, treat: Callable[[str, int], str], room: int) -> str:
     previous = ""
     parts: list[str] = []
     while room >= 0:
-        token = tokens.take()
+        token = tokens.next_token()
         if token is None:
             break
         shown = token
@@ -213,7 +213,7 @@ def _awaited(token: str, previous: str) -> str:
 
 def _skip_key(tokens: _Tokens, token: str) -> None:
     """Leave out all that follows where a key begins whose words are an argument each."""
-    while token.endswith(_PEM) and tokens.take() is not None:
+    while token.endswith(_PEM) and tokens.next_token() is not None:
         pass
 
 

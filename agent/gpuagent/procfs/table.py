@@ -1,13 +1,17 @@
-"""Which processes the driver's pids are, kept up to date at next to no cost.
+"""Say which processes the driver's pids are, kept up to date at next to no cost.
 
-A process is read when it appears. From then on a pidfd tells of its end, so a tick over 512
-processes is one system call; where no pidfd can be had, the start time is compared instead. What
-changes in a life is followed at the slow rate, some processes at each tick: state, memory, another
-program by exec.
+A process is read when it appears. From then on a pidfd reports its end: a handle on one process, which becomes
+readable when the process has ended and never points to another process with the same number (pidfd_open(2)).
+All of them are in one epoll object, so a tick over 512 processes is one system call; where no pidfd can be had, the
+start time is compared instead. What changes in a life is followed at the slow rate, some processes at each tick: state,
+memory, another program by exec.
 """
 
 from __future__ import annotations
 
+import os
+import resource
+import select
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -25,6 +29,78 @@ from gpuagent.procfs.reader import Boot, ProcessReader, ProcessRecord
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
 
+HIGHEST_PID = 4_194_304
+"""PID_MAX_LIMIT of 64-bit Linux: the kernel gives out no pid above it, a simulated node no pid
+below."""
+
+
+class PidfdWatcher:
+    """One pidfd per process. Not for several threads."""
+
+    def __init__(self, *, maximum: int | None = None) -> None:
+        """Watch at most `maximum` processes.
+
+        By default half of the descriptors that the agent may open: on a crowded node it must still
+        be able to accept a connection.
+        """
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._maximum = soft // 2 if maximum is None else maximum
+        self._epoll = select.epoll()
+        self._descriptors: dict[int, int] = {}
+        self._pids: dict[int, int] = {}
+
+    def add(self, pid: int) -> bool:
+        """Begin to watch a process; False where that cannot be, and the caller has to look."""
+        if pid in self._descriptors:
+            return True
+        if pid > HIGHEST_PID or len(self._descriptors) >= self._maximum:
+            return False
+        try:
+            descriptor = os.pidfd_open(pid)
+        except OSError:  # gone, out of descriptors, or a kernel before 5.3
+            return False
+        try:
+            self._epoll.register(descriptor, select.EPOLLIN)
+        except OSError:  # fs.epoll.max_user_watches
+            os.close(descriptor)
+            return False
+        self._descriptors[pid] = descriptor
+        self._pids[descriptor] = pid
+        return True
+
+    def has_exited(self, pid: int) -> bool:
+        """Return whether a watched process has ended, be it a zombie still; False if not watched."""
+        descriptor = self._descriptors.get(pid)
+        if descriptor is None:
+            return False
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def exited(self) -> set[int]:
+        """Return all watched processes that have ended and were not removed since. Does not wait."""
+        if not self._descriptors:
+            return set()
+        events = self._epoll.poll(0, len(self._descriptors))
+        return {self._pids[descriptor] for descriptor, _ in events}
+
+    def remove(self, pid: int) -> None:
+        """End watching a process, watched or not."""
+        descriptor = self._descriptors.pop(pid, None)
+        if descriptor is not None:
+            del self._pids[descriptor]
+            # Closing alone does not do it while a child between fork and exec holds the same
+            # descriptor.
+            self._epoll.unregister(descriptor)
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """End watching all of them."""
+        for pid in list(self._descriptors):
+            self.remove(pid)
+        self._epoll.close()
+
+
 _GONE = (FileNotFoundError, ProcessLookupError)
 _UNREADABLE = (OSError, ValueError)
 _ENDED = frozenset({"Z", "X"})
@@ -32,11 +108,11 @@ _MOST_UNLISTED = 1024
 _FOLLOWED_AT_ONCE = 16
 """Processes at a tick, a millisecond: all of them at once would hold up the event loop."""
 _FOLLOWED_PART = 16
-"""Of a larger crowd this part at a tick: with a tick a second each has its turn every half a minute."""
+"""Part of a larger crowd that is followed at a tick: with a tick a second each has its turn every half a minute."""
 
 
 class Watcher(Protocol):
-    """Hears of the end of processes."""
+    """Watcher of the end of processes."""
 
     def add(self, pid: int) -> bool:
         """Begin to watch; False where this process cannot be watched."""
@@ -193,7 +269,7 @@ class ProcessTable:
                 continue  # if it has gone, its pidfd says so
 
     def is_running(self, identity: ProcessId) -> bool | None:
-        """Return whether a process of this boot runs, whoever lists it; None where that cannot be told."""
+        """Return whether a process of this boot runs, whoever lists it; None where that is unknown."""
         if not self.host_pid_namespace:
             return None
         try:
@@ -205,7 +281,7 @@ class ProcessTable:
         return stat.start_ticks == identity.start_ticks and stat.state not in _ENDED
 
     def runs(self) -> tuple[CollectorRun, ...]:
-        """Return how those fared that are asked what /proc does not tell."""
+        """Return how those fared that are asked what /proc does not report."""
         return () if self._containers is None else self._containers.runs()
 
     def close(self) -> None:
@@ -221,13 +297,13 @@ class ProcessTable:
         if entry is not None and (has_exited or not entry.watched):
             entry = self._check(pid, entry)
         elif entry is None:
-            entry = self._meet(pid)
+            entry = self._read_new(pid)
         if entry is None:
             self._dead.add(pid)
             return None
         return entry.record.info
 
-    def _meet(self, pid: int) -> _Entry | None:
+    def _read_new(self, pid: int) -> _Entry | None:
         """Read a process that was not known.
 
         The pidfd comes first: if it has not fired after the reading, all that was read is of the
@@ -260,7 +336,7 @@ class ProcessTable:
         runs_again = entry.watched and stat.state not in _ENDED
         if runs_again or stat.start_ticks != entry.record.info.id.start_ticks:
             self._forget(pid)
-            return self._meet(pid)
+            return self._read_new(pid)
         # Ended and still listed is a zombie, and a pidfd cannot tell when that one goes.
         self._unwatch(pid, entry)
         if stat.state == "Z" != entry.record.info.state:

@@ -51,7 +51,7 @@ def _mount_doubt(passwd: Path, status: os.stat_result, of_host: Path) -> str:
 
 
 def _is_mounted(passwd: Path, mountinfo: Path) -> bool:
-    """Return whether the file is a mount point itself; where that cannot be told it may be one."""
+    """Return whether the file is a mount point itself; where that is unknown it may be one."""
     try:
         lines = mountinfo.read_bytes().splitlines()
     except OSError:
@@ -61,13 +61,13 @@ def _is_mounted(passwd: Path, mountinfo: Path) -> bool:
 
 NAME_LIMIT_BYTES = 64
 KNOWN_SECONDS = 60.0
-"""How long a name is believed: a uid may be given to another user."""
+"""Seconds for which a name is cached: a uid may be given to another user."""
 RETRY_SECONDS = 300.0
 _MOST_USERS = 4096
 
 
 class UserNames:
-    """Asks the system's user database (also LDAP, where it is set up), and believes an answer for a minute.
+    """Look up names in the system's user database (also LDAP, where it is set up), and cache each for a minute.
 
     A uid without a name is its own name, as in `ls -l`, and is asked for again after five minutes:
     a user of a container need not exist on the host, and a directory server may be down for a

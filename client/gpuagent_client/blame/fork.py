@@ -1,4 +1,4 @@
-"""Runs a function in a forked child, where the host has the memory for one, and brings its answer back.
+"""Run a function in a forked child, where the host has the memory for one, and return its answer.
 
 A child can take its time and leave marks: the app stands still only for the fork itself, some milliseconds. The rules
 here were each paid for with a hang or a wrong answer; they are explained where they are kept.
@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-from gpuagent_client.blame.request import Refused
+from gpuagent_client.errors import Refused
 
 # Measured on CPython 3.11 with torch 2.13: what a child dirties (copy on write) while it looks.
 BASE_BYTES = 42 << 20
@@ -33,20 +33,20 @@ NO_LIMIT_BYTES = 1 << 60
 
 
 class Size(NamedTuple):
-    """How much a look has to go through."""
+    """Number of objects and tensors that a snapshot has to go through."""
 
     objects: int
     tensors: int
 
 
 def estimate_bytes(known: Size | None) -> int:
-    """Return what a child will dirty, from the size of the look before, or roughly."""
+    """Return the bytes that a child will dirty, from the size of the snapshot before, or roughly."""
     size = known or Size(sys.getallocatedblocks(), 0)
     return BASE_BYTES + PER_OBJECT_BYTES * size.objects + PER_TENSOR_BYTES * size.tensors
 
 
 def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Free memory of the host or of this cgroup, whichever is less; very much if neither can be read."""
+    """Return the free memory of the host or of this cgroup, whichever is less; very much if neither can be read."""
     fields = dict(line.split(":", 1) for line in _lines(proc / "meminfo") if ":" in line)
     available = [int(fields["MemAvailable"].split()[0]) * 1024] if "MemAvailable" in fields else [NO_LIMIT_BYTES]
     for line in _lines(proc / "self" / "cgroup"):
@@ -78,7 +78,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def refuse_without_memory(known: Size | None, available: int) -> None:
-    """A census must not be what brings the out-of-memory killer.
+    """Refuse where the child could bring the out-of-memory killer.
 
     Raises:
         Refused: less than twice the estimate is free.
@@ -89,7 +89,7 @@ def refuse_without_memory(known: Size | None, available: int) -> None:
 
 
 def refuse_in_gunicorn_master(frames: Iterable[FrameType]) -> None:
-    """The master waits for any child, and would take ours for a worker that died.
+    """Refuse in gunicorn's master: it waits for any child, and would take ours for a worker that died.
 
     Raises:
         Refused: one of these frames is the master's loop, and none the start of a worker.
@@ -106,21 +106,21 @@ _one_at_a_time = threading.Lock()
 _forking_thread: int | None = None
 
 
-class Answer(NamedTuple):
-    """What the child said, and how long the app stood still for it."""
+class ChildAnswer(NamedTuple):
+    """Answer of the child, and how long the app stood still for it."""
 
     data: bytes
     stall_seconds: float
 
 
 class ThreadFrame(NamedTuple):
-    """A function that a thread of the app was in."""
+    """Frame of a function that a thread of the app was in."""
 
     thread_id: int
     frame: FrameType
 
 
-Work = Callable[[list[ThreadFrame]], bytes]
+ChildTask = Callable[[list[ThreadFrame]], bytes]
 
 
 def is_census_fork() -> bool:
@@ -132,7 +132,7 @@ def is_census_fork() -> bool:
     return _forking_thread == threading.get_ident()
 
 
-def in_child(work: Work, seconds: float, own_threads: tuple[int, ...] = ()) -> Answer:
+def run_in_child(work: ChildTask, seconds: float, own_threads: tuple[int, ...] = ()) -> ChildAnswer:
     """Run `work` in a child that has at most this long; `own_threads` are left out of the frames.
 
     Raises:
@@ -152,7 +152,7 @@ def in_child(work: Work, seconds: float, own_threads: tuple[int, ...] = ()) -> A
             _forking_thread = threading.get_ident()
             pid = _fork()
             if pid == 0:
-                _be_the_child(work, frames, writing, seconds)
+                _child_main(work, frames, writing, seconds)
         except (OSError, Refused) as failure:  # no memory, no more processes
             os.close(reading)
             os.close(writing)
@@ -162,13 +162,13 @@ def in_child(work: Work, seconds: float, own_threads: tuple[int, ...] = ()) -> A
             frames.clear()
         stall = time.perf_counter() - started
         os.close(writing)
-        return Answer(_hear(pid, reading, seconds), stall)
+        return ChildAnswer(_receive(pid, reading, seconds), stall)
     finally:
         _one_at_a_time.release()
 
 
 def _fork() -> int:
-    """As os.fork(), without what Python 3.12 and newer print in a process with threads.
+    """Fork as os.fork() does, without the warning of Python 3.12 and newer in a process with threads.
 
     They warn of locks that are held in the child for ever: that is what it is ended for after its time. The filter
     stays, as taking it away again would take along what another thread of the app has changed in between.
@@ -189,11 +189,11 @@ def running_frames(own_threads: tuple[int, ...]) -> list[ThreadFrame]:
     return found
 
 
-def _be_the_child(work: Work, frames: list[ThreadFrame], writing: int, seconds: float) -> None:
-    """Never returns. Prints nothing, runs no exit handlers, and is killed if it hangs on a lock that nobody holds."""
+def _child_main(work: ChildTask, frames: list[ThreadFrame], writing: int, seconds: float) -> None:
+    """Run the child. Never return, print nothing, run no exit handlers, and be killed on a lock that nobody holds."""
     code = 1
     try:
-        _leave_signals_to_the_app(seconds)
+        _ignore_signals(seconds)
         # The peer of an inherited connection would not see it end before this child does.
         for number in os.listdir("/proc/self/fd"):  # noqa: PTH208 - not up to SC_OPEN_MAX, which may be a thousand million
             if int(number) != writing:
@@ -206,7 +206,7 @@ def _be_the_child(work: Work, frames: list[ThreadFrame], writing: int, seconds: 
         except Refused as refusal:
             verdict, data = FAILED, str(refusal).encode()
         except BaseException as failure:  # noqa: BLE001 - its text may hold data of the app, its type does not
-            verdict, data = FAILED, f"the census failed: {type(failure).__name__}{_where(failure)}".encode()
+            verdict, data = FAILED, f"the census failed: {type(failure).__name__}{_own_line(failure)}".encode()
         message = memoryview(verdict + len(data).to_bytes(LENGTH_BYTES, "little") + data)
         while message:
             message = message[os.write(writing, message) :]
@@ -215,7 +215,7 @@ def _be_the_child(work: Work, frames: list[ThreadFrame], writing: int, seconds: 
         os._exit(code)
 
 
-def _where(failure: BaseException) -> str:
+def _own_line(failure: BaseException) -> str:
     """Return the line of ours that failed, for a report that can be acted on."""
     trace = failure.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -223,8 +223,8 @@ def _where(failure: BaseException) -> str:
     return f" at {os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}" if trace else ""  # noqa: PTH119
 
 
-def _leave_signals_to_the_app(seconds: float) -> None:
-    """A signal to the process group must not run the app's handlers a second time, nor wake its event loop."""
+def _ignore_signals(seconds: float) -> None:
+    """Ignore signals: one to the process group must not run the app's handlers twice, nor wake its event loop."""
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_DFL)
@@ -232,8 +232,8 @@ def _leave_signals_to_the_app(seconds: float) -> None:
     signal.alarm(max(1, round(seconds)))
 
 
-def _hear(pid: int, reading: int, seconds: float) -> bytes:
-    """Return the child's message, whole, or a refusal; the child is gone afterwards in any case."""
+def _receive(pid: int, reading: int, seconds: float) -> bytes:
+    """Return the child's whole message, or raise a refusal; the child has ended afterwards in any case."""
     received = bytearray()
     until = time.monotonic() + seconds
     ended = False
@@ -254,10 +254,10 @@ def _hear(pid: int, reading: int, seconds: float) -> bytes:
                 os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):  # the app waits for any child, and was first
             os.waitpid(pid, 0)
-    return _opened(bytes(received), seconds, ended=ended)
+    return _read_answer(bytes(received), seconds, ended=ended)
 
 
-def _opened(message: bytes, seconds: float, *, ended: bool) -> bytes:
+def _read_answer(message: bytes, seconds: float, *, ended: bool) -> bytes:
     head = 1 + LENGTH_BYTES
     if len(message) < head or len(message) - head != int.from_bytes(message[1:head], "little"):
         raise Refused(

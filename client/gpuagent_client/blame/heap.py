@@ -1,4 +1,4 @@
-"""From tensors up to what holds them: a breadth-first walk over referrers, all samples at once.
+"""Walk from tensors up to what holds them: breadth first over referrers, all samples at once.
 
 One gc.get_referrers() goes over the whole heap, some 15 ms for 165 000 objects, whether it asks for one object or for a
 hundred. So the walk asks for all of a level together, and for two to seven levels in most apps.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def really(item: object, *kinds: type[T]) -> TypeGuard[T]:
+def true_instance(item: object, *kinds: type[T]) -> TypeGuard[T]:
     """Return whether the item is an instance of one of these, whatever its `__class__` says."""
     return issubclass(type(item), kinds)
 
@@ -34,7 +34,7 @@ def referents_of(item: object) -> list[object]:
     let go of it frees it twice, and from then on the collector goes round in a circle for ever
     (https://github.com/python/cpython/issues/122695).
     """
-    if really(item, ModuleType):
+    if true_instance(item, ModuleType):
         return [object.__getattribute__(item, "__dict__")]
     return gc.get_referents(item)
 
@@ -44,14 +44,14 @@ CONTAINERS = (list, tuple, dict, set, frozenset, type)
 
 
 class Chains:
-    """Who of a class refers to whom of the same class; read once for each class that needs it."""
+    """Chains of objects of one class that refer to each other; read once for each class that needs it."""
 
     def __init__(self, known: frozenset[int]) -> None:
         self._known = known
         self._above: dict[type, dict[int, object]] = {}
 
     def head(self, item: object) -> object:
-        """Return the first of the chain that this is in, or the item itself."""
+        """Return the head of the chain that this is in, or the item itself."""
         above = self._of(type(item))
         seen = set()
         while id(item) in above and id(item) not in seen:
@@ -76,7 +76,7 @@ def can_be_chained(kind: type) -> bool:
 
 
 def same_below(item: object) -> list[object]:
-    """Objects of the same class that this one refers to as an attribute."""
+    """Return the objects of the same class that this one refers to as an attribute."""
     found: list[object] = []
     for child in gc.get_referents(item):
         if type(child) is type(item):
@@ -91,8 +91,8 @@ MAX_WIDTH = 400
 ATOMS = frozenset({int, float, complex, str, bytes, bool, type(None)})
 
 
-class Held(NamedTuple):
-    """How a sample is held: the objects from a root down to the tensor."""
+class HolderPath(NamedTuple):
+    """Path that holds a sample: the objects from a root down to the tensor."""
 
     objects: tuple[object, ...]
     rooted: bool  # False: the walk found nothing further up
@@ -101,14 +101,14 @@ class Held(NamedTuple):
 
 
 class ThreadValues(NamedTuple):
-    """What a threading.local has in one thread."""
+    """Values of a threading.local in one thread."""
 
     owner: object
     attributes: dict[str, object]
 
 
 class Heap(NamedTuple):
-    """The app as the child found it; made before anything of ours could be mistaken for a holder."""
+    """Heap of the app as the child found it; made before anything of ours could be mistaken for a holder."""
 
     known: frozenset[int]  # ids of all objects of the app
     modules: Mapping[int, str]  # id of a module's namespace -> the module's name
@@ -121,15 +121,15 @@ class Heap(NamedTuple):
 
         By the real type: isinstance() would ask a lazy proxy what it claims to be.
         """
-        return really(item, ModuleType, type) or id(item) in self.modules or id(item) in self.frames
+        return true_instance(item, ModuleType, type) or id(item) in self.modules or id(item) in self.frames
 
 
-def survey(objects: list[object], frames: list[ThreadFrame], values: list[ThreadValues]) -> Heap:
-    """Take down what was there before the census made objects of its own."""
+def index_heap(objects: list[object], frames: list[ThreadFrame], values: list[ThreadValues]) -> Heap:
+    """Index the heap as it was before the census made objects of its own."""
     known = frozenset(id(item) for item in objects if item is not objects)
     modules: dict[int, str] = {}
     for name, module in list(sys.modules.items()):
-        if really(module, ModuleType):
+        if true_instance(module, ModuleType):
             modules.setdefault(id(object.__getattribute__(module, "__dict__")), name)  # aliases: the first wins
     running = {id(one.frame): one for one in frames}
     holders: dict[int, tuple[FrameType, ...]] = {}
@@ -144,7 +144,7 @@ def survey(objects: list[object], frames: list[ThreadFrame], values: list[Thread
 
 
 class _Walk:
-    """What is known while walking: which sample was reached through whom."""
+    """State of a walk: which sample was reached through whom."""
 
     def __init__(self, samples: list[object]) -> None:
         self.below: list[dict[int, object]] = [{id(sample): None} for sample in samples]  # referrer -> whom it holds
@@ -161,17 +161,17 @@ class _Walk:
         under = self.below[sample][id(child)] if type(child) is dict else child
         return type(under) is type(referrer) and can_be_chained(type(referrer))
 
-    def path(self, sample: int, exhausted: bool) -> Held:
+    def path(self, sample: int, exhausted: bool) -> HolderPath:
         objects = []
         item = self.ends[sample]
         while item is not None:
             objects.append(item)
             item = self.below[sample][id(item)]
-        return Held(tuple(objects), self.rooted[sample], exhausted, self.in_cycle[sample])
+        return HolderPath(tuple(objects), self.rooted[sample], exhausted, self.in_cycle[sample])
 
 
-def walk(samples: list[object], heap: Heap, seconds: float) -> list[Held]:
-    """Return who holds each of these, as far as 16 levels, 400 objects a level and the time allow."""
+def walk(samples: list[object], heap: Heap, seconds: float) -> list[HolderPath]:
+    """Return what holds each of these, as far as 16 levels, 400 objects a level and the time allow."""
     state = _Walk(samples)
     frontier: dict[int, object] = {}
     tracks: dict[int, set[int]] = {}
@@ -220,7 +220,7 @@ def _one_level(
 
 
 def _referrers(heap: Heap, frontier: dict[int, object]) -> list[tuple[object, list[object]]]:
-    """Everybody of the app who refers to these, and to which of them."""
+    """Return the objects of the app that refer to these, and to which of them."""
     found: list[tuple[object, list[object]]] = []
     for key, item in frontier.items():  # running frames are invisible to the collector from Python 3.11 on
         found.extend((frame, [item]) for frame in heap.locals.get(key, ()))

@@ -1,31 +1,130 @@
-"""Which line allocated what stays: stacks for a bounded time, two snapshots, and their difference.
+"""Find the line that allocated what stays: record stacks for a bounded time, take two snapshots, and compare them.
 
-The census' last child tells where the storages of a holder's tensors lie; the allocator's snapshot says which line
-asked for the block at that address. What outlived the window was there all the time between the second look and the
-third, so a snapshot from in between is of these very tensors. The addresses stay in this process.
+Snapshots are of live blocks only ("state") and of Python frames only: with C++ frames one took 461 s
+(https://github.com/pytorch/torchtitan/issues/3628). Nothing is asked before the app itself has CUDA up.
+
+The last child of a census tells where the storages of a holder's tensors lie; the allocator's snapshot says which line
+asked for the block at that address. What outlived the window was there all the time between the second and the third
+tensor snapshot, so an allocator snapshot from in between is of these very tensors. Addresses stay in this process.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import NamedTuple
 
-from gpuagent_client.blame.answer import size
 from gpuagent_client.blame.paths import relative, short
-from gpuagent_client.blame.recording import Frame, Snapshot, blocks, recording, snapshot
-from gpuagent_client.blame.request import MAX_TOP, Context, Refused, fits_into, number
-from gpuagent_client.blame.tensors import Live, loaded_torch
+from gpuagent_client.blame.tensors import LiveTensor, loaded_torch
+from gpuagent_client.blame.wire import MAX_TOP, Context, fits_into, number, size
+from gpuagent_client.errors import Refused
+
+
+def allocated_bytes(torch: ModuleType) -> dict[str, int]:
+    """Return bytes in tensors, by device; empty without CUDA, or with an allocator that does not tell."""
+    if not torch.cuda.is_initialized():
+        return {}
+    found = {}
+    for index in range(torch.cuda.device_count()):
+        try:
+            stats = torch._C._cuda_memoryStats(index)  # noqa: SLF001 - memory_stats() costs ten times as much
+            found[f"cuda:{index}"] = int(stats["allocated_bytes"]["all"]["current"])
+        except (RuntimeError, KeyError, TypeError):
+            continue
+    return {device: used for device, used in found.items() if used}
+
+
+Frame = Mapping[str, object]
+Snapshot = Mapping[str, object]
+
+
+class Block(NamedTuple):
+    """Block of device memory; the same one in two snapshots was never freed in between."""
+
+    device: int
+    address: int
+    requested_bytes: int
+
+
+@contextmanager
+def recording(torch: ModuleType | None, context: Context) -> Iterator[ModuleType]:
+    """Record allocations as long as the block lasts; yield the torch that is sure to be there.
+
+    Raises:
+        Refused: no CUDA, another allocator, a capture, or the app records for itself.
+    """
+    refuse_recording(torch, context)
+    assert torch is not None  # noqa: S101 - refused above
+    record = torch.cuda.memory._record_memory_history  # noqa: SLF001 - there is no public recorder
+    record("state", context="state", stacks="python")
+    try:
+        yield torch
+    finally:
+        record(None)
+
+
+def refuse_recording(torch: ModuleType | None, context: Context) -> None:
+    """Refuse where recording cannot be done, without touching CUDA before the app has.
+
+    Raises:
+        Refused: it cannot.
+    """
+    if torch is None:
+        raise Refused("the app has not loaded torch")
+    if not torch.cuda.is_initialized():
+        raise Refused("the app has no CUDA context: lines are known of CUDA memory only; the census knows more")
+    if context.is_capturing():
+        raise Refused("a CUDA graph is being captured")
+    backend = torch.cuda.memory.get_allocator_backend()
+    if backend != "native":
+        raise Refused(f"the allocator {backend} records no lines")
+    if not hasattr(torch.cuda.memory, "_record_memory_history"):
+        raise Refused("this torch records no lines")
+    enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)  # noqa: SLF001 - nothing public tells
+    if enabled is not None and enabled():
+        raise Refused("the app records its memory history itself")
+
+
+def snapshot(torch: ModuleType) -> Snapshot:
+    """Return what is allocated, without the traces of what was: those cost 700 ms, and are not asked for."""
+    memory = torch.cuda.memory
+    if "include_traces" in inspect.signature(memory._snapshot).parameters:  # noqa: SLF001 - torch 2.11
+        found: Snapshot = memory._snapshot(include_traces=False)  # noqa: SLF001
+        return found
+    raw: Snapshot = torch._C._cuda_memorySnapshot(None)  # noqa: SLF001 - _snapshot() would work on the traces
+    return raw
+
+
+def blocks(taken: Snapshot) -> Iterator[tuple[Block, list[Frame]]]:
+    """Yield blocks in use that have a stack: they were allocated after the recording began.
+
+    https://docs.pytorch.org/docs/stable/torch_cuda_memory.html#snapshot-api-reference
+    """
+    for segment in _list(taken.get("segments")):
+        address = int(str(segment.get("address", 0)))
+        for block in _list(segment.get("blocks")):
+            here = int(str(block.get("address", address)))
+            frames = list(_list(block.get("frames")))
+            if block.get("state") == "active_allocated" and frames:
+                requested = int(str(block.get("requested_size", block.get("size", 0))))
+                yield Block(int(str(segment.get("device", 0))), here, requested), frames
+            address = here + int(str(block.get("size", 0)))
+
+
+def _list(value: object) -> Iterable[Mapping[str, object]]:
+    return value if isinstance(value, (list, tuple)) else ()
+
 
 DEFAULT_WINDOW_SECONDS = 60.0
 SPARE_SECONDS = 5.0
 MAX_FRAMES = 5
 
 
-class Place(NamedTuple):
+class SourceLine(NamedTuple):
     """A line of the app."""
 
     file: str
@@ -51,9 +150,9 @@ def lines(args: Mapping[str, object], deadline_seconds: float, context: Context)
         second = snapshot(torch)
     if stopping:
         raise Refused("the app is stopping")
-    entries, notes = told(first, second, torch_folder(torch))
+    entries, notes = surviving_lines(first, second, torch_folder(torch))
     return {
-        "verdict": verdict(entries, window / 2),
+        "verdict": lines_verdict(entries, window / 2),
         "groups": [],
         "lines": entries,
         "notes": notes,
@@ -63,15 +162,15 @@ def lines(args: Mapping[str, object], deadline_seconds: float, context: Context)
 
 
 def torch_folder(torch: ModuleType) -> str:
-    """Frames in there are not the app's."""
+    """Return torch's folder: frames in there are not the app's."""
     return os.path.dirname(str(torch.__file__))  # noqa: PTH120 - compared as text
 
 
-def told(first: Snapshot, second: Snapshot, folder: str) -> tuple[list[dict[str, object]], list[str]]:
+def surviving_lines(first: Snapshot, second: Snapshot, folder: str) -> tuple[list[dict[str, object]], list[str]]:
     """Return the lines whose blocks are in both snapshots, most bytes first, and what there is to say about them."""
     before = {block for block, _ in blocks(first)}
-    kept: dict[Place, list[int]] = {}
-    stacks: dict[Place, list[str]] = {}
+    kept: dict[SourceLine, list[int]] = {}
+    stacks: dict[SourceLine, list[str]] = {}
     unknown = 0
     for block, frames in blocks(second):
         if block not in before:
@@ -98,8 +197,8 @@ def told(first: Snapshot, second: Snapshot, folder: str) -> tuple[list[dict[str,
     return entries, notes
 
 
-def places_by_block(taken: Snapshot, folder: str) -> dict[tuple[int, int], Place]:
-    """Where each block was allocated, by address and bytes asked for. GPUs share one range of addresses.
+def places_by_block(taken: Snapshot, folder: str) -> dict[tuple[int, int], SourceLine]:
+    """Return where each block was allocated, by address and bytes asked for. GPUs share one range of addresses.
 
     https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#unified-virtual-address-space
     """
@@ -107,9 +206,9 @@ def places_by_block(taken: Snapshot, folder: str) -> dict[tuple[int, int], Place
     return {(block.address, block.requested_bytes): own[0] for block, own in found if own}
 
 
-def own_places(frames: list[Frame], folder: str) -> list[Place]:
+def own_places(frames: list[Frame], folder: str) -> list[SourceLine]:
     """Return the innermost lines that are not torch's."""
-    return [_place(frame) for frame in frames if not _is_inside(frame, folder)][:MAX_FRAMES]
+    return [_source_line(frame) for frame in frames if not _is_inside(frame, folder)][:MAX_FRAMES]
 
 
 def _is_inside(frame: Frame, torch_folder: str) -> bool:
@@ -117,12 +216,12 @@ def _is_inside(frame: Frame, torch_folder: str) -> bool:
     return name == "??" or name.startswith(("<", torch_folder + os.sep))
 
 
-def _place(frame: Frame) -> Place:
-    return Place(relative(str(frame["filename"])), int(str(frame["line"])), short(str(frame["name"])))
+def _source_line(frame: Frame) -> SourceLine:
+    return SourceLine(relative(str(frame["filename"])), int(str(frame["line"])), short(str(frame["name"])))
 
 
-def verdict(entries: list[dict[str, object]], born_seconds: float) -> str:
-    """One sentence about the line that allocated most of what was born in the first part of the window."""
+def lines_verdict(entries: list[dict[str, object]], born_seconds: float) -> str:
+    """Return a sentence about the line that allocated most of what was made in the first part of the window."""
     if not entries:
         return f"nothing that was allocated in the first {born_seconds:g} s is still there"
     most = entries[0]
@@ -137,14 +236,14 @@ ADDRESSES = "addresses"
 """The key in a group of the child's, which never leaves the app."""
 
 
-def addresses(torch: ModuleType, tensors: Iterable[Live]) -> list[tuple[int, int]]:
-    """Where the storages of these begin, and their bytes; the largest first. For the child: calls nothing of CUDA's."""
+def addresses(torch: ModuleType, tensors: Iterable[LiveTensor]) -> list[tuple[int, int]]:
+    """Return the addresses and bytes of the tensors' storages, the largest first. For the child: never calls CUDA."""
     by_storage = {live.storage: live for live in tensors}
     largest = sorted(by_storage.values(), key=lambda live: -live.storage_bytes)[:MAX_ADDRESSES]
     found = []
     # To ask a lazy copy for its address would make it a real one, and allocate.
     is_lazy = getattr(torch._C, "_is_cow_tensor", lambda _: False)  # noqa: SLF001 - nothing public tells
-    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - as for the look itself
+    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - as for the snapshot itself
         for live in largest:
             try:
                 if not is_lazy(live.tensor):
@@ -154,11 +253,11 @@ def addresses(torch: ModuleType, tensors: Iterable[Live]) -> list[tuple[int, int
     return found
 
 
-def join(groups: Iterable[dict[str, object]], places: Mapping[tuple[int, int], Place]) -> None:
-    """Say in each group which line allocated most of what it holds, where that was recorded."""
+def add_allocating_lines(groups: Iterable[dict[str, object]], places: Mapping[tuple[int, int], SourceLine]) -> None:
+    """Add to each group the line that allocated most of what it holds, where that was recorded."""
     for group in groups:
         held = group.pop(ADDRESSES, ())
-        bytes_by_place: Counter[Place] = Counter()
+        bytes_by_place: Counter[SourceLine] = Counter()
         for address, size_bytes in held if isinstance(held, (list, tuple)) else ():
             place = places.get((address, size_bytes))
             if place is not None:
@@ -169,7 +268,7 @@ def join(groups: Iterable[dict[str, object]], places: Mapping[tuple[int, int], P
 
 
 class Recorder:
-    """Which lines allocate, beside the census; where that cannot be recorded, the census goes on without."""
+    """Record which lines allocate during a census; where that cannot be recorded, the census goes on without."""
 
     def __init__(self, torch: ModuleType, context: Context) -> None:
         self._torch = torch
@@ -181,8 +280,8 @@ class Recorder:
         except (Refused, RuntimeError) as error:
             self._problem = str(error)
 
-    def look(self) -> None:
-        """Take a snapshot: after the second look, and before the third."""
+    def take_snapshot(self) -> None:
+        """Take a snapshot of the allocator: after the second tensor snapshot, and before the third."""
         if not self._problem:
             try:
                 self._snapshots.append(snapshot(self._torch))
@@ -190,15 +289,15 @@ class Recorder:
                 self._problem = str(error)
 
     def end(self) -> None:
-        """Record no more."""
+        """Stop recording."""
         self._stack.close()
 
-    def told(self, groups: list[dict[str, object]]) -> tuple[list[dict[str, object]], list[str]]:
-        """Return the lines and what there is to say; the groups get theirs."""
+    def results(self, groups: list[dict[str, object]]) -> tuple[list[dict[str, object]], list[str]]:
+        """Return the lines and notes; the groups get their allocating lines."""
         if self._problem:
-            join(groups, {})
+            add_allocating_lines(groups, {})
             return [], [f"lines: {self._problem}"]
         first, second = self._snapshots
         folder = torch_folder(self._torch)
-        join(groups, places_by_block(second, folder))
-        return told(first, second, folder)
+        add_allocating_lines(groups, places_by_block(second, folder))
+        return surviving_lines(first, second, folder)

@@ -1,9 +1,8 @@
-"""Names and paths in a report: from the code, never data of the app.
+"""Name the path from a root to a tensor as code would: app.CACHE[*]['emb']. Names come from code, never from data.
 
 Keys of dicts and members of sets are user data (user ids, prompts): only their type is told, unless the owner asks for
-more. Nothing here calls code of the app: no repr(), no ==, no attribute of an instance that a class could answer.
-
-Every comparison is `is`, never `==`, which a class of the app could answer.
+more. Nothing here calls code of the app: no repr(), no attribute of an instance that a class could answer, and every
+comparison is `is`, never `==`.
 """
 
 from __future__ import annotations
@@ -14,22 +13,22 @@ import os
 import sys
 import types
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-from gpuagent_client.blame.heap import really
+from gpuagent_client.blame.heap import Heap, true_instance
 
 MAX_TEXT = 100
 PLAIN = (str, int, float, bool, bytes)
 
 
 def short(text: str) -> str:
-    """Cut to a length that a report can bear."""
+    """Return the text, cut to a length that a report can bear."""
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 3] + "..."
 
 
 def type_name(item: object) -> str:
-    """list, app.Slot, torch.nn.modules.linear.Linear."""
+    """Return the name of an object's class, such as list, app.Slot, torch.nn.modules.linear.Linear."""
     kind = type(item)
     return class_name(kind)
 
@@ -42,7 +41,7 @@ def class_name(kind: type) -> str:
 
 
 def function_name(function: types.FunctionType) -> str:
-    """module.qualified.name."""
+    """Return a function's name as module.qualified.name."""
     return short(f"{function.__module__}.{function.__qualname__}")
 
 
@@ -70,12 +69,12 @@ def relative(filename: str) -> str:
 
 
 def where(code: types.CodeType, line: int | None = None) -> str:
-    """file:line of a function."""
+    """Return file:line of a function."""
     return f"{relative(code.co_filename)}:{line or code.co_firstlineno}"
 
 
 class Step(NamedTuple):
-    """A reference: its text, and the name that the code has for it."""
+    """Step of a path: a reference, as text, and the name that the code has for it."""
 
     text: str
     kind: str  # attribute, key, item, local, cell, function, frame, exception, graph, other
@@ -83,7 +82,7 @@ class Step(NamedTuple):
 
 
 class Describe(Protocol):
-    """Says how a parent of its kind refers to a child; None if in no way that it knows."""
+    """Describe how a parent of one kind refers to a child; None if in no way that it knows."""
 
     def __call__(self, parent: object, child: object, *, show_keys: bool) -> Step | None:
         """See the class."""
@@ -95,7 +94,7 @@ NOTHING = Step("", "")
 def step(parent: object, child: object, *, show_keys: bool) -> Step:
     """Return how `parent` refers to `child`; `->` when nobody knows."""
     for kinds, describe in DESCRIBERS:
-        if really(parent, *kinds):
+        if true_instance(parent, *kinds):
             found = describe(parent, child, show_keys=show_keys)
             if found is not None:
                 return found
@@ -137,7 +136,7 @@ def _instance(parent: object, child: object) -> Step | None:
 
 
 def _dict(parent: object, child: object, *, show_keys: bool) -> Step | None:
-    items: Iterable[tuple[object, object]] = list(dict.items(parent)) if really(parent, dict) else ()
+    items: Iterable[tuple[object, object]] = list(dict.items(parent)) if true_instance(parent, dict) else ()
     for key, value in items:
         if value is child:
             return Step(f"[{key_text(key, show_keys=show_keys)}]", "key", key if type(key) is str else "")
@@ -147,12 +146,12 @@ def _dict(parent: object, child: object, *, show_keys: bool) -> Step | None:
 
 
 def _sequence(parent: object, child: object, *, show_keys: bool) -> Step | None:  # noqa: ARG001
-    if really(parent, list):
+    if true_instance(parent, list):
         values = list.__iter__(parent)
-    elif really(parent, tuple):
+    elif true_instance(parent, tuple):
         values = tuple.__iter__(parent)
     else:
-        values = deque.__iter__(parent) if really(parent, deque) else iter(())
+        values = deque.__iter__(parent) if true_instance(parent, deque) else iter(())
     return next((Step(f"[{index}]", "item") for index, value in enumerate(values) if value is child), None)
 
 
@@ -165,7 +164,7 @@ def _nothing(parent: object, child: object, *, show_keys: bool) -> Step | None: 
 
 
 def _function(parent: object, child: object, *, show_keys: bool) -> Step | None:
-    if not really(parent, types.FunctionType):
+    if not true_instance(parent, types.FunctionType):
         return None
     found = {
         id(parent.__closure__): NOTHING,  # the variable is named at the next step
@@ -179,7 +178,7 @@ def _function(parent: object, child: object, *, show_keys: bool) -> Step | None:
 
 def closure_variable(function: object, cells: object, cell: object) -> str | None:
     """Return the name that a function has for one of the cells of its closure."""
-    if not really(function, types.FunctionType) or function.__closure__ is not cells:
+    if not true_instance(function, types.FunctionType) or function.__closure__ is not cells:
         return None
     names = zip(function.__code__.co_freevars, function.__closure__ or ())
     return next((name for name, one in names if one is cell), None)
@@ -203,7 +202,7 @@ def frame_variable(frame: types.FrameType, child: object) -> str | None:
         if value is child:
             return str(name)
     for name in (*frame.f_code.co_cellvars, *frame.f_code.co_freevars):
-        if really(child, types.CellType) and cell_contents(child) is frame.f_locals.get(name, child):
+        if true_instance(child, types.CellType) and cell_contents(child) is frame.f_locals.get(name, child):
             return name
     return None
 
@@ -211,13 +210,13 @@ def frame_variable(frame: types.FrameType, child: object) -> str | None:
 def cell_contents(cell: object) -> object:
     """Return what is in a closure's cell; None if nothing is, yet."""
     try:
-        return cell.cell_contents if really(cell, types.CellType) else None
+        return cell.cell_contents if true_instance(cell, types.CellType) else None
     except ValueError:
         return None
 
 
 def _frame(parent: object, child: object, *, show_keys: bool) -> Step | None:  # noqa: ARG001
-    if not really(parent, types.FrameType):
+    if not true_instance(parent, types.FrameType):
         return None
     name = frame_variable(parent, child)
     at = f"{code_name(parent.f_code)}() at {where(parent.f_code, parent.f_lineno)}"
@@ -282,3 +281,123 @@ def _by_type_name(parent: object) -> Step:
         if name.startswith(prefix) or kind.__name__.startswith(prefix):
             return found
     return Step(f" -> {kind.__name__} -> ", "other")
+
+
+class Handle(NamedTuple):
+    """Name by which code can know a container."""
+
+    kind: str  # global, attribute, cell, local
+    name: str
+    value: object  # what the name stands for
+    owner: object  # namespace, instance, function or frame that has the name
+    above: tuple[object, ...]  # what the path leads through before
+
+
+MAX_STEPS = 16
+# Objects that show the keys of one of their dicts as attributes: those keys are names from the code.
+ATTRIBUTES_IN = ("_buffers", "_modules", "_parameters", "_state")
+ARROW = " -> "
+LRU_CACHE = "functools._lru_cache_wrapper"
+
+
+class Trail(NamedTuple):
+    """A path and the text of each of its steps; steps[i] leads from objects[i] to objects[i + 1]."""
+
+    objects: tuple[object, ...]
+    steps: tuple[Step, ...]
+    root: str
+
+    def text(self, last: int | None = None, element: int | None = None) -> str:
+        """Return the path down to objects[last]; the step out of objects[element] becomes [*]."""
+        steps = list(self.steps[:last])
+        if element is not None and element < len(steps) and steps[element].text:
+            steps[element] = Step("[*]", "item")
+        words = [short(one.text) for one in steps if one.text]
+        if len(words) > MAX_STEPS:
+            words = [*words[: MAX_STEPS // 2], " ... ", *words[-MAX_STEPS // 2 :]]
+        whole = self.root + "".join(words)
+        return whole.removeprefix(ARROW)
+
+    def handles(self, last: int) -> Iterator[Handle]:
+        """Yield names, from objects[last] up to the root, that code has for it or for what it is in."""
+        if class_name(type(self.objects[last])) == LRU_CACHE:
+            return  # the code that fills it is functools'
+        for index in range(last - 1, -1, -1):
+            one, parent, child = self.steps[index], self.objects[index], self.objects[index + 1]
+            above = self.objects[:index]
+            if one.kind == "lru_cache":
+                return
+            if one.kind == "global":
+                yield Handle("global", one.name, child, parent, above)
+            elif one.kind == "attribute":
+                yield Handle("attribute", one.name, child, self._owner(index), above)
+            elif one.kind == "cell" and one.name:
+                yield Handle("cell", one.name, cell_contents(child), parent, above)
+            elif one.kind == "local":
+                yield Handle("local", one.name, child, _frame_of(parent), above)
+
+    def _owner(self, index: int) -> object:
+        """Return whose attribute it is: the instance above the dict of its attributes."""
+        item = self.objects[index]
+        while issubclass(type(item), dict) and index > 0:
+            index -= 1
+            item = self.objects[index]
+        return item
+
+
+def trail(objects: tuple[object, ...], heap: Heap, *, show_keys: bool) -> Trail:
+    """Name every step of a path."""
+    steps = [_step(objects, index, heap, show_keys=show_keys) for index in range(len(objects) - 1)]
+    return Trail(objects, tuple(steps), _root_name(objects[0], heap))
+
+
+def _step(objects: tuple[object, ...], index: int, heap: Heap, *, show_keys: bool) -> Step:
+    parent, child = objects[index], objects[index + 1]
+    owner = objects[index - 1] if index else None
+    variable = closure_variable(owner, parent, child)
+    if variable is not None:
+        return Step(f".<closure variable {variable}>", "cell", variable)
+    if id(child) in heap.thread_values:
+        return Step(".<of a thread>", "thread_local")
+    if true_instance(parent, types.ModuleType) and vars(parent) is child:
+        return NOTHING
+    found = step(parent, child, show_keys=show_keys)
+    if found.kind == "other" and type(parent) is type(child):
+        return Step(f" -> chain of {class_name(type(parent))}", "chain")
+    if found.kind == "key" and found.name and id(parent) in heap.modules:
+        return Step(f".{found.name}", "global", found.name)
+    if (
+        found.kind == "key"
+        and found.name
+        and (instance_dict(owner) is parent or id(parent) in heap.thread_values or _shows_as_attributes(objects, index))
+    ):
+        found = Step(f".{found.name}", "attribute", found.name)
+    return NOTHING if found.kind == "attribute" and found.name in ATTRIBUTES_IN else found
+
+
+def _shows_as_attributes(objects: tuple[object, ...], index: int) -> bool:
+    """Return whether objects[index] is a dict whose keys its owner shows as attributes."""
+    for above in (index - 1, index - 2):  # past the dict of the owner's attributes, if that was on the way
+        if above >= 0 and not issubclass(type(objects[above]), dict):
+            return attribute_of(objects[above], objects[index]) in ATTRIBUTES_IN
+    return False
+
+
+def _root_name(root: object, heap: Heap) -> str:
+    if id(root) in heap.modules:
+        return heap.modules[id(root)]
+    if true_instance(root, types.ModuleType):
+        return heap.modules.get(id(vars(root)), "a module")
+    if true_instance(root, type):
+        return class_name(root)
+    if id(root) in heap.frames:
+        return ""
+    return f"<{class_name(type(root))}>"
+
+
+def _frame_of(item: object) -> object:
+    """Return the frame of a generator or coroutine; a frame is its own."""
+    if not true_instance(item, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType):
+        return item
+    frames = (getattr(item, name, None) for name in ("gi_frame", "cr_frame", "ag_frame"))
+    return next((frame for frame in frames if frame is not None), item)

@@ -1,30 +1,178 @@
-"""The third look: what the child writes about each holder."""
+"""Write what the child found about each holder: its path, the line that fills it, and the classic cause by name."""
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
+from typing import NamedTuple
 
-from gpuagent_client.blame.causes import CYCLE, NATIVE, SOME_GRAPH, Cause, cause_of, hook_codes
 from gpuagent_client.blame.findings import Finding, Search, length_of
 from gpuagent_client.blame.fork import ThreadFrame
-from gpuagent_client.blame.graph import exposes_saved_tensors
-from gpuagent_client.blame.heap import ThreadValues, really, survey
+from gpuagent_client.blame.heap import ThreadValues, index_heap, true_instance
 from gpuagent_client.blame.lines import ADDRESSES, addresses
-from gpuagent_client.blame.paths import code_name, relative, type_name
+from gpuagent_client.blame.paths import Trail, cell_contents, class_name, code_name, instance_dict, relative, type_name
 from gpuagent_client.blame.sites import MAX_SITES, Site, is_library, sites
-from gpuagent_client.blame.table import decode, survivors
-from gpuagent_client.blame.tensors import Key, described, live_tensors
+from gpuagent_client.blame.tensors import (
+    Key,
+    decode,
+    described,
+    exact_types,
+    exposes_saved_tensors,
+    live_tensors,
+    survivors,
+)
+
+HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_state_dict_hooks",
+)
+
+
+class Cause(NamedTuple):
+    """Why memory stays, and what to do about it."""
+
+    name: str
+    remedy: str
+
+
+GRAPH = Cause("outputs kept with their graph", "the tensors carry their graph: detach() or no_grad()")
+NO_GRAD = Cause(
+    "no no_grad in inference",
+    "each result is computed from the one before, and its graph holds them all: run it under torch.inference_mode()"
+    " or no_grad(), and keep .item() of a total, detach() of a state",
+)
+HOOK = Cause("a hook keeps activations", "remove the hook (handle.remove()), or let it keep a detached, bounded copy")
+CONTAINER = Cause("a container that only grows", "bound it (deque(maxlen=...), an LRU), or delete what is done")
+EXCEPTION = Cause(
+    "an exception keeps its frames",
+    "keep str(error) instead of the exception, or call traceback.clear_frames(error.__traceback__)",
+)
+CLOSURE = Cause(
+    "a closure holds tensors", "drop the callback when it is done, or bind what it needs and not the tensor"
+)
+DATALOADER = Cause(
+    "a DataLoader holds tensors", "end its iterator (del it), and keep no batches in the dataset or sampler"
+)
+WORKER = Cause("a worker holds tensors", "bound its queue (Queue(maxsize=...)), and drop each item when it is done")
+LRU = Cause(
+    "a functools cache holds tensors", "give it a smaller maxsize, cache by id and not by tensor, or cache_clear()"
+)
+THREAD_LOCAL = Cause("threading.local holds tensors", "delete the attribute at the end of each request")
+TASK = Cause("a task that does not end holds tensors", "await or cancel it; del the tensor before it waits")
+GENERATOR = Cause("a suspended generator holds tensors", "exhaust or close() it")
+PARTIAL = Cause("a functools.partial holds tensors", "drop the partial when it is done")
+LOCAL = Cause("a running function keeps it in a variable", "del the variable, or bound what it collects")
+CLASS = Cause("a class attribute only grows", "make it an attribute of an instance, or bound it")
+CYCLE = Cause("reference cycle, freed only by gc", "break the cycle (weakref, del), or gc.collect() between requests")
+SOME_GRAPH = Cause("an autograd graph holds it", "some output is kept with its graph: detach() or no_grad()")
+NATIVE = Cause("held by native code", "")
+CHAIN = Cause("a linked list that only grows", "bound it, or cut it behind what is still needed")
+ATTRIBUTE = Cause("an attribute keeps it", "set it to None, or detach() what it keeps")
+
+
+def hook_codes(torch: ModuleType, objects: Iterable[object]) -> set[types.CodeType]:
+    """Return the code of every hook that is registered on a module."""
+    kinds = exact_types(torch.nn.Module)
+    found: set[types.CodeType] = set()
+    for item in objects:
+        if type(item) in kinds:
+            attributes = instance_dict(item) or {}
+            for name in HOOKS:
+                hooks = attributes.get(name)
+                if true_instance(hooks, dict):
+                    found.update(code for hook in dict.values(hooks) for code in _callable_codes(hook))
+    return found
+
+
+def _callable_codes(hook: object) -> Iterator[types.CodeType]:
+    if true_instance(hook, functools.partial):
+        yield from _callable_codes(hook.func)
+    elif true_instance(hook, types.MethodType):
+        yield from _callable_codes(hook.__func__)
+    elif true_instance(hook, types.FunctionType):
+        yield hook.__code__
+        for cell in hook.__closure__ or ():  # a wrapped hook is in there
+            inner = cell_contents(cell)
+            if true_instance(inner, types.FunctionType):
+                yield inner.__code__
+    else:
+        call = getattr(type(hook), "__call__", None)  # noqa: B004 - the method is what is wanted
+        if true_instance(call, types.FunctionType):
+            yield call.__code__
+
+
+class Case(NamedTuple):
+    """Facts by which a cause is recognised."""
+
+    kinds: frozenset[str]  # names of the classes on the way
+    inside: tuple[object, ...]  # the container and what is below it
+    steps: frozenset[str]
+    root: object
+    by_hook: bool
+    in_graph: bool  # they carry a graph, or are in one
+    carried: bool  # in one long graph, of a single result
+    in_container: bool
+
+    def through(self, *prefixes: str) -> bool:
+        """Return whether the path leads through an object of such a class."""
+        return any(kind.startswith(prefixes) for kind in self.kinds)
+
+    def keeps(self, *kinds: type) -> bool:
+        """Return whether what is in the container is held by one of these."""
+        return any(true_instance(item, *kinds) for item in self.inside)
+
+
+# In this order: what the elements of a container are tells more than the container, and that more than where it is.
+RULES: tuple[tuple[Callable[[Case], bool], Cause], ...] = (
+    (lambda case: case.by_hook, HOOK),
+    (lambda case: case.through("torch.utils.data."), DATALOADER),
+    (lambda case: case.keeps(BaseException, types.TracebackType), EXCEPTION),
+    (lambda case: case.through("_asyncio.") or case.keeps(types.CoroutineType, types.AsyncGeneratorType), TASK),
+    (lambda case: case.keeps(types.GeneratorType), GENERATOR),
+    (lambda case: case.keeps(types.CellType), CLOSURE),
+    (lambda case: case.keeps(functools.partial), PARTIAL),
+    (lambda case: case.through("functools._lru"), LRU),
+    (lambda case: case.through("_queue.SimpleQueue", "queue."), WORKER),
+    (lambda case: case.in_graph and case.carried, NO_GRAD),
+    (lambda case: case.in_graph, GRAPH),
+    (lambda case: "thread_local" in case.steps, THREAD_LOCAL),
+    (lambda case: case.through("concurrent.futures.", "threading."), WORKER),
+    (lambda case: "cell" in case.steps, CLOSURE),
+    (lambda case: true_instance(case.root, type), CLASS),
+    (lambda case: "chain" in case.steps, CHAIN),
+    (lambda case: "local" in case.steps, LOCAL),
+    (lambda case: case.in_container, CONTAINER),
+)
+
+
+def cause_of(way: Trail, *, container: int | None, in_graph: bool, carried: bool, added_by_hook: bool) -> Cause:
+    """Return what keeps the tensors at the end of this path."""
+    case = Case(
+        kinds=frozenset(class_name(type(item)) for item in way.objects),
+        inside=way.objects[container or 0 :],
+        steps=frozenset(step.kind for step in way.steps),
+        root=way.objects[0],
+        by_hook=added_by_hook or any(step.name in HOOKS for step in way.steps),
+        in_graph=in_graph,
+        carried=carried,
+        in_container=container is not None,
+    )
+    return next((cause for applies, cause in RULES if applies(case)), ATTRIBUTE)
+
 
 # Of what goes into a container that only grows, all stays. Where less than this part of it does, something takes it out
 # again: a bounded cache that turns over.
 STAYING_PART = 0.25
 
 
-def third_look(
+def report_holders(
     torch: ModuleType,
     frames: list[ThreadFrame],
     values: list[ThreadValues],
@@ -37,10 +185,10 @@ def third_look(
 ) -> bytes:
     """Return the groups as JSON; `pace` is the length of the second gap in lengths of the first.
 
-    `with_addresses` adds where the tensors that outlived the window lie, for `join`.
+    `with_addresses` adds where the tensors that outlived the window lie, for `add_allocating_lines`.
     """
     objects = gc.get_objects()
-    heap = survey(objects, frames, values)
+    heap = index_heap(objects, frames, values)
     live = live_tensors(torch, objects)
     first, second = decode(tables[0]), decode(tables[1])
     grown = survivors(first, second, live)
@@ -78,7 +226,7 @@ class _Writer:
         self._pace = pace
 
     def group(self, finding: Finding) -> dict[str, object]:
-        """One holder, for the wire."""
+        """Return one holder, for the wire."""
         way, container = finding.way, finding.container
         all_sites = self._sites(finding) if finding.held.rooted else []
         adding = [site for site in all_sites if site.how != "taken"]
@@ -141,7 +289,7 @@ class _Writer:
 
 
 def _place(adding: list[Site], finding: Finding) -> dict[str, object]:
-    """file, line and function: of the code that adds, else of the function that holds it."""
+    """Return file, line and function of the code that adds, else of the function that holds it."""
     if adding:
         return {"file": adding[0].file, "line": adding[0].line, "function": adding[0].function}
     for item in reversed(list(_codes(finding))):
@@ -154,19 +302,19 @@ def _codes(finding: Finding) -> Iterable[tuple[types.CodeType, int]]:
     for item in finding.way.objects:
         for name in ("", "gi_frame", "cr_frame", "ag_frame"):
             frame = item if not name else getattr(item, name, None) if _suspends(item) else None
-            if really(frame, types.FrameType):
+            if true_instance(frame, types.FrameType):
                 yield frame.f_code, frame.f_lineno
         wrapped = getattr(item, "__wrapped__", None) if type_name(item) == "functools._lru_cache_wrapper" else item
-        if really(wrapped, types.FunctionType):
+        if true_instance(wrapped, types.FunctionType):
             yield wrapped.__code__, wrapped.__code__.co_firstlineno
 
 
 def _suspends(item: object) -> bool:
-    return really(item, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+    return true_instance(item, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 
 
 def _main_kind(finding: Finding) -> list[Key]:
-    """Keys of one kind: the one with the most sizes, or else bytes."""
+    """Return the keys of one kind: the one with the most sizes, or else bytes."""
     kinds: dict[tuple[object, ...], int] = {}
     for live in finding.tensors.values():
         if live.key in finding.keys:

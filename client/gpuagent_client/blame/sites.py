@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from types import CodeType
 from typing import NamedTuple
 
-from gpuagent_client.blame.heap import really
-from gpuagent_client.blame.paths import cell_contents, code_name, relative
+from gpuagent_client.blame.heap import true_instance
+from gpuagent_client.blame.paths import Handle, cell_contents, code_name, relative
 
 ADDING = frozenset(
     [
@@ -65,7 +65,7 @@ MAX_INSTRUCTIONS = 200_000
 
 
 class Use(NamedTuple):
-    """One place in a function that changes the thing."""
+    """Instruction of a function that changes the container."""
 
     how: str  # added, carried, assigned, passed on, taken
     line: int
@@ -97,7 +97,7 @@ def uses(code: CodeType, name: str, loads: tuple[str, ...]) -> list[Use]:
 
 
 def _is_named(op: _Op, name: str) -> bool:
-    """3.13 fuses two loads into one instruction, whose value is then a pair; the last of them is on top."""
+    """Return whether the instruction loads this name. 3.13 fuses two loads into one, whose value is then a pair."""
     return op.value == name or (isinstance(op.value, tuple) and op.value[-1:] == (name,))
 
 
@@ -113,7 +113,7 @@ def _read(code: CodeType) -> Iterator[_Op]:
 
 
 def _leaves(one: dis.Instruction) -> bool:
-    """A jump in any case; a jump on a condition goes on with the next instruction, as far as we follow."""
+    """Return whether this jumps in any case; a conditional jump is followed to the next instruction."""
     jumps = one.opcode in dis.hasjrel or one.opcode in dis.hasjabs
     return one.opname.startswith("RETURN") or (jumps and "_IF_" not in one.opname)
 
@@ -128,7 +128,7 @@ def _assigned(ops: list[_Op], name: str, loads: tuple[str, ...]) -> Iterator[Use
 
 
 def _follow(ops: list[_Op], index: int) -> tuple[Use | None, str | None]:
-    """What becomes of the value that instruction `index` leaves on top of the stack: a use of it, or another name."""
+    """Return the use of the value that instruction `index` leaves on top of the stack: a use, or another name."""
     depth = 1
     for before, op in zip(ops[index:], ops[index + 1 :]):
         if op.name in METHODS and depth == 1:  # not these methods: then something else is changed
@@ -152,7 +152,7 @@ def _use(how: str | None, op: _Op) -> Use | None:
 
 
 def nested(code: CodeType) -> Iterator[CodeType]:
-    """This code and that of the functions in it."""
+    """Yield this code and that of the functions in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -168,23 +168,13 @@ RANKS = ("added", "carried", "assigned", "passed on")
 
 
 class Site(NamedTuple):
-    """A line of the app that changes the container."""
+    """Line of the app that changes the container."""
 
     file: str
     line: int
     function: str
     how: str
     code: types.CodeType
-
-
-class Handle(NamedTuple):
-    """What code can know a container by."""
-
-    kind: str  # global, attribute, cell, local
-    name: str
-    value: object  # what the name stands for
-    owner: object  # namespace, instance, function or frame that has the name
-    above: tuple[object, ...]  # what the path leads through before
 
 
 def sites(handle: Handle, functions: Iterable[types.FunctionType], frames: Iterable[types.FrameType]) -> list[Site]:
@@ -213,7 +203,7 @@ def _site(code: types.CodeType, use: Use) -> Site:
 def _candidates(
     handle: Handle, functions: list[types.FunctionType], frames: list[types.FrameType]
 ) -> Iterator[tuple[int, types.CodeType, tuple[str, ...]]]:
-    """Code that may mean this very thing by the name; a lower rank is more certain."""
+    """Yield code that may mean this very container by the name; a lower rank is more certain."""
     if handle.kind == "local" and isinstance(handle.owner, types.FrameType):
         yield 0, handle.owner.f_code, LOCAL_LOADS
         return
@@ -244,7 +234,7 @@ def _knows_module(function: types.FunctionType, handle: Handle) -> bool:
     """Return whether the function can say `module.NAME`."""
     for name in function.__code__.co_names:
         value = function.__globals__.get(name)
-        if really(value, types.ModuleType) and vars(value) is handle.owner:
+        if true_instance(value, types.ModuleType) and vars(value) is handle.owner:
             return True
     return False
 
@@ -253,7 +243,7 @@ def _rank(handle: Handle, function: types.FunctionType, code: types.CodeType) ->
     """Return how certain it is that an attribute of this name is this one."""
     if handle.kind != "attribute":
         return 0
-    kinds = handle.owner.__mro__ if really(handle.owner, type) else type(handle.owner).__mro__
+    kinds = handle.owner.__mro__ if true_instance(handle.owner, type) else type(handle.owner).__mro__
     if any(code in set(_codes_of(kind)) for kind in kinds):
         return 0  # a method of the owner
     known = {id(item) for item in (handle.owner, *handle.above)}
@@ -273,6 +263,6 @@ def is_library(code: types.CodeType) -> bool:
 
 def _codes_of(kind: type) -> Iterator[types.CodeType]:
     for member in list(vars(kind).values()):
-        plain = getattr(member, "__func__", None) if really(member, staticmethod, classmethod) else member
-        if really(plain, types.FunctionType):
+        plain = getattr(member, "__func__", None) if true_instance(member, staticmethod, classmethod) else member
+        if true_instance(plain, types.FunctionType):
             yield from nested(plain.__code__)

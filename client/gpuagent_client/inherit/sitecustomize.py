@@ -11,8 +11,8 @@ from importlib.util import module_from_spec
 from pathlib import Path
 
 
-def load_the_hidden_one() -> None:
-    """A distribution or an administrator may have a sitecustomize too, and Python takes the first only."""
+def load_shadowed_sitecustomize() -> None:
+    """Load the sitecustomize of a distribution or an administrator: Python takes the first only."""
     here = Path(__file__).resolve().parent
     elsewhere = [path for path in sys.path if Path(path or ".").resolve() != here]
     spec = PathFinder.find_spec("sitecustomize", elsewhere)
@@ -21,7 +21,7 @@ def load_the_hidden_one() -> None:
 
 
 def start() -> None:
-    """Python's own helper processes have nothing to tell."""
+    """Start the client, except in Python's own helper processes."""
     if b"multiprocessing.resource_tracker" in Path("/proc/self/cmdline").read_bytes():
         return
     import gpuagent_client  # noqa: PLC0415 - after the check, and only where it is installed
@@ -31,7 +31,7 @@ def start() -> None:
 
 if sys.version_info >= (3, 9):
     try:
-        load_the_hidden_one()
+        load_shadowed_sitecustomize()
     finally:
         with contextlib.suppress(Exception):
             start()

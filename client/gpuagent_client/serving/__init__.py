@@ -1,31 +1,33 @@
-"""Serving: which request needs how much, how many are let in, and giving memory back between two of them.
+"""Serve requests within the GPU's memory: measure what each needs, limit how many run, and give memory back in between.
 
     from gpuagent_client.serving import AsgiMiddleware, Gate
 
     app.add_middleware(AsgiMiddleware, gate=Gate(inside=2, waiting=16), paths=["/predict"])
 
-In reading order: `gate` (who is let in; `awaiting` is its part for event loops), `meter` and `routes` (what a request
-needs), `watch` (both put together), `asgi` and `wsgi`, `releases` and `recycling` (what is due between requests),
-`gunicorn` and `totals` (its configuration), `model_slot` and `holders`.
+In reading order: `limiter` (how many requests use the GPU at a time), `meter` (what a request needs, by route),
+`middleware` (both put together), `asgi` and `wsgi`, `releases` and `recycling` (what is due between requests),
+`gunicorn` (its configuration), `model_slot` (one model at a time).
 """
 
 from __future__ import annotations
 
 from gpuagent_client.serving.asgi import AsgiMiddleware
-from gpuagent_client.serving.gate import Full, Gate, StillBusy
+from gpuagent_client.serving.limiter import ConcurrencyLimiter, QueueFull, StillBusy
 from gpuagent_client.serving.meter import Change, RouteSummary, Spread
+from gpuagent_client.serving.middleware import RequestMemory, routes
 from gpuagent_client.serving.model_slot import Loaded, ModelSlot, Returned
 from gpuagent_client.serving.recycling import Recycling
-from gpuagent_client.serving.watch import RequestMemory, routes
 from gpuagent_client.serving.wsgi import WsgiMiddleware
 
 __all__ = [
     "AsgiMiddleware",
     "Change",
+    "ConcurrencyLimiter",
     "Full",
     "Gate",
     "Loaded",
     "ModelSlot",
+    "QueueFull",
     "Recycling",
     "RequestMemory",
     "Returned",
@@ -35,6 +37,11 @@ __all__ = [
     "WsgiMiddleware",
     "route_summaries",
 ]
+
+Gate = ConcurrencyLimiter
+"""Name in the documentation, and in the code of apps."""
+Full = QueueFull
+"""Name in the documentation, likewise."""
 
 
 def route_summaries() -> dict[str, RouteSummary]:

@@ -20,7 +20,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
-from gpuagent_client.guard import log
+from gpuagent_client.errors import log
 from gpuagent_client.serving.recycling import Recycling
 
 _SUCCESS = 0

@@ -1,4 +1,4 @@
-"""What requests do to the allocator: read before and after, and kept for each route.
+"""Measure what requests do to the allocator, before and after each, and keep the figures by route.
 
 torch's peak belongs to the process and can only be reset for all, which would break the app's own figures, so it is
 never reset. A request that was alone and raised it has that peak. For any other it is known to be no more than the
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gpuagent_client.allocator import NotThere, Torch
+from gpuagent_client.allocator import Torch, TorchFunctionMissing
 
 LOOK_FOR_GPUS_EVERY = 100
 """Readings. A GPU that the app begins to use later is seen with one of the next."""
@@ -35,10 +35,10 @@ class Figures(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What happened between two readings, in bytes."""
+    """Difference between two readings, in bytes."""
 
     delta_bytes: int
-    """What stayed allocated; negative where it was given back."""
+    """Bytes that stayed allocated; negative where memory was freed."""
     peak_bytes: int
     """The highest allocated in between; an upper bound of what this request did, if not `exact`."""
     added_bytes: int
@@ -47,7 +47,7 @@ class Change(NamedTuple):
 
 
 class Meter:
-    """Reads the allocator of the app's torch. Threads may share it."""
+    """Read the allocator of the app's torch. Threads may share it."""
 
     def __init__(self, torch: Torch) -> None:
         self._torch = torch
@@ -71,7 +71,7 @@ class Meter:
                 peak += figures["peak"]
                 churned += figures["allocated"]
                 reserved += nested["reserved_bytes"]["all"]["current"]
-        except NotThere:
+        except TorchFunctionMissing:
             self._silent = True
             return None
         except Exception as error:  # noqa: BLE001 - torch raises what it likes
@@ -81,7 +81,7 @@ class Meter:
 
 
 def compare(before: Figures, after: Figures, *, alone: bool) -> Change:
-    """Return what happened in between; `alone`: no other request was in the section meanwhile."""
+    """Return what happened in between; `exclusive`: no other request was in the section meanwhile."""
     least = max(before.allocated_bytes, after.allocated_bytes)
     rose = after.peak_bytes > before.peak_bytes
     most = max(
@@ -99,13 +99,13 @@ def compare(before: Figures, after: Figures, *, alone: bool) -> Change:
 MAX_ROUTES = 64
 KEPT_REQUESTS = 256
 OTHERS = "(others)"
-"""Where the routes go for which there is no room: paths that contain names would else have no end."""
+"""Name under which routes beyond the limit are counted: paths that contain names would have no end."""
 _VARIES = re.compile(r"(?=[^/]*\d)[^/]{8,}|\d+")
 """A part of a path that is a number, or long and with digits in it: an id, most likely."""
 
 
 class Spread(NamedTuple):
-    """Of what the last requests of a route added above what was allocated before, in bytes."""
+    """Quantiles of what the last requests of a route added above what was allocated before, in bytes."""
 
     p50_bytes: int
     p95_bytes: int
@@ -116,15 +116,15 @@ class RouteSummary(NamedTuple):
     """One route, over its last 256 requests with figures."""
 
     requests: int
-    """All so far."""
+    """Number of requests so far."""
     exact_share: float
-    """Of the requests below, how many were alone: the others may have been given some of their neighbours' memory."""
+    """Share of the requests that were alone: the others may include some of their neighbors' memory."""
     added: Spread | None
-    """None before the first request that used a GPU."""
+    """Memory that requests added; None before the first request that used a GPU."""
     last_delta_bytes: int
-    """What the last one left allocated."""
+    """Bytes that the last request left allocated."""
     seconds: float
-    """Of the last one, in the section."""
+    """Seconds that the last request took."""
 
 
 class _Route:
@@ -135,7 +135,7 @@ class _Route:
 
 
 class Routes:
-    """Threads may share it: what one adds is a few steps that the interpreter does not mix up."""
+    """Figures by route. Threads may share it: what one adds is a few steps that the interpreter does not mix up."""
 
     def __init__(self) -> None:
         self._routes: dict[str, _Route] = {}

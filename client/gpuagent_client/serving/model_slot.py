@@ -1,4 +1,4 @@
-"""A place for one model at a time, and the proof that the memory of the one before came back."""
+"""Hold one model at a time, and prove that the memory of the one before came back."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from typing import Any, Callable, Generic, NamedTuple, TypeVar
 
 from gpuagent_client import lifecycle
-from gpuagent_client.allocator import NotThere
-from gpuagent_client.figures import GIB
-from gpuagent_client.guard import log
-from gpuagent_client.serving.gate import Gate
+from gpuagent_client.allocator import TorchFunctionMissing
+from gpuagent_client.api import GIB
+from gpuagent_client.errors import log
+from gpuagent_client.lifecycle import ClientProcess, reset_after_fork
+from gpuagent_client.serving.limiter import ConcurrencyLimiter
 from gpuagent_client.serving.meter import Figures, Meter
-from gpuagent_client.serving.process import Process, renewed_after_fork
 
 Model = TypeVar("Model")
 TOLERANCE_BYTES = 32 * 1024 * 1024
@@ -29,18 +29,18 @@ DEFAULT_PATIENCE_SECONDS = 60.0
 
 
 class Returned(NamedTuple):
-    """What came of unloading a model. In bytes; None where CUDA is not up, or nobody counts."""
+    """Result of unloading a model. In bytes; None where CUDA is not up, or nobody counts."""
 
     name: str
-    """"" where there was none."""
+    """Name of the model; "" where there was none."""
     loaded_bytes: int | None
-    """What loading it had added."""
+    """Bytes that loading it had added."""
     freed_bytes: int | None
-    """What of that came back to the allocator."""
+    """Bytes of it that came back to the allocator."""
     released_bytes: int | None
-    """What the allocator gave back to the GPU."""
+    """Bytes that the allocator gave back to the GPU."""
     held_by: tuple[str, ...]
-    """What still refers to the model, if it is not gone."""
+    """Names of what still refers to the model, if it is not gone."""
 
     @property
     def complete(self) -> bool:
@@ -53,17 +53,17 @@ class Returned(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """What came of loading a model."""
+    """Result of loading a model."""
 
     name: str
     added_bytes: int | None
     seconds: float
     before: Returned
-    """What had to go for it."""
+    """Result of unloading the model before it."""
 
 
 class ModelSlot(Generic[Model]):
-    """Holds one model; loads, swaps and unloads it while no request uses the GPU. For threads and event loops.
+    """Hold one model; load, swap and unload it while no request uses the GPU. For threads and event loops.
 
     In an event loop call `load` and `unload` in a thread (`asyncio.to_thread`, Starlette's `run_in_threadpool`).
 
@@ -75,27 +75,29 @@ class ModelSlot(Generic[Model]):
 
     def __init__(
         self,
-        gate: Gate | None = None,
+        gate: ConcurrencyLimiter | None = None,
         *,
         patience_seconds: float = DEFAULT_PATIENCE_SECONDS,
-        process: Process = lifecycle,
+        process: ClientProcess = lifecycle,
     ) -> None:
-        self._gate = gate if gate is not None else Gate(inside=None, heed_agent=False, told=process.told)
+        self._gate = (
+            gate if gate is not None else ConcurrencyLimiter(inside=None, heed_agent=False, state=process.state)
+        )
         self._patience_seconds = patience_seconds
         self._torch = process.torch
         self._meter = Meter(process.torch)
-        self._renew_lock()
-        renewed_after_fork(self, ModelSlot._renew_lock)
+        self._reset_lock()
+        reset_after_fork(self, ModelSlot._reset_lock)
         self._name = ""
         self._model: Model | None = None
         self._added_bytes: int | None = None
 
-    def _renew_lock(self) -> None:
+    def _reset_lock(self) -> None:
         self._lock = threading.Lock()
 
     @property
     def name(self) -> str:
-        """Of the model that is in; "" for none."""
+        """Name of the loaded model; "" for none."""
         return self._name
 
     @contextmanager
@@ -104,7 +106,7 @@ class ModelSlot(Generic[Model]):
 
         Raises:
             LookupError: there is none.
-            Full: the gate lets nobody in.
+            QueueFull: the limiter admits no further request.
         """
         with self._gate:
             model = self._model
@@ -124,7 +126,7 @@ class ModelSlot(Generic[Model]):
         nothing = Returned("", None, None, None, ())
         if self._name == name:
             return Loaded(name, self._added_bytes, 0.0, nothing)
-        with self._gate.alone(self._patience_seconds), self._lock:
+        with self._gate.exclusive(self._patience_seconds), self._lock:
             if self._name == name:  # another request has just done it
                 return Loaded(name, self._added_bytes, 0.0, nothing)
             returned = self._unload()
@@ -147,14 +149,14 @@ class ModelSlot(Generic[Model]):
         Raises:
             StillBusy: requests used the GPU for all of the time; the model is still in.
         """
-        with self._gate.alone(self._patience_seconds), self._lock:
+        with self._gate.exclusive(self._patience_seconds), self._lock:
             return self._unload()
 
     def _unload(self) -> Returned:
         if self._model is None:
             return Returned("", None, None, None, ())
         name, loaded_bytes = self._name, self._added_bytes
-        watched = _watch(self._model)
+        watched = _tracker(self._model)
         before = self._meter.read()
         self._model, self._name, self._added_bytes = None, "", None
         gc.collect()  # modules and their parameters refer to each other
@@ -169,7 +171,7 @@ class ModelSlot(Generic[Model]):
             _difference(before, after, "reserved_bytes"),
             held_by,
         )
-        log.log(logging.INFO if returned.complete else logging.WARNING, "unloaded %s: %s", name, _told(returned))
+        log.log(logging.INFO if returned.complete else logging.WARNING, "unloaded %s: %s", name, _summary(returned))
         return returned
 
     def _empty_cache(self) -> None:
@@ -177,11 +179,11 @@ class ModelSlot(Generic[Model]):
             return
         try:
             self._torch.call("torch.cuda", "empty_cache")
-        except (NotThere, RuntimeError) as error:
+        except (TorchFunctionMissing, RuntimeError) as error:
             log.debug("the cache stays: %s", error)
 
 
-def _watch(model: Any) -> list[weakref.ref[Any]]:  # noqa: ANN401 - any model
+def _tracker(model: Any) -> list[weakref.ref[Any]]:  # noqa: ANN401 - any model
     """Watch a model and its tensors as far as it tells, without holding any of them."""
     watched = []
     with contextlib.suppress(TypeError):
@@ -198,7 +200,7 @@ def _holders_of(watched: Sequence[weakref.ref[Any]]) -> tuple[str, ...]:
     if not any(ref() is not None for ref in watched):
         return ()
     # Not loaded before it is needed, as little as the rest of the blame.
-    from gpuagent_client.serving.holders import holders_of  # noqa: PLC0415
+    from gpuagent_client.blame import holders_of  # noqa: PLC0415
 
     return tuple(holders_of(watched))
 
@@ -209,7 +211,7 @@ def _difference(before: Figures | None, after: Figures | None, figure: str) -> i
     return int(getattr(before, figure) - getattr(after, figure))
 
 
-def _told(returned: Returned) -> str:
+def _summary(returned: Returned) -> str:
     words = []
     if returned.freed_bytes is not None:
         of_all = "" if returned.loaded_bytes is None else f" of {returned.loaded_bytes / GIB:.2f} GiB"

@@ -1,4 +1,4 @@
-"""Giving the allocator's cache back between two requests: seldom, and never while one is being served.
+"""Give the allocator's cache back between two requests: seldom, and never while one is being served.
 
 Emptying the cache waits for all work on the GPU, so it happens after every so many requests, or when more than so much
 is cached, or when the GPU is nearly used up; with the gate closed for that moment, and at most once a minute together
@@ -12,24 +12,24 @@ import time
 from typing import Callable
 
 from gpuagent_client import lifecycle
-from gpuagent_client.guard import log, tell_once
-from gpuagent_client.remedies import RELEASE_PAUSE_SECONDS, Pause, Refused, Remedies
-from gpuagent_client.serving.gate import Gate, StillBusy
-from gpuagent_client.serving.process import Process
+from gpuagent_client.commands import RELEASE_PAUSE_SECONDS, AllocatorCommands, InterruptibleSleep
+from gpuagent_client.errors import Refused, log, warn_once
+from gpuagent_client.lifecycle import ClientProcess
+from gpuagent_client.serving.limiter import ConcurrencyLimiter, StillBusy
 
 GIB = 1024**3
 
 
-class Releases:
-    """When to release. None: not for this reason."""
+class CacheReleases:
+    """Decide when to release the cache, and do so. None: not for this reason."""
 
     def __init__(
         self,
-        gate: Gate,
+        gate: ConcurrencyLimiter,
         *,
         every: int | None,
         above_bytes: int | None,
-        process: Process = lifecycle,
+        process: ClientProcess = lifecycle,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if (every is not None and every < 1) or (above_bytes is not None and above_bytes < 0):
@@ -38,11 +38,13 @@ class Releases:
         self._every = every
         self._above_bytes = above_bytes
         self._clock = clock
-        self._told = process.told
+        self._state = process.state
         self._requests = 0
         self._under_way = False
-        pause = Pause(_no_wait, clock)
-        self._remedies = Remedies(process.told, process.torch, process.allocator, process.limits, pause)
+        pause = InterruptibleSleep(_no_wait, clock)
+        self._allocator_commands = AllocatorCommands(
+            process.state, process.torch, process.allocator, process.limits, pause
+        )
 
     def due(self, cached_bytes: int) -> bool:
         """Return whether a release is due after a request, at the cost of a few comparisons."""
@@ -51,9 +53,9 @@ class Releases:
             return False
         if not cached_bytes or self._gate.busy or self._under_way:
             return False
-        if self._clock() < self._told.released_at + RELEASE_PAUSE_SECONDS:
+        if self._clock() < self._state.released_at + RELEASE_PAUSE_SECONDS:
             return False
-        level = self._told.level
+        level = self._state.level
         return (
             (self._every is not None and self._requests >= self._every)
             or (self._above_bytes is not None and cached_bytes > self._above_bytes)
@@ -61,16 +63,16 @@ class Releases:
         )
 
     def release(self) -> int:
-        """Do it now if nobody is inside, in this thread; the bytes that came back."""
+        """Release now, in this thread, if no request is in progress; return the bytes that came back."""
         self._under_way = True
         try:
-            with self._gate.alone(0):
-                result = self._remedies.release({}, 0.0)
+            with self._gate.exclusive(0):
+                result = self._allocator_commands.release({}, 0.0)
         except (Refused, StillBusy) as reason:
             log.debug("no release: %s", reason)
             return 0
         except Exception as error:  # noqa: BLE001 - torch's: the app is not to fail for it
-            tell_once("release cached memory", f"{type(error).__name__}: {error}")
+            warn_once("release cached memory", f"{type(error).__name__}: {error}")
             return 0
         finally:
             self._under_way = False
@@ -80,7 +82,7 @@ class Releases:
         return back
 
     def release_beside(self) -> None:
-        """Do it in a thread of its own: an event loop must not stand still for it.
+        """Release in a thread of its own: an event loop must not block for it.
 
         Not a daemon: the interpreter waits for it at its end, where a thread inside torch would abort the process.
         """

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable
 
 from gpuagent_client import lifecycle
-from gpuagent_client.serving.gate import Full, Gate, became_current
+from gpuagent_client.lifecycle import ClientProcess
+from gpuagent_client.serving.limiter import ConcurrencyLimiter, QueueFull, set_current_slot
 from gpuagent_client.serving.meter import wsgi_route
-from gpuagent_client.serving.process import Process
-from gpuagent_client.serving.watch import RequestMemory, Visit, Watch
+from gpuagent_client.serving.middleware import RequestMemory, RequestTracker, TrackedRequest
 
 StartResponse = Callable[..., Any]
 Wsgi = Callable[[Any, StartResponse], Iterable[bytes]]
 
 
 class WsgiMiddleware:
-    """As `gpuagent_client.serving.AsgiMiddleware`, with the same arguments.
+    """Do what `gpuagent_client.serving.AsgiMiddleware` does, with the same arguments, for WSGI.
 
     A request is in the section until its response was made to the end: for a stream, until the server closes it.
     """
@@ -24,17 +24,17 @@ class WsgiMiddleware:
     def __init__(
         self,
         app: Wsgi,
-        gate: Gate | None = None,
+        gate: ConcurrencyLimiter | None = None,
         *,
         paths: Sequence[str] | None = None,
         header: bool = False,
         release_every: int | None = None,
         release_above_bytes: int | None = None,
         on_request: Callable[[RequestMemory], object] | None = None,
-        process: Process = lifecycle,
+        process: ClientProcess = lifecycle,
     ) -> None:
         self._app = app
-        self._watch = Watch(
+        self._tracker = RequestTracker(
             gate=gate,
             paths=paths,
             header=header,
@@ -46,31 +46,33 @@ class WsgiMiddleware:
 
     def __call__(self, environ: Any, start_response: StartResponse) -> Iterable[bytes]:  # noqa: ANN401 - PEP 3333
         """Serve one request."""
-        watch = self._watch
-        if not watch.concerns(environ.get("PATH_INFO", "")):
+        tracker = self._tracker
+        if not tracker.applies_to(environ.get("PATH_INFO", "")):
             return self._app(environ, start_response)
         try:
-            place = watch.gate.enter()
-        except Full as full:
-            headers, body = watch.refusal(full)
+            slot = tracker.gate.acquire()
+        except QueueFull as full:
+            headers, body = tracker.rejection(full)
             start_response("503 Service Unavailable", headers)
             return [body]
-        became_current(place)
-        visit = watch.begin(place)
+        set_current_slot(slot)
+        tracked = tracker.begin(slot)
         try:
-            result = self._app(environ, self._with_headers(visit, start_response) if watch.header else start_response)
+            result = self._app(
+                environ, self._with_headers(tracked, start_response) if tracker.header else start_response
+            )
         except BaseException:
-            watch.end(visit, wsgi_route, environ, in_loop=False)
+            tracker.end(tracked, wsgi_route, environ, in_loop=False)
             raise
         if isinstance(result, (list, tuple, environ.get("wsgi.file_wrapper", list))):
             # Nothing is computed any more, and servers have short ways for these that a wrapper would take away.
-            watch.end(visit, wsgi_route, environ, in_loop=False)
+            tracker.end(tracked, wsgi_route, environ, in_loop=False)
             return result
-        return _Stream(result, lambda: watch.end(visit, wsgi_route, environ, in_loop=False))
+        return _Stream(result, lambda: tracker.end(tracked, wsgi_route, environ, in_loop=False))
 
-    def _with_headers(self, visit: Visit, start_response: StartResponse) -> StartResponse:
+    def _with_headers(self, tracked: TrackedRequest, start_response: StartResponse) -> StartResponse:
         def start_with_headers(status: str, headers: list[tuple[str, str]], *error: object) -> Any:  # noqa: ANN401
-            return start_response(status, [*headers, *self._watch.headers(visit)], *error)
+            return start_response(status, [*headers, *self._tracker.headers(tracked)], *error)
 
         return start_with_headers
 

@@ -102,7 +102,7 @@ class Stage:
         now, wall = self.clock.now(), self.clock.wall()
         snapshot = replace(seen, clock_seconds=now, measured_seconds=now, time_seconds=wall)
         further = [(REMEDY_FAMILIES, self.further)]
-        index = SeriesIndex.of(series(snapshot, now, further=further), None)
+        index = SeriesIndex.of(series(snapshot, now, extra_families=further), None)
         tick = EvaluatedTick(snapshot, index, wall)
         is_over = partial(self.endings.is_over, seen=tick)
         result = self.engine.evaluate(index, now, wall, find_missing(snapshot), explainer(snapshot), is_over)

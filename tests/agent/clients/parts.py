@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from gpuagent.clients.admission import SOCKET_NAME
 from gpuagent.clients.commands import ClientCommands
-from gpuagent.clients.hub import ClientLimits, Hub
-from gpuagent.clients.listener import SOCKET_NAME
+from gpuagent.clients.registry import ClientLimits, ClientRegistry
 from gpuagent.clients.server import ClientServer
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.snapshot import Snapshot
@@ -35,8 +35,8 @@ class Stage:
     path: Path
 
     @property
-    def hub(self) -> Hub:
-        return self.door.hub
+    def registry(self) -> ClientRegistry:
+        return self.door.registry
 
     @property
     def commands(self) -> ClientCommands:
@@ -44,9 +44,9 @@ class Stage:
 
     async def app(self) -> FakeApp:
         """A connection that has been accepted: a thread's work, for the agent's loop is this one."""
-        before = self.hub.accepted
+        before = self.registry.accepted
         app = await in_thread(lambda: FakeApp(self.path))
-        await until(lambda: self.hub.accepted > before)
+        await until(lambda: self.registry.accepted > before)
         return app
 
     async def client(self, **changes: object) -> FakeApp:
@@ -69,18 +69,18 @@ async def stage(limits: ClientLimits | None = None, interval_seconds: float = 1.
     clock = ManualClock()
     files = RealProc()
     reader = ProcessReader(files, Boot("boot", 0.0, 0), users=str, redactor=Redactor(()))
-    hub = Hub(clock, reader, files, limits)
-    hub.interval_seconds = interval_seconds
+    registry = ClientRegistry(clock, reader, files, limits)
+    registry.interval_seconds = interval_seconds
     with tempfile.TemporaryDirectory(prefix="gpuagent-", dir="/tmp") as folder:
         directory = Path(folder, "clients")
-        door = ClientServer(hub, directory, clock)
+        door = ClientServer(registry, directory, clock)
         await door.open()
         assert door.listening
         try:
             yield Stage(door, clock, directory / SOCKET_NAME)
         finally:
             await door.close()
-            assert (hub.connections, list(hub.clients)) == (0, [])
+            assert (registry.connections, list(registry.clients)) == (0, [])
 
 
 async def in_thread(work: Callable[[], T]) -> T:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clients.hub import MOST_WAITING
-from gpuagent.clients.listener import Acceptor, CpuShare
+from gpuagent.clients.admission import Acceptor, CpuShare
+from gpuagent.clients.registry import MOST_WAITING
 from gpuagent.clients.server import limits_of
 from gpuagent.config.models import Config
 from gpuagent.core.clock import ManualClock

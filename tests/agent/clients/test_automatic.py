@@ -55,7 +55,7 @@ def test_a_leaking_app_is_asked_once_and_its_words_are_a_reason() -> None:
         await until(lambda: blame._asking is None)
         for _ in range(3):
             assert (await look(opened, blame)).growth[KEY].reasons == ("it rises", VERDICT)
-        assert opened.hub.commands["census", "done"] == 1
+        assert opened.registry.commands["census", "done"] == 1
         assert (await look(opened, blame, Verdict.LEVELLED_OFF)).growth[KEY].reasons == ("it rises",)
         assert (await look(opened, blame)).growth[KEY].reasons == ("it rises",)  # another leak: asked anew
 

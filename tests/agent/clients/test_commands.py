@@ -17,6 +17,7 @@ from gpuagent_exporters.api.client_routes import CommandFailure
 from tests.agent.clients.parts import Stage, in_thread, stage, until
 from tests.fakes.embedded import FakeApp, stats
 from tests.fakes.snapshots import full_snapshot
+from tests.tables import table
 
 ME = os.getpid()
 Reply = Callable[[dict[str, Any]], dict[str, Any]]
@@ -88,16 +89,26 @@ def test_every_plain_command(name: str, args: dict[str, Any]) -> None:
     assert (asked["cmd"], asked["args"]) == (name, args)
 
 
-@pytest.mark.parametrize(
-    ("name", "args"),
+@table(
+    "name, args",
     [
-        ("limit", {}), ("limit", {"ratio": 0}), ("limit", {"ratio": 2}), ("limit", {"ratio": "all"}),
-        ("limit", {"ratio": True}), ("limit", {"ratio": float("nan")}), ("rate", {"interval": 1000}),
-        ("release", {"collect": 1}), ("release", {"path": "/etc/passwd"}), ("reset", {"now": True}),
-        ("blame", {"window_seconds": 0}), ("blame", {"window_seconds": 10**9}), ("census", {"code": "x"}),
-        ("lines", {"show_keys": True}), ("blame", {"census": False, "lines": False}),
+        ("limit", {}),
+        ("limit", {"ratio": 0}),
+        ("limit", {"ratio": 2}),
+        ("limit", {"ratio": "all"}),
+        ("limit", {"ratio": True}),
+        ("limit", {"ratio": float("nan")}),
+        ("rate", {"interval": 1000}),
+        ("release", {"collect": 1}),
+        ("release", {"path": "/etc/passwd"}),
+        ("reset", {"now": True}),
+        ("blame", {"window_seconds": 0}),
+        ("blame", {"window_seconds": 10**9}),
+        ("census", {"code": "x"}),
+        ("lines", {"show_keys": True}),
+        ("blame", {"census": False, "lines": False}),
     ],
-)  # fmt: skip
+)
 def test_bad_arguments_reach_no_app(name: str, args: dict[str, Any]) -> None:
     """A fixed list of names and bounds: nothing else of what somebody typed is passed on."""
     with pytest.raises(ValueError, match=r"must be|is unknown"):
@@ -131,7 +142,7 @@ def test_nobody_there() -> None:
                 with pytest.raises(CommandFailure, match="no app with an embedded client") as raised:
                     await opened.commands.command(1, name, {})
                 assert raised.value.reason == "absent"
-            assert opened.hub.commands["release", "absent"] == 1
+            assert opened.registry.commands["release", "absent"] == 1
 
     asyncio.run(run())
 
@@ -142,7 +153,7 @@ def test_an_app_that_ends_meanwhile() -> None:
     async def run() -> None:
         async with stage() as opened:
             app = await opened.client()
-            asking = asyncio.create_task(opened.hub.ask(ME, "reset", {}, 30))
+            asking = asyncio.create_task(opened.registry.ask(ME, "reset", {}, 30))
             await in_thread(lambda: app.receive("cmd"))
             app.close()
             with pytest.raises(CommandFailure, match="has ended"):
@@ -158,11 +169,11 @@ def test_late_answers_and_those_to_nothing() -> None:
         async with stage() as opened:
             with await opened.client() as app:
                 with pytest.raises(CommandFailure) as raised:
-                    await opened.hub.ask(ME, "reset", {}, 0.05)
+                    await opened.registry.ask(ME, "reset", {}, 0.05)
                 assert raised.value.reason == "late"
                 question = await in_thread(lambda: app.receive("cmd"))
                 app.send(done(late=1)(question), {"t": "res", "id": 999, "ok": True})
-                asking = asyncio.create_task(opened.hub.ask(ME, "reset", {}, 30))
+                asking = asyncio.create_task(opened.registry.ask(ME, "reset", {}, 30))
                 question = await in_thread(lambda: app.receive("cmd"))
                 app.send({"t": "res", "id": question["id"], "ok": True, "state": "running"}, done(now=1)(question))
                 assert await asking == {"now": 1}
@@ -176,10 +187,10 @@ def test_one_at_a_time() -> None:
     async def run() -> None:
         async with stage() as opened:
             with await opened.client() as app:
-                asking = asyncio.create_task(opened.hub.ask(ME, "census", {}, 30))
+                asking = asyncio.create_task(opened.registry.ask(ME, "census", {}, 30))
                 question = await in_thread(lambda: app.receive("cmd"))
                 with pytest.raises(CommandFailure, match="busy with census"):
-                    await opened.hub.ask(ME, "release", {}, 30)
+                    await opened.registry.ask(ME, "release", {}, 30)
                 app.send(done()(question))
                 await asking
 
@@ -274,7 +285,7 @@ def test_release_says_how_much_came_back() -> None:
 
     async def run(opened: Stage) -> Any:
         with await opened.client() as app:
-            client = opened.hub.client(ME)
+            client = opened.registry.client(ME)
             assert client is not None
             assert client.info is not None
             info = client.info
@@ -310,7 +321,7 @@ def test_the_document_of_all_apps() -> None:
     async def run() -> Any:
         async with stage() as opened:
             with await opened.client() as app:
-                client = opened.hub.client(ME)
+                client = opened.registry.client(ME)
                 assert client is not None
                 app.send(
                     {"t": "event", "name": "load", "fields": {"seconds": 2.5}},

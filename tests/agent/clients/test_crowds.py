@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.clients.admission import Rate
-from gpuagent.clients.hub import ClientLimits
+from gpuagent.clients.registry import ClientLimits
 from gpuagent.core.snapshot import GpuState, ProcessReading, ProcessState, Snapshot
 from gpuagent.core.units import GIB
 from tests.agent.clients.parts import Stage, in_thread, stage, until
@@ -44,7 +44,7 @@ def on_gpu(*pids: int) -> Snapshot:
 async def heard(opened: Stage) -> None:
     """This process's app connects, is welcomed, and its figures arrive."""
     with await opened.client() as app:
-        client = opened.hub.client(ME)
+        client = opened.registry.client(ME)
         assert client is not None
         app.send(stats())
         await until(lambda: client.stats)
@@ -57,10 +57,10 @@ def test_silent_connections_of_four_users_keep_nobody_out() -> None:
         async with AsyncExitStack() as stack:
             for user in USERS:
                 await stack.enter_async_context(swarm(opened.path, 10, user, SILENT))
-            await until(lambda: opened.hub.accepted == 40)
-            assert opened.hub.connections == 8
+            await until(lambda: opened.registry.accepted == 40)
+            assert opened.registry.connections == 8
             await heard(opened)
-            assert opened.hub.drops["crowded"] >= 32
+            assert opened.registry.drops["crowded"] >= 32
 
     play(scene, ClientLimits(max_connections=4, max_waiting=8, hello_seconds=60))
 
@@ -70,8 +70,8 @@ def test_a_silent_connection_is_closed_though_nobody_needs_its_place() -> None:
 
     async def scene(opened: Stage) -> None:
         async with swarm(opened.path, 10, USERS[0], SILENT):
-            await until(lambda: opened.hub.drops["silent"] == 10)
-            assert opened.hub.connections == 0
+            await until(lambda: opened.registry.drops["silent"] == 10)
+            assert opened.registry.connections == 0
 
     play(scene, ClientLimits(hello_seconds=0.1))
 
@@ -82,10 +82,10 @@ def test_apps_of_four_users_keep_no_fifth_out() -> None:
     async def scene(opened: Stage) -> None:
         async with AsyncExitStack() as stack:
             owners = [await stack.enter_async_context(swarm(opened.path, 2, user, TALKING)) for user in USERS]
-            assert len(list(opened.hub.clients)) == 8
+            assert len(list(opened.registry.clients)) == 8
             await heard(opened)
-            assert opened.hub.drops["crowded"] == 1
-            assert [len([pid for pid in pids if opened.hub.client(pid)]) for pids in owners] == [1, 2, 2, 2]
+            assert opened.registry.drops["crowded"] == 1
+            assert [len([pid for pid in pids if opened.registry.client(pid)]) for pids in owners] == [1, 2, 2, 2]
 
     play(scene, ClientLimits(max_connections=8))
 
@@ -95,8 +95,8 @@ def test_a_user_has_no_more_than_its_share() -> None:
 
     async def scene(opened: Stage) -> None:
         async with swarm(opened.path, 3, USERS[0], TALKING) as first, swarm(opened.path, 2, USERS[0], TALKING):
-            assert {client.peer.pid for client in opened.hub.clients} == set(first)
-            assert opened.hub.refusals["crowded"] == 2
+            assert {client.peer.pid for client in opened.registry.clients} == set(first)
+            assert opened.registry.refusals["crowded"] == 2
             await heard(opened)
 
     play(scene, ClientLimits(max_connections=100, max_connections_per_user=3))
@@ -111,12 +111,12 @@ def test_an_app_on_a_gpu_always_finds_a_place_and_keeps_it() -> None:
                 assert await in_thread(app.meet) == {}, "a third app of this user, not on a GPU"
             await opened.tick(on_gpu(ME))
             with await opened.client() as app:
-                client = opened.hub.client(ME)
+                client = opened.registry.client(ME)
                 assert client is not None
                 async with swarm(opened.path, 20, USERS[1], TALKING), swarm(opened.path, 20, USERS[2], SILENT):
                     app.send(stats())
                     await until(lambda: client.stats)
-                    assert opened.hub.client(ME) is client
+                    assert opened.registry.client(ME) is client
 
     play(scene, ClientLimits(max_connections=3, max_connections_per_user=2, max_waiting=4))
 
@@ -131,10 +131,10 @@ def test_an_app_whose_gpu_cannot_be_read_keeps_its_standing() -> None:
                 blind = on_gpu()
                 await opened.tick(replace(blind, gpus=(replace(blind.gpus[0], state=GpuState.BLIND),)))
                 async with swarm(opened.path, 1, USERS[0], TALKING):
-                    assert {client.peer.pid for client in opened.hub.clients} == {*others, ME}
+                    assert {client.peer.pid for client in opened.registry.clients} == {*others, ME}
                 await opened.tick(on_gpu())  # read again, and not on it any more: one app like others
                 async with swarm(opened.path, 1, USERS[1], TALKING) as newcomer:
-                    assert {client.peer.pid for client in opened.hub.clients} == {*others, *newcomer}
+                    assert {client.peer.pid for client in opened.registry.clients} == {*others, *newcomer}
 
     play(scene, ClientLimits(max_connections=2))
 
@@ -147,7 +147,7 @@ def test_all_users_of_other_user_namespaces_are_one_account() -> None:
             async with AsyncExitStack() as stack:
                 for user in range(4001, 4007):
                     await stack.enter_async_context(swarm(opened.path, 1, user, FOREIGN))
-                await until(lambda: opened.hub.drops["crowded"] == 3)
+                await until(lambda: opened.registry.drops["crowded"] == 3)
                 assert (await in_thread(app.meet))["t"] == "welcome", "the oldest, but not of the largest account"
 
     play(scene, ClientLimits(max_waiting=4, hello_seconds=60))
@@ -159,7 +159,7 @@ def test_one_process_has_one_place_among_those_that_wait() -> None:
     async def scene(opened: Stage) -> None:
         with await opened.app() as first, await opened.app() as second:
             assert await in_thread(first.receive) == {}
-            assert opened.hub.drops["replaced"] == 1
+            assert opened.registry.drops["replaced"] == 1
             assert (await in_thread(second.meet))["t"] == "welcome"
 
     play(scene, ClientLimits())
@@ -170,7 +170,7 @@ def test_an_app_is_heard_while_another_user_floods_the_door_with_connects() -> N
 
     async def scene(opened: Stage) -> None:
         async with swarm(opened.path, 2, USERS[0], FLOOD):
-            await until(lambda: opened.hub.refusals["rate"] > 100)
+            await until(lambda: opened.registry.refusals["rate"] > 100)
             for _ in range(5):
                 await heard(opened)
 
@@ -183,7 +183,7 @@ def test_an_app_on_a_gpu_is_heard_while_its_own_user_floods_the_door_with_connec
     async def scene(opened: Stage) -> None:
         await opened.tick(on_gpu(ME))
         async with swarm(opened.path, 1, 0, FLOOD):
-            await until(lambda: opened.hub.refusals["rate"] > 100)
+            await until(lambda: opened.registry.refusals["rate"] > 100)
             await heard(opened)
 
     play(scene, ClientLimits(user=Rate(0.001, 10**6, burst_seconds=10_000.0)))
@@ -194,7 +194,7 @@ def test_an_app_is_heard_though_others_use_up_what_all_may_send() -> None:
 
     async def scene(opened: Stage) -> None:
         await heard(opened)
-        assert opened.hub.throttlings == 0
+        assert opened.registry.throttlings == 0
 
     play(
         scene, ClientLimits(total=Rate(0.001, 10**6, burst_seconds=1.0))

@@ -15,7 +15,7 @@ from gpuagent.clients.server import (
     OK,
     UNKNOWN_GPU,
     WARNING,
-    Room,
+    FreeMemory,
     fresh_seconds,
     level_message,
     level_of,
@@ -45,7 +45,7 @@ async def _told(
     opened: Stage, devices: tuple[dict[str, Any], ...], on: tuple[str, ...], seconds: float, changes: dict[str, Any]
 ) -> ClientReading | None:
     with await opened.client(declared={"typical_bytes": 7}) as app:
-        client = opened.hub.client(ME)
+        client = opened.registry.client(ME)
         assert client is not None
         assert client.info is not None
         app.send(stats(*devices, **changes))
@@ -107,7 +107,7 @@ def test_figures_that_come_seldom_are_believed_for_longer(hello: dict[str, Any],
                     order = await in_thread(lambda: app.receive("cmd"))
                     app.send({"t": "res", "id": order["id"], "ok": True, "r": {"interval": rate}})
                     await asked
-                client = opened.hub.client(ME)
+                client = opened.registry.client(ME)
                 assert client is not None
                 app.send(stats({"uuid": "0"}))
                 await until(lambda: client.stats)
@@ -181,12 +181,12 @@ def test_a_gpu_that_the_app_does_not_use_is_none_of_its_business() -> None:
 
 def test_room_is_news_when_it_changes_noticeably() -> None:
     """By a 64th of the GPU; the first time always, and when a GPU comes or goes."""
-    room = Room()
+    room = FreeMemory()
 
-    assert room.news(free(50 * GIB))
-    assert not room.news(free(50 * GIB + GIB))
-    assert room.news(free(52 * GIB))
-    assert room.news(dataclasses.replace(full_snapshot(), gpus=()))
+    assert room.changed(free(50 * GIB))
+    assert not room.changed(free(50 * GIB + GIB))
+    assert room.changed(free(52 * GIB))
+    assert room.changed(dataclasses.replace(full_snapshot(), gpus=()))
 
 
 def test_a_gpu_without_memory_of_its_own_has_no_level() -> None:

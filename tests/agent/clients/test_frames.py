@@ -22,6 +22,7 @@ from gpuagent.clients.protocol import (
     encode,
     read_message,
 )
+from tests.tables import table
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "protocol"
 
@@ -36,18 +37,18 @@ def lines_in(pieces: list[bytes], max_line_bytes: int = MAX_LINE_BYTES) -> list[
     buffer, found = LineBuffer(max_line_bytes), []
     for piece in pieces:
         buffer.feed(piece)
-        while (line := buffer.take()) is not None:
+        while (line := buffer.next_line()) is not None:
             found.append(line)
     return found
 
 
-@pytest.mark.parametrize("line", golden("client.jsonl"))
+@table("line", golden("client.jsonl"))
 def test_every_golden_line_of_a_client_is_read(line: bytes) -> None:
     """A client of any version that was released is understood."""
     assert isinstance(read_message(decode(line)), Hello | Stats | CommandResult | ClientEvent)
 
 
-@pytest.mark.parametrize("line", golden("agent.jsonl"))
+@table("line", golden("agent.jsonl"))
 def test_every_golden_line_of_an_agent_is_written_so(line: bytes) -> None:
     """Compact, in ASCII, in this order: what clients were tested with."""
     assert encode(json.loads(line)) == line + b"\n"
@@ -59,7 +60,7 @@ def test_what_is_not_known_is_ignored(line: bytes) -> None:
     read_message(decode(line))
 
 
-@pytest.mark.parametrize("line", golden("malformed.txt"))
+@table("line", golden("malformed.txt"))
 def test_malformed_lines(line: bytes) -> None:
     """What is no message is told from one."""
     with pytest.raises(Malformed):
@@ -135,4 +136,4 @@ def test_what_is_pending_is_bounded_by_who_feeds() -> None:
     buffer.feed(b"abc")
     assert buffer.pending_bytes == 3
     buffer.clear()
-    assert (buffer.pending_bytes, buffer.take()) == (0, None)
+    assert (buffer.pending_bytes, buffer.next_line()) == (0, None)

@@ -8,6 +8,7 @@ import pytest
 
 from gpuagent.clients.protocol import ClientEvent, CommandResult, Hello, Malformed, Stats, read_message
 from tests.fakes.embedded import hello, stats
+from tests.tables import table
 
 
 def said(message: dict[str, Any]) -> Any:
@@ -58,12 +59,27 @@ def test_capabilities_are_words() -> None:
     assert len(said(hello(7, caps=caps)).capabilities) <= 32
 
 
-@pytest.mark.parametrize(
+@table(
     "changes",
-    [{"pid": -1}, {"pid": True}, {"pid": "7"}, {"pid": 2**63}, {"v": 0}, {"v": None}, {"app": 7}, {"caps": "release"},
-     {"declared": []}, {"declared": {"typical_bytes": -1}}, {"declared": {"typical_bytes": 0.5}}, {"interval": 0},
-     {"interval": "1"}, {"interval": True}, {"interval": float("inf")}, {"frameworks": ["jax"]}],
-)  # fmt: skip
+    [
+        {"pid": -1},
+        {"pid": True},
+        {"pid": "7"},
+        {"pid": 2**63},
+        {"v": 0},
+        {"v": None},
+        {"app": 7},
+        {"caps": "release"},
+        {"declared": []},
+        {"declared": {"typical_bytes": -1}},
+        {"declared": {"typical_bytes": 0.5}},
+        {"interval": 0},
+        {"interval": "1"},
+        {"interval": True},
+        {"interval": float("inf")},
+        {"frameworks": ["jax"]},
+    ],
+)
 def test_a_hello_that_cannot_be(changes: dict[str, Any]) -> None:
     """A known field of the wrong type or size is a fault."""
     with pytest.raises(Malformed):
@@ -81,11 +97,19 @@ def test_figures() -> None:
     assert (device.reading.reserved_bytes, device.reading.segments) == (None, None)
 
 
-@pytest.mark.parametrize(
+@table(
     "device",
-    [7, {"uuid": 7}, {"allocated_bytes": 1.5}, {"allocated_bytes": -1}, {"ooms": True}, {"fraction": float("inf")},
-     {"fraction": "all"}, {"fraction": -0.1}],
-)  # fmt: skip
+    [
+        7,
+        {"uuid": 7},
+        {"allocated_bytes": 1.5},
+        {"allocated_bytes": -1},
+        {"ooms": True},
+        {"fraction": float("inf")},
+        {"fraction": "all"},
+        {"fraction": -0.1},
+    ],
+)
 def test_figures_that_cannot_be(device: Any) -> None:
     """A broken client is found, rather than believed."""
     with pytest.raises(Malformed):

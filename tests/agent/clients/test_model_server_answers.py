@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from gpuagent.clients.model_servers import BadAnswer, read_ollama, read_sglang, read_triton, read_vllm
 from gpuagent.core.metrics.clients import ServerReading
+from tests.tables import table
 
 Read = Callable[[str, bytes], ServerReading]
 
@@ -74,9 +76,12 @@ def test_triton() -> None:
     assert (reading.requests_waiting, reading.memory_bytes) == (5, {"pinned": 1024**2})
 
 
-@pytest.mark.parametrize("read", [read_vllm, read_sglang, read_ollama, read_triton])
-@pytest.mark.parametrize(
-    "body", [b"", b"<html>", b"[]", b"null", b'{"models":7}', b'{"internal_states":[7]}', b"[" * 100_000, b"up 1\n"]
+@table(
+    "read, body",
+    product(
+        [read_vllm, read_sglang, read_ollama, read_triton],
+        [b"", b"<html>", b"[]", b"null", b'{"models":7}', b'{"internal_states":[7]}', b"[" * 100_000, b"up 1\n"],
+    ),
 )
 def test_other_answers(read: Read, body: bytes) -> None:
     """Another program's answer is told from the server's."""

@@ -115,7 +115,9 @@ def test_every_family_has_samples() -> None:
     reading = dataclasses.replace(
         Sources([], lambda _: VLLM).ask(source()), memory_bytes={"weights": 1}, model_bytes={"m": 2}
     )
-    found = {family.name: samples for family, samples in series(None, 0.0, further=[(SOURCE_FAMILIES, (reading,))])}
+    found = {
+        family.name: samples for family, samples in series(None, 0.0, extra_families=[(SOURCE_FAMILIES, (reading,))])
+    }
 
     assert {family.name for family in SOURCE_FAMILIES} <= found.keys()
     assert found["gpuagent_source_memory_bytes"] == [(("llm", "vllm", "weights"), 1.0)]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clients.wire import RefusedPeer, hold_peer
+from gpuagent.clients.wire import RefusedPeer, open_peer
 from gpuagent.procfs.files import RealProc, parse_stat, parse_status
 from tests.agent.clients.parts import Stage, in_thread, stage, until
 from tests.agent.procfs.children import child
@@ -67,13 +67,13 @@ def test_another_process_is_known_by_its_own_identity() -> None:
         with child(*command(opened, program())) as process:
             pid, welcome = await in_thread(lambda: read(process))
             assert (pid, welcome["t"]) == (process.pid, "welcome")
-            client = opened.hub.client(pid)
+            client = opened.registry.client(pid)
             assert client is not None
             assert client.info is not None
             assert client.info.id == ("boot", pid, parse_stat(RealProc().read(pid, "stat")).start_ticks)
             assert client.info.name.startswith("python")
             process.kill()
-            await until(lambda: not opened.hub.connections)
+            await until(lambda: not opened.registry.connections)
 
     play(scene)
 
@@ -85,8 +85,8 @@ def test_a_lie_about_the_pid_is_refused_and_counted() -> None:
         for claimed in (os.getpid(), 1, 4_194_304):
             with child(*command(opened, program(), claimed)) as process:
                 assert (await in_thread(lambda process=process: read(process)))[1] == {}  # type: ignore[misc]
-        assert opened.hub.refusals["pid"] == 3
-        assert not list(opened.hub.clients)
+        assert opened.registry.refusals["pid"] == 3
+        assert not list(opened.registry.clients)
 
     play(scene)
 
@@ -98,7 +98,7 @@ def test_a_pid_cannot_be_changed_afterwards() -> None:
         with await opened.client() as app:
             app.send(hello(1))
             assert await in_thread(app.receive) == {}
-            assert opened.hub.refusals["pid"] == 1
+            assert opened.registry.refusals["pid"] == 1
 
     play(scene)
 
@@ -111,8 +111,8 @@ def test_a_child_does_not_speak_for_its_parent() -> None:
         with child(*command(opened, program(after=fork))) as process:
             pid, answer = await in_thread(lambda: read(process))
             assert (pid, answer) == (process.pid, {})
-            assert (opened.hub.drops["sender"], opened.hub.lines) == (1, 0)
-            assert not list(opened.hub.clients)
+            assert (opened.registry.drops["sender"], opened.registry.lines) == (1, 0)
+            assert not list(opened.registry.clients)
 
     play(scene)
 
@@ -125,11 +125,11 @@ def test_the_end_of_a_process_is_seen_though_a_child_holds_its_connection() -> N
     async def scene(opened: Stage) -> None:
         with child(*command(opened, text)) as process:
             pid, _ = await in_thread(lambda: read(process))
-            assert opened.hub.client(pid) is not None
+            assert opened.registry.client(pid) is not None
             assert process.stdin is not None
             process.stdin.write(b"\n")  # the parent forks and ends; the child holds both ends and waits
             process.stdin.flush()
-            await until(lambda: not opened.hub.connections)
+            await until(lambda: not opened.registry.connections)
 
     play(scene)
 
@@ -143,7 +143,7 @@ def test_a_foreign_user_may_connect_under_its_own_name() -> None:
         with child(*command(opened, program(before="os.setuid(65534)"))) as process:
             pid, welcome = await in_thread(lambda: read(process))
             assert welcome["t"] == "welcome"
-            client = opened.hub.client(pid)
+            client = opened.registry.client(pid)
             assert client is not None
             assert client.peer is not None
             assert client.info is not None
@@ -170,7 +170,7 @@ def test_an_app_in_a_container_is_known_by_the_hosts_pid() -> None:
         with child(*inside) as process:
             own, welcome = await in_thread(lambda: read(process))
             assert (own, welcome["t"]) == (1, "welcome")
-            (client,) = opened.hub.clients
+            (client,) = opened.registry.clients
             assert client.info is not None
             status = parse_status(RealProc().read(client.info.id.pid, "status"))
             assert status.namespace_pids == (client.info.id.pid, 1)
@@ -184,7 +184,7 @@ def test_a_peer_is_held_by_its_pidfd() -> None:
     async def scene(opened: Stage) -> None:
         with await opened.client() as app:
             app.send(stats())
-            client = opened.hub.client(os.getpid())
+            client = opened.registry.client(os.getpid())
             assert client is not None
             assert client.peer is not None
             assert not client.peer.ended
@@ -212,7 +212,7 @@ class _Silent:
 def test_a_peer_that_the_agent_cannot_see(answer: bytes | OSError) -> None:
     """From a pid namespace beside or above the agent's the pid reads 0: that is nobody."""
     with pytest.raises(RefusedPeer) as refusal:
-        hold_peer(_Silent(answer))
+        open_peer(_Silent(answer))
     assert refusal.value.reason == "unknown"
 
 
@@ -223,5 +223,5 @@ def test_a_peer_that_has_ended_before_it_was_looked_at() -> None:
         raise ProcessLookupError
 
     with pytest.raises(RefusedPeer) as refusal:
-        hold_peer(_Silent(b"\7\0\0\0" + b"\0\0\0\0" * 2), gone)
+        open_peer(_Silent(b"\7\0\0\0" + b"\0\0\0\0" * 2), gone)
     assert refusal.value.reason == "gone"

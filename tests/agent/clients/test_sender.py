@@ -63,8 +63,8 @@ def parent(opened: Stage, text: str) -> Any:
 async def met(opened: Stage, process: subprocess.Popen[bytes]) -> Connection:
     """The connection of a program that has said hello and is ready."""
     assert await in_thread(lambda: answer(process)) == b"ready\n"
-    await until(lambda: opened.hub.client(process.pid))
-    client = opened.hub.client(process.pid)
+    await until(lambda: opened.registry.client(process.pid))
+    client = opened.registry.client(process.pid)
     assert client is not None
     return client
 
@@ -97,10 +97,10 @@ def test_another_process_does_not_speak_over_an_apps_connection(act: str) -> Non
             client = await met(opened, process)
             say(process, b"\n")
             assert await in_thread(lambda: answer(process)) == b"ready\n"
-            await until(lambda: opened.hub.drops["sender"])
+            await until(lambda: opened.registry.drops["sender"])
             assert client.stats is None
-            assert opened.hub.client(process.pid) is None
-            assert (opened.hub.drops["sender"], opened.hub.connections) == (1, 0)
+            assert opened.registry.client(process.pid) is None
+            assert (opened.registry.drops["sender"], opened.registry.connections) == (1, 0)
 
     play(scene)
 
@@ -111,10 +111,10 @@ def test_what_was_sent_before_the_agent_accepts_has_its_sender_too() -> None:
     async def scene(opened: Stage) -> None:
         with parent(opened, "send(first)\nif os.fork() == 0: send(second); os._exit(0)\nos.wait(); go()") as process:
             assert answer(process) == b"ready\n"  # blocks the loop: nothing is accepted until all is sent
-            assert opened.hub.accepted == 0
-            await until(lambda: opened.hub.drops["sender"])
-            assert opened.hub.lines == 1
-            assert not list(opened.hub.clients)
+            assert opened.registry.accepted == 0
+            await until(lambda: opened.registry.drops["sender"])
+            assert opened.registry.lines == 1
+            assert not list(opened.registry.clients)
 
     play(scene)
 
@@ -127,8 +127,8 @@ def test_half_a_line_is_not_completed_by_another_process() -> None:
     async def scene(opened: Stage) -> None:
         with parent(opened, halves + act) as process:
             assert await in_thread(lambda: answer(process)) == b"ready\n"
-            await until(lambda: opened.hub.drops["sender"])
-            assert (opened.hub.lines, opened.hub.drops["malformed"]) == (1, 0)
+            await until(lambda: opened.registry.drops["sender"])
+            assert (opened.registry.lines, opened.registry.drops["malformed"]) == (1, 0)
 
     play(scene)
 
@@ -141,7 +141,7 @@ def test_threads_speak_for_their_process() -> None:
         with parent(opened, act) as process:
             client = await met(opened, process)
             await until(lambda: client.stats)
-            assert opened.hub.drops["sender"] == 0
+            assert opened.registry.drops["sender"] == 0
 
     play(scene)
 
@@ -203,7 +203,7 @@ def test_a_process_that_is_given_the_pid_again_does_not_speak_for_the_one_that_h
             if made == -1:
                 pytest.skip("this machine does not let root choose a pid: clone3 with set_tid is not permitted")
             assert made == process.pid
-            await until(lambda: not opened.hub.connections)
+            await until(lambda: not opened.registry.connections)
             assert client.stats is None
 
     play(scene)
@@ -219,7 +219,7 @@ def test_passed_descriptors_are_not_kept() -> None:
             await met(opened, process)
             held = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
             say(process, b"\n")
-            await until(lambda: opened.hub.drops["malformed"])
+            await until(lambda: opened.registry.drops["malformed"])
             assert len(os.listdir("/proc/self/fd")) <= held - 2  # noqa: PTH208  its socket and its pidfd
             process.send_signal(signal.SIGKILL)
         assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clients.admission import Rate
-from gpuagent.clients.hub import ClientLimits
-from gpuagent.clients.listener import open_client_socket
+from gpuagent.clients.admission import Rate, open_client_socket
+from gpuagent.clients.registry import ClientLimits
 from gpuagent_exporters.http.listeners import ListenError
 from tests.agent.clients.parts import Stage, in_thread, stage, until
 from tests.agent.clients.swarm import TALKING, swarm
@@ -36,14 +35,14 @@ def test_an_app_is_welcomed_and_known() -> None:
         app = await opened.app()
         welcome = await in_thread(app.meet)
         assert welcome == {"v": 1, "t": "welcome", "interval": 1.0, "level": "ok"}
-        client = opened.hub.client(os.getpid())
+        client = opened.registry.client(os.getpid())
         assert client is not None
         assert client.info is not None
         assert (client.info.id.boot_id, client.info.id.pid) == ("boot", os.getpid())
         assert client.info.id.start_ticks > 0
         app.close()
-        await until(lambda: not opened.hub.connections)
-        assert opened.hub.client(os.getpid()) is None
+        await until(lambda: not opened.registry.connections)
+        assert opened.registry.client(os.getpid()) is None
 
     play(scene)
 
@@ -65,10 +64,10 @@ def test_a_new_interval_reaches_connected_apps() -> None:
         with await opened.client() as app:
             opened.door.use(ClientLimits(max_connections=1), 5.0)
             opened.door.use(ClientLimits(max_connections=2), 5.0)
-            opened.door.use(opened.hub.limits, 7.0)
+            opened.door.use(opened.registry.limits, 7.0)
             heard = [await in_thread(app.receive) for _ in range(2)]
             assert heard == [{"v": 1, "t": "welcome", "interval": each, "level": "ok"} for each in (5.0, 7.0)]
-            assert opened.hub.limits.max_connections == 2
+            assert opened.registry.limits.max_connections == 2
             with await opened.app() as other:
                 assert (await in_thread(other.meet))["interval"] == 7.0
 
@@ -81,7 +80,7 @@ def test_a_second_hello_tells_what_has_changed() -> None:
     async def scene(opened: Stage) -> None:
         with await opened.client(torch="") as app:
             app.send(hello(torch="2.13.0", caps=["release"]))
-            client = opened.hub.client(os.getpid())
+            client = opened.registry.client(os.getpid())
             assert client is not None
             await until(lambda: client.hello and client.hello.torch_version == "2.13.0")
             assert client.hello is not None
@@ -102,9 +101,9 @@ def test_garbage_costs_its_connection_and_nothing_else(line: bytes) -> None:
         with await opened.client() as neighbour, await opened.app() as vandal:
             await in_thread(lambda: vandal.send(line))
             assert await in_thread(vandal.receive) == {}
-            assert opened.hub.drops["malformed"] == 1
+            assert opened.registry.drops["malformed"] == 1
             neighbour.send(stats())
-            client = opened.hub.client(os.getpid())
+            client = opened.registry.client(os.getpid())
             await until(lambda: client and client.stats)
 
     play(scene)
@@ -117,7 +116,7 @@ def test_a_line_before_the_hello_is_malformed() -> None:
         with await opened.app() as app:
             app.send(stats())
             assert await in_thread(app.receive) == {}
-            assert opened.hub.drops["malformed"] == 1
+            assert opened.registry.drops["malformed"] == 1
 
     play(scene)
 
@@ -128,7 +127,7 @@ def test_whoever_says_nothing_is_dropped() -> None:
     async def scene(opened: Stage) -> None:
         with await opened.app() as app:
             assert await in_thread(app.receive) == {}
-            assert opened.hub.drops["silent"] == 1
+            assert opened.registry.drops["silent"] == 1
 
     play(scene, ClientLimits(hello_seconds=0.05))
 
@@ -139,10 +138,10 @@ def test_a_new_connection_of_a_process_takes_the_place_of_the_old() -> None:
     async def scene(opened: Stage) -> None:
         with await opened.client() as old, await opened.client(app="new"):
             assert await in_thread(old.receive) == {}
-            client = opened.hub.client(os.getpid())
+            client = opened.registry.client(os.getpid())
             assert client is not None
             assert client.hello is not None
-            assert (client.hello.app, opened.hub.drops["replaced"]) == ("new", 1)
+            assert (client.hello.app, opened.registry.drops["replaced"]) == ("new", 1)
 
     play(scene)
 
@@ -152,14 +151,14 @@ def test_a_stalled_reader_is_dropped_and_the_loop_goes_on() -> None:
 
     async def scene(opened: Stage) -> None:
         with await opened.client() as app:
-            client = opened.hub.client(os.getpid())
+            client = opened.registry.client(os.getpid())
             assert client is not None
             for _ in range(1000):
                 client.send(b"x" * 4095 + b"\n")
-                if opened.hub.drops["stalled"]:
+                if opened.registry.drops["stalled"]:
                     break
-            assert opened.hub.drops["stalled"] == 1
-            await until(lambda: not opened.hub.connections)
+            assert opened.registry.drops["stalled"] == 1
+            await until(lambda: not opened.registry.connections)
             del app
 
     play(scene)
@@ -172,11 +171,11 @@ def test_a_flood_waits_and_loses_nothing() -> None:
     async def scene(opened: Stage) -> None:
         with await opened.client() as app:
             await in_thread(lambda: app.send(*[{"t": "event", "name": str(number)} for number in range(300)]))
-            await until(lambda: opened.hub.events == 300)
-            client = opened.hub.client(os.getpid())
+            await until(lambda: opened.registry.events == 300)
+            client = opened.registry.client(os.getpid())
             assert client is not None
             assert client.events[-1][1].name == "299"
-            assert opened.hub.throttlings > 0
+            assert opened.registry.throttlings > 0
             assert len(client.events) <= 16
 
     play(scene, limits)
@@ -188,8 +187,8 @@ def test_whoever_connects_too_often_is_refused() -> None:
     async def scene(opened: Stage) -> None:
         for _ in range(5):
             (await opened.app()).close()
-        await until(lambda: opened.hub.refusals["rate"])
-        assert opened.hub.refusals["rate"] >= 3
+        await until(lambda: opened.registry.refusals["rate"])
+        assert opened.registry.refusals["rate"] >= 3
 
     play(scene, ClientLimits(user=Rate(0.001, 1000, burst_seconds=6000)))
 
@@ -199,12 +198,12 @@ def test_100_connections() -> None:
 
     async def scene(opened: Stage) -> None:
         async with swarm(opened.path, 100, 0, TALKING) as pids:
-            assert {client.peer.pid for client in opened.hub.clients} == set(pids)
+            assert {client.peer.pid for client in opened.registry.clients} == set(pids)
             with await opened.client() as app:
                 app.send(stats())
-                client = opened.hub.client(os.getpid())
+                client = opened.registry.client(os.getpid())
                 await until(lambda: client and client.stats)
-        await until(lambda: not opened.hub.connections)
+        await until(lambda: not opened.registry.connections)
 
     play(scene)
 
@@ -222,7 +221,7 @@ def test_descriptors_are_given_back() -> None:
             with await opened.app() as liar:
                 liar.send(hello(1))
                 await in_thread(liar.receive)
-            await until(lambda: not opened.hub.connections)
+            await until(lambda: not opened.registry.connections)
             held.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208  names: the folder changes while it is read
         assert held[-1] <= held[0]
 
@@ -280,7 +279,7 @@ def test_without_its_socket_the_agent_goes_on(tmp_path: Path) -> None:
     (tmp_path / "clients").write_text("a file")
 
     async def scene(opened: Stage) -> None:
-        door = type(opened.door)(opened.hub, tmp_path / "clients", opened.clock)
+        door = type(opened.door)(opened.registry, tmp_path / "clients", opened.clock)
         await door.open()
         assert (door.listening, door.figures().listening) == (False, False)
         assert door.readings(full_snapshot()) == {}
@@ -296,7 +295,7 @@ def test_apps_are_told_of_room_when_that_is_news() -> None:
     async def scene(opened: Stage) -> None:
         with await opened.client() as app:
             app.send(stats({"uuid": uuid, "allocated_bytes": 1, "reserved_bytes": 2}))
-            client = opened.hub.client(os.getpid())
+            client = opened.registry.client(os.getpid())
             await until(lambda: client and client.stats)
             for _ in range(3):
                 await opened.tick(full_snapshot())

@@ -9,16 +9,17 @@ import asyncio
 import re
 import threading
 from contextlib import AbstractAsyncContextManager
+from itertools import product
 
 import pytest
 
 from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState
-from gpuagent.driver.nvml.collect import COLLECTORS
+from gpuagent.driver.nvml.driver import COLLECTORS
 from gpuagent_simulator.abi import Code
 from gpuagent_simulator.faults import Fault, FaultKind
 from tests.agent.collector.calls import Call, every_call
-from tests.exhaustive import evenly
 from tests.fakes.rig import Rig, at, failing, rig, state
+from tests.tables import table, table_evenly
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +59,7 @@ def told(symbol: str, code: Code, reading: GpuReading) -> bool:
     return any(name in names or name.startswith("MIG device") for name, _ in reading.unsupported)
 
 
-@pytest.mark.parametrize("symbol", evenly(OF_GPU, 8))
+@table_evenly("symbol", OF_GPU, 8)
 def test_a_call_that_hangs_when_a_gpu_is_opened(symbol: str) -> None:
     """GPU-04: the tick ends, the other GPU is read, and nothing piles up behind the call."""
     call = CALLS[symbol]
@@ -77,7 +78,7 @@ def test_a_call_that_hangs_when_a_gpu_is_opened(symbol: str) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("symbol", evenly(RECURRING, 6))
+@table_evenly("symbol", RECURRING, 6)
 def test_a_call_that_hangs_later(symbol: str) -> None:
     """GPU-04: a GPU that was read and then hangs is blind, with no value of its own left over."""
     call = CALLS[symbol]
@@ -100,7 +101,7 @@ def test_a_call_that_hangs_later(symbol: str) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("symbol", OF_NODE)
+@table("symbol", OF_NODE)
 def test_a_call_of_the_whole_node_that_hangs(symbol: str) -> None:
     """GPU-06: the tick ends with a snapshot all the same, and all is read once the call comes back."""
     call = CALLS[symbol]
@@ -116,8 +117,7 @@ def test_a_call_of_the_whole_node_that_hangs(symbol: str) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("symbol", evenly(OF_GPU, 8))
-@pytest.mark.parametrize("code", TRANSIENT, ids=lambda code: code.name)
+@table_evenly("symbol, code", product(OF_GPU, TRANSIENT), 16)
 def test_a_call_that_fails(symbol: str, code: Code) -> None:
     """GPU-08: the failure is told, costs the other GPU nothing, and is over when the call works again."""
     call = CALLS[symbol]
@@ -135,8 +135,7 @@ def test_a_call_that_fails(symbol: str, code: Code) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("symbol", evenly([symbol for symbol in OF_GPU if symbol not in ESSENTIAL], 8))
-@pytest.mark.parametrize("code", LASTING, ids=lambda code: code.name)
+@table_evenly("symbol, code", product([symbol for symbol in OF_GPU if symbol not in ESSENTIAL], LASTING), 16)
 def test_a_call_that_the_gpu_does_not_answer(symbol: str, code: Code) -> None:
     """GPU-09: what a GPU, driver or permission lacks is absent: no failure, and the reason is told."""
     call = CALLS[symbol]
@@ -154,7 +153,7 @@ def test_a_call_that_the_gpu_does_not_answer(symbol: str, code: Code) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("symbol", evenly(OF_GPU, 8))
+@table_evenly("symbol", OF_GPU, 8)
 def test_a_gpu_lost_in_the_middle_of_a_tick(symbol: str) -> None:
     """GPU-01: whichever call says so, that GPU is lost, with its UUID, and shows nothing; the other goes on."""
     call = CALLS[symbol]
@@ -176,7 +175,7 @@ def test_a_gpu_lost_in_the_middle_of_a_tick(symbol: str) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("symbol", evenly(RECURRING, 6))
+@table_evenly("symbol", RECURRING, 6)
 def test_a_call_that_says_that_the_session_has_ended(symbol: str) -> None:
     """GPU-07: all handles are dropped, NVML is initialised again, and both GPUs come back."""
     call = CALLS[symbol]
@@ -196,7 +195,7 @@ def test_a_call_that_says_that_the_session_has_ended(symbol: str) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("symbol", evenly(CALLS, 10))
+@table_evenly("symbol", CALLS, 10)
 def test_a_symbol_that_the_library_lacks(symbol: str) -> None:
     """GPU-09: only its own values are missing, unless no GPU can be read without it; nothing counts as failed."""
     call = CALLS[symbol]

@@ -44,7 +44,7 @@ def test_both_tell_of_it() -> None:
         async with rig(TWO, events=False, fallen=lambda: news.pop(0) if news else []) as one:
             uuid = (await one.tick()).gpus[0].identity.uuid
             watcher = one.monitor._xids
-            watcher.fallen_off(0, uuid)  # as NVML tells it
+            watcher.note_fallen_off(0, uuid)  # as NVML tells it
             assert counted((await one.tick()).xids) == [(0, 79, 1)]
             one.clock.advance(100)
             news.append([FIRST])

@@ -51,7 +51,7 @@ class Node:
         """Since when the process with this start time is idle, by readings at `now`; a GPU left out lists nobody."""
         answers = [self._answer(gpu, now, told) for gpu in self.gpus]
         processes = [self._process(index, look, ticks) for index, look in told.items() if look != UNREAD]
-        seen = self.idleness.see([answer.reading for answer in answers], answers, processes, LONGEST_GAP)
+        seen = self.idleness.observe([answer.reading for answer in answers], answers, processes, LONGEST_GAP)
         found = {process.idle_since_seconds for process in seen}
         assert len(found) <= 1
         return found.pop() if found else None
@@ -103,7 +103,7 @@ def test_a_gpu_that_is_not_read_makes_nobody_idle(state: GpuState) -> None:
     assert [node.look(now, {0: IDLE}) for now in (1, 2)] == [1, 1]
     answers = [node._answer(gpu, 3, {}) for gpu in node.gpus]
     gpus = [answers[0].reading, replace(answers[1].reading, state=state, processes_known=False)]
-    (process,) = node.idleness.see(gpus, answers, [node._process(0, IDLE, 1)], LONGEST_GAP)
+    (process,) = node.idleness.observe(gpus, answers, [node._process(0, IDLE, 1)], LONGEST_GAP)
 
     assert process.idle_since_seconds is None
     assert node.look(4, {0: IDLE}) == 4
@@ -114,7 +114,7 @@ def test_work_that_no_tick_has_shown() -> None:
     node = Node()
     assert [node.look(now, {0: IDLE}) for now in (1, 2)] == [1, 1]
     late = Collected(GpuReading(node.gpus[0], GpuState.OK, time_seconds=4, processes_known=True), worked_at={10: 3.5})
-    (process,) = node.idleness.see([late.reading], [late], [node._process(0, IDLE, 1)], LONGEST_GAP)
+    (process,) = node.idleness.observe([late.reading], [late], [node._process(0, IDLE, 1)], LONGEST_GAP)
 
     assert process.idle_since_seconds == 4
 
@@ -126,7 +126,7 @@ def test_an_idle_process_stays_the_same_object() -> None:
     told = []
     for now in (1.0, 2.0, 3.0):
         answer = node._answer(node.gpus[0], now, {})
-        told += node.idleness.see([answer.reading], [answer], [process], LONGEST_GAP)
+        told += node.idleness.observe([answer.reading], [answer], [process], LONGEST_GAP)
 
     assert told[0] is told[1] is told[2]
 

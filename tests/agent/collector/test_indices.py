@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.collector.inventory import IndexMemory
+from gpuagent.collector.inventory import IndexRegistry
 from gpuagent.core.snapshot import GpuIdentity
 
 A = GpuIdentity(0, "GPU-a", pci_bus_id="00000000:18:00.0")
@@ -18,18 +18,18 @@ B = GpuIdentity(1, "GPU-b", pci_bus_id="00000000:20:00.0")
 def path(tmp_path: Path) -> Path:
     """The file, after an agent has seen both GPUs."""
     file = tmp_path / "indices.json"
-    memory = IndexMemory(file)
-    memory.see([A])
-    memory.see([A, B])
-    assert memory.doubt == ""
+    memory = IndexRegistry(file)
+    memory.observe([A])
+    memory.observe([A, B])
+    assert memory.uncertainty == ""
     return file
 
 
 def doubt(path: Path, *gpus: GpuIdentity, lost: bool = False) -> str:
     """Start an agent that sees these GPUs, and return its doubt."""
-    memory = IndexMemory(path, lost=lost)
-    memory.see(gpus)
-    return memory.doubt
+    memory = IndexRegistry(path, lost=lost)
+    memory.observe(gpus)
+    return memory.uncertainty
 
 
 def test_nothing_has_changed(path: Path) -> None:
@@ -70,12 +70,12 @@ def test_another_gpu_than_before(path: Path, gpus: list[GpuIdentity], words: str
 
 def test_while_the_agent_runs(path: Path) -> None:
     """A reload of the driver that leaves a GPU out makes the indices uncertain until it is back."""
-    memory = IndexMemory(path)
-    memory.see([A, B])
-    memory.see([replace(B, index=0)])
-    assert memory.doubt.startswith("index 0 was GPU-a")
-    memory.see([A, B])
-    assert memory.doubt == ""
+    memory = IndexRegistry(path)
+    memory.observe([A, B])
+    memory.observe([replace(B, index=0)])
+    assert memory.uncertainty.startswith("index 0 was GPU-a")
+    memory.observe([A, B])
+    assert memory.uncertainty == ""
 
 
 @pytest.mark.parametrize("damage", [None, "", "{", "[]", '{"schema": 1, "doubt": "", "indices": [5]}', '{"schema": 9}'])

@@ -26,7 +26,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_what_was_seen_is_known_after_a_restart(path: Path) -> None:
     """GPU-02: by UUID, with index, name and bus id."""
-    Inventory(path, "boot").see([B, A])
+    Inventory(path, "boot").observe([B, A])
 
     assert Inventory(path, "boot").known == (A, B)
     assert Inventory(path, "boot").at(1) == B
@@ -35,7 +35,7 @@ def test_what_was_seen_is_known_after_a_restart(path: Path) -> None:
 
 def test_a_new_boot_starts_anew(path: Path) -> None:
     """GPU-02: hardware may change while a machine is off."""
-    Inventory(path, "boot").see([A])
+    Inventory(path, "boot").observe([A])
 
     assert Inventory(path, "another").known == ()
 
@@ -47,10 +47,10 @@ def lost_at(index: int) -> Collected:
 
 def test_a_gpu_that_is_lost_after_a_reboot_has_its_name(path: Path) -> None:
     """GPU-01: UUID, name and address come from an earlier boot, also over two reboots without it."""
-    Inventory(path, "boot").see([A, B])
-    Inventory(path, "second").see([A])
+    Inventory(path, "boot").observe([A, B])
+    Inventory(path, "second").observe([A])
     inventory = Inventory(path, "third")
-    inventory.see([A])
+    inventory.observe([A])
     answers = inventory.identify([Collected(GpuReading(A, GpuState.OK)), lost_at(1), lost_at(2)])
 
     assert [answer.reading.identity for answer in answers] == [A, B, GpuIdentity(2, "")]
@@ -59,7 +59,7 @@ def test_a_gpu_that_is_lost_after_a_reboot_has_its_name(path: Path) -> None:
 
 def test_a_gpu_that_answers_elsewhere_is_not_the_lost_one(path: Path) -> None:
     """GPU-01: what has moved to another index gives its name to nobody."""
-    Inventory(path, "boot").see([A, B])
+    Inventory(path, "boot").observe([A, B])
     inventory = Inventory(path, "another")
     moved = GpuIdentity(index=0, uuid=B.uuid, name="H100", pci_bus_id=B.pci_bus_id)
     (_, lost) = inventory.identify([Collected(GpuReading(moved, GpuState.OK)), lost_at(1)])
@@ -70,9 +70,9 @@ def test_a_gpu_that_answers_elsewhere_is_not_the_lost_one(path: Path) -> None:
 def test_a_gpu_that_moved_is_known_by_its_last_index(path: Path) -> None:
     """GPU-02: the UUID is the identity; the index may change."""
     inventory = Inventory(path, "boot")
-    inventory.see([A, B])
+    inventory.observe([A, B])
     moved = GpuIdentity(index=0, uuid="GPU-b", name="H100", pci_bus_id="00000000:20:00.0")
-    inventory.see([moved])
+    inventory.observe([moved])
 
     assert set(inventory.known) == {A, moved}
 
@@ -81,9 +81,9 @@ def test_of_two_gpus_with_one_uuid_the_first_is_noted(path: Path) -> None:
     """GPU-13: the list does not change from one tick to the next, and is not written each second."""
     twin = GpuIdentity(index=1, uuid="GPU-a", name="H100", pci_bus_id="00000000:20:00.0")
     inventory = Inventory(path, "boot")
-    inventory.see([A, twin])
+    inventory.observe([A, twin])
     path.unlink()
-    inventory.see([A, twin])
+    inventory.observe([A, twin])
 
     assert inventory.known == (A,)
     assert not path.exists()
@@ -91,7 +91,7 @@ def test_of_two_gpus_with_one_uuid_the_first_is_noted(path: Path) -> None:
 
 def test_the_address_of_a_gpu(path: Path) -> None:
     """GPU-13: by its UUID, also after a restart; one that was never seen has none."""
-    Inventory(path, "boot").see([A])
+    Inventory(path, "boot").observe([A])
     inventory = Inventory(path, "boot")
 
     assert (inventory.address_of(A.uuid), inventory.address_of(B.uuid)) == (A.pci_bus_id, "")
@@ -100,7 +100,7 @@ def test_the_address_of_a_gpu(path: Path) -> None:
 def test_a_gpu_without_uuid_is_not_noted(path: Path) -> None:
     """One that was never opened has no identity yet."""
     inventory = Inventory(path, "boot")
-    inventory.see([GpuIdentity(index=0, uuid="")])
+    inventory.observe([GpuIdentity(index=0, uuid="")])
 
     assert inventory.known == ()
     assert not path.exists()
@@ -109,9 +109,9 @@ def test_a_gpu_without_uuid_is_not_noted(path: Path) -> None:
 def test_nothing_is_written_while_nothing_changes(path: Path) -> None:
     """A tick a second must not write a file a second."""
     inventory = Inventory(path, "boot")
-    inventory.see([A])
+    inventory.observe([A])
     path.unlink()
-    inventory.see([A])
+    inventory.observe([A])
 
     assert not path.exists()
 
@@ -123,7 +123,7 @@ def test_any_garbage_is_started_anew(path: Path, garbage: bytes) -> None:
     """A corrupt file never stops the agent, and is replaced by a good one."""
     path.write_bytes(garbage)
     inventory = Inventory(path, "boot")
-    inventory.see([A])
+    inventory.observe([A])
 
     assert Inventory(path, "boot").known == (A,)
 
@@ -159,7 +159,7 @@ def test_another_schema_is_left_alone(path: Path) -> None:
 def test_a_directory_that_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Costs the memory over restarts, and nothing else."""
     inventory = Inventory(tmp_path / "missing" / "gpus.json", "boot")
-    inventory.see([A])
+    inventory.observe([A])
 
     assert inventory.known == (A,)
     assert "cannot be saved" in caplog.text

@@ -9,9 +9,9 @@ import pytest
 from gpuagent.collector.listings import (
     GROWN_LISTS,
     GROWTH_BYTES,
+    INITIAL_SECONDS,
     KNOWN_HOLDERS,
     SAMPLE_SECONDS,
-    SETTLE_SECONDS,
     Holders,
     Listings,
 )
@@ -25,7 +25,7 @@ from tests.integration.waiting import until
 Entry = tuple[str, int, int | None]
 """Type, GPU instance and bytes of a line of the list."""
 BEGAN = 200.0
-SETTLED = BEGAN + SETTLE_SECONDS
+SETTLED = BEGAN + INITIAL_SECONDS
 
 
 def unproven(path: Path | None = None) -> Listings:
@@ -99,7 +99,7 @@ def test_other_entries_are_no_growth(first: list[Entry], later: list[Entry]) -> 
         for _ in range(10):
             at += 1
             assert took_in(at, entries) == UNPROVEN
-    for _ in range(round(SETTLE_SECONDS) + 30):
+    for _ in range(round(INITIAL_SECONDS) + 30):
         at += 1
         assert took_in(at, later) == UNPROVEN
 

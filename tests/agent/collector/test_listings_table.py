@@ -12,6 +12,7 @@ from gpuagent.collector.listings_table import BREAK_SECONDS, LONG_BREAK_SECONDS,
 from gpuagent.core.units import GIB
 from tests.agent.collector.test_listings import BOOT, HELD, PID, STRANGER, process, seen
 from tests.integration.waiting import until
+from tests.tables import table
 
 Held = Mapping[int, int | None]
 
@@ -73,8 +74,8 @@ def test_what_another_takes_afterwards_does_not_undo_it() -> None:
     assert seen(listings, at + 1, process(at), held={PID: HELD, 701: HELD}) == KNOWN_HOLDERS
 
 
-@pytest.mark.parametrize(
-    ("first", "total", "later", "used"),
+@table(
+    "first, total, later, used",
     [
         ({PID: HELD}, HELD, {}, HELD),
         ({PID: HELD}, HELD, {}, HELD // 2),
@@ -89,12 +90,7 @@ def test_what_another_takes_afterwards_does_not_undo_it() -> None:
         ({PID: HELD, 701: 8 * GIB, 702: 8 * GIB}, 17 * GIB, {}, 9 * GIB),
         ({PID: HELD}, HELD, {701: 8 * GIB, 702: 8 * GIB}, 17 * GIB),
     ],
-    ids=[
-        "still in use", "half in use", "not told how much", "it was not told what it held", "it held nothing",
-        "beside an unknown amount", "another shrank", "another ended", "another is not told any more",
-        "others began to share", "others ended that shared", "newcomers share",
-    ],
-)  # fmt: skip
+)
 def test_what_is_no_evidence(first: Held, total: int, later: Held, used: int | None) -> None:
     """Memory of others that comes back, is shared, or of unknown amount says nothing of this number's."""
     assert heir_after(first, total, (later, used), seconds=9 * BREAK_SECONDS) == STRANGER

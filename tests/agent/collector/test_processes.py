@@ -9,7 +9,7 @@ import pytest
 
 from gpuagent.core.metrics.series import series
 from gpuagent.core.snapshot import GpuState, ProcessInfo, ProcessState
-from gpuagent.driver.nvml.collect import Collector
+from gpuagent.driver.nvml.driver import Collector
 from gpuagent.procfs.table import ProcessTable
 from gpuagent_simulator.faults import FaultKind
 from tests.fakes.rig import Rig, at, failing, rig

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.collector.repairs import REPAIR_XIDS, DriverSession, RepairMemory, RepairsFile
+from gpuagent.collector.repairs import REPAIR_XIDS, DriverSession, FaultTracker, RepairsFile
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.hardware import Ecc, Power
 from gpuagent.core.snapshot import GpuIdentity, GpuReading, GpuState, XidCount
@@ -18,6 +18,7 @@ from gpuagent_exporters.xids import explain_xid
 from gpuagent_simulator.faults import FaultKind
 from tests.fakes.rig import at, rig
 from tests.integration.waiting import until
+from tests.tables import table
 
 UUID = "GPU-a"
 FIRST = DriverSession(1, 0, "580.1")
@@ -42,10 +43,10 @@ def xid(code: int, seconds: float = 100.0) -> XidCount:
 
 
 def open_xids(
-    memory: RepairMemory, gpu: GpuReading, events: Sequence[XidCount] = (), session: DriverSession = FIRST
+    memory: FaultTracker, gpu: GpuReading, events: Sequence[XidCount] = (), session: DriverSession = FIRST
 ) -> list[int]:
     """Xids without a repair after this tick."""
-    (seen,), _ = memory.see([gpu], events, session)
+    (seen,), _ = memory.observe([gpu], events, session)
     return [each.xid for each in seen.unrepaired_xids]
 
 
@@ -54,11 +55,11 @@ def test_the_words_and_the_memory_agree_on_what_takes_a_repair() -> None:
     assert {code for code in range(1000) if explain_xid(code).severity is Severity.CRITICAL} == REPAIR_XIDS
 
 
-@pytest.mark.parametrize("code", sorted(REPAIR_XIDS))
+@table("code", sorted(REPAIR_XIDS))
 def test_no_time_repairs_a_gpu(code: int) -> None:
     """ALERT-01: a day later, in a new session, with an energy counter that went on, the Xid is still open."""
     clock = ManualClock()
-    memory = RepairMemory(clock)
+    memory = FaultTracker(clock)
     assert open_xids(memory, reading(energy=500.0, action=0), [xid(code)]) == [code]
     clock.advance(DAY)
     assert open_xids(memory, reading(energy=900.0, action=0), [xid(code)], SECOND) == [code]
@@ -66,7 +67,7 @@ def test_no_time_repairs_a_gpu(code: int) -> None:
 
 def test_an_xid_of_a_program_needs_no_repair() -> None:
     """ALERT-01: 13 is remembered as an event and is never open."""
-    assert open_xids(RepairMemory(ManualClock()), reading(), [xid(13), xid(63)]) == []
+    assert open_xids(FaultTracker(ManualClock()), reading(), [xid(13), xid(63)]) == []
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def test_an_xid_of_a_program_needs_no_repair() -> None:
 )
 def test_what_shows_a_reset(gpu: GpuReading, session: DriverSession) -> None:
     """ALERT-01: each of these closes the Xid, and a later Xid opens it again."""
-    memory = RepairMemory(ManualClock())
+    memory = FaultTracker(ManualClock())
     assert open_xids(memory, reading(energy=500.0), [xid(95)]) == [95]
     assert open_xids(memory, gpu, [xid(95)], session) == []
     assert open_xids(memory, gpu, [xid(95, 200.0)], session) == [95]
@@ -88,14 +89,14 @@ def test_what_shows_a_reset(gpu: GpuReading, session: DriverSession) -> None:
 
 def test_an_energy_counter_that_goes_back_within_a_session_shows_nothing() -> None:
     """ALERT-01: a reset needs every session to be left, so this is an odd reading."""
-    memory = RepairMemory(ManualClock())
+    memory = FaultTracker(ManualClock())
     open_xids(memory, reading(energy=500.0), [xid(95)])
     assert open_xids(memory, reading(energy=3.0), [xid(95)]) == [95]
 
 
 def test_a_recovery_action_that_is_no_longer_asked_for() -> None:
     """ALERT-01: the driver asked for a reset after the Xid, and then for nothing: it was done."""
-    memory = RepairMemory(ManualClock())
+    memory = FaultTracker(ManualClock())
     assert open_xids(memory, reading(action=0), [xid(48)]) == [48]
     assert open_xids(memory, reading(action=4), [xid(48)]) == [48]
     assert open_xids(memory, reading(action=0), [xid(48)]) == []
@@ -104,13 +105,13 @@ def test_a_recovery_action_that_is_no_longer_asked_for() -> None:
 def test_a_lost_gpu_is_back_in_a_new_session_only() -> None:
     """GPU-01: an answer in the session of the loss is no proof, one after a new initialization is; 79 goes with it."""
     clock = ManualClock()
-    memory = RepairMemory(clock)
+    memory = FaultTracker(clock)
     began = clock.now()
-    (lost,), _ = memory.see([reading(GpuState.LOST, since=began)], [xid(79), xid(48)], FIRST)
+    (lost,), _ = memory.observe([reading(GpuState.LOST, since=began)], [xid(79), xid(48)], FIRST)
     clock.advance(60)
-    (same,), _ = memory.see([reading(since=clock.now())], [xid(79), xid(48)], FIRST)
+    (same,), _ = memory.observe([reading(since=clock.now())], [xid(79), xid(48)], FIRST)
     wanted = memory.proof_wanted
-    (back,), _ = memory.see([reading(since=clock.now())], [xid(79), xid(48)], SECOND)
+    (back,), _ = memory.observe([reading(since=clock.now())], [xid(79), xid(48)], SECOND)
 
     assert (lost.lost_since_seconds, same.lost_since_seconds, wanted) == (began, began, True)
     assert (back.lost_since_seconds, [each.xid for each in back.unrepaired_xids]) == (None, [48])
@@ -119,19 +120,19 @@ def test_a_lost_gpu_is_back_in_a_new_session_only() -> None:
 def test_the_same_since_whatever_happens_in_between() -> None:
     """GPU-01: lost, initialised again, failed, lost again: since the first time."""
     clock = ManualClock()
-    memory = RepairMemory(clock)
+    memory = FaultTracker(clock)
     began = clock.now()
-    memory.see([reading(GpuState.LOST, since=began)], (), FIRST)
+    memory.observe([reading(GpuState.LOST, since=began)], (), FIRST)
     for state in (GpuState.STARTING, GpuState.FAILED, GpuState.LOST, GpuState.GONE):
         clock.advance(30)
-        (seen,), _ = memory.see([reading(state, since=clock.now())], (), SECOND)
+        (seen,), _ = memory.observe([reading(state, since=clock.now())], (), SECOND)
         assert seen.lost_since_seconds == began
     assert seen.since_seconds == began
 
 
 def _written(path: Path, clock: ManualClock) -> None:
-    memory = RepairMemory(clock, RepairsFile(path, "boot"))
-    memory.see([reading(GpuState.LOST, since=clock.now(), energy=500.0)], [xid(79), xid(13)], FIRST)
+    memory = FaultTracker(clock, RepairsFile(path, "boot"))
+    memory.observe([reading(GpuState.LOST, since=clock.now(), energy=500.0)], [xid(79), xid(13)], FIRST)
     until(path.exists, "the faults are written")
 
 
@@ -141,8 +142,8 @@ def test_a_restart_keeps_what_is_open(tmp_path: Path) -> None:
     path, began = tmp_path / "faults.json", clock.now()
     _written(path, clock)
     clock.advance(3600)
-    memory = RepairMemory(clock, RepairsFile(path, "boot"))
-    (seen,), xids = memory.see([reading(GpuState.LOST, since=clock.now())], (), FIRST)
+    memory = FaultTracker(clock, RepairsFile(path, "boot"))
+    (seen,), xids = memory.observe([reading(GpuState.LOST, since=clock.now())], (), FIRST)
 
     assert seen.lost_since_seconds == began
     assert [(each.xid, each.last_time_seconds) for each in seen.unrepaired_xids] == [(79, 100.0)]
@@ -153,8 +154,8 @@ def test_a_reboot_repairs(tmp_path: Path) -> None:
     """ALERT-01: in another boot nothing of it is left."""
     clock = ManualClock()
     _written(tmp_path / "faults.json", clock)
-    memory = RepairMemory(clock, RepairsFile(tmp_path / "faults.json", "another boot"))
-    (seen,), xids = memory.see([reading()], (), FIRST)
+    memory = FaultTracker(clock, RepairsFile(tmp_path / "faults.json", "another boot"))
+    (seen,), xids = memory.observe([reading()], (), FIRST)
     assert (seen.lost_since_seconds, seen.unrepaired_xids, xids) == (None, (), ())
 
 
@@ -165,7 +166,7 @@ def test_a_damaged_file_is_no_reason_not_to_start(tmp_path: Path, text: str) -> 
     """STATE-02: what cannot be read is started anew."""
     path = tmp_path / "faults.json"
     path.write_text(text)
-    memory = RepairMemory(ManualClock(), RepairsFile(path, "boot"))
+    memory = FaultTracker(ManualClock(), RepairsFile(path, "boot"))
     assert open_xids(memory, reading()) == []
 
 

@@ -49,7 +49,7 @@ class HandWorker(Worker):
             except NvmlFailure as error:
                 self.outcome = JobOutcome(error=error)
 
-    def take(self) -> JobOutcome | None:
+    def take_result(self) -> JobOutcome | None:
         outcome, self.outcome = self.outcome, None
         if outcome is not None:
             self.job = None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.collector.saved_state import STAMP_FILE, Traces, find_traces, leave_stamp
+from gpuagent.collector.saved_state import STAMP_FILE, Traces, find_traces, write_stamp
 from gpuagent.node import LISTINGS_FILE, STATE_STEMS
 
 BOOT, BEFORE = "00000000-0000-0000-0000-00000000000b", "00000000-0000-0000-0000-00000000000a"
@@ -70,8 +70,8 @@ LEFT: dict[str, tuple[Callable[[Folders], None], Traces]] = {
     "the database alone": (lambda folders: folders.write("state.db", ""), Traces(True, True)),
     "a database set aside": (lambda folders: folders.write("state.db.corrupt-1", ""), Traces(True, True)),
     "the GPUs alone": (lambda folders: folders.write("gpus.json", "x"), Traces(True, True)),
-    "a stamp": (lambda folders: leave_stamp(folders.runtime, BOOT), Traces(True, False)),
-    "a stamp of a boot before": (lambda folders: leave_stamp(folders.runtime, BEFORE), Traces(False, False)),
+    "a stamp": (lambda folders: write_stamp(folders.runtime, BOOT), Traces(True, False)),
+    "a stamp of a boot before": (lambda folders: write_stamp(folders.runtime, BEFORE), Traces(False, False)),
     "an empty stamp": (empty_stamp, Traces(True, False)),
     "a state directory that is a file": (no_directory, Traces(True, True)),
 }
@@ -88,7 +88,7 @@ def test_what_was_left(folders: Folders, left: str) -> None:
 def test_the_stamp_outlives_the_state(folders: Folders) -> None:
     """Who removes the whole state directory does not make the agent new to this boot."""
     listings(folders, BEFORE)
-    leave_stamp(folders.runtime, BOOT)
+    write_stamp(folders.runtime, BOOT)
     assert folders.find() == Traces(True, True)
     (folders.state / LISTINGS_FILE).unlink()
     folders.state.rmdir()
@@ -97,5 +97,5 @@ def test_the_stamp_outlives_the_state(folders: Folders) -> None:
 
 def test_a_stamp_that_cannot_be_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It is told, and the agent goes on."""
-    leave_stamp(tmp_path / "missing", BOOT)
+    write_stamp(tmp_path / "missing", BOOT)
     assert "cannot be written" in caplog.text

@@ -177,7 +177,7 @@ def test_nothing_is_acted_on_before_a_minute_of_possible_readings(story: list[tu
             trust.interrupt()
             since = None
         else:
-            trust.see("bad" if what == "bad" else "", now)
+            trust.observe("bad" if what == "bad" else "", now)
             apart = last is not None and now - last > 10.0
             since = None if what == "bad" else now if since is None or apart else since
             last = now

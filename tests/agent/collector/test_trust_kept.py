@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 def distrusted(path: Path, gpu: GpuIdentity = GPU) -> TrustRegistry:
     """A registry that has written down that a GPU is distrusted."""
     registry = TrustRegistry(path, "boot")
-    registry.of(gpu).see("impossible", 0.0)
+    registry.of(gpu).observe("impossible", 0.0)
     registry.save()
     return registry
 
@@ -59,7 +59,7 @@ def test_distrust_follows_uuid_and_address(path: Path, other: GpuIdentity, inher
 def test_an_address_that_was_not_told_is_nobody_s() -> None:
     """NUM-12: two GPUs without an address are not one GPU, and an unidentified one shares nothing."""
     registry = TrustRegistry()
-    registry.of(GpuIdentity(0, "GPU-a")).see("impossible", 0.0)
+    registry.of(GpuIdentity(0, "GPU-a")).observe("impossible", 0.0)
 
     assert registry.of(GpuIdentity(1, "GPU-b")).refusal == ""
     assert registry.of(GpuIdentity(0, "")) is not registry.of(GpuIdentity(1, ""))
@@ -71,9 +71,9 @@ def test_the_minute_begins_anew_after_a_restart(path: Path) -> None:
     registry = TrustRegistry(path, "boot")
     trust = registry.of(GPU)
     for second in range(int(TRUST_AFTER_SECONDS)):
-        trust.see("", float(second))
+        trust.observe("", float(second))
         assert trust.refusal == before
-    trust.see("", TRUST_AFTER_SECONDS)
+    trust.observe("", TRUST_AFTER_SECONDS)
     registry.save()
 
     assert trust.refusal == TrustRegistry(path, "boot").of(GPU).refusal == ""
@@ -117,7 +117,7 @@ def test_it_is_written_when_it_changes_and_not_otherwise(path: Path) -> None:
     registry.save()
     assert not path.exists()
 
-    registry.of(GPU).see("impossible", 0.0)
+    registry.of(GPU).observe("impossible", 0.0)
     registry.save()
     assert path.exists()
 
@@ -127,7 +127,7 @@ def test_a_file_that_cannot_be_written_is_removed(path: Path, caplog: pytest.Log
     registry = TrustRegistry(path, "boot")
     registry.save()
     path.with_suffix(".new").mkdir()
-    registry.of(GPU).see("impossible", 0.0)
+    registry.of(GPU).observe("impossible", 0.0)
     registry.save()
 
     assert "cannot be saved" in caplog.text

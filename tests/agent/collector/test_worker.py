@@ -31,10 +31,10 @@ def test_a_value_is_taken_once(worker: Worker, bell: Bell) -> None:
     bell.wait()
 
     assert (worker.busy, worker.finished, worker.busy_seconds) == (True, True, 0.0)
-    outcome = worker.take()
+    outcome = worker.take_result()
     assert outcome is not None
     assert (outcome.value, outcome.error) == (7, None)
-    assert worker.take() is None
+    assert worker.take_result() is None
     assert not worker.busy
 
 
@@ -47,7 +47,7 @@ def test_an_exception_is_an_outcome(worker: Worker, bell: Bell, error: BaseExcep
 
     worker.start(job)
     bell.wait()
-    outcome = worker.take()
+    outcome = worker.take_result()
     assert outcome is not None
     assert outcome.error is error
     worker.start(lambda: 1)
@@ -63,7 +63,7 @@ def test_a_stuck_job_is_not_joined_by_a_second(worker: Worker, bell: Bell) -> No
 
     assert not worker.start(lambda: None)
     assert not worker.finished
-    assert worker.take() is None
+    assert worker.take_result() is None
     assert worker.busy_seconds > 0
     assert threading.active_count() == threads
     let_go.set()

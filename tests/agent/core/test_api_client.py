@@ -12,6 +12,7 @@ import pytest
 
 from gpuagent.core.api_client import AgentUnreachable, default_socket, fetch_anywhere, fetch_document, request
 from tests.fakes.answering import Answer, answering, read_request, says
+from tests.tables import table
 
 DOCUMENT = {"schema": 1, "gpus": []}
 
@@ -93,8 +94,8 @@ def test_something_else_answers() -> None:
         assert "no HTTP" in reason(place)
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "words"),
+@table(
+    "body, status, words",
     [
         (b"<html>", "200 OK", "not a gpuagent's"),
         (b"\xff\xfe", "200 OK", "not a gpuagent's"),

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.core.matchers import Matcher, MatchOperator, is_label_name, parse_matcher
+from tests.tables import table
 
 
-@pytest.mark.parametrize(
-    ("text", "matcher"),
+@table(
+    "text, matcher",
     [
         ('severity="critical"', ("severity", "=", "critical")),
         ('unit!=""', ("unit", "!=", "")),
@@ -33,8 +34,8 @@ def test_matchers(text: str, matcher: tuple[str, str, str]) -> None:
     assert parse_matcher(text) == Matcher(name, MatchOperator(operator), value)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
+@table(
+    "text, words",
     [
         ("", "no matcher"),
         ("severity", "no matcher"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,13 @@ from gpuagent.core.metrics.process import CONFIGURED, Framework, framework_recog
 from gpuagent.procfs.redact import MASK, Redactor
 from tests.agent.config.loading import faults_of, write
 from tests.agent.core.metrics.test_preallocation import info
+from tests.tables import table
 
 HANGS_PYTHON = (r"(a+)+$", r"(x+x+)+y", r"(a|a)*b", r"(.*)*=", r"(?:a?){30}a{30}", r"\s+\s+\s+$")
 TEXTS = (b"a" * 4096, b"x" * 4096, b"a" * 60 + b"!", b" " * 4095 + b"!", b"=a" * 2048)
 
 
-@pytest.mark.parametrize("pattern", HANGS_PYTHON)
-@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+@table("pattern, text", product(HANGS_PYTHON, TEXTS))
 def test_no_command_line_makes_a_pattern_hang(pattern: str, text: bytes) -> None:
     """PROC-07: what keeps Python's re busy for years is done here, on command line and name, and recognised or not."""
     assert len(Redactor([pattern]).command(text).encode()) <= 256

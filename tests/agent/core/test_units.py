@@ -19,10 +19,11 @@ from gpuagent.core.units import (
     write_bytes,
     write_duration,
 )
+from tests.tables import table
 
 
-@pytest.mark.parametrize(
-    ("text", "count"),
+@table(
+    "text, count",
     [
         (0, 0),
         (2048, 2048),
@@ -46,8 +47,8 @@ def test_sizes(text: str | int, count: int) -> None:
     assert parse_bytes(text) == count
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
+@table(
+    "value, words",
     [
         ("6G", "write 6GiB or 6GB"),
         ("6gb", "write 6GiB or 6GB"),
@@ -73,8 +74,8 @@ def test_sizes_that_are_none(value: str | int, words: str) -> None:
         parse_bytes(value)
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
+@table(
+    "text, seconds",
     [
         (0, 0.0),
         (2.5, 2.5),
@@ -96,8 +97,8 @@ def test_durations(text: str | float, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
+@table(
+    "value, words",
     [
         ("30m1h", "out of order"),
         ("1h1h", "out of order"),
@@ -164,8 +165,8 @@ def test_sizes_on_a_screen(count: int, text: str) -> None:
     assert format_bytes(count) == text
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
+@table(
+    "seconds, text",
     [
         (0, "0 s"),
         (0.0001, "<1 ms"),

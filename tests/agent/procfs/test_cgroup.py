@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.procfs.cgroup import PATH_LIMIT_BYTES, Membership, parse_cgroup
+from tests.tables import table
 
 ID = "5b0a" * 16
 OTHER = "c1d2" * 16
@@ -144,7 +145,7 @@ UNITS = {
 }
 
 
-@pytest.mark.parametrize(("path", "runtime", "container"), CONTAINERS.values(), ids=CONTAINERS)
+@table("path, runtime, container", CONTAINERS.values())
 def test_containers_are_found(path: str, runtime: str, container: str) -> None:
     """PROC-06: runtime and id of the innermost container; monitors and machines are none."""
     found = parse_cgroup(f"0::{path}\n".encode())
@@ -152,7 +153,7 @@ def test_containers_are_found(path: str, runtime: str, container: str) -> None:
     assert (found.container_runtime, found.container_id) == (runtime, container)
 
 
-@pytest.mark.parametrize(("path", "uid", "runtime", "container"), PODS.values(), ids=PODS)
+@table("path, uid, runtime, container", PODS.values())
 def test_pods_are_found(path: str, uid: str, runtime: str, container: str) -> None:
     """PROC-06: the pod's uid is the API's, whatever the driver makes of its dashes."""
     found = parse_cgroup(f"0::{path}\n".encode())
@@ -161,7 +162,7 @@ def test_pods_are_found(path: str, uid: str, runtime: str, container: str) -> No
     assert (found.container_runtime, found.container_id) == (runtime, container)
 
 
-@pytest.mark.parametrize(("path", "unit"), UNITS.items(), ids=UNITS)
+@table("path, unit", UNITS.items())
 def test_units_are_what_systemd_can_restart(path: str, unit: str) -> None:
     """Only services, only where systemd puts them, and those of users never look like its own."""
     assert parse_cgroup(f"0::{path}\n".encode()).unit == unit

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from gpuagent.procfs.cgroup import CgroupLevel
 from gpuagent.procfs.cgroup_owner import CgroupOwners, Name, above_container, read_membership
+from tests.tables import table
 
 ID, OTHER = "5b0a" * 16, "c1d2" * 16
 ALICE = 6501
@@ -35,8 +37,8 @@ def read(path: str, not_roots: str | None = None, controllers: str = "") -> tupl
     return proven & NAMES, (membership.unit, membership.container_id, membership.slurm_job)
 
 
-@pytest.mark.parametrize(
-    ("path", "proven"),
+@table(
+    "path, proven",
     [
         ("system.slice/whisper.service", {UNIT}),
         (f"system.slice/docker-{ID}.scope", {CONTAINER}),
@@ -58,8 +60,8 @@ def test_what_root_made_counts(path: str, proven: set[Name]) -> None:
     assert read(path)[0] == proven
 
 
-@pytest.mark.parametrize(
-    ("path", "owned", "shown"),
+@table(
+    "path, owned, shown",
     [
         (f"{USERS}/app.slice/docker-{ID}.scope", USERS, ("", f"unproven/{ID}", "")),
         (f"{USERS}/app.slice/libpod-{ID}.scope/container", USERS, ("", f"unproven/{ID}", "")),
@@ -76,7 +78,7 @@ def test_what_a_user_may_make_proves_nothing(path: str, owned: str, shown: tuple
     assert read(path, owned) == (frozenset(), shown)
 
 
-@pytest.mark.parametrize(
+@table(
     "path",
     [
         f"system.slice/docker-{OTHER}.scope/docker-{ID}.scope",
@@ -121,8 +123,8 @@ def test_a_name_is_no_id(path: str, shown: str) -> None:
     assert (container_id, CONTAINER in proven) == (shown, bool(shown))
 
 
-@pytest.mark.parametrize(
-    ("further", "path", "proven"),
+@table(
+    "further, path, proven",
     [
         ((), f"ecs/4711/{ID}", False),
         (("/ecs/*",), f"ecs/4711/{ID}", True),
@@ -144,16 +146,21 @@ def test_further_cgroups_of_container_managers(further: tuple[str, ...], path: s
     assert (CONTAINER in found) == proven
 
 
-@pytest.mark.parametrize("controllers", ["", "name=systemd"])
-@pytest.mark.parametrize(
-    ("path", "owned", "of_v2"),
-    [
-        ("system.slice/whisper.service", "system.slice/whisper.service", set()),
-        ("system.slice/whisper.service/worker", "system.slice/whisper.service/worker", {UNIT}),
-        (f"docker/{ID}", f"docker/{ID}", {CONTAINER}),
-        (f"docker/{ID}/init", f"docker/{ID}/init", {CONTAINER}),
-        ("slurm/uid_1/job_7/step_0", "slurm/uid_1/job_7/step_0", {JOB}),
-    ],
+@table(
+    "controllers, path, owned, of_v2",
+    (
+        (controllers, *row)
+        for controllers, row in product(
+            ["", "name=systemd"],
+            [
+                ("system.slice/whisper.service", "system.slice/whisper.service", set()),
+                ("system.slice/whisper.service/worker", "system.slice/whisper.service/worker", {UNIT}),
+                (f"docker/{ID}", f"docker/{ID}", {CONTAINER}),
+                (f"docker/{ID}/init", f"docker/{ID}/init", {CONTAINER}),
+                ("slurm/uid_1/job_7/step_0", "slurm/uid_1/job_7/step_0", {JOB}),
+            ],
+        )
+    ),
 )
 def test_who_may_enter(controllers: str, path: str, owned: str, of_v2: set[Name]) -> None:
     """P2: version 1 lets an owner of any cgroup move processes in; with both, systemd does so into a delegated unit."""
@@ -161,16 +168,21 @@ def test_who_may_enter(controllers: str, path: str, owned: str, of_v2: set[Name]
     assert read(path, owned, controllers)[0] == (set() if controllers else of_v2)
 
 
-@pytest.mark.parametrize(
-    ("path", "owned", "own_place"),
-    [
-        ("", None, True),
-        ("user.slice/user-6501.slice/session-3.scope", None, True),
-        (f"{USERS}/app.slice/run-r1.scope", USERS, False),
-        (f"{USERS}", USERS, False),
-    ],
+@table(
+    "path, owned, own_place, line",
+    (
+        (*row, line)
+        for row, line in product(
+            [
+                ("", None, True),
+                ("user.slice/user-6501.slice/session-3.scope", None, True),
+                (f"{USERS}/app.slice/run-r1.scope", USERS, False),
+                (f"{USERS}", USERS, False),
+            ],
+            ["0::/{}\n", "4:memory:/\n1:name=systemd:/{}\n0::/\n"],
+        )
+    ),
 )
-@pytest.mark.parametrize("line", ["0::/{}\n", "4:memory:/\n1:name=systemd:/{}\n0::/\n"])
 def test_whether_it_chose_its_place(line: str, path: str, owned: str | None, own_place: bool) -> None:
     """P3: a process in a cgroup of its user's own making, in any hierarchy, may have gone there by itself."""
 

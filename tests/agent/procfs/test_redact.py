@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gpuagent.procfs.redact import COMMAND_LIMIT_BYTES, MASK, Redactor
 from tests.agent.procfs.plain_redact import redacted
+from tests.tables import table
 
 Form = Callable[[str, str], list[str]]
 SECRET = "h7Qz-93.kLw"
@@ -21,8 +22,8 @@ def command(*arguments: str) -> str:
     return Redactor().command("\0".join(arguments).encode() + b"\0")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "shown"),
+@table(
+    "arguments, shown",
     [
         (["py", "--password", "a b", "-v"], f"py --password {MASK} -v"),
         (["py", "--password=a b", "-v"], f"py --password={MASK} -v"),
@@ -78,7 +79,7 @@ def test_secrets_are_hidden_wherever_they_stand(arguments: list[str], shown: str
     assert command(*arguments) == shown
 
 
-@pytest.mark.parametrize(
+@table(
     "arguments",
     [
         ["python", "train.py", "--lr", "0.1"],

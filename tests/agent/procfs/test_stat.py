@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.procfs.files import ProcessStatus, parse_stat, parse_status
 from tests.fakes.proc import stat_text
+from tests.tables import table
 
 RECORDED = (
     b"5808 (cat) R 5804 5804 3265 0 -1 4194304 99 0 0 0 0 0 0 0 20 0 1 0 92317 3133440 382"
@@ -26,10 +26,7 @@ def test_a_recorded_stat_file_is_read_by_field_number() -> None:
     assert stat.image == (b"cat", b"140722215157464", b"140722215160544", b"140722215160564")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [b"foo) Z ", b"foo) Z 1 2 3 (bar", b"a\nb", b"\xff\xfe", b") ) )", b"", b"((sd-pam))", b" "],
-)
+@table("name", [b"foo) Z ", b"foo) Z 1 2 3 (bar", b"a\nb", b"\xff\xfe", b") ) )", b"", b"((sd-pam))", b" "])
 def test_a_hostile_name_moves_no_field(name: bytes) -> None:
     """PROC-07: a name that looks like the rest of the line is still only a name."""
     stat = parse_stat(stat_text(7, name, state="S", parent_pid=3, start_ticks=99))

@@ -13,8 +13,7 @@ import pytest
 from gpuagent.core.clock import SystemClock
 from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.files import RealProc
-from gpuagent.procfs.table import ProcessTable
-from gpuagent.procfs.watch import PidfdWatcher
+from gpuagent.procfs.table import PidfdWatcher, ProcessTable
 from tests.agent.procfs.children import (
     ZOMBIE_LEADER,
     answer,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuagent.procfs.credentials import thread_elsewhere
 from gpuagent.procfs.files import RealProc
-from gpuagent.procfs.thread_places import thread_elsewhere
 from tests.alerts.remedies.processes import refusals_of
 
 THREADS = """

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuagent.procfs.watch import HIGHEST_PID, PidfdWatcher
+from gpuagent.procfs.table import HIGHEST_PID, PidfdWatcher
 from tests.agent.procfs.children import child, end_without_reaping, running
 
 

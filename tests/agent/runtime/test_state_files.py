@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.collector.holders import LastHolders
-from gpuagent.collector.inventory import IndexMemory, Inventory
+from gpuagent.collector.inventory import IndexRegistry, Inventory
 from gpuagent.collector.listings_table import load
 from gpuagent.collector.repairs import RepairsFile
 from gpuagent.collector.saved_state import find_traces
@@ -60,7 +60,7 @@ def test_every_reader_goes_on(unreadable: Path, caplog: pytest.LogCaptureFixture
     assert find_traces(unreadable.parent, unreadable.parent / "none", BOOT, {"listings"}, unreadable.name).ran_before
     assert load(unreadable, BOOT, 1000.0).tables == {}
     assert not Inventory(unreadable.with_name("gpus.json"), BOOT).was_readable
-    assert IndexMemory(unreadable.with_name("indices.json")).doubt
+    assert IndexRegistry(unreadable.with_name("indices.json")).uncertainty
     assert TrustRegistry(unreadable.with_name("trust.json"), BOOT).of(GPU).refusal
     assert RepairsFile(unreadable.with_name("faults.json"), BOOT).load(1000.0) == {}
     LastHolders(ManualClock(), unreadable.with_name("holders.json"), BOOT)
@@ -83,7 +83,7 @@ def test_only_the_owner_reads_what_is_written(tmp_path: Path) -> None:
     theirs.touch()
     (tmp_path / "gpus.new").symlink_to(theirs)
     try:
-        Inventory(tmp_path / "gpus.json", BOOT).see([GPU])
+        Inventory(tmp_path / "gpus.json", BOOT).observe([GPU])
         registry = TrustRegistry(tmp_path / "trust.json", BOOT)
         registry.save()
     finally:

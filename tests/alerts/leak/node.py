@@ -50,7 +50,7 @@ class Node:
     @property
     def seconds(self) -> float:
         """Story time."""
-        return self.stage.node.story.now()
+        return self.stage.node.scenario_clock.now()
 
     async def tick(self, seconds: float = 15.0) -> Snapshot:
         """Measure, judge, evaluate the rules."""

@@ -23,8 +23,7 @@ from gpuagent.core.identity import SHOWN_FIELDS
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.machine import boot_id, boot_time_seconds
-from gpuagent.procfs.table import ProcessTable
-from gpuagent.procfs.watch import PidfdWatcher
+from gpuagent.procfs.table import PidfdWatcher, ProcessTable
 from gpuagent.remedy_settings import settings_of
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation

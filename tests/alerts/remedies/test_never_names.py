@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.procfs.module_names import module_names
-from gpuagent.procfs.programs import launched, scripts
+from gpuagent.procfs.programs import launched, module_names, scripts
 from tests.alerts.remedies.processes import PLAIN, refusals_of
 
 SCRIPT = f"#!{sys.executable}\n{PLAIN}\n"

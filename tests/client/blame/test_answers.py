@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from gpuagent_client import blame
-from gpuagent_client.blame.answer import MAX_BYTES, bounded, sentence, size, verdict
 from gpuagent_client.blame.census import Moment, pace_of
-from gpuagent_client.blame.lines import join, places_by_block, told
-from gpuagent_client.blame.lines import verdict as verdict_of_lines
-from gpuagent_client.blame.request import Refused, census_request
-from gpuagent_client.blame.table import decode, encode, size_of, survivors
-from gpuagent_client.blame.tensors import Key, Live, described
+from gpuagent_client.blame.lines import add_allocating_lines, places_by_block, surviving_lines
+from gpuagent_client.blame.lines import lines_verdict as verdict_of_lines
+from gpuagent_client.blame.tensors import Key, LiveTensor, decode, described, encode, size_of, survivors
+from gpuagent_client.blame.wire import MAX_BYTES, bounded, census_request, sentence, size, verdict
+from gpuagent_client.errors import Refused
 from tests.client.conftest import ROOT
 
 GROUP: dict[str, Any] = {
@@ -53,10 +52,10 @@ class Idle:
         return False
 
 
-def live(number: int, *, shape: tuple[int, ...] = (4, 4), device: str = "cpu", used_bytes: int = 64) -> Live:
+def live(number: int, *, shape: tuple[int, ...] = (4, 4), device: str = "cpu", used_bytes: int = 64) -> LiveTensor:
     """A tensor of a look."""
     key = Key(shape, "torch.float32", device, requires_grad=False, grad_fn="")
-    return Live(object(), key, number, used_bytes, hash((number, key)))
+    return LiveTensor(object(), key, number, used_bytes, hash((number, key)))
 
 
 def test_the_verdict_says_who_where_and_what_to_do() -> None:
@@ -224,7 +223,7 @@ def test_lines_are_those_whose_blocks_stay() -> None:
 
     first = snapshot(stays, freed, also, nameless, before_the_window, pending)
     second = snapshot(stays, new, also, nameless, before_the_window, pending)
-    (line,), notes = told(first, second, "/torch")
+    (line,), notes = surviving_lines(first, second, "/torch")
 
     assert (line["file"], line["line"], line["function"]) == ("/app/app.py", 7, "g")
     assert (line["count"], line["bytes"]) == (2, 1000)
@@ -244,7 +243,7 @@ def test_a_holder_and_the_line_that_allocated_are_joined_by_address() -> None:
         {"path": "reused", "addresses": [[1024, 499]]},
         {"path": "on the host", "addresses": []},
     ]
-    join(groups, places_by_block(taken, "/torch"))
+    add_allocating_lines(groups, places_by_block(taken, "/torch"))
 
     held, *others = groups
     assert held == {

@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 import pytest
 
 from gpuagent_client.blame import fork
-from gpuagent_client.blame.request import Refused
+from gpuagent_client.errors import Refused
 
 
 def children() -> list[int]:
@@ -29,7 +29,7 @@ def test_the_answer_comes_back_whole() -> None:
     """Also one that is larger than a pipe holds, and no child is left."""
     before = children()
 
-    answer = fork.in_child(lambda frames: b"x" * 5_000_000, 20.0)
+    answer = fork.run_in_child(lambda frames: b"x" * 5_000_000, 20.0)
 
     assert len(answer.data) == 5_000_000
     assert answer.stall_seconds > 0
@@ -43,7 +43,7 @@ def test_a_failure_is_a_refusal_without_data_of_the_app() -> None:
         raise ValueError("secret prompt")
 
     with pytest.raises(Refused, match=r"ValueError at test_fork.py:\d+") as refusal:
-        fork.in_child(fail, 20.0)
+        fork.run_in_child(fail, 20.0)
 
     assert "secret" not in str(refusal.value)
 
@@ -55,7 +55,7 @@ def test_a_child_that_hangs_is_ended() -> None:
     before = children()
 
     with pytest.raises(Refused, match="no answer"):
-        fork.in_child(lambda frames: bytes(lock.acquire()), 0.2)
+        fork.run_in_child(lambda frames: bytes(lock.acquire()), 0.2)
 
     assert children() == before
 
@@ -68,7 +68,7 @@ def test_a_child_that_is_killed_is_a_refusal() -> None:
         return b""
 
     with pytest.raises(Refused, match="without an answer"):
-        fork.in_child(die, 20.0)
+        fork.run_in_child(die, 20.0)
 
 
 def children_of_all() -> set[int]:
@@ -89,7 +89,7 @@ def a_census_that_hangs() -> Iterator[int]:
 
     def run() -> None:
         try:
-            fork.in_child(lambda frames: bytes(lock.acquire()), 60.0)
+            fork.run_in_child(lambda frames: bytes(lock.acquire()), 60.0)
         except Refused as refusal:
             refusals.append(refusal)
 
@@ -121,12 +121,12 @@ def test_the_child_holds_no_connection_of_the_app() -> None:
 def test_one_at_a_time() -> None:
     """A second census while one runs is refused."""
     with a_census_that_hangs(), pytest.raises(Refused, match="under way"):
-        fork.in_child(lambda frames: b"", 20.0)
+        fork.run_in_child(lambda frames: b"", 20.0)
 
 
 def test_hooks_are_told_that_it_is_a_census() -> None:
     """The client's own hook starts no second client in a child that lives for a moment."""
-    in_the_child = fork.in_child(lambda frames: str(fork.is_census_fork()).encode(), 20.0)
+    in_the_child = fork.run_in_child(lambda frames: str(fork.is_census_fork()).encode(), 20.0)
 
     assert in_the_child.data == b"True"
     assert not fork.is_census_fork()
@@ -140,7 +140,7 @@ def test_python_says_nothing_of_the_threads() -> None:
     try:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            fork.in_child(lambda frames: b"", 20.0)
+            fork.run_in_child(lambda frames: b"", 20.0)
     finally:
         end.set()
         worker.join()
@@ -160,13 +160,13 @@ def test_frames_of_other_threads_arrive() -> None:
     worker.start()
     ready.wait()
     try:
-        answer = fork.in_child(lambda frames: " ".join(one.frame.f_code.co_name for one in frames).encode(), 20.0)
+        answer = fork.run_in_child(lambda frames: " ".join(one.frame.f_code.co_name for one in frames).encode(), 20.0)
     finally:
         end.set()
         worker.join()
 
     assert b"at_work" in answer.data.split()
-    assert b"in_child" not in answer.data.split()
+    assert b"run_in_child" not in answer.data.split()
 
 
 def frame_of(filename: str, *functions: str) -> list[FrameType]:

@@ -13,9 +13,8 @@ import pytest
 from gpuagent_client.blame import fork
 from gpuagent_client.blame import heap as heaps
 from gpuagent_client.blame.findings import Cluster, clusters, length_of
-from gpuagent_client.blame.paths import key_text, relative
+from gpuagent_client.blame.paths import Trail, key_text, relative, trail
 from gpuagent_client.blame.sites import Site, sites
-from gpuagent_client.blame.trail import Trail, trail
 
 
 class Thing:
@@ -63,16 +62,16 @@ def empty() -> Iterator[None]:
     HOLDER.__init__()  # type: ignore[misc]
 
 
-def survey() -> heaps.Heap:
+def index_heap() -> heaps.Heap:
     """What there is now."""
     objects = gc.get_objects()
     frames = fork.running_frames((threading.get_ident(),))
-    return heaps.survey(objects, frames, [])
+    return heaps.index_heap(objects, frames, [])
 
 
-def held(*things: object) -> tuple[list[heaps.Held], heaps.Heap]:
+def held(*things: object) -> tuple[list[heaps.HolderPath], heaps.Heap]:
     """Who holds these."""
-    heap = survey()
+    heap = index_heap()
     return heaps.walk(list(things), heap, 30.0), heap
 
 

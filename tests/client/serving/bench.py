@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from gpuagent_client.allocator import Allocator, Torch
+from gpuagent_client.commands import Limits
 from gpuagent_client.protocol import Level
-from gpuagent_client.remedies import Limits
-from gpuagent_client.settings import Told
+from gpuagent_client.settings import ClientState
 from tests.client.apps.faketorch import FakeTorch
 
 MIB = 1024**2
@@ -22,10 +22,10 @@ class FakeProcess:
 
     def __init__(self, fake: FakeTorch | None = None) -> None:
         self.fake = fake or FakeTorch().start_cuda()
-        self.told = Told()
+        self.state = ClientState()
         self.torch = Torch(self.fake.modules)
         self.allocator = Allocator(self.torch)
-        self.limits = Limits(self.told, self.torch, self.allocator)
+        self.limits = Limits(self.state, self.torch, self.allocator)
         self.now = 1000.0
 
     def clock(self) -> float:
@@ -34,7 +34,7 @@ class FakeProcess:
 
     def agent_says(self, level: str) -> None:
         """The level that the agent pushes."""
-        self.told.level = Level(level, {}, {}, {})
+        self.state.level = Level(level, {}, {}, {})
 
 
 class Response:
@@ -76,7 +76,7 @@ class Client:
         self.response = Response()
         self.task: asyncio.Task[None] | None = None
 
-    def hang_up(self) -> None:
+    def interrupt(self) -> None:
         """As a browser that is closed."""
         self.said.put_nowait({"type": "http.disconnect"})
 

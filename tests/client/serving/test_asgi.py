@@ -80,7 +80,7 @@ def test_who_finds_no_room_gets_503() -> None:
         process = FakeProcess()
         inner = App(process)
         inner.may_end.clear()
-        app = AsgiMiddleware(inner, Gate(1, 2, told=process.told), process=process)
+        app = AsgiMiddleware(inner, Gate(1, 2, state=process.state), process=process)
         clients = [Client(app) for _ in range(6)]
         tasks = [client.start() for client in clients]
         await settle()
@@ -102,7 +102,7 @@ def test_a_critical_level_closes_the_gpu_routes_only() -> None:
     async def scene() -> None:
         process = FakeProcess()
         process.agent_says("critical")
-        app = AsgiMiddleware(App(process), Gate(8, told=process.told), paths=["/predict/"], process=process)
+        app = AsgiMiddleware(App(process), Gate(8, state=process.state), paths=["/predict/"], process=process)
 
         refused = await Client(app, "/predict").ask()
         assert (refused.status, refused.headers["retry-after"]) == (503, "2")
@@ -118,8 +118,8 @@ def test_a_body_that_came_while_waiting_is_not_lost() -> None:
 
     async def scene() -> None:
         process = FakeProcess()
-        gate = Gate(1, 1, told=process.told)
-        first = gate.knock(lambda: None)
+        gate = Gate(1, 1, state=process.state)
+        first = gate.try_acquire(lambda: None)
         heard: list[bytes] = []
 
         async def inner(scope: Any, receive: Any, send: Any) -> None:
@@ -131,7 +131,7 @@ def test_a_body_that_came_while_waiting_is_not_lost() -> None:
         client = Client(AsgiMiddleware(inner, gate, process=process), body=(b"one", b"two", b"three"))
         task = client.start()
         await settle()
-        gate.leave(first)
+        gate.release(first)
         await task
 
         assert heard == [b"one", b"two", b"three"]
@@ -146,20 +146,20 @@ def test_a_client_that_hangs_up_in_the_queue_is_not_served() -> None:
     async def scene() -> None:
         process = FakeProcess()
         inner = App(process)
-        gate = Gate(1, 1, told=process.told)
-        first = gate.knock(lambda: None)
+        gate = Gate(1, 1, state=process.state)
+        first = gate.try_acquire(lambda: None)
         app = AsgiMiddleware(inner, gate, process=process)
         gone = Client(app)
         task = gone.start()
         await settle()
-        gone.hang_up()
+        gone.interrupt()
         await task
         assert (gone.response.messages, inner.heard) == ([], [])
 
         stays = Client(app)
         task = stays.start()
         await settle()
-        gate.leave(first)
+        gate.release(first)
         await task
         assert stays.response.status == 200
 
@@ -171,8 +171,8 @@ def test_a_hang_up_after_the_wait_reaches_the_app() -> None:
 
     async def scene() -> None:
         process = FakeProcess()
-        gate = Gate(1, 1, told=process.told)
-        first = gate.knock(lambda: None)
+        gate = Gate(1, 1, state=process.state)
+        first = gate.try_acquire(lambda: None)
         heard: list[str] = []
 
         async def inner(scope: Any, receive: Any, send: Any) -> None:
@@ -181,9 +181,9 @@ def test_a_hang_up_after_the_wait_reaches_the_app() -> None:
         client = Client(AsgiMiddleware(inner, gate, process=process))
         task = client.start()
         await settle()
-        gate.leave(first)
+        gate.release(first)
         await settle()
-        client.hang_up()
+        client.interrupt()
         await task
 
         assert heard == ["http.request", "http.disconnect"]
@@ -196,7 +196,7 @@ def test_an_error_of_the_app_stays_its_own() -> None:
 
     async def scene() -> None:
         process = FakeProcess()
-        gate = Gate(1, 0, told=process.told)
+        gate = Gate(1, 0, state=process.state)
         seen: list[RequestMemory] = []
 
         async def inner(scope: Any, receive: Any, send: Any) -> None:
@@ -220,7 +220,7 @@ def test_a_cancelled_request_frees_its_place() -> None:
         process = FakeProcess()
         inner = App(process)
         inner.may_end.clear()
-        gate = Gate(1, 0, told=process.told)
+        gate = Gate(1, 0, state=process.state)
         task = Client(AsgiMiddleware(inner, gate, process=process)).start()
         await settle()
         assert gate.busy
@@ -238,7 +238,7 @@ def test_a_stream_is_inside_to_its_end() -> None:
 
     async def scene() -> None:
         process = FakeProcess()
-        gate = Gate(1, 0, told=process.told)
+        gate = Gate(1, 0, state=process.state)
         busy: list[bool] = []
 
         async def inner(scope: Any, receive: Any, send: Any) -> None:
@@ -263,8 +263,8 @@ def test_what_is_no_http_request_passes(kind: str) -> None:
 
     async def scene() -> None:
         process = FakeProcess()
-        gate = Gate(1, 0, told=process.told)
-        gate.knock(lambda: None)
+        gate = Gate(1, 0, state=process.state)
+        gate.try_acquire(lambda: None)
         got: list[Any] = []
 
         async def inner(*arguments: Any) -> None:
@@ -329,7 +329,7 @@ def test_a_failure_of_the_clients_own_costs_no_request(monkeypatch: pytest.Monke
         def broken(_: RequestMemory) -> None:
             raise KeyError("own mistake")
 
-        gate = Gate(1, 0, told=process.told)
+        gate = Gate(1, 0, state=process.state)
         app = AsgiMiddleware(App(process), gate, on_request=broken, process=process)
         with pytest.raises(KeyError):
             await Client(app).ask()
@@ -361,8 +361,8 @@ def test_a_torch_that_is_imported_later_is_found() -> None:
 def test_a_loop_that_is_not_asyncios_has_no_queue() -> None:
     """Under trio: who would have to wait is told to come back, and the others are served."""
     process = FakeProcess()
-    gate = Gate(1, 5, told=process.told)
-    first = gate.knock(lambda: None)
+    gate = Gate(1, 5, state=process.state)
+    first = gate.try_acquire(lambda: None)
 
     async def inner(scope: Any, receive: Any, send: Any) -> None:
         await answer(send)
@@ -377,6 +377,6 @@ def test_a_loop_that_is_not_asyncios_has_no_queue() -> None:
         with pytest.raises(StopIteration):
             AsgiMiddleware(inner, gate, process=process)(scope, receive, response.send).__await__().send(None)  # type: ignore[arg-type]
         statuses.append(response.status)
-        gate.leave(first)
+        gate.release(first)
 
     assert statuses == [503, 200]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpuagent_client.serving.gunicorn import GIB, NoNvml, count_workers, total_bytes_of_gpus
+from tests.tables import table
 
 UUIDS = ("GPU-11111111-aaaa", "GPU-22222222-bbbb", "GPU-22223333-cccc")
 
@@ -77,8 +78,8 @@ def test_cores_bound_the_workers() -> None:
     assert count(cores=4) == 9
 
 
-@pytest.mark.parametrize(
-    ("visible", "workers"),
+@table(
+    "visible, workers",
     [
         ("0", 4),
         ("2, 0", 17),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gpuagent_client.allocator import Torch
 from gpuagent_client.serving.meter import LOOK_FOR_GPUS_EVERY, Change, Figures, Meter, compare
 from tests.client.apps.faketorch import GIB, FakeTorch
+from tests.tables import table
 
 
 def look(allocated: int, peak: int, churned: int) -> Figures:
@@ -14,8 +13,8 @@ def look(allocated: int, peak: int, churned: int) -> Figures:
     return Figures(allocated, 10_000, peak, churned)
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "alone", "change"),
+@table(
+    "before, after, alone, change",
     [
         (look(100, 100, 100), look(150, 400, 500), True, Change(50, 400, 300, exact=True)),
         (look(100, 100, 100), look(150, 400, 500), False, Change(50, 400, 300, exact=False)),
@@ -25,16 +24,6 @@ def look(allocated: int, peak: int, churned: int) -> Figures:
         (look(100, 900, 1000), look(100, 900, 9000), True, Change(0, 900, 800, exact=False)),
         (look(100, 900, 1000), look(150, 200, 1200), True, Change(50, 200, 100, exact=False)),
         (look(100, 100, 1000), look(40, 100, 1000), True, Change(-60, 100, 0, exact=True)),
-    ],
-    ids=[
-        "alone it raised the peak",
-        "somebody raised the peak",
-        "below the peak: no more than what was allocated in all",
-        "all that it allocated is still there",
-        "nothing happened",
-        "below the peak: no more than that",
-        "the app has reset the peak",
-        "it gave back",
     ],
 )
 def test_a_request_between_two_looks(*, before: Figures, after: Figures, alone: bool, change: Change) -> None:

@@ -115,22 +115,22 @@ def test_memory_that_stays_without_a_holder_is_told() -> None:
 def test_a_swap_waits_for_requests_in_the_gate() -> None:
     """And gives up in time: the model stays in."""
     process = FakeProcess()
-    gate = Gate(2, told=process.told)
+    gate = Gate(2, state=process.state)
     slot: ModelSlot[Model] = ModelSlot(gate, patience_seconds=0.01, process=process)
     slot.load("model", lambda: Model(process))
-    place = gate.knock(lambda: None)
+    place = gate.try_acquire(lambda: None)
 
     with pytest.raises(StillBusy):
         slot.load("other", lambda: Model(process))
     assert slot.name == "model"
-    gate.leave(place)
+    gate.release(place)
     assert slot.load("other", lambda: Model(process)).before.name == "model"
 
 
 def test_a_request_may_swap_for_itself() -> None:
     """It is in the gate, and must not wait for its own end."""
     process = FakeProcess()
-    gate = Gate(1, told=process.told)
+    gate = Gate(1, state=process.state)
     slot: ModelSlot[Model] = ModelSlot(gate, patience_seconds=5, process=process)
 
     with gate:

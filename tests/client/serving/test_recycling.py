@@ -15,9 +15,8 @@ import pytest
 
 from gpuagent_client.serving import Gate
 from gpuagent_client.serving import recycling as module
-from gpuagent_client.serving.draining import listening_here
-from gpuagent_client.serving.recycling import Recycling
-from gpuagent_client.serving.releases import Releases
+from gpuagent_client.serving.recycling import Recycling, listening_here
+from gpuagent_client.serving.releases import CacheReleases
 from tests.client.apps.faketorch import GIB
 from tests.client.serving.bench import FakeProcess
 
@@ -75,7 +74,9 @@ def test_a_cache_is_given_back_first() -> None:
     process = FakeProcess()
     process.fake.allocate(9 * GIB)
     process.fake.free(3 * GIB)
-    releases = Releases(Gate(told=process.told), every=None, above_bytes=None, process=process, clock=process.clock)
+    releases = CacheReleases(
+        Gate(state=process.state), every=None, above_bytes=None, process=process, clock=process.clock
+    )
     stopped: list[bool] = []
     recycling = Recycling(above_bytes=8 * GIB, process=process, stop=lambda: stopped.append(True))
     recycling.after_request(releases, in_loop=False)
@@ -109,7 +110,9 @@ def test_fragments_that_a_release_does_not_bring_back() -> None:
         process.fake.reserved = [8 * GIB + 1]
 
     process.fake.modules["torch.cuda"].__dict__["empty_cache"] = leave_fragments
-    releases = Releases(Gate(told=process.told), every=None, above_bytes=None, process=process, clock=process.clock)
+    releases = CacheReleases(
+        Gate(state=process.state), every=None, above_bytes=None, process=process, clock=process.clock
+    )
     stopped: list[bool] = []
     recycling = Recycling(above_bytes=8 * GIB, process=process, stop=lambda: stopped.append(True))
     recycling.after_request(releases, in_loop=False)
@@ -148,7 +151,7 @@ def test_it_ends_once() -> None:
     """Requests that are finished meanwhile do not ask again."""
     stopped: list[bool] = []
     recycling = Recycling(after_requests=1, stop=lambda: stopped.append(True))
-    releases = Releases(Gate(), every=None, above_bytes=None)
+    releases = CacheReleases(Gate(), every=None, above_bytes=None)
     for _ in range(3):
         recycling.after_request(releases, in_loop=False)
 
@@ -172,13 +175,13 @@ def test_a_notice_of_the_agent_ends_the_worker() -> None:
     stopped: list[bool] = []
     deaf = Recycling(above_bytes=GIB, process=process)
     deaf.post_worker_init(SimpleNamespace(sockets=[]))
-    assert process.told.drain is None
+    assert process.state.drain is None
     recycling = Recycling(on_notice=True, process=process, stop=lambda: stopped.append(True))
     recycling.post_worker_init(SimpleNamespace(sockets=[]))
-    assert process.told.drain is not None
+    assert process.state.drain is not None
 
-    assert process.told.drain("too much")
-    assert process.told.drain("still too much")
+    assert process.state.drain("too much")
+    assert process.state.drain("still too much")
     assert stopped == [True]
 
 
@@ -187,12 +190,14 @@ def test_a_notice_is_kept_until_it_is_this_workers_turn() -> None:
     process = FakeProcess()
     stopped: list[bool] = []
     recycling = Recycling(on_notice=True, process=process, stop=lambda: stopped.append(True))
-    releases = Releases(Gate(told=process.told), every=None, above_bytes=None, process=process, clock=process.clock)
+    releases = CacheReleases(
+        Gate(state=process.state), every=None, above_bytes=None, process=process, clock=process.clock
+    )
     reading, writing = os.pipe()
     go_reading, go_writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        recycling._turn.take()
+        recycling._recycling_lock.acquire()
         os.write(writing, b"+")
         os.read(go_reading, 1)
         os._exit(0)
@@ -214,7 +219,9 @@ def test_in_an_event_loop_the_loop_ends_it() -> None:
     process = FakeProcess()
     ended_in: list[int] = []
     recycling = Recycling(on_notice=True, process=process, stop=lambda: ended_in.append(threading.get_ident()))
-    releases = Releases(Gate(told=process.told), every=None, above_bytes=None, process=process, clock=process.clock)
+    releases = CacheReleases(
+        Gate(state=process.state), every=None, above_bytes=None, process=process, clock=process.clock
+    )
 
     async def serve_and_be_told() -> None:
         recycling.after_request(releases, in_loop=True)
@@ -255,13 +262,13 @@ def test_workers_that_were_not_forked_take_turns_by_their_socket() -> None:
             os.read(go_reading, 1)
             os._exit(0)
         assert os.read(reading, 1) == b"+"
-        assert process.told.drain is not None
-        assert process.told.drain("too much")
+        assert process.state.drain is not None
+        assert process.state.drain("too much")
         assert stopped == []
         os.write(go_writing, b"!")
         os.waitpid(pid, 0)
         recycling.after_request(
-            Releases(Gate(told=process.told), every=None, above_bytes=None, process=process), in_loop=False
+            CacheReleases(Gate(state=process.state), every=None, above_bytes=None, process=process), in_loop=False
         )
 
         assert stopped == [True]

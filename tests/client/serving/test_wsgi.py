@@ -71,7 +71,7 @@ def test_a_request_is_measured() -> None:
 def test_a_list_is_passed_on_as_it_is() -> None:
     """Servers take its length for a Content-Length."""
     process = FakeProcess()
-    gate = Gate(1, 0, told=process.told)
+    gate = Gate(1, 0, state=process.state)
     body = [b"o", b"k"]
     server = Server(WsgiMiddleware(lambda environ, start: body, gate, process=process))
 
@@ -82,7 +82,7 @@ def test_a_list_is_passed_on_as_it_is() -> None:
 def test_a_file_is_passed_on_as_it_is(tmp_path: Any) -> None:
     """Servers send it with sendfile(2); the GPU has no part in that."""
     process = FakeProcess()
-    gate = Gate(1, 0, told=process.told)
+    gate = Gate(1, 0, state=process.state)
     (tmp_path / "file").write_bytes(b"data")
     with (tmp_path / "file").open("rb") as file:
         wrapper = FileWrapper(file)
@@ -95,7 +95,7 @@ def test_a_file_is_passed_on_as_it_is(tmp_path: Any) -> None:
 def test_a_stream_is_inside_until_it_is_closed() -> None:
     """Also if the client hung up after the first part: servers close it then."""
     process = FakeProcess()
-    gate = Gate(1, 0, told=process.told)
+    gate = Gate(1, 0, state=process.state)
     closed: list[bool] = []
 
     def app(environ: Any, start_response: Any) -> Iterator[bytes]:
@@ -120,7 +120,7 @@ def test_a_stream_is_inside_until_it_is_closed() -> None:
 def test_a_stream_that_nobody_closes_loses_no_place() -> None:
     """Against PEP 3333, and it happens."""
     process = FakeProcess()
-    gate = Gate(1, 0, told=process.told)
+    gate = Gate(1, 0, state=process.state)
     server = Server(WsgiMiddleware(lambda environ, start: iter([b"ok"]), gate, process=process))
     assert list(server.call()) == [b"ok"]
 
@@ -130,7 +130,7 @@ def test_a_stream_that_nobody_closes_loses_no_place() -> None:
 def test_an_error_of_the_app_stays_its_own() -> None:
     """Its place is free."""
     process = FakeProcess()
-    gate = Gate(1, 0, told=process.told)
+    gate = Gate(1, 0, state=process.state)
 
     def app(environ: Any, start_response: Any) -> list[bytes]:
         raise MemoryError("CUDA out of memory")
@@ -143,8 +143,8 @@ def test_an_error_of_the_app_stays_its_own() -> None:
 def test_who_finds_no_room_gets_503() -> None:
     """After the wait, with Retry-After; and other paths go on."""
     process = FakeProcess()
-    gate = Gate(1, 1, wait_seconds=0.01, told=process.told)
-    gate.knock(lambda: None)
+    gate = Gate(1, 1, wait_seconds=0.01, state=process.state)
+    gate.try_acquire(lambda: None)
     server = Server(WsgiMiddleware(lambda environ, start: [b"ok"], gate, paths=["/predict"], process=process))
 
     assert server.get() == b"busy: no room within 0.01 s\n"
@@ -157,7 +157,7 @@ def test_a_critical_level_closes_the_gate() -> None:
     """Until the agent says otherwise."""
     process = FakeProcess()
     process.agent_says("critical")
-    server = Server(WsgiMiddleware(lambda environ, start: [b"ok"], Gate(8, told=process.told), process=process))
+    server = Server(WsgiMiddleware(lambda environ, start: [b"ok"], Gate(8, state=process.state), process=process))
     server.get()
     assert (server.status[:3], server.headers["Retry-After"]) == ("503", "2")
     process.agent_says("ok")
@@ -175,7 +175,7 @@ def test_threads_wait_for_each_other() -> None:
         process.fake.free(MIB)
         return [b"ok"]
 
-    server = Server(WsgiMiddleware(app, Gate(1, 8, told=process.told), on_request=seen.append, process=process))
+    server = Server(WsgiMiddleware(app, Gate(1, 8, state=process.state), on_request=seen.append, process=process))
     threads = [threading.Thread(target=server.get) for _ in range(8)]
     for thread in threads:
         thread.start()

@@ -15,7 +15,7 @@ ENDING = "ending"
 
 
 class AlertCount(NamedTuple):
-    """Instances of a rule in one state."""
+    """Number of instances of a rule in one state."""
 
     alertname: str
     alertstate: str
@@ -29,9 +29,9 @@ class FiringAlert(NamedTuple):
     name: str
     severity: str | None
     about_growth: bool
-    """Its rule reads what the leak detector says."""
+    """Whether its rule reads what the leak detector says."""
     uuid: str = ""
-    """Of the GPU; empty for the node."""
+    """UUID of the GPU; empty for the node."""
     pid: int = 0
     """0 for a GPU, or an instance, as a whole."""
     gpu_instance_id: int = NO_INSTANCE
@@ -40,7 +40,7 @@ class FiringAlert(NamedTuple):
     summary: str = ""
     silenced: bool = False
     unmeasured_seconds: float = 0.0
-    """For so long what it tells of could not be measured; 0 while it is."""
+    """Seconds for which its subject could not be measured; 0 while it is."""
 
 
 class RuleFailures(NamedTuple):
@@ -52,7 +52,7 @@ class RuleFailures(NamedTuple):
 
 
 class ReceiverCounts(NamedTuple):
-    """Messages to one receiver."""
+    """Numbers of messages to one receiver."""
 
     receiver: str
     queued: int
@@ -62,7 +62,7 @@ class ReceiverCounts(NamedTuple):
     failed: int
     dropped: int
     held_back: int = 0
-    """Since the start: messages of which a digest told, or will."""
+    """Messages since the start that a digest reported, or will."""
 
 
 class UndeliveredReason(StrEnum):
@@ -79,12 +79,12 @@ class UndeliveredReason(StrEnum):
 
 
 class Undelivered(NamedTuple):
-    """A receiver that is not told what it should be."""
+    """Receiver to which messages are not delivered as they should be."""
 
     receiver: str
     why: UndeliveredReason
     reason: str
-    """In words, without an address or a secret; "" where there is none."""
+    """Reason in words, without an address or a secret; "" where there is none."""
     since_seconds: float | None = None
     """CLOCK_BOOTTIME; None where that is not known."""
     messages: int = 0
@@ -101,11 +101,11 @@ class AlertingFigures:
     receivers: tuple[ReceiverCounts, ...] = ()
     store_ok: bool = True
     store_problem: str = ""
-    """What is wrong with the state file, or was found wrong in it; "" where nothing is."""
+    """Fault of the state file, or found in it; "" where there is none."""
     firing: tuple[FiringAlert, ...] = ()
     """Every alert that fires, and what it is about."""
     rows_set_aside: tuple[tuple[str, int], ...] = ()
-    """By table, how many rows could not be read since the start."""
+    """Number of rows, by table, that could not be read since the start."""
     undelivered: tuple[Undelivered, ...] = ()
 
 

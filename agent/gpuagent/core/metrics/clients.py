@@ -25,7 +25,7 @@ class Allocator(NamedTuple):
 
 
 def cached_bytes(reading: AllocatorReading) -> int | None:
-    """Taken from the driver and not handed out: what a release can give back at most."""
+    """Return the bytes taken from the driver and not handed out: what a release can give back at most."""
     if reading.reserved_bytes is None or reading.allocated_bytes is None:
         return None
     return max(0, reading.reserved_bytes - reading.allocated_bytes)
@@ -54,7 +54,7 @@ def _allocator(
 def _reported(
     name: str, text: str, field: str, kind: MetricType = MetricType.GAUGE
 ) -> Family[Allocator]:  # fmt: skip
-    """As the client tells it."""
+    """Return a figure as the client reports it."""
     return _allocator(name, text, lambda allocator: getattr(allocator.reading, field), kind)
 
 
@@ -98,21 +98,21 @@ TORCH_FAMILIES: tuple[Family[Allocator], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ServerReading:
-    """What one server told last. What it does not tell is None."""
+    """Last reading of one server. What it does not report is None."""
 
     source: str
     kind: str
     up: bool = False
     problem: str = ""
-    """Why it could not be read."""
+    """Reason why it could not be read."""
     kv_cache_usage_ratio: float | None = None
-    """Of the cache that it took when it started: the rest is idle, and is not given back."""
+    """Used share of the cache that it took when it started: the rest is idle, and is not given back."""
     requests_running: int | None = None
     requests_waiting: int | None = None
     memory_bytes: Mapping[str, int] = field(default_factory=dict)
-    """By what it is for: weights, kv_cache, graphs, pinned."""
+    """Bytes by purpose: weights, kv_cache, graphs, pinned."""
     model_bytes: Mapping[str, int] = field(default_factory=dict)
-    """By model, on GPUs."""
+    """Bytes on GPUs by model."""
 
 
 Servers = tuple[ServerReading, ...]
@@ -169,7 +169,7 @@ class ClientFigures:
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Connections that the agent ended, by reason."""
     commands: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """By command and outcome."""
+    """Number of commands by command and outcome."""
 
 
 ClientFamily = Family[ClientFigures]

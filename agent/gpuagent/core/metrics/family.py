@@ -61,7 +61,7 @@ class Family(Generic[Part]):
 
 @dataclass(frozen=True, slots=True)
 class Single(Generic[Part]):
-    """Reads a family without labels of its own. Who reads many parts may call `value` and save the tuples."""
+    """Read a family without labels of its own. Who reads many parts may call `value` and save the tuples."""
 
     value: Callable[[Part], Value]
 
@@ -70,7 +70,7 @@ class Single(Generic[Part]):
 
 
 def single(value: Callable[[Part], Value]) -> Callable[[Part], Iterable[LabeledValue]]:
-    """For a family without labels of its own."""
+    """Return the reader of a family without labels of its own."""
     return Single(value)
 
 
@@ -100,16 +100,16 @@ class SampleCache:
         self._made: dict[str, tuple[tuple[object, ...], list[Any]]] = {}
 
     def begin(self) -> None:
-        """What was found until now is the last time's."""
+        """Begin a new pass: what was found until now becomes that of the last pass."""
         self._last, self._found = self._found, {}
 
-    def same(self, group: str, items: list[Item]) -> list[Item]:
+    def reuse_equal(self, group: str, items: list[Item]) -> list[Item]:
         """Return the list of last time, if it is equal: to compare it with itself takes next to no time."""
         if self._same.get(group) != items:
             self._same[group] = items
         return self._same[group]
 
-    def made(self, group: str, sources: tuple[object, ...], make: Callable[[], list[Item]]) -> list[Item]:
+    def reuse_or_make(self, group: str, sources: tuple[object, ...], make: Callable[[], list[Item]]) -> list[Item]:
         """Return what is made of these sources: the list of last time, if they are the very same objects."""
         known = self._made.get(group)
         if known is None or any(map(is_not, known[0], sources)):

@@ -43,7 +43,7 @@ def _labelled(
 
 
 def _pairs(part: str, field: str) -> Callable[[GpuReading], Iterable[LabeledValue]]:
-    """Of a field that holds (label value, number) pairs."""
+    """Return the reader of a field that holds (label value, number) pairs."""
     read = _part(part, field)
 
     def of(gpu: GpuReading) -> Iterable[LabeledValue]:
@@ -88,7 +88,7 @@ def _retired(gpu: GpuReading) -> Iterable[LabeledValue]:
 
 
 def _lost(gpu: GpuReading) -> Value:
-    """Unknown, not 0, where nothing can be said."""
+    """Return whether the GPU is lost; unknown, not 0, where nothing can be said."""
     if gpu.state in (GpuState.LOST, GpuState.GONE) or gpu.lost_since_seconds is not None:
         return 1
     return 0 if gpu.state is GpuState.OK else None
@@ -104,7 +104,7 @@ def _recovery_advised(gpu: GpuReading) -> Iterable[LabeledValue]:
 
 
 def _figures_trusted(gpu: GpuReading) -> Value:
-    """Known of a GPU that was read, or that has a reason against acting."""
+    """Return whether figures are trusted; known of a GPU that was read, or that has a reason against acting."""
     if gpu.act_refusal:
         return 0
     return 1 if gpu.state is GpuState.OK else None
@@ -272,11 +272,11 @@ GPU_FAMILIES: tuple[GpuFamily, ...] = (
 
 _MIG_INFO_LABELS = ("mig_uuid", "gpu_instance_id", "compute_instance_id", "profile")
 INSTANCE_LABELS = ("gpu_instance_id", "profile")
-"""Of what belongs to a GPU instance, beside those of its GPU."""
+"""Labels of what belongs to a GPU instance, beside those of its GPU."""
 
 
 def instance_profile(mig: MigInstance) -> str:
-    """Of the GPU instance: compute instances name their own share (`1c.3g.40gb`), and it is what follows."""
+    """Return the profile of the GPU instance: compute instances put their own share in front of it (`1c.3g.40gb`)."""
     return mig.profile.partition("c.")[2] or mig.profile
 
 

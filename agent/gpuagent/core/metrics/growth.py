@@ -87,11 +87,11 @@ class InstanceGrowth(NamedTuple):
 
 
 MigGrowth = tuple[InstanceGrowth, ...]
-"""Of one GPU's instances."""
+"""Growth of one GPU's instances."""
 
 
 def mig_growth(gpu: GpuReading, growth: Mapping[MemoryKey, Growth]) -> MigGrowth | None:
-    """Of each instance once, however many compute instances share it; None for a GPU without any."""
+    """Return the growth of each instance once, however many compute instances share it; None for a GPU without any."""
     if not gpu.mig:
         return None
     profiles = {one.gpu_instance_id: instance_profile(one) for one in reversed(gpu.mig)}
@@ -126,4 +126,4 @@ DETECTOR_FAMILIES: tuple[Family[DetectorLoad], ...] = (
            "Processes that the leak detector had no room for, since the agent started.",
            "nvml", (), single(lambda watching: watching.refused)),
 )  # fmt: skip
-"""Of the detector as a whole."""
+"""Families of the detector as a whole."""

@@ -31,77 +31,77 @@ def _gpu(gpu: GpuReading) -> tuple[str, str]:
 
 
 def _of(read: Callable[[Snapshot], Value]) -> Callable[[NodeView], Iterable[LabeledValue]]:
-    return lambda look: (((), None if look.snapshot is None else read(look.snapshot)),)
+    return lambda view: (((), None if view.snapshot is None else read(view.snapshot)),)
 
 
-def _ages(look: NodeView) -> Iterable[LabeledValue]:
-    for gpu in look.snapshot.gpus if look.snapshot else ():
+def _ages(view: NodeView) -> Iterable[LabeledValue]:
+    for gpu in view.snapshot.gpus if view.snapshot else ():
         if gpu.measured_seconds is not None:
-            yield _gpu(gpu), max(0.0, look.now_seconds - gpu.measured_seconds)
+            yield _gpu(gpu), max(0.0, view.now_seconds - gpu.measured_seconds)
 
 
-def _lost_since(look: NodeView) -> Iterable[LabeledValue]:
-    snapshot = look.snapshot
+def _lost_since(view: NodeView) -> Iterable[LabeledValue]:
+    snapshot = view.snapshot
     for gpu in snapshot.gpus if snapshot else ():
         if snapshot is not None and gpu.lost_since_seconds is not None:
             yield _gpu(gpu), snapshot.time_seconds - (snapshot.clock_seconds - gpu.lost_since_seconds)
 
 
-def _snapshot_age(look: NodeView) -> Value:
-    if look.snapshot is None or look.snapshot.measured_seconds is None:
+def _snapshot_age(view: NodeView) -> Value:
+    if view.snapshot is None or view.snapshot.measured_seconds is None:
         return None
-    return max(0.0, look.now_seconds - look.snapshot.measured_seconds)
+    return max(0.0, view.now_seconds - view.snapshot.measured_seconds)
 
 
 def _runs(value: Callable[[CollectorRun], Value]) -> Callable[[NodeView], Iterable[LabeledValue]]:
-    def of(look: NodeView) -> Iterable[LabeledValue]:
-        if look.snapshot is None:
+    def of(view: NodeView) -> Iterable[LabeledValue]:
+        if view.snapshot is None:
             return
-        for run in look.snapshot.runs:
+        for run in view.snapshot.runs:
             yield (run.collector, "", ""), value(run)
-        for gpu in look.snapshot.gpus:
+        for gpu in view.snapshot.gpus:
             for run in gpu.runs:
                 yield (run.collector, *_gpu(gpu)), value(run)
 
     return of
 
 
-def _processes(look: NodeView) -> Iterable[LabeledValue]:
-    if look.snapshot is not None:
-        counts = Counter((str(p.gpu_index), p.gpu_uuid) for p in look.snapshot.processes)
-        for gpu in look.snapshot.gpus:
+def _processes(view: NodeView) -> Iterable[LabeledValue]:
+    if view.snapshot is not None:
+        counts = Counter((str(p.gpu_index), p.gpu_uuid) for p in view.snapshot.processes)
+        for gpu in view.snapshot.gpus:
             yield _gpu(gpu), counts[_gpu(gpu)] if gpu.processes_known else None
 
 
-def _preallocated(look: NodeView) -> Iterable[LabeledValue]:
-    if look.snapshot is not None:
-        snapshot = look.snapshot
-        for gpu, is_so in preallocated(snapshot.gpus, snapshot.processes, snapshot.clients, look.recognise):
+def _preallocated(view: NodeView) -> Iterable[LabeledValue]:
+    if view.snapshot is not None:
+        snapshot = view.snapshot
+        for gpu, is_so in preallocated(snapshot.gpus, snapshot.processes, snapshot.clients, view.recognise):
             yield _gpu(gpu), is_so
 
 
-def _fast_growth_expected(look: NodeView) -> Iterable[LabeledValue]:
-    if look.snapshot is not None:
-        for gpu, is_so in fast_growth_expected(look.snapshot, look.recognise):
+def _fast_growth_expected(view: NodeView) -> Iterable[LabeledValue]:
+    if view.snapshot is not None:
+        for gpu, is_so in fast_growth_expected(view.snapshot, view.recognise):
             yield _gpu(gpu), is_so
 
 
-def _dead_processes(look: NodeView) -> Iterable[LabeledValue]:
-    if look.snapshot is not None:
-        counts = Counter((str(p.gpu_index), p.gpu_uuid) for p in look.snapshot.processes if is_dead(p))
-        for gpu in look.snapshot.gpus:
+def _dead_processes(view: NodeView) -> Iterable[LabeledValue]:
+    if view.snapshot is not None:
+        counts = Counter((str(p.gpu_index), p.gpu_uuid) for p in view.snapshot.processes if is_dead(p))
+        for gpu in view.snapshot.gpus:
             yield _gpu(gpu), counts[_gpu(gpu)] if gpu.processes_known else None
 
 
 _OWNER = ("unit", "container_id", "container_name", "pod_namespace", "pod_name", "slurm_job")
 
 
-def _dead_memory(look: NodeView) -> Iterable[LabeledValue]:
-    """One series for each dead process on a GPU, whatever its instances."""
-    if look.snapshot is None:
+def _dead_memory(view: NodeView) -> Iterable[LabeledValue]:
+    """Yield one series for each dead process on a GPU, whatever its instances."""
+    if view.snapshot is None:
         return
     held: dict[tuple[str, ...], int] = {}
-    for process in look.snapshot.processes:
+    for process in view.snapshot.processes:
         if not is_dead(process) or process.used_bytes is None:
             continue
         was = process.former
@@ -117,16 +117,16 @@ def _dead_memory(look: NodeView) -> Iterable[LabeledValue]:
 
 
 def _xids(value: Callable[[int, float], Value]) -> Callable[[NodeView], Iterable[LabeledValue]]:
-    def of(look: NodeView) -> Iterable[LabeledValue]:
-        for xid in look.snapshot.xids if look.snapshot else ():
+    def of(view: NodeView) -> Iterable[LabeledValue]:
+        for xid in view.snapshot.xids if view.snapshot else ():
             yield (str(xid.gpu_index), xid.gpu_uuid, str(xid.xid)), value(xid.count, xid.last_time_seconds)
 
     return of
 
 
-def _driver(look: NodeView) -> Iterable[LabeledValue]:
-    if look.snapshot is not None and look.snapshot.node.driver_version:
-        node = look.snapshot.node
+def _driver(view: NodeView) -> Iterable[LabeledValue]:
+    if view.snapshot is not None and view.snapshot.node.driver_version:
+        node = view.snapshot.node
         yield (node.driver_version, node.nvml_version, node.cuda_version), 1
 
 
@@ -151,7 +151,7 @@ _RUN_LABELS = ("collector", *GPU_LABELS)
 
 NODE_FAMILIES: tuple[NodeFamily, ...] = (
     _family("build_info", "The agent; always 1.", lambda _: (((__version__,), 1),), ("version",)),
-    _family("simulated", "1 if every reading comes from a simulated node.", single(lambda look: bool(look.simulated))),
+    _family("simulated", "1 if every reading comes from a simulated node.", single(lambda view: bool(view.simulated))),
     _family("snapshot_age_seconds", "Time since a GPU was last read with success; absent before the first time.",
             single(_snapshot_age)),
     _family("snapshot_timestamp_seconds", "Unix time of the last tick, successful or not.",

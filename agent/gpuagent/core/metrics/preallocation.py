@@ -15,12 +15,12 @@ from gpuagent.core.metrics.process import FrameworkRecognizer, framework_of
 from gpuagent.core.snapshot import ClientReading, GpuReading, ProcessReading, Snapshot
 
 LEAST_SHARE = 0.8
-"""Of the used memory, that such servers hold: with a fifth in other hands, the GPU is full because of those as well.
+"""Share of the used memory that such servers hold: with a fifth elsewhere, that is a reason too.
 
 Beside a server there are its own CUDA contexts and the driver, which take a few percent.
 """
 OTHERS_SHARE = 0.02
-"""Of the used memory, that others may hold all together: a display, a context of some monitoring. 1.6 GiB of 80 GiB."""
+"""Share of the used memory that others may hold together: a display, a context of monitoring. 1.6 GiB of 80 GiB."""
 _STARTS_SECONDS = 1800.0
 """A server takes its cache at once when it has loaded its weights, which takes a large model as long as this."""
 
@@ -43,9 +43,9 @@ class _Holding(NamedTuple):
 
     used_bytes: int | None
     owner: MemoryOwner | None
-    """None of a process of which /proc tells nothing."""
+    """Owner of the process; None where /proc tells nothing of it."""
     takes: bool
-    """It takes most of the GPU when it starts, by design."""
+    """Whether it takes most of the GPU when it starts, by design."""
     confirmed: bool
     """A unit that the configuration names says so, not the process."""
 

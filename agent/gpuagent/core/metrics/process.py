@@ -51,7 +51,7 @@ def base_labels(process: ProcessReading) -> tuple[str | None, ...]:
 def split_top(
     processes: Iterable[ProcessReading], top: int | None, first: Container[MemoryKey] = ()
 ) -> tuple[list[ProcessReading], list[Sample]]:
-    """`top` processes of each GPU, and one memory sample per GPU for the rest. Those of `first`, then the largest."""
+    """Return `top` processes of each GPU (`first`, then the largest), and one memory sample per GPU for the rest."""
     if top is None:
         return list(processes), []
     by_gpu: dict[tuple[int, str], list[ProcessReading]] = {}
@@ -79,7 +79,7 @@ def _utilization(field: int) -> Callable[[ProcessReading], Iterable[LabeledValue
 
 
 def _state(letter: str) -> Callable[[ProcessReading], Iterable[LabeledValue]]:
-    """Only while it is so: for nearly every process it never is."""
+    """Return the reader of one state, a series only while the process is in it: nearly every process never is."""
     return single(lambda process: 1 if process.info and process.info.state == letter else None)
 
 
@@ -147,7 +147,7 @@ class Framework(NamedTuple):
 
     name: str
     preallocates: bool
-    """It takes most of the GPU at its start, and then looks the same whether it works or not."""
+    """Whether it takes most of the GPU at its start, and then looks the same whether it works or not."""
     confirmed: bool = False
     """The systemd unit says what it is, which root wrote; name and command line are what a process calls itself."""
 
@@ -176,7 +176,7 @@ _REMEMBERED = 1024
 
 @lru_cache(maxsize=8)
 def framework_recognizer(patterns: tuple[str, ...] = ()) -> FrameworkRecognizer:
-    """Return a function that tells what a process runs, as far as its name and command line tell.
+    """Return a function that recognizes what a process runs, by its name and command line.
 
     `patterns` are regular expressions of the configuration for processes that preallocate: by name and command line, or
     by the unit of the system's manager that runs them. Raises ValueError.
@@ -185,7 +185,7 @@ def framework_recognizer(patterns: tuple[str, ...] = ()) -> FrameworkRecognizer:
     configured = [TextRegex(pattern) for pattern in patterns]
 
     @lru_cache(maxsize=_REMEMBERED)
-    def look(name: str, command: str, unit: str) -> Framework | None:
+    def recognize(name: str, command: str, unit: str) -> Framework | None:
         text = f"{name} {command}"
         lower = text.lower()
         found = next(
@@ -198,7 +198,7 @@ def framework_recognizer(patterns: tuple[str, ...] = ()) -> FrameworkRecognizer:
             return Framework(found.name if found else CONFIGURED, preallocates=True, confirmed=confirmed)
         return found
 
-    return lambda info: look(info.name, info.command, _system_unit(info))
+    return lambda info: recognize(info.name, info.command, _system_unit(info))
 
 
 def _system_unit(info: ProcessInfo) -> str:
@@ -209,7 +209,7 @@ def _system_unit(info: ProcessInfo) -> str:
 def framework_of(
     process: ProcessReading, clients: Mapping[int, ClientReading], recognise: FrameworkRecognizer
 ) -> Framework | None:
-    """Return what a process runs; the word of its embedded client counts more than how it looks."""
+    """Return what a process runs; what its embedded client reports counts more than how it looks."""
     found = recognise(process.info) if process.info is not None else None
     client = clients.get(process.pid)
     if client is None or not client.frameworks:

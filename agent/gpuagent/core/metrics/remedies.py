@@ -20,7 +20,7 @@ class RemedyCount(NamedTuple):
 
 
 class RemedyTarget(NamedTuple):
-    """On whom; values of `TARGET_LABELS`."""
+    """Process that a remedy acts on; values of `TARGET_LABELS`."""
 
     gpu: str
     uuid: str

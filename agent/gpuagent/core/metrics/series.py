@@ -40,33 +40,34 @@ def series(
     top: int | None = None,
     alerting: AlertingFigures | None = None,
     preallocates: tuple[str, ...] = (),
-    further: Sequence[ExtraFamilies] = (),
+    extra_families: Sequence[ExtraFamilies] = (),
     only: frozenset[str] | None = None,
     memo: SampleCache | None = None,
 ) -> Iterator[Series]:
     """Yield every family that has samples; what has no value has no sample.
 
     `now_seconds` is CLOCK_BOOTTIME; `top` bounds the processes shown per GPU (None: all, as rules and the leak detector
-    need them); `preallocates` are patterns of processes that take the whole GPU by design; `further` are families of
-    other parts of the agent; `only` are the names that are wanted (None: all); `memo` is kept by who reads them again.
+    need them); `preallocates` are patterns of processes that take the whole GPU by design; `extra_families` are
+    families of other parts of the agent; `only` are the names that are wanted (None: all); `memo` is kept by the caller
+    who reads series again.
     """
     memo = SampleCache() if memo is None else memo
     memo.begin()
-    look = NodeView(snapshot, now_seconds, simulated, framework_recognizer(preallocates))
-    yield from _each(_wanted(NODE_FAMILIES, only), _NO_LABELS, [look], memo)
+    view = NodeView(snapshot, now_seconds, simulated, framework_recognizer(preallocates))
+    yield from _each(_wanted(NODE_FAMILIES, only), _NO_LABELS, [view], memo)
     yield from _each(_wanted(ALERTING_FAMILIES, only), _NO_LABELS, [alerting], memo)
-    for families, figures in further:
+    for families, figures in extra_families:
         yield from _each(_wanted(families, only), _NO_LABELS, [figures], memo)
     if snapshot is None:
         return
-    gpus = memo.same("gpu", [(str(gpu.identity.index), gpu.identity.uuid) for gpu in snapshot.gpus])
+    gpus = memo.reuse_equal("gpu", [(str(gpu.identity.index), gpu.identity.uuid) for gpu in snapshot.gpus])
     yield from _each(_wanted((*GPU_FAMILIES, *MIG_FAMILIES), only), gpus, snapshot.gpus, memo)
     growth = [snapshot.growth.get(MemoryKey(gpu.identity.uuid)) for gpu in snapshot.gpus]
     yield from _each(_wanted(GPU_GROWTH_FAMILIES, only), gpus, growth, memo)
     if any(gpu.mig for gpu in snapshot.gpus):
         instances = [mig_growth(gpu, snapshot.growth) for gpu in snapshot.gpus]
         yield from _each(_wanted(MIG_GROWTH_FAMILIES, only), gpus, instances, memo)
-    yield from _process_series(snapshot, top, only, memo, look.recognise)
+    yield from _process_series(snapshot, top, only, memo, view.recognise)
 
 
 def _wanted(families: Sequence[Family[Part]], only: frozenset[str] | None) -> Sequence[Family[Part]]:
@@ -91,8 +92,8 @@ def _process_series(
     if not any((*wanted, frameworks)):
         return
     shown, rest = split_top(snapshot.processes, top, _leaking(snapshot) if top is not None else ())
-    shown = memo.same("shown", shown)
-    bases = memo.made("labels", (shown,), lambda: [base_labels(process) for process in shown])
+    shown = memo.reuse_equal("shown", shown)
+    bases = memo.reuse_or_make("labels", (shown,), lambda: [base_labels(process) for process in shown])
     for family in wanted[0]:
         samples = memo.samples(family, bases, shown)
         if family is USED:
@@ -101,7 +102,7 @@ def _process_series(
             yield family, samples
     if frameworks:
         clients = snapshot.clients or _NO_CLIENTS
-        found = memo.made(
+        found = memo.reuse_or_make(
             "frameworks",
             (shown, clients, recognise),
             lambda: [framework_of(each, clients, recognise) for each in shown],
@@ -109,7 +110,7 @@ def _process_series(
         yield from _each(frameworks, bases, found, memo)
     if wanted[1] and snapshot.growth:
         known = snapshot.growth
-        growth = memo.made("growth", (shown, known), lambda: [known.get(process.key) for process in shown])
+        growth = memo.reuse_or_make("growth", (shown, known), lambda: [known.get(process.key) for process in shown])
         yield from _each(wanted[1], bases, growth, memo)
     if wanted[2] and snapshot.clients:
         yield from _each(wanted[2], bases, [_allocator(snapshot, process) for process in shown], memo)

@@ -113,7 +113,7 @@ class NvmlDevice:
         self._unsupported_fields: dict[Field, NvmlFailure] = {}
         self._states: dict[type, Any] = {}
 
-    def begin(self) -> None:
+    def clear_failures(self) -> None:
         """Forget the failures of the last collector."""
         self.failures = []
 
@@ -133,7 +133,7 @@ class NvmlDevice:
             return None
 
     def ask_text(self, function: str, size: int = 96) -> str:
-        """Like `ask` for a call that fills a string; "" if there is none."""
+        """Ask as `ask` does by a call that fills a string; "" if there is none."""
         key = (function,)
         if key in self._unsupported:
             return ""

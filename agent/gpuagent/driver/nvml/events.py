@@ -46,11 +46,11 @@ class _EventSet:
 
     pointer: Any
     gpus: dict[int | None, WatchedGpu]
-    """By the address of the handle."""
+    """Registered GPUs by the address of the handle."""
 
 
-class _Lines:
-    """Lets through so many log lines a minute: a faulty GPU sends thousands of events, and the counter has them all."""
+class _LogLimiter:
+    """Limit log lines a minute: a faulty GPU sends thousands of events, and the counter has them all."""
 
     def __init__(self) -> None:
         self._began = -math.inf
@@ -69,7 +69,7 @@ class _Lines:
 
 
 class XidWatcher:
-    """Counts Xids per GPU and code since the start. `problem` says why none can be seen.
+    """Count Xids per GPU and code since the start. `problem` says why none can be seen.
 
     One event set serves all GPUs. NVML fails every wait on a set that has a lost GPU in it: each GPU then gets a set of
     its own, and the lost one is left out until other GPUs are to be watched.
@@ -84,13 +84,13 @@ class XidWatcher:
         self._stopping = False
         self._counts: dict[tuple[int, str, int], tuple[int, float]] = {}
         self._fallen: dict[str, float] = {}
-        self._lines: dict[tuple[int, str, int], _Lines] = {}
+        self._lines: dict[tuple[int, str, int], _LogLimiter] = {}
         self._thread: threading.Thread | None = None
         self.problem = ""
         self._unheard: dict[int, str] = {}
 
     def with_runs(self, gpus: Iterable[GpuReading]) -> list[GpuReading]:
-        """Return the readings; one of a GPU that answers and whose Xids cannot be had tells of that as a failed run."""
+        """Return the readings; one of a GPU that answers and whose Xids cannot be had reports that as a failed run."""
         with self._condition:
             unheard = dict(self._unheard)
         made = []
@@ -137,13 +137,13 @@ class XidWatcher:
                 return
             number = self._counts.get(key, (0, 0.0))[0]
             self._counts[key] = (number + 1, self._clock.wall())
-            silent = self._lines.setdefault(key, _Lines()).next(self._clock.now())
+            silent = self._lines.setdefault(key, _LogLimiter()).next(self._clock.now())
         if silent is not None:
             fields = {"GPU": index, "GPU_UUID": uuid, "XID": xid}
             more = f" (and {silent} more since the last line)" if silent else ""
             log.warning("GPU %d (%s): Xid %d%s", index, uuid, xid, more, extra={"fields": fields})
 
-    def fallen_off(self, index: int, uuid: str) -> None:
+    def note_fallen_off(self, index: int, uuid: str) -> None:
         """Count Xid 79 of a GPU that is off the bus. NVML and the kernel's log may both tell of it: it is one event."""
         with self._condition:
             now = self._clock.now()
@@ -167,7 +167,7 @@ class XidWatcher:
                 self._changed = False
             try:
                 if changed or not made:
-                    self._give_up(sets)
+                    self._free_sets(sets)
                     sets = []
                     with self._condition:
                         self._unheard = {}
@@ -178,14 +178,14 @@ class XidWatcher:
                     self._pause(_BACK_OFF_SECONDS[-1])
                 failures = 0
             except NvmlFailure as failure:
-                self._give_up(sets)
+                self._free_sets(sets)
                 sets, made = [], False
                 self.problem = str(failure)
                 if failures == 0:
                     log.warning("Xid events cannot be read: %s", failure)
                 self._pause(_BACK_OFF_SECONDS[min(failures, len(_BACK_OFF_SECONDS) - 1)])
                 failures += 1
-        self._give_up(sets)
+        self._free_sets(sets)
 
     def _wait_for_all(self, sets: list[_EventSet]) -> list[_EventSet]:
         """Wait a second at most over all sets together; return those that still serve."""
@@ -197,12 +197,12 @@ class XidWatcher:
                 alone = len(each.gpus) == 1
                 if failure.ends_session or failure.absent or (alone and len(sets) == 1 and not failure.lost):
                     raise
-                self._give_up([each])
+                self._free_sets([each])
                 rest = [other for other in sets if other is not each]
                 if not alone:
                     return rest + self._register([gpu] for gpu in each.gpus.values())
                 if not failure.lost:  # the GPU's own state tells that it is lost
-                    self._note_unheard({gpu.index: str(failure) for gpu in each.gpus.values()})
+                    self._note_unwatched({gpu.index: str(failure) for gpu in each.gpus.values()})
                 return rest
         return sets
 
@@ -226,14 +226,14 @@ class XidWatcher:
                         if not failure.lost:
                             unheard[gpu.index] = str(failure)
         except NvmlFailure:
-            self._give_up(sets)
+            self._free_sets(sets)
             raise
         self.problem = ""
-        self._note_unheard(unheard)
-        self._give_up([made for made in sets if not made.gpus])
+        self._note_unwatched(unheard)
+        self._free_sets([made for made in sets if not made.gpus])
         return [made for made in sets if made.gpus]
 
-    def _note_unheard(self, reasons: Mapping[int, str]) -> None:
+    def _note_unwatched(self, reasons: Mapping[int, str]) -> None:
         with self._condition:
             self._unheard |= reasons
 
@@ -256,12 +256,12 @@ class XidWatcher:
         if gpu is not None and event.eventType & _XID_CRITICAL_ERROR:
             xid = int(event.eventData)
             if xid == FALLEN_OFF_XID:
-                self.fallen_off(gpu.index, gpu.uuid)
+                self.note_fallen_off(gpu.index, gpu.uuid)
             else:
                 self.record(gpu.index, gpu.uuid, xid)
         return True
 
-    def _give_up(self, sets: Iterable[_EventSet]) -> None:
+    def _free_sets(self, sets: Iterable[_EventSet]) -> None:
         """Free sets, and take what lies in them: a GPU leaves its set just when its last Xid lies there."""
         for event_set in sets:
             with contextlib.suppress(NvmlFailure):

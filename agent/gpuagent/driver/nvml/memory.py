@@ -43,7 +43,7 @@ class _Version2:
 
 
 def _read(device: NvmlDevice, bar1_total: int | None, bar1_used: int | None) -> Memory:
-    """Read version 2, which tells `reserved` apart from `used`, or version 1, which adds it to `used`.
+    """Read version 2, which separates `reserved` from `used`, or version 1, which adds it to `used`.
 
     Version 1 is for drivers before R510, and for WSL, where version 2 answers UNKNOWN
     (https://github.com/XuehaiPan/nvitop/issues/30). Where version 2 has ever worked, its failure is a failure: to go

@@ -1,4 +1,4 @@
-"""Which processes hold memory on a GPU: the compute, graphics and MPS lists, merged.
+"""Read which processes hold memory on a GPU: the compute, graphics and MPS lists, merged.
 
 The lists are read with a buffer of our own instead of pynvml's wrapper, which asks the driver twice, gives up when
 the list grows in between, and trusts the entries. Some 535 drivers put 32-byte entries where 24 are documented and so
@@ -37,7 +37,7 @@ _LISTS = (
 Entry = tuple[int, int, int, int]
 
 
-class _Told(NamedTuple):
+class _Answer(NamedTuple):
     """An answer of the driver, byte by byte, and what it says."""
 
     raw: bytes
@@ -75,7 +75,7 @@ class _Buffer:
         self.computing: frozenset[int] = frozenset()
         """Numbers of the last compute list."""
         self.suspect = False
-        self.told: dict[str, _Told] = {}
+        self.answers: dict[str, _Answer] = {}
         self.lists: list[tuple[str, list[Entry]]] = []
         self.merged: tuple[GpuProcess, ...] = ()
 
@@ -187,20 +187,20 @@ def _read_any_version(device: NvmlDevice, buffer: _Buffer, handle: Handle, funct
     problem: NvmlFailure | None = None
     for version in ("_v3", "_v2"):
         try:
-            told = _read(device, buffer, handle, function + version)
+            answer = _read(device, buffer, handle, function + version)
         except NvmlFailure as failure:
             if not failure.absent or failure.code == NO_PERMISSION:
                 raise
             problem = problem or failure
             continue
-        if told.plausible:
-            return told.entries
+        if answer.plausible:
+            return answer.entries
         buffer.suspect = True
         problem = NvmlFailure(function, IMPOSSIBLE, f"the driver's process list {WITHHELD}")
     raise problem or NvmlFailure(function, -1, "no answer")
 
 
-def _read(device: NvmlDevice, buffer: _Buffer, handle: Handle, function: str) -> _Told:
+def _read(device: NvmlDevice, buffer: _Buffer, handle: Handle, function: str) -> _Answer:
     """Call with the kept buffer; again with a larger one for as long as the list outgrows it."""
     count = ctypes.c_uint()
     while True:
@@ -209,11 +209,11 @@ def _read(device: NvmlDevice, buffer: _Buffer, handle: Handle, function: str) ->
         if code == SUCCESS:
             size = min(count.value, buffer.capacity) * _ENTRY.size
             raw = ctypes.string_at(buffer.memory, size)
-            told = buffer.told.get(function)
-            if told is None or told.raw != raw:
+            answer = buffer.answers.get(function)
+            if answer is None or answer.raw != raw:
                 entries = list(_ENTRY.iter_unpack(raw))
-                told = buffer.told[function] = _Told(raw, entries, _plausible(device, entries))
-            return told
+                answer = buffer.answers[function] = _Answer(raw, entries, _plausible(device, entries))
+            return answer
         if code != INSUFFICIENT_SIZE or buffer.capacity == _MAX_CAPACITY:
             raise NvmlFailure(function, code)
         buffer.grow(count.value)

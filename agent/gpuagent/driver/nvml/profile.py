@@ -1,4 +1,4 @@
-"""GPM: what the SMs, tensor cores, memory and links really did between two samples (Hopper and later, without DCGM).
+"""Read GPM: what the SMs, tensor cores, memory and links did between two samples (Hopper and later, without DCGM).
 
 A metric is the difference of two samples more than 100 ms apart (nvml.h). Two samples are kept per GPU or GPU
 instance and exchanged at each slow collection, so a value is the mean since the last one.

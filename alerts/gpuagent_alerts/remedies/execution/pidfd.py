@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.watch import HIGHEST_PID
+from gpuagent.procfs.table import HIGHEST_PID
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.fresh_lookup import handle_inode, has_been_reaped, has_ended, read_with_timeout
 from gpuagent_alerts.remedies.facts.never_entries import NO_ANSWER, NeverListEntries

@@ -19,10 +19,9 @@ from typing import NamedTuple
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.cgroup import path_in_hierarchy, systemd_hierarchies
-from gpuagent.procfs.credentials import has_host_uids, has_own_root, read_uids
+from gpuagent.procfs.credentials import has_host_uids, has_own_root, read_uids, thread_elsewhere
 from gpuagent.procfs.files import READ_LIMIT_BYTES, LivingThread, ProcFiles, Stat, parse_stat, parse_status, read_living
 from gpuagent.procfs.programs import read_program
-from gpuagent.procfs.thread_places import thread_elsewhere
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.never_entries import NO_ENTRIES, NeverListSnapshot
 from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader

@@ -14,7 +14,7 @@ from gpuagent.core.metrics.growth import DETECTOR_FAMILIES
 from gpuagent.core.metrics.process import PROCESS_LABELS, USED
 from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
 from gpuagent.core.metrics.series import ExtraFamilies, series
-from gpuagent.driver.nvml.collect import COLLECTORS
+from gpuagent.driver.nvml.driver import COLLECTORS
 from tests.fakes.remedies import full_remedies
 from tests.fakes.snapshots import full_alerting, full_clients, full_servers, full_snapshot
 
@@ -92,7 +92,9 @@ def test_no_family_is_dead() -> None:
         (SOURCE_FAMILIES, full_servers()),
         (DETECTOR_FAMILIES, DetectorLoad(2, 0)),
     ]
-    filled = {family.name for family, _ in series(full_snapshot(), 100.0, alerting=full_alerting(), further=further)}
+    filled = {
+        family.name for family, _ in series(full_snapshot(), 100.0, alerting=full_alerting(), extra_families=further)
+    }
 
     assert BY_NAME.keys() - filled == set()
 

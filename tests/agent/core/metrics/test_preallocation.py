@@ -26,6 +26,7 @@ from gpuagent.core.snapshot import (
 )
 from gpuagent.core.snapshot import ProcessState as Process
 from gpuagent.core.units import GIB
+from tests.tables import table
 
 GPU = GpuReading(
     GpuIdentity(0, "GPU-a"), GpuState.OK, memory=Memory(total_bytes=80 * GIB, used_bytes=72 * GIB), processes_known=True
@@ -47,8 +48,8 @@ def holds(used_bytes: int | None, of: ProcessInfo | None, uuid: str = "GPU-a") -
     return ProcessReading(0, uuid, 7, Process.LIVE if of else Process.DEAD, of, used_bytes, "C", None)
 
 
-@pytest.mark.parametrize(
-    ("framework", "name", "command"),
+@table(
+    "framework, name, command",
     [
         ("vllm", "python3", "python3 -m vllm.entrypoints.openai.api_server --model m"),
         ("vllm", "vllm", "/usr/bin/python3 /usr/local/bin/vllm serve m"),
@@ -137,8 +138,8 @@ BOB = 1001
 SERVER, OTHER = info("vllm"), info("python3", "python3 train.py")
 
 
-@pytest.mark.parametrize(
-    ("processes", "expected"),
+@table(
+    "processes, expected",
     [
         ([(70, SERVER), (2, of(OTHER))], False),
         ([(70, SERVER), (1.4, of(OTHER))], True),
@@ -161,15 +162,7 @@ SERVER, OTHER = info("vllm"), info("python3", "python3 train.py")
         ([(70, of(SERVER, 1000, slurm_job="7")), (2, of(OTHER, 1000, slurm_job="8"))], True),
         ([(70, of(SERVER, 1000, unit="a.service")), (2, of(OTHER, 1000, unit="b.service"))], True),
     ],
-    ids=[
-        "a neighbor has memory", "a display beside it", "neighbors have memory together", "a small share by the name",
-        "next to nothing by the name", "less than most", "enough of it", "two servers of one user",
-        "two servers of two users", "a dead process has memory", "nobody knows how much a neighbor has",
-        "nor how much of its own", "nor of the server", "two pods, both root", "one pod",
-        "two containers, both root", "a container and the host",
-        "one container", "two jobs of one user", "two units of one user",
-    ],
-)  # fmt: skip
+)
 def test_a_name_silences_nothing_for_others(
     processes: list[tuple[float | None, ProcessInfo | None]], expected: bool
 ) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from gpuagent.core.clock import ManualClock
 from gpuagent.driver.backend import Collected
-from gpuagent.driver.nvml.collect import Collector
 from gpuagent.driver.nvml.device import NvmlDevice
+from gpuagent.driver.nvml.driver import Collector
 from gpuagent.driver.nvml.identity import open_device
 from gpuagent.driver.nvml.library import Library
 from gpuagent_simulator.faults import Fault, FaultKind

@@ -88,7 +88,7 @@ def test_the_mig_mode_that_cannot_be_read_stays(open_gpu: Open) -> None:
     bench = open_gpu("{model: h100, mig: []}")
     assert bench.device.identity.mig_enabled
     bench.fail(FaultKind.ERROR, calls=("nvmlDeviceGetMigMode",), code=Code.UNKNOWN)
-    bench.device.begin()
+    bench.device.clear_failures()
     refresh_mig_mode(bench.device)
 
     assert bench.device.identity.mig_enabled

@@ -12,6 +12,7 @@ from gpuagent_simulator.abi import Code
 from gpuagent_simulator.faults import Fault, FaultKind
 from tests.agent.driver.nvml.conftest import Open
 from tests.fakes.nvml import use
+from tests.tables import table
 
 
 class Mute:
@@ -29,7 +30,7 @@ def test_initialisations_are_counted(open_gpu: Open) -> None:
     assert bench.library.initializations == 1
 
 
-@pytest.mark.parametrize("code", [code for code in Code if code])
+@table("code", [code for code in Code if code])
 def test_every_error_is_one_kind_of_exception(open_gpu: Open, code: Code) -> None:
     """GPU-08: with the code, the call and words for it, whichever way it was called."""
     bench = open_gpu()

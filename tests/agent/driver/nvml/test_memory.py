@@ -16,7 +16,7 @@ EVERY_VERSION = "nvmlDeviceGetMemoryInfo*"
 
 def read(bench: Bench) -> Memory:
     """What the collector finds."""
-    bench.device.begin()
+    bench.device.clear_failures()
     return memory.collect(bench.device)
 
 

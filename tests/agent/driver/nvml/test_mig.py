@@ -18,7 +18,7 @@ GPU = """{model: h100, mig: [
 
 def read(bench: Bench, *, slow: bool = True) -> MigDevices:
     """The instances now."""
-    bench.device.begin()
+    bench.device.clear_failures()
     return mig.collect(bench.device, slow=slow)
 
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from gpuagent.core.snapshot import ProcessUtilization
 from gpuagent.driver.backend import IDLE, LONGEST_GAP_SECONDS
-from gpuagent.driver.nvml.process_utilization import (
+from gpuagent.driver.nvml.utilization import (
     HOLD_SECONDS,
-    BelievedSamples,
+    AcceptedSamples,
     Sample,
     SampleRing,
-    collect,
+    collect_processes,
     worked_at,
 )
 from gpuagent_simulator.abi import Code
@@ -36,9 +36,9 @@ def sample(seconds: float = 0.0, *percent: int, pid: int = PID) -> Sample:
     return pid, int((WALL + seconds) * 1e6), sm, memory, encoder, decoder
 
 
-def after(samples: Sequence[Sample], *, state: BelievedSamples | None = None, wall: float = WALL) -> BelievedSamples:
+def after(samples: Sequence[Sample], *, state: AcceptedSamples | None = None, wall: float = WALL) -> AcceptedSamples:
     """What is known after these samples, with one process listed."""
-    state = state or BelievedSamples()
+    state = state or AcceptedSamples()
     state.accept(samples, {PID}, wall, NOW)
     return state
 
@@ -130,7 +130,7 @@ def utilization(bench: Bench, seconds: float = 1.0, *, at_rest: bool = False) ->
     """What the first process of the GPU is told to do; None if that is not known."""
     bench.clock.advance(seconds)
     pid = 4_194_305
-    found = collect(bench.device, {pid}, busy=not at_rest, at_rest=at_rest)
+    found = collect_processes(bench.device, {pid}, busy=not at_rest, at_rest=at_rest)
     return None if found is None else found.get(pid)
 
 
@@ -213,7 +213,7 @@ def test_the_newer_call_where_the_older_one_stays_empty(open_gpu: Open) -> None:
 
     assert told[0] is None
     assert told[-1] == ProcessUtilization(0.6, 0.3, 0.0, 0.05)
-    assert bench.device.state(BelievedSamples).ring.prefer_new
+    assert bench.device.state(AcceptedSamples).ring.prefer_new
 
 
 def test_both_calls_missing(open_gpu: Open) -> None:
@@ -258,7 +258,7 @@ def test_work_is_told_with_the_reading(open_gpu: Open) -> None:
     utilization(bench)
 
     assert worked_at(bench.device) == {4_194_305: bench.clock.now()}
-    collect(bench.device, set())
+    collect_processes(bench.device, set())
     assert worked_at(bench.device) == {}
 
 

@@ -14,6 +14,7 @@ from gpuagent.driver.nvml.processes import Entry, ProcessList, _merge, collect
 from gpuagent_simulator.abi import Code
 from gpuagent_simulator.faults import Fault, FaultKind
 from tests.agent.driver.nvml.conftest import Bench, Open
+from tests.tables import table
 
 FIRST = 4_194_305
 GIB = 2**30
@@ -28,7 +29,7 @@ EVERY_LIST = "nvmlDeviceGet*RunningProcesses_v*"
 
 def read(bench: Bench, *, slow: bool = True) -> ProcessList:
     """The processes of a GPU, with its MIG instances if it has any."""
-    bench.device.begin()
+    bench.device.clear_failures()
     return collect(bench.device, slow=slow, mig_handles=mig.collect(bench.device).handles)
 
 
@@ -111,11 +112,19 @@ def test_entries_of_32_bytes_without_a_way_out(open_gpu: Open) -> None:
     assert "cannot be true" in str(bench.device.failures[0])
 
 
-@pytest.mark.parametrize(
-    ("driver", "trusted"),
-    [("535.43.02", False), ("535.86.10", False), ("535.98", False), ("535.104.05", True), ("535.129.03", True),
-     ("525.147.05", True), ("580.95.05", True), ("", True)],
-)  # fmt: skip
+@table(
+    "driver, trusted",
+    [
+        ("535.43.02", False),
+        ("535.86.10", False),
+        ("535.98", False),
+        ("535.104.05", True),
+        ("535.129.03", True),
+        ("525.147.05", True),
+        ("580.95.05", True),
+        ("", True),
+    ],
+)
 def test_drivers_known_to_shuffle(open_gpu: Open, driver: str, trusted: bool) -> None:
     """NUM-10: 535.43 to 535.98 are shown but never acted on, even where the list looks right."""
     bench = open_gpu(TWO)

@@ -16,7 +16,7 @@ SAMPLE = "nvmlGpmSampleGet"
 def read(bench: Bench, seconds: float = 15.0) -> Profile | None:
     """The profile since the last call."""
     bench.clock.advance(seconds)
-    bench.device.begin()
+    bench.device.clear_failures()
     return profile.collect(bench.device)
 
 

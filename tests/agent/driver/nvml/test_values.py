@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.driver.nvml.device import celsius, count, is_blank, ratio, watts
+from tests.tables import table
 
 SENTINELS = (
     2**31 - 16,
@@ -26,14 +26,14 @@ SENTINELS = (
 )
 
 
-@pytest.mark.parametrize("value", SENTINELS)
+@table("value", SENTINELS)
 def test_sentinels_are_no_values(value: float) -> None:
     """NUM-02: whatever call they come from, as integers or floats."""
     assert is_blank(value)
     assert count(value) is None
 
 
-@pytest.mark.parametrize("value", [0, 1, 2**31 - 17, 2**31, 2**32, 85520809984, 2**47 - 1, 2**63 - 17, 0.5, -40])
+@table("value", [0, 1, 2**31 - 17, 2**31, 2**32, 85520809984, 2**47 - 1, 2**63 - 17, 0.5, -40])
 def test_neighbours_are_values(value: float) -> None:
     """NUM-02: what lies beside a sentinel is a number like any other."""
     assert not is_blank(value)

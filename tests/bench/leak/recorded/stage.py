@@ -18,8 +18,7 @@ from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.machine import boot_id
-from gpuagent.procfs.table import ProcessTable
-from gpuagent.procfs.watch import PidfdWatcher
+from gpuagent.procfs.table import PidfdWatcher, ProcessTable
 from gpuagent.recording.sources import Reading, reading_of
 from gpuagent_exporters.status import status_document
 from gpuagent_simulator.node import SimulatedNode

@@ -16,9 +16,9 @@ import uvicorn
 from heap import Heap
 
 from gpuagent_client.allocator import Allocator, Torch
+from gpuagent_client.commands import Limits
 from gpuagent_client.lifecycle import Client
-from gpuagent_client.remedies import Limits
-from gpuagent_client.settings import Told, settle
+from gpuagent_client.settings import ClientState, load_settings
 
 EXAMPLE = Path(__file__).parents[5] / "client" / "examples" / "served"
 WIDTH = 1024
@@ -27,11 +27,11 @@ WIDTH = 1024
 
 def start_client() -> Client:
     """What gpuagent_client.start() does, over the heap."""
-    told = Told()
-    told.settings = settle(os.environ, sys.argv[0], app="served-example")
+    state = ClientState()
+    state.settings = load_settings(os.environ, sys.argv[0], app="served-example")
     door = Torch(Heap().modules(str(torch.__version__)))
     allocator = Allocator(door)
-    client = Client(told, door, allocator, Limits(told, door, allocator))
+    client = Client(state, door, allocator, Limits(state, door, allocator))
     client.start()
     return client
 

@@ -1,4 +1,4 @@
-"""What both middlewares do around a request: the gate, the figures, and what is due after it."""
+"""Track requests for both middlewares: the limiter, the memory figures, and what is due after a request."""
 
 from __future__ import annotations
 
@@ -7,90 +7,90 @@ from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple
 
 from gpuagent_client import lifecycle
-from gpuagent_client.figures import GIB, in_one_line
-from gpuagent_client.guard import strict, tell_once
+from gpuagent_client.api import GIB, in_one_line
+from gpuagent_client.errors import strict, warn_once
+from gpuagent_client.lifecycle import ClientProcess
 from gpuagent_client.serving import recycling
-from gpuagent_client.serving.gate import Full, Gate, Place
+from gpuagent_client.serving.limiter import ConcurrencyLimiter, QueueFull, Slot
 from gpuagent_client.serving.meter import Change, Figures, Meter, Routes, compare
-from gpuagent_client.serving.process import Process
-from gpuagent_client.serving.releases import Releases
+from gpuagent_client.serving.releases import CacheReleases
 from gpuagent_client.settings import Event
 
-TELL_EVERY_SECONDS = 60.0
+REPORT_EVERY_SECONDS = 60.0
 
 routes = Routes()
-"""Of all middlewares in this process: frameworks make the middleware themselves, and nobody has it in the hand."""
+"""Routes of all middlewares in this process: frameworks create the middleware themselves, so nobody holds it."""
 
 
 class RequestMemory(NamedTuple):
-    """One request, in bytes; None where CUDA is not up, or nobody counts."""
+    """Memory of one request, in bytes; None where CUDA is not up, or nobody counts."""
 
     route: str
     seconds: float
-    """In the section."""
+    """Seconds between admission and the end of the response."""
     change: Change | None
 
 
-class Visit:
-    """A request in the section."""
+class TrackedRequest:
+    """A request that was admitted."""
 
-    __slots__ = ("before", "place", "started")
+    __slots__ = ("before", "slot", "started")
 
-    def __init__(self, place: Place, before: Figures | None, started: float) -> None:
-        self.place = place
+    def __init__(self, slot: Slot, before: Figures | None, started: float) -> None:
+        self.slot = slot
         self.before = before
         self.started = started
 
 
-class Watch:
-    """See `AsgiMiddleware` for the arguments."""
+class RequestTracker:
+    """Track requests for a middleware; see `AsgiMiddleware` for the arguments."""
 
     def __init__(
         self,
         *,
-        gate: Gate | None,
+        gate: ConcurrencyLimiter | None,
         paths: Sequence[str] | None,
         header: bool,
         release_every: int | None,
         release_above_bytes: int | None,
         on_request: Callable[[RequestMemory], object] | None,
-        process: Process = lifecycle,
+        process: ClientProcess = lifecycle,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if isinstance(paths, str):
             raise ValueError(f"paths must be a list of paths, such as [{paths!r}]")
-        self.gate = gate if gate is not None else Gate(inside=None, heed_agent=False, told=process.told)
+        self.gate = gate if gate is not None else ConcurrencyLimiter(inside=None, heed_agent=False, state=process.state)
         self.header = header
         self._paths = None if paths is None else tuple(path.rstrip("/") for path in paths)
-        self._releases = Releases(
+        self._releases = CacheReleases(
             self.gate, every=release_every, above_bytes=release_above_bytes, process=process, clock=clock
         )
         self._meter = Meter(process.torch)
-        self._told = process.told
+        self._state = process.state
         self._allocator = process.allocator
         self._on_request = on_request
         self._clock = clock
-        self._told_at = clock()
+        self._reported_at = clock()
 
-    def concerns(self, path: str) -> bool:
+    def applies_to(self, path: str) -> bool:
         """Return whether requests to this path use the GPU."""
         if self._paths is None:
             return True
         return any(path == each or path.startswith(each + "/") for each in self._paths)
 
-    def begin(self, place: Place) -> Visit:
-        """Return a request is inside."""
-        return Visit(place, self._meter.read(), self._clock())
+    def begin(self, slot: Slot) -> TrackedRequest:
+        """Return a request that was admitted, with the figures of now."""
+        return TrackedRequest(slot, self._meter.read(), self._clock())
 
-    def end(self, visit: Visit, name: Callable[[Any], str], request: object, *, in_loop: bool) -> None:
-        """End a visit; `name(request)` is its route. Never raises, except under pytest."""
+    def end(self, tracked: TrackedRequest, name: Callable[[Any], str], request: object, *, in_loop: bool) -> None:
+        """Note the end of a request; `name(request)` is its route. Never raises, except under pytest."""
         after = None
         try:
             after = self._meter.read()
         finally:
-            alone = visit.place.gate.leave(visit.place)
+            alone = tracked.slot.gate.release(tracked.slot)
         try:
-            self._note(visit, after, name(request), alone=alone)
+            self._note(tracked, after, name(request), alone=alone)
             if after is not None and self._releases.due(after.cached_bytes):
                 if in_loop:
                     self._releases.release_beside()
@@ -100,33 +100,33 @@ class Watch:
         except Exception as error:
             if strict():
                 raise
-            tell_once("look after a request", f"{type(error).__name__}: {error}")
+            warn_once("look after a request", f"{type(error).__name__}: {error}")
 
-    def _note(self, visit: Visit, after: Figures | None, route: str, *, alone: bool) -> None:
+    def _note(self, tracked: TrackedRequest, after: Figures | None, route: str, *, alone: bool) -> None:
         now = self._clock()
         change = None
         if after is not None:
             # Before CUDA was up nothing was allocated.
-            change = compare(visit.before or Figures(0, 0, 0, 0), after, alone=alone)
-        routes.add(route, change, now - visit.started)
+            change = compare(tracked.before or Figures(0, 0, 0, 0), after, alone=alone)
+        routes.add(route, change, now - tracked.started)
         if self._on_request is not None:
-            self._on_request(RequestMemory(route, now - visit.started, change))
-        if now >= self._told_at + TELL_EVERY_SECONDS:
-            self._told_at = now
-            self._tell_agent()
+            self._on_request(RequestMemory(route, now - tracked.started, change))
+        if now >= self._reported_at + REPORT_EVERY_SECONDS:
+            self._reported_at = now
+            self._report_to_agent()
 
-    def _tell_agent(self) -> None:
+    def _report_to_agent(self) -> None:
         fields: dict[str, object] = {"kind": "serving", "served": self.gate.served, "refused": self.gate.refused}
         for name, summary in routes.summaries().items():
             if summary.added is not None:
                 fields.update(route=name, p95_bytes=summary.added.p95_bytes, max_bytes=summary.added.max_bytes)
             break
-        self._told.events.append(Event("serving", fields))
+        self._state.events.append(Event("serving", fields))
 
-    def headers(self, visit: Visit) -> list[tuple[str, str]]:
-        """Return what a response tells of the GPU, as far as is known when it begins."""
+    def headers(self, tracked: TrackedRequest) -> list[tuple[str, str]]:
+        """Return what the headers of a response say of the GPU, as far as is known when it begins."""
         try:
-            milliseconds = (self._clock() - visit.started) * 1000
+            milliseconds = (self._clock() - tracked.started) * 1000
             timing = f"gpu;dur={milliseconds:.1f}"
             now = self._meter.read()
             if now is not None:
@@ -134,17 +134,17 @@ class Watch:
             return [
                 (
                     "X-GPU-Memory",
-                    in_one_line(self._allocator.read(), self._told.level)
+                    in_one_line(self._allocator.read(), self._state.level)
                     .encode("latin-1", "replace")
                     .decode("latin-1"),
                 ),
                 ("Server-Timing", timing),
             ]
         except Exception as error:  # noqa: BLE001 - a response without it is still a response
-            tell_once("describe the GPU in a response", f"{type(error).__name__}: {error}")
+            warn_once("describe the GPU in a response", f"{type(error).__name__}: {error}")
             return []
 
-    def refusal(self, full: Full) -> tuple[list[tuple[str, str]], bytes]:
+    def rejection(self, full: QueueFull) -> tuple[list[tuple[str, str]], bytes]:
         """Return headers and body of the 503."""
         body = f"busy: {full}\n".encode()
         return [

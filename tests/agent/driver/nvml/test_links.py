@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.driver.nvml.pcie import Unwrapped, collect
+from gpuagent.driver.nvml.links import Unwrapped, collect_pcie
 from gpuagent_simulator.faults import FaultKind
 from tests.agent.driver.nvml.conftest import Open
 
@@ -55,9 +55,9 @@ def test_the_link(open_gpu: Open) -> None:
     """Generation, width, replays, and bytes that grow."""
     bench = open_gpu("""{model: h100, pcie: {generation: 4, width: 8, replays: 3,
                                              transmit: {shape: ramp, rate: 1000}, receive: {shape: ramp, rate: 10}}}""")
-    first = collect(bench.device)
+    first = collect_pcie(bench.device)
     bench.clock.advance(10)
-    second = collect(bench.device)
+    second = collect_pcie(bench.device)
 
     assert (first.generation, first.max_generation, first.width, first.max_width, first.replays) == (4, 5, 8, 16, 3)
     assert (second.transmit_bytes or 0) - (first.transmit_bytes or 0) == 10_000
@@ -68,6 +68,6 @@ def test_the_link_without_field_values(open_gpu: Open) -> None:
     """GPU-09: replays come by the older call, the byte counters are absent: no blocking call takes their place."""
     bench = open_gpu("{model: h100, pcie: {replays: 3}}")
     bench.fail(FaultKind.MISSING, calls=("nvmlDeviceGetFieldValues",))
-    link = collect(bench.device)
+    link = collect_pcie(bench.device)
 
     assert (link.replays, link.transmit_bytes, link.receive_bytes) == (3, None, None)

@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.collector.forgotten_numbers import Absent, ForgottenNumbers, choose_to_drop
 from gpuagent.collector.listings import KNOWN_HOLDERS, Holders, Listings
-from gpuagent.collector.listings_table import LONG_BREAK_SECONDS, MOST_LISTINGS
+from gpuagent.collector.listings_table import (
+    LONG_BREAK_SECONDS,
+    MOST_LISTINGS,
+    Absent,
+    DroppedPids,
+    choose_to_drop,
+)
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.core.units import GIB
@@ -84,7 +89,7 @@ def test_a_runner_of_short_jobs_ends_no_proof() -> None:
 
 def test_what_is_taken_for_a_number_that_was_dropped_ends() -> None:
     """Numbers that share a slot are taken for one another, until the latest of them is over."""
-    numbers = ForgottenNumbers()
+    numbers = DroppedPids()
     assert numbers.seconds_left(0.0) == 0.0
     numbers.add(7, 100.5)
     assert [numbers.may_have(pid, 100.0) for pid in (7, 7 + 65536, 8)] == [True, True, False]

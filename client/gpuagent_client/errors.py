@@ -1,4 +1,4 @@
-"""An app must never fail because it is watched: the client's own errors end here.
+"""Keep the client's own errors away from the app: an app must never fail because it is watched.
 
 Under pytest, or with GPUAGENT_STRICT=1, they are raised instead, so that whoever develops with the client sees them.
 """
@@ -13,8 +13,13 @@ from contextlib import contextmanager
 
 log = logging.getLogger("gpuagent_client")
 
+
+class Refused(Exception):
+    """A command of the agent was not carried out; the text is the answer."""
+
+
 _MAX_REMEMBERED = 64
-_told: set[tuple[str, str]] = set()
+_reported: set[tuple[str, str]] = set()
 
 
 def strict() -> bool:
@@ -24,19 +29,19 @@ def strict() -> bool:
 
 
 @contextmanager
-def harmless(doing: str) -> Iterator[None]:
+def suppress_errors(doing: str) -> Iterator[None]:
     """Turn an error into one line of the log, the first time that it happens."""
     try:
         yield
     except Exception as error:
         if strict():
             raise
-        tell_once(doing, f"{type(error).__name__}: {error}")
+        warn_once(doing, f"{type(error).__name__}: {error}")
 
 
-def tell_once(doing: str, problem: str) -> None:
+def warn_once(doing: str, problem: str) -> None:
     """Log a problem, and be silent about it from then on: what fails each second must not fill the app's log."""
-    if (doing, problem) in _told or len(_told) >= _MAX_REMEMBERED:
+    if (doing, problem) in _reported or len(_reported) >= _MAX_REMEMBERED:
         return
-    _told.add((doing, problem))
+    _reported.add((doing, problem))
     log.warning("gpuagent_client could not %s (%s); the app is not affected", doing, problem)

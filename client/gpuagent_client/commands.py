@@ -1,26 +1,33 @@
-"""What the agent may ask the app to do about its memory. Each answers with what it did; a refusal says why."""
+"""Carry out what the agent asks for: one command at a time, in a thread of its own, each answered with what it did.
+
+Figures go on flowing while a census waits for its second snapshot. A refusal is an answer too, and says why.
+"""
 
 from __future__ import annotations
 
 import gc
+import importlib
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
-from gpuagent_client.allocator import Allocator, Device, NotThere, Torch
-from gpuagent_client.guard import log
-from gpuagent_client.settings import Notice, Told
+from gpuagent_client import protocol
+from gpuagent_client.allocator import Allocator, Device, Torch, TorchFunctionMissing
+from gpuagent_client.errors import Refused, log
+from gpuagent_client.protocol import Command, Message
+from gpuagent_client.settings import ClientState, Notice
 
 
 class NoLimits(Exception):
-    """This torch, or its allocator, cannot be limited."""
+    """Raised where this torch, or its allocator, cannot be limited."""
 
 
 class Limits:
-    """Sets limits, on GPUs in use only: to set one on another would start CUDA there."""
+    """Set limits on GPUs in use only: to set one on another would start CUDA there."""
 
-    def __init__(self, told: Told, torch: Torch, allocator: Allocator) -> None:
-        self._told = told
+    def __init__(self, state: ClientState, torch: Torch, allocator: Allocator) -> None:
+        self._state = state
         self._torch = torch
         self._allocator = allocator
         self._kept: dict[int, float] = {}
@@ -33,18 +40,18 @@ class Limits:
         """
         try:
             self._torch.call("torch.cuda", "set_per_process_memory_fraction", ratio, device)
-        except (NotThere, RuntimeError) as error:
+        except (TorchFunctionMissing, RuntimeError) as error:
             raise NoLimits(str(error)) from error
         finally:
             self._allocator.forget_limits()
 
-    def keep(self, devices: Sequence[Device]) -> None:
+    def apply_wanted(self, devices: Sequence[Device]) -> None:
         """Set what the app asked for with `limit_memory`, once on each GPU that it uses.
 
         Raises:
             NoLimits: that cannot be done here.
         """
-        ratio = self._told.limit_ratio
+        ratio = self._state.limit_ratio
         for device in devices:
             if ratio is not None and self._kept.get(device.ordinal) != ratio:
                 self._kept[device.ordinal] = ratio
@@ -54,16 +61,12 @@ class Limits:
 RELEASE_PAUSE_SECONDS = 60.0
 """Emptying the cache waits for all work on the GPU, and the app pays for its memory anew: not a thing to do often."""
 WAIT_SHARE = 0.8
-"""Of a command's deadline, waiting for the end of requests; the rest is for doing it, and for the answer."""
+"""Share of a command's deadline spent waiting for the end of requests; the rest is for doing it, and the answer."""
 GIB = 1024**3
 
 
-class Refused(Exception):
-    """A command was not carried out; the text is the answer."""
-
-
-class Pause:
-    """What a command may do while it runs: wait, and learn that the app is about to end."""
+class InterruptibleSleep:
+    """Sleep while a command runs, until the time is over or the app is about to end."""
 
     def __init__(self, wait: Callable[[float], bool], clock: Callable[[], float] = time.monotonic) -> None:
         self._wait = wait
@@ -73,7 +76,7 @@ class Pause:
         """Return seconds, of no particular beginning."""
         return self._clock()
 
-    def rest(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
         """Wait.
 
         Raises:
@@ -83,11 +86,13 @@ class Pause:
             raise Refused("stopping: the app is about to end")
 
 
-class Remedies:
+class AllocatorCommands:
     """The commands that act on the allocator of this process."""
 
-    def __init__(self, told: Told, torch: Torch, allocator: Allocator, limits: Limits, pause: Pause) -> None:
-        self._told = told
+    def __init__(
+        self, state: ClientState, torch: Torch, allocator: Allocator, limits: Limits, pause: InterruptibleSleep
+    ) -> None:
+        self._state = state
         self._torch = torch
         self._allocator = allocator
         self._limits = limits
@@ -100,13 +105,13 @@ class Remedies:
             Refused: too soon after the last one, in the middle of a request or a capture, or CUDA is not up.
         """
         now = self._pause.now()
-        if now < self._told.released_at + RELEASE_PAUSE_SECONDS:
-            wait_seconds = self._told.released_at + RELEASE_PAUSE_SECONDS - now
+        if now < self._state.released_at + RELEASE_PAUSE_SECONDS:
+            wait_seconds = self._state.released_at + RELEASE_PAUSE_SECONDS - now
             raise Refused(f"too soon: one release a minute, again in {wait_seconds:.0f} s")
         if not self._torch.initialised():
             raise Refused("nothing to release: the app does not use CUDA yet")
         self._between_requests(now + WAIT_SHARE * deadline_seconds)
-        self._told.released_at = self._pause.now()
+        self._state.released_at = self._pause.now()
         return self._empty(collect=args.get("collect") is True)
 
     def reset(self, args: Mapping[str, Any], deadline_seconds: float) -> dict[str, Any]:  # noqa: ARG002
@@ -115,13 +120,13 @@ class Remedies:
         Raises:
             Refused: the app has registered nothing, or is in the middle of a request or a capture.
         """
-        callbacks = list(self._told.on_reset)
+        callbacks = list(self._state.on_reset)
         if not callbacks:
             raise Refused("unsupported: the app has registered nothing with on_reset")
         self._between_requests(self._pause.now() + WAIT_SHARE * deadline_seconds)
         failed: list[str] = []
         for callback in callbacks:
-            self._pause.rest(0)
+            self._pause.sleep(0)
             name = getattr(callback, "__qualname__", type(callback).__name__)
             log.warning("the agent asks to unload: calling %s", name)
             try:
@@ -161,7 +166,7 @@ class Remedies:
             seconds=float(seconds) if isinstance(seconds, (int, float)) else 0.0,
         )
         log.warning("gpuagent: %s in %.0f s: %s", notice.action or "action", notice.seconds, notice.reason)
-        callback, drain = self._told.settings.on_notice, self._told.drain
+        callback, drain = self._state.settings.on_notice, self._state.drain
         answer: dict[str, Any] = {"callback": callback is not None}
         if callback is not None:
             try:
@@ -179,21 +184,21 @@ class Remedies:
         Raises:
             Refused: that did not happen in time, or the app is about to end.
         """
-        self._pause.rest(0)
-        while self._told.busy() or self._torch.capturing():
+        self._pause.sleep(0)
+        while self._state.busy() or self._torch.capturing():
             if self._pause.now() >= until:
                 raise Refused("busy: requests were served, or a CUDA graph captured, all the time")
-            self._pause.rest(0.02)
+            self._pause.sleep(0.02)
 
     def _empty(self, *, collect: bool) -> dict[str, Any]:
         before = self._allocator.read().devices
         started = self._pause.now()
         if collect:
             gc.collect()
-        self._pause.rest(0)
+        self._pause.sleep(0)
         try:
             self._torch.call("torch.cuda", "empty_cache")
-        except (NotThere, RuntimeError) as error:
+        except (TorchFunctionMissing, RuntimeError) as error:
             raise Refused(f"unsupported: {error}") from error
         took_seconds = self._pause.now() - started
         after = self._allocator.read().devices
@@ -208,7 +213,7 @@ class Remedies:
         total = device.properties.total_bytes
         if not total:
             raise Refused("this torch does not tell how much memory the GPU has")
-        reserved, declared = device.figures.get("reserved_bytes", 0), self._told.declared.minimum_bytes or 0
+        reserved, declared = device.figures.get("reserved_bytes", 0), self._state.declared.minimum_bytes or 0
         needed = max(reserved, declared)
         if ratio * total < needed and ratio < 1:
             why = "declared that it needs" if declared > reserved else "reserved already"
@@ -220,3 +225,112 @@ class Remedies:
 
 def _reserved(devices: Sequence[Device]) -> int:
     return sum(device.figures.get("reserved_bytes", 0) for device in devices)
+
+
+LONG = frozenset({"census", "lines", "reset"})
+"""Commands that take long: they are acknowledged before they are carried out."""
+MAX_ERROR_CHARACTERS = 400
+
+Handler = Callable[[Mapping[str, Any], float], dict[str, Any]]
+Reply = Callable[[Message], None]
+
+
+class BlameContext:
+    """Facts about the app that `gpuagent_client.blame` may use."""
+
+    def __init__(self, thread_id: int, state: ClientState, torch: Torch, wait: Callable[[float], bool]) -> None:
+        self.thread_id = thread_id
+        """The client's own thread: its frames hold nothing of the app's."""
+        self._state = state
+        self._torch = torch
+        self._wait = wait
+
+    def requests_served(self) -> int | None:
+        """Return the number of requests so far; None where nobody counts them."""
+        return self._state.requests_served()
+
+    def is_capturing(self) -> bool:
+        """Return whether a CUDA graph is being captured."""
+        return self._torch.capturing()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait; True as soon as the app is about to end."""
+        return self._wait(seconds)
+
+
+class CommandRunner:
+    """Run one command at a time, in a thread of its own."""
+
+    def __init__(
+        self, state: ClientState, allocator_commands: AllocatorCommands, blame_context: Callable[[], BlameContext]
+    ) -> None:
+        self._state = state
+        self._blame_context = blame_context
+        self._worker: threading.Thread | None = None
+        self._answered = False
+        """The worker is done: who has its answer may ask for the next thing, also before the thread has ended."""
+        self._handlers: dict[str, Handler] = {
+            "census": lambda args, deadline: self._blame("census", args, deadline),
+            "limit": allocator_commands.limit,
+            "lines": lambda args, deadline: self._blame("lines", args, deadline),
+            "notice": allocator_commands.notice,
+            "release": allocator_commands.release,
+            "reset": allocator_commands.reset,
+        }
+
+    @property
+    def running(self) -> bool:
+        """Whether a command is being carried out, or its answer is about to be sent."""
+        return self._worker is not None and self._worker.is_alive()
+
+    def submit(self, command: Command, *, trusted: bool, reply: Reply) -> None:
+        """Start a command, or refuse it; the answer goes to `reply`, maybe from another thread."""
+        handler = self._handlers.get(command.name)
+        if handler is None:
+            reply(protocol.refused(command.id, "unsupported"))
+        elif not trusted:
+            reply(protocol.refused(command.id, "forbidden: the client does not know this server as its agent"))
+        elif command.name not in self._state.settings.obeyed:
+            reply(protocol.refused(command.id, "forbidden: the app does not allow it"))
+        elif self.running and not self._answered:
+            reply(protocol.refused(command.id, "busy: another command is being carried out"))
+        else:
+            if command.name in LONG:
+                reply(protocol.begun(command.id))
+            self._answered = False
+            self._worker = threading.Thread(
+                target=self._carry_out, args=(handler, command, reply), name="gpuagent-command", daemon=True
+            )
+            try:
+                self._worker.start()
+            except RuntimeError as error:  # no more threads, or the interpreter is ending
+                self._worker = None
+                reply(protocol.refused(command.id, f"no thread: {error}"))
+
+    def join(self, seconds: float) -> None:
+        """Wait for the command that is being carried out, if any."""
+        worker = self._worker
+        if worker is not None and worker is not threading.current_thread():
+            worker.join(seconds)
+
+    def _carry_out(self, handler: Handler, command: Command, reply: Reply) -> None:
+        try:
+            answer = protocol.done(command.id, handler(command.args, command.deadline_seconds))
+        except Refused as refusal:
+            answer = protocol.refused(command.id, str(refusal)[:MAX_ERROR_CHARACTERS])
+        except Exception as error:  # noqa: BLE001 - a failure is an answer
+            log.warning("gpuagent_client could not carry out %s", command.name, exc_info=True)
+            answer = protocol.refused(command.id, f"failed: {type(error).__name__}: {error}"[:MAX_ERROR_CHARACTERS])
+        self._answered = True
+        reply(answer)
+
+    def _blame(self, command: str, args: Mapping[str, Any], deadline_seconds: float) -> dict[str, Any]:
+        # Not loaded before it is asked for: an app that never leaks never pays for it.
+        blame = importlib.import_module("gpuagent_client.blame")
+        wanted = dict(args)
+        if "lines" not in self._state.settings.obeyed:
+            wanted.pop("lines", None)  # a census may record lines beside it: not in an app that forbids that
+        result: dict[str, Any] = blame.run(command, wanted, deadline_seconds, self._blame_context())
+        if result.get("ok") is False:
+            raise Refused(str(result.get("err", "refused")))
+        return result

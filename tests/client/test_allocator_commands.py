@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from gpuagent_client.allocator import Allocator, Torch
+from gpuagent_client.commands import AllocatorCommands, InterruptibleSleep, Limits, NoLimits
+from gpuagent_client.errors import Refused
 from gpuagent_client.protocol import Declared
-from gpuagent_client.remedies import Limits, NoLimits, Pause, Refused, Remedies
-from gpuagent_client.settings import Told, settle
+from gpuagent_client.settings import ClientState, load_settings
 from tests.client.apps.faketorch import GIB, FakeTorch
 
 
@@ -19,15 +20,15 @@ class Bench:
 
     def __init__(self, fake: FakeTorch | None = None, **settings: Any) -> None:
         self.torch = fake or FakeTorch().start_cuda()
-        self.told = Told(settle({}, "app.py", **settings))
+        self.state = ClientState(load_settings({}, "app.py", **settings))
         self.now = 1000.0
         self.stopping = False
         self.while_waiting: Callable[[], object] = lambda: None
         door = Torch(self.torch.modules)
         self.allocator = Allocator(door)
-        self.limits = Limits(self.told, door, self.allocator)
-        pause = Pause(self.wait, clock=lambda: self.now)
-        self.remedies = Remedies(self.told, door, self.allocator, self.limits, pause)
+        self.limits = Limits(self.state, door, self.allocator)
+        pause = InterruptibleSleep(self.wait, clock=lambda: self.now)
+        self.allocator_commands = AllocatorCommands(self.state, door, self.allocator, self.limits, pause)
 
     def wait(self, seconds: float) -> bool:
         """Time passes."""
@@ -43,7 +44,7 @@ def test_release_empties_the_cache_only() -> None:
     bench.torch.allocate(3 * GIB)
     bench.torch.free(GIB)
 
-    result = bench.remedies.release({}, 5.0)
+    result = bench.allocator_commands.release({}, 5.0)
 
     assert (result["reserved_before_bytes"], result["reserved_after_bytes"]) == (3 * GIB, 2 * GIB)
     assert result["collected"] is False
@@ -54,9 +55,9 @@ def test_release_waits_for_the_end_of_a_request() -> None:
     bench = Bench()
     bench.torch.allocate(GIB)
     busy = [True, True, False]
-    bench.told.busy = lambda: busy.pop(0)
+    bench.state.busy = lambda: busy.pop(0)
 
-    bench.remedies.release({}, 5.0)
+    bench.allocator_commands.release({}, 5.0)
 
     assert busy == []
     assert bench.torch.calls.count("empty_cache") == 1
@@ -65,13 +66,13 @@ def test_release_waits_for_the_end_of_a_request() -> None:
 def test_release_gives_up_at_its_deadline() -> None:
     """A server that is never idle is left alone, and asked again at once next time."""
     bench = Bench()
-    bench.told.busy = lambda: True
+    bench.state.busy = lambda: True
 
     with pytest.raises(Refused, match="busy"):
-        bench.remedies.release({}, 5.0)
-    bench.told.busy = lambda: False
+        bench.allocator_commands.release({}, 5.0)
+    bench.state.busy = lambda: False
 
-    assert bench.remedies.release({}, 5.0)["took_ms"] == 0
+    assert bench.allocator_commands.release({}, 5.0)["took_ms"] == 0
 
 
 def test_release_waits_for_a_capture() -> None:
@@ -80,20 +81,20 @@ def test_release_waits_for_a_capture() -> None:
     bench.torch.stream.capturing = True
 
     with pytest.raises(Refused, match="captured"):
-        bench.remedies.release({}, 1.0)
+        bench.allocator_commands.release({}, 1.0)
     assert "empty_cache" not in bench.torch.calls
 
 
 def test_release_is_once_a_minute() -> None:
     """The second answer says how long it takes until the next."""
     bench = Bench()
-    bench.remedies.release({}, 5.0)
+    bench.allocator_commands.release({}, 5.0)
     bench.now += 20
 
     with pytest.raises(Refused, match="again in 40 s"):
-        bench.remedies.release({}, 5.0)
+        bench.allocator_commands.release({}, 5.0)
     bench.now += 41
-    bench.remedies.release({}, 5.0)
+    bench.allocator_commands.release({}, 5.0)
 
 
 def test_without_cuda_there_is_nothing_to_release() -> None:
@@ -101,7 +102,7 @@ def test_without_cuda_there_is_nothing_to_release() -> None:
     bench = Bench(FakeTorch())
 
     with pytest.raises(Refused, match="nothing to release"):
-        bench.remedies.release({}, 5.0)
+        bench.allocator_commands.release({}, 5.0)
     assert bench.torch.calls == []
 
 
@@ -111,7 +112,7 @@ def test_nothing_is_begun_while_the_app_ends() -> None:
     bench.stopping = True
 
     with pytest.raises(Refused, match="stopping"):
-        bench.remedies.release({}, 5.0)
+        bench.allocator_commands.release({}, 5.0)
     assert "empty_cache" not in bench.torch.calls
 
 
@@ -121,7 +122,7 @@ def test_a_limit_is_set_on_every_gpu_in_use() -> None:
     bench.torch.allocate(GIB, device=0)
     bench.torch.allocate(GIB, device=2)
 
-    assert bench.remedies.limit({"ratio": 0.5}, 5.0) == {"ratio": 0.5, "devices": 2}
+    assert bench.allocator_commands.limit({"ratio": 0.5}, 5.0) == {"ratio": 0.5, "devices": 2}
     assert bench.torch.fraction == [0.5, 1.0, 0.5]
 
 
@@ -133,7 +134,7 @@ def test_a_limit_below_what_is_held_is_refused() -> None:
     with pytest.raises(
         Refused, match=r"9\.60 GiB is below the 12\.00 GiB that the app has reserved.*lowest ratio is 0\.5"
     ):
-        bench.remedies.limit({"ratio": 0.4}, 5.0)
+        bench.allocator_commands.limit({"ratio": 0.4}, 5.0)
     assert bench.torch.fraction == [1.0]
 
 
@@ -141,20 +142,20 @@ def test_a_limit_below_what_was_declared_is_refused() -> None:
     """What an app says that it needs is the floor, however little it holds now."""
     bench = Bench()
     bench.torch.allocate(GIB)
-    bench.told.declared = Declared(minimum_bytes=6 * GIB)
+    bench.state.declared = Declared(minimum_bytes=6 * GIB)
 
     with pytest.raises(Refused, match=r"6\.00 GiB that the app has declared"):
-        bench.remedies.limit({"ratio": 0.2}, 5.0)
-    bench.remedies.limit({"ratio": 0.3}, 5.0)
+        bench.allocator_commands.limit({"ratio": 0.2}, 5.0)
+    bench.allocator_commands.limit({"ratio": 0.3}, 5.0)
 
 
 def test_a_limit_can_always_be_lifted() -> None:
     """1.0 means none, and is never below anything."""
     bench = Bench()
     bench.torch.allocate(GIB)
-    bench.told.declared = Declared(minimum_bytes=100 * GIB)
+    bench.state.declared = Declared(minimum_bytes=100 * GIB)
 
-    assert bench.remedies.limit({"ratio": 1.0}, 5.0)["ratio"] == 1.0
+    assert bench.allocator_commands.limit({"ratio": 1.0}, 5.0)["ratio"] == 1.0
 
 
 @pytest.mark.parametrize("ratio", [None, 0, -0.5, 1.5, "0.5", True, float("nan")])
@@ -164,7 +165,7 @@ def test_a_limit_is_a_share(ratio: object) -> None:
     bench.torch.allocate(GIB)
 
     with pytest.raises(Refused, match="ratio must be"):
-        bench.remedies.limit({"ratio": ratio}, 5.0)
+        bench.allocator_commands.limit({"ratio": ratio}, 5.0)
 
 
 def test_an_allocator_without_limits_says_so() -> None:
@@ -173,7 +174,7 @@ def test_an_allocator_without_limits_says_so() -> None:
     bench.torch.allocate(GIB)
 
     with pytest.raises(Refused, match="nothing to limit"):
-        bench.remedies.limit({"ratio": 0.5}, 5.0)
+        bench.allocator_commands.limit({"ratio": 0.5}, 5.0)
     with pytest.raises(NoLimits, match="does not yet support"):
         bench.limits.set(0, 0.5)
 
@@ -192,8 +193,8 @@ def test_reset_unloads_then_collects_and_empties() -> None:
         order.append("broken")
         raise KeyError("secret")
 
-    bench.told.on_reset.extend([broken, unload_model])
-    result = bench.remedies.reset({}, 5.0)
+    bench.state.on_reset.extend([broken, unload_model])
+    result = bench.allocator_commands.reset({}, 5.0)
 
     assert order == ["broken", "model"]
     assert result["called"] == 2
@@ -207,12 +208,14 @@ def test_reset_unloads_then_collects_and_empties() -> None:
 def test_reset_needs_somebody_who_unloads() -> None:
     """Without a callback it would be a release under another name."""
     with pytest.raises(Refused, match="nothing with on_reset"):
-        Bench().remedies.reset({}, 5.0)
+        Bench().allocator_commands.reset({}, 5.0)
 
 
 def test_a_notice_that_nobody_hears_is_at_least_logged(caplog: pytest.LogCaptureFixture) -> None:
     """The app's log says who ended it, and why."""
-    result = Bench().remedies.notice({"action": "kill", "reason": "leaks 1.9 GiB an hour", "seconds": 30}, 5.0)
+    result = Bench().allocator_commands.notice(
+        {"action": "kill", "reason": "leaks 1.9 GiB an hour", "seconds": 30}, 5.0
+    )
 
     assert result == {"callback": False}
     assert "gpuagent: kill in 30 s: leaks 1.9 GiB an hour" in caplog.text
@@ -224,7 +227,7 @@ def test_a_callback_that_fails_is_an_answer() -> None:
     def broken(_: object) -> None:
         raise RuntimeError("secret")
 
-    assert Bench(on_notice=broken).remedies.notice({}, 5.0) == {"callback": True, "failed": "RuntimeError"}
+    assert Bench(on_notice=broken).allocator_commands.notice({}, 5.0) == {"callback": True, "failed": "RuntimeError"}
 
 
 def test_a_notice_lets_a_worker_drain() -> None:
@@ -236,9 +239,9 @@ def test_a_notice_lets_a_worker_drain() -> None:
         return True
 
     bench = Bench(on_notice=lambda notice: order.append(notice.reason))
-    bench.told.drain = drain
+    bench.state.drain = drain
 
-    result = bench.remedies.notice({"action": "remedy", "reason": "too much", "seconds": 30}, 5.0)
+    result = bench.allocator_commands.notice({"action": "remedy", "reason": "too much", "seconds": 30}, 5.0)
 
     assert result == {"callback": True, "draining": True}
     assert order == ["too much", "drain: too much"]

@@ -1,4 +1,4 @@
-"""Read the PCI Express link: speed, width, replays and bytes.
+"""Read the links of a GPU: PCI Express and NVLink, with speed, errors and bytes.
 
 nvmlDeviceGetPcieThroughput is never called: it blocks for 20 ms per direction by design (nvml.h). The byte counters of
 fields 197 and 198 cost one call and give an exact rate; where a GPU lacks them, GPM has the rate (see `profile`).
@@ -6,7 +6,7 @@ fields 197 and 198 cost one call and give an exact rate; where a GPU lacks them,
 
 from __future__ import annotations
 
-from gpuagent.core.hardware import Pcie
+from gpuagent.core.hardware import NvLink, Pcie
 from gpuagent.driver.nvml.device import NvmlDevice, count
 
 _TRANSMIT_BYTES, _RECEIVE_BYTES, _REPLAYS = 197, 198, 94
@@ -42,7 +42,7 @@ class _Counters:
         self.receive = Unwrapped()
 
 
-def collect(device: NvmlDevice) -> Pcie:
+def collect_pcie(device: NvmlDevice) -> Pcie:
     """Read link state and counters."""
     fields = device.fields(_REPLAYS, _TRANSMIT_BYTES, _RECEIVE_BYTES)
     counters = device.state(_Counters)
@@ -58,3 +58,45 @@ def collect(device: NvmlDevice) -> Pcie:
         transmit_bytes=counters.transmit.update(count(fields.get(_TRANSMIT_BYTES))),
         receive_bytes=counters.receive.update(count(fields.get(_RECEIVE_BYTES))),
     )
+
+
+_LINK_COUNT = 91
+_TRANSMIT_KIB, _RECEIVE_KIB = 138, 139
+_REPLAY, _RECOVERY, _CRC_FLIT, _CRC_DATA = 0, 1, 2, 3  # nvmlNvLinkErrorCounter_t
+_MAX_LINKS = 36
+
+
+def collect_nvlink(device: NvmlDevice) -> tuple[NvLink, ...]:
+    """Read every link that the GPU has; () where it has none."""
+    number = count(device.fields(_LINK_COUNT).get(_LINK_COUNT)) or 0
+    links = range(min(number, _MAX_LINKS))
+    if not links:
+        return ()
+    bytes_by_field = device.fields(*((field, link) for link in links for field in (_TRANSMIT_KIB, _RECEIVE_KIB)))
+    found = []
+    for link in links:
+        active = device.ask("nvmlDeviceGetNvLinkState", link)
+        if active is None:
+            continue
+        found.append(
+            NvLink(
+                link=link,
+                active=bool(active),
+                replay_errors=_errors(device, link, _REPLAY),
+                recovery_errors=_errors(device, link, _RECOVERY),
+                crc_flit_errors=_errors(device, link, _CRC_FLIT),
+                crc_data_errors=_errors(device, link, _CRC_DATA),
+                transmit_bytes=_kib(bytes_by_field.get((_TRANSMIT_KIB, link))),
+                receive_bytes=_kib(bytes_by_field.get((_RECEIVE_KIB, link))),
+            )
+        )
+    return tuple(found)
+
+
+def _errors(device: NvmlDevice, link: int, counter: int) -> int | None:
+    return count(device.ask("nvmlDeviceGetNvLinkErrorCounter", link, counter))
+
+
+def _kib(value: float | None) -> int | None:
+    kib = count(value)
+    return None if kib is None else kib * 1024

@@ -1,4 +1,4 @@
-"""The app's own use of what the client knows: figures in its log, in its responses, and at the agent.
+"""Functions that the app calls: log figures, say how much memory it needs and may take, and how it gives memory back.
 
 Nothing here starts CUDA, and nothing resets a peak: peaks belong to the whole process, and the app may use them itself.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from gpuagent_client import lifecycle
 from gpuagent_client.allocator import Device, Reading
-from gpuagent_client.guard import log
-from gpuagent_client.protocol import Level
+from gpuagent_client.commands import NoLimits
+from gpuagent_client.errors import log, suppress_errors, warn_once
+from gpuagent_client.protocol import Declared, Level
 from gpuagent_client.settings import Event
 
 GIB = 1024**3
@@ -39,14 +40,14 @@ class Measure:
         self.peak_bytes: int | None = None
         """The highest allocated so far: of this block if `exact`."""
         self.delta_bytes: int | None = None
-        """What the block has added to allocated; negative where it gave back."""
+        """Bytes that the block has added to allocated; negative where it freed memory."""
         self.seconds = 0.0
         self.exact = False
         """Whether the peak rose within the block while no other block was open: then it is the block's."""
 
 
 class _Open:
-    """How many blocks are open, and have been: plain numbers, so that no lock can be held at a fork."""
+    """Count `measure` blocks, open and ever: plain numbers, so that no lock can be held at a fork."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -69,7 +70,7 @@ def report(name: str) -> Usage:
     """Log the figures of now under a name, and send them to the agent."""
     found = usage()
     log.info("%s: %s", name, _in_words(found.allocated_bytes, found.reserved_bytes, found.peak_bytes))
-    _send(name, {"kind": "report", **_told(found)})
+    _send(name, {"kind": "report", **_event_fields(found)})
     return found
 
 
@@ -98,7 +99,7 @@ def _complete(found: Measure, before: Usage, seconds: float, *, alone: bool) -> 
     found.exact = alone and (after.peak_bytes or 0) > (before.peak_bytes or 0)
     change = "" if found.delta_bytes is None else f", {found.delta_bytes / GIB:+.2f} GiB"
     log.info("%s: %s%s in %.1f s", found.name, _in_words(*after), change, seconds)
-    fields: dict[str, Any] = {"kind": "measure", **_told(after)}
+    fields: dict[str, Any] = {"kind": "measure", **_event_fields(after)}
     if found.delta_bytes is not None:
         fields["delta_bytes"] = found.delta_bytes
     _send(found.name, {**fields, "seconds": round(seconds, 3), "exact": found.exact})
@@ -110,7 +111,7 @@ def describe() -> str:
     Such as "NVIDIA GeForce RTX 4090, 23.65 GiB total, 20.00 GiB available, 3.50 GiB peak used". What is available is
     the agent's word, and missing without an agent; several GPUs are separated by a semicolon.
     """
-    return in_one_line(lifecycle.allocator.read(), lifecycle.told.level)
+    return in_one_line(lifecycle.allocator.read(), lifecycle.state.level)
 
 
 def in_one_line(reading: Reading, level: Level | None) -> str:
@@ -148,7 +149,7 @@ def _describe_idle(level: Level | None, *, initialised: bool, error: str) -> str
 
 
 def find_by_uuid(values: Mapping[str, int], uuid: str) -> int | None:
-    """Return the agent speaks of NVML's `GPU-...`, torch of the same without that."""
+    """Return the value of a GPU by torch's UUID: the agent's keys are NVML's, with `GPU-` or `MIG-` in front."""
     for key in (uuid, f"GPU-{uuid}", f"MIG-{uuid}"):
         if uuid and key in values:
             return int(values[key])
@@ -160,7 +161,7 @@ def _sum(devices: Sequence[Device], figure: str) -> int | None:
     return sum(values) if values else None
 
 
-def _told(found: Usage) -> dict[str, int]:
+def _event_fields(found: Usage) -> dict[str, int]:
     return {name: value for name, value in found._asdict().items() if value is not None}
 
 
@@ -172,4 +173,65 @@ def _in_words(allocated: int | None, reserved: int | None, peak: int | None) -> 
 
 
 def _send(name: str, fields: dict[str, Any]) -> None:
-    lifecycle.told.events.append(Event(str(name)[:MAX_NAME_CHARACTERS], fields))
+    lifecycle.state.events.append(Event(str(name)[:MAX_NAME_CHARACTERS], fields))
+
+
+MAX_CALLBACKS = 100
+
+
+def declare(*, minimum_bytes: int | None = None, typical_bytes: int | None = None) -> None:
+    """Declare what one process of this app needs on a GPU.
+
+    The agent shows it, warns where a process lives above it, and computes how many workers fit. No `limit` of the
+    agent goes below the minimum. None leaves what an earlier call said.
+
+    Raises:
+        ValueError: no size, or a minimum above the typical; only under pytest or with GPUAGENT_STRICT=1.
+    """
+    with suppress_errors("declare"):
+        for value in (minimum_bytes, typical_bytes):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value <= 0):
+                raise ValueError(f"{value!r} is no number of bytes")
+        said = lifecycle.state.declared
+        new = Declared(minimum_bytes or said.minimum_bytes, typical_bytes or said.typical_bytes)
+        if new.minimum_bytes and new.typical_bytes and new.minimum_bytes > new.typical_bytes:
+            raise ValueError(f"a minimum of {new.minimum_bytes} above the typical {new.typical_bytes} bytes")
+        lifecycle.state.declared = new
+
+
+def limit_memory(ratio: float) -> None:
+    """Let torch's allocator take at most this share of each GPU's memory; 1.0 lifts the limit.
+
+    On GPUs in use it holds at once, on others as soon as the app uses them (which takes a running client, see `start`).
+    It bounds the allocator: not CUDA's own context, NCCL, or other libraries.
+
+    Raises:
+        ValueError: no share; only under pytest or with GPUAGENT_STRICT=1.
+    """
+    with suppress_errors("limit the memory"):
+        if not isinstance(ratio, (int, float)) or isinstance(ratio, bool) or not 0 < ratio <= 1:
+            raise ValueError(f"{ratio!r} is no share: more than 0, at most 1")
+        lifecycle.state.limit_ratio = float(ratio)
+        try:
+            lifecycle.limits.apply_wanted(lifecycle.allocator.read().devices)
+        except NoLimits as error:
+            warn_once("limit the allocator", str(error))
+
+
+def on_reset(callback: Callable[[], object]) -> Callable[[], object]:
+    """Register how the app unloads what it can load again; the agent may ask for it before it does anything worse.
+
+    Called in a thread of the client's, between requests where the serving part is used. Works as a decorator.
+
+    Raises:
+        ValueError: no callable, or too many; only under pytest or with GPUAGENT_STRICT=1.
+    """
+    with suppress_errors("register for a reset"):
+        if not callable(callback):
+            raise ValueError(f"{callback!r} is not callable")
+        if callback in lifecycle.state.on_reset:
+            return callback
+        if len(lifecycle.state.on_reset) >= MAX_CALLBACKS:
+            raise ValueError(f"more than {MAX_CALLBACKS} callbacks: is this registered for each request?")
+        lifecycle.state.on_reset.append(callback)
+    return callback

@@ -1,4 +1,4 @@
-"""All apps that are connected: admits them, counts them, and tells what they said."""
+"""Registry of the connected apps: admit them, count them, and keep what they sent."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuagent.clients.admission import Allowance, ConnectionSlots, NoFreeSlot, Rate
+from gpuagent.clients.admission import Allowance, ConnectionSlots, CpuShare, NoFreeSlot, Rate
 from gpuagent.clients.connection import Connection
-from gpuagent.clients.listener import CpuShare
 from gpuagent.clients.protocol import ClientEvent
-from gpuagent.clients.wire import Accounts, Peer, RefusedPeer, Wire, hold_peer, identify
+from gpuagent.clients.wire import Accounts, Peer, RefusedPeer, Wire, identify, open_peer
 from gpuagent.core.clock import Clock
 from gpuagent.core.snapshot import GpuState, ProcessInfo, Snapshot
 from gpuagent.procfs.files import ProcFiles
@@ -33,7 +32,7 @@ DROPPED = ("crowded", "failed", "malformed", "replaced", "sender", "silent", "st
 connected has sent something; silent: it did not say hello in time."""
 _LINES_OF_A_CONNECT = 5
 """A connection costs about as much as so many lines."""
-_QUIET_SECONDS = 60.0
+_LOG_PAUSE_SECONDS = 60.0
 _READ_BYTES = 16 * 1024
 """With a line of 64 KiB, a connection holds at most 80 KiB of what its app has sent."""
 
@@ -67,7 +66,7 @@ class ClientLimits:
     assured: Rate = _ASSURED
 
 
-class Hub:
+class ClientRegistry:
     """For one event loop."""
 
     def __init__(
@@ -82,7 +81,7 @@ class Hub:
         """`monotonic` is the machine's own: in a simulation that runs faster, apps do not send more."""
         self.limits = limits or ClientLimits()
         self.interval_seconds = 1.0
-        """How often apps are asked to tell their figures."""
+        """Seconds between two figures that apps are asked for."""
         self.accepted = 0
         self.lines = 0
         self.events = 0
@@ -91,7 +90,7 @@ class Hub:
         self.drops: Counter[str] = Counter(dict.fromkeys(DROPPED, 0))
         self.commands: Counter[tuple[str, str]] = Counter()
         self.connecting = CpuShare(_CONNECTING_RATIO, _CONNECTING_BURST_SECONDS)
-        """What connecting and hellos may cost in all."""
+        """CPU time that connecting and hellos may cost in all."""
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self._clock = clock
         self._seconds = monotonic
@@ -128,7 +127,7 @@ class Hub:
         self.accepted += 1
         try:
             wire = Wire(sock, asyncio.get_running_loop())
-            peer = hold_peer(sock)
+            peer = open_peer(sock)
         except (OSError, RefusedPeer) as error:
             reason = error.reason if isinstance(error, RefusedPeer) else "gone"
             self._refuse(sock, RefusedPeer(reason, str(error)))
@@ -140,7 +139,7 @@ class Hub:
             peer.close()
             self._refuse(sock, refusal)
             return
-        self._make_room_to_wait(peer.pid)
+        self._evict_waiting(peer.pid)
         own = Allowance(self.limits.connection, self._seconds, allowance, self.limits.assured)
         connection = Connection(self, wire, peer, account, own, hello_seconds=self.limits.hello_seconds)
         self._waiting[peer.pid] = connection
@@ -158,7 +157,7 @@ class Hub:
             pids |= {pid for pid in self._gpu_pids if pid in self._by_pid or pid in self._waiting}
         self._gpu_pids = pids
 
-    def drop_waiting(self) -> None:
+    def drop_unidentified(self) -> None:
         """End all connections that have not said hello: their descriptors are needed."""
         for connection in list(self._waiting.values()):
             connection.drop("crowded", "there are no descriptors left, and it has not said hello")
@@ -232,7 +231,7 @@ class Hub:
         self._by_account[account] -= 1
         if self._by_account[account] <= 0:
             del self._by_account[account]
-            self._forget_rested()
+            self._drop_idle_allowances()
 
     def heard(self, said: object) -> None:
         self.lines += 1
@@ -240,11 +239,11 @@ class Hub:
 
     def refused(self, reason: str, text: str) -> None:
         self.refusals[reason] += 1
-        self._complain(reason, f"an embedded client was refused: {text}")
+        self._log_seldom(reason, f"an embedded client was refused: {text}")
 
     def dropped(self, connection: Connection, reason: str, text: str) -> None:
         self.drops[reason] += 1
-        self._complain(reason, f"the embedded client of pid {connection.peer.pid} was dropped: {text}")
+        self._log_seldom(reason, f"the embedded client of pid {connection.peer.pid} was dropped: {text}")
 
     def throttled(self) -> None:
         self.throttlings += 1
@@ -272,7 +271,7 @@ class Hub:
         allowance.spend(_LINES_OF_A_CONNECT, 0)
         return allowance
 
-    def _make_room_to_wait(self, pid: int) -> None:
+    def _evict_waiting(self, pid: int) -> None:
         before = self._waiting.get(pid)
         if before is not None:
             before.drop("replaced", f"pid {pid} has connected anew")
@@ -280,15 +279,15 @@ class Hub:
         if leaving is not None:
             self._waiting[leaving].drop("crowded", "it has not said hello, and others wait")
 
-    def _forget_rested(self) -> None:
+    def _drop_idle_allowances(self) -> None:
         """Drop the allowances of accounts without a connection that owe nothing."""
         allowances = self._allowances
         for account in [each for each in allowances if each not in self._by_account and allowances[each].full]:
             del allowances[account]
 
-    def _complain(self, reason: str, text: str) -> None:
+    def _log_seldom(self, reason: str, text: str) -> None:
         """Log one line a minute for each reason: whoever may connect must not be able to fill the log."""
         now = self._seconds()
-        if now - self._complained.get(reason, -_QUIET_SECONDS) >= _QUIET_SECONDS:
+        if now - self._complained.get(reason, -_LOG_PAUSE_SECONDS) >= _LOG_PAUSE_SECONDS:
             self._complained[reason] = now
             log.warning("%s", text)

@@ -7,12 +7,13 @@ import dataclasses
 import pytest
 
 from gpuagent.core.snapshot import GpuReading, GpuState
-from gpuagent.driver.nvml.collect import COLLECTORS, FAST, SLOW
+from gpuagent.driver.nvml.driver import COLLECTORS, FAST, SLOW
 from gpuagent.driver.nvml.library import NvmlFailure
 from gpuagent_simulator.abi import Code
 from gpuagent_simulator.faults import FaultKind
 from tests.agent.driver.nvml.conftest import Open
 from tests.fakes.rig import failing
+from tests.tables import table
 
 # A call of each slow collector, whose failure is one of that collector and of no other.
 OWN_CALL = {
@@ -58,7 +59,7 @@ def test_the_first_collection_reads_everything(open_gpu: Open) -> None:
     assert reading.nvlinks
 
 
-@pytest.mark.parametrize("collector", SLOW)
+@table("collector", SLOW)
 def test_a_slow_collector_that_fails_shows_nothing_old(open_gpu: Open, collector: str) -> None:
     """EXP-05: what the failing call told is dropped with its failure, and back with its success."""
     bench = open_gpu()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from gpuagent_simulator.functions import (
+from gpuagent_simulator.curves import (
     SHAPES,
     Constant,
     Curve,
@@ -22,6 +22,7 @@ from gpuagent_simulator.functions import (
     Sum,
     WarmUp,
 )
+from tests.tables import table
 
 amounts = st.floats(0, 2**40)
 times = st.floats(0, 1e7)
@@ -164,7 +165,7 @@ def test_every_shape_is_read_from_a_file() -> None:
     assert TypeAdapter(Curve).validate_python("6GiB") == Constant(6 * 1024**3)
 
 
-@pytest.mark.parametrize(
+@table(
     "wrong",
     [
         {"shape": "saw_tooth", "low": 0, "high": 1, "period": 0},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuagent_client.figures import find_by_uuid
+from gpuagent_client.api import find_by_uuid
 from tests.client.conftest import Apps
 from tests.fakes.agent_socket import FakeAgent
 

@@ -1,4 +1,4 @@
-"""Describe the quantities of a scenario, many of them as pure functions of its time.
+"""Describe the quantities of a scenario as curves: pure functions of its time.
 
 How much memory a process holds, how busy a GPU is, how many errors: each is a frozen value that is called with the
 seconds since it began (a process's start, or the beginning of the scenario) and answers with an amount: bytes, percent,
@@ -54,17 +54,17 @@ ErrorCode = Annotated[int, BeforeValidator(_code)]
 
 
 class ScenarioClock:
-    """Seconds since the beginning of the scenario, by the injected clock."""
+    """Clock of the scenario: seconds since its beginning, by the injected clock."""
 
     def __init__(self, clock: Clock, start: float | None = None) -> None:
         self.clock = clock
         self.start = clock.now() if start is None else start
-        """What the clock said at time 0."""
+        """Time of the clock at second 0 of the scenario."""
         self._lock = threading.Lock()
         self._batch = (-math.inf, 0)
 
     def now(self) -> float:
-        """Return the story time in seconds."""
+        """Return the seconds since the beginning of the scenario."""
         return self.clock.now() - self.start
 
     def wall_microseconds(self) -> int:
@@ -72,7 +72,7 @@ class ScenarioClock:
         return int(self.clock.wall() * 1e6)
 
     def batch_stamp(self) -> int:
-        """Return Unix microseconds at which the current full second of the story began.
+        """Return Unix microseconds at which the current full second of the scenario began.
 
         One per second, for every caller.
         """
@@ -89,7 +89,7 @@ _MASK = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Always `value`."""
+    """Curve that is always `value`."""
 
     value: Amount
     shape: Literal["constant"] = "constant"
@@ -159,7 +159,7 @@ class Staircase:
 
 @dataclass(frozen=True, slots=True)
 class SawTooth:
-    """Climbs from `low` to `high` in `period`, falls back at once and climbs again.
+    """Curve that climbs from `low` to `high` in `period`, falls back at once and climbs again.
 
     A cache that is emptied.
     """
