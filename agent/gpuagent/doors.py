@@ -10,11 +10,23 @@ from typing import TYPE_CHECKING
 
 from gpuagent.runtime.state_files import check_socket_directory, make_own_directory
 from gpuagent.view import View
-from gpuagent_exporters.api.alert_routes import AlertCommands, alert_routes, read_routes
-from gpuagent_exporters.api.client_routes import ClientSource, client_command_routes, client_routes
+from gpuagent_exporters.api.alert_routes import (
+    AlertCommands,
+    LeakSource,
+    alert_routes,
+    leak_command_routes,
+    leak_routes,
+    read_routes,
+)
 from gpuagent_exporters.api.control import Commands, control_routes
-from gpuagent_exporters.api.leak_routes import LeakSource, leak_command_routes, leak_routes
-from gpuagent_exporters.api.remedy_routes import RemedySource, remedy_command_routes, remedy_routes
+from gpuagent_exporters.api.process_routes import (
+    ClientSource,
+    RemedySource,
+    client_command_routes,
+    client_routes,
+    remedy_command_routes,
+    remedy_routes,
+)
 from gpuagent_exporters.api.routes import build_app
 from gpuagent_exporters.http.hosts import host_names
 from gpuagent_exporters.http.limits import HttpLimits

@@ -12,7 +12,7 @@ from gpuagent_alerts.remedies.manual_requests import SHOWN_MEMBERS, AnotherProce
 from gpuagent_alerts.remedies.service import RemedyService
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.store.problem import StoreFailure
-from gpuagent_exporters.api.remedy_routes import NotDone
+from gpuagent_exporters.api.process_routes import NotDone
 
 Document = dict[str, Any]
 
@@ -29,7 +29,7 @@ _STEPS = {
 
 
 class RemedyCommands:
-    """See `gpuagent_exporters.api.remedy_routes.RemedySource`."""
+    """See `gpuagent_exporters.api.process_routes.RemedySource`."""
 
     def __init__(self, service: RemedyService) -> None:
         self._service = service

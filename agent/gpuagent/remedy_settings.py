@@ -15,7 +15,7 @@ from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
 from gpuagent_alerts.remedies.settings import LadderRule, MemoryBudget, RemedyRules, RemedySettings
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
-from gpuagent_exporters.status import processes_document
+from gpuagent_exporters.status.document import processes_document
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config

@@ -24,7 +24,7 @@ from gpuagent_alerts.remedies.observation import ActionExecutor
 from gpuagent_alerts.remedies.service import RemedyDependencies, RemedyService
 from gpuagent_alerts.remedies.settings import RemedySettings
 from gpuagent_alerts.store.database import Store
-from gpuagent_exporters.api.client_routes import CommandFailure
+from gpuagent_exporters.api.process_routes import CommandFailure
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config

@@ -12,11 +12,10 @@ from gpuagent.core.metrics.alerting import AlertingFigures
 from gpuagent.core.metrics.family import SampleCache
 from gpuagent.core.metrics.series import ExtraFamilies, series
 from gpuagent.core.snapshot import Snapshot
-from gpuagent.history import History
 from gpuagent_exporters.exposition import MetricsPage, Series
-from gpuagent_exporters.problems import stale_after_seconds
-from gpuagent_exporters.status import processes_document, status_document
-from gpuagent_exporters.undelivered_problems import describe
+from gpuagent_exporters.history import History
+from gpuagent_exporters.status.document import processes_document, status_document
+from gpuagent_exporters.status.problems import describe, stale_after_seconds
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent_exporters.api.client_routes import CommandFailure, client_command_routes, client_routes
+from gpuagent_exporters.api.process_routes import CommandFailure, client_command_routes, client_routes
 from gpuagent_exporters.api.routes import build_app
 from tests.exporters.wire import Answer, connected, run, serving
 from tests.fakes.source import FakeSource

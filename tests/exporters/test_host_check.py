@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gpuagent_exporters.api.routes import build_app
 from gpuagent_exporters.http.hosts import CheckHost, HostNames
 from gpuagent_exporters.http.web_config import WebConfig
-from gpuagent_exporters.page_assets import ASSETS
+from gpuagent_exporters.page.assets import ASSETS
 from tests.exporters.test_openapi import READ
 from tests.exporters.wire import ask, connected, run, serving
 from tests.fakes.source import METRICS, FakeSource

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent_exporters.api.leak_routes import NotKept, leak_command_routes, leak_routes
+from gpuagent_exporters.api.alert_routes import NotKept, leak_command_routes, leak_routes
 from gpuagent_exporters.api.routes import build_app
 from tests.exporters.wire import Answer, connected, run, serving
 from tests.fakes.source import FakeSource

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent_exporters.http.requests import accepts_gzip, wants_openmetrics
+from gpuagent_exporters.http.middleware import accepts_gzip, wants_openmetrics
 
 PROMETHEUS_2_42 = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"

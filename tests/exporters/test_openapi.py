@@ -16,22 +16,24 @@ from starlette.routing import BaseRoute, Route
 from gpuagent.clients.documents import Findings, HolderGroup, Line
 from gpuagent.core.growth import Evidence, GrowthState, Verdict
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Snapshot
-from gpuagent.history import History
 from gpuagent_alerts.alert import Status
 from gpuagent_alerts.notify.silences import SilenceState
 from gpuagent_alerts.remedies.outcome import RunResult
 from gpuagent_exporters.api import openapi, reference
-from gpuagent_exporters.api import remedy_routes as remedy_routes_module
-from gpuagent_exporters.api.alert_routes import alert_routes, read_routes
-from gpuagent_exporters.api.client_routes import client_command_routes, client_routes
+from gpuagent_exporters.api import process_routes as remedy_routes_module
+from gpuagent_exporters.api.alert_routes import alert_routes, leak_command_routes, leak_routes, read_routes
 from gpuagent_exporters.api.control import control_routes
-from gpuagent_exporters.api.history_routes import MOST, TOP
-from gpuagent_exporters.api.leak_routes import leak_command_routes, leak_routes
-from gpuagent_exporters.api.remedy_routes import remedy_command_routes, remedy_routes
-from gpuagent_exporters.api.routes import build_app
-from gpuagent_exporters.page_assets import ASSETS
-from gpuagent_exporters.severity import Severity
-from gpuagent_exporters.status import SCHEMA, processes_document, status_document
+from gpuagent_exporters.api.process_routes import (
+    client_command_routes,
+    client_routes,
+    remedy_command_routes,
+    remedy_routes,
+)
+from gpuagent_exporters.api.routes import MOST, TOP, build_app
+from gpuagent_exporters.history import History
+from gpuagent_exporters.page.assets import ASSETS
+from gpuagent_exporters.status.document import SCHEMA, processes_document, status_document
+from gpuagent_exporters.status.severity import Severity
 from tests.exporters.wire import Answer, ask, run, serving
 from tests.fakes.any_snapshot import snapshots
 from tests.fakes.openapi import OPERATIONS, SCHEMAS, faults_of, plain_route

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.routing import BaseRoute
 
-from gpuagent_exporters.api.remedy_routes import NotDone, remedy_command_routes, remedy_routes
+from gpuagent_exporters.api.process_routes import NotDone, remedy_command_routes, remedy_routes
 from gpuagent_exporters.api.routes import build_app
 from tests.exporters.wire import Answer, ask, connected, run, serving
 from tests.fakes.identified import identified, row

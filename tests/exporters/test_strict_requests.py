@@ -10,11 +10,10 @@ import pytest
 from starlette.routing import Route
 
 from gpuagent_exporters.api.alert_routes import alert_routes
-from gpuagent_exporters.api.client_routes import client_command_routes
 from gpuagent_exporters.api.control import control_routes
-from gpuagent_exporters.api.remedy_routes import remedy_command_routes
+from gpuagent_exporters.api.process_routes import client_command_routes, remedy_command_routes
 from gpuagent_exporters.api.routes import build_app
-from gpuagent_exporters.http.requests import QUERY_ARGUMENTS
+from gpuagent_exporters.http.middleware import QUERY_ARGUMENTS
 from tests.exporters.test_remedy_routes import FakeRemedies
 from tests.exporters.wire import Answer, connected, run, serving
 from tests.fakes.openapi import OPERATIONS

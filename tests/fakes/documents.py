@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.core.units import GIB
-from gpuagent_exporters.status import status_document
+from gpuagent_exporters.status.document import status_document
 from tests.fakes.readings import NOW
 
 HISTORY = {

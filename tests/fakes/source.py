@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpuagent_exporters.api.history_routes import Points
+from gpuagent_exporters.api.routes import Points
 
 METRICS = b"# TYPE gpuagent_build_info gauge\ngpuagent_build_info 1\n"
 OPENMETRICS = METRICS + b"# EOF\n"

@@ -143,7 +143,7 @@ def test_the_commands(folder: Path, receiver: Sink) -> None:
         assert shown(agent)["silenced_by"] == []
 
         taken = agent.command("receivers", "test", "hook")
-        assert (taken.returncode, taken.stdout) == (0, "hook took the message\n")
+        assert (taken.returncode, taken.stdout) == (0, "hook accepted the message.\n")
         receiver.behave = always(Reply(404))
         refused = agent.command("receivers", "test", "hook")
         assert (refused.returncode, refused.stdout) == (1, "")
@@ -168,7 +168,7 @@ def test_dead_letters(folder: Path, receiver: Sink) -> None:
         assert agent.command("receivers", "replay", "nothing").returncode == 1
 
         receiver.behave = always(Reply())
-        assert agent.command("receivers", "replay", letter["id"]).stdout == "queued 1 message again\n"
+        assert agent.command("receivers", "replay", letter["id"]).stdout == "Queued 1 message again.\n"
         receiver.wait(lambda seen: bool(seen.processed))
         assert receiver.processed[0].headers["webhook-id"] == letter["id"]
 

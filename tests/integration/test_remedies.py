@@ -167,7 +167,7 @@ def test_release_by_hand_is_on_record(folder: Path) -> None:
         refused = agent.command("release", pid)
         assert (refused.returncode, "remedies.allow.users" in refused.stderr) == (1, True)
         asked = agent.command("release", pid, "--force")
-        assert (asked.returncode, "the app did not do it: " in asked.stderr) == (1, True), asked  # no torch
+        assert (asked.returncode, "The app did not do it: " in asked.stderr) == (1, True), asked  # no torch
         absent = agent.command("release", str(modest.pid), "--force")
         assert (absent.returncode, "has no embedded client" in absent.stderr) == (1, True)
         record = json.loads(agent.command("remedies", "--json").stdout)["remedies"]

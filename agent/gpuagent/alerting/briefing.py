@@ -18,7 +18,7 @@ from gpuagent.core.hardware import Memory
 from gpuagent.core.snapshot import ProcessReading, Snapshot
 from gpuagent.core.units import format_bytes, format_ratio
 from gpuagent_alerts.alert import UNKNOWN_END, Alert, Briefing, Holder, Incident
-from gpuagent_exporters.xids import explain_xid
+from gpuagent_exporters.status.gpu_problems import explain_xid
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config

@@ -15,7 +15,7 @@ from gpuagent.core.snapshot import NvmlState, ProcessReading
 from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration
 from gpuagent_alerts.alert import UNKNOWN_END, Alert, CauseKind, Status, resolved_summary, shown_annotations
 from gpuagent_alerts.notify.urgency import did_nothing, urgency_of
-from gpuagent_exporters.xids import explain_xid
+from gpuagent_exporters.status.gpu_problems import explain_xid
 
 _SEVERITIES = ("critical", "error", "warning", "info", "none")
 _ORDER = (

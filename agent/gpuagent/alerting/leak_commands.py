@@ -15,7 +15,7 @@ from gpuagent_alerts.leak.evidence import evidence_document
 from gpuagent_alerts.leak.histories import History
 from gpuagent_alerts.leak.replay.exported import trace_document
 from gpuagent_alerts.leak.sensor import LeakDetection
-from gpuagent_exporters.api.leak_routes import LABELS, NotKept
+from gpuagent_exporters.api.alert_routes import LABELS, NotKept
 
 log = logging.getLogger(__name__)
 

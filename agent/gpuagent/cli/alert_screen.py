@@ -68,7 +68,7 @@ def receiver_lines(document: Document, width: int, paint: Paint) -> list[str]:
     """Return a table, and below each receiver what came of the last attempt."""
     width = max(_NARROWEST, min(width, _WIDEST))
     if not document["receivers"] and not document["heartbeats"]:
-        return [cut("no receiver is configured: this agent tells nobody", width)]
+        return [cut("No receivers are configured: alerts go nowhere.", width)]
     lines = []
     held = {one["receiver"]: one for one in document.get("held_back", ())}
     for counts in document["receivers"]:
@@ -111,7 +111,7 @@ def _troubles(document: Document, width: int, paint: Paint) -> list[str]:
             text = f"{counts['receiver']} is switched off: {counts['off']}. gpuagent receivers test switches it on"
             lines += _problem("OFF", text, width, paint)
     if document["alerting"] != "node":
-        text = f"alerting: {document['alerting']} is configured, so this agent itself tells nobody"
+        text = f"alerting: {document['alerting']} is configured: this agent itself sends no alerts"
         lines += _problem("NOTE", text, width, paint, "info")
     return [*lines, ""] if lines else []
 
@@ -227,7 +227,7 @@ def _told(alert: Document, elsewhere: str) -> str:
 
 def _receivers(document: Document, width: int, paint: Paint) -> list[str]:
     if not document["receivers"]:
-        return [cut("no receiver is told by this agent", width)]
+        return [cut("No receivers are configured: alerts go nowhere.", width)]
     name_width = width - 28
     head = f"{fit('RECEIVER', name_width)}{_columns('QUEUED', 'DEAD', 'OLDEST')}"
     lines = [paint(head, "dim")]

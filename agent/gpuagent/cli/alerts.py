@@ -10,10 +10,9 @@ from urllib.parse import quote
 
 import typer
 
+from gpuagent.cli.agent import EXIT_NO_DATA, Socket, Url, ask_agent, tell
 from gpuagent.cli.alert_screen import alert_screen, dead_lines, receiver_lines, silence_lines
 from gpuagent.cli.cells import Paint, clean, width_of
-from gpuagent.cli.control import ask_agent
-from gpuagent.cli.source import EXIT_NO_DATA, Socket, Url, tell
 from gpuagent.core.api_client import AgentUnreachable, default_socket, fetch_document
 from gpuagent.core.matchers import MATCHER_HELP, is_label_name
 from gpuagent.core.units import format_duration, parse_duration
@@ -23,18 +22,20 @@ _TIMEOUT_SECONDS = 10.0
 
 
 def alerts(
-    as_json: Annotated[bool, typer.Option("--json", help="The agent's document")] = False,
-    dead: Annotated[bool, typer.Option(help="The messages that could not be delivered, instead")] = False,
-    ascii_only: Annotated[bool, typer.Option("--ascii", help="No characters beyond ASCII")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the agent's JSON document")] = False,
+    dead: Annotated[
+        bool, typer.Option(help="Show messages that could not be delivered (dead letters) instead")
+    ] = False,
+    ascii_only: Annotated[bool, typer.Option("--ascii", help="Print ASCII characters only")] = False,
     socket: Socket = None,
     url: Url = None,
 ) -> None:
-    """Show which alerts are pending or firing, the silences, the receivers, and rules that fail.
+    """Show pending and firing alerts, active silences, receivers, and rules that cannot be evaluated.
 
-    Exit status: 0 something could be shown, whatever fires, 3 no agent answers.
+    Exit status: 0 shown, whether or not alerts fire, 3 the agent does not answer.
     """
     if dead and url is not None:
-        raise typer.BadParameter("the read-only address does not tell of messages: ask on the node", param_hint="--url")
+        raise typer.BadParameter("dead letters are shown on the node only, over the control socket", param_hint="--url")
     document = _document("/api/v1/alerts/dead" if dead else "/api/v1/alerts", url or socket)
     if as_json:
         typer.echo(json.dumps(document, indent=1))
@@ -42,7 +43,7 @@ def alerts(
     paint = Paint.for_stream(sys.stdout, ascii_only=ascii_only)
     width = width_of(sys.stdout)
     if dead and not document["dead"]:
-        tell("every message could be delivered, or still waits for that")
+        tell("No undeliverable messages.")
         return
     lines = dead_lines(document, width, paint) if dead else alert_screen(document, width, paint)
     typer.echo("\n".join(paint.text(line.rstrip()) for line in lines))
@@ -52,60 +53,61 @@ def _document(path: str, target: Path | str | None) -> Any:
     try:
         return fetch_document(target or default_socket(), path, _TIMEOUT_SECONDS)
     except AgentUnreachable as error:
-        tell(f"no agent answers: {error}")
+        tell(f"Cannot reach the agent: {error}. Is it running?")
         raise typer.Exit(EXIT_NO_DATA) from None
 
 
 def ack(
-    alert: Annotated[
-        str, typer.Argument(help="Key of an incident, name of a rule, or the fingerprint that `gpuagent alerts` shows")
-    ],
-    comment: Annotated[str, typer.Option(help="For those who see it too")] = "",
-    remove: Annotated[bool, typer.Option("--remove", help="Nobody is at it any more: take it back")] = False,
+    alert: Annotated[str, typer.Argument(help="Incident key, rule name or fingerprint, as `gpuagent alerts` shows it")],
+    comment: Annotated[str, typer.Option(help="Comment for others who see the alert")] = "",
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the acknowledgement")] = False,
     socket: Socket = None,
 ) -> None:
-    """Acknowledge alerts that fire: they are not repeated any more, and their end is told all the same.
+    """Stop repeat notifications for a firing alert. You are still notified when it resolves.
 
-    It lasts until the alert has ended: when it begins anew, that is told. Exit status: 0 done, 1 nothing of that fires,
-    or with --remove is acknowledged.
+    The acknowledgement ends with the alert: if it fires again, you are notified again.
+
+    Exit status: 0 done, 1 no such alert fires, or with --remove none is acknowledged.
     """
     if remove:
         if comment:
-            raise typer.BadParameter("there is nothing to comment on with --remove", param_hint="--comment")
+            raise typer.BadParameter("cannot be combined with --remove", param_hint="--comment")
         found = ask_agent("DELETE", f"/api/v1/acks/{quote(alert, safe='')}", socket)["removed"]
-        typer.echo(f"no longer acknowledged: {' '.join(found)}")
+        typer.echo(f"No longer acknowledged: {' '.join(found)}")
         return
     answer = ask_agent("POST", "/api/v1/acks", socket, {"alert": alert, "comment": comment})
     found = answer["acknowledged"]
     if found == [alert] and alert.startswith("inc-"):
-        typer.echo(f"acknowledged incident {alert}")
+        typer.echo(f"Acknowledged incident {alert}.")
         return
-    typer.echo(f"acknowledged {len(found)} alert{'' if len(found) == 1 else 's'}: {' '.join(found)}")
+    typer.echo(f"Acknowledged {len(found)} alert{'' if len(found) == 1 else 's'}: {' '.join(found)}")
 
 
-silence_app = typer.Typer(no_args_is_help=True, help="Do not tell of some alerts for a while.")
+silence_app = typer.Typer(no_args_is_help=True, help="Suppress notifications of some alerts for a while.")
 
 
 @silence_app.command()
 def add(
-    duration: Annotated[str, typer.Option("--for", help="It ends by itself after this long")],
+    duration: Annotated[str, typer.Option("--for", help="Duration, such as 2h")],
     matchers: Annotated[
         list[str] | None,
-        typer.Argument(help=f"All must hold of an alert's labels: {MATCHER_HELP}; NAME is short for alertname=NAME"),
+        typer.Argument(
+            help=f"Matchers that must all match an alert's labels: {MATCHER_HELP}; NAME means alertname=NAME"
+        ),
     ] = None,
-    comment: Annotated[str, typer.Option(help="Why, for those who see it too")] = "",
+    comment: Annotated[str, typer.Option(help="Reason, for others who see the silence")] = "",
     incident: Annotated[
         str,
         typer.Option(
             metavar="KEY",
-            help="All alerts of this incident, also those that join it later; `gpuagent alerts` shows its key",
+            help="Silence all alerts of this incident, including later ones; `gpuagent alerts` shows its key",
         ),
     ] = "",
     socket: Socket = None,
 ) -> None:
-    """Begin a silence now, as with `amtool silence add`. What matches goes on firing, and nobody is told.
+    """Silence alerts from now on, as `amtool silence add` does. Matching alerts keep firing without notifications.
 
-    Exit status: 0 it is in force, and its id is on standard output, 1 the agent could not be told or refused.
+    Prints the ID of the silence. Exit status: 0 in force, 1 the agent does not answer, or refused.
     """
     try:
         seconds = parse_duration(duration)
@@ -115,30 +117,34 @@ def add(
     if incident:
         matchers.append(f"incident={json.dumps(incident)}")
     if not matchers:
-        raise typer.BadParameter("say what to silence: a matcher, or --incident", param_hint="MATCHERS")
+        raise typer.BadParameter("give a matcher, or --incident", param_hint="MATCHERS")
     body = {"matchers": matchers, "seconds": seconds, "comment": comment}
     silence = ask_agent("POST", "/api/v1/silences", socket, body)
     typer.echo(silence["id"])
     if silence.get("note"):
         typer.echo(f"note: {silence['note']}", err=True)
-    typer.echo(f"silenced for {format_duration(seconds)}; `gpuagent silence expire {silence['id']}` ends it", err=True)
+    typer.echo(
+        f"Silenced for {format_duration(seconds)}. To end it earlier: gpuagent silence expire {silence['id']}", err=True
+    )
 
 
 @silence_app.command("list")
 def list_silences(
-    show_all: Annotated[bool, typer.Option("--all", "-a", help="Also those that ended in the last 5 days")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As a JSON document")] = False,
-    ascii_only: Annotated[bool, typer.Option("--ascii", help="No characters beyond ASCII")] = False,
+    show_all: Annotated[
+        bool, typer.Option("--all", "-a", help="Include silences that expired in the last 5 days")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON document")] = False,
+    ascii_only: Annotated[bool, typer.Option("--ascii", help="Print ASCII characters only")] = False,
     socket: Socket = None,
 ) -> None:
-    """Show the silences in force, and those that are to begin."""
+    """List active and pending silences."""
     document = ask_agent("GET", "/api/v1/alerts", socket)
     silences = [silence for silence in document["silences"] if show_all or silence["state"] != "expired"]
     if as_json:
         typer.echo(json.dumps({"schema": document["schema"], "silences": silences}, indent=1))
         return
     if not silences:
-        typer.echo("no silence is in force", err=True)
+        typer.echo("No active silences.", err=True)
         return
     paint = Paint.for_stream(sys.stdout, ascii_only=ascii_only)
     for line in silence_lines(silences, document["time_seconds"], width_of(sys.stdout), paint):
@@ -147,15 +153,20 @@ def list_silences(
 
 @silence_app.command()
 def expire(
-    silence_id: Annotated[str, typer.Argument(metavar="ID", help="As `gpuagent silence list` shows it")],
+    silence_id: Annotated[
+        str, typer.Argument(metavar="ID", help="ID of the silence, as `gpuagent silence list` shows it")
+    ],
     socket: Socket = None,
 ) -> None:
-    """End a silence now. What still fires is told. Exit status: 0 it has ended, 1 there is none of this id."""
+    """End a silence now. You are notified of alerts that still fire.
+
+    Exit status: 0 ended, 1 no silence has this ID.
+    """
     ask_agent("DELETE", f"/api/v1/silences/{quote(silence_id, safe='')}", socket)
-    typer.echo("the silence has ended")
+    typer.echo("The silence has ended.")
 
 
-receivers_app = typer.Typer(no_args_is_help=True, help="Show and test receivers, and send again what they did not get.")
+receivers_app = typer.Typer(no_args_is_help=True, help="Show and test receivers, and resend undelivered messages.")
 
 _TEST_TIMEOUT_SECONDS = 310.0
 """The program of an `exec` receiver may take 300 s."""
@@ -164,11 +175,11 @@ _NOT_TAKEN = 502
 
 @receivers_app.command("list")
 def list_receivers(
-    as_json: Annotated[bool, typer.Option("--json", help="As a JSON document")] = False,
-    ascii_only: Annotated[bool, typer.Option("--ascii", help="No characters beyond ASCII")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON document")] = False,
+    ascii_only: Annotated[bool, typer.Option("--ascii", help="Print ASCII characters only")] = False,
     socket: Socket = None,
 ) -> None:
-    """Show each receiver: what waits for it or is held back, the last attempt, and whether it is switched off."""
+    """Show each receiver: queued and held-back messages, the last attempt, and whether it is switched off."""
     document = ask_agent("GET", "/api/v1/alerts", socket)
     if as_json:
         keys = ("schema", "time_seconds", "alerting", "receivers", "held_back", "heartbeats")
@@ -181,31 +192,33 @@ def list_receivers(
 
 @receivers_app.command("test")
 def try_receiver(
-    name: Annotated[str, typer.Argument(help="As the configuration calls it")], socket: Socket = None
+    name: Annotated[str, typer.Argument(help="Name of the receiver in the configuration")], socket: Socket = None
 ) -> None:
-    """Send one harmless message now, and tell what came of it.
+    """Send a test message to a receiver and show the result.
 
-    A receiver that was switched off is used again once it has taken the test. Exit status: 0 taken, 1 not.
+    A receiver that is switched off is switched on again when it accepts the test.
+
+    Exit status: 0 accepted, 1 not accepted.
     """
     path = f"/api/v1/receivers/{quote(name, safe='')}/test"
     answer = ask_agent("POST", path, socket, timeout_seconds=_TEST_TIMEOUT_SECONDS, also=(_NOT_TAKEN,))
     if not answer["taken"]:
-        typer.echo(f"{clean(name)} did not take the message: {clean(answer['outcome'])}", err=True)
+        typer.echo(f"{clean(name)} did not accept the message: {clean(answer['outcome'])}", err=True)
         raise typer.Exit(1)
-    typer.echo(f"{clean(name)} took the message")
+    typer.echo(f"{clean(name)} accepted the message.")
 
 
 @receivers_app.command()
 def replay(
     letter_id: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="One message, as `gpuagent alerts --dead` shows it")
+        str | None, typer.Argument(metavar="[ID]", help="ID of one message, as `gpuagent alerts --dead` shows it")
     ] = None,
     socket: Socket = None,
 ) -> None:
-    """Queue messages that could not be delivered once more: one, or all of them.
+    """Queue undeliverable messages (dead letters) again: one, or all of them.
 
-    Exit status: 0 queued, also where there was nothing to queue, 1 there is none of this id.
+    Exit status: 0 queued, or nothing to queue, 1 no message has this ID.
     """
     query = "" if letter_id is None else f"?id={quote(letter_id, safe='')}"
     count = ask_agent("POST", f"/api/v1/receivers/replay{query}", socket)["replayed"]
-    typer.echo(f"queued {count} message{'' if count == 1 else 's'} again")
+    typer.echo(f"Queued {count} message{'' if count == 1 else 's'} again.")

@@ -7,12 +7,11 @@ from gpuagent.cli.apps import blame, release
 from gpuagent.cli.base import new_app
 from gpuagent.cli.check import CheckCommand, check
 from gpuagent.cli.config import config_app, reload, rules_app
-from gpuagent.cli.history import history_app
 from gpuagent.cli.kill import kill
 from gpuagent.cli.leaks import leaks_app
 from gpuagent.cli.maintenance import demo, doctor, pause, resume
 from gpuagent.cli.ps import ps
-from gpuagent.cli.record import COMMAND_SETTINGS, record
+from gpuagent.cli.record import COMMAND_SETTINGS, history_app, record
 from gpuagent.cli.remedies import remedies_app
 from gpuagent.cli.replay import replay
 from gpuagent.cli.run import run

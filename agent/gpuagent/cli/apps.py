@@ -9,12 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
+from gpuagent.cli.agent import ABSENT, Refused, Socket, ask_app, tell
 from gpuagent.cli.cells import clean
-from gpuagent.cli.control import ABSENT, Refused, ask_app
 from gpuagent.cli.kill import advice
-from gpuagent.cli.process_identity import Unidentified, choose, fetch_identified, read_pid
-from gpuagent.cli.progress import Request, attend
-from gpuagent.cli.source import Socket, tell
+from gpuagent.cli.remedy_requests import Request, Unidentified, attend, choose, fetch_identified, read_pid
 from gpuagent.core.units import format_bytes, format_duration, parse_duration
 
 _SHOWN = 5
@@ -26,17 +24,19 @@ def blame(
     pid: Annotated[int, typer.Argument(help="The process, as `gpuagent ps` shows it")],
     window: Annotated[str, typer.Option(metavar="DURATION", help="How long to watch it grow")] = "60s",
     census: Annotated[
-        bool, typer.Option(help="Look who holds tensors: the app forks for it, some milliseconds")
+        bool, typer.Option(help="Find who holds tensors; the app forks for it, which takes some milliseconds")
     ] = True,
-    lines: Annotated[bool, typer.Option(help="Record which lines allocate on the GPU, for the window's time")] = True,
-    show_keys: Annotated[bool, typer.Option("--show-keys", help="Show keys of dicts: they may be your users'")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Everything found, as a JSON document")] = False,
+    lines: Annotated[bool, typer.Option(help="Record which lines allocate GPU memory during the window")] = True,
+    show_keys: Annotated[
+        bool, typer.Option("--show-keys", help="Show dictionary keys, which may contain your users' data")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything found as a JSON document")] = False,
     socket: Socket = None,
 ) -> None:
-    """Ask an app with the embedded client which line of its code holds the growing memory, and say so in words.
+    """Find the line of code that holds growing memory, in an app with gpuagent-client.
 
-    The app must be at work meanwhile: what does not grow within the window is not blamed. Exit status: 0 something was
-    found out, 1 the app could not be asked, or refused.
+    The app must be under load meanwhile: only memory that grows within the window can be found. Exit status: 0 done,
+    1 the app could not be asked, or refused.
     """
     try:
         seconds = parse_duration(window)
@@ -44,7 +44,7 @@ def blame(
         raise typer.BadParameter(str(error), param_hint="--window") from None
     args = {"window_seconds": seconds, "census": census, "lines": lines, "show_keys": show_keys}
     if sys.stderr.isatty():
-        tell(f"watching process {pid} for {format_duration(seconds)} ...")
+        tell(f"Watching process {pid} for {format_duration(seconds)} ...")
     looks = census + lines
     timeout_seconds = looks * (seconds + _BEYOND_WINDOW_SECONDS)
     answer = ask_app(pid, "blame", args, socket, timeout_seconds=timeout_seconds)
@@ -53,7 +53,7 @@ def blame(
 
 def report_blame(answer: dict[str, Any]) -> list[str]:
     """Return the verdict first, then what it rests on."""
-    found = [clean(answer["verdict"]) or "nothing was found that holds growing memory"]
+    found = [clean(answer["verdict"]) or "Nothing was found that holds growing memory."]
     if answer["groups"]:
         found += ["", "held by"]
         found += [line for group in answer["groups"][:_SHOWN] for line in _group(group)]
@@ -63,7 +63,7 @@ def report_blame(answer: dict[str, Any]) -> list[str]:
     if answer["notes"]:
         found += ["", *(f"note: {clean(note)}" for note in answer["notes"])]
     if answer["stall_seconds"] is not None:
-        found += ["", f"the app stood still for {answer['stall_seconds'] * 1000:.0f} ms"]
+        found += ["", f"The app was paused for {answer['stall_seconds'] * 1000:.0f} ms"]
     return found
 
 
@@ -112,20 +112,22 @@ _NOT_DONE = frozenset({"refused", "failed", "interrupted"})
 def release(
     pid: Annotated[int, typer.Argument(metavar="PID", parser=read_pid, help="The process, as `gpuagent ps` shows it")],
     collect: Annotated[
-        bool, typer.Option("--collect", help="Run Python's garbage collector first: the app stands still for it")
+        bool, typer.Option("--collect", help="Run Python's garbage collector first; the app pauses for it")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Decide and record, but do not ask the app")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and record, but do not ask the app")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Ignore the allow list. The never-list still applies.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="What was before and after, as a JSON document")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the figures before and after as a JSON document")
+    ] = False,
     socket: Socket = None,
 ) -> None:
-    """Ask an app with the embedded client to empty its cache, and say how much memory came back.
+    """Ask an app with gpuagent-client to release its cached GPU memory, and show how much was freed.
 
-    Memory that tensors hold stays. The app needs `gpuagent-client`, and does it between requests, at most once a
-    minute. It is a remedy: refused where there is doubt about the process or `remedies.allow` names others, and
-    recorded with your name (see `gpuagent remedies`).
+    Memory held by tensors stays. The app does it between requests, at most once a minute. This is a remedy: it is
+    refused if the process cannot be identified, or if `remedies.allow` is set and does not list it, and it is recorded
+    with your name (see `gpuagent remedies`).
 
     Exit status: 0 done, 1 not done, 130 Ctrl-C.
     """
@@ -155,14 +157,14 @@ def refusal(answer: dict[str, Any]) -> str | None:
         return None
     if answer.get("reason") == "absent":
         return ABSENT.format(pid=answer["pid"])
-    said = "the app did not do it" if answer["result"] == "failed" else "the agent did not ask the app"
+    said = "The app did not do it" if answer["result"] == "failed" else "The agent did not ask the app"
     return f"{said}: {clean(answer.get('detail') or answer['result'])}"
 
 
 def report_release(answer: dict[str, Any]) -> list[str]:
     """In words; what is not known is not said."""
     if answer.get("dry_run"):
-        return ["dry run: the app would be asked, and was not"]
+        return ["Dry run: the app would have been asked."]
     returned, before, after = (
         answer.get(key) for key in ("returned_bytes", "reserved_before_bytes", "reserved_after_bytes")
     )

@@ -11,8 +11,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand
 
+from gpuagent.cli.agent import Direct, NoData, Socket, Source, Url, get_document
 from gpuagent.cli.cells import clean
-from gpuagent.cli.source import Direct, NoData, Socket, Source, Url, get_document
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
 
 OK, WARNING, CRITICAL, UNKNOWN = 0, 1, 2, 3
@@ -43,15 +43,17 @@ class CheckCommand(TyperCommand):
 
 
 def check(
-    warning: Annotated[str, typer.Option("--warning", "-w", help="Warn above this share of a GPU's memory")] = "90%",
+    warning: Annotated[
+        str, typer.Option("--warning", "-w", help="WARNING above this share of used GPU memory")
+    ] = "90%",
     critical: Annotated[
-        str, typer.Option("--critical", "-c", help="Critical above this share of a GPU's memory")
+        str, typer.Option("--critical", "-c", help="CRITICAL above this share of used GPU memory")
     ] = "98%",
     socket: Socket = None,
     url: Url = None,
     direct: Direct = False,
 ) -> None:
-    """Check memory and health of all GPUs, for a monitoring system.
+    """Check memory and health of all GPUs, as a Nagios plugin.
 
     Exit status: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (no agent, no fresh data, or bad arguments).
     """

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuagent.cli.agent import Socket, ask_agent
 from gpuagent.cli.cells import clean
-from gpuagent.cli.control import ask_agent
-from gpuagent.cli.source import Socket
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
@@ -21,42 +20,42 @@ if TYPE_CHECKING:
 EXIT_FAULTY = 1
 EXIT_UNREADABLE = 2
 
-config_app = typer.Typer(no_args_is_help=True, help="Check the configuration file, or show what is in force.")
+config_app = typer.Typer(no_args_is_help=True, help="Check, show or reload the configuration.")
 
 _FileOption = Annotated[
     Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="By default /etc/gpuagent/gpuagent.yaml."),
+    typer.Option("--config", "-c", metavar="FILE", help="Configuration file; default: /etc/gpuagent/gpuagent.yaml"),
 ]
 
 
 @config_app.command()
 def check(
-    file: Annotated[Path | None, typer.Argument(help="The file to check.")] = None,
+    file: Annotated[Path | None, typer.Argument(help="File to check")] = None,
     config: _FileOption = None,
 ) -> None:
-    """Check a configuration file and name every fault in it, with its line; then the files that it names.
+    """Check a configuration file and the files it names: every error with its line.
 
-    Rules that can never fire, ladders that can never act and users that do not exist here are notes, and no faults.
+    Rules that can never fire, ladders that can never act and users that do not exist here are notes, not errors.
 
-    Exit status: 0 no fault, 1 faults (on standard error), 2 the file cannot be read.
+    Exit status: 0 valid, 1 errors (on standard error), 2 the file cannot be read.
     """
     from gpuagent.config.files import DEFAULT_PATH
 
     path = file or config
     _check_beside(_load(path), path or DEFAULT_PATH)
     defaults = path is None and not DEFAULT_PATH.exists()
-    note = " (there is no such file: the defaults are used)" if defaults else ""
+    note = " (no such file: the defaults apply)" if defaults else ""
     typer.echo(f"{path or DEFAULT_PATH}: ok{note}")
 
 
 @config_app.command()
 def show(
     config: _FileOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of YAML.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of YAML")] = False,
 ) -> None:
-    """Show the configuration that would be in force: the file and the defaults, secrets hidden.
+    """Show the effective configuration: the file and the defaults, with secrets hidden.
 
-    Exit status: 0 shown, 1 faults in the file (on standard error), 2 it cannot be read.
+    Exit status: 0 shown, 1 errors in the file (on standard error), 2 it cannot be read.
     """
     from gpuagent.config.reference import effective, to_yaml
 
@@ -67,7 +66,7 @@ def show(
 
 def _check_beside(config: Config, path: Path) -> None:
     """The files that it names. Rules that can never fire and ladders that can never act are notes."""
-    from gpuagent.doctor.beside import look_beside
+    from gpuagent.doctor.service import look_beside
 
     found = look_beside(config, path)
     for note in found.notes:
@@ -95,31 +94,33 @@ _TIMEOUT_SECONDS = 60.0
 
 
 def reload(socket: Socket = None) -> None:
-    """Have the running agent read its configuration and rules again. A bad one is refused, and the old one stays.
+    """Make the running agent reload configuration and rules. If they are invalid, the old ones stay in force.
 
-    Exit status: 0 it is in force (standard error has the notes on it), 1 it was refused (standard error says why), or
-    no agent answers.
+    Exit status: 0 reloaded (notes are on standard error), 1 refused (the reason is on standard error), or the agent
+    does not answer.
     """
     answer = ask_agent("POST", "/api/v1/reload", socket, timeout_seconds=_TIMEOUT_SECONDS, also=(409,))
     if answer.get("error"):
-        typer.echo(f"refused, and the old one stays:\n{answer['error']}", err=True)
+        typer.echo(f"Refused; the old configuration stays in force:\n{answer['error']}", err=True)
         raise typer.Exit(1)
     for note in answer.get("notes", ()):
         typer.echo(f"note: {clean(note)}", err=True)
-    typer.echo("the configuration was read again")
+    typer.echo("The configuration was reloaded.")
 
 
 rules_app = typer.Typer(no_args_is_help=True, help="Check Prometheus rule files, or run their unit tests.")
 
-_RuleFiles = Annotated[list[Path], typer.Argument(help="One or more files.", show_default=False)]
+_RuleFiles = Annotated[list[Path], typer.Argument(help="Rule files", show_default=False)]
 
 
 @rules_app.command("check")
 def check_rules(files: _RuleFiles) -> None:
-    """Check rule files as the agent would load them: what passes here also loads in Prometheus 2.42.
+    """Check Prometheus rule files as the agent would load them. Files that pass also load in Prometheus 2.42.
 
-    Exit status: 0 no fault, 1 faults (on standard error). A metric that the agent does not have is a note, no fault; so
-    is a rule that is no reason to act: it alerts, and no ladder disrupts a process because of it.
+    Metrics that the agent does not export, and rules that are no grounds for disruptive remedies, are notes, not
+    errors.
+
+    Exit status: 0 valid, 1 errors (on standard error).
     """
     from gpuagent.alerting.rules import rules_without_grounds, unknown_metrics
     from gpuagent_alerts.rules.file import load_rule_file
@@ -145,9 +146,9 @@ def check_rules(files: _RuleFiles) -> None:
 
 @rules_app.command("test")
 def test_rules(files: _RuleFiles) -> None:
-    """Run unit tests in promtool's format, with promtool's verdicts.
+    """Run rule unit tests in promtool's format.
 
-    Exit status: 0 all passed, 1 something failed, or could not be read.
+    Exit status: 0 all passed, 1 a test failed or a file could not be read.
     """
     from gpuagent_alerts.rules.unit_test import run_unit_tests
 

@@ -12,11 +12,19 @@ from typing import Annotated, Any
 
 import typer
 
+from gpuagent.cli.agent import Refused, Socket, tell
 from gpuagent.cli.cells import clean, cut, width_of, wrap
-from gpuagent.cli.control import Refused
-from gpuagent.cli.process_identity import Chosen, Unidentified, choose, fetch_identified, read_pid
-from gpuagent.cli.progress import EXIT_INTERRUPTED, Answer, Request, attend
-from gpuagent.cli.source import Socket, tell
+from gpuagent.cli.remedy_requests import (
+    EXIT_INTERRUPTED,
+    Answer,
+    Chosen,
+    Request,
+    Unidentified,
+    attend,
+    choose,
+    fetch_identified,
+    read_pid,
+)
 from gpuagent.core.identity import format_container
 from gpuagent.core.units import format_bytes, format_duration
 from gpuagent.core.wording import assessment_words
@@ -147,38 +155,35 @@ def kill(
         list[int],
         typer.Argument(metavar="PID", parser=read_pid, help="The processes, as `gpuagent ps` shows them"),
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Decide and record, but do nothing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and record, but send no signal")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Ignore the allow list. The never-list still applies.")
     ] = False,
-    restart_unit: Annotated[
-        bool, typer.Option("--restart-unit", help="Have systemd restart the unit that runs it, instead")
-    ] = False,
-    gpu: Annotated[str, typer.Option("--gpu", help="Watch the memory of this GPU: an index or a UUID")] = "",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")] = False,
+    restart_unit: Annotated[bool, typer.Option("--restart-unit", help="Restart its systemd unit instead")] = False,
+    gpu: Annotated[str, typer.Option("--gpu", help="GPU whose memory is watched, by index or UUID")] = "",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation")] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="What became of it, as a JSON document; of several, as a list of them")
+        bool, typer.Option("--json", help="Print the result as a JSON document; a list for several processes")
     ] = False,
     socket: Socket = None,
 ) -> None:
-    """End processes and see their memory come back: SIGTERM, after 30 s SIGKILL, the same checks before each.
+    """End processes and wait until their GPU memory is free: SIGTERM, then SIGKILL after 30 s.
 
-    You are shown each process, and whom the kernel ends with it, and asked once about all of them. What is ended is
-    what you were shown: if a pid belongs to another process by then, or the process runs another program or is
-    elsewhere, the agent refuses. None waits until the memory of another has come back.
+    Each process is shown, with the processes that would end with it, and you are asked once for all of them. The agent
+    checks again before each signal, and refuses if a pid now belongs to another process, or the process now runs
+    another program, as another user or on other GPUs. Several processes are ended at the same time.
 
-    Without `remedies.allow` your word is enough; an allow list that is given is kept to, unless forced. The never-list,
-    and any doubt about who the process is, stand in every case. Pauses, limits per hour and day, cool-downs and the
-    breaker bound rules, not you. What is done is recorded with your name, and counts for the rules that come after it:
-    see `gpuagent remedies`.
+    `remedies.allow` applies if it is set, unless --force is given. The never-list always applies, and a process that
+    cannot be identified is never ended. Pauses, rate limits, cool-downs and the circuit breaker apply to rules, not to
+    you. What is done is recorded with your name, and counts toward the limits of rules: see `gpuagent remedies`.
 
-    Each step is told on standard error when it is taken. Ctrl-C stops looking, not the agent.
+    Each step is printed to standard error when it is taken. Ctrl-C stops watching; the agent continues.
 
-    Exit status: 0 the memory of all is back (or it was a dry run), 1 not, 2 nobody was there to be asked, 130 Ctrl-C.
+    Exit status: 0 all memory is free again (or dry run), 1 not, 2 no terminal to ask for confirmation, 130 Ctrl-C.
     """
     asks = not (yes or dry_run)
     if asks and not sys.stdin.isatty():
-        tell("there is no terminal to ask on: say --yes if you mean it")
+        tell("No terminal to ask for confirmation: use --yes to confirm.")
         raise typer.Exit(2)
     document = fetch_identified(socket)
     chosen, missed = [], False
@@ -216,7 +221,7 @@ def kill(
 def _tell_who_ends_too(chosen: Sequence[Chosen]) -> None:
     for each in chosen:
         for line in each.end_lines:
-            tell(f"the end of pid {each.pid} also ends {line}")
+            tell(f"Ending pid {each.pid} also ends {line}")
 
 
 def _ask(chosen: Sequence[Chosen], lines: Sequence[str]) -> None:
@@ -230,7 +235,7 @@ def _ask(chosen: Sequence[Chosen], lines: Sequence[str]) -> None:
         interrupted = isinstance(abort.__context__, KeyboardInterrupt)
         raise typer.Exit(EXIT_INTERRUPTED if interrupted else 1) from None
     if not confirmed:
-        tell("nothing was done")
+        tell("Nothing was done.")
         raise typer.Exit(1)
 
 

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from gpuagent.cli.cells import Paint, clean, width_of, wrap
-from gpuagent.cli.control import Refused, answer_of, ask_agent
-from gpuagent.cli.source import Socket, Url, tell
+from gpuagent.cli.agent import Refused, Socket, Url, answer_of, ask_agent, tell
+from gpuagent.cli.cells import Paint, clean, cut, fit, width_of, wrap
 from gpuagent.core.api_client import DEFAULT_URL
+from gpuagent.core.units import format_bytes, format_duration
+from gpuagent.core.wording import forecast_words, pace_words, verdict_words
 
 Document = dict[str, Any]
 
-leaks_app = typer.Typer(
-    no_args_is_help=True, help="See why a process is called leaking, and say how sure the detector must be."
-)
-Gpu = Annotated[str, typer.Option(metavar="N|UUID", help="Where the process is on several GPUs: which")]
+leaks_app = typer.Typer(no_args_is_help=True, help="Explain leak verdicts, tune sensitivity, and give feedback.")
+Gpu = Annotated[str, typer.Option(metavar="N|UUID", help="GPU, if the process is on several")]
 _OneOf = Annotated[
     Literal["off", "strict", "balanced", "sensitive"],
-    typer.Argument(
-        show_default=False, help="How much evidence a leak needs, as `leaks.sensitivity`; off: none is told"
-    ),
+    typer.Argument(show_default=False, help="How much evidence a leak needs, as `leaks.sensitivity`; off reports none"),
 ]
 
 
@@ -51,19 +50,18 @@ def ask_to_read(path: str, socket: Path | None, url: str | None) -> Document:
 def explain(
     pid: Annotated[int, typer.Argument(help="The process, as `gpuagent ps` shows it", min=1)],
     gpu: Gpu = "",
-    as_json: Annotated[bool, typer.Option("--json", help="As a JSON document")] = False,
-    ascii_only: Annotated[bool, typer.Option("--ascii", help="No characters beyond ASCII")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON document")] = False,
+    ascii_only: Annotated[bool, typer.Option("--ascii", help="Print ASCII characters only")] = False,
     socket: Socket = None,
     url: Url = None,
 ) -> None:
-    """Show why a process is called leaking, or why there is no verdict: the evidence in words, and a plot.
+    """Explain the leak verdict of a process, or why there is none: the evidence, and a plot.
 
-    The plot has the baseline (what was never given back), what was free, the window of the alarm and the forecast.
-    Processes that have ended after a leak are remembered too, the last 16. Exit status: 0 it was shown, 1 no agent
-    answers, or it knows of no such process.
+    The plot shows the baseline (memory never given back), free memory, the window of the alarm and the forecast. The
+    last 16 processes that ended after a leak can be explained too.
+
+    Exit status: 0 shown, 1 the agent does not answer, or does not know the process.
     """
-    from gpuagent.cli.leaks_screen import lines_of
-
     document = ask_to_read(f"/api/v1/leaks/{pid}{_query(gpu)}", socket, url)
     if as_json:
         typer.echo(json.dumps(document, indent=1))
@@ -77,14 +75,15 @@ def explain(
 def tune(
     sensitivity: _OneOf,
     app: Annotated[
-        str, typer.Option(help="Processes whose embedded client gives them this name; never more sensitive")
+        str, typer.Option(help="Apps with this name, which their client reports; cannot be made more sensitive")
     ] = "",
     unit: Annotated[str, typer.Option(help="Processes of this systemd unit")] = "",
     user: Annotated[str, typer.Option(help="Processes of this user, outside of containers")] = "",
     process_name: Annotated[str, typer.Option(help="Processes of this name, as `gpuagent ps` shows it")] = "",
-    container: Annotated[str, typer.Option(help="Processes of this container: its id, or its name")] = "",
+    container: Annotated[str, typer.Option(help="Processes of this container, by ID or name")] = "",
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", metavar="FILE", help="By default /etc/gpuagent/gpuagent.yaml.")
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="Configuration file; default: /etc/gpuagent/gpuagent.yaml"),
     ] = None,
     show: Annotated[
         bool, typer.Option("--print", help="Print the lines for the configuration, and change nothing")
@@ -92,43 +91,42 @@ def tune(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Write and reload without asking")] = False,
     socket: Socket = None,
 ) -> None:
-    """Set how sure the leak detector must be of some processes: all that is given must hold of them.
+    """Set the leak sensitivity for some processes: those that match all options given.
 
-    Checks the configuration as it would be, shows what would change, and asks; then writes it and has the agent reload.
-    Comments and the order of the file stay. Where the file cannot be written or is in a form that is not edited, and
-    where nobody can be asked, the lines are printed instead, with what to do. Histories stay; the verdict follows with
-    the next block of readings, within 15 s.
+    Checks the new configuration, shows the change and asks for confirmation; then writes the file and makes the agent
+    reload. Comments and order of the file are kept. If the file cannot be written or edited, or there is no terminal to
+    ask, the lines to add are printed instead. Histories are kept; verdicts follow within 15 s.
 
-    Exit status: 0 it is so (or, with --print, could be), 1 it cannot be so, or was not wanted, 2 wrong usage.
+    Exit status: 0 done (with --print: printed), 1 not possible or not confirmed, 2 wrong usage.
     """
     from gpuagent.cli.leaks_tune import tune_file
 
     given = {"app": app, "unit": unit, "user": user, "process_name": process_name, "container": container}
     match = {key: value for key, value in given.items() if value}
     if not match:
-        raise typer.BadParameter("say for whom: --app, --unit, --user, --process-name or --container")
+        raise typer.BadParameter("give --app, --unit, --user, --process-name or --container")
     raise typer.Exit(tune_file(config, match, sensitivity, socket, show=show, yes=yes))
 
 
 @leaks_app.command()
 def feedback(
     pid: Annotated[int | None, typer.Argument(help="The process", min=1)] = None,
-    false: Annotated[bool, typer.Option("--false", help="It does not leak: a false alarm")] = False,
-    true: Annotated[bool, typer.Option("--true", help="It leaks")] = False,
-    note: Annotated[str, typer.Option(metavar="TEXT", help="Why, for those who read it later")] = "",
+    false: Annotated[bool, typer.Option("--false", help="Label as a false alarm")] = False,
+    true: Annotated[bool, typer.Option("--true", help="Label as a real leak")] = False,
+    note: Annotated[str, typer.Option(metavar="TEXT", help="Reason, for those who read it later")] = "",
     gpu: Gpu = "",
-    listed: Annotated[bool, typer.Option("--list", "-l", help="Show what was said so far")] = False,
-    remove: Annotated[str, typer.Option(metavar="ID", help="Forget one, as --list shows its id")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="As a JSON document")] = False,
+    listed: Annotated[bool, typer.Option("--list", "-l", help="List the feedback so far")] = False,
+    remove: Annotated[str, typer.Option(metavar="ID", help="Remove one entry, by the ID that --list shows")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON document")] = False,
     socket: Socket = None,
     url: Url = None,
 ) -> None:
-    """Say whether a process leaks: its history is kept with that, for `gpuagent replay --labelled`.
+    """Label a process as leaking or not: its history is kept with the label, for `gpuagent replay --labelled`.
 
-    It ends no alert and changes no sensitivity: for that there are `gpuagent silence` and `gpuagent leaks tune`. At
-    most 200 histories and 16 MiB are kept in the state directory; the oldest go, and the answer says which.
+    This resolves no alert and changes no sensitivity: use `gpuagent silence` and `gpuagent leaks tune` for that. At
+    most 200 histories and 16 MiB are kept in the state directory; the oldest are dropped, and named in the answer.
 
-    Exit status: 0 it is kept (or shown, or removed), 1 no agent answers or it refused, 2 wrong usage.
+    Exit status: 0 kept, shown or removed, 1 the agent does not answer or refused, 2 wrong usage.
     """
     chosen = [pid is not None, listed, bool(remove)]
     if sum(chosen) != 1:
@@ -137,12 +135,12 @@ def feedback(
         _list(ask_to_read("/api/v1/leaks/feedback", socket, url), as_json=as_json)
         return
     if url is not None:
-        raise typer.BadParameter("the address only reads: feedback goes to the control socket", param_hint="--url")
+        raise typer.BadParameter("feedback needs the control socket: an HTTP address is read-only", param_hint="--url")
     if remove:
         from urllib.parse import quote
 
         ask_agent("POST", f"/api/v1/leaks/feedback/{quote(remove, safe='')}/remove", socket)
-        tell("removed")
+        tell("Removed.")
         return
     if false == true:
         raise typer.BadParameter("say --false (a false alarm) or --true (it leaks)")
@@ -152,10 +150,10 @@ def feedback(
         typer.echo(json.dumps(kept, indent=1))
         return
     typer.echo(kept["id"])
-    tell(f"kept: {_about(kept)} {_said(kept)}")
+    tell(f"Kept: {_about(kept)} {_said(kept)}")
     if kept["evicted"]:
-        tell(f"the oldest made room: {', '.join(clean(each) for each in kept['evicted'])}")
-    tell("`gpuagent replay --labelled` shows what each sensitivity would have said of it")
+        tell(f"Dropped the oldest: {', '.join(clean(each) for each in kept['evicted'])}")
+    tell("`gpuagent replay --labelled` shows what each sensitivity would have reported.")
 
 
 def _list(document: Document, *, as_json: bool) -> None:
@@ -165,7 +163,7 @@ def _list(document: Document, *, as_json: bool) -> None:
     from gpuagent.core.units import format_time
 
     if not document["feedback"]:
-        tell("nobody has said anything of a verdict yet")
+        tell("No feedback yet.")
     for entry in document["feedback"]:
         by = f", {clean(entry['by'])}" if entry["by"] else ""
         typer.echo(f"{clean(entry['id'])}  {format_time(entry['time_seconds'])}{by}")
@@ -188,3 +186,182 @@ def _query(gpu: str) -> str:
     from urllib.parse import quote
 
     return f"?gpu={quote(gpu, safe='')}" if gpu else ""
+
+
+_LABEL = 10
+_MOST_COLUMNS = 50
+_LEAST_COLUMNS = 16
+_MOST_AHEAD = 14
+"""Columns of the forecast."""
+_ROWS = 7
+_LEAST_SHARE = 0.01
+"""Of the GPU's memory that the plot's height shows at least: less is no growth to be seen."""
+_STYLES = {"leaking": "critical", "growing": "warning", "learning": "dim"}
+_MOST_WINDOWS = 6
+
+
+class _Marks(NamedTuple):
+    """What the plot is drawn with, the width of one cell each."""
+
+    baseline: str
+    peak: str
+    forecast: str
+    line: str
+    begin: str
+    end: str
+    axis: str
+
+
+_UNICODE = _Marks("█", "·", "░", "─", "├", "┤", "│")
+_ASCII = _Marks("#", ".", "+", "-", "|", "|", "|")
+
+
+def lines_of(document: Document, width: int, paint: Paint) -> list[str]:
+    """Return the whole screen, no line longer than `width` cells."""
+    lines = [cut(_head(document), width)]
+    verdict = clean(verdict_words(document) or "no verdict")
+    said = wrap(", ".join(filter(None, (verdict, pace_words(document), forecast_words(document)))), width)
+    lines += [said[0].replace(verdict, paint(verdict, _STYLES.get(document["verdict"], "ok")), 1), *said[1:]]
+    lines += wrap(_judged_by(document["judged_by"]), width)
+    for reason in document["reasons"]:
+        lines += wrap(reason, width)
+    lines += ["", *plot(document, width, paint)] if document["points"] else []
+    lines.append("")
+    for sentence in document["why"]:
+        first, *rest = wrap(sentence, width - 2)
+        lines += [f"- {first}", *(f"  {line}" for line in rest)]
+    windows = list(_windows(document, width))
+    lines += ["", *windows] if windows else []
+    lines += ["", *_next(document, width)]
+    return lines
+
+
+def plot(document: Document, width: int, paint: Paint) -> list[str]:
+    """Return the baseline over time, with the window of the alarm below and what was free; the forecast follows now."""
+    marks = _ASCII if paint.ascii_only else _UNICODE
+    points = document["points"]
+    now = max(document["time_seconds"], points[-1]["time_seconds"])
+    columns = max(_LEAST_COLUMNS, min(_MOST_COLUMNS, width - _LABEL - _MOST_AHEAD - 2))
+    begin = points[0]["time_seconds"]
+    step = max((now - begin) / columns, 1.0)
+    baseline = _in_columns(points, "baseline_bytes", begin, step, columns)
+    used = _in_columns(points, "used_bytes", begin, step, columns)
+    ahead = _forecast(document, baseline, step)
+    known = [value for value in (*baseline, *used, *ahead) if value is not None]
+    if not known:
+        return []
+    low, high = min(known), max(known)
+    high = max(high, low + _LEAST_SHARE * document["memory_total_bytes"])
+    lines = []
+    for row in range(_ROWS):
+        least = low + (high - low) * (_ROWS - 1 - row) / _ROWS
+        cells = [_cell(value, peak, least, marks) for value, peak in zip(baseline, used, strict=True)]
+        coming = [marks.forecast if value >= least else " " for value in ahead]
+        label = format_bytes(high) if row == 0 else format_bytes(low) if row == _ROWS - 1 else ""
+        lines.append(f"{fit(label, _LABEL - 1, right=True)} {marks.axis}{''.join(cells)}{''.join(coming)}".rstrip())
+    lines += _below(document, _Scale(begin, step, columns, now), marks, bool(ahead))
+    lines += _free(points, _Scale(begin, step, columns, now), paint)
+    return [cut(line, width) for line in lines]
+
+
+class _Scale(NamedTuple):
+    begin: float
+    step: float
+    columns: int
+    now: float
+
+
+def _in_columns(points: Sequence[Document], key: str, begin: float, step: float, columns: int) -> list[float | None]:
+    """Return the lowest of each column; one without a point is as the one before, as a point may last for longer."""
+    found: list[float | None] = [None] * columns
+    for point in points:
+        value = point[key]
+        place = min(columns - 1, max(0, int((point["time_seconds"] - begin) / step)))
+        before = found[place]
+        if value is not None and (before is None or value < before):
+            found[place] = value
+    lasts = (points[1]["time_seconds"] - points[0]["time_seconds"]) / step if len(points) > 1 else 1.0
+    missing = 0
+    for place in range(1, columns):
+        missing = 0 if found[place] is not None else missing + 1
+        if 0 < missing <= math.ceil(lasts) + 1:
+            found[place] = found[place - 1]
+    return found
+
+
+def _forecast(document: Document, baseline: Sequence[float | None], step: float) -> list[float]:
+    """Return the baseline as it goes on, until the memory is full or the plot ends."""
+    pace, seconds = document["growth_bytes_per_second"], document["exhaustion_seconds"]
+    last = next((value for value in reversed(baseline) if value is not None), None)
+    if not pace or pace <= 0 or not seconds or last is None:
+        return []
+    columns = min(_MOST_AHEAD, max(1, math.ceil(seconds / step)))
+    return [last + pace * min(seconds, step * (number + 1)) for number in range(columns)]
+
+
+def _cell(value: float | None, peak: float | None, least: float, marks: _Marks) -> str:
+    if value is not None and value >= least:
+        return marks.baseline
+    return marks.peak if peak is not None and peak >= least else " "
+
+
+def _below(document: Document, scale: _Scale, marks: _Marks, forecast: bool) -> Iterator[str]:
+    """Give the axis of time, and the window on which the alarm was raised."""
+    left = f"-{format_duration(scale.now - scale.begin)}"
+    coming = "forecast" if forecast else ""
+    yield f"{' ' * (_LABEL + 1)}{fit(left, scale.columns - 3)}now {coming}".rstrip()
+    alarms = [each for each in document["standards"] if each["alarm"] and each["windows"]]
+    if alarms:
+        seconds = alarms[0]["windows"][0]["seconds"]
+        end = (alarms[0]["alarm_seconds"] - scale.begin) / scale.step
+        first = max(0, min(scale.columns - 1, int(end - seconds / scale.step)))
+        last = max(first, min(scale.columns - 1, int(end)))
+        inner = marks.line * max(0, last - first - 1)
+        window = f"{marks.begin}{inner}{marks.end}" if last > first else marks.begin
+        label = fit("window", _LABEL - 1, right=True)
+        yield f"{label}  {' ' * first}{window} {format_duration(seconds)}, {alarms[0]['sensitivity']}"
+
+
+def _free(points: Sequence[Document], scale: _Scale, paint: Paint) -> Iterator[str]:
+    free = _in_columns(points, "free_bytes", scale.begin, scale.step, scale.columns)
+    known = [value for value in free if value is not None]
+    if known:
+        last = next(value for value in reversed(free) if value is not None)
+        label = fit("free", _LABEL - 1, right=True)
+        yield f"{label}  {paint.sparkline(free, max(known), scale.columns)} {format_bytes(last)}"
+
+
+def _head(document: Document) -> str:
+    who = f"{clean(document['process'] or 'process')} (pid {document['pid']}"
+    who += "".join(f", {clean(document[key])}" for key in ("user", "unit", "app") if document[key])
+    ended = "" if document["running"] else ", not running now"
+    return f"{who}) on GPU {document['gpu']}{ended}"
+
+
+def _judged_by(judged: Document) -> str:
+    if judged["override"] is None:
+        return f"sensitivity {judged['sensitivity']}, that of the node"
+    match = ", ".join(f"{key}: {clean(value)}" for key, value in judged["match"].items())
+    words = f" ({match})" if match else ""
+    node = judged["node_sensitivity"]
+    return f"sensitivity {judged['sensitivity']}, by leaks.overrides[{judged['override']}]{words}; the node's is {node}"
+
+
+def _windows(document: Document, width: int) -> Iterator[str]:
+    """Give the windows of the standard that holds, where it has raised no alarm."""
+    holds = document["judged_by"]["sensitivity"]
+    found = [each for each in document["standards"] if each["sensitivity"] == holds and not each["alarm"]]
+    rows = [window for each in found[:1] for window in each["windows"]]
+    if rows:
+        yield cut(f"windows at {holds}", width)
+    for window in rows[-_MOST_WINDOWS:]:
+        yield cut(f"  {window['finding']}", width)
+
+
+def _next(document: Document, width: int) -> Iterator[str]:
+    pid = document["pid"]
+    yield cut(f"a false alarm:    gpuagent leaks feedback {pid} --false --note WHY", width)
+    name = document["unit"] and f"--unit {clean(document['unit'])}"
+    name = name or f"--process-name {clean(document['process'] or 'NAME')}"
+    yield cut(f"less sensitive:   gpuagent leaks tune strict {name}", width)
+    yield cut(f"as a trace:       gpuagent history export {pid} -o leak.csv", width)

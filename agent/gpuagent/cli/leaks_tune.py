@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
+from gpuagent.cli.agent import Refused, answer_of, tell
 from gpuagent.cli.cells import clean
-from gpuagent.cli.control import Refused, answer_of
-from gpuagent.cli.source import tell
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
@@ -55,11 +54,11 @@ def tune_file(
         tell(str(error))
         return EXIT_NOT
     except OSError as error:
-        tell(f"{path} cannot be read: {error.strerror}")
+        tell(f"{path} cannot be read: {error.strerror}.")
         return EXIT_NOT
     _tell_who(match, socket)
     if after is not None and after == before:
-        tell(f"{path} says so already")
+        tell(f"{path} already says so.")
         return EXIT_OK
     reason = _why_not(path, status, after)
     if show or reason or not (yes or can_be_asked()):
@@ -132,11 +131,11 @@ def _tell_who(match: Mapping[str, str], socket: Path | None) -> None:
         return
     pids = {row["pid"]: clean(row["process"]) for row in rows if _is_for(match, row, apps.get(row["pid"], ""))}
     if not pids:
-        tell("no process on a GPU is meant by this now")
+        tell("No process on a GPU matches now.")
         return
     named = ", ".join(f"{name} (pid {pid})" for pid, name in list(pids.items())[:_MOST_NAMED])
     more = f" and {len(pids) - _MOST_NAMED} more" if len(pids) > _MOST_NAMED else ""
-    tell(f"for now this is for {named}{more}")
+    tell(f"Matches now: {named}{more}")
 
 
 def _is_for(match: Mapping[str, str], row: Mapping[str, Any], app: str) -> bool:
@@ -162,7 +161,7 @@ def _why_not(path: Path, status: os.stat_result | None, after: bytes | None) -> 
 
 def _tell_how(path: Path, reason: str) -> None:
     before = f"{reason}: " if reason else ""
-    tell(f"{before}put these lines into {path}, ahead of other overrides, and have it read: gpuagent config reload")
+    tell(f"{before}add these lines to {path}, before other overrides, then run: gpuagent config reload")
 
 
 def _write_and_reload(edit: _Edit, socket: Path | None, *, yes: bool) -> int:
@@ -170,7 +169,7 @@ def _write_and_reload(edit: _Edit, socket: Path | None, *, yes: bool) -> int:
     for line in difflib.unified_diff(old, new, str(edit.path), str(edit.path), lineterm="", n=2):
         typer.echo(clean(line))
     if not yes and not typer.confirm("Write this, and have the agent read it again?", default=False, err=True):
-        tell("nothing was changed")
+        tell("Nothing was changed.")
         return EXIT_NOT
     try:
         _replace(edit)
@@ -178,16 +177,16 @@ def _write_and_reload(edit: _Edit, socket: Path | None, *, yes: bool) -> int:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         tell(f"{edit.path} was not written: {reason}")
         return EXIT_NOT
-    tell(f"written: {edit.path}")
+    tell(f"Written: {edit.path}")
     try:
         answer = answer_of("POST", "/api/v1/reload", socket, timeout_seconds=_RELOAD_SECONDS, also=(409,))
     except Refused as error:
-        tell(f"{error}\nit holds from the next `gpuagent config reload` or start on")
+        tell(f"{error}\nIt takes effect at the next `gpuagent config reload` or start.")
         return EXIT_NOT
     if answer.get("error"):
-        tell(f"the agent refused the file, and its old configuration stays:\n{answer['error']}")
+        tell(f"The agent refused the file; the old configuration stays in force:\n{answer['error']}")
         return EXIT_NOT
-    tell("the agent has read it; histories stay, and verdicts follow within 15 s")
+    tell("The agent has reloaded it. Histories are kept; verdicts follow within 15 s.")
     return EXIT_OK
 
 
@@ -208,7 +207,7 @@ def _replace(edit: _Edit) -> None:
             os.utime(new)
             os.fsync(stream.fileno())
             if read_file(real) != edit.before:
-                raise _Cannot("somebody has changed it meanwhile")
+                raise _Cannot("it has changed in the meantime")
             new.replace(real)
         except BaseException:
             with contextlib.suppress(OSError):

@@ -12,23 +12,24 @@ from typing import Annotated
 
 import typer
 
-from gpuagent.cli.control import ask_agent
-from gpuagent.cli.source import Socket
+from gpuagent.cli.agent import Socket, ask_agent
 from gpuagent.core.units import format_duration, parse_duration
 
 _MARKS = {"ok": "ok     ", "info": "info   ", "warning": "WARNING", "failure": "FAILURE"}
 
 
 def doctor(
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file to look at")] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Configuration file; default: /etc/gpuagent/gpuagent.yaml")
+    ] = None,
     simulate: Annotated[
         str | None, typer.Option(help="Examine a simulated node instead of this one", metavar="SCENARIO")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON array instead of lines")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON array")] = False,
 ) -> None:
-    """Look at configuration, driver, permissions, namespaces, sockets and clock; say what to do about what is missing.
+    """Check configuration, driver, permissions, namespaces, sockets and clock, with advice for each problem.
 
-    Exit status: 0 the agent can work here, 1 it cannot.
+    Exit status: 0 the agent can run here, 1 it cannot.
     """
     from gpuagent.doctor.examine import examine
     from gpuagent.doctor.finding import Level
@@ -55,12 +56,12 @@ _RELEASED_WITHIN_SECONDS = 10.0
 
 
 def pause(
-    duration: Annotated[str, typer.Option("--for", help="Resume by itself after this long")] = "10m",
+    duration: Annotated[str, typer.Option("--for", help="Resume automatically after this duration")] = "10m",
     socket: Socket = None,
 ) -> None:
-    """Close NVML, so that the driver can be reloaded, a GPU reset or MIG changed. Nothing is measured meanwhile.
+    """Close NVML, so that the driver can be reloaded, a GPU reset or MIG changed. Nothing is measured until resumed.
 
-    Exit status: 0 every handle is closed, 1 the agent could not be told, or did not let go in time.
+    Exit status: 0 every handle is closed, 1 the agent does not answer, or did not close NVML in time.
     """
     try:
         seconds = parse_duration(duration)
@@ -70,26 +71,26 @@ def pause(
     deadline = time.monotonic() + _RELEASED_WITHIN_SECONDS
     while not answer.get("released"):
         if time.monotonic() > deadline:
-            typer.echo("the agent has not let go of the driver yet: a call is stuck in it", err=True)
+            typer.echo("The agent has not closed NVML yet: a driver call is stuck.", err=True)
             raise typer.Exit(1)
         time.sleep(0.1)
         answer = ask_agent("GET", "/api/v1/pause", socket)
-    typer.echo(f"paused for {format_duration(seconds)}: the GPUs are released. `gpuagent resume` ends it sooner.")
+    typer.echo(f"Paused for {format_duration(seconds)}: the GPUs are released. To resume earlier: gpuagent resume")
 
 
 def resume(socket: Socket = None) -> None:
-    """Measure again after `gpuagent pause`."""
+    """Resume measuring after `gpuagent pause`."""
     ask_agent("POST", "/api/v1/resume", socket)
-    typer.echo("resumed")
+    typer.echo("Resumed.")
 
 
 def demo() -> None:
-    """Show a leak found, told of and ended, on a simulated GPU with real processes, in about a minute.
+    """Demonstrate leak detection, alerting and a remedy in about a minute, without a GPU.
 
-    Three processes are started; one of them leaks (simulated) GPU memory. The agent finds it, a webhook is delivered to
-    a receiver on this machine, the process gets a real SIGTERM, its memory comes back, and the alert resolves.
+    Three real processes are started; one of them leaks simulated GPU memory. The agent detects it and delivers a
+    webhook to a receiver on this machine, the process gets a real SIGTERM, its memory is freed, and the alert resolves.
 
-    Exit status: 0 every step was seen, 1 one was not, 130 interrupted.
+    Exit status: 0 every step succeeded, 1 a step failed, 130 interrupted.
     """
     from gpuagent.demo.stage import StageError, running
     from gpuagent.demo.story import NotSeen, tell

@@ -12,8 +12,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from rich.cells import cell_len
 
+from gpuagent.cli.agent import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
 from gpuagent.cli.cells import Paint, cut, fit, width_of
-from gpuagent.cli.source import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
 from gpuagent.core.identity import format_container
 from gpuagent.core.units import GIB, format_bytes, format_duration, format_ratio
 from gpuagent.core.wording import full_in_words, growth_words, verdict_words
@@ -41,22 +41,24 @@ _KEYS = {
 
 
 def ps(
-    gpu: Annotated[int | None, typer.Option(help="Only this GPU", metavar="INDEX")] = None,
-    user: Annotated[str | None, typer.Option(help="Only this user's", metavar="NAME")] = None,
-    job: Annotated[str | None, typer.Option(help="Only this Slurm job's", metavar="ID")] = None,
-    sort: Annotated[SortKey, typer.Option(help="Largest first")] = SortKey.MEMORY,
-    show_all: Annotated[bool, typer.Option("--all", "-a", help="On a terminal too, not only the first 50")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The processes as a JSON document")] = False,
-    ascii_only: Annotated[bool, typer.Option("--ascii", help="No characters beyond ASCII")] = False,
+    gpu: Annotated[int | None, typer.Option(help="Show processes on this GPU only", metavar="INDEX")] = None,
+    user: Annotated[str | None, typer.Option(help="Show processes of this user only", metavar="NAME")] = None,
+    job: Annotated[str | None, typer.Option(help="Show processes of this Slurm job only", metavar="ID")] = None,
+    sort: Annotated[SortKey, typer.Option(help="Sort by this column, largest first")] = SortKey.MEMORY,
+    show_all: Annotated[
+        bool, typer.Option("--all", "-a", help="Show all processes; a terminal shows the first 50 otherwise")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON document")] = False,
+    ascii_only: Annotated[bool, typer.Option("--ascii", help="Print ASCII characters only")] = False,
     socket: Socket = None,
     url: Url = None,
     direct: Direct = False,
 ) -> None:
-    """List the processes on the GPUs: memory, utilisation, user, unit, container, pod or job, and command.
+    """List the processes on the GPUs: memory, utilization, user, unit, container, pod or job, and command.
 
-    Where memory grows: how fast, when the GPU is full at this pace, and whether it is taken for a leak.
+    For memory that grows: how fast, when the GPU will be full at this pace, and whether it is a leak.
 
-    Exit status: 0 something could be shown, 3 there is neither an agent nor a driver to ask.
+    Exit status: 0 shown, 3 neither the agent nor the driver answers.
     """
     try:
         document = get_document(Source(socket, url, direct))
@@ -71,14 +73,14 @@ def ps(
         tell(warning)
     if not processes:
         everybody = (gpu, user, job) == (None, None, None)
-        tell("no process holds GPU memory" if everybody else "no such process on the GPUs")
+        tell("No process holds GPU memory." if everybody else "No GPU process matches.")
         return
     shown = processes if show_all or not sys.stdout.isatty() else processes[:_MOST_ON_A_TERMINAL]
     paint = Paint.for_stream(sys.stdout, ascii_only=ascii_only)
     lines = process_table(shown, width_of(sys.stdout), paint)
     typer.echo("\n".join(paint.text(line.rstrip()) for line in lines))
     if len(shown) < len(processes):
-        tell(f"and {len(processes) - len(shown)} more: --all")
+        tell(f"{len(processes) - len(shown)} more: use --all")
 
 
 def select(processes: list[Any], gpu: int | None, user: str | None, sort: SortKey, job: str | None = None) -> list[Any]:

@@ -1,21 +1,25 @@
-"""`gpuagent record`: a process's or a command's GPU memory into a file, with a report at the end."""
+"""`gpuagent record` and `gpuagent history`: a process's memory over time, as a trace for `gpuagent replay`."""
 
 from __future__ import annotations
 
 import os
-from contextlib import closing
+import sys
+from collections.abc import Iterable
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from urllib.parse import urlencode
 
 import typer
 
+from gpuagent.cli.agent import EXIT_NO_DATA, Direct, Socket, Url, tell
 from gpuagent.cli.cells import clean
-from gpuagent.cli.source import EXIT_NO_DATA, Direct, Socket, Url, tell
+from gpuagent.cli.leaks import ask_to_read
 from gpuagent.core.units import parse_duration
 
 if TYPE_CHECKING:
-    from gpuagent.recording.recorder import Command, Signals
-    from gpuagent.recording.trace import TraceFile
+    from gpuagent.recording.recorder import Command, Signals, TraceFile
+    from gpuagent_alerts.leak.replay.exported import TraceDocument
 
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
@@ -33,29 +37,29 @@ def record(
     pid: Annotated[int | None, typer.Option(help="Record this process and its children instead", min=1)] = None,
     interval: Annotated[str, typer.Option(help="Time between readings, 100ms to 1m", metavar="DURATION")] = "1s",
     requests: Annotated[
-        int | None, typer.Option(help="Requests of the load test: the report tells the growth per request", min=1)
+        int | None, typer.Option(help="Number of requests of the load test, to report growth per request", min=1)
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists")] = False,
     socket: Socket = None,
     url: Url = None,
     direct: Direct = False,
 ) -> None:
-    """Write the GPU memory of a process or command, and of all its children, to FILE while a load test runs.
+    """Record the GPU memory of a process or command and all its children to FILE, such as during a load test.
 
-    Reads from the running agent, or from the GPUs where there is none. Ends with CMD, with the process, or on Ctrl-C,
-    and then reports peak, floor, growth, headroom and whether it leaks. `gpuagent replay FILE` judges it again.
+    Reads from the running agent, or from the GPUs if none runs. Ends with CMD, with the process, or on Ctrl-C,
+    and then reports peak, baseline, growth, headroom and whether it leaks. `gpuagent replay FILE` analyzes it again.
 
     Exit status: that of CMD (128 + signal, 126 cannot be run, 127 not found); 0 with --pid; 1 no such process, or FILE
-    cannot be written; 2 wrong usage; 3 there is neither an agent nor a driver to ask.
+    cannot be written; 2 wrong usage; 3 neither the agent nor the driver answers.
     """
     try:
         job = _Job(command or [], pid or 0, output, _interval(interval), requests, force)
         if bool(command) == (pid is not None):
             raise _CannotRecord(
-                EXIT_USAGE, "give either --pid PID or a command: gpuagent record -o FILE.csv -- CMD ..."
+                EXIT_USAGE, "Give either --pid PID or a command: gpuagent record -o FILE.csv -- CMD ..."
             )
         if job.output == Path("-"):
-            raise _CannotRecord(EXIT_USAGE, "-o takes the name of a file: standard output is the command's own")
+            raise _CannotRecord(EXIT_USAGE, "-o needs a file name: standard output belongs to the command.")
         status = _run(job, url if url is not None else socket, direct=direct)
     except _CannotRecord as error:
         tell(str(error))
@@ -84,8 +88,7 @@ class _Job(NamedTuple):
 def _run(job: _Job, named: Path | str | None, *, direct: bool) -> int:
     from gpuagent.core.clock import SystemClock
     from gpuagent.procfs.files import RealProc
-    from gpuagent.recording.family import Family, adopt_orphans
-    from gpuagent.recording.recorder import Recorder, Signals
+    from gpuagent.recording.recorder import Family, Recorder, Signals, adopt_orphans
     from gpuagent.recording.sources import NoSource, open_source
     from gpuagent.recording.track import report
 
@@ -98,7 +101,7 @@ def _run(job: _Job, named: Path | str | None, *, direct: bool) -> int:
             if job.pid:
                 family, child = Family(RealProc(), {job.pid}), None
                 if family.lives(job.pid) is not True and all(held.pid != job.pid for held in source.read().held):
-                    raise _CannotRecord(EXIT_FAILED, f"there is no process {job.pid}")
+                    raise _CannotRecord(EXIT_FAILED, f"No process has pid {job.pid}.")
             with _create(job) as file:
                 if not job.pid:
                     adopt_orphans()
@@ -114,21 +117,21 @@ def _run(job: _Job, named: Path | str | None, *, direct: bool) -> int:
         tell(clean(line))
     tell("")
     if file.problem:
-        tell(f"{job.output} is not complete: {file.problem}")
+        tell(f"{job.output} is incomplete: {file.problem}")
     elif recorder.tracks:
-        tell(f"judge it again with: gpuagent replay {job.output}")
+        tell(f"To analyze it again: gpuagent replay {job.output}")
     if child is not None and status:
-        tell(f"the command ended with exit status {status}")
+        tell(f"The command exited with status {status}.")
     return status
 
 
 def _create(job: _Job) -> TraceFile:
-    from gpuagent.recording.trace import create_trace
+    from gpuagent.recording.recorder import create_trace
 
     try:
         return create_trace(job.output, replace=job.force)
     except FileExistsError:
-        raise _CannotRecord(EXIT_FAILED, f"{job.output} exists: --force replaces it") from None
+        raise _CannotRecord(EXIT_FAILED, f"{job.output} exists. Use --force to replace it.") from None
     except OSError as error:
         raise _CannotRecord(EXIT_FAILED, f"{job.output} cannot be written: {error.strerror}") from None
 
@@ -151,5 +154,82 @@ def _interval(text: str) -> float:
     except ValueError as error:
         raise _CannotRecord(EXIT_USAGE, f"--interval: {error}") from None
     if not shortest <= seconds <= longest:
-        raise _CannotRecord(EXIT_USAGE, "--interval: from 100ms to 1m")
+        raise _CannotRecord(EXIT_USAGE, "--interval must be between 100ms and 1m.")
     return seconds
+
+
+history_app = typer.Typer(no_args_is_help=True, help="Export the memory history that the agent keeps.")
+
+
+@history_app.callback()
+def _group() -> None:
+    """Have `export` as a word of its own, also while there is no other."""
+
+
+@history_app.command()
+def export(
+    pid: Annotated[int | None, typer.Argument(help="The process, as `gpuagent ps` shows it", min=1)] = None,
+    gpu: Annotated[
+        str, typer.Option(metavar="N|UUID", help="Export every process on this GPU; with PID, that process there")
+    ] = "",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Output file; default: standard output")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that exists")] = False,
+    socket: Socket = None,
+    url: Url = None,
+) -> None:
+    """Export the agent's history of a process, or of all processes on a GPU, as a trace for `gpuagent replay`.
+
+    The trace has what the leak detector saw, in blocks of 15 s: exact for the last hours, coarser further back, and
+    without free memory from before a restart of the agent. So `gpuagent replay --sensitivity strict` shows what it
+    would have reported for a real incident. The last 16 processes that ended after a leak are included.
+
+    Exit status: 0 written, 1 the agent does not answer or does not know the process, or the file cannot be written.
+    """
+    from gpuagent_alerts.leak.replay.exported import csv_of
+    from gpuagent_alerts.leak.replay.rows import TraceError
+
+    if pid is None and not gpu:
+        raise typer.BadParameter("give a PID or --gpu")
+    query = urlencode({key: value for key, value in (("pid", pid or ""), ("gpu", gpu)) if value})
+    document = ask_to_read(f"/api/v1/leaks/trace?{query}", socket, url)
+    try:
+        traces = read_traces(document)
+    except TraceError as error:
+        tell(f"The agent's answer is invalid: {error}")
+        raise typer.Exit(EXIT_FAILED) from None
+    if not any(trace.runs for trace in traces):
+        tell("No history yet: it begins 2 min after the first reading.")
+        raise typer.Exit(EXIT_FAILED)
+    lines = (f"{line}\n" for line in csv_of(traces))
+    if output is None or output == Path("-"):
+        sys.stdout.writelines(lines)
+        return
+    _write(output, lines, force=force)
+    tell(f"Written: {output}, {len(traces)} {'process' if len(traces) == 1 else 'processes'}")
+    if document["left_out"]:
+        tell(f"{document['left_out']} smaller processes are not included.")
+    tell(f"To analyze it: gpuagent replay --sensitivity strict {output}")
+
+
+def read_traces(document: dict[str, Any]) -> list[TraceDocument]:
+    """Return the traces of an answer. Raises TraceError."""
+    from gpuagent_alerts.leak.replay.exported import read_document
+
+    return [read_document(each["trace"]) for each in document["traces"]]
+
+
+def _write(path: Path, lines: Iterable[str], *, force: bool) -> None:
+    try:
+        with path.open("w" if force else "x", encoding="utf-8") as file:
+            file.writelines(lines)
+    except FileExistsError:
+        tell(f"{path} exists. Use --force to replace it.")
+    except OSError as error:
+        tell(f"{path} cannot be written: {error.strerror}")
+        with suppress(OSError):
+            path.unlink()
+    else:
+        return
+    raise typer.Exit(EXIT_FAILED)

@@ -9,10 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from gpuagent.cli.agent import EXIT_NO_DATA, Socket, Url, ask_agent, tell
 from gpuagent.cli.alert_screen import simulated_lines
 from gpuagent.cli.cells import clean, width_of, wrap
-from gpuagent.cli.control import ask_agent
-from gpuagent.cli.source import EXIT_NO_DATA, Socket, Url, tell
 from gpuagent.core.api_client import AgentUnreachable, default_socket, fetch_document
 from gpuagent.core.units import format_bytes, format_duration
 
@@ -24,21 +23,21 @@ remedies_app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
 @remedies_app.callback()
 def remedies(
     context: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="The agent's document")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the agent's JSON document")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many to show, newest last")] = 20,
     socket: Socket = None,
     url: Url = None,
 ) -> None:
-    """Show what remedies did, to whom, on whose word, and whether the memory came back.
+    """Show past remedies: which process, who asked for it, and whether memory was freed.
 
-    Exit status: 0 the record could be read, 3 no agent answers.
+    Exit status: 0 shown, 3 the agent does not answer.
     """
     if context.invoked_subcommand is not None:
         return
     try:
         document: Any = fetch_document(url or socket or default_socket(), "/api/v1/remedies", 10.0)
     except AgentUnreachable as error:
-        tell(f"no agent answers: {error}")
+        tell(f"Cannot reach the agent: {error}. Is it running?")
         raise typer.Exit(EXIT_NO_DATA) from None
     document["remedies"] = document["remedies"][-limit:]
     if as_json:
@@ -48,38 +47,39 @@ def remedies(
     for line in simulated_lines(document, width):
         tell(line)
     if document.get("off"):
-        tell(f"remedies are off: {clean(document['off'])}")
+        tell(f"Remedies are off: {clean(document['off'])}")
     if document["stopped"]:
-        tell(f"remedies are stopped: {stopped_words(document)}; `gpuagent remedies reset` lets them go on")
+        tell(f"Remedies are stopped: {stopped_words(document)}. To resume them: gpuagent remedies reset")
     for each in document.get("withheld", ()):  # an older agent does not tell
         typer.echo("\n".join(withheld_lines(each, width)))
     if not document["remedies"]:
-        tell("nothing was done, and nothing was refused")
+        tell("No remedy was run or refused.")
     for run in document["remedies"]:
         typer.echo("\n".join(lines(run, width)))
 
 
 @remedies_app.command()
 def stop(socket: Socket = None) -> None:
-    """Stop all remedies at once: rules begin nothing, and what is under way takes no further step.
+    """Stop all remedies of rules now: none begins, and those running take no further step.
 
-    No file is read for it, and it holds until `gpuagent remedies reset`, also over a restart. What a step has done
-    already (a signal that was sent) is not undone. `gpuagent kill` still acts: that is a person's own decision.
+    This lasts until `gpuagent remedies reset`, across restarts too. Steps already taken (a signal that was sent) are
+    not undone. `gpuagent kill` still works.
 
-    Exit status: 0 remedies are stopped, 1 no agent answers, or it could not be recorded and does not survive a restart.
+    Exit status: 0 stopped, 1 the agent does not answer, or the stop could not be recorded and ends with a restart.
     """
     answer = ask_agent("POST", "/api/v1/remedies/stop", socket)
-    typer.echo("remedies are stopped; `gpuagent remedies reset` lets them go on")
+    typer.echo("Remedies are stopped. To resume them: gpuagent remedies reset")
     if not answer.get("recorded"):
-        tell(f"not on record, so a restart of the agent would let them go on: {clean(answer.get('message') or '?')}")
+        why = clean(answer.get("message") or "unknown reason")
+        tell(f"The stop could not be recorded, so a restart of the agent would end it: {why}")
         raise typer.Exit(1)
 
 
 @remedies_app.command()
 def reset(socket: Socket = None) -> None:
-    """Let remedies go on after they were stopped, or have stopped themselves: once you have looked why."""
+    """Resume remedies after `gpuagent remedies stop`, or after they stopped by themselves. Find out why first."""
     ask_agent("POST", "/api/v1/remedies/reset", socket)
-    typer.echo("remedies may act again")
+    typer.echo("Remedies may act again.")
 
 
 def withheld_lines(withheld: dict[str, Any], width: int) -> list[str]:

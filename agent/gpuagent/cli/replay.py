@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
-from gpuagent.cli.cells import Paint, cut, fit, width_of, wrap
-from gpuagent.cli.source import Socket, Url, tell
+from gpuagent.cli.agent import Socket, Url, tell
+from gpuagent.cli.cells import Paint, clean, cut, fit, width_of, wrap
 from gpuagent.core.growth import Range, Verdict
 from gpuagent.core.units import GIB, format_bytes, format_duration, format_rate
 
 if TYPE_CHECKING:
     from gpuagent_alerts.leak.replay.rows import ProcessFacts
     from gpuagent_alerts.leak.replay.run import Point, Replayed, ReplayedAlarm
+    from gpuagent_alerts.leak.replay.score import Labelled, Outcome, Score
 
 
 CURVE_CELLS = 40
@@ -133,43 +134,42 @@ MOST_FAULTS_SHOWN = 10
 MOST_PICTURES = 24
 """More panels than this are unreadable; the first are drawn."""
 
-_PLOT_HELP = "Draw it into this file (needs matplotlib: pip install 'gpuagent[plot]')"
+_PLOT_HELP = "Write a plot to this file (needs matplotlib: pip install 'gpuagent[plot]')"
 
 
 def replay(
-    files: Annotated[
-        list[Path] | None, typer.Argument(help="Traces, also compressed with gzip", show_default=False)
-    ] = None,
+    files: Annotated[list[Path] | None, typer.Argument(help="Trace files, plain or gzip", show_default=False)] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="A JSON document a line: one for each file and process")
+        bool, typer.Option("--json", help="Print JSON, a document per line for each file and process")
     ] = False,
     sensitivity: Annotated[
-        Literal["strict", "balanced", "sensitive"], typer.Option(help="As `leaks.sensitivity` in the configuration")
+        Literal["strict", "balanced", "sensitive"],
+        typer.Option(help="Sensitivity, as `leaks.sensitivity` in the configuration"),
     ] = "balanced",
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse a file with a malformed row")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Reject files with malformed rows")] = False,
     total: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory of the GPU, where the file does not tell: 80GiB")
+        str | None, typer.Option(metavar="SIZE", help="Total GPU memory such as 80GiB, if the file does not have it")
     ] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help=_PLOT_HELP)] = None,
-    ascii_only: Annotated[bool, typer.Option("--ascii", help="No characters beyond ASCII")] = False,
+    ascii_only: Annotated[bool, typer.Option("--ascii", help="Print ASCII characters only")] = False,
     scored: Annotated[
         bool,
         typer.Option(
             "--labelled",
-            help="Score each sensitivity on the histories that `gpuagent leaks feedback` keeps: the agent's, or FILES",
+            help="Score each sensitivity on histories labelled with `gpuagent leaks feedback`: the agent's, or FILES",
         ),
     ] = False,
     socket: Socket = None,
     url: Url = None,
 ) -> None:
-    """Run the leak detector over recorded traces: when it would have said what, and why.
+    """Run the leak detector over recorded traces: what it would have reported, when and why.
 
     A trace is CSV (time_seconds,used_bytes[,free_bytes][,allocated_bytes][,reserved_bytes][,process]; an empty cell is
-    no reading), the JSON of a Prometheus range query, or a log of nvidia-smi --query-compute-apps --format=csv.
+    a missing reading), the JSON of a Prometheus range query, or a log of nvidia-smi --query-compute-apps --format=csv.
     `gpuagent history export` writes one of the agent's own history.
 
-    Exit status: 0 no process would have been called leaking, 1 at least one would, 3 a file could not be read, or not
-    judged, as nothing tells what is free. With --labelled: 0 scored, 3 there is nothing to score, 1 no agent answers.
+    Exit status: 0 no leak, 1 at least one leak, 3 a file could not be read, or has no free memory to judge by. With
+    --labelled: 0 scored, 1 the agent does not answer, 3 nothing to score.
     """
     from gpuagent_alerts.leak.replay.rows import TraceError
 
@@ -202,7 +202,6 @@ def replay(
 
 def _score(files: Sequence[Path], socket: Path | None, url: str | None, *, as_json: bool, ascii_only: bool) -> NoReturn:
     """Show how each sensitivity did; the command ends with it."""
-    from gpuagent.cli.replay_labelled import labelled, show
     from gpuagent_alerts.leak.replay.score import score
 
     scores = score(labelled(files, socket, url))
@@ -213,7 +212,7 @@ def _score(files: Sequence[Path], socket: Path | None, url: str | None, *, as_js
 
 def _named(files: list[Path] | None) -> list[Path]:
     if not files:
-        raise typer.BadParameter("name a trace, or give --labelled", param_hint="FILES")
+        raise typer.BadParameter("give a trace file, or --labelled", param_hint="FILES")
     return files
 
 
@@ -231,7 +230,7 @@ def _replayed(
         for one in replay_rows(rows, faults, sensitivity=sensitivity, total_bytes=total_bytes, facts=facts):
             if not one.judged:
                 name = one.process or "the process"
-                tell(f"{file}: {name} was not judged: no row tells what is free; give --total 80GiB")
+                tell(f"{file}: {name} was not judged: no row has free memory. Use --total 80GiB.")
             count += 1
             yield one
     faults.tell_the_rest()
@@ -240,14 +239,10 @@ def _replayed(
 
 
 def _table(file: Path, one: Replayed, paint: Paint) -> str:
-    from gpuagent.cli.replay import lines_of
-
     return "\n".join(paint.text(line) for line in lines_of(file, one, width_of(sys.stdout), paint))
 
 
 def _draw(shown: list[tuple[Path, Replayed]], plot: Path) -> None:
-    from gpuagent.cli.replay import draw
-
     try:
         draw(shown, plot)
     except (OSError, ValueError) as error:
@@ -313,7 +308,7 @@ def _size(text: str | None) -> int | None:
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--total") from None
     if not 0 < size < 2**44:
-        raise typer.BadParameter(f"{text} is not the memory of a GPU", param_hint="--total")
+        raise typer.BadParameter(f"{text} is not a plausible GPU memory size", param_hint="--total")
     return size
 
 
@@ -321,4 +316,99 @@ def _need_matplotlib() -> None:
     from importlib.util import find_spec
 
     if find_spec("matplotlib") is None:
-        raise typer.BadParameter("this needs matplotlib: pip install 'gpuagent[plot]'", param_hint="--plot")
+        raise typer.BadParameter("needs matplotlib: pip install 'gpuagent[plot]'", param_hint="--plot")
+
+
+EXIT_NONE = 3
+_NAME_CELLS = 28
+_CELLS = 11
+
+
+def labelled(files: Sequence[Path], socket: Path | None, url: str | None) -> list[Labelled]:
+    """Return the histories of these files, or those that the agent keeps where there are none.
+
+    What cannot be used is named on standard error. Where there is nothing to score, the command ends with status 3.
+    """
+    from gpuagent_alerts.leak.replay.exported import read_document
+    from gpuagent_alerts.leak.replay.rows import TraceError
+    from gpuagent_alerts.leak.replay.score import Labelled
+
+    found: list[Labelled] = []
+    for name, entry in _entries(files, socket, url):
+        try:
+            is_leak = {"true": True, "false": False}[entry["label"]]
+            found.append(Labelled(name, is_leak, read_document(entry["trace"])))
+        except (TraceError, KeyError, TypeError) as error:
+            tell(f"{clean(name)}: {error if isinstance(error, TraceError) else 'no labelled history'}")
+    if not found:
+        tell("no labelled history: `gpuagent leaks feedback PID --false` (or --true) keeps one")
+        raise typer.Exit(EXIT_NONE)
+    return found
+
+
+def show(scores: Sequence[Score], width: int, paint: Paint, *, as_json: bool) -> None:
+    """Print how each sensitivity did, and what it would have said of each history."""
+    if as_json:
+        typer.echo(json.dumps({"schema": 1, "scores": [_score_document(each) for each in scores]}, indent=1))
+        return
+    for each in scores:
+        silent = len(each.outcomes) - each.leaks
+        found = f"{each.true_positives} of {each.leaks} leaks found"
+        wrong = f"{each.false_positives} false {'alarm' if each.false_positives == 1 else 'alarms'} of {silent}"
+        typer.echo(paint.text(cut(f"{each.sensitivity:<10} {found}, {wrong}", width)))
+    typer.echo("")
+    heads = "".join(f"  {fit(each.sensitivity, _CELLS)}" for each in scores)
+    typer.echo(cut(f"{fit('first alarm after', _NAME_CELLS)}  {'is':<8}{heads}", width).rstrip())
+    for outcomes in zip(*(each.outcomes for each in scores), strict=True):
+        first = outcomes[0]
+        cells = "".join(f"  {fit(_outcome_words(one), _CELLS)}" for one in outcomes)
+        label = "leak" if first.is_leak else "no leak"
+        typer.echo(paint.text(cut(f"{fit(first.process, _NAME_CELLS)}  {label:<8}{cells}", width).rstrip()))
+
+
+def _entries(files: Sequence[Path], socket: Path | None, url: str | None) -> list[tuple[str, dict[str, Any]]]:
+    if files:
+        from gpuagent.alerting.leak_feedback import read_entry
+
+        return [(file.name, read_entry(file) or {}) for file in files]
+    from urllib.parse import quote
+
+    from gpuagent.cli.leaks import ask_to_read
+
+    listed = ask_to_read("/api/v1/leaks/feedback", socket, url)["feedback"]
+    return [
+        (
+            each["id"],
+            ask_to_read(f"/api/v1/leaks/feedback/{quote(each['id'], safe='')}", socket, url),
+        )
+        for each in listed
+    ]
+
+
+def _outcome_words(outcome: Outcome) -> str:
+    """When it would have spoken, from the history's begin; `!` where that is wrong."""
+    wrong = "" if outcome.right else " !"
+    if outcome.alarm_seconds is None:
+        return f"silent{wrong}"
+    return f"{format_duration(max(0.0, outcome.alarm_seconds - outcome.begin_seconds))}{wrong}"
+
+
+def _score_document(score: Score) -> dict[str, Any]:
+    return {
+        "sensitivity": score.sensitivity,
+        "histories": len(score.outcomes),
+        "leaks": score.leaks,
+        "true_positives": score.true_positives,
+        "false_positives": score.false_positives,
+        "outcomes": [
+            {
+                "name": one.name,
+                "process": one.process,
+                "label": "true" if one.is_leak else "false",
+                "alarm_seconds": one.alarm_seconds,
+                "begin_seconds": one.begin_seconds,
+                "right": one.right,
+            }
+            for one in score.outcomes
+        ],
+    }

@@ -17,29 +17,31 @@ EXIT_ADDRESS = 71
 
 def run(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="Configuration file; else /etc/gpuagent/gpuagent.yaml")
+        Path | None, typer.Option("--config", "-c", help="Configuration file; default: /etc/gpuagent/gpuagent.yaml")
     ] = None,
     simulate: Annotated[
         str | None,
-        typer.Option(help="Run on a simulated node: a shipped scenario's name, or a file", metavar="SCENARIO"),
+        typer.Option(help="Run on a simulated node: the name of a shipped scenario, or a file", metavar="SCENARIO"),
     ] = None,
-    speed: Annotated[float, typer.Option(help="With --simulate: how much faster than life", min=0.1, max=1000)] = 1.0,
+    speed: Annotated[
+        float, typer.Option(help="With --simulate: how much faster than real time", min=0.1, max=1000)
+    ] = 1.0,
     bind: Annotated[
         list[str] | None,
-        typer.Option(help="With --simulate: a real process for one that the scenario leaves open", metavar="KEY=PID"),
+        typer.Option(help="With --simulate: use a real process for one that the scenario names", metavar="KEY=PID"),
     ] = None,
 ) -> None:
-    """Measure this node and serve what is found, until told to stop.
+    """Run the agent in the foreground: measure this node, export metrics, send alerts.
 
-    Exit status: 0 stopped on request, 71 an address cannot be listened on or another agent uses the state, 78 the
-    configuration is at fault.
+    Exit status: 0 stopped by a signal, 71 an address is in use or another agent uses the state directory, 78 the
+    configuration is invalid.
     """
     from gpuagent.assemble import AnotherAgentError, StartError, assemble
 
     if math.isnan(speed):  # no bound holds of it
-        raise typer.BadParameter("nan is no speed", param_hint="--speed")
+        raise typer.BadParameter("must be a number", param_hint="--speed")
     if simulate is None and (speed != 1.0 or bind):
-        raise typer.BadParameter("goes with --simulate only", param_hint="--bind" if bind else "--speed")
+        raise typer.BadParameter("needs --simulate", param_hint="--bind" if bind else "--speed")
     try:
         start = assemble(config, simulate=simulate, speed=speed, bind=_bindings(bind or []))
     except AnotherAgentError as error:

@@ -20,33 +20,32 @@ if TYPE_CHECKING:
     from gpuagent.install.placing import Placed
 
 
-service_app = typer.Typer(no_args_is_help=True, help="Install the service on this machine, go back, or take it away.")
+service_app = typer.Typer(no_args_is_help=True, help="Install, roll back or uninstall the systemd service.")
 
 
 @service_app.command()
 def install(
     context: typer.Context,
     root: Annotated[
-        Path, typer.Option(help="A packager's staging folder: nothing but it is touched", metavar="FOLDER")
+        Path, typer.Option(help="Staging directory for packagers; nothing else is changed", metavar="FOLDER")
     ] = Path("/"),
     prefix: Annotated[
-        Path, typer.Option(help="Where unit, command, manual and completion go; /usr for a package", metavar="FOLDER")
+        Path,
+        typer.Option(help="Prefix for unit, command, man page and completion; /usr for a package", metavar="FOLDER"),
     ] = Path("/usr/local"),
-    start: Annotated[bool, typer.Option("--start/--no-start", help="Start it, and at every boot")] = True,
+    start: Annotated[bool, typer.Option("--start/--no-start", help="Start the service now and at every boot")] = True,
 ) -> None:
-    """Make the environment that this command is run from the service of this machine, and start it.
+    """Install this version as the systemd service of this machine, and start it.
 
-    Places the unit, its user and directories, the command, this manual and completion for bash, zsh and fish. A
-    configuration that is there stays. Where this version does not take it, or does not start, the version before
-    goes on serving. Run it again to repair an installation.
+    Installs the environment this command runs from, the unit, its user and directories, the command, the man page and
+    completion for bash, zsh and fish. An existing configuration is kept. If this version rejects it or does not start,
+    the previous version keeps running. Run it again to repair an installation.
 
-    Exit status: 0 done, 1 not done, and why.
+    Exit status: 0 done, 1 failed.
     """
     from gpuagent.config.reference import starter
-    from gpuagent.install.install import Installation
-    from gpuagent.install.layout import Layout
-    from gpuagent.install.placing import Placed
-    from gpuagent.install.system import System
+    from gpuagent.install.install import Installation, System
+    from gpuagent.install.placing import Layout, Placed
 
     layout = Layout(root.resolve(), prefix)
     if not layout.staged:
@@ -63,17 +62,16 @@ def install(
 
 @service_app.command()
 def rollback() -> None:
-    """Go back to the version that served before the last installation; done again, it goes forth again.
+    """Switch back to the version that ran before the last installation. Running it twice returns to the current one.
 
-    Exit status: 0 done, 1 not done, and why.
+    Exit status: 0 done, 1 failed.
     """
-    from gpuagent.install.layout import Layout
-    from gpuagent.install.placing import Releases
+    from gpuagent.install.placing import Layout, Releases
 
     _need_root()
     previous = Releases(Layout()).previous
     if previous is None:
-        typer.echo("there is no version before this one to go back to", err=True)
+        typer.echo("No previous version is installed.", err=True)
         raise typer.Exit(1)
     done = subprocess.run([previous / "bin/gpuagent", "service", "install"], check=False)  # noqa: S603
     raise typer.Exit(1 if done.returncode else 0)
@@ -81,11 +79,13 @@ def rollback() -> None:
 
 @service_app.command()
 def uninstall(
-    purge: Annotated[bool, typer.Option("--purge", help="The configuration, the state and the user, too")] = False,
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Also remove the configuration, the state and the user")
+    ] = False,
 ) -> None:
-    """Stop the service and take it away. Its configuration and state stay, for the next installation.
+    """Stop and uninstall the service. Configuration and state are kept.
 
-    Exit status: 0 done, 1 not done, and why.
+    Exit status: 0 done, 1 failed.
     """
     from gpuagent.install.install import uninstall as take_away
 
@@ -95,12 +95,12 @@ def uninstall(
 
 def _need_root() -> None:
     if os.geteuid() != 0:
-        typer.echo(f"this needs root: sudo {' '.join(['gpuagent', *sys.argv[1:]])}", err=True)
+        typer.echo(f"This needs root: sudo {' '.join(['gpuagent', *sys.argv[1:]])}", err=True)
         raise typer.Exit(1)
 
 
 def _tell(lines: Iterator[str]) -> None:
-    from gpuagent.install.layout import InstallFault
+    from gpuagent.install.placing import InstallFault
 
     try:
         for line in lines:

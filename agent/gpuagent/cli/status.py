@@ -13,9 +13,9 @@ from typing import Annotated, Any, TextIO
 import typer
 from rich.cells import cell_len
 
+from gpuagent.cli.agent import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
 from gpuagent.cli.cells import Paint, clean, cut, fit, width_of, wrap
 from gpuagent.cli.ps import process_table
-from gpuagent.cli.source import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
 from gpuagent.core.units import GIB, format_duration, format_ratio
 from gpuagent.core.wording import assessment_words
 
@@ -26,18 +26,18 @@ _LEAST_SECONDS = 0.5
 
 def status(
     as_json: Annotated[
-        bool, typer.Option("--json", help="The whole document, bare numbers, units in key names")
+        bool, typer.Option("--json", help="Print the status document as JSON, with units in the key names")
     ] = False,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Draw again at each reading, until Ctrl-C")] = False,
-    ascii_only: Annotated[bool, typer.Option("--ascii", help="No characters beyond ASCII")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Redraw at each reading, until Ctrl-C")] = False,
+    ascii_only: Annotated[bool, typer.Option("--ascii", help="Print ASCII characters only")] = False,
     socket: Socket = None,
     url: Url = None,
     direct: Direct = False,
 ) -> None:
     """Show this node: problems first, then each GPU, then who holds the memory.
 
-    Exit status: 0 something could be shown, 3 there is neither an agent nor a driver to ask. Problems of the GPUs do
-    not change it: `gpuagent check` is for that.
+    Exit status: 0 shown, 3 neither the agent nor the driver answers. Problems of the GPUs do not change it: use
+    `gpuagent check` for that.
     """
     source = Source(socket, url, direct)
     if watch and not as_json:

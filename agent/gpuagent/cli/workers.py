@@ -12,9 +12,8 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from gpuagent.cli.agent import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, fetch_clients, get_document, tell
 from gpuagent.cli.cells import clean, cut, fit, width_of
-from gpuagent.cli.control import fetch_clients
-from gpuagent.cli.source import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
 from gpuagent.core.api_client import AgentUnreachable
 from gpuagent.core.units import format_bytes, format_duration, parse_bytes
 
@@ -41,27 +40,31 @@ class Fit(NamedTuple):
 
 def workers(
     typical: Annotated[
-        int | None, typer.Option(parser=_size, metavar="SIZE", help="GPU memory that one worker usually takes")
+        int | None, typer.Option(parser=_size, metavar="SIZE", help="GPU memory that one worker typically uses")
     ] = None,
     minimum: Annotated[
-        int | None, typer.Option(parser=_size, metavar="SIZE", help="Least it needs: smaller GPUs do not count")
+        int | None, typer.Option(parser=_size, metavar="SIZE", help="Memory that a GPU must have to count")
     ] = None,
-    gpu: Annotated[str, typer.Option(metavar="INDICES", help="Such as 0 or 0,1, or all")] = "all",
-    pid: Annotated[int | None, typer.Option(help="Take what this app declares", metavar="PID")] = None,
-    app: Annotated[str | None, typer.Option(help="Take what the app of this name declares", metavar="NAME")] = None,
-    listed: Annotated[bool, typer.Option("--list", help="Show the workers that there are, instead")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With what it is computed from")] = False,
+    gpu: Annotated[str, typer.Option(metavar="INDICES", help="GPUs to use: indices such as 0,1, or all")] = "all",
+    pid: Annotated[int | None, typer.Option(help="Use the sizes that this app declares", metavar="PID")] = None,
+    app: Annotated[
+        str | None, typer.Option(help="Use the sizes that the app of this name declares", metavar="NAME")
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List the running workers instead")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON document with the figures behind the number")
+    ] = False,
     socket: Socket = None,
     url: Url = None,
     direct: Direct = False,
 ) -> None:
-    """Print how many workers fit: the smaller of 2 x cores + 1, and the GPUs' memory over what one worker takes.
+    """Print how many workers fit: the smaller of 2 x cores + 1, and GPU memory divided by the size of one worker.
 
     GPUAGENT_WORKERS overrides it. Use it as `gunicorn --workers $(gpuagent workers --typical 6GiB)`: standard output is
-    the number alone. Exit status: 0 printed, 1 not even one fits, 2 no size was given, 3 there is nobody to ask.
+    the number alone. Exit status: 0 printed, 1 not even one fits, 2 no size given, 3 neither agent nor driver answers.
 
-    --list shows the processes with the embedded client, by server: gunicorn's and uvicorn's workers are told apart by
-    the process that started them.
+    --list shows processes with gpuagent-client, grouped by server: the process that started the workers of gunicorn or
+    uvicorn.
     """
     if listed:
         _list(chosen(_ask_for_clients(socket, url), app=app, pid=pid), as_json=as_json)
@@ -83,7 +86,7 @@ def workers(
     fit = fitting(document["gpus"], typical, minimum or 0, cores=len(os.sched_getaffinity(0)), only=_indices(gpu))
     _print(fit, as_json=as_json)
     if not fit.workers:
-        tell(f"not even one worker of {format_bytes(typical)} fits on {_shown(fit.gpus)}")
+        tell(f"Not even one worker of {format_bytes(typical)} fits on {_shown(fit.gpus)}")
         raise typer.Exit(1)
 
 
@@ -147,7 +150,7 @@ def _ask_for_clients(socket: Path | None, url: str | None) -> Sequence[Mapping[s
 
 def _need(found: Sequence[Mapping[str, Any]]) -> None:
     if not found:
-        tell("no such app with an embedded client is connected: `import gpuagent_client; gpuagent_client.start()`")
+        tell("No such app is connected. In the app: import gpuagent_client; gpuagent_client.start()")
         raise typer.Exit(EXIT_NO_DATA)
 
 

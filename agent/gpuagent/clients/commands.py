@@ -28,7 +28,7 @@ from gpuagent.core.clock import Clock
 from gpuagent.core.growth import Growth, MemoryKey, Verdict
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.snapshot import Snapshot
-from gpuagent_exporters.api.client_routes import CommandFailure
+from gpuagent_exporters.api.process_routes import CommandFailure
 
 Args = Mapping[str, Any]
 

@@ -28,7 +28,7 @@ from gpuagent.clients.protocol import (
 )
 from gpuagent.clients.wire import Peer, RefusedPeer, Wire
 from gpuagent.core.snapshot import ProcessInfo
-from gpuagent_exporters.api.client_routes import CommandFailure
+from gpuagent_exporters.api.process_routes import CommandFailure
 
 _LINES_AT_ONCE = 32
 """Lines taken at once, before other connections have their turn."""

@@ -20,7 +20,7 @@ from gpuagent.core.clock import Clock
 from gpuagent.core.snapshot import GpuState, ProcessInfo, Snapshot
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.reader import ProcessReader
-from gpuagent_exporters.api.client_routes import CommandFailure
+from gpuagent_exporters.api.process_routes import CommandFailure
 
 log = logging.getLogger(__name__)
 

@@ -1,44 +1,78 @@
-"""All of it, in the order in which one thing needs the other."""
+"""All checks, in the order in which one thing needs the other: a new one is a function and a line in `CHECKS`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from gpuagent.collector.tick import Monitor, TickTimeouts
-from gpuagent.doctor import driver, host, service, swapping
+from gpuagent.config.models import Config
+from gpuagent.core.snapshot import Snapshot
+from gpuagent.doctor import machine, service
 from gpuagent.doctor.finding import Finding
 from gpuagent.node import Node, real_node, simulated_node
 
 _DEADLINE_SECONDS = 5.0
 
 
+class Subject:
+    """What the checks look at: the configuration, and one reading of the GPUs, taken when the first check asks."""
+
+    def __init__(self, config: Config, simulate: str | None) -> None:
+        self.config = config
+        self._simulate = simulate
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """The GPUs as they are. Raises NoSuchNode for a scenario that does not exist."""
+        simulate = self._simulate
+        node = simulated_node(self.config, simulate) if simulate else real_node(self.config, keep_inventory=False)
+        return _measure(node)
+
+
+class Check(NamedTuple):
+    """One thing to look at."""
+
+    examine: Callable[[Subject], Iterator[Finding]]
+    real_only: bool = False
+    """Says nothing about a simulated node."""
+
+
+CHECKS = (
+    Check(lambda _: machine.binding()),
+    Check(lambda _: machine.library(), real_only=True),
+    Check(lambda _: machine.device_nodes(), real_only=True),
+    Check(lambda _: machine.profiling(), real_only=True),
+    Check(lambda _: machine.wsl(), real_only=True),
+    Check(lambda subject: machine.nvml(subject.snapshot)),
+    Check(lambda subject: machine.gpus(subject.snapshot)),
+    Check(lambda _: machine.pid_namespace()),
+    Check(lambda _: machine.process_visibility()),
+    Check(lambda _: machine.capabilities()),
+    Check(lambda _: machine.pidfd()),
+    Check(lambda _: machine.descriptors()),
+    Check(lambda _: machine.clock()),
+    Check(lambda subject: service.directories(subject.config)),
+    Check(lambda _: service.access()),
+    Check(lambda subject: service.agent(subject.config)),
+)
+
+
 def examine(config_path: Path | None = None, simulate: str | None = None) -> Iterator[Finding]:
-    """Every finding about this machine (or a scenario), as it is found."""
+    """Yield every finding about this machine (or a scenario), as it is found."""
     config, found = service.configuration(config_path, simulated=simulate is not None)
     yield from found
-    yield from driver.binding()
-    if simulate is None:
-        yield from driver.library()
-        yield from driver.device_nodes()
-        yield from driver.profiling()
-        yield from swapping.wsl()
-    node = simulated_node(config, simulate) if simulate else real_node(config, keep_inventory=False)
-    yield from _gpus(node)
-    yield from host.pid_namespace()
-    yield from host.process_visibility()
-    yield from host.capabilities()
-    yield from host.pidfd()
-    yield from host.descriptors()
-    yield from host.clock()
-    yield from service.directories(config)
-    yield from service.access()
-    yield from service.agent(config)
+    subject = Subject(config, simulate)
+    for check in CHECKS:
+        if simulate is None or not check.real_only:
+            yield from check.examine(subject)
 
 
-def _gpus(node: Node) -> Iterator[Finding]:
-    """Two ticks: the collectors that compare two samples fail, if at all, at the second."""
+def _measure(node: Node) -> Snapshot:
+    """Return the second of two ticks: the collectors that compare two samples fail, if at all, at that one."""
     pace = TickTimeouts(fresh_seconds=_DEADLINE_SECONDS, deadline_seconds=_DEADLINE_SECONDS)
     monitor = Monitor(node.driver, node.processes, node.clock, pace, node.place)
 
@@ -52,6 +86,4 @@ def _gpus(node: Node) -> Iterator[Finding]:
     asyncio.run(measure())
     snapshot = monitor.snapshot
     assert snapshot is not None  # noqa: S101  a tick always leaves one
-    yield from driver.nvml(snapshot)
-    for reading in snapshot.gpus:
-        yield from driver.gpu(reading)
+    return snapshot

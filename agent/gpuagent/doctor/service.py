@@ -1,26 +1,76 @@
-"""The agent's own places: configuration, directories, sockets."""
+"""Checks of the agent's own places: configuration and the files that it names, directories, sockets."""
 
 from __future__ import annotations
 
 import grp
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from gpuagent import __version__
+from gpuagent.alerting.rules import load_rules, unknown_metrics
 from gpuagent.config.faults import ConfigError
 from gpuagent.config.files import DEFAULT_PATH
 from gpuagent.config.load import load_config
 from gpuagent.config.models import Config
-from gpuagent.config_notes import Machine
+from gpuagent.config_notes import ConfigFile, Machine, config_notes
 from gpuagent.config_notes.user_database import no_user_problems
 from gpuagent.core.api_client import AgentUnreachable, fetch_document
-from gpuagent.doctor.beside import look_beside
 from gpuagent.doctor.finding import Finding, Level
-from gpuagent.doctor.swapping import managed_memory
+from gpuagent.doctor.machine import managed_memory
 from gpuagent.doors import GROUP, control_socket
+from gpuagent.remedying import RemediesRefused, acts_for_real, check_permissions, state_faults
+from gpuagent_alerts.remedies.files.permissions import CheckedFiles
+from gpuagent_alerts.rules.model import RuleFileError
 from gpuagent_exporters.http.listeners import parse_listen
+from gpuagent_exporters.http.web_config import WebConfig, WebConfigError
+
+
+class Beside(NamedTuple):
+    """What was found, in the words of who refuses it."""
+
+    faults: tuple[str, ...]
+    notes: tuple[str, ...]
+    """Rules that can never fire, ladders that can never act, secrets that are missing, alerts that go to nobody."""
+
+
+def look_beside(config: Config, path: Path, machine: Machine | None = None) -> Beside:
+    """Rule files, TLS and passwords, and who may write what remedies go by; `path` is the configuration's."""
+    faults: list[str] = []
+    notes: list[str] = []
+    file = ConfigFile(path)
+
+    def look_at_rules() -> None:
+        groups = load_rules(config)
+        notes.extend(str(note) for note in unknown_metrics(groups))
+        notes.extend(config_notes(config, groups, file, machine, asked=True))
+
+    looks: tuple[Callable[[], object], ...] = (
+        look_at_rules,
+        lambda: _check(config, path),
+        lambda: WebConfig(config.web_config_file),
+    )
+    for look in looks:
+        try:
+            look()
+        except (RuleFileError, RemediesRefused, WebConfigError) as error:
+            faults += [file.place(line) for line in str(error).splitlines()]
+    return Beside((*faults, *_examine_state(config)), tuple(notes))
+
+
+def _check(config: Config, path: Path) -> None:
+    files = CheckedFiles()
+    with suppress(OSError):  # told by who reads it
+        files.read(path)
+    check_permissions(config, files)
+
+
+def _examine_state(config: Config) -> tuple[str, ...]:
+    """Return what keeps remedies off, though the agent starts."""
+    return tuple(f"{fault} (until then remedies are off)" for fault in state_faults(config) if acts_for_real(config))
 
 
 def configuration(path: Path | None, *, simulated: bool = False) -> tuple[Config, list[Finding]]:

@@ -1,18 +1,152 @@
-"""The loop of a recording: look, write, wait, until the command or the process has ended or somebody stops it."""
+"""The loop of a recording: read, write, wait, until the command or the process has ended or somebody stops it.
+
+`Family` says which processes belong to it. The trace is CSV as `gpuagent replay` reads it, whole up to the last reading
+whatever happens.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self, TextIO
 
 from gpuagent.core.clock import Clock
-from gpuagent.recording.family import Family
+from gpuagent.procfs.files import ProcFiles, Stat, parse_stat
 from gpuagent.recording.sources import Held, Reading, Source
-from gpuagent.recording.trace import TraceFile, trace_name
 from gpuagent.recording.track import Track
+
+_PR_SET_CHILD_SUBREAPER = 36
+_MOST_GENERATIONS = 256
+
+
+class Family:
+    """The processes `roots` and their descendants.
+
+    Only processes that hold GPU memory are asked for, and there are few: each is followed up through its parents, which
+    is far less to read than all of /proc. One that has been seen stays in the family when its parents have ended.
+    """
+
+    def __init__(self, files: ProcFiles, roots: Collection[int]) -> None:
+        self._files = files
+        self._roots = frozenset(roots)
+        self._known: dict[int, int] = {}
+        for pid in self._roots:
+            stat = self._stat(pid)
+            if stat is not None:
+                self._known[pid] = stat.start_ticks
+
+    def has(self, pid: int) -> bool:
+        """Return whether this process belongs to it.
+
+        A pid that was given to another process in the meantime does not.
+        """
+        stat = self._stat(pid)
+        if stat is None:  # it has just ended, or is a simulated one
+            return pid in self._roots and pid not in self._known
+        member = self._descends(stat)
+        if member:
+            self._known[pid] = stat.start_ticks
+        return member
+
+    def lives(self, root: int) -> bool | None:
+        """Return whether this root still runs; None if /proc has never known it."""
+        if root not in self._known:
+            return None
+        stat = self._stat(root)
+        if stat is None or stat.start_ticks != self._known[root]:
+            return False
+        return stat.state not in {"Z", "X"} or stat.threads > 1
+
+    def _descends(self, stat: Stat | None) -> bool:
+        """Return whether it or one of its parents is known."""
+        for _ in range(_MOST_GENERATIONS):
+            if stat is None:
+                return False
+            if self._known.get(stat.pid) == stat.start_ticks:
+                return True
+            stat = self._stat(stat.parent_pid)
+        return False
+
+    def _stat(self, pid: int) -> Stat | None:
+        try:
+            return parse_stat(self._files.read(pid, "stat"))
+        except (OSError, ValueError):
+            return None
+
+
+def adopt_orphans() -> None:
+    """Have descendants whose parents end become children of this process, not of init, so that they are still found.
+
+    prctl(2), PR_SET_CHILD_SUBREAPER; where it is not to be had, an orphan that was never seen is lost.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+HEADER = "time_seconds,used_bytes,free_bytes,allocated_bytes,reserved_bytes,process"
+
+
+class TraceFile:
+    """A row for each process and reading. A disk that is full ends the file, and nothing else. A context manager."""
+
+    def __init__(self, file: TextIO) -> None:
+        """Begin it. Raises OSError."""
+        self._file = file
+        self.problem = ""
+        """Why the file ends before the recording does."""
+        self._file.write(HEADER + "\n")
+        self._file.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._file.close()
+        except OSError as failure:
+            self.problem = self.problem or failure.strerror or str(failure)
+
+    def write(self, time_seconds: float, rows: list[tuple[str, Held | None]]) -> None:
+        """Write the rows of one reading: a process's name, and its memory or None where it could not be read."""
+        if self.problem:
+            return
+        lines = []
+        for name, held in rows:
+            cells = held[-5:] if held else (None,) * 5  # used, free, total, allocated, reserved
+            used, free, _, allocated, reserved = ("" if cell is None else str(cell) for cell in cells)
+            lines.append(f"{time_seconds:.3f},{used},{free},{allocated},{reserved},{name}\n")
+        try:
+            self._file.write("".join(lines))
+            self._file.flush()
+        except OSError as error:
+            self.problem = error.strerror or str(error)
+
+
+def create_trace(path: Path, *, replace: bool = False) -> TraceFile:
+    """Return a new file, or one in the place of another.
+
+    Raises FileExistsError unless it may be replaced, other OSErrors.
+    """
+    file = path.open("w" if replace else "x", encoding="utf-8", newline="")
+    try:
+        return TraceFile(file)
+    except OSError:
+        with suppress(OSError):
+            file.close()  # tries to write again
+        raise
+
+
+def trace_name(held: Held, *, first_gpu: int) -> str:
+    """Return `name:pid`, with the GPU where it is not the process's first, fit for a file of CSV."""
+    name = "".join(letter if letter.isprintable() and letter not in ',"' else "_" for letter in held.name) or "process"
+    return f"{name}:{held.pid}" if held.gpu == first_gpu else f"{name}:{held.pid}/gpu{held.gpu}"
+
 
 _SI_KERNEL = 0x80
 """`si_code` of a signal from the terminal (sigaction(2)): the command is in the foreground too and has had it."""

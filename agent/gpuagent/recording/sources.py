@@ -15,7 +15,7 @@ from gpuagent.config.models import Config
 from gpuagent.core.api_client import DEFAULT_URL, AgentUnreachable, default_socket, fetch_document
 from gpuagent.core.clock import Clock
 from gpuagent.node import real_node
-from gpuagent_exporters.status import status_document
+from gpuagent_exporters.status.document import status_document
 
 
 class Held(NamedTuple):

@@ -1,4 +1,4 @@
-"""The routes that everybody may read: metrics, JSON, and one page for people.
+"""The routes that everybody may read: metrics, JSON, the points of the charts, and one page for people.
 
 The same app serves the TCP address and the control socket; the latter adds routes of its own.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
@@ -22,14 +23,22 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gpuagent_exporters import page
-from gpuagent_exporters.api.history_routes import Points, history_routes
 from gpuagent_exporters.api.openapi import openapi_routes
 from gpuagent_exporters.http import peers
-from gpuagent_exporters.http.middleware import SECURITY_HEADERS, AnswerFaults, CheckPeer, SetHeaders, error_response
-from gpuagent_exporters.http.requests import OPENMETRICS, PLAIN_TEXT, CheckQuery, accepts_gzip, wants_openmetrics
-from gpuagent_exporters.page_assets import asset_routes
-from gpuagent_exporters.page_documents import Documents
+from gpuagent_exporters.http.middleware import (
+    OPENMETRICS,
+    PLAIN_TEXT,
+    SECURITY_HEADERS,
+    AnswerFaults,
+    CheckPeer,
+    CheckQuery,
+    SetHeaders,
+    accepts_gzip,
+    error_response,
+    wants_openmetrics,
+)
+from gpuagent_exporters.page.assets import asset_routes
+from gpuagent_exporters.page import page
 
 T = TypeVar("T")
 Document = Mapping[str, Any]
@@ -91,7 +100,7 @@ def build_app(
         same_namespaces: Whether a pid lives in the agent's own namespaces.
     """
     hostname = hostname or socket.gethostname()
-    routes = _Routes(source, Documents(extra_routes), show_commands=show_commands, hostname=hostname)
+    routes = _Routes(source, PageDocuments(extra_routes), show_commands=show_commands, hostname=hostname)
     gate = [Middleware(CheckPeer, same_namespaces=same_namespaces)] if control else []
     app = Starlette(
         routes=[*routes.routes(), *history_routes(source), *openapi_routes(), *asset_routes(), *extra_routes],
@@ -111,7 +120,7 @@ def build_app(
 class _Routes:
     """One method for each path."""
 
-    def __init__(self, source: Source, further: Documents, *, show_commands: bool, hostname: str) -> None:
+    def __init__(self, source: Source, further: PageDocuments, *, show_commands: bool, hostname: str) -> None:
         self._source = source
         self._further = further
         self._hostname = hostname
@@ -213,3 +222,90 @@ async def _explain(request: Request, error: Exception) -> Response:
     else:
         message = error.detail
     return error_response(status, message, headers)
+
+
+TOP = 6
+"""Lines that a person can still tell apart in one chart."""
+MOST = 16
+"""Of each GPU: an hour of many more would hold up the loop for too long."""
+
+
+class Points(Protocol):
+    """What was measured in the last hour; `gpuagent_exporters.history.History` is one."""
+
+    def document(self, since: str = "", top: int = TOP) -> Mapping[str, Any]:
+        """Everything, or what came after a cursor; lines for the `top` processes of each GPU.
+
+        Raises ValueError for a cursor that was never given.
+        """
+        ...
+
+
+class HistorySource(Protocol):
+    """Who has the points; `gpuagent.view.View` is one."""
+
+    @property
+    def history(self) -> Points: ...
+
+
+def history_routes(source: HistorySource) -> Sequence[BaseRoute]:
+    """`/api/v1/history?since=CURSOR&top=N`. It names processes, never users or commands."""
+    asking = asyncio.Lock()
+
+    async def history(request: Request) -> Response:
+        query = request.query_params
+        async with asking:  # one at a time, then the loop's turn: a crowd of browsers must not delay a tick
+            try:
+                document = source.history.document(query.get("since", ""), _top(query.get("top", str(TOP))))
+            except ValueError as error:
+                return error_response(HTTPStatus.BAD_REQUEST, str(error))
+            body = json.dumps(document, allow_nan=False, separators=(",", ":")) + "\n"
+            await asyncio.sleep(0)
+        return Response(body, media_type="application/json")
+
+    return (Route("/api/v1/history", history, methods=["GET"]),)
+
+
+def _top(text: str) -> int:
+    plain = text.isascii() and text.isdigit() and len(text) <= 3
+    if not plain or int(text) > MOST:
+        raise ValueError(f"top must be a whole number from 0 to {MOST}")
+    return int(text)
+
+
+logger = logging.getLogger(__name__)
+
+
+class PageDocuments:
+    """What the page shows besides the status: the very documents that the same address serves as JSON.
+
+    What is hidden there is hidden on the page too, and the page shows nothing that programs cannot have.
+    """
+
+    def __init__(self, routes: Sequence[BaseRoute]) -> None:
+        self._routes = {
+            route.path: route
+            for route in routes
+            if isinstance(route, Route) and "GET" in (route.methods or ()) and "{" not in route.path
+        }
+        self._last_fault: dict[str, str] = {}
+
+    async def read(self, path: str, request: Request) -> Document | None:
+        """The document; None where there is no such route, and `{"message": ...}` where it could not be read.
+
+        A part that fails must not cost the page, so a fault becomes a value, and is logged when it is new.
+        """
+        route = self._routes.get(path)
+        if route is None:
+            return None
+        try:
+            response: Response = await route.endpoint(request)
+            document: dict[str, Any] = json.loads(bytes(response.body))
+        except Exception as fault:
+            text = f"{type(fault).__name__}: {fault}"
+            if self._last_fault.get(path) != text:
+                logger.exception("the page could not read %s", path)
+            self._last_fault[path] = text
+            return {"message": "this is a fault of gpuagent; its log has the details"}
+        self._last_fault.pop(path, None)
+        return document

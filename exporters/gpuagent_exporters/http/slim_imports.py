@@ -17,7 +17,7 @@ def absent(*names: str) -> Iterator[None]:
     """Replace these modules by empty ones, in which any name is a class; who imports them later has them."""
     put = [name for name in names if name not in sys.modules]
     for name in put:
-        module = ModuleType(name, "Not loaded: see gpuagent_exporters.lean.")
+        module = ModuleType(name, "Not loaded: see gpuagent_exporters.http.slim_imports.")
         setattr(module, "__getattr__", lambda _: object)  # noqa: B010  of the module, PEP 562
         sys.modules[name] = module
     try:

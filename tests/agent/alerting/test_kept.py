@@ -14,7 +14,7 @@ from gpuagent_alerts.alert import Status, shown_annotations
 from gpuagent_alerts.notify.receivers.pagerduty import event
 from gpuagent_alerts.notify.receivers.slack_message import payload
 from gpuagent_alerts.notify.receivers.text import plain_text
-from gpuagent_exporters.page_alerts import alerts, firing
+from gpuagent_exporters.page.alerts import alerts, firing
 from tests.agent.alerting.bench import BUSY, CALM, Bench, alerting, config, rules, run
 from tests.alerts.incident_messages import about, incident
 from tests.alerts.messages import CONTEXT

@@ -14,7 +14,7 @@ from gpuagent.config.leaks import LeakOverride, OverrideMatch
 from gpuagent.core.growth import Verdict
 from gpuagent_alerts.leak.gpu_sensor import FORGET_SECONDS
 from gpuagent_alerts.states.machine import Change
-from gpuagent_exporters.api.leak_routes import NotKept
+from gpuagent_exporters.api.alert_routes import NotKept
 from tests.alerts.leak.node import Node, node, run
 from tests.fakes.openapi import faults_of
 

@@ -16,8 +16,8 @@ from gpuagent.core.metrics.series import series
 from gpuagent.view import View
 from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
 from gpuagent_alerts.notify.outbox.delivery import DeliveryWorker
-from gpuagent_exporters.problems import find_problems
-from gpuagent_exporters.severity import Severity
+from gpuagent_exporters.status.problems import find_problems
+from gpuagent_exporters.status.severity import Severity
 from tests.fakes.snapshots import full_snapshot
 
 NOW = 1000.0

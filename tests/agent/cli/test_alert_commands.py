@@ -70,7 +70,7 @@ def test_a_pending_alert_does_not_say_what_is_true_of_a_firing_one(annotations: 
         ({"alerts": [ALERT | {"acknowledged_by": "bob"}]}, "acknowledged by bob"),
         ({"alerts": [ALERT | {"receivers": []}]}, "no receiver"),
         ({"alerts": [ALERT | {"severity": "", "value": None}]}, "GpuMemoryFull, no severity"),
-        ({"receivers": []}, "no receiver is told by this agent"),
+        ({"receivers": []}, "No receivers are configured: alerts go nowhere."),
         ({"alerts": [ALERT | {"value": 1_790_000_000.5}]}, "value 1790000000"),
         ({"alerts": [ALERT | {"value": 0.0625}]}, "value 0.0625"),
     ],
@@ -176,7 +176,7 @@ def test_nobody_answers() -> None:
     assert run("alerts", "--socket", "/nowhere")[0] == 3
     code, output, errors = run("ack", "X", "--socket", "/nowhere")
     assert (code, output) == (1, "")
-    assert "the agent cannot be told: /nowhere: No such file or directory" in errors
+    assert "Cannot reach the agent: /nowhere: No such file or directory" in errors
 
 
 @pytest.mark.parametrize(
@@ -199,28 +199,28 @@ def test_nobody_answers() -> None:
         ),
         (
             ["ack", "inc-1"], {"acknowledged": ["inc-1"]},
-            "POST", "/api/v1/acks", {"alert": "inc-1", "comment": ""}, "acknowledged incident inc-1\n",
+            "POST", "/api/v1/acks", {"alert": "inc-1", "comment": ""}, "Acknowledged incident inc-1.\n",
         ),
-        (["silence", "expire", "a/b"], SILENCE, "DELETE", "/api/v1/silences/a%2Fb", None, "the silence has ended\n"),
+        (["silence", "expire", "a/b"], SILENCE, "DELETE", "/api/v1/silences/a%2Fb", None, "The silence has ended.\n"),
         (
             ["ack", "Full"], {"acknowledged": ["f1", "f2"]},
-            "POST", "/api/v1/acks", {"alert": "Full", "comment": ""}, "acknowledged 2 alerts: f1 f2\n",
+            "POST", "/api/v1/acks", {"alert": "Full", "comment": ""}, "Acknowledged 2 alerts: f1 f2\n",
         ),
         (
             ["ack", "a/b", "--remove"], {"removed": ["f1", "f2"]},
-            "DELETE", "/api/v1/acks/a%2Fb", None, "no longer acknowledged: f1 f2\n",
+            "DELETE", "/api/v1/acks/a%2Fb", None, "No longer acknowledged: f1 f2\n",
         ),
         (
             ["receivers", "test", "a b"], {"taken": True, "outcome": "delivered"},
-            "POST", "/api/v1/receivers/a%20b/test", None, "a b took the message\n",
+            "POST", "/api/v1/receivers/a%20b/test", None, "a b accepted the message.\n",
         ),
         (
             ["receivers", "replay"], {"replayed": 2},
-            "POST", "/api/v1/receivers/replay", None, "queued 2 messages again\n",
+            "POST", "/api/v1/receivers/replay", None, "Queued 2 messages again.\n",
         ),
         (
             ["receivers", "replay", "g&1"], {"replayed": 1},
-            "POST", "/api/v1/receivers/replay?id=g%261", None, "queued 1 message again\n",
+            "POST", "/api/v1/receivers/replay?id=g%261", None, "Queued 1 message again.\n",
         ),
     ],
 )  # fmt: skip
@@ -240,15 +240,15 @@ def test_a_test_that_fails() -> None:
     code, output, errors, _ = asked(answer, "receivers", "test", "hook", status="502 Bad Gateway")
 
     assert (code, output) == (1, "")
-    assert "hook did not take the message: it refused? the connection" in errors
+    assert "hook did not accept the message: it refused? the connection" in errors
 
 
 @pytest.mark.parametrize(
     ("answer", "status", "words"),
     [
-        ({"message": "there is no silence 5"}, "404 Not Found", "the agent refused: there is no silence 5"),
-        ({}, "503 Service Unavailable", "the agent refused: HTTP 503"),
-        (b"<html>", "200 OK", "what answers is no gpuagent"),
+        ({"message": "there is no silence 5"}, "404 Not Found", "The agent refused: there is no silence 5"),
+        ({}, "503 Service Unavailable", "The agent refused: HTTP 503"),
+        (b"<html>", "200 OK", "another program answered"),
     ],
 )
 def test_refusals(answer: object, status: str, words: str) -> None:
@@ -294,4 +294,4 @@ def test_alerts_of_another_node() -> None:
         assert (code, output.splitlines()[0]) == (0, "1 firing, 0 pending, 19 rules")
         refused, _, errors = run("alerts", "--dead", "--url", url)
     assert refused == 2
-    assert "read-only address" in " ".join(errors.split())
+    assert "dead letters" in " ".join(errors.split())

@@ -134,7 +134,7 @@ def test_no_agent_is_unknown() -> None:
     code, line = run("--socket", "/nowhere/control.sock")
 
     assert code == 3
-    assert "no agent answers: /nowhere/control.sock: No such file or directory" in line
+    assert "Cannot reach the agent: /nowhere/control.sock: No such file or directory" in line
 
 
 def test_hostile_text_stays_in_its_place() -> None:

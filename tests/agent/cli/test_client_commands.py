@@ -87,7 +87,7 @@ def test_an_app_without_a_client(command: str) -> None:
     code, output, errors, _ = asked(answer, command, "7", status=status)
 
     assert (code, output) == (1, "")
-    assert "process 7 has no embedded client" in errors
+    assert "Process 7 has no client" in errors
     assert "gpuagent_client.start()" in errors
 
 
@@ -95,7 +95,7 @@ def test_an_app_that_refuses() -> None:
     """Its reason, without what a terminal would obey."""
     refusal = {"error": "x", "reason": "refused", "message": "once a minute\x1b[2J"}
     failed = RELEASED | {"result": "failed", "reason": "refused", "detail": "once a minute\x1b[2J"}
-    said = (1, "the app did not do it: once a minute?[2J\n")
+    said = (1, "The app did not do it: once a minute?[2J\n")
 
     assert asked(refusal, "blame", "7", status="502 Bad Gateway")[0:3:2] == said
     assert asked(failed, "release", "7")[0:3:2] == said
@@ -110,7 +110,7 @@ def test_a_release_that_the_agent_refuses() -> None:
     code, output, errors, request = asked(refused, "release", "7", "--dry-run", "--force")
 
     assert (code, output) == (1, "")
-    assert errors == ("the agent did not ask the app: bob is not in remedies.allow.users\n  what to do: Say --force.\n")
+    assert errors == ("The agent did not ask the app: bob is not in remedies.allow.users\n  what to do: Say --force.\n")
     body = json.loads(request.partition(b"\r\n\r\n")[2])
     assert body == {"collect": False, "dry_run": True, "force": True, **identity(7)}
 
@@ -119,7 +119,7 @@ def test_a_dry_run_of_a_release() -> None:
     """Says that the app was not asked, in place of figures that there are none of."""
     dry = {"pid": 7, "result": "dry_run", "detail": "nothing was done: dry run", "dry_run": True}
 
-    assert asked(dry, "release", "7", "--dry-run")[:2] == (0, "dry run: the app would be asked, and was not\n")
+    assert asked(dry, "release", "7", "--dry-run")[:2] == (0, "Dry run: the app would have been asked.\n")
 
 
 def test_blame_prints_the_verdict_first() -> None:
@@ -143,7 +143,7 @@ def test_blame_prints_the_verdict_first() -> None:
         "",
         "note: a note?[2J",
         "",
-        "the app stood still for 12 ms",
+        "The app was paused for 12 ms",
     ]
 
 
@@ -151,7 +151,7 @@ def test_blame_that_finds_nothing_says_so() -> None:
     """Silence would read like a fault."""
     empty = BLAMED | {"verdict": "", "groups": [], "lines": [], "notes": [], "stall_seconds": None}
 
-    assert asked(empty, "blame", "7")[1] == "nothing was found that holds growing memory\n"
+    assert asked(empty, "blame", "7")[1] == "Nothing was found that holds growing memory.\n"
 
 
 @pytest.mark.parametrize("command", ["release", "blame"])
@@ -199,7 +199,7 @@ def test_workers_when_not_even_one_fits() -> None:
     code, output, errors, _ = asked(status_document(), "workers", "--typical", "100GiB")
 
     assert (code, output) == (1, "0\n")
-    assert "not even one worker of 100.0 GiB fits on GPU 0" in errors
+    assert "Not even one worker of 100.0 GiB fits on GPU 0" in errors
 
 
 def test_the_environment_overrides() -> None:
@@ -264,4 +264,4 @@ def test_the_workers_of_one_app() -> None:
         41
     ]
     code, _, errors, _ = asked(clients, "workers", "--list", "--app", "absent")
-    assert (code, "no such app" in errors) == (3, True)
+    assert (code, "No such app" in errors) == (3, True)

@@ -13,8 +13,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from gpuagent.cli.agent import NoData, Source, get_document
 from gpuagent.cli.ps import ps
-from gpuagent.cli.source import NoData, Source, get_document
 from gpuagent.cli.status import draw_again, status
 from gpuagent.core.api_client import AgentUnreachable
 from gpuagent.core.snapshot import ProcessState
@@ -83,7 +83,7 @@ def test_no_agent_where_one_was_named(command: Callable[..., None]) -> None:
     code, output, errors = run(command, "--socket", "/nowhere/control.sock")
 
     assert (code, output) == (3, "")
-    assert "no agent answers: /nowhere/control.sock: No such file or directory" in errors
+    assert "Cannot reach the agent: /nowhere/control.sock: No such file or directory" in errors
 
 
 def test_ps_lists_the_processes() -> None:
@@ -127,7 +127,9 @@ def test_ps_in_a_pipe_is_complete() -> None:
     assert len(pids(asked(ps, document(many))[1])) == 199
 
 
-@pytest.mark.parametrize(("options", "words"), [([], "no process holds GPU memory"), (["--user", "x"], "no such")])
+@pytest.mark.parametrize(
+    ("options", "words"), [([], "No process holds GPU memory."), (["--user", "x"], "No GPU process matches.")]
+)
 def test_ps_without_processes(options: list[str], words: str) -> None:
     """An empty table is said in words, and is no error."""
     code, output, errors = asked(ps, document(snapshot([gpu()], [])), *options)
@@ -152,7 +154,7 @@ def test_the_gpus_are_read_directly_if_no_agent_runs() -> None:
 
     notes: list[str] = []
     assert get_document(Source(), note=notes.append, ask=nobody, read=lambda: {"schema": 1}) == {"schema": 1}
-    assert notes == ["no agent is running (/run/x: No such file or directory): read the GPUs directly, once"]
+    assert notes == ["No agent is running (/run/x: No such file or directory): showing one direct reading of the GPUs."]
 
 
 @pytest.mark.parametrize(("source", "fall_back"), [(Source(url="http://node9"), True), (Source(), False)])
@@ -162,7 +164,7 @@ def test_no_other_source_stands_in(source: Source, fall_back: bool) -> None:
     def nobody(path: Path | None, url: str | None) -> Any:
         raise AgentUnreachable("nobody")
 
-    with pytest.raises(NoData, match="no agent answers: nobody"):
+    with pytest.raises(NoData, match="Cannot reach the agent: nobody"):
         get_document(source, fall_back=fall_back, ask=nobody, read=lambda: pytest.fail("the GPUs were read"))
 
 
@@ -234,4 +236,4 @@ def test_watch_goes_on_without_an_agent() -> None:
     screens = written.split("\x1b[H\x1b[J")[1:]
 
     assert ["A10G" in screen for screen in screens] == [True, False, True]
-    assert "no data: no agent answers: " in screens[1]
+    assert "no data: Cannot reach the agent: " in screens[1]

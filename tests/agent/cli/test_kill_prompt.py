@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpuagent.cli.kill import question
-from gpuagent.cli.process_identity import Unidentified, choose, namespace_refusal
+from gpuagent.cli.remedy_requests import Unidentified, choose, namespace_refusal
 from tests.fakes.identified import GIB, identified, row
 
 LEAKER = row(
@@ -105,8 +105,8 @@ def test_no_line_is_too_long_or_odd(width: int, text: str, name: str, crowd: int
     [
         ([row(7)], 8, "", "no process with pid 8 is on a GPU"),
         ([row(7)], 7, "1", "no process with pid 7 is on GPU 1"),
-        ([row(7, start_ticks=None)], 7, "", "too little is known"),
-        ([row(7, boot_id=None)], 7, "", "too little is known"),
+        ([row(7, start_ticks=None)], 7, "", "cannot be identified"),
+        ([row(7, boot_id=None)], 7, "", "cannot be identified"),
     ],
 )
 def test_who_cannot_be_named_is_not_chosen(rows: list[dict[str, object]], pid: int, gpu: str, says: str) -> None:

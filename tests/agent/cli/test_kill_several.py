@@ -90,7 +90,7 @@ def test_zero_only_if_all_succeeded() -> None:
     assert code == 1
     assert output.count("released, 1.0 GiB came back in 2 s") == 1
     assert "  what to do: Say --force, or add it to remedies.allow.users in /etc/gpuagent/x.yaml." in output
-    assert "pid 8: the agent refused: pid 8 is another process now?[2J; nothing was done" in errors
+    assert "pid 8: The agent refused: pid 8 is another process now?[2J; nothing was done" in errors
     assert "no process with pid 10 is on a GPU" in errors
     assert set(agent.killed) == {7, 8, 9}
     assert asked(FakeAgent(identified(row(7), row(9)), {}), "7", "9", "--yes")[0] == 0
@@ -101,7 +101,7 @@ def test_as_json() -> None:
     """One document for one, a list for several; a refused request has its reason in its place."""
     agent = FakeAgent(identified(row(7), row(8)), {8: ("409 Conflict", {"error": "not done", "message": "gone"})})
     code, output, _ = asked(agent, "7", "8", "--yes", "--json")
-    assert (code, json.loads(output)) == (1, [{**ANSWER, "pid": 7}, {"pid": 8, "error": "the agent refused: gone"}])
+    assert (code, json.loads(output)) == (1, [{**ANSWER, "pid": 7}, {"pid": 8, "error": "The agent refused: gone"}])
     assert json.loads(asked(agent, "7", "--yes", "--json")[1]) == {**ANSWER, "pid": 7}
 
 
@@ -179,7 +179,7 @@ def test_who_ends_with_it_is_shown_and_named_in_the_request() -> None:
     assert "ends_with_it" not in agent.killed[8]
     for option in ("--yes", "--dry-run"):
         _, _, errors = asked(agent, "7", option)
-        assert all(f"the end of pid 7 also ends {text}" in errors for text in wanted)
+        assert all(f"Ending pid 7 also ends {text}" in errors for text in wanted)
     unknown = FakeAgent(identified(row(7, ends_with_it=None)), {})
     assert "whom its end would end as well cannot be told" in asked(unknown, "7", "--yes")[2]
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from gpuagent.cli import leaks_tune
 from gpuagent.cli.app import app
 from gpuagent.cli.cells import Paint
-from gpuagent.cli.leaks_screen import lines_of
+from gpuagent.cli.leaks import lines_of
 from tests.fakes.answering import answering, says
 
 GIB: Final = 2**30
@@ -112,7 +112,7 @@ def test_feedback_that_is_kept() -> None:
     )
     assert (code, output) == (0, "1-7-0\n")
     assert "embed (pid 7, svc-ml) on GPU 0 does not leak" in errors
-    assert "the oldest made room: 0-1-0" in errors
+    assert "Dropped the oldest: 0-1-0" in errors
     body = json.loads(request.partition(b"\r\n\r\n")[2])
     assert request.startswith(b"POST /api/v1/leaks/7/feedback ")
     assert body == {"label": "false", "note": "a cache", "gpu": ""}
@@ -124,7 +124,7 @@ def test_an_answer_that_is_no_trace(tmp_path: Path) -> None:
     answer = {"traces": [{"trace": {"schema": 1}}], "left_out": 0}
     code, output, errors, _ = run("history", "export", "7", "-o", str(file), answer=answer)
     assert (code, output, file.exists()) == (1, "", False)
-    assert "the agent's answer cannot be used: no trace of the agent's" in errors
+    assert "The agent's answer is invalid: no trace of the agent's" in errors
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_it_asks_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, yes: lis
     status, output, errors, requests = run(*words, answer={"reloaded": True, "error": ""})
     assert status == code
     assert "+    - match: {unit: web.service}" in output
-    assert ("nothing was changed" in errors) is not bool(yes)
+    assert ("Nothing was changed" in errors) is not bool(yes)
     assert ("web.service" in file.read_text()) is bool(yes)
     assert any(request.startswith(b"POST /api/v1/reload") for request in requests) is bool(yes)
 
@@ -161,7 +161,7 @@ def test_a_file_that_is_changed_meanwhile(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("difflib.unified_diff", diff)
     code, _, errors, _ = run("leaks", "tune", "off", "--user", "bob", "--config", str(file), "--yes", answer={})
     assert (code, file.read_text()) == (1, "poll_interval: 3s\n")
-    assert "somebody has changed it meanwhile" in errors
+    assert "it has changed in the meantime" in errors
     assert list(tmp_path.iterdir()) == [file]
 
 

@@ -116,17 +116,17 @@ def test_a_dry_run_waits_for_nothing(tmp_path: Path) -> None:
     with killing(tmp_path, NEW | {"dry_run": True}) as (agent, process):
         assert agent.told.wait(30)
         assert process.stderr is not None
-        assert process.stderr.readline() == "SIGTERM: would be done, and waited for, up to 30 s (odd?[2J)\n"
+        assert process.stderr.readline() == "SIGTERM: dry run, would wait for its effect, up to 30 s (odd?[2J)\n"
         agent.answer.set()
         process.communicate(timeout=30)
 
 
 def test_ctrl_c_stops_looking_alone(tmp_path: Path) -> None:
-    """The command ends at once with 130 and says that the agent goes on; no traceback."""
+    """The command ends at once with 130 and says that the agent continues; no traceback."""
     with killing(tmp_path) as (agent, process):
         assert agent.told.wait(30)
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=30)
     assert (process.returncode, output) == (130, "")
-    assert "the agent goes on" in errors
+    assert "the agent continues" in errors
     assert "Traceback" not in errors

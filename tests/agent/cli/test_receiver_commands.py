@@ -35,7 +35,7 @@ def test_receivers_are_listed() -> None:
             "switched off 2 h ago: it wants nothing any more (410)",
         ),
         ({"receivers": [RECEIVER | {"kind": ""}]}, "pager, no longer configured"),
-        ({"receivers": []}, "no receiver is configured: this agent tells nobody"),
+        ({"receivers": []}, "No receivers are configured: alerts go nowhere."),
         ({"alerting": "prometheus"}, "alerting: prometheus: only heartbeats are sent"),
     ],
 )

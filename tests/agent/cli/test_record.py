@@ -58,7 +58,7 @@ def test_a_command_is_run_recorded_and_reported(tmp_path: Path) -> None:
     assert f"python3:{pid} on GPU 0" in done.stderr
     assert "headroom" in done.stderr
     assert f"gpuagent replay {file}" in done.stderr
-    assert "the command ended with exit status 7" in done.stderr
+    assert "The command exited with status 7." in done.stderr
     lines = file.read_text().splitlines()
     assert len(lines) > 2
     assert lines[1].endswith(f"python3:{pid}")
@@ -88,7 +88,7 @@ def test_standard_output_is_the_commands() -> None:
     done = record("-o", "-", "--", "true")
 
     assert done.returncode == 2
-    assert "standard output is the command's own" in done.stderr
+    assert "standard output belongs to the command" in done.stderr
     assert not Path("-").exists()
 
 
@@ -140,7 +140,7 @@ def test_a_process_that_is_not_there_is_told(tmp_path: Path) -> None:
     with answering(says(listing())) as place:
         done = record("-o", tmp_path / "run.csv", "--pid", 2**30, "--socket", place)
 
-    assert (done.returncode, "there is no process 1073741824" in done.stderr) == (1, True)
+    assert (done.returncode, "No process has pid 1073741824." in done.stderr) == (1, True)
     assert not (tmp_path / "run.csv").exists()
 
 

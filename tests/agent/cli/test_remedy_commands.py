@@ -164,7 +164,7 @@ def test_no_remedies() -> None:
     """Said, on standard error: a script that counts lines counts none."""
     code, output, errors, _ = asked(DOCUMENT | {"remedies": [], "stopped": ""}, "remedies")
     assert (code, output) == (0, "")
-    assert "nothing was done" in errors
+    assert "No remedy was run or refused." in errors
 
 
 def test_stop() -> None:
@@ -172,19 +172,19 @@ def test_stop() -> None:
     code, output, errors, request = asked({"stopped": True, "recorded": True, "message": ""}, "remedies", "stop")
     assert (code, errors) == (0, "")
     assert request.startswith(b"POST /api/v1/remedies/stop ")
-    assert "remedies are stopped" in output
+    assert "Remedies are stopped." in output
     code, output, errors, _ = asked({"stopped": True, "recorded": False, "message": "disk full"}, "remedies", "stop")
-    assert (code, "remedies are stopped" in output) == (1, True)
-    assert "not on record, so a restart of the agent would let them go on: disk full" in errors
+    assert (code, "Remedies are stopped." in output) == (1, True)
+    assert "The stop could not be recorded, so a restart of the agent would end it: disk full" in errors
 
 
 def test_who_has_stopped_remedies_and_when() -> None:
     """The next person sees whom to ask."""
     stopped = {"stopped": "a person has stopped them", "stopped_by": "bob (uid 7)", "stopped_seconds": 1795000000.0}
     errors = asked(DOCUMENT | stopped, "remedies")[2]
-    assert errors.startswith("remedies are stopped: bob (uid 7) has stopped them on 2026-11-18 11:06 UTC; `gpuagent")
+    assert errors.startswith("Remedies are stopped: bob (uid 7) has stopped them on 2026-11-18 11:06 UTC. To resume")
     errors = asked(DOCUMENT | stopped | {"stopped_seconds": None}, "remedies")[2]
-    assert errors.startswith("remedies are stopped: bob (uid 7) has stopped them; `gpuagent")
+    assert errors.startswith("Remedies are stopped: bob (uid 7) has stopped them. To resume")
 
 
 def test_reset() -> None:

@@ -151,7 +151,7 @@ def test_nobody_tells_what_is_free(tmp_path: Path) -> None:
     code, output, errors = run(path, "--json")
 
     assert (code, documents(output)[0]["verdict"]) == (3, "learning")
-    assert "no row tells what is free; give --total 80GiB" in errors
+    assert "no row has free memory. Use --total 80GiB." in errors
     code, output, errors = run(path, "--json", "--total", "80GiB")
     assert (code, documents(output)[0]["verdict"], errors) == (0, "steady", "")
 

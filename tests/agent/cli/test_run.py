@@ -12,11 +12,11 @@ from gpuagent.cli.run import run
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--simulate", "healthy", "--speed", "nan"], "nan is no speed"),
+        (["--simulate", "healthy", "--speed", "nan"], "must be a number"),
         (["--simulate", "healthy", "--speed", "0"], "not in the range"),
         (["--simulate", "healthy", "--bind", "trainer"], "is not KEY=PID"),
-        (["--speed", "60"], "goes with --simulate only"),
-        (["--bind", "trainer=1"], "goes with --simulate only"),
+        (["--speed", "60"], "needs --simulate"),
+        (["--bind", "trainer=1"], "needs --simulate"),
     ],
 )
 def test_options_that_cannot_be_meant(options: list[str], words: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from gpuagent.core.hardware import Memory
 from gpuagent.core.snapshot import GpuReading, ProcessReading, ProcessState, Snapshot
 from gpuagent.core.units import GIB
-from gpuagent_exporters.api.client_routes import CommandFailure
+from gpuagent_exporters.api.process_routes import CommandFailure
 from tests.agent.clients.parts import Stage, in_thread, stage, until
 from tests.fakes.embedded import FakeApp, stats
 from tests.fakes.snapshots import full_snapshot

@@ -11,7 +11,7 @@ from gpuagent.collector.inventory import find_conflicts
 from gpuagent.collector.trust import TRUST_AFTER_SECONDS, FigureTrust
 from gpuagent.core.snapshot import GpuIdentity, GpuState
 from gpuagent.core.wording import SHUFFLED_LIST
-from gpuagent_exporters.problems import find_problems
+from gpuagent_exporters.status.problems import find_problems
 from gpuagent_simulator.abi import Code
 from gpuagent_simulator.faults import FaultKind
 from tests.fakes.rig import Rig, rig

@@ -9,10 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.install.install import Installation, shipped, uninstall
-from gpuagent.install.layout import HOME, InstallFault, Layout, check_environment, check_reach
-from gpuagent.install.placing import Manifest, Placed, remove, write
-from gpuagent.install.system import System
+from gpuagent.install.install import Installation, System, shipped, uninstall
+from gpuagent.install.placing import (
+    HOME,
+    InstallFault,
+    Layout,
+    Manifest,
+    Placed,
+    check_environment,
+    check_reach,
+    remove,
+    write,
+)
 
 ROOT = Path(__file__).parents[3]
 

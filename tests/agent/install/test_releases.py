@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.install.layout import HOME, Layout
-from gpuagent.install.placing import Releases
+from gpuagent.install.placing import HOME, Layout, Releases
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import os
 import sys
 
 from gpuagent.procfs.files import RealProc
-from gpuagent.recording.family import Family
+from gpuagent.recording.recorder import Family
 from tests.agent.procfs.children import answer, child, end_without_reaping, python, running, say
 from tests.fakes.proc import FakeProc, stat_text
 
@@ -19,7 +19,7 @@ with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as grandchild:
 ORPHAN = """
 import os, sys
 from gpuagent.procfs.files import RealProc
-from gpuagent.recording.family import Family, adopt_orphans
+from gpuagent.recording.recorder import Family, adopt_orphans
 
 adopt_orphans()
 read, write = os.pipe()

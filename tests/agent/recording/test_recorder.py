@@ -19,10 +19,8 @@ from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.table import ProcessTable
-from gpuagent.recording.family import Family
-from gpuagent.recording.recorder import Command, Recorder, Signals, Stop
+from gpuagent.recording.recorder import Command, Family, Recorder, Signals, Stop, create_trace
 from gpuagent.recording.sources import DirectSource, Held, Reading
-from gpuagent.recording.trace import create_trace
 from gpuagent_simulator.faults import Fault, FaultKind
 from gpuagent_simulator.node import SimulatedNode
 from gpuagent_simulator.scenario import parse_scenario

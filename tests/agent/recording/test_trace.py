@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuagent.recording.recorder import HEADER, TraceFile, create_trace, trace_name
 from gpuagent.recording.sources import Held
-from gpuagent.recording.trace import HEADER, TraceFile, create_trace, trace_name
 
 HELD = Held(4711, 0, "python3", 12.0, 5_000, 70_000, 80_000, 3_000, 4_000)
 

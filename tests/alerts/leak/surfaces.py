@@ -17,8 +17,8 @@ from gpuagent.core.metrics.series import series
 from gpuagent.core.snapshot import Snapshot
 from gpuagent_alerts.states.engine import RuleEngine
 from gpuagent_alerts.states.instance import Instance, State
-from gpuagent_exporters import page
-from gpuagent_exporters.status import processes_document, status_document
+from gpuagent_exporters.page import page
+from gpuagent_exporters.status.document import processes_document, status_document
 
 PLAIN = Paint()
 _RATE = re.compile(r"(\d+(?:\.\d)? (?:[KMGT]i)?B)/h")

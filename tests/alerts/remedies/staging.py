@@ -37,7 +37,7 @@ from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, Subj
 from gpuagent_alerts.remedies.service import RemedyDependencies, RemedyService
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store
-from gpuagent_exporters.status import processes_document
+from gpuagent_exporters.status.document import processes_document
 from tests.agent.config.loading import load, write
 from tests.alerts.remedies.processes import reader
 from tests.fakes.rig import Rig, rig

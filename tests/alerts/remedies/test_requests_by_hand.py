@@ -11,7 +11,7 @@ import pytest
 from gpuagent.remedy_commands import RemedyCommands
 from gpuagent_alerts.remedies.execution.executor import AppFailure
 from gpuagent_alerts.store.database import Store
-from gpuagent_exporters.api.remedy_routes import NotDone
+from gpuagent_exporters.api.process_routes import NotDone
 from tests.alerts.remedies.processes import PLAIN, as_target, running
 from tests.alerts.remedies.staging import NoApps, config, read, stage
 

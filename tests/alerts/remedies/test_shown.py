@@ -14,7 +14,7 @@ from gpuagent.core.identity import SHOWN_FIELDS
 from gpuagent.remedy_commands import RemedyCommands
 from gpuagent_alerts.remedies.manual_requests import read_identified
 from gpuagent_alerts.store.database import Store
-from gpuagent_exporters.api.remedy_routes import NotDone
+from gpuagent_exporters.api.process_routes import NotDone
 from tests.alerts.remedies.processes import PLAIN, running
 from tests.alerts.remedies.staging import read, stage
 

@@ -10,11 +10,11 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gpuagent.core.units import GIB
-from gpuagent.history import History
-from tests.agent.test_history_document import after, process, tick
+from gpuagent_exporters.history import History
 from tests.exporters.browser.chromium import Tab, axe
 from tests.exporters.browser.served import served
-from tests.exporters.test_page_alerts import alert, remedy
+from tests.exporters.page.test_page_alerts import alert, remedy
+from tests.exporters.test_history_document import after, process, tick
 from tests.fakes.source import FakeSource, status_document
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("chromium"), pytest.mark.timeout(180)]

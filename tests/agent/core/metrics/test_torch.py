@@ -10,7 +10,7 @@ from gpuagent.core.metrics.clients import TORCH_FAMILIES, cached_bytes, outside_
 from gpuagent.core.metrics.series import series
 from gpuagent.core.snapshot import AllocatorReading, ProcessReading, ProcessState, Snapshot
 from gpuagent.core.units import GIB
-from gpuagent_exporters.allocator_status import allocator_status
+from gpuagent_exporters.status.document import allocator_status
 from tests.fakes.snapshots import full_snapshot
 
 

@@ -14,9 +14,7 @@ from pathlib import Path
 
 from gpuagent.core.clock import SystemClock
 from gpuagent.procfs.files import RealProc
-from gpuagent.recording.family import Family
-from gpuagent.recording.recorder import Recorder
-from gpuagent.recording.trace import create_trace
+from gpuagent.recording.recorder import Family, Recorder, create_trace
 from tests.bench.leak.recorded.app import ROOT, App
 from tests.bench.leak.recorded.cases import CASES, Case
 from tests.bench.leak.recorded.stage import MIB, Stage, client_side, stage

@@ -20,7 +20,7 @@ from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.machine import boot_id
 from gpuagent.procfs.table import PidfdWatcher, ProcessTable
 from gpuagent.recording.sources import Reading, reading_of
-from gpuagent_exporters.status import status_document
+from gpuagent_exporters.status.document import status_document
 from gpuagent_simulator.node import SimulatedNode
 from gpuagent_simulator.scenario import parse_scenario
 from gpuagent_simulator.spec import Scenario

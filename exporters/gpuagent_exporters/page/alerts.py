@@ -1,0 +1,200 @@
+"""Alerts and remedies on the page: incidents with their alerts, who was told, and what was done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from gpuagent.core.wording import since_of, summary_of
+from gpuagent_exporters.page.html import SEVERITIES, Document, ago, attribute, chapter, count, duration, size, text
+
+_MOST = 100
+_MOST_REMEDIES = 20
+_MOST_ENDED = 20
+
+
+def alerts(document: Document, *, hidden: bool) -> str:
+    """Incidents with their alerts, gravest first, after what is wrong with alerting itself; then those that ended.
+
+    `hidden`: the text of an alert and who acknowledged it may name users, so an open address is not shown them.
+    """
+    told = document.get("alerts") or ()
+    found = sorted((alert for alert in told if not _always(alert)), key=_urgency)
+    now = float(document.get("time_seconds") or 0.0)
+    incidents = document.get("incidents") or ()
+    going_on = [one for one in incidents if one.get("ends_at_seconds") is None]
+    by_key: dict[str, list[Document]] = {}
+    for alert in found[:_MOST]:
+        by_key.setdefault(str(alert.get("incident") or ""), []).append(alert)
+    items = "".join(_incident(one, by_key.pop(str(one.get("key")), ()), now, hidden=hidden) for one in going_on[:_MOST])
+    items += "".join(_alert(alert, now, hidden=hidden) for alert in sorted(chain(*by_key.values()), key=_urgency))
+    body = "".join(f'<p class="banner">{trouble}</p>' for trouble in _troubles(document))
+    body += f'<ul class="list">{items}</ul>' if items else "<p>None.</p>"
+    body += _ended([one for one in incidents if one.get("ends_at_seconds") is not None], document.get("time_seconds"))
+    always = sorted({str(alert.get("name")) for alert in told if _always(alert)})
+    if always:
+        body += f'<p class="quiet">{text(", ".join(always))} fires for nobody, which shows that alerting works.</p>'
+    if len(found) > _MOST:
+        body += f'<p class="quiet">{len(found) - _MOST} more in /api/v1/alerts</p>'
+    return chapter("alerts", "Alerts", body)
+
+
+def firing(document: Document) -> int:
+    """How many alerts fire that somebody has to look at."""
+    return sum(alert.get("state") == "firing" and not _always(alert) for alert in document.get("alerts") or ())
+
+
+def pending(document: Document) -> int:
+    """How many are true and may come to fire."""
+    return sum(alert.get("state") == "pending" and not _always(alert) for alert in document.get("alerts") or ())
+
+
+def remedies(document: Document, now: object, *, hidden: bool) -> str:
+    """What was done to give memory back, the newest first. `now` is the agent's Unix time."""
+    runs = list(document.get("remedies") or ())[::-1]
+    body = ""
+    if document.get("stopped"):
+        body += f'<p class="banner">STOPPED: {text(document["stopped"])}</p>'
+    if document.get("off"):
+        body += f'<p class="banner">OFF: {text(document["off"])}</p>'
+    if document.get("dry_run"):
+        body += '<p class="quiet">Dry run: remedies say what they would do, and do nothing.</p>'
+    items = "".join(_remedy(run, now, hidden=hidden) for run in runs[:_MOST_REMEDIES])
+    body += f'<ul class="list">{items}</ul>' if items else "<p>Nothing was done, and nothing was refused.</p>"
+    if len(runs) > _MOST_REMEDIES:
+        body += f'<p class="quiet">{len(runs) - _MOST_REMEDIES} more in /api/v1/remedies</p>'
+    return chapter("remedies", "Remedies", body)
+
+
+def unread(name: str, title: str, reason: str) -> str:
+    """In the place of a part that could not be had, which must not look like an empty one."""
+    return chapter(name, title, f'<p class="banner">UNKNOWN: could not be read: {text(reason)}</p>')
+
+
+def _always(alert: Document) -> bool:
+    """The watchdog, and whatever else is for a machine and not for a person."""
+    return alert.get("severity") == "none"
+
+
+def _urgency(alert: Document) -> tuple[bool, bool, int]:
+    severity, state = alert.get("severity"), alert.get("state")
+    rank = SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
+    return state != "firing", state == "pending", rank
+
+
+def _incident(incident: Document, alerts: Sequence[Document], now: float, *, hidden: bool) -> str:
+    """One incident: what happened, since when, who is at it; below it its alerts."""
+    severity = str(incident.get("severity") or "")
+    kind = severity if severity in SEVERITIES else "calm"
+    who = incident.get("acknowledged_by")
+    facts = [
+        str(incident.get("key") or ""),
+        severity or "no severity",
+        f"began {ago(incident.get('starts_at_seconds'), now)}",
+        f"began again {count(incident['reopened'], 'time')}" if incident.get("reopened") else "",
+        ("acknowledged" if hidden else f"acknowledged by {who}") if who else "",
+    ]
+    items = "".join(_alert(alert, now, hidden=hidden) for alert in alerts)
+    return (
+        f'<li class="{kind}" data-key="{attribute(incident.get("key"))}"><b>{text(_headline(incident))}</b>'
+        f'<br><span class="quiet">{text(" · ".join(filter(None, facts)))}</span>'
+        + (f'<ul class="list">{items}</ul>' if items else "")
+        + "</li>"
+    )
+
+
+def _headline(incident: Document) -> str:
+    """The line that a message would have; where it is not told, what it happened to."""
+    labels = incident.get("labels") or {}
+    shown = " ".join(f"{name} {labels[name]}" for name in ("gpu", "pid", "receiver") if labels.get(name))
+    return str(incident.get("headline") or f"incident of a {incident.get('kind') or 'rule'} {shown}".rstrip())
+
+
+def _ended(incidents: Sequence[Document], now: object) -> str:
+    """Those of the last day that are over, a line for each, the latest first."""
+    if not incidents:
+        return ""
+    items = "".join(
+        f'<li class="calm" data-key="{attribute(one.get("key"))}">{text(_headline(one))} '
+        f'<span class="quiet">{text(_when_it_ended(one, now))}</span></li>'
+        for one in incidents[:_MOST_ENDED]
+    )
+    more = (
+        f'<p class="quiet">{len(incidents) - _MOST_ENDED} more in /api/v1/alerts</p>' if incidents[_MOST_ENDED:] else ""
+    )
+    return f'<p class="quiet">Ended in the last day:</p><ul class="list">{items}</ul>{more}'
+
+
+def _when_it_ended(incident: Document, now: object) -> str:
+    ends = incident.get("ends_at_seconds") or 0.0
+    lasted = duration(max(0.0, ends - (incident.get("starts_at_seconds") or ends)))
+    return f"ended {ago(ends, now)}, lasted {lasted}"
+
+
+def _alert(alert: Document, now: float, *, hidden: bool) -> str:
+    severity, labels = str(alert.get("severity") or ""), alert.get("labels") or {}
+    kind = severity if alert.get("state") == "firing" and severity in SEVERITIES else "calm"
+    facts = [
+        severity or "no severity",
+        since_of(alert, now),
+        f"GPU {labels['gpu']}" if labels.get("gpu") else "",
+        f"pid {labels['pid']}" if labels.get("pid") else "",
+        *_quieted(alert, hidden=hidden),
+    ]
+    summary = "" if hidden else summary_of(alert)
+    return (
+        f'<li class="{kind}" data-key="{attribute(alert.get("fingerprint"))}">'
+        f"<b>{text(str(alert.get('state') or 'unknown').upper())}</b> {text(alert.get('name'))} "
+        f'<span class="quiet">{text(" · ".join(filter(None, facts)))}</span>'
+        + (f"<br>{text(summary)}" if summary else "")
+        + "</li>"
+    )
+
+
+def _quieted(alert: Document, *, hidden: bool) -> Iterator[str]:
+    """Why nobody hears of it."""
+    if alert.get("silenced_by"):
+        yield "silenced"
+    if alert.get("muted_by"):
+        yield f"muted by {alert['muted_by']}"
+    if alert.get("acknowledged_by"):
+        yield "acknowledged" if hidden else f"acknowledged by {alert['acknowledged_by']}"
+
+
+def _troubles(document: Document) -> Iterator[str]:
+    """Why somebody may not be told."""
+    if document.get("store_problem"):
+        yield f"STORE: {text(document['store_problem'])}"
+    failing = document.get("failing_rules") or ()
+    if failing:
+        names = ", ".join(str(rule.get("rule")) for rule in failing[:5])
+        yield f"RULES: {count(len(failing), 'rule')} cannot be evaluated: {text(names)}"
+    for receiver in document.get("receivers") or ():
+        if receiver.get("off"):
+            yield f"OFF: the receiver {text(receiver.get('receiver'))} is switched off: {text(receiver['off'])}"
+
+
+def _remedy(run: Document, now: object, *, hidden: bool) -> str:
+    end = run.get("end")
+    who = f"{run.get('name') or 'a process'} (pid {run.get('pid')}) on GPU {run.get('gpu')}"
+    why = run.get("alertname") or "asked for"
+    if not run.get("alertname") and not hidden:
+        why = f"asked for by {run.get('asked_by') or 'somebody'}"
+    if end is None:
+        result, told = "under way", ""
+    else:
+        result = str(end.get("result") or "unknown").replace("_", " ")
+        freed, took = end.get("released_bytes"), end.get("seconds")
+        parts = (
+            f"{size(freed)} came back" if freed is not None else "",
+            f"in {duration(took)}" if took is not None else "",
+            "" if hidden else str(end.get("detail") or ""),
+        )
+        told = " · ".join(filter(None, parts))
+    dry = " (dry run)" if run.get("dry_run") else ""
+    line = f"{who}, {size(run.get('used_bytes'))}: {why} · {ago(run.get('time_seconds'), now)}"
+    return (
+        f'<li class="calm" data-key="{attribute(run.get("id"))}"><b>{text(result.upper() + dry)}</b> {text(line)}'
+        + (f'<br><span class="quiet">{text(told)}</span>' if told else "")
+        + "</li>"
+    )

@@ -1,0 +1,151 @@
+"""The page for a person with a browser: what the API tells, as HTML that needs no script.
+
+The script only adds: it asks for this page again and puts what changed in its place (`assets/page.js`), and draws the
+charts (`assets/charts.js`). So there is one place that writes HTML. Everything in it may come from a hostile process
+name: every value goes through `page.html`, and the Content-Security-Policy forbids whatever would slip through.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpuagent_exporters.page.alerts import alerts, firing, pending, remedies, unread
+from gpuagent_exporters.page.gpus import gpus, processes
+from gpuagent_exporters.page.html import SEVERITIES, UNKNOWN, Document, chapter, duration, text
+from gpuagent_exporters.status.problems import stale_after_seconds
+
+REFRESH_SECONDS = 5
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the address that the page is read from tells: documents of its API, by what they are about."""
+
+    status: Document
+    alerts: Document | None = None
+    """None where the address has no such document; `{"message": ...}` where it could not be read."""
+    remedies: Document | None = None
+    hidden: bool = False
+    """Users and commands are not for whoever asks."""
+
+
+def render(told: Told, hostname: str = "") -> bytes:
+    """The page as UTF-8. What is not known shows as a dash, what could not be read says so."""
+    status = told.status
+    title = html.escape(" · ".join(filter(None, ["gpuagent", hostname])))
+    parts = [
+        "<!doctype html>",
+        f'<html lang="en" data-refresh-seconds="{REFRESH_SECONDS}"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="color-scheme" content="light dark">',
+        f'<noscript><meta http-equiv="refresh" content="{REFRESH_SECONDS}"></noscript>',
+        f"<title>{title}</title>",
+        '<link rel="icon" href="assets/icon.svg">',
+        '<link rel="stylesheet" href="assets/uPlot.css"><link rel="stylesheet" href="assets/page.css">',
+        '<script defer src="assets/uPlot.js"></script><script type="module" src="assets/page.js"></script>',
+        f"</head><body><header><h1>{title}</h1>{_node_line(status)}{_navigation(told)}",
+        '<div id="live" data-keep></div></header><main>',
+        f'<div id="banners">{"".join(_banners(status))}</div>',
+        _problems(status.get("problems") or ()),
+        _alerts(told),
+        gpus(status, _stale_seconds(status)),
+        processes(status.get("processes") or (), hidden=told.hidden),
+        _remedies(told),
+        "</main><footer><p>",
+        f"Refreshes every {REFRESH_SECONDS} s. The same for programs: ",
+        '<a href="metrics">/metrics</a>, <a href="api/v1/status">/api/v1/status</a>. ',
+        'Charts are drawn by <a href="assets/uPlot-LICENSE.txt">uPlot (MIT licence)</a>.',
+        "</p></footer></body></html>\n",
+    ]
+    return "".join(parts).encode("utf-8", errors="replace")
+
+
+def _node_line(status: Document) -> str:
+    node, agent = status.get("node") or {}, status.get("agent") or {}
+    facts = [
+        f"driver {node.get('driver_version') or UNKNOWN}",
+        f"CUDA {node.get('cuda_version') or UNKNOWN}",
+        f"gpuagent {agent.get('version') or UNKNOWN}, up {duration(agent.get('uptime_seconds'))}",
+    ]
+    # The script hides the age as soon as nobody keeps it up to date.
+    age = f'<span id="age">data is {duration(status.get("age_seconds"))} old · </span>'
+    return f'<p class="quiet">{age}{text(" · ".join(facts))}</p>'
+
+
+def _navigation(told: Told) -> str:
+    """The chapters with how much there is in each: on a phone they are far apart."""
+    status = told.status
+    counts: list[tuple[str, str, object]] = [
+        ("problems", "Problems", len(status.get("problems") or ())),
+        ("alerts", "Alerts", _alert_count(told.alerts or {})),
+        ("gpus", "GPUs", len(status.get("gpus") or ())),
+        ("processes", "Processes", len(status.get("processes") or ())),
+        ("remedies", "Remedies", len((told.remedies or {}).get("remedies") or ())),
+    ]
+    absent = {name for name, document in (("alerts", told.alerts), ("remedies", told.remedies)) if document is None}
+    links = "".join(
+        f'<li><a href="#{name}">{title} <span class="count">{many}</span></a></li>'
+        for name, title, many in counts
+        if name not in absent
+    )
+    return f'<nav aria-label="On this page"><ul>{links}</ul></nav>'
+
+
+def _alert_count(document: Document) -> str:
+    """What fires, and what may come to."""
+    waiting = pending(document)
+    return f"{firing(document)} firing, {waiting} pending" if waiting else str(firing(document))
+
+
+def _stale_seconds(status: Document) -> float:
+    return stale_after_seconds((status.get("agent") or {}).get("poll_interval_seconds") or 1.0)
+
+
+def _banners(status: Document) -> Iterable[str]:
+    agent, age = status.get("agent") or {}, status.get("age_seconds")
+    if agent.get("simulated"):
+        scenario = text(agent["simulated"])
+        yield f'<p class="banner">SIMULATED: no real GPU is shown here (scenario {scenario}).</p>'
+    if age is None:
+        yield '<p class="banner">NO DATA: nothing has been measured yet.</p>'
+    elif age > _stale_seconds(status):
+        yield f'<p class="banner">STALE: the last measurement is {text(duration(age))} old; it may no longer be so.</p>'
+
+
+def _problems(problems: Sequence[Document]) -> str:
+    items = f'<ul class="list">{"".join(map(_problem, problems))}</ul>' if problems else "<p>None known.</p>"
+    return chapter("problems", "Problems", f'<div aria-live="polite">{items}</div>')
+
+
+def _problem(problem: Document) -> str:
+    severity = problem.get("severity")
+    kind = severity if severity in SEVERITIES else "info"
+    advice = problem.get("advice")
+    return (
+        f'<li class="{kind}"><b>{kind.upper()}</b> {text(problem.get("text"))}'
+        + (f'<br><span class="quiet">{text(advice)}</span>' if advice else "")
+        + "</li>"
+    )
+
+
+def _alerts(told: Told) -> str:
+    if told.alerts is None:
+        return ""
+    if "message" in told.alerts:
+        return unread("alerts", "Alerts", str(told.alerts["message"]))
+    return alerts(told.alerts, hidden=told.hidden)
+
+
+def _remedies(told: Told) -> str:
+    if told.remedies is None:
+        return ""
+    if "message" in told.remedies:
+        return unread("remedies", "Remedies", str(told.remedies["message"]))
+    now = (told.alerts or {}).get("time_seconds") or told.status.get("time_seconds")
+    return remedies(told.remedies, now, hidden=told.hidden)

@@ -1,0 +1,369 @@
+"""Problems of one GPU: its state, its memory, its errors, and what an Xid means.
+
+Xid codes: https://docs.nvidia.com/deploy/xid-errors/index.html. The tiers follow what others page for
+(utkuozdemir/nvidia_gpu_exporter) and what the Kubernetes device plugin ignores
+(https://github.com/NVIDIA/k8s-device-plugin/issues/1340).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from gpuagent.core.hardware import Ecc, Memory, MigInstance, Power, recovery_action
+from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, ProcessState
+from gpuagent.core.units import GIB, format_bytes, format_duration, format_ratio
+from gpuagent.core.wording import MPS_UNKNOWN, NO_PCI_ADDRESS
+from gpuagent_exporters.status.severity import Problem, Severity, joined
+
+
+class Xid(NamedTuple):
+    """One code: what it says, how grave it is, and what to do next."""
+
+    meaning: str
+    severity: Severity
+    advice: str
+
+    @property
+    def hardware(self) -> bool:
+        """It stays a problem until the GPU has been looked at, not only while it is recent."""
+        return self.severity is Severity.CRITICAL
+
+
+_APPLICATION = "Usually a fault of the program that ran there: look at its log first."
+_RESET = "Drain the node, reset the GPU, and run a diagnostic before it is used again."
+_REBOOT = "Drain and reboot the node; if it happens again, the GPU has to be replaced."
+_RESTART_PROGRAM = "The program that was hit has ended: restart it, and reset the GPU when it is idle."
+_CABLES = "Check NVLink on this GPU and its neighbours; reset them, and replace what fails again."
+_UNKNOWN = "See NVIDIA's list of Xid errors, and the kernel log around that time."
+
+_XIDS = {
+    13: Xid("graphics engine exception", Severity.INFO, _APPLICATION),
+    31: Xid("memory page fault", Severity.INFO, _APPLICATION),
+    43: Xid("the GPU stopped processing for a program", Severity.INFO, _APPLICATION),
+    45: Xid("a program's work was cleaned up after an error", Severity.INFO, _APPLICATION),
+    68: Xid("video decoder exception", Severity.INFO, _APPLICATION),
+    109: Xid("context switch timeout", Severity.INFO, _APPLICATION),
+    48: Xid("memory error that could not be corrected", Severity.CRITICAL, _RESET),
+    62: Xid("internal micro-controller halted", Severity.CRITICAL, _RESET),
+    63: Xid("a bad memory row or page was recorded", Severity.WARNING, _RESTART_PROGRAM),
+    64: Xid("a bad memory row or page could not be recorded", Severity.CRITICAL, _REBOOT),
+    74: Xid("NVLink error", Severity.CRITICAL, _CABLES),
+    79: Xid("the GPU has fallen off the bus", Severity.CRITICAL, _REBOOT),
+    92: Xid("many corrected memory errors", Severity.WARNING, _RESET),
+    94: Xid("contained memory error", Severity.WARNING, _RESTART_PROGRAM),
+    95: Xid("uncontained memory error", Severity.CRITICAL, _RESET),
+    119: Xid("the GPU's firmware (GSP) does not answer", Severity.CRITICAL, _REBOOT),
+    120: Xid("error in the GPU's firmware (GSP)", Severity.CRITICAL, _REBOOT),
+    140: Xid("memory error that was not recovered", Severity.CRITICAL, _RESET),
+    154: Xid("the advised recovery action has changed", Severity.INFO, "See the GPU's other problems."),
+}
+
+
+def explain_xid(code: int) -> Xid:
+    """What a code says; a code that is not in the list is worth a look."""
+    return _XIDS.get(code, Xid("driver error report", Severity.WARNING, _UNKNOWN))
+
+
+_FULL_WARNING, _FULL_CRITICAL = 0.90, 0.98
+_UNATTRIBUTED_RATIO = 0.05
+"""Below this, and below 1 GiB, it is the driver's own: contexts, page tables."""
+
+
+class _Stuck(NamedTuple):
+    """Processes that hold memory and do not answer to a signal. `one` and `many` begin the sentence."""
+
+    kind: str
+    severity: Severity
+    includes: Callable[[ProcessReading], bool]
+    one: str
+    many: str
+    advice: str
+
+
+def _in_state(letter: str) -> Callable[[ProcessReading], bool]:
+    return lambda process: process.info is not None and process.info.state == letter
+
+
+_DEAD = _Stuck(
+    "dead_processes",
+    Severity.WARNING,
+    lambda process: process.state is ProcessState.DEAD,
+    "a process that has ended still holds",
+    "processes that have ended still hold",
+    "No signal can free this memory. If it stays, it takes a reset of the GPU or a reboot.",
+)
+_STUCK = (
+    _Stuck(
+        "zombie_processes",
+        Severity.WARNING,
+        _in_state("Z"),
+        "a zombie process holds",
+        "zombie processes hold",
+        "It has ended and cannot be killed: its parent has to collect it, or has to end.",
+    ),
+    _Stuck(
+        "uninterruptible_processes",
+        Severity.INFO,
+        _in_state("D"),
+        "a process waits inside the kernel (state D) and holds",
+        "processes wait inside the kernel (state D) and hold",
+        "Usual for a moment. If it lasts, only SIGKILL may reach it until the kernel answers.",
+    ),
+)
+
+
+def memory_problems(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Iterator[Problem]:
+    """Of a GPU that answers, with its processes."""
+    yield from _full(gpu, processes)
+    # Compute instances share the memory of their GPU instance: it is full once.
+    for instance in {instance.gpu_instance_id: instance for instance in reversed(gpu.mig)}.values():
+        yield from _instance_full(gpu, instance)
+    yield from _stuck(gpu, processes)
+    yield from _unattributed(gpu, processes)
+
+
+def _fullness(memory: Memory | None) -> tuple[Severity, str] | None:
+    ratio = memory.used_ratio if memory else None
+    if memory is None or ratio is None or ratio <= _FULL_WARNING:
+        return None
+    severity = Severity.CRITICAL if ratio > _FULL_CRITICAL else Severity.WARNING
+    used, total = memory.used_bytes or 0, memory.total_bytes or 0
+    return severity, f"{format_ratio(ratio)} full, {format_bytes(max(0, total - used))} left"
+
+
+def _full(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Iterator[Problem]:
+    full = None if gpu.identity.unified_memory else _fullness(gpu.memory)
+    if full is not None:
+        severity, text = full
+        largest = max(processes, key=lambda process: process.used_bytes or 0, default=None)
+        holder = (
+            f"; {_named(largest)} holds {format_bytes(largest.used_bytes)}" if largest and largest.used_bytes else ""
+        )
+        yield Problem(
+            severity,
+            "memory_full",
+            f"memory is {text}{holder}",
+            f"The next allocation may fail. `gpuagent ps --gpu {gpu.identity.index}` shows who holds what.",
+            gpu=gpu.identity.index,
+        )
+
+
+def _instance_full(gpu: GpuReading, instance: MigInstance) -> Iterator[Problem]:
+    full = _fullness(instance.memory)
+    if full is not None:
+        severity, text = full
+        yield Problem(
+            severity,
+            "memory_full",
+            f"memory of MIG instance {instance.gpu_instance_id} ({instance.profile}) is {text}",
+            f"The next allocation may fail. `gpuagent ps --gpu {gpu.identity.index}` shows who holds what.",
+            gpu=gpu.identity.index,
+        )
+
+
+def dead_process_problems(processes: Iterable[ProcessReading]) -> Iterator[Problem]:
+    """Of the processes of GPUs that answer: one that holds memory on several GPUs is one process."""
+    gpus_of: dict[int, set[int]] = defaultdict(set)
+    dead = [process for process in processes if process.used_bytes != 0 and _DEAD.includes(process)]
+    for process in dead:
+        gpus_of[process.pid].add(process.gpu_index)
+    by_gpus: dict[tuple[int, ...], list[ProcessReading]] = defaultdict(list)
+    for process in dead:
+        by_gpus[tuple(sorted(gpus_of[process.pid]))].append(process)
+    for gpus, holders in by_gpus.items():
+        yield _held(_DEAD, holders, gpus)
+
+
+def _stuck(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Iterator[Problem]:
+    """Memory that its process will not, or not at once, give back when told to."""
+    for stuck in _STUCK:
+        holders = [process for process in processes if process.used_bytes != 0 and stuck.includes(process)]
+        if holders:
+            yield _held(stuck, holders, (gpu.identity.index,))
+
+
+def _held(stuck: _Stuck, holders: Sequence[ProcessReading], gpus: Sequence[int]) -> Problem:
+    known = sum(process.used_bytes or 0 for process in holders)
+    size = format_bytes(known) if known else "memory (the driver does not tell how much)"
+    named = {process.pid: _who(process) for process in holders}
+    who = stuck.one if len(named) == 1 else f"{len(named)} {stuck.many}"
+    where = f" on GPUs {joined(gpus)}" if len(gpus) > 1 else ""
+    known_by_name = any(named.values())
+    whose = joined(name or f"pid {pid}" for pid, name in named.items()) if known_by_name else f"pid {joined(named)}"
+    return Problem(
+        stuck.severity,
+        stuck.kind,
+        f"{who} {size}{where}: {whose}",
+        stuck.advice,
+        gpu=gpus[0] if len(gpus) == 1 else None,
+        pid=next(iter(named)) if len(named) == 1 else None,
+        gpus=tuple(gpus) if len(gpus) > 1 else (),
+    )
+
+
+def _who(process: ProcessReading) -> str:
+    """Return the name, its owner and pid of one that has ended; "" where only the pid is known."""
+    was = process.former
+    if was is None:
+        return ""
+    owner = was.slurm_job and f"job {was.slurm_job}"
+    owner = owner or was.pod or was.unit or was.container_name
+    parts = (was.user, owner, f"pid {process.pid}")
+    return f"{was.name} ({', '.join(part for part in parts if part)})"
+
+
+def _unattributed(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Iterator[Problem]:
+    total = gpu.memory.total_bytes if gpu.memory else None
+    if gpu.reconciliation is None or not total or gpu.identity.unified_memory:
+        return
+    size = gpu.reconciliation.unattributed_bytes
+    if size <= max(GIB, _UNATTRIBUTED_RATIO * total):
+        return
+    untold = sum(process.used_bytes is None for process in processes)
+    advice = (
+        f"The driver does not tell the memory of {untold} process{'es' if untold > 1 else ''}: it is likely there."
+        if untold
+        else "Managed memory, hidden processes or a leftover: `fuser -v /dev/nvidia*` shows who has the GPU open."
+    )
+    text = f"{format_bytes(size)} is used by no process that the driver lists"
+    severity = Severity.INFO if untold else Severity.WARNING
+    yield Problem(severity, "unattributed", text, advice, gpu=gpu.identity.index)
+
+
+def _named(process: ProcessReading) -> str:
+    return f"{process.info.name} (pid {process.pid})" if process.info else f"pid {process.pid}"
+
+
+_NOT_TOLD = {MPS_UNKNOWN, NO_PCI_ADDRESS}
+"""Refusals to act for want of a fact: nothing contradicts itself."""
+_SLOWED_DOWN = {
+    "hw_thermal_slowdown": "it is too hot",
+    "sw_thermal_slowdown": "it is too hot",
+    "hw_power_brake_slowdown": "the power supply pulled the brake",
+    "hw_slowdown": "it is too hot or lacks power",
+}
+"""`sw_power_cap` is not here: at the default limit it is how a busy GPU works."""
+
+
+def recovery_name(action: int | None) -> str | None:
+    """The driver's advice as one word; "none" where it has none."""
+    if action is None:
+        return None
+    return recovery_action(action).name
+
+
+def of_state(gpu: GpuReading, now_seconds: float) -> Problem:
+    """Of a GPU that could not be read in this tick."""
+    reason = f" ({gpu.reason})" if gpu.reason else ""
+    since = "" if gpu.since_seconds is None else f" for {format_duration(max(0.0, now_seconds - gpu.since_seconds))}"
+    index = gpu.identity.index
+    if gpu.state is GpuState.STARTING:
+        return Problem(Severity.INFO, "gpu_starting", f"not read yet{reason}", gpu=index)
+    texts = {
+        GpuState.LOST: f"lost{since}: the driver has no access to it{reason}",
+        GpuState.BLIND: f"nothing is known of it{since}: a call into the driver has not come back",
+        GpuState.GONE: f"gone{since}: it was there before, and the driver no longer lists it",
+    }
+    advice = {
+        GpuState.LOST: f"Look for Xid in the kernel log (dmesg). Then nvidia-smi -r -i {index}, or drain and reboot.",
+        GpuState.BLIND: "Look for Xid and for tasks in state D in the kernel log (dmesg). Often only a reboot helps.",
+        GpuState.GONE: "If nobody took it out: look at the kernel log (dmesg) and `lspci -d 10de:`, then reboot.",
+    }
+    return Problem(
+        Severity.CRITICAL,
+        f"gpu_{gpu.state}",
+        texts.get(gpu.state, f"cannot be read{since}{reason}"),
+        advice.get(gpu.state, "It is tried again by itself. `gpuagent doctor` says more."),
+        gpu=index,
+    )
+
+
+def of_reading(gpu: GpuReading, processes: Sequence[ProcessReading], now_seconds: float) -> Iterator[Problem]:
+    """Of a GPU that answers."""
+    if gpu.lost_since_seconds is not None:
+        since = format_duration(max(0.0, now_seconds - gpu.lost_since_seconds))
+        yield Problem(
+            Severity.CRITICAL,
+            "gpu_lost",
+            f"was lost {since} ago and answers again: it is back once it answers after a new initialization of NVML",
+            "The agent initializes NVML by itself, at first after a minute. Look for Xid in the kernel log (dmesg).",
+            gpu=gpu.identity.index,
+        )
+    yield from memory_problems(gpu, processes)
+    yield from _ecc(gpu)
+    yield from _slowed_down(gpu)
+    if gpu.processes_known and not gpu.processes_trusted:
+        yield Problem(
+            Severity.WARNING,
+            "processes_untrusted",
+            "this driver version mixes up its list of processes: memory may be shown beside the wrong pid",
+            "Update the driver (later than 535.98). Until then nothing is done to a process on its word.",
+            gpu=gpu.identity.index,
+        )
+    elif gpu.act_refusal:
+        yield _figures(gpu)
+
+
+def _figures(gpu: GpuReading) -> Problem:
+    """Of a GPU whose figures contradict each other, or another GPU's, or of which too little is told."""
+    if gpu.act_refusal in _NOT_TOLD:
+        hint = "The figures are shown; nothing is done to a process by them. Compare with nvidia-smi -q as root."
+        return Problem(Severity.WARNING, "figures_untrusted", gpu.act_refusal, hint, gpu=gpu.identity.index)
+    return Problem(
+        Severity.WARNING,
+        "figures_untrusted",
+        gpu.act_refusal,
+        "Figures that cannot be true are not shown. Compare with nvidia-smi and look for Xid in the kernel log "
+        "(dmesg). If it lasts, update the driver, or reset the GPU when it is idle: "
+        f"nvidia-smi -r -i {gpu.identity.index}.",
+        gpu=gpu.identity.index,
+    )
+
+
+def _ecc(gpu: GpuReading) -> Iterator[Problem]:
+    ecc, index = gpu.ecc or Ecc(), gpu.identity.index
+    if ecc.recovery_action:
+        action = recovery_action(ecc.recovery_action)
+        text = f"the driver asks to {action.text}"
+        yield Problem(Severity.CRITICAL, "recovery_action", text, action.advice.format(gpu=index), gpu=index)
+    if ecc.remap_failed or ecc.sram_threshold_exceeded:
+        text = "a bad memory row could not be replaced" if ecc.remap_failed else "too many errors in its SRAM"
+        advice = "Take the GPU out of service and have it examined: it will likely be replaced under warranty."
+        yield Problem(Severity.CRITICAL, "memory_defect", text, advice, gpu=index)
+    if ecc.remap_pending or ecc.retired_pages_pending:
+        text = "bad memory waits to be replaced by spare rows or pages"
+        advice = f"Running work is not hurt. Reset the GPU when it is idle: nvidia-smi -r -i {index}."
+        yield Problem(Severity.WARNING, "remap_pending", text, advice, gpu=index)
+    if ecc.volatile_uncorrected:
+        text = f"uncorrectable memory errors since the driver was loaded: {ecc.volatile_uncorrected}"
+        advice = (
+            "Results of the programs that were hit are lost. Reset the GPU when idle; if errors return, replace it."
+        )
+        yield Problem(Severity.WARNING, "ecc_uncorrected", text, advice, gpu=index)
+
+
+def _slowed_down(gpu: GpuReading) -> Iterator[Problem]:
+    active = [name for name, on in (gpu.clocks.event_reasons if gpu.clocks else ()) if on]
+    causes = list(dict.fromkeys(_SLOWED_DOWN[name] for name in active if name in _SLOWED_DOWN))
+    if causes:
+        celsius = gpu.thermal.gpu_celsius if gpu.thermal else None
+        heat = "" if celsius is None else f" ({celsius:.0f} degrees)"
+        yield Problem(
+            Severity.WARNING,
+            "slowed_down",
+            f"the driver slows it down: {causes[0]}{heat}",
+            "Check fans, air flow, room temperature and power cables.",
+            gpu=gpu.identity.index,
+        )
+    power = gpu.power or Power()
+    limit, default = power.enforced_limit_watts, power.default_limit_watts
+    if "sw_power_cap" in active and limit and default and limit < default:
+        yield Problem(
+            Severity.INFO,
+            "power_limited",
+            f"held at {limit:.0f} W, below its default of {default:.0f} W",
+            "Somebody lowered the limit (nvidia-smi -pl), or the chassis did.",
+            gpu=gpu.identity.index,
+        )

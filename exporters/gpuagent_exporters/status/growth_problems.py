@@ -1,0 +1,113 @@
+"""Memory that grows: what leaks, what will fill the GPU, and what only looks like it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Verdict
+from gpuagent.core.metrics.preallocation import fast_growth_expected
+from gpuagent.core.metrics.process import FrameworkRecognizer
+from gpuagent.core.snapshot import GpuReading, ProcessReading, Snapshot
+from gpuagent.core.wording import forecast_words, pace_words, since_words
+from gpuagent_exporters.status.severity import Assessments, Document, Problem, Severity
+
+_GONE_WHEN_FULL = "What stopped because there is no room goes on when there is. "
+
+
+def growth_problems(snapshot: Snapshot, recognise: FrameworkRecognizer, said: Assessments) -> Iterator[Problem]:
+    """By GPU. A figure that is not known in this tick makes no problem."""
+    leaking_on = set()
+    for process in snapshot.processes:
+        growth = said.of(process.key)
+        if growth is not None:
+            yield from _of_process(process, growth, said, snapshot.time_seconds)
+            if growth.verdict is Verdict.LEAKING:
+                leaking_on.add(process.gpu_uuid)
+    starts_on = {gpu.identity.uuid for gpu, is_so in fast_growth_expected(snapshot, recognise) if is_so}
+    for gpu in snapshot.gpus:
+        uuid = gpu.identity.uuid
+        yield from _fast(gpu, snapshot, said, a_server_starts=uuid in starts_on)
+        growth = said.of(MemoryKey(uuid))
+        if growth is not None and growth.verdict is Verdict.LEAKING and uuid not in leaking_on:
+            yield _of_nobody(gpu, growth, said)
+
+
+def _of_process(process: ProcessReading, growth: Growth, said: Assessments, now_seconds: float) -> Iterator[Problem]:
+    severity = said.severity(process.key)
+    if severity is None:
+        return
+    name = f"{process.info.name} (pid {process.pid})" if process.info else f"pid {process.pid}"
+    document = said.document(process.key)
+    why = f": {'; '.join(growth.reasons)}" if growth.reasons else ""
+    kind, text, advice = "", "", ""
+    if growth.verdict is Verdict.LEAKING:
+        since = since_words(document, now_seconds)
+        begun = f"has been leaking memory for {since}" if since else "is leaking memory"
+        evidence = f" (evidence: {growth.evidence})" if growth.evidence else ""
+        kind, text = "leak", f"{name} {begun}{_figures(document)}{evidence}{why}"
+        advice = (
+            f"`gpuagent blame {process.pid}` names the line that holds it, if the app has the client. A restart gives "
+            "the memory back."
+        )
+    elif growth.verdict is Verdict.GROWING and not growth.fast:
+        kind, text = "growth", f"{name} is growing{_figures(document)}; it may still stop{why}"
+        advice = f"Nothing proves a leak yet. `gpuagent ps --gpu {process.gpu_index}` shows how it goes on."
+        if growth.state is GrowthState.FULL:
+            text, advice = f"{name} was growing{_figures(document)}{why}", _GONE_WHEN_FULL + advice
+    elif growth.verdict is Verdict.CACHED:
+        kind, text = "cached", f"{name} has cached memory, not leaked it{why}"
+        advice = f"If others need it: `gpuagent release {process.pid}` has the app give it back."
+    elif said.alerted(process.key) is not None and not growth.fast:
+        kind, text = "leak", f"{name} is no longer leaking, its alert ends soon ({growth.verdict}){why}"
+        advice = "`gpuagent alerts` shows it."
+    if text:
+        yield Problem(severity, kind, text, advice, gpu=process.gpu_index, pid=process.pid)
+
+
+def _fast(gpu: GpuReading, snapshot: Snapshot, said: Assessments, *, a_server_starts: bool) -> Iterator[Problem]:
+    """What would fill the GPU, or a MIG instance, within minutes; where it is all a leak, that was told."""
+    index, uuid = gpu.identity.index, gpu.identity.uuid
+    places = [(MemoryKey(uuid), "")]
+    instances = {one.gpu_instance_id: one.profile for one in reversed(gpu.mig)}
+    places += [
+        (MemoryKey(uuid, 0, number), f" of MIG instance {number} ({name})") for number, name in instances.items()
+    ]
+    for key, whose in places:
+        growth = said.of(key)
+        if growth is None or not growth.fast or growth.fast_exhaustion_seconds is None:
+            continue
+        parts = [said.of(process.key) for process in snapshot.processes if process.gpu_uuid == uuid]
+        fast = [part for part in parts if part is not None and part.fast]
+        if fast and all(part.verdict is Verdict.LEAKING for part in fast):
+            continue
+        why = f": {'; '.join(growth.reasons)}" if growth.reasons else ""
+        advice = (
+            "A server has just started that takes most of the GPU by design."
+            if a_server_starts
+            else f"May be a model that is being loaded: it would stop. `gpuagent ps --gpu {index}` shows what grows."
+        )
+        yield Problem(
+            said.alerted(key) or (Severity.INFO if a_server_starts else Severity.WARNING),
+            "fast_growth",
+            f"memory{whose} is {forecast_words(said.document(key))} if it goes on like this{why}",
+            advice,
+            gpu=index,
+        )
+
+
+def _of_nobody(gpu: GpuReading, growth: Growth, said: Assessments) -> Problem:
+    key = MemoryKey(gpu.identity.uuid)
+    why = f": {'; '.join(growth.reasons)}" if growth.reasons else ""
+    return Problem(
+        said.severity(key) or Severity.WARNING,
+        "unowned_leak",
+        f"memory that no process owns is leaking{_figures(said.document(key))}{why}",
+        "`fuser -v /dev/nvidia*` as root shows who has the GPU open.",
+        gpu=gpu.identity.index,
+    )
+
+
+def _figures(document: Document) -> str:
+    """`, 1.2 GiB/h, full in 2 h 14 min`, as far as it is known."""
+    forecast = "" if document.get("growth_state") == GrowthState.FULL.value else forecast_words(document)
+    return "".join(f", {words}" for words in (pace_words(document), forecast) if words)

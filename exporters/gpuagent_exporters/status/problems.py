@@ -1,0 +1,306 @@
+"""Problems of the node, in words: what they mean, and what to do next.
+
+This reads one snapshot and the alerts that fire, and remembers nothing. It explains the present on a screen; rules
+with hold times decide what somebody is woken for. To the problems of the snapshot come receivers that are not told
+what they should be, and alerts that no other problem stands for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from gpuagent.core.metrics.alerting import FiringAlert, Undelivered, UndeliveredReason
+from gpuagent.core.metrics.process import framework_recognizer
+from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
+from gpuagent.core.units import format_duration
+from gpuagent.core.wording import WITHHELD
+from gpuagent_exporters.status import gpu_problems
+from gpuagent_exporters.status.gpu_problems import dead_process_problems, explain_xid
+from gpuagent_exporters.status.growth_problems import growth_problems
+from gpuagent_exporters.status.severity import Assessments, Problem, Severity, gravest, joined, most_severe_first
+
+_XID_SECONDS = 900.0
+"""An event is no state: after this long it is history, as for its alert. One that takes a repair is a problem until
+that was done."""
+
+_NOT_OK = (GpuState.LOST, GpuState.BLIND, GpuState.GONE, GpuState.FAILED, GpuState.STARTING)
+
+
+def stale_after_seconds(poll_interval_seconds: float) -> float:
+    """A measurement that is older than this is not the node as it is. One late tick is not enough."""
+    return max(3 * poll_interval_seconds, 5.0)
+
+
+def find_problems(
+    snapshot: Snapshot | None,
+    now_seconds: float,
+    *,
+    poll_interval_seconds: float = 1.0,
+    preallocates: tuple[str, ...] = (),
+    state_problem: str = "",
+    undelivered: Sequence[Undelivered] = (),
+    firing: Sequence[FiringAlert] = (),
+) -> list[Problem]:
+    """Everything that is wrong, gravest first.
+
+    `now_seconds` is CLOCK_BOOTTIME, as in the snapshot; `preallocates` are patterns as for the status document;
+    `state_problem` is what is wrong with the agent's state file, in words; `undelivered` are receivers that are
+    not told what they should be; `firing` are the alerts that fire.
+    """
+    state = [*_state(state_problem), *undelivered_problems(undelivered, now_seconds)]
+    if snapshot is None:
+        text = "nothing has been measured yet: the agent has just started"
+        return [*state, Problem(Severity.INFO, "not_measured", text, "The first figures come in a few seconds.")]
+    found = (
+        *_nvml(snapshot),
+        *_count(snapshot),
+        *_stale(snapshot, now_seconds, stale_after_seconds(poll_interval_seconds)),
+        *_namespace(snapshot),
+        *_gpus(snapshot, now_seconds),
+        *growth_problems(snapshot, framework_recognizer(preallocates), Assessments(snapshot.growth, firing)),
+        *_xids(snapshot),
+        *_collectors(snapshot),
+        *state,
+    )
+    return most_severe_first((*found, *alert_problems(firing, found)))
+
+
+def _state(problem: str) -> Iterator[Problem]:
+    if problem:
+        yield Problem(
+            Severity.WARNING,
+            "state",
+            f"the agent's state: {problem}",
+            "Alerts go on. docs/troubleshooting.md says what is kept aside and where.",
+        )
+
+
+def _nvml(snapshot: Snapshot) -> Iterator[Problem]:
+    node = snapshot.node
+    reason = node.nvml_reason or "no reason is known"
+    if node.nvml_state is NvmlState.FAILED and not node.gpus_expected and node.pci_gpus == 0:
+        yield Problem(Severity.INFO, "no_gpu", f"no GPU on this node ({reason})")
+    elif node.nvml_state is NvmlState.FAILED:
+        yield Problem(
+            Severity.CRITICAL,
+            "nvml_failed",
+            f"no GPU can be read: {reason}",
+            "It is tried again by itself. Does `nvidia-smi` work? `gpuagent doctor` says more.",
+        )
+    elif node.nvml_state is NvmlState.PAUSED:
+        yield Problem(
+            Severity.WARNING,
+            "nvml_paused",
+            f"measuring is paused: {reason}",
+            "Nothing is watched until `gpuagent resume`, or until the pause ends by itself.",
+        )
+    elif node.nvml_state is NvmlState.STARTING:
+        text = "the driver's library (NVML) has not answered yet"
+        yield Problem(Severity.INFO, "nvml_starting", text, "This takes a few seconds after a start.")
+    elif not snapshot.gpus and not node.gpus_expected:
+        yield Problem(Severity.INFO, "no_gpu", "no GPU on this node")
+
+
+def _count(snapshot: Snapshot) -> Iterator[Problem]:
+    """GPUs that are missing without being known by name: those that are gone tell it themselves."""
+    node = snapshot.node
+    missing = node.gpus_expected - len(snapshot.gpus)
+    if node.nvml_state is NvmlState.READY and missing > 0:
+        seen = sum(gpu.state is not GpuState.GONE for gpu in snapshot.gpus)
+        yield Problem(
+            Severity.CRITICAL,
+            "gpu_missing",
+            f"the driver shows {seen} of {node.gpus_expected} GPUs",
+            "Compare `nvidia-smi -L` with `lspci -d 10de:`; the kernel log (dmesg) names the one that failed.",
+        )
+
+
+def _stale(snapshot: Snapshot, now_seconds: float, limit_seconds: float) -> Iterator[Problem]:
+    """Only where nothing else explains it: a GPU or library that is in trouble says so itself."""
+    tick_age = now_seconds - snapshot.clock_seconds
+    explained = snapshot.node.nvml_state is not NvmlState.READY or any(gpu.state in _NOT_OK for gpu in snapshot.gpus)
+    measured = snapshot.measured_seconds
+    age = tick_age if explained or measured is None else now_seconds - measured
+    if age > limit_seconds:
+        yield Problem(
+            Severity.CRITICAL,
+            "stale",
+            f"the last measurement is {format_duration(age)} old: these figures may no longer be so",
+            "Look at the agent's log (journalctl -u gpuagent) and at the load of the node.",
+        )
+
+
+def _namespace(snapshot: Snapshot) -> Iterator[Problem]:
+    if not snapshot.node.host_pid_namespace:
+        yield Problem(
+            Severity.WARNING,
+            "pid_namespace",
+            "the agent has a pid namespace of its own: processes have no name, user or container here",
+            "Run it on the host, or in a container with the host's pids (--pid=host, hostPID: true).",
+        )
+
+
+def _gpus(snapshot: Snapshot, now_seconds: float) -> Iterator[Problem]:
+    """What the library as a whole is to blame for is told once, not for each GPU."""
+    by_gpu: dict[tuple[int, str], list[ProcessReading]] = defaultdict(list)
+    for process in snapshot.processes:
+        by_gpu[process.gpu_index, process.gpu_uuid].append(process)
+    ready = snapshot.node.nvml_state is NvmlState.READY
+    answering = {(gpu.identity.index, gpu.identity.uuid) for gpu in snapshot.gpus if gpu.state is GpuState.OK}
+    yield from dead_process_problems(
+        process for key, processes in by_gpu.items() if key in answering for process in processes
+    )
+    for gpu in snapshot.gpus:
+        processes = by_gpu[gpu.identity.index, gpu.identity.uuid]
+        if gpu.state is GpuState.OK:
+            yield from gpu_problems.of_reading(gpu, processes, now_seconds)
+        elif ready or gpu.state in (GpuState.LOST, GpuState.BLIND, GpuState.GONE):
+            yield gpu_problems.of_state(gpu, now_seconds)
+
+
+def _xids(snapshot: Snapshot) -> Iterator[Problem]:
+    unrepaired = {
+        (gpu.identity.uuid or gpu.identity.index, xid.xid) for gpu in snapshot.gpus for xid in gpu.unrepaired_xids
+    }
+    for event in snapshot.xids:
+        xid = explain_xid(event.xid)
+        age = max(0.0, snapshot.time_seconds - event.last_time_seconds)
+        is_open = (event.gpu_uuid or event.gpu_index, event.xid) in unrepaired
+        if is_open or (age <= _XID_SECONDS and not xid.hardware):
+            times = "" if event.count <= 1 else f", {event.count} times since the agent started"
+            repair = "; it was not repaired since" if is_open else ""
+            yield Problem(
+                xid.severity,
+                "xid",
+                f"Xid {event.xid} {format_duration(age)} ago{times}: {xid.meaning}{repair}",
+                xid.advice,
+                gpu=event.gpu_index,
+            )
+
+
+def _collectors(snapshot: Snapshot) -> Iterator[Problem]:
+    """One problem for each reason: eight GPUs that lack the same are one finding."""
+    if snapshot.node.nvml_state is not NvmlState.READY:
+        return
+    by_reason: dict[str, list[tuple[str, GpuReading | None]]] = defaultdict(list)
+    for run in snapshot.runs:
+        if not run.ok:
+            by_reason[run.reason].append((run.collector, None))
+    for gpu in snapshot.gpus:
+        if gpu.state is GpuState.OK:
+            for run in gpu.runs:
+                if not run.ok and not (gpu.act_refusal and WITHHELD in run.reason):  # told as `figures_untrusted`
+                    by_reason[run.reason].append((run.collector, gpu))
+    for reason, failures in by_reason.items():
+        names = joined(dict.fromkeys(name for name, _ in failures))
+        yield Problem(
+            Severity.WARNING,
+            "collector",
+            f"could not be read: {names}{_on(gpu for _, gpu in failures)}: {reason or 'no reason is known'}",
+            "These figures are missing, the others are not. `gpuagent doctor` says more.",
+        )
+
+
+def _on(gpus: Iterable[GpuReading | None]) -> str:
+    indices = dict.fromkeys(gpu.identity.index for gpu in gpus if gpu is not None)
+    return f" on GPU {joined(indices, most=8)}" if indices else ""
+
+
+_LEAKS = frozenset({"leak", "growth", "fast_growth", "unowned_leak", "memory_full"})
+_HEALTH = frozenset({"gpu_lost", "gpu_blind", "gpu_gone", "gpu_failed"})
+_KINDS: dict[str, frozenset[str]] = {
+    "GpuMemoryHigh": frozenset({"memory_full"}),
+    "GpuMemoryFull": frozenset({"memory_full"}),
+    "GpuInstanceMemoryFull": frozenset({"memory_full"}),
+    "GpuMemoryUnattributed": frozenset({"unattributed", "unowned_leak"}),
+    "GpuDeadProcessesHoldMemory": frozenset({"dead_processes"}),
+    "GpuProcessMemoryLeak": _LEAKS,
+    "GpuMemoryLeak": _LEAKS,
+    "GpuMemoryExhaustionSoon": _LEAKS,
+    "GpuXidCritical": frozenset({"xid"}),
+    "GpuXidWarning": frozenset({"xid"}),
+    "GpuEccUncorrectable": frozenset({"ecc_uncorrected"}),
+    "GpuRowRemapFailed": frozenset({"memory_defect"}),
+    "GpuRowRemapPending": frozenset({"remap_pending"}),
+    "GpuRecoveryAction": frozenset({"recovery_action"}),
+    "GpuLost": _HEALTH,
+    "GpuCountDropped": frozenset({"gpu_missing", "gpu_gone", "gpu_lost"}),
+    "GpuThrottledThermal": frozenset({"slowed_down"}),
+    "GpuThrottledPower": frozenset({"slowed_down"}),
+    "GpuMonitorBlind": _HEALTH | {"collector", "figures_untrusted", "nvml_failed", "nvml_paused", "stale"},
+}
+"""Problems that already say what an alert says."""
+_TOLD = frozenset({Severity.CRITICAL, Severity.WARNING})
+_ALERT_ADVICE = "`gpuagent alerts` shows it, and who is told."
+
+
+def alert_problems(firing: Iterable[FiringAlert], others: Sequence[Problem]) -> Iterator[Problem]:
+    """Yield a problem for each alert that fires, is not silenced, and that none of the others stands for.
+
+    What could not be measured any more is told as it was known last: a check does not get better because less is known.
+    """
+    told: set[tuple[str, int | None, int]] = set()
+    for alert in firing:
+        severity = Severity(alert.severity) if alert.severity in _TOLD else None
+        about = alert.name, alert.gpu, alert.pid
+        if severity is None or alert.silenced or about in told or _is_told(alert, severity, others):
+            continue
+        told.add(about)
+        yield Problem(severity, "alert", _text(alert), _ALERT_ADVICE, gpu=alert.gpu, pid=alert.pid or None)
+
+
+def _is_told(alert: FiringAlert, severity: Severity, others: Sequence[Problem]) -> bool:
+    kinds = _KINDS.get(alert.name, frozenset())
+    return any(
+        problem.kind in kinds
+        and problem.gpu in {None, alert.gpu}
+        and (not alert.pid or problem.pid in {None, alert.pid})
+        and gravest((problem.severity, severity)) is problem.severity
+        for problem in others
+    )
+
+
+def _text(alert: FiringAlert) -> str:
+    place = "" if alert.gpu is None else f"GPU {alert.gpu}"
+    text = alert.summary.removeprefix(f"{place}: ") if place else alert.summary
+    text = text or f"the alert {alert.name} fires"
+    if not alert.unmeasured_seconds:
+        return text
+    return f"last known {format_duration(alert.unmeasured_seconds)} ago: {text}"
+
+
+_TRY_NOW = "`gpuagent receivers list` shows what waits, `gpuagent receivers test {name}` tries it now."
+_UNDELIVERED_ADVICE = {
+    UndeliveredReason.FAILING: _TRY_NOW,
+    UndeliveredReason.OFF: "Put its address right, then `gpuagent receivers test {name}` switches it on.",
+    UndeliveredReason.WAITING: _TRY_NOW,
+    UndeliveredReason.DEAD: "`gpuagent alerts --dead` shows them, `gpuagent receivers replay` queues them again.",
+}
+
+
+def undelivered_problems(undelivered: Iterable[Undelivered], now_seconds: float) -> Iterator[Problem]:
+    """Yield one problem for each; `now_seconds` is CLOCK_BOOTTIME."""
+    for one in undelivered:
+        severity = Severity.WARNING if one.why is UndeliveredReason.DEAD else Severity.CRITICAL
+        yield Problem(
+            severity, "undelivered", describe(one, now_seconds), _UNDELIVERED_ADVICE[one.why].format(name=one.receiver)
+        )
+
+
+def describe(one: Undelivered, now_seconds: float) -> str:
+    """Return it as one line: who is not told, since when and why."""
+    name, reason = f"receiver {one.receiver}", f": {one.reason}" if one.reason else ""
+    since = "" if one.since_seconds is None else f" for {format_duration(max(0.0, now_seconds - one.since_seconds))}"
+    waiting = f", {_messages(one.messages)} waiting" if one.messages else ""
+    if one.why is UndeliveredReason.FAILING:
+        return f"{name} has been failing{since}{waiting}{reason}"
+    if one.why is UndeliveredReason.OFF:
+        return f"{name} is switched off{waiting}{reason}"
+    if one.why is UndeliveredReason.WAITING:
+        return f"{name} has not been told{since}{waiting}{reason}"
+    return f"{name}: {_messages(one.messages)} could not be delivered"
+
+
+def _messages(number: int) -> str:
+    return f"{number} message{'' if number == 1 else 's'}"

@@ -1,0 +1,168 @@
+"""Severity of problems and of memory that grows, and the form in which both are told.
+
+The leak detector decides what is said of growth (`snapshot.growth`, which the metrics and the rules read as it is)
+except for the severity: that of the gravest alert that fires about it, and where none does, it follows from the
+verdict. The status document, the page, the command and the problems show this, and decide nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from gpuagent.core.growth import Growth, MemoryKey, Range, Verdict
+from gpuagent.core.identity import NO_INSTANCE
+from gpuagent.core.metrics.alerting import FiringAlert
+
+
+class Severity(StrEnum):
+    """Gravest first."""
+
+    CRITICAL = "critical"
+    """Work is lost or about to be: somebody has to act now."""
+    WARNING = "warning"
+    """Somebody has to act in working hours."""
+    INFO = "info"
+    """Good to know when looking for a cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that a person should know of the node.
+
+    `kind` is for programs and does not change with the wording. `text` says what is the case and
+    `advice` what to do next. `gpu` is an NVML index, None for the node as a whole.
+    """
+
+    severity: Severity
+    kind: str
+    text: str
+    advice: str = ""
+    gpu: int | None = None
+    pid: int | None = None
+    gpus: tuple[int, ...] = ()
+    """NVML indices of several GPUs, where it is about no single one: none of them is well."""
+
+    def is_about(self, index: int) -> bool:
+        """Return whether the GPU of this NVML index has it."""
+        return index == self.gpu or index in self.gpus
+
+    @property
+    def sentence(self) -> str:
+        """`text` with the GPU that it is about: it stands alone."""
+        return self.text if self.gpu is None else f"GPU {self.gpu}: {self.text}"
+
+
+_ABOUT_TELLING = frozenset({"undelivered"})
+_RANK = {severity: rank for rank, severity in enumerate(Severity)}
+
+
+def gravest(severities: Iterable[Severity]) -> Severity | None:
+    """Return the first in rank; None of none."""
+    return min(severities, key=_RANK.__getitem__, default=None)
+
+
+def most_severe_first(problems: Iterable[Problem]) -> list[Problem]:
+    """By severity, then the node before its GPUs, then as found; who is not told of it comes after what is wrong."""
+    return sorted(
+        problems,
+        key=lambda problem: (
+            _RANK[problem.severity], problem.kind in _ABOUT_TELLING, -1 if problem.gpu is None else problem.gpu,
+        ),
+    )  # fmt: skip
+
+
+def joined(parts: Iterable[object], most: int = 5) -> str:
+    """A list for a sentence, cut where nobody reads on: `1, 2, 3 and 4 more`."""
+    texts = [str(part) for part in parts]
+    shown = ", ".join(texts[:most])
+    return f"{shown} and {len(texts) - most} more" if len(texts) > most else shown
+
+
+MINUTES_LEFT_SECONDS = 1800.0
+"""A leak that fills the memory sooner is critical, as for `GpuMemoryExhaustionSoon`."""
+HOURS_LEFT_SECONDS = 4 * 3600.0
+"""Growth that is suspected and fills it sooner is worth a word."""
+
+Document: TypeAlias = dict[str, object]
+
+
+class Assessments:
+    """What is said of each process, GPU and MIG instance. `firing` are the alerts about growth."""
+
+    def __init__(self, growth: Mapping[MemoryKey, Growth], firing: Sequence[FiringAlert] = ()) -> None:
+        self._growth = growth
+        self._firing = tuple(alert for alert in firing if alert.about_growth)
+
+    def of(self, key: MemoryKey) -> Growth | None:
+        """What the leak detector says."""
+        return self._growth.get(key)
+
+    def severity(self, key: MemoryKey) -> Severity | None:
+        """How grave that is; None for what is worth no word."""
+        growth = self._growth.get(key)
+        return gravest(self._alerts(key, growth)) or (None if growth is None else _severity_of_growth(growth))
+
+    def alerted(self, key: MemoryKey) -> Severity | None:
+        """Of the gravest alert that fires about it; None while none does."""
+        return gravest(self._alerts(key, self._growth.get(key)))
+
+    def document(self, key: MemoryKey) -> Document:
+        """All keys, always; null is what is not known, or what will not come. Times are Unix time."""
+        growth = self._growth.get(key)
+        severity = self.severity(key)
+        return {
+            "verdict": str(growth.verdict) if growth else None,
+            "growth_state": str(growth.state) if growth and growth.state else None,
+            "evidence": str(growth.evidence) if growth and growth.evidence else None,
+            "severity": str(severity) if severity else None,
+            "growth_bytes_per_second": _value(growth.slope if growth else None),
+            "growth_range_bytes_per_second": _range(growth.slope if growth else None),
+            "growth_since_seconds": growth.since_seconds if growth else None,
+            "leak_since_seconds": growth.since_seconds if growth and growth.verdict is Verdict.LEAKING else None,
+            "exhaustion_seconds": growth.forecast_seconds if growth else None,
+            "exhaustion_range_seconds": _range(_exhaustion(growth) if growth else None),
+            "fast_exhaustion_seconds": growth.fast_exhaustion_seconds if growth and growth.fast else None,
+            "reasons": list(growth.reasons) if growth else [],
+        }
+
+    def _alerts(self, key: MemoryKey, growth: Growth | None) -> Iterable[Severity]:
+        """Of alerts that name it; an alert about its GPU, or its instance, is about what grows there."""
+        grows = growth is not None and (growth.verdict in (Verdict.LEAKING, Verdict.GROWING) or growth.fast)
+        for alert in self._firing:
+            if alert.uuid != key.gpu_uuid or alert.severity is None:
+                continue
+            here = alert.gpu_instance_id == key.gpu_instance_id
+            of_process = alert.pid == key.pid and (here or alert.gpu_instance_id == NO_INSTANCE)
+            of_all = not alert.pid and here and (grows or not key.pid)
+            if (alert.pid and of_process) or of_all:
+                yield Severity(alert.severity)
+
+
+def _severity_of_growth(growth: Growth) -> Severity | None:
+    """By what it is alone: what is no leak is never critical."""
+    left = growth.forecast_seconds
+    soon = left is not None and left < MINUTES_LEFT_SECONDS
+    if growth.verdict is Verdict.LEAKING:
+        return Severity.CRITICAL if soon else Severity.WARNING
+    if growth.verdict is Verdict.GROWING or growth.fast:
+        if soon:
+            return Severity.WARNING
+        return Severity.INFO if left is not None and left < HOURS_LEFT_SECONDS else None
+    return Severity.INFO if growth.verdict is Verdict.CACHED else None
+
+
+def _exhaustion(growth: Growth) -> Range | None:
+    """The range of the forecast, unless that is of the last half minute, which has none."""
+    slow = growth.exhaustion
+    return slow if slow is not None and slow.value == growth.forecast_seconds else None
+
+
+def _value(figure: Range | None) -> float | None:
+    return None if figure is None else figure.value
+
+
+def _range(figure: Range | None) -> list[float] | None:
+    return None if figure is None else [figure.low, figure.high]

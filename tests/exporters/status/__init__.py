@@ -1,0 +1,1 @@
+"""Tests of the status document and its problems."""
