@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from gpuagent.alerting.alerting import Alerting
 from gpuagent.alerting.commands import AlertCommands
@@ -19,9 +20,9 @@ from gpuagent.clients.commands import AutomaticBlame, ClientCommands
 from gpuagent.clients.model_servers import Sources
 from gpuagent.clients.server import client_server
 from gpuagent.collector.tick import Monitor, TickTimeouts
-from gpuagent.config.child_reader import load_config_apart, load_config_here, read_apart
 from gpuagent.config.faults import ConfigError
-from gpuagent.config.files import DEFAULT_PATH
+from gpuagent.config.load import DEFAULT_PATH, load_config
+from gpuagent.config.models import Config
 from gpuagent.core.background import Progress
 from gpuagent.core.clock import Clock
 from gpuagent.core.identity import NodeIdentity, node_name
@@ -44,10 +45,7 @@ from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_alerts.remedies.files.permissions import CheckedFiles
 from gpuagent_alerts.rules.model import RuleFileError, RuleGroup
 from gpuagent_exporters.http.listeners import ListenError
-from gpuagent_exporters.http.web_config import WebConfig, WebConfigError, WebSettings, read_here
-
-if TYPE_CHECKING:
-    from gpuagent.config.models import Config
+from gpuagent_exporters.http.web_config import WebConfig, WebConfigError
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +84,7 @@ class Start:
             raise StartError(str(error)) from None
 
 
-def assemble(  # noqa: PLR0915  one line for each part
+def assemble(
     path: Path | None, *, simulate: str | None = None, speed: float = 1.0, bind: Mapping[str, int] | None = None
 ) -> Start:
     """The agent by its configuration. `bind` gives a scenario real processes.
@@ -99,10 +97,7 @@ def assemble(  # noqa: PLR0915  one line for each part
     def load(progress: Progress) -> tuple[Config, tuple[RuleGroup, ...]]:
         # What a scenario is read with is what a configuration is read with: a child would save nothing.
         files = CheckedFiles(begun=lambda path: progress.at(f"reading {path}"))
-        if simulate:
-            config = load_config_here(path, read=files.read, simulated=True)
-        else:
-            config = load_config_apart(path, read=files.read)
+        config = load_config(path, is_root=os.geteuid() == 0, simulated=bool(simulate), read=files.read)
         check_permissions(config, files)
         progress.at(f"examining {config.state_dir}")
         faults.update(dict.fromkeys(state_faults(config)))
@@ -118,7 +113,7 @@ def assemble(  # noqa: PLR0915  one line for each part
 
     try:
         config, rules = load(Progress())
-        web = web_config(config.web_config_file, apart=not simulate)
+        web = WebConfig(config.web_config_file)
     except (ConfigError, WebConfigError, RuleFileError, RemediesRefused) as error:
         raise StartError(_with_places(error, path)) from None
     lock = None if simulate else _lock_state(config, faults)
@@ -230,15 +225,6 @@ def _lock_state(config: Config, faults: dict[str, None]) -> BinaryIO | None:
         path = config.state_dir / LOCK_FILE
         faults[f"{path} cannot be locked ({error.strerror or error}): another agent may use this state"] = None
         return None
-
-
-def web_config(path: Path | None, *, apart: bool) -> WebConfig:
-    """TLS and passwords, read by a child if `apart`. Raises WebConfigError."""
-
-    def read(path: Path) -> WebSettings:
-        return read_apart("gpuagent_exporters.http.web_config_child", path, WebSettings, lambda: read_here(path))
-
-    return WebConfig(path, read=read if apart else read_here)
 
 
 def _with_places(error: Exception, path: Path | None) -> str:

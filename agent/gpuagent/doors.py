@@ -6,8 +6,8 @@ import grp
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from gpuagent.config.models import Config
 from gpuagent.runtime.state_files import check_socket_directory, make_own_directory
 from gpuagent.view import View
 from gpuagent_exporters.api.alert_routes import (
@@ -33,9 +33,6 @@ from gpuagent_exporters.http.limits import HttpLimits
 from gpuagent_exporters.http.listeners import ListenAddress, ListenError, is_loopback, parse_listen
 from gpuagent_exporters.http.server import HttpServer
 from gpuagent_exporters.http.web_config import WebConfig
-
-if TYPE_CHECKING:
-    from gpuagent.config.models import Config
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpuagent.collector.holders import LastHolders
 from gpuagent.collector.inventory import IndexRegistry, Inventory, count_pci_gpus
@@ -16,6 +15,7 @@ from gpuagent.collector.repairs import FaultTracker, RepairsFile
 from gpuagent.collector.saved_state import find_traces, write_stamp
 from gpuagent.collector.tick import MonitorContext
 from gpuagent.collector.trust import TrustRegistry
+from gpuagent.config.models import Config
 from gpuagent.core.clock import Clock, ScaledClock, SystemClock
 from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
@@ -28,9 +28,6 @@ from gpuagent.procfs.machine import PidSpace, boot_id, boot_time_seconds
 from gpuagent.procfs.table import PidfdWatcher, ProcessTable
 from gpuagent.procfs.users import UserNames
 from gpuagent.runtime.state_files import make_own_directory
-
-if TYPE_CHECKING:
-    from gpuagent.config.models import Config
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from gpuagent.alerting.alerting import Alerting
 from gpuagent.alerting.commands import AlertCommands
@@ -19,6 +18,7 @@ from gpuagent.clients.model_servers import Sources
 from gpuagent.clients.server import ClientServer, limits_of
 from gpuagent.collector.tick import Monitor
 from gpuagent.config.faults import ConfigError
+from gpuagent.config.models import Config
 from gpuagent.core.background import Progress, in_daemon_thread
 from gpuagent.core.clock import Clock
 from gpuagent.core.snapshot import Snapshot
@@ -33,9 +33,6 @@ from gpuagent_alerts.remedies.service import RemedyService
 from gpuagent_alerts.remedies.settings import RemedySettings
 from gpuagent_alerts.rules.model import RuleFileError, RuleGroup
 from gpuagent_exporters.http.web_config import WebConfigError
-
-if TYPE_CHECKING:
-    from gpuagent.config.models import Config
 
 log = logging.getLogger(__name__)
 

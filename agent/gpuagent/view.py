@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from gpuagent import __version__
+from gpuagent.config.models import Config
 from gpuagent.core.clock import Clock
 from gpuagent.core.metrics.alerting import AlertingFigures
 from gpuagent.core.metrics.family import SampleCache
@@ -16,9 +16,6 @@ from gpuagent_exporters.exposition import MetricsPage, Series
 from gpuagent_exporters.history import History
 from gpuagent_exporters.status.document import processes_document, status_document
 from gpuagent_exporters.status.problems import describe, stale_after_seconds
-
-if TYPE_CHECKING:
-    from gpuagent.config.models import Config
 
 _LOOP_STALLED_SECONDS = 10.0
 

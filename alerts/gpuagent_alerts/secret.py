@@ -27,7 +27,7 @@ class Misconfigured(Exception):
 
 
 class HiddenText(Protocol):
-    """A text that does not show itself, such as pydantic's SecretStr."""
+    """A text that does not show itself, such as `gpuagent.core.sections.SecretText`."""
 
     def get_secret_value(self) -> str:
         """Return the text."""

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from difflib import get_close_matches
 from importlib import resources
-from itertools import count
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import ValidationError
 
+from gpuagent.core.problems import KeyPath, write_path
 from gpuagent.core.regular_files import read_regular_file
+from gpuagent.core.yaml_document import Document, Limits, YamlFault, read_document
 from gpuagent_simulator.faults import Fault
 from gpuagent_simulator.library import unknown_calls
 from gpuagent_simulator.spec import FaultList, Scenario
 
 MAX_FILE_BYTES = 1024**2
-MAX_NODES = 200_000
+LIMITS = Limits(depth=64, values=200_000, typed=True)
+"""Of a scenario."""
 
-Path_ = tuple[str | int, ...]
 S = TypeVar("S", Scenario, FaultList)
 
 
@@ -105,18 +104,22 @@ def parse_scenario(text: str, *, file: str = "scenario", name: str = "unnamed") 
 
 
 def _parse(model: type[S], text: str, file: str, defaults: dict[str, str]) -> S:
-    node, data = _read_yaml(text, file)
-    if not isinstance(data, dict):
-        raise ScenarioError([f"{file}:1: a {model.noun} is a mapping with {model.parts}"])
-    duplicates = sorted(_duplicate_keys(node, file))
-    if duplicates:
-        raise ScenarioError(duplicates)
     try:
-        parsed = model.model_validate({**defaults, **data})
+        document = read_document(text, LIMITS)
+    except YamlFault as fault:
+        raise ScenarioError([f"{file}:{fault.place.line}: {fault.problem}"]) from None
+    if not isinstance(document.value, dict):
+        raise ScenarioError([f"{file}:1: a {model.noun} is a mapping with {model.parts}"])
+    if document.problems:
+        raise ScenarioError(
+            [f"{file}:{place.line}: {write_path(found.path)}: {found.problem}" for place, found in document.problems]
+        )
+    try:
+        parsed = model.model_validate({**defaults, **document.value})
     except ValidationError as error:
-        raise ScenarioError(_problems(error, node, file)) from None
+        raise ScenarioError(_problems(error, document, file)) from None
     problems = [
-        f"{file}:{_line(node, ('faults', position, 'calls'))}: faults[{position}].calls: {problem}"
+        f"{file}:{document.place_of(('faults', position, 'calls')).line}: faults[{position}].calls: {problem}"
         for position, fault in enumerate(parsed.faults)
         for problem in unknown_calls(fault.calls)
     ]
@@ -135,56 +138,20 @@ def check_calls(fault: Fault) -> None:
         raise ValueError(problem)
 
 
-def _read_yaml(text: str, file: str) -> tuple[yaml.Node | None, object]:
-    loader = yaml.SafeLoader(text)
-    try:
-        node = loader.get_single_node()
-        return node, None if node is None else loader.construct_document(node)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
-        raise ScenarioError([f"{file}:{line}: not YAML: {error.problem or error.context}"]) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ScenarioError([f"{file}: not YAML: {error}"]) from None
-    finally:
-        loader.dispose()
-
-
-def _duplicate_keys(node: yaml.Node | None, file: str) -> Iterator[str]:
-    """Find equal keys, of which PyYAML lets the last win in silence.
-
-    Raises:
-        ScenarioError: aliases blow the file up beyond measure.
-    """
-    nodes = [node]
-    for visited in count():
-        if not nodes:
-            return
-        if visited > MAX_NODES:
-            raise ScenarioError([f"{file}: more than {MAX_NODES} values, aliases written out"])
-        current = nodes.pop()
-        if isinstance(current, yaml.SequenceNode):
-            nodes.extend(current.value)
-        elif isinstance(current, yaml.MappingNode):
-            keys = [key for key, _ in current.value if isinstance(key, yaml.ScalarNode)]
-            for position, key in enumerate(keys):
-                if any(key.value == earlier.value for earlier in keys[:position]):
-                    yield f"{file}:{key.start_mark.line + 1}: {key.value}: given twice"
-            nodes.extend(value for _, value in current.value)
-
-
 # ---- mistakes, in words --------------------------------------------------------------------------
 
 
-def _problems(error: ValidationError, node: yaml.Node | None, file: str) -> list[str]:
+def _problems(error: ValidationError, document: Document, file: str) -> list[str]:
     found = []
     for detail in error.errors(include_url=False):
-        path, line = _place(node, detail["loc"])
-        found.append((line, f"{file}:{line}: {_dotted(path)}{_words(dict(detail), detail['loc'])}"))
+        path = _path_in(document, detail["loc"])
+        line = document.place_of(path).line
+        where = f"{write_path(path)}: " if path else ""
+        found.append((line, f"{file}:{line}: {where}{_words(dict(detail), detail['loc'])}"))
     return [text for _, text in sorted(found, key=itemgetter(0))]
 
 
-def _words(detail: dict[str, Any], loc: Path_) -> str:
+def _words(detail: dict[str, Any], loc: KeyPath) -> str:
     kind = detail["type"]
     if kind in ("missing", "missing_argument"):
         return f"{loc[-1]} is missing"
@@ -203,35 +170,10 @@ def _words(detail: dict[str, Any], loc: Path_) -> str:
     return message[0].lower() + message[1:]
 
 
-def _dotted(path: Path_) -> str:
-    text = ""
-    for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return f"{text.lstrip('.')}: " if text else ""
-
-
-def _line(node: yaml.Node | None, path: Path_) -> int:
-    return _place(node, path)[1]
-
-
-def _place(node: yaml.Node | None, loc: Path_) -> tuple[Path_, int]:
-    """Return the path as it stands in the file, and its line.
-
-    Pydantic adds parts (names of shapes) that it has not.
-    """
-    path: list[str | int] = []
-    line = node.start_mark.line + 1 if node else 1
+def _path_in(document: Document, loc: KeyPath) -> KeyPath:
+    """Return the path as it stands in the file: pydantic adds parts (names of shapes) that it has not."""
+    path: KeyPath = ()
     for part in loc:
-        child: yaml.Node | None = None
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                if isinstance(key, yaml.ScalarNode) and key.value == str(part):
-                    child, line = value, key.start_mark.line + 1
-                    break
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            child = node.value[part]
-            line = child.start_mark.line + 1
-        if child is not None:
-            node = child
-            path.append(part)
-    return tuple(path), line
+        if (*path, part) in document.places:
+            path = (*path, part)
+    return path

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 _NOT_IN_THE_AGENT = (
-    "annotated_types",
     "click",  # of uvicorn's own command line
     "httpx",  # 10 MiB, for receivers alone
-    "pydantic",  # 12 MiB: a child reads the configuration
+    "pydantic",  # 12 MiB
     "pydantic_core",
     "rich.console",
     "gpuagent.cli.app",
-    "gpuagent.config.models",
     "gpuagent_simulator",
-    "gpuagent_exporters.http.web_config_file",
 )
 _NOT_IN_RECEIVERS = ("click", "pydantic", "pygments", "rich.console")
 _NOT_IN_STATUS = (
     *_NOT_IN_THE_AGENT,
+    "gpuagent.config.models",
     "asyncio",
     "gpuagent.assemble",
     "gpuagent_alerts",
@@ -65,19 +62,6 @@ def test_they_load_no_more_than_they_need(program: str, unwanted: tuple[str, ...
     )
 
     assert run.stdout.splitlines()[-1] == "loaded:"
-
-
-def test_a_web_configuration_costs_the_agent_no_pydantic(tmp_path: Path) -> None:
-    """A node with TLS and passwords has the same budget of memory: a child reads that file too."""
-    file = tmp_path / "web.yml"
-    file.write_text("http_server_config: {headers: {X-Frame-Options: deny}}\n", encoding="utf-8")
-    program = (
-        "import sys\nfrom pathlib import Path\nfrom gpuagent.assemble import web_config\n"
-        f"print(web_config(Path({str(file)!r}), apart=True)._headers(), 'pydantic' in sys.modules)"
-    )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True)
-
-    assert run.stdout.strip() == "{'X-Frame-Options': 'deny'} False"
 
 
 @pytest.mark.parametrize("arguments", [["run", "--help"], ["status", "--help"], ["status", "--nope"], ["run", "more"]])

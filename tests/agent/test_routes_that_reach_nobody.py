@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpuagent.alerting.rules import load_rules
 from gpuagent.config.alerting import Receiver, Route
 from gpuagent.config.models import Config
-from gpuagent.config_notes.routes import route_notes
+from gpuagent.config_notes.notes import route_notes
 from gpuagent.core.matchers import Matcher, MatchOperator
 from gpuagent_alerts.notify.routes import Recipient, Routes
 from gpuagent_alerts.rules.alert_labels import AlertLabels, labels_of_rules
@@ -33,11 +33,9 @@ RULES = load_rules(Config())
 
 def config_with(routes: list[tuple[Matcher, ...]]) -> Config:
     """One receiver, which these routes name."""
-    return Config.model_construct(
-        receivers=(Receiver.model_construct(name="ops", heartbeat=None),),
-        routes=tuple(
-            Route.model_validate({"match": tuple(str(one) for one in match), "receivers": ("ops",)}) for match in routes
-        ),
+    return Config(
+        receivers=(Receiver(name="ops"),),
+        routes=tuple(Route(match=match, receivers=("ops",)) for match in routes),
         disabled_rules=(),
     )
 

@@ -13,7 +13,6 @@ import yaml
 
 from gpuagent.core.clock import ManualClock
 from gpuagent_exporters.api.routes import build_app
-from gpuagent_exporters.http import tls
 from gpuagent_exporters.http.limits import HttpLimits
 from gpuagent_exporters.http.server import HttpServer
 from gpuagent_exporters.http.web_config import WebConfig, WebConfigError
@@ -177,21 +176,11 @@ def test_client_certificates_if_given(folder: Path, authority: Authority) -> Non
     assert refused(config, authority.client(Authority().issue("x"), folder))
 
 
-@pytest.mark.parametrize("allowed", ["prometheus.example.org", "192.0.2.7", "2001:db8::7", "spiffe://example.org/prom"])
-def test_client_allowed_sans(folder: Path, authority: Authority, allowed: str) -> None:
-    """Of verified clients only those get in that have one of the alternative names."""
-    config = configured(folder, **MUTUAL, client_allowed_sans=["other.example.org", allowed])
-
-    assert over_tls(config, authority.client(authority.issue("x", allowed), folder)) == METRICS
-    assert refused(config, authority.client(authority.issue("x.example.org"), folder))
-
-
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
         ({"min_version": "TLS13"}, ssl.TLSVersion.TLSv1_2),
         ({"max_version": "TLS12"}, ssl.TLSVersion.TLSv1_3),
-        ({"cipher_suites": ["TLS_AES_128_GCM_SHA256"]}, ssl.TLSVersion.TLSv1_2),
     ],
 )
 def test_versions(folder: Path, authority: Authority, ours: dict[str, Any], theirs: ssl.TLSVersion) -> None:
@@ -201,42 +190,6 @@ def test_versions(folder: Path, authority: Authority, ours: dict[str, Any], thei
 
     assert over_tls(configured(folder), client) == METRICS
     assert refused(configured(folder, **ours), client)
-
-
-def test_cipher_suites(folder: Path, authority: Authority) -> None:
-    """Go's names of cipher suites choose OpenSSL's for TLS 1.2."""
-    client = authority.client()
-    client.maximum_version = ssl.TLSVersion.TLSv1_2
-    client.set_ciphers("ECDHE-ECDSA-AES256-GCM-SHA384")
-    theirs: dict[str, Any] = {"cipher_suites": ["TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"]}
-    others: dict[str, Any] = {"cipher_suites": ["TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256"]}
-
-    assert over_tls(configured(folder, **theirs), client) == METRICS
-    assert refused(configured(folder, **others), client)
-
-
-def test_every_cipher_suite_and_curve_is_known_to_openssl(folder: Path) -> None:
-    """Each name that the configuration accepts is one that this OpenSSL can be given, or is refused in words."""
-    for name in tls.CIPHERS:
-        context = configured(folder, cipher_suites=[name]).ssl_context()
-        assert context is not None
-        assert tls.CIPHERS[name] in {cipher["name"] for cipher in context.get_ciphers()}
-    for curve, openssl in tls._CURVES.items():
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ecdh_curve(openssl)
-        except ssl.SSLError:  # Python 3.11.2
-            with pytest.raises(WebConfigError, match=f"curve_preferences: {curve} is not one that this Python"):
-                configured(folder, curve_preferences=[curve])
-        else:
-            assert configured(folder, curve_preferences=[curve]).encrypts
-
-
-def test_a_curve_that_this_python_cannot_choose(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Debian 12's cannot choose X25519: told in words, not by a traceback."""
-    monkeypatch.setitem(tls._CURVES, "CurveP256", "none")
-
-    with pytest.raises(WebConfigError, match="curve_preferences: CurveP256 is not one that this Python can choose"):
-        configured(folder, curve_preferences=["CurveP256"])
 
 
 def test_renewed_certificates_are_used(folder: Path, authority: Authority, caplog: pytest.LogCaptureFixture) -> None:

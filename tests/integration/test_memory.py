@@ -30,7 +30,7 @@ def _holds_pydantic(agent: Agent) -> bool:
     return "_pydantic_core" in Path(f"/proc/{agent.process.pid}/maps").read_text(encoding="utf-8")
 
 
-def test_what_reads_the_configuration_is_never_in_the_agent(folder: Path) -> None:
+def test_pydantic_is_never_in_the_agent_of_a_real_node(folder: Path) -> None:
     """With all parts of the configuration in use, at the start, after a good reload and after a refused one."""
     with running_agent(folder, None, **_KEYS) as agent:
         agent.wait_until_listening()

@@ -25,7 +25,7 @@ from gpuagent_alerts.notify.outbox.entry import QueuedMessage
 from gpuagent_alerts.notify.receivers.base import send_test_message
 from gpuagent_alerts.notify.silences import INCIDENT_LABEL, Ack, Silence
 from gpuagent_alerts.notify.urgency import severity_rank
-from gpuagent_alerts.rules.matcher_notes import matcher_note
+from gpuagent_alerts.rules.alert_labels import matcher_note
 from gpuagent_alerts.states.instance import Instance, State
 from gpuagent_alerts.states.machine import AlertStates
 from gpuagent_alerts.store.problem import StoreFailure

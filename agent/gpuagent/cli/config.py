@@ -39,7 +39,7 @@ def check(
 
     Exit status: 0 valid, 1 errors (on standard error), 2 the file cannot be read.
     """
-    from gpuagent.config.files import DEFAULT_PATH
+    from gpuagent.config.load import DEFAULT_PATH
 
     path = file or config
     _check_beside(_load(path), path or DEFAULT_PATH)

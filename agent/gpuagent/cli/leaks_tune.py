@@ -42,7 +42,7 @@ def tune_file(
 ) -> int:
     """Check an override, and write it or print its lines; returns the exit status."""
     from gpuagent.config.faults import ConfigError
-    from gpuagent.config.files import DEFAULT_PATH
+    from gpuagent.config.load import DEFAULT_PATH
     from gpuagent.config.tuning import fragment
 
     path = config or DEFAULT_PATH
@@ -77,7 +77,7 @@ def can_be_asked() -> bool:
 
 def _read(path: Path, *, required: bool) -> tuple[bytes, str, os.stat_result | None]:
     """Return the file as it is, empty where there is none and none is needed. Raises OSError."""
-    from gpuagent.config.files import read_file
+    from gpuagent.config.load import read_file
 
     try:
         status = path.stat()
@@ -192,7 +192,7 @@ def _write_and_reload(edit: _Edit, socket: Path | None, *, yes: bool) -> int:
 
 def _replace(edit: _Edit) -> None:
     """Put the new content in the file's place, with its owner, mode and ACL. Raises OSError and _Cannot."""
-    from gpuagent.config.files import read_file
+    from gpuagent.config.load import read_file
 
     real = edit.path.resolve()
     new = real.with_name(f".{real.name}.{os.getpid()}.new")

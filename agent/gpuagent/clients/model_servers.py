@@ -236,7 +236,7 @@ def read_vllm(source: str, body: bytes) -> ServerReading:
 
 
 if TYPE_CHECKING:
-    from gpuagent.config.sources import ServerSource
+    from gpuagent.config.agent import ServerSource
 
 log = logging.getLogger(__name__)
 

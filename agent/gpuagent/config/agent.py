@@ -1,22 +1,22 @@
-"""How the agent itself works: its doors, its log, what it reads and what it shows."""
+"""How the agent itself works: its doors, its log, what it reads and whom it asks, and what it shows."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Literal
 
-from pydantic import Field
-
-from gpuagent.config.section import Section
-from gpuagent.config.values import CgroupPath, Duration, FilePath, HostPattern, Pattern, Size
+from gpuagent.config.values import CgroupPath, Duration, FilePath, HostPattern, Pattern, Size, Text, WebUrl
+from gpuagent.core.problems import Problem
+from gpuagent.core.sections import Section, key
 
 
 class Clients(Section):
     """Apps with the embedded client, at the socket in `client_dir`."""
 
-    interval: Duration = Field(
+    interval: Duration = key(
         default=1.0, ge=0.2, le=60, description="How often apps are asked to tell their allocator's figures."
     )
-    max_connections: int = Field(
+    max_connections: int = key(
         default=1024,
         ge=1,
         le=10_000,
@@ -24,7 +24,7 @@ class Clients(Section):
         "places are taken, the user with the most gives one up to a user that has fewer, or to a process on a GPU; "
         "others are refused, and try again later.",
     )
-    max_connections_per_user: int = Field(
+    max_connections_per_user: int = key(
         default=512,
         ge=1,
         le=10_000,
@@ -36,28 +36,28 @@ class Clients(Section):
 class Http(Section):
     """Limits of the HTTP side, so that no client can hold up the agent."""
 
-    max_connections: int = Field(
+    max_connections: int = key(
         default=64, ge=1, le=10_000, description="Connections at a time; further ones are refused."
     )
-    request_timeout: Duration = Field(
+    request_timeout: Duration = key(
         default=5.0, ge=0.1, le=300, description="Time for a client to send its whole request."
     )
-    response_timeout: Duration = Field(
+    response_timeout: Duration = key(
         default=10.0,
         ge=0.1,
         le=300,
         description="Time for a client that is slow to read to take its whole answer.",
     )
-    idle_timeout: Duration = Field(
+    idle_timeout: Duration = key(
         default=75.0,
         ge=1,
         le=3600,
         description="A connection without requests is closed after this: above the usual scrape "
         "interval of 60s, so that Prometheus keeps its connection.",
     )
-    max_header_size: Size = Field(default=16 * 1024, ge=1024, le=1024**2, description="Largest head of a request.")
-    max_body_size: Size = Field(default=64 * 1024, ge=1024, le=16 * 1024**2, description="Largest body of a request.")
-    allowed_hosts: tuple[HostPattern, ...] = Field(
+    max_header_size: Size = key(default=16 * 1024, ge=1024, le=1024**2, description="Largest head of a request.")
+    max_body_size: Size = key(default=64 * 1024, ge=1024, le=16 * 1024**2, description="Largest body of a request.")
+    allowed_hosts: tuple[HostPattern, ...] = key(
         default=(),
         description="Further names under which `listen` may be asked, such as `gpu7.example.org` or `*.example.org`. "
         "localhost, IP addresses and this machine's own names need not be here.",
@@ -67,10 +67,10 @@ class Http(Section):
 class Log(Section):
     """The agent's own log, on standard error."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field(
+    level: Literal["debug", "info", "warning", "error"] = key(
         default="info", description="The least severe line that is written."
     )
-    format: Literal["auto", "text", "json", "journal"] = Field(
+    format: Literal["auto", "text", "json", "journal"] = key(
         default="auto",
         description="`text` for people, `json` for log shippers, `journal` with fields for "
         "journald; `auto` is `journal` under systemd and `text` elsewhere.",
@@ -80,7 +80,7 @@ class Log(Section):
 class Nvml(Section):
     """The driver's library."""
 
-    stuck_after: Duration = Field(
+    stuck_after: Duration = key(
         default=2.0,
         ge=0.5,
         le=600,
@@ -92,25 +92,25 @@ class Nvml(Section):
 class Processes(Section):
     """What is shown of processes. Rules and the leak detector see every process, always."""
 
-    top: int = Field(
+    top: int = key(
         default=64,
         ge=0,
         le=10_000,
         description='Processes exported per GPU, the largest first; the rest is summed up as `process="other"`.',
     )
-    command: bool = Field(default=True, description="Show command lines, without what looks like a secret.")
-    redact: tuple[Pattern, ...] = Field(
+    command: bool = key(default=True, description="Show command lines, without what looks like a secret.")
+    redact: tuple[Pattern, ...] = key(
         default=(),
         max_length=100,
         description="What matches one of these is blotted out of command lines too. Of a long one they are given the "
         "first 1024 characters.",
     )
-    container_socket: FilePath | None = Field(
+    container_socket: FilePath | None = key(
         default=None,
         description="Socket of docker or podman, such as /run/docker.sock: containers are asked for their names. "
         "Whoever may open docker's can become root, so it takes a right of its own (see remedies.md).",
     )
-    container_cgroups: tuple[CgroupPath, ...] = Field(
+    container_cgroups: tuple[CgroupPath, ...] = key(
         default=(),
         max_length=100,
         description="Further cgroups, by their path from the root, in which root's container managers make containers, "
@@ -118,7 +118,7 @@ class Processes(Section):
         "machined and the kubelet are known. Elsewhere an id counts for no budget and permits nothing. Name only those "
         "in which nobody else runs as root, not even in a sandbox: who does can take the id of any container.",
     )
-    preallocates: tuple[Pattern, ...] = Field(
+    preallocates: tuple[Pattern, ...] = key(
         default=(),
         max_length=100,
         description="Processes whose name and command line, or whose systemd unit, match one of these take the whole "
@@ -126,3 +126,43 @@ class Processes(Section):
         "LMDeploy, TGI, TensorFlow Serving and MaxText are known, and apps with the embedded client say it themselves. "
         "A process chooses its name: on a GPU that several users or pods share, only the unit counts.",
     )
+
+
+SERVER_KINDS = ("vllm", "sglang", "ollama", "triton")
+
+
+class ServerSource(Section):
+    """A model server on this node that is asked what its memory is for: vLLM, SGLang, Ollama or Triton."""
+
+    key_noun: ClassVar[str] = "source"
+
+    name: Text = key(description="The `source` label of its series.")
+    vllm: WebUrl | None = key(default=None, repr=False, description="Address of a vLLM server: `/metrics`.")
+    sglang: WebUrl | None = key(
+        default=None, repr=False, description="Address of an SGLang server: `/server_info`, or `/get_server_info`."
+    )
+    ollama: WebUrl | None = key(default=None, repr=False, description="Address of an Ollama server: `/api/ps`.")
+    triton: WebUrl | None = key(
+        default=None, repr=False, description="Address of the metrics of a Triton server: `/metrics`."
+    )
+    interval: Duration = key(default=15.0, ge=1, le=3600, description="Time between two questions.")
+    match: tuple[Pattern, ...] = key(
+        default=(),
+        max_length=100,
+        description="Its processes, where their name and command line do not tell that they are such a server: as in "
+        "`processes.preallocates`, for a server that takes its share of the GPU up front (vLLM, SGLang).",
+    )
+
+    @classmethod
+    def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
+        yield from cls.exactly_one(given, SERVER_KINDS)
+
+    @property
+    def kind(self) -> str:
+        """Which server it is."""
+        return next(kind for kind in SERVER_KINDS if getattr(self, kind) is not None)
+
+    @property
+    def url(self) -> str:
+        """Its address, without a slash at the end."""
+        return str(getattr(self, self.kind)).rstrip("/")

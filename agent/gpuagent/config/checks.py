@@ -10,7 +10,7 @@ import ipaddress
 import re
 from urllib.parse import urlsplit
 
-from gpuagent.config.faults import shown
+from gpuagent.core.problems import shown
 
 HIDDEN = "<hidden>"
 LINK_PLACEHOLDERS = ("{node}", "{gpu}", "{uuid}", "{pid}")

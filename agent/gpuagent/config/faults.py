@@ -1,25 +1,9 @@
-"""What is wrong with a configuration, and where: the only thing a bad file leads to."""
+"""What is wrong with a configuration, and on which line: the only thing a bad file leads to."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
-
-KeyPath = tuple[str | int, ...]
-"""Where a value stands: ("receivers", 0, "slack", "url_file")."""
-
-_MAX_SHOWN = 60
-
-
-class Problem(NamedTuple):
-    """A fault before its line is known."""
-
-    path: KeyPath
-    problem: str
-    allowed: str = ""
-    suggestion: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,43 +43,3 @@ class ConfigError(Exception):
 
 class ConfigUnreadableError(ConfigError):
     """There is no text to judge: the file is missing, forbidden or not a file."""
-
-
-def write_path(path: KeyPath) -> str:
-    """Return the path as people write it. Keys come from outside: shortened, and quoted where odd."""
-    text = ""
-    for part in path:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        else:
-            text += f".{_key(part)}" if text else _key(part)
-    return text
-
-
-def _key(key: str) -> str:
-    plain = key.isascii() and key.replace("_", "").replace("-", "").isalnum()
-    return shorten(key) if plain else shown(key)
-
-
-def shorten(text: str) -> str:
-    """At most 60 characters of it."""
-    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
-
-
-def shown(text: str) -> str:
-    """Return a text from outside, quoted, short, and free of control characters."""
-    return ascii(shorten(text)) if not text.isprintable() else f"'{shorten(text)}'"
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Return the name that was probably meant, or ""."""
-    if len(name) > _MAX_SHOWN:  # no misspelling, and difflib's cost grows with its square
-        return ""
-    near = difflib.get_close_matches(name.lower().replace("-", "_"), list(names), n=1)
-    return near[0] if near else ""
-
-
-def listed(names: Iterable[str]) -> str:
-    """`a, b or c`."""
-    *most, last = tuple(names) or ("nothing",)
-    return f"{', '.join(most)} or {last}" if most else last

@@ -3,42 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field
-
-from gpuagent.config.faults import Problem, listed
 from gpuagent.config.remedies import match_problems
-from gpuagent.config.section import Section
 from gpuagent.config.values import ContainerName, ServiceName, Text, UserName
+from gpuagent.core.problems import Problem, listed
+from gpuagent.core.sections import Section, key
 
 LEAST_FIRST = ("off", "strict", "balanced", "sensitive")
 """Every sensitivity, from the least sensitive on."""
-
-OverrideSensitivity = Annotated[
-    Literal["off", "strict", "balanced", "sensitive"],
-    BeforeValidator(lambda value: "off" if value is False else value),  # YAML takes a bare off for false
-]
 
 
 class OverrideMatch(Section):
     """Whose memory an override is for: all keys given must hold of a process."""
 
-    app: Text | None = Field(
+    app: Text | None = key(
         default=None,
         description="The name that an embedded client gave its app. Any process may give itself any name: so it can "
         "make the detector less sensitive for its own process, and nothing else.",
     )
-    unit: ServiceName | None = Field(default=None, description="A systemd unit, such as whisper.service.")
-    user: UserName | None = Field(
+    unit: ServiceName | None = key(default=None, description="A systemd unit, such as whisper.service.")
+    user: UserName | None = key(
         default=None,
         description="A user's name. Processes in containers do not count: a container chooses its user ids.",
     )
-    process_name: Text | None = Field(
+    process_name: Text | None = key(
         default=None,
         description="The whole name of the process, as `gpuagent ps` shows it. It chooses it for itself alone.",
     )
-    container: ContainerName | None = Field(
+    container: ContainerName | None = key(
         default=None,
         description="A container's id, or its name where that is known; without an id `lxc/NAME` or "
         "`systemd-nspawn/NAME`.",
@@ -47,15 +40,15 @@ class OverrideMatch(Section):
     @classmethod
     def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
         if not given:
-            yield Problem((), "is empty: it would match every process", listed(cls.model_fields))
-        yield from match_problems(given, cls.model_fields)
+            yield Problem((), "is empty: it would match every process", listed(cls.keys))
+        yield from match_problems(given, cls.keys)
 
 
 class LeakOverride(Section):
     """Another sensitivity for some processes. The first override that matches a process is taken."""
 
-    match: OverrideMatch = Field(description=OverrideMatch.__doc__)
-    sensitivity: OverrideSensitivity = Field(
+    match: OverrideMatch = key(description=OverrideMatch.__doc__)
+    sensitivity: Literal["off", "strict", "balanced", "sensitive"] = key(
         description="As `leaks.sensitivity`; `off`: its growth is never called a leak, and goes on being watched and "
         "forecast.",
     )
@@ -64,19 +57,19 @@ class LeakOverride(Section):
 class Leaks(Section):
     """The leak detector."""
 
-    sensitivity: Literal["strict", "balanced", "sensitive"] = Field(
+    sensitivity: Literal["strict", "balanced", "sensitive"] = key(
         default="balanced",
         description="How much evidence a leak needs: `strict` is nearly never wrong and slow, "
         "`sensitive` is early and sometimes wrong.",
     )
-    overrides: tuple[LeakOverride, ...] = Field(
+    overrides: tuple[LeakOverride, ...] = key(
         default=(),
         max_length=1000,
         description="Another sensitivity for some processes: the first one that matches is taken, and an override that "
         "names an `app` only where it makes the detector less sensitive than it would be without. "
         "`gpuagent leaks tune` writes one. A change at a reload loses no history.",
     )
-    blame: Literal["manual", "automatic"] = Field(
+    blame: Literal["manual", "automatic"] = key(
         default="manual",
         description="`automatic`: an app with the embedded client that is found leaking is asked which line holds the "
         "memory, and the alert tells. The app stands still for some milliseconds while it forks. `manual`: only "

@@ -1,35 +1,32 @@
-"""From a file to a `Config`, or to every fault in it at once.
-
-Pydantic's findings are put in plain English, with what is allowed and what was probably meant.
-"""
+"""From a file to a `Config`, or to every fault in it at once; and where things are kept that no file places."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import get_args
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
-
-from gpuagent.config.document import Document, Place, YamlFault, place_in, read_document
-from gpuagent.config.faults import (
-    ConfigError,
-    ConfigUnreadableError,
-    Fault,
-    KeyPath,
-    Problem,
-    listed,
-    nearest,
-    shown,
-    write_path,
-)
-from gpuagent.config.files import DEFAULT_PATH, Read, default_directories, read_file
+from gpuagent.config.faults import ConfigError, ConfigUnreadableError, Fault
 from gpuagent.config.models import Config
-from gpuagent.config.section import Section, Spot, check_sections, spot_at
-from gpuagent.config.values import kind_of
-from gpuagent.core.regular_files import MAX_FILE_BYTES
+from gpuagent.core.identity import SIMULATED_NAME
+from gpuagent.core.problems import Problem, kind_of, write_path
+from gpuagent.core.regular_files import MAX_FILE_BYTES, read_regular_file
+from gpuagent.core.sections import ReadContext, read_section
+from gpuagent.core.yaml_document import Limits, Place, YamlFault, place_in, read_document
+
+DEFAULT_PATH = Path("/etc/gpuagent/gpuagent.yaml")
+"""The configuration file where none is named; there need not be one."""
+
+LIMITS = Limits(depth=32, values=5_000, typed=True)
+"""Of a configuration file."""
+
+Read = Callable[[Path], bytes]
+"""Returns a file's content, of a larger one the first `MAX_FILE_BYTES` + 1 bytes; raises OSError."""
+
+
+def read_file(path: Path) -> bytes:
+    """Read a regular file, without waiting for anything. See `Read`."""
+    return read_regular_file(path, MAX_FILE_BYTES)
 
 
 def load_config(
@@ -54,14 +51,14 @@ def load_config(
         data = read(file)
     except FileNotFoundError:
         if path is None and not required:
-            return Config.model_validate(directories)
+            return _from_text(file, "", directories, ReadContext())
         raise ConfigUnreadableError([_whole(file, "there is no such file")]) from None
     except OSError as error:
         reason = f"cannot be read: {error.strerror or error}"
         raise ConfigUnreadableError([_whole(file, reason)]) from None
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError([_whole(file, f"is larger than {MAX_FILE_BYTES // 1024} KiB")])
-    context = {"folder": file.absolute().parent, "credentials": environ.get("CREDENTIALS_DIRECTORY")}
+    context = ReadContext(file.absolute().parent, environ.get("CREDENTIALS_DIRECTORY", ""))
     return _from_text(file, _decode(file, data), directories, context)
 
 
@@ -74,10 +71,9 @@ def _decode(file: Path, data: bytes) -> str:
         raise ConfigError([_fault(file, place, Problem((), "is not UTF-8 text"))]) from None
 
 
-def _from_text(file: Path, text: str, directories: Mapping[str, Path], context: Mapping[str, object]) -> Config:
-    """`context` is for the values: what relative paths are relative to."""
+def _from_text(file: Path, text: str, directories: Mapping[str, Path], context: ReadContext) -> Config:
     try:
-        document = read_document(text)
+        document = read_document(text, LIMITS)
     except YamlFault as bad:
         raise ConfigError([_fault(file, bad.place, Problem((), bad.problem))]) from None
     given = {} if document.value is None else document.value
@@ -85,21 +81,12 @@ def _from_text(file: Path, text: str, directories: Mapping[str, Path], context: 
         problem = f"the file must be a mapping (key: value), not {kind_of(given)}"
         raise ConfigError([_fault(file, document.place_of(()), Problem((), problem))])
 
-    found = [*document.problems]
-    config = None
-    try:
-        config = Config.model_validate({**directories, **given}, context=dict(context))
-    except ValidationError as error:
-        found += _placed(document, explain(Config, error))
-    found += _placed(document, check_sections(Config, given))
+    config, problems = read_section(Config, given, context, directories)
+    found = [*document.problems, *((document.place_of(problem.path), problem) for problem in problems)]
     if config is None or found:
         faults = dict.fromkeys(_fault(file, place, problem) for place, problem in found)
         raise ConfigError(sorted(faults, key=lambda fault: (fault.line, fault.column)))
     return config
-
-
-def _placed(document: Document, problems: Iterator[Problem]) -> Iterator[tuple[Place, Problem]]:
-    return ((document.place_of(problem.path), problem) for problem in problems)
 
 
 def _fault(file: Path, place: Place, problem: Problem) -> Fault:
@@ -118,69 +105,43 @@ def _whole(file: Path, problem: str) -> Fault:
     return _fault(file, Place(0, 0), Problem((), problem))
 
 
-_WANTED = {
-    "bool_type": "true or false",
-    "int_type": "a whole number",
-    "tuple_type": "a list",
-    "model_type": "a mapping",
-}
-"""Pydantic's types of errors, for the types that the models use."""
+def default_directories(
+    environ: Mapping[str, str], *, is_root: bool, uid: int, simulated: bool = False
+) -> dict[str, Path]:
+    """`state_dir`, `runtime_dir` and `client_dir` for this environment.
+
+    systemd names a unit's directories in STATE_DIRECTORY and RUNTIME_DIRECTORY (systemd.exec(5)); an ordinary user has
+    those of the XDG base directory specification. A simulated node that no unit runs has its own, beside the real
+    one's: what is made up must not be found there later.
+    """
+    state = _of_unit(environ, "STATE_DIRECTORY")
+    runtime = _of_unit(environ, "RUNTIME_DIRECTORY")
+    name = SIMULATED_NAME if simulated else "gpuagent"
+    if is_root:
+        state = state or Path("/var/lib", name)
+        runtime = runtime or Path("/run", name)
+    home = _absolute(environ, "HOME")
+    user_state = _absolute(environ, "XDG_STATE_HOME") or (home and home / ".local/state")
+    user_runtime = _absolute(environ, "XDG_RUNTIME_DIR")
+    # Without either there is still a place of one's own: a user's shell under cron or su.
+    fallback = Path(f"/tmp/{name}-{uid}")  # noqa: S108 (its owner is checked: runtime.directories)
+    state = state or (user_state / name if user_state else fallback / "state")
+    runtime = runtime or (user_runtime / name if user_runtime else fallback / "run")
+    return {
+        "state_dir": state,
+        "runtime_dir": runtime,
+        # Beside the other, never inside it: containers may mount it.
+        "client_dir": runtime.with_name(f"{runtime.name}-client"),
+    }
 
 
-def explain(model: type[BaseModel], error: ValidationError) -> Iterator[Problem]:
-    """Turn each finding into a problem in the words of the configuration file."""
-    for details in error.errors(include_url=False):
-        # A list is also called too short when its items are bad: those are told by themselves.
-        if details["type"] != "too_short" or not details["input"]:
-            yield _problem(model, details)
+def _of_unit(environ: Mapping[str, str], name: str) -> Path | None:
+    """Return the first directory of a unit: systemd gives them all, with colons between."""
+    first = environ.get(name, "").partition(":")[0]
+    return Path(first) if first.startswith("/") else None
 
 
-def _problem(model: type[BaseModel], details: ErrorDetails) -> Problem:
-    path = details["loc"]
-    if details["type"] == "extra_forbidden":
-        return _unknown_key(model, path)
-    spot = spot_at(model, path)
-    allowed = spot.allowed() if spot else ""
-    if details["type"] == "missing":
-        return Problem(path, "is missing", allowed)
-    if details["input"] is None:
-        return Problem(path, "has no value", allowed)
-    if details["type"] == "literal_error" and spot is not None:
-        return _wrong_word(path, details["input"], spot)
-    return Problem(path, _in_words(details, spot), allowed)
-
-
-def _unknown_key(model: type[BaseModel], path: KeyPath) -> Problem:
-    parent = spot_at(model, path[:-1])
-    if parent is None or parent.section is None or not issubclass(parent.section, Section):
-        return Problem(path, "unknown key")
-    section = parent.section
-    noun = section.key_noun
-    near = nearest(str(path[-1]), section.model_fields)
-    return Problem(path, f"unknown {noun}", ", ".join(section.key_names()), near)
-
-
-def _wrong_word(path: KeyPath, given: object, spot: Spot) -> Problem:
-    if not isinstance(given, str):
-        return Problem(path, f"must be text, not {kind_of(given)}", spot.allowed())
-    words = get_args(spot.annotation)
-    return Problem(path, f"{shown(given)} is unknown", listed(words), nearest(given, words))
-
-
-def _in_words(details: ErrorDetails, spot: Spot | None) -> str:
-    context = details.get("ctx", {})
-    bound = next((context[name] for name in ("ge", "le") if name in context), None)
-    write: Callable[[object], str] = spot.write if spot else str
-    match details["type"]:
-        case "value_error":
-            return str(context["error"])
-        case "greater_than_equal":
-            return f"{write(details['input'])} is too little: it must be at least {write(bound)}"
-        case "less_than_equal":
-            return f"{write(details['input'])} is too much: it must be at most {write(bound)}"
-        case "too_short":
-            return "is empty"
-        case "too_long":
-            return f"has more than {context['max_length']} items"
-    wanted = _WANTED.get(details["type"])
-    return f"must be {wanted}, not {kind_of(details['input'])}" if wanted else "cannot be used"
+def _absolute(environ: Mapping[str, str], name: str) -> Path | None:
+    """Return a directory; a relative one is invalid and ignored, says the XDG specification."""
+    value = environ.get(name, "")
+    return Path(value) if value.startswith("/") else None

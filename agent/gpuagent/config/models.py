@@ -7,87 +7,84 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
-
-from gpuagent.config.agent import Clients, Http, Log, Nvml, Processes
+from gpuagent.config.agent import Clients, Http, Log, Nvml, Processes, ServerSource
 from gpuagent.config.alerting import MessageLinks, Receiver, Route
 from gpuagent.config.checks import needs_runtime
-from gpuagent.config.faults import KeyPath, Problem, nearest, shown
 from gpuagent.config.leaks import Leaks
 from gpuagent.config.remedies import Budget, Remedies, budget_label
-from gpuagent.config.section import Section
-from gpuagent.config.sources import ServerSource
 from gpuagent.config.values import Duration, FilePath, ListenAddress, PublicUrl, Text
+from gpuagent.core.problems import KeyPath, Problem, nearest, shown
+from gpuagent.core.sections import Section, key
 from gpuagent.core.units import parse_duration
 
 
 class Config(Section):
     """The whole of it. Every key has a default: no file is needed to run."""
 
-    poll_interval: Duration = Field(
+    poll_interval: Duration = key(
         default=1.0,
         ge=0.1,
         le=60,
         description="Time between two readings of memory, processes and utilisation.",
     )
-    slow_interval: Duration = Field(
+    slow_interval: Duration = key(
         default=15.0,
         ge=1,
         le=3600,
         description="Time between two readings of what is slow to read or rarely moves: ECC, "
         "NVLink, PCIe, clocks. Not below `poll_interval`.",
     )
-    listen: ListenAddress = Field(
+    listen: ListenAddress = key(
         default="127.0.0.1:9837",
         description="Where metrics, the status and the page are served, read-only.",
     )
-    web_config_file: FilePath | None = Field(
+    web_config_file: FilePath | None = key(
         default=None,
         description="TLS and basic authentication for `listen`, in Prometheus' own format "
         "(https://prometheus.io/docs/prometheus/latest/configuration/https/).",
     )
-    state_dir: FilePath = Field(
+    state_dir: FilePath = key(
         default=Path("/var/lib/gpuagent"),
         description="What must survive a restart. By default `$STATE_DIRECTORY` under systemd; as "
         "an ordinary user `$XDG_STATE_HOME/gpuagent`.",
     )
-    runtime_dir: FilePath = Field(
+    runtime_dir: FilePath = key(
         default=Path("/run/gpuagent"),
         description="Holds `control.sock`, the door for commands. By default "
         "`$RUNTIME_DIRECTORY` under systemd; as an ordinary user `$XDG_RUNTIME_DIR/gpuagent`.",
     )
-    client_dir: FilePath = Field(
+    client_dir: FilePath = key(
         default=Path("/run/gpuagent-client"),
         description="Holds `client.sock`, the door for apps with the embedded client; containers "
         "may mount it. As an ordinary user `$XDG_RUNTIME_DIR/gpuagent-client`.",
     )
-    alerting: Literal["node", "prometheus"] = Field(
+    alerting: Literal["node", "prometheus"] = key(
         default="node",
         description="`node`: the agent notifies. `prometheus`: Prometheus with Alertmanager notify, and the agent "
         "sends no message; its rules are evaluated and its remedies act all the same.",
     )
-    external_url: PublicUrl | None = Field(
+    external_url: PublicUrl | None = key(
         default=None,
         description="Where people reach the page of this agent, as messages name it (behind a proxy: with its path). "
         "By default `listen` where that is not the loopback address, with this machine's name for every interface.",
     )
-    links: MessageLinks = Field(default=MessageLinks(), description=MessageLinks.__doc__)
-    clients: Clients = Field(default=Clients(), description=Clients.__doc__)
-    http: Http = Field(default=Http(), description=Http.__doc__)
-    log: Log = Field(default=Log(), description=Log.__doc__)
-    nvml: Nvml = Field(default=Nvml(), description=Nvml.__doc__)
-    processes: Processes = Field(default=Processes(), description=Processes.__doc__)
-    leaks: Leaks = Field(default=Leaks(), description=Leaks.__doc__)
-    sources: tuple[ServerSource, ...] = Field(default=(), description=ServerSource.__doc__)
-    rule_files: tuple[FilePath, ...] = Field(
+    links: MessageLinks = key(default=MessageLinks(), description=MessageLinks.__doc__)
+    clients: Clients = key(default=Clients(), description=Clients.__doc__)
+    http: Http = key(default=Http(), description=Http.__doc__)
+    log: Log = key(default=Log(), description=Log.__doc__)
+    nvml: Nvml = key(default=Nvml(), description=Nvml.__doc__)
+    processes: Processes = key(default=Processes(), description=Processes.__doc__)
+    leaks: Leaks = key(default=Leaks(), description=Leaks.__doc__)
+    sources: tuple[ServerSource, ...] = key(default=(), description=ServerSource.__doc__)
+    rule_files: tuple[FilePath, ...] = key(
         default=(),
         description="Prometheus rule files. A rule in them replaces the shipped one of its name.",
     )
-    disabled_rules: tuple[Text, ...] = Field(default=(), description="Names of shipped rules to leave out.")
-    receivers: tuple[Receiver, ...] = Field(default=(), description=Receiver.__doc__)
-    routes: tuple[Route, ...] = Field(default=(), description=Route.__doc__)
-    budgets: tuple[Budget, ...] = Field(default=(), description=Budget.__doc__)
-    remedies: Remedies = Field(default=Remedies(), description=Remedies.__doc__)
+    disabled_rules: tuple[Text, ...] = key(default=(), description="Names of shipped rules to leave out.")
+    receivers: tuple[Receiver, ...] = key(default=(), description=Receiver.__doc__)
+    routes: tuple[Route, ...] = key(default=(), description=Route.__doc__)
+    budgets: tuple[Budget, ...] = key(default=(), description=Budget.__doc__)
+    remedies: Remedies = key(default=Remedies(), description=Remedies.__doc__)
 
     @property
     def preallocates(self) -> tuple[str, ...]:
@@ -107,7 +104,7 @@ class Config(Section):
 
 
 def _check_intervals(given: Mapping[str, object]) -> Iterator[Problem]:
-    defaults = Config.model_fields
+    defaults = Config.keys
     with suppress(ValueError):  # told by the value itself
         poll, slow = (
             parse_duration(given.get(name, defaults[name].default))  # type: ignore[arg-type]
@@ -165,16 +162,17 @@ def _check_containers(given: Mapping[str, object]) -> Iterator[Problem]:
     ]
     leaks = given.get("leaks")
     overrides = leaks.get("overrides") if isinstance(leaks, Mapping) else None
-    for key, items in ((("budgets",), given.get("budgets")), (("leaks", "overrides"), overrides)):
+    for name, items in ((("budgets",), given.get("budgets")), (("leaks", "overrides"), overrides)):
         for index, item in enumerate(_mappings(items)):
             match = item.get("match")
             if isinstance(match, Mapping):
-                places.append(((*key, index, "match", "container"), match.get("container")))
-    for path, name in places:
-        if isinstance(name, str) and name and needs_runtime(name):
+                places.append(((*name, index, "match", "container"), match.get("container")))
+    for path, container in places:
+        if isinstance(container, str) and container and needs_runtime(container):
             yield Problem(
                 path,
-                f"{shown(name)} is no id of 12 digits or more, and no runtime is asked for the names of containers",
+                f"{shown(container)} is no id of 12 digits or more, and no runtime is asked for the names of "
+                "containers",
                 "an id, at least its first 12 digits; with processes.container_socket also a name",
             )
 

@@ -12,14 +12,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import yaml
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
-from gpuagent.config.document import MAX_DEPTH, MAX_VALUES
-from gpuagent.config.files import DEFAULT_PATH
+from gpuagent.config.load import DEFAULT_PATH, LIMITS
 from gpuagent.config.models import Config
-from gpuagent.config.section import Spot
 from gpuagent.core.regular_files import MAX_FILE_BYTES
+from gpuagent.core.sections import Key, Section
 
 EXAMPLE = """\
 poll_interval: 1s
@@ -74,7 +71,7 @@ keeps what it has and says what is wrong.
 - A **path** that does not begin with `/` starts at the folder of the configuration file.
 - A key that ends in `_file` names a file whose whole content is the value: the place for secrets.
 - YAML's anchors, aliases and `<<` work. A file has at most {MAX_FILE_BYTES // 1024} KiB,
-  {MAX_DEPTH} levels and {MAX_VALUES} values.
+  {LIMITS.depth} levels and {LIMITS.values} values.
 - A list or section with nothing below it is as if it were not there.
 - While remedies act for real (`dry_run: false`, below `remedies` or in a ladder), this file, the rule files, what
   `exec` runs, `processes.container_socket`, and every directory and link on the way
@@ -101,42 +98,40 @@ def render() -> str:
     return "\n".join(parts)
 
 
-def _section(section: type[BaseModel], path: str) -> Iterator[str]:
+def _section(section: type[Section], path: str) -> Iterator[str]:
     """Yield a heading, what the section is for, its keys as a table; then the sections below it."""
-    fields = {name: (field, Spot.of_field(field)) for name, field in section.model_fields.items()}
     yield f"## {f'`{path}`' if path else 'Top level'}\n"
     yield f"{section.__doc__}\n"
     yield "| key | value | default | meaning |"
     yield "|---|---|---|---|"
-    for name, (field, spot) in fields.items():
-        cells = (f"`{name}`", _value(spot), _default(field, spot), field.description or "")
+    for name, key in section.keys.items():
+        cells = (f"`{name}`", _value(key), _default(key), key.description)
         yield f"| {' | '.join(_cell(cell) for cell in cells)} |"
     yield ""
-    for name, (_, spot) in fields.items():
-        below, brackets = (spot, "") if spot.item is None else (spot.item, "[]")
+    for name, key in section.keys.items():
+        below, brackets = (key, "") if key.item is None else (key.item, "[]")
         if below.section is not None:
             yield from _section(below.section, f"{path}.{name}{brackets}".lstrip("."))
 
 
-def _value(spot: Spot) -> str:
-    if spot.section is not None:
+def _value(key: Key) -> str:
+    if key.section is not None:
         return "see below"
-    if spot.item is not None:
-        return "a list, see below" if spot.item.section else f"a list: {spot.item.allowed()}"
-    return spot.allowed()
+    if key.item is not None:
+        return "a list, see below" if key.item.section else f"a list: {key.item.allowed()}"
+    return key.allowed()
 
 
-def _default(field: FieldInfo, spot: Spot) -> str:
-    default = field.get_default(call_default_factory=True)
-    if field.is_required():
+def _default(key: Key) -> str:
+    if key.is_required:
         return "required"
-    if default is None:
+    if key.default is None:
         return "none"
-    if spot.section is not None:
+    if key.section is not None:
         return ""
-    if spot.item is not None:
+    if key.item is not None:
         return "`[]`"
-    return f"`{spot.write(default)}`"
+    return f"`{key.write(key.default)}`"
 
 
 def _cell(text: str) -> str:
@@ -163,53 +158,48 @@ def starter() -> str:
     return "\n".join([_HEAD, *_keys(Config)])
 
 
-def _keys(section: type[BaseModel]) -> Iterator[str]:
-    for name, field in section.model_fields.items():
+def _keys(section: type[Section]) -> Iterator[str]:
+    for name, key in section.keys.items():
         if name not in _DIRECTORIES:
-            yield from _key(name, field)
+            yield from _key(name, key)
             yield ""
 
 
-def _key(name: str, field: FieldInfo) -> Iterator[str]:
-    spot = Spot.of_field(field)
-    about = field.description or (spot.section.__doc__ if spot.section else "") or ""
-    example = _example(name) if spot.section is None or _has_lists(spot.section) else ""
-    plain = spot.section is None and (spot.item is None or spot.item.section is None)
+def _key(name: str, key: Key) -> Iterator[str]:
+    about = key.description or (key.section.__doc__ if key.section else "") or ""
+    example = _example(name) if key.section is None or _has_lists(key.section) else ""
+    plain = key.section is None and (key.item is None or key.item.section is None)
     yield from _prose(about if plain or not example else f"{about} For example:")
     if example and not plain:
         yield from (f"#{line}" for line in example.splitlines())
-    elif spot.section is not None:
+    elif key.section is not None:
         yield f"#{name}:"
-        yield from _starter_fields(spot.section, "  ")
+        yield from _starter_fields(key.section, "  ")
     else:
-        yield f"#{name}: {_starter_default(field, spot)}"
+        yield f"#{name}: {_starter_default(key)}"
 
 
-def _starter_fields(section: type[BaseModel], indent: str) -> Iterator[str]:
+def _starter_fields(section: type[Section], indent: str) -> Iterator[str]:
     """Yield the keys of a section. What has no default is left to the reference: there is nothing to write."""
-    for name, field in section.model_fields.items():
-        spot = Spot.of_field(field)
-        if spot.section is not None:
+    for name, key in section.keys.items():
+        if key.section is not None:
             yield f"#{indent}{name}:"
-            yield from _starter_fields(spot.section, f"{indent}  ")
+            yield from _starter_fields(key.section, f"{indent}  ")
         else:
-            yield f"#{indent}{name}: {_starter_default(field, spot)}"
+            yield f"#{indent}{name}: {_starter_default(key)}"
 
 
-def _has_lists(section: type[BaseModel]) -> bool:
-    """Return a section whose point is in its lists, such as remedies, says nothing by its defaults."""
-    spots = (Spot.of_field(field) for field in section.model_fields.values())
-    return any(spot.item is not None and spot.item.section is not None for spot in spots)
+def _has_lists(section: type[Section]) -> bool:
+    """Return whether the point of a section is in its lists, such as remedies: it says nothing by its defaults."""
+    return any(key.item is not None and key.item.section is not None for key in section.keys.values())
 
 
-def _starter_default(field: FieldInfo, spot: Spot) -> str:
-    default = field.get_default(call_default_factory=True)
-    if default is None:
+def _starter_default(key: Key) -> str:
+    if key.default is None:
         return "null"
-    if spot.item is not None:
+    if key.item is not None:
         return "[]"
-    written = spot.write(default)
-    return written or '""'
+    return key.write(key.default) or '""'
 
 
 def _example(name: str) -> str:
@@ -228,8 +218,7 @@ def effective(config: Config) -> dict[str, Any]:
 
     Secrets are `<hidden>`. Below the top, a key that is not set is left out.
     """
-    document = config.model_dump(mode="json")
-    return {key: _without_none(value) for key, value in document.items()}
+    return {name: _plain(key, getattr(config, name)) for name, key in config.keys.items()}
 
 
 def to_yaml(config: Config) -> str:
@@ -237,14 +226,15 @@ def to_yaml(config: Config) -> str:
     return yaml.safe_dump(effective(config), sort_keys=False, allow_unicode=True, width=100)
 
 
-def _without_none(value: Any) -> Any:  # noqa: ANN401 (whatever JSON can hold)
-    match value:
-        case dict():
-            return {key: _without_none(part) for key, part in value.items() if part is not None}
-        case list():
-            return [_without_none(part) for part in value]
-        case _:
-            return value
+def _plain(key: Key, value: Any) -> Any:  # noqa: ANN401 (whatever JSON can hold)
+    if value is None or isinstance(value, bool) or (isinstance(value, int) and key.value_type is None):
+        return value
+    if isinstance(value, Section):
+        found = ((name, _plain(inner, getattr(value, name))) for name, inner in value.keys.items())
+        return {name: part for name, part in found if part is not None}
+    if key.item is not None:
+        return [_plain(key.item, part) for part in value]
+    return key.write(value)
 
 
 if __name__ == "__main__":

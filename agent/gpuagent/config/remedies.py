@@ -8,10 +8,6 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import ClassVar, Literal
 
-from pydantic import Field
-
-from gpuagent.config.faults import Problem, listed, nearest, shown
-from gpuagent.config.section import Section
 from gpuagent.config.values import (
     ContainerName,
     Duration,
@@ -24,6 +20,8 @@ from gpuagent.config.values import (
     UserName,
 )
 from gpuagent.core.matchers import parse_matcher
+from gpuagent.core.problems import Problem, listed, nearest, shown
+from gpuagent.core.sections import Section, key
 from gpuagent.core.units import parse_bytes
 
 PLACEHOLDERS = ("{pid}", "{container_id}", "{slurm_job}")
@@ -58,17 +56,17 @@ def match_problems(given: Mapping[str, object], known: Collection[str]) -> Itera
 class BudgetMatch(Section):
     """Whose memory counts towards a budget: all keys given must hold."""
 
-    unit: ServiceName | None = Field(default=None, description="A systemd unit, such as whisper.service.")
-    container: ContainerName | None = Field(
+    unit: ServiceName | None = key(default=None, description="A systemd unit, such as whisper.service.")
+    container: ContainerName | None = key(
         default=None,
         description="A container's id, or its name where that is known; without an id `lxc/NAME` or "
         "`systemd-nspawn/NAME`.",
     )
-    user: UserName | None = Field(
+    user: UserName | None = key(
         default=None,
         description="A user's name. Processes in containers do not count: a container chooses its user ids.",
     )
-    app: Text | None = Field(
+    app: Text | None = key(
         default=None,
         description="The name that an embedded client gave its app. Any process may give itself any name: so a user, a "
         "unit or a container has to be given beside it.",
@@ -78,7 +76,7 @@ class BudgetMatch(Section):
     def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
         if not given:
             yield Problem((), "is empty: it would match every process")
-        yield from match_problems(given, cls.model_fields)
+        yield from match_problems(given, cls.keys)
         if "app" in given and not any(given.get(name) for name in ("unit", "container", "user")):
             yield Problem(
                 ("app",),
@@ -90,46 +88,46 @@ class BudgetMatch(Section):
 class Budget(Section):
     """How much GPU memory something may use: summed over its processes, on each GPU."""
 
-    name: Text | None = Field(
+    name: Text | None = key(
         default=None,
         description="The `budget` label of its series, by default what it matches; no two may be the same.",
     )
-    match: BudgetMatch = Field(description=BudgetMatch.__doc__)
-    memory: Size = Field(ge=_LEAST_BYTES, description="The most memory on one GPU.")
+    match: BudgetMatch = key(description=BudgetMatch.__doc__)
+    memory: Size = key(ge=_LEAST_BYTES, description="The most memory on one GPU.")
 
     @property
     def label(self) -> str:
         """The `budget` label of its series, which no other budget has."""
-        return budget_label(self.name, {key: getattr(self.match, key) for key in BudgetMatch.model_fields})
+        return budget_label(self.name, {key: getattr(self.match, key) for key in BudgetMatch.keys})
 
 
 def budget_label(name: object, match: object) -> str:
     """Return the `budget` label: the name, or what is matched; "" where neither is given as it should be."""
     if name is not None:
         return name if isinstance(name, str) else ""
-    values = [match.get(key) for key in BudgetMatch.model_fields] if isinstance(match, Mapping) else []
+    values = [match.get(key) for key in BudgetMatch.keys] if isinstance(match, Mapping) else []
     return ",".join(value for value in values if isinstance(value, str) and value)
 
 
 class Allow(Section):
     """Which processes may be acted on. All keys given must hold of a process; with none, rules may act on nothing."""
 
-    users: tuple[UserName, ...] = Field(default=(), description="Names of users: one of them owns it.")
-    units: tuple[ServiceName, ...] = Field(default=(), description="systemd units: it runs in one of them.")
-    shared_units: tuple[ServiceName, ...] = Field(
+    users: tuple[UserName, ...] = key(default=(), description="Names of users: one of them owns it.")
+    units: tuple[ServiceName, ...] = key(default=(), description="systemd units: it runs in one of them.")
+    shared_units: tuple[ServiceName, ...] = key(
         default=(),
         description="As `units`, for systemd units that run other users' work or sessions, or on which other units "
         "depend: they may be restarted all the same.",
     )
-    containers: tuple[ContainerName, ...] = Field(
+    containers: tuple[ContainerName, ...] = key(
         default=(),
         description="Ids of containers, at least their first 12 digits, or names where they are known (`lxc/NAME` or "
         "`systemd-nspawn/NAME` where there is no id): it runs in one of them. What runs in a container is never acted "
         "on without this.",
     )
-    gpus: tuple[GpuName, ...] = Field(default=(), description="Indices or UUIDs of GPUs: it is on one of them.")
-    min_age: Duration = Field(default=0.0, description="It has run for at least this time.")
-    min_memory: Size = Field(
+    gpus: tuple[GpuName, ...] = key(default=(), description="Indices or UUIDs of GPUs: it is on one of them.")
+    min_age: Duration = key(default=0.0, description="It has run for at least this time.")
+    min_memory: Size = key(
         default=0,
         description="It holds at least this much GPU memory. Asked of the chosen process alone: what falls with it by "
         "`scope` may hold less.",
@@ -153,28 +151,28 @@ class Allow(Section):
 class NotifyStep(Section):
     """Tell the receivers, and the app where it has a client, what is about to happen and when."""
 
-    wait: Duration = Field(default=30.0, description="Time for the app to drain before the next step.")
+    wait: Duration = key(default=30.0, description="Time for the app to drain before the next step.")
 
 
 class ReleaseCacheStep(Section):
     """Ask the app, through the embedded client, to give its allocator's cache back."""
 
-    wait: Duration = Field(default=30.0, description="Time for the memory to come back.")
+    wait: Duration = key(default=30.0, description="Time for the memory to come back.")
 
 
 class ResetStep(Section):
     """Ask the app to unload what it registered for this, then to empty its cache."""
 
-    wait: Duration = Field(default=60.0, description="Time for the memory to come back.")
+    wait: Duration = key(default=60.0, description="Time for the memory to come back.")
 
 
 class SignalStep(Section):
     """Send a signal that the app knows what to do with."""
 
-    name: Text = Field(
+    name: Text = key(
         description="The signal, such as USR1: one by which programs are asked to end, or to give something back."
     )
-    wait: Duration = Field(default=30.0, description="Time for the memory to come back.")
+    wait: Duration = key(default=30.0, description="Time for the memory to come back.")
 
     @classmethod
     def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
@@ -193,28 +191,28 @@ class SignalStep(Section):
 class TerminateStep(Section):
     """Send SIGTERM."""
 
-    wait: Duration = Field(default=30.0, description="Time for the process to end.")
+    wait: Duration = key(default=30.0, description="Time for the process to end.")
 
 
 class KillStep(Section):
     """Send SIGKILL."""
 
-    wait: Duration = Field(default=60.0, description="Time for the process to end.")
+    wait: Duration = key(default=60.0, description="Time for the process to end.")
 
 
 class RestartUnitStep(Section):
     """Restart the systemd unit that the process belongs to."""
 
-    wait: Duration = Field(default=60.0, description="Time for the unit to be up again.")
+    wait: Duration = key(default=60.0, description="Time for the unit to be up again.")
 
 
 class ExecStep(Section):
     """Run a program of your own, without a shell and without the agent's rights."""
 
-    command: tuple[Text, ...] = Field(
+    command: tuple[Text, ...] = key(
         min_length=1, description="The program, by its absolute path, and its arguments, one list item each."
     )
-    wait: Duration = Field(default=60.0, description="It is ended when it takes longer than this.")
+    wait: Duration = key(default=60.0, description="It is ended when it takes longer than this.")
 
     @classmethod
     def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
@@ -235,32 +233,32 @@ class Step(Section):
 
     key_noun: ClassVar[str] = "step"
 
-    notify: NotifyStep | None = Field(default=None, description=NotifyStep.__doc__)
-    release_cache: ReleaseCacheStep | None = Field(default=None, description=ReleaseCacheStep.__doc__)
-    reset: ResetStep | None = Field(default=None, description=ResetStep.__doc__)
-    signal: SignalStep | None = Field(default=None, description=SignalStep.__doc__)
-    terminate: TerminateStep | None = Field(default=None, description=TerminateStep.__doc__)
-    kill: KillStep | None = Field(default=None, description=KillStep.__doc__)
-    restart_unit: RestartUnitStep | None = Field(default=None, description=RestartUnitStep.__doc__)
-    exec: ExecStep | None = Field(default=None, description=ExecStep.__doc__)
+    notify: NotifyStep | None = key(default=None, description=NotifyStep.__doc__)
+    release_cache: ReleaseCacheStep | None = key(default=None, description=ReleaseCacheStep.__doc__)
+    reset: ResetStep | None = key(default=None, description=ResetStep.__doc__)
+    signal: SignalStep | None = key(default=None, description=SignalStep.__doc__)
+    terminate: TerminateStep | None = key(default=None, description=TerminateStep.__doc__)
+    kill: KillStep | None = key(default=None, description=KillStep.__doc__)
+    restart_unit: RestartUnitStep | None = key(default=None, description=RestartUnitStep.__doc__)
+    exec: ExecStep | None = key(default=None, description=ExecStep.__doc__)
 
     @classmethod
     def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
-        yield from cls.exactly_one(given, tuple(cls.model_fields))
+        yield from cls.exactly_one(given, tuple(cls.keys))
 
 
 class Ladder(Section):
     """Steps for one kind of alert, from the gentlest on; it ends as soon as the alert has."""
 
-    match: tuple[MatcherText, ...] = Field(min_length=1, description="All of these must hold of the alert's labels.")
-    steps: tuple[Step, ...] = Field(min_length=1, description="What to do, in this order.")
-    dry_run: bool | None = Field(default=None, description="For this ladder alone; by default that of `remedies`.")
-    victim: Literal["leaking", "largest", "newest", "idle"] | None = Field(
+    match: tuple[MatcherText, ...] = key(min_length=1, description="All of these must hold of the alert's labels.")
+    steps: tuple[Step, ...] = key(min_length=1, description="What to do, in this order.")
+    dry_run: bool | None = key(default=None, description="For this ladder alone; by default that of `remedies`.")
+    victim: Literal["leaking", "largest", "newest", "idle"] | None = key(
         default=None,
         description="Whom to choose where the alert names a GPU and no process: the steepest leak, the largest, the "
         "newest, or the largest of those that have been idle for `idle_for`. By default nobody.",
     )
-    scope: Literal["process", "container", "job"] = Field(
+    scope: Literal["process", "container", "job"] = key(
         default="process",
         description="What falls together: all members, or none. One rank of a tensor-parallel server that ends alone "
         "strands the rest.",
@@ -306,14 +304,14 @@ def _label_of(text: object) -> str:
 class Limits(Section):
     """How often rules act at most. An action is one run of a ladder that got beyond `release_cache`, also by hand."""
 
-    pause: Duration = Field(default=60.0, description="Time on this node after an action before the next.")
-    per_hour: int = Field(default=2, ge=0, le=250, description="Actions on this node in an hour.")
-    per_day: int = Field(default=5, ge=0, le=250, description="Actions on this node in a day.")
-    unit_per_hour: int = Field(default=1, ge=0, le=250, description="Actions on one unit in an hour.")
-    cooldown: Duration = Field(
+    pause: Duration = key(default=60.0, description="Time on this node after an action before the next.")
+    per_hour: int = key(default=2, ge=0, le=250, description="Actions on this node in an hour.")
+    per_day: int = key(default=5, ge=0, le=250, description="Actions on this node in a day.")
+    unit_per_hour: int = key(default=1, ge=0, le=250, description="Actions on one unit in an hour.")
+    cooldown: Duration = key(
         default=900.0, description="Time after an action before the same unit, container or command of a user is next."
     )
-    breaker: int = Field(
+    breaker: int = key(
         default=3,
         ge=1,
         le=100,
@@ -325,13 +323,13 @@ class Limits(Section):
 class Remedies(Section):
     """What to do with the process that an alert names. Nothing is done until `ladders` is set."""
 
-    dry_run: bool = Field(
+    dry_run: bool = key(
         default=True,
         description="Rules decide and record, but do nothing; what a person asks for (`gpuagent kill`, `gpuagent "
         "release`) is done all the same. `false` is for real, and needs `allow`.",
     )
-    allow: Allow = Field(default=Allow(), description=Allow.__doc__)
-    never: tuple[ProgramPattern, ...] = Field(
+    allow: Allow = key(default=Allow(), description=Allow.__doc__)
+    never: tuple[ProgramPattern, ...] = key(
         default=(),
         description="Programs that are never acted on, with `*` for any rest; beyond the built-in ones (init, "
         "sshd, systemd, displays, container runtimes, kubelet, slurmd, NVIDIA's own services). A name is compared with "
@@ -339,15 +337,15 @@ class Remedies(Section):
         "with the arguments of a program that may be a launcher, and with units; an entry with a slash with the whole "
         "paths, and with what they lead to by links.",
     )
-    evidence: tuple[Literal["allocator", "strict", "balanced", "sensitive"], ...] = Field(
+    evidence: tuple[Literal["allocator", "strict", "balanced", "sensitive"], ...] = key(
         default=("allocator", "strict"),
         min_length=1,
         description="How sure a leak must be for any step beyond `release_cache`.",
     )
-    mps_clients: bool = Field(
+    mps_clients: bool = key(
         default=False, description="Permit acting on clients of MPS: ending one can harm the others."
     )
-    idle_for: Duration = Field(
+    idle_for: Duration = key(
         default=300.0,
         ge=1,
         description="How long every reading must have observed a process at 0 %, with the same memory, before "
@@ -356,9 +354,9 @@ class Remedies(Section):
         "after readings more than 10 s (or 2.5 times `poll_interval`) apart, and while any GPU of the node cannot be "
         "read.",
     )
-    proof: Duration = Field(default=120.0, ge=1, description="Time to watch for the memory to come back.")
-    limits: Limits = Field(default=Limits(), description=Limits.__doc__)
-    ladders: tuple[Ladder, ...] = Field(default=(), description="The first one that matches is taken.")
+    proof: Duration = key(default=120.0, ge=1, description="Time to watch for the memory to come back.")
+    limits: Limits = key(default=Limits(), description=Limits.__doc__)
+    ladders: tuple[Ladder, ...] = key(default=(), description="The first one that matches is taken.")
 
     @classmethod
     def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:

@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from gpuagent.config.document import Document, YamlFault, read_document
-from gpuagent.config.faults import KeyPath
+from gpuagent.config.load import LIMITS
+from gpuagent.core.problems import KeyPath
+from gpuagent.core.yaml_document import Document, YamlFault, read_document
 
 _PLAIN: Final = re.compile(r"[A-Za-z][A-Za-z0-9_./@:-]*[A-Za-z0-9_./@-]", re.ASCII)
 _WORDS: Final = frozenset({"yes", "no", "on", "off", "true", "false", "null", "y", "n"})
@@ -33,7 +34,7 @@ def with_override(text: str, match: Mapping[str, str], sensitivity: str) -> str 
     Of an override that is there for the same match, the sensitivity alone is replaced.
     """
     try:
-        document = read_document(text)
+        document = read_document(text, LIMITS)
     except YamlFault:
         return None
     value = document.value

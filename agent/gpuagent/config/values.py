@@ -1,17 +1,14 @@
 """How a single value is read: durations, sizes, addresses, paths, URLs, patterns, matchers.
 
-Every type carries an `Allowed`: what may be written, in words. The faults and the reference both
+Every type carries a `ValueType`: what may be written, in words. The faults and the reference both
 print it, so that they never say different things. Values are written back as they are read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
-
-from pydantic import BeforeValidator, PlainSerializer, SecretStr, ValidationInfo
 
 from gpuagent.config.checks import (
     HIDDEN,
@@ -29,7 +26,6 @@ from gpuagent.config.checks import (
     check_web_url,
     hide_user,
 )
-from gpuagent.config.faults import shown
 from gpuagent.core.matchers import (
     MATCHER_HELP,
     REGEX_HELP,
@@ -39,74 +35,54 @@ from gpuagent.core.matchers import (
     is_label_name,
     parse_matcher,
 )
+from gpuagent.core.problems import kind_of, shown
+from gpuagent.core.sections import ReadContext, SecretText, ValueType
 from gpuagent.core.units import parse_bytes, parse_duration, write_bytes, write_duration
 
 _MAX_PATTERN = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Allowed:
-    """What a value may be, in words, and how one is written (for defaults and bounds)."""
-
-    text: str
-    write: Callable[[Any], str] = str
+Read = Callable[[object, ReadContext], Any]
 
 
-_KINDS = (
-    (bool, "true or false"),
-    (int, "a number"),
-    (float, "a number with a point"),
-    (str, "text"),
-    (dict, "a mapping"),
-    (tuple, "a list"),
-    (type(None), "nothing"),
-)
-
-
-def kind_of(value: object) -> str:
-    """Return what stands in the file, by the names that people have for it."""
-    return next((words for kind, words in _KINDS if isinstance(value, kind)), "something else")
-
-
-def _from_text(read: Callable[[str], object]) -> BeforeValidator:
+def _from_text(read: Callable[[str], object]) -> Read:
     """Read text by `read`, which says in a ValueError what is wrong with it."""
 
-    def validate(value: object) -> object:
+    def checked(value: object, _: ReadContext) -> object:
         if isinstance(value, bool | int | float):
             raise ValueError(f"must be text, not {kind_of(value)}: put it in quotes")
         if not isinstance(value, str):
             raise ValueError(f"must be text, not {kind_of(value)}")
         return read(value)
 
-    return BeforeValidator(validate)
+    return checked
 
 
-def _quantity(parse: Callable[[Any], float], what: str) -> BeforeValidator:
+def _quantity(parse: Callable[[Any], float], what: str) -> Read:
     """Read a number with a unit by `parse`."""
 
-    def validate(value: object) -> float:
+    def checked(value: object, _: ReadContext) -> float:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValueError(f"must be {what}, not {kind_of(value)}")
         return parse(value)
 
-    return BeforeValidator(validate)
+    return checked
 
 
-def _path(value: object, info: ValidationInfo) -> Path:
+def _path(value: object, context: ReadContext) -> Path:
     """Return a relative one is beside the configuration file."""
-    return Path((info.context or {}).get("folder", "/"), _path_text(value))
+    return Path(context.folder, _path_text(value))
 
 
-def _secret_path(value: object, info: ValidationInfo) -> Path:
+def _secret_path(value: object, context: ReadContext) -> Path:
     """Likewise; under systemd below its $CREDENTIALS_DIRECTORY, where `LoadCredential=name:/a/file` puts it.
 
     There is no folder in there: of a folder that is loaded, systemd joins name and file by `_` (systemd.exec(5)).
     """
-    context = info.context or {}
     path = Path(_path_text(value))
-    if context.get("credentials") and not path.is_absolute():
-        return Path(context["credentials"], "_".join(path.parts))
-    return Path(context.get("folder", "/"), path)
+    if context.credentials and not path.is_absolute():
+        return Path(context.credentials, "_".join(path.parts))
+    return Path(context.folder, path)
 
 
 def _path_text(value: object) -> str | Path:
@@ -155,125 +131,89 @@ def _matcher(text: str) -> Matcher:
     return matcher
 
 
-def _secret(check: Callable[[str], str]) -> BeforeValidator:
-    return _from_text(lambda text: SecretStr(check(text)))
+def _secret(check: Callable[[str], str]) -> Read:
+    return _from_text(lambda text: SecretText(check(text)))
 
 
-_hide = PlainSerializer(lambda _: HIDDEN, when_used="json-unless-none")
+def _name(check: Callable[[str], str]) -> Read:
+    return _from_text(lambda text: check(_not_empty(text)))
+
+
+def _hide(_: object) -> str:
+    return HIDDEN
+
 
 Duration = Annotated[
-    float,
-    _quantity(parse_duration, "a duration"),
-    PlainSerializer(write_duration, when_used="json-unless-none"),
-    Allowed("a duration such as 30s", write_duration),
+    float, ValueType("a duration such as 30s", _quantity(parse_duration, "a duration"), write_duration)
 ]
 """Seconds."""
 
-Size = Annotated[
-    int,
-    _quantity(parse_bytes, "a size"),
-    PlainSerializer(write_bytes, when_used="json-unless-none"),
-    Allowed("a size such as 6GiB", write_bytes),
-]
+Size = Annotated[int, ValueType("a size such as 6GiB", _quantity(parse_bytes, "a size"), write_bytes)]
 """Bytes."""
 
 ListenAddress = Annotated[
     str,
-    _from_text(check_listen),
-    Allowed('host:port such as 127.0.0.1:9837, :9837 or "[::1]:9837"; "" is off'),
+    ValueType('host:port such as 127.0.0.1:9837, :9837 or "[::1]:9837"; "" is off', _from_text(check_listen)),
 ]
 
-HostPattern = Annotated[
-    str,
-    _from_text(check_host_pattern),
-    Allowed("a host name, or *. and a domain"),
-]
+HostPattern = Annotated[str, ValueType("a host name, or *. and a domain", _from_text(check_host_pattern))]
 
-FilePath = Annotated[
-    Path,
-    BeforeValidator(_path),
-    Allowed("a path"),
-]
+FilePath = Annotated[Path, ValueType("a path", _path)]
 
 CgroupPath = Annotated[
     str,
-    _from_text(check_cgroup_path),
-    Allowed("a path such as /ecs/*, whose first part has a name; * stands for any characters of one part"),
+    ValueType(
+        "a path such as /ecs/*, whose first part has a name; * stands for any characters of one part",
+        _from_text(check_cgroup_path),
+    ),
 ]
 
 SecretFilePath = Annotated[
     Path,
-    BeforeValidator(_secret_path),
-    Allowed("a path; a relative one is below $CREDENTIALS_DIRECTORY where systemd sets that, with _ for /"),
+    ValueType(
+        "a path; a relative one is below $CREDENTIALS_DIRECTORY where systemd sets that, with _ for /", _secret_path
+    ),
 ]
 
-Text = Annotated[str, _from_text(_not_empty), Allowed("text")]
+Text = Annotated[str, ValueType("text", _from_text(_not_empty))]
 
+UserName = Annotated[str, ValueType("the name of one user", _name(check_user))]
 
-def _name(check: Callable[[str], str]) -> BeforeValidator:
-    return _from_text(lambda text: check(_not_empty(text)))
-
-
-UserName = Annotated[str, _name(check_user), Allowed("the name of one user")]
-
-ServiceName = Annotated[str, _name(check_service), Allowed("the name of one service such as whisper.service")]
+ServiceName = Annotated[str, ValueType("the name of one service such as whisper.service", _name(check_service))]
 
 ContainerName = Annotated[
-    str,
-    _name(check_container),
-    Allowed("an id, at least its first 12 digits, or a name where names are known"),
+    str, ValueType("an id, at least its first 12 digits, or a name where names are known", _name(check_container))
 ]
 
-GpuName = Annotated[str, _name(check_gpu), Allowed("an index or a UUID")]
+GpuName = Annotated[str, ValueType("an index or a UUID", _name(check_gpu))]
 
 ProgramPattern = Annotated[
-    str, _from_text(_program_pattern), Allowed("the name or the whole path of a program or script, * for any rest")
+    str,
+    ValueType("the name or the whole path of a program or script, * for any rest", _from_text(_program_pattern)),
 ]
 
-Pattern = Annotated[str, _from_text(_pattern), Allowed(REGEX_HELP)]
+Pattern = Annotated[str, ValueType(REGEX_HELP, _from_text(_pattern))]
 """Kept as text: whoever uses it compiles it."""
 
-LabelName = Annotated[str, _from_text(_label), Allowed("the name of a label")]
+LabelName = Annotated[str, ValueType("the name of a label", _from_text(_label))]
 
-MatcherText = Annotated[
-    Matcher,
-    _from_text(_matcher),
-    PlainSerializer(str, when_used="json"),
-    Allowed(MATCHER_HELP),
-]
+MatcherText = Annotated[Matcher, ValueType(MATCHER_HELP, _from_text(_matcher))]
 
-WebUrl = Annotated[
-    str,
-    _from_text(check_base_url),
-    PlainSerializer(hide_user, when_used="json-unless-none"),
-    Allowed("a URL that begins with http:// or https://"),
-]
+_WEB_URL = "a URL that begins with http:// or https://"
 
-PublicUrl = Annotated[str, _from_text(check_public_url), Allowed("a URL that begins with http:// or https://")]
+WebUrl = Annotated[str, ValueType(_WEB_URL, _from_text(check_base_url), hide_user)]
+
+PublicUrl = Annotated[str, ValueType(_WEB_URL, _from_text(check_public_url))]
 
 UrlTemplate = Annotated[
-    str,
-    _from_text(check_url_template),
-    Allowed("a URL that begins with http:// or https://, with {node}, {gpu}, {uuid} and {pid}"),
+    str, ValueType(f"{_WEB_URL}, with {{node}}, {{gpu}}, {{uuid}} and {{pid}}", _from_text(check_url_template))
 ]
 
-SecretWebUrl = Annotated[
-    SecretStr,
-    _secret(check_web_url),
-    _hide,
-    Allowed("a URL that begins with http:// or https://; it is kept secret"),
-]
+SecretWebUrl = Annotated[SecretText, ValueType(f"{_WEB_URL}; it is kept secret", _secret(check_web_url), _hide)]
 
 SecretUrl = Annotated[
-    SecretStr,
-    _secret(check_any_url),
-    _hide,
-    Allowed("a URL of Apprise such as mailto://...; it is kept secret"),
+    SecretText,
+    ValueType("a URL of Apprise such as mailto://...; it is kept secret", _secret(check_any_url), _hide),
 ]
 
-SecretText = Annotated[
-    SecretStr,
-    _secret(_not_empty),
-    _hide,
-    Allowed("text; it is kept secret"),
-]
+SecretTextValue = Annotated[SecretText, ValueType("text; it is kept secret", _secret(_not_empty), _hide)]

@@ -13,8 +13,7 @@ from typing import NamedTuple
 from gpuagent import __version__
 from gpuagent.alerting.rules import load_rules, unknown_metrics
 from gpuagent.config.faults import ConfigError
-from gpuagent.config.files import DEFAULT_PATH
-from gpuagent.config.load import load_config
+from gpuagent.config.load import DEFAULT_PATH, load_config
 from gpuagent.config.models import Config
 from gpuagent.config_notes import ConfigFile, Machine, config_notes
 from gpuagent.config_notes.user_database import no_user_problems

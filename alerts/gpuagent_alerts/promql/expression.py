@@ -9,9 +9,7 @@ from gpuagent_alerts.promql.aggregate import plan_aggregation
 from gpuagent_alerts.promql.binary import plan_binary, plan_negation
 from gpuagent_alerts.promql.functions import CALENDAR_FUNCTIONS, plan_call
 from gpuagent_alerts.promql.numbers import COMPARISONS
-from gpuagent_alerts.promql.parser import parse
-from gpuagent_alerts.promql.selectors import plan_selector
-from gpuagent_alerts.promql.series import Plan, ScalarPlan, SeriesIndex, StringPlan, Tick, VectorPlan
+from gpuagent_alerts.promql.series import Plan, ScalarPlan, SeriesIndex, StringPlan, Tick, VectorPlan, plan_selector
 from gpuagent_alerts.promql.syntax import (
     Aggregation,
     Binary,
@@ -21,6 +19,7 @@ from gpuagent_alerts.promql.syntax import (
     Number,
     Selector,
     String,
+    parse,
 )
 from gpuagent_alerts.promql.values import NO_LABELS, Element, ExpressionError, Row, Scalar, ValueType, Vector, to_vector
 

@@ -14,8 +14,16 @@ from typing import NamedTuple
 
 from gpuagent.core.matchers import MatchOperator, is_label_name
 from gpuagent_alerts.promql.numbers import FUNCTIONS_OF_ONE_VALUE, NAN, larger, rounding, smaller
-from gpuagent_alerts.promql.selectors import Pattern
-from gpuagent_alerts.promql.series import Plan, ScalarPlan, StringPlan, Tick, VectorPlan, checked, require_distinct
+from gpuagent_alerts.promql.series import (
+    Pattern,
+    Plan,
+    ScalarPlan,
+    StringPlan,
+    Tick,
+    VectorPlan,
+    checked,
+    require_distinct,
+)
 from gpuagent_alerts.promql.syntax import Call, Node, Selector
 from gpuagent_alerts.promql.values import (
     METRIC_NAME,

@@ -1,7 +1,15 @@
 """The words of an expression, cut and read as Prometheus 2.42 does (promql/parser/lex.go), and how many there may be.
 
-promql-parser cuts by the rules of later versions: it takes names in quotes, `or` between matchers and more. So the text
-is cut here first, and what 2.42 has no word for is refused with its place.
+The text is cut here before promql-parser gets it, as its tree cannot tell:
+
+- where anything stands: its nodes have no positions, and faults of the agent do;
+- `absent(+x)` from `absent(x)`, which are not the same: it leaves a plus sign out;
+- `5m` from `300`: it reads a duration as a number, as later versions of Prometheus do;
+- `{"a"}` from `a`, and `sum by ("a")` from `sum by (a)`, of which 2.42 knows the latter alone;
+- `1e999`, which Go refuses, from an infinity; escapes and U+FFFD in strings that Go reads otherwise;
+- patterns that RE2 takes and the parser's engine does not, such as `[[a]` and a `Q..E` quotation: it compiles them.
+
+It also overflows the stack on deep nesting, so length and depth are bounded here.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from gpuagent.core.regular_files import read_regular_file
+from gpuagent.core.yaml_document import YamlFault, YamlMapping, parse_yaml
 from gpuagent_alerts.promql.expression import Expression, compile_expression
 from gpuagent_alerts.promql.values import ExpressionError
 from gpuagent_alerts.rules.model import (
@@ -28,13 +29,11 @@ from gpuagent_alerts.rules.model import (
 )
 from gpuagent_alerts.rules.template import Template, TemplateFault, parse_template
 from gpuagent_alerts.rules.yaml_fields import (
+    LIMITS,
     MAX_FILE_BYTES,
     FaultCollector,
     MappingFields,
     TextField,
-    YamlFault,
-    YamlMapping,
-    parse_yaml,
 )
 
 _FILE_KEYS = ("groups",)
@@ -80,15 +79,15 @@ def load_rule_text(text: str, file: str = "rules.yaml") -> tuple[RuleGroup, ...]
     """Return the groups of a text. Raises RuleFileError likewise; `file` is what the faults call it."""
     sink = FaultCollector(file)
     try:
-        root = parse_yaml(text)
+        root = parse_yaml(text, LIMITS)
     except YamlFault as fault:
-        sink.add(fault.line, fault.problem)
+        sink.add(fault.place.line, fault.problem)
         raise RuleFileError(sink.faults) from None
     groups: list[RuleGroup] = []
     if isinstance(root, YamlMapping):
         groups = _groups(sink, root)
     elif root is not None:
-        sink.add(root.line, "a rule file begins with `groups:`")
+        sink.add(root.place.line, "a rule file begins with `groups:`")
     if sink.faults:
         raise RuleFileError(sink.sorted())
     return tuple(groups)

@@ -13,16 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuagent.core.regular_files import read_regular_file
+from gpuagent.core.yaml_document import Place, YamlFault, YamlMapping, parse_yaml
 from gpuagent_alerts.promql.lexer import read_string
 from gpuagent_alerts.promql.values import ExpressionError
 from gpuagent_alerts.rules.model import RuleFileError, quote_text
 from gpuagent_alerts.rules.yaml_fields import (
+    LIMITS,
     MAX_FILE_BYTES,
     FaultCollector,
     MappingFields,
-    YamlFault,
-    YamlMapping,
-    parse_yaml,
 )
 
 Labels = Mapping[str, str]
@@ -96,16 +95,16 @@ def load_unit_tests(path: Path) -> UnitTestFile:
         if len(content) > MAX_FILE_BYTES:
             sink.add(0, "is larger than 1 MiB", remedy="split it into several files")
         else:
-            root = parse_yaml(content.decode())
-            top = MappingFields(sink, root if isinstance(root, YamlMapping) else YamlMapping(1))
+            root = parse_yaml(content.decode(), LIMITS)
+            top = MappingFields(sink, root if isinstance(root, YamlMapping) else YamlMapping(Place(1, 1)))
             if root is not None and not isinstance(root, YamlMapping):
-                sink.add(root.line, "a test file is a mapping with `rule_files:` and `tests:`")
+                sink.add(root.place.line, "a test file is a mapping with `rule_files:` and `tests:`")
     except OSError as error:
         sink.add(0, f"cannot be read: {error.strerror or error}")
     except UnicodeDecodeError:
         sink.add(0, "is not UTF-8 text")
     except YamlFault as fault:
-        sink.add(fault.line, fault.problem)
+        sink.add(fault.place.line, fault.problem)
     loaded = _file(sink, top, path) if top is not None else None
     if loaded is None or sink.faults:
         raise RuleFileError(sink.sorted())
@@ -123,7 +122,7 @@ def _file(sink: FaultCollector, top: MappingFields, path: Path) -> UnitTestFile:
     for node in top.sections("tests"):
         test = _test(MappingFields(sink, node))
         if test.last_milliseconds / interval > MAX_STEPS:
-            sink.add(node.line, f"the test takes more than {MAX_STEPS} evaluations")
+            sink.add(node.place.line, f"the test takes more than {MAX_STEPS} evaluations")
         tests.append(test)
     return UnitTestFile(
         str(path),

@@ -19,7 +19,7 @@ from gpuagent.core.metrics.node import NODE_FAMILIES
 from gpuagent.core.metrics.process import PROCESS_FAMILIES
 from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
 from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, Snapshot
-from gpuagent_alerts.promql.selectors import Pattern
+from gpuagent_alerts.promql.series import Pattern
 from gpuagent_alerts.promql.syntax import Selector
 from gpuagent_alerts.promql.values import METRIC_NAME
 from gpuagent_alerts.rules.model import RecordRule, Rule

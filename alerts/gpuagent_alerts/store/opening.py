@@ -21,9 +21,10 @@ from gpuagent_alerts.store.files import (
     damage_in_log,
     move_aside,
     move_companion_aside,
+    salvage,
+    salvage_file,
 )
 from gpuagent_alerts.store.problem import StateOwner, StoreProblem, Trouble, owner_of
-from gpuagent_alerts.store.salvage import salvage, salvage_file
 from gpuagent_alerts.store.schema import APPLICATION_ID, Step
 from gpuagent_alerts.store.tables import LARGEST_INTEGER, decode_text
 

@@ -37,8 +37,8 @@ from gpuagent_exporters.http.middleware import (
     error_response,
     wants_openmetrics,
 )
-from gpuagent_exporters.page.assets import asset_routes
 from gpuagent_exporters.page import page
+from gpuagent_exporters.page.assets import asset_routes
 
 T = TypeVar("T")
 Document = Mapping[str, Any]

@@ -179,7 +179,6 @@ class BoundedProtocol(H11Protocol, asyncio.BufferedProtocol):
         server_state: ServerState,
         limits: HttpLimits,
         *,
-        may_connect: Callable[[asyncio.BaseTransport], bool],
         on_lost: Callable[[BoundedProtocol], None],
     ) -> None:
         super().__init__(config, server_state, app_state={})
@@ -197,7 +196,6 @@ class BoundedProtocol(H11Protocol, asyncio.BufferedProtocol):
         self.unread_since: float | None = None
         """Loop time since when the client does not take its answer; None while it does."""
         self._limits = limits
-        self._may_connect = may_connect
         self._on_lost = on_lost
         self._peer: PeerCredentials | None = None
         self._read_buffer = memoryview(bytearray(_READ_BYTES))
@@ -212,9 +210,6 @@ class BoundedProtocol(H11Protocol, asyncio.BufferedProtocol):
         # Be told of every byte that a client leaves lying, not only after 64 KiB. At 0 a TLS
         # transport would pause with an empty buffer, so there it is one byte.
         transport.set_write_buffer_limits(high=1 if self.scheme == "https" else 0, low=0)
-        if not self._may_connect(transport):
-            self.abort()
-            return
         connected = transport.get_extra_info("socket")
         if connected.family == socket.AF_UNIX:
             with contextlib.suppress(OSError):  # no peer is noted, and who needs one refuses

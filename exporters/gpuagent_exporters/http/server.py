@@ -244,7 +244,6 @@ class HttpServer:
             config,
             self._state,
             self._limits,
-            may_connect=self._web_config.may_connect if context else _anyone,
             on_lost=self._forget,
         )
         self._open[connection] = group
@@ -288,10 +287,6 @@ def _slowest(connections: Sequence[BoundedProtocol]) -> BoundedProtocol | None:
 def _end_handshake(handshake: asyncio.Task[None], connection: BoundedProtocol) -> None:
     if not handshake.cancel():  # it has just succeeded
         connection.abort()
-
-
-def _anyone(_: asyncio.BaseTransport) -> bool:
-    return True
 
 
 def _report(accepting: asyncio.Task[None]) -> None:

@@ -6,44 +6,24 @@ none.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import ssl
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+from gpuagent.core.problems import Problem, kind_of, listed, shown
 from gpuagent.core.regular_files import read_regular_file
+from gpuagent.core.sections import ReadContext, SecretText, Section, ValueType
+from gpuagent.core.sections import key as setting  # a key is called so here
 
 MAX_FILE_BYTES = 1024 * 1024
 """Of a web configuration, and of each file that it names: all authorities of a system are some 200 KiB."""
 
 _VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
-_CURVES = {
-    "CurveP256": "prime256v1",
-    "CurveP384": "secp384r1",
-    "CurveP521": "secp521r1",
-    "X25519": "X25519",
-}
-TLS13_CIPHERS = {
-    "TLS_AES_128_GCM_SHA256",
-    "TLS_AES_256_GCM_SHA384",
-    "TLS_CHACHA20_POLY1305_SHA256",
-}
-CIPHERS = {  # Go's names, which the format uses (crypto/tls#CipherSuites), and OpenSSL's
-    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
-    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
-    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
-    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA": "ECDHE-ECDSA-AES128-SHA",
-    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA": "ECDHE-ECDSA-AES256-SHA",
-    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": "ECDHE-RSA-AES128-GCM-SHA256",
-    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384": "ECDHE-RSA-AES256-GCM-SHA384",
-    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
-    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA": "ECDHE-RSA-AES128-SHA",
-    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA": "ECDHE-RSA-AES256-SHA",
-}
+_UNVERIFIED = frozenset({"RequestClientCert", "RequireAnyClientCert", "RequireClientCert"})
+_CLIENT_AUTH_TYPES = ("NoClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert")
 
 
 class TlsError(Exception):
@@ -54,45 +34,102 @@ class TlsError(Exception):
         super().__init__("; ".join(self.faults))
 
 
-@dataclass(frozen=True, slots=True)
-class TlsServerConfig:
+def _client_auth_type(value: object, _: ReadContext) -> str:
+    if value in _UNVERIFIED:
+        raise ValueError(
+            f"{value} asks for certificates without verifying them, which Python cannot; "
+            "RequireAndVerifyClientCert is what protects"
+        )
+    if value not in {"", *_CLIENT_AUTH_TYPES}:
+        raise ValueError(f"{shown(str(value))} is unknown")
+    return str(value)
+
+
+def _version(value: object, _: ReadContext) -> str:
+    if value in {"TLS10", "TLS11"}:
+        raise ValueError(f"{value} is no longer offered (RFC 8996); write TLS12 or TLS13")
+    if value not in _VERSIONS:
+        raise ValueError(f"{shown(str(value))} is unknown")
+    return str(value)
+
+
+def _secret(value: object, _: ReadContext) -> SecretText:
+    if not isinstance(value, str):
+        raise ValueError(f"must be text, not {kind_of(value)}")
+    return SecretText(value)
+
+
+def _refused(why: str) -> ValueType:
+    """Return the type of a key of Prometheus' that is not taken here."""
+
+    def refuse(_: object, __: ReadContext) -> None:
+        raise ValueError(why)
+
+    return ValueType("leave it out", refuse)
+
+
+_Version = Annotated[str, ValueType("TLS12 or TLS13", _version)]
+
+
+class TlsServerConfig(Section):
     """The section as it is in the file. Relative paths are relative to the file."""
 
-    enabled: bool = False
-    """Whether the section asks for TLS: it does if it has any key."""
-    cert: str = ""
-    key: str = field(default="", repr=False)
-    client_ca: str = ""
-    cert_file: str = ""
-    key_file: str = ""
-    client_ca_file: str = ""
-    client_auth_type: str = ""
-    client_allowed_sans: Sequence[str] | None = None
-    min_version: str = "TLS12"
-    max_version: str = "TLS13"
-    cipher_suites: Sequence[str] = ()
-    prefer_server_cipher_suites: bool = True
-    curve_preferences: Sequence[str] = ()
+    cert: str = setting(default="")
+    key: Annotated[SecretText, ValueType("a private key in PEM form", _secret)] = setting(default=SecretText(""))
+    client_ca: str = setting(default="")
+    cert_file: str = setting(default="")
+    key_file: str = setting(default="")
+    client_ca_file: str = setting(default="")
+    client_auth_type: Annotated[str, ValueType(listed(_CLIENT_AUTH_TYPES), _client_auth_type)] = setting(default="")
+    min_version: _Version = setting(default="TLS12")
+    max_version: _Version = setting(default="TLS13")
+    prefer_server_cipher_suites: bool = setting(default=True)
+    cipher_suites: (
+        Annotated[None, _refused("no list of ciphers is taken: those of OpenSSL's default are offered")] | None
+    ) = setting(default=None)
+    curve_preferences: (
+        Annotated[None, _refused("no list of curves is taken: all that OpenSSL has are offered")] | None
+    ) = setting(default=None)
+    client_allowed_sans: (
+        Annotated[
+            None,
+            _refused(
+                "names in clients' certificates are not compared: have an authority of its own for client_ca_file sign"
+                " those that may connect"
+            ),
+        ]
+        | None
+    ) = setting(default=None)
 
-    def contradictions(self) -> Iterator[str]:
-        """Yield what cannot be together, in sentences."""
+    @classmethod
+    def key_names(cls) -> tuple[str, ...]:
+        """Return the keys that are taken."""
+        return tuple(name for name, each in cls.keys.items() if each.annotation is not type(None))
+
+    @classmethod
+    def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
+        """Find what cannot be together."""
+        if not given or given.keys() - cls.keys.keys():  # a misspelt key is told
+            return
         for name in ("cert", "key", "client_ca"):
-            if getattr(self, name) and getattr(self, f"{name}_file"):
-                yield f"{name} and {name}_file exclude each other"
-        for name in ("cert", "key"):
-            if self.enabled and not getattr(self, name) and not getattr(self, f"{name}_file"):
-                yield f"one of {name} and {name}_file is missing"
-        has_ca = bool(self.client_ca or self.client_ca_file)
-        if self.verifies_clients and not has_ca:
-            yield f"client_auth_type {self.client_auth_type} needs client_ca_file"
-        if has_ca and not self.verifies_clients:
-            yield "client_ca_file without client_auth_type; write RequireAndVerifyClientCert"
-        if self.client_allowed_sans is not None and not self.requires_clients:
-            yield "client_allowed_sans needs client_auth_type RequireAndVerifyClientCert"
-        if self.client_allowed_sans is not None and not self.client_allowed_sans:
-            yield "client_allowed_sans is empty: nobody could connect"
-        if self.min_version > self.max_version:
-            yield "min_version is above max_version"
+            if given.get(name) and given.get(f"{name}_file"):
+                yield Problem((name,), f"{name} and {name}_file exclude each other")
+            elif name != "client_ca" and not given.get(name) and not given.get(f"{name}_file"):
+                yield Problem((), f"one of {name} and {name}_file is missing")
+        has_ca = bool(given.get("client_ca") or given.get("client_ca_file"))
+        kind = given.get("client_auth_type") or "NoClientCert"
+        verifies = kind in _CLIENT_AUTH_TYPES[1:]
+        if verifies and not has_ca:
+            yield Problem(("client_auth_type",), f"{kind} needs client_ca_file")
+        if has_ca and kind == "NoClientCert":
+            yield Problem((), "client_ca_file without client_auth_type; write RequireAndVerifyClientCert")
+        if given.get("min_version") == "TLS13" and given.get("max_version") == "TLS12":
+            yield Problem(("min_version",), "min_version is above max_version")
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the section asks for TLS: with any key it has a certificate."""
+        return bool(self.cert or self.cert_file)
 
     @property
     def verifies_clients(self) -> bool:
@@ -130,17 +167,6 @@ class TlsServerConfig:
         context.set_alpn_protocols(["http/1.1"])
         if not self.prefer_server_cipher_suites:
             context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-        ciphers = [CIPHERS[name] for name in self.cipher_suites if name in CIPHERS]
-        if ciphers:
-            context.set_ciphers(":".join(ciphers))
-        elif self.cipher_suites:  # only those of 1.3, which cannot be chosen: then 1.2 has none left
-            context.minimum_version = ssl.TLSVersion.TLSv1_3
-        for curve in self.curve_preferences:
-            try:
-                context.set_ecdh_curve(_CURVES[curve])
-            except (ValueError, ssl.SSLError) as error:  # Python 3.11.2, Debian 12's, cannot choose X25519
-                fault = f"curve_preferences: {curve} is not one that this Python can choose; leave it out to offer all"
-                raise TlsError([fault]) from error
         if self.requires_clients:
             context.verify_mode = ssl.CERT_REQUIRED
         elif self.verifies_clients:
@@ -149,7 +175,7 @@ class TlsServerConfig:
     def _read(self, name: str, folder: Path, faults: list[str]) -> str:
         file: str = getattr(self, f"{name}_file")
         if not file:
-            return str(getattr(self, name))
+            return self.key.get_secret_value() if name == "key" else str(getattr(self, name))
         try:
             content = read_regular_file(folder / file, MAX_FILE_BYTES)
         except OSError as error:
@@ -186,19 +212,3 @@ def _as_file(text: str) -> Iterator[str]:
         yield f"/proc/self/fd/{memory}"
     finally:
         os.close(memory)
-
-
-def allowed_san(certificate: Mapping[str, Any] | None, allowed: Iterable[str]) -> bool:
-    """Return whether an alternative name of the certificate (DNS, IP, e-mail, URI) is in `allowed`."""
-    names = (certificate or {}).get("subjectAltName", ())
-    return not {_as_go_writes(kind, value) for kind, value in names}.isdisjoint(allowed)
-
-
-def _as_go_writes(kind: str, value: str) -> str:
-    """Write an IPv6 address in Go's short form, which the format means; OpenSSL writes it in full."""
-    if kind != "IP Address":
-        return value
-    try:
-        return str(ipaddress.ip_address(value.strip()))
-    except ValueError:
-        return value

@@ -6,74 +6,25 @@ https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuratio
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
-from typing import Any
 
 from starlette.types import ASGIApp
 
 from gpuagent.core.clock import Clock, SystemClock
 from gpuagent_exporters.http.auth import BasicAuth
 from gpuagent_exporters.http.middleware import SetHeaders
-from gpuagent_exporters.http.tls import TlsError, TlsServerConfig, allowed_san
+from gpuagent_exporters.http.tls import TlsError
+from gpuagent_exporters.http.web_config_file import WebConfigError, WebSettings, read_file
+
+__all__ = ["WebConfig", "WebConfigError"]
 
 logger = logging.getLogger(__name__)
 
 _CHECK_SECONDS = 10.0
 """How often certificate files are looked at, at most: renewing them needs no reload."""
-
-
-class WebConfigError(Exception):
-    """A web configuration that cannot be used; `faults` are all its faults, one sentence each."""
-
-    def __init__(self, path: Path, faults: Iterator[str] | list[str] | tuple[str, ...]) -> None:
-        self.path = path
-        self.faults = tuple(faults)
-        super().__init__("\n".join(f"{path}: {fault}" for fault in self.faults))
-
-    def __reduce__(self) -> tuple[type[WebConfigError], tuple[Path, tuple[str, ...]]]:
-        return WebConfigError, (self.path, self.faults)  # a child tells it: an exception goes by its text otherwise
-
-
-@dataclass(frozen=True, slots=True)
-class WebSettings:
-    """What such a file says."""
-
-    tls: TlsServerConfig = field(default_factory=TlsServerConfig)
-    headers: Mapping[str, str] = field(default_factory=dict)
-    """What is added to every answer."""
-    users: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Hashed passwords by name."""
-
-    @property
-    def authenticates(self) -> bool:
-        """Whether nobody gets an answer without a password or a verified certificate."""
-        return bool(self.users) or self.tls.requires_clients
-
-    def allows(self, certificate: Mapping[str, Any] | None) -> bool:
-        """Return whether a client's certificate has one of `client_allowed_sans`, where that is set."""
-        allowed = self.tls.client_allowed_sans
-        return allowed is None or allowed_san(certificate, allowed)
-
-    def context(self, path: Path) -> ssl.SSLContext | None:
-        """Return a context with the certificates as they are now; None for plain text. Raises WebConfigError."""
-        if not self.tls.enabled:
-            return None
-        try:
-            return self.tls.context(path.parent)
-        except TlsError as error:
-            raise WebConfigError(path, [f"tls_server_config.{fault}" for fault in error.faults]) from error
-
-
-def read_here(path: Path) -> WebSettings:
-    """Return the file, read in this process. Raises WebConfigError with all that is wrong with it."""
-    from gpuagent_exporters.http.web_config_file import read_file  # noqa: PLC0415  it loads pydantic
-
-    return read_file(path)
 
 
 class WebConfig:
@@ -83,14 +34,11 @@ class WebConfig:
         self,
         path: Path | None = None,
         clock: Clock | None = None,
-        *,
-        read: Callable[[Path], WebSettings] = read_here,
     ) -> None:
         """Read `path`. Raises WebConfigError with all that is wrong with it."""
         self._path = path
         self._clock = clock or SystemClock()
-        self._read = read
-        self._settings = read(path) if path else WebSettings()
+        self._settings = read_file(path) if path else WebSettings()
         self._context = self._new_context()
         self._files_seen = self._files_state()
         self._files_looked_at = self._clock.now()
@@ -117,7 +65,7 @@ class WebConfig:
         """Read the file again; what is returned puts it in force. Raises as `reload` does."""
         if self._path is None:
             return lambda: None
-        fresh = WebConfig(self._path, self._clock, read=self._read)
+        fresh = WebConfig(self._path, self._clock)
         if self.encrypts > fresh.encrypts or self.authenticates > fresh.authenticates:
             raise WebConfigError(self._path, ["TLS or authentication would be taken away; that takes a restart"])
 
@@ -140,10 +88,6 @@ class WebConfig:
                 self._files_seen = state
                 self._renew()
         return self._context
-
-    def may_connect(self, transport: asyncio.BaseTransport) -> bool:
-        """Return whether the client's certificate has one of `client_allowed_sans`, where that is set."""
-        return self._settings.allows(transport.get_extra_info("peercert"))
 
     def protect(self, app: ASGIApp) -> ASGIApp:
         """Return `app` behind basic authentication, as far as there are users."""
@@ -168,10 +112,20 @@ class WebConfig:
             logger.info("certificates were renewed")
 
     def _new_context(self) -> ssl.SSLContext | None:
-        return None if self._path is None else self._settings.context(self._path)
+        tls = self._settings.tls_server_config
+        if self._path is None or not tls.enabled:
+            return None
+        try:
+            return tls.context(self._path.parent)
+        except TlsError as error:
+            raise WebConfigError(self._path, [f"tls_server_config.{fault}" for fault in error.faults]) from error
 
     def _files_state(self) -> tuple[Hashable, ...]:
-        return () if self._path is None else tuple(map(_file_state, self._settings.tls.files(self._path.parent)))
+        return (
+            ()
+            if self._path is None
+            else tuple(map(_file_state, self._settings.tls_server_config.files(self._path.parent)))
+        )
 
 
 def _file_state(path: Path) -> tuple[Hashable, ...]:

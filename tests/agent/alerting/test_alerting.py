@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gpuagent.config.alerting import Route
 from gpuagent.core.clock import ManualClock
+from gpuagent.core.matchers import parse_matcher
 from gpuagent_alerts.notify.outbox.attempt import Reason
 from tests.agent.alerting.bench import BLIND, BUSY, CALM, FULL, Told, alerting, config, rules, run, told
-from tests.alerts.notify.parts import route
 from tests.alerts.notify.receivers.sink import Reply, always, sink
 
 FOR_10S = f"{FULL}, for: 10s"
@@ -159,7 +161,7 @@ def test_a_reload_that_is_refused_changes_nothing(tmp_path: Path) -> None:
     async def test() -> None:
         with sink() as receiver:
             settings = config(tmp_path, receiver)
-            bad = settings.model_copy(update={"routes": (route("hook", match=['a=~"(?=b)"']),)})
+            bad = replace(settings, routes=(Route(match=(parse_matcher('a=~"(?=b)"'),), receivers=("hook",)),))
             async with alerting(settings, rules(FULL), ManualClock(), tmp_path / "s") as bench:
                 with pytest.raises(ValueError, match=r"routes\[0\]"):
                     await bench.alerting.reload(bad, rules("alert: Other, expr: vector(1)"), lambda: True)

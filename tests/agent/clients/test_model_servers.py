@@ -10,17 +10,20 @@ import threading
 import pytest
 
 from gpuagent.clients.model_servers import FetchError, Sources, fetch
+from gpuagent.config.agent import Processes, ServerSource
 from gpuagent.config.models import Config
-from gpuagent.config.sources import ServerSource
 from gpuagent.core.metrics.clients import SOURCE_FAMILIES
 from gpuagent.core.metrics.series import series
+from gpuagent.core.sections import read_section
 from tests.agent.clients.test_model_server_answers import VLLM
 from tests.fakes.answering import answering, read_request, says
 
 
 def source(name: str = "llm", kind: str = "vllm", url: str = "http://127.0.0.1:1/", **keys: object) -> ServerSource:
     """One that is configured."""
-    return ServerSource.model_validate({"name": name, kind: url, **keys})
+    made, problems = read_section(ServerSource, {"name": name, kind: url, **keys})
+    assert made is not None, problems
+    return made
 
 
 def test_a_server_is_asked_over_http() -> None:
@@ -125,13 +128,11 @@ def test_every_family_has_samples() -> None:
 
 def test_configured_servers_that_preallocate_are_known() -> None:
     """A server whose process has another name is named by a pattern; Ollama takes no more than its models."""
-    config = Config.model_validate(
-        {
-            "processes": {"preallocates": ("jax",)},
-            "sources": (
-                {"name": "a", "vllm": "http://a", "match": ("my-llm",)},
-                {"name": "b", "ollama": "http://b", "match": ("ollama",)},
-            ),
-        }
+    config = Config(
+        processes=Processes(preallocates=("jax",)),
+        sources=(
+            source("a", "vllm", "http://a", match=("my-llm",)),
+            source("b", "ollama", "http://b", match=("ollama",)),
+        ),
     )
     assert config.preallocates == ("jax", "my-llm")

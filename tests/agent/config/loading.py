@@ -10,6 +10,7 @@ import pytest
 from gpuagent.config.faults import ConfigError, Fault
 from gpuagent.config.load import load_config
 from gpuagent.config.models import Config
+from gpuagent.core.sections import Section
 
 COMPLETE = Path(__file__).with_name("complete.yaml")
 """A file with every part of the configuration in use."""
@@ -28,6 +29,12 @@ def write(folder: Path, text: str | bytes) -> Path:
 def load(file: Path) -> Config:
     """Load as root, with nothing in the environment."""
     return load_config(file, environ=NO_ENVIRONMENT, is_root=True)
+
+
+def keys_of(section: Section) -> dict[str, object]:
+    """The keys of a section that have a value."""
+    values = {name: getattr(section, name) for name in section.keys}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def faults_of(file: Path) -> tuple[Fault, ...]:

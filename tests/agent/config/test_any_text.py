@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 from gpuagent.config.faults import ConfigError
 from gpuagent.config.models import Config
 from gpuagent.config.reference import to_yaml
-from gpuagent.config.section import Section, Spot
+from gpuagent.core.sections import Section
 from tests.agent.config.loading import COMPLETE, load, write
 
 
 def _key_names(section: type[Section] = Config) -> set[str]:
-    names = set(section.model_fields)
-    for field in section.model_fields.values():
-        spot = Spot.of_field(field)
-        below = (spot.item or spot).section
-        names |= _key_names(below) if below is not None and issubclass(below, Section) else set()
+    names = set(section.keys)
+    for key in section.keys.values():
+        below = (key.item or key).section
+        names |= _key_names(below) if below is not None else set()
     return names
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from gpuagent.config.faults import ConfigError, ConfigUnreadableError
 from gpuagent.config.load import load_config
 from gpuagent.config.models import Config
-from tests.agent.config.loading import COMPLETE, NO_ENVIRONMENT, faults_of, load, write
+from tests.agent.config.loading import COMPLETE, NO_ENVIRONMENT, faults_of, keys_of, load, write
 
 
 def test_the_complete_example_loads() -> None:
@@ -31,7 +31,7 @@ def test_the_complete_example_loads() -> None:
     assert config.budgets[0].match.unit == "whisper.service"
     assert config.remedies.allow.min_age == 300
     steps = config.remedies.ladders[1].steps
-    assert [step.model_fields_set for step in steps] == [{"release_cache"}, {"terminate"}, {"kill"}]
+    assert [set(keys_of(step)) for step in steps] == [{"release_cache"}, {"terminate"}, {"kill"}]
     assert steps[2].kill is not None
     assert steps[2].kill.wait == 60
 
@@ -181,8 +181,8 @@ receivers:
 
 def test_a_config_is_frozen() -> None:
     """Nobody changes a configuration behind another's back."""
-    with pytest.raises(ValidationError, match="frozen"):
-        Config().poll_interval = 2.0
+    with pytest.raises(FrozenInstanceError):
+        Config().poll_interval = 2.0  # type: ignore[misc]
 
 
 def test_no_secret_in_a_repr(tmp_path: Path) -> None:

@@ -6,26 +6,23 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import BaseModel
-
 from gpuagent.config.models import Config
 from gpuagent.config.reference import EXAMPLE, render
-from gpuagent.config.section import Spot
+from gpuagent.core.sections import Section
 from tests.agent.config.loading import load, write
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 
 
-def _keys_of_models(section: type[BaseModel] = Config, path: str = "") -> Iterator[str]:
-    for name, field in section.model_fields.items():
-        assert field.description, f"{section.__name__}.{name} has no description"
-        spot = Spot.of_field(field)
+def _keys_of_models(section: type[Section] = Config, path: str = "") -> Iterator[str]:
+    for name, key in section.keys.items():
+        assert key.description, f"{section.__name__}.{name} has no description"
         here = f"{path}.{name}".lstrip(".")
         yield here
-        if spot.section is not None:
-            yield from _keys_of_models(spot.section, here)
-        elif spot.item is not None and spot.item.section is not None:
-            yield from _keys_of_models(spot.item.section, f"{here}[]")
+        if key.section is not None:
+            yield from _keys_of_models(key.section, here)
+        elif key.item is not None and key.item.section is not None:
+            yield from _keys_of_models(key.item.section, f"{here}[]")
 
 
 def _keys_of_page(text: str) -> Iterator[str]:
@@ -53,7 +50,10 @@ def test_the_example_loads(tmp_path: Path) -> None:
     """The example on the page is a configuration that loads."""
     config = load(write(tmp_path, EXAMPLE))
     assert EXAMPLE in PAGE.read_text()
-    assert config.model_fields_set >= {"receivers", "routes", "budgets", "remedies"}
+    assert config.receivers
+    assert config.routes
+    assert config.budgets
+    assert config.remedies.ladders
 
 
 def test_tables_are_whole() -> None:

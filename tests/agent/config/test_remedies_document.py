@@ -44,9 +44,9 @@ def test_every_step_and_its_wait() -> None:
     """The table has all steps, each with the time that the code waits."""
     found = {row[0].strip("`"): row[2] for row in tables("Steps")}
     waits = {}
-    for name, field in Step.model_fields.items():
-        (model,) = (each for each in field.annotation.__args__ if each is not type(None))  # type: ignore[union-attr]
-        waits[name] = f"{model.model_fields['wait'].default:.0f}s"
+    for name, field in Step.keys.items():
+        assert field.section is not None
+        waits[name] = f"{field.section.keys['wait'].default:.0f}s"
     assert found == waits
 
 
@@ -57,7 +57,7 @@ def test_every_limit_and_its_default() -> None:
     )}  # fmt: skip
     seconds = {"60s": 60.0, "15m": 900.0}
     assert {name: seconds.get(value) or int(value) for name, value in found.items()} == {
-        name: field.default for name, field in Limits.model_fields.items()
+        name: field.default for name, field in Limits.keys.items()
     }
 
 

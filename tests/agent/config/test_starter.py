@@ -26,7 +26,7 @@ def test_it_sets_nothing() -> None:
 
 def test_it_has_every_key() -> None:
     """Whoever opens it sees all there is."""
-    assert set(yaml.safe_load(uncommented())) == set(Config.model_fields) - BY_THE_UNIT
+    assert set(yaml.safe_load(uncommented())) == set(Config.keys) - BY_THE_UNIT
 
 
 def test_every_line_can_be_taken_in(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_every_line_can_be_taken_in(tmp_path: Path) -> None:
     file.chmod(0o600)
     loaded = load_config(file, environ={}, is_root=True)
     examples = {"receivers", "routes", "budgets", "remedies"}
-    for name in set(Config.model_fields) - BY_THE_UNIT - examples:
+    for name in set(Config.keys) - BY_THE_UNIT - examples:
         assert getattr(loaded, name) == getattr(Config(), name), name
     assert loaded.receivers
     assert loaded.remedies.dry_run

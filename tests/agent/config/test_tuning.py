@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -9,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.config.document import read_document
+from gpuagent.config.load import LIMITS
 from gpuagent.config.tuning import fragment, with_override
-from tests.agent.config.loading import load, write
+from gpuagent.core.yaml_document import read_document
+from tests.agent.config.loading import keys_of, load, write
 
 MATCH: Final = {"unit": "whisper.service"}
 
@@ -41,10 +43,10 @@ def test_the_override_holds_and_the_rest_stays(tmp_path: Path, form: str) -> Non
     after = with_override(before, MATCH, "strict")
     assert after is not None
     old, new = load(write(tmp_path, before)), load(write(tmp_path, after))
-    found = {tuple(each.match.model_dump(exclude_none=True).items()): each.sensitivity for each in new.leaks.overrides}
-    known = {tuple(each.match.model_dump(exclude_none=True).items()): each.sensitivity for each in old.leaks.overrides}
+    found = {tuple(keys_of(each.match).items()): each.sensitivity for each in new.leaks.overrides}
+    known = {tuple(keys_of(each.match).items()): each.sensitivity for each in old.leaks.overrides}
     assert found == known | {tuple(MATCH.items()): "strict"}
-    assert new.model_copy(update={"leaks": old.leaks}) == old
+    assert replace(new, leaks=old.leaks) == old
     assert new.leaks.sensitivity == old.leaks.sensitivity
     kept = [line for line in before.splitlines() if "sensitivity: off}" not in line and "balanced" not in line]
     assert [line for line in after.splitlines() if line in kept] == kept
@@ -70,6 +72,6 @@ def test_other_forms_are_left_alone(text: str) -> None:
 @given(st.text(min_size=1, max_size=40).filter(lambda text: bool(text.strip())))
 def test_any_name_is_written_so_that_it_is_read_back(name: str) -> None:
     """Quotes, colons, words that YAML takes for something else: the name is what was given."""
-    document = read_document(fragment({"process_name": name}, "off"))
+    document = read_document(fragment({"process_name": name}, "off"), LIMITS)
     assert not document.problems
     assert document.value == {"leaks": {"overrides": ({"match": {"process_name": name}, "sensitivity": False},)}}

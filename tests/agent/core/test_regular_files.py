@@ -45,7 +45,7 @@ def _configuration(path: Path) -> None:
 
 
 def _certificate(path: Path) -> None:
-    TlsServerConfig(enabled=True, cert_file=path.name, key_file=path.name).context(path.parent)
+    TlsServerConfig(cert_file=path.name, key_file=path.name).context(path.parent)
 
 
 READERS: list[tuple[Callable[[Path], object], type[Exception]]] = [

@@ -21,6 +21,7 @@ from gpuagent_alerts.leak.overrides import Choice, choose, matches
 from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_alerts.leak.settings import DIALS, SENSITIVITIES, Dial
 from gpuagent_alerts.store.database import Store
+from tests.agent.config.loading import keys_of
 from tests.fakes.detectors import FakeDetectors
 from tests.fakes.readings import BOOT_ID, gpu, process, snapshot
 
@@ -97,8 +98,8 @@ def test_what_an_app_says_only_lowers(
 @given(MATCHES, PROCESSES, CLIENTS)
 def test_all_keys_must_hold(match: OverrideMatch, process: ProcessInfo, told: ClientReading | None) -> None:
     """Each key by itself holds of whatever all of them hold of."""
-    keys = match.model_dump(exclude_none=True)
-    alone = [matches(OverrideMatch(**{key: value}), process, told) for key, value in keys.items()]
+    keys = keys_of(match)
+    alone = [matches(OverrideMatch(**{key: str(value)}), process, told) for key, value in keys.items()]
     assert matches(match, process, told) is all(alone)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.config.files import DEFAULT_PATH
+from gpuagent.config.load import DEFAULT_PATH
 from gpuagent.config.models import Config
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.identity import SHOWN_FIELDS

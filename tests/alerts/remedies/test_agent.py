@@ -192,7 +192,7 @@ def test_a_budget_whose_label_is_not_its_own(store: Store) -> None:
         })  # fmt: skip
         (budget,) = settings.budgets
         for budgets in ((budget, budget), ()):
-            twice = settings.model_copy(update={"budgets": budgets})
+            twice = dataclasses.replace(settings, budgets=budgets)
             async with stage(twice, store, {"leaker": leaker}) as one:
                 labels = {"alertname": "GpuBudgetExceeded", "budget": "b", "gpu": "0", "uuid": one.uuid}
                 one.alerts = [Alert(labels, {}, Status.FIRING, 4e9, value=1.0)]

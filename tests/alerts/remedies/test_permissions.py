@@ -11,8 +11,8 @@ import pytest
 
 from gpuagent.alerting.rules import load_rules
 from gpuagent.assemble import StartError, assemble
-from gpuagent.config.child_reader import load_config_apart, load_config_here
 from gpuagent.config.faults import ConfigError
+from gpuagent.config.load import load_config
 from gpuagent.config.models import Config
 from gpuagent.remedying import RemediesRefused, check_permissions
 from gpuagent_alerts.remedies.files.permissions import CheckedFiles
@@ -51,7 +51,7 @@ def settings(tree: Path, steps: object = KILL, *, dry_run: bool = False, **keys:
 def refusal(path: Path, files: CheckedFiles | None = None, config: Config | None = None) -> list[str]:
     """The faults of a configuration that is read as the agent reads it; none where it may act."""
     files = files or CheckedFiles(0)
-    config = config or load_config_here(path, read=files.read)
+    config = config or load_config(path, is_root=os.geteuid() == 0, read=files.read)
     try:
         check_permissions(config, files)
     except RemediesRefused as refused:
@@ -120,7 +120,7 @@ def test_an_agent_without_roots_rights(tree: Path) -> None:
 
     def told() -> str:
         files = CheckedFiles()
-        config = load_config_here(path, read=files.read)
+        config = load_config(path, is_root=os.geteuid() == 0, read=files.read)
         return "\n".join([*refusal(path, files, config), str(len(load_rules(config, read=files.read)) > 1)])
 
     set_acl(path, acl((USER, 6, ALICE)))
@@ -140,7 +140,7 @@ def test_a_file_is_swapped_after_the_check(tree: Path, kind: str) -> None:
             give(make_file(tree / "theirs", other), ALICE).rename(checked)
 
     files = CheckedFiles(0, checked=swap)
-    config = load_config_here(path, read=files.read)
+    config = load_config(path, is_root=os.geteuid() == 0, read=files.read)
     swapped = tree / kind
     assert refusal(path, files, config) == [
         f"{swapped} belongs to uid {ALICE}: {replaced(swapped)}",
@@ -174,7 +174,7 @@ def test_what_is_used_is_what_was_read(tree: Path) -> None:
     rules = make_file(tree / "rules.yaml", RULES)
     files = CheckedFiles(0)
     path = settings(tree, rule_files=["rules.yaml"])
-    config = load_config_here(path, read=files.read)
+    config = load_config(path, is_root=os.geteuid() == 0, read=files.read)
     assert refusal(path, files, config) == []
     make_file(rules, THEIRS)
     assert "Mine" in {rule.name for group in load_rules(config, read=files.read) for rule in group.rules}
@@ -191,10 +191,10 @@ def test_a_child_parses_what_was_checked(tree: Path) -> None:
         assert asked == path
         return content
 
-    config = load_config_apart(path, read=read)
+    config = load_config(path, is_root=os.geteuid() == 0, read=read)
     assert config.remedies.allow.users == ("svc",)
     path.unlink()
-    assert load_config_apart(path, read=files.read) == config
+    assert load_config(path, is_root=os.geteuid() == 0, read=files.read) == config
 
 
 @pytest.mark.parametrize("error", [errno.EINVAL, errno.ENOENT])

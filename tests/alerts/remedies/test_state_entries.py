@@ -13,7 +13,7 @@ import pytest
 
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.clients.server import client_server
-from gpuagent.config.child_reader import load_config_here
+from gpuagent.config.load import load_config
 from gpuagent.node import simulated_node
 from gpuagent.procfs.containers import docker_container, docker_names
 from gpuagent.remedying import remedy_service_of, settings_maker, state_faults
@@ -37,7 +37,7 @@ def removed(entry: Path) -> str:
 def faults(path: Path) -> list[str]:
     """Those of the state that this configuration names; none of them is one of the configuration."""
     assert refusal(path) == []
-    return list(state_faults(load_config_here(path, read=CheckedFiles(0).read), 0))
+    return list(state_faults(load_config(path, is_root=os.geteuid() == 0, read=CheckedFiles(0).read), 0))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -77,7 +77,7 @@ def test_state_that_others_may_write_does_not_end_the_start(tree: Path) -> None:
     """Alerts go on; remedies are off, also once the fault is mended: what was read may be forged. It is told."""
     path = settings(tree)
     make_directory(tree / "state", 0o770)
-    config = load_config_here(path, read=CheckedFiles(0).read)
+    config = load_config(path, is_root=os.geteuid() == 0, read=CheckedFiles(0).read)
     found = dict.fromkeys(state_faults(config, 0))
     store = Store(None)
     node = simulated_node(config, "healthy")
@@ -94,7 +94,7 @@ def test_state_that_others_may_write_does_not_end_the_start(tree: Path) -> None:
     service.use(made(config))
     assert service.remedies.ladders == ()
     assert store.problem_text.count("remedies are off") == 1
-    dry = load_config_here(settings(tree, dry_run=True), read=CheckedFiles(0).read)
+    dry = load_config(settings(tree, dry_run=True), is_root=os.geteuid() == 0, read=CheckedFiles(0).read)
     service.use(made(dry))
     assert len(service.remedies.ladders) == 1
     assert store.problem_text == ""

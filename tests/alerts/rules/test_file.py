@@ -149,7 +149,7 @@ def test_faults_of_a_rule(lines: str, line: int, words: str) -> None:
         ("groups:\n- {name: g, query_offset: 5m}", 2, "unknown to Prometheus 2.42"),
         ("groups:\n- name: g\n- name: g\n", 3, "another group of this name in line 2"),
         ("groups:\n- {name: g, rules: {}}", 2, "rules must be a list, not a mapping"),
-        ("groups: [", 2, "not YAML"),
+        ("groups: [", 1, "not YAML"),
     ],
 )
 def test_faults_of_a_group(text: str, line: int, words: str) -> None:

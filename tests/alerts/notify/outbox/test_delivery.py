@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr
 
 from gpuagent.core.clock import ScaledClock, SystemClock
+from gpuagent.core.sections import SecretText
 from gpuagent_alerts.alert import Message
 from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, MessageContext, Reason
 from gpuagent_alerts.notify.outbox.delivery import Delivery, MessageOrigin
@@ -201,8 +201,8 @@ def test_equal_receivers_are_known_as_such() -> None:
     http = HttpClient()
 
     def receiver(url: str, key: str = "k1") -> Receiver:
-        address = Secret("URL", SecretStr(url))
-        return Receiver("hook", Webhook(http, address, Secret("key", SecretStr(key))), address=address)
+        address = Secret("URL", SecretText(url))
+        return Receiver("hook", Webhook(http, address, Secret("key", SecretText(key))), address=address)
 
     assert receiver("http://a") == receiver("http://a")
     assert receiver("http://a") != receiver("http://b")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import SecretStr
 
+from gpuagent.core.sections import SecretText
 from gpuagent_alerts.masker import Masker
 from gpuagent_alerts.secret import Misconfigured, Secret
 
@@ -17,8 +17,8 @@ URL = "https://user:passw0rd@hooks.example.org/services/T0000/B0000/tops3cret?to
 
 
 def test_a_given_secret_is_not_shown() -> None:
-    """Neither a text nor a SecretStr is in what a log line or a traceback prints."""
-    for value in (URL, SecretStr(URL)):
+    """Neither a text nor a SecretText is in what a log line or a traceback prints."""
+    for value in (URL, SecretText(URL)):
         secret = Secret("URL", value)
 
         assert (secret.line(), "s3cret" in repr(secret)) == (URL, False)
