@@ -66,9 +66,10 @@ test-sample: dev-venv apps-venv ## Some of what `make test` leaves to `make test
 test-python: dev-venv ## What depends on Python itself: make test-python VENV=.venv-other PYTHON=python3.14
 	$(PYTEST) -m "not slow and not exhaustive" $(ON_ALL_CORES) $(OF_PYTHON)
 
-lint: dev-venv ## Style, types, who imports whom, what is in the wheels
+lint: dev-venv ## Style, spelling, types, who imports whom, what is in the wheels
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/typos --format brief
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(PYTEST) -q tests/packaging/test_house_style.py
@@ -85,7 +86,7 @@ bench: dev-venv ## What the agent costs, beside nvitop-exporter and Prometheus w
 	$(BIN)/python scripts/bench
 
 leakbench: dev-venv ## Leaks told from caches, beside what people use today: the tables and plots of docs/leaks.md
-	$(BIN)/python -m tests.bench.leak
+	$(BIN)/python -m benchmarks.leak
 
 wheelhouse: demo-venv ## All wheels for an offline install on machines like this one, in wheelhouse/
 	scripts/wheelhouse $(BIN)/python wheelhouse

@@ -54,7 +54,7 @@ def timeline(selector: str = GPU) -> statetimeline.Panel:
 
 
 def remedies(selector: str = GPU) -> table.Panel:
-    """What was done to processes in the time range."""
+    """Show what was done to processes in the time range."""
     by = "instance, gpu, pid, process, user, unit, run, step, result, dry_run"
     made = listing(
         "Remedies",

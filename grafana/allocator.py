@@ -30,7 +30,7 @@ def three_lines(selector: str, by: str, legend: str) -> timeseries.Panel:
 
 
 def contents(selector: str) -> timeseries.Panel:
-    """The same as a stack."""
+    """Show the allocator's contents as a stack."""
     made = lines(
         "What the memory is for",
         "Allocated: in use by tensors. Cached: reserved by torch and free. Outside: what the driver counts and torch "
@@ -45,7 +45,7 @@ def contents(selector: str) -> timeseries.Panel:
 
 
 def trouble(selector: str, by: str, legend: str) -> timeseries.Panel:
-    """What the program felt."""
+    """Show what the program noticed: retries and out-of-memory errors."""
     made = lines(
         "Allocations in trouble",
         "Per interval: allocations that succeeded only after torch had emptied its cache (retried), and those that "
@@ -65,7 +65,7 @@ def trouble(selector: str, by: str, legend: str) -> timeseries.Panel:
 
 
 def apps() -> Iterator[Panel]:
-    """The panels of a node."""
+    """Yield the panels of a node."""
     legend = f"{LEGEND} {{{{app}}}} ({{{{pid}}}})"
     yield three_lines(GPU, "instance, gpu", f"{LEGEND} ")
     yield lines(

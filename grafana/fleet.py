@@ -164,7 +164,7 @@ def holders() -> Iterator[Panel]:
 
 
 def work() -> Iterator[Panel]:
-    """What the fleet does."""
+    """Yield the panels of what the fleet does."""
     yield lines(
         "Busy",
         "Mean share of time in which some kernel ran, and mean share of the multiprocessors that were busy (Hopper and "
@@ -193,7 +193,7 @@ def work() -> Iterator[Panel]:
 
 
 def fleet() -> dashboard.Dashboard:
-    """The whole board."""
+    """Build the whole board."""
     rows = (
         Row("Now", list(problems.now()), 3, 4),
         Row("", [problems.wrong(), alerting.timeline()], 12, 10),

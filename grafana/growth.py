@@ -50,7 +50,7 @@ def full_in(of: str, selector: str, gpu: str) -> str:
 
 
 def verdict(of: str, selector: str, by: str) -> str:
-    """What the history of the memory amounts to, as a number: 1 learning to 6 leaking. `of`: process or gpu."""
+    """Return the query of the verdict as a number: 1 learning to 6 leaking. `of`: process or gpu."""
     arms = " or ".join(
         f'{number} * gpuagent_{of}_memory_verdict{{{selector}, verdict="{name}"}}'
         for number, (name, _) in enumerate(_NAMES, 1)
@@ -71,7 +71,7 @@ def verdicts(of: str, selector: str, by: str, legend: str) -> statetimeline.Pane
 
 
 def leaks() -> Iterator[Panel]:
-    """The panels of a node."""
+    """Yield the panels of a node."""
     process = f"{LEGEND} {{{{process}}}} ({{{{pid}}}})"
     yield verdicts("gpu", GPU, "instance, gpu", LEGEND)
     growth = lines(

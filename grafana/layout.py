@@ -49,13 +49,13 @@ def common_choices() -> list[build.DatasourceVariable | build.QueryVariable]:
 
 
 def note(name: str, color: str, expr: str, title: str, text: str, tags: str) -> build.AnnotationQuery:
-    """Marks in time on every panel; the value of `expr` is their Unix time in milliseconds."""
+    """Mark times on every panel; the value of `expr` is their Unix time in milliseconds."""
     made = build.AnnotationQuery().name(name).datasource(SOURCE).enable(True).icon_color(color).expr(expr)
     return made.title_format(title).text_format(text).tag_keys(tags).step("15s").use_value_for_time(True)
 
 
 def notes(selector: str = GPU) -> list[build.AnnotationQuery]:
-    """What was done to processes, and what will be."""
+    """Mark what was done to processes, and what will be."""
     who = "{{process}} (pid {{pid}}, {{user}}) on {{instance}} GPU {{gpu}}"
     return [
         note(
@@ -93,7 +93,7 @@ def board(
     choices: Sequence[build.DatasourceVariable | build.QueryVariable],
     annotations: Sequence[build.AnnotationQuery],
 ) -> dashboard.Dashboard:
-    """The whole board. Its uid is a contract: people keep addresses of it."""
+    """Build the whole board. Its uid is a contract: people keep addresses of it."""
     made = build.Dashboard(title).uid(uid).description(text).tags(["gpu", TAG]).readonly().version(1)
     made.time("now-1h", "now").refresh("30s").tooltip(dashboard.DashboardCursorSync.CROSSHAIR)
     others = build.DashboardLink("GPU boards").type(dashboard.DashboardLinkType.DASHBOARDS).tags([TAG])
@@ -123,7 +123,7 @@ def board(
 
 
 def placed(row: Row, ids: Iterable[int], top: int) -> tuple[list[Panel], int]:
-    """The row's panels with ids and places from the line `top` on, and the line below them."""
+    """Return the row's panels with ids and places from the line `top` on, and the line below them."""
     across = WIDTH // row.width
     for place, (panel, number) in enumerate(zip(row.panels, ids, strict=False)):
         down, along = divmod(place, across)

@@ -69,7 +69,7 @@ def instances() -> timeseries.Panel:
     legend = f"{LEGEND} instance {{{{gpu_instance_id}}}} ({{{{profile}}}})"
     return lines(
         "MIG instances, share in use",
-        "Memory in use over the total of each GPU instance. An instance cannot borrow from its neighbours: it can be "
+        "Memory in use over the total of each GPU instance. An instance cannot borrow from its neighbors: it can be "
         "full while the GPU is not.",
         "percentunit",
         query(f"gpuagent_mig_memory_used_bytes{{{GPU}}} / gpuagent_mig_memory_total_bytes{{{GPU}}}", legend),
@@ -130,7 +130,7 @@ def processes() -> table.Panel:
 
 
 def largest() -> timeseries.Panel:
-    """The history of the largest."""
+    """Show the history of the largest."""
     named = f'{GPU}, pid!=""'
     return lines(
         "Memory of the ten largest",

@@ -60,7 +60,7 @@ def trust() -> Iterator[Panel]:
 
 
 def problems() -> Iterator[Panel]:
-    """What an operator must see first."""
+    """Yield the panels that an operator must see first."""
     yield number(
         "Alerts firing",
         "Alerts that fire now, whoever evaluates the rules. Which: the time line below.",
@@ -116,7 +116,7 @@ def problems() -> Iterator[Panel]:
 
 
 def node() -> dashboard.Dashboard:
-    """The whole board."""
+    """Build the whole board."""
     rows = (
         Row("Now", [*trust(), *problems()], 4, 4),
         Row("", [health.state()], 24, 5),
@@ -127,7 +127,7 @@ def node() -> dashboard.Dashboard:
         Row("Leaks", list(growth.leaks()), 8, 9),
         Row("torch's allocator", list(allocator.apps()), 8, 10),
         Row("Remedies", [alerting.remedies()], 24, 7),
-        Row("Utilisation", list(load.utilization()), 8, 9),
+        Row("Utilization", list(load.utilization()), 8, 9),
         Row("Power, temperature, clocks", list(load.physics()), 12, 9),
         Row("Errors", list(health.errors()), 8, 9),
         Row("The agent itself", list(health.agent()), 12, 9),

@@ -30,12 +30,12 @@ BAD_FROM_ONE = ((0, GREEN), (1, RED))
 
 
 def query(expr: str, legend: str = "__auto") -> prometheus.Dataquery:
-    """A query over the time range; `legend` names its series."""
+    """Query over the time range; `legend` names its series."""
     return prometheus.Dataquery().datasource(SOURCE).editor_mode(QueryEditorMode.CODE).expr(expr).legend_format(legend)
 
 
 def latest(expr: str) -> prometheus.Dataquery:
-    """A query at the end of the time range, for a table: one row for each series, one column for each label."""
+    """Query at the end of the time range, for a table: one row for each series, one column for each label."""
     return query(expr).format(PromQueryFormat.TABLE).instant()
 
 
@@ -46,7 +46,7 @@ def steps(*limits: tuple[float, str], base: str) -> build.ThresholdsConfig:
 
 
 def words(*meanings: tuple[str, str], start: int = 0) -> list[dashboard.ValueMapping]:
-    """Numbers that mean something, from `start` on, as what they mean: (text, colour) of each."""
+    """Numbers that mean something, from `start` on, as what they mean: (text, color) of each."""
     options = {
         str(number): dashboard.ValueMappingResult(text=text, color=color, index=number - start)
         for number, (text, color) in enumerate(meanings, start)
@@ -60,7 +60,7 @@ def settings(**properties: object) -> list[dashboard.DynamicConfigValue]:
 
 
 def with_common(made: Made, title: str, text: str, targets: tuple[prometheus.Dataquery, ...], empty: str) -> Made:
-    """What every panel has. `empty` is shown when nothing comes back, and must not sound calm."""
+    """Set what every panel has. `empty` is shown when nothing comes back, and must not sound calm."""
     for letter, target in zip("ABCDEFGHIJ", targets, strict=False):
         made.with_target(target.ref_id(letter))
     return made.title(title).description(text).datasource(SOURCE).no_value(empty)
@@ -76,9 +76,9 @@ def number(
     empty: str = NO_DATA,
     decimals: int | None = None,
 ) -> stat.Panel:
-    """One number, its background in the colour of its limit or meaning.
+    """One number, its background in the color of its limit or meaning.
 
-    Without a number it is purple: Grafana gives what is missing the lowest colour, and green would look calm.
+    Without a number it is purple: Grafana gives what is missing the lowest color, and green would look calm.
     """
     made = with_common(stat.Panel(), title, text, (query(expr, title).instant(),), empty)
     made.unit(unit).thresholds(steps(*limits, base=PURPLE)).mappings(meanings or [])
@@ -109,7 +109,7 @@ def counts(made: timeseries.Panel) -> timeseries.Panel:
 
 
 def stacked(made: timeseries.Panel, **colors: str) -> timeseries.Panel:
-    """One upon another, each in a colour of its own: `live_processes` is the series called "live processes"."""
+    """One upon another, each in a color of its own: `live_processes` is the series called "live processes"."""
     made.stacking(build_common.StackingConfig().mode(common.StackingMode.NORMAL).group("A"))
     for name, color in colors.items():
         fixed = {"mode": "fixed", "fixedColor": color}
@@ -118,7 +118,7 @@ def stacked(made: timeseries.Panel, **colors: str) -> timeseries.Panel:
 
 
 def dashed(made: timeseries.Panel, ref_id: str) -> timeseries.Panel:
-    """A limit is a dashed line without a fill, so that it is not taken for a reading."""
+    """Draw a limit as a dashed line without a fill, so that it is not taken for a reading."""
     style = {"fill": "dash", "dash": [6, 6]}
     return made.override_by_query(ref_id, settings(custom__lineStyle=style, custom__fillOpacity=0))
 
@@ -130,7 +130,7 @@ def states(
     *targets: prometheus.Dataquery,
     empty: str = NO_DATA,
 ) -> statetimeline.Panel:
-    """States over time, in words and colours of their own."""
+    """States over time, in words and colors of their own."""
     made = with_common(statetimeline.Panel(), title, text, targets, empty)
     made.mappings(meanings).thresholds(steps(base=GREY)).unit("none")
     made.fill_opacity(80).line_width(0).row_height(0.8).span_nulls(False)

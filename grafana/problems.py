@@ -39,7 +39,7 @@ WRONG = (
 
 
 def now() -> Iterator[Panel]:
-    """The fleet in figures."""
+    """Yield the fleet in figures."""
     yield number(
         "Agents silent",
         "Agents that Prometheus knows and cannot scrape: nothing is known of their GPUs.",

@@ -129,7 +129,7 @@ def now() -> Iterator[Panel]:
 
 
 def what() -> table.Panel:
-    """What /proc says of it."""
+    """Show what /proc says of the process."""
     labels = (
         "instance, gpu, pid, process, user, command, unit, container_id, pod_namespace, pod_name, slurm_job, "
         "parent_pid, type"
@@ -183,7 +183,7 @@ def memory() -> Iterator[Panel]:
 
 
 def leak() -> Iterator[Panel]:
-    """What the detector says."""
+    """Yield the panels of what the detector says."""
     yield growth.verdicts("process", PROCESS, "instance, gpu", LEGEND)
     yield lines(
         "Slope",
@@ -206,7 +206,7 @@ def leak() -> Iterator[Panel]:
 
 
 def use() -> Iterator[Panel]:
-    """What it does with the GPU. By GPU, for a process that dies goes on under another name: [dead]."""
+    """Yield the panels of GPU use. By GPU, for a process that dies goes on under another name: [dead]."""
     yield lines(
         "Busy",
         "Share of the multiprocessors' and of the memory's time. A gap is no 0: the driver had no sample then. Not "
@@ -230,7 +230,7 @@ def use() -> Iterator[Panel]:
 
 
 def process() -> dashboard.Dashboard:
-    """The whole board."""
+    """Build the whole board."""
     rows = (
         Row("Now", list(now()), 3, 4),
         Row("", [what()], 24, 4),

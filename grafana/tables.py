@@ -33,7 +33,7 @@ def listing(
     empty: str,
     descending: bool = True,
 ) -> table.Panel:
-    """A table of the latest values; `columns` are the fields to show, in this order, with their names for people.
+    """List the latest values; `columns` are the fields to show, in this order, with their names for people.
 
     Several queries become one row where all labels that they share are equal, so each aggregates to the same labels.
     """

@@ -87,7 +87,7 @@ class Start:
 def assemble(
     path: Path | None, *, simulate: str | None = None, speed: float = 1.0, bind: Mapping[str, int] | None = None
 ) -> Start:
-    """The agent by its configuration. `bind` gives a scenario real processes.
+    """Build the agent by its configuration. `bind` gives a scenario real processes.
 
     Raises:
         StartError: the configuration or the scenario is at fault: every fault at once.

@@ -157,7 +157,7 @@ def _group() -> str | None:
 
 
 def _make_directory(path: Path) -> None:
-    """The socket's directory: others cannot even see what is in it."""
+    """Make the socket's directory: others cannot even see what is in it."""
     try:
         make_own_directory(path)
         check_socket_directory(path)

@@ -78,7 +78,7 @@ class Node:
 
 
 def real_node(config: Config, *, keep_inventory: bool = True) -> Node:
-    """This machine."""
+    """Open the machine that the agent runs on."""
     clock = SystemClock()
     boot = boot_id()
     processes = _table(config, clock, boot)
@@ -143,7 +143,7 @@ def lost_state(config: Config) -> str:
 
 
 def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[str, int] | None = None) -> Node:
-    """A scenario in place of the driver; processes that the scenario made up have a /proc of their own.
+    """Put a scenario in place of the driver; processes that it makes up have a /proc of their own.
 
     `bind` says which real processes stand for those that the scenario leaves open, by their keys.
 
@@ -219,7 +219,7 @@ def _container_names(config: Config, clock: Clock) -> ContainerNames:
 
 
 def state_file(config: Config, name: str) -> Path | None:
-    """A file in the state directory; None where that cannot be had: everything goes on, and a restart forgets."""
+    """Return a file in the state directory; None where there is none: everything goes on, and a restart forgets."""
     try:
         make_own_directory(config.state_dir)
     except OSError as error:

@@ -166,11 +166,12 @@ def _real_ladders(config: Config) -> set[int]:
 
 
 def _commands(config: Config, real: set[int]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """What is run as the agent's user, who is trusted as root is: for a step, and for a message."""
+    """Yield the commands that run as the agent's user, who is trusted like root: of steps, and of receivers."""
     for index, ladder in enumerate(config.remedies.ladders):
         for number, step in enumerate(ladder.steps):
             if index in real and step.exec is not None:
                 yield f"remedies.ladders[{index}].steps[{number}].exec", step.exec.command
     for index, receiver in enumerate(config.receivers):
-        if receiver.exec is not None:
-            yield f"receivers[{index}].exec", receiver.exec.command
+        command: tuple[str, ...] = getattr(getattr(receiver, receiver.kind), "command", ())
+        if command:
+            yield f"receivers[{index}].{receiver.kind}", command

@@ -87,7 +87,7 @@ class Service:
     """
 
     def __init__(self, parts: Parts, *, reload_seconds: float = _RELOAD_SECONDS) -> None:
-        """A reload that takes longer than `reload_seconds` is refused."""
+        """Refuse a reload that takes longer than `reload_seconds`."""
         self._parts = parts
         self._reload_seconds = reload_seconds
         self._reads: set[Progress] = set()

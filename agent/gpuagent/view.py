@@ -48,11 +48,11 @@ class View:
         self.history.add(snapshot)
 
     def metrics(self, openmetrics: bool) -> bytes:
-        """The body of `/metrics`."""
+        """Return the body of `/metrics`."""
         return self._page.render(openmetrics=openmetrics)
 
     def status(self) -> dict[str, object]:
-        """The document behind `gpuagent status`."""
+        """Return the document behind `gpuagent status`."""
         now = self._clock.now()
         alerting = self._alerting()
         return status_document(
@@ -73,7 +73,7 @@ class View:
         )
 
     def processes(self) -> dict[str, object]:
-        """The document behind `gpuagent ps`."""
+        """Return the document behind `gpuagent ps`."""
         alerting = self._alerting()
         return processes_document(
             self._snapshot,
@@ -85,7 +85,7 @@ class View:
         )
 
     def healthy(self) -> tuple[bool, str]:
-        """The loop turns. It is this loop that answers, so only a tick that never ends can be told here."""
+        """Tell whether the loop ticks. The same loop answers, so only a tick that never ends can be seen here."""
         age = self._tick_age()
         limit = _LOOP_STALLED_SECONDS + 3 * self.config.poll_interval
         if age is not None and age / self._clock.speed > limit:

@@ -1,6 +1,6 @@
 """torch's allocator: found where the app has loaded torch, never imported, and never the cause that CUDA starts.
 
-What initialises CUDA, or breaks a later fork, is not called before the app itself has CUDA up: `is_available`,
+What initializes CUDA, or breaks a later fork, is not called before the app itself has CUDA up: `is_available`,
 `mem_get_info`, the memory fraction, the allocation history. Functions are looked up at each use and their versions
 never compared, for torch may be half imported, be a CPU build, or be of 2.2 or of next year.
 
@@ -59,7 +59,7 @@ class Torch:
         except TorchFunctionMissing:
             return ""
 
-    def initialised(self) -> bool:
+    def initialized(self) -> bool:
         """Return whether CUDA is up in this very process; a child forked from a process with CUDA says no."""
         try:
             return bool(self.call("torch.cuda", "is_initialized"))
@@ -69,14 +69,14 @@ class Torch:
     def backend(self) -> str:
         """Return the allocator's name: native, cudaMallocAsync or pluggable; "" before CUDA is up."""
         try:
-            return str(self.call("torch._C", "_cuda_getAllocatorBackend")) if self.initialised() else ""
+            return str(self.call("torch._C", "_cuda_getAllocatorBackend")) if self.initialized() else ""
         except TorchFunctionMissing:
             return ""
 
     def device_count(self) -> int:
         """Return how many GPUs are visible to the app; 0 before CUDA is up."""
         try:
-            return int(self.call("torch._C", "_cuda_getDeviceCount")) if self.initialised() else 0
+            return int(self.call("torch._C", "_cuda_getDeviceCount")) if self.initialized() else 0
         except TorchFunctionMissing:
             return 0
 
@@ -93,7 +93,7 @@ class Torch:
         torch reports the current stream only. Captures that go through `torch.cuda.graph` without a stream of their
         own use one that it keeps, so that one is asked too.
         """
-        if not self.initialised():
+        if not self.initialized():
             return False
         try:
             if self.call("torch.cuda", "is_current_stream_capturing"):
@@ -151,7 +151,7 @@ class Device(NamedTuple):
 class Reading(NamedTuple):
     """Figures of the allocator at one moment."""
 
-    initialised: bool
+    initialized: bool
     devices: tuple[Device, ...] = ()
     error: str = ""
     """One word that says why there are no figures although CUDA is up."""
@@ -170,20 +170,20 @@ class Allocator:
 
     def read(self) -> Reading:
         """Return the figures of all devices with memory; never raises."""
-        if not self._torch.initialised():
-            return Reading(initialised=False)
+        if not self._torch.initialized():
+            return Reading(initialized=False)
         if self._unsupported:
-            return Reading(initialised=True, error="unsupported")
+            return Reading(initialized=True, error="unsupported")
         try:
-            return Reading(initialised=True, devices=tuple(self._devices()))
+            return Reading(initialized=True, devices=tuple(self._devices()))
         except TorchFunctionMissing:
             self._unsupported = True
-            return Reading(initialised=True, error="unsupported")
+            return Reading(initialized=True, error="unsupported")
         except Exception as error:  # noqa: BLE001 - torch raises what it likes
             # A pluggable allocator that keeps no figures says so in the same kind of error as a GPU that has failed
             # (torch/csrc/cuda/CUDAPluggableAllocator.cpp): only the former is final.
             self._unsupported = "not yet support" in str(error)
-            return Reading(initialised=True, error="unsupported" if self._unsupported else "failed")
+            return Reading(initialized=True, error="unsupported" if self._unsupported else "failed")
 
     def _devices(self) -> list[Device]:
         refresh_limits = self._readings % _LIMIT_EVERY == 0

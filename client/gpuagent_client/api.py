@@ -117,7 +117,7 @@ def describe() -> str:
 def in_one_line(reading: Reading, level: Level | None) -> str:
     """Describe this reading in one line, as `describe` does."""
     if not reading.devices:
-        return _describe_idle(level, initialised=reading.initialised, error=reading.error)
+        return _describe_idle(level, initialized=reading.initialized, error=reading.error)
     return "; ".join(_describe(device, level) for device in reading.devices)
 
 
@@ -134,7 +134,7 @@ def _describe(device: Device, level: Level | None) -> str:
     return ", ".join(parts)
 
 
-def _describe_idle(level: Level | None, *, initialised: bool, error: str) -> str:
+def _describe_idle(level: Level | None, *, initialized: bool, error: str) -> str:
     if error == "unsupported":
         return "a GPU whose allocator keeps no figures"
     if level is not None and len(level.names) == 1:
@@ -145,7 +145,7 @@ def _describe_idle(level: Level | None, *, initialised: bool, error: str) -> str
         if uuid in level.free_bytes:
             parts.append(f"{level.free_bytes[uuid] / GIB:.2f} GiB available")
         return ", ".join([*parts, "not used by this process"])
-    return "GPU without memory in use" if initialised else "CPU: this process does not use a GPU"
+    return "GPU without memory in use" if initialized else "CPU: this process does not use a GPU"
 
 
 def find_by_uuid(values: Mapping[str, int], uuid: str) -> int | None:

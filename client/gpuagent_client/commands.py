@@ -108,7 +108,7 @@ class AllocatorCommands:
         if now < self._state.released_at + RELEASE_PAUSE_SECONDS:
             wait_seconds = self._state.released_at + RELEASE_PAUSE_SECONDS - now
             raise Refused(f"too soon: one release a minute, again in {wait_seconds:.0f} s")
-        if not self._torch.initialised():
+        if not self._torch.initialized():
             raise Refused("nothing to release: the app does not use CUDA yet")
         self._between_requests(now + WAIT_SHARE * deadline_seconds)
         self._state.released_at = self._pause.now()

@@ -246,11 +246,11 @@ def hello(
 
 
 def stats(
-    *, number: int, timestamp: float, initialised: bool, devices: Sequence[Mapping[str, Any]], error: str = ""
+    *, number: int, timestamp: float, initialized: bool, devices: Sequence[Mapping[str, Any]], error: str = ""
 ) -> Message:
     """Return the allocator's figures of this moment; `timestamp` is Unix time."""
     listed: list[dict[str, Any]] = [dict(device) for device in devices]
-    message: Message = {"t": "stats", "seq": number, "ts": timestamp, "init": initialised, "dev": listed}
+    message: Message = {"t": "stats", "seq": number, "ts": timestamp, "init": initialized, "dev": listed}
     if error:
         message["err"] = error
     return message

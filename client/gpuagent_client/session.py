@@ -135,7 +135,7 @@ class Reporter:
         return protocol.stats(
             number=self._number,
             timestamp=round(time.time(), 3),
-            initialised=reading.initialised,
+            initialized=reading.initialized,
             devices=[to_wire(device) for device in reading.devices],
             error=reading.error,
         )

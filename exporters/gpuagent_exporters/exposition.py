@@ -50,7 +50,7 @@ class TextWriter:
         self._last: dict[str, _Written] = {}
 
     def write(self, series: Series, *, openmetrics: bool = False, end: bytes = b"") -> bytes:
-        """The exposition of all series in UTF-8, then `end`: the end mark of OpenMetrics is not among the series."""
+        """Write all series in UTF-8, then `end`: the end mark of OpenMetrics is not among the series."""
         written: dict[str, _Written] = {}
         parts: list[bytes] = []
         for family, samples in series:

@@ -129,7 +129,7 @@ class History:
         return [new for old, new in zip(self._noted, processes, strict=True) if new is not old]
 
     def points(self) -> dict[str, Sequence[float | None]]:
-        """Used bytes per GPU UUID for the sparklines, oldest first, the last one still growing."""
+        """Return used bytes per GPU UUID for the sparklines, oldest first, the last one still growing."""
         oldest = self._slot - min(SPARKLINE_LENGTH, self._length) + 1
         return {
             uuid: tuple(_bytes(gpu.used, max(oldest, gpu.used.first_slot), self._slot))
@@ -137,7 +137,7 @@ class History:
         }
 
     def document(self, since: str = "", top: int = 6) -> Document:
-        """What the charts draw, JSON-ready: everything, or from the slot of an earlier answer's `cursor` on.
+        """Return what the charts draw, JSON-ready: all of it, or from the slot of an earlier answer's `cursor` on.
 
         The last point of every line is still growing, so it comes again with the next answer. `whole` says that the
         answer stands alone: the cursor was none, or of an earlier agent, or of a time that is gone. Lines are in
@@ -257,7 +257,7 @@ def _ratios(ring: _Ring, first: int, last: int) -> list[float | None]:
 
 
 def _parse_cursor(text: str) -> tuple[str, int]:
-    """The agent's run and the slot. Raises ValueError, in words for whoever sent it."""
+    """Parse a cursor into the agent's run and the slot. Raise ValueError in words for whoever sent it."""
     run, dash, slot = text.partition("-")
     plain = len(text) <= 40 and text.isascii()
     if not (plain and dash and run.isdigit() and slot.isdigit()):

@@ -94,7 +94,7 @@ class Engines:
         return round(self._given_or(self._gpu.spec.clocks.event_reasons, reasons))
 
     def performance_state(self) -> int:
-        """Return 0 (fastest) to 15; a GPU with a fan rests at 8, one of a data centre stays at 0."""
+        """Return 0 (fastest) to 15; a GPU with a fan rests at 8, one of a data center stays at 0."""
         resting = 8 if self._gpu.spec.fans.count and not self.load else 0
         return round(self._given_or(self._gpu.spec.performance_state, resting))
 

@@ -66,7 +66,7 @@ def bar1_memory_info(device: Device, out: Any) -> None:
     info.total, info.used, info.free = bar1.total, used, bar1.total - used
 
 
-# ---- utilisation ---------------------------------------------------------------------------------
+# ---- utilization ---------------------------------------------------------------------------------
 
 
 @on_device(ENTRIES, "nvmlDeviceGetUtilizationRates", feature=Feature.UTILIZATION)

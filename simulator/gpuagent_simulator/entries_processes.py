@@ -167,7 +167,7 @@ def running_process_detail_list(device: Device, out: Any) -> None:
         put_bytes(details.array, _packed(device, rows, extra, wide=True))
 
 
-# ---- utilisation ---------------------------------------------------------------------------------
+# ---- utilization ---------------------------------------------------------------------------------
 
 
 @on_device(ENTRIES, "nvmlDeviceGetProcessUtilization", feature=Feature.PROCESS_UTILIZATION)

@@ -123,9 +123,7 @@ class SimulatedNode:
     # ---- real processes --------------------------------------------------------------------------
 
     def bind(self, key: str, pid: int) -> None:
-        """Processes that the scenario declares `bind.
-
-        KEY` are this real one, from now until it ends.
+        """Bind the processes that the scenario declares `bind: KEY` to this real one, from now until it ends.
 
         Raises:
             KeyError: the scenario has no such process.

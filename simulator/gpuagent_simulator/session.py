@@ -37,7 +37,7 @@ SPOILED = (
     "nvmlDeviceGetFieldValues",
 )
 """Calls that answer with quantities. What a caller allocates by, such as the length of a list, is left alone: a wrong
-length is not garbage to be recognised, but memory written past its end."""
+length is not garbage to be recognized, but memory written past its end."""
 _LEFT_ALONE = frozenset({"version", "sensorType"})
 _WHOLE = (ctypes.c_int, ctypes.c_uint, ctypes.c_longlong, ctypes.c_ulonglong)
 

@@ -188,7 +188,7 @@ class Bar1(Spec):
 
 
 class GpuLoad(Spec):
-    """Utilisation of the GPU in percent; what is not given follows from the processes."""
+    """Utilization of the GPU in percent; what is not given follows from the processes."""
 
     gpu: Percent | None = None
     memory: Percent | None = None

@@ -1,4 +1,4 @@
-"""Whom an alert about a GPU falls on: who hides must not be the cause of an act on a neighbour."""
+"""Whom an alert about a GPU falls on: who hides must not be the cause of an act on a neighbor."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ libc = ctypes.CDLL(None)
 assert libc.ptrace(0x4206, child, 0, 0x100000) == 0  # PTRACE_SEIZE, PTRACE_O_EXITKILL
 done(mine)
 """
-SIGNALLED = """
+SIGNALED = """
 def work():
     drop(others)
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -105,7 +105,7 @@ done(mine)
 TIES = {
     "at a terminal": TERMINAL, "with a terminal open": SLAVE,
     "in the foreground": FOREGROUND, "stopped": STOPPED, "traced": TRACED,
-    "with a signal at its end": SIGNALLED,
+    "with a signal at its end": SIGNALED,
 }  # fmt: skip
 KILL = {"kill": {"wait": "5s"}}
 

@@ -74,7 +74,7 @@ def test_a_gpu_that_failed_is_asked_again() -> None:
     failed = allocator.read()
     fake.broken = ""
 
-    assert failed == Reading(initialised=True, error="failed")
+    assert failed == Reading(initialized=True, error="failed")
     assert len(allocator.read().devices) == 1
 
 
@@ -132,7 +132,7 @@ def test_before_cuda_is_up_nothing_is_asked() -> None:
     fake = FakeTorch()
     torch = Torch(fake.modules)
 
-    assert Allocator(torch).read() == Reading(initialised=False)
+    assert Allocator(torch).read() == Reading(initialized=False)
     assert (torch.backend(), torch.device_count(), torch.capturing()) == ("", 0, False)
     assert fake.calls == []
 
@@ -143,7 +143,7 @@ def test_a_forked_child_of_a_process_with_cuda_has_none() -> None:
     fake.allocate(GIB)
     pid = os.fork()
     if pid == 0:
-        unseen = reading_of(fake) == Reading(initialised=False) and "_cuda_memoryStats" not in fake.calls
+        unseen = reading_of(fake) == Reading(initialized=False) and "_cuda_memoryStats" not in fake.calls
         os._exit(0 if unseen else 1)
 
     assert os.waitpid(pid, 0)[1] == 0
@@ -158,7 +158,7 @@ def test_a_torch_that_is_not_there_yet_is_no_error() -> None:
 
     for modules in ({}, half):
         torch = Torch(modules)
-        assert Allocator(torch).read() == Reading(initialised=False)
+        assert Allocator(torch).read() == Reading(initialized=False)
         assert torch.version() == ""
 
 
@@ -203,7 +203,7 @@ def test_the_real_torch_is_asked_and_cuda_stays_down(apps_python: Path) -> None:
 
     run = subprocess.run([apps_python, "-W", "ignore", "-c", probe], capture_output=True, text=True, check=True)
 
-    assert run.stdout.strip() == "Reading(initialised=False, devices=(), error='') True  False"
+    assert run.stdout.strip() == "Reading(initialized=False, devices=(), error='') True  False"
 
 
 def test_the_fake_refuses_what_the_real_one_does() -> None:

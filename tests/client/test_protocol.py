@@ -91,7 +91,7 @@ def test_the_client_writes_the_golden_lines() -> None:
             protocol.stats(
                 number=number,
                 timestamp=1789989999.25 + number,
-                initialised=number > 1,
+                initialized=number > 1,
                 devices=devices[number - 1],
                 error="unsupported" if number == 4 else "",
             )
@@ -140,7 +140,7 @@ def test_what_a_later_version_says_is_no_error(line: bytes) -> None:
 
 @table("line", golden("malformed.txt"))
 def test_what_is_no_message_is_refused(line: bytes) -> None:
-    """A peer that speaks something else is recognised at its first line."""
+    """A peer that speaks something else is recognized at its first line."""
     with pytest.raises(Malformed):
         LineReader().feed(line)
 

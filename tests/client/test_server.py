@@ -54,7 +54,7 @@ def test_in_a_user_namespace_the_directory_vouches(*, writable: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "foreign"), [("         0          0 4294967295\n", False), ("0 100000 65536\n", True), ("", True)]
 )
-def test_a_user_namespace_is_recognised(tmp_path: Path, text: str, *, foreign: bool) -> None:
+def test_a_user_namespace_is_recognized(tmp_path: Path, text: str, *, foreign: bool) -> None:
     """By its map, which on the node itself is the identity (user_namespaces(7))."""
     (tmp_path / "self").mkdir()
     (tmp_path / "self" / "uid_map").write_text(text)

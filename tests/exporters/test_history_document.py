@@ -67,7 +67,7 @@ def test_before_the_first_tick_there_is_nothing() -> None:
 
 
 def test_everything_comes_first() -> None:
-    """Memory and utilisation of the GPU, and a line for each process with a name and no command or user."""
+    """Memory and utilization of the GPU, and a line for each process with a name and no command or user."""
     document = after(tick(0, process(7, 4)), tick(10, process(7, 6), used=20, busy=None)).document()
 
     assert document["whole"] is True

@@ -67,7 +67,7 @@ NOWHERE = [
 
 @pytest.mark.parametrize("host", EVERYWHERE)
 def test_own_names(names: HostNames, host: str) -> None:
-    """This machine's names and addresses, and those of the configuration, in every spelling."""
+    """The machine's names and addresses, and those of the configuration, in every spelling."""
     assert names.allow(host, loopback=True)
     assert names.allow(host, loopback=False)
 

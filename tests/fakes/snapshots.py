@@ -42,6 +42,13 @@ _FULL_PROFILE = Profile(**{field.name: 0.25 for field in dataclasses.fields(Prof
 _FULL_ECC: dict[str, Any] = {field.name: 1 for field in dataclasses.fields(Ecc)}
 
 
+class EveryFigure(dict[str, float]):
+    """Figures under any name: what a collector without a part of its own would have filled."""
+
+    def get(self, key: str, default: object = None) -> Any:
+        return 1.0
+
+
 def full_snapshot() -> Snapshot:
     """One with a value for everything that can be measured."""
     runs = tuple(CollectorRun(name, ok=True, duration_seconds=0.001) for name in ("memory", "processes"))
@@ -59,6 +66,7 @@ def full_snapshot() -> Snapshot:
         pcie=Pcie(5, 5, 16, 16, 0, 10, 20),
         ecc=Ecc(**_FULL_ECC),
         nvlinks=(NvLink(0, True, 1, 2, 3, 4, 5, 6),),
+        figures=EveryFigure(),
         mig=(MigInstance("MIG-0", 1, 0, "1g.10gb", Memory(10 * GIB, GIB, 9 * GIB), _FULL_PROFILE),),
         processes_known=True,
         runs=runs,

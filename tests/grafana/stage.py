@@ -31,7 +31,7 @@ gpus:
       - {name: app, bind: app, memory: {shape: ramp, start: 8GiB, rate: 16MiB}, utilization: {sm: 30, memory: 10}}
 """
 NO_DRIVER = """
-description: NVML cannot be initialised
+description: NVML cannot be initialized
 gpus: [{model: h100}]
 faults: [{kind: init_error, code: driver_not_loaded}]
 """
@@ -43,7 +43,7 @@ DRY_RUN = {
 
 @contextmanager
 def telling_app(agent: Agent) -> Iterator[None]:
-    """This process as an app that tells its allocator's figures once a second: it caches more and more."""
+    """The running process as an app that tells its allocator's figures once a second: it caches more and more."""
     ended = threading.Event()
     with FakeApp(agent.folder / "cl" / "client.sock") as app:
         assert app.meet(app="bench", declared={"typical_bytes": 7 * GIB})["t"] == "welcome"

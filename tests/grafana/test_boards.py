@@ -56,7 +56,7 @@ def test_a_panel_explains_itself_and_does_not_look_calm_when_empty(panel: Any) -
 
 @every_board
 def test_a_number_that_is_missing_is_not_green(name: str) -> None:
-    """Grafana paints what is missing in the lowest threshold's colour: with a dead agent nothing may look well."""
+    """Grafana paints what is missing in the lowest threshold's color: with a dead agent nothing may look well."""
     lowest = {
         panel["title"]: panel["fieldConfig"]["defaults"]["thresholds"]["steps"][0]["color"]
         for panel in panels(name)

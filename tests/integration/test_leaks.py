@@ -19,7 +19,7 @@ SPEED = 40
 
 
 def test_the_leak_scenario(folder: Path) -> None:
-    """LEAK-01, LEAK-02: the process that leaks is told of, with reasons; its two healthy neighbours are not."""
+    """LEAK-01, LEAK-02: the process that leaks is told of, with reasons; its two healthy neighbors are not."""
     with sink() as receiver:
         hook = {"name": "hook", "webhook": {"url": f"{receiver.url}/hook"}}
         keys: dict[str, Any] = {"poll_interval": "5s", "receivers": [hook]}

@@ -105,7 +105,7 @@ def test_processes_join_with_what_they_are(prometheus: Prometheus) -> None:
 
 @pytest.mark.needs("promtool")
 @pytest.mark.parametrize("job", ["crowd", "top", "healthy"])
-def test_promtool_finds_nothing_to_criticise(agents: dict[str, Agent], job: str) -> None:
+def test_promtool_finds_nothing_to_criticize(agents: dict[str, Agent], job: str) -> None:
     """EXP-04: names, help, types and units are what Prometheus' own linter asks for."""
     body = agents[job].get("/metrics").body
     checked = subprocess.run(["promtool", "check", "metrics"], input=body, capture_output=True, timeout=30, check=False)

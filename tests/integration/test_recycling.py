@@ -124,7 +124,7 @@ def served(folder: Path, python: Path, server: str, port: int) -> Iterator[subpr
 
 @pytest.mark.parametrize("server", usually(SERVERS, "gthread"))
 def test_a_worker_above_its_budget_is_exchanged_under_traffic(folder: Path, apps_python: Path, server: str) -> None:
-    """Told first, it drains and ends by itself; nothing is lost, nobody is signalled, a successor serves."""
+    """Told first, it drains and ends by itself; nothing is lost, nobody is signaled, a successor serves."""
     (folder / "node.yaml").write_text(SCENARIO)
     (folder / "rules.yaml").write_text(RULES)
     (folder / "rules.yaml").chmod(0o600)

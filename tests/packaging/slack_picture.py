@@ -92,7 +92,7 @@ def _lines(text: dict[str, str], kind: str) -> Iterator[list[Run]]:
 
 
 def _joined(words: list[Run]) -> list[Run]:
-    """Neighbours of one style as one run; code stands alone."""
+    """Neighbors of one style as one run; code stands alone."""
     runs: list[Run] = []
     for word in words:
         if runs and runs[-1].style == word.style != "code":
@@ -126,7 +126,7 @@ def _unescaped(text: str) -> str:
 def _set(runs: list[Run], y: float, kind: str) -> Iterator[str]:
     """One line."""
     size = _SIZES[kind]
-    colour = "#616061" if kind == "context" else "#1d1c1d"
+    color = "#616061" if kind == "context" else "#1d1c1d"
     x = float(_MARGIN)
     for run in runs:
         width = run.width(size)
@@ -136,7 +136,7 @@ def _set(runs: list[Run], y: float, kind: str) -> Iterator[str]:
             yield _text(run.text, x + 4, y, width - 8, f'font-family="{_MONO}" font-size="12" fill="#c01343"')
         else:
             weight = ' font-weight="bold"' if run.style == "bold" else ""
-            fill = "#1264a3" if run.style == "link" else colour
+            fill = "#1264a3" if run.style == "link" else color
             yield _text(run.text, x, y, width, f'font-family="{_FONT}" font-size="{size}" fill="{fill}"{weight}')
         x += width + size * _SPACE
 

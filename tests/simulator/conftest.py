@@ -51,7 +51,7 @@ OpenNode = Callable[..., Stage]
 
 @pytest.fixture
 def open_node() -> Iterator[OpenNode]:
-    """Makes a node of a scenario's text (or of a loaded one) and initialises the library."""
+    """Makes a node of a scenario's text (or of a loaded one) and initializes the library."""
     with ExitStack() as stack:
 
         def opened(scenario: str | Scenario = TWO_H100, *, initialize: bool = True) -> Stage:

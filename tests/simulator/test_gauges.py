@@ -58,7 +58,7 @@ def test_bar1(open_node: OpenNode) -> None:
     assert bar1.bar1Free == bar1.bar1Total - bar1.bar1Used
 
 
-def test_utilisation_follows_the_processes(open_node: OpenNode) -> None:
+def test_utilization_follows_the_processes(open_node: OpenNode) -> None:
     """What is not given is the sum over the processes."""
     handle = open_node(BUSY).handle()
     rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
@@ -70,7 +70,7 @@ def test_utilisation_follows_the_processes(open_node: OpenNode) -> None:
     assert pynvml.nvmlDeviceGetOfaUtilization(handle)[0] == 0
 
 
-def test_utilisation_never_exceeds_100(open_node: OpenNode) -> None:
+def test_utilization_never_exceeds_100(open_node: OpenNode) -> None:
     """Two processes at 80 % make 100 %, not 160 %."""
     stage = open_node("gpus: [{model: h100, processes: [{name: a, memory: 1, count: 2, utilization: {sm: 80}}]}]")
 

@@ -82,8 +82,8 @@ def test_processes_belong_to_instances(open_node: OpenNode) -> None:
     assert on_instances == [[process.pid] for process in on_parent]
 
 
-def test_a_divided_gpu_tells_no_utilisation(open_node: OpenNode) -> None:
-    """NUM-06: utilisation, samples and remapped rows are NOT_SUPPORTED; power and the list are not."""
+def test_a_divided_gpu_tells_no_utilization(open_node: OpenNode) -> None:
+    """NUM-06: utilization, samples and remapped rows are NOT_SUPPORTED; power and the list are not."""
     handle = open_node(DIVIDED).handle()
 
     for call, *arguments in (

@@ -1,4 +1,4 @@
-"""Process lists and utilisation samples, through pynvml and with a buffer of one's own."""
+"""Process lists and utilization samples, through pynvml and with a buffer of one's own."""
 
 from __future__ import annotations
 

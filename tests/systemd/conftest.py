@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def _wheels(folder: Path) -> Path:
-    """This tree's wheels for the distribution's Python, and those of all they need.
+    """The wheels of the working tree for the distribution's Python, and those of all they need.
 
     GPUAGENT_TEST_WHEELHOUSE is a folder with the latter, to save the time and the network.
     """

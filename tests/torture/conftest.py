@@ -22,7 +22,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("shim"))
 
 
-class Theatre:
+class Theater:
     """Keeps a stage from one test to the next, until one of them fails."""
 
     def __init__(self, library: Path) -> None:
@@ -44,9 +44,9 @@ class Theatre:
 
 
 @pytest.fixture(scope="module")
-def theatre(library: Path) -> Iterator[Theatre]:
+def theater(library: Path) -> Iterator[Theater]:
     """For all tests of a module."""
-    made = Theatre(library)
+    made = Theater(library)
     yield made
     made.leave()
 

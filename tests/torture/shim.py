@@ -1,4 +1,4 @@
-"""The machine's misbehaviour at the touch of a test: clocks, disk, /proc and names, by a library before libc."""
+"""The machine's misbehavior at the touch of a test: clocks, disk, /proc and names, by a library before libc."""
 
 from __future__ import annotations
 

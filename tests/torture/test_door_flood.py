@@ -26,7 +26,7 @@ ROUNDS = times(20, 200)
 
 
 async def heard(opened: Stage) -> None:
-    """This process's app connects, is welcomed, and its figures arrive."""
+    """An app in the test's own process connects, is welcomed, and its figures arrive."""
     with await opened.client() as app:
         client = opened.registry.client(os.getpid())
         assert client is not None

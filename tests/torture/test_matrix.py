@@ -20,7 +20,7 @@ from tests.exhaustive import evenly
 from tests.integration.waiting import until
 from tests.torture import FULL, apps, host, network, nvml, times
 from tests.torture.checks import Bill, endure
-from tests.torture.conftest import Theatre
+from tests.torture.conftest import Theater
 from tests.torture.stage import stage
 from tests.torture.trouble import Trouble, both
 
@@ -53,13 +53,13 @@ def _named(troubles: Sequence[Trouble], usual: int = 0) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("trouble", evenly(troubles, usual), ids=lambda trouble: trouble.name)
 
 
-def suffer(theatre: Theatre, trouble: Trouble, bills: Callable[[Bill], None]) -> None:
+def suffer(theater: Theater, trouble: Trouble, bills: Callable[[Bill], None]) -> None:
     """On the stage of those before, or on a new one if one of them failed."""
-    made = theatre.enter()
+    made = theater.enter()
     try:
         bills(endure(made, trouble))
     except BaseException:
-        theatre.leave()
+        theater.leave()
         raise
 
 
@@ -73,18 +73,18 @@ def test_the_ladder_is_armed(library: Path) -> None:
 
 
 @_named(some(KINDS, 6), usual=4)
-def test_alone(theatre: Theatre, trouble: Trouble, bills: Callable[[Bill], None]) -> None:
+def test_alone(theater: Theater, trouble: Trouble, bills: Callable[[Bill], None]) -> None:
     """GPU-04, GPU-05, NUM-01, NUM-02, ALERT-07, PROC-03: each trouble alone costs what it may cost and no more."""
-    suffer(theatre, trouble, bills)
+    suffer(theater, trouble, bills)
 
 
 @_named(some((*CODES, *EACH_CALL), 40))
-def test_each_call_and_each_code(theatre: Theatre, trouble: Trouble, bills: Callable[[Bill], None]) -> None:
+def test_each_call_and_each_code(theater: Theater, trouble: Trouble, bills: Callable[[Bill], None]) -> None:
     """GPU-04, GPU-08: each call of NVML that recurs hangs, is slow, fails; each code of NVML is answered."""
-    suffer(theatre, trouble, bills)
+    suffer(theater, trouble, bills)
 
 
 @_named(pairs(times(5, 60)))
-def test_two_at_a_time(theatre: Theatre, trouble: Trouble, bills: Callable[[Bill], None]) -> None:
+def test_two_at_a_time(theater: Theater, trouble: Trouble, bills: Callable[[Bill], None]) -> None:
     """ALERT-07, EXP-05: so it is when two troubles come together."""
-    suffer(theatre, trouble, bills)
+    suffer(theater, trouble, bills)

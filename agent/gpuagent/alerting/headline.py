@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from gpuagent.alerting.briefing_inputs import DEAD, FULL, LEAK, SOON, BriefingInputs
 from gpuagent.core.growth import GrowthState, Verdict
 from gpuagent.core.identity import format_container
+from gpuagent.core.process_labels import alert_labels
 from gpuagent.core.snapshot import NvmlState, ProcessReading
 from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration
 from gpuagent_alerts.alert import UNKNOWN_END, Alert, CauseKind, Status, resolved_summary, shown_annotations
@@ -238,10 +239,7 @@ def labels_of(process: ProcessReading) -> dict[str, str]:
     info = process.info or process.former
     if info is None:
         return {"pid": str(process.pid), "process": "[dead]"}
-    labels = {
-        "pid": str(process.pid), "process": info.name, "user": info.user, "slurm_job": info.slurm_job,
-        "pod_namespace": info.namespace, "pod_name": info.pod, "unit": info.unit, "container_id": info.container_id,
-    }  # fmt: skip
+    labels = {"pid": str(process.pid), "process": info.name, "user": info.user, **alert_labels(info)}
     return {name: value for name, value in labels.items() if value}
 
 

@@ -94,7 +94,7 @@ class FeedbackStore:
         return [entry for entry in self._known.values() if entry is not None]
 
     def entry(self, entry_id: str) -> Document:
-        """The one with this id. Raises KeyError."""
+        """Return the entry with this id. Raise KeyError."""
         for file in self._files():
             if _id_of(file.path) == entry_id and (entry := self._read(file.path)) is not None:
                 return entry

@@ -13,6 +13,7 @@ from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.alerting import AlertingFigures, FiringAlert
 from gpuagent.core.metrics.family import SampleCache
 from gpuagent.core.metrics.series import ExtraFamilies, series
+from gpuagent.core.process_labels import alert_labels
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessInfo, ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.alert import SUMMARY, Alert, Status, shown_annotations
 from gpuagent_alerts.notify.cause import CauseProcess
@@ -176,8 +177,7 @@ def _counts(growth: Growth, *, leaking: bool) -> bool:
 def _program(reading: ProcessReading, info: ProcessInfo) -> CauseProcess:
     labels = {
         "gpu": str(reading.gpu_index), "uuid": reading.gpu_uuid, "pid": str(reading.pid), "process": info.name,
-        "user": info.user, "unit": info.unit, "container_id": info.container_id, "pod_namespace": info.namespace,
-        "pod_name": info.pod, "slurm_job": info.slurm_job,
+        "user": info.user, **alert_labels(info),
     }  # fmt: skip
     identity = f"{info.id.boot_id}:{info.id.pid}:{info.id.start_ticks}"
     known = {name: value for name, value in labels.items() if value}

@@ -20,7 +20,7 @@ def main() -> None:
 
 
 def _alone(name: list[str]) -> Callable[..., None] | None:
-    """A subcommand that is not to load the others: one must be small for as long as it runs, and the other quick."""
+    """Return a subcommand that must not load the others: one stays small while it runs, another starts quickly."""
     if name == ["run"]:
         from gpuagent.cli.run import run
 

@@ -61,7 +61,7 @@ class Source(NamedTuple):
 
 
 def tell(text: str) -> None:
-    """A message beside the data."""
+    """Print a message beside the data."""
     typer.echo(text, err=True)
 
 

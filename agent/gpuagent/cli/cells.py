@@ -80,7 +80,7 @@ def width_of(stream: TextIO) -> int:
 
 
 class Paint:
-    """Colours, bars and sparklines, as far as the output can show them."""
+    """Colors, bars and sparklines, as far as the output can show them."""
 
     def __init__(self, *, color: bool = False, ascii_only: bool = False) -> None:
         self._color = color
@@ -90,7 +90,7 @@ class Paint:
     def for_stream(cls, stream: TextIO, *, ascii_only: bool = False, environ: Mapping[str, str] = os.environ) -> Paint:
         """Return what this stream can show.
 
-        No colour in a pipe, on a dumb terminal, or where NO_COLOR is set and not empty (https://no-color.org). ASCII
+        No color in a pipe, on a dumb terminal, or where NO_COLOR is set and not empty (https://no-color.org). ASCII
         where it was asked for, or where the encoding is not UTF-8.
         """
         color = stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
@@ -98,7 +98,7 @@ class Paint:
         return cls(color=color, ascii_only=ascii_only or encoding != "utf8")
 
     def __call__(self, text: str, style: str) -> str:
-        """Return the text in a style; colour never carries a meaning that the words do not."""
+        """Return the text in a style; color never carries a meaning that the words do not."""
         if not self._color or style not in _STYLES:
             return text
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m"

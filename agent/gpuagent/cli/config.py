@@ -65,7 +65,7 @@ def show(
 
 
 def _check_beside(config: Config, path: Path) -> None:
-    """The files that it names. Rules that can never fire and ladders that can never act are notes."""
+    """Check the files that the configuration names. Rules that never fire and ladders that never act are notes."""
     from gpuagent.doctor.service import look_beside
 
     found = look_beside(config, path)

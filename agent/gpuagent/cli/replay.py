@@ -1,4 +1,4 @@
-"""`gpuagent replay`: the leak detector over recorded traces: would it have caught mine?
+"""`gpuagent replay`: run the leak detector over recorded traces to see whether it would have caught yours.
 
 For people each process is a curve on one line, the verdict, and when it would have said what; or a picture, which is
 the only use of matplotlib.
@@ -92,7 +92,7 @@ def _at(seconds: float, first_seconds: float) -> str:
 
 
 def draw(shown: list[tuple[Path, Replayed]], plot: Path) -> None:
-    """A panel for each process, in the format that the file's name asks for.
+    """Draw a panel for each process, in the format that the file's name asks for.
 
     Raises OSError if it cannot be written, ValueError for a format that matplotlib does not have.
     """

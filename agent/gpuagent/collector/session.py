@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 _FIRST_RETRY_SECONDS = 1.0
 _LONGEST_RETRY_SECONDS = 60.0
 _SLOW_SECONDS = 1.0
-"""An initialisation that takes longer is called a hang; it is waited for all the same."""
+"""An initialization that takes longer is called a hang; it is waited for all the same."""
 
 
 class _Job(Enum):
@@ -32,7 +32,7 @@ class _Job(Enum):
 
 
 class NvmlSession:
-    """The present initialisation, known by its `generation`: a handle of another generation must not be used."""
+    """The present initialization, known by its `generation`: a handle of another generation must not be used."""
 
     def __init__(self, driver: Driver, clock: Clock, worker: Worker) -> None:
         self._driver = driver
@@ -59,13 +59,13 @@ class NvmlSession:
 
     @property
     def beginning(self) -> bool:
-        """An initialisation is under way, or will be when it is due."""
+        """An initialization is under way, or will be when it is due."""
         return self.state in (NvmlState.STARTING, NvmlState.FAILED)
 
     def advance(self, *, leave: Callable[[], bool]) -> None:
-        """Take what the worker has answered, and start the next initialisation when it is due.
+        """Take what the worker has answered, and start the next initialization when it is due.
 
-        `leave` is called in the worker before an old initialisation is shut down: it gets every other thread out of
+        `leave` is called in the worker before an old initialization is shut down: it gets every other thread out of
         the library and says whether that worked. Shutting down under another thread would be a segmentation fault.
         """
         outcome = self._worker.take_result()
@@ -76,7 +76,7 @@ class NvmlSession:
                 self._initialization_ended(outcome.value, outcome.error)
         if self._worker.busy:
             if self.beginning and self._worker.busy_seconds > _SLOW_SECONDS:
-                self._fail(f"NVML has not answered for {self._worker.busy_seconds:.0f} s (initialisation hangs)")
+                self._fail(f"NVML has not answered for {self._worker.busy_seconds:.0f} s (initialization hangs)")
         elif self.beginning and self._backoff.due(self._clock.now()):
             self._start(_Job.INITIALIZE, lambda: self._initialize(leave))
         elif self.state is NvmlState.PAUSED and self._references:
@@ -94,7 +94,7 @@ class NvmlSession:
         if self.ready:
             self.generation += 1
             self.state, self.reason = NvmlState.STARTING, why
-            log.info("NVML is initialised again: %s", why)
+            log.info("NVML is initialized again: %s", why)
 
     def failed_with(self, failure: DriverFailure) -> None:
         """Note that a call answered that the session has ended."""
@@ -138,7 +138,7 @@ class NvmlSession:
     def _leave(self, leave: Callable[[], bool]) -> None:
         """Shut down, in the worker: a stuck thread keeps the old initialization alive, which costs one reference.
 
-        NVML counts its initialisations and lets go with the last of them (nvml.h, nvmlShutdown).
+        NVML counts its initializations and lets go with the last of them (nvml.h, nvmlShutdown).
         """
         if self._references and leave():
             while self._references:

@@ -1,9 +1,13 @@
-"""Who is told: receivers and the routes to them."""
+"""Who is told: receivers and the routes to them.
+
+The keys of each kind of receiver are declared beside what sends; the models are made from them.
+"""
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpuagent.config.values import (
     Duration,
@@ -20,18 +24,11 @@ from gpuagent.config.values import (
 )
 from gpuagent.core.problems import Problem
 from gpuagent.core.sections import Section, key
+from gpuagent_alerts.notify.receivers.base import ReceiverKind
+from gpuagent_alerts.notify.receivers.registry import KINDS
+from gpuagent_alerts.notify.receivers.settings import KeyOfSettings, KeyType, keys_of
 
 _NO_KINDS = frozenset({"name", "send_resolved", "max_messages_per_hour"})
-_URL_KEYS = ("url", "url_file")
-_URL_FILE = "Instead of `url`: a file that holds it and nothing else, read anew at every use."
-
-
-class _HasUrl(Section):
-    """A receiver that is reached by a URL, given or in a file."""
-
-    @classmethod
-    def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
-        yield from cls.exactly_one(given, _URL_KEYS)
 
 
 class MessageLinks(Section):
@@ -49,89 +46,61 @@ class MessageLinks(Section):
     )
 
 
-class WebhookReceiver(_HasUrl):
-    """JSON by POST, in the form of Alertmanager's webhook (version 4)."""
+_TYPES: Mapping[KeyType, Any] = {
+    KeyType.TEXT: Text,
+    KeyType.TEXTS: tuple[Text, ...],
+    KeyType.NUMBER: int,
+    KeyType.FLAG: bool,
+    KeyType.DURATION: Duration,
+    KeyType.WEB_URL: WebUrl,
+    KeyType.SECRET_WEB_URL: SecretWebUrl,
+    KeyType.SECRET_URL: SecretUrl,
+    KeyType.SECRET_TEXT: SecretTextValue,
+    KeyType.SECRET_FILE: SecretFilePath,
+}
 
-    url: SecretWebUrl | None = key(default=None, description="Where to post to.")
-    url_file: SecretFilePath | None = key(default=None, description=_URL_FILE)
-    secret_file: SecretFilePath | None = key(
-        default=None,
-        description="A file with the key that signs each message (Standard Webhooks, `whsec_...`).",
+
+def _section_of(kind: ReceiverKind[Any]) -> type[Section]:
+    """Return the model of a kind's settings, which are declared beside what sends (`gpuagent_alerts`)."""
+
+    class Settings(Section):
+        @classmethod
+        def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
+            if kind.exactly_one:
+                yield from cls.exactly_one(given, kind.exactly_one)
+            for name, text in kind.faults(given):
+                yield Problem((name,), text)
+
+    keys = {name: _declared(each) for name, each in keys_of(kind.settings)}
+    return _made(f"{kind.name.capitalize()}Receiver", Settings, kind.settings.__doc__, keys)
+
+
+def _declared(of_settings: KeyOfSettings) -> tuple[Any, Any]:
+    """Return a key's annotation, and the key."""
+    annotation, default = _TYPES[of_settings.type], of_settings.default
+    declared = key(
+        default=default,
+        description=of_settings.description,
+        ge=of_settings.least,
+        le=of_settings.most,
+        min_length=1 if of_settings.type is KeyType.TEXTS else 0,
+        repr=of_settings.shown,
     )
+    return (annotation | None if default is None else annotation), declared
 
 
-class SlackReceiver(Section):
-    """A Slack channel: by its incoming webhook, or by a bot's token, which keeps each incident in one thread."""
-
-    url: SecretWebUrl | None = key(
-        default=None,
-        description="The URL of the incoming webhook. Better in a file: it is a password.",
-    )
-    url_file: SecretFilePath | None = key(default=None, description=_URL_FILE)
-    token_file: SecretFilePath | None = key(
-        default=None,
-        description="Instead of a URL: a file with a bot's token (`xoxb-...`) that has the scope `chat:write`. Needs "
-        "`channel`.",
-    )
-    channel: Text | None = key(
-        default=None, description="With `token_file`: the channel's id (`C0123456789`). The bot has to be a member."
-    )
-
-    @classmethod
-    def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
-        yield from cls.exactly_one(given, (*_URL_KEYS, "token_file"))
-        if given.get("token_file") is not None and not given.get("channel"):
-            yield Problem(("token_file",), "needs `channel` beside it: where the bot posts to")
-        if given.get("token_file") is None and given.get("channel"):
-            yield Problem(("channel",), "goes with `token_file` alone: an incoming webhook has its own channel")
+def _made(name: str, base: type[Section], text: str | None, keys: Mapping[str, tuple[Any, Any]]) -> type[Section]:
+    """Return a section with these keys, beside those of its base."""
+    body = {
+        "__doc__": text,
+        "__module__": __name__,
+        "__annotations__": {each: annotation for each, (annotation, _) in keys.items()},
+        **{each: declared for each, (_, declared) in keys.items()},
+    }
+    return types.new_class(name, (base,), exec_body=lambda namespace: namespace.update(body))
 
 
-class AlertmanagerReceiver(_HasUrl):
-    """An Alertmanager, which then groups and notifies."""
-
-    url: WebUrl | None = key(default=None, repr=False, description="Its address, without `/api`.")
-    url_file: SecretFilePath | None = key(default=None, description=_URL_FILE)
-
-
-class PagerdutyReceiver(Section):
-    """PagerDuty by its Events API v2."""
-
-    routing_key: SecretTextValue | None = key(
-        default=None, description="The integration key of the service. Better in a file."
-    )
-    routing_key_file: SecretFilePath | None = key(
-        default=None,
-        description="Instead of `routing_key`: a file that holds it and nothing else.",
-    )
-
-    @classmethod
-    def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
-        yield from cls.exactly_one(given, ("routing_key", "routing_key_file"))
-
-
-class ExecReceiver(Section):
-    """A program of your own: the message as JSON on its standard input. No shell is involved."""
-
-    command: tuple[Text, ...] = key(min_length=1, description="The program and its arguments, one list item each.")
-    timeout: Duration = key(default=10.0, ge=1, le=300, description="It is ended when it takes longer than this.")
-
-
-class AppriseReceiver(_HasUrl):
-    """Anything that Apprise can reach, e-mail included."""
-
-    url: SecretUrl | None = key(default=None, description="The address in Apprise's notation.")
-    url_file: SecretFilePath | None = key(default=None, description=_URL_FILE)
-
-
-class HeartbeatReceiver(_HasUrl):
-    """A URL that is called again and again: where the calls stop, the node is dead."""
-
-    url: SecretWebUrl | None = key(default=None, description="The URL to call.")
-    url_file: SecretFilePath | None = key(default=None, description=_URL_FILE)
-    interval: Duration = key(default=60.0, ge=10, le=86400, description="Time between two calls.")
-
-
-class Receiver(Section):
+class _Receiver(Section):
     """Somebody or something that is told. Each has a name and exactly one kind."""
 
     key_noun: ClassVar[str] = "receiver kind"
@@ -145,13 +114,6 @@ class Receiver(Section):
         description="More than this is held back and told of in one digest. What is critical is sent in any case; an"
         " Alertmanager is told all.",
     )
-    webhook: WebhookReceiver | None = key(default=None, description=WebhookReceiver.__doc__)
-    slack: SlackReceiver | None = key(default=None, description=SlackReceiver.__doc__)
-    alertmanager: AlertmanagerReceiver | None = key(default=None, description=AlertmanagerReceiver.__doc__)
-    pagerduty: PagerdutyReceiver | None = key(default=None, description=PagerdutyReceiver.__doc__)
-    exec: ExecReceiver | None = key(default=None, description=ExecReceiver.__doc__)
-    apprise: AppriseReceiver | None = key(default=None, description=AppriseReceiver.__doc__)
-    heartbeat: HeartbeatReceiver | None = key(default=None, description=HeartbeatReceiver.__doc__)
 
     @classmethod
     def key_names(cls) -> tuple[str, ...]:
@@ -166,6 +128,23 @@ class Receiver(Section):
     @classmethod
     def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
         yield from cls.exactly_one(given, cls.key_names())
+
+
+if TYPE_CHECKING:
+
+    class Receiver(_Receiver):
+        """A receiver with a key for each kind."""
+
+        def __getattr__(self, kind: str) -> Any: ...  # noqa: ANN401  its settings, or None
+
+else:
+    _SECTIONS = {name: _section_of(kind) for name, kind in KINDS.items()}
+    Receiver = _made(
+        "Receiver",
+        _Receiver,
+        _Receiver.__doc__,
+        {name: (made | None, key(default=None, description=made.__doc__)) for name, made in _SECTIONS.items()},
+    )
 
 
 class Route(Section):

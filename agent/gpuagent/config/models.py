@@ -25,7 +25,7 @@ class Config(Section):
         default=1.0,
         ge=0.1,
         le=60,
-        description="Time between two readings of memory, processes and utilisation.",
+        description="Time between two readings of memory, processes and utilization.",
     )
     slow_interval: Duration = key(
         default=15.0,

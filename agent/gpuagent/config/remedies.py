@@ -1,4 +1,4 @@
-"""What the agent may do about it: memory budgets, who may be signalled, and the steps to take."""
+"""What the agent may do about it: memory budgets, who may be signaled, and the steps to take."""
 
 from __future__ import annotations
 

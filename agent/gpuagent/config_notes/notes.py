@@ -186,7 +186,7 @@ def route_notes(
     config: Config, alerts: Sequence[AlertLabels], known: Mapping[str, Known], *, most_named: int = _MOST_NAMED
 ) -> Iterator[str]:
     """Yield the notes; `known` looks up values of some labels (user, unit, gpu, uuid) on this machine."""
-    people = {receiver.name for receiver in config.receivers if receiver.heartbeat is None}
+    people = {receiver.name for receiver in config.receivers if getattr(receiver, "heartbeat", None) is None}
     if config.receivers and not people:
         yield "receivers: only heartbeats: they take no alerts, so nobody is told of any"
     for index, route in enumerate(config.routes):

@@ -52,9 +52,10 @@ def receiver_notes(config: Config, file: ConfigFile, service_user: str, *, asked
                         f"{path}.{key}_file: {barrier} may not be read by the user {service_user}, as which the"
                         " service runs"
                     )
-        if receiver.exec is not None and (problem := program_problem(receiver.exec.command[0])):
+        command: tuple[str, ...] = getattr(_section(receiver), "command", ())
+        if command and (problem := program_problem(command[0])):
             yield f"{path}.command[0]: {problem}: {receiver.name} cannot be told"
-        channel = receiver.slack.channel if receiver.slack is not None else None
+        channel: str | None = getattr(_section(receiver), "channel", None)
         if channel and not _CHANNEL_ID.fullmatch(channel):
             yield f"{path}.channel: {channel} is no id of a channel: Slack shows it (C0123456789) in its details"
 

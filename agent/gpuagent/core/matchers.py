@@ -85,7 +85,7 @@ class TextRegex:
     """A pattern for any text, also one that holds bytes which are no UTF-8 (as lone surrogates, PEP 383)."""
 
     def __init__(self, pattern: str) -> None:
-        """Raises ValueError for what RE2 does not take."""
+        """Compile a pattern. Raise ValueError for what RE2 does not take."""
         self._compiled = compile_regex(check_regex(pattern))
 
     def is_in(self, text: str) -> bool:

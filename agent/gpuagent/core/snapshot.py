@@ -82,7 +82,7 @@ class GpuProcess(NamedTuple):
 
 
 class ProcessUtilization(NamedTuple):
-    """Newest accepted utilisation sample of one process on one GPU, or 0 throughout on a GPU observed at 0 %."""
+    """Newest accepted utilization sample of one process on one GPU, or 0 throughout on a GPU observed at 0 %."""
 
     sm_ratio: float
     memory_ratio: float
@@ -186,6 +186,8 @@ class GpuReading:
     pcie: Pcie | None = None
     ecc: Ecc | None = None
     nvlinks: tuple[NvLink, ...] = ()
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """Figures of collectors that have no part of their own, by name, in base units."""
     mig: tuple[MigInstance, ...] = ()
     processes_known: bool = False
     """The process list was read in this tick: a process that is not in it has gone."""

@@ -37,7 +37,7 @@ class Receiver:
         return f"http://127.0.0.1:{self._server.server_port}/gpu-alerts"
 
     def told(self, alertname: str, status: str, pid: int) -> dict[str, Any] | None:
-        """The first alert of this name and status about a process that has come."""
+        """Return the first alert of this name and status about a process that has come."""
         for message in list(self.messages):
             for alert in message.get("alerts", ()):
                 labels = alert.get("labels", {})
@@ -112,7 +112,7 @@ class Stage:
         return self.folder / "agent.log"
 
     def ask(self, path: str) -> dict[str, Any] | None:
-        """A document of the agent's; None while it does not answer."""
+        """Request a document of the agent's; return None while it does not answer."""
         try:
             document: dict[str, Any] = fetch_document(self.socket, path)
         except AgentUnreachable:

@@ -25,7 +25,7 @@ class NotSeen(Exception):
 
 
 def tell(stage: Stage, say: Say) -> None:
-    """The whole of it. Raises NotSeen."""
+    """Tell the whole story. Raise NotSeen."""
     leaker = stage.children["leaker"]
     for name, child in stage.children.items():
         say(f"pid {child.pid} ({name}) is a real process; its GPU memory is simulated, {SPEED:.0f}x as fast as life")
@@ -51,13 +51,13 @@ def tell(stage: Stage, say: Say) -> None:
 
 
 def _program() -> str:
-    """What another terminal has to be told to run this very program: `make demo` puts nothing on the PATH."""
+    """Return the command that runs this very program in another terminal: `make demo` puts nothing on the PATH."""
     beside = Path(sys.executable).with_name("gpuagent")
     return "gpuagent" if shutil.which("gpuagent") or not beside.exists() else str(beside)
 
 
 def _untouched(stage: Stage, say: Say) -> None:
-    """The healthy ones were neither called leaks nor touched."""
+    """Show that healthy processes were neither called leaks nor touched."""
     held = {process["pid"]: process["memory_used_bytes"] for process in _processes(stage) or ()}
     for name in ("server", "trainer"):
         child = stage.children[name]
@@ -95,7 +95,7 @@ def _processes(stage: Stage) -> list[dict[str, Any]] | None:
 
 
 def _growth(stage: Stage) -> str:
-    """What the leaker holds, and what is thought of it."""
+    """Describe what the leaking process holds, and what the detector says of it."""
     for process in _processes(stage) or ():
         if process["pid"] == stage.children["leaker"].pid and process.get("memory_used_bytes") is not None:
             verdict = process.get("verdict") or "no verdict yet"

@@ -181,7 +181,7 @@ def process_visibility(proc: Path = Path("/proc")) -> Iterator[Finding]:
 
 
 def capabilities(proc: Path = Path("/proc")) -> Iterator[Finding]:
-    """What this user may do to other users' processes."""
+    """Find what this user may do to other users' processes."""
     try:
         lines = (proc / "self/status").read_text().splitlines()
         effective = int(next(line.split()[1] for line in lines if line.startswith("CapEff:")), 16)
@@ -195,7 +195,7 @@ def capabilities(proc: Path = Path("/proc")) -> Iterator[Finding]:
         yield Finding(
             "capabilities", Level.INFO,
             f"without {' and '.join(missing)}: other users' processes can be shown, not all of them in full, and not "
-            "be signalled",
+            "be signaled",
         )  # fmt: skip
     else:
         yield Finding("capabilities", Level.OK, "all that remedies may need")

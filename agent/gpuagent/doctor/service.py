@@ -73,7 +73,7 @@ def _examine_state(config: Config) -> tuple[str, ...]:
 
 
 def configuration(path: Path | None, *, simulated: bool = False) -> tuple[Config, list[Finding]]:
-    """The configuration, or the defaults if it is at fault; then the files that it names."""
+    """Read the configuration, or the defaults if it is at fault; then the files that it names."""
     try:
         config = load_config(path, is_root=os.geteuid() == 0, simulated=simulated)
     except ConfigError as error:
@@ -100,7 +100,7 @@ def directories(config: Config) -> Iterator[Finding]:
 
 
 def access() -> Iterator[Finding]:
-    """The group that may command the agent."""
+    """Report on the group that may command the agent."""
     try:
         members = grp.getgrnam(GROUP)
     except KeyError:

@@ -119,7 +119,7 @@ class BlockStore:
         self._update_recent_low()
 
     def restore_level(self, level: int, ring: array[int], highs: array[int]) -> None:
-        """What `ring` and `highs_of` have told, back into a store with the same `base_count`, levels in order.
+        """Restore a level from what `ring` and `highs_of` returned, with the same `base_count`, levels in order.
 
         Raises ValueError where there are not as many as there must be.
         """
@@ -138,7 +138,7 @@ class BlockStore:
         self.recent_low = min(self.ring(0, RECENT), default=EMPTY)
 
     def _put(self, level: int, index: int, value: int) -> None:
-        """The block of this number; what has the place goes out, into the highs."""
+        """Store the block of this number; what had the place goes out, into the highs."""
         cells = self._cells
         begin = level * _CELLS
         if begin == len(cells):

@@ -135,7 +135,7 @@ class Rejection(NamedTuple):
 
 
 class BlockContext(NamedTuple):
-    """What the judgement of a block needs to know besides the blocks."""
+    """What the judgment of a block needs to know besides the blocks."""
 
     end_seconds: float
     free: float | None
@@ -214,7 +214,7 @@ class Criterion:
         return True
 
     def reset(self, level: int) -> None:
-        """The newest window of this level does not meet it."""
+        """Record that the newest window of this level does not meet the criterion."""
         if self.repeats is not None:
             self.repeats[level] = 0
 

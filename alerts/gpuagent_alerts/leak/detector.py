@@ -78,7 +78,7 @@ class MemoryLeakDetector:
         sensitivity: Dial = "balanced",
         phase: int = 0,
     ) -> None:
-        """Raises ValueError for a size or sensitivity that cannot be."""
+        """Raise ValueError for an impossible size or sensitivity."""
         if not 0 < total_bytes < MOST_BYTES:
             raise ValueError(f"{total_bytes} is not the memory of a GPU")
         _check(sensitivity)
@@ -148,7 +148,7 @@ class MemoryLeakDetector:
         return self._growth
 
     def _note_allocator(self, used_bytes: float | None, allocated_bytes: float, reserved_bytes: float) -> None:
-        """What the process tells of its allocator; used memory, where it is known, tells what it does not."""
+        """Record what the process says of its allocator; used memory, where known, stands for what it does not say."""
         if not 0 <= allocated_bytes <= reserved_bytes < MOST_BYTES:
             return
         self._slack = reserved_bytes - allocated_bytes
@@ -239,7 +239,7 @@ class MemoryLeakDetector:
         return made
 
     def _end_block(self, time_seconds: float) -> None:
-        """The first reading at or after the end of the current block has come."""
+        """End the current block at the first reading at or after its end."""
         if not abs(time_seconds) < MOST_SECONDS:
             raise ValueError(f"{time_seconds} is not the time of a reading")
         if self._keeps_from is None:

@@ -125,7 +125,7 @@ def _exhaustion(sharing: Sequence[GrowingPart], free_bytes: int | None) -> Range
 
 
 def _fast(sharing: Sequence[GrowingPart], exhaustion: Range | None) -> float | None:
-    """Return the shortest time that is left to fast growth, or less where the slow judgement says so."""
+    """Return the shortest time that is left to fast growth, or less where the slow judgment says so."""
     fast = [part.growth.fast_exhaustion_seconds for part in sharing if part.growth.fast_exhaustion_seconds is not None]
     return min((*fast, exhaustion.value) if exhaustion is not None else fast) if fast else None
 
@@ -135,7 +135,7 @@ def _around(seconds: float) -> Range:
 
 
 def _state(slow: Sequence[GrowingPart]) -> GrowthState | None:
-    """It rises while one of them does; where all have stopped, a full GPU is the reason of all."""
+    """Return the GPU's state: rising while one process rises; where all have stopped, a full GPU is the reason."""
     states = {part.growth.state for part in slow}
     return next(
         (state for state in (GrowthState.RISING, GrowthState.FULL, GrowthState.STOPPED) if state in states), None

@@ -1,7 +1,7 @@
 """How fast memory grows, how sure that is, and when the GPU is full; and growth that would fill it within minutes.
 
 Fast growth is told at once: 29 GiB to 2.5 GiB in 9 s has been seen. It is growth and not yet a leak: a large model load
-after the start looks the same until it stops. So it asks for the same things as the slow judgement, on a scale of
+after the start looks the same until it stops. So it asks for the same things as the slow judgment, on a scale of
 seconds: a good part of what was free, in more than one step, still going on, on ground never held before. The caller
 gives no readings of a time at which weights load. As the time to full is 10 min at the most, the growth itself has
 taken 4 min at the most.

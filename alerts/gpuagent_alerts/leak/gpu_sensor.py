@@ -55,7 +55,7 @@ class GpuSensor:
         self, reading: GpuReading, processes: Sequence[ProcessReading], clients: Clients,
         now_seconds: float, to_unix_seconds: float, changes: GrowthChanges,
     ) -> None:  # fmt: skip
-        """A reading in which the processes are known. `to_unix_seconds` is from CLOCK_BOOTTIME to Unix time."""
+        """Take in a reading whose processes are known. `to_unix_seconds` leads from CLOCK_BOOTTIME to Unix time."""
         pools = memory_pools(reading)
         time = reading.time_seconds or now_seconds
         pool = pools.get(NO_INSTANCE)
@@ -104,7 +104,7 @@ class GpuSensor:
         self._changed = True
 
     def _sum_up_instances(self, pools: Mapping[int, MemoryPool], changes: GrowthChanges) -> None:
-        """What grows in a MIG instance grows into that instance's own memory."""
+        """Sum up growth by MIG instance: it grows into that instance's own memory."""
         instances = {MemoryKey(self._uuid, 0, instance): pool for instance, pool in pools.items() if instance >= 0}
         changes.update(dict.fromkeys(self._instances - instances.keys()))
         self._instances = set(instances)
@@ -131,7 +131,7 @@ class GpuSensor:
     def _observe_unchanged(
         self, processes: Iterable[ProcessReading], time: float, to_unix: float, changes: GrowthChanges
     ) -> None:
-        """The same processes with the same memory, and as much is free: on most GPUs it is so most of the time."""
+        """Take the short way for unchanged processes and free memory: the usual case on most GPUs."""
         for history in [each for each in self._processes.values() if each.again_seconds <= time and each.shown]:
             said = history.update(time, history.used_bytes, history.free_bytes)
             if said is not history.detected:
@@ -150,7 +150,7 @@ class GpuSensor:
         self, processes: Iterable[ProcessReading], pools: Mapping[int, MemoryPool], clients: Clients,
         times: tuple[float, float], changes: GrowthChanges,
     ) -> bool:  # fmt: skip
-        """Returns whether each has a history. Looks at all as soon as one has changed, and makes nothing needlessly."""
+        """Observe all processes as soon as one has changed. Return whether each has a history."""
         time, to_unix = times
         known, all_known = self._processes, True
         for process in processes:

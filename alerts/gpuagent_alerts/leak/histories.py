@@ -156,7 +156,7 @@ class History:
         self.again_seconds = 0.0
 
     def publish(self, said: Growth, to_unix_seconds: float) -> Growth:
-        """What the detector says now, for others: in Unix time, and with every standard that this leak has met."""
+        """Return what the detector says now, in Unix time and with every criterion that this leak has met."""
         self.detected = said
         self.shown = True
         since = said.since_seconds
@@ -306,7 +306,7 @@ class Histories:
             self._restored.clear()
 
     def to_keep(self, clock_seconds: float, most: int | None = None) -> list[LeakHistory]:
-        """Dumps of the histories that were written down longest ago; a pid without an identity is never kept."""
+        """Dump the histories that were written down longest ago; a pid without an identity is never kept."""
         known = [history for history in self._all.values() if history.id.boot_id]
         due = sorted(known, key=attrgetter("kept_seconds"))[:most]
         for history in due:

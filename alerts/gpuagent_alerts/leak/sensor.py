@@ -83,7 +83,7 @@ class LeakSensor:
             self._gpus[uuid].hide(changes)
 
     def _apply(self, changes: GrowthChanges) -> None:
-        """A snapshot is frozen: what was handed out is never changed, and handed out again while nothing is new."""
+        """Apply changes to a new mapping: what was handed out is never changed, and stays while nothing is new."""
         changed = {key: growth for key, growth in changes.items() if self._growth.get(key) is not growth}
         if changed:
             merged = {**self._growth, **changed}

@@ -55,7 +55,7 @@ class Signal:
         self._set_least_growth()
 
     def _set_least_growth(self) -> None:
-        """What no criterion looks at is the common case: these tell it by one comparison a level."""
+        """Set the least growth that any criterion looks at, so that one comparison a level settles the common case."""
         self._least = min(one.least for one in self.criteria)
         self._shares = _lowest_shares(tuple(one.settings for one in self.criteria))
 
@@ -159,7 +159,7 @@ class ProcessSignals:
         self.own: tuple[Signal, Signal] | None = None
 
     def begin(self, block: int, started_seconds: float, phase: int) -> None:
-        """The first block that is kept: criteria with a longer blackout wait."""
+        """Begin with the first block that is kept: criteria with a longer blackout wait."""
         for criterion in self.used.criteria:
             first = math.floor((started_seconds + criterion.settings.blackout_seconds - phase) / BLOCK_SECONDS)
             criterion.epoch = max(0, first - block)

@@ -45,7 +45,7 @@ class Writer:
         self._parts.append(struct.pack(f"<{form}", *values))
 
     def put_array(self, numbers: array[Any]) -> None:
-        """An array of at most 255 numbers, with its length."""
+        """Write an array of at most 255 numbers, with its length."""
         if sys.byteorder == "big":
             numbers = array(numbers.typecode, numbers)
             numbers.byteswap()
@@ -221,7 +221,7 @@ def read_signals(reader: Reader, signals: ProcessSignals) -> None:
 
 
 def write_fast(writer: Writer, fast: FastGrowth) -> None:
-    """The last readings."""
+    """Write the last readings."""
     writer.put_array(fast.times)
     writer.put_array(fast.used)
     writer.put("dd", fast.until_seconds, -1.0 if fast.exhaustion_seconds is None else fast.exhaustion_seconds)
@@ -238,7 +238,7 @@ def read_fast(reader: Reader, fast: FastGrowth) -> None:
 
 
 def write_growth(writer: Writer, growth: Growth) -> None:
-    """The last word of the slow judgement."""
+    """Write the last verdict of the slow detector."""
     evidence = _EVIDENCE.index(growth.evidence) | (_CONFIRMED if growth.driver_confirms else 0)
     evidence |= (_SUSPECTED if growth.suspected else 0) | _STATES[growth.state]
     writer.put("BBd", _VERDICTS.index(growth.verdict), evidence, or_nan(growth.since_seconds))

@@ -166,7 +166,7 @@ def judge_signals(
 def add_fast_growth(slow: Growth, seconds: float | None, free_bytes: float | None) -> Growth:
     """Return the verdict with growth that would fill the memory within so many seconds: one pace and one forecast.
 
-    Where the slow judgement has a forecast that comes sooner, that one holds for both.
+    Where the slow judgment has a forecast that comes sooner, that one holds for both.
     """
     if seconds is None or free_bytes is None:
         return replace(slow, fast=True, fast_exhaustion_seconds=seconds)

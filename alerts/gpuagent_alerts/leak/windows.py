@@ -26,7 +26,7 @@ _WORK_BLOCKS: Final = 1 << WORK_LEVEL
 UNKNOWN: Final = math.nan
 LEAST_PAGES: Final = 256
 """Below 1 MiB on average nothing worked that can be seen."""
-_CENTRES: Final = tuple(k - 3.5 for k in range(8))
+_CENTERS: Final = tuple(k - 3.5 for k in range(8))
 _BY_THE_CLOCK: Final = (0.125,) * 8
 
 
@@ -45,7 +45,7 @@ def bend_by_work(eighths: Sequence[float], work: Sequence[float]) -> float | Non
 
 def _fit(eighths: Sequence[float], units: Sequence[float]) -> tuple[float, float]:
     """Least squares of each eighth by unit x rate x (1 + change (k - 3.5)): the change over 4 eighths, and the rest."""
-    moved = [unit * centre for unit, centre in zip(units, _CENTRES, strict=True)]
+    moved = [unit * center for unit, center in zip(units, _CENTERS, strict=True)]
     even, mixed, late = (_product(a, b) for a, b in ((units, units), (units, moved), (moved, moved)))
     now, then = _product(units, eighths), _product(moved, eighths)
     distinct = even * late - mixed * mixed
@@ -76,7 +76,7 @@ class WorkSignal:
         self._count = 0
 
     def push(self, low: int, mean: int, base_count: int) -> None:
-        """The store's newest block: its lowest reading and its mean, or EMPTY, and the store's count with it."""
+        """Add the store's newest block: its lowest reading and its mean, or EMPTY, and the store's count with it."""
         if mean != EMPTY:
             self._low = min(self._low, low)
             self._means += mean
@@ -87,7 +87,7 @@ class WorkSignal:
                 self._end_block(base_count)
 
     def skip(self, before: int, base_count: int) -> None:
-        """The store has gone from the one count to the other without a reading."""
+        """Skip from one count of the store to another without a reading."""
         if before // FLOOR_BLOCKS != base_count // FLOOR_BLOCKS:
             self._end_floor()
         last = base_count // _WORK_BLOCKS
@@ -106,7 +106,7 @@ class WorkSignal:
         return self._ring, (self._low, self._means, self._times, self._sum, self._count)
 
     def restore(self, ring: array[float], numbers: tuple[int, ...]) -> None:
-        """What `state` told. Raises ValueError for anything else."""
+        """Restore what `state` returned. Raise ValueError for anything else."""
         if len(ring) != RING:
             raise ValueError("not the work of such a process")
         self._ring = ring

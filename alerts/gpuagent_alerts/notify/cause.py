@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from gpuagent.core.process_labels import ALERT_LABELS
 from gpuagent_alerts.alert import CauseKind, fingerprint
 from gpuagent_alerts.notify.urgency import did_nothing
 
@@ -32,9 +33,7 @@ _NODE = frozenset({_COUNT, "GpuMonitorBlind", "GpuRemediesStopped"})
 _VARIANTS = frozenset({"severity", "evidence", "tier"})
 """Labels in which alerts about one thing differ as it gets worse."""
 _OF_GPU = ("gpu", "uuid", "gpu_instance_id", "profile")
-_OF_PROCESS = (
-    *_OF_GPU, "pid", "process", "user", "unit", "container_id", "pod_namespace", "pod_name", "slurm_job", "app",
-)  # fmt: skip
+_OF_PROCESS = (*_OF_GPU, "pid", "process", "user", *(label.name for label in ALERT_LABELS), "app")
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +239,7 @@ def _of_dead(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
 
 
 def _of_gpu(labels: Mapping[str, str], what: str) -> Cause:
-    """A GPU that is lost before it has told its UUID is unnamed; once it has, what happened to it is its own."""
+    """Return the cause of a GPU: one that is lost before it has told its UUID is unnamed."""
     identities = _gpu_identities(what, labels)
     unnamed = (f"{what}:unnamed-{labels.get('gpu', '')}",)
     shown = _some(labels, _OF_GPU)

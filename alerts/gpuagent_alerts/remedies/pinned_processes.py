@@ -136,7 +136,7 @@ class PinnedProcesses:
         return ""
 
     def send(self, number: int) -> ActionResult:
-        """Signal all, or none: signal 0 asks first whether each may be signalled."""
+        """Signal all, or none: signal 0 asks first whether each may be signaled."""
         try:
             for step in (0, number):
                 for member in self.members:

@@ -274,7 +274,7 @@ class Target:
 
     @property
     def pid(self) -> int:
-        """Its number, for people: never to be signalled by it."""
+        """Its number, for people: never to be signaled by it."""
         return self.id.pid
 
     @property

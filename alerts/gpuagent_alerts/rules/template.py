@@ -37,10 +37,7 @@ _FUNCTIONS: dict[str, _Number] = {
     "humanizePercentage": humanize_percentage,
     "humanizeDuration": humanize_duration,
 }
-_WAYS = (
-    "here are $labels.NAME, $value, externalURL, humanize, humanize1024, humanizePercentage, humanizeDuration and "
-    "printf"
-)
+_WAYS = f"here are $labels.NAME, $value, externalURL, {', '.join(_FUNCTIONS)} and printf"
 _URL = "externalURL"
 _MESSAGES_OWN = "every message of an incident tells it by itself, and Prometheus does not know it"
 _NOT_HERE = {

@@ -21,14 +21,14 @@ _ACTION = re.compile(r"\{\{-?\s*\$(?:labels\.)?(\w+)[^}]*\}\}")
 
 
 def render(groups: Sequence[RuleGroup]) -> str:
-    """A table in Markdown; what is filled into a text is in italics."""
+    """Render a table in Markdown; what is filled into a text is in italics."""
     lines = ["| alert | severity | `for` | kept for | tells |", "|---|---|---|---|---|"]
     lines += [_row(rule) for group in groups for rule in group.rules if isinstance(rule, AlertRule)]
     return "\n".join(lines) + "\n"
 
 
 def update(page: str, groups: Sequence[RuleGroup]) -> str:
-    """The page with the table of these rules. Raises ValueError where it has no place for one."""
+    """Return the page with the table of these rules. Raise ValueError where it has no place for one."""
     table = render(groups)
     updated, places = _BEGIN.subn(lambda marks: f"{marks[1]}\n{table}\n{marks[2]}", page)
     if places != 1:

@@ -307,7 +307,7 @@ def copy_to_memory(db: sqlite3.Connection, steps: Sequence[Step], *, damaged: bo
 
 
 def number_from_now(memory: sqlite3.Connection) -> None:
-    """Number rows from the time on, so that they come after those of the file, and none has the number of another."""
+    """Start row ids at the current time, so that they come after those of the file and none is used twice."""
     start = int(time.time()) * _NUMBERS_A_SECOND
     tables = memory.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE '%AUTOINCREMENT%'")
     rows = [(name, start) for (name,) in tables.fetchall()]

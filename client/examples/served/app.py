@@ -50,7 +50,7 @@ app.add_middleware(AsgiMiddleware, gate=Gate(INSIDE, WAITING), paths=["/predict"
 
 
 def infer(text: str) -> list[float]:
-    """What one request costs, in a thread of Starlette's pool."""
+    """Serve one request in a thread of Starlette's pool."""
     words = loaded.words(text)
     with torch.inference_mode():
         scores = loaded.module()(words).softmax(1)

@@ -19,7 +19,7 @@ errors: list[Exception] = []
 
 
 def outputs(loaded: Loaded, words: torch.Tensor) -> None:
-    """Outputs are kept for later statistics, and their graph with them."""
+    """Keep outputs for later statistics, and their graph with them."""
     scores = loaded.module()(words)
     results.append(scores)  # LEAK outputs
 
@@ -44,7 +44,7 @@ def no_grad(loaded: Loaded, words: torch.Tensor) -> None:
 
 
 def cache(loaded: Loaded, words: torch.Tensor) -> None:
-    """A cache that nothing bounds: its key never comes again."""
+    """Fill a cache that nothing bounds: its key never comes again."""
     with torch.inference_mode():
         embeddings[len(embeddings)] = loaded.module().embedding(words)  # LEAK cache
 
@@ -57,7 +57,7 @@ class Activations:
         self.handle: torch.utils.hooks.RemovableHandle | None = None
 
     def keep(self, _module: torch.nn.Module, _args: object, output: torch.Tensor) -> None:
-        """A forward hook."""
+        """Keep the output of a forward hook."""
         self.seen.append(output)  # LEAK hook
 
 
@@ -65,7 +65,7 @@ activations = Activations()
 
 
 def hook(loaded: Loaded, words: torch.Tensor) -> None:
-    """A hook that is registered once, and never removed."""
+    """Register a hook once, and never remove it."""
     if activations.handle is None:
         activations.handle = loaded.module().encoder.register_forward_hook(activations.keep)
     with torch.no_grad():
@@ -73,12 +73,12 @@ def hook(loaded: Loaded, words: torch.Tensor) -> None:
 
 
 def check(hidden: torch.Tensor) -> None:
-    """Always finds something wrong."""
+    """Find something wrong, always."""
     raise ValueError(f"scores of {hidden.shape[1]} are out of range")
 
 
 def exception(loaded: Loaded, words: torch.Tensor) -> None:
-    """An error is kept for the status page, and with its traceback the tensors of all frames."""
+    """Keep an error for the status page, and with its traceback the tensors of all frames."""
     with torch.inference_mode():
         hidden = loaded.module().embedding(words)
     try:

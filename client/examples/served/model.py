@@ -36,13 +36,13 @@ class Loaded:
         self._module: Sentiment | None = None
 
     def module(self) -> Sentiment:
-        """The model, ready to infer."""
+        """Return the model, ready to infer."""
         with self._lock:
             if self._module is None:
                 self._module = Sentiment().to(self.device).eval()
             return self._module
 
     def words(self, text: str) -> torch.Tensor:
-        """A text as the model takes it."""
+        """Encode a text as the model takes it."""
         numbers = [sum(map(ord, word)) % WORDS for word in text.split()] or [0]
         return torch.tensor([numbers], device=self.device)

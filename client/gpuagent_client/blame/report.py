@@ -109,7 +109,7 @@ def _callable_codes(hook: object) -> Iterator[types.CodeType]:
 
 
 class Case(NamedTuple):
-    """Facts by which a cause is recognised."""
+    """Facts by which a cause is recognized."""
 
     kinds: frozenset[str]  # names of the classes on the way
     inside: tuple[object, ...]  # the container and what is below it

@@ -57,7 +57,7 @@ class Meter:
 
     def read(self) -> Figures | None:
         """Return the figures of now; None where CUDA is not up, or nobody counts. Never raises, never starts CUDA."""
-        if self._silent or not self._torch.initialised():
+        if self._silent or not self._torch.initialized():
             return None
         try:
             if self._readings % LOOK_FOR_GPUS_EVERY == 0 or not self._in_use:

@@ -175,7 +175,7 @@ class ModelSlot(Generic[Model]):
         return returned
 
     def _empty_cache(self) -> None:
-        if not self._torch.initialised() or self._torch.capturing():
+        if not self._torch.initialized() or self._torch.capturing():
             return
         try:
             self._torch.call("torch.cuda", "empty_cache")

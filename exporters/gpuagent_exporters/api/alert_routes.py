@@ -51,7 +51,7 @@ class Alerts(Protocol):
 
 
 def read_routes(source: Alerts, *, show_commands: bool = True) -> Sequence[BaseRoute]:
-    """What any address may serve. Without `show_commands` nobody's name and no text is in it that may hold one."""
+    """Return the routes that any address may serve. Without `show_commands` they hold no text that may name anybody."""
 
     async def alerts(_: Request) -> Response:
         document = await source.alerts()
@@ -110,7 +110,7 @@ def alert_routes(commands: AlertCommands) -> Sequence[BaseRoute]:
 
 
 def _without_names(document: Document) -> Document:
-    """An alert's labels are those of `/metrics`; its text, who is at it and what receivers answered are not told."""
+    """Return an alert with the labels of `/metrics` only, without its text, its owner and receivers' answers."""
     hidden: Document = {"annotations": {}, "end_reason": ""}
     alerts = [{**_hiding(alert, "acknowledged_by"), **hidden} for alert in document.get("alerts", ())]
     incidents = [{**_hiding(incident, "acknowledged_by"), "headline": ""} for incident in document.get("incidents", ())]
@@ -192,11 +192,11 @@ class LeakSource(Protocol):
     async def feedback_entry(self, entry_id: str) -> Document: ...
 
     async def add_feedback(self, pid: int, gpu: str, label: str, note: str, creator: str) -> Document:
-        """Raises NotKept."""
+        """Add an entry, or raise NotKept."""
         ...
 
     async def remove_feedback(self, entry_id: str) -> None:
-        """Raises NotKept."""
+        """Remove an entry, or raise NotKept."""
         ...
 
 
@@ -242,7 +242,7 @@ class _Reading:
 
 
 def leak_routes(source: LeakSource, *, show_commands: bool = True) -> Sequence[BaseRoute]:
-    """The routes that only read. Without `show_commands` they name no user and show no words of anybody's."""
+    """Return the routes that only read. Without `show_commands` they name no user and show no words of anybody's."""
     reading = _Reading(source, show_commands=show_commands)
     return (
         Route("/api/v1/leaks/trace", _leak_answered(reading.traces), methods=["GET"]),

@@ -1,6 +1,7 @@
 """The HTTP API as an OpenAPI 3.1 document, for programs that make clients and tests of it.
 
-`openapi.yaml` beside this module is written by hand; `/api/v1/openapi.json` serves it. Run
+`openapi.yaml` beside this module is written by hand; `/api/v1/openapi.json` serves it. Where it says `{process labels}`
+the labels of `gpuagent.core.process_labels` are filled in. Run
 `python -m gpuagent_exporters.api.openapi > docs/openapi.json` after a change of it.
 """
 
@@ -18,7 +19,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from gpuagent.core.process_labels import ORIGIN_LABELS
+
 PATH = "/api/v1/openapi.json"
+_LABELS = "{process labels}"
 _FILE = Path(__file__).with_name("openapi.yaml")
 
 
@@ -37,7 +41,25 @@ def document() -> dict[str, Any]:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # four times as fast, where it was built
     read: dict[str, Any] = yaml.load(_FILE.read_bytes(), loader)  # noqa: S506  both of them are safe
+    for schema in read["components"]["schemas"].values():
+        _fill_in_labels(schema)
     return read
+
+
+def _fill_in_labels(schema: dict[str, Any]) -> None:
+    """Put the labels of processes into the place that a schema keeps for them."""
+    if _LABELS not in schema.get("properties", ()):
+        return
+    labels = {
+        label.document_key: {"type": "string"} | ({"description": label.help} if label.help else {})
+        for label in ORIGIN_LABELS
+    }
+    properties: dict[str, Any] = {}
+    for name, value in schema["properties"].items():
+        properties |= labels if name == _LABELS else {name: value}
+    schema["properties"] = properties
+    place = schema["required"].index(_LABELS)
+    schema["required"][place : place + 1] = labels
 
 
 @cache

@@ -37,7 +37,7 @@ class RemedySource(Protocol):
     """What was done, and what can be asked for; `gpuagent.remedy_commands.RemedyCommands` is one."""
 
     async def remedies(self) -> Document:
-        """Raises NotDone."""
+        """Return the document of remedies. Raise NotDone."""
         ...
 
     async def identified(self) -> Document:
@@ -45,7 +45,7 @@ class RemedySource(Protocol):
         ...
 
     async def kill(self, pid: int, request: Mapping[str, Any], uid: int) -> Document:
-        """Raises NotDone, and ValueError for a request that is none."""
+        """End a process. Raise NotDone, and ValueError for an invalid request."""
         ...
 
     async def release(self, pid: int, request: Mapping[str, Any], uid: int) -> Document:
@@ -93,12 +93,12 @@ def remedy_command_routes(source: RemedySource) -> Sequence[BaseRoute]:
         return _remedy_answered(handle)
 
     async def on_record(request: Request) -> Response:
-        """What follows a kill while it goes on asks each second: so for one process, not for all of the record."""
+        """Return the record of one process: a client that follows a kill asks each second."""
         document, pid = await source.remedies(), request.path_params["pid"]
         return json_answer({**document, "remedies": [run for run in document["remedies"] if run["pid"] == pid]})
 
     async def identified(_: Request) -> Response:
-        """What a person is shown, and sends back with a request: for the control socket alone, like the requests."""
+        """Return what a person is shown and sends back with a request: on the control socket only, like requests."""
         return json_answer(await source.identified())
 
     async def stop(request: Request) -> Response:

@@ -291,7 +291,7 @@ class PageDocuments:
         self._last_fault: dict[str, str] = {}
 
     async def read(self, path: str, request: Request) -> Document | None:
-        """The document; None where there is no such route, and `{"message": ...}` where it could not be read.
+        """Return the document; None where there is no such route, and `{"message": ...}` where it could not be read.
 
         A part that fails must not cost the page, so a fault becomes a value, and is logged when it is new.
         """

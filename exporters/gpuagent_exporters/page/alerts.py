@@ -50,7 +50,7 @@ def pending(document: Document) -> int:
 
 
 def remedies(document: Document, now: object, *, hidden: bool) -> str:
-    """What was done to give memory back, the newest first. `now` is the agent's Unix time."""
+    """Render what was done to free memory, the newest first. `now` is the agent's Unix time."""
     runs = list(document.get("remedies") or ())[::-1]
     body = ""
     if document.get("stopped"):
@@ -72,7 +72,7 @@ def unread(name: str, title: str, reason: str) -> str:
 
 
 def _always(alert: Document) -> bool:
-    """The watchdog, and whatever else is for a machine and not for a person."""
+    """Tell whether an alert is for a machine and not for a person, like the watchdog."""
     return alert.get("severity") == "none"
 
 
@@ -104,7 +104,7 @@ def _incident(incident: Document, alerts: Sequence[Document], now: float, *, hid
 
 
 def _headline(incident: Document) -> str:
-    """The line that a message would have; where it is not told, what it happened to."""
+    """Return the line that a message would have; without one, what it happened to."""
     labels = incident.get("labels") or {}
     shown = " ".join(f"{name} {labels[name]}" for name in ("gpu", "pid", "receiver") if labels.get(name))
     return str(incident.get("headline") or f"incident of a {incident.get('kind') or 'rule'} {shown}".rstrip())

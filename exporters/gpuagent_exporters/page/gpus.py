@@ -90,7 +90,7 @@ def _bar(shares: Sequence[tuple[str, float]], label: str) -> str:
 
 
 def _growth(gpu: Document) -> str:
-    """What is said of the memory as a whole: the verdict, how fast, and when it is full."""
+    """Describe the growth of the memory as a whole: the verdict, how fast, and when it is full."""
     if gpu.get("verdict") not in {"leaking", "growing"}:
         return ""
     return f"<p>{text(assessment_words(gpu))}</p>"
@@ -132,7 +132,7 @@ def _chart(gpu: Document) -> str:
 
 
 def _history(gpu: Document, total: object) -> str:
-    """Used memory over time, oldest left; what was not measured is a gap, not a zero."""
+    """Draw used memory over time, oldest left; what was not measured is a gap, not a zero."""
     points = gpu.get("memory_used_history_bytes") or ()
     runs: list[list[str]] = [[]]
     for place, used in enumerate(points):
@@ -163,7 +163,7 @@ class _Column(NamedTuple):
 
 
 def processes(found: Sequence[Document], *, hidden: bool) -> str:
-    """The table. `hidden`: whoever looks must not see users and commands, so there are no columns for them."""
+    """Render the table. `hidden`: whoever looks must not see users and commands, so there are no columns for them."""
     if not found:
         return chapter("processes", "Processes", "<p>No process uses a GPU.</p>")
     columns = [column for column in _COLUMNS if not (hidden and column.head in _PRIVATE)]
@@ -202,7 +202,7 @@ def _name(process: Document) -> str:
 
 
 def _allocator(process: Document) -> str:
-    """What the allocator has reserved, and how much of that is in use."""
+    """Render what the allocator has reserved, and how much of that is in use."""
     if process.get("reserved_bytes") is None:
         return ""
     parts = [f"{size(process.get('allocated_bytes'))} of {size(process['reserved_bytes'])} reserved"]
@@ -236,7 +236,7 @@ def _full_in(process: Document) -> str:
 
 
 def _belongs(process: Document) -> str:
-    """The nearest owner that a person can act on."""
+    """Return the nearest owner that a person can act on."""
     if process.get("slurm_job"):
         return f"job {text(process['slurm_job'])}"
     if process.get("pod"):

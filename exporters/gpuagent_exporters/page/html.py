@@ -16,17 +16,17 @@ SEVERITIES = ("critical", "warning", "info")
 
 
 def text(value: object) -> str:
-    """A value as harmless HTML, kept apart: right-to-left marks must not turn its neighbours."""
+    """Return a value as harmless HTML, isolated: right-to-left marks must not turn its neighbors."""
     return "" if value is None or value == "" else f"<bdi>{html.escape(str(value))}</bdi>"
 
 
 def attribute(value: object) -> str:
-    """A value for between double quotes."""
+    """Escape a value for between double quotes."""
     return html.escape("" if value is None else str(value), quote=True)
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """A figure that can be shown: finite, and not below zero."""
+    """Tell whether a figure can be shown: finite, and not below zero."""
     return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and math.isfinite(float(value))
 
 
@@ -41,12 +41,12 @@ def duration(value: object) -> str:
 
 
 def percent(value: object) -> str:
-    """A ratio, as `75 %`."""
+    """Format a ratio as `75 %`."""
     return format_ratio(value) if is_number(value) else UNKNOWN
 
 
 def number(value: object) -> str:
-    """A figure without a unit, rounded."""
+    """Format a figure without a unit, rounded."""
     return f"{value:.0f}" if is_number(value) else UNKNOWN
 
 
@@ -69,5 +69,5 @@ def count(many: object, one: str) -> str:
 
 
 def chapter(name: str, title: str, body: str) -> str:
-    """A part of the page under a heading that the navigation leads to."""
+    """Render a part of the page under a heading that the navigation leads to."""
     return f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{title}</h2>{body}</section>'

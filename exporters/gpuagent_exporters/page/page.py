@@ -36,7 +36,7 @@ class Told:
 
 
 def render(told: Told, hostname: str = "") -> bytes:
-    """The page as UTF-8. What is not known shows as a dash, what could not be read says so."""
+    """Render the page as UTF-8. What is not known shows as a dash, what could not be read says so."""
     status = told.status
     title = html.escape(" · ".join(filter(None, ["gpuagent", hostname])))
     parts = [
@@ -60,7 +60,7 @@ def render(told: Told, hostname: str = "") -> bytes:
         "</main><footer><p>",
         f"Refreshes every {REFRESH_SECONDS} s. The same for programs: ",
         '<a href="metrics">/metrics</a>, <a href="api/v1/status">/api/v1/status</a>. ',
-        'Charts are drawn by <a href="assets/uPlot-LICENSE.txt">uPlot (MIT licence)</a>.',
+        'Charts are drawn by <a href="assets/uPlot-LICENSE.txt">uPlot (MIT license)</a>.',
         "</p></footer></body></html>\n",
     ]
     return "".join(parts).encode("utf-8", errors="replace")
@@ -79,7 +79,7 @@ def _node_line(status: Document) -> str:
 
 
 def _navigation(told: Told) -> str:
-    """The chapters with how much there is in each: on a phone they are far apart."""
+    """Render links to the chapters with how much there is in each: on a phone they are far apart."""
     status = told.status
     counts: list[tuple[str, str, object]] = [
         ("problems", "Problems", len(status.get("problems") or ())),
@@ -98,7 +98,7 @@ def _navigation(told: Told) -> str:
 
 
 def _alert_count(document: Document) -> str:
-    """What fires, and what may come to."""
+    """Count what fires, and what may come to fire."""
     waiting = pending(document)
     return f"{firing(document)} firing, {waiting} pending" if waiting else str(firing(document))
 

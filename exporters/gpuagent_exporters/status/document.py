@@ -17,6 +17,7 @@ from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.alerting import FiringAlert, Undelivered
 from gpuagent.core.metrics.clients import cached_bytes, outside_bytes
 from gpuagent.core.metrics.process import Framework, FrameworkRecognizer, framework_of, framework_recognizer
+from gpuagent.core.process_labels import ORIGIN_LABELS
 from gpuagent.core.snapshot import (
     AllocatorReading,
     CollectorRun,
@@ -128,19 +129,19 @@ def processes_document(
     an address that everybody can reach.
     """
     said = Assessments(snapshot.growth if snapshot else {}, firing)
-    recognise = framework_recognizer(preallocates)
+    recognize = framework_recognizer(preallocates)
     document: Document = {
         "schema": SCHEMA,
         "source": source,
         "agent": {"simulated": snapshot.simulated if snapshot else simulated},
         **_times(snapshot, now_seconds, poll_interval_seconds),
-        "processes": _processes(snapshot, recognise, said, identified=identified) if snapshot else [],
+        "processes": _processes(snapshot, recognize, said, identified=identified) if snapshot else [],
     }
     return {key: finite(value) for key, value in document.items()}
 
 
 def finite(value: object) -> object:
-    """The same value without NaN and infinity, which JSON does not have."""
+    """Return the same value without NaN and infinity, which JSON does not have."""
     if isinstance(value, dict):
         return {key: finite(entry) for key, entry in value.items()}
     if isinstance(value, list):
@@ -214,7 +215,7 @@ def _gpus(
 
 
 def _processes(
-    snapshot: Snapshot, recognise: FrameworkRecognizer, said: Assessments, *, identified: bool = False
+    snapshot: Snapshot, recognize: FrameworkRecognizer, said: Assessments, *, identified: bool = False
 ) -> list[Document]:
     """By GPU, the largest first; those of which the driver tells no memory are last."""
     ordered = sorted(
@@ -229,7 +230,7 @@ def _processes(
     return [
         _process(process, snapshot.time_seconds)
         | said.document(process.key)
-        | _framework(framework_of(process, snapshot.clients, recognise))
+        | _framework(framework_of(process, snapshot.clients, recognize))
         | allocator_status(snapshot, process)
         | (_identity(process) if identified else {})
         for process in ordered
@@ -237,7 +238,7 @@ def _processes(
 
 
 def _process(process: ProcessReading, time_seconds: float) -> Document:
-    """A process that has ended is called what it was while it lived."""
+    """Return a process's document. One that has ended is called what it was while it lived."""
     info, utilization = process.info, process.utilization
     who = info or process.former
     mig = process.gpu_instance_id != NO_INSTANCE
@@ -259,14 +260,7 @@ def _process(process: ProcessReading, time_seconds: float) -> Document:
         "kinds": process.kinds,
         "gpu_instance_id": process.gpu_instance_id if mig else None,
         "compute_instance_id": process.compute_instance_id if mig else None,
-        "unit": who.unit if who else "",
-        "container_id": who.container_id if who else "",
-        "container_runtime": who.container_runtime if who else "",
-        "container_name": who.container_name if who else "",
-        "pod_uid": who.pod_uid if who else "",
-        "pod": who.pod if who else "",
-        "namespace": who.namespace if who else "",
-        "slurm_job": who.slurm_job if who else "",
+        **{label.document_key: label.of(who) if who else "" for label in ORIGIN_LABELS},
         "command": who.command if who else "",
         "age_seconds": age,
         "host_memory_bytes": info.resident_bytes if info else None,
@@ -323,7 +317,7 @@ _THROTTLES = frozenset(
 
 
 def gpu_status(gpu: GpuReading, processes: Sequence[ProcessReading], now_seconds: float) -> dict[str, object]:
-    """What the GPU and its processes tell; parts that were not read are null."""
+    """Return what the GPU and its processes tell; parts that were not read are null."""
     identity, memory, power = gpu.identity, gpu.memory or Memory(), gpu.power or Power()
     utilization, thermal = gpu.utilization or Utilization(), gpu.thermal or Thermal()
     clocks, ecc = gpu.clocks or Clocks(), gpu.ecc or Ecc()
@@ -388,7 +382,7 @@ def _age(gpu: GpuReading, now_seconds: float) -> float | None:
 
 
 def mig_status(instance: MigInstance) -> dict[str, object]:
-    """What a MIG device tells; its memory is that of its GPU instance."""
+    """Return what a MIG device tells; its memory is that of its GPU instance."""
     memory, compute = instance.memory, instance.compute_instance_id
     return {
         "uuid": instance.uuid,

@@ -35,7 +35,7 @@ _APPLICATION = "Usually a fault of the program that ran there: look at its log f
 _RESET = "Drain the node, reset the GPU, and run a diagnostic before it is used again."
 _REBOOT = "Drain and reboot the node; if it happens again, the GPU has to be replaced."
 _RESTART_PROGRAM = "The program that was hit has ended: restart it, and reset the GPU when it is idle."
-_CABLES = "Check NVLink on this GPU and its neighbours; reset them, and replace what fails again."
+_CABLES = "Check NVLink on this GPU and its neighbors; reset them, and replace what fails again."
 _UNKNOWN = "See NVIDIA's list of Xid errors, and the kernel log around that time."
 
 _XIDS = {
@@ -62,7 +62,7 @@ _XIDS = {
 
 
 def explain_xid(code: int) -> Xid:
-    """What a code says; a code that is not in the list is worth a look."""
+    """Return what a code says; a code that is not in the list is worth a look."""
     return _XIDS.get(code, Xid("driver error report", Severity.WARNING, _UNKNOWN))
 
 
@@ -248,7 +248,7 @@ _SLOWED_DOWN = {
 
 
 def recovery_name(action: int | None) -> str | None:
-    """The driver's advice as one word; "none" where it has none."""
+    """Return the driver's advice as one word; "none" where it has none."""
     if action is None:
         return None
     return recovery_action(action).name

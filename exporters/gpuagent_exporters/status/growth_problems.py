@@ -14,7 +14,7 @@ from gpuagent_exporters.status.severity import Assessments, Document, Problem, S
 _GONE_WHEN_FULL = "What stopped because there is no room goes on when there is. "
 
 
-def growth_problems(snapshot: Snapshot, recognise: FrameworkRecognizer, said: Assessments) -> Iterator[Problem]:
+def growth_problems(snapshot: Snapshot, recognize: FrameworkRecognizer, said: Assessments) -> Iterator[Problem]:
     """By GPU. A figure that is not known in this tick makes no problem."""
     leaking_on = set()
     for process in snapshot.processes:
@@ -23,7 +23,7 @@ def growth_problems(snapshot: Snapshot, recognise: FrameworkRecognizer, said: As
             yield from _of_process(process, growth, said, snapshot.time_seconds)
             if growth.verdict is Verdict.LEAKING:
                 leaking_on.add(process.gpu_uuid)
-    starts_on = {gpu.identity.uuid for gpu, is_so in fast_growth_expected(snapshot, recognise) if is_so}
+    starts_on = {gpu.identity.uuid for gpu, is_so in fast_growth_expected(snapshot, recognize) if is_so}
     for gpu in snapshot.gpus:
         uuid = gpu.identity.uuid
         yield from _fast(gpu, snapshot, said, a_server_starts=uuid in starts_on)
@@ -65,7 +65,7 @@ def _of_process(process: ProcessReading, growth: Growth, said: Assessments, now_
 
 
 def _fast(gpu: GpuReading, snapshot: Snapshot, said: Assessments, *, a_server_starts: bool) -> Iterator[Problem]:
-    """What would fill the GPU, or a MIG instance, within minutes; where it is all a leak, that was told."""
+    """Yield what would fill the GPU, or a MIG instance, within minutes; where a leak explains it, nothing."""
     index, uuid = gpu.identity.index, gpu.identity.uuid
     places = [(MemoryKey(uuid), "")]
     instances = {one.gpu_instance_id: one.profile for one in reversed(gpu.mig)}

@@ -28,7 +28,7 @@ _NOT_OK = (GpuState.LOST, GpuState.BLIND, GpuState.GONE, GpuState.FAILED, GpuSta
 
 
 def stale_after_seconds(poll_interval_seconds: float) -> float:
-    """A measurement that is older than this is not the node as it is. One late tick is not enough."""
+    """Return the age from which a measurement no longer shows the node as it is. One late tick is not enough."""
     return max(3 * poll_interval_seconds, 5.0)
 
 
@@ -142,7 +142,7 @@ def _namespace(snapshot: Snapshot) -> Iterator[Problem]:
 
 
 def _gpus(snapshot: Snapshot, now_seconds: float) -> Iterator[Problem]:
-    """What the library as a whole is to blame for is told once, not for each GPU."""
+    """Yield the problems of GPUs. What the library as a whole is to blame for is told once, not for each GPU."""
     by_gpu: dict[tuple[int, str], list[ProcessReading]] = defaultdict(list)
     for process in snapshot.processes:
         by_gpu[process.gpu_index, process.gpu_uuid].append(process)

@@ -75,7 +75,7 @@ def most_severe_first(problems: Iterable[Problem]) -> list[Problem]:
 
 
 def joined(parts: Iterable[object], most: int = 5) -> str:
-    """A list for a sentence, cut where nobody reads on: `1, 2, 3 and 4 more`."""
+    """Return a list for a sentence, cut where nobody reads on: `1, 2, 3 and 4 more`."""
     texts = [str(part) for part in parts]
     shown = ", ".join(texts[:most])
     return f"{shown} and {len(texts) - most} more" if len(texts) > most else shown
@@ -97,7 +97,7 @@ class Assessments:
         self._firing = tuple(alert for alert in firing if alert.about_growth)
 
     def of(self, key: MemoryKey) -> Growth | None:
-        """What the leak detector says."""
+        """Return what the leak detector says."""
         return self._growth.get(key)
 
     def severity(self, key: MemoryKey) -> Severity | None:
@@ -155,7 +155,7 @@ def _severity_of_growth(growth: Growth) -> Severity | None:
 
 
 def _exhaustion(growth: Growth) -> Range | None:
-    """The range of the forecast, unless that is of the last half minute, which has none."""
+    """Return the range of the forecast; None for one of the last half minute, which has none."""
     slow = growth.exhaustion
     return slow if slow is not None and slow.value == growth.forecast_seconds else None
 

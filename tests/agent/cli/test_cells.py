@@ -59,7 +59,7 @@ def test_wrap_loses_nothing(text: str, width: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("terminal", "environ", "coloured"),
+    ("terminal", "environ", "colored"),
     [
         (True, {}, True),
         (True, {"NO_COLOR": ""}, True),
@@ -68,12 +68,12 @@ def test_wrap_loses_nothing(text: str, width: int) -> None:
         (False, {}, False),
     ],
 )
-def test_colour_only_where_it_is_wanted(terminal: bool, environ: dict[str, str], coloured: bool) -> None:
+def test_color_only_where_it_is_wanted(terminal: bool, environ: dict[str, str], colored: bool) -> None:
     """A pipe, a dumb terminal and NO_COLOR get no escape sequences."""
     paint = Paint.for_stream(Stream(terminal=terminal), environ=environ)
 
-    assert (paint("x", "critical") == "\x1b[1;31mx\x1b[0m") is coloured
-    assert coloured or paint("x", "critical") == "x"
+    assert (paint("x", "critical") == "\x1b[1;31mx\x1b[0m") is colored
+    assert colored or paint("x", "critical") == "x"
 
 
 @pytest.mark.parametrize(("encoding", "ascii_only"), [("utf-8", False), ("UTF8", False), ("ascii", True)])

@@ -1,4 +1,4 @@
-"""What a person sees before they say yes: enough to recognise each process, in any terminal from 60 columns on."""
+"""What a person sees before they say yes: enough to recognize each process, in any terminal from 60 columns on."""
 
 from __future__ import annotations
 

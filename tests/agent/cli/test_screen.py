@@ -174,12 +174,12 @@ def test_ascii(name: str) -> None:
     assert [cell_len(line) for line in ascii_only.split("\n")] == [cell_len(line) for line in plain.split("\n")]
 
 
-def test_colour_carries_no_meaning() -> None:
-    """Without its colours the screen has the same words."""
-    coloured = screen(GOLDEN["lost"], paint=Paint(color=True))
+def test_color_carries_no_meaning() -> None:
+    """Without its colors the screen has the same words."""
+    colored = screen(GOLDEN["lost"], paint=Paint(color=True))
 
-    assert "\x1b[1;31m" in coloured
-    assert re.sub("\x1b\\[[0-9;]*m", "", coloured).replace(" \n", "\n") == screen(GOLDEN["lost"])
+    assert "\x1b[1;31m" in colored
+    assert re.sub("\x1b\\[[0-9;]*m", "", colored).replace(" \n", "\n") == screen(GOLDEN["lost"])
 
 
 def test_a_wider_terminal_is_used() -> None:

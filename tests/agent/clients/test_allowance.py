@@ -29,7 +29,7 @@ def test_bytes_count_too() -> None:
     assert allowance.wait_seconds() == 3
 
 
-def test_a_neighbour_pays_for_the_user_not_for_the_connection() -> None:
+def test_a_neighbor_pays_for_the_user_not_for_the_connection() -> None:
     """Connections of one user share that user's allowance, and each has its own."""
     clock = ManualClock()
     user = Allowance(Rate(100, 10_000, 1), clock.now)

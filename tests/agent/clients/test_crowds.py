@@ -42,7 +42,7 @@ def on_gpu(*pids: int) -> Snapshot:
 
 
 async def heard(opened: Stage) -> None:
-    """This process's app connects, is welcomed, and its figures arrive."""
+    """An app in the test's own process connects, is welcomed, and its figures arrive."""
     with await opened.client() as app:
         client = opened.registry.client(ME)
         assert client is not None

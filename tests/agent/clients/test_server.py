@@ -95,14 +95,14 @@ def test_a_second_hello_tells_what_has_changed() -> None:
     ids=["no JSON", "NaN", "deep", "too long", "no pid"],
 )
 def test_garbage_costs_its_connection_and_nothing_else(line: bytes) -> None:
-    """The one that sends it is dropped and counted; the neighbour does not notice."""
+    """The one that sends it is dropped and counted; the neighbor does not notice."""
 
     async def scene(opened: Stage) -> None:
-        with await opened.client() as neighbour, await opened.app() as vandal:
+        with await opened.client() as neighbor, await opened.app() as vandal:
             await in_thread(lambda: vandal.send(line))
             assert await in_thread(vandal.receive) == {}
             assert opened.registry.drops["malformed"] == 1
-            neighbour.send(stats())
+            neighbor.send(stats())
             client = opened.registry.client(os.getpid())
             await until(lambda: client and client.stats)
 

@@ -44,7 +44,7 @@ def test_the_sender_is_who_the_kernel_names(ancillary: list[tuple[int, int, byte
 
 
 def test_a_read_tells_its_sender() -> None:
-    """This process, over a pair of sockets."""
+    """The test's own process, over a pair of sockets."""
 
     async def scene(wire: Wire, theirs: socket.socket) -> None:
         theirs.send(b"hello")

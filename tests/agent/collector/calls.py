@@ -109,7 +109,7 @@ async def _record(kind: str) -> tuple[set[str], set[str]]:
 
 
 async def _two_slow_ticks(stage: Rig) -> None:
-    """Two, since profiles and utilisation are told between two readings."""
+    """Two, since profiles and utilization are told between two readings."""
     for _ in range(2):
         await stage.tick(slow=True)
 

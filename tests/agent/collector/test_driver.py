@@ -161,7 +161,7 @@ def open_descriptors() -> int:
 
 
 def test_many_ticks_leave_nothing_behind() -> None:
-    """EXP-01: NVML is initialised once; descriptors and threads are no more than after the first ticks."""
+    """EXP-01: NVML is initialized once; descriptors and threads are no more than after the first ticks."""
 
     async def run() -> None:
         async with rig(TWO, events=False) as stage:

@@ -177,7 +177,7 @@ def test_a_gpu_lost_in_the_middle_of_a_tick(symbol: str) -> None:
 
 @table_evenly("symbol", RECURRING, 6)
 def test_a_call_that_says_that_the_session_has_ended(symbol: str) -> None:
-    """GPU-07: all handles are dropped, NVML is initialised again, and both GPUs come back."""
+    """GPU-07: all handles are dropped, NVML is initialized again, and both GPUs come back."""
     call = CALLS[symbol]
 
     async def run() -> None:

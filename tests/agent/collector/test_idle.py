@@ -192,7 +192,7 @@ def test_who_is_not_sampled_beside_one_that_works_is_unknown() -> None:
 
 
 def test_what_could_not_be_read_ends_it() -> None:
-    """KILL-08: one reading without utilisation, or without the list, and the time is counted from the next one."""
+    """KILL-08: one reading without utilization, or without the list, and the time is counted from the next one."""
 
     async def run() -> None:
         async with rig(NODE, events=False) as stage:
@@ -240,7 +240,7 @@ def test_seldom_read_gpus_have_idle_processes_too() -> None:
 
 
 def test_under_mig_nobody_is_idle() -> None:
-    """PROC-09: the driver tells no utilisation of a GPU in MIG mode, which is not 0."""
+    """PROC-09: the driver tells no utilization of a GPU in MIG mode, which is not 0."""
 
     async def run() -> None:
         mig = "[{gpu_instance: 1, profile: 1g.10gb, memory: 10GiB}]"

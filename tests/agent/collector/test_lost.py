@@ -60,7 +60,7 @@ def test_a_gpu_lost_before_a_restart_is_known_by_its_uuid(tmp_path: Path) -> Non
 
 
 def test_a_lost_gpu_that_comes_back_is_read_again() -> None:
-    """GPU-01: at the next slow tick, without a new initialisation; the time of its loss is told until then."""
+    """GPU-01: at the next slow tick, without a new initialization; the time of its loss is told until then."""
 
     async def run() -> None:
         async with rig(FOUR, events=False) as stage:
@@ -81,8 +81,8 @@ def test_a_lost_gpu_that_comes_back_is_read_again() -> None:
     asyncio.run(run())
 
 
-def test_a_gpu_that_stays_lost_costs_few_initialisations(caplog: pytest.LogCaptureFixture) -> None:
-    """GPU-07: looked for by a new initialisation after 1, 3 and 7 minutes, and the others are not disturbed."""
+def test_a_gpu_that_stays_lost_costs_few_initializations(caplog: pytest.LogCaptureFixture) -> None:
+    """GPU-07: looked for by a new initialization after 1, 3 and 7 minutes, and the others are not disturbed."""
 
     async def run() -> None:
         async with rig(FOUR, events=False) as stage:
@@ -137,7 +137,7 @@ def test_all_gpus_vanish() -> None:
 
 
 def test_gpus_that_vanished_are_found_again() -> None:
-    """GPU-02: NVML shows them after a new initialisation only, which is tried by itself."""
+    """GPU-02: NVML shows them after a new initialization only, which is tried by itself."""
 
     async def run() -> None:
         async with rig(FOUR, events=False) as stage:

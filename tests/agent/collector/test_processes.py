@@ -170,7 +170,7 @@ def test_mps_clients() -> None:
 
 
 def test_mig_instances_count_once() -> None:
-    """PROC-09: compute instances share the memory of their GPU instance; utilisation of the parent is absent."""
+    """PROC-09: compute instances share the memory of their GPU instance; utilization of the parent is absent."""
 
     async def run() -> None:
         async with rig("mig", events=False) as stage:

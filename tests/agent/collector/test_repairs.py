@@ -118,7 +118,7 @@ def test_a_lost_gpu_is_back_in_a_new_session_only() -> None:
 
 
 def test_the_same_since_whatever_happens_in_between() -> None:
-    """GPU-01: lost, initialised again, failed, lost again: since the first time."""
+    """GPU-01: lost, initialized again, failed, lost again: since the first time."""
     clock = ManualClock()
     memory = FaultTracker(clock)
     began = clock.now()
@@ -171,7 +171,7 @@ def test_a_damaged_file_is_no_reason_not_to_start(tmp_path: Path, text: str) -> 
 
 
 def test_a_gpu_that_answers_again_is_proven_by_a_new_session() -> None:
-    """GPU-01: the monitor initialises NVML again to find out, and `gpuagent_gpu_lost` ends with that and not before."""
+    """GPU-01: the monitor initializes NVML again to find out, and `gpuagent_gpu_lost` ends with that and not before."""
 
     async def run() -> None:
         async with rig(TWO, events=False) as stage:

@@ -1,4 +1,4 @@
-"""NVML from one initialisation to its end, with a worker that works when the test says so."""
+"""NVML from one initialization to its end, with a worker that works when the test says so."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Desk:
 
     @property
     def open(self) -> bool:
-        """Whether the library is initialised, as it sees it."""
+        """Whether the library is initialized, as it sees it."""
         return self.node.library._session._references > 0
 
 
@@ -92,7 +92,7 @@ def desk() -> Iterator[Desk]:
     made.node.close()
 
 
-def test_the_first_initialisation(desk: Desk) -> None:
+def test_the_first_initialization(desk: Desk) -> None:
     """The versions and the number of GPUs are known from then on."""
     assert desk.session.state is NvmlState.STARTING
     assert desk.go() is NvmlState.READY
@@ -123,7 +123,7 @@ def test_a_driver_that_is_not_there_is_tried_again_less_and_less_often(desk: Des
     assert desk.go() is NvmlState.READY
 
 
-def test_an_initialisation_that_hangs_is_told_and_waited_for(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_initialization_that_hangs_is_told_and_waited_for(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     """GPU-06: no second one is begun, it is in the log once, and its late success counts."""
     desk.advance()
     job = desk.worker.job
@@ -151,7 +151,7 @@ def test_the_end_of_a_session_begins_the_next_at_once(desk: Desk) -> None:
     assert desk.node.library._session._references == 1
 
 
-def test_every_initialisation_is_given_back(desk: Desk) -> None:
+def test_every_initialization_is_given_back(desk: Desk) -> None:
     """GPU-10: NVML counts them: one that had to be left open while a thread was stuck is closed with the last."""
     desk.go()
     desk.stuck = True
@@ -168,7 +168,7 @@ def test_every_initialisation_is_given_back(desk: Desk) -> None:
 
 
 def test_a_pause_that_takes_long_stays_a_pause(desk: Desk) -> None:
-    """GPU-10: leaving the driver may take seconds, and must not end in a new initialisation."""
+    """GPU-10: leaving the driver may take seconds, and must not end in a new initialization."""
     desk.go()
     desk.session.pause()
     desk.advance()
@@ -183,7 +183,7 @@ def test_a_pause_that_takes_long_stays_a_pause(desk: Desk) -> None:
 
 
 def test_resuming_while_the_driver_is_still_being_left(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    """GPU-10: is no failure: the next initialisation follows at once."""
+    """GPU-10: is no failure: the next initialization follows at once."""
     desk.go()
     desk.session.pause()
     desk.advance()
@@ -194,7 +194,7 @@ def test_resuming_while_the_driver_is_still_being_left(desk: Desk, caplog: pytes
     assert not caplog.records
 
 
-def test_a_pause_during_the_initialisation(desk: Desk) -> None:
+def test_a_pause_during_the_initialization(desk: Desk) -> None:
     """GPU-10: what it has opened is closed again."""
     desk.advance()
     desk.session.pause()
@@ -234,10 +234,10 @@ def test_a_count_that_fails_for_other_reasons_ends_nothing(desk: Desk) -> None:
     assert desk.session.state is NvmlState.READY
 
 
-@pytest.mark.parametrize("when", ["initialisation", "count", "collection"])
+@pytest.mark.parametrize("when", ["initialization", "count", "collection"])
 def test_a_version_mismatch_asks_for_a_new_process(desk: Desk, when: str) -> None:
     """GPU-07: wherever it shows; nothing but a new process can load the new library."""
-    if when != "initialisation":
+    if when != "initialization":
         desk.go()
     assert not desk.session.needs_new_process
     if when == "collection":

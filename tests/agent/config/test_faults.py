@@ -9,7 +9,8 @@ import pytest
 
 from gpuagent.config.faults import ConfigError, Fault
 from gpuagent.core.matchers import MATCHER_HELP
-from gpuagent.core.problems import nearest, write_path
+from gpuagent.core.problems import listed, nearest, write_path
+from gpuagent_alerts.notify.receivers.registry import KINDS
 from tests.agent.config.loading import faults_of, lines_of, write
 
 COLON = "this is not YAML: a colon does not fit: is the line indented right, does a text with a colon need quotes?"
@@ -97,7 +98,7 @@ def test_all_faults_in_one_text() -> None:
     [
         (
             "receivers: [{name: a}]",
-            "1: receivers[0]: needs one of webhook, slack, alertmanager, pagerduty, exec, apprise or heartbeat",
+            f"1: receivers[0]: needs one of {listed(tuple(KINDS))}",
         ),
         ("receivers: [{webhook: {url: 'https://a'}}]", "1: receivers[0].name: is missing"),
         ("receivers: [{name: a, slack: {}}]", "1: receivers[0].slack: needs one of url, url_file or token_file"),

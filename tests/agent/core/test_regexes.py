@@ -23,7 +23,7 @@ TEXTS = (b"a" * 4096, b"x" * 4096, b"a" * 60 + b"!", b" " * 4095 + b"!", b"=a" *
 
 @table("pattern, text", product(HANGS_PYTHON, TEXTS))
 def test_no_command_line_makes_a_pattern_hang(pattern: str, text: bytes) -> None:
-    """PROC-07: what keeps Python's re busy for years is done here, on command line and name, and recognised or not."""
+    """PROC-07: what keeps Python's re busy for years is done here, on command line and name, and recognized or not."""
     assert len(Redactor([pattern]).command(text).encode()) <= 256
     assert framework_recognizer((pattern,))(info("a" * 15, text.decode())) in {
         None,

@@ -37,7 +37,7 @@ _TEXT = re.compile(r"[\s\"']")
 _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*(?:\"|\\?\Z)|'[^']*(?:'|\Z)", re.DOTALL)
 _TOKENS = re.compile(rf"\s+|{_QUOTED.pattern}|(?:\\.|[^\s\"'\\])+|\\", re.DOTALL)
 _SHAPES = re.compile(
-    # Keys whose first letters say what they are, so that a bare argument is recognised too.
+    # Keys whose first letters say what they are, so that a bare argument is recognized too.
     r"\b(?:hf_|sk-|gh[opsu]_|github_pat_|glpat-|xox[abpr]-|nvapi-|AIza)[\w-]{12,}"
     r"|\bAKIA[0-9A-Z]{16}\b"  # AWS access key id
     r"|\beyJ[\w.-]{16,}"  # JSON web token (RFC 7519): base64 of '{"'

@@ -41,14 +41,14 @@ os.close(write)
 
 
 def test_children_and_their_children_belong_to_it() -> None:
-    """A launcher's workers are what holds the memory; the process's own parent and neighbours are somebody else's."""
-    with child(*python(GRANDCHILD)) as parent, running("cat") as neighbour:
+    """A launcher's workers are what holds the memory; the process's own parent and neighbors are somebody else's."""
+    with child(*python(GRANDCHILD)) as parent, running("cat") as neighbor:
         grandchild = int(answer(parent))
         family = Family(RealProc(), {parent.pid})
 
         assert family.has(parent.pid)
         assert family.has(grandchild)
-        assert not family.has(neighbour.pid)
+        assert not family.has(neighbor.pid)
         assert not family.has(os.getpid())
         say(parent, b"\n")
 

@@ -207,7 +207,7 @@ def test_an_agent_that_is_blind_does_not_lose_the_client() -> None:
     assert {change.growth.evidence for change in changes} == {Evidence.ALLOCATOR}
 
 
-def test_a_neighbour_changes_what_is_free_and_nothing_else() -> None:
+def test_a_neighbor_changes_what_is_free_and_nothing_else() -> None:
     """Free memory that goes to another process is no growth of this one."""
     watched = detector()
     for seconds in range(0, 40_000, 5):

@@ -170,7 +170,7 @@ def test_every_verdict_agrees_with_its_growth() -> None:
 
 
 def test_one_forecast() -> None:
-    """Beside the fast judgement the slow one has the same forecast: the sooner of the two."""
+    """Beside the fast judgment the slow one has the same forecast: the sooner of the two."""
     leaks = Growth(Verdict.LEAKING, slope=Range(1, 1, 1), exhaustion=Range(425, 212, 640), state=GrowthState.RISING)
     sooner, later = add_fast_growth(leaks, 351.0, 10 * GIB), add_fast_growth(leaks, 500.0, 10 * GIB)
     assert (sooner.fast_exhaustion_seconds, sooner.forecast_seconds) == (351, 351)

@@ -96,7 +96,7 @@ def test_the_clocks_origin_changes_nothing(seed: int, days: int) -> None:
 def test_sampling_more_often_changes_no_verdict(seed: int, every: float) -> None:
     """Where a block's lowest reading is the same, nothing else counts: every word of all blocks is the same.
 
-    That is a law of the slow judgement. The fast tier judges the readings themselves, and where it speaks the pace told
+    That is a law of the slow judgment. The fast tier judges the readings themselves, and where it speaks the pace told
     is its own: the growth is declared here, which it is silent about and which no leak is judged by.
     """
     blocks = walk(seed, 4)

@@ -1,6 +1,6 @@
 """Real memory of a real app, recorded by the agent: leaks are found before the end, and nothing else is.
 
-tests/data/leaks/README.md says what is real in them; `python -m tests.bench.leak.recorded` records them again.
+tests/data/leaks/README.md says what is real in them; `python -m benchmarks.leak.recorded` records them again.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import typer
+from benchmarks.leak.recorded.cases import CASES
 from typer.testing import CliRunner
 
 from gpuagent.cli.replay import replay
 from gpuagent_alerts.leak.settings import SENSITIVITIES
-from tests.bench.leak.recorded.cases import CASES
 
 FOLDER = Path(__file__).parents[2] / "data" / "leaks"
 MOST_BYTES = 5 * 2**20

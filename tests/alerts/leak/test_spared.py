@@ -18,7 +18,7 @@ from gpuagent_alerts.leak.sensor import LeakSensor
 from tests.alerts.leak.test_sensor import GROWS, Bench, on
 from tests.fakes.readings import NOW, process
 
-LEARNT = int(FIRST_BLACKOUT_SECONDS) + 2
+LEARNED = int(FIRST_BLACKOUT_SECONDS) + 2
 
 
 class RealBench(Bench):
@@ -49,7 +49,7 @@ def slow(said: Growth | None) -> Growth | None:
     st.sampled_from([0.4, 1.0, 1.3, 7.0]),
 )  # fmt: skip
 def test_no_verdict_differs(stretches: list[tuple[int, int, float]], interval_seconds: float) -> None:
-    """LEAK-02: whatever the memory does and however often it is read, the slow judgement is the same at each tick."""
+    """LEAK-02: whatever the memory does and however often it is read, the slow judgment is the same at each tick."""
     bench, used = RealBench(), 2.0
     bench.show(on(process(7, used_gib=used)))
     beginning = bench.watched().beginning
@@ -72,13 +72,13 @@ def test_what_it_is_spared() -> None:
     """Once it judges, one unchanged reading in five; what is new at once, with the last one before it."""
     assert BLOCK_SECONDS % AGAIN_SECONDS == 0
     bench = Bench()
-    for _ in range(LEARNT):
+    for _ in range(LEARNED):
         bench.show(on(process(7)))
     fed = bench.of(7).readings
-    assert len(fed) == LEARNT
+    assert len(fed) == LEARNED
     for _ in range(20):
         bench.show(on(process(7)))
-    assert len(fed) == LEARNT + 20 // AGAIN_SECONDS
+    assert len(fed) == LEARNED + 20 // AGAIN_SECONDS
     while fed[-1][0] == NOW + bench.seconds:
         bench.show(on(process(7)))
     bench.show(on(process(7, used_gib=9.0)))
@@ -89,7 +89,7 @@ def test_what_it_is_spared() -> None:
 def test_free_memory_is_news() -> None:
     """A process that stands still on a GPU that fills up is judged by what is free now."""
     bench = Bench()
-    for _ in range(LEARNT):
+    for _ in range(LEARNED):
         bench.show(on(process(7)))
     for used in range(3, 13):
         bench.show(on(process(7), used_gib=float(used)))
@@ -100,7 +100,7 @@ def test_free_memory_is_news() -> None:
 def test_who_leaves_when_all_stood_still() -> None:
     """Nothing is said of it at once, and it is remembered for ten minutes from when it was seen last."""
     bench = Bench()
-    for _ in range(LEARNT + 60):
+    for _ in range(LEARNED + 60):
         seen = bench.show(on(process(7), process(8)))
     assert process(7).key in seen.growth
     seen = bench.show(on(process(8)))
@@ -117,7 +117,7 @@ def test_who_leaves_when_all_stood_still() -> None:
 def test_a_word_while_all_stand_still() -> None:
     """What a detector says of a process that has not changed is told at the same tick."""
     bench = Bench()
-    for _ in range(LEARNT + 10):
+    for _ in range(LEARNED + 10):
         bench.show(on(process(7), process(8)))
     bench.of(7).said = GROWS
     told = [bench.show(on(process(7), process(8))).growth[process(7).key].verdict for _ in range(AGAIN_SECONDS)]

@@ -16,7 +16,7 @@ def growing(slope: float, seconds: float | None = None, **changes: object) -> Gr
 
 
 def test_nothing_grows() -> None:
-    """What is said of nobody's memory is said of the GPU; a part that is judged is enough to have learnt."""
+    """What is said of nobody's memory is said of the GPU; a part that is judged is enough to have learned."""
     assert sum_up_device(STEADY, [], 10) is STEADY
     assert sum_up_device(LEARNING, [], 10) is LEARNING
     assert sum_up_device(LEARNING, [], 10, settled=True) == STEADY
@@ -49,7 +49,7 @@ def test_a_mig_instance_is_full_by_itself() -> None:
 
 
 def test_one_forecast_for_what_grows_fast() -> None:
-    """LEAK-04: fast and slow judgement name the same time, the sooner one."""
+    """LEAK-04: fast and slow judgment name the same time, the sooner one."""
     parts = [
         GrowingPart("a", growing(10.0, 425.0)),
         GrowingPart("b", Growth(Verdict.GROWING, fast=True, fast_exhaustion_seconds=351.0)),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from benchmarks import promql
 
 from gpuagent_alerts.promql.series import SeriesIndex
-from tests.bench import promql
 
 
 def test_it_evaluates_what_it_says() -> None:

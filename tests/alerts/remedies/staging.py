@@ -43,12 +43,12 @@ from tests.alerts.remedies.processes import reader
 from tests.fakes.rig import Rig, rig
 
 NODE = """
-description: a leaker and a neighbour, both real
+description: a leaker and a neighbor, both real
 gpus:
   - model: h100
     processes:
       - {name: leaker, bind: leaker, memory: {shape: ramp, start: 4GiB, rate: 64MiB}}
-      - {name: neighbour, bind: neighbour, memory: {shape: constant, value: 8GiB}}
+      - {name: neighbor, bind: neighbor, memory: {shape: constant, value: 8GiB}}
 """
 
 

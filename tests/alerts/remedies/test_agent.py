@@ -28,25 +28,25 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "state.db")
 
 
-def test_the_leaker_ends_and_the_neighbour_lives(store: Store) -> None:
-    """KILL-06: SIGTERM is ignored, SIGKILL is not; the memory is back, the neighbour untouched, all of it on record."""
+def test_the_leaker_ends_and_the_neighbor_lives(store: Store) -> None:
+    """KILL-06: SIGTERM is ignored, SIGKILL is not; the memory is back, the neighbor untouched, all of it on record."""
 
-    async def story(leaker: int, neighbour: int, user: str) -> None:
-        async with stage(config(user), store, {"leaker": leaker, "neighbour": neighbour}) as one:
+    async def story(leaker: int, neighbor: int, user: str) -> None:
+        async with stage(config(user), store, {"leaker": leaker, "neighbor": neighbor}) as one:
             one.fires(leaker)
             await one.until(lambda: one.ended() == ["released"])
             assert one.held(leaker) == 0
-            assert one.held(neighbour) == 8 * 2**30
+            assert one.held(neighbor) == 8 * 2**30
             (run,) = (await one.service.document())["remedies"]
             assert [step["step"] for step in run["steps"] if step["kind"] == "intent"] == ["SIGTERM", "SIGKILL"]
             assert run["end"]["released_bytes"] >= 4 * 2**30
             names = {family.name for family in REMEDY_FAMILIES if any(True for _ in family.of(one.service.figures()))}
             assert "gpuagent_remedy_end_timestamp_seconds" in names
 
-    with running(IGNORES_TERM) as leaker, running(PLAIN) as neighbour:
-        asyncio.run(story(leaker.pid, neighbour.pid, as_target(leaker.pid).user))
+    with running(IGNORES_TERM) as leaker, running(PLAIN) as neighbor:
+        asyncio.run(story(leaker.pid, neighbor.pid, as_target(leaker.pid).user))
         assert leaker.wait(10) == -9
-        assert neighbour.poll() is None
+        assert neighbor.poll() is None
 
 
 def test_dry_run(store: Store) -> None:
@@ -160,13 +160,13 @@ def test_by_hand(store: Store) -> None:
 def test_a_budget(store: Store) -> None:
     """An alert on a budget names a GPU and no process: the largest of those that count towards it is chosen."""
 
-    async def story(leaker: int, neighbour: int, user: str) -> None:
+    async def story(leaker: int, neighbor: int, user: str) -> None:
         ladder = {"match": ['alertname="GpuBudgetExceeded"'], "victim": "largest", "steps": [{"kill": {"wait": 60}}]}
         settings = read({
             "budgets": [{"name": "b", "match": {"user": user}, "memory": "6GiB"}],
             "remedies": {"dry_run": False, "allow": {"users": [user]}, "ladders": [ladder], "proof": 20},
         })  # fmt: skip
-        async with stage(settings, store, {"leaker": leaker, "neighbour": neighbour}) as one:
+        async with stage(settings, store, {"leaker": leaker, "neighbor": neighbor}) as one:
             (use,) = one.service.figures().budgets
             assert (use.limit_bytes, use.used_bytes > 12 * 2**30) == (6 * 2**30, True)
             labels = {"alertname": "GpuBudgetExceeded", "budget": "b", "gpu": "0", "uuid": one.uuid}
@@ -175,9 +175,9 @@ def test_a_budget(store: Store) -> None:
             one.alerts = []
             await one.tick()
 
-    with running(PLAIN) as leaker, running(PLAIN) as neighbour:
-        asyncio.run(story(leaker.pid, neighbour.pid, as_target(leaker.pid).user))
-        assert neighbour.wait(10) == -9
+    with running(PLAIN) as leaker, running(PLAIN) as neighbor:
+        asyncio.run(story(leaker.pid, neighbor.pid, as_target(leaker.pid).user))
+        assert neighbor.wait(10) == -9
         assert leaker.poll() is None
 
 

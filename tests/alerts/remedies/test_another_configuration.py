@@ -146,7 +146,7 @@ def test_a_dry_run_stands_in_nobodys_way(store: Store) -> None:
 
 
 def test_what_was_done_is_not_forgotten(store: Store) -> None:
-    """A process that did not end is not signalled again at once, because somebody reloads."""
+    """A process that did not end is not signaled again at once, because somebody reloads."""
 
     async def story(told: Story) -> None:
         told.world.bodies[100].stubborn = True

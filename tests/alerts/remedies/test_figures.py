@@ -43,8 +43,8 @@ def full(one: Stage) -> None:
 def test_nobody_ends_on_impossible_figures(store: Store, size: int) -> None:
     """NUM-12: a leak alert fires while the list is impossible and for a minute after; it acts when that is over."""
 
-    async def story(leaker: int, neighbour: int, user: str) -> None:
-        async with stage(config(user), store, {"leaker": leaker, "neighbour": neighbour}) as one:
+    async def story(leaker: int, neighbor: int, user: str) -> None:
+        async with stage(config(user), store, {"leaker": leaker, "neighbor": neighbor}) as one:
             one.fires(leaker)
             alerts, one.alerts = one.alerts, []
             one.rig.fail(FaultKind.IMPOSSIBLE_MEMORY, size=size)
@@ -57,13 +57,13 @@ def test_nobody_ends_on_impossible_figures(store: Store, size: int) -> None:
                 await one.tick()
             assert "released" not in one.ended()
             assert one.snapshot is not None
-            assert {each.pid for each in one.snapshot.processes} == {leaker, neighbour}
+            assert {each.pid for each in one.snapshot.processes} == {leaker, neighbor}
             await one.until(lambda: "released" in one.ended())
 
-    with running(PLAIN) as leaker, running(PLAIN) as neighbour:
-        asyncio.run(story(leaker.pid, neighbour.pid, as_target(leaker.pid).user))
+    with running(PLAIN) as leaker, running(PLAIN) as neighbor:
+        asyncio.run(story(leaker.pid, neighbor.pid, as_target(leaker.pid).user))
         assert leaker.wait(10) == -15
-        assert neighbour.poll() is None
+        assert neighbor.poll() is None
 
 
 def test_who_was_not_sampled_is_not_idle(store: Store) -> None:

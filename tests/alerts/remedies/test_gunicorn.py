@@ -117,7 +117,7 @@ def test_the_memory_comes_back_and_the_successor_lives(store: Store, tmp_path: P
         leaker, innocent = sorted(master.workers())
 
         async def story() -> None:
-            pids = {"leaker": leaker, "neighbour": innocent}
+            pids = {"leaker": leaker, "neighbor": innocent}
             async with stage(config(as_target(leaker).user), store, pids) as one:
                 new = await ended_by_term(one, master, leaker, {leaker, innocent})
                 await one.until(lambda: one.ended() == ["released"])
@@ -141,7 +141,7 @@ def test_the_successor_takes_the_memory_again(store: Store, tmp_path: Path) -> N
         leaker, innocent = sorted(master.workers())
 
         async def story() -> None:
-            pids = {"leaker": leaker, "neighbour": innocent}
+            pids = {"leaker": leaker, "neighbor": innocent}
             async with stage(config(as_target(leaker).user, proof=5), store, pids) as one:
                 new = await ended_by_term(one, master, leaker, {leaker, innocent})
                 one.rig.node.bind("leaker", new)

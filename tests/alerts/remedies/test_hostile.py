@@ -28,7 +28,7 @@ gpus:
       - {name: leaker, bind: leaker, memory: {shape: constant, value: 4GiB}}
   - model: h100
     processes:
-      - {name: neighbour, bind: neighbour, memory: {shape: constant, value: 8GiB}}
+      - {name: neighbor, bind: neighbor, memory: {shape: constant, value: 8GiB}}
 """
 STOPPED = "import os, signal; print('ready', flush=True); os.kill(os.getpid(), signal.SIGSTOP); signal.pause()"
 LEADER = (
@@ -161,7 +161,7 @@ def test_an_orphan_keeps_the_gpu(store: Store) -> None:
         try:
 
             async def story() -> None:
-                pids = {"leaker": leader.pid, "neighbour": child}
+                pids = {"leaker": leader.pid, "neighbor": child}
                 async with stage(config(user_of(child), proof=3), store, pids) as one:
                     one.fires(leader.pid)
                     await one.until(lambda: bool(one.ended()))
@@ -245,9 +245,9 @@ def test_two_gpus_at_once(store: Store) -> None:
             assert sorted(one.ended()) == ["refused", "released"]
             await one.until(lambda: sorted(one.ended()) == ["refused", "released", "released"])
 
-    with running(PLAIN) as leaker, running(PLAIN) as neighbour:
-        asyncio.run(story({"leaker": leaker.pid, "neighbour": neighbour.pid}))
-        assert (leaker.wait(10), neighbour.wait(10)) == (-signal.SIGTERM, -signal.SIGTERM)
+    with running(PLAIN) as leaker, running(PLAIN) as neighbor:
+        asyncio.run(story({"leaker": leaker.pid, "neighbor": neighbor.pid}))
+        assert (leaker.wait(10), neighbor.wait(10)) == (-signal.SIGTERM, -signal.SIGTERM)
 
 
 @pytest.mark.parametrize("jump", [-1e7, 1e7])
@@ -349,7 +349,7 @@ WRITES_IN_A_THREAD = (
 @pytest.mark.needs("mkfs.ext4")
 def test_what_cannot_be_killed(store: Store, tmp_path: Path) -> None:
     """PROC-02: a thread waits in the kernel: one SIGKILL, `unkillable`, no second try, and none else on that GPU."""
-    with frozen(tmp_path) as mounted, running(PLAIN) as neighbour:
+    with frozen(tmp_path) as mounted, running(PLAIN) as neighbor:
         command = [sys.executable, "-c", WRITES_IN_A_THREAD, str(mounted / "x")]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
@@ -360,19 +360,19 @@ def test_what_cannot_be_killed(store: Store, tmp_path: Path) -> None:
                 ladder = {"match": ['alertname="GpuProcessMemoryLeak"'], "steps": [{"kill": {"wait": 5}}]}
                 limits = {"pause": 0, "cooldown": 0, "per_hour": 9, "per_day": 9}
                 settings = config(user_of(process.pid), ladders=[ladder], limits=limits)
-                pids = {"leaker": process.pid, "neighbour": neighbour.pid}
+                pids = {"leaker": process.pid, "neighbor": neighbor.pid}
                 async with stage(settings, store, pids) as one:
                     one.fires(process.pid)
                     await one.until(lambda: one.ended() == ["unkillable"])
                     (run,) = (await one.service.document())["remedies"]
                     assert "percpu_rwsem_wait" in run["end"]["detail"]
-                    one.fires(process.pid, neighbour.pid)
+                    one.fires(process.pid, neighbor.pid)
                     for _ in range(1000):  # of the story: longer than any try would wait
                         await one.tick()
                     assert one.ended() in ([], ["unkillable"])
                     assert len((await one.service.document())["remedies"]) == 1
                 async with stage(settings, store, pids) as later:  # the next agent knows it too
-                    later.fires(neighbour.pid)
+                    later.fires(neighbor.pid)
                     for _ in range(50):
                         await later.tick()
                     assert len((await later.service.document())["remedies"]) == 1
@@ -381,7 +381,7 @@ def test_what_cannot_be_killed(store: Store, tmp_path: Path) -> None:
                     await later.until(lambda: later.ended()[-1:] == ["released"])
 
             asyncio.run(story())
-            assert neighbour.wait(10) == -signal.SIGKILL
+            assert neighbor.wait(10) == -signal.SIGKILL
         finally:
             subprocess.run(["fsfreeze", "-u", str(mounted)], capture_output=True, check=False)
             process.kill()

@@ -170,7 +170,7 @@ def test_the_alert_ends_between_two_steps(store: Store) -> None:
 
 @pytest.mark.parametrize("looks", range(6))
 def test_it_ends_by_itself(store: Store, looks: int) -> None:
-    """A process that exits between any two steps is neither signalled nor waited for in vain."""
+    """A process that exits between any two steps is neither signaled nor waited for in vain."""
     world = World()
     world.bodies[100].stubborn = True
     world.events = [lambda world: None] * looks + [lambda world: world.end(100)]
@@ -264,7 +264,7 @@ def test_an_orphan_holds_it(store: Store) -> None:
 
 
 def test_all_of_a_scope_or_none(store: Store) -> None:
-    """One rank of a job killed alone strands the rest: where one may not be signalled, none is."""
+    """One rank of a job killed alone strands the rest: where one may not be signaled, none is."""
     world = World(target(), target(101))
     world.relatives = (101,)
     world.bodies[101].permitted = False

@@ -77,10 +77,10 @@ def sent(runs: list[dict[str, Any]]) -> list[str]:
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_the_alert_ends(store: Store, moment: int) -> None:
     """An alert that resolves between any two steps: what was sent until then is on record, and nothing comes after."""
-    with running(TELLS) as leaker, running(PLAIN) as neighbour:
+    with running(TELLS) as leaker, running(PLAIN) as neighbor:
 
         async def story() -> list[dict[str, Any]]:
-            pids = {"leaker": leaker.pid, "neighbour": neighbour.pid}
+            pids = {"leaker": leaker.pid, "neighbor": neighbor.pid}
             async with stage(settings(leaker.pid), store, pids) as one:
                 return await run_ladder(one, leaker.pid, moment, one.alerts.clear)
 
@@ -93,27 +93,27 @@ def test_the_alert_ends(store: Store, moment: int) -> None:
         leaker.kill()
         assert leaker.stdout is not None
         assert leaker.stdout.read().split() == [each for each in signals if each != "SIGKILL"]
-        assert neighbour.poll() is None
+        assert neighbor.poll() is None
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_the_process_ends(store: Store, moment: int) -> None:
-    """A process that exits by itself between any two steps: said so, nobody else is signalled, no defect is told."""
-    with running(TELLS) as leaker, running(PLAIN) as neighbour:
+    """A process that exits by itself between any two steps: said so, nobody else is signaled, no defect is told."""
+    with running(TELLS) as leaker, running(PLAIN) as neighbor:
 
         def ends() -> None:
             leaker.kill()
             leaker.wait()
 
         async def story() -> list[dict[str, Any]]:
-            pids = {"leaker": leaker.pid, "neighbour": neighbour.pid}
+            pids = {"leaker": leaker.pid, "neighbor": neighbor.pid}
             async with stage(settings(leaker.pid), store, pids) as one:
                 return await run_ladder(one, leaker.pid, moment, ends)
 
         runs = asyncio.run(story())
         assert {run["end"]["result"] for run in runs} <= {"exited", "released", "refused"}
         assert all("defect" not in run["end"]["detail"] for run in runs)
-        assert neighbour.poll() is None
+        assert neighbor.poll() is None
 
 
 EPERM = """
@@ -122,14 +122,14 @@ from pathlib import Path
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.staging import config, stage
 
-async def story(leaker, neighbour):
+async def story(leaker, neighbor):
     store = Store(Path(sys.argv[1]) / "state.db")
     settings = config("root", limits={"pause": 0, "cooldown": 0, "per_hour": 9, "per_day": 9})
-    async with stage(settings, store, {"leaker": leaker, "neighbour": neighbour}) as one:
+    async with stage(settings, store, {"leaker": leaker, "neighbor": neighbor}) as one:
         one.fires(leaker)
         await one.until(lambda: one.ended() == ["failed"])
         await one.until(lambda: one.service.figures().stopped)
-        one.fires(neighbour)
+        one.fires(neighbor)
         await one.until(lambda: len(one.ended()) == 2)
         for run in (await one.service.document())["remedies"]:
             print(run["end"]["result"], run["end"]["detail"])
@@ -144,15 +144,15 @@ def test_without_the_right() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="gpuagent-", dir="/tmp") as folder,
         running(IGNORES_TERM) as leaker,
-        running(PLAIN) as neighbour,
+        running(PLAIN) as neighbor,
     ):
         os.chown(folder, NOBODY, NOBODY)
-        result = run_as_nobody(EPERM, folder, leaker.pid, neighbour.pid)
+        result = run_as_nobody(EPERM, folder, leaker.pid, neighbor.pid)
         assert result.returncode == 0, result.stderr
         first, second = result.stdout.splitlines()
         assert first.startswith("failed SIGTERM: not permitted")
         assert second.startswith("refused remedies are stopped: the agent may not signal")
-        assert (leaker.poll(), neighbour.poll()) == (None, None)
+        assert (leaker.poll(), neighbor.poll()) == (None, None)
         assert Path(f"/proc/{leaker.pid}/status").read_text().count("ShdPnd:\t0000000000000000") == 1
 
 

@@ -192,8 +192,8 @@ def test_containers() -> None:
     with init() as pid, entered(pid, BOB) as bob:
         for elsewhere in ({pid: "a", bob: "b"}, {pid: "a"}):
             assert in_containers(pid, elsewhere, RealProc()) == [named(bob, BOB, pid)]
-    with init() as pid, entered(pid, ALICE) as neighbour:
-        assert in_containers(pid, {pid: "a", neighbour: "b"}, RealProc()) == [named(neighbour, ALICE, pid)]
+    with init() as pid, entered(pid, ALICE) as neighbor:
+        assert in_containers(pid, {pid: "a", neighbor: "b"}, RealProc()) == [named(neighbor, ALICE, pid)]
 
 
 STARTS_BOB = f"""
@@ -308,7 +308,7 @@ def test_what_a_person_is_shown(tmp_path: Path) -> None:
 
 
 def test_by_a_rule(tmp_path: Path) -> None:
-    """A rule is refused for the neighbour as well, and both live."""
+    """A rule is refused for the neighbor as well, and both live."""
     with init() as pid, entered(pid, BOB) as bob:
 
         async def story() -> None:

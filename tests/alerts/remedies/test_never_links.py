@@ -215,7 +215,7 @@ def test_code_is_no_path(tmp_path: Path) -> None:
 
 
 def test_links_are_looked_up_anew(folder: Path) -> None:
-    """A link that leads elsewhere by the next judgement is judged by where it leads then."""
+    """A link that leads elsewhere by the next judgment is judged by where it leads then."""
     link = folder / "links" / "tool"
     entries = NeverListEntries((str(link),))
     with started(tool(f"{folder}/real/deep/tool"), folder) as pid:

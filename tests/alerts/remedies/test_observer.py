@@ -226,7 +226,7 @@ def test_a_process_on_two_gpus_is_itself_on_both() -> None:
 
 
 def test_only_the_instance_that_is_meant() -> None:
-    """PROC-09: an alert about a MIG GPU instance is about its processes, and about no neighbour's."""
+    """PROC-09: an alert about a MIG GPU instance is about its processes, and about no neighbor's."""
     snapshot = full_snapshot()
     process = known(snapshot)
     inside = process._replace(gpu_instance_id=3)

@@ -119,7 +119,7 @@ class _Always(list[Callable[[World], None]]):
 
 
 def test_eight_ranks_do_not_wait_for_eight_proofs(store: Store) -> None:
-    """All are signalled while the first is still being proved, and each counts its own memory, not the others'."""
+    """All are signaled while the first is still being proved, and each counts its own memory, not the others'."""
     world = World(*RANKS)
     world.back_after = 1e9
 

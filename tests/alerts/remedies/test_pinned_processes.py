@@ -47,7 +47,7 @@ RANK0, RANK1 = target(100), target(101, key=MemoryKey("GPU-1", 101), gpu_index=1
 
 
 def test_members_on_other_gpus_fall_together(store: Store) -> None:
-    """The ranks of a server are on a GPU each: all are signalled, and the memory that counts is the target's GPU's."""
+    """The ranks of a server are on a GPU each: all are signaled, and the memory that counts is the target's GPU's."""
     world = World(RANK0, RANK1)
     world.relatives = (101,)
     assert run_ladder(world, plan(KILL, scope="job"), store).result is RunResult.RELEASED

@@ -188,7 +188,7 @@ def test_what_the_process_writes_causes_no_act(
 def test_what_the_process_writes_passes_no_act_on(
     policy: Policy, step: RemedyStep, order: RemedyRequest, scope: str, kernel: dict[str, Any], written: dict[str, Any]
 ) -> None:
-    """A process that hides is not the cause of an act on its neighbour: the choice passes on by root's words alone."""
+    """A process that hides is not the cause of an act on its neighbor: the choice passes on by root's words alone."""
 
     def passes_on(found: list[str]) -> bool:
         return bool(found) and all(isinstance(reason, NotAllowListed) for reason in found)

@@ -97,16 +97,16 @@ def chosen(
             names = {pid: name for name, pid in pids.items()}
             return [names[run.plan.target.pid] for run in one.service.remedies.running]
 
-    with running(PLAIN) as leaker, running(PLAIN) as neighbour:
-        pids = {"leaker": leaker.pid, "neighbour": neighbour.pid}
+    with running(PLAIN) as leaker, running(PLAIN) as neighbor:
+        pids = {"leaker": leaker.pid, "neighbor": neighbor.pid}
         return asyncio.run(story(pids, as_target(leaker.pid).user))
 
 
 @pytest.mark.parametrize(
     ("analysis", "own", "result", "names"),
     [
-        (GPU, {}, ("uuid", "gpu"), ["neighbour"]),
-        (GPU, {"unit": "gpu-team"}, ("uuid", "gpu"), ["neighbour"]),
+        (GPU, {}, ("uuid", "gpu"), ["neighbor"]),
+        (GPU, {"unit": "gpu-team"}, ("uuid", "gpu"), ["neighbor"]),
         (PROCESS, {}, ("uuid", "gpu", "pid"), ["leaker"]),
         (GPU, {"pid": "1"}, ("uuid", "gpu"), []),
         (REFUSED, {}, ("uuid", "gpu"), []),
@@ -146,7 +146,7 @@ def test_a_rule_on_growth_ends_no_process_that_does_not_leak(store: Store, about
                 await let_threads_work()
             assert one.ended() == [ended]
 
-    with running(PLAIN) as leaker, running(PLAIN) as neighbour:
-        asyncio.run(story({"leaker": leaker.pid, "neighbour": neighbour.pid}, as_target(leaker.pid).user))
-        assert neighbour.poll() is None
+    with running(PLAIN) as leaker, running(PLAIN) as neighbor:
+        asyncio.run(story({"leaker": leaker.pid, "neighbor": neighbor.pid}, as_target(leaker.pid).user))
+        assert neighbor.poll() is None
         assert (leaker.poll() is None) is about_growth

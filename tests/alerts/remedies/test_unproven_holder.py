@@ -51,7 +51,7 @@ def test_a_change_of_the_holders_is_seen_at_once() -> None:
     ],
 )
 def test_only_a_person_who_forces_it_answers_for_the_holder(kind: StepKind, order: RemedyRequest, lifted: bool) -> None:
-    """No rule acts on it with any step, nor passes on to its neighbour; `--force` by hand lifts it."""
+    """No rule acts on it with any step, nor passes on to its neighbor; `--force` by hand lifts it."""
     of = replace(target(100), holder_proven=False)
     facts = Facts(Identity(of.id, of.uid, "program", "d", ""), "S", 1, uids=(1000,) * 4, own_root=False,
         namespace_pids=(100,))  # fmt: skip

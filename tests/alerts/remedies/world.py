@@ -1,4 +1,4 @@
-"""A small world to act in: one clock, processes that can be signalled, and a GPU whose memory follows from them."""
+"""A small world to act in: one clock, processes that can be signaled, and a GPU whose memory follows from them."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_above_a_mark() -> None:
 
 
 def test_when_the_gpu_is_nearly_used_up() -> None:
-    """The neighbours need it."""
+    """The neighbors need it."""
     process = with_cache()
     releases = releases_of(process, Gate(state=process.state), every=1000)
     assert not releases.due(GIB)

@@ -166,7 +166,7 @@ def test_a_critical_level_closes_the_gate() -> None:
 
 
 def test_threads_wait_for_each_other() -> None:
-    """Eight at a time through a gate for one: all are served, and none is given its neighbour's memory."""
+    """Eight at a time through a gate for one: all are served, and none is given its neighbor's memory."""
     process = FakeProcess()
     seen: list[RequestMemory] = []
 

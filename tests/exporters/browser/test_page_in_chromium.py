@@ -78,7 +78,7 @@ def test_it_draws(tab: Tab) -> None:
 
 
 def painted(tab: Tab) -> int:
-    """How many pixels of the first chart have the colour of the process's line."""
+    """How many pixels of the first chart have the color of the process's line."""
     count: int = tab.run(
         "(() => { const canvas = document.querySelector('canvas');"
         "const wanted = getComputedStyle(document.documentElement).getPropertyValue('--line-1').trim();"

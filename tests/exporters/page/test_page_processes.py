@@ -53,7 +53,7 @@ def test_a_leak_has_slope_verdict_evidence_and_time_to_full() -> None:
     ],
 )
 def test_verdicts_are_words(changes: dict[str, Any], words: str) -> None:
-    """What is harmless is called so, what is urgent stands out, and all of it without colours."""
+    """What is harmless is called so, what is urgent stands out, and all of it without colors."""
     assert words in table(**changes)
 
 

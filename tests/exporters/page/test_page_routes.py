@@ -51,8 +51,8 @@ def test_every_file_of_the_folder_is_served() -> None:
     assert {entry.name for entry in folder.iterdir()} == set(ASSETS)
 
 
-def test_uplot_is_the_release_with_its_licence() -> None:
-    """What is vendored is the untouched file of uPlot 1.6.32 from the npm registry, and its licence is beside it."""
+def test_uplot_is_the_release_with_its_license() -> None:
+    """What is vendored is the untouched file of uPlot 1.6.32 from the npm registry, and its license is beside it."""
     digest = hashlib.sha256(ASSETS["uPlot.js"].body).hexdigest()
 
     assert digest == "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f"

@@ -72,7 +72,7 @@ def test_an_alert_about_something_else_does_not(other: FiringAlert) -> None:
 
 
 def test_an_alert_of_the_gpu_is_about_what_grows_there() -> None:
-    """A neighbour that stands still is none of its business; nor is an instance, which has an alert of its own."""
+    """A neighbor that stands still is none of its business; nor is an instance, which has an alert of its own."""
     said = Assessments(
         {
             KEY: Growth(Verdict.STEADY),

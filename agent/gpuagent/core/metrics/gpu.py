@@ -35,6 +35,11 @@ def _family(
     return Family(f"gpuagent_gpu_{name}", kind, text, collector or part, GPU_LABELS, single(_part(part, field)))
 
 
+def _figure(name: str, collector: str, text: str, *, kind: MetricType = MetricType.GAUGE) -> GpuFamily:
+    """Return the family of a figure that a collector put into `figures` under this name."""
+    return Family(f"gpuagent_gpu_{name}", kind, text, collector, GPU_LABELS, single(lambda gpu: gpu.figures.get(name)))
+
+
 def _labelled(
     name: str, collector: str, labels: tuple[str, ...], text: str,
     of: Callable[[GpuReading], Iterable[LabeledValue]], kind: MetricType = MetricType.GAUGE,
@@ -166,10 +171,10 @@ UTILIZATION = tuple(
     for name, field, text in (
         ("utilization", "gpu_ratio", "Share of time in which a kernel ran, 0 to 1."),
         ("memory_utilization", "memory_ratio", "Share of time in which device memory was read or written, 0 to 1."),
-        ("encoder_utilization", "encoder_ratio", "Video encoder utilisation, 0 to 1."),
-        ("decoder_utilization", "decoder_ratio", "Video decoder utilisation, 0 to 1."),
-        ("jpeg_utilization", "jpeg_ratio", "JPEG decoder utilisation, 0 to 1."),
-        ("ofa_utilization", "ofa_ratio", "Optical flow accelerator utilisation, 0 to 1."),
+        ("encoder_utilization", "encoder_ratio", "Video encoder utilization, 0 to 1."),
+        ("decoder_utilization", "decoder_ratio", "Video decoder utilization, 0 to 1."),
+        ("jpeg_utilization", "jpeg_ratio", "JPEG decoder utilization, 0 to 1."),
+        ("ofa_utilization", "ofa_ratio", "Optical flow accelerator utilization, 0 to 1."),
     )
 )
 

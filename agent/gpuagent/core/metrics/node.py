@@ -11,6 +11,7 @@ from gpuagent.core.metrics.family import Family, LabeledValue, MetricType, Value
 from gpuagent.core.metrics.gpu import GPU_LABELS
 from gpuagent.core.metrics.preallocation import fast_growth_expected, preallocated
 from gpuagent.core.metrics.process import FrameworkRecognizer, framework_recognizer, is_dead
+from gpuagent.core.process_labels import ORIGIN_LABELS
 from gpuagent.core.snapshot import CollectorRun, GpuReading, GpuState, NvmlState, Snapshot
 
 
@@ -20,7 +21,7 @@ class NodeView(NamedTuple):
     snapshot: Snapshot | None
     now_seconds: float
     simulated: str
-    recognise: FrameworkRecognizer = framework_recognizer()
+    recognize: FrameworkRecognizer = framework_recognizer()
 
 
 NodeFamily = Family[NodeView]
@@ -76,13 +77,13 @@ def _processes(view: NodeView) -> Iterable[LabeledValue]:
 def _preallocated(view: NodeView) -> Iterable[LabeledValue]:
     if view.snapshot is not None:
         snapshot = view.snapshot
-        for gpu, is_so in preallocated(snapshot.gpus, snapshot.processes, snapshot.clients, view.recognise):
+        for gpu, is_so in preallocated(snapshot.gpus, snapshot.processes, snapshot.clients, view.recognize):
             yield _gpu(gpu), is_so
 
 
 def _fast_growth_expected(view: NodeView) -> Iterable[LabeledValue]:
     if view.snapshot is not None:
-        for gpu, is_so in fast_growth_expected(view.snapshot, view.recognise):
+        for gpu, is_so in fast_growth_expected(view.snapshot, view.recognize):
             yield _gpu(gpu), is_so
 
 
@@ -93,7 +94,8 @@ def _dead_processes(view: NodeView) -> Iterable[LabeledValue]:
             yield _gpu(gpu), counts[_gpu(gpu)] if gpu.processes_known else None
 
 
-_OWNER = ("unit", "container_id", "container_name", "pod_namespace", "pod_name", "slurm_job")
+_OUTLIVING = tuple(label for label in ORIGIN_LABELS if label.outlives)
+_OWNER = tuple(label.name for label in _OUTLIVING)
 
 
 def _dead_memory(view: NodeView) -> Iterable[LabeledValue]:
@@ -106,11 +108,7 @@ def _dead_memory(view: NodeView) -> Iterable[LabeledValue]:
             continue
         was = process.former
         who = (was.name, was.user) if was else ("[dead]", "unknown")
-        owner = (
-            (was.unit, was.container_id, was.container_name, was.namespace, was.pod, was.slurm_job)
-            if was
-            else ("",) * len(_OWNER)
-        )
+        owner = tuple(label.of(was) if was else "" for label in _OUTLIVING)
         labels = (str(process.gpu_index), process.gpu_uuid, str(process.pid), *who, *owner)
         held[labels] = held.get(labels, 0) + process.used_bytes
     yield from held.items()
@@ -163,9 +161,9 @@ NODE_FAMILIES: tuple[NodeFamily, ...] = (
             _runs(lambda run: run.ok), _RUN_LABELS),
     _family("collector_duration_seconds", "Duration of the collector's last run.",
             _runs(lambda run: run.duration_seconds), _RUN_LABELS),
-    _family("nvml_up", "1 while NVML is initialised.",
+    _family("nvml_up", "1 while NVML is initialized.",
             _of(lambda snapshot: snapshot.node.nvml_state is NvmlState.READY)),
-    _family("nvml_initializations_total", "Times that NVML was initialised.",
+    _family("nvml_initializations_total", "Times that NVML was initialized.",
             _of(lambda snapshot: snapshot.node.nvml_initializations), kind=MetricType.COUNTER),
     _family("driver_info", "Versions of driver, NVML and CUDA; always 1.", _driver,
             ("driver_version", "nvml_version", "cuda_version")),

@@ -54,10 +54,10 @@ def preallocated(
     gpus: Iterable[GpuReading],
     processes: Iterable[ProcessReading],
     clients: Mapping[int, ClientReading],
-    recognise: FrameworkRecognizer,
+    recognize: FrameworkRecognizer,
 ) -> Iterator[tuple[GpuReading, bool]]:
     """Yield each GPU whose processes are known, and whether it is full by design."""
-    held = _holdings(processes, clients, recognise)
+    held = _holdings(processes, clients, recognize)
     for gpu in gpus:
         used_bytes = _used_bytes(gpu)
         if gpu.processes_known and used_bytes is not None:
@@ -87,19 +87,19 @@ def _is_alone(owner: MemoryOwner | None, holdings: Iterable[_Holding], used_byte
 
 
 def _holdings(
-    processes: Iterable[ProcessReading], clients: Mapping[int, ClientReading], recognise: FrameworkRecognizer
+    processes: Iterable[ProcessReading], clients: Mapping[int, ClientReading], recognize: FrameworkRecognizer
 ) -> dict[str, list[_Holding]]:
     """Return what each process holds, by the UUID of the GPU."""
     found: dict[str, list[_Holding]] = {}
     for process in processes:
-        found.setdefault(process.gpu_uuid, []).append(_holding(process, clients, recognise))
+        found.setdefault(process.gpu_uuid, []).append(_holding(process, clients, recognize))
     return found
 
 
-def _holding(process: ProcessReading, clients: Mapping[int, ClientReading], recognise: FrameworkRecognizer) -> _Holding:
+def _holding(process: ProcessReading, clients: Mapping[int, ClientReading], recognize: FrameworkRecognizer) -> _Holding:
     if process.info is None:
         return _Holding(process.used_bytes, None, takes=False, confirmed=False)
-    framework = framework_of(process, clients, recognise)
+    framework = framework_of(process, clients, recognize)
     takes = framework is not None and framework.preallocates
     confirmed = framework is not None and framework.confirmed
     info = process.info
@@ -117,7 +117,7 @@ def _used_bytes(gpu: GpuReading) -> int | None:
     return None if gpu.memory is None else gpu.memory.used_bytes
 
 
-def fast_growth_expected(snapshot: Snapshot, recognise: FrameworkRecognizer) -> Iterator[tuple[GpuReading, bool]]:
+def fast_growth_expected(snapshot: Snapshot, recognize: FrameworkRecognizer) -> Iterator[tuple[GpuReading, bool]]:
     """Yield each GPU that would be full within minutes, and whether that is a server that starts and harms nobody.
 
     It is where all that grows so fast are such servers, young, and of one owner who has the GPU to themselves, or
@@ -125,7 +125,7 @@ def fast_growth_expected(snapshot: Snapshot, recognise: FrameworkRecognizer) -> 
     """
 
     def starts(process: ProcessReading) -> bool:
-        if process.info is None or not _holding(process, snapshot.clients, recognise).takes:
+        if process.info is None or not _holding(process, snapshot.clients, recognize).takes:
             return False
         return snapshot.time_seconds - process.info.start_time_seconds < _STARTS_SECONDS
 
@@ -133,13 +133,13 @@ def fast_growth_expected(snapshot: Snapshot, recognise: FrameworkRecognizer) -> 
         growth = snapshot.growth.get(key)
         return growth is not None and growth.fast
 
-    held = _holdings(snapshot.processes, snapshot.clients, recognise)
+    held = _holdings(snapshot.processes, snapshot.clients, recognize)
     for gpu in snapshot.gpus:
         uuid = gpu.identity.uuid
         instances = (MemoryKey(uuid, 0, each.gpu_instance_id) for each in gpu.mig)
         if any(map(grows_fast, (MemoryKey(uuid), *instances))):
             growing = [each for each in snapshot.processes if each.gpu_uuid == uuid and grows_fast(each.key)]
-            starting = [_holding(each, snapshot.clients, recognise) for each in growing]
+            starting = [_holding(each, snapshot.clients, recognize) for each in growing]
             named = {each.owner for each in starting if not each.confirmed}
             used_bytes = _used_bytes(gpu) or 0
             harmless = all(_is_alone(owner, held[uuid], used_bytes) for owner in named)

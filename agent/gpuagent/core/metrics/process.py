@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import lru_cache
-from operator import attrgetter
 from typing import NamedTuple
 
 from gpuagent.core.growth import MemoryKey
@@ -21,6 +20,7 @@ from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.matchers import TextRegex
 from gpuagent.core.metrics.family import Family, LabeledValue, MetricType, Sample, Value, single
 from gpuagent.core.metrics.gpu import GPU_LABELS
+from gpuagent.core.process_labels import ORIGIN_LABELS
 from gpuagent.core.snapshot import ClientReading, ProcessInfo, ProcessReading, ProcessState
 
 PROCESS_LABELS = (*GPU_LABELS, "pid", "process", "user", "gpu_instance_id", "compute_instance_id")
@@ -83,14 +83,8 @@ def _state(letter: str) -> Callable[[ProcessReading], Iterable[LabeledValue]]:
     return single(lambda process: 1 if process.info and process.info.state == letter else None)
 
 
-_info_texts: Callable[[ProcessInfo], tuple[str, ...]] = attrgetter(
-    "command", "unit", "container_id", "container_runtime", "container_name", "pod_uid", "pod", "namespace", "slurm_job"
-)
-# `pod`, `namespace` and `container` would collide with the labels of a scrape and be renamed (dcgm-exporter#85).
-_INFO_LABELS = (
-    "uid", "command", "unit", "container_id", "container_runtime", "container_name", "pod_uid", "pod_name",
-    "pod_namespace", "slurm_job", "parent_pid", "type", "state",
-)  # fmt: skip
+_INFO_LABELS = ("uid", "command", *(label.name for label in ORIGIN_LABELS), "parent_pid", "type", "state")
+_ORIGIN = tuple(label.of for label in ORIGIN_LABELS)
 
 
 def _info(process: ProcessReading) -> Iterable[LabeledValue]:
@@ -99,7 +93,7 @@ def _info(process: ProcessReading) -> Iterable[LabeledValue]:
         return (((*[""] * (len(_INFO_LABELS) - 2), kinds, state), 1),)
     if process.holder_unproven:  # nobody's
         return ((("", info.command, *[""] * (len(_INFO_LABELS) - 5), str(info.parent_pid), kinds, state), 1),)
-    return (((str(info.uid), *_info_texts(info), str(info.parent_pid), kinds, state), 1),)
+    return (((str(info.uid), info.command, *[of(info) for of in _ORIGIN], str(info.parent_pid), kinds, state), 1),)
 
 
 def _family(
@@ -207,10 +201,10 @@ def _system_unit(info: ProcessInfo) -> str:
 
 
 def framework_of(
-    process: ProcessReading, clients: Mapping[int, ClientReading], recognise: FrameworkRecognizer
+    process: ProcessReading, clients: Mapping[int, ClientReading], recognize: FrameworkRecognizer
 ) -> Framework | None:
     """Return what a process runs; what its embedded client reports counts more than how it looks."""
-    found = recognise(process.info) if process.info is not None else None
+    found = recognize(process.info) if process.info is not None else None
     client = clients.get(process.pid)
     if client is None or not client.frameworks:
         return found

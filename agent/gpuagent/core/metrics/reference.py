@@ -40,7 +40,7 @@ GROUPS = (
         gpu.MEMORY,
     ),
     Group(
-        "GPU: utilisation",
+        "GPU: utilization",
         "1 says that some kernel ran all the time, not that the GPU was full: compare with power, or with the "
         "profile below. A GPU in MIG mode does not tell.",
         gpu.UTILIZATION,

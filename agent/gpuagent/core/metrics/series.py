@@ -67,7 +67,7 @@ def series(
     if any(gpu.mig for gpu in snapshot.gpus):
         instances = [mig_growth(gpu, snapshot.growth) for gpu in snapshot.gpus]
         yield from _each(_wanted(MIG_GROWTH_FAMILIES, only), gpus, instances, memo)
-    yield from _process_series(snapshot, top, only, memo, view.recognise)
+    yield from _process_series(snapshot, top, only, memo, view.recognize)
 
 
 def _wanted(families: Sequence[Family[Part]], only: frozenset[str] | None) -> Sequence[Family[Part]]:
@@ -85,7 +85,7 @@ def _each(
 
 
 def _process_series(
-    snapshot: Snapshot, top: int | None, only: frozenset[str] | None, memo: SampleCache, recognise: FrameworkRecognizer
+    snapshot: Snapshot, top: int | None, only: frozenset[str] | None, memo: SampleCache, recognize: FrameworkRecognizer
 ) -> Iterator[Series]:
     wanted = _wanted(PROCESS_FAMILIES, only), _wanted(GROWTH_FAMILIES, only), _wanted(TORCH_FAMILIES, only)
     frameworks = _wanted(FRAMEWORK_FAMILIES, only)
@@ -104,8 +104,8 @@ def _process_series(
         clients = snapshot.clients or _NO_CLIENTS
         found = memo.reuse_or_make(
             "frameworks",
-            (shown, clients, recognise),
-            lambda: [framework_of(each, clients, recognise) for each in shown],
+            (shown, clients, recognize),
+            lambda: [framework_of(each, clients, recognize) for each in shown],
         )
         yield from _each(frameworks, bases, found, memo)
     if wanted[1] and snapshot.growth:

@@ -35,7 +35,7 @@ from gpuagent.driver.nvml.memory import check_figures
 T = TypeVar("T")
 
 SLOW: dict[str, tuple[str | None, Callable[[NvmlDevice], Any]]] = {
-    # collector: (part of the reading that it fills, function)
+    # collector: (part of the reading that it fills, function); several may fill `figures`
     "bar1": (None, memory.collect_bar1),
     "profile": ("profile", profile.collect),
     "thermal": ("thermal", power.collect_thermal),
@@ -152,7 +152,7 @@ class Collector:
         return again if len(self.device.failures) == failures else None
 
     def close(self) -> None:
-        """Give back what the driver allocated for this GPU. Only while the library is initialised."""
+        """Give back what the driver allocated for this GPU. Only while the library is initialized."""
         profile.close(self.device)
 
     def _collect_slow(self) -> None:
@@ -160,6 +160,8 @@ class Collector:
         for name, (part, function) in SLOW.items():
             value = self._run(name, partial(function, self.device))
             self._slow_runs[name] = self._runs.pop(name)
+            if part == "figures" and value is not None:
+                value = self._slow_parts.get("figures", {}) | value
             if part is not None and value is not None:
                 self._slow_parts[part] = value
 

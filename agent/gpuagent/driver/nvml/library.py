@@ -72,7 +72,7 @@ class NvmlFailure(DriverFailure):
 
     @property
     def absent(self) -> bool:
-        """The GPU, driver or permission lacks this for good: stop asking until the next initialisation."""
+        """The GPU, driver or permission lacks this for good: stop asking until the next initialization."""
         return self.code in _ABSENT
 
     @property
@@ -128,7 +128,7 @@ class Library:
             pynvml._nvmlGetFunctionPointer_cache.clear()
 
     def initialize(self) -> None:
-        """Load the library if need be and initialise it; devices are not touched (that is the handle's job).
+        """Load the library if need be and initialize it; devices are not touched (that is the handle's job).
 
         Raises:
             NvmlFailure: with the loader's own words when the library cannot be loaded.

@@ -80,7 +80,7 @@ def forget(device: NvmlDevice, keep: set[int]) -> None:
 
 
 def close(device: NvmlDevice) -> None:
-    """Free all samples. Only while the library is still initialised."""
+    """Free all samples. Only while the library is still initialized."""
     pairs = device.state(_Pairs).by_instance
     while pairs:
         _free(device, pairs.popitem()[1])

@@ -115,7 +115,7 @@ def _blocks(run: Run) -> Iterator[int]:
     """Give the blocks of a run that have a row: all of a short one, and of a long one all that a window asks for.
 
     A window of the detector has at least 16 blocks of a length that doubles from window to window, and ends where the
-    memory has changed: so the further a block is from both ends of its run, the fewer of its neighbours are needed.
+    memory has changed: so the further a block is from both ends of its run, the fewer of its neighbors are needed.
     """
     block = run.first
     while block <= run.last:

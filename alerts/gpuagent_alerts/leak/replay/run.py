@@ -114,7 +114,7 @@ class Replayed:
     sketch: Sketch = field(default_factory=Sketch)
 
     def note(self, seconds: float, growth: Growth) -> None:
-        """The detector's word has changed."""
+        """Record that the detector's verdict has changed."""
         was, self.growth = self.growth, growth
         if growth.fast and not was.fast:
             self.fast_seconds.append(seconds)

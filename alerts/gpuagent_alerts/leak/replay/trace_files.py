@@ -252,7 +252,7 @@ def _rows(
 
 
 def _prometheus_rows(file: BinaryIO, total_bytes: int | None, on_fault: OnFault) -> Rows:
-    """The series are read side by side, which needs to seek: in a compressed file that would start anew each time."""
+    """Read the series side by side, which needs to seek: in a compressed file that would start anew each time."""
     if not isinstance(file, gzip.GzipFile):
         yield from read_prometheus(file, total_bytes, on_fault)
         return

@@ -12,21 +12,33 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gpuagent_alerts.alert import Alert, Message, shown_annotations
 from gpuagent_alerts.notify.outbox.attempt import DAY_SECONDS, DeliveryOutcome, DeliveryPace, MessageContext
-from gpuagent_alerts.notify.receivers.base import Dependencies, ReceiverConfig, ReceiverKind, UrlConfig, url_of
-from gpuagent_alerts.notify.receivers.http import HttpClient, HttpRequest
+from gpuagent_alerts.notify.receivers.base import Dependencies, HttpRequest, ReceiverConfig, ReceiverKind, url_of
+from gpuagent_alerts.notify.receivers.settings import URL_KEYS, KeyType, key, url_file
 from gpuagent_alerts.notify.receivers.text import rfc3339
 from gpuagent_alerts.notify.routes import Recipient
-from gpuagent_alerts.secret import Secret
+from gpuagent_alerts.secret import HiddenText, Secret
+
+if TYPE_CHECKING:
+    from gpuagent_alerts.notify.receivers.http import HttpClient
 
 RESEND_SECONDS = 60.0
 RESOLVED_FOR_SECONDS = 300.0
 """Time for which a resolve is repeated: an Alertmanager that was restarting has to hear it too."""
 HOLDS_SECONDS = 5 * RESEND_SECONDS
 """Time after which Alertmanager ends an alert of which it hears no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlertmanagerConfig:
+    """An Alertmanager, which then groups and notifies."""
+
+    url: str | HiddenText | None = key(KeyType.WEB_URL, "Its address, without `/api`.", default=None, shown=False)
+    url_file: Path | None = url_file()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +55,22 @@ class Alertmanager:
         return await self.http.send(HttpRequest(url, body, {"Content-Type": "application/json"}))
 
 
-class AlertmanagerKind(ReceiverKind[UrlConfig]):
+class AlertmanagerKind(ReceiverKind[AlertmanagerConfig]):
     """Alertmanagers."""
 
     name = "alertmanager"
+    settings = AlertmanagerConfig
+    exactly_one = URL_KEYS
 
-    def address(self, config: UrlConfig) -> Secret:
+    def address(self, config: AlertmanagerConfig) -> Secret:
         """Return its URL."""
         return url_of(config)
 
-    def transport(self, config: UrlConfig, receiver: str, shared: Dependencies) -> Alertmanager:  # noqa: ARG002
+    def transport(self, config: AlertmanagerConfig, receiver: str, shared: Dependencies) -> Alertmanager:  # noqa: ARG002
         """Return what posts to it."""
         return Alertmanager(shared.http, url_of(config))
 
-    def pace(self, config: UrlConfig) -> DeliveryPace:  # noqa: ARG002
+    def pace(self, config: AlertmanagerConfig) -> DeliveryPace:  # noqa: ARG002
         """Return that many alerts may go as one, for a week."""
         return DeliveryPace(batch=64, max_age_seconds=7 * DAY_SECONDS)
 

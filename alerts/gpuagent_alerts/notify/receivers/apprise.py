@@ -11,14 +11,16 @@ import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpuagent_alerts.alert import Message
 from gpuagent_alerts.notify.outbox.attempt import DELIVERED, DeliveryOutcome, MessageContext, Reason
 from gpuagent_alerts.notify.receivers.addresses import is_forbidden
-from gpuagent_alerts.notify.receivers.base import Dependencies, ReceiverKind, UrlConfig, url_of
+from gpuagent_alerts.notify.receivers.base import Dependencies, ReceiverKind, url_of
+from gpuagent_alerts.notify.receivers.settings import URL_KEYS, KeyType, key, url_file
 from gpuagent_alerts.notify.receivers.text import headline, is_over, plain_text
 from gpuagent_alerts.programs.run import run_program
-from gpuagent_alerts.secret import Secret
+from gpuagent_alerts.secret import HiddenText, Secret
 
 _TIMEOUT_SECONDS = 30.0
 """A mail server may take its time; loading Apprise alone takes a second."""
@@ -27,6 +29,14 @@ PROGRAM = "gpuagent_alerts.notify.receivers.apprise"
 _NOT_DELIVERED = 3
 _NOT_INSTALLED = 4
 BAD_ADDRESS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class AppriseConfig:
+    """Anything that Apprise can reach, e-mail included."""
+
+    url: str | HiddenText | None = key(KeyType.SECRET_URL, "The address in Apprise's notation.", default=None)
+    url_file: Path | None = url_file()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +69,18 @@ class Apprise:
         return DeliveryOutcome(Reason.FAILED, "Apprise could not deliver it")  # what it says may hold the address
 
 
-class AppriseKind(ReceiverKind[UrlConfig]):
+class AppriseKind(ReceiverKind[AppriseConfig]):
     """Addresses in Apprise's notation."""
 
     name = "apprise"
+    settings = AppriseConfig
+    exactly_one = URL_KEYS
 
-    def address(self, config: UrlConfig) -> Secret:
+    def address(self, config: AppriseConfig) -> Secret:
         """Return the address."""
         return url_of(config)
 
-    def transport(self, config: UrlConfig, receiver: str, shared: Dependencies) -> Apprise:  # noqa: ARG002
+    def transport(self, config: AppriseConfig, receiver: str, shared: Dependencies) -> Apprise:  # noqa: ARG002
         """Return what runs Apprise."""
         return Apprise(url_of(config))
 

@@ -61,6 +61,18 @@ class Transport(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """A request. Neither the URL nor the headers are ever shown."""
+
+    url: str = field(repr=False)
+    body: bytes = field(default=b"", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    method: str = "POST"
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """Secrets of this request besides the URL and those that the masker knows."""
+
+
+@dataclass(frozen=True, slots=True)
 class Dependencies:
     """What all receivers share."""
 
@@ -79,6 +91,14 @@ class ReceiverKind(ABC, Generic[ConfigT]):
 
     name: ClassVar[str]
     """Key of the configuration."""
+    settings: ClassVar[type]
+    """Its part of the configuration: a frozen dataclass of `settings.key`, whose docstring is in the reference."""
+    exactly_one: ClassVar[tuple[str, ...]] = ()
+    """Keys of which exactly one has to be given."""
+
+    def faults(self, given: Mapping[str, object]) -> Iterable[tuple[str, str]]:  # noqa: ARG002
+        """Return what is wrong between the keys that were given: a key, and the fault in words."""
+        return ()
 
     @abstractmethod
     def address(self, config: ConfigT) -> Secret | None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from gpuagent_alerts.alert import Message
 from gpuagent_alerts.masker import Masker
 from gpuagent_alerts.notify.outbox.attempt import DELIVERED, DeliveryOutcome, MessageContext, Reason
 from gpuagent_alerts.notify.receivers.base import Dependencies, ReceiverKind
+from gpuagent_alerts.notify.receivers.settings import KeyType, key
 from gpuagent_alerts.notify.receivers.webhook import version_4
 from gpuagent_alerts.programs.run import run_program
 from gpuagent_alerts.secret import argument_secrets
@@ -21,14 +21,14 @@ from gpuagent_alerts.secret import argument_secrets
 _SHOWN = 160
 
 
-class ExecConfig(Protocol):
-    """A program's section of the configuration."""
+@dataclass(frozen=True, slots=True)
+class ExecConfig:
+    """A program of your own: the message as JSON on its standard input. No shell is involved."""
 
-    @property
-    def command(self) -> tuple[str, ...]: ...
-
-    @property
-    def timeout(self) -> float: ...
+    command: tuple[str, ...] = key(KeyType.TEXTS, "The program and its arguments, one list item each.")
+    timeout: float = key(
+        KeyType.DURATION, "It is ended when it takes longer than this.", default=10.0, least=1, most=300
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,7 @@ class ExecKind(ReceiverKind[ExecConfig]):
     """Programs."""
 
     name = "exec"
+    settings = ExecConfig
 
     def address(self, config: ExecConfig) -> None:
         """Return None: a command is no secret address."""

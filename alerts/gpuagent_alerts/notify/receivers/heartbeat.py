@@ -9,22 +9,28 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuagent.core.clock import Clock
 from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
-from gpuagent_alerts.notify.receivers.base import Dependencies, ReceiverConfig, ReceiverKind, UrlConfig, url_of
-from gpuagent_alerts.notify.receivers.http import HttpClient, HttpRequest
-from gpuagent_alerts.secret import Misconfigured, Secret
+from gpuagent_alerts.notify.receivers.base import Dependencies, HttpRequest, ReceiverConfig, ReceiverKind, url_of
+from gpuagent_alerts.notify.receivers.settings import URL_KEYS, KeyType, key, url_file
+from gpuagent_alerts.secret import HiddenText, Misconfigured, Secret
+
+if TYPE_CHECKING:
+    from gpuagent_alerts.notify.receivers.http import HttpClient
 
 log = logging.getLogger(__name__)
 
 
-class HeartbeatConfig(UrlConfig, Protocol):
-    """A heartbeat's section of the configuration."""
+@dataclass(frozen=True, slots=True)
+class HeartbeatConfig:
+    """A URL that is called again and again: where the calls stop, the node is dead."""
 
-    @property
-    def interval(self) -> float: ...
+    url: str | HiddenText | None = key(KeyType.SECRET_WEB_URL, "The URL to call.", default=None)
+    url_file: Path | None = url_file()
+    interval: float = key(KeyType.DURATION, "Time between two calls.", default=60.0, least=10, most=86400)
 
 
 def _always() -> bool:
@@ -85,6 +91,8 @@ class HeartbeatKind(ReceiverKind[HeartbeatConfig]):
     """Heartbeats, which take no messages."""
 
     name = "heartbeat"
+    settings = HeartbeatConfig
+    exactly_one = URL_KEYS
 
     def address(self, config: HeartbeatConfig) -> Secret:
         """Return the URL that is called."""

@@ -20,7 +20,6 @@ import ssl
 import sys
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from itertools import groupby
@@ -29,6 +28,7 @@ from gpuagent.core.clock import Clock, SystemClock
 from gpuagent_alerts.masker import HIDDEN, Masker
 from gpuagent_alerts.notify.outbox.attempt import DELIVERED, DeliveryOutcome, Reason
 from gpuagent_alerts.notify.receivers.addresses import ForbiddenAddressError, Resolve, Resolver, allowed_addresses
+from gpuagent_alerts.notify.receivers.base import HttpRequest
 
 # httpx imports its own command line if it can: rich, pygments and click, 3 MiB. It goes on without it where None stands
 # in for the module (https://docs.python.org/3/reference/import.html#the-module-cache).
@@ -42,18 +42,6 @@ _ANSWER_SECONDS = 2.0
 """Time to read what comes after the status: it only explains a refusal."""
 _SHOWN = 160
 _AGAIN = frozenset({408, 425})
-
-
-@dataclass(frozen=True, slots=True)
-class HttpRequest:
-    """A request. Neither the URL nor the headers are ever shown."""
-
-    url: str = field(repr=False)
-    body: bytes = field(default=b"", repr=False)
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    method: str = "POST"
-    secrets: tuple[str, ...] = field(default=(), repr=False)
-    """Secrets of this request besides the URL and those that the masker knows."""
 
 
 class HttpClient:

@@ -10,16 +10,19 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gpuagent.core.units import format_bytes
 from gpuagent_alerts.alert import Alert, Message, shown_annotations
 from gpuagent_alerts.notify.outbox.attempt import DAY_SECONDS, DeliveryOutcome, DeliveryPace, MessageContext
-from gpuagent_alerts.notify.receivers.base import Dependencies, ReceiverConfig, ReceiverKind
-from gpuagent_alerts.notify.receivers.http import HttpClient, HttpRequest
+from gpuagent_alerts.notify.receivers.base import Dependencies, HttpRequest, ReceiverConfig, ReceiverKind
+from gpuagent_alerts.notify.receivers.settings import KeyType, key
 from gpuagent_alerts.notify.receivers.text import LINK_NAMES, format_holder, headline, is_over, rfc3339
 from gpuagent_alerts.notify.routes import Recipient
 from gpuagent_alerts.secret import HiddenText, Secret
+
+if TYPE_CHECKING:
+    from gpuagent_alerts.notify.receivers.http import HttpClient
 
 EVENTS_URL = "https://events.pagerduty.com/v2/enqueue"
 MAX_SUMMARY = 1024
@@ -29,14 +32,16 @@ _SEVERITIES = {"critical": "critical", "warning": "warning", "info": "info", "no
 _WORST = ("critical", "error", "warning", "info")
 
 
-class PagerdutyConfig(Protocol):
-    """PagerDuty's section of the configuration."""
+@dataclass(frozen=True, slots=True)
+class PagerdutyConfig:
+    """PagerDuty by its Events API v2."""
 
-    @property
-    def routing_key(self) -> str | HiddenText | None: ...
-
-    @property
-    def routing_key_file(self) -> Path | None: ...
+    routing_key: str | HiddenText | None = key(
+        KeyType.SECRET_TEXT, "The integration key of the service. Better in a file.", default=None
+    )
+    routing_key_file: Path | None = key(
+        KeyType.SECRET_FILE, "Instead of `routing_key`: a file that holds it and nothing else.", default=None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,8 @@ class PagerdutyKind(ReceiverKind[PagerdutyConfig]):
     """Services at PagerDuty."""
 
     name = "pagerduty"
+    settings = PagerdutyConfig
+    exactly_one = ("routing_key", "routing_key_file")
 
     def address(self, config: PagerdutyConfig) -> Secret:
         """Return the routing key, which stands for the service."""

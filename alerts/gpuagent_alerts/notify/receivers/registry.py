@@ -1,6 +1,6 @@
 """The kinds of receivers there are, and receivers from their configuration.
 
-A kind is one module, one line here, and its section in the configuration's models (`gpuagent.config.alerting`).
+A kind is one module, with its keys of the configuration in it, and one line here.
 """
 
 from __future__ import annotations

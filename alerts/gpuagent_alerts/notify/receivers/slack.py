@@ -10,21 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from gpuagent_alerts.alert import Message, News
 from gpuagent_alerts.notify.outbox.attempt import DELIVERED, DeliveryOutcome, DeliveryPace, MessageContext, Reason
-from gpuagent_alerts.notify.receivers.base import Dependencies, ReceiverKind, Transport, UrlConfig, url_of
-from gpuagent_alerts.notify.receivers.http import HttpClient, HttpRequest
+from gpuagent_alerts.notify.receivers.base import Dependencies, HttpRequest, ReceiverKind, Transport, url_of
+from gpuagent_alerts.notify.receivers.settings import URL_KEYS, KeyType, key, url_file
 from gpuagent_alerts.notify.receivers.slack_message import payload
-from gpuagent_alerts.secret import Secret
+from gpuagent_alerts.secret import HiddenText, Secret
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
 from gpuagent_alerts.store.tables import Column, Table, text, unix_time, word
+
+if TYPE_CHECKING:
+    from gpuagent_alerts.notify.receivers.http import HttpClient
 
 API_URL: Final = "https://slack.com/api"
 _MAX_ANSWER_BYTES = 256 * 1024
@@ -41,14 +44,24 @@ _PUT_RIGHT = frozenset({
 _REFUSED = frozenset({"invalid_blocks", "invalid_blocks_format", "msg_too_long", "msg_blocks_too_long", "no_text"})
 
 
-class SlackConfig(UrlConfig, Protocol):
-    """Slack's section of the configuration: an incoming webhook, or a bot's token."""
+@dataclass(frozen=True, slots=True)
+class SlackConfig:
+    """A Slack channel: by its incoming webhook, or by a bot's token, which keeps each incident in one thread."""
 
-    @property
-    def token_file(self) -> Path | None: ...
-
-    @property
-    def channel(self) -> str | None: ...
+    url: str | HiddenText | None = key(
+        KeyType.SECRET_WEB_URL, "The URL of the incoming webhook. Better in a file: it is a password.", default=None
+    )
+    url_file: Path | None = url_file()
+    token_file: Path | None = key(
+        KeyType.SECRET_FILE,
+        "Instead of a URL: a file with a bot's token (`xoxb-...`) that has the scope `chat:write`. Needs `channel`.",
+        default=None,
+    )
+    channel: str | None = key(
+        KeyType.TEXT,
+        "With `token_file`: the channel's id (`C0123456789`). The bot has to be a member.",
+        default=None,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +249,15 @@ class SlackKind(ReceiverKind[SlackConfig]):
     """Channels of Slack."""
 
     name = "slack"
+    settings = SlackConfig
+    exactly_one = (*URL_KEYS, "token_file")
+
+    def faults(self, given: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+        """Yield a token without a channel, and a channel without a token."""
+        if given.get("token_file") is not None and not given.get("channel"):
+            yield "token_file", "needs `channel` beside it: where the bot posts to"
+        if given.get("token_file") is None and given.get("channel"):
+            yield "channel", "goes with `token_file` alone: an incoming webhook has its own channel"
 
     def address(self, config: SlackConfig) -> Secret:
         """Return the token, or the URL of the incoming webhook."""

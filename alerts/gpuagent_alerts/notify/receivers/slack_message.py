@@ -1,8 +1,8 @@
-"""A message in Block Kit: what is pushed in one line, and below it in colour what helps to decide.
+"""A message in Block Kit: what is pushed in one line, and below it in color what helps to decide.
 
 Slack's limits: 50 blocks, 3,000 characters in a section, about 13,200 in all
 (https://docs.slack.dev/reference/block-kit/blocks/section-block, https://github.com/slackapi/bolt-js/issues/2509). Ours
-are below them. Blocks in an attachment have a bar of its colour (https://docs.slack.dev/messaging/formatting-message-text).
+are below them. Blocks in an attachment have a bar of its color (https://docs.slack.dev/messaging/formatting-message-text).
 """
 
 from __future__ import annotations

@@ -17,14 +17,17 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gpuagent_alerts.alert import Alert, Incident, Message, Status, shown_annotations
 from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, MessageContext
-from gpuagent_alerts.notify.receivers.base import Dependencies, ReceiverKind, UrlConfig, url_of
-from gpuagent_alerts.notify.receivers.http import HttpClient, HttpRequest
+from gpuagent_alerts.notify.receivers.base import Dependencies, HttpRequest, ReceiverKind, url_of
+from gpuagent_alerts.notify.receivers.settings import URL_KEYS, KeyType, key, url_file
 from gpuagent_alerts.notify.receivers.text import common_items, headline, rfc3339
-from gpuagent_alerts.secret import Misconfigured, Secret
+from gpuagent_alerts.secret import HiddenText, Misconfigured, Secret
+
+if TYPE_CHECKING:
+    from gpuagent_alerts.notify.receivers.http import HttpClient
 
 SCHEMA = 1
 """Version of what the agent adds to Alertmanager's document. It changes when a reader would have to."""
@@ -32,11 +35,16 @@ _NEVER = "0001-01-01T00:00:00Z"
 """Go's zero time: what Alertmanager writes while an alert fires."""
 
 
-class WebhookConfig(UrlConfig, Protocol):
-    """JSON by POST."""
+@dataclass(frozen=True, slots=True)
+class WebhookConfig:
+    """JSON by POST, in the form of Alertmanager's webhook (version 4)."""
 
-    @property
-    def secret_file(self) -> Path | None: ...
+    url: str | HiddenText | None = key(KeyType.SECRET_WEB_URL, "Where to post to.", default=None)
+    url_file: Path | None = url_file()
+    secret_file: Path | None = key(
+        KeyType.SECRET_FILE, "A file with the key that signs each message (Standard Webhooks, `whsec_...`).",
+        default=None,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,8 @@ class WebhookKind(ReceiverKind[WebhookConfig]):
     """Receivers that are posted to."""
 
     name = "webhook"
+    settings = WebhookConfig
+    exactly_one = URL_KEYS
 
     def address(self, config: WebhookConfig) -> Secret:
         """Return the URL."""

@@ -194,7 +194,7 @@ class NodeActionExecutor:
         return await self._systemctl.restart(target, permission, deadline_seconds)
 
     async def execute(self, step: RemedyStep, target: Target, permission: UnitPermission) -> ActionResult:
-        """What the program is told about the target comes on its standard input, as JSON: names are the victim's.
+        """Run the program. What it is told about the target comes on standard input, as JSON: names are the victim's.
 
         The id of a group is in there only where an argument hands it over: then everybody in it has been judged.
         """

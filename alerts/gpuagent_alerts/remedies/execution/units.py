@@ -267,7 +267,7 @@ class UnitState:
     """The properties of one unit."""
 
     def __init__(self, unit: str, output: str) -> None:
-        """`unit` is the name that was asked for, `output` what `systemctl show` printed."""
+        """Read `output`, which `systemctl show` printed for `unit`, the name that was asked for."""
         self._unit = unit
         self._known = _properties(output)
 

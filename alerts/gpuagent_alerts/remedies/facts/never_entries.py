@@ -211,7 +211,7 @@ class NeverListEntries:
         self._entries = tuple(entries)
 
     def snapshot(self) -> NeverListSnapshot:
-        """Return what the entries lead to from now on: for one judgement."""
+        """Return what the entries lead to from now on: for one judgment."""
         return NeverListSnapshot(self._entries, self._bounds, self._memory)
 
     def follow(self, ids: Iterable[ProcessId]) -> None:

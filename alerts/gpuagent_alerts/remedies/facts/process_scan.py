@@ -166,7 +166,10 @@ def _is_below(level: CgroupLevel, above: CgroupLevel) -> bool:
 
 
 def read_placement(files: ProcFiles, pid: int) -> Placement:
-    """Raises FileNotFoundError or ProcessLookupError (gone), OSError and ValueError (not to be read)."""
+    """Read where a process stands.
+
+    Raises FileNotFoundError or ProcessLookupError (gone), OSError and ValueError (not to be read).
+    """
     cgroups = read_living(files, parse_stat(files.read(pid, "stat")), _cgroups)
     return Placement(cgroups or b"", (_number(files, pid, "loginuid"), _number(files, pid, "sessionid")))
 
@@ -176,7 +179,7 @@ def _cgroups(thread: LivingThread) -> bytes:
 
 
 def _number(files: ProcFiles, pid: int, name: str) -> bytes:
-    """A kernel without audit has no such file."""
+    """Return a file's number; a kernel without audit has no such file."""
     try:
         return files.read(pid, name).strip()
     except FileNotFoundError:

@@ -179,7 +179,7 @@ class UnitProcesses:
         return "has a terminal" if process.has_terminal else ""
 
     def _sign_of_container(self, process: Credentials) -> str:
-        """A container looks like the unit's own user, whoever it was started for. Raises OSError, MissingFact."""
+        """Return what shows a container: it looks like the unit's own user's. Raise OSError, MissingFact."""
         if process.namespaces > 1:
             return "is in a pid namespace of its own"
         if container := parse_cgroup(process.cgroup or b"").container_id:

@@ -203,13 +203,13 @@ class _Walker:
         self._found.faults += [each for each in faults if each not in self._found.faults]
 
     def _judge_file_system(self, opened: int, place: list[str]) -> list[PathFault]:
-        """The fault of the first element on a file system that proves nothing, and none for what lies below."""
+        """Return the fault of the first element on a file system that proves nothing, and none for what lies below."""
         fault = "" if self._unproven else file_system_fault(opened, self._owners) or self._image_fault(opened)
         self._unproven = self._unproven or bool(fault)
         return [PathFault(_text(place), fault, _ELSEWHERE)] if fault else []
 
     def _image_fault(self, opened: int) -> str:
-        """What is wrong with the file in which this file system lies, if it lies in one."""
+        """Describe what is wrong with the file in which this file system lies, if it lies in one."""
         image = image_of(opened)
         if not image:
             return ""

@@ -117,7 +117,7 @@ class _Command:
             yield from self._imported(found or "", script_of(rest))
 
     def _writers(self, path: str) -> Iterator[str]:
-        """The fault of a program or a script that somebody has open for writing, whoever may open it now."""
+        """Yield the fault of a program or script that somebody has open for writing, whoever may open it now."""
         if path.startswith("/"):
             with walk(path, self._owners) as walked:
                 if _has_a_writer(walked):
@@ -145,7 +145,7 @@ class _Command:
                     yield from directory_tree_faults(walked, self._owners)
 
     def _words(self, argument: str, depth: int) -> Iterator[str]:
-        """What a launcher may make of an argument: programs in PATH, relative paths, what a shell expands."""
+        """Yield the faults of what a launcher may make of an argument: programs in PATH, paths, expansions."""
         for hidden in dict.fromkeys(_HIDDEN.findall(_PLACES.sub("", argument))):
             yield f"{show_path(hidden)} in an argument cannot be examined: write whole paths, or a script that has it"
         for word in _WORDS.findall(argument):
@@ -179,7 +179,7 @@ class _Command:
                 yield f"{show_path(path)} has the interpreter {show_path(interpreter)}: write an absolute path"
 
     def _relative(self, argument: str) -> Iterator[str]:
-        """An interpreter's script by a relative path: it would be searched in a directory that nobody named."""
+        """Yield the fault of a script with a relative path: it would be searched in a directory that nobody named."""
         if argument.startswith(("/", "-")) or not argument:
             return
         there = str(Path(WORKING_DIRECTORY, argument))
@@ -188,7 +188,7 @@ class _Command:
                 yield f"{show_path(argument)} is a relative path to a file: write {show_path(there)}"
 
     def _searched(self, word: str, depth: int) -> Iterator[str]:
-        """A name that a launcher looks for in PATH: what it finds, and every directory in which it looks before."""
+        """Yield the faults of what a launcher finds in PATH, and of every directory in which it looks before."""
         if "/" in word or "=" in word or "\0" in word or word.startswith("-"):
             return
         for directory in self._search_path.split(":"):

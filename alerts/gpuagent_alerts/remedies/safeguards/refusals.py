@@ -116,7 +116,7 @@ class NotAllowListed(str):
     """A refusal because root's allow list is about others, by facts that this process cannot choose.
 
     Then the next process of a ranking may be looked at. Any other refusal ends the choice: a process that hides behind
-    a name or a namespace must not be the cause of an act on its neighbour.
+    a name or a namespace must not be the cause of an act on its neighbor.
     """
 
     __slots__ = ()

@@ -1,5 +1,5 @@
 // One figure per GPU: its memory with the largest processes, and below it how busy it is. Drawn by uPlot, which page.css
-// cannot reach inside a canvas, so colours are read from the page's own variables. Lines differ by their dashes too.
+// cannot reach inside a canvas, so colors are read from the page's own variables. Lines differ by their dashes too.
 
 /* global uPlot */
 
@@ -29,7 +29,7 @@ export function draw(points) {
   }
 }
 
-// After a change of colours everything is made anew.
+// After a change of colors everything is made anew.
 export function redraw(points) {
   for (const chart of drawn.values()) chart.destroy();
   drawn.clear();
@@ -109,7 +109,7 @@ class Chart {
   #memoryOptions() {
     const series = this.labels.map((label, place) => ({
       label,
-      stroke: colour(`--line-${place}`),
+      stroke: color(`--line-${place}`),
       width: place === 0 ? 2 : 1.5,
       dash: dashesOf(place),
       points: { show: false },
@@ -126,7 +126,7 @@ class Chart {
   #busyOptions() {
     return {
       ...this.#common(BUSY_HEIGHT),
-      series: [{}, { label: "busy", stroke: colour("--line-0"), width: 1, points: { show: false } }],
+      series: [{}, { label: "busy", stroke: color("--line-0"), width: 1, points: { show: false } }],
       scales: { y: { range: [0, 100] } },
       axes: [
         axis({ size: 24, values: (_, ticks) => ticks.map(clock), space: 60 }),
@@ -161,15 +161,15 @@ class Chart {
 const BINARY = Array.from({ length: 24 }, (_, power) => 2 ** (20 + power));
 
 function axis(options) {
-  const line = { stroke: colour("--line"), width: 1 };
-  return { stroke: colour("--quiet"), font: "12px system-ui, sans-serif", grid: line, ticks: { ...line, size: 4 }, ...options };
+  const line = { stroke: color("--line"), width: 1 };
+  return { stroke: color("--quiet"), font: "12px system-ui, sans-serif", grid: line, ticks: { ...line, size: 4 }, ...options };
 }
 
 function dashesOf(place) {
   return place === 0 ? [] : DASHES[(place - 1) % DASHES.length];
 }
 
-function colour(name) {
+function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 

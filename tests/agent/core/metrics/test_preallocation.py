@@ -64,7 +64,7 @@ def holds(used_bytes: int | None, of: ProcessInfo | None, uuid: str = "GPU-a") -
         ("maxtext", "python3", "python3 -m MaxText.train configs/base.yml"),
     ],
 )
-def test_servers_that_preallocate_are_recognised(framework: str, name: str, command: str) -> None:
+def test_servers_that_preallocate_are_recognized(framework: str, name: str, command: str) -> None:
     """The servers people run are known by their process, without any configuration, and when they rename themselves."""
     assert framework_recognizer()(info(name, command)) == Framework(framework, preallocates=True)
 
@@ -78,7 +78,7 @@ def test_servers_that_preallocate_are_recognised(framework: str, name: str, comm
         ("triton", "triton_python_b", "/opt/tritonserver/backends/python/triton_python_backend_stub m"),
     ],
 )
-def test_servers_that_take_what_they_need_are_recognised_too(framework: str, name: str, command: str) -> None:
+def test_servers_that_take_what_they_need_are_recognized_too(framework: str, name: str, command: str) -> None:
     """A full GPU stays an alarm where one of these holds it."""
     assert framework_recognizer()(info(name, command)) == Framework(framework, preallocates=False)
 
@@ -93,10 +93,10 @@ def test_others_are_not(command: str) -> None:
 
 def test_a_pattern_of_the_users_is_taken_too() -> None:
     """Programs of TensorFlow and JAX cannot be told from outside: the configuration names them."""
-    recognise = framework_recognizer((r"jax_serve\.py", "ollama"))
+    recognize = framework_recognizer((r"jax_serve\.py", "ollama"))
 
-    assert recognise(info("python3", "python3 jax_serve.py")) == Framework(CONFIGURED, preallocates=True)
-    assert recognise(info("ollama", "ollama runner")) == Framework("ollama", preallocates=True)
+    assert recognize(info("python3", "python3 jax_serve.py")) == Framework(CONFIGURED, preallocates=True)
+    assert recognize(info("ollama", "ollama runner")) == Framework("ollama", preallocates=True)
 
 
 @pytest.mark.parametrize(
@@ -120,10 +120,10 @@ def test_the_word_of_the_app_counts_more(command: str, told: dict[str, bool], ex
 def test_a_gpu_counts_while_such_servers_hold_most_of_it() -> None:
     """A small server of this kind is no excuse for a GPU that others fill."""
     server, other, modest = info("vllm"), info("python3", "python3 train.py"), info("ollama", "ollama runner")
-    recognise = framework_recognizer()
+    recognize = framework_recognizer()
 
     def told(*processes: ProcessReading, gpu: GpuReading = GPU) -> list[bool]:
-        return [value for _, value in preallocated([gpu], processes, {}, recognise)]
+        return [value for _, value in preallocated([gpu], processes, {}, recognize)]
 
     assert told(holds(70 * GIB, server), holds(2 * GIB, other)) == [True]
     assert told(holds(20 * GIB, server), holds(52 * GIB, other)) == [False]
@@ -193,21 +193,21 @@ def test_what_an_app_says_of_itself_silences_nothing_for_others() -> None:
 )
 def test_a_unit_that_root_named_counts_for_all(unit: str, expected: bool) -> None:
     """ALERT-01: on a shared GPU the unit says what the process cannot; one of a user's own manager is a name."""
-    recognise = framework_recognizer((r"^vllm-a\.service$",))
+    recognize = framework_recognizer((r"^vllm-a\.service$",))
     process = of(SERVER, 1000, unit=unit)
     held = [holds(60 * GIB, process), holds(12 * GIB, of(OTHER))]
 
-    assert [value for _, value in preallocated([GPU], held, {}, recognise)] == [expected]
+    assert [value for _, value in preallocated([GPU], held, {}, recognize)] == [expected]
 
 
 def test_two_servers_with_units_share_a_gpu() -> None:
     """ALERT-01: of two users, both named by root: full by design; with a third user's memory it still is."""
-    recognise = framework_recognizer((r"^vllm-\w+\.service$",))
+    recognize = framework_recognizer((r"^vllm-\w+\.service$",))
     servers = [holds(32 * GIB, of(SERVER, uid, unit=f"vllm-{uid}.service")) for uid in (1, 2)]
     third = holds(8 * GIB, of(OTHER, 3))
 
-    assert [value for _, value in preallocated([GPU], [*servers, third], {}, recognise)] == [True]
-    assert [value for _, value in preallocated([GPU], [servers[0], third], {}, recognise)] == [False]
+    assert [value for _, value in preallocated([GPU], [*servers, third], {}, recognize)] == [True]
+    assert [value for _, value in preallocated([GPU], [servers[0], third], {}, recognize)] == [False]
 
 
 @given(

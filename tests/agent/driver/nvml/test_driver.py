@@ -85,7 +85,7 @@ def known(reading: GpuReading) -> set[str]:
         holder = getattr(reading, part)
         values = {} if holder is None else {f.name: getattr(holder, f.name) for f in dataclasses.fields(holder)}
         found |= {f"{part}.{name}" for name, value in values.items() if value not in (None, ())}
-    return found | {f"nvlink.{link.link}" for link in reading.nvlinks}
+    return found | {f"nvlink.{link.link}" for link in reading.nvlinks} | reading.figures.keys()
 
 
 def test_a_failure_of_memory_is_one_of_the_gpu(open_gpu: Open) -> None:

@@ -15,7 +15,7 @@ MEMORY = "nvmlDeviceGetMemoryInfo*"
 
 
 def test_an_h100(open_gpu: Open) -> None:
-    """Everything that a data centre GPU tells."""
+    """Everything that a data center GPU tells."""
     gpu = "{model: h100, uuid: GPU-1, serial: '42', pci_bus_id: '00000000:18:00.0', vbios: 96.00.1}"
 
     assert open_gpu(gpu).device.identity == GpuIdentity(

@@ -19,7 +19,7 @@ class Mute:
     """A library without a single function."""
 
 
-def test_initialisations_are_counted(open_gpu: Open) -> None:
+def test_initializations_are_counted(open_gpu: Open) -> None:
     """EXP-01: so that it can be seen that there was one."""
     bench = open_gpu()
     assert bench.library.initializations == 1

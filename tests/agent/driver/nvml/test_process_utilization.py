@@ -1,4 +1,4 @@
-"""Which of the driver's utilisation samples are believed."""
+"""Which of the driver's utilization samples are believed."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_the_wall_clock_is_set_back_by_an_hour(open_gpu: Open) -> None:
 
 
 def test_not_supported_under_mig_is_unknown(open_gpu: Open) -> None:
-    """NUM-06: no utilisation is not zero utilisation, and no failure."""
+    """NUM-06: no utilization is not zero utilization, and no failure."""
     gpu = "{model: h100, mig: [{gpu_instance: 1, profile: 1g.10gb, memory: 10GiB}], processes: [{name: a, memory: 1}]}"
     bench = open_gpu(gpu)
 

@@ -34,7 +34,7 @@ def test_sentinels_are_no_values(value: float) -> None:
 
 
 @table("value", [0, 1, 2**31 - 17, 2**31, 2**32, 85520809984, 2**47 - 1, 2**63 - 17, 0.5, -40])
-def test_neighbours_are_values(value: float) -> None:
+def test_neighbors_are_values(value: float) -> None:
     """NUM-02: what lies beside a sentinel is a number like any other."""
     assert not is_blank(value)
 

@@ -13,7 +13,8 @@ import pytest
 from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
 from gpuagent_alerts.notify.receivers.addresses import MAX_ADDRESSES, Resolver, is_forbidden
 from gpuagent_alerts.notify.receivers.apprise import refuse_forbidden
-from gpuagent_alerts.notify.receivers.http import HttpClient, HttpRequest
+from gpuagent_alerts.notify.receivers.base import HttpRequest
+from gpuagent_alerts.notify.receivers.http import HttpClient
 from tests.alerts.notify.receivers.sink import sink
 from tests.exporters.certificates import Authority
 

@@ -14,7 +14,8 @@ import pytest
 from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.masker import Masker
 from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
-from gpuagent_alerts.notify.receivers.http import HttpClient, HttpRequest
+from gpuagent_alerts.notify.receivers.base import HttpRequest
+from gpuagent_alerts.notify.receivers.http import HttpClient
 from gpuagent_alerts.secret import Secret
 from tests.alerts.notify.receivers.sink import Received, Reply, Sink, always, sink
 from tests.exporters.certificates import Authority

@@ -1,0 +1,1 @@
+"""What a thousand nodes of 8 GPUs cost one Prometheus: `python -m benchmarks.fleet`."""

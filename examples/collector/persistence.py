@@ -1,0 +1,11 @@
+"""Read whether the driver stays loaded for a GPU while nobody uses it (persistence mode)."""
+
+from __future__ import annotations
+
+from gpuagent.driver.nvml.device import NvmlDevice
+
+
+def collect(device: NvmlDevice) -> dict[str, float]:
+    """Return the mode as a figure, nothing where the GPU does not tell."""
+    mode = device.ask("nvmlDeviceGetPersistenceMode")
+    return {} if mode is None else {"persistence_mode": float(mode)}

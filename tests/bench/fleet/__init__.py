@@ -1,1 +1,0 @@
-"""What a thousand nodes of 8 GPUs cost one Prometheus: `python -m tests.bench.fleet`."""
