@@ -22,7 +22,7 @@ ON_ALL_CORES := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 TORTURE := tests/torture tests/attack tests/alerts/remedies/test_pidfd.py \
 	$(addprefix tests/alerts/,states/test_differential.py promql/test_differential.py notify/outbox/test_chaos.py)
 # Event loops, forks, signals, the collector, SQL. Arithmetic is the same everywhere.
-OF_PYTHON := tests/agent/test_schedule.py $(addprefix tests/agent/,clients procfs runtime) \
+OF_PYTHON := tests/agent/service/test_schedule.py $(addprefix tests/agent/,clients procfs runtime) \
 	$(addprefix tests/alerts/,notify/outbox notify/receivers/test_exec.py remedies/test_pidfd.py store) \
 	$(addprefix tests/client/,blame/test_fork.py test_client.py test_apps.py serving) \
 	$(addprefix tests/exporters/,test_connections.py test_server.py test_unix_socket.py)

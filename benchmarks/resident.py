@@ -22,6 +22,6 @@ def loaded_bytes(place: Sequence[str], environment: Mapping[str, str], root: str
 
 
 if __name__ == "__main__":
-    for module in ("gpuagent.cli.base", "gpuagent.cli.run", "gpuagent.assemble"):
+    for module in ("gpuagent.cli.base", "gpuagent.cli.run", "gpuagent.service.assemble"):
         import_module(module)
     sys.stdout.write(f"{resident_bytes(os.getpid())}\n")

@@ -28,10 +28,9 @@ from benchmarks.exporters import GPUS, PROCESSES, write_crowd
 from benchmarks.heap import heap
 from benchmarks.measure import descriptors
 from benchmarks.receiver import Receiver
-from gpuagent.alerting.alerting import Alerting
-from gpuagent.alerting.rules import load_rules
 from gpuagent.collector.tick import Monitor, MonitorContext, TickTimeouts
 from gpuagent.config.load import load_config
+from gpuagent.config.rules import load_rules
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.identity import NodeIdentity
 from gpuagent.driver.nvml.driver import NvmlDriver
@@ -40,7 +39,8 @@ from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.machine import raise_descriptor_limit
 from gpuagent.procfs.table import PidfdWatcher, ProcessTable
 from gpuagent.runtime.memory import c_library, set_up_heap, trim_and_freeze, trim_heap
-from gpuagent.view import View
+from gpuagent.service.alerting import Alerting
+from gpuagent.service.view import View
 from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_simulator.node import SimulatedNode
 from gpuagent_simulator.scenario import parse_scenario
@@ -249,7 +249,9 @@ def say(text: str) -> None:
 
 def main() -> None:
     """Everything is kept below the folder for temporary files, and gone afterwards."""
-    logging.getLogger("gpuagent.alerting.transitions").setLevel(logging.CRITICAL)  # ten thousand alerts come and go
+    logging.getLogger("gpuagent_alerts.messages.transitions").setLevel(
+        logging.CRITICAL
+    )  # ten thousand alerts come and go
     ticks, step_seconds = int(sys.argv[1]), int(sys.argv[2]) if sys.argv[2:] else 1
     raise_descriptor_limit()
     with TemporaryDirectory(prefix="gpuagent-soak-") as folder:

@@ -17,8 +17,8 @@ from pathlib import Path
 from benchmarks.cost.meter import Meter, count_parts
 from benchmarks.cost.running import SETTLE_SECONDS
 from benchmarks.cost.turns import Turns
-from gpuagent.assemble import assemble
-from gpuagent.service import Service
+from gpuagent.service.assemble import assemble
+from gpuagent.service.service import Service
 
 _PROBE_SECONDS = 0.002
 

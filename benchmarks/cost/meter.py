@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpuagent.service import Service
+from gpuagent.service.service import Service
 
 REST = "the event loop itself, and the rest"
 THREADS = {

@@ -21,7 +21,7 @@ _NOT_IN_STATUS = (
     *_NOT_IN_THE_AGENT,
     "gpuagent.config.models",
     "asyncio",
-    "gpuagent.assemble",
+    "gpuagent.service.assemble",
     "gpuagent_alerts",
     "gpuagent_exporters",
     "prometheus_client",
@@ -32,7 +32,7 @@ _NOT_IN_STATUS = (
     "uvicorn",
     "yaml",
 )
-_RUN = "import gpuagent.cli.base, gpuagent.cli.run, gpuagent.assemble"
+_RUN = "import gpuagent.cli.base, gpuagent.cli.run, gpuagent.service.assemble"
 _STATUS = "import gpuagent.cli.base, gpuagent.cli.status"
 _HELP = """\
 import sys, gpuagent.cli

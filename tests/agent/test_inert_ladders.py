@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuagent.alerting.rules import load_rules
 from gpuagent.config.models import Config
+from gpuagent.config.rules import load_rules
 from gpuagent.config_notes import user_database
 from gpuagent.config_notes.inert_ladders import may_end_nobody, never_acts
 from gpuagent.config_notes.user_database import no_user_problems, user_problems

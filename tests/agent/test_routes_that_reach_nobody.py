@@ -7,9 +7,9 @@ from itertools import product
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuagent.alerting.rules import load_rules
 from gpuagent.config.alerting import Receiver, Route
 from gpuagent.config.models import Config
+from gpuagent.config.rules import load_rules
 from gpuagent.config_notes.notes import route_notes
 from gpuagent.core.matchers import Matcher, MatchOperator
 from gpuagent_alerts.notify.routes import Recipient, Routes

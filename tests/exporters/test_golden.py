@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.config.models import Config
-from gpuagent.view import View
+from gpuagent.service.view import View
 from tests.fakes.rig import rig
 
 FOLDER = Path(__file__).parents[1] / "golden"

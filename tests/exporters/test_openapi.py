@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 from gpuagent.clients.documents import Findings, HolderGroup, Line
 from gpuagent.core.growth import Evidence, GrowthState, Verdict
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Snapshot
+from gpuagent.core.xids import Severity
 from gpuagent_alerts.alert import Status
 from gpuagent_alerts.notify.silences import SilenceState
 from gpuagent_alerts.remedies.outcome import RunResult
@@ -33,7 +34,6 @@ from gpuagent_exporters.api.routes import MOST, TOP, build_app
 from gpuagent_exporters.history import History
 from gpuagent_exporters.page.assets import ASSETS
 from gpuagent_exporters.status.document import SCHEMA, processes_document, status_document
-from gpuagent_exporters.status.severity import Severity
 from tests.exporters.wire import Answer, ask, run, serving
 from tests.fakes.any_snapshot import snapshots
 from tests.fakes.openapi import OPERATIONS, SCHEMAS, faults_of, plain_route

@@ -13,7 +13,7 @@ import pytest
 
 from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.notify.receivers.alertmanager import HOLDS_SECONDS, RESEND_SECONDS
-from tests.agent.alerting.bench import BLIND, BUSY, CALM, INTERVAL_SECONDS, Bench, alerting, config, rules, run
+from tests.agent.service.alerting.bench import BLIND, BUSY, CALM, INTERVAL_SECONDS, Bench, alerting, config, rules, run
 from tests.integration.agent import Agent, running_agent
 from tests.integration.alertmanager import NAMES, Alertmanager, running_alertmanager
 from tests.integration.test_alerts import full_until

@@ -85,7 +85,7 @@ def test_a_version_that_does_not_start_is_taken_back(installed: Machine) -> None
     installed.run("cp", "-a", before, broken)
     installed.run("sh", "-c", f"grep -rlI '{before}' {broken}/bin | xargs sed -i 's#{before}#{broken}#g'")
     # Its commands work, `config check` and `service install` among them; the agent does not.
-    assembly = installed.run("find", broken, "-name", "assemble.py", "-path", "*/gpuagent/assemble.py")
+    assembly = installed.run("find", broken, "-name", "assemble.py", "-path", "*/gpuagent/service/assemble.py")
     installed.run("sh", "-c", f"echo 'raise SystemExit(\"broken on purpose\")' >> {assembly}")
     failed = installed.try_run(f"{broken}/bin/gpuagent", "service", "install")
     assert failed.returncode == 1

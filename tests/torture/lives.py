@@ -68,7 +68,7 @@ def zygote(config: Path, scenario: Path, log: Path) -> Iterator[Zygote]:
 
 def main(config: str, scenario: str) -> None:
     """Make agents until the input ends."""
-    for module in ("gpuagent.assemble", "gpuagent_simulator.node", "gpuagent_alerts.notify.receivers.http"):
+    for module in ("gpuagent.service.assemble", "gpuagent_simulator.node", "gpuagent_alerts.notify.receivers.http"):
         import_module(module)  # what a start would load
     from gpuagent.cli.app import app
 

@@ -122,7 +122,7 @@ def check_rules(files: _RuleFiles) -> None:
 
     Exit status: 0 valid, 1 errors (on standard error).
     """
-    from gpuagent.alerting.rules import rules_without_grounds, unknown_metrics
+    from gpuagent.config.rules import rules_without_grounds, unknown_metrics
     from gpuagent_alerts.rules.file import load_rule_file
     from gpuagent_alerts.rules.model import RuleFileError
 

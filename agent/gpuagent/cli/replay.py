@@ -368,7 +368,7 @@ def show(scores: Sequence[Score], width: int, paint: Paint, *, as_json: bool) ->
 
 def _entries(files: Sequence[Path], socket: Path | None, url: str | None) -> list[tuple[str, dict[str, Any]]]:
     if files:
-        from gpuagent.alerting.leak_feedback import read_entry
+        from gpuagent.service.leak_feedback import read_entry
 
         return [(file.name, read_entry(file) or {}) for file in files]
     from urllib.parse import quote

@@ -36,7 +36,7 @@ def run(
     Exit status: 0 stopped by a signal, 71 an address is in use or another agent uses the state directory, 78 the
     configuration is invalid.
     """
-    from gpuagent.assemble import AnotherAgentError, StartError, assemble
+    from gpuagent.service.assemble import AnotherAgentError, StartError, assemble
 
     if math.isnan(speed):  # no bound holds of it
         raise typer.BadParameter("must be a number", param_hint="--speed")

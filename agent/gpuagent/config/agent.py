@@ -1,4 +1,4 @@
-"""How the agent itself works: its doors, its log, what it reads and whom it asks, and what it shows."""
+"""How the agent itself works: its addresses, its log, what it reads and whom it asks, and what it shows."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuagent.config.remedy_settings import step_of
 from gpuagent.config_notes.user_database import user_problems
-from gpuagent.remedy_settings import step_of
 from gpuagent_alerts.remedies.facts.never_entries import interpreter_entries, unbounded_patterns
 from gpuagent_alerts.remedies.observation import UnitPermission
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS, SHARED_UNITS

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuagent import __version__
-from gpuagent.alerting.rules import load_rules, unknown_metrics
 from gpuagent.config.faults import ConfigError
 from gpuagent.config.load import DEFAULT_PATH, load_config
 from gpuagent.config.models import Config
+from gpuagent.config.rules import load_rules, unknown_metrics
 from gpuagent.config_notes import ConfigFile, Machine, config_notes
 from gpuagent.config_notes.user_database import no_user_problems
 from gpuagent.core.api_client import AgentUnreachable, fetch_document
 from gpuagent.doctor.finding import Finding, Level
 from gpuagent.doctor.machine import managed_memory
-from gpuagent.doors import GROUP, control_socket
-from gpuagent.remedying import RemediesRefused, acts_for_real, check_permissions, state_faults
+from gpuagent.service.http_servers import GROUP, control_socket
+from gpuagent.service.remedies import RemediesRefused, acts_for_real, check_permissions, state_faults
 from gpuagent_alerts.remedies.files.permissions import CheckedFiles
 from gpuagent_alerts.rules.model import RuleFileError
 from gpuagent_exporters.http.listeners import parse_listen

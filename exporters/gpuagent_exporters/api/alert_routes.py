@@ -22,7 +22,7 @@ class NotNow(Exception):
 
 
 class AlertCommands(Protocol):
-    """What can be asked and done; `gpuagent.alerting.commands.AlertCommands` is one.
+    """What can be asked and done; `gpuagent.service.alert_commands.AlertCommands` is one.
 
     ValueError, KeyError and NotNow are answers, with words for the person who asked.
     """
@@ -180,7 +180,7 @@ class NotKept(Exception):
 class LeakSource(Protocol):
     """What there is to tell. KeyError and ValueError are answers.
 
-    `gpuagent.alerting.leak_commands.LeakCommands` is one.
+    `gpuagent.service.leak_commands.LeakCommands` is one.
     """
 
     def explain(self, pid: int, gpu: str) -> Document: ...

@@ -242,7 +242,7 @@ class Points(Protocol):
 
 
 class HistorySource(Protocol):
-    """Who has the points; `gpuagent.view.View` is one."""
+    """Who has the points; `gpuagent.service.view.View` is one."""
 
     @property
     def history(self) -> Points: ...

@@ -9,7 +9,8 @@ from gpuagent.core.metrics.preallocation import fast_growth_expected
 from gpuagent.core.metrics.process import FrameworkRecognizer
 from gpuagent.core.snapshot import GpuReading, ProcessReading, Snapshot
 from gpuagent.core.wording import forecast_words, pace_words, since_words
-from gpuagent_exporters.status.severity import Assessments, Document, Problem, Severity
+from gpuagent.core.xids import Severity
+from gpuagent_exporters.status.severity import Assessments, Document, Problem
 
 _GONE_WHEN_FULL = "What stopped because there is no room goes on when there is. "
 

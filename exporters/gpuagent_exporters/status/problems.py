@@ -15,10 +15,11 @@ from gpuagent.core.metrics.process import framework_recognizer
 from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
 from gpuagent.core.units import format_duration
 from gpuagent.core.wording import WITHHELD
+from gpuagent.core.xids import Severity, explain_xid
 from gpuagent_exporters.status import gpu_problems
-from gpuagent_exporters.status.gpu_problems import dead_process_problems, explain_xid
+from gpuagent_exporters.status.gpu_problems import dead_process_problems
 from gpuagent_exporters.status.growth_problems import growth_problems
-from gpuagent_exporters.status.severity import Assessments, Problem, Severity, gravest, joined, most_severe_first
+from gpuagent_exporters.status.severity import Assessments, Problem, gravest, joined, most_severe_first
 
 _XID_SECONDS = 900.0
 """An event is no state: after this long it is history, as for its alert. One that takes a repair is a problem until

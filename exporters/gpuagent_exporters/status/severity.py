@@ -9,23 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TypeAlias
 
 from gpuagent.core.growth import Growth, MemoryKey, Range, Verdict
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.alerting import FiringAlert
-
-
-class Severity(StrEnum):
-    """Gravest first."""
-
-    CRITICAL = "critical"
-    """Work is lost or about to be: somebody has to act now."""
-    WARNING = "warning"
-    """Somebody has to act in working hours."""
-    INFO = "info"
-    """Good to know when looking for a cause."""
+from gpuagent.core.xids import Severity
 
 
 @dataclass(frozen=True, slots=True)

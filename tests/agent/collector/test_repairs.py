@@ -12,9 +12,8 @@ from gpuagent.collector.repairs import REPAIR_XIDS, DriverSession, FaultTracker,
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.hardware import Ecc, Power
 from gpuagent.core.snapshot import GpuIdentity, GpuReading, GpuState, XidCount
+from gpuagent.core.xids import Severity, explain_xid
 from gpuagent.driver.nvml.events import XidWatcher
-from gpuagent_exporters.status.gpu_problems import explain_xid
-from gpuagent_exporters.status.severity import Severity
 from gpuagent_simulator.faults import FaultKind
 from tests.fakes.rig import at, rig
 from tests.integration.waiting import until

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.config.remedies import Limits, Step
-from gpuagent.remedy_settings import ladders_of, rules_of
+from gpuagent.config.remedy_settings import ladders_of, rules_of
 from gpuagent_alerts.remedies.outcome import RunResult
 from gpuagent_alerts.remedies.safeguards.provenance import FACTS
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy

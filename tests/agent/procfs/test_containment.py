@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gpuagent.config.remedy_settings import budgets_of
 from gpuagent.procfs.credentials import is_on_host
 from gpuagent.procfs.files import RealProc, parse_stat, parse_status
-from gpuagent.remedy_settings import budgets_of
 from gpuagent_alerts.remedies.candidates import counts_towards
 from tests.agent.config.loading import load, write
 from tests.alerts.remedies.processes import PLAIN, reader, running

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.assemble import AnotherAgentError, _lock_state
 from gpuagent.config.load import load_config
 from gpuagent.config.models import Config
 from gpuagent.runtime.state_files import LOCK_FILE, StateInUseError, lock_state
+from gpuagent.service.assemble import AnotherAgentError, _lock_state
 
 HOLDER = """
 import sys

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gpuagent.alerting.snapshot_inputs import explainer
 from gpuagent.core.growth import Growth, MemoryKey, Verdict
 from gpuagent.core.metrics.series import series
 from gpuagent.core.snapshot import Snapshot
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_alerts.leak.settings import Sensitivity
+from gpuagent_alerts.messages.snapshot_inputs import explainer
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.shipped import RULES_FILE

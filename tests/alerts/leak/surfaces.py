@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from gpuagent.alerting.snapshot_inputs import subjects_of
 from gpuagent.cli.cells import Paint
 from gpuagent.cli.check import judge
 from gpuagent.cli.ps import process_table
@@ -15,6 +14,7 @@ from gpuagent.cli.status import status_screen
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.metrics.series import series
 from gpuagent.core.snapshot import Snapshot
+from gpuagent_alerts.messages.snapshot_inputs import subjects_of
 from gpuagent_alerts.states.engine import RuleEngine
 from gpuagent_alerts.states.instance import Instance, State
 from gpuagent_exporters.page import page

@@ -18,13 +18,13 @@ import pytest
 
 from gpuagent.config.load import DEFAULT_PATH
 from gpuagent.config.models import Config
+from gpuagent.config.remedy_settings import settings_of
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.identity import SHOWN_FIELDS
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.machine import boot_id, boot_time_seconds
 from gpuagent.procfs.table import PidfdWatcher, ProcessTable
-from gpuagent.remedy_settings import settings_of
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation
 from gpuagent_alerts.remedies.execution.executor import Apps, NodeActionExecutor

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gpuagent.config.remedy_settings import step_of
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
 from gpuagent.core.snapshot import GpuState
-from gpuagent.remedy_settings import step_of
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import INTENT

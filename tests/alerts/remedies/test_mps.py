@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuagent.config.remedy_settings import budgets_of
 from gpuagent.core.snapshot import ProcessReading, Snapshot
-from gpuagent.remedy_settings import budgets_of
 from gpuagent_alerts.remedies.candidates import budget_uses
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.processes import PLAIN, as_target, running

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpuagent.config.models import Config
+from gpuagent.config.remedy_settings import budgets_of, ladders_of, rules_of, signal_number, step_of
 from gpuagent.core.snapshot import ClientReading, ProcessReading, ProcessState, Snapshot
-from gpuagent.remedy_settings import budgets_of, ladders_of, rules_of, signal_number, step_of
 from gpuagent_alerts.remedies.candidates import budget_uses
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
 from gpuagent_alerts.remedies.steps import StepKind

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.alerting.rules import load_rules
-from gpuagent.assemble import StartError, assemble
 from gpuagent.config.faults import ConfigError
 from gpuagent.config.load import load_config
 from gpuagent.config.models import Config
-from gpuagent.remedying import RemediesRefused, check_permissions
+from gpuagent.config.rules import load_rules
+from gpuagent.service.assemble import StartError, assemble
+from gpuagent.service.remedies import RemediesRefused, check_permissions
 from gpuagent_alerts.remedies.files.permissions import CheckedFiles
 from tests.alerts.remedies.trees import (
     ALICE,

@@ -16,7 +16,7 @@ from gpuagent.clients.server import client_server
 from gpuagent.config.load import load_config
 from gpuagent.node import simulated_node
 from gpuagent.procfs.containers import docker_container, docker_names
-from gpuagent.remedying import remedy_service_of, settings_maker, state_faults
+from gpuagent.service.remedies import remedy_service_of, settings_maker, state_faults
 from gpuagent_alerts.remedies.files.permissions import CheckedFiles
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.test_permissions import RULES, refusal, settings

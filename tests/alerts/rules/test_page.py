@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuagent.alerting.rules import load_rules
+from gpuagent.config.rules import load_rules
 from gpuagent.core.metrics import FAMILIES
 from gpuagent_alerts.promql.aggregate import FOLDS, RANKINGS
 from gpuagent_alerts.promql.expression import compile_expression

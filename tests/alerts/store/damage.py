@@ -19,7 +19,7 @@ from gpuagent_alerts.remedies.audit_rows import END, INTENT, RESULT
 from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.leaks import LeakHistories
-from tests.agent.alerting.bench import BUSY, FULL, alerting, config, rules
+from tests.agent.service.alerting.bench import BUSY, FULL, alerting, config, rules
 from tests.fakes.readings import BOOT_ID
 
 HALF = "alert: Half, expr: gpuagent_gpu_memory_used_ratio > 0.5, labels: {severity: warning}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpuagent.core.metrics.alerting import FiringAlert
+from gpuagent.core.xids import Severity
 from gpuagent_exporters.status.problems import alert_problems
-from gpuagent_exporters.status.severity import Problem, Severity
+from gpuagent_exporters.status.severity import Problem
 
 OWN = FiringAlert("TooWarm", "warning", False, "GPU-0", gpu=0, summary="GPU 0: warmer than we like")
 FULL = Problem(Severity.CRITICAL, "memory_full", "memory is full", gpu=0)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gpuagent.alerting.snapshot_inputs import subject_of
 from gpuagent.core.growth import Evidence, Growth, GrowthState, MemoryKey, Range, Verdict
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.alerting import FiringAlert
-from gpuagent_exporters.status.severity import Assessments, Severity
+from gpuagent.core.xids import Severity
+from gpuagent_alerts.messages.snapshot_inputs import subject_of
+from gpuagent_exporters.status.severity import Assessments
 
 UUID = "GPU-0"
 KEY = MemoryKey(UUID, 7)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuagent.core.snapshot import ProcessState
-from gpuagent_exporters.status.severity import Severity
+from gpuagent.core.xids import Severity
 from tests.exporters.status.test_problems import only
 from tests.fakes.readings import gpu, process, snapshot
 

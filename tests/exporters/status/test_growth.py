@@ -9,8 +9,8 @@ import pytest
 from gpuagent.core.growth import Evidence, Growth, GrowthState, MemoryKey, Range, Verdict
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.core.units import GIB
+from gpuagent.core.xids import Severity
 from gpuagent_exporters.status.problems import find_problems
-from gpuagent_exporters.status.severity import Severity
 from tests.fakes.documents import document
 from tests.fakes.readings import NOW, WALL, gpu, process, snapshot
 

@@ -8,8 +8,9 @@ from gpuagent.core.hardware import Clocks, Ecc, Power
 from gpuagent.core.snapshot import CollectorRun, GpuState, NvmlState, ProcessState, Reconciliation, Snapshot, XidCount
 from gpuagent.core.units import GIB
 from gpuagent.core.wording import MPS_UNKNOWN, NO_PCI_ADDRESS, WITHHELD
+from gpuagent.core.xids import Severity
 from gpuagent_exporters.status.problems import find_problems
-from gpuagent_exporters.status.severity import Problem, Severity, joined
+from gpuagent_exporters.status.severity import Problem, joined
 from tests.fakes.readings import NOW, WALL, absent_gpu, gpu, identity, mig_instance, process, snapshot
 
 CRITICAL, WARNING, INFO = Severity.CRITICAL, Severity.WARNING, Severity.INFO

@@ -29,7 +29,7 @@ from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.table import ProcessTable
-from gpuagent.view import View
+from gpuagent.service.view import View
 from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_simulator.faults import FaultKind
 from gpuagent_simulator.node import SimulatedNode

@@ -1,0 +1,1 @@
+"""The agent as a service: its parts put together, its loop, its HTTP servers, and what people ask of it."""

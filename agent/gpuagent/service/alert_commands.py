@@ -1,0 +1,372 @@
+"""What people may do to alerts - silence, acknowledge, test a receiver, send again - and the document they look at.
+
+The document is the one behind `gpuagent alerts`: what fires, who is told, and what could not be delivered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gpuagent.core.clock import Clock
+from gpuagent.core.matchers import MatchOperator, parse_matchers
+from gpuagent.core.metrics.alerting import ENDING, ReceiverCounts
+from gpuagent.core.units import format_duration
+from gpuagent.service.alerting import Alerting
+from gpuagent_alerts.alert import SUMMARY, Alert, News, Status, resolved_summary
+from gpuagent_alerts.messages.snapshot_inputs import with_remedy
+from gpuagent_alerts.notify.incidents import REOPEN_SECONDS, IncidentRecord, incident_of
+from gpuagent_alerts.notify.inhibition import inhibited_by_loss, inhibited_by_tier
+from gpuagent_alerts.notify.matchers import Matchers
+from gpuagent_alerts.notify.outbox.entry import QueuedMessage
+from gpuagent_alerts.notify.receivers.base import send_test_message
+from gpuagent_alerts.notify.silences import INCIDENT_LABEL, Ack, Silence
+from gpuagent_alerts.notify.urgency import severity_rank
+from gpuagent_alerts.rules.alert_labels import matcher_note
+from gpuagent_alerts.states.instance import Instance, State
+from gpuagent_alerts.states.machine import AlertStates
+from gpuagent_alerts.store.problem import StoreFailure
+from gpuagent_exporters.api.alert_routes import NotNow
+
+if TYPE_CHECKING:  # it loads the HTTP client, which a node without receivers need not have
+    from gpuagent_alerts.notify.receivers.heartbeat import Heartbeat
+
+Document = dict[str, Any]
+T = TypeVar("T")
+_REOPENS = format_duration(REOPEN_SECONDS)
+
+
+class AlertCommands:
+    """The commands, each with its answer.
+
+    ValueError and KeyError carry words for the person who asked; NotNow means that the store failed. What asks the
+    store does so in a thread: a disk that is slow must not hold up the tick.
+    """
+
+    def __init__(self, alerting: Alerting, clock: Clock) -> None:
+        self._alerting = alerting
+        self._clock = clock
+
+    async def alerts(self) -> Document:
+        """Return what fires, and who is told."""
+        async with self._alerting.lock:
+            receivers = await asyncio.to_thread(self._alerting.receivers)
+            return alerts_document(self._alerting, receivers, self._clock.now(), self._clock.wall())
+
+    async def dead(self) -> Document:
+        """Return what could not be delivered."""
+        return await self._in_store(lambda: dead_document(self._alerting, self._clock.wall()))
+
+    async def add_silence(self, matchers: Sequence[str], seconds: float, comment: str, creator: str) -> Document:
+        """Silence what matches for a while. Raises ValueError."""
+        parsed = [matcher for text in matchers for matcher in parse_matchers(text)]
+        alerting = self._alerting
+        async with alerting.lock:
+            silence = await self._in_store(
+                lambda: alerting.silences.add(parsed, seconds, comment=comment, creator=creator)
+            )
+            found = silence_document(alerting, silence, self._clock.wall())
+            return found | {"note": found["note"] or note_of_silence(alerting, silence)}
+
+    async def expire_silence(self, silence_id: str) -> Document:
+        """End a silence. Raises KeyError."""
+        async with self._alerting.lock:
+            if all(silence.id != silence_id for silence in self._alerting.silences.all()):
+                raise KeyError(f"there is no silence {silence_id}")
+            silence = await self._in_store(lambda: self._alerting.silences.expire(silence_id))
+        return silence_document(self._alerting, silence, self._clock.wall())
+
+    async def acknowledge(self, which: str, comment: str, creator: str) -> list[str]:
+        """Stop repeats of an alert. `which` is a fingerprint, the name of a rule, or the key of an incident.
+
+        Returns the fingerprints, or the key. Raises KeyError if nothing of that fires, and ValueError.
+        """
+        async with self._alerting.lock:
+            alerts = [alert for alert in self._alerting.firing() if which in (alert.fingerprint, alert.name)]
+            incident = self._alerting.incidents.get(which)
+            if incident is not None and incident.ends_at is None:
+                acks, key = self._alerting.acks, incident.key
+                await self._in_store(lambda: acks.add_incident(key, comment=comment, creator=creator))
+                return [key]
+            if not alerts:
+                raise KeyError(f"no alert of this name or fingerprint is firing, and no incident of this key: {which}")
+            return await self._in_store(lambda: self._acknowledge(alerts, comment, creator))
+
+    async def unacknowledge(self, which: str) -> list[str]:
+        """Resume repeats. `which` is a fingerprint, the name of a rule, or the key of an incident.
+
+        Returns the fingerprints. Raises KeyError if nothing of that is acknowledged.
+        """
+        acks = self._alerting.acks
+        async with self._alerting.lock:
+            found = [ack.fingerprint for ack in acks.all() if which in (ack.fingerprint, ack.alertname)]
+            if not found:
+                raise KeyError(f"no alert of this name or fingerprint is acknowledged: {which}")
+            await self._in_store(lambda: [acks.remove(fingerprint) for fingerprint in found])
+        return found
+
+    def _acknowledge(self, alerts: Sequence[Alert], comment: str, creator: str) -> list[str]:
+        return [self._alerting.acks.add(alert, comment=comment, creator=creator).fingerprint for alert in alerts]
+
+    async def test_receiver(self, name: str) -> tuple[bool, str]:
+        """Tell it now, past the outbox, of an alert and of its end.
+
+        Returns whether it was taken, and the outcome in words. Raises KeyError if there is no such receiver, ValueError
+        if it is sent nothing.
+        """
+        worker = self._alerting.delivery.workers.get(name)
+        if worker is None or not self._alerting.notifies:
+            raise self._not_configured(name)
+        outcome = await send_test_message(worker.sender, self._alerting.origin.context(self._clock.wall()))
+        if outcome.ok:
+            await self._in_store(lambda: self._alerting.delivery.switch_on(name))
+        return outcome.ok, str(outcome)
+
+    async def replay(self, letter_id: str | None) -> int:
+        """Send dead letters again, one or all; returns how many. Raises KeyError if there is none of this id."""
+        count = await self._in_store(lambda: self._alerting.outbox.replay(letter_id))
+        if letter_id is not None and not count:
+            raise KeyError(f"no message that could not be delivered has the id {letter_id}")
+        return count
+
+    def _not_configured(self, name: str) -> Exception:
+        """Return why nothing can be sent to a receiver."""
+        config = self._alerting.config
+        if all(receiver.name != name for receiver in config.receivers):
+            return KeyError(f"there is no receiver {name}")
+        if not self._alerting.notifies:
+            return ValueError(f"alerting: {config.alerting} is configured, so this agent sends nothing")
+        return ValueError(f"{name} is a heartbeat: it is called all the time, and takes no messages")
+
+    async def _in_store(self, work: Callable[[], T]) -> T:
+        """Repeat it if the store failed: what fails in the file mostly works in memory. Raises NotNow."""
+        try:
+            return await asyncio.to_thread(self._alerting.store.insist, work)
+        except StoreFailure as error:
+            raise NotNow(f"it could not be kept: {error}") from None
+
+
+SCHEMA = 1
+_STATES = ("firing", ENDING, "pending")
+"""In the order in which they are listed."""
+
+
+def alerts_document(
+    alerting: Alerting, receivers: Sequence[ReceiverCounts], now_seconds: float, wall_seconds: float
+) -> Document:
+    """Return everything, JSON-ready. `now_seconds` is CLOCK_BOOTTIME, `wall_seconds` Unix time."""
+    by_loss = inhibited_by_loss(alerting.firing())
+    by_tier = inhibited_by_tier(alerting.firing())
+    acks = {ack.fingerprint: ack for ack in alerting.acks.all()}
+    incidents = {fingerprint: one for one in alerting.incidents.values() for fingerprint in one.members}
+    alerts = []
+    for running in alerting.engine.rules():
+        for instance in running.states.instances if running.states is not None else ():
+            if instance.state is State.INACTIVE:
+                continue
+            alert = alerting.endings.with_reason(instance.as_alert(Status.FIRING))
+            alert = with_remedy(alert, alerting.remedy_of(alert))
+            incident = incidents.get(alert.fingerprint)
+            key = incident.key if incident is not None else ""
+            ack = acks.get(alert.fingerprint) or acks.get(key)
+            labels = {**alert.labels, INCIDENT_LABEL: key} if key else alert.labels
+            alerts.append(
+                _alert(instance, alert, now_seconds)
+                | {
+                    "fires_in_seconds": _fires_in(instance, running.states, now_seconds),
+                    "incident": key,
+                    "silenced_by": [silence.id for silence in alerting.silences.silencing(labels)],
+                    "muted_by": by_loss(alert.labels) or by_tier(alert.labels),
+                    "acknowledged_by": ack.creator if ack else "",
+                    "receivers": [one.recipient.name for one in alerting.routes.of(alert.labels) if alerting.notifies],
+                }
+            )
+    return {
+        "schema": SCHEMA,
+        "time_seconds": wall_seconds,
+        "simulated": alerting.origin.simulated,
+        "alerting": alerting.config.alerting,
+        "alerts": sorted(alerts, key=lambda one: (_STATES.index(one["state"]), one["name"], one["fingerprint"])),
+        "incidents": incident_rows(
+            alerting.incidents.values(),
+            acks,
+            {one["fingerprint"] for one in alerts if one["state"] == "firing"},
+            partial(headline_of_record, alerting),
+        ),
+        "silences": [silence_document(alerting, silence, wall_seconds) for silence in alerting.silences.all()],
+        "receivers": _receivers(alerting, receivers),
+        "held_back": _held_back(alerting),
+        "heartbeats": [_heartbeat(beat) for beat in alerting.heartbeats],
+        "rules": sum(1 for _ in alerting.engine.rules()),
+        "failing_rules": [
+            {"group": running.key.group, "rule": running.key.rule, "error": running.last_error}
+            for running in alerting.engine.rules()
+            if running.last_error
+        ],
+        "store_problem": alerting.store.problem_text,
+    }
+
+
+def headline_of_record(alerting: Alerting, one: IncidentRecord) -> str:
+    """Return an incident in one line: of one that goes on, as a message would tell it now; "" if nothing is known."""
+    if one.ends_at is not None:
+        return one.headline
+    firing = [alert for alert in alerting.firing() if alert.fingerprint in one.members]
+    return alerting.briefings.headline(incident_of(one, News.BEGAN), firing) if firing else ""
+
+
+def incident_rows(
+    incidents: Iterable[IncidentRecord],
+    acks: Mapping[str, Ack],
+    present: Collection[str],
+    headline_of: Callable[[IncidentRecord], str],
+) -> list[Document]:
+    """Return the incidents, those that go on first and the worst of them at the top; then the latest to end.
+
+    `present` are fingerprints of alerts whose conditions are true now.
+    """
+    rows = [
+        {
+            "key": one.key,
+            "kind": str(one.kind),
+            "headline": headline_of(one),
+            "labels": {name: value for name, value in one.labels.items() if value},
+            "severity": one.severity,
+            "starts_at_seconds": one.starts_at,
+            "ends_at_seconds": one.ends_at,
+            "ending": one.ends_at is None and not any(name in present for name in one.members),
+            "reopened": one.reopened,
+            "alerts": sorted(one.members),
+            "acknowledged_by": acks[one.key].creator if one.key in acks else "",
+        }
+        for one in sorted(incidents, key=lambda one: (-severity_rank(one.severity), one.starts_at, one.key))
+    ]
+    return sorted(rows, key=lambda row: (row["ends_at_seconds"] is not None, -(row["ends_at_seconds"] or 0.0)))
+
+
+def _held_back(alerting: Alerting) -> list[Document]:
+    try:
+        found = alerting.held_back()
+    except StoreFailure:
+        return []
+    return [
+        {"receiver": one.receiver, "messages": one.messages, "since_seconds": one.since, "alerts": list(one.alerts)}
+        for one in found
+    ]
+
+
+def dead_document(alerting: Alerting, wall_seconds: float) -> Document:
+    """Return what could not be delivered, oldest first. Raises StoreFailure."""
+    letters = [_queued(letter) for letter in alerting.outbox.dead()]
+    return {"schema": SCHEMA, "time_seconds": wall_seconds, "dead": letters}
+
+
+def silence_document(alerting: Alerting, silence: Silence, wall_seconds: float) -> Document:
+    """Return one silence, with a note where it names an alert that no rule has."""
+    notes = [
+        note
+        for matcher in silence.matchers
+        if (note := matcher_note(matcher, alerting.alert_labels, further=(INCIDENT_LABEL, *alerting.node_labels)))
+    ]
+    return _silence(silence, wall_seconds) | {"note": "; ".join(notes)}
+
+
+def note_of_silence(alerting: Alerting, silence: Silence) -> str:
+    """Return what a person should know who has just added this: that it silences nothing now; "" if it does."""
+    keys = [m.value for m in silence.matchers if m.name == INCIDENT_LABEL and m.op is MatchOperator.EQUAL]
+    for key in keys:
+        incident = alerting.incidents.get(key)
+        if incident is None:
+            return f"there is no incident {key}: `gpuagent alerts` shows the keys"
+        if incident.ends_at is not None:
+            return f"the incident {key} has ended; this silences it if it begins again within {_REOPENS}"
+    keys_of = {fingerprint: one.key for one in alerting.incidents.values() for fingerprint in one.members}
+    matches = Matchers(silence.matchers)
+    for running in alerting.engine.rules():
+        for instance in running.states.instances if running.states is not None else ():
+            if instance.state is not State.INACTIVE:
+                labels = instance.as_alert(Status.FIRING).labels
+                if matches({**labels, INCIDENT_LABEL: keys_of.get(instance.fingerprint, "")}):
+                    return ""
+    return "it matches no alert that is firing or pending now"
+
+
+def _fires_in(instance: Instance, states: AlertStates | None, now_seconds: float) -> float | None:
+    """Return how long a pending alert has still to be true; None for one that fires."""
+    if states is None or instance.state is not State.PENDING:
+        return None
+    return max(0.0, instance.active_clock + states.rule.for_seconds - now_seconds)
+
+
+def _alert(instance: Instance, alert: Alert, now_seconds: float) -> Document:
+    return {
+        "name": alert.name,
+        "state": ENDING if instance.is_kept else str(instance.state),
+        "severity": alert.labels.get("severity", ""),
+        "fingerprint": alert.fingerprint,
+        "labels": dict(alert.labels),
+        "annotations": {**alert.annotations, **({SUMMARY: resolved_summary(alert)} if alert.is_kept else {})},
+        "value": alert.value if math.isfinite(alert.value) else None,
+        "active_seconds": max(0.0, now_seconds - instance.active_clock),
+        "starts_at_seconds": instance.starts_at,
+        "not_true_since_seconds": instance.ceased_at if instance.is_kept else None,
+        "kept_until_seconds": alert.kept_until,
+        "end_reason": alert.end_reason,
+    }
+
+
+def _receivers(alerting: Alerting, receivers: Sequence[ReceiverCounts]) -> list[Document]:
+    """Return those that are configured, and those that are not any more but have something in the outbox."""
+    kinds = {receiver.name: receiver.kind for receiver in alerting.config.receivers}
+    workers, off = alerting.delivery.workers, alerting.delivery.off()
+    found = []
+    for counts in receivers:
+        name = counts.receiver
+        last = workers[name].last if name in workers else None
+        found.append(
+            counts._asdict()
+            | {
+                "kind": kinds.get(name, ""),
+                "last": "" if last is None else str(last),
+                "off": str(off[name].outcome) if name in off else "",
+                "off_since_seconds": off[name].since if name in off else None,
+            }
+        )
+    return found
+
+
+def _heartbeat(beat: Heartbeat) -> Document:
+    return {
+        "receiver": beat.name,
+        "interval_seconds": beat.interval_seconds,
+        "sent": beat.sent,
+        "failed": beat.failed,
+        "last": "" if beat.last is None else str(beat.last),
+    }
+
+
+def _silence(silence: Silence, wall_seconds: float) -> Document:
+    return {
+        "id": silence.id,
+        "matchers": [str(matcher) for matcher in silence.matchers],
+        "state": str(silence.state(wall_seconds)),
+        "starts_at_seconds": silence.starts_at,
+        "ends_at_seconds": silence.ends_at,
+        "comment": silence.comment,
+        "creator": silence.creator,
+    }
+
+
+def _queued(letter: QueuedMessage) -> Document:
+    return {
+        "id": letter.message.id,
+        "receiver": letter.message.receiver,
+        "status": str(letter.message.status),
+        "alerts": [alert.name for alert in letter.message.alerts],
+        "created_seconds": letter.created,
+        "attempts": letter.attempts,
+        "error": letter.last_error,
+    }

@@ -1,0 +1,177 @@
+"""Remedies of a real agent, put together from /proc, systemd, and apps with an embedded client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuagent.clients.commands import ClientCommands
+from gpuagent.config.remedy_settings import settings_of
+from gpuagent.node import COMMAND_KEY_FILE, STATE_STEMS, Node, state_file
+from gpuagent.procfs.containers import docker_container
+from gpuagent.procfs.machine import own_namespace
+from gpuagent_alerts.remedies.execution.executor import AppFailure, NodeActionExecutor
+from gpuagent_alerts.remedies.facts.command_digests import load_digests
+from gpuagent_alerts.remedies.facts.fresh_lookup import TableLookup
+from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
+from gpuagent_alerts.remedies.files.permissions import CheckedFiles
+from gpuagent_alerts.remedies.files.programs import ProgramCheck
+from gpuagent_alerts.remedies.history import RemedyHistory
+from gpuagent_alerts.remedies.observation import ActionExecutor
+from gpuagent_alerts.remedies.service import RemedyDependencies, RemedyService
+from gpuagent_alerts.remedies.settings import RemedySettings
+from gpuagent_alerts.store.database import Store
+from gpuagent_exporters.api.process_routes import CommandFailure
+
+if TYPE_CHECKING:
+    from gpuagent.config.models import Config
+
+
+class RemediesRefused(ValueError):
+    """Remedies may not be on like this; the text has every reason on a line of its own."""
+
+
+class ClientApps:
+    """Apps with a client, as remedies ask them. See `gpuagent_alerts.remedies.execution.executor.Apps`."""
+
+    def __init__(self, commands: ClientCommands) -> None:
+        self._commands = commands
+
+    async def release(self, pid: int, *, collect: bool = False) -> Mapping[str, Any]:
+        with _app_failures():
+            answer = await self._commands.release(pid, collect=collect)
+        return {**answer, "released_bytes": answer.get("returned_bytes")}
+
+    async def reset(self, pid: int) -> Mapping[str, Any]:
+        with _app_failures():
+            return await self._commands.reset(pid)
+
+    async def notice(self, pid: int, reason: str, seconds: float) -> Mapping[str, Any]:
+        with _app_failures():
+            return await self._commands.notice(pid, reason, seconds)
+
+
+@contextmanager
+def _app_failures() -> Iterator[None]:
+    try:
+        yield
+    except CommandFailure as failure:
+        raise AppFailure(failure.reason, str(failure)) from None
+
+
+def settings_maker(speed: float, *, durable: bool, faults: Collection[str] = ()) -> Callable[[Config], RemedySettings]:
+    """Return what makes the settings of a configuration; `speed` is that of the node's clock.
+
+    `faults` are those of the state. It may grow: what could have been forged once is not trusted until the next start.
+    What is returned raises ValueError for ladders whose matchers are no regular expressions.
+    """
+
+    def off(config: Config) -> str:
+        if not durable:
+            return "there is no state directory to record them in"
+        if not faults or not acts_for_real(config):
+            return ""
+        return f"others may have written the state: {'; '.join(faults)}; then restart gpuagent"
+
+    return lambda config: settings_of(config, off=off(config), speed=speed)
+
+
+def remedy_service_of(
+    settings: RemedySettings,
+    config: Config,
+    node: Node,
+    store: Store,
+    commands: ClientCommands,
+    *,
+    durable: bool,
+    config_file: Path,
+) -> RemedyService:
+    """Put remedies together over this node."""
+    socket = config.processes.container_socket
+    never = NeverListEntries(files=node.files)
+    digests = load_digests(state_file(config, COMMAND_KEY_FILE) if durable else None)
+
+    def executor(history: RemedyHistory) -> ActionExecutor:
+        return NodeActionExecutor(
+            node.files,
+            node.processes.reader,
+            apps=ClientApps(commands),
+            warn=history.announce,
+            may_touch=lambda pid: node.bound is None or pid in node.bound,
+            ask_runtime=None if socket is None else partial(docker_container, socket),
+            program_check=ProgramCheck(),
+            digests=digests,
+            never=never,
+        )
+
+    dependencies = RemedyDependencies(
+        store, node.clock, node.place.boot_id, executor, str(config_file),
+        pid_namespace=own_namespace(), digests=digests,
+        lookup=TableLookup(node.files, node.processes, digests), never=never,
+    )  # fmt: skip
+    return RemedyService(settings, dependencies)
+
+
+def check_permissions(config: Config, files: CheckedFiles, programs: ProgramCheck | None = None) -> None:
+    """Refuse a configuration that acts for real while others can write what says who is to be ended, or is run for it.
+
+    `files` has read the configuration and reads the rule files, now if they have not been read; whoever uses them has
+    to read them by it. In a dry run nothing is refused.
+
+    Raises:
+        RemediesRefused: with every fault.
+    """
+    real = _real_ladders(config)
+    if not acts_for_real(config):
+        return
+    for path in config.rule_files:
+        with suppress(OSError):  # told by who loads it
+            files.read(path)
+    if config.processes.container_socket is not None:  # who answers there says which containers are permitted
+        files.check(config.processes.container_socket)
+    faults = list(files.faults)
+    check = programs or ProgramCheck(files.own_uid)
+    for where, command in _commands(config, real):
+        faults += [f"{where}: {fault}" for fault in check.faults(command)]
+    if faults:
+        raise RemediesRefused("\n".join(f"{fault} (required while remedies act for real)" for fault in faults))
+
+
+def state_faults(config: Config, own_uid: int | None = None) -> tuple[str, ...]:
+    """Return how others than root and the agent's user could have written the state, in words that say what to do.
+
+    Alerts, leaks, limits and who holds memory outlive a restart there: whoever can write it chooses the victims.
+    SQLite replays a write-ahead log that lies beside its database, whoever wrote it.
+    """
+    files = CheckedFiles(own_uid)
+    files.check_contents(config.state_dir, STATE_STEMS)
+    return files.faults
+
+
+def acts_for_real(config: Config) -> bool:
+    """Return whether anything is done that is no dry run: by a ladder, or by hand."""
+    return not config.remedies.dry_run or bool(_real_ladders(config))
+
+
+def _real_ladders(config: Config) -> set[int]:
+    remedies = config.remedies
+    return {
+        index
+        for index, ladder in enumerate(remedies.ladders)
+        if not (remedies.dry_run if ladder.dry_run is None else ladder.dry_run)
+    }
+
+
+def _commands(config: Config, real: set[int]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the commands that run as the agent's user, who is trusted like root: of steps, and of receivers."""
+    for index, ladder in enumerate(config.remedies.ladders):
+        for number, step in enumerate(ladder.steps):
+            if index in real and step.exec is not None:
+                yield f"remedies.ladders[{index}].steps[{number}].exec", step.exec.command
+    for index, receiver in enumerate(config.receivers):
+        command: tuple[str, ...] = getattr(getattr(receiver, receiver.kind), "command", ())
+        if command:
+            yield f"receivers[{index}].{receiver.kind}", command

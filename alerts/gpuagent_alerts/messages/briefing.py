@@ -1,0 +1,176 @@
+"""What a person is told of an incident: one headline, and what helps to decide what to do.
+
+Made when a message is made, of the last snapshot. A forecast stands only while it is true, and nothing of a firing
+alert is said of one that has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from gpuagent.core.growth import MemoryKey
+from gpuagent.core.hardware import Memory
+from gpuagent.core.snapshot import ProcessReading, Snapshot
+from gpuagent.core.units import format_bytes, format_ratio
+from gpuagent.core.xids import explain_xid
+from gpuagent_alerts.alert import UNKNOWN_END, Alert, Briefing, Holder, Incident
+from gpuagent_alerts.messages.briefing_inputs import BriefingInputs
+from gpuagent_alerts.messages.headline import decisive_alert, headline_of, labels_of, main_alert
+
+_MOST_HOLDERS = 3
+_XIDS = frozenset({"GpuXidCritical", "GpuXidWarning"})
+_KERNEL_LOG = "sudo dmesg | grep -i xid"
+_COMMANDS = {
+    "GpuLost": _KERNEL_LOG,
+    "GpuXidCritical": _KERNEL_LOG,
+    "GpuXidWarning": _KERNEL_LOG,
+    "GpuCountDropped": "nvidia-smi -L",
+    "GpuMonitorBlind": "gpuagent doctor",
+    "GpuRemedy": "gpuagent remedies",
+    "GpuRemedyAnnounced": "gpuagent remedies",
+    "GpuProcessUnkillable": "gpuagent remedies",
+    "GpuRemediesStopped": "gpuagent remedies",
+    "GpuThrottledThermal": "gpuagent status",
+    "GpuThrottledPower": "gpuagent status",
+}
+_LOST = "The driver has lost access to it: whatever ran there is lost. Drain the node, then reset the GPU or reboot."
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Addresses at which a person finds more; "" where there is none."""
+
+    page: str = ""
+    """The agent's own page."""
+    grafana: str = ""
+    """A board. `{node}`, `{gpu}`, `{uuid}` and `{pid}` are filled in."""
+
+
+@dataclass(slots=True)
+class BriefingWriter:
+    """Writes briefings from the snapshot that it was shown last."""
+
+    node: str
+    links: Links = field(default_factory=Links)
+    snapshot: Snapshot | None = None
+    budgets: Mapping[str, int] = field(default_factory=dict)
+    """Bytes that each budget allows, by its label."""
+
+    def headline(self, incident: Incident, alerts: Sequence[Alert]) -> str:
+        """Return the one line that a message about an incident would have now."""
+        seen = BriefingInputs(incident, tuple(alerts), self.snapshot, self.budgets)
+        return headline_of(seen, main_alert(seen), self.node)
+
+    def write(self, incident: Incident, alerts: Sequence[Alert]) -> Briefing:
+        """Return what is said of an incident in a message with these alerts."""
+        over = incident.is_over
+        present = tuple(one for one in alerts if one.holds)
+        told = tuple(alerts) if over or not present else present
+        seen = BriefingInputs(incident, told, self.snapshot, self.budgets)
+        main = main_alert(seen)
+        reason = "" if not over else (main.end_reason if main is not None else "") or UNKNOWN_END
+        return Briefing(
+            headline=headline_of(seen, main, self.node),
+            numbers=_numbers(seen, main),
+            holders=() if over else tuple(_holders(seen)[:_MOST_HOLDERS]),
+            culprit="" if over else _culprit(seen),
+            remedies=tuple(dict.fromkeys(text for one in alerts if (text := one.annotations.get("remedy", "")))),
+            next_command="" if over else _next_command(seen, main),
+            links=self._links(seen, main),
+            silence_command="" if over else f"gpuagent silence add --incident {incident.key} --for 2h",
+            end_reason=reason,
+        )
+
+    def _links(self, seen: BriefingInputs, main: Alert | None) -> Mapping[str, str]:
+        gpu = seen.gpus[0].identity if len(seen.gpus) == 1 else None
+        board = self.links.grafana
+        for name, text in (
+            ("{node}", self.node),
+            ("{gpu}", str(gpu.index) if gpu is not None else ""),
+            ("{uuid}", gpu.uuid if gpu is not None else ""),
+            ("{pid}", str(next(iter(seen.pids))) if len(seen.pids) == 1 else ""),
+        ):
+            board = board.replace(name, quote(text, safe=""))
+        decisive = decisive_alert(seen, main) or main
+        runbook = "" if decisive is None else decisive.annotations.get("runbook_url", "")
+        runbook = runbook if runbook.startswith(("https://", "http://")) else ""  # a rule may have any text
+        found = {"page": self.links.page, "grafana": board, "runbook": runbook}
+        return {name: url for name, url in found.items() if url}
+
+
+def _numbers(seen: BriefingInputs, main: Alert | None) -> str:
+    if main is not None and (needed := _what_is_needed(seen, main)):
+        return needed
+    parts = []
+    processes = seen.processes
+    if not seen.incident.is_over and processes:
+        held = sum(process.used_bytes or 0 for process in processes)
+        many = len({process.pid for process in processes})
+        who = f"{many} processes hold" if many > 1 else "process holds"
+        parts += [f"{who} {format_bytes(held)}"] if held else []
+    memory = _memory(seen.memories)
+    if memory:
+        parts.append(memory)
+    if seen.pace and not seen.incident.is_over and not seen.is_full:
+        parts.append(f"+{format_bytes(seen.pace)}/h")
+    return " · ".join(parts)
+
+
+def _memory(found: Sequence[Memory]) -> str:
+    used = sum(memory.used_bytes or 0 for memory in found)
+    total = sum(memory.total_bytes or 0 for memory in found)
+    if not total:
+        return ""
+    where = f"{len(found)} GPUs: " if len(found) > 1 else ""
+    return f"{where}{format_bytes(used)} of {format_bytes(total)} in use ({format_ratio(used / total)})"
+
+
+def _what_is_needed(seen: BriefingInputs, main: Alert) -> str:
+    """Return what the driver says of a GPU in words, and what it takes; "" for what is no fault of a GPU."""
+    if seen.incident.is_over:
+        return ""
+    words = []
+    for xid in seen.xids:
+        known = explain_xid(xid)
+        words.append(f"Xid {xid}: {known.meaning}. {known.advice}")
+    if main.name == "GpuLost":
+        return f"{_LOST} {words[0]}" if words else _LOST
+    return " ".join(words) if main.name in _XIDS else ""
+
+
+def _holders(seen: BriefingInputs) -> list[Holder]:
+    """Return who holds memory of the incident's GPUs or of its MIG instance, the largest first."""
+    held: dict[int, list[ProcessReading]] = {}
+    for process in seen.listed:
+        if process.used_bytes:
+            held.setdefault(process.pid, []).append(process)
+    found = []
+    for pid, parts in held.items():
+        labels = labels_of(parts[0])
+        used = sum(part.used_bytes or 0 for part in parts)
+        found.append(Holder(pid, labels["process"], labels.get("user", ""), used))
+    return sorted(found, key=lambda one: (-one.used_bytes, one.pid))
+
+
+def _culprit(seen: BriefingInputs) -> str:
+    if seen.snapshot is None:
+        return ""
+    found = (
+        seen.snapshot.growth.get(MemoryKey(process.gpu_uuid, process.pid, process.gpu_instance_id))
+        for process in seen.processes
+    )
+    return next((growth.culprit for growth in found if growth is not None and growth.culprit), "")
+
+
+def _next_command(seen: BriefingInputs, main: Alert | None) -> str:
+    if main is not None and main.name in _COMMANDS:
+        return _COMMANDS[main.name]
+    pids = seen.pids
+    if len(pids) == 1 and main is not None and seen.can_blame(next(iter(pids))):
+        return f"gpuagent blame {next(iter(pids))}"
+    indices = sorted({gpu.identity.index for gpu in seen.gpus})
+    if not indices:
+        return "gpuagent alerts"
+    return f"gpuagent ps --gpu {indices[0]}" if len(indices) == 1 else "gpuagent ps"

@@ -1,0 +1,208 @@
+"""The facts that headline and briefing are made of: the GPUs, memory and processes that an incident is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Verdict
+from gpuagent.core.hardware import Memory
+from gpuagent.core.identity import NO_INSTANCE
+from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, Snapshot
+from gpuagent_alerts.alert import Alert, CauseKind, Incident
+from gpuagent_alerts.messages.snapshot_inputs import groups_of
+
+LEAK = "GpuProcessMemoryLeak"
+FULL = frozenset({"GpuMemoryFull", "GpuInstanceMemoryFull"})
+SOON = "GpuMemoryExhaustionSoon"
+HIGH = "GpuMemoryHigh"
+DEAD = "GpuDeadProcessesHoldMemory"
+_FULL_RATIO = 0.98
+_CAN_BLAME = frozenset({"census", "lines"})
+_ABOUT_PROCESSES = frozenset({CauseKind.PROCESS, CauseKind.GROUP})
+
+
+class Grower(NamedTuple):
+    """A process that grows, or whose leak has stopped for want of room."""
+
+    process: ProcessReading
+    growth: Growth
+    bytes_per_hour: float
+    """0 where the pace is not known; of a leak that has stopped, the pace that it had."""
+
+
+@dataclass(frozen=True, slots=True)
+class BriefingInputs:
+    """Facts known of an incident when a message about it is made."""
+
+    incident: Incident
+    alerts: tuple[Alert, ...]
+    snapshot: Snapshot | None
+    budgets: Mapping[str, int] = field(default_factory=dict)
+    """Bytes that each budget allows, by its label."""
+
+    @property
+    def gpus(self) -> list[GpuReading]:
+        """The GPUs that it happened on, as they were read last, by index; those of others in its job too."""
+        uuids = self._uuids | {each.process.gpu_uuid for each in self.members}
+        return self._gpus_of(uuids)
+
+    @property
+    def indices(self) -> list[str]:
+        """Indices of its GPUs in order; of a GPU that was never read, as the labels have it."""
+        found = {labels.get("gpu", "") for labels in self._labels}
+        found |= {str(each.process.gpu_index) for each in self.members}
+        return sorted(found - {""}, key=lambda text: (not text.isdecimal(), len(text), text))
+
+    @property
+    def instance(self) -> int | None:
+        """The MIG instance that all of it is about; None without one."""
+        found = {text for labels in self._labels if (text := labels.get("gpu_instance_id", ""))}
+        text = found.pop() if len(found) == 1 else ""
+        return int(text) if text.isdecimal() and len(self._gpus_of(self._uuids)) == 1 else None
+
+    @property
+    def memories(self) -> list[Memory]:
+        """Memory of its GPUs, or of its MIG instance, as far as it could be read."""
+        instance = self.instance
+        if instance is None:
+            return [gpu.memory for gpu in self.gpus if gpu.memory is not None]
+        return [one.memory for gpu in self.gpus for one in gpu.mig if one.gpu_instance_id == instance][:1]
+
+    @property
+    def pids(self) -> set[int]:
+        """Processes that its alerts name, and those of the same program that grow."""
+        texts = {labels.get("pid", "") for labels in self._labels}
+        named = {int(text) for text in texts if text.isdecimal()}
+        return named | {each.process.pid for each in self.members} if named or self._is_about_processes else named
+
+    @property
+    def processes(self) -> list[ProcessReading]:
+        """Those processes, as the driver lists them on its GPUs."""
+        pids = self.pids
+        return [process for process in self.listed if process.pid in pids]
+
+    @property
+    def listed(self) -> list[ProcessReading]:
+        """All processes on its GPUs, or in its MIG instance."""
+        uuids, instance = {gpu.identity.uuid for gpu in self.gpus}, self.instance
+        processes = () if self.snapshot is None else self.snapshot.processes
+        return [
+            process
+            for process in processes
+            if process.gpu_uuid in uuids and (instance is None or process.gpu_instance_id == instance)
+        ]
+
+    @property
+    def xids(self) -> list[int]:
+        """Codes of the Xids that its alerts name."""
+        return sorted({int(text) for one in self.alerts if (text := one.labels.get("xid", "")).isdecimal()})
+
+    @property
+    def pace(self) -> float:
+        """Bytes an hour by which its processes grow together; 0 where nothing that is true says so."""
+        paces = {
+            each.process.key: each.bytes_per_hour for each in self.members if each.growth.state is not GrowthState.FULL
+        }
+        stopped = {each.process.key for each in self.members} - set(paces)
+        for alert in self.alerts:  # what the detector does not tell any more
+            if alert.name == LEAK and alert.holds:
+                key = _key(alert.labels)
+                if key not in stopped and not paces.get(key):
+                    paces[key] = alert.value  # one alert for each standard, with one pace
+        return sum(value for value in paces.values() if value > 0)
+
+    @property
+    def members(self) -> list[Grower]:
+        """Its processes that grow, and others of the same program that do, wherever they are; the fastest first.
+
+        Where no leak is told of, and none of the processes in its labels grows, the program of the one that grows most.
+        """
+        if self.snapshot is None or self.incident.is_over or not self._is_about_memory:
+            return []
+        growers, uuids = _growers(self.snapshot), self._uuids
+        texts = {labels.get("pid", "") for labels in self._labels} - {""}
+        here = [each for each in growers if each.process.gpu_uuid in uuids and self._is_inside(each.process)]
+        seeds = [each for each in here if str(each.process.pid) in texts]
+        if not seeds and all(one.name != LEAK for one in self.alerts):
+            seeds = here[:1]
+        shared = {group for each in seeds for group in _groups(each.process)}
+        pids = {each.process.pid for each in seeds}
+        return [each for each in growers if each.process.pid in pids or shared & _groups(each.process)]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one of its GPUs, or its MIG instance, has no room."""
+        if any(one.name in FULL and one.holds for one in self.alerts):
+            return True
+        if self.instance is None:
+            ratios = [gpu.memory.used_ratio for gpu in self.gpus if gpu.memory and gpu.state is GpuState.OK]
+        else:
+            ratios = [memory.used_ratio for memory in self.memories]
+        return any(ratio is not None and ratio >= _FULL_RATIO for ratio in ratios)
+
+    @property
+    def seconds_to_full(self) -> float | None:
+        """Seconds until the first of its GPUs, or its MIG instance, is full; None where no forecast is true now."""
+        found = [one.value for one in self.alerts if one.name == SOON and one.holds and one.value >= 0]
+        growth = {} if self.snapshot is None else self.snapshot.growth
+        instance = self.instance
+        for gpu in self.gpus:
+            whole = growth.get(MemoryKey(gpu.identity.uuid, 0, NO_INSTANCE if instance is None else instance))
+            if whole is not None and whole.forecast_seconds is not None:
+                found.append(whole.forecast_seconds)
+        return min(found, default=None)
+
+    def can_blame(self, pid: int) -> bool:
+        """Return whether the app of this process can be asked which line of Python holds its memory."""
+        client = None if self.snapshot is None else self.snapshot.clients.get(pid)
+        return client is not None and bool(_CAN_BLAME & set(client.capabilities))
+
+    @property
+    def _labels(self) -> Iterable[Mapping[str, str]]:
+        return (self.incident.labels, *(one.labels for one in self.alerts))
+
+    @property
+    def _uuids(self) -> set[str]:
+        return {uuid for labels in self._labels if (uuid := labels.get("uuid", ""))}
+
+    @property
+    def _is_about_processes(self) -> bool:
+        return self.incident.kind in _ABOUT_PROCESSES
+
+    @property
+    def _is_about_memory(self) -> bool:
+        names = {one.name for one in self.alerts}
+        return bool(names & {LEAK, SOON}) or (self._is_about_processes and bool(names & {*FULL, HIGH}))
+
+    def _gpus_of(self, uuids: set[str]) -> list[GpuReading]:
+        listed = () if self.snapshot is None else self.snapshot.gpus
+        found = (gpu for gpu in listed if gpu.identity.uuid in uuids)
+        return sorted(found, key=lambda gpu: gpu.identity.index)
+
+    def _is_inside(self, process: ProcessReading) -> bool:
+        instance = self.instance
+        return instance is None or process.gpu_instance_id == instance
+
+
+def _growers(snapshot: Snapshot) -> list[Grower]:
+    found = []
+    for process in snapshot.processes:
+        growth = snapshot.growth.get(process.key)
+        if growth is None or growth.verdict not in {Verdict.GROWING, Verdict.LEAKING}:
+            continue
+        pace = 0.0 if growth.slope is None else max(growth.slope.value, 0.0) * 3600
+        if pace or growth.verdict is Verdict.LEAKING:
+            found.append(Grower(process, growth, pace))
+    return sorted(found, key=lambda one: -one.bytes_per_hour)
+
+
+def _groups(process: ProcessReading) -> set[str]:
+    return set() if process.info is None else set(groups_of(process.info))
+
+
+def _key(labels: Mapping[str, str]) -> MemoryKey:
+    pid, instance = labels.get("pid", ""), labels.get("gpu_instance_id", "")
+    number = int(instance) if instance.isdecimal() else NO_INSTANCE
+    return MemoryKey(labels.get("uuid", ""), int(pid) if pid.isdecimal() else 0, number)

@@ -1,0 +1,318 @@
+"""Reasons for the end of an alert: one function for each kind of condition, each over what was and what is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gpuagent.core.growth import Growth, Verdict
+from gpuagent.core.snapshot import GpuState, NvmlState, ProcessReading, ProcessState
+from gpuagent.core.units import format_bytes, format_duration, format_ratio
+from gpuagent_alerts.messages.end_facts import EndedAlert
+from gpuagent_alerts.remedies.outcome import RemedyEnding
+
+_XID_SECONDS = 900.0
+_MOST_CAME_BACK = 0.9
+"""Share of what a process held: less is not called the return of its memory."""
+_FELL = 0.95
+"""Below this share of what was used, memory has come back; above it, growth has merely stopped."""
+_FULL = 0.98
+_ABOUT_A_REMEDY = frozenset({"GpuRemedy", "GpuRemedyAnnounced"})
+"""Alerts that name a process and tell of a remedy, which is over when it is, whatever became of the process."""
+
+
+_ABOUT_READING = frozenset({"GpuMonitorBlind", "GpuCountDropped"})
+_OF_MEMORY = frozenset({
+    "GpuMemoryHigh", "GpuMemoryFull", "GpuInstanceMemoryFull", "GpuMemoryLeak", "GpuMemoryExhaustionSoon",
+})  # fmt: skip
+_LEFT = "the process left the GPU"
+_BACK = " came back"
+_MOST_OF_THE_FALL = 0.5
+"""Of the memory that came back: processes that held less of it than this did not end the alert by ending."""
+
+
+class EndReason(NamedTuple):
+    """Why an alert's condition ceased to hold."""
+
+    text: str = ""
+    """In the past tense; "" where the measurements do not show it."""
+    is_certain: bool = False
+    """Whether it is a fact that does not undo itself, and not a level that may rise again."""
+
+
+_UNKNOWN = EndReason()
+
+
+def reason_of_process(case: EndedAlert, remedy: RemedyEnding | None) -> EndReason:
+    """Return what became of the process that the alert names; nothing while it is there, and where it names none."""
+    gpu, before = case.gpu, None if case.before is None else case.before.process
+    if case.alert.name in _ABOUT_A_REMEDY:
+        return _UNKNOWN
+    if not case.alert.labels.get("pid") or gpu is None or gpu.state is not GpuState.OK or not gpu.processes_known:
+        return _UNKNOWN
+    now = case.process
+    if now is not None and not _is_other(before, now):
+        if now.state is ProcessState.DEAD and (before is None or before.state is not ProcessState.DEAD):
+            held = f": the driver still counts {format_bytes(now.used_bytes)} for it" if now.used_bytes else ""
+            return EndReason(f"the process ended{held}")
+        # The only step that frees memory while its process goes on.
+        return EndReason(str(remedy)) if remedy is not None and remedy.step == "release_cache" else _UNKNOWN
+    if remedy is not None and remedy.step != "release_cache":
+        return EndReason(str(remedy), is_certain=bool(remedy.released_bytes))
+    back = _came_back(case, before)
+    return EndReason(f"{_how_it_left(case, before)}{back}", is_certain=back.endswith(_BACK))
+
+
+def reason_by_name(case: EndedAlert) -> EndReason:
+    """Return why a shipped rule's condition ended; nothing of other rules, and what the measurements do not show."""
+    gpu, name = case.gpu, case.alert.name
+    if case.alert.labels.get("uuid") and (gpu is None or gpu.state is GpuState.GONE):
+        return EndReason("the driver no longer lists the GPU")
+    if name in _OF_MEMORY and (left := _who_left(case)):
+        return EndReason(left, is_certain=True)
+    text = next((reason(case) for names, reason in _REASONS.items() if name in names), "")
+    is_back = name in _ABOUT_READING or (name == "GpuLost" and bool(_since_initialized(case)))
+    return EndReason(text, is_certain=bool(text) and is_back)
+
+
+def _how_it_left(case: EndedAlert, before: ProcessReading | None) -> str:
+    if before is not None and before.state is ProcessState.DEAD:
+        return "the driver no longer lists the ended process"
+    alive = None if before is None or before.info is None else case.is_alive(before.info.id)
+    return "the process ended" if alive is False else _LEFT
+
+
+def _came_back(case: EndedAlert, before: ProcessReading | None) -> str:
+    if before is None or not before.used_bytes or case.before is None:
+        return ""
+    held = format_bytes(before.used_bytes)
+    was, now = case.before.memory, case.memory
+    if was is None or now is None or was.used_bytes is None or now.used_bytes is None:
+        return f"; it held {held}"
+    if was.used_bytes - now.used_bytes >= _MOST_CAME_BACK * before.used_bytes:
+        return f"; {held}{_BACK}"
+    return f"; it held {held}, and {format_bytes(now.used_bytes)} is in use now"
+
+
+def _memory_level(case: EndedAlert) -> str:
+    was, now = None if case.before is None else case.before.memory, case.memory
+    if now is None or now.used_bytes is None or not now.total_bytes:
+        return ""
+    if was is not None and was.used_bytes is not None and now.used_bytes >= was.used_bytes:
+        return ""
+    return f"memory back to {format_bytes(now.used_bytes)} ({format_ratio(now.used_bytes / now.total_bytes)})"
+
+
+def _process_memory_level(case: EndedAlert) -> str:
+    now = case.process
+    was = None if case.before is None or case.before.process is None else case.before.process.used_bytes
+    if now is None or now.used_bytes is None or (was is not None and now.used_bytes >= was):
+        return ""
+    return f"its memory is back to {format_bytes(now.used_bytes)}"
+
+
+def _growth(case: EndedAlert) -> str:
+    memory, used, was = case.memory, _used(case), _used_before(case)
+    if memory is None or used is None or memory.used_bytes is None or not memory.total_bytes:
+        return ""
+    if was is not None and used < _FELL * was:
+        return f"memory back to {format_bytes(used)}"
+    if memory.used_bytes >= _FULL * memory.total_bytes:
+        return "the GPU became full"
+    growth = case.growth
+    if case.alert.name == "GpuProcessMemoryLeak" and growth is not None and growth.suspected:
+        return "it still grows, and is no leak by the sensitivity that now holds for it"
+    free = memory.free_bytes if memory.free_bytes is not None else memory.total_bytes - memory.used_bytes
+    return _growth_now(case.growth, used, max(0, free))
+
+
+def _who_left(case: EndedAlert) -> str:
+    """Return which processes have gone, where most of what came back was theirs, or was the grower's; "" else."""
+    before, gpu, memory = case.before, case.gpu, case.memory
+    if before is None or gpu is None or gpu.state is not GpuState.OK or not gpu.processes_known:
+        return ""
+    was, now = before.memory, memory
+    if was is None or now is None or was.used_bytes is None or now.used_bytes is None:
+        return ""
+    listed = {one.pid for one in case.snapshot.processes if one.gpu_uuid == gpu.identity.uuid}
+    gone = [one for one in before.processes if one.pid not in listed]
+    held, fell = sum(one.used_bytes or 0 for one in gone), was.used_bytes - now.used_bytes
+    did_grow = before.grower is not None and before.grower.pid in {one.pid for one in gone}
+    if not held or fell < _MOST_CAME_BACK * held or (held < _MOST_OF_THE_FALL * fell and not did_grow):
+        return ""
+    most = max(gone, key=lambda one: one.used_bytes or 0)
+    name = "a process" if most.info is None else most.info.name
+    others = len({one.pid for one in gone}) - 1
+    ended = all(_how_it_left(case, one) != _LEFT for one in gone)
+    return (
+        f"{name} (pid {most.pid}){f' and {others} more' if others else ''} {'ended' if ended else 'left the GPU'}; "
+        f"{format_bytes(held)}{_BACK}"
+    )
+
+
+def _growth_now(growth: Growth | None, used: int, free: int) -> str:
+    if growth is None:
+        return ""
+    if growth.exhaustion is not None:
+        return f"it would then have been full in {format_duration(growth.exhaustion.value)}"
+    if growth.verdict is Verdict.CACHED:
+        return "its tensors stopped growing: what it held beyond them was cache"
+    if growth.verdict in {Verdict.STEADY, Verdict.LEVELLED_OFF}:
+        return f"growth stopped at {format_bytes(used)} with {format_bytes(free)} free"
+    return ""
+
+
+def _idle(case: EndedAlert) -> str:
+    now = case.process
+    if now is not None and now.utilization is not None and any(ratio > 0 for ratio in now.utilization):
+        return "it is computing again"
+    return _process_memory_level(case)
+
+
+def _dead(case: EndedAlert) -> str:
+    gpu, labels = case.gpu, case.alert.labels
+    if gpu is None or gpu.state is not GpuState.OK or not gpu.processes_known:
+        return ""
+    if any(str(one.pid) == labels.get("pid") and one.gpu_uuid == labels.get("uuid") for one in case.snapshot.processes):
+        return ""
+    held = f"; {format_bytes(case.alert.value)} came back" if case.alert.value > 0 and _memory_level(case) else ""
+    return f"the driver no longer counts memory for it{held}"
+
+
+def _repaired(case: EndedAlert) -> str:
+    gpu = case.gpu
+    if gpu is None or gpu.state is not GpuState.OK:
+        return ""
+    if any(str(one.xid) == case.alert.labels.get("xid") for one in gpu.unrepaired_xids):
+        return ""
+    if since := _since_initialized(case):
+        return "the node was rebooted" if "reboot" in since else "the GPU was reset, or the driver loaded anew"
+    return "the driver no longer shows it as open; a reset or a reload was not seen"
+
+
+def _xid(case: EndedAlert) -> str:
+    labels = case.alert.labels
+    last = max(
+        (
+            one.last_time_seconds
+            for one in case.snapshot.xids
+            if one.gpu_uuid == labels.get("uuid") and str(one.xid) == labels.get("xid")
+        ),
+        default=None,
+    )
+    since = _since_initialized(case)
+    if last is None or case.wall_seconds - last < _XID_SECONDS:
+        is_back = since and case.gpu is not None and case.gpu.state is GpuState.OK
+        return f"nothing more of it {since}" if is_back else ""
+    quiet = f"no new Xid {labels.get('xid')} for {format_duration(_XID_SECONDS)}"
+    return quiet if since or case.before is None else f"{quiet}; the GPU was not repaired"
+
+
+def _lost(case: EndedAlert) -> str:
+    if not case.alert.labels.get("uuid"):
+        found = (gpu.identity for gpu in case.snapshot.gpus if str(gpu.identity.index) == case.alert.labels.get("gpu"))
+        return next((f"the GPU answers again, as {identity.uuid}" for identity in found if identity.uuid), "")
+    gpu = case.gpu
+    if gpu is None or gpu.state is not GpuState.OK:
+        return ""
+    return f"the GPU answers again {_since_initialized(case)}".strip()
+
+
+def _since_initialized(case: EndedAlert) -> str:
+    """Return what happened to the driver since: a reboot or a new initialization of NVML; "" if neither is known."""
+    before, node = case.before, case.snapshot.node
+    if before is None:
+        return ""
+    if before.boot_id != node.boot_id:
+        return "after a reboot"
+    return "after NVML was initialized again" if node.nvml_initializations > before.nvml_initializations else ""
+
+
+def _blind(case: EndedAlert) -> str:
+    if case.alert.labels.get("uuid"):
+        gpu = case.gpu
+        if gpu is None or gpu.state is not GpuState.OK:
+            return ""
+        if case.alert.labels.get("scope") == "processes":
+            return "the agent can read them again" if gpu.processes_known else ""
+        return "the agent can read it again"
+    is_ready = case.snapshot.node.nvml_state is NvmlState.READY
+    readable = any(gpu.state is GpuState.OK for gpu in case.snapshot.gpus)
+    return "the agent can read the GPUs again" if is_ready and readable else ""
+
+
+def _count(case: EndedAlert) -> str:
+    listed = sum(gpu.state is not GpuState.GONE for gpu in case.snapshot.gpus)
+    expected = case.snapshot.node.gpus_expected
+    return f"the driver lists all {expected} GPUs again" if listed >= expected > case.alert.value else ""
+
+
+def _uncorrectable(case: EndedAlert) -> str:
+    gpu = case.gpu
+    if gpu is None or gpu.ecc is None or gpu.ecc.volatile_uncorrected != 0:
+        return ""
+    return "the driver's count began anew, as it does after a reset or a reboot"
+
+
+def _remap_pending(case: EndedAlert) -> str:
+    gpu = case.gpu
+    ecc = None if gpu is None else gpu.ecc
+    if ecc is None or ecc.remap_pending or ecc.retired_pages_pending:
+        return ""
+    return "no replacement is pending any more"
+
+
+def _recovery(case: EndedAlert) -> str:
+    gpu = case.gpu
+    return "the driver no longer asks for one" if gpu is not None and gpu.ecc and gpu.ecc.recovery_action == 0 else ""
+
+
+def _throttled(case: EndedAlert) -> str:
+    gpu = case.gpu
+    return "its clocks are no longer limited by it" if gpu is not None and gpu.clocks is not None else ""
+
+
+def _constant(text: str) -> Callable[[EndedAlert], str]:
+    return lambda _: text
+
+
+_REASONS: dict[frozenset[str], Callable[[EndedAlert], str]] = {
+    frozenset({"GpuMemoryHigh", "GpuMemoryFull", "GpuInstanceMemoryFull"}): _memory_level,
+    frozenset({"AppAboveDeclaredMemory"}): _process_memory_level,
+    frozenset({"GpuProcessMemoryLeak", "GpuMemoryLeak", "GpuMemoryExhaustionSoon"}): _growth,
+    frozenset({"GpuProcessIdleHoldingMemory"}): _idle,
+    frozenset({"GpuDeadProcessesHoldMemory"}): _dead,
+    frozenset({"GpuXidCritical"}): _repaired,
+    frozenset({"GpuXidWarning"}): _xid,
+    frozenset({"GpuLost"}): _lost,
+    frozenset({"GpuMonitorBlind"}): _blind,
+    frozenset({"GpuCountDropped"}): _count,
+    frozenset({"GpuEccUncorrectable"}): _uncorrectable,
+    frozenset({"GpuRowRemapPending"}): _remap_pending,
+    frozenset({"GpuRecoveryAction"}): _recovery,
+    frozenset({"GpuThrottledThermal", "GpuThrottledPower"}): _throttled,
+    frozenset({"GpuRemedy"}): _constant("that was 15 min ago"),
+    frozenset({"GpuRemedyAnnounced"}): _constant("the remedy acted, or was called off"),
+    frozenset({"GpuProcessUnkillable"}): _constant("the process has ended"),
+    frozenset({"GpuRemediesStopped"}): _constant("remedies go on"),
+}
+
+
+def _is_other(before: ProcessReading | None, now: ProcessReading) -> bool:
+    """Return whether a pid belongs to another process now."""
+    return before is not None and before.info is not None and now.info is not None and before.info.id != now.info.id
+
+
+def _used(case: EndedAlert) -> int | None:
+    if case.alert.labels.get("pid"):
+        return None if case.process is None else case.process.used_bytes
+    return None if case.memory is None else case.memory.used_bytes
+
+
+def _used_before(case: EndedAlert) -> int | None:
+    before = case.before
+    if before is None:
+        return None
+    if case.alert.labels.get("pid"):
+        return None if before.process is None else before.process.used_bytes
+    return None if before.memory is None else before.memory.used_bytes

@@ -1,0 +1,285 @@
+"""An incident in one line, as a push notification shows it, and the facts that its briefing is made of.
+
+`CRITICAL node7 GPU 0: whisper-api (svc-ml, pid 81204) leaking 84.4 GiB/h, full in 8 min`
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from gpuagent.core.growth import GrowthState, Verdict
+from gpuagent.core.identity import format_container
+from gpuagent.core.process_labels import alert_labels
+from gpuagent.core.snapshot import NvmlState, ProcessReading
+from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration
+from gpuagent.core.xids import explain_xid
+from gpuagent_alerts.alert import UNKNOWN_END, Alert, CauseKind, Status, resolved_summary, shown_annotations
+from gpuagent_alerts.messages.briefing_inputs import DEAD, FULL, LEAK, SOON, BriefingInputs
+from gpuagent_alerts.notify.urgency import did_nothing, urgency_of
+
+_SEVERITIES = ("critical", "error", "warning", "info", "none")
+_ORDER = (
+    "GpuLost", "GpuXidCritical", "GpuProcessUnkillable", LEAK, *sorted(FULL), SOON, "GpuMemoryLeak", "GpuMemoryHigh",
+    "GpuXidWarning",
+)  # fmt: skip
+"""Alerts in the order in which they name an incident. The leak comes before the full GPU that it led to."""
+_NOTES = frozenset({"GpuRemedy", "GpuRemedyAnnounced"})
+"""Alerts that tell what is done about an incident, and never name one that has something else."""
+
+
+def main_alert(seen: BriefingInputs) -> Alert | None:
+    """Return the alert that names what happened; None for a message without alerts."""
+    return min(_candidates(seen), key=lambda pair: pair[0], default=(None, None))[1]
+
+
+def _candidates(seen: BriefingInputs) -> Iterator[tuple[tuple[object, ...], Alert]]:
+    over = seen.incident.is_over
+    for place, alert in enumerate(seen.alerts):
+        named = _ORDER.index(alert.name) if alert.name in _ORDER else len(_ORDER)
+        severity = alert.labels.get("severity", "")
+        yield (
+            (
+                not over and not alert.holds,
+                alert.name in _NOTES,
+                over and not alert.end_is_certain,
+                named,
+                over and alert.end_reason in {"", UNKNOWN_END},
+                _SEVERITIES.index(severity) if severity in _SEVERITIES else 1,
+                place,
+            ),
+            alert,
+        )
+
+
+_PLACE = re.compile(r"GPU \d+(?: \(GPU-[^)]*\))?(?:, MIG instance \d+(?: \([^)]*\))?)?(?::| )\s*")
+"""Beginning of a rule's text that the headline says by itself."""
+_COARSE_SECONDS = 120.0
+"""Time above which a forecast is told in whole minutes."""
+
+
+def headline_of(seen: BriefingInputs, main: Alert | None, node: str) -> str:
+    """Return the line: severity, node and GPU, what happened, and what comes of it as long as that is true."""
+    return f"{_severity(seen)} {_place(seen, node)}: {_what(seen, main)}"
+
+
+def decisive_alert(seen: BriefingInputs, main: Alert | None) -> Alert | None:
+    """Return the alert that makes an incident as bad as it is, where that is worse than the one that names it."""
+    if main is None or seen.incident.is_over:
+        return None
+    true_now = [one for one in seen.alerts if _is_true(one) and not did_nothing(one.labels)]
+    found = max(true_now, key=lambda one: urgency_of(one.labels), default=main)
+    return found if urgency_of(found.labels).rises_above(urgency_of(main.labels)) else None
+
+
+def _is_true(alert: Alert) -> bool:
+    return alert.status is Status.FIRING and alert.true_until is None
+
+
+def _severity(seen: BriefingInputs) -> str:
+    return "RESOLVED" if seen.incident.is_over else (seen.incident.severity or "firing").upper()
+
+
+def _place(seen: BriefingInputs, node: str) -> str:
+    indices = seen.indices
+    if not indices or seen.incident.kind is CauseKind.NODE:
+        return node
+    instance = seen.incident.labels.get("gpu_instance_id", "")
+    mig = f" MIG {instance}" if len(indices) == 1 and instance.isdecimal() else ""
+    return f"{node} GPU{'s' if len(indices) > 1 else ''} {', '.join(indices)}{mig}"
+
+
+def _what(seen: BriefingInputs, main: Alert | None) -> str:
+    if main is None:
+        return f"incident {seen.incident.key}"
+    if seen.incident.is_over:
+        return _what_was(seen, main)
+    write = _WRITERS.get(main.name)
+    said = _summary(main) if write is None else write(seen, main)
+    decisive = decisive_alert(seen, main)
+    if decisive is None or decisive.name in _SAID_BY.get(main.name, ()):
+        return said
+    return f"{said}; {_clause(decisive)}"
+
+
+_FORECASTS = frozenset({SOON, *FULL})
+_SAID_BY = dict.fromkeys((LEAK, SOON, *FULL), _FORECASTS) | {"GpuLost": frozenset({"GpuXidCritical"})}
+"""What the text of an alert tells of others already."""
+
+
+def _clause(alert: Alert) -> str:
+    """Return what an alert adds to a headline that names the process already."""
+    step, result = alert.labels.get("step", ""), alert.labels.get("result", "").replace("_", " ")
+    if alert.name == "GpuRemedy" and step and result:
+        return f"remedy {step}: {result}"
+    return "a remedy is about to act" if alert.name == "GpuRemedyAnnounced" else _summary(alert)
+
+
+def _leak(seen: BriefingInputs, main: Alert) -> str:
+    states = {each.growth.state for each in seen.members}
+    paces = sum(each.bytes_per_hour for each in seen.members)
+    past = f" {format_bytes(paces)}/h" if paces else ""
+    if states == {GrowthState.FULL}:
+        return f"{_subject(seen, main)} leaked{past} until there was no room{_forecast(seen)}"
+    if states == {GrowthState.STOPPED}:
+        return f"{_subject(seen, main)} leaked{past} and has stopped{_forecast(seen)}"
+    pace = f" {format_bytes(seen.pace)}/h" if seen.pace else ""
+    return f"{_subject(seen, main)} leaking{pace}{_forecast(seen)}"
+
+
+def _soon(seen: BriefingInputs, main: Alert) -> str:
+    """Return who grows, where somebody does: whoever is woken asks that first."""
+    if not seen.members:
+        return f"memory running out{_forecast(seen)}"
+    verb = "leaking" if any(one.growth.verdict is Verdict.LEAKING for one in seen.members) else "growing"
+    return f"{_subject(seen, main)} {verb} {format_bytes(seen.pace)}/h{_forecast(seen)}"
+
+
+def _full(seen: BriefingInputs, main: Alert) -> str:
+    return _summary(main) + _largest(seen)
+
+
+def _lost(seen: BriefingInputs, _: Alert) -> str:
+    return "the GPU is lost" + "".join(f" after Xid {xid} ({explain_xid(xid).meaning})" for xid in seen.xids[:1])
+
+
+def _xid(seen: BriefingInputs, main: Alert) -> str:
+    return ", ".join(f"Xid {xid}: {explain_xid(xid).meaning}" for xid in seen.xids) or _summary(main)
+
+
+def _blind(seen: BriefingInputs, main: Alert) -> str:
+    """Return what cannot be read, and that somebody paused the agent, where that is why."""
+    node = None if seen.snapshot is None else seen.snapshot.node
+    if node is not None and node.nvml_state is NvmlState.PAUSED:
+        return "measuring is paused" + (f": {node.nvml_reason}" if node.nvml_reason else "")
+    if main.labels.get("scope") == "processes":
+        return _summary(main)
+    if seen.incident.kind is CauseKind.NODE or not seen.indices:
+        return "the agent cannot read any GPU"
+    return "the agent cannot read these GPUs" if len(seen.indices) > 1 else _summary(main).replace("it", "the GPU")
+
+
+def _dead(seen: BriefingInputs, _: Alert) -> str:
+    who, held = _of_the_dead(seen.alerts)
+    verb = "has ended and still holds" if len(who) == 1 else "have ended and still hold"
+    return f"{_dead_subject(who)} {verb} {format_bytes(held)}"
+
+
+def _budget(seen: BriefingInputs, main: Alert) -> str:
+    limit = seen.budgets.get(main.labels.get("budget", ""))
+    return _summary(main) + (f" of {format_bytes(limit)}" if limit else "")
+
+
+_WRITERS: dict[str, Callable[[BriefingInputs, Alert], str]] = {
+    LEAK: _leak,
+    SOON: _soon,
+    **dict.fromkeys(FULL, _full),
+    DEAD: _dead,
+    "GpuLost": _lost,
+    "GpuXidCritical": _xid,
+    "GpuXidWarning": _xid,
+    "GpuMonitorBlind": _blind,
+    "GpuBudgetExceeded": _budget,
+}
+
+
+def _what_was(seen: BriefingInputs, main: Alert) -> str:
+    if main.name == LEAK and len(seen.pids) > 1:
+        return f"{_subject(seen, main)} was leaking memory: {main.end_reason or UNKNOWN_END}"
+    if main.name == DEAD and (many := [one for one in seen.alerts if one.name == DEAD])[1:]:
+        who, held = _of_the_dead(many)
+        gone = [one for one in many if one.end_reason.endswith("came back")]
+        back = f"; {format_bytes(_of_the_dead(gone)[1])} came back" if gone else ""
+        reason = main.end_reason.partition(";")[0] or UNKNOWN_END
+        return f"{_dead_subject(who)} had ended and held {format_bytes(held)}: {reason}{back}"
+    return _without_place(resolved_summary(main))
+
+
+def _of_the_dead(alerts: Sequence[Alert]) -> tuple[dict[str, str], float]:
+    """Return the ended processes by pid, each with its name and user, and how much they hold on all GPUs."""
+    dead = [one for one in alerts if one.name == DEAD]
+    who = {one.labels.get("pid", ""): _named(one.labels) for one in dead}
+    return who, sum(one.value for one in dead if one.value > 0)
+
+
+def _dead_subject(who: Mapping[str, str]) -> str:
+    return next(iter(who.values()), "a process") if len(who) < 2 else f"{len(who)} processes"
+
+
+def _summary(alert: Alert) -> str:
+    return _without_place(shown_annotations(alert).get("summary") or alert.name)
+
+
+def _without_place(text: str) -> str:
+    return _PLACE.sub("", text, count=1) if _PLACE.match(text) else text
+
+
+def _subject(seen: BriefingInputs, main: Alert) -> str:
+    """Return who it is: one process with its user and pid, or several by what they have in common."""
+    labels = main.labels if main.labels.get("pid") else _first_labels(seen) or main.labels
+    told = {int(text) for one in seen.alerts if (text := one.labels.get("pid", "")).isdecimal()}
+    pids = told | {each.process.pid for each in seen.members} or seen.pids
+    if len(pids) < 2:
+        return _named(labels)
+    users = {one.labels.get("user", "") for one in seen.alerts if one.labels.get("pid")}
+    users |= {each.process.info.user for each in seen.members if each.process.info is not None}
+    many = f"{len(pids)} {'ranks' if labels.get('slurm_job') else 'processes'}"
+    return f"{_group(seen, labels)} ({', '.join([many, *sorted(users - {''})])})"
+
+
+def _first_labels(seen: BriefingInputs) -> dict[str, str]:
+    """Return what the labels of an alert would say of the process that grows most."""
+    if not seen.members:
+        return {}
+    return labels_of(seen.members[0].process)
+
+
+def labels_of(process: ProcessReading) -> dict[str, str]:
+    """Return what an alert's labels say of a process, and of one that has ended what it was."""
+    info = process.info or process.former
+    if info is None:
+        return {"pid": str(process.pid), "process": "[dead]"}
+    labels = {"pid": str(process.pid), "process": info.name, "user": info.user, **alert_labels(info)}
+    return {name: value for name, value in labels.items() if value}
+
+
+def _named(labels: Mapping[str, str]) -> str:
+    """Return `whisper-api (svc-ml, pid 81204)`, a rank with its job."""
+    job = f"Slurm job {labels['slurm_job']}" if labels.get("slurm_job") else ""
+    who = ", ".join(part for part in (labels.get("user", ""), job, f"pid {labels.get('pid', '?')}") if part)
+    return f"{labels.get('process', 'a process')} ({who})"
+
+
+def _group(seen: BriefingInputs, labels: Mapping[str, str]) -> str:
+    """Return what several processes have in common, the narrowest first."""
+    labels = {**labels, **{name: text for name, text in seen.incident.labels.items() if text}}
+    if labels.get("slurm_job"):
+        return f"Slurm job {labels['slurm_job']}"
+    if labels.get("pod_name"):
+        return f"pod {labels.get('pod_namespace', '')}/{labels['pod_name']}"
+    if labels.get("unit"):
+        return labels["unit"]
+    if labels.get("container_id"):
+        return f"container {format_container(labels['container_id'])}"
+    return labels.get("process", "processes")
+
+
+def _forecast(seen: BriefingInputs) -> str:
+    if seen.is_full:
+        return ", GPU full now" if seen.instance is None else ", MIG instance full now"
+    seconds = seen.seconds_to_full
+    if seconds is None or not 0 <= seconds <= MAX_SECONDS:
+        return ""
+    if seconds < 1:
+        return ", full now"
+    return f", full in {format_duration(round(seconds / 60) * 60 if seconds >= _COARSE_SECONDS else seconds)}"
+
+
+def _largest(seen: BriefingInputs) -> str:
+    """Return who holds most of a full GPU: of an incident about processes, which of those."""
+    about = seen.processes if seen.incident.kind in {CauseKind.PROCESS, CauseKind.GROUP} else []
+    held = [one for one in about or seen.listed if one.used_bytes and one.info is not None]
+    if not held:
+        return ""
+    most = max(held, key=lambda one: one.used_bytes or 0)
+    return f", {format_bytes(most.used_bytes or 0)} of it held by {_named(labels_of(most))}"

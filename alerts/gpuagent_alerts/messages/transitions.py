@@ -1,0 +1,196 @@
+"""What becomes of alerts that change: why they end, what is logged, and how they are handed over.
+
+Going over to `alerting: prometheus` closes what this agent has told of, as nobody would close it later. What waits to
+be sent is still sent, in its order. Then every receiver that takes an alert for firing is told of its end, with words
+that say why. Prometheus tells of what goes on, in its own name.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import Snapshot
+from gpuagent.core.units import format_bytes, format_duration, format_ratio
+from gpuagent_alerts.alert import UNKNOWN_END, Alert, Status, fingerprint, shown_annotations
+from gpuagent_alerts.messages.end_facts import EndedAlert, MeasuredFacts, facts_of
+from gpuagent_alerts.messages.end_reasons import EndReason, reason_by_name, reason_of_process
+from gpuagent_alerts.promql.expression import compile_measured_side
+from gpuagent_alerts.promql.series import SeriesIndex
+from gpuagent_alerts.promql.values import EvaluationError
+from gpuagent_alerts.remedies.outcome import RemedyEnding, no_remedy
+from gpuagent_alerts.rules.model import AlertRule
+from gpuagent_alerts.states.group import RunningRule
+from gpuagent_alerts.states.machine import Change, Transition
+
+log = logging.getLogger(__name__)
+
+RemedyOf = Callable[[str, str], RemedyEnding | None]
+"""Function from a GPU's UUID and a pid to what a remedy did to the process; None where none helped."""
+IsAlive = Callable[[ProcessId], bool | None]
+"""Test whether a process runs; None where that is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatedTick:
+    """Inputs of an evaluation of rules."""
+
+    snapshot: Snapshot
+    index: SeriesIndex
+    wall_seconds: float
+
+
+class EndReasons:
+    """Remembers what each firing alert is about, and says why its condition ceased to hold. For one event loop."""
+
+    def __init__(self, rules: Callable[[], Iterable[RunningRule]]) -> None:
+        self._remedy_of: RemedyOf = no_remedy
+        self._is_alive: IsAlive = _unknown
+        self._rules = rules
+        self._facts: dict[str, MeasuredFacts] = {}
+        self._reasons: dict[str, EndReason] = {}
+        """Of alerts that are only kept, and of those that have just ended for certain."""
+
+    def ask(self, remedy_of: RemedyOf, is_alive: IsAlive) -> None:
+        """Ask these from now on: what a remedy did to a process, and whether a process runs."""
+        self._remedy_of, self._is_alive = remedy_of, is_alive
+
+    def explain(self, transitions: Iterable[Transition], seen: EvaluatedTick) -> tuple[Transition, ...]:
+        """Return the transitions of an evaluation; those whose condition does not hold any more have the reason."""
+        explained = []
+        for change, told in transitions:
+            alert, name = told, told.fingerprint
+            if alert.holds:
+                self._reasons.pop(name, None)
+                if (facts := facts_of(alert.labels, seen.snapshot)) is not None:
+                    self._facts[name] = facts
+                explained.append(Transition(change, alert))
+                continue
+            if not alert.end_reason:
+                reason = self._reason(alert, seen)
+                text = reason.text or self._value_now(alert, seen)
+                self._reasons[name] = reason._replace(text=text)
+                alert = replace(alert, end_reason=text, end_is_certain=reason.is_certain)
+            if change is Change.ENDED:
+                self._facts.pop(name, None)
+                self._reasons.pop(name, None)
+            explained.append(Transition(change, alert))
+        return tuple(explained)
+
+    def is_over(self, labels: Mapping[str, str], seen: EvaluatedTick) -> bool:
+        """Return whether what the alert of these labels was about is over for certain: nobody has to wait and see."""
+        reason = self._reason(Alert(labels, {}, Status.FIRING, 0.0), seen)
+        if reason.is_certain:
+            self._reasons[fingerprint(labels)] = reason
+        return reason.is_certain
+
+    def with_reason(self, alert: Alert) -> Alert:
+        """Return an alert with why its condition ceased to hold, if it is only kept."""
+        reason = self._reasons.get(alert.fingerprint) if alert.is_kept else None
+        return alert if reason is None else replace(alert, end_reason=reason.text, end_is_certain=reason.is_certain)
+
+    def _reason(self, alert: Alert, seen: EvaluatedTick) -> EndReason:
+        name = alert.fingerprint
+        known = self._reasons.get(name)
+        if known is not None and known.is_certain:
+            return known
+        case = EndedAlert(alert, self._facts.get(name), seen.snapshot, seen.wall_seconds, self._is_alive)
+        remedy = self._remedy_of(alert.labels.get("pid", ""), alert.labels.get("uuid", ""))
+        of_process = reason_of_process(case, remedy)
+        return of_process if of_process.text else reason_by_name(case)
+
+    def _value_now(self, alert: Alert, seen: EvaluatedTick) -> str:
+        for running in self._rules():
+            rule = running.rule
+            if isinstance(rule, AlertRule) and rule.name == alert.name and _has_labels_of(rule, alert.labels):
+                if text := _measured(rule, alert.labels, seen):
+                    return f"{UNKNOWN_END}: {text} now"
+                break
+        return UNKNOWN_END
+
+
+def _unknown(_: ProcessId) -> bool | None:
+    return None
+
+
+def _has_labels_of(rule: AlertRule, labels: Mapping[str, str]) -> bool:
+    return all(labels.get(name, "") == one.text for name, one in rule.labels.items() if one.is_constant)
+
+
+def _measured(rule: AlertRule, labels: Mapping[str, str], seen: EvaluatedTick) -> str:
+    """Return the value that the rule compares with its threshold, for the alert of these labels; "" if it is gone."""
+    side = compile_measured_side(rule.expression)
+    if side is None:
+        return ""
+    try:
+        rows = side.rows(seen.index, seen.wall_seconds)
+    except EvaluationError:
+        return ""
+    own = {name: text for name, text in labels.items() if name != "alertname" and name not in rule.labels}
+    found = [
+        row.value
+        for row in rows
+        if {name: text for name, text in row.labels.items() if name != "__name__" and name not in rule.labels} == own
+    ]
+    if len(found) != 1 or not math.isfinite(found[0]):
+        return ""
+    metrics = side.metric_names
+    return format_quantity(next(iter(metrics)) if len(metrics) == 1 else "", found[0])
+
+
+def format_quantity(metric: str, value: float) -> str:
+    """Return a value in the unit that the metric's name ends with."""
+    if metric.endswith("_bytes") and value >= 0:
+        return format_bytes(value)
+    if metric.endswith("_ratio") and value >= 0 and math.isfinite(value * 100):
+        return format_ratio(value)
+    if metric.endswith("_seconds") and value >= 0:
+        return format_duration(value)
+    return f"{value:.4g}"
+
+
+_FIELD_OF = {
+    "severity": "SEVERITY",
+    "gpu": "GPU",
+    "uuid": "GPU_UUID",
+    "pid": "PID",
+    "process": "PROCESS",
+    "user": "USER",
+    "unit": "UNIT",
+    "container_id": "CONTAINER_ID",
+}
+"""Labels that somebody looks for, and the fields of their own that they become."""
+
+
+def log_transitions(transitions: Iterable[Transition]) -> None:
+    """Log one line for each beginning and end; that it goes on is no news."""
+    for change, alert in transitions:
+        if change is Change.STARTED:
+            log.warning("alert %s fires: %s", alert.name, _words(alert), extra={"fields": _fields(alert, "firing")})
+        elif change is Change.ENDED:
+            log.info("alert %s is over: %s", alert.name, _words(alert), extra={"fields": _fields(alert, "resolved")})
+
+
+def _words(alert: Alert) -> str:
+    """Return what the rule says of it, or which one it is."""
+    labels = ", ".join(f"{name}={value}" for name, value in alert.labels.items() if name in _FIELD_OF)
+    return shown_annotations(alert).get("summary") or labels or "-"
+
+
+def _fields(alert: Alert, status: str) -> dict[str, str]:
+    labels = {field: alert.labels[name] for name, field in _FIELD_OF.items() if alert.labels.get(name)}
+    return {"ALERT": alert.name, "ALERT_STATUS": status, "FINGERPRINT": alert.fingerprint, **labels}
+
+
+WORDS = (
+    "it may go on, and is closed here because the agent no longer notifies (alerting: prometheus); "
+    "Prometheus and Alertmanager tell of it from now on"
+)
+
+
+def close_for_handover(alert: Alert, wall_seconds: float) -> Alert:
+    """Return an alert that fires as the one that is told last. `wall_seconds` is Unix time."""
+    return replace(alert, status=Status.RESOLVED, ends_at=wall_seconds, end_reason=WORDS)

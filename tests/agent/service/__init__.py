@@ -1,0 +1,1 @@
+"""Tests of the service: its parts together, its loop, its HTTP servers."""

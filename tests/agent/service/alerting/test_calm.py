@@ -1,0 +1,97 @@
+"""An end is told when nothing of its incident is true or about to fire; what tells of a GPU goes with the growth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from gpuagent.core.growth import Evidence, MemoryKey, Range
+from gpuagent.core.snapshot import Snapshot
+from gpuagent.core.units import GIB
+from tests.agent.service.alerting.stage import Stage, grown, leaking
+from tests.fakes.readings import gpu, process, snapshot
+
+MINUTE = 60.0
+UUID = "GPU-00000000"
+FIRST, SECOND = 200, 100
+"""Of two that grow alike the higher pid counts as the faster."""
+
+
+def node(used_gib: float, *pids: int) -> Snapshot:
+    """One GPU of 24 GiB."""
+    return snapshot([gpu(0, used_gib=used_gib)], [process(pid, process_group=pid) for pid in pids])
+
+
+def test_a_forecast_that_ends_on_a_gpu_about_to_be_called_high(tmp_path: Path) -> None:
+    """Growth that stops at 95 % is no all-clear: the next alert is pending, and belongs to the same incident."""
+    stage = Stage(tmp_path / "state")
+    stage.show(grown(node(18, FIRST), FIRST, leaking(Evidence.BALANCED, full_in=20 * MINUTE)), 5 * MINUTE)
+    begun = len(stage.heard)
+    stage.show(node(22.8, FIRST), 4 * MINUTE)
+    stage.show(node(18, FIRST), 30.0)
+    stage.show(node(22.8, FIRST), 40 * MINUTE)
+    assert begun
+    assert [told for told in stage.told()[begun:] if told.startswith(("ended", "began"))] == []
+
+    stage.show(node(2), 60 * MINUTE)
+    assert [one.news for one in stage.heard[begun:]].count("ended") == 1
+    assert len(stage.keys()) == 1
+
+
+def test_one_that_comes_and_goes(tmp_path: Path) -> None:
+    """The calm that an end waits for begins anew when something of the incident goes pending."""
+    stage = Stage(tmp_path / "state")
+    high, low = node(22.8, FIRST), node(15, FIRST)
+    for _ in range(4):
+        stage.show(high, 10 * MINUTE)
+        stage.show(low, 10 * MINUTE)
+    ends = [place for place, one in enumerate(stage.heard) if one.news == "ended"]
+    for used, minutes in ((22.8, 4), (15, 8), (22.8, 4), (15, 8), (22.8, 4)):
+        stage.show(node(used, FIRST), minutes * MINUTE)
+    assert [place for place, one in enumerate(stage.heard) if one.news == "ended"] == ends
+    stage.show(low, 45 * MINUTE)
+    assert stage.heard[-1].news == "ended"
+    assert len(stage.keys()) == 1
+
+
+def two(used_gib: float, *growing: int, full_in: float | None = None) -> Snapshot:
+    """Two processes, of which some leak; the GPU's forecast is that of all of them."""
+    seen = node(used_gib, FIRST, SECOND) if FIRST in growing else node(used_gib, SECOND)
+    for pid in growing:
+        seen = grown(seen, pid, leaking(Evidence.BALANCED, full_in=full_in))
+    return seen
+
+
+def test_two_leaks_of_which_the_older_ends(tmp_path: Path) -> None:
+    """The forecast of a GPU goes with the one that still leaks: its incident hears of it, the other one ends."""
+    stage = Stage(tmp_path / "state")
+    stage.show(two(10, FIRST), 10 * MINUTE)
+    stage.show(two(14, FIRST, SECOND), 10 * MINUTE)
+    stage.show(two(18, FIRST, SECOND, full_in=20 * MINUTE), 10 * MINUTE)
+    first, second = stage.heard[0].key, stage.heard[1].key
+    assert first != second
+    assert "MemoryExhaustionSoon" in next(one.alerts for one in stage.heard if one.severity == "critical")
+    before = len(stage.heard)
+
+    stage.show(two(17, SECOND, full_in=25 * MINUTE), 20 * MINUTE)
+    after = stage.heard[before:]
+    assert [(one.news, one.severity) for one in after if one.key == second] == [("worsened", "critical")]
+    ended = [one for one in stage.messages[before:] if one.incident is not None and one.incident.key == first]
+    assert [str(one.incident.news) for one in ended if one.incident is not None] == ["ended"]
+    reasons = [alert.end_reason for alert in ended[0].alerts if alert.name == "GpuMemoryExhaustionSoon"]
+    assert reasons == [f"it goes on as another's: python3 (pid {SECOND}), {second}"]
+
+
+def test_two_leaks_side_by_side_keep_their_alerts(tmp_path: Path) -> None:
+    """While its process grows, an incident keeps what it has, whoever grows faster just now."""
+    stage = Stage(tmp_path / "state")
+    stage.show(two(14, FIRST, SECOND), 10 * MINUTE)
+    seen = two(18, FIRST, SECOND, full_in=20 * MINUTE)
+    stage.show(seen, 10 * MINUTE)
+    before = len(stage.heard)
+    for place in range(6):
+        pace = 20 * GIB / 3600
+        fast = replace(leaking(Evidence.BALANCED), slope=Range(pace, pace, pace), since_seconds=1.0)
+        key = MemoryKey(UUID, FIRST if place % 2 else SECOND)
+        stage.show(replace(seen, growth={**seen.growth, key: fast}), 5 * MINUTE)
+    assert stage.heard[before:] == []

@@ -1,0 +1,204 @@
+"""The one line of an incident: who, how fast, until when, on which GPUs, and what made it as bad as it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Range, Verdict
+from gpuagent.core.hardware import MigInstance
+from gpuagent.core.snapshot import NvmlState, ProcessState, Snapshot
+from gpuagent.core.units import GIB
+from gpuagent_alerts.alert import Alert, Briefing, CauseKind, Incident, News, Status
+from gpuagent_alerts.messages.briefing import BriefingWriter
+from tests.agent.service.alerting.test_briefing import LABELS, alert, brief
+from tests.fakes.readings import WALL, gpu, memory, process, snapshot
+
+JOB: dict[str, Any] = {"slurm_job": "777", "process_group": 5}
+
+
+def growing(gib_per_hour: float, verdict: Verdict = Verdict.GROWING, **more: Any) -> Growth:
+    """Growth at this pace."""
+    slope = gib_per_hour * GIB / 3600
+    return Growth(verdict, slope=Range(slope, slope, slope), **more)
+
+
+def ranks(number: int, growth: Growth) -> Snapshot:
+    """A job with one rank on each GPU, all of which grow like this."""
+    seen = snapshot(
+        [gpu(each, used_gib=30.0, total_gib=80.0) for each in range(number)],
+        [process(100 + each, gpu_index=each, name="rank", **JOB) for each in range(number)],
+    )
+    return replace(seen, growth={MemoryKey(f"GPU-{each:08d}", 100 + each): growth for each in range(number)})
+
+
+def test_a_job_that_grows_is_told_as_one_with_all_its_gpus() -> None:
+    """Number of ranks and the sum of their pace, also on GPUs whose alert comes later."""
+    first = {"gpu": "0", "uuid": "GPU-00000000"}
+    told = brief(
+        alert("GpuMemoryExhaustionSoon", first, value=600.0), seen=ranks(6, growing(70.0)), kind=CauseKind.PROCESS,
+        labels={**first, "pid": "100", "slurm_job": "777"},
+    )  # fmt: skip
+
+    assert told.headline == (
+        "CRITICAL node7 GPUs 0, 1, 2, 3, 4, 5: Slurm job 777 (6 ranks, alice) growing 420.0 GiB/h, full in 10 min"
+    )
+    assert told.numbers.startswith("6 processes hold ")
+    assert "6 GPUs: 180.0 GiB of 480.0 GiB in use" in told.numbers
+    assert told.numbers.endswith("+420.0 GiB/h")
+
+
+def test_a_rank_alone_names_its_job() -> None:
+    """Who is woken looks for the job, not for the pid."""
+    told = brief(alert("GpuMemoryExhaustionSoon", LABELS, value=600.0), seen=ranks(1, growing(70.0)))
+    assert "GPU 0: rank (alice, Slurm job 777, pid 100) growing 70.0 GiB/h, full in 10 min" in told.headline
+
+
+def test_fast_growth_has_its_forecast_in_the_headline() -> None:
+    """The pace alone does not tell how long there is."""
+    fast = Growth(Verdict.GROWING, slope=Range(1e8, 1e8, 1e8), fast=True, fast_exhaustion_seconds=114.0)
+    seen = ranks(1, fast)
+    seen = replace(seen, growth={**seen.growth, MemoryKey("GPU-00000000"): fast})
+    told = brief(alert("GpuMemoryExhaustionSoon", LABELS, value=float("nan")), seen=seen)
+    assert told.headline.endswith("GiB/h, full in 1 min 54 s")
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (GrowthState.RISING, "leaking 9.0 GiB/h"),
+        (GrowthState.STOPPED, "leaked 9.0 GiB/h and has stopped"),
+        (GrowthState.FULL, "leaked 9.0 GiB/h until there was no room"),
+    ],
+)
+def test_a_leak_that_has_stopped_is_not_leaking(state: GrowthState, said: str) -> None:
+    """`gpuagent ps` says `stopped` of it."""
+    leak = alert("GpuProcessMemoryLeak", {**LABELS, "pid": "100", "process": "rank", "user": "alice"})
+    told = brief(leak, seen=ranks(1, growing(9.0, Verdict.LEAKING, state=state)), kind=CauseKind.PROCESS,
+                 labels={**LABELS, "pid": "100"})  # fmt: skip
+    assert said in told.headline
+
+
+def mig(used_gib: float, growth: Growth) -> Snapshot:
+    """A GPU of 80 GiB with one instance of 10 GiB, whose process grows."""
+    instance = MigInstance("MIG-1", 1, 0, "1g.10gb", memory(used_gib, 10.0))
+    inside = process(100, used_gib=used_gib, name="m")._replace(gpu_instance_id=1, compute_instance_id=0)
+    seen = snapshot([gpu(0, used_gib=used_gib, total_gib=80.0, mig=(instance,))], [inside, process(9, used_gib=30.0)])
+    keys = MemoryKey("GPU-00000000", 100, 1), MemoryKey("GPU-00000000", 0, 1)
+    return replace(seen, growth=dict.fromkeys(keys, growth))
+
+
+def test_figures_of_a_mig_instance_are_its_own() -> None:
+    """Memory, holders and forecast; the instance is named once."""
+    labels = {**LABELS, "gpu_instance_id": "1", "profile": "1g.10gb"}
+    who = {**labels, "pid": "100", "process": "m", "user": "alice"}
+    leak = growing(9.0, Verdict.LEAKING, exhaustion=Range(1200.0, 600.0, 1800.0))
+    told = brief(alert("GpuProcessMemoryLeak", who), seen=mig(7.0, leak), labels=who)
+
+    assert told.headline == "CRITICAL node7 GPU 0 MIG 1: m (alice, pid 100) leaking 9.0 GiB/h, full in 20 min"
+    assert told.numbers == "process holds 7.0 GiB · 7.0 GiB of 10.0 GiB in use (70 %) · +9.0 GiB/h"
+    assert [one.pid for one in told.holders] == [100]
+
+    full = alert("GpuInstanceMemoryFull", labels)
+    full = replace(full, annotations={"summary": "GPU 0, MIG instance 1 (1g.10gb): memory is full (99 %)"})
+    told = brief(full, seen=mig(9.9, leak), labels=labels, kind=CauseKind.GPU)
+    assert told.headline == (
+        "CRITICAL node7 GPU 0 MIG 1: memory is full (99 %), 9.9 GiB of it held by m (alice, pid 100)"
+    )
+    assert told.numbers == "9.9 GiB of 10.0 GiB in use (99 %)"
+
+
+def test_a_dead_process_is_one_and_has_one_name() -> None:
+    """On however many GPUs it holds memory: the sum, and what it was called while it lived."""
+    was = process(99, name="zombie", user="zoe").info
+    seen = snapshot(
+        [gpu(each, used_gib=30.0, total_gib=80.0) for each in (0, 1)],
+        [process(99, gpu_index=each, used_gib=30.0, state=ProcessState.DEAD)._replace(former=was) for each in (0, 1)],
+    )
+    parts = [{"gpu": str(n), "uuid": f"GPU-{n:08d}", "pid": "99", "process": "zombie", "user": "zoe"} for n in (0, 1)]
+    both = [alert("GpuDeadProcessesHoldMemory", each, value=30.0 * GIB) for each in parts]
+    told = brief(*both, seen=seen, kind=CauseKind.GPU, labels={"pid": "99"})
+
+    assert told.headline == "CRITICAL node7 GPUs 0, 1: zombie (zoe, pid 99) has ended and still holds 60.0 GiB"
+    assert told.numbers.startswith("process holds 60.0 GiB")
+    assert [(one.process, one.user) for one in told.holders] == [("zombie", "zoe")]
+
+    reason = "the driver no longer counts memory for it; 30.0 GiB came back"
+    gone = [replace(each, status=Status.RESOLVED, ends_at=WALL, end_reason=reason) for each in both]
+    told = brief(*gone, seen=seen, kind=CauseKind.GPU, labels={"pid": "99"}, news=News.ENDED)
+    assert told.headline == (
+        "RESOLVED node7 GPUs 0, 1: zombie (zoe, pid 99) had ended and held 60.0 GiB: "
+        "the driver no longer counts memory for it; 60.0 GiB came back"
+    )
+
+
+def test_what_made_it_critical_is_in_the_line() -> None:
+    """An Xid that is worth a look, and a driver that asks for a reset: the second is why somebody is called."""
+    xid = replace(alert("GpuXidWarning", {**LABELS, "xid": "94"}))
+    xid = replace(xid, labels={**xid.labels, "severity": "warning"})
+    asks = replace(alert("GpuRecoveryAction", LABELS), annotations={
+        "summary": "GPU 0: the driver asks to reset the GPU", "runbook_url": "https://example.org/recovery",
+    })  # fmt: skip
+    told = brief(asks, xid, kind=CauseKind.GPU, labels=LABELS)
+
+    assert told.headline == ("CRITICAL node7 GPU 0: Xid 94: contained memory error; the driver asks to reset the GPU")
+    assert told.links["runbook"] == "https://example.org/recovery"
+    before = brief(xid, kind=CauseKind.GPU, labels=LABELS)
+    assert before.headline.endswith("Xid 94: contained memory error")
+
+
+def test_an_incident_of_a_process_names_that_process_on_a_full_gpu() -> None:
+    """Who else holds more is in the list below."""
+    seen = snapshot(
+        [gpu(0, used_gib=79.5, total_gib=80.0)],
+        [process(100, used_gib=39.5, name="mine", user="dave"), process(7, used_gib=39.7, user="carol")],
+    )
+    told = brief(
+        alert("GpuMemoryFull", LABELS), seen=seen, kind=CauseKind.PROCESS, labels={**LABELS, "pid": "100"}
+    )  # fmt: skip
+    assert told.headline.endswith("39.5 GiB of it held by mine (dave, pid 100)")
+    assert told.holders[0].user == "carol"
+
+
+def test_a_budget_is_told_with_what_it_allows() -> None:
+    """What is used means nothing without it."""
+    over = replace(alert("GpuBudgetExceeded", {**LABELS, "budget": "team"}),
+                   annotations={"summary": "GPU 0: team uses 7.0 GiB, more than its budget"})  # fmt: skip
+    incident = Incident("inc-1", CauseKind.GPU, LABELS, "warning", WALL)
+    writer = BriefingWriter("node7", budgets={"team": 6 * GIB})
+    assert writer.write(incident, [over]).headline.endswith("uses 7.0 GiB, more than its budget of 6.0 GiB")
+
+
+def blind(*gpus: str, kind: CauseKind = CauseKind.GPU) -> Briefing:
+    """What is said of GPUs that cannot be read."""
+    alerts: list[Alert] = [alert("GpuMonitorBlind", {"gpu": each, "uuid": f"GPU-0000000{each}"}) for each in gpus]
+    return brief(*alerts, kind=kind, labels={}, seen=None)
+
+
+def test_it_says_what_cannot_be_read() -> None:
+    """One GPU, several, or any of the node."""
+    assert blind("0", "1").headline == "CRITICAL node7 GPUs 0, 1: the agent cannot read these GPUs"
+    assert blind("0", "1", kind=CauseKind.NODE).headline == "CRITICAL node7: the agent cannot read any GPU"
+
+
+def test_a_pause_is_called_a_pause() -> None:
+    """Who paused the agent is not told that something is broken."""
+    node = {"nvml_state": NvmlState.PAUSED, "nvml_reason": "for a driver update"}
+    told = brief(alert("GpuMonitorBlind", {}), kind=CauseKind.NODE, labels={}, seen=snapshot([], node=node))
+    assert told.headline == "CRITICAL node7: measuring is paused: for a driver update"
+
+
+def test_processes_that_cannot_be_read_are_no_blindness() -> None:
+    """The memory of the GPU is measured all the same, and the line says so."""
+    text = "its memory can be read, its processes cannot"
+    unlisted = alert("GpuMonitorBlind", {"gpu": "0", "uuid": "GPU-00000000", "scope": "processes"})
+    told = brief(replace(unlisted, annotations={"summary": f"GPU 0: {text}"}), kind=CauseKind.GPU, labels={}, seen=None)
+    assert told.headline == f"CRITICAL node7 GPU 0: {text}"
+
+
+def test_a_runbook_is_an_address_of_the_web() -> None:
+    """What a rule's annotation holds is clicked on: nothing but http(s) becomes a link."""
+    bad = replace(alert("Mine", LABELS), annotations={"summary": "x", "runbook_url": "javascript:alert(1)"})
+    assert brief(bad).links == {}

@@ -1,0 +1,269 @@
+"""What a receiver is told of whole stories, message by message: the shipped rules over snapshots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuagent.core.growth import Evidence, MemoryKey
+from gpuagent.core.matchers import parse_matcher
+from gpuagent.core.metrics.remedies import RemedyFigures
+from gpuagent.core.snapshot import GpuIdentity, GpuState, NvmlState, ProcessState, Reconciliation, Snapshot, XidCount
+from gpuagent.core.units import GIB
+from tests.agent.service.alerting.stage import Stage, dry_run, grown, leaking
+from tests.alerts.notify.parts import Route
+from tests.fakes.readings import absent_gpu, gpu, process, snapshot
+
+MINUTE, HOUR = 60.0, 3600.0
+PID = 4242
+
+
+def node(used_gib: float, *pids: int, **info: Any) -> Snapshot:
+    """One GPU of 24 GiB with processes."""
+    return snapshot([gpu(0, used_gib=used_gib)], [process(pid, **info) for pid in pids or (PID,)])
+
+
+def leak(used_gib: float, *evidence: Evidence, full_in: float | None = None) -> Snapshot:
+    """One process that leaks."""
+    return grown(node(used_gib), PID, leaking(*evidence, full_in=full_in))
+
+
+def to_the_wall(stage: Stage, *, kill: bool = False) -> None:
+    """Evidence gets stricter, the forecast nearer, the GPU full; a ladder in dry run looks on."""
+    both = (Evidence.BALANCED, Evidence.STRICT)
+    for seen, minutes in (
+        (node(10), 5),
+        (leak(12, Evidence.BALANCED), 10),
+        (leak(14, *both, full_in=3 * HOUR), 20),
+        (leak(22, *both, full_in=25 * MINUTE), 20),
+        (leak(23, *both, full_in=5 * MINUTE), 5),
+        (leak(23.9, *both, full_in=1.0), 15),
+    ):
+        stage.show(seen, minutes * MINUTE)
+        if kill:
+            stage.kill()
+            stage.show(seen, MINUTE)
+        if seen.growth and seen.gpus[0].memory is not None and (seen.gpus[0].memory.used_bytes or 0) > 21 * GIB:
+            stage.further = dry_run(PID, stage.clock.wall())
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_a_leak_to_the_wall(tmp_path: Path, kill: bool) -> None:
+    """Three messages from the first evidence to a full GPU, dry runs included, and one for the end; one key."""
+    stage = Stage(tmp_path / "state")
+    to_the_wall(stage, kill=kill)
+    before = list(stage.told())
+    stage.further = RemedyFigures(1, stopped=False)
+    stage.show(node(2, 9), 20 * MINUTE)
+
+    assert [told.split(":")[0] for told in stage.told()] == [
+        "began warning", "worsened critical", "worsened critical", "ended critical",
+    ]  # fmt: skip
+    assert before[0] == "began warning: ProcessMemoryLeak[balanced]/0"
+    assert before[1].startswith("worsened critical: MemoryExhaustionSoon[minutes]/0 ")
+    assert before[2].startswith("worsened critical: MemoryFull/0 ")
+    assert "Remedy/0" in before[2]
+    assert "ProcessMemoryLeak[strict]/0" in before[2]
+    assert "MemoryHigh/0" in before[2]
+    assert len(stage.keys()) == 1
+    assert stage.messages[-1].incident is not None
+    assert stage.messages[-1].incident.labels["pid"] == str(PID)
+
+
+def test_six_ranks_of_one_job(tmp_path: Path) -> None:
+    """Ranks that leak together on six GPUs are one incident, with as many messages as one leak."""
+    stage = Stage(tmp_path / "state")
+
+    def ranks(used_gib: float, leaks: int, **growth: float) -> Snapshot:
+        gpus = [gpu(each, used_gib=used_gib) for each in range(6)]
+        own = [process(100 + each, gpu_index=each, slurm_job="77", process_group=100 + each) for each in range(6)]
+        seen = snapshot(gpus, own)
+        for each in range(leaks):
+            seen = grown(seen, 100 + each, leaking(Evidence.BALANCED, **growth), gpu=each)
+        return seen
+
+    for leaks in range(1, 7):
+        stage.show(ranks(12, leaks), 10.0)
+    stage.show(ranks(16, 6, full_in=2 * HOUR), 20 * MINUTE)
+    stage.show(ranks(22, 6, full_in=20 * MINUTE), 10 * MINUTE)
+    stage.show(ranks(23.9, 6, full_in=1.0), 10 * MINUTE)
+    stage.show(snapshot([gpu(each, used_gib=1.0) for each in range(6)], []), 20 * MINUTE)
+
+    assert [f"{one.news} {one.severity}" for one in stage.heard] == [
+        "began warning", "worsened critical", "worsened critical", "ended critical",
+    ]  # fmt: skip
+    assert len(stage.keys()) == 1
+    assert stage.heard[2].alerts.count("MemoryFull/") == 6
+    incident = stage.messages[-1].incident
+    assert incident is not None
+    assert (incident.kind, incident.labels["slurm_job"]) == ("group", "77")
+    assert "pid" not in incident.labels
+
+
+def test_a_lost_gpu_and_all_that_follows(tmp_path: Path) -> None:
+    """Xid, loss, a GPU less, memory nobody gives back: one message, and one when all of it is over."""
+    stage = Stage(tmp_path / "state")
+    well = [gpu(0), gpu(1, used_gib=2.0)]
+    stage.show(snapshot(well), MINUTE)
+    at = stage.clock.wall()
+    xids = (XidCount(0, "GPU-00000000", 79, 1, at),)
+    lost = replace(absent_gpu(0, GpuState.LOST, "GPU is lost"), unrepaired_xids=xids)
+    dead = process(PID, state=ProcessState.DEAD)
+    stage.show(snapshot([replace(well[0], unrepaired_xids=xids), well[1]], xids=xids), 5.0)
+    stage.show(snapshot([lost, well[1]], [dead], xids=xids, node={"gpus_expected": 2, "pci_gpus": 2}), 10 * MINUTE)
+    stage.show(snapshot(well, xids=xids), 20 * MINUTE)
+
+    assert stage.told()[0].startswith("began critical: XidCritical[79]/0 Lost/0")
+    assert [f"{one.news} {one.severity}" for one in stage.heard] == ["began critical", "ended critical"]
+    assert len(stage.keys()) == 1
+
+
+def test_a_dead_process_on_two_gpus(tmp_path: Path) -> None:
+    """Memory that one dead process holds on two GPUs is one incident."""
+    stage = Stage(tmp_path / "state")
+    held = Reconciliation(0, 4 * GIB, 0)
+    gpus = [gpu(each, used_gib=4.0, reconciliation=held) for each in range(2)]
+    dead = [process(PID, gpu_index=each, state=ProcessState.DEAD, used_gib=4.0) for each in range(2)]
+    stage.show(snapshot(gpus, dead), 10 * MINUTE)
+    stage.show(snapshot([gpu(0, used_gib=0.5), gpu(1, used_gib=0.5)], []), 5 * MINUTE)
+
+    assert stage.told() == [
+        "began warning: DeadProcessesHoldMemory/0 DeadProcessesHoldMemory/1",
+        "ended warning: -DeadProcessesHoldMemory/0 -DeadProcessesHoldMemory/1",
+    ]
+
+
+def test_flapping_at_the_threshold(tmp_path: Path) -> None:
+    """Two hours around a limit: told twice that it began, under one key, and its end once it has been calm."""
+    stage = Stage(tmp_path / "state")
+    for _ in range(8):
+        stage.show(node(22.5), 8 * MINUTE)
+        stage.show(node(20), 7 * MINUTE)
+    stage.show(node(20), HOUR)
+
+    assert stage.told() == [
+        "began warning: MemoryHigh/0", "ended warning: -MemoryHigh/0",
+        "began warning: MemoryHigh/0", "ended warning: -MemoryHigh/0",
+    ]  # fmt: skip
+    assert len(stage.keys()) == 1
+
+
+def test_a_receiver_that_is_down_for_an_hour(tmp_path: Path) -> None:
+    """It hears the same story when it is back, in order, and nothing of it twice."""
+    stage = Stage(tmp_path / "state")
+    stage.up = False
+    to_the_wall(stage)
+    assert stage.told() == []
+    stage.up = True
+    stage.show(leak(23.9, Evidence.BALANCED, Evidence.STRICT, full_in=1.0))
+    stage.show(node(2, 9), 20 * MINUTE)
+
+    assert [one.news for one in stage.heard] == ["began", "worsened", "worsened", "ended"]
+    assert len({message.id for message in stage.messages}) == 4
+
+
+def test_a_leak_that_comes_back_within_half_an_hour(tmp_path: Path) -> None:
+    """A service that is restarted and leaks again is the same incident; two hours later it is another."""
+    stage = Stage(tmp_path / "state")
+
+    def again(pid: int) -> Snapshot:
+        return grown(node(12, pid, unit="api.service"), pid, leaking(Evidence.BALANCED))
+
+    keys = []
+    for pid, calm in ((100, 20 * MINUTE), (200, 2 * HOUR), (300, MINUTE)):
+        stage.show(again(pid), 10 * MINUTE)
+        keys.append(stage.heard[-1].key)
+        stage.show(node(2, 9), calm)
+
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_two_programs_that_leak_on_one_gpu(tmp_path: Path) -> None:
+    """Each is an incident of its own: what the second one does is no news of the first."""
+    stage = Stage(tmp_path / "state")
+    first = grown(node(12, 100, 200, unit="a.service", process_group=0), 100, leaking(Evidence.BALANCED))
+    two = [process(100, unit="a.service"), process(200, unit="b.service")]
+    both = grown(grown(snapshot([gpu(0, used_gib=12)], two), 100, leaking(Evidence.BALANCED)), 200,
+                 leaking(Evidence.BALANCED))  # fmt: skip
+    stage.show(first, 5 * MINUTE)
+    stage.show(both, 5 * MINUTE)
+
+    assert [one.news for one in stage.heard] == ["began", "began"]
+    assert len(stage.keys()) == 2
+
+
+def test_a_reload_of_the_driver(tmp_path: Path) -> None:
+    """No GPU answers for three minutes: one incident of the node, and none of each GPU beside it."""
+    stage = Stage(tmp_path / "state")
+    stage.show(snapshot([gpu(0), gpu(1)]), MINUTE)
+    blind = [absent_gpu(each, GpuState.BLIND, "a call hangs") for each in range(2)]
+    away = snapshot(blind, [], node={"nvml_state": NvmlState.FAILED, "gpus_expected": 2, "pci_gpus": 2})
+    stage.show(away, 3 * MINUTE)
+    stage.show(snapshot([gpu(0), gpu(1)]), 5 * MINUTE)
+
+    assert [f"{one.news} {one.severity}" for one in stage.heard] == ["began critical", "ended critical"]
+    assert stage.heard[0].alerts == "MonitorBlind/0 MonitorBlind/1"
+
+
+def test_an_acknowledgement_stops_reminders_and_not_a_higher_severity(tmp_path: Path) -> None:
+    """Of the incident: a state that is worse at the same severity is no news to whoever is at it."""
+    stage = Stage(tmp_path / "state", routes=[Route(("slack",), repeat_interval=5 * MINUTE)])
+    stage.show(leak(12, Evidence.BALANCED), 4 * MINUTE)
+    stage.acks.add_incident(stage.heard[0].key, comment="", creator="alice")
+    stage.show(leak(12, Evidence.BALANCED), 20 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began"]
+    stage.show(leak(22, Evidence.BALANCED, full_in=20 * MINUTE), 5 * MINUTE)
+    stage.show(leak(23.9, Evidence.BALANCED, full_in=1.0), 5 * MINUTE)
+    assert [f"{one.news} {one.severity}" for one in stage.heard] == ["began warning", "worsened critical"]
+
+
+def test_a_silence_of_an_incident_silences_all_of_it_and_nothing_else(tmp_path: Path) -> None:
+    """By the command that its message offers: what joins it later is silent too, another GPU's loss is not."""
+    stage = Stage(tmp_path / "state", routes=[Route(("slack",), repeat_interval=5 * MINUTE)])
+    stage.show(leak(12, Evidence.BALANCED), 2 * MINUTE)
+    stage.silences.add([parse_matcher(f"incident={stage.heard[0].key}")], 2 * HOUR, comment="", creator="alice")
+    stage.show(leak(22, Evidence.BALANCED, full_in=20 * MINUTE), 20 * MINUTE)
+    full = leak(23.9, Evidence.BALANCED, full_in=1.0)
+    stage.show(full, 20 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began"]
+
+    lost = replace(full, gpus=(*full.gpus, absent_gpu(1, GpuState.LOST, "GPU is lost")))
+    stage.show(lost, 2 * MINUTE)
+    assert [one.alerts for one in stage.heard[1:]] == ["Lost/1"]
+
+
+def test_a_gpu_that_is_lost_before_it_has_told_its_name(tmp_path: Path) -> None:
+    """One incident from the first tick to the end, whatever it is called meanwhile; `()` stands nowhere."""
+    stage = Stage(tmp_path / "state")
+    unnamed = replace(absent_gpu(1, GpuState.LOST, "GPU is lost"), identity=GpuIdentity(1, ""))
+    node_facts = {"gpus_expected": 2, "pci_gpus": 2}
+    stage.show(snapshot([gpu(0), unnamed], node=node_facts), 5 * MINUTE)
+    named = replace(gpu(1), lost_since_seconds=1.0)
+    stage.show(snapshot([gpu(0), named], node=node_facts), 5 * MINUTE)
+    stage.show(snapshot([gpu(0), gpu(1)], node=node_facts), 20 * MINUTE)
+
+    assert [f"{one.news} {one.severity}" for one in stage.heard] == ["began critical", "ended critical"]
+    assert len(stage.keys()) == 1
+    incident = stage.messages[-1].incident
+    assert incident is not None
+    assert incident.labels == {"node": "node7", "gpu": "1", "uuid": "GPU-00000001"}
+    texts = [alert.annotations["summary"] for message in stage.messages for alert in message.alerts]
+    assert not [text for text in texts if "()" in text]
+
+
+def test_memory_without_an_owner_is_one_incident(tmp_path: Path) -> None:
+    """That there is some, that it grows, and that it fills the GPU: one cause, which ends once."""
+    stage = Stage(tmp_path / "state")
+    rest = Reconciliation(0, 0, 8 * GIB)
+    some = snapshot([gpu(0, used_gib=8.0, reconciliation=rest)], [])
+    grows = replace(some, growth={MemoryKey("GPU-00000000"): leaking(Evidence.BALANCED)})
+    stage.show(some, 15 * MINUTE)
+    stage.show(grows, 10 * MINUTE)
+    stage.show(some, 10 * MINUTE)
+    stage.show(snapshot([gpu(0, used_gib=0.5)], []), 30 * MINUTE)
+
+    assert len(stage.keys()) == 1
+    assert [one.news for one in stage.heard] == ["began", "worsened", "ended"]
