@@ -324,8 +324,9 @@ class IncidentRecord:
     gravest: str = ""
     """Fingerprint of the worst of its alerts while something was true: nothing being true, it lasts as long as this."""
     worst: Urgency = CALM
-    left: tuple[str, ...] = ()
-    """Fingerprints of the alerts that it had until its end, at the moment of that. Never written down."""
+    left: tuple[str, ...] = field(default=(), compare=False)
+    """Fingerprints of the alerts that it had until its end, at the moment of that. Never written down: when it is gone
+    again, nothing that is kept has changed."""
     reopened: int = 0
     """Number of times it began again."""
     headline: str = ""

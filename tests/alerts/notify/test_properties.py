@@ -104,3 +104,13 @@ class Story(RuleBasedStateMachine):
 
 TestStory = Story.TestCase
 TestStory.settings = settings(max_examples=60, stateful_step_count=30)
+
+
+def test_an_incident_that_ended_unheard_is_written_once() -> None:
+    """Nothing is written at an evaluation at which nothing is due, after a silence outlived its alert."""
+    story = Story()
+    story.begin()
+    story.silence(gpu="0", seconds=3.0)
+    for gpus, seconds in (({"0"}, 1.0), (set[str](), 5.0), (set[str](), 1.0)):
+        story.evaluate(gpus=gpus, seconds=seconds)
+    story.teardown()
