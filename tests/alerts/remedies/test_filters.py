@@ -51,7 +51,6 @@ NO_FINDING = [
     f"{TOTAL} and {GPU} {HOT}",
     f"{RATIO} and {GPU} {HOT}",
     f"{USED} and {GPU} {HOT}",
-    f"{USED} and on () gpuagent_gpus > 1",
     f"{INFO} == 1",
     "gpuagent_process_memory_verdict == 1",
     "gpuagent_mig_memory_total_bytes > 1",
@@ -61,8 +60,6 @@ NO_FINDING = [
     f"count by (gpu, uuid, pid) ({USED}) > 0",
     f"group by (gpu, uuid, pid) ({USED}) == 1",
     f"stddev by (gpu, uuid, pid) ({USED}) == 0",
-    f"{HOT} and on () (max({RATIO}) > 0.5)",
-    f"gpuagent_gpu_temperature_celsius > on () group_left () max({RATIO})",
 ]
 FORECAST = [
     f"gpuagent_{of}_memory_{name} < 600"

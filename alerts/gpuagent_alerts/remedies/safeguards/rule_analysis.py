@@ -224,7 +224,7 @@ def _aggregated(node: Aggregation, negations: int) -> _Shape:
     if node.operator in _KEEPING:
         if shape.processes:
             raise _RefusedError(f"it compares processes with each other by {node.operator}: set the ladder's `victim`")
-        return shape
+        raise _RefusedError(f"it compares GPUs with each other by {node.operator}: compare each with an amount")
     by = shape.labels - set(node.labels) if node.without else frozenset(node.labels)
     if node.operator == "count_values" and isinstance(node.parameter, String):
         _check_written(node.parameter.value, "count_values")
@@ -275,9 +275,12 @@ def _combined(node: Binary, negations: int) -> _Shape:
     if node.operator == "or":
         if left.per_process != right.per_process or left.processes != right.processes:
             raise _RefusedError("the sides of its `or` are about different things: write two rules")
+        if left.processes and not left.per_process:
+            raise _RefusedError(_SUMMED_UP)
+        _check_matching(node.matching, left, right)
         return replace(
             left,
-            labels=left.labels | right.labels,
+            labels=left.labels & right.labels,  # a result has those of one side or the other
             read=left.read | right.read,
             telling=left.telling and right.telling,
             filtered=left.filtered and right.filtered,
@@ -357,13 +360,21 @@ def _check_instances(matching: Matching, left: _Shape, right: _Shape) -> None:
 
 
 def _check_matching(matching: Matching, left: _Shape, right: _Shape) -> None:
-    """Refuse a match of processes with others' processes, and of a GPU with another one."""
+    """Refuse a match of processes with others' processes, and of a GPU with another one or with the whole node.
+
+    Whoever can be on another GPU decides there; and a GPU that cannot be read is missing in a figure of all of them, so
+    that this is refused behind `unless` too. What reads no series is the same wherever it is looked at.
+    """
+    if not (left.read and right.read):
+        return
     labels = set(matching.labels)
-    if "uuid" in left.labels & right.labels and ("uuid" in labels) != matching.on:
-        raise _RefusedError("it matches one GPU with another: match them by uuid too")
     if left.processes and right.processes:
         by_pid = "pid" in labels if matching.on else "pid" not in labels
         if not (left.per_process and right.per_process and by_pid):
             raise _RefusedError("it compares processes with other processes: match them by pid, as in `on (uuid, pid)`")
     elif (left.processes or right.processes) and matching.on and (chosen := sorted(labels - PLACE - NODE)):
         raise _RefusedError(f"it matches processes with GPUs by {', '.join(chosen)}: match them by gpu and uuid")
+    if "uuid" not in left.labels & right.labels or ("uuid" in labels) != matching.on:
+        raise _RefusedError(
+            "it matches one GPU with another, or with the whole node: keep uuid on both sides, and match by it"
+        )
