@@ -93,7 +93,7 @@ class RuleAnalysis:
     about_growth: bool = False
     """The expression reads what the leak detector says: who acts on it acts on a leak, and needs its evidence."""
     about_idleness: bool = False
-    """The expression is true of a process because that does not work: who acts on it must find it at rest."""
+    """The expression is true because a process or a GPU does not work: who acts on it must find the process at rest."""
 
 
 UNKNOWN = RuleAnalysis("the rule behind the alert is not known")

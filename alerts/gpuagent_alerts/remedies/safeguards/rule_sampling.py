@@ -23,11 +23,18 @@ from gpuagent_alerts.promql.expression import Expression, compile_tree
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.syntax import Aggregation, Binary, Call, Negation, Node, Number, Selector
 from gpuagent_alerts.promql.values import EvaluationError
+from gpuagent_alerts.remedies.safeguards.activity_families import ACTIVITY, LIMITS, activity_name
 
 _PLACES = 48
 """States of all that tells nothing of a process or of the memory of its GPU, as temperatures."""
 _LOOKS = 16
 """Figures of the process and of the memory in each of these."""
+_ENOUGH = 48
+"""So many samples in which it is true show whether it stays so with more work."""
+_TRIES, _FEW = 256, 8
+"""After so many samples fewer are enough: it is seldom true."""
+_FEWEST = 3
+"""Families with less values than these are flags: nothing lies between."""
 _LEAST_BYTES = 4096.0
 """Who is listed holds a page at least: that somebody holds anything is true of everybody."""
 _TOTALS = tuple(gib * 2.0**30 for gib in (8, 24, 80, 288, 1024))
@@ -80,7 +87,7 @@ class SampledFindings(NamedTuple):
     tests_figures: bool
     """Some figure of a process, or of memory, decides whether it is true; also where no sample made it true."""
     about_idleness: bool
-    """It is true of a process because that does not work, or may be."""
+    """It is true because a process or a GPU does not work, or may be; False where no figure decides."""
 
 
 def findings(expression: Expression) -> SampledFindings:
@@ -91,7 +98,8 @@ def findings(expression: Expression) -> SampledFindings:
 @lru_cache(maxsize=512)
 def _findings(text: str, tree: Node) -> SampledFindings:
     sampled = _SampledRule(text, tree)
-    return SampledFindings(sampled.tests_figures(), sampled.is_about_idleness())
+    tests_figures = sampled.tests_figures()  # otherwise nobody asks for more
+    return SampledFindings(tests_figures, tests_figures and sampled.is_about_idleness())
 
 
 class _SampledRule:
@@ -120,19 +128,33 @@ class _SampledRule:
         return not is_ever_true
 
     def is_about_idleness(self) -> bool:
-        """See `SampledFindings`."""
-        read = UTILIZATION.intersection(self._names)
+        """See `SampledFindings`: wherever it is true it has to stay so with more work, and it must have been true."""
+        read = {name: self._activity(name) for name in self._names if name in ACTIVITY}
         if not read:
             return False
         chance = random.Random(0)  # noqa: S311
-        is_ever_true = False
-        for _ in range(_PLACES * _LOOKS):
+        found = 0
+        for tries in range(_PLACES * _LOOKS):
+            rests = chance.random() < 0.5
             figures = self._sample(self._names, chance.choice(_TOTALS), chance)
-            at_rest, at_work = (self._is_true(figures | dict.fromkeys(read, ratio)) for ratio in (0.0, 1.0))
-            if at_rest and not at_work:
+            figures |= {name: values[0] if rests else chance.choice(values) for name, values in read.items()}
+            if not self._is_true(figures):
+                continue
+            if not all(self._is_true(figures | more) for more in _more_work(figures, read, chance)):
                 return True
-            is_ever_true |= at_work or self._is_true(figures)
-        return not is_ever_true
+            found += 1
+            if found >= (_ENOUGH if tries < _TRIES else _FEW):
+                break
+        return found == 0
+
+    def _activity(self, name: str) -> tuple[float | None, ...]:
+        """Return the values of a family from rest to work, with those of the expression's numbers that lie within."""
+        values = ACTIVITY[name]
+        known = [each for each in values if each is not None]
+        if len(known) < _FEWEST:
+            return values
+        near = (each for each in self._near if min(known) < each < max(known))
+        return tuple(sorted({*known, *near}, reverse=known[0] > known[-1]))
 
     def _is_true(self, figures: _Figures) -> bool:
         series = ((name, _labels(name), value) for name, value in figures.items() if value is not None)
@@ -158,10 +180,12 @@ class _SampledRule:
         for name in names:
             if name in memory:
                 yield name, memory[name]
-            elif name in FLAGS or name in {EVIDENCE, VERDICT}:
-                yield name, chance.choice((None, 0.0, 1.0) if name in FLAGS else (None, 1.0))
+            elif name.partition(":")[0] in FLAGS or name in {EVIDENCE, VERDICT}:
+                yield name, chance.choice((None, 1.0) if name in {EVIDENCE, VERDICT} else (None, 0.0, 1.0))
             elif name.endswith("_memory_total_bytes"):
                 yield name, total
+            elif name in LIMITS:
+                yield name, chance.choice(LIMITS[name])
             elif name.endswith("_ratio"):
                 yield name, chance.choice(self._ratios)
             elif name.endswith("_bytes"):
@@ -177,14 +201,24 @@ class _SampledRule:
         return float(round(chance.choice((anything, share, most, *near))))
 
 
+def _more_work(
+    figures: _Figures, read: Mapping[str, tuple[float | None, ...]], chance: random.Random
+) -> Iterator[dict[str, float | None]]:
+    """Yield figures of more work: all of it, one family at full work alone, and a little more of each."""
+    yield {name: values[-1] for name, values in read.items()}
+    if len(read) > 1:
+        yield from ({name: values[-1]} for name, values in read.items())
+    yield {name: chance.choice(values[values.index(figures[name]) :]) for name, values in read.items()}
+
+
 def _labels(name: str) -> dict[str, str]:
-    return dict.fromkeys(LABELS[name], "1")
+    return dict.fromkeys(LABELS[name.partition(":")[0]], "1")
 
 
 def _without_matchers(node: Node) -> Node:
     match node:
         case Selector():
-            return replace(node, matchers=())
+            return replace(node, name=activity_name(node), matchers=())
         case Negation(operand):
             return replace(node, operand=_without_matchers(operand))
         case Binary(_, left, right):
