@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from gpuagent.alerting.briefing import BriefingWriter, links_of
 from gpuagent.alerting.receivers import ReceiverFactory, count_alerts, count_messages, find_undelivered
-from gpuagent.alerting.rules import unknown_metrics, with_external_url
+from gpuagent.alerting.rules import implausible_rules, unknown_metrics, with_external_url
 from gpuagent.alerting.snapshot_inputs import RuleSeries, SnapshotFacts, explainer, subjects_of, with_remedy
 from gpuagent.alerting.transitions import EndReasons, EvaluatedTick, close_for_handover, log_transitions
 from gpuagent.core.clock import Clock
@@ -355,8 +355,9 @@ class Alerting:
                 self._ended[alert.fingerprint] = alert
 
     def _tell_of_rules(self) -> None:
-        """Log rules that can never fire here: nobody would notice before it is too late."""
-        for note in unknown_metrics([runner.group for runner in self.engine.groups]):
+        """Log rules that can never fire here, or mean another unit: nobody would notice before it is too late."""
+        groups = [runner.group for runner in self.engine.groups]
+        for note in (*unknown_metrics(groups), *implausible_rules(groups)):
             log.warning("%s", note)
         self._analyses.clear()
 

@@ -119,9 +119,10 @@ def check_rules(files: _RuleFiles) -> None:
     """Check rule files as the agent would load them: what passes here also loads in Prometheus 2.42.
 
     Exit status: 0 no fault, 1 faults (on standard error). A metric that the agent does not have is a note, no fault; so
-    is a rule that is no reason to act: it alerts, and no ladder disrupts a process because of it.
+    is a comparison that no figure can meet or that means another unit, and a rule that is no reason to act: it alerts,
+    and no ladder disrupts a process because of it.
     """
-    from gpuagent.alerting.rules import rules_without_grounds, unknown_metrics
+    from gpuagent.alerting.rules import implausible_rules, rules_without_grounds, unknown_metrics
     from gpuagent_alerts.rules.file import load_rule_file
     from gpuagent_alerts.rules.model import RuleFileError
 
@@ -137,7 +138,7 @@ def check_rules(files: _RuleFiles) -> None:
         loaded += groups
         count = sum(len(group.rules) for group in groups)
         typer.echo(f"{file}: ok, {count} {'rule' if count == 1 else 'rules'}")
-    for note in (*unknown_metrics(loaded), *rules_without_grounds(loaded)):
+    for note in (*unknown_metrics(loaded), *implausible_rules(loaded), *rules_without_grounds(loaded)):
         typer.echo(f"note: {note}", err=True)
     if failed:
         raise typer.Exit(EXIT_FAULTY)

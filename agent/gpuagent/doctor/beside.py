@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuagent.alerting.rules import load_rules, unknown_metrics
+from gpuagent.alerting.rules import implausible_rules, load_rules, unknown_metrics
 from gpuagent.config.models import Config
 from gpuagent.config_notes import ConfigFile, Machine, config_notes
 from gpuagent.remedying import RemediesRefused, acts_for_real, check_permissions, state_faults
@@ -32,7 +32,7 @@ def look_beside(config: Config, path: Path, machine: Machine | None = None) -> B
 
     def look_at_rules() -> None:
         groups = load_rules(config)
-        notes.extend(str(note) for note in unknown_metrics(groups))
+        notes.extend(str(note) for note in (*unknown_metrics(groups), *implausible_rules(groups)))
         notes.extend(config_notes(config, groups, file, machine, asked=True))
 
     looks: tuple[Callable[[], object], ...] = (

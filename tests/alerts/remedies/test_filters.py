@@ -114,6 +114,20 @@ ALWAYS_TRUE = [
     f"round({USED} / 1e15) == 0",
     f"{USED} > 1 and {GPU} {HOT}",
     f"{USED} > 1 and {PID} {INFO} == 1",
+    f"{USED} > 20000",
+    f"{USED} > 40 * 1024",
+    f"{USED} > 60e6",
+    f"{USED} * {PID} group_left (unit) {INFO} > 40960",
+    f"{RATIO} > 0.005",
+    f"{RATIO} > 0.01",
+    f"100 * {RATIO} > 0.9",
+    f"{RATIO} < 95",
+    f"{RATIO} < 1",
+    "gpuagent_gpu_memory_free_bytes > 0",
+    "gpuagent_gpu_memory_used_bytes > 70000",
+    f"{MIG_USED} > 10000",
+    "gpuagent_budget_used_bytes > 100",
+    "gpuagent_process_resident_memory_bytes > 1000000",
 ]
 """They compare something that a process is measured by, and are true whatever it comes to."""
 ABOUT_REST = [
@@ -244,6 +258,11 @@ def test_what_is_about_growth(text: str, about_growth: bool) -> None:
 def test_what_is_always_true(text: str) -> None:
     """A comparison that holds whatever a process, or the memory of its GPU, comes to is no finding."""
     assert "it is true whatever a process or the memory of its GPU comes to" in refusal(text)
+
+
+def test_an_amount_in_another_unit() -> None:
+    """What everybody passes because MiB were meant is refused with what to write."""
+    assert refusal(f"{USED} > 20000").endswith("if MiB are meant, write 20000 * 1024^2")
 
 
 @pytest.mark.parametrize("text", ABOUT_REST)

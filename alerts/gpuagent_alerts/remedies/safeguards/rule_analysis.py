@@ -52,6 +52,7 @@ from gpuagent_alerts.remedies.safeguards.rule_sampling import (
     findings,
 )
 from gpuagent_alerts.rules.model import AlertRule
+from gpuagent_alerts.rules.plausibility import implausible_comparisons
 
 _CHOOSING = frozenset({"pid", "budget", *PLACE, *OWNER_LABELS})
 """Labels by which people, ladders and receivers know what an alert is about."""
@@ -155,7 +156,7 @@ def analyze(expression: Expression) -> RuleAnalysis:
             raise _RefusedError("it drops the label gpu_instance_id: keep it, so that the instance's own are chosen")
         found = findings(expression)
         if not found.tests_figures:
-            raise _RefusedError(_ALWAYS_TRUE)
+            raise _RefusedError("; ".join((_ALWAYS_TRUE, *implausible_comparisons(expression))))
     except _RefusedError as refused:
         return RuleAnalysis(str(refused))
     return RuleAnalysis(

@@ -35,8 +35,12 @@ _TRIES, _FEW = 256, 8
 """After so many samples fewer are enough: it is seldom true."""
 _FEWEST = 3
 """Families with less values than these are flags: nothing lies between."""
-_LEAST_BYTES = 4096.0
-"""Who is listed holds a page at least: that somebody holds anything is true of everybody."""
+_LEAST_BYTES = 64 * 2.0**20
+"""Whoever uses a GPU holds as much, for its context alone: that somebody holds anything is true of everybody."""
+_LEAST_RATIO = 0.01
+"""Share of a GPU that is in use at least where anybody uses it."""
+_LEAST_FREE = 2.0**20
+"""Bytes that are left on the fullest GPU: drivers fail before the last page."""
 _TOTALS = tuple(gib * 2.0**30 for gib in (8, 24, 80, 288, 1024))
 _RATIOS = (0.0, 0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 _Figures = Mapping[str, float | None]
@@ -108,6 +112,7 @@ class _SampledRule:
     def __init__(self, text: str, tree: Node) -> None:
         self._expression = compile_tree(text, _without_matchers(tree))
         self._names = sorted(self._expression.metric_names)
+        self._reads_instances = any(name.startswith("gpuagent_mig_memory_") for name in self._names)
         literals = sorted({abs(each) for each in _numbers(tree) if math.isfinite(each)})
         self._ratios = (*_RATIOS, *(each for each in literals if each <= 1))
         self._near = [literal * factor for literal in literals for factor in (0.5, 0.99, 1.0, 1.01, 2.0)]
@@ -167,19 +172,22 @@ class _SampledRule:
         return dict(self._values(names, total, chance))
 
     def _values(self, names: list[str], total: float, chance: random.Random) -> Iterator[tuple[str, float | None]]:
-        used = self._bytes(chance, total)
+        used = self._bytes(chance, total - _LEAST_FREE, max(_LEAST_BYTES, _LEAST_RATIO * total + 1))
+        instance = self._bytes(chance, used) if self._reads_instances else used
         memory = {
             "gpuagent_gpu_memory_used_bytes": used,
             "gpuagent_gpu_memory_free_bytes": total - used,
             "gpuagent_gpu_memory_used_ratio": used / total,
-            "gpuagent_mig_memory_used_bytes": (instance := self._bytes(chance, used)),
+            "gpuagent_mig_memory_used_bytes": instance,
             "gpuagent_mig_memory_free_bytes": total - instance,
-            "gpuagent_process_memory_used_bytes": self._bytes(chance, used),
-            "gpuagent_budget_used_bytes": self._bytes(chance, total),
         }
         for name in names:
             if name in memory:
                 yield name, memory[name]
+            elif name == "gpuagent_process_memory_used_bytes":
+                yield name, self._bytes(chance, used)
+            elif name == "gpuagent_budget_used_bytes":
+                yield name, self._bytes(chance, total - _LEAST_FREE)
             elif name.partition(":")[0] in FLAGS or name in {EVIDENCE, VERDICT}:
                 yield name, chance.choice((None, 1.0) if name in {EVIDENCE, VERDICT} else (None, 0.0, 1.0))
             elif name.endswith("_memory_total_bytes"):
@@ -194,10 +202,10 @@ class _SampledRule:
                 sign = chance.choice((-1.0, 1.0)) if name.endswith("_per_second") else 1.0
                 yield name, sign * chance.choice((0.0, 1.0, 10.0 ** chance.uniform(-3, 12), *self._near))
 
-    def _bytes(self, chance: random.Random, most: float) -> float:
-        near = [each for each in self._near if _LEAST_BYTES <= each <= most]
-        anything = math.exp(chance.uniform(math.log(_LEAST_BYTES), math.log(max(most, _LEAST_BYTES))))
-        share = max(most * chance.random(), _LEAST_BYTES)
+    def _bytes(self, chance: random.Random, most: float, least: float = _LEAST_BYTES) -> float:
+        near = [each for each in self._near if least <= each <= most]
+        anything = math.exp(chance.uniform(math.log(least), math.log(max(most, least))))
+        share = max(most * chance.random(), least)
         return float(round(chance.choice((anything, share, most, *near))))
 
 
