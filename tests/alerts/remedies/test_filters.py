@@ -80,7 +80,7 @@ FILTERS = [
     f"({USED} > 5e9) * {PID} group_left (unit) {INFO}",
     f"{INFO} * {PID} ({USED} > 5e9)",
     f"{USED} and {PID} {SUSPECTED} == 1",
-    f"{INFO} and {GPU} {RATIO} > 0.9",
+    f'gpuagent_process_info{{unit="notebooks.service"}} and {GPU} {RATIO} > 0.9',
     f"{USED} > 5e9 unless {PID} {USED} > 9e9",
     f"({RATIO} or gpuagent_gpu_memory_used_bytes) and {GPU} {RATIO} > 0.9",
     f"{RATIO} > 0.9 or gpuagent_gpu_memory_free_bytes < 1e9",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -24,13 +24,14 @@ from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.syntax import Aggregation, Binary, Call, Negation, Node, Number, Selector
 from gpuagent_alerts.promql.values import EvaluationError
 from gpuagent_alerts.remedies.safeguards.activity_families import ACTIVITY, LIMITS, activity_name
+from gpuagent_alerts.remedies.safeguards.doubtful_families import NOBODYS, UNREAD
 
 _PLACES = 48
 """States of all that tells nothing of a process or of the memory of its GPU, as temperatures."""
 _LOOKS = 16
 """Figures of the process and of the memory in each of these."""
 _ENOUGH = 48
-"""So many samples in which it is true show whether it stays so with more work."""
+"""So many samples in which it is true show whether it stays so with other values of a family."""
 _TRIES, _FEW = 256, 8
 """After so many samples fewer are enough: it is seldom true."""
 _FEWEST = 3
@@ -43,6 +44,7 @@ _LEAST_FREE = 2.0**20
 """Bytes that are left on the fullest GPU: drivers fail before the last page."""
 _TOTALS = tuple(gib * 2.0**30 for gib in (8, 24, 80, 288, 1024))
 _RATIOS = (0.0, 0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+_Values = tuple[float | None, ...]
 _Figures = Mapping[str, float | None]
 """A value for each metric name; None where there is no series."""
 OWNER_LABELS = frozenset({"user", "uid", "unit", "container_id", "slurm_job"})
@@ -85,25 +87,60 @@ VERDICT = "gpuagent_process_memory_verdict"
 """Is always 1: what is so of the process stands in its label `verdict`."""
 
 
+_CHOICES: Mapping[str, _Values] = {
+    **dict.fromkeys(FLAGS, (None, 0.0, 1.0)),
+    **dict.fromkeys((EVIDENCE, VERDICT), (None, 1.0)),
+    **dict.fromkeys((name for name in LABELS if name.endswith("_info")), (1.0,)),
+    **LIMITS,
+}
+"""Values of families that have few."""
+_LEAST: Mapping[str, float | None] = {
+    "gpuagent_process_memory_used_bytes": _LEAST_BYTES,
+    "gpuagent_process_resident_memory_bytes": _LEAST_BYTES,
+    "gpuagent_process_uninterruptible": None,
+    "gpuagent_process_zombie": None,
+    "gpuagent_budget_used_bytes": _LEAST_BYTES,
+    "gpuagent_budget_limit_bytes": _TOTALS[-1],
+}
+"""Figures of a process that holds next to nothing and does nothing, and of a budget that has hardly begun."""
+
+
 class SampledFindings(NamedTuple):
-    """What figures showed of an expression."""
+    """What figures showed of an expression. Where the first is False the others are not looked for, and False."""
 
     tests_figures: bool
     """Some figure of a process, or of memory, decides whether it is true; also where no sample made it true."""
-    about_idleness: bool
-    """It is true because a process or a GPU does not work, or may be; False where no figure decides."""
+    about_idleness: bool = False
+    """It is true because a process or a GPU does not work, or may be."""
+    true_of_least: bool = False
+    """It is true of a process, or a GPU, of which nothing but the least memory is known, and not for being idle."""
+    about_nobodys: bool = False
+    """It is true because memory has no living owner."""
+    about_unread: bool = False
+    """It is true because less can be read."""
 
 
-def findings(expression: Expression) -> SampledFindings:
-    """Evaluate an expression that names metrics of the catalogue alone on some hundred samples, once for its tree."""
-    return _findings(expression.text, expression.tree)
+def findings(expression: Expression, *, per_process: bool) -> SampledFindings:
+    """Evaluate an expression that names metrics of the catalogue alone on some hundred samples, once for its tree.
+
+    `per_process` says that its results are about one process each.
+    """
+    return _findings(expression.text, expression.tree, per_process)
 
 
 @lru_cache(maxsize=512)
-def _findings(text: str, tree: Node) -> SampledFindings:
+def _findings(text: str, tree: Node, per_process: bool) -> SampledFindings:
     sampled = _SampledRule(text, tree)
-    tests_figures = sampled.tests_figures()  # otherwise nobody asks for more
-    return SampledFindings(tests_figures, tests_figures and sampled.is_about_idleness())
+    if not sampled.tests_figures():
+        return SampledFindings(tests_figures=False)
+    about_idleness = sampled.turns_false(ACTIVITY, if_never_true=True)
+    return SampledFindings(
+        True,
+        about_idleness,
+        not about_idleness and sampled.is_true_of_least(per_process=per_process),
+        sampled.turns_false(NOBODYS),
+        sampled.turns_false(UNREAD),
+    )
 
 
 class _SampledRule:
@@ -132,34 +169,52 @@ class _SampledRule:
             is_ever_true |= True in found
         return not is_ever_true
 
-    def is_about_idleness(self) -> bool:
-        """See `SampledFindings`: wherever it is true it has to stay so with more work, and it must have been true."""
-        read = {name: self._activity(name) for name in self._names if name in ACTIVITY}
+    def turns_false(self, table: Mapping[str, _Values], *, if_never_true: bool = False) -> bool:
+        """Return whether it is true only as long as some family of a table is not at its last value."""
+        read = {name: self._values_of(table[name]) for name in self._names if name in table}
         if not read:
             return False
         chance = random.Random(0)  # noqa: S311
         found = 0
         for tries in range(_PLACES * _LOOKS):
-            rests = chance.random() < 0.5
+            is_first = chance.random() < 0.5
             figures = self._sample(self._names, chance.choice(_TOTALS), chance)
-            figures |= {name: values[0] if rests else chance.choice(values) for name, values in read.items()}
+            figures |= {name: values[0] if is_first else chance.choice(values) for name, values in read.items()}
             if not self._is_true(figures):
                 continue
-            if not all(self._is_true(figures | more) for more in _more_work(figures, read, chance)):
+            if not all(self._is_true(figures | later) for later in _later_values(figures, read, chance)):
                 return True
             found += 1
             if found >= (_ENOUGH if tries < _TRIES else _FEW):
                 break
-        return found == 0
+        return if_never_true and not found
 
-    def _activity(self, name: str) -> tuple[float | None, ...]:
-        """Return the values of a family from rest to work, with those of the expression's numbers that lie within."""
-        values = ACTIVITY[name]
+    def is_true_of_least(self, *, per_process: bool) -> bool:
+        """See `SampledFindings`. Growth is told by the leak detector alone, which looks at each process itself."""
+        if GROWTH.intersection(self._names):
+            return False
+        chance = random.Random(0)  # noqa: S311
+        least = {name: value for name, value in _LEAST.items() if name in self._names}
+        if not per_process:
+            return any(
+                self._is_true(self._sample(self._names, _TOTALS[-1], chance) | least | _least_of_gpu(self._names))
+                for _ in range(_LOOKS)
+            )
+        least |= dict.fromkeys(UTILIZATION.intersection(self._names), 0.0)
+        return any(
+            self._is_true(self._sample(self._names, chance.choice(_TOTALS), chance) | gpu | least)
+            for gpu in ({}, _least_of_gpu(self._names), _most_of_gpu(self._names))
+            for _ in range(_LOOKS)
+        )
+
+    def _values_of(self, values: _Values) -> _Values:
+        """Return values of a family in their order, with those of the expression's numbers that lie within."""
         known = [each for each in values if each is not None]
         if len(known) < _FEWEST:
             return values
         near = (each for each in self._near if min(known) < each < max(known))
-        return tuple(sorted({*known, *near}, reverse=known[0] > known[-1]))
+        between = sorted({*known, *near}, reverse=known[0] > known[-1])
+        return (*between, None) if None in values else tuple(between)
 
     def _is_true(self, figures: _Figures) -> bool:
         series = ((name, _labels(name), value) for name, value in figures.items() if value is not None)
@@ -188,12 +243,10 @@ class _SampledRule:
                 yield name, self._bytes(chance, used)
             elif name == "gpuagent_budget_used_bytes":
                 yield name, self._bytes(chance, total - _LEAST_FREE)
-            elif name.partition(":")[0] in FLAGS or name in {EVIDENCE, VERDICT}:
-                yield name, chance.choice((None, 1.0) if name in {EVIDENCE, VERDICT} else (None, 0.0, 1.0))
             elif name.endswith("_memory_total_bytes"):
                 yield name, total
-            elif name in LIMITS:
-                yield name, chance.choice(LIMITS[name])
+            elif choices := _CHOICES.get(name.partition(":")[0]):
+                yield name, chance.choice(choices)
             elif name.endswith("_ratio"):
                 yield name, chance.choice(self._ratios)
             elif name.endswith("_bytes"):
@@ -209,14 +262,36 @@ class _SampledRule:
         return float(round(chance.choice((anything, share, most, *near))))
 
 
-def _more_work(
-    figures: _Figures, read: Mapping[str, tuple[float | None, ...]], chance: random.Random
+def _later_values(
+    figures: _Figures, read: Mapping[str, _Values], chance: random.Random
 ) -> Iterator[dict[str, float | None]]:
-    """Yield figures of more work: all of it, one family at full work alone, and a little more of each."""
+    """Yield figures nearer to the last values: all there, one family there alone, and a little nearer each."""
     yield {name: values[-1] for name, values in read.items()}
     if len(read) > 1:
         yield from ({name: values[-1]} for name, values in read.items())
     yield {name: chance.choice(values[values.index(figures[name]) :]) for name, values in read.items()}
+
+
+def _least_of_gpu(names: Iterable[str]) -> dict[str, float | None]:
+    return _gpu(names, _LEAST_BYTES, _TOTALS[-1])
+
+
+def _most_of_gpu(names: Iterable[str]) -> dict[str, float | None]:
+    return _gpu(names, _TOTALS[-1] - _LEAST_FREE, _TOTALS[-1])
+
+
+def _gpu(names: Iterable[str], used: float, total: float) -> dict[str, float | None]:
+    """Return the figures of a GPU, and of an instance that is all of it."""
+    found = {
+        "gpuagent_gpu_memory_used_bytes": used,
+        "gpuagent_gpu_memory_free_bytes": total - used,
+        "gpuagent_gpu_memory_used_ratio": used / total,
+        "gpuagent_gpu_memory_total_bytes": total,
+        "gpuagent_mig_memory_used_bytes": used,
+        "gpuagent_mig_memory_free_bytes": total - used,
+        "gpuagent_mig_memory_total_bytes": total,
+    }
+    return {name: found[name] for name in names if name in found}
 
 
 def _labels(name: str) -> dict[str, str]:
