@@ -19,7 +19,7 @@ from gpuagent.core.metrics.family import Family
 from gpuagent.core.metrics.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, MIG_GROWTH_FAMILIES
 from gpuagent.core.metrics.process import FRAMEWORK_FAMILIES, PROCESS_FAMILIES
 from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
-from gpuagent_alerts.promql.expression import Expression, compile_tree
+from gpuagent_alerts.promql.expression import Expression, compile_expression, compile_tree
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.syntax import Aggregation, Binary, Call, Negation, Node, Number, Selector
 from gpuagent_alerts.promql.values import EvaluationError
@@ -96,13 +96,17 @@ _CHOICES: Mapping[str, _Values] = {
 """Values of families that have few."""
 _LEAST: Mapping[str, float | None] = {
     "gpuagent_process_memory_used_bytes": _LEAST_BYTES,
-    "gpuagent_process_resident_memory_bytes": _LEAST_BYTES,
+    "gpuagent_process_resident_memory_bytes": 0.0,
+    "gpuagent_gpu_memory_reserved_bytes": 0.0,
+    "gpuagent_gpu_bar1_memory_used_bytes": 0.0,
+    "gpuagent_gpu_bar1_memory_total_bytes": 0.0,
     "gpuagent_process_uninterruptible": None,
     "gpuagent_process_zombie": None,
     "gpuagent_budget_used_bytes": _LEAST_BYTES,
     "gpuagent_budget_limit_bytes": _TOTALS[-1],
 }
-"""Figures of a process that holds next to nothing and does nothing, and of a budget that has hardly begun."""
+"""Figures of a process that holds next to nothing and does nothing, of a budget that has hardly begun, and of what is
+no amount to compare memory with."""
 
 
 class SampledFindings(NamedTuple):
@@ -126,6 +130,15 @@ def findings(expression: Expression, *, per_process: bool) -> SampledFindings:
     `per_process` says that its results are about one process each.
     """
     return _findings(expression.text, expression.tree, per_process)
+
+
+@lru_cache(maxsize=512)
+def is_always_true_on(text: str, total_bytes: int) -> bool:
+    """Return whether it is true whatever is used of a GPU with so much memory; False for metrics that are unknown."""
+    expression = compile_expression(text)
+    if not expression.metric_names or not expression.metric_names <= LABELS.keys():
+        return False
+    return not _SampledRule(text, expression.tree).tests_figures((float(total_bytes),))
 
 
 @lru_cache(maxsize=512)
@@ -155,13 +168,13 @@ class _SampledRule:
         self._near = [literal * factor for literal in literals for factor in (0.5, 0.99, 1.0, 1.01, 2.0)]
         """The numbers of the expression, and a little more and less."""
 
-    def tests_figures(self) -> bool:
-        """See `SampledFindings`."""
+    def tests_figures(self, totals: Sequence[float] = _TOTALS) -> bool:
+        """See `SampledFindings`; `totals` are bytes that GPUs may have."""
         telling = [name for name in self._names if name in TELLING or name in {EVIDENCE, VERDICT}]
         chance = random.Random(0)  # noqa: S311  the same figures for the same rule
         is_ever_true = False
         for _ in range(_PLACES):
-            total = chance.choice(_TOTALS)
+            total = chance.choice(totals)
             place = self._sample(self._names, total, chance)
             found = {self._is_true(place | self._sample(telling, total, chance)) for _ in range(_LOOKS)}
             if len(found) == 2:
