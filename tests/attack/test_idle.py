@@ -75,6 +75,24 @@ def test_who_works_elsewhere(arena: Arena, chosen_by: str) -> None:
     arena.judge()
 
 
+@pytest.mark.parametrize(
+    "idle", ["gpuagent_gpu_utilization_ratio == 0", "gpuagent_gpu_power_watts < 500"], ids=["utilization", "power"]
+)
+def test_a_gpu_that_looks_idle(arena: Arena, idle: str) -> None:
+    """KILL-08: at 0 % of its kernels a GPU encodes: `victim: largest` ends nobody there, however short `for` is."""
+    uid = next(arena.uids)
+    transcodes, other = (arena.innocent(arena.crowd.start(uid)) for _ in range(2))
+    arena.driver.hold(transcodes.pid, 44, encoder=60)
+    arena.driver.hold(other.pid, 4)
+    rule = {"alert": "Idle", "expr": f"gpuagent_gpu_memory_used_ratio > 0.3 and on (gpu, uuid) {idle}", "for": "0s"}
+    arena.start(
+        ladders=[ladder("Idle", KILL, victim="largest")], rules=[rule], remedies={"idle_for": "2s"}, users=[str(uid)]
+    )
+    assert "its rule is about idleness" in arena.refused(transcodes)
+    arena.let_decide()
+    arena.judge()
+
+
 def test_a_paused_container(arena: Arena) -> None:
     """PROC-02: what a cgroup freezes gets no signal that would end it when it goes on; SIGKILL reaches it."""
     ids = [container_id(), container_id()]

@@ -117,12 +117,12 @@ _RuleFiles = Annotated[list[Path], typer.Argument(help="Rule files", show_defaul
 def check_rules(files: _RuleFiles) -> None:
     """Check Prometheus rule files as the agent would load them. Files that pass also load in Prometheus 2.42.
 
-    Metrics that the agent does not export, and rules that are no grounds for disruptive remedies, are notes, not
-    errors.
+    Metrics that the agent does not export, comparisons that no figure can meet or that mean another unit, and rules
+    that are no grounds for disruptive remedies, are notes, not errors.
 
     Exit status: 0 valid, 1 errors (on standard error).
     """
-    from gpuagent.config.rules import rules_without_grounds, unknown_metrics
+    from gpuagent.config.rules import implausible_rules, rules_without_grounds, unknown_metrics
     from gpuagent_alerts.rules.file import load_rule_file
     from gpuagent_alerts.rules.model import RuleFileError
 
@@ -138,7 +138,7 @@ def check_rules(files: _RuleFiles) -> None:
         loaded += groups
         count = sum(len(group.rules) for group in groups)
         typer.echo(f"{file}: ok, {count} {'rule' if count == 1 else 'rules'}")
-    for note in (*unknown_metrics(loaded), *rules_without_grounds(loaded)):
+    for note in (*unknown_metrics(loaded), *implausible_rules(loaded), *rules_without_grounds(loaded)):
         typer.echo(f"note: {note}", err=True)
     if failed:
         raise typer.Exit(EXIT_FAULTY)

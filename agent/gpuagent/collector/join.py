@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpuagent.collector.holders import LastHolders
@@ -153,9 +153,10 @@ class Idleness:
     """Follow every process over the whole node, reading after reading, and since when it has been idle.
 
     A process is idle since the first of the readings that have all observed it at 0 % wherever it was listed. Any of
-    these begins its time anew: work or no observation on any GPU, memory that it takes or gives back, a GPU that it
-    enters or leaves, and for everybody a GPU of the node that could not be read, or whose readings are too far apart:
-    anybody may have worked there.
+    these begins its time anew: work or no observation on any GPU, work of a GPU's JPEG or optical flow engine, as the
+    driver does not tell whose it is, memory that it takes or gives back, a GPU that it enters or leaves, and for
+    everybody a GPU of the node that could not be read, or whose readings are too far apart: anybody may have worked
+    there.
     """
 
     def __init__(self) -> None:
@@ -186,8 +187,9 @@ class Idleness:
         worked_at = {
             (answer.reading.identity.index, answer.reading.identity.uuid): answer.worked_at for answer in answers
         }
+        unnamed = {(gpu.identity.index, gpu.identity.uuid) for gpu in gpus if _works_for_somebody(gpu)}
         processes = list(processes)
-        self._resting = _at_rest(processes, before, read_at, worked_at) if everywhere else {}
+        self._resting = _at_rest(processes, before, read_at, worked_at, unnamed) if everywhere else {}
         before_told, self._last_results = self._last_results, {}
         return [self._with_idle_time(process, before_told) for process in processes]
 
@@ -212,8 +214,9 @@ def _at_rest(
     before: Mapping[ProcessId, _IdlePeriod],
     read_at: Mapping[_GpuKey, float],
     worked_at: Mapping[_GpuKey, Mapping[int, float]],
+    unnamed: Collection[_GpuKey],
 ) -> dict[ProcessId, _IdlePeriod]:
-    """Return who is observed at 0 % wherever it is listed, and since when."""
+    """Return who is observed at 0 % wherever it is listed, and since when; nobody on a GPU of `unnamed`."""
     listed: dict[ProcessId, list[ProcessReading]] = {}
     for process in processes:
         if process.info is not None and process.info.id.start_ticks > 0:
@@ -223,12 +226,20 @@ def _at_rest(
         worked = max(worked_at.get(_gpu(each), {}).get(each.pid, 0.0) for each in readings)
         if any(each.utilization != IDLE or worked >= read_at[_gpu(each)] for each in readings):
             continue
+        if unnamed and any(_gpu(each) in unnamed for each in readings):
+            continue
         places = frozenset((_place(each), each.used_bytes) for each in readings)
         rest = before.get(process_id)
         if rest is None or rest.places != places or worked >= rest.since:
             rest = _IdlePeriod(max(read_at[_gpu(each)] for each in readings), places)
         found[process_id] = rest
     return found
+
+
+def _works_for_somebody(gpu: GpuReading) -> bool:
+    """Return whether the JPEG or the optical flow engine works: the driver does not tell for which process."""
+    busy = gpu.utilization
+    return busy is not None and bool(busy.jpeg_ratio or busy.ofa_ratio)
 
 
 def _gpu(process: ProcessReading) -> _GpuKey:

@@ -349,7 +349,7 @@ class Remedies(Section):
         default=300.0,
         ge=1,
         description="How long every reading must have observed a process at 0 %, with the same memory, before "
-        "`victim: idle` may choose it. "
+        "`victim: idle` may choose it, and at least how long before a rule on idleness may act on it. "
         "A process of which the driver does not tell is never idle; this starts anew "
         "after readings more than 10 s (or 2.5 times `poll_interval`) apart, and while any GPU of the node cannot be "
         "read.",

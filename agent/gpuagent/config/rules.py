@@ -11,6 +11,7 @@ from gpuagent.core.metrics import FAMILIES
 from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, analyze_rule
 from gpuagent_alerts.rules.file import find_unknown_metrics, load_rule_file, merge_rules, read_rule_file
 from gpuagent_alerts.rules.model import AlertRule, Rule, RuleFault, RuleFileError, RuleGroup
+from gpuagent_alerts.rules.plausibility import implausible_comparisons
 from gpuagent_alerts.rules.template import Template
 from gpuagent_alerts.shipped import RULES_FILE, RUNBOOK_ANNOTATION, RUNBOOKS_URL
 
@@ -44,6 +45,16 @@ def load_rules(config: Config, *, read: Callable[[Path], bytes] = read_rule_file
 def unknown_metrics(groups: Sequence[RuleGroup]) -> list[RuleFault]:
     """Return a note for each rule that looks at a series which this agent never has: most often a misspelling."""
     return find_unknown_metrics(groups, {family.name for family in FAMILIES})
+
+
+def implausible_rules(groups: Sequence[RuleGroup]) -> list[RuleFault]:
+    """Return a note for each comparison of a rule that no figure can meet, or that means another unit than it says."""
+    return [
+        RuleFault(rule.file, rule.line, note, group.name, rule.name)
+        for group in groups
+        for rule in group.rules
+        for note in implausible_comparisons(rule.expression)
+    ]
 
 
 def judge_rules(groups: Sequence[RuleGroup]) -> list[tuple[AlertRule, RuleAnalysis]]:

@@ -14,7 +14,7 @@ from gpuagent import __version__
 from gpuagent.config.faults import ConfigError
 from gpuagent.config.load import DEFAULT_PATH, load_config
 from gpuagent.config.models import Config
-from gpuagent.config.rules import load_rules, unknown_metrics
+from gpuagent.config.rules import implausible_rules, load_rules, unknown_metrics
 from gpuagent.config_notes import ConfigFile, Machine, config_notes
 from gpuagent.config_notes.user_database import no_user_problems
 from gpuagent.core.api_client import AgentUnreachable, fetch_document
@@ -44,7 +44,7 @@ def look_beside(config: Config, path: Path, machine: Machine | None = None) -> B
 
     def look_at_rules() -> None:
         groups = load_rules(config)
-        notes.extend(str(note) for note in unknown_metrics(groups))
+        notes.extend(str(note) for note in (*unknown_metrics(groups), *implausible_rules(groups)))
         notes.extend(config_notes(config, groups, file, machine, asked=True))
 
     looks: tuple[Callable[[], object], ...] = (

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gpuagent.config.rules import unknown_metrics, with_external_url
+from gpuagent.config.rules import implausible_rules, unknown_metrics, with_external_url
 from gpuagent.core.clock import Clock
 from gpuagent.core.identity import NodeIdentity
 from gpuagent.core.metrics.alerting import AlertingFigures, ReceiverCounts
@@ -355,8 +355,9 @@ class Alerting:
                 self._ended[alert.fingerprint] = alert
 
     def _tell_of_rules(self) -> None:
-        """Log rules that can never fire here: nobody would notice before it is too late."""
-        for note in unknown_metrics([runner.group for runner in self.engine.groups]):
+        """Log rules that can never fire here, or mean another unit: nobody would notice before it is too late."""
+        groups = [runner.group for runner in self.engine.groups]
+        for note in (*unknown_metrics(groups), *implausible_rules(groups)):
             log.warning("%s", note)
         self._analyses.clear()
 

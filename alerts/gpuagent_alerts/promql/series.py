@@ -263,6 +263,11 @@ def plan_selector(selector: Selector) -> VectorPlan:
     return VectorPlan(run, distinct=False)
 
 
+def accepts(selector: Selector, label: str, value: str) -> bool:
+    """Return whether all matchers on a label take this value. Raises ExpressionError for a wrong pattern."""
+    return all(_test(matcher)(value) for matcher in selector.matchers if matcher.name == label)
+
+
 def _by_name(name: str, filters: list[Filter]) -> Callable[[Tick], list[Element]]:
     if not filters:
         return lambda tick: tick.series.elements(name)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gpuagent.core.metrics.remedies import BudgetUse
-from gpuagent.core.snapshot import GpuState, ProcessReading, Snapshot
+from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, Snapshot
+from gpuagent.core.units import format_bytes
 from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation
-from gpuagent_alerts.remedies.safeguards.rule_sampling import PROCESS_LABELS
+from gpuagent_alerts.remedies.safeguards.rule_sampling import PROCESS_LABELS, is_always_true_on
 from gpuagent_alerts.remedies.settings import MemoryBudget
 from gpuagent_alerts.remedies.target import Target, names_container
 from gpuagent_alerts.remedies.targets import targets_named, targets_on
@@ -23,7 +24,7 @@ def candidates_of(
     process may notice.
     """
     labels, analysis = evaluation.result_labels, evaluation.analysis
-    if analysis.refusal and disrupts:
+    if disrupts and (analysis.refusal or _is_always_true_there(evaluation, snapshot)):
         return []
     if evaluation.alert.labels.get("pid", "") != labels.get("pid", ""):
         return []
@@ -56,6 +57,11 @@ def _reasons(evaluation: AlertEvaluation, snapshot: Snapshot, *, disrupts: bool)
     gpu = next((each for each in snapshot.gpus if each.identity.uuid == uuid), None)
     if gpu is None:
         yield f"there is no GPU with UUID {uuid} now"
+    elif disrupts and _is_always_true_there(evaluation, snapshot):
+        yield (
+            "its rule is no reason to disrupt a process: it is true whatever is used of a GPU with"
+            f" {format_bytes(_total_bytes(gpu) or 0)}, as far as it was tried"
+        )
     elif gpu.state is not GpuState.OK or not gpu.processes_known:
         why = gpu.act_refusal or gpu.reason or gpu.state
         yield f"the processes of GPU {gpu.identity.index} cannot be read ({why})"
@@ -66,6 +72,23 @@ def _reasons(evaluation: AlertEvaluation, snapshot: Snapshot, *, disrupts: bool)
     if budget := labels.get("budget", ""):
         yield f"no process on the GPU of which enough is known counts towards the budget {budget}"
     yield "no process on the GPU can be acted on: none is alive, visible, and has a memory that the driver tells"
+
+
+def _is_always_true_there(evaluation: AlertEvaluation, snapshot: Snapshot) -> bool:
+    """Return whether the rule is true whatever is used of its GPU: an amount may suit larger ones alone.
+
+    What a MIG instance has in total is not looked at.
+    """
+    uuid = evaluation.result_labels.get("uuid", "")
+    gpu = next((each for each in snapshot.gpus if each.identity.uuid == uuid), None)
+    total = _total_bytes(gpu) if gpu is not None else None
+    if not total or evaluation.result_labels.get("gpu_instance_id"):
+        return False
+    return is_always_true_on(evaluation.expression, total)
+
+
+def _total_bytes(gpu: GpuReading) -> int | None:
+    return gpu.memory.total_bytes if gpu.memory is not None else None
 
 
 def counts_towards(budget: MemoryBudget, process: ProcessReading, snapshot: Snapshot) -> bool:

@@ -251,8 +251,8 @@ class RemedyRequest:
     about_growth: bool = False
     """The rule goes by what the leak detector says: the process must have a leak of its own, with the evidence."""
     idle_for_seconds: float | None = None
-    """How long the process must have been at rest by the agent's own observation, where the rule is true because it
-    does not work: the `for` of the rule. None where the rule is about something else."""
+    """How long the process must have been at rest by the agent's own observation, where the rule is true because it or
+    its GPU does not work: the rule's `for`, or `remedies.idle_for` where that is longer. None for any other rule."""
     shown: frozenset[tuple[int, int]] = frozenset()
     """Pid and start of those that the person was shown as ending together with the process."""
 

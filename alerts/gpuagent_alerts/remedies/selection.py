@@ -45,7 +45,7 @@ class AlertCandidates:
     about_growth: bool = False
     """The rule goes by what the leak detector says."""
     idle_for_seconds: float | None = None
-    """How long a process must have been at rest, where the rule is true because it does not work."""
+    """How long a process must have been at rest, where the rule is true because it or its GPU does not work."""
     objection: str = ""
     """Why it is no reason to act now; "" if it is one."""
     nobody: str = ""

@@ -185,8 +185,17 @@ class RemedyService:
             nobody="" if candidates else why_nobody(evaluation, snapshot, disrupts=self._disrupts(evaluation.alert)),
             newcomers=self._newcomers(evaluation, candidates),
             gpu_used_ratio=used_ratio(snapshot, evaluation.result_labels.get("uuid", "")),
-            idle_for_seconds=evaluation.for_seconds if evaluation.analysis.about_idleness else None,
+            idle_for_seconds=self._rest_wanted(evaluation),
         )  # fmt: skip
+
+    def _rest_wanted(self, evaluation: AlertEvaluation) -> float | None:
+        """Return for how long its process must have been at rest; None where the rule is not about idleness.
+
+        With `for: 0s` one reading would decide, and who loads data is at 0 % between two batches.
+        """
+        if not evaluation.analysis.about_idleness:
+            return None
+        return max(evaluation.for_seconds, self.settings.rules.policy.idle_for_seconds)
 
     def _newcomers(self, evaluation: AlertEvaluation, candidates: Sequence[Target]) -> Mapping[ProcessId, str]:
         """Return whom a ladder must not choose yet: the time for which the rule holds has to be the process's own."""

@@ -53,6 +53,18 @@ def test_a_rule_that_is_no_reason_to_act_is_a_note(tmp_path: Path) -> None:
     assert lost.startswith(f'note: {file}:6: group "g", rule "A2": no reason to act: what it compares is no memory')
 
 
+def test_what_can_never_be_true_is_a_note(tmp_path: Path) -> None:
+    """ALERT-06: a ratio in percent never fires: the note says what to write, and the rule is no fault."""
+    file = rule_file(tmp_path, "mine.yaml", "gpuagent_gpu_memory_used_ratio > 90")
+    code, output, errors = check(file)
+
+    assert (code, output) == (0, f"{file}: ok, 1 rule\n")
+    assert errors == (
+        f'note: {file}:4: group "g", rule "A0": gpuagent_gpu_memory_used_ratio > 90 can never be true: '
+        "a ratio is between 0 and 1; write 0.9\n"
+    )
+
+
 def test_every_file_is_looked_at(tmp_path: Path) -> None:
     """A fault in one does not hide those of the next; the status is 1."""
     bad = [rule_file(tmp_path, f"{number}.yaml", "rate(m[5m])") for number in range(2)]

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.collector.join import Idleness
+from gpuagent.core.hardware import Utilization
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.snapshot import (
     GpuIdentity,
@@ -107,6 +108,20 @@ def test_a_gpu_that_is_not_read_makes_nobody_idle(state: GpuState) -> None:
 
     assert process.idle_since_seconds is None
     assert node.look(4, {0: IDLE}) == 4
+
+
+@pytest.mark.parametrize("busy", [Utilization(jpeg_ratio=0.2), Utilization(ofa_ratio=0.1)], ids=["jpeg", "ofa"])
+def test_an_engine_whose_work_no_process_is_named_for(busy: Utilization) -> None:
+    """KILL-08: who decodes JPEG or computes optical flow is at 0 % by its own samples; on another GPU it counts too."""
+    node = Node(2)
+    everywhere: dict[int, Look] = {0: IDLE, 1: IDLE}
+    assert [node.look(now, everywhere) for now in (1, 2)] == [1, 1]
+    answers = [node._answer(gpu, 3, everywhere) for gpu in node.gpus]
+    gpus = [replace(answers[0].reading, utilization=busy), answers[1].reading]
+    seen = node.idleness.observe(gpus, answers, [node._process(index, IDLE, 1) for index in (0, 1)], LONGEST_GAP)
+
+    assert {process.idle_since_seconds for process in seen} == {None}
+    assert node.look(4, everywhere) == 4
 
 
 def test_work_that_no_tick_has_shown() -> None:

@@ -61,6 +61,7 @@ def test_check_notes_rules_that_can_never_fire(tmp_path: Path) -> None:
     """ALERT-06: a metric that the agent does not have is a note with the rule and its line, no fault."""
     (tmp_path / "rules.yaml").write_text(
         "groups:\n- name: g\n  rules:\n  - {alert: Typo, expr: gpuagent_gpu_memory_used_byte > 1}\n"
+        "  - {alert: Percent, expr: gpuagent_gpu_memory_used_ratio > 90}\n"
     )
     file = write(tmp_path, "rule_files: [rules.yaml]\n")
     result = RUNNER.invoke(config_app, ["check", str(file)])
@@ -69,6 +70,8 @@ def test_check_notes_rules_that_can_never_fire(tmp_path: Path) -> None:
     assert result.stderr == (
         f'note: {tmp_path}/rules.yaml:4: group "g", rule "Typo": the agent has no metric '
         "gpuagent_gpu_memory_used_byte: here this rule may never fire; did you mean gpuagent_gpu_memory_used_bytes?\n"
+        f'note: {tmp_path}/rules.yaml:5: group "g", rule "Percent": gpuagent_gpu_memory_used_ratio > 90 '
+        "can never be true: a ratio is between 0 and 1; write 0.9\n"
     )
 
 

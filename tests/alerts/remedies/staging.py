@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +101,15 @@ class Stage:
     service: RemedyService
     snapshot: Snapshot | None = None
     alerts: list[Alert] = field(default_factory=list)
+    about_idleness: bool = False
+    """Whether the rules of the alerts are."""
 
     async def tick(self) -> Snapshot:
         self.snapshot = await self.rig.tick()
         await self.service.update_snapshot(self.snapshot)
-        await self.service.update_alerts([evaluation(each, self.snapshot.clock_seconds) for each in self.alerts])
+        told = [evaluation(each, self.snapshot.clock_seconds) for each in self.alerts]
+        idle = [each._replace(analysis=replace(each.analysis, about_idleness=self.about_idleness)) for each in told]
+        await self.service.update_alerts(idle)
         return self.snapshot
 
     async def until(self, true: Callable[[], bool], ticks: int = 400) -> None:

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from gpuagent.core.hardware import Memory
 from gpuagent.core.snapshot import GpuState, Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation
-from gpuagent_alerts.remedies.candidates import why_nobody
+from gpuagent_alerts.remedies.candidates import candidates_of, why_nobody
 from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis
 from tests.fakes.snapshots import full_snapshot
 
@@ -58,3 +59,18 @@ def test_a_ladder_that_disrupts_nobody_needs_no_grounds() -> None:
     """Doubtful grounds are no reason where no step is noticed."""
     what = evaluation({"uuid": UUID}, RuleAnalysis(refusal="it reads recorded series"))
     assert "recorded" not in why_nobody(what, shown(), disrupts=False)
+
+
+@pytest.mark.parametrize(("free_gib", "is_true_of_all"), [(70, False), (100, True)])
+def test_an_amount_that_suits_larger_gpus_alone(free_gib: int, is_true_of_all: bool) -> None:
+    """On a GPU of 80 GiB less than 100 GiB are free whatever is used: nobody is a candidate, and it says why."""
+    first = shown().gpus[0]
+    memory = Memory(total_bytes=80 * 2**30, used_bytes=20 * 2**30, free_bytes=60 * 2**30)
+    snapshot = replace(shown(), gpus=(replace(first, memory=memory), *shown().gpus[1:]))
+    text = f"gpuagent_gpu_memory_free_bytes < {free_gib} * 1024^3"
+    what = evaluation({"uuid": UUID})._replace(expression=text)
+    reason = why_nobody(what, snapshot, disrupts=True)
+
+    assert ("true whatever is used of a GPU with 80.0 GiB" in reason) == is_true_of_all
+    assert candidates_of(what, snapshot, (), disrupts=False) != []
+    assert (candidates_of(what, snapshot, (), disrupts=True) == []) == is_true_of_all

@@ -11,7 +11,7 @@ from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.store.database import Store
 from gpuagent_simulator.faults import FaultKind
 from tests.alerts.remedies.processes import PLAIN, as_target, running
-from tests.alerts.remedies.staging import Stage, config, stage
+from tests.alerts.remedies.staging import Stage, config, let_threads_work, stage
 
 GIB = 2**30
 AT_WORK = """
@@ -94,6 +94,25 @@ def test_who_was_observed_at_rest_for_long_enough(store: Store) -> None:
             assert not one.service.remedies.running
             assert one.ended() == []
             await one.until(lambda: one.ended() == ["released"])
+
+    with running(PLAIN) as waits:
+        asyncio.run(story(waits.pid, as_target(waits.pid).user))
+        assert waits.wait(10) == -15
+
+
+def test_a_rule_on_idleness_without_for(store: Store) -> None:
+    """KILL-08: with `for: 0s` no single reading decides: whom the ladder chooses has been at rest for `idle_for`."""
+    ladder = {**LADDER, "victim": "largest"}
+
+    async def story(pid: int, user: str) -> None:
+        async with stage(config(user, ladders=[ladder], idle_for="30s"), store, {"waits": pid}, AT_REST) as one:
+            full(one)
+            one.about_idleness = True
+            for _ in range(29):
+                await one.tick()
+                await let_threads_work()
+            assert set(one.ended()) == {"refused"}
+            await one.until(lambda: one.ended()[-1] == "released")
 
     with running(PLAIN) as waits:
         asyncio.run(story(waits.pid, as_target(waits.pid).user))

@@ -15,7 +15,7 @@ from gpuagent_alerts.promql.functions import _FUNCTIONS as EVERY_FUNCTION
 from gpuagent_alerts.promql.functions import CALENDAR_FUNCTIONS
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.values import EvaluationError
-from gpuagent_alerts.remedies.safeguards import rule_analysis, rule_sampling
+from gpuagent_alerts.remedies.safeguards import activity_families, rule_analysis, rule_sampling
 from gpuagent_alerts.remedies.safeguards.rule_analysis import analyze
 
 USED = "gpuagent_process_memory_used_bytes"
@@ -27,6 +27,8 @@ INFO = "gpuagent_process_info"
 SM = "gpuagent_process_sm_utilization_ratio"
 PID = "on (gpu, uuid, pid)"
 GPU = "on (gpu, uuid)"
+MIG_USED = "gpuagent_mig_memory_used_bytes"
+MIG = "on (gpu, uuid, gpu_instance_id)"
 
 TESTS_NOTHING = [
     SUSPECTED,
@@ -51,7 +53,6 @@ NO_FINDING = [
     f"{TOTAL} and {GPU} {HOT}",
     f"{RATIO} and {GPU} {HOT}",
     f"{USED} and {GPU} {HOT}",
-    f"{USED} and on () gpuagent_gpus > 1",
     f"{INFO} == 1",
     "gpuagent_process_memory_verdict == 1",
     "gpuagent_mig_memory_total_bytes > 1",
@@ -61,8 +62,6 @@ NO_FINDING = [
     f"count by (gpu, uuid, pid) ({USED}) > 0",
     f"group by (gpu, uuid, pid) ({USED}) == 1",
     f"stddev by (gpu, uuid, pid) ({USED}) == 0",
-    f"{HOT} and on () (max({RATIO}) > 0.5)",
-    f"gpuagent_gpu_temperature_celsius > on () group_left () max({RATIO})",
 ]
 FORECAST = [
     f"gpuagent_{of}_memory_{name} < 600"
@@ -81,7 +80,7 @@ FILTERS = [
     f"({USED} > 5e9) * {PID} group_left (unit) {INFO}",
     f"{INFO} * {PID} ({USED} > 5e9)",
     f"{USED} and {PID} {SUSPECTED} == 1",
-    f"{INFO} and {GPU} {RATIO} > 0.9",
+    f'gpuagent_process_info{{unit="notebooks.service"}} and {GPU} {RATIO} > 0.9',
     f"{USED} > 5e9 unless {PID} {USED} > 9e9",
     f"({RATIO} or gpuagent_gpu_memory_used_bytes) and {GPU} {RATIO} > 0.9",
     f"{RATIO} > 0.9 or gpuagent_gpu_memory_free_bytes < 1e9",
@@ -115,6 +114,20 @@ ALWAYS_TRUE = [
     f"round({USED} / 1e15) == 0",
     f"{USED} > 1 and {GPU} {HOT}",
     f"{USED} > 1 and {PID} {INFO} == 1",
+    f"{USED} > 20000",
+    f"{USED} > 40 * 1024",
+    f"{USED} > 60e6",
+    f"{USED} * {PID} group_left (unit) {INFO} > 40960",
+    f"{RATIO} > 0.005",
+    f"{RATIO} > 0.01",
+    f"100 * {RATIO} > 0.9",
+    f"{RATIO} < 95",
+    f"{RATIO} < 1",
+    "gpuagent_gpu_memory_free_bytes > 0",
+    "gpuagent_gpu_memory_used_bytes > 70000",
+    f"{MIG_USED} > 10000",
+    "gpuagent_budget_used_bytes > 100",
+    "gpuagent_process_resident_memory_bytes > 1000000",
 ]
 """They compare something that a process is measured by, and are true whatever it comes to."""
 ABOUT_REST = [
@@ -125,6 +138,47 @@ ABOUT_REST = [
     f"{USED} > 20e9 and {PID} {SM} == 0",
     f"{USED} > 70e9 or {SM} < 0.05",
     f"gpuagent_process_encoder_utilization_ratio + {SM} == 0",
+    f"{USED} > 20e9 and {PID} ({SM} > 0 and {SM} < 0.02)",
+    f"{USED} > 20e9 and {PID} gpuagent_process_uninterruptible == 1",
+    f"{USED} > 20e9 and {GPU} gpuagent_gpu_utilization_ratio == 0",
+    f"gpuagent_gpu_utilization_ratio == 0 and {RATIO} > 0.5",
+    f"{RATIO} - gpuagent_gpu_utilization_ratio > 0.8",
+    f"{RATIO} / gpuagent_gpu_utilization_ratio > 10",
+    f"{USED} / {GPU} group_left () clamp_min(gpuagent_gpu_utilization_ratio, 0.001) > 1e12",
+    *(
+        f"{RATIO} > 0.5 and {GPU} gpuagent_gpu_{idle}"
+        for idle in (
+            "memory_utilization_ratio < 0.01",
+            "encoder_utilization_ratio == 0",
+            "decoder_utilization_ratio == 0",
+            "jpeg_utilization_ratio == 0",
+            "ofa_utilization_ratio == 0",
+            "power_watts < 100",
+            "power_instant_watts < 60",
+            "power_watts / gpuagent_gpu_power_limit_watts < 0.2",
+            "performance_state > 5",
+            "performance_state == 8",
+            'clock_hertz{domain="sm"} < 500e6',
+            'clock_hertz{domain="sm"} / gpuagent_gpu_clock_max_hertz < 0.3',
+            'clock_event_reason{reason="gpu_idle"} == 1',
+            'clock_event_reason{reason=~"gpu_.*"} == 1',
+            "clock_event_reason == 1",
+            'clock_event_reason{reason="sw_power_cap"} == 0',
+            "temperature_celsius < 35",
+            "temperature_margin_celsius > 50",
+            "fan_speed_ratio < 0.3",
+            "pcie_link_generation < gpuagent_gpu_pcie_link_generation_max",
+            "pcie_transmit_bytes_total < 1e9",
+            "profile_sm_active_ratio < 0.01",
+            "profile_graphics_active_ratio == 0",
+            "profile_tensor_active_ratio < 0.01",
+            "profile_dram_bandwidth_ratio < 0.02",
+            "profile_pcie_receive_bytes_per_second < 1e6",
+            "profile_nvlink_transmit_bytes_per_second == 0",
+            "utilization_ratio < 0.01 and gpuagent_gpu_power_instant_watts < 90",
+        )
+    ),
+    f"{MIG_USED} > 5e9 and {MIG} gpuagent_mig_profile_sm_active_ratio == 0",
 ]
 
 
@@ -206,6 +260,11 @@ def test_what_is_always_true(text: str) -> None:
     assert "it is true whatever a process or the memory of its GPU comes to" in refusal(text)
 
 
+def test_an_amount_in_another_unit() -> None:
+    """What everybody passes because MiB were meant is refused with what to write."""
+    assert refusal(f"{USED} > 20000").endswith("if MiB are meant, write 20000 * 1024^2")
+
+
 @pytest.mark.parametrize("text", ABOUT_REST)
 def test_what_is_about_idleness(text: str) -> None:
     """A rule that is true of a process because that does not work is told from its figures, however it is written."""
@@ -213,12 +272,47 @@ def test_what_is_about_idleness(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [f"{SM} > 0.9", f"{USED} > 1e9", f"{USED} > 1e9 and {PID} {SM} > 0.5", f"{RATIO} > 0.9"]
+    "text",
+    [
+        f"{SM} > 0.9",
+        f"{USED} > 1e9",
+        f"{USED} > 1e9 and {PID} {SM} > 0.5",
+        f"{RATIO} > 0.9",
+        f"{RATIO} > 0.9 and {GPU} gpuagent_gpu_utilization_ratio > 0.5 and {GPU} gpuagent_gpu_power_watts > 300",
+        f"{RATIO} > 0.9 and {GPU} {HOT}",
+        f"{RATIO} > 0.9 and {GPU} gpuagent_gpu_temperature_margin_celsius < 5",
+        f"{RATIO} > 0.9 and {GPU} gpuagent_gpu_power_watts / gpuagent_gpu_power_limit_watts > 0.9",
+        f'{RATIO} > 0.9 and {GPU} gpuagent_gpu_clock_event_reason{{reason="hw_thermal_slowdown"}} == 1',
+        f"{RATIO} > 0.9 and {GPU} gpuagent_gpu_ecc_enabled == 1",
+    ],
 )
 def test_what_is_not_about_idleness(text: str) -> None:
     """A rule on memory, or on work, asks nobody to be at rest."""
     found = analyze(compile_expression(text))
     assert (found.refusal, found.about_idleness) == ("", False)
+
+
+def test_every_family_tells_of_work_or_does_not() -> None:
+    """A new family fails here until somebody has said whether a rule on it may be a rule on idleness."""
+    tables = [set(activity_families.ACTIVITY), set(activity_families.LIMITS), activity_families.OF_NO_WORK]
+    named = [name.partition(":")[0] for table in tables for name in table if ":" not in name]
+    assert sorted(named) == sorted(family.name for family in FAMILIES)
+
+
+@pytest.mark.parametrize("name", activity_families.ACTIVITY)
+def test_whatever_tells_of_work_tells_of_rest(name: str) -> None:
+    """KILL-08: of every family the value at rest, asked for beside much memory, makes a rule on idleness."""
+    family, _, reason = name.partition(":")
+    labels = rule_sampling.LABELS[family]
+    if family in rule_sampling.TOLD:
+        return
+    held, by = (f"{USED} > 5e9", PID) if "pid" in labels else (f"{RATIO} > 0.5", GPU)
+    if "gpu_instance_id" in labels and "pid" not in labels:
+        held, by = f"{MIG_USED} > 5e9", MIG
+    matcher = f'{{reason="{reason}"}}' if reason else '{reason="sync_boost"}' if "reason" in labels else ""
+    asked = f"{held} and {by} {family}{matcher} == {activity_families.ACTIVITY[name][0]:g}"
+    found = analyze(compile_expression(asked))
+    assert (found.refusal, found.about_idleness) == ("", True)
 
 
 def test_moments_of_the_wall_clock() -> None:

@@ -15,7 +15,9 @@ from gpuagent_alerts.shipped import RULES_FILE
 
 USED = "gpuagent_process_memory_used_bytes"
 SM = "gpuagent_process_sm_utilization_ratio"
-FULL = "gpuagent_gpu_memory_used_ratio > 0.9"
+RATIO = "gpuagent_gpu_memory_used_ratio"
+FULL = f"{RATIO} > 0.9"
+HOT = "gpuagent_gpu_temperature_celsius > 80"
 PID = "on (gpu, uuid, pid, gpu_instance_id, compute_instance_id)"
 JOINED = f"{USED} * {PID} group_left (container_id, unit) gpuagent_process_info"
 
@@ -38,6 +40,9 @@ ACCEPTED = [
     ('gpuagent_gpu_memory_used_ratio{gpu="1", uuid="GPU-1"} > 0.5', Subject.GPU),
     (f"{FULL} unless ({FULL} unless on (gpu, uuid) gpuagent_mig_memory_total_bytes)", Subject.GPU),
     ("clamp_min(gpuagent_gpu_memory_used_ratio, 0.5) > 0.6", Subject.GPU),
+    (f"{FULL} and on (uuid) gpuagent_gpu_memory_free_bytes < 1e9", Subject.GPU),
+    (f"{USED} > on () group_left () vector(5e9)", Subject.PROCESS),
+    (f"{FULL} and on () vector(1)", Subject.GPU),
 ]
 
 REFUSED = [
@@ -110,6 +115,27 @@ REFUSED = [
     (f"{FULL} and on () gpuagent_gpu_memory_used_ratio > 0.1", "one GPU with another"),
     (f"{FULL} and ignoring (uuid) gpuagent_gpu_memory_used_ratio > 0.1", "one GPU with another"),
     (f"{USED} > 1 and on (pid) {SM} == 0", "one GPU with another"),
+    # What all GPUs together, or the node, come to
+    (f"{USED} and on () gpuagent_gpus > 1", "one GPU with another"),
+    (f"{USED} > 10e9 and on () gpuagent_gpus < 8", "one GPU with another"),
+    (f"{FULL} and on () gpuagent_gpus_readable == 8", "one GPU with another"),
+    (f"{USED} > 10e9 and on () (max(gpuagent_gpu_memory_used_ratio) > 0.95)", "one GPU with another"),
+    (f"{USED} > 10e9 and on () (sum(gpuagent_gpu_memory_free_bytes) < 20e9)", "one GPU with another"),
+    (f"{USED} > 10e9 and on (gpu) (max by (gpu) (gpuagent_gpu_memory_used_ratio) > 0.95)", "one GPU with another"),
+    (f"{RATIO} > on () group_left () (avg({RATIO}) + 0.2)", "one GPU with another"),
+    (f"{RATIO} - on () group_left () avg({RATIO}) > 0.2", "one GPU with another"),
+    (f"avg({RATIO}) < on () group_right () {RATIO} - 0.2", "one GPU with another"),
+    (f"{HOT} and on () (max({RATIO}) > 0.5)", "one GPU with another"),
+    (f"gpuagent_gpu_temperature_celsius > on () group_left () max({RATIO})", "one GPU with another"),
+    (f"{FULL} unless on () (min({RATIO}) < 0.5)", "one GPU with another"),
+    (f"{FULL} or on () gpuagent_gpu_memory_free_bytes < 1e9", "one GPU with another"),
+    (f"{FULL} or max by (gpu) ({RATIO}) > 0.8", "one GPU with another"),
+    (f"{FULL} or ignoring (uuid) gpuagent_gpu_memory_free_bytes < 1e9", "one GPU with another"),
+    (f"topk(1, {RATIO}) > 0.8", "compares GPUs with each other by topk"),
+    ("bottomk by (gpu, uuid) (1, gpuagent_gpu_memory_free_bytes) < 5e9", "compares GPUs with each other by bottomk"),
+    # Sides of `or` that are about more than each other
+    (f"{FULL} or gpuagent_mig_memory_used_bytes > 1e9", "gpu_instance_id"),
+    (f"{FULL} or gpuagent_budget_used_bytes > gpuagent_budget_limit_bytes", "label budget"),
     ('gpuagent_gpu_memory_used_ratio{gpu="1"} > 0.5', "by its index"),
     (f'{FULL} and on (gpu, uuid) gpuagent_gpu_memory_used_ratio{{gpu=~"1|2"}} > 0.1', "by its index"),
     ("max by (gpu, uuid) (gpuagent_mig_memory_used_bytes) > 1e9", "gpu_instance_id"),

@@ -207,9 +207,9 @@ def not_at_rest(
 ) -> Iterator[str]:
     """Yield why it is not idle, or not for long enough; of whom that is not known is not.
 
-    Who was chosen for being idle must be so still, and who falls with it too. A rule that is true of a process because
-    that does not work is about the chosen process alone; it looks at one engine or the other, and never at memory that
-    is being filled.
+    Who was chosen for being idle must be so still, and who falls with it too. A rule that is true because a process or
+    its GPU does not work is about the chosen process alone; it looks at one engine or the other, or at power and
+    clocks, and never at memory that is being filled.
     """
     idle = target.idle_seconds
     if request.victim == VictimPolicy.IDLE:
@@ -225,7 +225,8 @@ def not_at_rest(
         elif idle < request.idle_for_seconds:
             yield (
                 f"its rule is about idleness, and the process has been at rest for {format_duration(idle)} of"
-                f" {format_duration(request.idle_for_seconds)} (`for`): at rest is {at_rest}"
+                f" {format_duration(request.idle_for_seconds)} (`for`, or remedies.idle_for where that is longer): at"
+                f" rest is {at_rest}"
             )
 
 

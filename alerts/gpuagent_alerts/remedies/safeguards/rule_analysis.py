@@ -15,6 +15,7 @@ from enum import StrEnum
 from gpuagent_alerts.promql.expression import Expression
 from gpuagent_alerts.promql.functions import CALENDAR_FUNCTIONS
 from gpuagent_alerts.promql.numbers import COMPARISONS, SET_OPERATORS
+from gpuagent_alerts.promql.series import accepts
 from gpuagent_alerts.promql.syntax import (
     Aggregation,
     Binary,
@@ -49,12 +50,23 @@ from gpuagent_alerts.remedies.safeguards.rule_sampling import (
     UNIX_TIMES,
     VERDICT,
     WITHHOLDING,
+    SampledFindings,
     findings,
 )
 from gpuagent_alerts.rules.model import AlertRule
+from gpuagent_alerts.rules.plausibility import implausible_comparisons
 
 _CHOOSING = frozenset({"pid", "budget", *PLACE, *OWNER_LABELS})
 """Labels by which people, ladders and receivers know what an alert is about."""
+_NAMES = frozenset(
+    {"process", "user", "uid", "command", "unit", "container_id", "container_name", "pod_uid", "pod_name",
+     "pod_namespace", "slurm_job"}
+)  # fmt: skip
+"""Labels by which an operator names processes."""
+_MAY_BE_UNKNOWN = _NAMES - {"process", "user", "uid"} | {"container_runtime"}
+"""Those that are empty where they could not be read."""
+_NUMBERS = frozenset({"pid", "parent_pid"})
+_ANY_NAME = "any-name-but-those-that-were-thought-of"
 _SUMMED_UP = "it sums up processes, and others may choose what adds to a sum: keep pid, read the GPU's, or set a budget"
 _KEEPING = frozenset({"topk", "bottomk"})
 """Aggregations whose results are elements of the operand, with all of their labels."""
@@ -70,6 +82,16 @@ _BY_THE_KERNEL = "remedies.allow.min_age and `for` go by the kernel's clock"
 _ALWAYS_TRUE = (
     "it is true whatever a process or the memory of its GPU comes to, as far as it was tried: compare a figure with an"
     " amount that some are above and others below"
+)
+_NOBODYS = "it is true because memory has no living owner, and the end of a process would give none of that back"
+_UNREAD = "it is true because a GPU cannot be read well: missing data is no reason to act"
+_OF_LITTLE_PROCESSES = (
+    "it is true of a process that holds next to nothing: compare its own memory with an amount that it has to be above,"
+    " or read the GPU alone and set the ladder's `victim`"
+)
+_OF_LITTLE_USE = (
+    "it is true of a GPU on which next to nothing is used: compare what is used with an amount that it has to be above,"
+    " or what is free with one that it has to be below"
 )
 _NOT_ABOUT = "what it compares is no memory that the end of a process would give back, and no figure of a process"
 
@@ -93,7 +115,7 @@ class RuleAnalysis:
     about_growth: bool = False
     """The expression reads what the leak detector says: who acts on it acts on a leak, and needs its evidence."""
     about_idleness: bool = False
-    """The expression is true of a process because that does not work: who acts on it must find it at rest."""
+    """The expression is true because a process or a GPU does not work: who acts on it must find the process at rest."""
 
 
 UNKNOWN = RuleAnalysis("the rule behind the alert is not known")
@@ -120,6 +142,8 @@ class _Shape:
     """Something was compared, so that there is no result where that is not so."""
     tested: bool = False
     """What was compared was telling."""
+    named: bool = False
+    """The operator has named processes: a matcher leaves out what is called by any other name."""
 
 
 def analyze_rule(rule: AlertRule) -> RuleAnalysis:
@@ -141,21 +165,9 @@ def analyze(expression: Expression) -> RuleAnalysis:
     """Return whom the results of an expression are about, or why they are no reason to disrupt a process."""
     try:
         shape = _shape(expression.tree, negations=0)
-        if shape.read & BUDGETS and "budget" not in shape.labels:
-            raise _RefusedError("it drops the label budget: keep it, so that the budget's own processes are chosen")
-        if "uuid" not in shape.labels:
-            raise _RefusedError("its results name no GPU: keep the labels gpu and uuid")
-        if shape.processes and not shape.per_process:
-            raise _RefusedError(_SUMMED_UP)
-        if not shape.filtered:
-            raise _RefusedError(_compares_nothing(shape.read))
-        if not shape.tested:
-            raise _RefusedError(_NOT_ABOUT)
-        if shape.read & NARROWER and "gpu_instance_id" not in shape.labels:
-            raise _RefusedError("it drops the label gpu_instance_id: keep it, so that the instance's own are chosen")
-        found = findings(expression)
-        if not found.tests_figures:
-            raise _RefusedError(_ALWAYS_TRUE)
+        _check_shape(shape)
+        found = findings(expression, per_process=shape.per_process)
+        _check_findings(found, shape, expression)
     except _RefusedError as refused:
         return RuleAnalysis(str(refused))
     return RuleAnalysis(
@@ -164,6 +176,34 @@ def analyze(expression: Expression) -> RuleAnalysis:
         about_growth=bool(expression.metric_names & GROWTH),
         about_idleness=found.about_idleness,
     )
+
+
+def _check_shape(shape: _Shape) -> None:
+    """Refuse results that are about nobody, and those that nothing was compared for."""
+    if shape.read & BUDGETS and "budget" not in shape.labels:
+        raise _RefusedError("it drops the label budget: keep it, so that the budget's own processes are chosen")
+    if "uuid" not in shape.labels:
+        raise _RefusedError("its results name no GPU: keep the labels gpu and uuid")
+    if shape.processes and not shape.per_process:
+        raise _RefusedError(_SUMMED_UP)
+    if not shape.filtered:
+        raise _RefusedError(_compares_nothing(shape.read))
+    if not shape.tested:
+        raise _RefusedError(_NOT_ABOUT)
+    if shape.read & NARROWER and "gpu_instance_id" not in shape.labels:
+        raise _RefusedError("it drops the label gpu_instance_id: keep it, so that the instance's own are chosen")
+
+
+def _check_findings(found: SampledFindings, shape: _Shape, expression: Expression) -> None:
+    """Refuse what figures have shown to be true for another reason than the process, or the memory of its GPU."""
+    if not found.tests_figures:
+        raise _RefusedError("; ".join((_ALWAYS_TRUE, *implausible_comparisons(expression))))
+    if found.about_nobodys:
+        raise _RefusedError(_NOBODYS)
+    if found.about_unread:
+        raise _RefusedError(_UNREAD)
+    if found.true_of_least and not shape.named:
+        raise _RefusedError(_OF_LITTLE_PROCESSES if shape.per_process else _OF_LITTLE_USE)
 
 
 def _compares_nothing(read: frozenset[str]) -> str:
@@ -192,7 +232,20 @@ def _shape(node: Node, negations: int) -> _Shape:
 
 
 def _selected(node: Selector, negations: int) -> _Shape:
-    name = node.name
+    name = _check_name(node.name, negations)
+    matched = {matcher.name for matcher in node.matchers}
+    if "gpu" in matched and "uuid" not in matched:
+        raise _RefusedError("it names a GPU by its index, which may come to mean another: name its uuid")
+    is_process, is_evidence = name in PROCESSES, name == EVIDENCE
+    if is_process:
+        _check_matchers(node, negations)
+    named = is_process and any(not accepts(node, label, _ANY_NAME) for label in matched & _NAMES)
+    telling = name in TELLING or (name == VERDICT and "verdict" in matched)
+    return _Shape(LABELS[name], is_process, is_process, frozenset({name}), telling, is_evidence, is_evidence, named)
+
+
+def _check_name(name: str | None, negations: int) -> str:
+    """Return the name of a metric that a rule may read; refuse any other."""
     if name is None:
         raise _RefusedError("it selects series by a pattern of their names: name the metric")
     if name in {"ALERTS", "ALERTS_FOR_STATE"}:
@@ -205,16 +258,24 @@ def _selected(node: Selector, negations: int) -> _Shape:
         raise _RefusedError(f"it reads {name}, which tells what the agent concluded or did: read what is measured")
     if name in WITHHOLDING and negations != 1:
         raise _RefusedError(f"{name} depends on the names of processes: use it only as `unless ... {name} == 1`")
-    matched = {matcher.name for matcher in node.matchers}
-    if "gpu" in matched and "uuid" not in matched:
-        raise _RefusedError("it names a GPU by its index, which may come to mean another: name its uuid")
     if name in UNIX_TIMES:
         raise _RefusedError(f"it reads {name}, a moment of the wall clock, which may be set: {_BY_THE_KERNEL}")
     if name in FORECASTS:
         raise _RefusedError(f"it reads {name}, a forecast: what grows may stop by itself; {EVIDENCE} tells leaks")
-    is_process, is_evidence = name in PROCESSES, name == EVIDENCE
-    telling = name in TELLING or (name == VERDICT and "verdict" in matched)
-    return _Shape(LABELS[name], is_process, is_process, frozenset({name}), telling, is_evidence, is_evidence)
+    return name
+
+
+def _check_matchers(node: Selector, negations: int) -> None:
+    """Refuse matchers that mean a process by a number, or take a name that could not be read for an answer."""
+    for matcher in node.matchers:
+        label = matcher.name
+        if label in _NUMBERS:
+            raise _RefusedError(f"it means processes by {label}: numbers are given again, and daemons have parent 1")
+        if label in _MAY_BE_UNKNOWN and accepts(node, label, "") == (negations % 2 == 0):
+            raise _RefusedError(
+                f"it takes a missing {label} for an answer, and that is missing where it cannot be read: name whom you"
+                " mean in the matcher, or whom you spare in remedies.never"
+            )
 
 
 def _aggregated(node: Aggregation, negations: int) -> _Shape:
@@ -224,7 +285,7 @@ def _aggregated(node: Aggregation, negations: int) -> _Shape:
     if node.operator in _KEEPING:
         if shape.processes:
             raise _RefusedError(f"it compares processes with each other by {node.operator}: set the ladder's `victim`")
-        return shape
+        raise _RefusedError(f"it compares GPUs with each other by {node.operator}: compare each with an amount")
     by = shape.labels - set(node.labels) if node.without else frozenset(node.labels)
     if node.operator == "count_values" and isinstance(node.parameter, String):
         _check_written(node.parameter.value, "count_values")
@@ -275,13 +336,17 @@ def _combined(node: Binary, negations: int) -> _Shape:
     if node.operator == "or":
         if left.per_process != right.per_process or left.processes != right.processes:
             raise _RefusedError("the sides of its `or` are about different things: write two rules")
+        if left.processes and not left.per_process:
+            raise _RefusedError(_SUMMED_UP)
+        _check_matching(node.matching, left, right)
         return replace(
             left,
-            labels=left.labels | right.labels,
+            labels=left.labels & right.labels,  # a result has those of one side or the other
             read=left.read | right.read,
             telling=left.telling and right.telling,
             filtered=left.filtered and right.filtered,
             tested=left.tested and right.tested,
+            named=left.named and right.named,
         )
     if not unless:
         _check_instances(node.matching, left, right)
@@ -295,6 +360,7 @@ def _combined(node: Binary, negations: int) -> _Shape:
         read=left.read | right.read,
         filtered=left.filtered or right.filtered,
         tested=left.tested or right.tested,
+        named=left.named or right.named,
     )
 
 
@@ -325,6 +391,7 @@ def _joined(node: Binary, negations: int) -> _Shape:
         telling=telling,
         filtered=compares or left.filtered or right.filtered,
         tested=(compares and telling) or left.tested or right.tested,
+        named=left.named or right.named,
     )
     if is_scalar(node.left) or is_scalar(node.right):
         side = right if is_scalar(node.left) else left
@@ -357,13 +424,21 @@ def _check_instances(matching: Matching, left: _Shape, right: _Shape) -> None:
 
 
 def _check_matching(matching: Matching, left: _Shape, right: _Shape) -> None:
-    """Refuse a match of processes with others' processes, and of a GPU with another one."""
+    """Refuse a match of processes with others' processes, and of a GPU with another one or with the whole node.
+
+    Whoever can be on another GPU decides there; and a GPU that cannot be read is missing in a figure of all of them, so
+    that this is refused behind `unless` too. What reads no series is the same wherever it is looked at.
+    """
+    if not (left.read and right.read):
+        return
     labels = set(matching.labels)
-    if "uuid" in left.labels & right.labels and ("uuid" in labels) != matching.on:
-        raise _RefusedError("it matches one GPU with another: match them by uuid too")
     if left.processes and right.processes:
         by_pid = "pid" in labels if matching.on else "pid" not in labels
         if not (left.per_process and right.per_process and by_pid):
             raise _RefusedError("it compares processes with other processes: match them by pid, as in `on (uuid, pid)`")
     elif (left.processes or right.processes) and matching.on and (chosen := sorted(labels - PLACE - NODE)):
         raise _RefusedError(f"it matches processes with GPUs by {', '.join(chosen)}: match them by gpu and uuid")
+    if "uuid" not in left.labels & right.labels or ("uuid" in labels) != matching.on:
+        raise _RefusedError(
+            "it matches one GPU with another, or with the whole node: keep uuid on both sides, and match by it"
+        )

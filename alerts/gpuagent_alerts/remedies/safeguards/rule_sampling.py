@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -19,19 +19,32 @@ from gpuagent.core.metrics.family import Family
 from gpuagent.core.metrics.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, MIG_GROWTH_FAMILIES
 from gpuagent.core.metrics.process import FRAMEWORK_FAMILIES, PROCESS_FAMILIES
 from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
-from gpuagent_alerts.promql.expression import Expression, compile_tree
+from gpuagent_alerts.promql.expression import Expression, compile_expression, compile_tree
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.syntax import Aggregation, Binary, Call, Negation, Node, Number, Selector
 from gpuagent_alerts.promql.values import EvaluationError
+from gpuagent_alerts.remedies.safeguards.activity_families import ACTIVITY, LIMITS, activity_name
+from gpuagent_alerts.remedies.safeguards.doubtful_families import NOBODYS, UNREAD
 
 _PLACES = 48
 """States of all that tells nothing of a process or of the memory of its GPU, as temperatures."""
 _LOOKS = 16
 """Figures of the process and of the memory in each of these."""
-_LEAST_BYTES = 4096.0
-"""Who is listed holds a page at least: that somebody holds anything is true of everybody."""
+_ENOUGH = 48
+"""So many samples in which it is true show whether it stays so with other values of a family."""
+_TRIES, _FEW = 256, 8
+"""After so many samples fewer are enough: it is seldom true."""
+_FEWEST = 3
+"""Families with less values than these are flags: nothing lies between."""
+_LEAST_BYTES = 64 * 2.0**20
+"""Whoever uses a GPU holds as much, for its context alone: that somebody holds anything is true of everybody."""
+_LEAST_RATIO = 0.01
+"""Share of a GPU that is in use at least where anybody uses it."""
+_LEAST_FREE = 2.0**20
+"""Bytes that are left on the fullest GPU: drivers fail before the last page."""
 _TOTALS = tuple(gib * 2.0**30 for gib in (8, 24, 80, 288, 1024))
 _RATIOS = (0.0, 0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+_Values = tuple[float | None, ...]
 _Figures = Mapping[str, float | None]
 """A value for each metric name; None where there is no series."""
 OWNER_LABELS = frozenset({"user", "uid", "unit", "container_id", "slurm_job"})
@@ -74,24 +87,73 @@ VERDICT = "gpuagent_process_memory_verdict"
 """Is always 1: what is so of the process stands in its label `verdict`."""
 
 
+_CHOICES: Mapping[str, _Values] = {
+    **dict.fromkeys(FLAGS, (None, 0.0, 1.0)),
+    **dict.fromkeys((EVIDENCE, VERDICT), (None, 1.0)),
+    **dict.fromkeys((name for name in LABELS if name.endswith("_info")), (1.0,)),
+    **LIMITS,
+}
+"""Values of families that have few."""
+_LEAST: Mapping[str, float | None] = {
+    "gpuagent_process_memory_used_bytes": _LEAST_BYTES,
+    "gpuagent_process_resident_memory_bytes": 0.0,
+    "gpuagent_gpu_memory_reserved_bytes": 0.0,
+    "gpuagent_gpu_bar1_memory_used_bytes": 0.0,
+    "gpuagent_gpu_bar1_memory_total_bytes": 0.0,
+    "gpuagent_process_uninterruptible": None,
+    "gpuagent_process_zombie": None,
+    "gpuagent_budget_used_bytes": _LEAST_BYTES,
+    "gpuagent_budget_limit_bytes": _TOTALS[-1],
+}
+"""Figures of a process that holds next to nothing and does nothing, of a budget that has hardly begun, and of what is
+no amount to compare memory with."""
+
+
 class SampledFindings(NamedTuple):
-    """What figures showed of an expression."""
+    """What figures showed of an expression. Where the first is False the others are not looked for, and False."""
 
     tests_figures: bool
     """Some figure of a process, or of memory, decides whether it is true; also where no sample made it true."""
-    about_idleness: bool
-    """It is true of a process because that does not work, or may be."""
+    about_idleness: bool = False
+    """It is true because a process or a GPU does not work, or may be."""
+    true_of_least: bool = False
+    """It is true of a process, or a GPU, of which nothing but the least memory is known, and not for being idle."""
+    about_nobodys: bool = False
+    """It is true because memory has no living owner."""
+    about_unread: bool = False
+    """It is true because less can be read."""
 
 
-def findings(expression: Expression) -> SampledFindings:
-    """Evaluate an expression that names metrics of the catalogue alone on some hundred samples, once for its tree."""
-    return _findings(expression.text, expression.tree)
+def findings(expression: Expression, *, per_process: bool) -> SampledFindings:
+    """Evaluate an expression that names metrics of the catalogue alone on some hundred samples, once for its tree.
+
+    `per_process` says that its results are about one process each.
+    """
+    return _findings(expression.text, expression.tree, per_process)
 
 
 @lru_cache(maxsize=512)
-def _findings(text: str, tree: Node) -> SampledFindings:
+def is_always_true_on(text: str, total_bytes: int) -> bool:
+    """Return whether it is true whatever is used of a GPU with so much memory; False for metrics that are unknown."""
+    expression = compile_expression(text)
+    if not expression.metric_names or not expression.metric_names <= LABELS.keys():
+        return False
+    return not _SampledRule(text, expression.tree).tests_figures((float(total_bytes),))
+
+
+@lru_cache(maxsize=512)
+def _findings(text: str, tree: Node, per_process: bool) -> SampledFindings:
     sampled = _SampledRule(text, tree)
-    return SampledFindings(sampled.tests_figures(), sampled.is_about_idleness())
+    if not sampled.tests_figures():
+        return SampledFindings(tests_figures=False)
+    about_idleness = sampled.turns_false(ACTIVITY, if_never_true=True)
+    return SampledFindings(
+        True,
+        about_idleness,
+        not about_idleness and sampled.is_true_of_least(per_process=per_process),
+        sampled.turns_false(NOBODYS),
+        sampled.turns_false(UNREAD),
+    )
 
 
 class _SampledRule:
@@ -100,18 +162,19 @@ class _SampledRule:
     def __init__(self, text: str, tree: Node) -> None:
         self._expression = compile_tree(text, _without_matchers(tree))
         self._names = sorted(self._expression.metric_names)
+        self._reads_instances = any(name.startswith("gpuagent_mig_memory_") for name in self._names)
         literals = sorted({abs(each) for each in _numbers(tree) if math.isfinite(each)})
         self._ratios = (*_RATIOS, *(each for each in literals if each <= 1))
         self._near = [literal * factor for literal in literals for factor in (0.5, 0.99, 1.0, 1.01, 2.0)]
         """The numbers of the expression, and a little more and less."""
 
-    def tests_figures(self) -> bool:
-        """See `SampledFindings`."""
+    def tests_figures(self, totals: Sequence[float] = _TOTALS) -> bool:
+        """See `SampledFindings`; `totals` are bytes that GPUs may have."""
         telling = [name for name in self._names if name in TELLING or name in {EVIDENCE, VERDICT}]
         chance = random.Random(0)  # noqa: S311  the same figures for the same rule
         is_ever_true = False
         for _ in range(_PLACES):
-            total = chance.choice(_TOTALS)
+            total = chance.choice(totals)
             place = self._sample(self._names, total, chance)
             found = {self._is_true(place | self._sample(telling, total, chance)) for _ in range(_LOOKS)}
             if len(found) == 2:
@@ -119,20 +182,52 @@ class _SampledRule:
             is_ever_true |= True in found
         return not is_ever_true
 
-    def is_about_idleness(self) -> bool:
-        """See `SampledFindings`."""
-        read = UTILIZATION.intersection(self._names)
+    def turns_false(self, table: Mapping[str, _Values], *, if_never_true: bool = False) -> bool:
+        """Return whether it is true only as long as some family of a table is not at its last value."""
+        read = {name: self._values_of(table[name]) for name in self._names if name in table}
         if not read:
             return False
         chance = random.Random(0)  # noqa: S311
-        is_ever_true = False
-        for _ in range(_PLACES * _LOOKS):
+        found = 0
+        for tries in range(_PLACES * _LOOKS):
+            is_first = chance.random() < 0.5
             figures = self._sample(self._names, chance.choice(_TOTALS), chance)
-            at_rest, at_work = (self._is_true(figures | dict.fromkeys(read, ratio)) for ratio in (0.0, 1.0))
-            if at_rest and not at_work:
+            figures |= {name: values[0] if is_first else chance.choice(values) for name, values in read.items()}
+            if not self._is_true(figures):
+                continue
+            if not all(self._is_true(figures | later) for later in _later_values(figures, read, chance)):
                 return True
-            is_ever_true |= at_work or self._is_true(figures)
-        return not is_ever_true
+            found += 1
+            if found >= (_ENOUGH if tries < _TRIES else _FEW):
+                break
+        return if_never_true and not found
+
+    def is_true_of_least(self, *, per_process: bool) -> bool:
+        """See `SampledFindings`. Growth is told by the leak detector alone, which looks at each process itself."""
+        if GROWTH.intersection(self._names):
+            return False
+        chance = random.Random(0)  # noqa: S311
+        least = {name: value for name, value in _LEAST.items() if name in self._names}
+        if not per_process:
+            return any(
+                self._is_true(self._sample(self._names, _TOTALS[-1], chance) | least | _least_of_gpu(self._names))
+                for _ in range(_LOOKS)
+            )
+        least |= dict.fromkeys(UTILIZATION.intersection(self._names), 0.0)
+        return any(
+            self._is_true(self._sample(self._names, chance.choice(_TOTALS), chance) | gpu | least)
+            for gpu in ({}, _least_of_gpu(self._names), _most_of_gpu(self._names))
+            for _ in range(_LOOKS)
+        )
+
+    def _values_of(self, values: _Values) -> _Values:
+        """Return values of a family in their order, with those of the expression's numbers that lie within."""
+        known = [each for each in values if each is not None]
+        if len(known) < _FEWEST:
+            return values
+        near = (each for each in self._near if min(known) < each < max(known))
+        between = sorted({*known, *near}, reverse=known[0] > known[-1])
+        return (*between, None) if None in values else tuple(between)
 
     def _is_true(self, figures: _Figures) -> bool:
         series = ((name, _labels(name), value) for name, value in figures.items() if value is not None)
@@ -145,23 +240,26 @@ class _SampledRule:
         return dict(self._values(names, total, chance))
 
     def _values(self, names: list[str], total: float, chance: random.Random) -> Iterator[tuple[str, float | None]]:
-        used = self._bytes(chance, total)
+        used = self._bytes(chance, total - _LEAST_FREE, max(_LEAST_BYTES, _LEAST_RATIO * total + 1))
+        instance = self._bytes(chance, used) if self._reads_instances else used
         memory = {
             "gpuagent_gpu_memory_used_bytes": used,
             "gpuagent_gpu_memory_free_bytes": total - used,
             "gpuagent_gpu_memory_used_ratio": used / total,
-            "gpuagent_mig_memory_used_bytes": (instance := self._bytes(chance, used)),
+            "gpuagent_mig_memory_used_bytes": instance,
             "gpuagent_mig_memory_free_bytes": total - instance,
-            "gpuagent_process_memory_used_bytes": self._bytes(chance, used),
-            "gpuagent_budget_used_bytes": self._bytes(chance, total),
         }
         for name in names:
             if name in memory:
                 yield name, memory[name]
-            elif name in FLAGS or name in {EVIDENCE, VERDICT}:
-                yield name, chance.choice((None, 0.0, 1.0) if name in FLAGS else (None, 1.0))
+            elif name == "gpuagent_process_memory_used_bytes":
+                yield name, self._bytes(chance, used)
+            elif name == "gpuagent_budget_used_bytes":
+                yield name, self._bytes(chance, total - _LEAST_FREE)
             elif name.endswith("_memory_total_bytes"):
                 yield name, total
+            elif choices := _CHOICES.get(name.partition(":")[0]):
+                yield name, chance.choice(choices)
             elif name.endswith("_ratio"):
                 yield name, chance.choice(self._ratios)
             elif name.endswith("_bytes"):
@@ -170,21 +268,53 @@ class _SampledRule:
                 sign = chance.choice((-1.0, 1.0)) if name.endswith("_per_second") else 1.0
                 yield name, sign * chance.choice((0.0, 1.0, 10.0 ** chance.uniform(-3, 12), *self._near))
 
-    def _bytes(self, chance: random.Random, most: float) -> float:
-        near = [each for each in self._near if _LEAST_BYTES <= each <= most]
-        anything = math.exp(chance.uniform(math.log(_LEAST_BYTES), math.log(max(most, _LEAST_BYTES))))
-        share = max(most * chance.random(), _LEAST_BYTES)
+    def _bytes(self, chance: random.Random, most: float, least: float = _LEAST_BYTES) -> float:
+        near = [each for each in self._near if least <= each <= most]
+        anything = math.exp(chance.uniform(math.log(least), math.log(max(most, least))))
+        share = max(most * chance.random(), least)
         return float(round(chance.choice((anything, share, most, *near))))
 
 
+def _later_values(
+    figures: _Figures, read: Mapping[str, _Values], chance: random.Random
+) -> Iterator[dict[str, float | None]]:
+    """Yield figures nearer to the last values: all there, one family there alone, and a little nearer each."""
+    yield {name: values[-1] for name, values in read.items()}
+    if len(read) > 1:
+        yield from ({name: values[-1]} for name, values in read.items())
+    yield {name: chance.choice(values[values.index(figures[name]) :]) for name, values in read.items()}
+
+
+def _least_of_gpu(names: Iterable[str]) -> dict[str, float | None]:
+    return _gpu(names, _LEAST_BYTES, _TOTALS[-1])
+
+
+def _most_of_gpu(names: Iterable[str]) -> dict[str, float | None]:
+    return _gpu(names, _TOTALS[-1] - _LEAST_FREE, _TOTALS[-1])
+
+
+def _gpu(names: Iterable[str], used: float, total: float) -> dict[str, float | None]:
+    """Return the figures of a GPU, and of an instance that is all of it."""
+    found = {
+        "gpuagent_gpu_memory_used_bytes": used,
+        "gpuagent_gpu_memory_free_bytes": total - used,
+        "gpuagent_gpu_memory_used_ratio": used / total,
+        "gpuagent_gpu_memory_total_bytes": total,
+        "gpuagent_mig_memory_used_bytes": used,
+        "gpuagent_mig_memory_free_bytes": total - used,
+        "gpuagent_mig_memory_total_bytes": total,
+    }
+    return {name: found[name] for name in names if name in found}
+
+
 def _labels(name: str) -> dict[str, str]:
-    return dict.fromkeys(LABELS[name], "1")
+    return dict.fromkeys(LABELS[name.partition(":")[0]], "1")
 
 
 def _without_matchers(node: Node) -> Node:
     match node:
         case Selector():
-            return replace(node, matchers=())
+            return replace(node, name=activity_name(node), matchers=())
         case Negation(operand):
             return replace(node, operand=_without_matchers(operand))
         case Binary(_, left, right):

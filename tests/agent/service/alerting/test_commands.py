@@ -164,12 +164,14 @@ def test_heartbeats_are_shown(tmp_path: Path) -> None:
 def test_a_rule_that_can_never_fire_is_told_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """ALERT-06: at the start and at each reload, with the rule and what was probably meant."""
     typo = "alert: Typo, expr: gpuagent_gpu_memory_used_ratioo > 1"
+    percent = "alert: Percent, expr: gpuagent_gpu_memory_used_ratio > 90"
     caplog.set_level(logging.WARNING)
 
     async def test() -> None:
         settings = config(tmp_path, None)
-        async with alerting(settings, rules(FULL, typo), ManualClock(), tmp_path / "s") as bench:
+        async with alerting(settings, rules(FULL, typo, percent), ManualClock(), tmp_path / "s") as bench:
             assert caplog.text.count('rule "Typo"') == 1
+            assert "a ratio is between 0 and 1; write 0.9" in caplog.text
             assert "did you mean gpuagent_gpu_memory_used_ratio?" in caplog.text
             await bench.alerting.reload(settings, rules(FULL, typo), lambda: True)
             assert caplog.text.count('rule "Typo"') == 2

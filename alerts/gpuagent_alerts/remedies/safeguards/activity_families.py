@@ -1,0 +1,148 @@
+"""Which metric families tell whether a GPU or a process works: the plausible values of each, from rest to full work.
+
+A rule that is true because less work is done (`gpuagent_gpu_utilization_ratio == 0`, `gpuagent_gpu_power_watts < 100`)
+is about idleness, whatever it reads. A transcoder leaves the multiprocessors at 0 %, a trainer that waits for data the
+whole GPU. Families that grow with work are listed in ascending order, those that fall in descending order. A test fails
+on a family of the catalogue that is in none of these tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpuagent_alerts.promql.series import accepts
+from gpuagent_alerts.promql.syntax import Selector
+
+_PREFIX = "gpuagent_"
+_Values = tuple[float | None, ...]
+
+_RATIO: _Values = (0.0, 0.001, 0.005, 0.01, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
+_RATE: _Values = (0.0, 1e3, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12)
+_TOTAL: _Values = (0.0, 1.0, 1e3, 1e6, 1e9, 1e12, 1e15)
+_WATTS: _Values = (5.0, 10.0, 20.0, 40.0, 60.0, 80.0, 120.0, 200.0, 350.0, 700.0, 1200.0)
+_CELSIUS: _Values = (20.0, 30.0, 35.0, 40.0, 45.0, 55.0, 65.0, 75.0, 85.0, 95.0)
+_HERTZ: _Values = (135e6, 210e6, 345e6, 405e6, 810e6, 1.2e9, 1.4e9, 2e9, 2.6e9, 5e9, 1e10)
+_REQUESTS: _Values = (0.0, 1.0, 10.0, 100.0, 1000.0)
+
+_PROFILE = {
+    **{
+        f"{name}_ratio": _RATIO
+        for name in ("graphics_active", "sm_active", "sm_occupancy", "tensor_active", "fp64_active", "fp32_active",
+                     "fp16_active", "dram_bandwidth")
+    },
+    **{
+        f"{name}_bytes_per_second": _RATE
+        for name in ("pcie_transmit", "pcie_receive", "nvlink_transmit", "nvlink_receive")
+    },
+}  # fmt: skip
+
+_CLOCK_REASON = "gpu_clock_event_reason"
+_IDLE_REASON = "gpu_idle"
+_IDLE_CLOCK = f"{_CLOCK_REASON}:{_IDLE_REASON}"
+"""The clocks are low because the GPU rests: the one reason that holds at rest, and not at work."""
+
+ACTIVITY: Mapping[str, _Values] = {
+    _PREFIX + name: values
+    for name, values in {
+        # The GPU
+        "gpu_utilization_ratio": _RATIO,
+        "gpu_memory_utilization_ratio": _RATIO,
+        "gpu_encoder_utilization_ratio": _RATIO,
+        "gpu_decoder_utilization_ratio": _RATIO,
+        "gpu_jpeg_utilization_ratio": _RATIO,
+        "gpu_ofa_utilization_ratio": _RATIO,
+        "gpu_temperature_celsius": _CELSIUS,
+        "gpu_memory_temperature_celsius": _CELSIUS,
+        "gpu_temperature_margin_celsius": (*reversed(_CELSIUS), 10.0, 5.0, 0.0),
+        "gpu_fan_speed_ratio": _RATIO,
+        "gpu_power_watts": _WATTS,
+        "gpu_power_instant_watts": _WATTS,
+        "gpu_energy_joules_total": _TOTAL,
+        "gpu_performance_state": (15.0, 12.0, 10.0, 8.0, 5.0, 3.0, 2.0, 1.0, 0.0),
+        "gpu_clock_hertz": _HERTZ,
+        _CLOCK_REASON: (0.0, 1.0),
+        _IDLE_CLOCK: (1.0, 0.0),
+        "gpu_clock_throttled_seconds_total": _TOTAL,
+        "gpu_pcie_link_generation": (1.0, 2.0, 3.0, 4.0, 5.0, 6.0),
+        "gpu_pcie_link_width": (1.0, 2.0, 4.0, 8.0, 16.0, 32.0),
+        "gpu_pcie_transmit_bytes_total": _TOTAL,
+        "gpu_pcie_receive_bytes_total": _TOTAL,
+        "gpu_nvlink_transmit_bytes_total": _TOTAL,
+        "gpu_nvlink_receive_bytes_total": _TOTAL,
+        **{f"{of}_profile_{name}": values for of in ("gpu", "mig") for name, values in _PROFILE.items()},
+        # A process; who waits for a disk is not at work on the GPU, and has no series otherwise
+        "process_sm_utilization_ratio": _RATIO,
+        "process_memory_utilization_ratio": _RATIO,
+        "process_encoder_utilization_ratio": _RATIO,
+        "process_decoder_utilization_ratio": _RATIO,
+        "process_uninterruptible": (1.0, None),
+        "process_zombie": (1.0, None),
+        # A model server, by its own word
+        "source_kv_cache_usage_ratio": _RATIO,
+        "source_requests_running": _REQUESTS,
+        "source_requests_waiting": _REQUESTS,
+    }.items()
+}
+"""Values of every family that tells of work, from rest to full work; None is a series that is not there."""
+
+_MOST_WATTS = (70.0, 150.0, 300.0, 450.0, 700.0, 1200.0)
+LIMITS: Mapping[str, tuple[float, ...]] = {
+    _PREFIX + name: values
+    for name, values in {
+        "gpu_power_limit_watts": _MOST_WATTS,
+        "gpu_power_enforced_limit_watts": _MOST_WATTS,
+        "gpu_power_default_limit_watts": _MOST_WATTS,
+        "gpu_power_min_limit_watts": (20.0, 60.0, 100.0, 200.0),
+        "gpu_power_max_limit_watts": _MOST_WATTS,
+        "gpu_clock_max_hertz": (1.4e9, 2e9, 2.6e9, 5e9, 1e10),
+        "gpu_temperature_slowdown_celsius": (85.0, 90.0, 95.0, 105.0),
+        "gpu_temperature_shutdown_celsius": (90.0, 95.0, 100.0, 110.0),
+        "gpu_temperature_max_celsius": (80.0, 85.0, 90.0),
+        "gpu_memory_temperature_max_celsius": (85.0, 95.0, 105.0),
+        "gpu_pcie_link_generation_max": (3.0, 4.0, 5.0, 6.0),
+        "gpu_pcie_link_width_max": (8.0, 16.0),
+    }.items()
+}
+"""Plausible values of what the activity of a GPU is compared with: the most that there can be."""
+
+_NAMES_OF_NO_WORK = """
+build_info simulated snapshot_age_seconds snapshot_timestamp_seconds gpu_reading_age_seconds
+gpu_lost_timestamp_seconds collector_success collector_duration_seconds nvml_up nvml_initializations_total driver_info
+gpus gpus_readable gpus_expected pci_gpus processes dead_processes dead_process_memory_used_bytes
+gpu_memory_preallocated gpu_memory_fast_growth_expected processes_seen_total host_pid_namespace xid_events_total
+xid_last_timestamp_seconds ticks_total ticks_late_total gpu_info gpu_lost gpu_xid_unrepaired_timestamp_seconds
+gpu_blind gpu_processes_trusted gpu_figures_trusted gpu_memory_total_bytes gpu_memory_used_bytes gpu_memory_free_bytes
+gpu_memory_reserved_bytes gpu_memory_used_ratio gpu_bar1_memory_total_bytes gpu_bar1_memory_used_bytes
+gpu_memory_processes_bytes gpu_memory_dead_processes_bytes gpu_memory_unattributed_bytes gpu_pcie_replays_total
+gpu_ecc_enabled gpu_ecc_errors_total gpu_ecc_sram_threshold_exceeded gpu_remapped_rows gpu_row_remap_pending
+gpu_row_remap_failed gpu_retired_pages gpu_retired_pages_pending gpu_recovery_action gpu_recovery_action_advised
+gpu_nvlink_active gpu_nvlink_errors_total mig_info mig_memory_total_bytes mig_memory_used_bytes mig_memory_free_bytes
+process_memory_used_bytes process_resident_memory_bytes process_start_time_seconds process_info process_preallocates
+gpu_memory_leak_suspected gpu_memory_verdict gpu_memory_growth_bytes_per_second gpu_memory_exhaustion_seconds
+gpu_memory_leak_since_seconds gpu_memory_fast_exhaustion_seconds mig_memory_leak_suspected mig_memory_verdict
+mig_memory_growth_bytes_per_second mig_memory_exhaustion_seconds mig_memory_leak_since_seconds
+mig_memory_fast_exhaustion_seconds process_memory_leak_suspected process_memory_verdict
+process_memory_growth_bytes_per_second process_memory_exhaustion_seconds process_memory_leak_since_seconds
+process_memory_fast_exhaustion_seconds process_memory_leak_evidence leak_histories leak_histories_refused_total alerts
+rules rule_evaluation_duration_seconds rule_evaluation_failures_total notifications_sent_total
+notification_failures_total notifications_dropped_total notifications_held_back_total notifications_queued
+notifications_dead notification_oldest_undelivered_seconds receiver_undelivered store_healthy
+store_rows_set_aside_total client_socket_up clients client_connections_total client_connections_refused_total
+client_connections_dropped_total client_lines_total client_events_total client_throttlings_total client_commands_total
+source_up source_memory_bytes source_model_memory_bytes torch_memory_allocated_bytes torch_memory_allocated_peak_bytes
+torch_memory_reserved_bytes torch_memory_reserved_peak_bytes torch_memory_active_bytes
+torch_memory_inactive_split_bytes torch_memory_cached_bytes torch_memory_outside_bytes torch_memory_limit_ratio
+torch_memory_segments torch_alloc_retries_total torch_ooms_total torch_memory_declared_minimum_bytes
+torch_memory_declared_typical_bytes torch_info remedy_ladders remedies_running remedies_stopped
+remedy_released_bytes_total remedies_total remedy_end_timestamp_seconds remedy_announced_timestamp_seconds
+remedy_outstanding_timestamp_seconds budget_limit_bytes budget_used_bytes
+"""
+OF_NO_WORK = frozenset(_PREFIX + name for name in _NAMES_OF_NO_WORK.split())
+"""Families that say nothing of work: amounts of memory, states and records."""
+
+
+def activity_name(selector: Selector) -> str | None:
+    """Return the name under which a selector's values are in `ACTIVITY`, where that depends on its matchers."""
+    if selector.name == _PREFIX + _CLOCK_REASON and accepts(selector, "reason", _IDLE_REASON):
+        return _PREFIX + _IDLE_CLOCK
+    return selector.name

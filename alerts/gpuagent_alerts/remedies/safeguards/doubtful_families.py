@@ -1,0 +1,33 @@
+"""Metric families that excuse the processes of a GPU: nobody's memory, and readings that fail.
+
+A rule that is true because more memory has no living owner, or because less can be read, is no reason to end a
+process: its end gives none of that memory back and mends no reading. Each family has plausible values from the worst to
+the best, as a rule may ask for a GPU without them (`... and gpuagent_gpu_memory_dead_processes_bytes == 0`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_Values = tuple[float | None, ...]
+_BYTES: _Values = (2.0**40, 2.0**38, 2.0**36, 2.0**34, 2.0**33, 2.0**32, 2.0**30, 2.0**28, 2.0**20, 0.0)
+_SECONDS: _Values = (86400.0, 3600.0, 600.0, 120.0, 60.0, 30.0, 10.0, 5.0, 1.0, 0.1, 0.0)
+
+NOBODYS: Mapping[str, _Values] = {
+    "gpuagent_gpu_memory_dead_processes_bytes": _BYTES,
+    "gpuagent_gpu_memory_unattributed_bytes": _BYTES,
+    "gpuagent_dead_processes": (100.0, 10.0, 3.0, 2.0, 1.0, 0.0),
+    "gpuagent_dead_process_memory_used_bytes": (*_BYTES[:-1], None),
+    "gpuagent_gpu_memory_processes_bytes": tuple(reversed(_BYTES)),
+}
+"""Memory that no living process holds; what living ones hold is its complement."""
+UNREAD: Mapping[str, _Values] = {
+    "gpuagent_gpu_reading_age_seconds": _SECONDS,
+    "gpuagent_collector_duration_seconds": _SECONDS,
+    "gpuagent_collector_success": (0.0, 1.0),
+    "gpuagent_gpu_blind": (1.0, 0.0),
+    "gpuagent_gpu_lost": (1.0, 0.0),
+    "gpuagent_gpu_processes_trusted": (0.0, 1.0),
+    "gpuagent_gpu_figures_trusted": (0.0, 1.0),
+}
+"""How well a GPU can be read."""

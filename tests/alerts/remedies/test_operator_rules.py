@@ -1,0 +1,178 @@
+"""Rules as operators write them: what would end an innocent is no reason to act, and what is sensible is one."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuagent.core.metrics import FAMILIES
+from gpuagent_alerts.promql.expression import compile_expression
+from gpuagent_alerts.remedies.safeguards.doubtful_families import NOBODYS, UNREAD
+from gpuagent_alerts.remedies.safeguards.rule_analysis import analyze
+
+USED, RESIDENT, INFO, SM = (
+    f"gpuagent_process_{name}"
+    for name in ("memory_used_bytes", "resident_memory_bytes", "info", "sm_utilization_ratio")
+)
+RATIO, FREE, TOTAL, GPU_USED = (
+    f"gpuagent_gpu_memory_{name}" for name in ("used_ratio", "free_bytes", "total_bytes", "used_bytes")
+)
+LIVING, DEAD = "gpuagent_gpu_memory_processes_bytes", "gpuagent_gpu_memory_dead_processes_bytes"
+BUDGET_USED, BUDGET = "gpuagent_budget_used_bytes", "gpuagent_budget_limit_bytes"
+MIG_USED, MIG_TOTAL = "gpuagent_mig_memory_used_bytes", "gpuagent_mig_memory_total_bytes"
+UTILIZATION = "gpuagent_gpu_utilization_ratio"
+PID, GPU, MIG = "on (gpu, uuid, pid)", "on (gpu, uuid)", "on (gpu, uuid, gpu_instance_id)"
+FULL = f"{GPU} {RATIO} > 0.95"
+
+REFUSED = {
+    "it is true of a GPU on which next to nothing is used": [
+        f"{RATIO} < 0.9",
+        f"{FREE} > 5e9",
+        f"{GPU_USED} < 70e9",
+        f"{BUDGET_USED} < {BUDGET}",
+        f"abs({RATIO} - 0.5) > 0.4",
+        f"{MIG_USED} / {MIG_TOTAL} < 0.5",
+        f"{FREE} < 1e9 or {RATIO} < 0.05",
+        f"exp(-{RATIO}) > 0.5",
+        "gpuagent_mig_memory_free_bytes > 1e9",
+        f"{BUDGET_USED} / {BUDGET} < 1",
+    ],
+    "it is true of a process that holds next to nothing": [
+        f"{USED} < 40e9",
+        f"{USED} > 1e9 or {USED} < 100e6",
+        f"{USED} / {GPU} group_left () {TOTAL} < 0.9",
+        f"{USED} / {GPU} group_left () {GPU_USED} > 0.5",
+        f"{USED} > {GPU} group_left () {FREE}",
+        f"{USED} > {GPU} group_left () (0.5 * {FREE})",
+        f"{USED} > {GPU} group_left () gpuagent_gpu_memory_reserved_bytes",
+        f"{USED} > {GPU} group_left () gpuagent_gpu_bar1_memory_used_bytes",
+        f"{USED} > {PID} {RESIDENT}",
+        f"{USED} / {PID} {RESIDENT} > 3",
+        f"{USED} != 5e9",
+        f"{USED} > 0 and {MIG} gpuagent_mig_memory_free_bytes < 1e9",
+        f"{INFO} and {FULL}",
+        f"{USED} > 1 and {FULL}",
+        f"{USED} > 0 and {GPU} {FREE} < 2e9",
+        f"{USED} * {PID} group_left (unit) {INFO} > 1000 and {FULL}",
+        f'{USED}{{process=~".*"}} > 0 and {FULL}',
+        f'{USED}{{process!="trainer"}} > 0 and {FULL}',
+        f'{USED}{{user!="root"}} > 0 and {FULL}',
+        f'{USED}{{uuid="GPU-1"}} > 0 and {FULL}',
+    ],
+    "memory has no living owner": [
+        f"{GPU_USED} - {LIVING} > 5e9",
+        f"1 - {LIVING} / {GPU_USED} > 0.2",
+        f"{DEAD} / {GPU_USED} > 0.3",
+        f"{RATIO} > 0.5 and {GPU} gpuagent_gpu_memory_unattributed_bytes > 10e9",
+        f"{RATIO} > 0.8 and {GPU} gpuagent_dead_processes > 0",
+        f"{USED} > 1e9 and {GPU} {DEAD} > 1e9",
+    ],
+    "a GPU cannot be read well": [
+        f"{RATIO} > 0.9 and {GPU} gpuagent_gpu_reading_age_seconds > 30",
+        f'{USED} > 10e9 and {GPU} gpuagent_collector_success{{collector="processes"}} == 0',
+        f"{RATIO} > 0.5 and {GPU} gpuagent_gpu_blind == 1",
+        f"{RATIO} > 0.5 and {GPU} gpuagent_gpu_figures_trusted == 0",
+    ],
+    "numbers are given again": [
+        f'{USED}{{pid="4242"}} > 1e9',
+        f'{USED} > 1e9 and {PID} {INFO}{{parent_pid="1"}}',
+    ],
+    "for an answer, and that is missing where it cannot be read": [
+        f'{USED} > 1e9 and {PID} {INFO}{{slurm_job=""}}',
+        f'{USED} > 1e9 unless {PID} {INFO}{{slurm_job!=""}}',
+        f'{USED} > 1e9 and {PID} {INFO}{{unit!="prod.service"}}',
+        f'{USED} > 1e9 unless {PID} {INFO}{{unit="prod.service"}}',
+        f'{USED} > 1e9 and {PID} {INFO}{{container_id!~".+"}}',
+        f'{USED} > 1e9 unless {PID} {INFO}{{command=~".*serve.*"}}',
+        f'{USED} > 1e9 and {PID} {INFO}{{pod_name=""}}',
+    ],
+    "one GPU with another": [
+        f"{RATIO} > 0.5 and on () gpuagent_processes_seen_total > 100",
+        f"{RATIO} > 0.9 and on () (count({RATIO} > 0.9) > 4)",
+        f"{RATIO} == on () group_left () max({RATIO})",
+        f"{USED} / on () group_left () sum({TOTAL}) > 0.1",
+        f"{USED} > 10e9 and on () gpuagent_gpus_readable < gpuagent_gpus_expected",
+    ],
+    "it is true whatever": [
+        f"{USED} / 1024 > 20000",
+        f"{USED} * 8 > 1e6",
+        f"{USED} == {USED}",
+        f"{USED} ^ 0 == 1",
+        f"{RATIO} > {RATIO} / 2",
+        f"100 * {RATIO} > 0.95 and {GPU} gpuagent_gpu_temperature_celsius > 80",
+    ],
+}
+SENSIBLE = [
+    f"{USED} > 40 * 1024^3",
+    f"{USED} / 1024^3 > 40",
+    f"{USED} > 10e9 and {FULL}",
+    f"{USED} / {GPU} group_left () {TOTAL} > 0.5",
+    f"{USED} / {MIG} group_left () {MIG_TOTAL} > 0.5",
+    f"{USED} * {PID} group_left (container_id, unit) {INFO} > 30e9",
+    f"{RESIDENT} > 200e9",
+    f"{SM} > 0.9",
+    f"{RATIO} > 0.95",
+    f"{RATIO} > 0.8 and {RATIO} < 0.95",
+    f"{FREE} < 2e9",
+    f"floor({RATIO} * 10) > 8",
+    f"round({FREE} / 1e9) == 0",
+    f"{RATIO} > 0.9 unless {GPU} {FREE} > 50e9",
+    f"{USED} / {GPU} group_left () {GPU_USED} > 0.5 and {USED} > 10e9",
+    f"{USED} > 5e9 and {MIG} gpuagent_mig_memory_free_bytes < 1e9",
+    f'max by (gpu, uuid, pid) ({USED}{{process="vllm"}}) > 0 and {FULL}',
+    f'{USED} > 1e9 unless {PID} {INFO}{{pod_namespace=~"prod|"}}',
+    f"{TOTAL} - {FREE} > 75e9",
+    f"{MIG_USED} / {MIG_TOTAL} > 0.95",
+    "gpuagent_mig_memory_free_bytes < 500e6",
+    f"{BUDGET_USED} > {BUDGET}",
+    f"{BUDGET_USED} / {BUDGET} > 0.9",
+    'gpuagent_process_memory_verdict{verdict="leaking"} == 1',
+    f"gpuagent_process_memory_leak_suspected == 1 and {PID} {USED} < 5e9",
+    f"{RATIO} > 0.9 and {GPU} gpuagent_gpu_memory_leak_suspected == 1",
+    f'{USED}{{process=~"jupyter.*"}} > 0 and {FULL}',
+    f'{USED}{{user="guest"}} > 5e9 and {FULL}',
+    f'{INFO}{{unit="notebooks.service"}} and {FULL}',
+    f'{USED} > 1e9 and {PID} {INFO}{{unit=~"batch-.*"}}',
+    f"{RATIO} > 0.95 unless {GPU} gpuagent_gpu_memory_preallocated == 1",
+    f"{RATIO} > 0.95 and {GPU} gpuagent_gpu_temperature_celsius > 85",
+    f"{RATIO} > 0.9 and {GPU} {DEAD} == 0",
+    f"{RATIO} > 0.9 and {GPU} gpuagent_gpu_figures_trusted == 1",
+    f'{USED} > 5e9 and {GPU} gpuagent_gpu_info{{name=~".*A100.*"}}',
+]
+IDLE = [
+    f"{USED} > 1e9 and {PID} {SM} < 0.05",
+    f"{USED} < 1e9 and {PID} {SM} == 0",
+    f"{RATIO} < 0.1 and {GPU} {UTILIZATION} == 0",
+    f"{USED} * {GPU} group_left () (1 - {UTILIZATION}) > 20e9",
+    f"{USED} > 20e9 and {PID} {SM} != 1",
+    f"{USED} > 20e9 and {PID} floor({SM} * 100) == 0",
+    f"clamp_max({SM}, 0.5) < 0.1",
+    f"{RATIO} * {GPU} (1 - {UTILIZATION}) > 0.6",
+    f"{BUDGET_USED} > 1e9 and {GPU} {UTILIZATION} == 0",
+    f"{RATIO} > 0.6 and {GPU} gpuagent_gpu_temperature_slowdown_celsius - gpuagent_gpu_temperature_celsius > 50",
+    f"{RATIO} > 0.5 and {GPU} {UTILIZATION} < gpuagent_gpu_memory_utilization_ratio",
+]
+
+
+@pytest.mark.parametrize(("words", "text"), [(words, text) for words, texts in REFUSED.items() for text in texts])
+def test_what_would_end_an_innocent(words: str, text: str) -> None:
+    """A wrong sign, a share of what others leave, nobody's memory, a missing name: no reason, and it says which."""
+    assert words in analyze(compile_expression(text)).refusal
+
+
+@pytest.mark.parametrize("text", SENSIBLE)
+def test_what_is_sensible(text: str) -> None:
+    """What people rightly write is a reason, and asks nobody to be at rest."""
+    found = analyze(compile_expression(text))
+    assert (found.refusal, found.about_idleness) == ("", False)
+
+
+@pytest.mark.parametrize("text", IDLE)
+def test_what_asks_for_rest(text: str) -> None:
+    """KILL-08: a rule on little work, however it is computed, is a reason against those alone who are at rest."""
+    found = analyze(compile_expression(text))
+    assert (found.refusal, found.about_idleness) == ("", True)
+
+
+def test_doubtful_families_are_in_the_catalogue() -> None:
+    """A family that is renamed fails here."""
+    assert NOBODYS.keys() | UNREAD.keys() <= {family.name for family in FAMILIES}
