@@ -110,11 +110,13 @@ POINTS: Final = 12
 class FastGrowth:
     """The last readings of a process, about a second apart or as they come. Memory in bytes."""
 
-    __slots__ = ("exhaustion_seconds", "times", "until_seconds", "used")
+    __slots__ = ("exhaustion_seconds", "free", "times", "until_seconds", "used")
 
     def __init__(self) -> None:
         self.times = array("d")
         self.used = array("d")
+        self.free = array("d")
+        """Free memory of the GPU at the same readings; NaN where a restart has lost it."""
         self.until_seconds = -math.inf
         """It is on until then."""
         self.exhaustion_seconds: float | None = None
@@ -135,9 +137,10 @@ class FastGrowth:
         if times and time_seconds - times[-1] < _SPACING_SECONDS:
             return time_seconds < self.until_seconds
         if len(times) == POINTS:
-            del times[0], used[0]
+            del times[0], used[0], self.free[0]
         times.append(time_seconds)
         used.append(used_bytes)
+        self.free.append(free_bytes)
         # The cheapest test first, where nearly every reading ends: it would not do had it begun with nothing.
         if used_bytes < GROWTH_SHARE * (free_bytes + used_bytes):
             return self._is_on(time_seconds)
@@ -170,12 +173,18 @@ class FastGrowth:
             self.exhaustion_seconds = free_bytes / max(pace, growth_pace)
 
     def _pace(self) -> float:
-        """Return bytes a second over the last `PACE_SECONDS`."""
+        """Return bytes a second over the last `PACE_SECONDS`, as far as the GPU's free memory fell with it.
+
+        Memory that only changes its owner leaves the GPU as full as it was, and is no growth.
+        """
         times, used = self.times, self.used
         place = len(times) - 2
         while place > 0 and times[-1] - times[place - 1] <= PACE_SECONDS:
             place -= 1
-        return (used[-1] - used[place]) / (times[-1] - times[place]) if place >= 0 else 0.0
+        if place < 0:
+            return 0.0
+        growth, fall = used[-1] - used[place], self.free[place] - self.free[-1]
+        return (growth if math.isnan(fall) else min(growth, fall)) / (times[-1] - times[place])
 
 
 def _pace_of_growth(path: list[tuple[float, float]], free_bytes: float, store: BlockStore) -> float:

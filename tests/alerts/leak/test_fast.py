@@ -156,3 +156,13 @@ def test_the_cheapest_test_misses_nothing(readings: list[tuple[int, float, float
         rise = used * GIB - min(fast.used)
         if used < GROWTH_SHARE * (free + used):
             assert not rise >= GROWTH_SHARE * (free * GIB + rise) > 0
+
+
+@pytest.mark.parametrize("every", [1.0, 2.0, 5.0])
+def test_memory_that_only_changes_owner_is_no_growth(every: float) -> None:
+    """LEAK-04: 60 GiB that another owner gives up in the same moment leave the GPU as full as it was."""
+    watched, seconds = detector(), 0.0
+    while seconds < 1300:
+        used = (61 if seconds >= 1000 else 1) * GIB
+        assert not watched.update(seconds, used, 18 * GIB).fast
+        seconds += every
