@@ -151,9 +151,13 @@ class IncidentGroup:
         return told
 
     def _is_over(self) -> bool:
-        """Return whether nothing fires of which this receiver would hear, or has heard, nor is about to."""
+        """Return whether nothing of the incident is true or about to be, whoever hears of that, and nothing told fires.
+
+        Neither a silence nor a route makes an end: what became worse unheard is not over.
+        """
         return (
             not self._live
+            and not self._goes_on()
             and not self._stirs()
             and not any(
                 one.firing
@@ -164,15 +168,18 @@ class IncidentGroup:
             )
         )
 
+    def _goes_on(self) -> bool:
+        """Return whether an alert that keeps the incident open holds, silenced or told to others as it may be."""
+        record = self._record
+        if record is None or record.ends_at is not None or self._view.closing:
+            return False
+        members = (self._view.firing.get(name) for name, keeps in record.members.items() if keeps)
+        return any(alert is not None and alert.holds for alert in members)
+
     def _stirs(self) -> bool:
-        """Return whether something is about to fire of which this receiver would hear."""
+        """Return whether something of the incident is about to fire."""
         key = self._record.key if self._record is not None else ""
-        return not self._view.closing and any(
-            destination.recipient.name == self._recipient.name
-            for alert in self._view.stirring.get(key, ())
-            if not self._view.suppressed(alert)
-            for destination in self._view.destinations(alert.labels)
-        )
+        return not self._view.closing and bool(self._view.stirring.get(key, ()))
 
     def _has_moved(self, fingerprint: str) -> str:
         """Return the incident that an alert which fires belongs to by now, in words; "" while it is of this one."""

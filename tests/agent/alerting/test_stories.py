@@ -235,6 +235,43 @@ def test_a_silence_of_an_incident_silences_all_of_it_and_nothing_else(tmp_path: 
     assert [one.alerts for one in stage.heard[1:]] == ["Lost/1"]
 
 
+@pytest.mark.parametrize(
+    ("matcher", "news"),
+    [
+        ("incident=KEY", ["began", "ended"]),
+        ("gpu=0", ["began", "ended"]),
+        ("alertname=GpuProcessMemoryLeak", ["began", "worsened", "worsened", "ended"]),
+        (f"pid={PID}", ["began", "worsened", "worsened", "ended"]),
+        ('alertname=~"GpuProcessMemoryLeak|GpuMemoryExhaustionSoon"', ["began", "worsened", "ended"]),
+    ],
+)
+def test_a_silence_is_no_all_clear(tmp_path: Path, matcher: str, news: list[str]) -> None:
+    """A leak that is silenced fills the GPU: what no silence matches is told, and no end before the GPU has room."""
+    stage = Stage(tmp_path / "state")
+    stage.show(leak(12, Evidence.BALANCED), 4 * MINUTE)
+    silence = parse_matcher(matcher.replace("KEY", stage.heard[0].key))
+    stage.silences.add([silence], 2 * HOUR, comment="", creator="alice")
+    stage.show(leak(22, Evidence.BALANCED, full_in=20 * MINUTE), 20 * MINUTE)
+    stage.show(node(23.9), 20 * MINUTE)
+    assert [one.news for one in stage.heard] == news[:-1]
+    stage.show(node(2, 9), 20 * MINUTE)
+
+    assert [one.news for one in stage.heard] == news
+    assert len(stage.keys()) == 1
+    assert stage.headlines()[-1].endswith("memory was full: python3 (pid 4242) ended; 12.2 GiB came back")
+
+
+def test_a_route_is_no_all_clear(tmp_path: Path) -> None:
+    """A receiver that is told of the leak and not of the full GPU hears the end when the GPU has room again."""
+    routes = [Route(("slack",), (parse_matcher("alertname=GpuProcessMemoryLeak"),))]
+    stage = Stage(tmp_path / "state", routes=routes)
+    stage.show(leak(12, Evidence.BALANCED), 4 * MINUTE)
+    stage.show(node(23.9), 20 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began"]
+    stage.show(node(2, 9), 20 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began", "ended"]
+
+
 def test_a_gpu_that_is_lost_before_it_has_told_its_name(tmp_path: Path) -> None:
     """One incident from the first tick to the end, whatever it is called meanwhile; `()` stands nowhere."""
     stage = Stage(tmp_path / "state")
