@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _MOST_HOLDERS = 3
 _XIDS = frozenset({"GpuXidCritical", "GpuXidWarning"})
 _KERNEL_LOG = "sudo dmesg | grep -i xid"
+_OPEN_FILES = "sudo fuser -v /dev/nvidia*"
+"""Shows who has the GPU open, where the driver's list does not."""
+_MOSTLY = 0.5
 _COMMANDS = {
     "GpuLost": _KERNEL_LOG,
     "GpuXidCritical": _KERNEL_LOG,
@@ -36,6 +39,8 @@ _COMMANDS = {
     "GpuRemedyAnnounced": "gpuagent remedies",
     "GpuProcessUnkillable": "gpuagent remedies",
     "GpuRemediesStopped": "gpuagent remedies",
+    "GpuMemoryLeak": _OPEN_FILES,
+    "GpuMemoryUnattributed": _OPEN_FILES,
     "GpuThrottledThermal": "gpuagent status",
     "GpuThrottledPower": "gpuagent status",
 }
@@ -174,6 +179,9 @@ def _next_command(seen: BriefingInputs, main: Alert | None) -> str:
     pids = seen.pids
     if len(pids) == 1 and main is not None and seen.can_blame(next(iter(pids))):
         return f"gpuagent blame {next(iter(pids))}"
+    used = sum(memory.used_bytes or 0 for memory in seen.memories)
+    if not pids and used and seen.unattributed_bytes >= _MOSTLY * used:
+        return _OPEN_FILES
     indices = sorted({gpu.identity.index for gpu in seen.gpus})
     if not indices:
         return "gpuagent alerts"

@@ -95,6 +95,13 @@ class BriefingInputs:
         ]
 
     @property
+    def unattributed_bytes(self) -> int:
+        """Memory of no process that the driver lists, on all its GPUs; 0 of a MIG instance, and where it is not known."""
+        if self.instance is not None:
+            return 0
+        return sum(0 if gpu.reconciliation is None else gpu.reconciliation.unattributed_bytes for gpu in self.gpus)
+
+    @property
     def xids(self) -> list[int]:
         """Codes of the Xids that its alerts name."""
         return sorted({int(text) for one in self.alerts if (text := one.labels.get("xid", "")).isdecimal()})

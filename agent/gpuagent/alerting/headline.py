@@ -53,6 +53,10 @@ def _candidates(seen: BriefingInputs) -> Iterator[tuple[tuple[object, ...], Aler
 
 _PLACE = re.compile(r"GPU \d+(?: \(GPU-[^)]*\))?(?:, MIG instance \d+(?: \([^)]*\))?)?(?::| )\s*")
 """Beginning of a rule's text that the headline says by itself."""
+_LARGE_SHARE = 1 / 3
+_STANDS_OUT = 1.2
+"""A process is named as who fills a GPU if it holds this share of what is used, and so many times what the next one holds.
+"""
 _COARSE_SECONDS = 120.0
 """Time above which a forecast is told in whole minutes."""
 
@@ -278,10 +282,30 @@ def _forecast(seen: BriefingInputs) -> str:
 
 
 def _largest(seen: BriefingInputs) -> str:
-    """Return who holds most of a full GPU: of an incident about processes, which of those."""
+    """Return who holds most of a full GPU, or that nobody alone does; of an incident about processes, which of those.
+
+    A process is named for a third of what is used, if it holds clearly more than the next one: one of twelve equal ones
+    is not who fills the GPU.
+    """
+    nobodys, used = seen.unattributed_bytes, sum(memory.used_bytes or 0 for memory in seen.memories)
     about = seen.processes if seen.incident.kind in {CauseKind.PROCESS, CauseKind.GROUP} else []
-    held = [one for one in about or seen.listed if one.used_bytes and one.info is not None]
-    if not held:
-        return ""
-    most = max(held, key=lambda one: one.used_bytes or 0)
-    return f", {format_bytes(most.used_bytes or 0)} of it held by {_named(labels_of(most))}"
+    if sum(one.used_bytes or 0 for one in about) < _LARGE_SHARE * used:
+        about = []
+    held: dict[int, int] = {}
+    named: dict[int, ProcessReading] = {}
+    for one in about or seen.listed:
+        if one.used_bytes and (one.info is not None or one.former is not None):
+            held[one.pid] = held.get(one.pid, 0) + one.used_bytes
+            named.setdefault(one.pid, one)
+    first, second = (*sorted(held, key=lambda pid: (-held[pid], pid)), None, None)[:2]
+    most = 0 if first is None else held[first]
+    if nobodys > most and nobodys >= _LARGE_SHARE * used:
+        return f", {format_bytes(nobodys)} of it held by no process that the driver lists"
+    if first is None or most < _LARGE_SHARE * used:
+        many = len(held)
+        return f", {format_bytes(sum(held.values()))} of it held by {many} processes" if many > 1 else ""
+    if second is not None and most < _STANDS_OUT * held[second]:
+        many = sum(held[pid] > most / _STANDS_OUT for pid in held)
+        together = sum(size for size in held.values() if size > most / _STANDS_OUT)
+        return f", {format_bytes(together)} of it held by {many} processes of {format_bytes(most)} at most"
+    return f", {format_bytes(most)} of it held by {_named(labels_of(named[first]))}"

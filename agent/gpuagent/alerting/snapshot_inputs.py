@@ -115,6 +115,8 @@ _SUFFIX = re.compile(rf"(.+?)(?:-[{_SAFE}]{{8,10}})?-[{_SAFE}]{{5}}")
 _SERVICE = ".service"
 _SESSIONS = "user@"
 _INIT = 1
+_MOST = 0.5
+"""Share of what is used on a GPU that makes its memory somebody's, or nobody's."""
 _UNREADABLE = frozenset({GpuState.BLIND, GpuState.FAILED})
 
 
@@ -143,6 +145,18 @@ class SnapshotFacts:
         found = (self.program(uuid, key.pid) for key, growth in self._snapshot.growth.items()
                  if key.gpu_uuid == uuid and key.pid and _counts(growth, leaking=False))  # fmt: skip
         return [one for one in found if one is not None]
+
+    def is_nobodys(self, uuid: str) -> bool:
+        """Return whether it is memory of no process that grows on a GPU, or that most of what is used there is such."""
+        if self.growers(uuid):
+            return False
+        whole = self._snapshot.growth.get(MemoryKey(uuid))
+        if whole is not None and _counts(whole, leaking=False):
+            return True
+        gpu = next((one for one in self._snapshot.gpus if one.identity.uuid == uuid), None)
+        if gpu is None or gpu.reconciliation is None or gpu.memory is None or not gpu.memory.used_bytes:
+            return False
+        return gpu.reconciliation.unattributed_bytes >= _MOST * gpu.memory.used_bytes
 
     def dead_pids(self, uuid: str) -> Sequence[int]:
         """Return the processes that have ended and hold memory of a GPU."""

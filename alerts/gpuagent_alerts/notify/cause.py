@@ -64,6 +64,10 @@ class CauseFacts(Protocol):
         """Return the process that grows most on a GPU; with `leaking` only one whose growth is a verdict."""
         ...
 
+    def is_nobodys(self, uuid: str) -> bool:
+        """Return whether it is memory of no process that grows on a GPU, or that most of what is used there is such."""
+        ...
+
     def dead_pids(self, uuid: str) -> Sequence[int]:
         """Return the processes that have ended and hold memory of a GPU."""
         ...
@@ -91,6 +95,10 @@ class NoCauseFacts:
     def grower(self, uuid: str, *, leaking: bool) -> CauseProcess | None:  # noqa: ARG002
         """Return None."""
         return None
+
+    def is_nobodys(self, uuid: str) -> bool:  # noqa: ARG002
+        """Return False."""
+        return False
 
     def dead_pids(self, uuid: str) -> Sequence[int]:  # noqa: ARG002
         """Return nothing."""
@@ -218,7 +226,8 @@ def _of_memory(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
     memory = _memory(labels)
     program = facts.grower(uuid, leaking=name != _FORECAST)
     if program is None:
-        return Cause(CauseKind.GPU, memory[:1], memory[:1], labels=_some(labels, _OF_GPU))
+        identities = (*memory[:1], *([_unowned(labels)] if len(memory) == 1 and facts.is_nobodys(uuid) else []))
+        return Cause(CauseKind.GPU, identities, identities, labels=_some(labels, _OF_GPU))
     own, groups = _identities(program, program.pid, "memory")
     shown = {**(program.labels or {}), **_some(labels, _OF_GPU)}
     pid = f"pid:{program.pid}"
@@ -227,9 +236,13 @@ def _of_memory(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
 
 def _of_nobody(labels: Mapping[str, str]) -> Cause:
     """Memory without an owner: that there is some, and that it grows, is one thing. It is also why the GPU fills up."""
-    unowned = f"unowned:{labels.get('uuid', '') or labels.get('gpu', '')}"
+    unowned = _unowned(labels)
     memory = _memory(labels)[:1] if labels.get("alertname") == "GpuMemoryLeak" else ()
     return Cause(CauseKind.GPU, (unowned, *memory), (unowned, *memory), labels=_some(labels, _OF_GPU))
+
+
+def _unowned(labels: Mapping[str, str]) -> str:
+    return f"unowned:{labels.get('uuid', '') or labels.get('gpu', '')}"
 
 
 def _of_dead(labels: Mapping[str, str], facts: CauseFacts) -> Cause:

@@ -10,7 +10,7 @@ import pytest
 from gpuagent.alerting.briefing import BriefingWriter
 from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Range, Verdict
 from gpuagent.core.hardware import MigInstance
-from gpuagent.core.snapshot import NvmlState, ProcessState, Snapshot
+from gpuagent.core.snapshot import NvmlState, ProcessState, Reconciliation, Snapshot
 from gpuagent.core.units import GIB
 from gpuagent_alerts.alert import Alert, Briefing, CauseKind, Incident, News, Status
 from tests.agent.alerting.test_briefing import LABELS, alert, brief
@@ -160,6 +160,30 @@ def test_an_incident_of_a_process_names_that_process_on_a_full_gpu() -> None:
     )  # fmt: skip
     assert told.headline.endswith("39.5 GiB of it held by mine (dave, pid 100)")
     assert told.holders[0].user == "carol"
+
+
+MIB_830 = 830 / 1024
+
+
+@pytest.mark.parametrize(
+    ("sizes", "unattributed", "said", "next_command"),
+    [
+        ((44.0, 20.0, 15.0), 0.2, ", 44.0 GiB of it held by p0 (alice, pid 100)", "gpuagent ps --gpu 0"),
+        ((MIB_830,), 78.0, ", 78.0 GiB of it held by no process that the driver lists", "sudo fuser -v /dev/nvidia*"),
+        ((6.5,) * 12, 1.0, ", 78.0 GiB of it held by 12 processes", "gpuagent ps --gpu 0"),
+        ((39.0, 38.0), 1.0, ", 77.0 GiB of it held by 2 processes of 39.0 GiB at most", "gpuagent ps --gpu 0"),
+        ((MIB_830,), 20.0, "", "gpuagent ps --gpu 0"),
+    ],
+)
+def test_a_full_gpu_names_who_fills_it_and_nobody_else(
+    sizes: tuple[float, ...], unattributed: float, said: str, next_command: str
+) -> None:
+    """Not one of twelve equal ones, nor a small one beside memory of no listed process; the next command finds those."""
+    whole = gpu(0, used_gib=79.2, total_gib=80.0, reconciliation=Reconciliation(0, 0, int(unattributed * GIB)))
+    seen = snapshot([whole], [process(100 + n, used_gib=size, name=f"p{n}") for n, size in enumerate(sizes)])
+    told = brief(alert("GpuMemoryFull", LABELS), seen=seen, kind=CauseKind.GPU, labels=LABELS)
+    assert told.headline == f"CRITICAL node7 GPU 0: GpuMemoryFull is so{said}"
+    assert told.next_command == next_command
 
 
 def test_a_budget_is_told_with_what_it_allows() -> None:

@@ -291,6 +291,34 @@ def test_a_gpu_that_is_lost_before_it_has_told_its_name(tmp_path: Path) -> None:
     assert not [text for text in texts if "()" in text]
 
 
+def unowned(gib: float, *evidence: Evidence, own_gib: float = 1.0, full_in: float | None = None) -> Snapshot:
+    """One GPU with so much memory of no process, which leaks if there is evidence, beside a process."""
+    whole = gpu(0, used_gib=gib + own_gib, reconciliation=Reconciliation(0, 0, int(gib * GIB)))
+    seen = snapshot([whole], [process(PID, used_gib=own_gib)])
+    growth = {MemoryKey("GPU-00000000"): leaking(*evidence, full_in=full_in)} if evidence else {}
+    return replace(seen, growth=growth)
+
+
+@pytest.mark.parametrize(
+    "course",
+    [
+        [unowned(3), unowned(21.5), unowned(21.8, Evidence.BALANCED, full_in=1000.0), unowned(22.8)],
+        [unowned(3, Evidence.BALANCED), unowned(21.5, Evidence.BALANCED, full_in=1000.0), unowned(22.8)],
+        [unowned(22.8), unowned(3), unowned(22.8)],
+    ],
+)
+def test_memory_of_no_process_that_fills_the_gpu_is_one_incident(tmp_path: Path, course: list[Snapshot]) -> None:
+    """In whatever order its alerts come; while the GPU is full nothing of it is told as ended."""
+    stage = Stage(tmp_path / "state")
+    for seen in course:
+        stage.show(seen, 12 * MINUTE)
+    assert len(stage.keys()) == 1
+    assert "ended" not in {one.news for one in stage.heard}
+    assert stage.heard[-1].severity == "critical"
+    stage.show(unowned(0.5), 30 * MINUTE)
+    assert [one.news for one in stage.heard].count("ended") == 1
+
+
 def test_memory_without_an_owner_is_one_incident(tmp_path: Path) -> None:
     """That there is some, that it grows, and that it fills the GPU: one cause, which ends once."""
     stage = Stage(tmp_path / "state")
