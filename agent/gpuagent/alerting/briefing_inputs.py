@@ -96,7 +96,7 @@ class BriefingInputs:
 
     @property
     def unattributed_bytes(self) -> int:
-        """Memory of no process that the driver lists, on all its GPUs; 0 of a MIG instance, and where it is not known."""
+        """Memory of no process that the driver lists, on all its GPUs; 0 for a MIG instance, and where unknown."""
         if self.instance is not None:
             return 0
         return sum(0 if gpu.reconciliation is None else gpu.reconciliation.unattributed_bytes for gpu in self.gpus)

@@ -55,8 +55,7 @@ _PLACE = re.compile(r"GPU \d+(?: \(GPU-[^)]*\))?(?:, MIG instance \d+(?: \([^)]*
 """Beginning of a rule's text that the headline says by itself."""
 _LARGE_SHARE = 1 / 3
 _STANDS_OUT = 1.2
-"""A process is named as who fills a GPU if it holds this share of what is used, and so many times what the next one holds.
-"""
+"""Share of what is used, and ratio to the next holder, from which on a process is named as who fills a GPU."""
 _COARSE_SECONDS = 120.0
 """Time above which a forecast is told in whole minutes."""
 
@@ -71,8 +70,13 @@ def decisive_alert(seen: BriefingInputs, main: Alert | None) -> Alert | None:
     if main is None or seen.incident.is_over:
         return None
     true_now = [one for one in seen.alerts if _is_true(one) and not did_nothing(one.labels)]
-    found = max(true_now, key=lambda one: urgency_of(one.labels), default=main)
+    found = max(true_now, key=_gravity, default=main)
     return found if urgency_of(found.labels).rises_above(urgency_of(main.labels)) else None
+
+
+def _gravity(alert: Alert) -> tuple[int, int, int]:
+    urgency = urgency_of(alert.labels)
+    return urgency.severity, urgency.action, urgency.stage
 
 
 def _is_true(alert: Alert) -> bool:

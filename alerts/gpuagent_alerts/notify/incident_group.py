@@ -338,8 +338,9 @@ class IncidentGroup:
         return NotificationDecision(self._key, NotificationState(self._told_at, {}, self._known, told))
 
 
-def _by_urgency(item: tuple[str, Alert]) -> tuple[bool, int, int, float, str, str, str]:
+def _by_urgency(item: tuple[str, Alert]) -> tuple[bool, int, int, int, float, str, str, str]:
     fingerprint, alert = item
     urgency = urgency_of(alert.labels)
     gpu = alert.labels.get("gpu", "")
-    return not alert.holds, -urgency.severity, -urgency.stage, alert.starts_at, alert.name, gpu, fingerprint
+    ranks = -urgency.severity, -urgency.action, -urgency.stage
+    return not alert.holds, *ranks, alert.starts_at, alert.name, gpu, fingerprint

@@ -22,6 +22,7 @@ from gpuagent_alerts.notify.urgency import (
     Urgency,
     did_nothing,
     is_remedy_note,
+    load_urgency,
     severity_rank,
     urgency_of,
     worst,
@@ -375,7 +376,6 @@ def _dump(one: IncidentRecord) -> dict[str, Any]:
 
 def _load(key: str, dump: str) -> IncidentRecord:
     found = document(parsed(dump))
-    severity, stage = array(member(found, "worst"))
     return IncidentRecord(
         key,
         CauseKind(word(member(found, "kind"))),
@@ -386,7 +386,7 @@ def _load(key: str, dump: str) -> IncidentRecord:
         {word(name): flag(value) for name, value in document(member(found, "members")).items()},
         text(member(found, "severity")),
         text(found.get("gravest", "")),
-        Urgency(integer(severity, -1, 100), integer(stage, -1, 100)),
+        load_urgency(array(member(found, "worst"))),
         reopened=integer(member(found, "reopened")),
         headline=text(found.get("headline", "")),
     )

@@ -14,7 +14,7 @@ from gpuagent_alerts.alert import Alert, Incident, Status, fingerprint
 from gpuagent_alerts.notify.incidents import IncidentRecord
 from gpuagent_alerts.notify.outbox.entry import Occasion, dump_alert, load_alert
 from gpuagent_alerts.notify.routes import Destination, Recipient
-from gpuagent_alerts.notify.urgency import Urgency
+from gpuagent_alerts.notify.urgency import Urgency, load_urgency
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.tables import (
     Column,
@@ -22,7 +22,6 @@ from gpuagent_alerts.store.tables import (
     array,
     document,
     flag,
-    integer,
     member,
     parsed,
     text,
@@ -129,12 +128,11 @@ def _dump_incident(one: NotifiedIncident) -> dict[str, Any]:
 
 def _load_incident(value: object) -> NotifiedIncident:
     found = document(value)
-    severity, stage = array(member(found, "urgency"))
     return NotifiedIncident(
         word(member(found, "key")),
         text(member(found, "severity")),
         unix_time(member(found, "starts_at")),
-        Urgency(integer(severity, -1, 100), integer(stage, -1, 100)),
+        load_urgency(array(member(found, "urgency"))),
         unix_time_or_none(member(found, "lowered_at")),
         unix_time_or_none(member(found, "calm_at")),
         flag(found.get("is_closed", False)),

@@ -178,7 +178,7 @@ MIB_830 = 830 / 1024
 def test_a_full_gpu_names_who_fills_it_and_nobody_else(
     sizes: tuple[float, ...], unattributed: float, said: str, next_command: str
 ) -> None:
-    """Not one of twelve equal ones, nor a small one beside memory of no listed process; the next command finds those."""
+    """Not one of twelve equal ones, nor a small one beside memory of no process; the next command finds that."""
     whole = gpu(0, used_gib=79.2, total_gib=80.0, reconciliation=Reconciliation(0, 0, int(unattributed * GIB)))
     seen = snapshot([whole], [process(100 + n, used_gib=size, name=f"p{n}") for n, size in enumerate(sizes)])
     told = brief(alert("GpuMemoryFull", LABELS), seen=seen, kind=CauseKind.GPU, labels=LABELS)

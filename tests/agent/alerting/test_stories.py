@@ -10,7 +10,7 @@ import pytest
 
 from gpuagent.core.growth import Evidence, MemoryKey
 from gpuagent.core.matchers import parse_matcher
-from gpuagent.core.metrics.remedies import RemedyFigures
+from gpuagent.core.metrics.remedies import RemedyFigures, RemedyNote, RemedyTarget
 from gpuagent.core.snapshot import GpuIdentity, GpuState, NvmlState, ProcessState, Reconciliation, Snapshot, XidCount
 from gpuagent.core.units import GIB
 from tests.agent.alerting.stage import Stage, dry_run, grown, leaking
@@ -289,6 +289,23 @@ def test_a_gpu_that_is_lost_before_it_has_told_its_name(tmp_path: Path) -> None:
     assert incident.labels == {"node": "node7", "gpu": "1", "uuid": "GPU-00000001"}
     texts = [alert.annotations["summary"] for message in stage.messages for alert in message.alerts]
     assert not [text for text in texts if "()" in text]
+
+
+def test_a_remedy_without_effect_does_not_hide_that_the_gpu_is_full(tmp_path: Path) -> None:
+    """What a remedy did is one message, and that the GPU becomes full all the same is another."""
+    stage = Stage(tmp_path / "state")
+    stage.show(leak(22, Evidence.BALANCED, full_in=20 * MINUTE), 5 * MINUTE)
+    about = RemedyTarget("0", "GPU-00000000", str(PID), "python3", "alice", "")
+    note = RemedyNote(about, "run-1", "terminate", "no_effect", False, stage.clock.wall())
+    stage.further = RemedyFigures(1, stopped=False, ended=(note,))
+    stage.show(leak(22.5, Evidence.BALANCED, full_in=10 * MINUTE), 3 * MINUTE)
+    stage.show(leak(23.9, Evidence.BALANCED, full_in=1.0), 5 * MINUTE)
+
+    assert [one.news for one in stage.heard] == ["began", "worsened", "worsened", "worsened"]
+    assert stage.heard[2].alerts.startswith("MemoryExhaustionSoon[minutes]/0 Remedy/0")
+    assert stage.heard[3].alerts.startswith("MemoryFull/0 ")
+    assert stage.headlines()[3].endswith("GPU full now")
+    assert len(stage.keys()) == 1
 
 
 def unowned(gib: float, *evidence: Evidence, own_gib: float = 1.0, full_in: float | None = None) -> Snapshot:

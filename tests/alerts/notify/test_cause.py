@@ -9,7 +9,7 @@ import pytest
 
 from gpuagent_alerts.alert import CauseKind
 from gpuagent_alerts.notify.cause import CauseProcess, NoCauseFacts, cause_of
-from gpuagent_alerts.notify.urgency import CALM, Urgency, UrgencyStage, urgency_of, worst_severity
+from gpuagent_alerts.notify.urgency import CALM, Action, Urgency, UrgencyStage, load_urgency, urgency_of, worst_severity
 
 
 @dataclass
@@ -111,7 +111,21 @@ def test_a_dry_run_begins_nothing() -> None:
     assert not cause_of(dry, NoCauseFacts()).begins
     assert cause_of(done, NoCauseFacts()).begins
     assert urgency_of(dry) == CALM
-    assert urgency_of(done) == Urgency(2, UrgencyStage.ACTED_ON)
+    assert urgency_of(done) == Urgency(2, UrgencyStage.NOTED, Action.TAKEN)
+
+
+@pytest.mark.parametrize(
+    ("written", "urgency"),
+    [
+        ([4, 3, 1], Urgency(4, UrgencyStage.FULL, Action.TAKEN)),
+        ([4, 3], Urgency(4, UrgencyStage.FULL, Action.NONE)),
+        ([4, 5], Urgency(4, UrgencyStage.NOTED, Action.TAKEN)),
+        ([-1, -1], CALM),
+    ],
+)
+def test_an_urgency_that_an_older_version_wrote(written: list[int], urgency: Urgency) -> None:
+    """It has no rank of actions; its highest stage was that a remedy had acted."""
+    assert load_urgency(written) == urgency
 
 
 def test_own_rules_of_one_gpu_are_apart_and_their_tiers_together() -> None:
