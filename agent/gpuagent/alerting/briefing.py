@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from gpuagent.alerting.briefing_inputs import BriefingInputs
-from gpuagent.alerting.headline import decisive_alert, headline_of, labels_of, main_alert
+from gpuagent.alerting.headline import decisive_alert, end_reason_of, headline_of, labels_of, main_alert
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.hardware import Memory
 from gpuagent.core.snapshot import ProcessReading, Snapshot
@@ -79,7 +79,7 @@ class BriefingWriter:
         told = tuple(alerts) if over or not present else present
         seen = BriefingInputs(incident, told, self.snapshot, self.budgets)
         main = main_alert(seen)
-        reason = "" if not over else (main.end_reason if main is not None else "") or UNKNOWN_END
+        reason = "" if not over else UNKNOWN_END if main is None else end_reason_of(seen, main)
         return Briefing(
             headline=headline_of(seen, main, self.node),
             numbers=_numbers(seen, main),

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from gpuagent.alerting.briefing_inputs import DEAD, FULL, LEAK, SOON, BriefingInputs
+from gpuagent.alerting.group_end import summarize_ends
 from gpuagent.core.growth import GrowthState, Verdict
 from gpuagent.core.identity import format_container
 from gpuagent.core.snapshot import NvmlState, ProcessReading
@@ -169,7 +171,7 @@ def _blind(seen: BriefingInputs, main: Alert) -> str:
 def _dead(seen: BriefingInputs, _: Alert) -> str:
     who, held = _of_the_dead(seen.alerts)
     verb = "has ended and still holds" if len(who) == 1 else "have ended and still hold"
-    return f"{_dead_subject(who)} {verb} {format_bytes(held)}"
+    return f"{_dead_subject(seen, who)} {verb} {format_bytes(held)}"
 
 
 def _budget(seen: BriefingInputs, main: Alert) -> str:
@@ -192,14 +194,27 @@ _WRITERS: dict[str, Callable[[BriefingInputs, Alert], str]] = {
 
 def _what_was(seen: BriefingInputs, main: Alert) -> str:
     if main.name == LEAK and len(seen.pids) > 1:
-        return f"{_subject(seen, main)} was leaking memory: {main.end_reason or UNKNOWN_END}"
+        return f"{_subject(seen, main)} was leaking memory: {end_reason_of(seen, main)}"
     if main.name == DEAD and (many := [one for one in seen.alerts if one.name == DEAD])[1:]:
         who, held = _of_the_dead(many)
-        gone = [one for one in many if one.end_reason.endswith("came back")]
+        return f"{_dead_subject(seen, who)} had ended and held {format_bytes(held)}: {end_reason_of(seen, main)}"
+    return _without_place(resolved_summary(replace(main, end_reason=end_reason_of(seen, main))))
+
+
+def end_reason_of(seen: BriefingInputs, main: Alert) -> str:
+    """Return why an incident ended: of several processes or GPUs to which the same happened, what became of all."""
+    alike = {(one.labels.get("uuid", ""), one.labels.get("pid", "")): one for one in seen.alerts
+             if one.name == main.name and one.end_reason not in {"", UNKNOWN_END}}  # fmt: skip
+    if main.name == DEAD and len(alike) > 1:
+        gone = [one for one in alike.values() if one.end_reason.endswith("came back")]
         back = f"; {format_bytes(_of_the_dead(gone)[1])} came back" if gone else ""
-        reason = main.end_reason.partition(";")[0] or UNKNOWN_END
-        return f"{_dead_subject(who)} had ended and held {format_bytes(held)}: {reason}{back}"
-    return _without_place(resolved_summary(main))
+        head = main.end_reason.partition(";")[0] or UNKNOWN_END
+        return head.replace("the ended process", "them") + back
+    if main.name == LEAK and len(pids := {pid for _, pid in alike}) > 1:
+        return summarize_ends([one.end_reason for one in alike.values()], of=len(pids))
+    others = sum(one.end_is_certain for one in alike.values() if one.labels.get("uuid") != main.labels.get("uuid"))
+    more = f"; likewise on {others} more GPU{'s' if others > 1 else ''}" if others and main.end_is_certain else ""
+    return (main.end_reason or UNKNOWN_END) + more
 
 
 def _of_the_dead(alerts: Sequence[Alert]) -> tuple[dict[str, str], float]:
@@ -209,8 +224,14 @@ def _of_the_dead(alerts: Sequence[Alert]) -> tuple[dict[str, str], float]:
     return who, sum(one.value for one in dead if one.value > 0)
 
 
-def _dead_subject(who: Mapping[str, str]) -> str:
-    return next(iter(who.values()), "a process") if len(who) < 2 else f"{len(who)} processes"
+def _dead_subject(seen: BriefingInputs, who: Mapping[str, str]) -> str:
+    if len(who) < 2:
+        return next(iter(who.values()), "a process")
+    labels = [one.labels for one in seen.alerts if one.name == DEAD]
+    shared = {name: text for name, text in labels[0].items() if all(one.get(name) == text for one in labels)}
+    job = shared.get("slurm_job", "")
+    many = f"{len(who)} {'ranks' if job else 'processes'}"
+    return f"Slurm job {job} ({', '.join(part for part in (many, shared.get('user', '')) if part)})" if job else many
 
 
 def _summary(alert: Alert) -> str:

@@ -158,9 +158,10 @@ class SnapshotFacts:
             return False
         return gpu.reconciliation.unattributed_bytes >= _MOST * gpu.memory.used_bytes
 
-    def dead_pids(self, uuid: str) -> Sequence[int]:
-        """Return the processes that have ended and hold memory of a GPU."""
-        return [each.pid for each in self._snapshot.processes
+    def dead_processes(self, uuid: str) -> Sequence[CauseProcess]:
+        """Return the processes that have ended and hold memory of a GPU, with the groups that they were of."""
+        return [CauseProcess("", each.pid) if each.former is None else _program(each, each.former)
+                for each in self._snapshot.processes
                 if each.gpu_uuid == uuid and each.state is ProcessState.DEAD]  # fmt: skip
 
     def lost_gpus(self) -> Sequence[Mapping[str, str]]:

@@ -42,7 +42,7 @@ class CauseProcess:
     """A process on a GPU, as far as it matters to whom it belongs."""
 
     identity: str
-    """Stands for this very process: boot, pid and start."""
+    """Stands for this very process: boot, pid and start; "" if only the pid is known."""
     pid: int
     groups: tuple[str, ...] = ()
     """Identities shared with others of the same program, narrowest first: job, pod, container, unit, process group."""
@@ -68,8 +68,8 @@ class CauseFacts(Protocol):
         """Return whether it is memory of no process that grows on a GPU, or that most of what is used there is such."""
         ...
 
-    def dead_pids(self, uuid: str) -> Sequence[int]:
-        """Return the processes that have ended and hold memory of a GPU."""
+    def dead_processes(self, uuid: str) -> Sequence[CauseProcess]:
+        """Return the processes that have ended and hold memory of a GPU, with the groups that they were of."""
         ...
 
     def lost_gpus(self) -> Sequence[Mapping[str, str]]:
@@ -100,7 +100,7 @@ class NoCauseFacts:
         """Return False."""
         return False
 
-    def dead_pids(self, uuid: str) -> Sequence[int]:  # noqa: ARG002
+    def dead_processes(self, uuid: str) -> Sequence[CauseProcess]:  # noqa: ARG002
         """Return nothing."""
         return ()
 
@@ -209,7 +209,9 @@ def _of_node(name: str) -> Cause:
 def _of_process(labels: Mapping[str, str], facts: CauseFacts, pid: int) -> Cause:
     uuid, name = labels.get("uuid", ""), labels.get("alertname", "")
     program = facts.program(uuid, pid)
-    what = "memory" if name == _LEAK else name
+    if program is None and name == _DEAD:
+        program = next((one for one in facts.dead_processes(uuid) if one.pid == pid), None)
+    what = "memory" if name in {_LEAK, _DEAD} else name
     own, groups = _identities(program, pid, what)
     shown = {**((program.labels or {}) if program is not None else {}), **_some(labels, _OF_PROCESS)}
     memory = _memory(labels)
@@ -246,10 +248,13 @@ def _unowned(labels: Mapping[str, str]) -> str:
 
 
 def _of_dead(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
-    """Memory that a dead process holds: the process's own incident if there is one, on however many GPUs it is."""
-    pids = tuple(f"pid:{pid}" for pid in facts.dead_pids(labels.get("uuid", "")))
-    health = _gpu_identities("health", labels)
-    return Cause(CauseKind.GPU, (*pids, *health), (*pids, *health), labels=_some(labels, _OF_GPU))
+    """Memory that dead processes hold: the incident of one of them if there is one, then that of a job they were of."""
+    dead = facts.dead_processes(labels.get("uuid", ""))
+    known = [(f"pid:{one.pid}", *_identities(one, one.pid, "memory")) for one in dead]
+    own = tuple(dict.fromkeys(one for pid, process, _ in known for one in (process, pid)))
+    groups = tuple(dict.fromkeys(group for _, _, groups in known for group in groups))
+    identities = (*own, *groups, *_gpu_identities("health", labels))
+    return Cause(CauseKind.GPU, identities, identities, labels=_some(labels, _OF_GPU))
 
 
 def _of_gpu(labels: Mapping[str, str], what: str) -> Cause:
@@ -265,9 +270,9 @@ def _of_gpu(labels: Mapping[str, str], what: str) -> Cause:
 def _identities(program: CauseProcess | None, pid: int, what: str) -> tuple[str, tuple[str, ...]]:
     """Return the identity of a process, and those that it shares with others to which the same happens.
 
-    The pid alone stands for one that is not listed any more.
+    The pid alone stands for one that is not listed any more, or of which nothing else is known.
     """
-    if program is None:
+    if program is None or not program.identity:
         return f"pid:{pid}", ()
     return f"process:{program.identity}", tuple(f"group:{each}:{what}" for each in program.groups)
 

@@ -130,6 +130,8 @@ class IncidentGroup:
                 if where := self._has_moved(fingerprint):
                     ended = replace(ended, end_reason=f"it goes on as another's: {where}")
                 self._known[fingerprint] = NotifiedAlert(ended, one.lost, ended_at=self._view.now)
+            elif one.end_told and fingerprint in self._audible:
+                del self._known[fingerprint]  # it begins again, and that is news
             elif not one.firing and fingerprint in self._audible:
                 # It was never told that it had ended: to the receiver it has gone on.
                 again = replace(self._view.as_told(self._audible[fingerprint]), starts_at=one.alert.starts_at)
@@ -285,7 +287,7 @@ class IncidentGroup:
         return self._record is not None and self._record.ends_at is not None and bool(self._record.members)
 
     def _message(self, news: News, told: NotifiedIncident | None) -> NotificationDecision:
-        ended = {fingerprint: one for fingerprint, one in self._known.items() if not one.firing}
+        ended = {fingerprint: one for fingerprint, one in self._known.items() if not one.firing and not one.end_told}
         firing = {
             fingerprint: self._view.as_told(alert, self._known.get(fingerprint))
             for fingerprint, alert in sorted(self._audible.items(), key=_by_urgency)
@@ -302,7 +304,11 @@ class IncidentGroup:
         self._known = {
             **{fingerprint: one for fingerprint, one in self._known.items() if fingerprint not in told_ends},
             **{fingerprint: NotifiedAlert(alert) for fingerprint, alert in chosen.items()},
+            **{name: replace(ended[name], end_told=True) for name in told_ends},
         }
+        past = [name for name, one in self._known.items() if one.end_told]
+        for name in past[: -self._view.most_alerts]:
+            del self._known[name]
         severity = worst_severity(alert.labels for alert in self._present)
         starts_at = self._starts_at(told)
         urgency = self._current if told is None else told.urgency.highest(self._current)

@@ -47,7 +47,9 @@ class NotifiedAlert:
     lost: bool = False
     """The message that told of it had to be dropped: the receiver knows nothing of it."""
     ended_at: float | None = None
-    """Unix time at which its end was first told; in an incident, at which it was noticed, and is yet to be told."""
+    """Unix time at which its end was first told; in an incident, at which it was noticed."""
+    end_told: bool = False
+    """In an incident: a message has told of its end. The incident's own end tells of it once more."""
 
     @property
     def firing(self) -> bool:
@@ -107,7 +109,12 @@ def _dump(told: NotificationState) -> dict[str, Any]:
         "told_at": max(told.told_at, 0.0),
         "group_labels": dict(told.group_labels),
         "alerts": {
-            fingerprint: {"alert": dump_alert(one.alert), "lost": one.lost, "ended_at": one.ended_at}
+            fingerprint: {
+                "alert": dump_alert(one.alert),
+                "lost": one.lost,
+                "ended_at": one.ended_at,
+                **({"end_told": True} if one.end_told else {}),
+            }
             for fingerprint, one in told.alerts.items()
         },
         **({} if told.incident is None else {"incident": _dump_incident(told.incident)}),
@@ -174,7 +181,7 @@ def _alert(found: Mapping[str, Any]) -> NotifiedAlert:
     ended_at = unix_time_or_none(member(found, "ended_at"))
     if (alert.status is Status.RESOLVED) != (ended_at is not None):
         raise ValueError("an alert that has ended and fires")
-    return NotifiedAlert(alert, flag(member(found, "lost")), ended_at)
+    return NotifiedAlert(alert, flag(member(found, "lost")), ended_at, flag(found.get("end_told", False)))
 
 
 TOLD = Table(

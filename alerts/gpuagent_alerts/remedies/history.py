@@ -95,11 +95,11 @@ class RemedyHistory:
         return tuple(entry.note for entry in self._ended)
 
     def last_action_text(self, alert: str, pid: str, uuid: str) -> str:
-        """Return what was done last about an alert, or to the process that it names; "" if nothing was."""
+        """Return what was done last about an alert, or to the process that it names, and to whom; "" if nothing was."""
         for entry in reversed(self._ended):
             on = entry.note.about
             if (alert and entry.alert == alert) or (pid and (on.pid, on.uuid) == (pid, uuid)):
-                return entry.words
+                return entry.words.replace(f"{entry.note.step}:", f"{entry.note.step} of pid {on.pid}:", 1)
         return ""
 
     def ending_of(self, pid: str, uuid: str) -> RemedyEnding | None:

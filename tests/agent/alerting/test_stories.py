@@ -308,6 +308,62 @@ def test_a_remedy_without_effect_does_not_hide_that_the_gpu_is_full(tmp_path: Pa
     assert len(stage.keys()) == 1
 
 
+def dying_job(seen: Snapshot) -> Snapshot:
+    """The same processes, ended, with all that they held."""
+    held = {gpu.identity.uuid: gpu.memory.used_bytes or 0 for gpu in seen.gpus if gpu.memory is not None}
+    dead = [one._replace(state=ProcessState.DEAD, former=one.info, info=None) for one in seen.processes]
+    gpus = [replace(one, reconciliation=Reconciliation(0, held[one.identity.uuid], 0)) for one in seen.gpus]
+    return replace(seen, gpus=tuple(gpus), processes=tuple(dead), growth={})
+
+
+@pytest.mark.parametrize("leaks", [False, True])
+def test_a_job_that_dies_and_holds_its_memory_is_one_incident(tmp_path: Path, leaks: bool) -> None:
+    """Eight ranks on eight GPUs, whether they leaked before or not: one key, and the job is named."""
+    stage = Stage(tmp_path / "state")
+    ranks = [
+        process(100 + each, gpu_index=each, used_gib=19.5, name="rank", slurm_job="77", process_group=100 + each)
+        for each in range(8)
+    ]
+    alive = snapshot([gpu(each, used_gib=19.5) for each in range(8)], ranks)
+    grows = alive
+    for each in range(8 if leaks else 0):
+        grows = grown(grows, 100 + each, leaking(Evidence.BALANCED), gpu=each)
+    stage.show(grows, 5 * MINUTE)
+    stage.show(dying_job(alive), 10 * MINUTE)
+    stage.show(snapshot([gpu(each, used_gib=0.5) for each in range(8)], []), 20 * MINUTE)
+
+    assert [one.news for one in stage.heard] == ["began", "ended"]
+    assert stage.headlines()[-1] == (
+        "RESOLVED node7 GPUs 0, 1, 2, 3, 4, 5, 6, 7: Slurm job 77 (8 ranks, alice) had ended and held 156.0 GiB: "
+        "the driver no longer lists them; 156.0 GiB came back"
+    )
+
+
+def test_the_end_of_a_job_counts_all_its_ranks(tmp_path: Path) -> None:
+    """Also one that ended long before the others, whose end a message has told."""
+    stage = Stage(tmp_path / "state", routes=[Route(("slack",), repeat_interval=20 * MINUTE)])
+
+    def ranks(*pids: int) -> Snapshot:
+        seen = snapshot(
+            [gpu(0, used_gib=1.0 + 5 * len(pids))],
+            [process(pid, used_gib=5.0, name="rank", slurm_job="77", process_group=0) for pid in pids],
+        )
+        for pid in pids:
+            seen = grown(seen, pid, leaking(Evidence.BALANCED))
+        return seen
+
+    stage.show(ranks(100, 101, 102, 103), 5 * MINUTE)
+    stage.show(ranks(100, 101), 30 * MINUTE)
+    assert any(one.alerts.count("-ProcessMemoryLeak") == 2 for one in stage.heard)
+    stage.show(snapshot([gpu(0, used_gib=1.0)], []), 20 * MINUTE)
+
+    assert stage.heard[-1].alerts.count("-ProcessMemoryLeak") == 4
+    assert stage.headlines()[-1] == (
+        "RESOLVED node7 GPU 0: Slurm job 77 (4 ranks, alice) was leaking memory: all 4 processes ended; "
+        "20.0 GiB came back"
+    )
+
+
 def unowned(gib: float, *evidence: Evidence, own_gib: float = 1.0, full_in: float | None = None) -> Snapshot:
     """One GPU with so much memory of no process, which leaks if there is evidence, beside a process."""
     whole = gpu(0, used_gib=gib + own_gib, reconciliation=Reconciliation(0, 0, int(gib * GIB)))

@@ -18,7 +18,7 @@ class Known(NoCauseFacts):
 
     programs: dict[tuple[str, int], CauseProcess] = field(default_factory=dict)
     growing: dict[str, CauseProcess] = field(default_factory=dict)
-    dead: dict[str, list[int]] = field(default_factory=dict)
+    dead: dict[str, list[CauseProcess]] = field(default_factory=dict)
     lost: Sequence[str] = ()
     blind: bool = False
 
@@ -28,7 +28,7 @@ class Known(NoCauseFacts):
     def grower(self, uuid: str, *, leaking: bool) -> CauseProcess | None:
         return self.growing.get(uuid) if leaking else None
 
-    def dead_pids(self, uuid: str) -> Sequence[int]:
+    def dead_processes(self, uuid: str) -> Sequence[CauseProcess]:
         return self.dead.get(uuid, [])
 
     def lost_gpus(self) -> Sequence[Mapping[str, str]]:
@@ -90,7 +90,7 @@ def test_ranks_share_their_job_and_a_pid_that_is_used_again_shares_nothing() -> 
 
 def test_what_a_dead_process_holds_on_two_gpus_is_one_thing() -> None:
     """Its pid joins them, and finds the incident that it had while it lived."""
-    seen = Known(dead={"a": [7], "b": [7]})
+    seen = Known(dead={uuid: [CauseProcess("", 7)] for uuid in "ab"})
     one, two = (cause_of(labels("GpuDeadProcessesHoldMemory", uuid=uuid), seen) for uuid in "ab")
     alive = cause_of(labels("GpuProcessMemoryLeak", pid="7"), Known({("a", 7): RANK}))
     assert "pid:7" in set(two.joins) & set(one.brings)
