@@ -50,8 +50,10 @@ class BriefingInputs:
 
     @property
     def indices(self) -> list[str]:
-        """Indices of its GPUs in order; of a GPU that was never read, as the labels have it."""
-        found = {labels.get("gpu", "") for labels in self._labels}
+        """Indices of its GPUs in order, as they are now; of a GPU that is not there, as the labels have it."""
+        listed = () if self.snapshot is None else self.snapshot.gpus
+        now = {one.identity.uuid: str(one.identity.index) for one in listed if one.identity.uuid}
+        found = {now.get(labels.get("uuid", ""), labels.get("gpu", "")) for labels in self._labels}
         found |= {str(each.process.gpu_index) for each in self.members}
         return sorted(found - {""}, key=lambda text: (not text.isdecimal(), len(text), text))
 

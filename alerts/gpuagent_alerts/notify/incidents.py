@@ -288,8 +288,8 @@ def _labels(found: IncidentRecord, cause: Cause) -> dict[str, str]:
     adopted = found.kind not in _PROCESS_KINDS and cause.kind in _PROCESS_KINDS
     labels = dict(told if adopted else found.labels)
     for name, value in (found.labels if adopted else told).items():
-        if name not in labels:
-            labels[name] = value
+        if name not in labels or (name == "gpu" and told.get("uuid", "") == found.labels.get("uuid", "") != ""):
+            labels[name] = told.get(name, value)  # the index may have changed, the UUID says which GPU it is
         elif labels[name] != value and name in _GONE_LABELS:
             labels[name] = ""
     return labels

@@ -364,6 +364,29 @@ def test_the_end_of_a_job_counts_all_its_ranks(tmp_path: Path) -> None:
     )
 
 
+def test_a_gpu_that_has_another_index_after_a_reload_of_the_driver(tmp_path: Path) -> None:
+    """GPU 1 comes back as GPU 0: by its UUID it is the same, stays full, and nobody hears of an end."""
+    stage = Stage(tmp_path / "state", routes=[Route(("slack",), repeat_interval=30 * MINUTE)])
+    full, other = gpu(1, used_gib=23.9), gpu(0, used_gib=1.0)
+    moved = [
+        replace(full, identity=replace(full.identity, index=0)),
+        replace(other, identity=replace(other.identity, index=1)),
+    ]
+    stage.show(snapshot([other, full], []), 10 * MINUTE)
+    blind = [absent_gpu(each, GpuState.BLIND, "a call hangs") for each in range(2)]
+    stage.show(snapshot(blind, [], node={"nvml_state": NvmlState.FAILED}), 15.0)
+    starting = [replace(one, state=GpuState.STARTING, memory=None, runs=()) for one in moved]
+    stage.show(snapshot(starting, []), 30.0)
+    stage.show(snapshot(moved, []), 40 * MINUTE)
+
+    assert [one.news for one in stage.heard] == ["began", "reminder"]
+    assert len(stage.keys()) == 1
+    assert stage.heard[-1].alerts == "MemoryFull/0 MemoryHigh/0 -MemoryFull/1"
+    assert stage.headlines()[-1].startswith("CRITICAL node7 GPU 0: memory is full (99 %)")
+    stage.show(snapshot([gpu(0, used_gib=1.0), gpu(1, used_gib=1.0)], []), 20 * MINUTE)
+    assert stage.heard[-1].news == "ended"
+
+
 def unowned(gib: float, *evidence: Evidence, own_gib: float = 1.0, full_in: float | None = None) -> Snapshot:
     """One GPU with so much memory of no process, which leaks if there is evidence, beside a process."""
     whole = gpu(0, used_gib=gib + own_gib, reconciliation=Reconciliation(0, 0, int(gib * GIB)))
