@@ -16,6 +16,7 @@ from gpuagent.core.metrics.series import ExtraFamilies, series
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessInfo, ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.alert import SUMMARY, Alert, Status, shown_annotations
 from gpuagent_alerts.notify.cause import CauseProcess
+from gpuagent_alerts.notify.urgency import did_nothing
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.remedies.safeguards.rule_sampling import GROWTH
 from gpuagent_alerts.states.engine import RuleEngine
@@ -73,6 +74,8 @@ def subjects_of(engine: RuleEngine, is_silenced: Callable[[Alert], bool] = lambd
             if instance.state is State.FIRING and not instance.is_kept:
                 subject = subject_of(instance.labels, about_growth=about_growth)
                 alert = instance.as_alert(Status.FIRING)
+                if did_nothing(instance.labels):  # what was refused or only tried is no trouble of the node
+                    continue
                 yield subject._replace(
                     summary=shown_annotations(alert).get(SUMMARY, ""),
                     silenced=is_silenced(alert),

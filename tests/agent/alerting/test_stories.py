@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpuagent.alerting.snapshot_inputs import subjects_of
 from gpuagent.core.growth import Evidence, MemoryKey
 from gpuagent.core.matchers import parse_matcher
 from gpuagent.core.metrics.remedies import RemedyFigures, RemedyNote, RemedyTarget
@@ -306,6 +307,17 @@ def test_a_remedy_without_effect_does_not_hide_that_the_gpu_is_full(tmp_path: Pa
     assert stage.heard[3].alerts.startswith("MemoryFull/0 ")
     assert stage.headlines()[3].endswith("GPU full now")
     assert len(stage.keys()) == 1
+
+
+@pytest.mark.parametrize(("result", "dry", "shown"), [("dry_run", True, False), ("released", False, True)])
+def test_a_dry_run_alone_is_no_trouble_of_the_node(tmp_path: Path, result: str, dry: bool, shown: bool) -> None:
+    """`gpuagent check` warns of what a remedy did, and not of what it would have done."""
+    stage = Stage(tmp_path / "state")
+    about = RemedyTarget("0", "GPU-00000000", str(PID), "python3", "alice", "")
+    note = RemedyNote(about, "run-1", "SIGTERM", result, dry, stage.clock.wall())
+    stage.further = RemedyFigures(1, stopped=False, ended=(note,))
+    stage.show(node(12), MINUTE)
+    assert ("GpuRemedy" in {one.name for one in subjects_of(stage.engine)}) is shown
 
 
 def dying_job(seen: Snapshot) -> Snapshot:
