@@ -174,6 +174,8 @@ def _culprit(seen: BriefingInputs) -> str:
 
 
 def _next_command(seen: BriefingInputs, main: Alert | None) -> str:
+    if main is not None and main.name == "GpuMonitorBlind" and seen.is_paused:
+        return "gpuagent resume"
     if main is not None and main.name in _COMMANDS:
         return _COMMANDS[main.name]
     pids = seen.pids

@@ -10,13 +10,14 @@ from gpuagent.alerting.snapshot_inputs import groups_of
 from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Verdict
 from gpuagent.core.hardware import Memory
 from gpuagent.core.identity import NO_INSTANCE
-from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, Snapshot
+from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
 from gpuagent_alerts.alert import Alert, CauseKind, Incident
 
 LEAK = "GpuProcessMemoryLeak"
 FULL = frozenset({"GpuMemoryFull", "GpuInstanceMemoryFull"})
 SOON = "GpuMemoryExhaustionSoon"
 HIGH = "GpuMemoryHigh"
+BLIND = "GpuMonitorBlind"
 DEAD = "GpuDeadProcessesHoldMemory"
 _FULL_RATIO = 0.98
 _CAN_BLAME = frozenset({"census", "lines"})
@@ -55,7 +56,7 @@ class BriefingInputs:
         now = {one.identity.uuid: str(one.identity.index) for one in listed if one.identity.uuid}
         found = {now.get(labels.get("uuid", ""), labels.get("gpu", "")) for labels in self._labels}
         found |= {str(each.process.gpu_index) for each in self.members}
-        return sorted(found - {""}, key=lambda text: (not text.isdecimal(), len(text), text))
+        return _in_order(found)
 
     @property
     def instance(self) -> int | None:
@@ -95,6 +96,11 @@ class BriefingInputs:
             for process in processes
             if process.gpu_uuid in uuids and (instance is None or process.gpu_instance_id == instance)
         ]
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether a person paused the agent: it measures nothing until that ends."""
+        return self.snapshot is not None and self.snapshot.node.nvml_state is NvmlState.PAUSED
 
     @property
     def unattributed_bytes(self) -> int:
@@ -143,13 +149,24 @@ class BriefingInputs:
     @property
     def is_full(self) -> bool:
         """Whether one of its GPUs, or its MIG instance, has no room."""
+        if self.instance is None:
+            return bool(self.full_indices)
         if any(one.name in FULL and one.holds for one in self.alerts):
             return True
-        if self.instance is None:
-            ratios = [gpu.memory.used_ratio for gpu in self.gpus if gpu.memory and gpu.state is GpuState.OK]
-        else:
-            ratios = [memory.used_ratio for memory in self.memories]
-        return any(ratio is not None and ratio >= _FULL_RATIO for ratio in ratios)
+        return any((memory.used_ratio or 0.0) >= _FULL_RATIO for memory in self.memories)
+
+    @property
+    def full_indices(self) -> list[str]:
+        """Indices of those of its GPUs that have no room."""
+        told = {one.labels.get("uuid", ""): one.labels.get("gpu", "") for one in self.alerts
+                if one.name in FULL and one.holds}  # fmt: skip
+        full = {
+            str(gpu.identity.index) for gpu in self.gpus
+            if gpu.identity.uuid in told
+            or (gpu.memory and gpu.state is GpuState.OK and (gpu.memory.used_ratio or 0.0) >= _FULL_RATIO)
+        }  # fmt: skip
+        known = {gpu.identity.uuid for gpu in self.gpus}
+        return _in_order(full | {index for uuid, index in told.items() if uuid not in known})
 
     @property
     def seconds_to_full(self) -> float | None:
@@ -193,6 +210,10 @@ class BriefingInputs:
     def _is_inside(self, process: ProcessReading) -> bool:
         instance = self.instance
         return instance is None or process.gpu_instance_id == instance
+
+
+def _in_order(indices: set[str]) -> list[str]:
+    return sorted(indices - {""}, key=lambda text: (not text.isdecimal(), len(text), text))
 
 
 def _growers(snapshot: Snapshot) -> list[Grower]:

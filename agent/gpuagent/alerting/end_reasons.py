@@ -118,7 +118,8 @@ def _growth(case: EndedAlert) -> str:
     if was is not None and used < _FELL * was:
         return f"memory back to {format_bytes(used)}"
     if memory.used_bytes >= _FULL * memory.total_bytes:
-        return "the GPU became full"
+        instance = case.alert.labels.get("gpu_instance_id", "")
+        return "the MIG instance became full" if instance.isdecimal() else "the GPU became full"
     growth = case.growth
     if case.alert.name == "GpuProcessMemoryLeak" and growth is not None and growth.suspected:
         return "it still grows, and is no leak by the sensitivity that now holds for it"
@@ -238,7 +239,11 @@ def _blind(case: EndedAlert) -> str:
         return "the agent can read it again"
     is_ready = case.snapshot.node.nvml_state is NvmlState.READY
     readable = any(gpu.state is GpuState.OK for gpu in case.snapshot.gpus)
-    return "the agent can read the GPUs again" if is_ready and readable else ""
+    if not (is_ready and readable):
+        return ""
+    pause = "" if case.before is None else case.before.pause
+    again = "the agent can read the GPUs again"
+    return f"measuring was paused ({pause}), and has resumed" if pause else again
 
 
 def _count(case: EndedAlert) -> str:

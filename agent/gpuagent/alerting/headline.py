@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from gpuagent.alerting.briefing_inputs import DEAD, FULL, LEAK, SOON, BriefingInputs
+from gpuagent.alerting.briefing_inputs import BLIND, DEAD, FULL, LEAK, SOON, BriefingInputs
 from gpuagent.alerting.group_end import summarize_ends
 from gpuagent.core.growth import GrowthState, Verdict
 from gpuagent.core.identity import format_container
-from gpuagent.core.snapshot import NvmlState, ProcessReading
+from gpuagent.core.snapshot import ProcessReading
 from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration
 from gpuagent_alerts.alert import UNKNOWN_END, Alert, CauseKind, Status, resolved_summary, shown_annotations
 from gpuagent_alerts.notify.urgency import did_nothing, urgency_of
@@ -58,6 +58,7 @@ _PLACE = re.compile(r"GPU \d+(?: \(GPU-[^)]*\))?(?:, MIG instance \d+(?: \([^)]*
 _LARGE_SHARE = 1 / 3
 _STANDS_OUT = 1.2
 """Share of what is used, and ratio to the next holder, from which on a process is named as who fills a GPU."""
+_READ_IT = re.compile(r"\bread it\b")
 _COARSE_SECONDS = 120.0
 """Time above which a forecast is told in whole minutes."""
 
@@ -145,7 +146,16 @@ def _soon(seen: BriefingInputs, main: Alert) -> str:
 
 
 def _full(seen: BriefingInputs, main: Alert) -> str:
-    return _summary(main) + _largest(seen)
+    where = f" on {_full_ones(seen)}" if len(seen.indices) > 1 and len(seen.full_indices) < len(seen.indices) else ""
+    return _summary(main) + where + _largest(seen)
+
+
+def _full_ones(seen: BriefingInputs) -> str:
+    """Return which GPUs of an incident are full: `GPU` of one, `all` of several, or their indices."""
+    full, every = seen.full_indices, seen.indices
+    if len(every) < 2:
+        return "GPU"
+    return "all" if len(full) == len(every) else f"GPU{'s' if len(full) > 1 else ''} {', '.join(full)}"
 
 
 def _lost(seen: BriefingInputs, _: Alert) -> str:
@@ -158,14 +168,14 @@ def _xid(seen: BriefingInputs, main: Alert) -> str:
 
 def _blind(seen: BriefingInputs, main: Alert) -> str:
     """Return what cannot be read, and that somebody paused the agent, where that is why."""
-    node = None if seen.snapshot is None else seen.snapshot.node
-    if node is not None and node.nvml_state is NvmlState.PAUSED:
-        return "measuring is paused" + (f": {node.nvml_reason}" if node.nvml_reason else "")
+    if seen.is_paused and seen.snapshot is not None:
+        reason = seen.snapshot.node.nvml_reason
+        return "measuring is paused" + (f": {reason}" if reason else "")
     if main.labels.get("scope") == "processes":
         return _summary(main)
     if seen.incident.kind is CauseKind.NODE or not seen.indices:
         return "the agent cannot read any GPU"
-    return "the agent cannot read these GPUs" if len(seen.indices) > 1 else _summary(main).replace("it", "the GPU")
+    return "the agent cannot read these GPUs" if len(seen.indices) > 1 else _READ_IT.sub("read the GPU", _summary(main))
 
 
 def _dead(seen: BriefingInputs, _: Alert) -> str:
@@ -187,7 +197,7 @@ _WRITERS: dict[str, Callable[[BriefingInputs, Alert], str]] = {
     "GpuLost": _lost,
     "GpuXidCritical": _xid,
     "GpuXidWarning": _xid,
-    "GpuMonitorBlind": _blind,
+    BLIND: _blind,
     "GpuBudgetExceeded": _budget,
 }
 
@@ -198,7 +208,10 @@ def _what_was(seen: BriefingInputs, main: Alert) -> str:
     if main.name == DEAD and (many := [one for one in seen.alerts if one.name == DEAD])[1:]:
         who, held = _of_the_dead(many)
         return f"{_dead_subject(seen, who)} had ended and held {format_bytes(held)}: {end_reason_of(seen, main)}"
-    return _without_place(resolved_summary(replace(main, end_reason=end_reason_of(seen, main))))
+    said = _without_place(resolved_summary(replace(main, end_reason=end_reason_of(seen, main))))
+    if main.name == BLIND and len(seen.indices) > 1:
+        return _READ_IT.sub("read these GPUs", said)
+    return _READ_IT.sub("read the GPU", said, count=1) if main.name == BLIND else said
 
 
 def end_reason_of(seen: BriefingInputs, main: Alert) -> str:
@@ -297,7 +310,7 @@ def _group(seen: BriefingInputs, labels: Mapping[str, str]) -> str:
 
 def _forecast(seen: BriefingInputs) -> str:
     if seen.is_full:
-        return ", GPU full now" if seen.instance is None else ", MIG instance full now"
+        return f", {_full_ones(seen)} full now" if seen.instance is None else ", MIG instance full now"
     seconds = seen.seconds_to_full
     if seconds is None or not 0 <= seconds <= MAX_SECONDS:
         return ""

@@ -128,7 +128,7 @@ class IncidentGroup:
             if one.firing and (self._view.has_ended(fingerprint) or self._has_moved(fingerprint)):
                 ended = self._view.as_ended(fingerprint, one.alert)
                 if where := self._has_moved(fingerprint):
-                    ended = replace(ended, end_reason=f"it goes on as another's: {where}")
+                    ended = replace(ended, end_reason=f"it goes on in another incident: {where}")
                 self._known[fingerprint] = NotifiedAlert(ended, one.lost, ended_at=self._view.now)
             elif one.end_told and fingerprint in self._audible:
                 del self._known[fingerprint]  # it begins again, and that is news

@@ -12,7 +12,7 @@ from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Range, Verdict
 from gpuagent.core.hardware import MigInstance
 from gpuagent.core.snapshot import NvmlState, ProcessState, Reconciliation, Snapshot
 from gpuagent.core.units import GIB
-from gpuagent_alerts.alert import Alert, Briefing, CauseKind, Incident, News, Status
+from gpuagent_alerts.alert import Alert, Briefing, CauseKind, Incident, News, Status, resolved_summary
 from tests.agent.alerting.test_briefing import LABELS, alert, brief
 from tests.fakes.readings import WALL, gpu, memory, process, snapshot
 
@@ -212,6 +212,45 @@ def test_a_pause_is_called_a_pause() -> None:
     node = {"nvml_state": NvmlState.PAUSED, "nvml_reason": "for a driver update"}
     told = brief(alert("GpuMonitorBlind", {}), kind=CauseKind.NODE, labels={}, seen=snapshot([], node=node))
     assert told.headline == "CRITICAL node7: measuring is paused: for a driver update"
+    assert told.next_command == "gpuagent resume"
+
+
+@pytest.mark.parametrize(
+    ("ratios", "said"),
+    [
+        ((0.99, 0.5, 0.5), "leaking 30.0 GiB/h, GPU 0 full now"),
+        ((0.99, 0.99, 0.5), "leaking 30.0 GiB/h, GPUs 0, 1 full now"),
+        ((0.99, 0.99, 0.99), "leaking 30.0 GiB/h, all full now"),
+    ],
+)
+def test_a_job_names_which_of_its_gpus_are_full(ratios: tuple[float, ...], said: str) -> None:
+    """The line speaks of all GPUs of the job, and not all of them need be full; the same of the alert itself."""
+    seen = ranks(3, growing(10.0, Verdict.LEAKING))
+    seen = replace(seen, gpus=tuple(gpu(n, used_gib=80 * each, total_gib=80.0) for n, each in enumerate(ratios)))
+    first = {"gpu": "0", "uuid": "GPU-00000000"}
+    who = {**first, "pid": "100", "process": "rank", "user": "alice", "slurm_job": "777"}
+    leak, full = alert("GpuProcessMemoryLeak", who), alert("GpuMemoryFull", first)
+    assert brief(leak, full, seen=seen, kind=CauseKind.GROUP, labels=who).headline.endswith(said)
+    alone = brief(full, seen=seen, kind=CauseKind.GROUP, labels=who).headline
+    assert (" is so on GPU" in alone) is (said.count("all") == 0)
+
+
+def test_an_end_of_blindness_says_what_could_not_be_read() -> None:
+    """And of a pause, who had asked for it."""
+    what = {"gpu": "0", "uuid": "GPU-00000000"}
+    blind_one = alert("GpuMonitorBlind", what, ended="the agent can read it again")
+    blind_one = replace(blind_one, annotations={"resolved_summary": "GPU 0: the agent could not read it"})
+    told = brief(blind_one, kind=CauseKind.GPU, labels=what, news=News.ENDED, seen=None)
+    assert told.headline == "RESOLVED node7 GPU 0: the agent could not read the GPU: the agent can read it again"
+
+
+def test_what_a_remedy_did_needs_no_reason_to_be_over() -> None:
+    """Nothing about it can cease to be true."""
+    did = alert("GpuRemedy", LABELS)
+    did = replace(did, status=Status.RESOLVED, ends_at=WALL, annotations={
+        "resolved_summary": "GPU 0: a remedy for serve (ml, pid 7) ended: SIGTERM: released",
+    })  # fmt: skip
+    assert resolved_summary(did) == "GPU 0: a remedy for serve (ml, pid 7) ended: SIGTERM: released"
 
 
 def test_processes_that_cannot_be_read_are_no_blindness() -> None:

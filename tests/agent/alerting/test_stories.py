@@ -328,6 +328,16 @@ def dying_job(seen: Snapshot) -> Snapshot:
     return replace(seen, gpus=tuple(gpus), processes=tuple(dead), growth={})
 
 
+def test_a_leaker_that_has_died_leaks_no_more(tmp_path: Path) -> None:
+    """Also while its GPU was not read since, and the verdict is the last one: no second alert names it `[dead]`."""
+    stage = Stage(tmp_path / "state")
+    seen = leak(12, Evidence.BALANCED)
+    stage.show(seen, 5 * MINUTE)
+    stage.show(replace(dying_job(seen), growth=seen.growth), 5 * MINUTE)
+    alerts = [one for message in stage.messages for one in message.alerts]
+    assert {one.labels["process"] for one in alerts if one.name == "GpuProcessMemoryLeak"} == {"python3"}
+
+
 @pytest.mark.parametrize("leaks", [False, True])
 def test_a_job_that_dies_and_holds_its_memory_is_one_incident(tmp_path: Path, leaks: bool) -> None:
     """Eight ranks on eight GPUs, whether they leaked before or not: one key, and the job is named."""
