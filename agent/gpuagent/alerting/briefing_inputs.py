@@ -147,6 +147,18 @@ class BriefingInputs:
         return [each for each in growers if each.process.pid in pids or shared & _groups(each.process)]
 
     @property
+    def others(self) -> list[Grower]:
+        """Processes of other programs that grow on the same GPUs, or in the same MIG instance; the fastest first."""
+        if self.snapshot is None or self.incident.is_over:
+            return []
+        own, uuids = {each.process.key for each in self.members}, {gpu.identity.uuid for gpu in self.gpus}
+        return [
+            each for each in _growers(self.snapshot)
+            if each.process.key not in own and each.process.gpu_uuid in uuids and self._is_inside(each.process)
+            and each.growth.state not in {GrowthState.FULL, GrowthState.STOPPED}
+        ]  # fmt: skip
+
+    @property
     def is_full(self) -> bool:
         """Whether one of its GPUs, or its MIG instance, has no room."""
         if self.instance is None:

@@ -58,6 +58,8 @@ _PLACE = re.compile(r"GPU \d+(?: \(GPU-[^)]*\))?(?:, MIG instance \d+(?: \([^)]*
 _LARGE_SHARE = 1 / 3
 _STANDS_OUT = 1.2
 """Share of what is used, and ratio to the next holder, from which on a process is named as who fills a GPU."""
+_LEAST_BESIDE = 0.1
+"""Share of the pace of an incident's own processes from which on another one that grows is mentioned."""
 _READ_IT = re.compile(r"\bread it\b")
 _COARSE_SECONDS = 120.0
 """Time above which a forecast is told in whole minutes."""
@@ -134,7 +136,7 @@ def _leak(seen: BriefingInputs, main: Alert) -> str:
     if states == {GrowthState.STOPPED}:
         return f"{_subject(seen, main)} leaked{past} and has stopped{_forecast(seen)}"
     pace = f" {format_bytes(seen.pace)}/h" if seen.pace else ""
-    return f"{_subject(seen, main)} leaking{pace}{_forecast(seen)}"
+    return f"{_subject(seen, main)} leaking{pace}{_beside(seen)}{_forecast(seen)}"
 
 
 def _soon(seen: BriefingInputs, main: Alert) -> str:
@@ -142,7 +144,18 @@ def _soon(seen: BriefingInputs, main: Alert) -> str:
     if not seen.members:
         return f"memory running out{_forecast(seen)}"
     verb = "leaking" if any(one.growth.verdict is Verdict.LEAKING for one in seen.members) else "growing"
-    return f"{_subject(seen, main)} {verb} {format_bytes(seen.pace)}/h{_forecast(seen)}"
+    return f"{_subject(seen, main)} {verb} {format_bytes(seen.pace)}/h{_beside(seen)}{_forecast(seen)}"
+
+
+def _beside(seen: BriefingInputs) -> str:
+    """Return who else grows there: the forecast is of all of them together, and each may be an incident of its own."""
+    others = [each for each in seen.others if each.bytes_per_hour >= _LEAST_BESIDE * seen.pace]
+    pids = {each.process.pid for each in others}
+    if not pids:
+        return ""
+    who = _named(labels_of(others[0].process)) if len(pids) == 1 else f"{len(pids)} other processes"
+    pace = sum(each.bytes_per_hour for each in others)
+    return f" (and {who} {format_bytes(pace)}/h)"
 
 
 def _full(seen: BriefingInputs, main: Alert) -> str:
