@@ -206,6 +206,8 @@ PENDING_SUMMARY: Final = "pending_summary"
 RESOLVED_SUMMARY: Final = "resolved_summary"
 _OF_OTHER_STATES: Final = frozenset({PENDING_SUMMARY, RESOLVED_SUMMARY})
 _OF_FIRING: Final = frozenset({SUMMARY, "description", "reasons"})
+PROCESS_ENDED: Final = "the process ended"
+"""Beginning of the reason of an end that is that of a process."""
 UNKNOWN_END: Final = "no longer true"
 _TELL_OF_THE_PAST: Final = frozenset({"GpuRemedy"})
 """Alerts about something that was over before they fired: without a reason, nothing is to be added at their end."""

@@ -10,7 +10,7 @@ from gpuagent.alerting.snapshot_inputs import groups_of
 from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Verdict
 from gpuagent.core.hardware import Memory
 from gpuagent.core.identity import NO_INSTANCE
-from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
+from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessInfo, ProcessReading, Snapshot
 from gpuagent_alerts.alert import Alert, CauseKind, Incident
 
 LEAK = "GpuProcessMemoryLeak"
@@ -147,6 +147,19 @@ class BriefingInputs:
         return [each for each in growers if each.process.pid in pids or shared & _groups(each.process)]
 
     @property
+    def successor(self) -> ProcessReading | None:
+        """The process that was started in place of the one that the incident names, if there is one; the largest."""
+        labels = next((one.labels for one in self.alerts if one.labels.get("pid")), self.incident.labels)
+        named = {one.labels.get("pid", "") for one in self.alerts}
+        found = [
+            one for one in (() if self.snapshot is None else self.snapshot.processes)
+            if one.info is not None and one.info.start_time_seconds >= self.incident.starts_at
+            and str(one.pid) not in named and one.info.user == labels.get("user", "")
+            and _is_same_program(one.info, labels)
+        ]  # fmt: skip
+        return max(found, key=lambda one: one.used_bytes or 0, default=None)
+
+    @property
     def others(self) -> list[Grower]:
         """Processes of other programs that grow on the same GPUs, or in the same MIG instance; the fastest first."""
         if self.snapshot is None or self.incident.is_over:
@@ -222,6 +235,15 @@ class BriefingInputs:
     def _is_inside(self, process: ProcessReading) -> bool:
         instance = self.instance
         return instance is None or process.gpu_instance_id == instance
+
+
+def _is_same_program(info: ProcessInfo, labels: Mapping[str, str]) -> bool:
+    """Return whether a process is of the unit, pod, container or job of these labels, and has the same name."""
+    owners = (
+        (info.slurm_job, "slurm_job"), (info.pod, "pod_name"), (info.container_id, "container_id"), (info.unit, "unit"),
+    )  # fmt: skip
+    own = next(((text, name) for text, name in owners if labels.get(name)), ("", ""))
+    return bool(own[0]) and own[0] == labels.get(own[1]) and info.name == labels.get("process", "")
 
 
 def _in_order(indices: set[str]) -> list[str]:

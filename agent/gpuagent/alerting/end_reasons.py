@@ -9,6 +9,7 @@ from gpuagent.alerting.end_facts import EndedAlert
 from gpuagent.core.growth import Growth, Verdict
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessReading, ProcessState
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
+from gpuagent_alerts.alert import PROCESS_ENDED
 from gpuagent_alerts.remedies.outcome import RemedyEnding
 
 _XID_SECONDS = 900.0
@@ -54,7 +55,7 @@ def reason_of_process(case: EndedAlert, remedy: RemedyEnding | None) -> EndReaso
     if now is not None and not _is_other(before, now):
         if now.state is ProcessState.DEAD and (before is None or before.state is not ProcessState.DEAD):
             held = f": the driver still counts {format_bytes(now.used_bytes)} for it" if now.used_bytes else ""
-            return EndReason(f"the process ended{held}")
+            return EndReason(f"{PROCESS_ENDED}{held}")
         # The only step that frees memory while its process goes on.
         return EndReason(str(remedy)) if remedy is not None and remedy.step == "release_cache" else _UNKNOWN
     if remedy is not None and remedy.step != "release_cache":
@@ -79,7 +80,7 @@ def _how_it_left(case: EndedAlert, before: ProcessReading | None) -> str:
     if before is not None and before.state is ProcessState.DEAD:
         return "the driver no longer lists the ended process"
     alive = None if before is None or before.info is None else case.is_alive(before.info.id)
-    return "the process ended" if alive is False else _LEFT
+    return PROCESS_ENDED if alive is False else _LEFT
 
 
 def _came_back(case: EndedAlert, before: ProcessReading | None) -> str:

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gpuagent.core.units import format_bytes
+from gpuagent_alerts.alert import PROCESS_ENDED
 
 _BACK = re.compile(r"([\d.]+) (B|[KMGT]iB) came back")
 _FACTORS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _BY_REMEDY = re.compile(r"gpuagent (terminated|killed) it \(")
-_ENDED = "the process ended"
 
 
 def summarize_ends(reasons: Sequence[str], *, of: int) -> str:
@@ -29,7 +29,7 @@ def summarize_ends(reasons: Sequence[str], *, of: int) -> str:
 
 def _counted(head: str, number: int, of: int) -> str:
     how_many = f"{number} of {of}" if number < of else "both" if of == 2 else f"all {of}"
-    if head.startswith(_ENDED):
+    if head.startswith(PROCESS_ENDED):
         return f"{how_many} processes ended"
     if _BY_REMEDY.match(head):
         return head.replace(" it ", f" {how_many} ", 1)

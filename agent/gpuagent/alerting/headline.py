@@ -228,7 +228,15 @@ def _what_was(seen: BriefingInputs, main: Alert) -> str:
 
 
 def end_reason_of(seen: BriefingInputs, main: Alert) -> str:
-    """Return why an incident ended: of several processes or GPUs to which the same happened, what became of all."""
+    """Return why an incident ended, and who runs in place of what ended: that is no all-clear for what comes next."""
+    reason, again = _end_of_all(seen, main), seen.successor if main.labels.get("pid") else None
+    if again is None:
+        return reason
+    return f"{reason}; it runs again as pid {again.pid}, with {format_bytes(again.used_bytes or 0)}"
+
+
+def _end_of_all(seen: BriefingInputs, main: Alert) -> str:
+    """Return why it ended: of several processes or GPUs to which the same happened, what became of all."""
     alike = {(one.labels.get("uuid", ""), one.labels.get("pid", "")): one for one in seen.alerts
              if one.name == main.name and one.end_reason not in {"", UNKNOWN_END}}  # fmt: skip
     if main.name == DEAD and len(alike) > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -15,7 +15,7 @@ from gpuagent.core.metrics.family import SampleCache
 from gpuagent.core.metrics.series import ExtraFamilies, series
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessInfo, ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.alert import SUMMARY, Alert, Status, shown_annotations
-from gpuagent_alerts.notify.cause import CauseProcess
+from gpuagent_alerts.notify.cause import CauseProcess, is_successor
 from gpuagent_alerts.notify.urgency import did_nothing
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.remedies.safeguards.rule_sampling import GROWTH
@@ -148,6 +148,12 @@ class SnapshotFacts:
         found = (self.program(uuid, key.pid) for key, growth in self._snapshot.growth.items()
                  if key.gpu_uuid == uuid and key.pid and _counts(growth, leaking=False))  # fmt: skip
         return [one for one in found if one is not None]
+
+    def grows_again(self, identities: Collection[str]) -> bool:
+        """Return whether a process grows that shares a group with these identities, and is none of them itself."""
+        growing = (key for key, growth in self._snapshot.growth.items() if key.pid and _counts(growth, leaking=False))
+        found = (self.program(key.gpu_uuid, key.pid) for key in growing)
+        return any(one is not None and is_successor(one, identities) for one in found)
 
     def is_nobodys(self, uuid: str) -> bool:
         """Return whether it is memory of no process that grows on a GPU, or that most of what is used there is such."""

@@ -64,6 +64,10 @@ class CauseFacts(Protocol):
         """Return the process that grows most on a GPU; with `leaking` only one whose growth is a verdict."""
         ...
 
+    def grows_again(self, identities: Collection[str]) -> bool:
+        """Return whether a process grows that shares a group with these identities, and is none of them itself."""
+        ...
+
     def is_nobodys(self, uuid: str) -> bool:
         """Return whether it is memory of no process that grows on a GPU, or that most of what is used there is such."""
         ...
@@ -95,6 +99,10 @@ class NoCauseFacts:
     def grower(self, uuid: str, *, leaking: bool) -> CauseProcess | None:  # noqa: ARG002
         """Return None."""
         return None
+
+    def grows_again(self, identities: Collection[str]) -> bool:  # noqa: ARG002
+        """Return False."""
+        return False
 
     def is_nobodys(self, uuid: str) -> bool:  # noqa: ARG002
         """Return False."""
@@ -142,6 +150,12 @@ def cause_of(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
     if pid:
         return _of_process(labels, facts, pid)
     return _about_gpu(labels, facts) if labels.get("uuid") or labels.get("gpu") else _about_neither(labels, facts)
+
+
+def is_successor(program: CauseProcess, identities: Collection[str]) -> bool:
+    """Return whether a process was started in place of those that have these identities."""
+    own, groups = _identities(program, program.pid, "memory")
+    return own not in identities and not set(groups).isdisjoint(identities)
 
 
 def is_one_course(labels: Mapping[str, str]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuagent.alerting.snapshot_inputs import subjects_of
-from gpuagent.core.growth import Evidence, MemoryKey
+from gpuagent.core.growth import Evidence, MemoryKey, Verdict
 from gpuagent.core.matchers import parse_matcher
 from gpuagent.core.metrics.remedies import RemedyFigures, RemedyNote, RemedyTarget
 from gpuagent.core.snapshot import GpuIdentity, GpuState, NvmlState, ProcessState, Reconciliation, Snapshot, XidCount
@@ -354,7 +354,10 @@ def test_a_job_that_dies_and_holds_its_memory_is_one_incident(tmp_path: Path, le
     stage.show(dying_job(alive), 10 * MINUTE)
     stage.show(snapshot([gpu(each, used_gib=0.5) for each in range(8)], []), 20 * MINUTE)
 
-    assert [one.news for one in stage.heard] == ["began", "ended"]
+    assert [one.news for one in stage.heard] == ["began", *(["reminder"] if leaks else []), "ended"]
+    assert stage.headlines()[-2] == (
+        "WARNING node7 GPUs 0, 1, 2, 3, 4, 5, 6, 7: Slurm job 77 (8 ranks, alice) have ended and still hold 156.0 GiB"
+    )
     assert stage.headlines()[-1] == (
         "RESOLVED node7 GPUs 0, 1, 2, 3, 4, 5, 6, 7: Slurm job 77 (8 ranks, alice) had ended and held 156.0 GiB: "
         "the driver no longer lists them; 156.0 GiB came back"
@@ -407,6 +410,45 @@ def test_a_gpu_that_has_another_index_after_a_reload_of_the_driver(tmp_path: Pat
     assert stage.headlines()[-1].startswith("CRITICAL node7 GPU 0: memory is full (99 %)")
     stage.show(snapshot([gpu(0, used_gib=1.0), gpu(1, used_gib=1.0)], []), 20 * MINUTE)
     assert stage.heard[-1].news == "ended"
+
+
+def test_an_incident_that_goes_on_without_its_process_says_so(tmp_path: Path) -> None:
+    """A leaker ends, others keep the GPU full: its line would go on naming what is gone, on a thread's head too."""
+    stage = Stage(tmp_path / "state")
+    both = [process(PID, used_gib=12.0), process(9, used_gib=11.7, name="other")]
+    full = snapshot([gpu(0, used_gib=23.9)], both)
+    stage.show(grown(full, PID, leaking(Evidence.BALANCED)), 5 * MINUTE)
+    stage.show(snapshot([gpu(0, used_gib=23.9)], [process(9, used_gib=23.5, name="other")]), 20 * MINUTE)
+
+    assert [one.news for one in stage.heard] == ["began", "reminder"]
+    assert stage.headlines()[-1] == (
+        "CRITICAL node7 GPU 0: memory is full (99 %), 23.5 GiB of it held by other (alice, pid 9)"
+    )
+    assert "-ProcessMemoryLeak[balanced]/0" in stage.heard[-1].alerts
+
+
+def test_a_unit_that_is_restarted_and_grows_again_is_no_all_clear(tmp_path: Path) -> None:
+    """It goes on under the new pid: one incident, which ends when the last one does."""
+    stage = Stage(tmp_path / "state")
+
+    def of_unit(pid: int, *evidence: Evidence, used_gib: float = 12.0) -> Snapshot:
+        who = process(pid, used_gib=used_gib, unit="api.service", process_group=0, start_time_seconds=2e9 + pid)
+        seen = snapshot([gpu(0, used_gib=used_gib + 1)], [who])
+        growth = leaking(*evidence) if evidence else replace(leaking(Evidence.BALANCED), verdict=Verdict.GROWING)
+        growth = growth if evidence else replace(growth, evidence=None, evidence_told=())
+        return grown(seen, pid, growth)
+
+    stage.show(of_unit(100, Evidence.BALANCED), 5 * MINUTE)
+    stage.show(of_unit(200, used_gib=3.0), 10 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began"]
+    stage.show(of_unit(200, Evidence.BALANCED), 5 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began", "reminder"]
+    assert "python3 (alice, pid 200) leaking" in stage.headlines()[-1]
+    steady = process(300, used_gib=5.0, unit="api.service", process_group=0, start_time_seconds=2e9 + 300)
+    stage.show(snapshot([gpu(0, used_gib=6.0)], [steady]), 30 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began", "reminder", "ended"]
+    assert len(stage.keys()) == 1
+    assert stage.headlines()[-1].endswith("; it runs again as pid 300, with 5.0 GiB")
 
 
 def unowned(gib: float, *evidence: Evidence, own_gib: float = 1.0, full_in: float | None = None) -> Snapshot:
