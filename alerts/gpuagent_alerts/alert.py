@@ -206,7 +206,11 @@ PENDING_SUMMARY: Final = "pending_summary"
 RESOLVED_SUMMARY: Final = "resolved_summary"
 _OF_OTHER_STATES: Final = frozenset({PENDING_SUMMARY, RESOLVED_SUMMARY})
 _OF_FIRING: Final = frozenset({SUMMARY, "description", "reasons"})
+PROCESS_ENDED: Final = "the process ended"
+"""Beginning of the reason of an end that is that of a process."""
 UNKNOWN_END: Final = "no longer true"
+_TELL_OF_THE_PAST: Final = frozenset({"GpuRemedy"})
+"""Alerts about something that was over before they fired: without a reason, nothing is to be added at their end."""
 _LATEST: Final = 253402300799.0
 """The end of the year 9999: datetime knows no later time."""
 
@@ -229,7 +233,9 @@ def resolved_summary(alert: Alert) -> str:
     Of an alert that is only kept also when its end is told, if it does not come back before that.
     """
     what = alert.annotations.get(RESOLVED_SUMMARY) or f"{alert.name} has ended"
-    kept = f"; its end is told at {_clock_time(alert.kept_until)}" if alert.is_kept and alert.kept_until else ""
+    if alert.name in _TELL_OF_THE_PAST and not alert.end_reason:
+        return what
+    kept = f" (over at {_clock_time(alert.kept_until)} if that lasts)" if alert.is_kept and alert.kept_until else ""
     return f"{what}: {alert.end_reason or UNKNOWN_END}{kept}"
 
 

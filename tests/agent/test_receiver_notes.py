@@ -32,6 +32,8 @@ def test_a_program_that_cannot_run(program: str, why: str) -> None:
     ("receiver", "content", "why"),
     [
         ("webhook: {url_file: FILE}", "hooks.example/x", "no URL that begins with http"),
+        ("webhook: {url_file: FILE}", "http://169.254.169.254/latest", "link-local address"),
+        ("webhook: {url_file: FILE}", "http://[fd00:ec2::254]/", "cloud's metadata"),
         ("webhook: {url_file: FILE}", "https://a.example/\nhttps://b.example/", "must be one line"),
         ("webhook: {url: 'http://127.0.0.1/', secret_file: FILE}", "swordfish", "key for signatures must"),
         ("slack: {token_file: FILE, channel: C0123456789}", "https://hooks.example/x", "no token of a bot"),

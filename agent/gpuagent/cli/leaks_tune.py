@@ -63,7 +63,7 @@ def tune_file(
     reason = _why_not(path, status, after)
     if show or reason or not (yes or can_be_asked()):
         typer.echo(fragment(match, sensitivity), nl=False)
-        _tell_how(path, "" if show else reason)
+        _tell_how(path, "" if show else reason, is_given=config is not None)
         return EXIT_OK
     assert after is not None  # noqa: S101  else there was a reason
     assert status is not None  # noqa: S101  likewise
@@ -159,9 +159,10 @@ def _why_not(path: Path, status: os.stat_result | None, after: bytes | None) -> 
     return ""
 
 
-def _tell_how(path: Path, reason: str) -> None:
+def _tell_how(path: Path, reason: str, *, is_given: bool) -> None:
     before = f"{reason}: " if reason else ""
-    tell(f"{before}add these lines to {path}, before other overrides, then run: gpuagent config reload")
+    place = f"{path}" if is_given else f"the file that the agent reads (by default {path})"
+    tell(f"{before}add these lines to {place}, before other overrides, then run: gpuagent config reload")
 
 
 def _write_and_reload(edit: _Edit, socket: Path | None, *, yes: bool) -> int:

@@ -106,8 +106,12 @@ def status_screen(document: Document, width: int, paint: Paint, hostname: str = 
     width = max(_NARROWEST, min(width, _WIDEST))
     lines = [_head(document, width, paint, hostname), "", *_problems(document["problems"], width, paint), ""]
     history = any(gpu["memory_used_history_bytes"] for gpu in document["gpus"])
+    read = {gpu["index"] for gpu in document["gpus"] if gpu["state"] == "ok"}
     for gpu in document["gpus"]:
-        lines += gpu_lines(gpu, width, paint, history=history, stale=document["stale"])
+        has_lost_index = gpu["state"] != "ok" and gpu["index"] in read
+        lines += gpu_lines(
+            gpu, width, paint, history=history, stale=document["stale"], prefix="formerly " * has_lost_index
+        )
     lines += _processes(document, width, paint)
     return [paint.text(line.rstrip()) for line in lines]
 
@@ -190,7 +194,9 @@ _LABEL_WIDTH = 6  # "10 min"
 _MOST_POINTS = 30
 
 
-def gpu_lines(gpu: Document, width: int, paint: Paint, *, history: bool = False, stale: bool = False) -> list[str]:
+def gpu_lines(
+    gpu: Document, width: int, paint: Paint, *, history: bool = False, stale: bool = False, prefix: str = ""
+) -> list[str]:
     """Return lines of at most `width` cells. Figures are drawn only while they are the GPU's present ones.
 
     `history` keeps room for the sparkline, on every GPU if one has it, so that the bars stay comparable.
@@ -199,7 +205,9 @@ def gpu_lines(gpu: Document, width: int, paint: Paint, *, history: bool = False,
     readable = state == "ok" and not stale
     words = fit(_word(gpu) if readable else "STALE" if state == "ok" else state.upper(), 8, right=True)
     right = f"{_vitals(gpu) if readable else ''}  "
-    name = fit(f"GPU {gpu['index']}  {gpu['name'] or gpu['uuid'] or 'unknown'}", width - len(right) - len(words))
+    name = fit(
+        f"{prefix}GPU {gpu['index']}  {gpu['name'] or gpu['uuid'] or 'unknown'}", width - len(right) - len(words)
+    )
     lines = [paint(name, "bold") + right + paint(words, _style(gpu) if readable else "critical")]
     if not readable:
         return [*lines, cut(_INDENT + _why_no_figures(gpu), width)]

@@ -111,11 +111,13 @@ class NvmlSession:
         """Nothing of the driver is held: it can be unloaded, or a GPU reset."""
         return not self._references and not self._worker.busy
 
-    def pause(self) -> None:
-        """Close the library at the next `advance`, and keep it closed until `resume`."""
-        if self.state is not NvmlState.PAUSED:
+    def pause(self, why: str = "") -> None:
+        """Close the library at the next `advance`, and keep it closed until `resume`; `why` is for whoever is told."""
+        if self.state is NvmlState.PAUSED:
+            self.reason = why or self.reason
+        else:
             self.generation += 1
-            self.state, self.reason = NvmlState.PAUSED, "closed on request"
+            self.state, self.reason = NvmlState.PAUSED, why or "closed on request"
             log.info("NVML is being closed on request")
 
     def resume(self) -> None:

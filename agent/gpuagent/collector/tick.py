@@ -172,9 +172,9 @@ class Monitor:
         self.snapshot = self._assemble()
         return self.snapshot
 
-    def pause(self) -> None:
+    def pause(self, why: str = "") -> None:
         """Give everything back to the driver until `resume`: it can be unloaded, a GPU reset, MIG changed."""
-        self.session.pause()
+        self.session.pause(why)
 
     def resume(self) -> None:
         """Measure again after `pause`."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from gpuagent_alerts.notify.receivers.addresses import is_forbidden
 from gpuagent_alerts.notify.receivers.apprise import BAD_ADDRESS, PROGRAM
 from gpuagent_alerts.notify.receivers.webhook import sign
 from gpuagent_alerts.programs.run import SEARCH_PATH, WORKING_DIRECTORY
@@ -101,7 +102,18 @@ def _url_problem(text: str) -> str:
         is_web = parts.scheme.lower() in {"http", "https"} and bool(parts.hostname)
     except ValueError:
         is_web = False
-    return "" if is_web else "what stands there is no URL that begins with http:// or https://"
+    if not is_web:
+        return "what stands there is no URL that begins with http:// or https://"
+    if _is_forbidden(parts.hostname):
+        return "no message is sent to a link-local address or to a cloud's metadata service"
+    return ""
+
+
+def _is_forbidden(host: str | None) -> bool:
+    try:
+        return is_forbidden(host or "")
+    except ValueError:  # a name, whose addresses are looked at when a message is sent
+        return False
 
 
 def _signing_problem(text: str) -> str:

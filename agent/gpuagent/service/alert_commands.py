@@ -26,6 +26,7 @@ from gpuagent_alerts.notify.receivers.base import send_test_message
 from gpuagent_alerts.notify.silences import INCIDENT_LABEL, Ack, Silence
 from gpuagent_alerts.notify.urgency import severity_rank
 from gpuagent_alerts.rules.alert_labels import matcher_note
+from gpuagent_alerts.rules.model import suggest
 from gpuagent_alerts.states.instance import Instance, State
 from gpuagent_alerts.states.machine import AlertStates
 from gpuagent_alerts.store.problem import StoreFailure
@@ -92,8 +93,15 @@ class AlertCommands:
                 await self._in_store(lambda: acks.add_incident(key, comment=comment, creator=creator))
                 return [key]
             if not alerts:
-                raise KeyError(f"no alert of this name or fingerprint is firing, and no incident of this key: {which}")
+                text = f"no alert of this name or fingerprint is firing, and no incident of this key: {which}"
+                raise KeyError("; ".join(part for part in (text, self._meant(which)) if part))
             return await self._in_store(lambda: self._acknowledge(alerts, comment, creator))
+
+    def _meant(self, which: str) -> str:
+        """Return a question that names what was probably meant, of all that can be acknowledged now; "" if nothing."""
+        going_on = (key for key, one in self._alerting.incidents.items() if one.ends_at is None)
+        firing = (text for alert in self._alerting.firing() for text in (alert.name, alert.fingerprint))
+        return suggest(which, dict.fromkeys((*firing, *going_on)))
 
     async def unacknowledge(self, which: str) -> list[str]:
         """Resume repeats. `which` is a fingerprint, the name of a rule, or the key of an incident.

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from gpuagent.clients.commands import AutomaticBlame, ClientCommands
 from gpuagent.clients.model_servers import Sources
@@ -136,9 +137,13 @@ class Service:
         log.info("stopping (%s)", reason)
         self._stopping.set()
 
-    def pause(self, seconds: float) -> None:
-        """Give the GPUs back to the driver for a while, so that it can be reloaded or a GPU reset."""
-        self._parts.monitor.pause()
+    def pause(self, seconds: float, by: str) -> None:
+        """Give the GPUs back to the driver for a while, so that it can be reloaded or a GPU reset.
+
+        `by` is the user who asked; whoever is told of the pause is told that, and until when it lasts.
+        """
+        until = datetime.fromtimestamp(self._parts.clock.wall() + seconds, UTC)
+        self._parts.monitor.pause(f"by {by or 'an unknown user'} until {until:%Y-%m-%d %H:%M} UTC")
 
         async def resume() -> None:
             self.resume()

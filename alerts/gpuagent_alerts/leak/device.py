@@ -53,6 +53,8 @@ def unowned_bytes(gpu: GpuReading) -> int | None:
 
 _STRICTEST_FIRST = tuple(Evidence)
 _MOST_REASONS = 4
+_LEAST_OF_PACE = 0.5
+"""Share of the pace of those who grow that what is free has to fall by: half is within the doubt of a forecast."""
 _DOUBT = 0.5
 """A forecast is shown as a range of half to one and a half times its value."""
 
@@ -67,13 +69,15 @@ class GrowingPart(NamedTuple):
 
 
 def sum_up_device(
-    unowned: Growth | None, growing: Sequence[GrowingPart], free_bytes: int | None, *, settled: bool = False
-) -> Growth | None:
+    unowned: Growth | None, growing: Sequence[GrowingPart], free_bytes: int | None,
+    *, settled: bool = False, fall: float | None = None,
+) -> Growth | None:  # fmt: skip
     """Return what is said of the GPU; `unowned` is the verdict where nothing grows.
 
     `growing` are the parts that grow, leak, or grow fast. Once `settled` there is a verdict on some part; nobody's
     memory may be too little to ever have one. The forecast is of those that share `free_bytes`: an instance that is
-    full leaves the room of its GPU as it is.
+    full leaves the room of its GPU as it is. `fall` is how fast the free memory falls, in bytes a second, None where
+    that is not known: growth that another gives back as fast fills nothing.
     """
     quiet = unowned.verdict if unowned is not None else Verdict.LEARNING
     if settled and quiet is Verdict.LEARNING:
@@ -86,7 +90,7 @@ def sum_up_device(
     slow = [part for part in growing if part.growth.verdict in (Verdict.GROWING, Verdict.LEAKING)]
     slopes = [part.growth.slope for part in slow if part.growth.slope is not None]
     sharing = [part for part in growing if part.shares_free]
-    exhaustion = _exhaustion(sharing, free_bytes)
+    exhaustion = _at_most(_exhaustion(sharing, free_bytes), fall, free_bytes)
     fast = _fast(sharing, exhaustion)
     if fast is not None and exhaustion is not None:
         exhaustion = _around(fast)
@@ -122,6 +126,15 @@ def _exhaustion(sharing: Sequence[GrowingPart], free_bytes: int | None) -> Range
     if len(together) > 1 and sum(together) > 0 and free_bytes is not None:
         forecasts.append(_around(free_bytes / sum(together)))
     return min(forecasts, default=None)
+
+
+def _at_most(forecast: Range | None, fall: float | None, free_bytes: int | None) -> Range | None:
+    """Return the forecast, later or none where the free memory falls much more slowly than those who share it grow."""
+    if forecast is None or fall is None or not free_bytes or forecast.value <= 0:
+        return forecast
+    if fall * forecast.value >= _LEAST_OF_PACE * free_bytes:
+        return forecast
+    return _around(free_bytes / fall) if fall > 0 else None
 
 
 def _fast(sharing: Sequence[GrowingPart], exhaustion: Range | None) -> float | None:

@@ -104,17 +104,26 @@ PACE_SECONDS: Final = 10.0
 HOLD_SECONDS: Final = 30.0
 """It stays on so long after it was last true, for whoever looks in between."""
 _SPACING_SECONDS: Final = 0.9
+_OWN_SHARE: Final = 0.8
+"""Part of its growth by which free memory has to have fallen for all of it to be growth, and none a change of owner."""
+_GAP: Final = 3.0
+"""Readings that come so many times as late as the ones before tell that nothing was seen meanwhile."""
 POINTS: Final = 12
 
 
 class FastGrowth:
     """The last readings of a process, about a second apart or as they come. Memory in bytes."""
 
-    __slots__ = ("exhaustion_seconds", "times", "until_seconds", "used")
+    __slots__ = ("_block_free", "_block_times", "exhaustion_seconds", "free", "times", "until_seconds", "used")
 
     def __init__(self) -> None:
         self.times = array("d")
         self.used = array("d")
+        self.free = array("d")
+        """Free memory of the GPU at the same readings; NaN where a restart has lost it."""
+        self._block_times = array("d")
+        self._block_free = array("f")
+        """Free memory of the GPU at one reading in each of the last blocks; a restart loses it."""
         self.until_seconds = -math.inf
         """It is on until then."""
         self.exhaustion_seconds: float | None = None
@@ -135,9 +144,15 @@ class FastGrowth:
         if times and time_seconds - times[-1] < _SPACING_SECONDS:
             return time_seconds < self.until_seconds
         if len(times) == POINTS:
-            del times[0], used[0]
+            del times[0], used[0], self.free[0]
         times.append(time_seconds)
         used.append(used_bytes)
+        self.free.append(free_bytes)
+        if not self._block_times or time_seconds - self._block_times[-1] >= BLOCK_SECONDS:
+            if len(self._block_times) > RECENT:
+                del self._block_times[0], self._block_free[0]
+            self._block_times.append(time_seconds)
+            self._block_free.append(free_bytes)
         # The cheapest test first, where nearly every reading ends: it would not do had it begun with nothing.
         if used_bytes < GROWTH_SHARE * (free_bytes + used_bytes):
             return self._is_on(time_seconds)
@@ -164,35 +179,66 @@ class FastGrowth:
         blocks = enumerate(reversed(store.ring(0, RECENT)), start=1)
         far += [(now - k * BLOCK_SECONDS, value * PAGE_BYTES) for k, value in blocks if value != EMPTY]
         far.reverse()
-        growth_pace = max(_pace_of_growth(near, free_bytes, store), _pace_of_growth(far, free_bytes, store))
+        growth_pace = max(self._pace_of_fall(path, free_bytes, store) for path in (near, far))
         if growth_pace > 0:
             self.until_seconds = now + HOLD_SECONDS
             self.exhaustion_seconds = free_bytes / max(pace, growth_pace)
 
     def _pace(self) -> float:
-        """Return bytes a second over the last `PACE_SECONDS`."""
+        """Return bytes a second over the last `PACE_SECONDS`, as far as the GPU's free memory fell with it.
+
+        Memory that only changes its owner leaves the GPU as full as it was, and is no growth. Nor does a single reading
+        after a time without any tell that something goes on: it may have been over for long.
+        """
         times, used = self.times, self.used
         place = len(times) - 2
+        if place > 0 and times[-1] - times[-2] > max(PACE_SECONDS, _GAP * (times[-2] - times[-3])):
+            return 0.0
         while place > 0 and times[-1] - times[place - 1] <= PACE_SECONDS:
             place -= 1
-        return (used[-1] - used[place]) / (times[-1] - times[place]) if place >= 0 else 0.0
+        if place < 0:
+            return 0.0
+        growth, fall = used[-1] - used[place], self.free[place] - self.free[-1]
+        return (growth if math.isnan(fall) else min(growth, fall)) / (times[-1] - times[place])
+
+    def _pace_of_fall(self, path: list[tuple[float, float]], free_bytes: float, store: BlockStore) -> float:
+        """Return bytes a second of this growth, as far as the GPU's free memory has fallen with it; 0 where it has not.
+
+        A good part of what was free must have gone: what was taken over from another owner is no part of that.
+        """
+        pace, start = _pace_of_growth(path, free_bytes, store)
+        seconds, free_then = path[-1][0] - start, self._most_free_at(start)
+        if pace <= 0 or free_then is None or free_then - free_bytes >= _OWN_SHARE * pace * seconds:
+            return pace
+        growth = free_then - free_bytes
+        return growth / seconds if growth >= GROWTH_SHARE * (free_bytes + growth) else 0.0
+
+    def _most_free_at(self, time_seconds: float) -> float | None:
+        """Return the most that was free on the GPU at about this time; None where that is not remembered."""
+        readings = (*zip(self.times, self.free, strict=True), *zip(self._block_times, self._block_free, strict=True))
+        near = [free for time, free in readings if abs(time - time_seconds) <= BLOCK_SECONDS and not math.isnan(free)]
+        return max(near, default=None)
 
 
-def _pace_of_growth(path: list[tuple[float, float]], free_bytes: float, store: BlockStore) -> float:
-    """Bytes a second of readings (time, used) from their lowest on; 0 where that is not what was asked for above."""
+def _pace_of_growth(path: list[tuple[float, float]], free_bytes: float, store: BlockStore) -> tuple[float, float]:
+    """Return bytes a second of readings (time, used) from their lowest on, and since when.
+
+    The pace is 0 where the growth is not what was asked for above.
+    """
     lowest = min(used for _, used in path)
     start = max(place for place, (_, used) in enumerate(path) if used == lowest)
     rising = [used for _, used in path[start:]]
     growth = rising[-1] - lowest
     share = growth / max(free_bytes + growth, 1.0)
+    since = path[start][0]
     if share < GROWTH_SHARE:
-        return 0.0
+        return 0.0, since
     increments = growth**2 / sum((b - a) ** 2 for a, b in pairwise(rising))
     if increments < INCREMENTS and share < JUMP_SHARE:
-        return 0.0
-    seconds = path[-1][0] - path[start][0]
+        return 0.0, since
+    seconds = path[-1][0] - since
     held = max(_held_before(seconds, store), *(used for _, used in path[: start + 1]))
-    return growth / seconds if rising[-1] - held >= NEW_GROUND * growth else 0.0
+    return (growth / seconds if rising[-1] - held >= NEW_GROUND * growth else 0.0), since
 
 
 def _held_before(seconds: float, store: BlockStore) -> float:

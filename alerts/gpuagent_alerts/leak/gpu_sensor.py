@@ -10,6 +10,7 @@ from gpuagent.core.growth import Growth, MemoryKey, Verdict
 from gpuagent.core.identity import NO_INSTANCE, ProcessId
 from gpuagent.core.snapshot import ClientReading, GpuReading, ProcessReading, ProcessState
 from gpuagent_alerts.leak.device import GrowingPart, MemoryPool, memory_pools, sum_up_device, unowned_bytes
+from gpuagent_alerts.leak.free_memory import FreeMemory
 from gpuagent_alerts.leak.histories import BLOCK_TICKS, Beginning, Histories, History
 
 FORGET_SECONDS = 600.0
@@ -37,6 +38,8 @@ class GpuSensor:
         self._processes: dict[_Slot, History] = {}
         self._unowned: History | None = None
         self._growing: dict[MemoryKey, GrowingPart] = {}
+        self._free: dict[int, FreeMemory] = {}
+        """By GPU instance id."""
         self._changed = False
         self._settled = False
         self._listed: tuple[Sequence[ProcessReading], Mapping[int, MemoryPool]] = (), {}
@@ -59,6 +62,7 @@ class GpuSensor:
         pools = memory_pools(reading)
         time = reading.time_seconds or now_seconds
         pool = pools.get(NO_INSTANCE)
+        self._note_free(pools, time)
         if pool is not None:
             self._observe_unowned(reading, pool, time, to_unix_seconds)
         stands_still = self._all_known and not clients and (processes, pools) == self._listed
@@ -77,8 +81,10 @@ class GpuSensor:
             self._changed = False
             unowned = self._unowned.growth if self._unowned is not None else None
             free = None if pool is None else pool.free_bytes
-            changes[self._key] = sum_up_device(unowned, list(self._growing.values()), free, settled=self._settled)
-            self._sum_up_instances(pools, changes)
+            fall = self._fall(NO_INSTANCE, free, time)
+            growing = list(self._growing.values())
+            changes[self._key] = sum_up_device(unowned, growing, free, settled=self._settled, fall=fall)
+            self._sum_up_instances(pools, time, changes)
 
     def choose(self, processes: Iterable[ProcessReading], clients: Clients, now_seconds: float) -> None:
         """Judge each process by the sensitivity that holds for it."""
@@ -103,7 +109,18 @@ class GpuSensor:
         self._instances.clear()
         self._changed = True
 
-    def _sum_up_instances(self, pools: Mapping[int, MemoryPool], changes: GrowthChanges) -> None:
+    def _note_free(self, pools: Mapping[int, MemoryPool], time: float) -> None:
+        self._free = {instance: self._free.get(instance) or FreeMemory() for instance in pools}
+        for instance, pool in pools.items():
+            if pool.free_bytes is not None:
+                self._free[instance].add(time, pool.free_bytes)
+
+    def _fall(self, instance: int, free_bytes: int | None, time: float) -> float | None:
+        """Return bytes a second by which the free memory falls; None where that is not known."""
+        known = self._free.get(instance)
+        return None if known is None or free_bytes is None else known.fastest_fall(time, free_bytes)
+
+    def _sum_up_instances(self, pools: Mapping[int, MemoryPool], time: float, changes: GrowthChanges) -> None:
         """Sum up growth by MIG instance: it grows into that instance's own memory."""
         instances = {MemoryKey(self._uuid, 0, instance): pool for instance, pool in pools.items() if instance >= 0}
         changes.update(dict.fromkeys(self._instances - instances.keys()))
@@ -114,7 +131,8 @@ class GpuSensor:
                 for whose, part in self._growing.items()
                 if whose.gpu_instance_id == key.gpu_instance_id
             ]
-            changes[key] = sum_up_device(None, parts, pool.free_bytes, settled=self._settled)
+            fall = self._fall(key.gpu_instance_id, pool.free_bytes, time)
+            changes[key] = sum_up_device(None, parts, pool.free_bytes, settled=self._settled, fall=fall)
 
     def sweep(self, now_seconds: float) -> None:
         """Forget processes that have long been gone; only after a tick in which they would have been seen."""

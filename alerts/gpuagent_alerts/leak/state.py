@@ -233,6 +233,7 @@ def read_fast(reader: Reader, fast: FastGrowth) -> None:
     fast.used = reader.take_array("d", POINTS)
     if len(fast.times) != len(fast.used):
         raise ValueError("state of a leak detector: readings without a time")
+    fast.free = array("d", [math.nan] * len(fast.times))
     fast.until_seconds, exhaustion = reader.take("dd")
     fast.exhaustion_seconds = exhaustion if exhaustion >= 0 else None
 

@@ -17,11 +17,14 @@ from gpuagent.core.units import format_bytes, format_ratio
 from gpuagent.core.xids import explain_xid
 from gpuagent_alerts.alert import UNKNOWN_END, Alert, Briefing, Holder, Incident
 from gpuagent_alerts.messages.briefing_inputs import BriefingInputs
-from gpuagent_alerts.messages.headline import decisive_alert, headline_of, labels_of, main_alert
+from gpuagent_alerts.messages.headline import decisive_alert, end_reason_of, headline_of, labels_of, main_alert
 
 _MOST_HOLDERS = 3
 _XIDS = frozenset({"GpuXidCritical", "GpuXidWarning"})
 _KERNEL_LOG = "sudo dmesg | grep -i xid"
+_OPEN_FILES = "sudo fuser -v /dev/nvidia*"
+"""Shows who has the GPU open, where the driver's list does not."""
+_MOSTLY = 0.5
 _COMMANDS = {
     "GpuLost": _KERNEL_LOG,
     "GpuXidCritical": _KERNEL_LOG,
@@ -32,6 +35,8 @@ _COMMANDS = {
     "GpuRemedyAnnounced": "gpuagent remedies",
     "GpuProcessUnkillable": "gpuagent remedies",
     "GpuRemediesStopped": "gpuagent remedies",
+    "GpuMemoryLeak": _OPEN_FILES,
+    "GpuMemoryUnattributed": _OPEN_FILES,
     "GpuThrottledThermal": "gpuagent status",
     "GpuThrottledPower": "gpuagent status",
 }
@@ -70,7 +75,7 @@ class BriefingWriter:
         told = tuple(alerts) if over or not present else present
         seen = BriefingInputs(incident, told, self.snapshot, self.budgets)
         main = main_alert(seen)
-        reason = "" if not over else (main.end_reason if main is not None else "") or UNKNOWN_END
+        reason = "" if not over else UNKNOWN_END if main is None else end_reason_of(seen, main)
         return Briefing(
             headline=headline_of(seen, main, self.node),
             numbers=_numbers(seen, main),
@@ -165,11 +170,16 @@ def _culprit(seen: BriefingInputs) -> str:
 
 
 def _next_command(seen: BriefingInputs, main: Alert | None) -> str:
+    if main is not None and main.name == "GpuMonitorBlind" and seen.is_paused:
+        return "gpuagent resume"
     if main is not None and main.name in _COMMANDS:
         return _COMMANDS[main.name]
     pids = seen.pids
     if len(pids) == 1 and main is not None and seen.can_blame(next(iter(pids))):
         return f"gpuagent blame {next(iter(pids))}"
+    used = sum(memory.used_bytes or 0 for memory in seen.memories)
+    if not pids and used and seen.unattributed_bytes >= _MOSTLY * used:
+        return _OPEN_FILES
     indices = sorted({gpu.identity.index for gpu in seen.gpus})
     if not indices:
         return "gpuagent alerts"

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Verdict
 from gpuagent.core.hardware import Memory
 from gpuagent.core.identity import NO_INSTANCE
-from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, Snapshot
+from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessInfo, ProcessReading, Snapshot
 from gpuagent_alerts.alert import Alert, CauseKind, Incident
 from gpuagent_alerts.messages.snapshot_inputs import groups_of
 
@@ -17,6 +17,7 @@ LEAK = "GpuProcessMemoryLeak"
 FULL = frozenset({"GpuMemoryFull", "GpuInstanceMemoryFull"})
 SOON = "GpuMemoryExhaustionSoon"
 HIGH = "GpuMemoryHigh"
+BLIND = "GpuMonitorBlind"
 DEAD = "GpuDeadProcessesHoldMemory"
 _FULL_RATIO = 0.98
 _CAN_BLAME = frozenset({"census", "lines"})
@@ -50,10 +51,12 @@ class BriefingInputs:
 
     @property
     def indices(self) -> list[str]:
-        """Indices of its GPUs in order; of a GPU that was never read, as the labels have it."""
-        found = {labels.get("gpu", "") for labels in self._labels}
+        """Indices of its GPUs in order, as they are now; of a GPU that is not there, as the labels have it."""
+        listed = () if self.snapshot is None else self.snapshot.gpus
+        now = {one.identity.uuid: str(one.identity.index) for one in listed if one.identity.uuid}
+        found = {now.get(labels.get("uuid", ""), labels.get("gpu", "")) for labels in self._labels}
         found |= {str(each.process.gpu_index) for each in self.members}
-        return sorted(found - {""}, key=lambda text: (not text.isdecimal(), len(text), text))
+        return _in_order(found)
 
     @property
     def instance(self) -> int | None:
@@ -95,6 +98,18 @@ class BriefingInputs:
         ]
 
     @property
+    def is_paused(self) -> bool:
+        """Whether a person paused the agent: it measures nothing until that ends."""
+        return self.snapshot is not None and self.snapshot.node.nvml_state is NvmlState.PAUSED
+
+    @property
+    def unattributed_bytes(self) -> int:
+        """Memory of no process that the driver lists, on all its GPUs; 0 for a MIG instance, and where unknown."""
+        if self.instance is not None:
+            return 0
+        return sum(0 if gpu.reconciliation is None else gpu.reconciliation.unattributed_bytes for gpu in self.gpus)
+
+    @property
     def xids(self) -> list[int]:
         """Codes of the Xids that its alerts name."""
         return sorted({int(text) for one in self.alerts if (text := one.labels.get("xid", "")).isdecimal()})
@@ -132,15 +147,51 @@ class BriefingInputs:
         return [each for each in growers if each.process.pid in pids or shared & _groups(each.process)]
 
     @property
+    def successor(self) -> ProcessReading | None:
+        """The process that was started in place of the one that the incident names, if there is one; the largest."""
+        labels = next((one.labels for one in self.alerts if one.labels.get("pid")), self.incident.labels)
+        named = {one.labels.get("pid", "") for one in self.alerts}
+        found = [
+            one for one in (() if self.snapshot is None else self.snapshot.processes)
+            if one.info is not None and one.info.start_time_seconds >= self.incident.starts_at
+            and str(one.pid) not in named and one.info.user == labels.get("user", "")
+            and _is_same_program(one.info, labels)
+        ]  # fmt: skip
+        return max(found, key=lambda one: one.used_bytes or 0, default=None)
+
+    @property
+    def others(self) -> list[Grower]:
+        """Processes of other programs that grow on the same GPUs, or in the same MIG instance; the fastest first."""
+        if self.snapshot is None or self.incident.is_over:
+            return []
+        own, uuids = {each.process.key for each in self.members}, {gpu.identity.uuid for gpu in self.gpus}
+        return [
+            each for each in _growers(self.snapshot)
+            if each.process.key not in own and each.process.gpu_uuid in uuids and self._is_inside(each.process)
+            and each.growth.state not in {GrowthState.FULL, GrowthState.STOPPED}
+        ]  # fmt: skip
+
+    @property
     def is_full(self) -> bool:
         """Whether one of its GPUs, or its MIG instance, has no room."""
+        if self.instance is None:
+            return bool(self.full_indices)
         if any(one.name in FULL and one.holds for one in self.alerts):
             return True
-        if self.instance is None:
-            ratios = [gpu.memory.used_ratio for gpu in self.gpus if gpu.memory and gpu.state is GpuState.OK]
-        else:
-            ratios = [memory.used_ratio for memory in self.memories]
-        return any(ratio is not None and ratio >= _FULL_RATIO for ratio in ratios)
+        return any((memory.used_ratio or 0.0) >= _FULL_RATIO for memory in self.memories)
+
+    @property
+    def full_indices(self) -> list[str]:
+        """Indices of those of its GPUs that have no room."""
+        told = {one.labels.get("uuid", ""): one.labels.get("gpu", "") for one in self.alerts
+                if one.name in FULL and one.holds}  # fmt: skip
+        full = {
+            str(gpu.identity.index) for gpu in self.gpus
+            if gpu.identity.uuid in told
+            or (gpu.memory and gpu.state is GpuState.OK and (gpu.memory.used_ratio or 0.0) >= _FULL_RATIO)
+        }  # fmt: skip
+        known = {gpu.identity.uuid for gpu in self.gpus}
+        return _in_order(full | {index for uuid, index in told.items() if uuid not in known})
 
     @property
     def seconds_to_full(self) -> float | None:
@@ -184,6 +235,19 @@ class BriefingInputs:
     def _is_inside(self, process: ProcessReading) -> bool:
         instance = self.instance
         return instance is None or process.gpu_instance_id == instance
+
+
+def _is_same_program(info: ProcessInfo, labels: Mapping[str, str]) -> bool:
+    """Return whether a process is of the unit, pod, container or job of these labels, and has the same name."""
+    owners = (
+        (info.slurm_job, "slurm_job"), (info.pod, "pod_name"), (info.container_id, "container_id"), (info.unit, "unit"),
+    )  # fmt: skip
+    own = next(((text, name) for text, name in owners if labels.get(name)), ("", ""))
+    return bool(own[0]) and own[0] == labels.get(own[1]) and info.name == labels.get("process", "")
+
+
+def _in_order(indices: set[str]) -> list[str]:
+    return sorted(indices - {""}, key=lambda text: (not text.isdecimal(), len(text), text))
 
 
 def _growers(snapshot: Snapshot) -> list[Grower]:

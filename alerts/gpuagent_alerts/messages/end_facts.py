@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpuagent.core.growth import Growth, MemoryKey, Verdict
 from gpuagent.core.hardware import Memory
 from gpuagent.core.identity import NO_INSTANCE, ProcessId
-from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, Snapshot
+from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
 from gpuagent_alerts.alert import Alert
 
 
@@ -25,6 +25,8 @@ class MeasuredFacts:
     """The process on that GPU that grew most, by the leak detector."""
     processes: tuple[ProcessReading, ...] = ()
     """All that held memory there, of an alert that names no process."""
+    pause: str = ""
+    """Who paused the agent and until when, while it was paused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,10 @@ def facts_of(labels: Mapping[str, str], snapshot: Snapshot) -> MeasuredFacts | N
     memory = None if gpu is None else _memory(labels, gpu)
     process = _process(labels, snapshot)
     holders = () if gpu is None or labels.get("pid") else tuple(_holders(labels, snapshot))
-    return MeasuredFacts(node.boot_id, node.nvml_initializations, process, memory, _grower(labels, snapshot), holders)
+    pause = (node.nvml_reason or "on request") if node.nvml_state is NvmlState.PAUSED else ""
+    return MeasuredFacts(
+        node.boot_id, node.nvml_initializations, process, memory, _grower(labels, snapshot), holders, pause
+    )
 
 
 def _holders(labels: Mapping[str, str], snapshot: Snapshot) -> Iterator[ProcessReading]:

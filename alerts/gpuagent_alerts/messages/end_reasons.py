@@ -8,6 +8,7 @@ from typing import NamedTuple
 from gpuagent.core.growth import Growth, Verdict
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessReading, ProcessState
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
+from gpuagent_alerts.alert import PROCESS_ENDED
 from gpuagent_alerts.messages.end_facts import EndedAlert
 from gpuagent_alerts.remedies.outcome import RemedyEnding
 
@@ -54,7 +55,7 @@ def reason_of_process(case: EndedAlert, remedy: RemedyEnding | None) -> EndReaso
     if now is not None and not _is_other(before, now):
         if now.state is ProcessState.DEAD and (before is None or before.state is not ProcessState.DEAD):
             held = f": the driver still counts {format_bytes(now.used_bytes)} for it" if now.used_bytes else ""
-            return EndReason(f"the process ended{held}")
+            return EndReason(f"{PROCESS_ENDED}{held}")
         # The only step that frees memory while its process goes on.
         return EndReason(str(remedy)) if remedy is not None and remedy.step == "release_cache" else _UNKNOWN
     if remedy is not None and remedy.step != "release_cache":
@@ -79,7 +80,7 @@ def _how_it_left(case: EndedAlert, before: ProcessReading | None) -> str:
     if before is not None and before.state is ProcessState.DEAD:
         return "the driver no longer lists the ended process"
     alive = None if before is None or before.info is None else case.is_alive(before.info.id)
-    return "the process ended" if alive is False else _LEFT
+    return PROCESS_ENDED if alive is False else _LEFT
 
 
 def _came_back(case: EndedAlert, before: ProcessReading | None) -> str:
@@ -118,7 +119,8 @@ def _growth(case: EndedAlert) -> str:
     if was is not None and used < _FELL * was:
         return f"memory back to {format_bytes(used)}"
     if memory.used_bytes >= _FULL * memory.total_bytes:
-        return "the GPU became full"
+        instance = case.alert.labels.get("gpu_instance_id", "")
+        return "the MIG instance became full" if instance.isdecimal() else "the GPU became full"
     growth = case.growth
     if case.alert.name == "GpuProcessMemoryLeak" and growth is not None and growth.suspected:
         return "it still grows, and is no leak by the sensitivity that now holds for it"
@@ -238,7 +240,11 @@ def _blind(case: EndedAlert) -> str:
         return "the agent can read it again"
     is_ready = case.snapshot.node.nvml_state is NvmlState.READY
     readable = any(gpu.state is GpuState.OK for gpu in case.snapshot.gpus)
-    return "the agent can read the GPUs again" if is_ready and readable else ""
+    if not (is_ready and readable):
+        return ""
+    pause = "" if case.before is None else case.before.pause
+    again = "the agent can read the GPUs again"
+    return f"measuring was paused ({pause}), and has resumed" if pause else again
 
 
 def _count(case: EndedAlert) -> str:

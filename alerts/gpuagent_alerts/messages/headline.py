@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from gpuagent.core.growth import GrowthState, Verdict
 from gpuagent.core.identity import format_container
 from gpuagent.core.process_labels import alert_labels
-from gpuagent.core.snapshot import NvmlState, ProcessReading
+from gpuagent.core.snapshot import ProcessReading
 from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration
 from gpuagent.core.xids import explain_xid
 from gpuagent_alerts.alert import UNKNOWN_END, Alert, CauseKind, Status, resolved_summary, shown_annotations
-from gpuagent_alerts.messages.briefing_inputs import DEAD, FULL, LEAK, SOON, BriefingInputs
+from gpuagent_alerts.messages.briefing_inputs import BLIND, DEAD, FULL, LEAK, SOON, BriefingInputs
+from gpuagent_alerts.messages.group_end import summarize_ends
 from gpuagent_alerts.notify.urgency import did_nothing, urgency_of
 
 _SEVERITIES = ("critical", "error", "warning", "info", "none")
@@ -54,6 +56,12 @@ def _candidates(seen: BriefingInputs) -> Iterator[tuple[tuple[object, ...], Aler
 
 _PLACE = re.compile(r"GPU \d+(?: \(GPU-[^)]*\))?(?:, MIG instance \d+(?: \([^)]*\))?)?(?::| )\s*")
 """Beginning of a rule's text that the headline says by itself."""
+_LARGE_SHARE = 1 / 3
+_STANDS_OUT = 1.2
+"""Share of what is used, and ratio to the next holder, from which on a process is named as who fills a GPU."""
+_LEAST_BESIDE = 0.1
+"""Share of the pace of an incident's own processes from which on another one that grows is mentioned."""
+_READ_IT = re.compile(r"\bread it\b")
 _COARSE_SECONDS = 120.0
 """Time above which a forecast is told in whole minutes."""
 
@@ -68,8 +76,13 @@ def decisive_alert(seen: BriefingInputs, main: Alert | None) -> Alert | None:
     if main is None or seen.incident.is_over:
         return None
     true_now = [one for one in seen.alerts if _is_true(one) and not did_nothing(one.labels)]
-    found = max(true_now, key=lambda one: urgency_of(one.labels), default=main)
+    found = max(true_now, key=_gravity, default=main)
     return found if urgency_of(found.labels).rises_above(urgency_of(main.labels)) else None
+
+
+def _gravity(alert: Alert) -> tuple[int, int, int]:
+    urgency = urgency_of(alert.labels)
+    return urgency.severity, urgency.action, urgency.stage
 
 
 def _is_true(alert: Alert) -> bool:
@@ -124,7 +137,7 @@ def _leak(seen: BriefingInputs, main: Alert) -> str:
     if states == {GrowthState.STOPPED}:
         return f"{_subject(seen, main)} leaked{past} and has stopped{_forecast(seen)}"
     pace = f" {format_bytes(seen.pace)}/h" if seen.pace else ""
-    return f"{_subject(seen, main)} leaking{pace}{_forecast(seen)}"
+    return f"{_subject(seen, main)} leaking{pace}{_beside(seen)}{_forecast(seen)}"
 
 
 def _soon(seen: BriefingInputs, main: Alert) -> str:
@@ -132,11 +145,31 @@ def _soon(seen: BriefingInputs, main: Alert) -> str:
     if not seen.members:
         return f"memory running out{_forecast(seen)}"
     verb = "leaking" if any(one.growth.verdict is Verdict.LEAKING for one in seen.members) else "growing"
-    return f"{_subject(seen, main)} {verb} {format_bytes(seen.pace)}/h{_forecast(seen)}"
+    return f"{_subject(seen, main)} {verb} {format_bytes(seen.pace)}/h{_beside(seen)}{_forecast(seen)}"
+
+
+def _beside(seen: BriefingInputs) -> str:
+    """Return who else grows there: the forecast is of all of them together, and each may be an incident of its own."""
+    others = [each for each in seen.others if each.bytes_per_hour >= _LEAST_BESIDE * seen.pace]
+    pids = {each.process.pid for each in others}
+    if not pids:
+        return ""
+    who = _named(labels_of(others[0].process)) if len(pids) == 1 else f"{len(pids)} other processes"
+    pace = sum(each.bytes_per_hour for each in others)
+    return f" (and {who} {format_bytes(pace)}/h)"
 
 
 def _full(seen: BriefingInputs, main: Alert) -> str:
-    return _summary(main) + _largest(seen)
+    where = f" on {_full_ones(seen)}" if len(seen.indices) > 1 and len(seen.full_indices) < len(seen.indices) else ""
+    return _summary(main) + where + _largest(seen)
+
+
+def _full_ones(seen: BriefingInputs) -> str:
+    """Return which GPUs of an incident are full: `GPU` of one, `all` of several, or their indices."""
+    full, every = seen.full_indices, seen.indices
+    if len(every) < 2:
+        return "GPU"
+    return "all" if len(full) == len(every) else f"GPU{'s' if len(full) > 1 else ''} {', '.join(full)}"
 
 
 def _lost(seen: BriefingInputs, _: Alert) -> str:
@@ -149,20 +182,20 @@ def _xid(seen: BriefingInputs, main: Alert) -> str:
 
 def _blind(seen: BriefingInputs, main: Alert) -> str:
     """Return what cannot be read, and that somebody paused the agent, where that is why."""
-    node = None if seen.snapshot is None else seen.snapshot.node
-    if node is not None and node.nvml_state is NvmlState.PAUSED:
-        return "measuring is paused" + (f": {node.nvml_reason}" if node.nvml_reason else "")
+    if seen.is_paused and seen.snapshot is not None:
+        reason = seen.snapshot.node.nvml_reason
+        return "measuring is paused" + (f": {reason}" if reason else "")
     if main.labels.get("scope") == "processes":
         return _summary(main)
     if seen.incident.kind is CauseKind.NODE or not seen.indices:
         return "the agent cannot read any GPU"
-    return "the agent cannot read these GPUs" if len(seen.indices) > 1 else _summary(main).replace("it", "the GPU")
+    return "the agent cannot read these GPUs" if len(seen.indices) > 1 else _READ_IT.sub("read the GPU", _summary(main))
 
 
 def _dead(seen: BriefingInputs, _: Alert) -> str:
     who, held = _of_the_dead(seen.alerts)
     verb = "has ended and still holds" if len(who) == 1 else "have ended and still hold"
-    return f"{_dead_subject(who)} {verb} {format_bytes(held)}"
+    return f"{_dead_subject(seen, who)} {verb} {format_bytes(held)}"
 
 
 def _budget(seen: BriefingInputs, main: Alert) -> str:
@@ -178,21 +211,45 @@ _WRITERS: dict[str, Callable[[BriefingInputs, Alert], str]] = {
     "GpuLost": _lost,
     "GpuXidCritical": _xid,
     "GpuXidWarning": _xid,
-    "GpuMonitorBlind": _blind,
+    BLIND: _blind,
     "GpuBudgetExceeded": _budget,
 }
 
 
 def _what_was(seen: BriefingInputs, main: Alert) -> str:
     if main.name == LEAK and len(seen.pids) > 1:
-        return f"{_subject(seen, main)} was leaking memory: {main.end_reason or UNKNOWN_END}"
+        return f"{_subject(seen, main)} was leaking memory: {end_reason_of(seen, main)}"
     if main.name == DEAD and (many := [one for one in seen.alerts if one.name == DEAD])[1:]:
         who, held = _of_the_dead(many)
-        gone = [one for one in many if one.end_reason.endswith("came back")]
+        return f"{_dead_subject(seen, who)} had ended and held {format_bytes(held)}: {end_reason_of(seen, main)}"
+    said = _without_place(resolved_summary(replace(main, end_reason=end_reason_of(seen, main))))
+    if main.name == BLIND and len(seen.indices) > 1:
+        return _READ_IT.sub("read these GPUs", said)
+    return _READ_IT.sub("read the GPU", said, count=1) if main.name == BLIND else said
+
+
+def end_reason_of(seen: BriefingInputs, main: Alert) -> str:
+    """Return why an incident ended, and who runs in place of what ended: that is no all-clear for what comes next."""
+    reason, again = _end_of_all(seen, main), seen.successor if main.labels.get("pid") else None
+    if again is None:
+        return reason
+    return f"{reason}; it runs again as pid {again.pid}, with {format_bytes(again.used_bytes or 0)}"
+
+
+def _end_of_all(seen: BriefingInputs, main: Alert) -> str:
+    """Return why it ended: of several processes or GPUs to which the same happened, what became of all."""
+    alike = {(one.labels.get("uuid", ""), one.labels.get("pid", "")): one for one in seen.alerts
+             if one.name == main.name and one.end_reason not in {"", UNKNOWN_END}}  # fmt: skip
+    if main.name == DEAD and len(alike) > 1:
+        gone = [one for one in alike.values() if one.end_reason.endswith("came back")]
         back = f"; {format_bytes(_of_the_dead(gone)[1])} came back" if gone else ""
-        reason = main.end_reason.partition(";")[0] or UNKNOWN_END
-        return f"{_dead_subject(who)} had ended and held {format_bytes(held)}: {reason}{back}"
-    return _without_place(resolved_summary(main))
+        head = main.end_reason.partition(";")[0] or UNKNOWN_END
+        return head.replace("the ended process", "them") + back
+    if main.name == LEAK and len(pids := {pid for _, pid in alike}) > 1:
+        return summarize_ends([one.end_reason for one in alike.values()], of=len(pids))
+    others = sum(one.end_is_certain for one in alike.values() if one.labels.get("uuid") != main.labels.get("uuid"))
+    more = f"; likewise on {others} more GPU{'s' if others > 1 else ''}" if others and main.end_is_certain else ""
+    return (main.end_reason or UNKNOWN_END) + more
 
 
 def _of_the_dead(alerts: Sequence[Alert]) -> tuple[dict[str, str], float]:
@@ -202,8 +259,14 @@ def _of_the_dead(alerts: Sequence[Alert]) -> tuple[dict[str, str], float]:
     return who, sum(one.value for one in dead if one.value > 0)
 
 
-def _dead_subject(who: Mapping[str, str]) -> str:
-    return next(iter(who.values()), "a process") if len(who) < 2 else f"{len(who)} processes"
+def _dead_subject(seen: BriefingInputs, who: Mapping[str, str]) -> str:
+    if len(who) < 2:
+        return next(iter(who.values()), "a process")
+    labels = [one.labels for one in seen.alerts if one.name == DEAD]
+    shared = {name: text for name, text in labels[0].items() if all(one.get(name) == text for one in labels)}
+    job = shared.get("slurm_job", "")
+    many = f"{len(who)} {'ranks' if job else 'processes'}"
+    return f"Slurm job {job} ({', '.join(part for part in (many, shared.get('user', '')) if part)})" if job else many
 
 
 def _summary(alert: Alert) -> str:
@@ -266,7 +329,7 @@ def _group(seen: BriefingInputs, labels: Mapping[str, str]) -> str:
 
 def _forecast(seen: BriefingInputs) -> str:
     if seen.is_full:
-        return ", GPU full now" if seen.instance is None else ", MIG instance full now"
+        return f", {_full_ones(seen)} full now" if seen.instance is None else ", MIG instance full now"
     seconds = seen.seconds_to_full
     if seconds is None or not 0 <= seconds <= MAX_SECONDS:
         return ""
@@ -276,10 +339,30 @@ def _forecast(seen: BriefingInputs) -> str:
 
 
 def _largest(seen: BriefingInputs) -> str:
-    """Return who holds most of a full GPU: of an incident about processes, which of those."""
+    """Return who holds most of a full GPU, or that nobody alone does; of an incident about processes, which of those.
+
+    A process is named for a third of what is used, if it holds clearly more than the next one: one of twelve equal ones
+    is not who fills the GPU.
+    """
+    nobodys, used = seen.unattributed_bytes, sum(memory.used_bytes or 0 for memory in seen.memories)
     about = seen.processes if seen.incident.kind in {CauseKind.PROCESS, CauseKind.GROUP} else []
-    held = [one for one in about or seen.listed if one.used_bytes and one.info is not None]
-    if not held:
-        return ""
-    most = max(held, key=lambda one: one.used_bytes or 0)
-    return f", {format_bytes(most.used_bytes or 0)} of it held by {_named(labels_of(most))}"
+    if sum(one.used_bytes or 0 for one in about) < _LARGE_SHARE * used:
+        about = []
+    held: dict[int, int] = {}
+    named: dict[int, ProcessReading] = {}
+    for one in about or seen.listed:
+        if one.used_bytes and (one.info is not None or one.former is not None):
+            held[one.pid] = held.get(one.pid, 0) + one.used_bytes
+            named.setdefault(one.pid, one)
+    first, second = (*sorted(held, key=lambda pid: (-held[pid], pid)), None, None)[:2]
+    most = 0 if first is None else held[first]
+    if nobodys > most and nobodys >= _LARGE_SHARE * used:
+        return f", {format_bytes(nobodys)} of it held by no process that the driver lists"
+    if first is None or most < _LARGE_SHARE * used:
+        many = len(held)
+        return f", {format_bytes(sum(held.values()))} of it held by {many} processes" if many > 1 else ""
+    if second is not None and most < _STANDS_OUT * held[second]:
+        many = sum(held[pid] > most / _STANDS_OUT for pid in held)
+        together = sum(size for size in held.values() if size > most / _STANDS_OUT)
+        return f", {format_bytes(together)} of it held by {many} processes of {format_bytes(most)} at most"
+    return f", {format_bytes(most)} of it held by {_named(labels_of(named[first]))}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
@@ -16,7 +16,8 @@ from gpuagent.core.metrics.series import ExtraFamilies, series
 from gpuagent.core.process_labels import alert_labels
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessInfo, ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.alert import SUMMARY, Alert, Status, shown_annotations
-from gpuagent_alerts.notify.cause import CauseProcess
+from gpuagent_alerts.notify.cause import CauseProcess, is_successor
+from gpuagent_alerts.notify.urgency import did_nothing
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.remedies.safeguards.rule_sampling import GROWTH
 from gpuagent_alerts.states.engine import RuleEngine
@@ -74,6 +75,8 @@ def subjects_of(engine: RuleEngine, is_silenced: Callable[[Alert], bool] = lambd
             if instance.state is State.FIRING and not instance.is_kept:
                 subject = subject_of(instance.labels, about_growth=about_growth)
                 alert = instance.as_alert(Status.FIRING)
+                if did_nothing(instance.labels):  # what was refused or only tried is no trouble of the node
+                    continue
                 yield subject._replace(
                     summary=shown_annotations(alert).get(SUMMARY, ""),
                     silenced=is_silenced(alert),
@@ -116,6 +119,8 @@ _SUFFIX = re.compile(rf"(.+?)(?:-[{_SAFE}]{{8,10}})?-[{_SAFE}]{{5}}")
 _SERVICE = ".service"
 _SESSIONS = "user@"
 _INIT = 1
+_MOST = 0.5
+"""Share of what is used on a GPU that makes its memory somebody's, or nobody's."""
 _UNREADABLE = frozenset({GpuState.BLIND, GpuState.FAILED})
 
 
@@ -145,9 +150,28 @@ class SnapshotFacts:
                  if key.gpu_uuid == uuid and key.pid and _counts(growth, leaking=False))  # fmt: skip
         return [one for one in found if one is not None]
 
-    def dead_pids(self, uuid: str) -> Sequence[int]:
-        """Return the processes that have ended and hold memory of a GPU."""
-        return [each.pid for each in self._snapshot.processes
+    def grows_again(self, identities: Collection[str]) -> bool:
+        """Return whether a process grows that shares a group with these identities, and is none of them itself."""
+        growing = (key for key, growth in self._snapshot.growth.items() if key.pid and _counts(growth, leaking=False))
+        found = (self.program(key.gpu_uuid, key.pid) for key in growing)
+        return any(one is not None and is_successor(one, identities) for one in found)
+
+    def is_nobodys(self, uuid: str) -> bool:
+        """Return whether it is memory of no process that grows on a GPU, or that most of what is used there is such."""
+        if self.growers(uuid):
+            return False
+        whole = self._snapshot.growth.get(MemoryKey(uuid))
+        if whole is not None and _counts(whole, leaking=False):
+            return True
+        gpu = next((one for one in self._snapshot.gpus if one.identity.uuid == uuid), None)
+        if gpu is None or gpu.reconciliation is None or gpu.memory is None or not gpu.memory.used_bytes:
+            return False
+        return gpu.reconciliation.unattributed_bytes >= _MOST * gpu.memory.used_bytes
+
+    def dead_processes(self, uuid: str) -> Sequence[CauseProcess]:
+        """Return the processes that have ended and hold memory of a GPU, with the groups that they were of."""
+        return [CauseProcess("", each.pid) if each.former is None else _program(each, each.former)
+                for each in self._snapshot.processes
                 if each.gpu_uuid == uuid and each.state is ProcessState.DEAD]  # fmt: skip
 
     def lost_gpus(self) -> Sequence[Mapping[str, str]]:

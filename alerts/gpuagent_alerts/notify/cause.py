@@ -41,7 +41,7 @@ class CauseProcess:
     """A process on a GPU, as far as it matters to whom it belongs."""
 
     identity: str
-    """Stands for this very process: boot, pid and start."""
+    """Stands for this very process: boot, pid and start; "" if only the pid is known."""
     pid: int
     groups: tuple[str, ...] = ()
     """Identities shared with others of the same program, narrowest first: job, pod, container, unit, process group."""
@@ -63,8 +63,16 @@ class CauseFacts(Protocol):
         """Return the process that grows most on a GPU; with `leaking` only one whose growth is a verdict."""
         ...
 
-    def dead_pids(self, uuid: str) -> Sequence[int]:
-        """Return the processes that have ended and hold memory of a GPU."""
+    def grows_again(self, identities: Collection[str]) -> bool:
+        """Return whether a process grows that shares a group with these identities, and is none of them itself."""
+        ...
+
+    def is_nobodys(self, uuid: str) -> bool:
+        """Return whether it is memory of no process that grows on a GPU, or that most of what is used there is such."""
+        ...
+
+    def dead_processes(self, uuid: str) -> Sequence[CauseProcess]:
+        """Return the processes that have ended and hold memory of a GPU, with the groups that they were of."""
         ...
 
     def lost_gpus(self) -> Sequence[Mapping[str, str]]:
@@ -91,7 +99,15 @@ class NoCauseFacts:
         """Return None."""
         return None
 
-    def dead_pids(self, uuid: str) -> Sequence[int]:  # noqa: ARG002
+    def grows_again(self, identities: Collection[str]) -> bool:  # noqa: ARG002
+        """Return False."""
+        return False
+
+    def is_nobodys(self, uuid: str) -> bool:  # noqa: ARG002
+        """Return False."""
+        return False
+
+    def dead_processes(self, uuid: str) -> Sequence[CauseProcess]:  # noqa: ARG002
         """Return nothing."""
         return ()
 
@@ -133,6 +149,12 @@ def cause_of(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
     if pid:
         return _of_process(labels, facts, pid)
     return _about_gpu(labels, facts) if labels.get("uuid") or labels.get("gpu") else _about_neither(labels, facts)
+
+
+def is_successor(program: CauseProcess, identities: Collection[str]) -> bool:
+    """Return whether a process was started in place of those that have these identities."""
+    own, groups = _identities(program, program.pid, "memory")
+    return own not in identities and not set(groups).isdisjoint(identities)
 
 
 def is_one_course(labels: Mapping[str, str]) -> bool:
@@ -200,7 +222,9 @@ def _of_node(name: str) -> Cause:
 def _of_process(labels: Mapping[str, str], facts: CauseFacts, pid: int) -> Cause:
     uuid, name = labels.get("uuid", ""), labels.get("alertname", "")
     program = facts.program(uuid, pid)
-    what = "memory" if name == _LEAK else name
+    if program is None and name == _DEAD:
+        program = next((one for one in facts.dead_processes(uuid) if one.pid == pid), None)
+    what = "memory" if name in {_LEAK, _DEAD} else name
     own, groups = _identities(program, pid, what)
     shown = {**((program.labels or {}) if program is not None else {}), **_some(labels, _OF_PROCESS)}
     memory = _memory(labels)
@@ -217,7 +241,8 @@ def _of_memory(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
     memory = _memory(labels)
     program = facts.grower(uuid, leaking=name != _FORECAST)
     if program is None:
-        return Cause(CauseKind.GPU, memory[:1], memory[:1], labels=_some(labels, _OF_GPU))
+        identities = (*memory[:1], *([_unowned(labels)] if len(memory) == 1 and facts.is_nobodys(uuid) else []))
+        return Cause(CauseKind.GPU, identities, identities, labels=_some(labels, _OF_GPU))
     own, groups = _identities(program, program.pid, "memory")
     shown = {**(program.labels or {}), **_some(labels, _OF_GPU)}
     pid = f"pid:{program.pid}"
@@ -226,16 +251,23 @@ def _of_memory(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
 
 def _of_nobody(labels: Mapping[str, str]) -> Cause:
     """Memory without an owner: that there is some, and that it grows, is one thing. It is also why the GPU fills up."""
-    unowned = f"unowned:{labels.get('uuid', '') or labels.get('gpu', '')}"
+    unowned = _unowned(labels)
     memory = _memory(labels)[:1] if labels.get("alertname") == "GpuMemoryLeak" else ()
     return Cause(CauseKind.GPU, (unowned, *memory), (unowned, *memory), labels=_some(labels, _OF_GPU))
 
 
+def _unowned(labels: Mapping[str, str]) -> str:
+    return f"unowned:{labels.get('uuid', '') or labels.get('gpu', '')}"
+
+
 def _of_dead(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
-    """Memory that a dead process holds: the process's own incident if there is one, on however many GPUs it is."""
-    pids = tuple(f"pid:{pid}" for pid in facts.dead_pids(labels.get("uuid", "")))
-    health = _gpu_identities("health", labels)
-    return Cause(CauseKind.GPU, (*pids, *health), (*pids, *health), labels=_some(labels, _OF_GPU))
+    """Memory that dead processes hold: the incident of one of them if there is one, then that of a job they were of."""
+    dead = facts.dead_processes(labels.get("uuid", ""))
+    known = [(f"pid:{one.pid}", *_identities(one, one.pid, "memory")) for one in dead]
+    own = tuple(dict.fromkeys(one for pid, process, _ in known for one in (process, pid)))
+    groups = tuple(dict.fromkeys(group for _, _, groups in known for group in groups))
+    identities = (*own, *groups, *_gpu_identities("health", labels))
+    return Cause(CauseKind.GPU, identities, identities, labels=_some(labels, _OF_GPU))
 
 
 def _of_gpu(labels: Mapping[str, str], what: str) -> Cause:
@@ -251,9 +283,9 @@ def _of_gpu(labels: Mapping[str, str], what: str) -> Cause:
 def _identities(program: CauseProcess | None, pid: int, what: str) -> tuple[str, tuple[str, ...]]:
     """Return the identity of a process, and those that it shares with others to which the same happens.
 
-    The pid alone stands for one that is not listed any more.
+    The pid alone stands for one that is not listed any more, or of which nothing else is known.
     """
-    if program is None:
+    if program is None or not program.identity:
         return f"pid:{pid}", ()
     return f"process:{program.identity}", tuple(f"group:{each}:{what}" for each in program.groups)
 

@@ -1,15 +1,17 @@
 """When one receiver is told of one incident: as it begins, each time it worsens, from time to time, and as it ends.
 
 What joins it without making it worse, ends while others go on, or changes its evidence is seen with the next message.
+That it goes on without the process that was told of is a message: its line would name what has ended.
 Only what is true now begins it, makes it worse or is reminded of: an alert that is kept firing is none of that.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from gpuagent_alerts.alert import Alert, CauseKind, Incident, News, condition_times
+from gpuagent_alerts.alert import PROCESS_ENDED, Alert, CauseKind, Incident, News, condition_times
 from gpuagent_alerts.notify.incidents import IncidentRecord
 from gpuagent_alerts.notify.outbox.entry import Occasion
 from gpuagent_alerts.notify.routes import Recipient
@@ -24,6 +26,7 @@ from gpuagent_alerts.notify.state import (
 )
 from gpuagent_alerts.notify.urgency import (
     CRITICAL,
+    Action,
     Urgency,
     did_nothing,
     is_remedy_note,
@@ -35,6 +38,8 @@ from gpuagent_alerts.notify.urgency import (
 LONGEST_CRITICAL_WAIT_SECONDS = 5.0
 LOWERED_SECONDS = 1800.0
 """Time after which a severity that was told and is no longer true counts as forgotten: its return is sent again."""
+_SUBJECT_SECONDS = 30.0
+"""For so long a process has to be out of an incident that goes on before that is told: mostly all of it ends."""
 _LOOK_AGAIN_SECONDS = 60.0
 """While what flaps is true again, and does not fire yet."""
 _HOLDS_SECONDS = (0.0, 600.0, 1800.0)
@@ -95,7 +100,7 @@ class IncidentGroup:
         if self._live:
             if self._worsens(told.urgency) and self._has_waited(told.urgency):
                 return self._message(News.WORSENED, told)
-            if self._repeat_is_due():
+            if self._repeat_is_due() or self._has_another_subject():
                 return self._message(News.REMINDER, told)
         return self._note_if_changed(before, told)
 
@@ -110,6 +115,7 @@ class IncidentGroup:
                 yield oldest + self._patience()
             if self._repeat_seconds is not None:
                 yield self._told_at + self._repeat_seconds
+            yield from (one.ended_at + _SUBJECT_SECONDS for one in self._left_subjects() if one.ended_at is not None)
         if told is not None and told.lowered_at is not None:
             yield told.lowered_at + LOWERED_SECONDS
         if told is not None and told.calm_at is not None:
@@ -128,8 +134,10 @@ class IncidentGroup:
             if one.firing and (self._view.has_ended(fingerprint) or self._has_moved(fingerprint)):
                 ended = self._view.as_ended(fingerprint, one.alert)
                 if where := self._has_moved(fingerprint):
-                    ended = replace(ended, end_reason=f"it goes on as another's: {where}")
+                    ended = replace(ended, end_reason=f"it goes on in another incident: {where}")
                 self._known[fingerprint] = NotifiedAlert(ended, one.lost, ended_at=self._view.now)
+            elif one.end_told and fingerprint in self._audible:
+                del self._known[fingerprint]  # it begins again, and that is news
             elif not one.firing and fingerprint in self._audible:
                 # It was never told that it had ended: to the receiver it has gone on.
                 again = replace(self._view.as_told(self._audible[fingerprint]), starts_at=one.alert.starts_at)
@@ -151,9 +159,13 @@ class IncidentGroup:
         return told
 
     def _is_over(self) -> bool:
-        """Return whether nothing fires of which this receiver would hear, or has heard, nor is about to."""
+        """Return whether nothing of the incident is true or about to be, whoever hears of that, and nothing told fires.
+
+        Neither a silence nor a route makes an end: what became worse unheard is not over.
+        """
         return (
             not self._live
+            and not self._goes_on()
             and not self._stirs()
             and not any(
                 one.firing
@@ -164,15 +176,18 @@ class IncidentGroup:
             )
         )
 
+    def _goes_on(self) -> bool:
+        """Return whether an alert that keeps the incident open holds, silenced or told to others as it may be."""
+        record = self._record
+        if record is None or record.ends_at is not None or self._view.closing:
+            return False
+        members = (self._view.firing.get(name) for name, keeps in record.members.items() if keeps)
+        return any(alert is not None and alert.holds for alert in members)
+
     def _stirs(self) -> bool:
-        """Return whether something is about to fire of which this receiver would hear."""
+        """Return whether something of the incident is about to fire, or grows again."""
         key = self._record.key if self._record is not None else ""
-        return not self._view.closing and any(
-            destination.recipient.name == self._recipient.name
-            for alert in self._view.stirring.get(key, ())
-            if not self._view.suppressed(alert)
-            for destination in self._view.destinations(alert.labels)
-        )
+        return not self._view.closing and key in self._view.stirring
 
     def _has_moved(self, fingerprint: str) -> str:
         """Return the incident that an alert which fires belongs to by now, in words; "" while it is of this one."""
@@ -244,6 +259,20 @@ class IncidentGroup:
             return False
         return not self._is_acknowledged()
 
+    def _has_another_subject(self) -> bool:
+        """Return whether all processes that were told of are out of it, while it goes on: the last message misleads."""
+        left = self._left_subjects()
+        stays = any(one.firing and _names_a_process(one.alert) for one in self._known.values())
+        latest = max((one.ended_at or 0.0 for one in left), default=math.inf)
+        return not stays and self._view.now - latest >= _SUBJECT_SECONDS and not self._is_acknowledged()
+
+    def _left_subjects(self) -> list[NotifiedAlert]:
+        """Return alerts about a process that have ended with it since the last message."""
+        return [
+            one for one in self._known.values()
+            if not one.firing and not one.end_told and _names_a_process(one.alert) and _ended_with_it(one.alert)
+        ]  # fmt: skip
+
     def _begin(self) -> NotificationDecision | None:
         return self._message(News.BEGAN, None) if self._has_waited(None) else None
 
@@ -278,7 +307,7 @@ class IncidentGroup:
         return self._record is not None and self._record.ends_at is not None and bool(self._record.members)
 
     def _message(self, news: News, told: NotifiedIncident | None) -> NotificationDecision:
-        ended = {fingerprint: one for fingerprint, one in self._known.items() if not one.firing}
+        ended = {fingerprint: one for fingerprint, one in self._known.items() if not one.firing and not one.end_told}
         firing = {
             fingerprint: self._view.as_told(alert, self._known.get(fingerprint))
             for fingerprint, alert in sorted(self._audible.items(), key=_by_urgency)
@@ -295,7 +324,11 @@ class IncidentGroup:
         self._known = {
             **{fingerprint: one for fingerprint, one in self._known.items() if fingerprint not in told_ends},
             **{fingerprint: NotifiedAlert(alert) for fingerprint, alert in chosen.items()},
+            **{name: replace(ended[name], end_told=True) for name in told_ends},
         }
+        past = [name for name, one in self._known.items() if one.end_told]
+        for name in past[: -self._view.most_alerts]:
+            del self._known[name]
         severity = worst_severity(alert.labels for alert in self._present)
         starts_at = self._starts_at(told)
         urgency = self._current if told is None else told.urgency.highest(self._current)
@@ -331,8 +364,17 @@ class IncidentGroup:
         return NotificationDecision(self._key, NotificationState(self._told_at, {}, self._known, told))
 
 
-def _by_urgency(item: tuple[str, Alert]) -> tuple[bool, int, int, float, str, str, str]:
+def _names_a_process(alert: Alert) -> bool:
+    return bool(alert.labels.get("pid")) and urgency_of(alert.labels).action <= Action.NONE
+
+
+def _ended_with_it(alert: Alert) -> bool:
+    return alert.end_is_certain or alert.end_reason.startswith(PROCESS_ENDED)
+
+
+def _by_urgency(item: tuple[str, Alert]) -> tuple[bool, int, int, int, float, str, str, str]:
     fingerprint, alert = item
     urgency = urgency_of(alert.labels)
     gpu = alert.labels.get("gpu", "")
-    return not alert.holds, -urgency.severity, -urgency.stage, alert.starts_at, alert.name, gpu, fingerprint
+    ranks = -urgency.severity, -urgency.action, -urgency.stage
+    return not alert.holds, *ranks, alert.starts_at, alert.name, gpu, fingerprint

@@ -22,6 +22,7 @@ from gpuagent_alerts.notify.urgency import (
     Urgency,
     did_nothing,
     is_remedy_note,
+    load_urgency,
     severity_rank,
     urgency_of,
     worst,
@@ -287,8 +288,8 @@ def _labels(found: IncidentRecord, cause: Cause) -> dict[str, str]:
     adopted = found.kind not in _PROCESS_KINDS and cause.kind in _PROCESS_KINDS
     labels = dict(told if adopted else found.labels)
     for name, value in (found.labels if adopted else told).items():
-        if name not in labels:
-            labels[name] = value
+        if name not in labels or (name == "gpu" and told.get("uuid", "") == found.labels.get("uuid", "") != ""):
+            labels[name] = told.get(name, value)  # the index may have changed, the UUID says which GPU it is
         elif labels[name] != value and name in _GONE_LABELS:
             labels[name] = ""
     return labels
@@ -376,7 +377,6 @@ def _dump(one: IncidentRecord) -> dict[str, Any]:
 
 def _load(key: str, dump: str) -> IncidentRecord:
     found = document(parsed(dump))
-    severity, stage = array(member(found, "worst"))
     return IncidentRecord(
         key,
         CauseKind(word(member(found, "kind"))),
@@ -387,7 +387,7 @@ def _load(key: str, dump: str) -> IncidentRecord:
         {word(name): flag(value) for name, value in document(member(found, "members")).items()},
         text(member(found, "severity")),
         text(found.get("gravest", "")),
-        Urgency(integer(severity, -1, 100), integer(stage, -1, 100)),
+        load_urgency(array(member(found, "worst"))),
         reopened=integer(member(found, "reopened")),
         headline=text(found.get("headline", "")),
     )

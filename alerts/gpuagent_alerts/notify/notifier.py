@@ -174,12 +174,19 @@ class Notifier:
         return self.brief(incident_of(record, News.ENDED), alerts).headline if alerts else ""
 
     def _stirring(self, pending: Mapping[str, Alert], facts: CauseFacts, now: float) -> dict[str, list[Alert]]:
-        """Return what is about to fire of incidents of which a receiver has not been told the end."""
+        """Return what is about to fire of incidents of which a receiver has not been told the end.
+
+        One whose process was started again, and grows again, is among them also while nothing is about to fire.
+        """
         told = {told.incident.key: told.alerts for told in self._told.values() if told.incident is not None}
         known = {fingerprint for alerts in told.values() for fingerprint in alerts}
         counts = {name: one for name, one in pending.items() if name in known or is_one_course(one.labels)}
         found = self._book.stirring(counts, facts, now) if told and counts else {}
-        return {key: alerts for key, alerts in found.items() if key in told}
+        again = {
+            key: found.get(key, []) for key, one in self._book.records.items()
+            if one.ends_at is None and key in told and facts.grows_again(one.identities)
+        }  # fmt: skip
+        return {key: alerts for key, alerts in found.items() if key in told} | again
 
     def is_silenced(self, alert: Alert) -> bool:
         """Return whether a silence is in force for an alert, or for its incident."""

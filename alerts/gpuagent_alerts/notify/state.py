@@ -14,7 +14,7 @@ from gpuagent_alerts.alert import Alert, Incident, Status, fingerprint
 from gpuagent_alerts.notify.incidents import IncidentRecord
 from gpuagent_alerts.notify.outbox.entry import Occasion, dump_alert, load_alert
 from gpuagent_alerts.notify.routes import Destination, Recipient
-from gpuagent_alerts.notify.urgency import Urgency
+from gpuagent_alerts.notify.urgency import Urgency, load_urgency
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.tables import (
     Column,
@@ -22,7 +22,6 @@ from gpuagent_alerts.store.tables import (
     array,
     document,
     flag,
-    integer,
     member,
     parsed,
     text,
@@ -48,7 +47,9 @@ class NotifiedAlert:
     lost: bool = False
     """The message that told of it had to be dropped: the receiver knows nothing of it."""
     ended_at: float | None = None
-    """Unix time at which its end was first told; in an incident, at which it was noticed, and is yet to be told."""
+    """Unix time at which its end was first told; in an incident, at which it was noticed."""
+    end_told: bool = False
+    """In an incident: a message has told of its end. The incident's own end tells of it once more."""
 
     @property
     def firing(self) -> bool:
@@ -108,7 +109,12 @@ def _dump(told: NotificationState) -> dict[str, Any]:
         "told_at": max(told.told_at, 0.0),
         "group_labels": dict(told.group_labels),
         "alerts": {
-            fingerprint: {"alert": dump_alert(one.alert), "lost": one.lost, "ended_at": one.ended_at}
+            fingerprint: {
+                "alert": dump_alert(one.alert),
+                "lost": one.lost,
+                "ended_at": one.ended_at,
+                **({"end_told": True} if one.end_told else {}),
+            }
             for fingerprint, one in told.alerts.items()
         },
         **({} if told.incident is None else {"incident": _dump_incident(told.incident)}),
@@ -129,12 +135,11 @@ def _dump_incident(one: NotifiedIncident) -> dict[str, Any]:
 
 def _load_incident(value: object) -> NotifiedIncident:
     found = document(value)
-    severity, stage = array(member(found, "urgency"))
     return NotifiedIncident(
         word(member(found, "key")),
         text(member(found, "severity")),
         unix_time(member(found, "starts_at")),
-        Urgency(integer(severity, -1, 100), integer(stage, -1, 100)),
+        load_urgency(array(member(found, "urgency"))),
         unix_time_or_none(member(found, "lowered_at")),
         unix_time_or_none(member(found, "calm_at")),
         flag(found.get("is_closed", False)),
@@ -176,7 +181,7 @@ def _alert(found: Mapping[str, Any]) -> NotifiedAlert:
     ended_at = unix_time_or_none(member(found, "ended_at"))
     if (alert.status is Status.RESOLVED) != (ended_at is not None):
         raise ValueError("an alert that has ended and fires")
-    return NotifiedAlert(alert, flag(member(found, "lost")), ended_at)
+    return NotifiedAlert(alert, flag(member(found, "lost")), ended_at, flag(found.get("end_told", False)))
 
 
 TOLD = Table(

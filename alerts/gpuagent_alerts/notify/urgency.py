@@ -1,15 +1,18 @@
-"""How bad an alert is, in the two measures by which an incident worsens: severity, and the state of what it is about.
+"""How bad an alert is, in the measures by which an incident worsens: severity, the state of what it is about, and acts.
 
 Fine states would make a message of every step of a forecast: from the first evidence of a leak to a full GPU there are
 three that call for something else to be done. Look at it today (growing, leaking, full in hours); act now (full in
-minutes); too late (full). A lost GPU, and a remedy that acts, are worse than each of them.
+minutes); too late (full). A lost GPU is worse than each of them. That a remedy acts is news in any state, and no state:
+a GPU that becomes full after a remedy has acted is news too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
+
+from gpuagent_alerts.store.tables import integer
 
 _SEVERITIES = {"": 1, "none": 0, "info": 1, "warning": 2, "error": 3, "critical": 4}
 _UNKNOWN_SEVERITY = 2
@@ -27,26 +30,35 @@ class UrgencyStage(IntEnum):
     FULL = 3
     """Includes an Xid that ended the work on the GPU."""
     LOST = 4
-    ACTED_ON = 5
+
+
+class Action(IntEnum):
+    """What remedies did or are about to do; a higher one is worse."""
+
+    NONE = 0
+    TAKEN = 1
     """A remedy has acted on a process, or is about to."""
+    WITHOUT_EFFECT = 2
+    """The process cannot be killed."""
 
 
 class Urgency(NamedTuple):
-    """Severity and stage, each as a rank."""
+    """Severity, stage and action, each as a rank."""
 
     severity: int
     stage: int
+    action: int = Action.NONE
 
     def rises_above(self, other: Urgency) -> bool:
-        """Return whether one of the two is worse than in `other`."""
-        return self.severity > other.severity or self.stage > other.stage
+        """Return whether one of them is worse than in `other`."""
+        return any(own > theirs for own, theirs in zip(self, other, strict=True))
 
     def highest(self, other: Urgency) -> Urgency:
         """Return the worse of the two, rank by rank."""
-        return Urgency(max(self.severity, other.severity), max(self.stage, other.stage))
+        return Urgency(*(max(ranks) for ranks in zip(self, other, strict=True)))
 
 
-CALM = Urgency(-1, -1)
+CALM = Urgency(-1, -1, -1)
 """Urgency below that of every alert."""
 
 _STAGES = {
@@ -57,9 +69,12 @@ _STAGES = {
     "GpuInstanceMemoryFull": UrgencyStage.FULL,
     "GpuXidCritical": UrgencyStage.FULL,
     "GpuLost": UrgencyStage.LOST,
-    "GpuRemedyAnnounced": UrgencyStage.ACTED_ON,
-    "GpuProcessUnkillable": UrgencyStage.ACTED_ON,
 }
+_ACTIONS = {
+    "GpuRemedy": Action.TAKEN, "GpuRemedyAnnounced": Action.TAKEN, "GpuProcessUnkillable": Action.WITHOUT_EFFECT,
+}  # fmt: skip
+_FORMER_ACTED_ON = 5
+"""Stage under which states written before this version have what a remedy did."""
 _TIERS = {"hours": UrgencyStage.GROWING, "minutes": UrgencyStage.FILLING, "seconds": UrgencyStage.FILLING}
 _XID_OFF_THE_BUS = "79"
 _IDLE_RESULTS = frozenset({"dry_run", "refused", "resolved", "exited"})
@@ -81,7 +96,16 @@ def urgency_of(labels: Mapping[str, str]) -> Urgency:
     """Return the urgency of an alert with these labels."""
     if did_nothing(labels):
         return CALM
-    return Urgency(severity_rank(labels.get("severity", "")), _stage(labels))
+    action = _ACTIONS.get(labels.get("alertname", ""), Action.NONE)
+    return Urgency(severity_rank(labels.get("severity", "")), _stage(labels), action)
+
+
+def load_urgency(ranks: Sequence[object]) -> Urgency:
+    """Return an urgency that was written down as a list of its ranks. Raises ValueError for anything else."""
+    severity, stage, *rest = (integer(rank, -1, 100) for rank in ranks)
+    if stage == _FORMER_ACTED_ON:
+        return Urgency(severity, UrgencyStage.NOTED, Action.TAKEN)
+    return Urgency(severity, stage, rest[0] if rest else min(stage, Action.NONE))
 
 
 def worst(alerts: Iterable[Mapping[str, str]]) -> Urgency:
@@ -109,6 +133,4 @@ def _stage(labels: Mapping[str, str]) -> UrgencyStage:
         return _TIERS.get(labels.get("tier", ""), UrgencyStage.FILLING)
     if name == "GpuXidCritical" and labels.get("xid") == _XID_OFF_THE_BUS:
         return UrgencyStage.LOST
-    if is_remedy_note(labels):
-        return UrgencyStage.ACTED_ON
     return _STAGES.get(name, UrgencyStage.NOTED)

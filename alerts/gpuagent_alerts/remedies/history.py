@@ -95,12 +95,11 @@ class RemedyHistory:
         return tuple(entry.note for entry in self._ended)
 
     def last_action_text(self, alert: str, pid: str, uuid: str) -> str:
-        """Return what was done last about an alert, or to the process that it names; "" if nothing was."""
-        for entry in reversed(self._ended):
-            on = entry.note.about
-            if (alert and entry.alert == alert) or (pid and (on.pid, on.uuid) == (pid, uuid)):
-                return entry.words
-        return ""
+        """Return what was done last about an alert, or to the process that it names, and to whom; "" if nothing was."""
+        found = [entry for entry in reversed(self._ended) if _is_about(entry, alert, pid, uuid)]
+        did = next((entry for entry in found if _acted(entry.note)), None)
+        said = [_with_pid(entry) for entry in (did, *found[:1]) if entry is not None]
+        return "; then ".join(dict.fromkeys(said))  # a refusal does not hide what was done before it
 
     def ending_of(self, pid: str, uuid: str) -> RemedyEnding | None:
         """Return what freed the memory of this process on this GPU; None where no remedy did, and after a dry run."""
@@ -109,8 +108,8 @@ class RemedyHistory:
             note = entry.note
             if now - entry.clock_seconds >= SHOWN_SECONDS:
                 continue  # the number may be another process's by now
-            if pid and (note.about.pid, note.about.uuid) == (pid, uuid):
-                if note.dry_run or note.result != RunResult.RELEASED:
+            if pid and (note.about.pid, note.about.uuid) == (pid, uuid) and _acted(note):
+                if note.result != RunResult.RELEASED:
                     return None
                 return RemedyEnding(note.step, entry.released_bytes, entry.seconds, note.about.unit)
         return None
@@ -121,6 +120,22 @@ class RemedyHistory:
 
     def _add(self, entry: _HistoryEntry) -> None:
         self._ended = [*self._ended, entry][-_MOST_ENTRIES:]
+
+
+def _is_about(entry: _HistoryEntry, alert: str, pid: str, uuid: str) -> bool:
+    on = entry.note.about
+    return bool((alert and entry.alert == alert) or (pid and (on.pid, on.uuid) == (pid, uuid)))
+
+
+def _acted(note: RemedyNote) -> bool:
+    """Return whether a step was taken for real."""
+    is_real = not note.dry_run and note.result != RunResult.REFUSED
+    return is_real and (note.step_taken or note.result == RunResult.RELEASED)
+
+
+def _with_pid(entry: _HistoryEntry) -> str:
+    step = entry.note.step
+    return entry.words.replace(f"{step}:", f"{step} of pid {entry.note.about.pid}:", 1)
 
 
 def has_taken_a_step(steps: Iterable[Mapping[str, Any]]) -> bool:

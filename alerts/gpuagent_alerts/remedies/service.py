@@ -18,7 +18,7 @@ from gpuagent.core.clock import Clock
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.metrics.remedies import RemedyCount, RemedyFigures
 from gpuagent.core.snapshot import Snapshot
-from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation, ValueHistory
 from gpuagent_alerts.remedies.audit import Audit, NotRecorded, RecordedStop
 from gpuagent_alerts.remedies.audit_rows import runs
@@ -308,11 +308,13 @@ class RemedyService:
         """Return what was done about this alert, or why nothing is while it fires; "" if neither is known."""
         for run in self.remedies.running:
             if run.plan.request.alert == alert.fingerprint and run.step is not None:
-                return f"{run.step}: under way{' (dry run: nothing is done)' if run.plan.dry_run else ''}"
+                state = "under way" if alert.holds else "begun, and its result is not known yet"
+                dry = " (dry run: nothing is done)" if run.plan.dry_run else ""
+                return f"{run.step} of pid {run.plan.target.pid}: {state}{dry}"
         done = self.history.last_action_text(
             alert.fingerprint, alert.labels.get("pid", ""), alert.labels.get("uuid", "")
         )
-        why_not = self.remedies.withheld.reason(alert.fingerprint) if alert.status is Status.FIRING else ""
+        why_not = self.remedies.withheld.reason(alert.fingerprint) if alert.holds else ""
         return done or (f"nothing is done: {why_not}" if why_not else "")
 
     def _tell_off(self, why: str) -> None:

@@ -1,7 +1,7 @@
 """The states of one alert rule's instances: Prometheus' own rules, and what a node agent needs beyond them.
 
 As https://github.com/prometheus/prometheus/blob/main/rules/alerting.go (`Eval`). Added to it: an instance whose data
-could not be measured is frozen, and all timers survive a restart.
+could not be measured is frozen, one of a GPU goes on when the GPU's index changes, and all timers survive a restart.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ MAX_INSTANCES = 10_000
 RULE_REMOVED = "the rule was removed"
 WAITS_LONGER = "the rule was changed: it waits longer now before it fires"
 TOO_MANY = "the rule had more alerts than its group allows, and all of them were dropped"
+HAS_ANOTHER_INDEX = "it goes on under the index that the GPU has now"
 _TOLERANCE_SECONDS = 1e-6
 """Durations are whole milliseconds: what is nearer than this is a rounding of the clock."""
 
@@ -127,13 +128,13 @@ class AlertStates:
             self.interrupt()
         if self.rule.missing_data is MissingData.RESOLVE:
             frozen = nothing_missing
+        transitions = self._follow_gpus(found, now_seconds, wall_seconds)
         still = self._freeze(frozen, since_last)
         for key, (labels, row) in found.items():
             if key not in still:
                 reasons = explain(labels) if REASONS_ANNOTATION in self.rule.annotations else ""
                 write = partial(_annotations, self.rule, row, reasons, self._house_format)
                 self._see(key, labels, write, row.value, now_seconds, wall_seconds, frozen)
-        transitions: list[Transition] = []
         count = 0
         for key, instance in list(self._active.items()):
             if key in still:
@@ -244,6 +245,36 @@ class AlertStates:
             self._restored_seconds = None
             self._last_seconds = now_seconds
 
+    def _follow_gpus(
+        self, found: Mapping[_Key, tuple[dict[str, str], Row]], now_seconds: float, wall_seconds: float
+    ) -> list[Transition]:
+        """Let instances go on under the index that their GPU has by now; return the ends under the one it had.
+
+        A GPU is itself by its UUID, and the driver may give it another index whenever it is loaded. For how long the
+        condition has been true without a break is not known over that.
+        """
+        if all(key in self._active for key in found):
+            return []
+        gone = {
+            _but_index(one.labels): key
+            for key, one in self._active.items()
+            if key not in found and one.state is not State.INACTIVE and one.labels.get("uuid")
+        }
+        ended = []
+        for key, (labels, _) in found.items():
+            before = gone.get(_but_index(labels)) if labels.get("uuid") else None
+            known = self._active.get(key)
+            if before is None or (known is not None and known.state is not State.INACTIVE):
+                continue
+            instance = self._active.pop(before)
+            if instance.state is State.FIRING:
+                reason = f"{HAS_ANOTHER_INDEX}: GPU {labels.get('gpu', '?')}"
+                over = instance.as_alert(Status.RESOLVED, wall_seconds)
+                ended.append(Transition(Change.ENDED, dataclasses.replace(over, end_reason=reason)))
+            self._active.pop(key, None)
+            self._active[key] = dataclasses.replace(instance, labels=labels, true_clock=now_seconds)
+        return ended
+
     def _freeze(self, frozen: Frozen, since_last: float) -> set[_Key]:
         """Stop the clocks of those whose data is missing; returns their keys."""
         still: set[_Key] = set()
@@ -336,6 +367,10 @@ class AlertStates:
         left = keep - (now_seconds - instance.kept_clock)
         instance.kept_until = wall_seconds + max(left, 0.0)
         return left > _TOLERANCE_SECONDS and not is_over(instance.labels)
+
+
+def _but_index(labels: Mapping[str, str]) -> _Key:
+    return frozenset(item for item in labels.items() if item[0] != "gpu")
 
 
 def _annotations(rule: AlertRule, row: Row, reasons: str, house_format: bool) -> dict[str, str]:

@@ -71,16 +71,22 @@ class _Place(NamedTuple):
         return None if self.gpu is None else {"gpu": self.gpu, "uuid": self.uuid or ""}
 
     def concerns(self, labels: Mapping[str, str]) -> bool:
-        """Return whether an instance with these labels may be of this GPU; one that names no GPU may be of any."""
-        return all(
-            own is None or labels.get(name) in {None, "", own} for name, own in (("gpu", self.gpu), ("uuid", self.uuid))
-        )
+        """Return whether an instance with these labels may be of this GPU; one that names no GPU may be of any.
+
+        The UUID decides where both have one: the index may be another since the driver was reloaded.
+        """
+        uuid = labels.get("uuid", "")
+        if self.uuid is not None and uuid:
+            return uuid == self.uuid
+        return self.gpu is None or labels.get("gpu") in {None, "", self.gpu}
 
 
 class _Unlisted(NamedTuple):
     """Every GPU but these: while the driver is away, others may be there that the agent has not seen yet."""
 
     known: frozenset[str]
+    """Their indices."""
+    uuids: frozenset[str]
 
     @property
     def labels(self) -> None:
@@ -89,6 +95,8 @@ class _Unlisted(NamedTuple):
 
     def concerns(self, labels: Mapping[str, str]) -> bool:
         """Return whether an instance is of such a GPU."""
+        if uuid := labels.get("uuid", ""):
+            return uuid not in self.uuids
         return bool(labels.get("gpu")) and labels["gpu"] not in self.known
 
 
@@ -139,7 +147,8 @@ def find_missing(snapshot: Snapshot | None) -> Missing:
         return Missing({family.name: [_EVERYWHERE] for family in FAMILIES}, doubtful=[_EVERYWHERE])
     if snapshot.node.nvml_state is not NvmlState.READY:
         # Not even the GPUs are known: restored alerts of any GPU stay.
-        unlisted = _Unlisted(frozenset(str(gpu.identity.index) for gpu in snapshot.gpus))
+        identities = [gpu.identity for gpu in snapshot.gpus]
+        unlisted = _Unlisted(frozenset(str(one.index) for one in identities), frozenset(one.uuid for one in identities))
         for family in FAMILIES:
             if family.name not in _TELL_OF_FAILURE and family.name not in _KNOWN:
                 places[family.name] = [_EVERYWHERE]

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from gpuagent_exporters.api.alert_routes import caller_of
 from gpuagent_exporters.api.answers import answered, json_body
 from gpuagent_exporters.http.middleware import error_response
 
@@ -29,8 +30,8 @@ class Commands(Protocol):
         """Nothing of the driver is held."""
         ...
 
-    def pause(self, seconds: float) -> None:
-        """Give the GPUs back to the driver for a while."""
+    def pause(self, seconds: float, by: str) -> None:
+        """Give the GPUs back to the driver for a while; `by` is the user who asked."""
         ...
 
     def resume(self) -> None:
@@ -56,7 +57,7 @@ def control_routes(commands: Commands) -> Sequence[BaseRoute]:
         if not 0 < seconds <= _LONGEST_PAUSE_SECONDS:
             text = f"seconds must be a number above 0, at most {_LONGEST_PAUSE_SECONDS:.0f}"
             return error_response(HTTPStatus.BAD_REQUEST, text)
-        commands.pause(seconds)
+        commands.pause(seconds, caller_of(request))
         return JSONResponse({"paused_seconds": seconds, "released": commands.released})
 
     async def resume(request: Request) -> Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from gpuagent.core.identity import format_container
@@ -27,14 +27,17 @@ from gpuagent_exporters.page.html import (
 def gpus(status: Document, stale_seconds: float) -> str:
     """All cards. A reading older than `stale_seconds` is called old on its card."""
     found = status.get("gpus") or ()
-    cards = "".join(_card(gpu, stale_seconds) for gpu in found)
+    read = {gpu.get("index") for gpu in found if gpu.get("state") == "ok"}
+    cards = "".join(_card(gpu, stale_seconds, read) for gpu in found)
     return chapter("gpus", "GPUs", f'<div class="cards">{cards}</div>' if found else "<p>None.</p>")
 
 
-def _card(gpu: Document, stale_seconds: float) -> str:
+def _card(gpu: Document, stale_seconds: float, read: Collection[object]) -> str:
+    """Return one card. `read` are the indices of the GPUs that answer: one that does not has lost its index to them."""
     state = str(gpu.get("state") or "unknown")
     name = f" · {text(gpu['name'])}" if gpu.get("name") else ""
-    head = f"<h3>GPU {text(gpu.get('index'))}{name}</h3><small>{text(gpu.get('uuid'))}</small>"
+    former = "formerly " if state != "ok" and gpu.get("index") in read else ""
+    head = f"<h3>{former}GPU {text(gpu.get('index'))}{name}</h3><small>{text(gpu.get('uuid'))}</small>"
     kind = "card"
     if state != "ok":
         kind = "card troubled"

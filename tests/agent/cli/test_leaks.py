@@ -165,6 +165,18 @@ def test_a_file_that_is_changed_meanwhile(tmp_path: Path, monkeypatch: pytest.Mo
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_lines_are_printed_for_the_file_that_the_agent_reads(tmp_path: Path) -> None:
+    """Which one that is, only a given `--config` says: the default need not be it, nor be there."""
+    file = tmp_path / "gpuagent.yaml"
+    file.write_text("poll_interval: 2s\n")
+    words = ("leaks", "tune", "off", "--user", "bob", "--print")
+    _, _, given, _ = run(*words, "--config", str(file), answer={})
+    assert f"add these lines to {file}, before" in given
+    _, output, errors, _ = run(*words, answer={})
+    assert output.startswith("leaks:\n")
+    assert "add these lines to the file that the agent reads (by default /etc/gpuagent/gpuagent.yaml), before" in errors
+
+
 def test_a_file_with_a_fault(tmp_path: Path) -> None:
     """Its own faults are told first: it is not made worse."""
     file = tmp_path / "gpuagent.yaml"

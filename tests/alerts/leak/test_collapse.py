@@ -110,3 +110,27 @@ def test_a_collapse_is_told_all_the_same(name: str) -> None:
             assert [tier for tier, _ in soon(stage)] == ["seconds"]
 
     run(test)
+
+
+STEPS_DOWN = ", ".join(f"[{60 * minute}, {60 - minute}GiB]" for minute in range(60))
+
+
+@pytest.mark.parametrize(
+    ("memory", "beside"),
+    [
+        ("{shape: steps, points: [[0, 1GiB], [600, 61GiB]]}", "{shape: steps, points: [[0, 61GiB], [600, 1GiB]]}"),
+        ("{shape: ramp, start: 10GiB, rate: 17.0666MiB}", f"{{shape: steps, points: [{STEPS_DOWN}]}}"),
+    ],
+    ids=["at once", "bit by bit"],
+)
+def test_memory_that_changes_its_owner_pages_nobody(memory: str, beside: str) -> None:
+    """LEAK-04: what one process gives back and another takes leaves as much free as before: nothing is running out."""
+
+    async def test() -> None:
+        async with node(scenario(memory, beside=beside)) as stage:
+            await stage.until(590, 5)
+            await stage.until(660, 1)
+            await stage.until(3300, 15)
+            assert soon(stage) == []
+
+    run(test)

@@ -156,3 +156,48 @@ def test_the_cheapest_test_misses_nothing(readings: list[tuple[int, float, float
         rise = used * GIB - min(fast.used)
         if used < GROWTH_SHARE * (free + used):
             assert not rise >= GROWTH_SHARE * (free * GIB + rise) > 0
+
+
+@pytest.mark.parametrize("every", [1.0, 2.0, 5.0])
+def test_memory_that_only_changes_owner_is_no_growth(every: float) -> None:
+    """LEAK-04: 60 GiB that another owner gives up in the same moment leave the GPU as full as it was."""
+    watched, seconds = detector(), 0.0
+    while seconds < 1300:
+        used = (61 if seconds >= 1000 else 1) * GIB
+        assert not watched.update(seconds, used, 18 * GIB).fast
+        seconds += every
+
+
+@pytest.mark.parametrize("every", [1.0, 5.0])
+def test_what_was_taken_over_is_no_pace_for_what_comes_after(every: float) -> None:
+    """LEAK-04: 60 GiB of another owner, and then 50 MiB/s of its own: the 18 GiB last minutes, not seconds."""
+    watched, seconds = detector(), 0.0
+    while seconds < 1240:
+        own = 0.05 * max(0.0, seconds - 1000) * GIB
+        used = (61 if seconds >= 1000 else 1) * GIB + own
+        growth = watched.update(seconds, used, 18 * GIB - own)
+        told = growth.fast_exhaustion_seconds
+        assert told is None or told > 0.5 * (18 * GIB - own) / (0.05 * GIB), seconds
+        seconds += every
+
+
+def test_the_first_reading_after_blindness_is_no_collapse() -> None:
+    """LEAK-04: what grew while nothing was seen may have stopped long ago; the next readings show whether it has."""
+    watched, seconds = detector(), 0.0
+    while seconds < 1000:
+        watched.update(seconds, 20 * GIB, 58 * GIB)
+        seconds += 1
+    for after in range(60):
+        assert not watched.update(1300.0 + after, 60 * GIB, 18 * GIB).fast, after
+
+
+def test_a_collapse_that_goes_on_after_blindness_is_told() -> None:
+    """LEAK-04: as soon as a good part of what was free is seen to go, at the pace of what is seen."""
+    watched, seconds = detector(), 0.0
+    while seconds < 1000:
+        watched.update(seconds, 20 * GIB, 58 * GIB)
+        seconds += 1
+    told = fast_times(watched, lambda now: 62.0 + 2 * (now - 1300), 1300, 1308)
+    seconds_told, left = told[0]
+    assert seconds_told == 1304.0
+    assert left == pytest.approx(5.0, rel=0.1)

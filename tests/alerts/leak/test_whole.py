@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gpuagent.core.growth import Evidence, Growth, GrowthState, Range, Verdict
 from gpuagent_alerts.leak.device import GrowingPart, sum_up_device
+from gpuagent_alerts.leak.free_memory import FreeMemory
 
 STEADY, LEARNING = Growth(Verdict.STEADY), Growth(Verdict.LEARNING)
 
@@ -104,3 +107,28 @@ def test_fast_growth_is_no_verdict() -> None:
     assert said is not None
     assert (said.verdict, said.fast, said.fast_exhaustion_seconds) == (Verdict.STEADY, True, 7.0)
     assert (said.slope, said.exhaustion) == (None, None)
+
+
+def test_growth_that_another_gives_back_fills_nothing() -> None:
+    """LEAK-02: no forecast while what is free does not fall, and a later one where it falls slowly."""
+    parts = [GrowingPart("a", growing(10.0, 100.0))]
+
+    def forecast(fall: float | None) -> float | None:
+        said = sum_up_device(STEADY, parts, 1000, fall=fall)
+        assert said is not None
+        return None if said.exhaustion is None else said.exhaustion.value
+
+    assert [forecast(fall) for fall in (None, 10.0, 6.0, 2.0, 0.0, -5.0)] == [100.0, 100.0, 100.0, 500.0, None, None]
+
+
+def test_how_fast_free_memory_falls() -> None:
+    """The fastest of several windows: a program that ended hides no fall; two minutes are needed."""
+    free = FreeMemory()
+    assert free.fastest_fall(0.0, 1e9) is None
+    for second in range(0, 1800, 30):
+        free.add(float(second), 1e9 - 1000.0 * second + (5e8 if second >= 1500 else 0.0))
+    assert free.fastest_fall(1800.0, 1.5e9 - 1.8e6) == pytest.approx(1000.0)
+    flat = FreeMemory()
+    for second in range(0, 3600, 5):
+        flat.add(float(second), 1e9)
+    assert flat.fastest_fall(3600.0, 1e9) == 0.0

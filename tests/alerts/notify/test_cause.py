@@ -9,7 +9,7 @@ import pytest
 
 from gpuagent_alerts.alert import CauseKind
 from gpuagent_alerts.notify.cause import CauseProcess, NoCauseFacts, cause_of
-from gpuagent_alerts.notify.urgency import CALM, Urgency, UrgencyStage, urgency_of, worst_severity
+from gpuagent_alerts.notify.urgency import CALM, Action, Urgency, UrgencyStage, load_urgency, urgency_of, worst_severity
 
 
 @dataclass
@@ -18,7 +18,7 @@ class Known(NoCauseFacts):
 
     programs: dict[tuple[str, int], CauseProcess] = field(default_factory=dict)
     growing: dict[str, CauseProcess] = field(default_factory=dict)
-    dead: dict[str, list[int]] = field(default_factory=dict)
+    dead: dict[str, list[CauseProcess]] = field(default_factory=dict)
     lost: Sequence[str] = ()
     blind: bool = False
 
@@ -28,7 +28,7 @@ class Known(NoCauseFacts):
     def grower(self, uuid: str, *, leaking: bool) -> CauseProcess | None:
         return self.growing.get(uuid) if leaking else None
 
-    def dead_pids(self, uuid: str) -> Sequence[int]:
+    def dead_processes(self, uuid: str) -> Sequence[CauseProcess]:
         return self.dead.get(uuid, [])
 
     def lost_gpus(self) -> Sequence[Mapping[str, str]]:
@@ -90,7 +90,7 @@ def test_ranks_share_their_job_and_a_pid_that_is_used_again_shares_nothing() -> 
 
 def test_what_a_dead_process_holds_on_two_gpus_is_one_thing() -> None:
     """Its pid joins them, and finds the incident that it had while it lived."""
-    seen = Known(dead={"a": [7], "b": [7]})
+    seen = Known(dead={uuid: [CauseProcess("", 7)] for uuid in "ab"})
     one, two = (cause_of(labels("GpuDeadProcessesHoldMemory", uuid=uuid), seen) for uuid in "ab")
     alive = cause_of(labels("GpuProcessMemoryLeak", pid="7"), Known({("a", 7): RANK}))
     assert "pid:7" in set(two.joins) & set(one.brings)
@@ -111,7 +111,21 @@ def test_a_dry_run_begins_nothing() -> None:
     assert not cause_of(dry, NoCauseFacts()).begins
     assert cause_of(done, NoCauseFacts()).begins
     assert urgency_of(dry) == CALM
-    assert urgency_of(done) == Urgency(2, UrgencyStage.ACTED_ON)
+    assert urgency_of(done) == Urgency(2, UrgencyStage.NOTED, Action.TAKEN)
+
+
+@pytest.mark.parametrize(
+    ("written", "urgency"),
+    [
+        ([4, 3, 1], Urgency(4, UrgencyStage.FULL, Action.TAKEN)),
+        ([4, 3], Urgency(4, UrgencyStage.FULL, Action.NONE)),
+        ([4, 5], Urgency(4, UrgencyStage.NOTED, Action.TAKEN)),
+        ([-1, -1], CALM),
+    ],
+)
+def test_an_urgency_that_an_older_version_wrote(written: list[int], urgency: Urgency) -> None:
+    """It has no rank of actions; its highest stage was that a remedy had acted."""
+    assert load_urgency(written) == urgency
 
 
 def test_own_rules_of_one_gpu_are_apart_and_their_tiers_together() -> None:

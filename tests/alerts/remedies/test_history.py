@@ -76,6 +76,10 @@ def test_what_is_told(
         later.restore(runs(Audit(store, world.clock, BOOT).events()))
         assert [note.result for note in history.recent() if note.step_taken] == told
         assert [note.result for note in later.recent() if note.step_taken] == told
+        if told:
+            about = made.plan.target
+            words = history.last_action_text("", str(about.pid), about.key.gpu_uuid)
+            assert words.startswith(f"{made.name_of_step} of pid {about.pid}: {told[0].replace('_', ' ')[:3]}")
 
     asyncio.run(story())
 

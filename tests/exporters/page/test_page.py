@@ -112,6 +112,14 @@ def test_a_lost_gpu_has_no_figures() -> None:
     assert "svg" not in lost.tags
 
 
+def test_a_gpu_that_another_one_stands_in_for_is_told_apart() -> None:
+    """After a reload of the driver two GPUs may have one index: the one that is away has it no more."""
+    away, here = gpu(state="lost", uuid="GPU-a")[0], gpu(uuid="GPU-b")[0]
+    both = shown(gpus=[away, here])
+    assert both.text.count(f"formerly GPU {away['index']}") == 1
+    assert "formerly" not in shown(gpus=[away]).text
+
+
 def test_unknown_is_a_dash_not_zero() -> None:
     """What the driver does not tell is not drawn as nothing."""
     nothing = dict.fromkeys(status_document()["gpus"][0])

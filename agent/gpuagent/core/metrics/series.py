@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from gpuagent.core.growth import MemoryKey, Verdict
+from gpuagent.core.growth import Growth, MemoryKey, Verdict
 from gpuagent.core.metrics.alerting import ALERTING_FAMILIES, AlertingFigures
 from gpuagent.core.metrics.clients import TORCH_FAMILIES, Allocator
 from gpuagent.core.metrics.family import Family, Labels, Part, Sample, SampleCache
@@ -21,6 +21,7 @@ from gpuagent.core.metrics.process import (
     base_labels,
     framework_of,
     framework_recognizer,
+    is_dead,
     split_top,
 )
 from gpuagent.core.snapshot import ClientReading, ProcessReading, Snapshot
@@ -110,7 +111,7 @@ def _process_series(
         yield from _each(frameworks, bases, found, memo)
     if wanted[1] and snapshot.growth:
         known = snapshot.growth
-        growth = memo.reuse_or_make("growth", (shown, known), lambda: [known.get(process.key) for process in shown])
+        growth = memo.reuse_or_make("growth", (shown, known), lambda: [_growth(known, process) for process in shown])
         yield from _each(wanted[1], bases, growth, memo)
     if wanted[2] and snapshot.clients:
         yield from _each(wanted[2], bases, [_allocator(snapshot, process) for process in shown], memo)
@@ -118,6 +119,11 @@ def _process_series(
 
 def _leaking(snapshot: Snapshot) -> set[MemoryKey]:
     return {key for key, growth in snapshot.growth.items() if growth.verdict is Verdict.LEAKING}
+
+
+def _growth(known: Mapping[MemoryKey, Growth], process: ProcessReading) -> Growth | None:
+    """Return what is said of a process; nothing of one that has ended, whose GPU may not have been read since."""
+    return None if is_dead(process) else known.get(process.key)
 
 
 def _allocator(snapshot: Snapshot, process: ProcessReading) -> Allocator | None:

@@ -167,7 +167,7 @@ def _lines(alerts: Sequence[Alert], most: int, most_lines: int) -> str:
         line = "• " + _head(alert, 100) + " " + fit(", ".join(alert_texts(alert)[:1]), 160)
         if length_of(line) + 1 > left or place >= most_lines:
             firing = sum(other.holds for other in alerts[place:])
-            lines.append(f"… and {len(alerts) - place} more, {firing} of them firing")
+            lines.append(f"… and {len(alerts) - place} more" + (f", {firing} of them firing" if firing else ""))
             break
         left -= length_of(line) + 1
         lines.append(line)

@@ -108,7 +108,10 @@ def test_a_forecast_names_who_grows_most() -> None:
     seen = replace(BUSY, growth=dict(zip(keys, (growing, steady, slower), strict=True)))
 
     told = brief(soon, seen=seen, kind=CauseKind.GPU, labels=LABELS)
-    assert told.headline == "CRITICAL node7 GPU 0: python3 (alice, pid 7) growing 10.0 GiB/h, full in 15 min"
+    assert told.headline == (
+        "CRITICAL node7 GPU 0: python3 (alice, pid 7) growing 10.0 GiB/h (and python3 (alice, pid 9) 3.4 GiB/h), "
+        "full in 15 min"
+    )
     assert told.numbers == "60.0 GiB of 80.0 GiB in use (75 %) · +10.0 GiB/h"
     nobody = brief(soon, seen=replace(BUSY, growth={}), kind=CauseKind.GPU, labels=LABELS)
     assert nobody.headline == "CRITICAL node7 GPU 0: memory running out, full in 15 min"

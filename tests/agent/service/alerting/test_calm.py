@@ -79,7 +79,7 @@ def test_two_leaks_of_which_the_older_ends(tmp_path: Path) -> None:
     ended = [one for one in stage.messages[before:] if one.incident is not None and one.incident.key == first]
     assert [str(one.incident.news) for one in ended if one.incident is not None] == ["ended"]
     reasons = [alert.end_reason for alert in ended[0].alerts if alert.name == "GpuMemoryExhaustionSoon"]
-    assert reasons == [f"it goes on as another's: python3 (pid {SECOND}), {second}"]
+    assert reasons == [f"it goes on in another incident: python3 (pid {SECOND}), {second}"]
 
 
 def test_two_leaks_side_by_side_keep_their_alerts(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_who_grows_most_who_is_dead_and_who_is_lost() -> None:
     assert grower is not None
     assert grower.pid == 8
     assert SnapshotFacts(seen).grower(UUID, leaking=False) is None
-    assert (facts.dead_pids(UUID), facts.lost_gpus(), facts.is_blind()) == (
+    assert ([one.pid for one in facts.dead_processes(UUID)], facts.lost_gpus(), facts.is_blind()) == (
         [9],
         [{"gpu": "1", "uuid": "GPU-00000001"}],
         False,

@@ -29,6 +29,8 @@ def test_an_acknowledgement_is_taken_back(tmp_path: Path, by_name: bool) -> None
                 await bench.show(BUSY)
                 (fingerprint,) = await bench.commands.acknowledge("Full", "mine", "alice")
                 await bench.show(BUSY, seconds=90)
+                with pytest.raises(KeyError, match=r"no incident of this key: Ful; did you mean Full\?"):
+                    await bench.commands.acknowledge("Ful", "", "alice")
                 with pytest.raises(KeyError, match="is acknowledged: Other"):
                     await bench.commands.unacknowledge("Other")
                 found = await bench.commands.unacknowledge("Full" if by_name else fingerprint)

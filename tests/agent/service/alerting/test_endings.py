@@ -19,7 +19,7 @@ from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.remedies.outcome import RemedyEnding
 from gpuagent_alerts.states.machine import Change, Transition
 from tests.agent.service.alerting.bench import BUSY, CALM, FULL, alerting, config, rules, run
-from tests.fakes.readings import BOOT_ID, WALL, absent_gpu, gpu, node, process, snapshot
+from tests.fakes.readings import BOOT_ID, WALL, absent_gpu, gpu, mig_instance, node, process, snapshot
 
 UUID = "GPU-00000000"
 GROWN = Growth(Verdict.LEAKING, slope=Range(1e6, 1e6, 1e6), exhaustion=Range(60.0, 30.0, 90.0))
@@ -49,6 +49,28 @@ def reason(
 LEAK = "GpuProcessMemoryLeak"
 WITH = seen(gpu(0, used_gib=23.0), processes=[process(4242, used_gib=20.0)])
 WITHOUT = seen(gpu(0, used_gib=3.0))
+
+
+def test_a_pause_is_the_reason_of_its_own_end() -> None:
+    """Who had paused the agent, and not only that it can read the GPUs again."""
+    paused = snapshot([], [], node={"nvml_state": NvmlState.PAUSED, "nvml_reason": "by alice until 10:14 UTC"})
+    said = EndReasons(tuple)
+    blind = Alert({"alertname": "GpuMonitorBlind", "scope": "node"}, {}, Status.FIRING, WALL - 60)
+    said.explain([Transition(Change.CONTINUES, blind)], EvaluatedTick(paused, SeriesIndex.of(()), WALL - 5))
+    ended = Transition(Change.ENDED, replace(blind, status=Status.RESOLVED, ends_at=WALL))
+    ((_, explained),) = said.explain([ended], EvaluatedTick(WITHOUT, SeriesIndex.of(()), WALL))
+    assert explained.end_reason == "measuring was paused (by alice until 10:14 UTC), and has resumed"
+
+
+def test_a_mig_instance_is_not_called_the_gpu() -> None:
+    """What became full is the instance."""
+
+    def part(used_gib: float) -> Snapshot:
+        inside = process(4242, used_gib=used_gib, instance=1)
+        return seen(gpu(0, used_gib=9.9, total_gib=80.0, mig=(mig_instance(1, used_gib),)), processes=[inside])
+
+    said = reason(LEAK, part(9.0), part(9.74), pid="4242", gpu_instance_id="1")
+    assert said == "the MIG instance became full"
 
 
 def test_a_process_that_ended() -> None:

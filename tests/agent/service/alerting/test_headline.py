@@ -9,9 +9,9 @@ import pytest
 
 from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Range, Verdict
 from gpuagent.core.hardware import MigInstance
-from gpuagent.core.snapshot import NvmlState, ProcessState, Snapshot
+from gpuagent.core.snapshot import NvmlState, ProcessState, Reconciliation, Snapshot
 from gpuagent.core.units import GIB
-from gpuagent_alerts.alert import Alert, Briefing, CauseKind, Incident, News, Status
+from gpuagent_alerts.alert import Alert, Briefing, CauseKind, Incident, News, Status, resolved_summary
 from gpuagent_alerts.messages.briefing import BriefingWriter
 from tests.agent.service.alerting.test_briefing import LABELS, alert, brief
 from tests.fakes.readings import WALL, gpu, memory, process, snapshot
@@ -162,6 +162,30 @@ def test_an_incident_of_a_process_names_that_process_on_a_full_gpu() -> None:
     assert told.holders[0].user == "carol"
 
 
+MIB_830 = 830 / 1024
+
+
+@pytest.mark.parametrize(
+    ("sizes", "unattributed", "said", "next_command"),
+    [
+        ((44.0, 20.0, 15.0), 0.2, ", 44.0 GiB of it held by p0 (alice, pid 100)", "gpuagent ps --gpu 0"),
+        ((MIB_830,), 78.0, ", 78.0 GiB of it held by no process that the driver lists", "sudo fuser -v /dev/nvidia*"),
+        ((6.5,) * 12, 1.0, ", 78.0 GiB of it held by 12 processes", "gpuagent ps --gpu 0"),
+        ((39.0, 38.0), 1.0, ", 77.0 GiB of it held by 2 processes of 39.0 GiB at most", "gpuagent ps --gpu 0"),
+        ((MIB_830,), 20.0, "", "gpuagent ps --gpu 0"),
+    ],
+)
+def test_a_full_gpu_names_who_fills_it_and_nobody_else(
+    sizes: tuple[float, ...], unattributed: float, said: str, next_command: str
+) -> None:
+    """Not one of twelve equal ones, nor a small one beside memory of no process; the next command finds that."""
+    whole = gpu(0, used_gib=79.2, total_gib=80.0, reconciliation=Reconciliation(0, 0, int(unattributed * GIB)))
+    seen = snapshot([whole], [process(100 + n, used_gib=size, name=f"p{n}") for n, size in enumerate(sizes)])
+    told = brief(alert("GpuMemoryFull", LABELS), seen=seen, kind=CauseKind.GPU, labels=LABELS)
+    assert told.headline == f"CRITICAL node7 GPU 0: GpuMemoryFull is so{said}"
+    assert told.next_command == next_command
+
+
 def test_a_budget_is_told_with_what_it_allows() -> None:
     """What is used means nothing without it."""
     over = replace(alert("GpuBudgetExceeded", {**LABELS, "budget": "team"}),
@@ -188,6 +212,62 @@ def test_a_pause_is_called_a_pause() -> None:
     node = {"nvml_state": NvmlState.PAUSED, "nvml_reason": "for a driver update"}
     told = brief(alert("GpuMonitorBlind", {}), kind=CauseKind.NODE, labels={}, seen=snapshot([], node=node))
     assert told.headline == "CRITICAL node7: measuring is paused: for a driver update"
+    assert told.next_command == "gpuagent resume"
+
+
+@pytest.mark.parametrize(("others", "said"), [
+    ((), "leaking 10.0 GiB/h, full in 10 min"),
+    ((5.0,), "leaking 10.0 GiB/h (and p200 (alice, pid 200) 5.0 GiB/h), full in 10 min"),
+    ((5.0, 2.0), "leaking 10.0 GiB/h (and 2 other processes 7.0 GiB/h), full in 10 min"),
+])  # fmt: skip
+def test_others_that_grow_on_the_gpu_are_told_with_the_forecast(others: tuple[float, ...], said: str) -> None:
+    """The time to full is that of all of them: one leak alone would not explain it."""
+    processes = [process(100, name="rank"), *(process(200 + n, name=f"p{200 + n}") for n in range(len(others)))]
+    growth = {MemoryKey("GPU-00000000", 100): growing(10.0, Verdict.LEAKING)}
+    growth |= {MemoryKey("GPU-00000000", 200 + n): growing(pace) for n, pace in enumerate(others)}
+    growth[MemoryKey("GPU-00000000")] = Growth(Verdict.LEAKING, exhaustion=Range(600.0, 300.0, 900.0))
+    seen = replace(snapshot([gpu(0, used_gib=30.0, total_gib=80.0)], processes), growth=growth)
+    who = {**LABELS, "pid": "100", "process": "rank", "user": "alice"}
+    leak = replace(alert("GpuProcessMemoryLeak", who), value=10.0 * GIB)
+    assert brief(leak, seen=seen, labels=who).headline.endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "said"),
+    [
+        ((0.99, 0.5, 0.5), "leaking 30.0 GiB/h, GPU 0 full now"),
+        ((0.99, 0.99, 0.5), "leaking 30.0 GiB/h, GPUs 0, 1 full now"),
+        ((0.99, 0.99, 0.99), "leaking 30.0 GiB/h, all full now"),
+    ],
+)
+def test_a_job_names_which_of_its_gpus_are_full(ratios: tuple[float, ...], said: str) -> None:
+    """The line speaks of all GPUs of the job, and not all of them need be full; the same of the alert itself."""
+    seen = ranks(3, growing(10.0, Verdict.LEAKING))
+    seen = replace(seen, gpus=tuple(gpu(n, used_gib=80 * each, total_gib=80.0) for n, each in enumerate(ratios)))
+    first = {"gpu": "0", "uuid": "GPU-00000000"}
+    who = {**first, "pid": "100", "process": "rank", "user": "alice", "slurm_job": "777"}
+    leak, full = alert("GpuProcessMemoryLeak", who), alert("GpuMemoryFull", first)
+    assert brief(leak, full, seen=seen, kind=CauseKind.GROUP, labels=who).headline.endswith(said)
+    alone = brief(full, seen=seen, kind=CauseKind.GROUP, labels=who).headline
+    assert (" is so on GPU" in alone) is (said.count("all") == 0)
+
+
+def test_an_end_of_blindness_says_what_could_not_be_read() -> None:
+    """And of a pause, who had asked for it."""
+    what = {"gpu": "0", "uuid": "GPU-00000000"}
+    blind_one = alert("GpuMonitorBlind", what, ended="the agent can read it again")
+    blind_one = replace(blind_one, annotations={"resolved_summary": "GPU 0: the agent could not read it"})
+    told = brief(blind_one, kind=CauseKind.GPU, labels=what, news=News.ENDED, seen=None)
+    assert told.headline == "RESOLVED node7 GPU 0: the agent could not read the GPU: the agent can read it again"
+
+
+def test_what_a_remedy_did_needs_no_reason_to_be_over() -> None:
+    """Nothing about it can cease to be true."""
+    did = alert("GpuRemedy", LABELS)
+    did = replace(did, status=Status.RESOLVED, ends_at=WALL, annotations={
+        "resolved_summary": "GPU 0: a remedy for serve (ml, pid 7) ended: SIGTERM: released",
+    })  # fmt: skip
+    assert resolved_summary(did) == "GPU 0: a remedy for serve (ml, pid 7) ended: SIGTERM: released"
 
 
 def test_processes_that_cannot_be_read_are_no_blindness() -> None:

@@ -78,7 +78,7 @@ def test_no_message_says_that_it_is_so() -> None:
     begun = holds.starts_at
     kept = replace(make("GpuMemoryFull"), true_until=begun + 60.0, kept_until=begun + 240.0)
     assert (kept.status, kept.state, kept.holds) == (Status.FIRING, "ending", False)
-    assert shown_annotations(kept)["summary"].startswith("The GPU was gone: no longer true; its end is told at ")
+    assert shown_annotations(kept)["summary"].startswith("The GPU was gone: no longer true (over at ")
 
     told = about(incident(severity="warning"), holds, kept)
     slack = json.dumps(payload(told, CONTEXT))

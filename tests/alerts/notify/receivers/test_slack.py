@@ -207,6 +207,9 @@ def test_of_many_alerts_none_is_forgotten() -> None:
     assert text_of(few).count("*FIRING* GpuLost") == 20
     shown = text_of(many).count("*FIRING* GpuLost")
     assert f"and {500 - shown} more, {500 - shown} of them firing" in text_of(many)
+    over = payload(message(*(alert(ended=True, gpu=str(n)) for n in range(500))), CONTEXT)
+    assert " more" in text_of(over)
+    assert "of them firing" not in text_of(over)
     validate(many)
 
 

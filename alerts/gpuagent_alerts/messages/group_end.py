@@ -1,0 +1,36 @@
+"""What became of several processes, in one line: how many ended, by whom, and how much memory came back."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from gpuagent.core.units import format_bytes
+from gpuagent_alerts.alert import PROCESS_ENDED
+
+_BACK = re.compile(r"([\d.]+) (B|[KMGT]iB) came back")
+_FACTORS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_BY_REMEDY = re.compile(r"gpuagent (terminated|killed) it \(")
+
+
+def summarize_ends(reasons: Sequence[str], *, of: int) -> str:
+    """Return one line for the ends of several processes; `of` is how many there were.
+
+    One that several share is told with their number, the most frequent first.
+    """
+    heads = Counter(reason.partition(";")[0] for reason in reasons)
+    parts = [_counted(head, number, of) for head, number in heads.most_common()]
+    found = [match for reason in reasons for match in _BACK.finditer(reason)]
+    freed = sum(float(match[1]) * _FACTORS[match[2]] for match in found)
+    back = f"; {format_bytes(freed)} came back" if freed else ""
+    return ", ".join(parts) + back
+
+
+def _counted(head: str, number: int, of: int) -> str:
+    how_many = f"{number} of {of}" if number < of else "both" if of == 2 else f"all {of}"
+    if head.startswith(PROCESS_ENDED):
+        return f"{how_many} processes ended"
+    if _BY_REMEDY.match(head):
+        return head.replace(" it ", f" {how_many} ", 1)
+    return f"{how_many}: {head}"

@@ -1,0 +1,26 @@
+"""What became of several processes, in one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuagent_alerts.messages.group_end import summarize_ends
+
+ENDED = "the process ended; 10.0 GiB came back"
+KILLED = "gpuagent terminated it (SIGTERM); 20.0 GiB came back after 3 s"
+
+
+@pytest.mark.parametrize(
+    ("reasons", "of", "said"),
+    [
+        ([ENDED] * 8, 8, "all 8 processes ended; 80.0 GiB came back"),
+        ([ENDED, ENDED], 2, "both processes ended; 20.0 GiB came back"),
+        ([KILLED, ENDED, ENDED], 3,
+         "2 of 3 processes ended, gpuagent terminated 1 of 3 (SIGTERM); 40.0 GiB came back"),
+        ([KILLED, KILLED], 2, "gpuagent terminated both (SIGTERM); 40.0 GiB came back"),
+        (["memory back to 3.0 GiB"] * 3, 4, "3 of 4: memory back to 3.0 GiB"),
+    ],
+)  # fmt: skip
+def test_ends_are_counted_by_what_they_were(reasons: list[str], of: int, said: str) -> None:
+    """Those that a remedy ended are not hidden behind those that ended by themselves; the memory is the sum."""
+    assert summarize_ends(reasons, of=of) == said
