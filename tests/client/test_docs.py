@@ -47,7 +47,7 @@ if "on_message" in globals():
     import asyncio
     websocket = _Websocket()
     asyncio.run(on_message(websocket, "hello"))
-    gate.knock(lambda: None)
+    gate.try_acquire(lambda: None)
     gate.waiting_limit = 0
     asyncio.run(on_message(websocket, "hello"))
     assert websocket.sent == ["hello", "busy, try again in 1 s"], websocket.sent

@@ -112,5 +112,5 @@ def test_without_an_agent_status_says_so(tmp_path: Path) -> None:
     nobody = command("status", "--socket", str(tmp_path / "nobody.sock"))
 
     assert (nobody.returncode, nobody.stdout) == (3, "")
-    assert "no agent answers" in nobody.stderr
+    assert "Cannot reach the agent" in nobody.stderr
     assert "Traceback" not in nobody.stderr

@@ -146,7 +146,7 @@ def test_a_worker_above_its_budget_is_exchanged_under_traffic(folder: Path, apps
         victim = min(before)
         with (
             running_agent(
-                folder, folder / "node.yaml", bind={"worker": victim}, allocator_commands=what,
+                folder, folder / "node.yaml", bind={"worker": victim}, remedies=what,
                 rule_files=[str(folder / "rules.yaml")],
             ) as agent,
             Traffic(port) as traffic,

@@ -22,7 +22,7 @@ def test_a_reload_tells_what_came_of_it(folder: Path) -> None:
         write_config(folder, agent.port, processes={"top": -5}, poll_intervall="1s")
         bad = agent.command("config", "reload")
         assert bad.returncode == 1
-        assert "the old one stays" in bad.stderr
+        assert "the old configuration stays in force" in bad.stderr
         assert "processes.top: -5" in bad.stderr
         assert "did you mean poll_interval?" in bad.stderr
 
@@ -61,4 +61,4 @@ def test_without_an_agent(folder: Path) -> None:
         agent.stop()
         told = agent.command("config", "reload")
     assert told.returncode == 1
-    assert told.stderr.startswith("the agent cannot be told")
+    assert told.stderr.startswith("Cannot reach the agent")

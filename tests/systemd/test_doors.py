@@ -40,7 +40,7 @@ def test_members_command_and_strangers_do_not(machine: Machine) -> None:
     machine.run("gpuagent", "config", "reload", user="oper")
     refused = machine.try_run("gpuagent", "config", "reload", user="stranger")
     assert refused.returncode == 1
-    assert "cannot be told" in refused.stderr
+    assert "Cannot reach the agent" in refused.stderr
     machine.run("gpuagent", "status", "--url", "http://127.0.0.1:9837", user="stranger")
 
 

@@ -63,6 +63,6 @@ def test_without_the_right(machine: Machine) -> None:
         assert (done.returncode, "not permitted" in done.stdout) == (1, True), done
         again = machine.try_run("gpuagent", "kill", pid, "--yes", user="oper")
         assert (again.returncode, "kill.conf" in again.stdout) == (1, True), again
-        assert "remedies are stopped" in machine.try_run("gpuagent", "remedies").stderr  # rules are, people are not
+        assert "Remedies are stopped" in machine.try_run("gpuagent", "remedies").stderr  # rules are, people are not
         machine.run("test", "-d", f"/proc/{pid}")
         machine.run("gpuagent", "remedies", "reset")

@@ -127,7 +127,7 @@ def test_reload(machine: Machine) -> None:
         assert machine.try_run("systemctl", "reload", UNIT).returncode == 1
         assert machine.show(UNIT, "ActiveState") == "active"
         assert machine.show(UNIT, "MainPID") == before
-        (fault,) = journal(machine, "PRIORITY=3", "GPUAGENT_LOGGER=gpuagent.service", "-n1")
+        (fault,) = journal(machine, "PRIORITY=3", "GPUAGENT_LOGGER=gpuagent.service.service", "-n1")
         assert "did you mean poll_interval?" in fault["MESSAGE"]
 
 
