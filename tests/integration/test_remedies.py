@@ -169,7 +169,7 @@ def test_release_by_hand_is_on_record(folder: Path) -> None:
         asked = agent.command("release", pid, "--force")
         assert (asked.returncode, "The app did not do it: " in asked.stderr) == (1, True), asked  # no torch
         absent = agent.command("release", str(modest.pid), "--force")
-        assert (absent.returncode, "has no embedded client" in absent.stderr) == (1, True)
+        assert (absent.returncode, "has no client that is connected" in absent.stderr) == (1, True)
         record = json.loads(agent.command("remedies", "--json").stdout)["remedies"]
         assert [run["end"]["result"] for run in record] == ["refused", "failed", "failed"]
         assert {run["asked_by"] for run in record} == {f"{getpass.getuser()} (uid {os.getuid()})"}
