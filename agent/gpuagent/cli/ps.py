@@ -54,7 +54,8 @@ def ps(
 ) -> None:
     """List the processes on the GPUs: memory, utilisation, user, unit, container, pod or job, and command.
 
-    Where memory grows: how fast, when the GPU is full at this pace, and whether it is taken for a leak.
+    Where memory grows: how fast, when the GPU is full at this pace, and whether it is taken for a leak. `unproven`: the
+    memory may be that of an earlier process with the same pid, so no rule acts on this one.
 
     Exit status: 0 something could be shown, 3 there is neither an agent nor a driver to ask.
     """
@@ -181,8 +182,9 @@ def who(process: Document) -> str:
     if process["state"] == "unresolved":
         return "in another pid namespace"
     state = {"Z": "ZOMBIE", "D": "STUCK (D)"}.get(process["process_state"], "")
+    holder = "unproven" if process.get("holder_unproven") else ""
     takes = "preallocates" if process.get("preallocates") else ""
-    parts = (state, _verdict(process), owner(process), takes, process["command"] or process["process"] or "?")
+    parts = (state, holder, _verdict(process), owner(process), takes, process["command"] or process["process"] or "?")
     return "  ".join(part for part in parts if part)
 
 

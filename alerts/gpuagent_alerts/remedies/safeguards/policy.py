@@ -18,6 +18,7 @@ from gpuagent_alerts.remedies.safeguards.never_list import (
     find_listed,
 )
 from gpuagent_alerts.remedies.safeguards.refusals import (
+    UNPROVEN_HOLDER,
     NotAllowListed,
     OnlyKillHelps,
     TemporaryRefusal,
@@ -116,10 +117,7 @@ class Policy:
             return
         yield from _unplaced(step, facts)
         if not target.holder_proven and not (request.by_hand and request.forced):  # a person has confirmed the process
-            yield (
-                "it has not been shown to hold this memory: its number was first listed while nobody looked"
-                " (it counts once its memory grows or it is seen computing)"
-            )
+            yield f"it has not been shown to hold this memory: {UNPROVEN_HOLDER}"
         yield from self._never(target, facts, protected)
         yield from _out_of_reach(step, facts)
         if "M" in target.kinds and step.disrupts and not self.mps_clients:

@@ -19,6 +19,11 @@ from gpuagent_alerts.remedies.target import Facts, Target
 
 _NAMED_SLURMD = re.compile(r"/slurm_[^/]+/|/[^/]+_slurmstepd\.scope(?:/|$)")
 """What `slurmd -N` makes, for several on one node."""
+UNPROVEN_HOLDER = (
+    "its number was first listed while nobody looked, and an earlier process with that number may have left it"
+    " (it counts once its memory grows or it is seen computing)"
+)
+"""Why a process is not known to hold its memory, and what shows that it does."""
 LOOK_AGAIN_SECONDS = 10.0
 """After an obstacle of which nobody knows when it is over."""
 _LOOK_AGAIN = "Look again with `gpuagent ps`, and ask again if it is still meant."
