@@ -100,7 +100,12 @@ def _facts(chosen: Chosen, rows: Sequence[Document], *, restart_unit: bool) -> I
         yield "container", f"{name} ({short})" if name else short
     if row.get("slurm_job"):
         yield "job", f"Slurm {row['slurm_job']}"
-    yield "holds", ", ".join(f"{_memory(each)} on GPU {each.get('gpu')}" for each in chosen.rows)
+    readable = [each for each in chosen.rows if not each.get("unreadable")]
+    if readable:
+        yield "holds", ", ".join(f"{_memory(each)} on GPU {each.get('gpu')}" for each in readable)
+    for each in chosen.rows:
+        if each.get("unreadable"):
+            yield "held", f"{_memory(each)} at the last reading. {clean(each['unreadable'])}"
     age = row.get("age_seconds")
     yield "started", f"{format_duration(age)} ago" if age is not None else "at an unknown time"
     parent = next((each for each in rows if each.get("pid") == row.get("parent_pid")), None)
@@ -168,9 +173,10 @@ def kill(
     elsewhere, the agent refuses. None waits until the memory of another has come back.
 
     Without `remedies.allow` your word is enough; an allow list that is given is kept to, unless forced. The never-list,
-    and any doubt about who the process is, stand in every case. Pauses, limits per hour and day, cool-downs and the
-    breaker bound rules, not you. What is done is recorded with your name, and counts for the rules that come after it:
-    see `gpuagent remedies`.
+    and any doubt about who the process is, stand in every case. A process that was on a GPU which cannot be read any
+    more (lost, hung) is ended with --force alone; nobody can see then whether its memory came back. Pauses, limits per
+    hour and day, cool-downs and the breaker bound rules, not you. What is done is recorded with your name, and counts
+    for the rules that come after it: see `gpuagent remedies`.
 
     Each step is told on standard error when it is taken. Ctrl-C stops looking, not the agent.
 

@@ -18,7 +18,7 @@ from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.attempts import Attempts, WithheldLadders
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import OutstandingProcess, outstanding_in_the_way
-from gpuagent_alerts.remedies.observation import RemedyRequest
+from gpuagent_alerts.remedies.observation import Observer, RemedyRequest
 from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.run import LadderRun, RunContext
@@ -134,8 +134,11 @@ class RemedyManager:
             self._begin(plan)
         return taken
 
-    async def by_hand(self, plan: Plan) -> RunOutcome:
-        """Run what a person asked for: the same way, with the same refusals, a dry run like a real one."""
+    async def by_hand(self, plan: Plan, observer: Observer | None = None) -> RunOutcome:
+        """Run what a person asked for: the same way, with the same refusals, a dry run like a real one.
+
+        `observer` stands in for the usual one, where the GPU of the process cannot be read.
+        """
         gpus = frozenset({plan.target.key.gpu_uuid})
         words = ""
         if not plan.dry_run and not self._claimed(None, plan, gpus):
@@ -144,7 +147,7 @@ class RemedyManager:
                 return RunOutcome(RunResult.REFUSED, refusal, reasons=(refusal,))
         if taken := self._claimed(None, plan, gpus):
             return RunOutcome(RunResult.REFUSED, taken, reasons=(taken,))
-        task = self._begin(plan)
+        task = self._begin(plan, observer)
         try:
             outcome = await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -242,7 +245,7 @@ class RemedyManager:
             if other is not run and other.gpus & gpus and not (other.plan.dry_run or run.plan.dry_run):
                 other.shares_gpu = run.shares_gpu = True
 
-    def _begin(self, plan: Plan) -> asyncio.Task[RunOutcome]:
+    def _begin(self, plan: Plan, observer: Observer | None = None) -> asyncio.Task[RunOutcome]:
         def claim(run: LadderRun, gpus: frozenset[str]) -> str:
             if not (taken := self._claimed(run, plan, gpus)):
                 self._share(run, gpus)
@@ -250,7 +253,8 @@ class RemedyManager:
 
         alert = plan.request.alert
         known = self._attempts.gists(alert, plan.target.id, dry_run=plan.dry_run) if alert else ()
-        run = LadderRun(plan, self.rules, self.context, claim=claim, known=known)
+        context = self.context if observer is None else replace(self.context, observer=observer)
+        run = LadderRun(plan, self.rules, context, claim=claim, known=known)
         task = asyncio.create_task(self._supervise(run), name=f"remedy on GPU {plan.target.gpu_index}")
         self._running[run] = task
         return task

@@ -136,6 +136,15 @@ class SnapshotObserver:
             return blind if evaluated and blind.condition is Condition.UNKNOWN else None
         return found[-1]
 
+    async def next_tick(self, deadline_seconds: float) -> bool:
+        """Wait for the next snapshot or evaluation; return False where none came in time."""
+        try:
+            async with asyncio.timeout(max(deadline_seconds, 0.0) / self._clock.speed), self._news:
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
+
     def _condition(self, alert: str) -> tuple[Condition, str]:
         if not alert:
             return Condition.HOLDS, ""

@@ -102,9 +102,11 @@ class Stage:
     service: RemedyService
     snapshot: Snapshot | None = None
     alerts: list[Alert] = field(default_factory=list)
+    change: Callable[[Snapshot], Snapshot] = lambda snapshot: snapshot
+    """What becomes of each snapshot before the service gets it."""
 
     async def tick(self) -> Snapshot:
-        self.snapshot = await self.rig.tick()
+        self.snapshot = self.change(await self.rig.tick())
         await self.service.update_snapshot(self.snapshot)
         await self.service.update_alerts([evaluation(each, self.snapshot.clock_seconds) for each in self.alerts])
         return self.snapshot

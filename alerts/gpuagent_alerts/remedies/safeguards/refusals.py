@@ -41,6 +41,10 @@ _FORCE_INTO_CONTAINER = (
 )
 _NAME_CONTAINER = "Say --force, or name its container in remedies.allow.containers in {file}: users end at a container."
 _DOCTOR = "`gpuagent doctor` says why."
+_LOST_GPU = (
+    "Say --force if you know that it is the process to end: gpuagent kill --force PID. Nobody can see then whether its"
+    " memory came back."
+)
 _SUPERVISED = r"^systemd supervises it"
 _ENDS_OTHERS = r"ending it also ends"
 _NOT_BY_FORCE = "--force does not lift this: end it with what started it, or its unit by systemctl."
@@ -90,6 +94,7 @@ _ADVICE = tuple(
         (r"uninterruptible sleep", "Kill it (gpuagent kill, or a kill step), or wait for its call into the kernel."),
         (r"not in the host's pid namespace", 'Run the agent on the host, or with the host\'s pids ("hostPID: true").'),
         (r"known to shuffle its process list", "Upgrade the driver."),
+        (r"has not been readable", _LOST_GPU),
         (r"no fresh reading|cannot be read \(|cannot be held|cannot be looked at|behind the alert", _DOCTOR),
         (r"another remedy is under way|began to act on this GPU", "Wait for its end: `gpuagent remedies` shows it."),
         (r"no longer on the GPU|is another process now|has changed|have joined it", _LOOK_AGAIN),
