@@ -119,10 +119,12 @@ def choose(document: Document, pid: int, gpu: str = "") -> Chosen:
         if blind:
             text = f"whether pid {pid} is on a GPU is not known: {'; '.join(blind)}; {NOT_ON_LAST_LIST}"
             raise Unidentified(clean(text))
-        raise Unidentified(f"no process with pid {pid} is on {f'GPU {gpu}' if gpu else 'a GPU'}")
+        place = f"GPU {gpu}" if gpu else "a GPU"
+        raise Unidentified(f"no process with pid {pid} is on {place}; `gpuagent ps` shows who is")
     there.sort(key=lambda row: (bool(row.get("unreadable")), -(row.get("memory_used_bytes") or 0)))
     if why := there[0].get("why_not"):
         raise Unidentified(clean(why))
     if not all(there[0].get(name) for name in SHOWN_FIELDS if name != "pid_namespace"):
-        raise Unidentified(f"pid {pid} is on a GPU, but too little is known of it to act on it")
+        text = "too little is known of it to act on it: end it with what started it"
+        raise Unidentified(f"pid {pid} is on a GPU, but {text}")
     return Chosen(pid, [*there, *(row for row in rows if row not in there)])

@@ -111,7 +111,7 @@ def no_such_process_text(pid: int, gpu: str, unreadable: Sequence[UnreadableGpu]
     meant = [each.text for each in unreadable if gpu in {"", str(each.gpu_index), each.gpu_uuid}]
     if meant:
         return f"whether pid {pid} is on a GPU is not known: {'; '.join(meant)}; {NOT_ON_LAST_LIST}"
-    return f"no process with pid {pid} is on {f'GPU {gpu}' if gpu else 'a GPU'}"
+    return f"no process with pid {pid} is on {f'GPU {gpu}' if gpu else 'a GPU'}; `gpuagent ps` shows who is"
 
 
 def cannot_act_reason(process: ProcessReading, fresh: Fresh) -> str:
@@ -120,12 +120,15 @@ def cannot_act_reason(process: ProcessReading, fresh: Fresh) -> str:
         return ""
     info, held = process.info, process.used_bytes
     if process.state is ProcessState.UNRESOLVED:
-        return f"the agent is not in the host's pid namespace: who pid {process.pid} is cannot be told here"
+        return (
+            f"the agent is not in the host's pid namespace: who pid {process.pid} is cannot be told here;"
+            ' run the agent on the host, or with the host\'s pids ("hostPID: true")'
+        )
     if info is None:
         memory = "memory" if held is None else format_bytes(held)
         text = (
             f"the process that held {memory} as pid {process.pid} on GPU {process.gpu_index} has ended, and the driver"
-            " still counts it: there is nobody to end"
+            " still counts it: there is nobody to end, and the driver alone can give the memory back"
         )
         now = fresh.get(process.pid)
         if now is None:
@@ -133,8 +136,14 @@ def cannot_act_reason(process: ProcessReading, fresh: Fresh) -> str:
         return f"{text}; the number is another process now ({now.info.name} of {now.info.user or now.info.uid})"
     who = f"pid {process.pid}{f' ({info.name})' if info.name else ''} is on GPU {process.gpu_index}"
     if info.id.start_ticks <= 0:
-        return f"{who}, and /proc hides when it started (hidepid): its number alone names no process"
-    return f"{who}, and the driver does not tell how much memory it holds: nothing could show that it came back"
+        return (
+            f"{who}, and /proc hides when it started (hidepid): its number alone names no process; give"
+            " the agent a /proc without hidepid, or end the process with what started it"
+        )
+    return (
+        f"{who}, and the driver does not tell how much memory it holds: nothing could show that it came back;"
+        " end it with what started it"
+    )
 
 
 def add_identity_facts(
@@ -168,7 +177,10 @@ def add_identity_facts(
             row["card"] = identity_card(now, gpus_of(snapshot, row["pid"]), digests)
         why = cannot_act_reason(listed[row["gpu_uuid"], row["gpu"], row["pid"]], fresh)
         if not why and not row["card"]:
-            why = f"what pid {row['pid']} is now cannot be read from /proc: a request could not be compared with it"
+            why = (
+                f"what pid {row['pid']} is now cannot be read from /proc: a request could not be compared with it;"
+                " `gpuagent doctor` says what the agent may not read"
+            )
         row["why_not"] = why
     document["unreadable"] = [
         {"gpu": each.gpu_index, "gpu_uuid": each.gpu_uuid, "text": each.text} for each in unreadable

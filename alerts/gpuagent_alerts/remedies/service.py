@@ -39,6 +39,7 @@ from gpuagent_alerts.remedies.observation import ActionExecutor, RemedyRequest
 from gpuagent_alerts.remedies.observer import MemoryHoldTimes, SnapshotObserver
 from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
+from gpuagent_alerts.remedies.rehearsal import accepted_advice
 from gpuagent_alerts.remedies.run import LadderRun, RunContext
 from gpuagent_alerts.remedies.safeguards.limits import STOPPED_BY_HAND, breaker_reason
 from gpuagent_alerts.remedies.safeguards.refusals import advice_on
@@ -224,15 +225,26 @@ class RemedyService:
         else:
             observer = LastListObserver(self.observer, self._unreadable) if blind is not None else None
             outcome = await self.remedies.by_hand(plan, observer)
-        advice: list[str] = []
-        if outcome.result in {RunResult.REFUSED, RunResult.FAILED}:
-            advice = advice_on(outcome.reasons or (outcome.detail,), target, self._config_file, forced=force)
+        advice = await self._advice(plan, outcome)
         return {
             **outcome.answer,
             "pid": pid, "gpu": target.gpu_index, "name": target.name, "result": outcome.result,
             "detail": outcome.detail, "released_bytes": outcome.released_bytes, "seconds": outcome.seconds,
             "dry_run": dry_run, "advice": advice,
         }  # fmt: skip
+
+    async def _advice(self, plan: Plan, outcome: RunOutcome) -> list[str]:
+        """Return what lifts a refusal: options of the command only where the same safeguards would accept them."""
+        if outcome.result not in {RunResult.REFUSED, RunResult.FAILED}:
+            return []
+        reasons = outcome.reasons or (outcome.detail,)
+        if self._off:
+            return advice_on(reasons, plan.target, self._config_file, forced=plan.request.forced)
+        return await accepted_advice(
+            plan, reasons, self._config_file, policy=self.remedies.rules.policy,
+            observer=LastListObserver(self.observer, self._unreadable), executor=self.remedies.context.executor,
+            now_seconds=self._clock.now(),
+        )  # fmt: skip
 
     async def stop(self, uid: int) -> str:
         """End all that rules do, at once, until the next reset; return why that is not on record, "" if it is."""

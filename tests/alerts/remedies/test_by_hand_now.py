@@ -269,6 +269,21 @@ def test_a_process_on_a_lost_gpu(tmp_path: Path, never: list[str], force: bool, 
         assert (leaker.poll() is None) is (result == "refused")
 
 
+@pytest.mark.parametrize(
+    ("changes", "way_out"),
+    [
+        ({"state": ProcessState.UNRESOLVED}, "run the agent on the host"),
+        ({"state": ProcessState.DEAD, "info": None}, "there is nobody to end, and the driver alone"),
+        ({"used_bytes": None}, "end it with what started it"),
+        ({"info": None}, "there is nobody to end"),
+    ],
+)
+def test_what_cannot_be_acted_on_has_a_way_out(seen: Snapshot, changes: dict[str, Any], way_out: str) -> None:
+    """What a person does instead, or that there is nothing to do."""
+    one = next(each for each in seen.processes if each.pid == os.getpid())
+    assert way_out in cannot_act_reason(one._replace(**changes), {})
+
+
 def test_numbers_that_no_process_has() -> None:
     """A request about a number beyond all pids finds nobody, also beyond what the kernel can be asked about."""
     for pid in (2**31, 2**63, 4_194_305):
