@@ -105,7 +105,7 @@ def assemble(  # noqa: PLR0915  one line for each part
             config = load_config_apart(path, read=files.read)
         check_permissions(config, files)
         progress.at(f"examining {config.state_dir}")
-        faults.update(dict.fromkeys(state_faults(config)))
+        faults.update(dict.fromkeys(state_faults(config, files.own_uid)))
         progress.at("compiling rules")
         return config, load_rules(config, read=files.read)
 

@@ -45,11 +45,26 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
         if self._peer_uids is not None:
-            # Of whoever called listen(2), as the kernel noted it (unix(7)): nothing that the peer says.
-            credentials = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-            uid = _UCRED.unpack(credentials)[1]
+            uid = _uid_of_listener(self.sock)
             if uid not in self._peer_uids:
                 raise PermissionError(errno.EPERM, f"a process of uid {uid} listens there, which is not trusted")
+
+
+def _uid_of_listener(connected: socket.socket) -> int:
+    """Return the uid of whoever called listen(2), as the kernel noted it (unix(7)): nothing that the peer says."""
+    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    return int(_UCRED.unpack(credentials)[1])
+
+
+def listener_uid(path: Path, timeout_seconds: float = _TIMEOUT_SECONDS) -> int | None:
+    """Return the uid of the process that listens on a unix socket; None where nobody does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(timeout_seconds)
+        try:
+            probe.connect(str(path))
+            return _uid_of_listener(probe)
+        except OSError:
+            return None
 
 
 def default_socket(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from gpuagent.alerting.rules import load_rules, unknown_metrics
 from gpuagent.config.models import Config
 from gpuagent.config_notes import ConfigFile, Machine, config_notes
+from gpuagent.doctor.agent_user import agent_uid
 from gpuagent.remedying import RemediesRefused, acts_for_real, check_permissions, state_faults
 from gpuagent_alerts.remedies.files.permissions import CheckedFiles
 from gpuagent_alerts.rules.model import RuleFileError
@@ -24,8 +25,12 @@ class Beside(NamedTuple):
     """Rules that can never fire, ladders that can never act, secrets that are missing, alerts that go to nobody."""
 
 
-def look_beside(config: Config, path: Path, machine: Machine | None = None) -> Beside:
-    """Rule files, TLS and passwords, and who may write what remedies go by; `path` is the configuration's."""
+def look_beside(config: Config, path: Path, machine: Machine | None = None, own_uid: int | None = None) -> Beside:
+    """Rule files, TLS and passwords, and who may write what remedies go by; `path` is the configuration's.
+
+    `own_uid` is the user of the agent, by default whoever `agent_uid` finds.
+    """
+    agent = agent_uid(config) if own_uid is None else own_uid
     faults: list[str] = []
     notes: list[str] = []
     file = ConfigFile(path)
@@ -37,7 +42,7 @@ def look_beside(config: Config, path: Path, machine: Machine | None = None) -> B
 
     looks: tuple[Callable[[], object], ...] = (
         look_at_rules,
-        lambda: _check(config, path),
+        lambda: _check(config, path, agent),
         lambda: WebConfig(config.web_config_file),
     )
     for look in looks:
@@ -45,16 +50,18 @@ def look_beside(config: Config, path: Path, machine: Machine | None = None) -> B
             look()
         except (RuleFileError, RemediesRefused, WebConfigError) as error:
             faults += [file.place(line) for line in str(error).splitlines()]
-    return Beside((*faults, *_examine_state(config)), tuple(notes))
+    return Beside((*faults, *_examine_state(config, agent)), tuple(notes))
 
 
-def _check(config: Config, path: Path) -> None:
-    files = CheckedFiles()
+def _check(config: Config, path: Path, own_uid: int) -> None:
+    files = CheckedFiles(own_uid)
     with suppress(OSError):  # told by who reads it
         files.read(path)
     check_permissions(config, files)
 
 
-def _examine_state(config: Config) -> tuple[str, ...]:
+def _examine_state(config: Config, own_uid: int) -> tuple[str, ...]:
     """Return what keeps remedies off, though the agent starts."""
-    return tuple(f"{fault} (until then remedies are off)" for fault in state_faults(config) if acts_for_real(config))
+    if not acts_for_real(config):
+        return ()
+    return tuple(f"{fault} (until then remedies are off)" for fault in state_faults(config, own_uid))
