@@ -132,3 +132,25 @@ def test_a_ladder_that_may_end_nobody(tmp_path: Path) -> None:
     assert note.startswith(
         "gpuagent.yaml:4: remedies.ladders[0].steps: ends with terminate, which a process may ignore"
     )
+
+
+LADDER = "ladders: [{match: ['alertname=\"GpuLost\"'], steps: [{notify: {}}]}]"
+
+
+@pytest.mark.parametrize(
+    ("never", "may_trace", "told"),
+    [
+        ("['/opt/prod/*']", False, True),
+        ("[serve, /opt/prod/a.py]", False, True),
+        ("['/opt/prod/*']", True, False),
+        ("['/opt/prod/*']", None, False),
+        ("[serve]", False, False),
+    ],
+)
+def test_paths_that_the_agent_may_not_look_up(tmp_path: Path, never: str, may_trace: bool | None, told: bool) -> None:
+    """CONF-09: entries with a path spare every relative path where the right to see directories is missing."""
+    text = f"remedies:\n  never: {never}\n  {LADDER}\n"
+    found = notes(tmp_path, text, Machine(lambda _: {}, (), may_trace=lambda: may_trace))
+    assert any("Add CAP_SYS_PTRACE to AmbientCapabilities=" in note for note in found) is told
+    if told:
+        assert any(note.startswith("gpuagent.yaml:2: remedies.never[") for note in found)

@@ -19,6 +19,7 @@ from gpuagent.config_notes.inert_ladders import Users, known_alerts, may_end_nob
 from gpuagent.config_notes.receivers import receiver_notes
 from gpuagent.config_notes.routes import Known, route_notes
 from gpuagent.config_notes.user_database import user_problems
+from gpuagent.procfs.machine import may_trace
 from gpuagent_alerts.rules.model import RuleGroup
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Machine(NamedTuple):
     service_user: str = SERVICE_USER
     gpus: Path = _GPUS
     """The driver's folder of the GPUs that it has."""
+    may_trace: Callable[[], bool | None] = may_trace
+    """Whether the agent has CAP_SYS_PTRACE; None is unknown. By default of this process."""
 
 
 class ConfigFile:
@@ -101,10 +104,25 @@ def config_notes(
         *receiver_notes(config, file, machine.service_user, asked=asked),
         *route_notes(config, alerts, _lookups(machine)),
         *_units(config, machine.unit_folders),
+        *_unseen_paths(config, machine.may_trace),
         *never,
         *(may_end_nobody(config, never) if asked else ()),
     ]
     return [file.place(note) for note in dict.fromkeys(notes)]
+
+
+def _unseen_paths(config: Config, may_trace: Callable[[], bool | None]) -> Iterator[str]:
+    """Yield a note where entries with a path spare more than they say, as the agent may not see where others work."""
+    remedies = config.remedies
+    index = next((index for index, entry in enumerate(remedies.never) if "/" in entry), None)
+    if index is None or not remedies.ladders or may_trace() is not False:
+        return
+    yield (
+        f"remedies.never[{index}]: without CAP_SYS_PTRACE the agent may not see in which directory other users'"
+        " processes work: who was started by a relative path that an entry could mean is left alone as well. Add"
+        " CAP_SYS_PTRACE to AmbientCapabilities= and CapabilityBoundingSet= of the unit, or have jobs started by"
+        " absolute paths"
+    )
 
 
 def _lookups(machine: Machine) -> dict[str, Known]:

@@ -1,4 +1,4 @@
-"""Whose state this is: the user that the service runs as, for commands that root gives beside it.
+"""As whom the service runs and what it may do, for commands that root gives beside it.
 
 State belongs to the agent's user. A check as root that goes by its own uid would call the agent's own files those of a
 stranger.
@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpuagent.config.models import Config
-from gpuagent.core.api_client import listener_uid
+from gpuagent.core.api_client import listener
 from gpuagent.doors import control_socket
+from gpuagent.procfs.machine import CAP_SYS_PTRACE, effective_capabilities, may_trace
 
 _UNIT = "gpuagent.service"
 _SECONDS = 5.0
@@ -23,8 +24,8 @@ ShowUnit = Callable[[], str]
 
 
 def show_unit() -> str:
-    """Return `LoadState=` and `User=` of the service's unit, as systemd tells them; "" where it does not."""
-    command = ["systemctl", "show", "--property=LoadState", "--property=User", _UNIT]
+    """Return `LoadState=`, `User=` and `AmbientCapabilities=` of the unit, as systemd tells them; "" for none."""
+    command = ["systemctl", "show", "--property=LoadState,User,AmbientCapabilities", _UNIT]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
@@ -39,18 +40,38 @@ def agent_uid(config: Config, show: ShowUnit = show_unit, own: int | None = None
     unit, else the owner of the state directory. Anybody else runs an agent of their own.
     """
     own = os.geteuid() if own is None else own
-    running = listener_uid(control_socket(config))
+    running = listener(control_socket(config))
     if running is not None:
-        return running
+        return running.uid
     if own != 0:
         return own
     by_unit = _uid_of_unit(show())
     return by_unit if by_unit is not None else _owner(config.state_dir)
 
 
+def agent_may_trace(config: Config, show: ShowUnit = show_unit, own: int | None = None) -> bool | None:
+    """Return whether the agent has, or would have, CAP_SYS_PTRACE; None is unknown. See `agent_uid`."""
+    own = os.geteuid() if own is None else own
+    running = listener(control_socket(config))
+    if running is not None:
+        found = effective_capabilities(running.pid)
+        return None if found is None else bool(found >> CAP_SYS_PTRACE & 1)
+    if own != 0:
+        return may_trace()
+    text = show()
+    uid = _uid_of_unit(text)
+    if uid is None or uid == 0:  # what root keeps is said by more than one line of a unit
+        return None
+    return "cap_sys_ptrace" in _properties(text).get("AmbientCapabilities", "").lower().split()
+
+
+def _properties(text: str) -> dict[str, str]:
+    return dict(line.partition("=")[::2] for line in text.splitlines())
+
+
 def _uid_of_unit(text: str) -> int | None:
     """Return whom the unit runs as; None where there is no unit, or no such user."""
-    properties = dict(line.partition("=")[::2] for line in text.splitlines())
+    properties = _properties(text)
     if properties.get("LoadState") != "loaded":
         return None
     name = properties.get("User") or "root"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gpuagent.alerting.rules import load_rules, unknown_metrics
 from gpuagent.config.models import Config
 from gpuagent.config_notes import ConfigFile, Machine, config_notes
-from gpuagent.doctor.agent_user import agent_uid
+from gpuagent.doctor.agent_user import agent_may_trace, agent_uid
 from gpuagent.remedying import RemediesRefused, acts_for_real, check_permissions, state_faults
 from gpuagent_alerts.remedies.files.permissions import CheckedFiles
 from gpuagent_alerts.rules.model import RuleFileError
@@ -31,6 +31,7 @@ def look_beside(config: Config, path: Path, machine: Machine | None = None, own_
     `own_uid` is the user of the agent, by default whoever `agent_uid` finds.
     """
     agent = agent_uid(config) if own_uid is None else own_uid
+    machine = machine or Machine(may_trace=lambda: agent_may_trace(config))
     faults: list[str] = []
     notes: list[str] = []
     file = ConfigFile(path)

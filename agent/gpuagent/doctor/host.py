@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpuagent.doctor.finding import Finding, Level
-from gpuagent.procfs.machine import COST, in_host_pid_namespace
+from gpuagent.procfs.machine import CAP_KILL, CAP_SYS_PTRACE, COST, effective_capabilities, in_host_pid_namespace
 
-_CAP_KILL = 5
-_CAP_SYS_PTRACE = 19
 _OLDEST_PLAUSIBLE = 1_735_689_600  # 2025-01-01: a clock before that was never set
 
 
@@ -45,13 +43,11 @@ def process_visibility(proc: Path = Path("/proc")) -> Iterator[Finding]:
 
 def capabilities(proc: Path = Path("/proc")) -> Iterator[Finding]:
     """What this user may do to other users' processes."""
-    try:
-        lines = (proc / "self/status").read_text().splitlines()
-        effective = int(next(line.split()[1] for line in lines if line.startswith("CapEff:")), 16)
-    except (OSError, StopIteration, ValueError):
+    effective = effective_capabilities(root=proc)
+    if effective is None:
         return
     missing = [
-        name for name, bit in (("CAP_KILL", _CAP_KILL), ("CAP_SYS_PTRACE", _CAP_SYS_PTRACE))
+        name for name, bit in (("CAP_KILL", CAP_KILL), ("CAP_SYS_PTRACE", CAP_SYS_PTRACE))
         if not effective >> bit & 1
     ]  # fmt: skip
     if missing:

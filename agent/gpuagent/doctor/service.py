@@ -30,7 +30,8 @@ def configuration(path: Path | None, *, simulated: bool = False) -> tuple[Config
     except ConfigError as error:
         found = [Finding("configuration", Level.FAILURE, line) for line in str(error).splitlines()]
         return Config(), found
-    beside = look_beside(config, path or DEFAULT_PATH, Machine(no_user_problems, ()) if simulated else None)
+    machine = Machine(no_user_problems, (), may_trace=lambda: None) if simulated else None
+    beside = look_beside(config, path or DEFAULT_PATH, machine)
     found = [Finding("configuration", Level.FAILURE, line) for fault in beside.faults for line in fault.splitlines()]
     found += [Finding("configuration", Level.WARNING, note) for note in beside.notes]
     return config, found or [Finding("configuration", Level.OK, str(path) if path else "no fault")]

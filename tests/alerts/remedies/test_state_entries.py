@@ -15,10 +15,11 @@ import pytest
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.clients.server import client_server
 from gpuagent.config.child_reader import load_config_here
-from gpuagent.doctor.agent_user import agent_uid
+from gpuagent.doctor.agent_user import agent_may_trace, agent_uid
 from gpuagent.doctor.beside import look_beside
 from gpuagent.node import simulated_node
 from gpuagent.procfs.containers import docker_container, docker_names
+from gpuagent.procfs.machine import may_trace
 from gpuagent.remedying import remedy_service_of, settings_maker, state_faults
 from gpuagent_alerts.remedies.files.permissions import CheckedFiles
 from gpuagent_alerts.store.database import Store
@@ -125,6 +126,27 @@ def test_whose_the_state_is(tree: Path, unit: str, asks: int, found: int) -> Non
     make_directory(tree / "run", 0o755)
     with _listening_as(ALICE, tree / "run" / "control.sock"):
         assert agent_uid(config, lambda: unit, asks) == ALICE
+
+
+@pytest.mark.parametrize(
+    ("unit", "asks", "found"),
+    [
+        ("LoadState=loaded\nUser=nobody\nAmbientCapabilities=cap_kill cap_sys_ptrace\n", 0, True),
+        ("LoadState=loaded\nUser=nobody\nAmbientCapabilities=cap_kill\n", 0, False),
+        ("LoadState=loaded\nUser=root\nAmbientCapabilities=\n", 0, None),
+        ("", 0, None),
+    ],
+)
+def test_what_the_agent_may_see(tree: Path, unit: str, asks: int, found: bool | None) -> None:
+    """Root's own rights are not the service's: the unit says them, and the kernel those of an agent that runs."""
+    path = settings(tree, runtime_dir=str(tree / "run"))
+    config = load_config_here(path, read=CheckedFiles(0).read)
+    assert agent_may_trace(config, lambda: unit, asks) is found
+    make_directory(tree / "run", 0o755)
+    with socket.socket(socket.AF_UNIX) as bound:  # the agent is this process
+        bound.bind(str(tree / "run" / "control.sock"))
+        bound.listen()
+        assert agent_may_trace(config, lambda: unit, asks) is may_trace()
 
 
 def test_what_the_agent_never_reads_is_no_fault(tree: Path) -> None:

@@ -56,6 +56,11 @@ _LOST_GPU = (
 )
 _SUPERVISED = r"^systemd supervises it"
 _ENDS_OTHERS = r"ending it also ends"
+_MAY_NOT_TRACE = (
+    "Give the agent the right to see it: CAP_SYS_PTRACE beside CAP_KILL in both lines of the drop-in"
+    " (AmbientCapabilities= and CapabilityBoundingSet=; it is as good as root). Or have it started by an absolute path."
+    " --force does not lift this."
+)
 _NOT_BY_FORCE = "--force does not lift this: end it with what started it, or its unit by systemctl."
 _SHOWN_ANEW = "Ask again: --force answers for those alone that you were shown to end with it."
 _ADVICE = tuple(
@@ -96,6 +101,7 @@ _ADVICE = tuple(
             r"cannot be told whether (it|one) is on the never-list",
             "Write paths without * in remedies.never in {file}, that the agent may read; --force does not lift this.",
         ),
+        (r"may not be read, which takes CAP_SYS_PTRACE", _MAY_NOT_TRACE),
         (r"on the never-list|oom_score_adj|would lose the session", _NOTHING_LIFTS),
         (r"a scenario has made it up|no process of the scenario", "Nothing lifts this: only a simulation knows it."),
         (r"within its start limit", f"Wait until the interval of its start limit is over. {_OWN_HAND}"),
