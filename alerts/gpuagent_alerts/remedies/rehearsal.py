@@ -49,7 +49,7 @@ async def objections(
 
     Limits and other runs are left out: those pass.
     """
-    step, pinned = plan.steps[0], PinnedProcesses(executor)
+    step, pinned = plan.judged_as(plan.steps[0]), PinnedProcesses(executor)
     observation = observer.observe(plan.target, plan.request.alert, plan.scope)
     try:
         await pinned.pin(plan.target)

@@ -140,6 +140,27 @@ class Policy:
             yield not_meant(refusal, facts, "container" if target.container_id else "place") if is_nobodys else refusal
         yield from self.ends_others(step, request, facts, protected, self.unit_permission(target))
 
+    def standing_refusal(self, target: Target, now_seconds: float) -> str:
+        """Return what the configuration has against a target by what was measured of it; "" for nothing.
+
+        It only spares a run that would be refused all the same: what permits an act, or passes the choice on to the
+        next one, is read anew while a pidfd holds the process. `now_seconds` is CLOCK_BOOTTIME.
+        """
+        allow, units = self.allow, (*self.allow.units, *self.allow.shared_units)
+        if allow.names_nobody:
+            return ""  # the one reason for all of them, and on record as such
+        if listed := find_listed((target.name,), (*NEVER, *self.never)):
+            return str(listed)
+        if allow.users and target.user not in allow.users:
+            return f"{target.user or 'nobody'} is not in remedies.allow.users"
+        if units and target.unit not in units:
+            return f"{target.unit or 'no unit'} is not in remedies.allow.units"
+        named = any(names_container(name, target.container_id, target.container_name) for name in allow.containers)
+        if allow.containers and not named and not may_be_named(allow.containers, target):
+            return f"container {target.container or '(none)'} is not in remedies.allow.containers"
+        age = max(now_seconds - target.started_seconds, 0.0)
+        return f"it is {age:.0f} s old, younger than remedies.allow.min_age" if age < allow.min_age else ""
+
     def for_members(self) -> Policy:
         """Return the policy for those that fall with the chosen process: it is no matter what each holds, or leaks."""
         return replace(self, allow=replace(self.allow, min_memory=0), judges_chosen=False)
