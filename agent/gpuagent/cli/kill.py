@@ -193,7 +193,8 @@ def kill(
             chosen.append(choose(document, pid, gpu))
         except Unidentified as error:
             missed = True
-            tell(str(error))
+            verdict = typer.echo if dry_run and not as_json else tell
+            verdict(f"pid {pid}: {error}" if len(pids) > 1 else str(error))
     if restart_unit:
         chosen = _one_of_each_unit(chosen)
     if not chosen:
@@ -211,7 +212,10 @@ def kill(
         for each in chosen
     ]  # fmt: skip
     answers = attend(
-        requests, socket, [_WAITS_SECONDS[step] for step in steps], _Report(requests, steps, as_json=as_json)
+        requests,
+        socket,
+        [_WAITS_SECONDS[step] for step in steps],
+        _Report(requests, steps, as_json=as_json, dry_run=dry_run),
     )
     if as_json:
         _print_json(requests, answers)
@@ -261,14 +265,16 @@ def advice(answer: dict[str, Any]) -> list[str]:
 class _Report:
     """Prints each answer when it comes; as JSON they are printed together in the end."""
 
-    def __init__(self, requests: Sequence[Request], steps: Sequence[str], *, as_json: bool) -> None:
+    def __init__(self, requests: Sequence[Request], steps: Sequence[str], *, as_json: bool, dry_run: bool) -> None:
+        """In a dry run why a request is refused is what was asked for, and no message."""
+        self._tell = typer.echo if dry_run and not as_json else tell
         self._steps = steps
         self._named = len(requests) > 1
         self._as_json = as_json
 
     def __call__(self, request: Request, answer: Answer) -> None:
         if isinstance(answer, Refused):
-            tell(f"pid {request.pid}: {answer}" if self._named else str(answer))
+            self._tell(f"pid {request.pid}: {answer}" if self._named else str(answer))
         elif not self._as_json:
             typer.echo(report(answer))
             for step in self._steps if answer["result"] == "dry_run" else ():

@@ -186,8 +186,24 @@ def _units(config: Config, folders: Sequence[Path]) -> Iterator[str]:
     named += [(f"remedies.allow.units[{i}]", unit) for i, unit in enumerate(allow.units)]
     named += [(f"remedies.allow.shared_units[{i}]", unit) for i, unit in enumerate(allow.shared_units)]
     for path, unit in named:
-        if unit and "/" not in unit and not _has_unit(unit, folders):
+        if not unit or "/" in unit:
+            continue
+        if not _has_unit(unit, folders):
             yield f"{path}: this machine has no unit {unit}"
+        elif name := _aliased(unit, folders):
+            yield f"{path}: {unit} is an alias of {name}, and means nobody: processes are known by the unit's own name"
+
+
+def _aliased(unit: str, folders: Sequence[Path]) -> str:
+    """Return the unit of which this name is an alias (`Alias=`: a link beside the units); "" where it is none."""
+    for folder in folders:
+        link = folder / unit
+        if link.is_symlink():
+            target = link.readlink().name
+            return target if target.endswith(".service") and target.partition("@")[0] != unit.partition("@")[0] else ""
+        if link.exists():
+            return ""
+    return ""
 
 
 def _has_unit(unit: str, folders: Sequence[Path]) -> bool:

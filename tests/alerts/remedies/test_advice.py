@@ -127,6 +127,15 @@ def test_no_restart_is_advised_that_would_be_refused(unit: str) -> None:
          f"Set remedies.mps_clients: true in {FILE}; --force does not lift this."),
         ("it has ended and is a zombie: its parent has to reap it, and no signal helps",
          "End or restart its parent, pid 7: only the parent can reap it."),
+        ("its name has changed from 'python' to 'ray::train'",
+         ("Look again with `gpuagent ps`, and ask again if it is still meant. A program that renames itself all the"
+          " time (Ray's workers, setproctitle) cannot be told from another one: end it with what started it (ray stop), or"
+          " restart its unit.")),
+        ("container 0a1b is not proven: its cgroup /system.slice/a.service/libpod-payload-0a1b may be one that others",
+         ("Podman made it below a.service (a quadlet): restart the unit. Name a.service in remedies.allow.shared_units"
+          f" in {FILE} and take gpuagent kill --restart-unit 100, or restart it yourself: systemctl restart"
+          " a.service.")),
+        ("it runs with the rights of more than one user (uids 1000, 0)", "Say --force if you know what it is."),
         ("SIGTERM: not permitted: Operation not permitted",
          "Give the agent the right to signal: systemd/gpuagent-kill.conf as a drop-in (CAP_KILL)."),
     ],

@@ -42,6 +42,15 @@ _SHARED_UNIT = (
     "Name {unit} in remedies.allow.shared_units in {file}, or restart it yourself: systemctl restart {unit}. --force"
     " does not lift this."
 )
+_QUADLET = (
+    "Podman made it below {unit} (a quadlet): restart the unit. Name {unit} in remedies.allow.shared_units in {file}"
+    " and take gpuagent kill --restart-unit {pid}, or restart it yourself: systemctl restart {unit}."
+)
+_RENAMES_ITSELF = (
+    "Look again with `gpuagent ps`, and ask again if it is still meant. A program that renames itself all the time"
+    " (Ray's workers, setproctitle) cannot be told from another one: end it with what started it (ray stop), or restart"
+    " its unit."
+)
 _OWN_HAND = "If you mean it, do it yourself: systemctl restart {unit}."
 _NAMED_BY_ITS_USER = "Say --force for the process alone: gpuagent kill --force PID; no rule goes by such an id."
 _BY_RUNTIME = "No option lifts this. If all of it may end, restart it yourself: systemctl, or its container runtime."
@@ -79,6 +88,7 @@ _ADVICE = tuple(
         (r"the rights of more than one user|whether it runs in a container", "Say --force if you know what it is."),
         (r"the allow list means what is proven", "Say --force if you know what it is."),
         (r"^it is not proven that root", _OWN_HAND),
+        (r"^container .* is not proven: its cgroup /\S+\.service/libpod-", _QUADLET),
         (r"is not proven: |others than root may have chosen", _NAMED_BY_ITS_USER),
         (r"not been shown to hold this memory", "Say --force if it holds it, or wait until it grows or computes."),
         (r"remedies\.evidence", "Add it to remedies.evidence in {file}."),
@@ -131,6 +141,10 @@ _ADVICE = tuple(
         (r"has not been readable", _LOST_GPU),
         (r"no fresh reading|cannot be read \(|cannot be held|cannot be looked at|behind the alert", _DOCTOR),
         (r"another remedy is under way|began to act on this GPU", "Wait for its end: `gpuagent remedies` shows it."),
+        (
+            r"its name has changed|command line has changed|has changed since: .*\b(?:name|command line)",
+            _RENAMES_ITSELF,
+        ),
         (r"no longer on the GPU|is another process now|has changed|have joined it", _LOOK_AGAIN),
         (r"cannot be read now|command line has changed, or cannot be read|it has run since", _LOOK_AGAIN),
         (r"its cgroup cannot be read", _DOCTOR),
