@@ -129,8 +129,8 @@ def test_no_restart_is_advised_that_would_be_refused(unit: str) -> None:
          "End or restart its parent, pid 7: only the parent can reap it."),
         ("its name has changed from 'python' to 'ray::train'",
          ("Look again with `gpuagent ps`, and ask again if it is still meant. A program that renames itself all the"
-          " time (Ray's workers, setproctitle) cannot be told from another one: end it with what started it (ray stop), or"
-          " restart its unit.")),
+          " time (Ray's workers, setproctitle) cannot be told from another one: end it with what started it (ray stop),"
+          " or restart its unit.")),
         ("container 0a1b is not proven: its cgroup /system.slice/a.service/libpod-payload-0a1b may be one that others",
          ("Podman made it below a.service (a quadlet): restart the unit. Name a.service in remedies.allow.shared_units"
           f" in {FILE} and take gpuagent kill --restart-unit 100, or restart it yourself: systemctl restart"
