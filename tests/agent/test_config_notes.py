@@ -114,6 +114,20 @@ def test_units_that_do_not_exist(tmp_path: Path) -> None:
     assert found == ["gpuagent.yaml:3: remedies.allow.units[2]: this machine has no unit wisper.service"]
 
 
+def test_an_alias_of_a_unit_is_noted(tmp_path: Path) -> None:
+    """CONF-09: a process is known by its unit's own name; an alias, as `Alias=` makes it, means nobody."""
+    folder = tmp_path / "system"
+    folder.mkdir()
+    for name in ("whisper.service", "worker@.service"):
+        (folder / name).touch()
+    (folder / "speech.service").symlink_to("/usr/lib/systemd/system/whisper.service")
+    (folder / "worker@1.service").symlink_to("worker@.service")
+    (folder / "masked.service").symlink_to("/dev/null")
+    text = "remedies:\n  allow:\n    units: [whisper.service, worker@1.service, masked.service, speech.service]\n"
+    (note,) = notes(tmp_path, text, Machine(lambda _: {}, [folder]))
+    assert note.startswith("gpuagent.yaml:3: remedies.allow.units[3]: speech.service is an alias of whisper.service")
+
+
 def test_what_never_acts_has_its_line_too(tmp_path: Path) -> None:
     """CONF-09: notes on users and ladders say where they stand."""
     text = "remedies:\n  allow:\n    users: [nobody-here]\n"
@@ -132,3 +146,25 @@ def test_a_ladder_that_may_end_nobody(tmp_path: Path) -> None:
     assert note.startswith(
         "gpuagent.yaml:4: remedies.ladders[0].steps: ends with terminate, which a process may ignore"
     )
+
+
+LADDER = "ladders: [{match: ['alertname=\"GpuLost\"'], steps: [{notify: {}}]}]"
+
+
+@pytest.mark.parametrize(
+    ("never", "may_trace", "told"),
+    [
+        ("['/opt/prod/*']", False, True),
+        ("[serve, /opt/prod/a.py]", False, True),
+        ("['/opt/prod/*']", True, False),
+        ("['/opt/prod/*']", None, False),
+        ("[serve]", False, False),
+    ],
+)
+def test_paths_that_the_agent_may_not_look_up(tmp_path: Path, never: str, may_trace: bool | None, told: bool) -> None:
+    """CONF-09: entries with a path spare every relative path where the right to see directories is missing."""
+    text = f"remedies:\n  never: {never}\n  {LADDER}\n"
+    found = notes(tmp_path, text, Machine(lambda _: {}, (), may_trace=lambda: may_trace))
+    assert any("Add CAP_SYS_PTRACE to AmbientCapabilities=" in note for note in found) is told
+    if told:
+        assert any(note.startswith("gpuagent.yaml:2: remedies.never[") for note in found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -178,26 +179,23 @@ class Arena:
         """Return why nothing is done about what fires."""
         return [str(each["reason"]) for each in json.loads(self._get("/api/v1/remedies"))["withheld"]]
 
-    def end_of(self, pid: int) -> dict[str, Any]:
-        """Wait for the end of the first run on a number."""
-
-        def look() -> dict[str, Any] | None:
-            found = self.runs(pid)
-            return found[0].get("end") if found else None
-
-        end = until(look, f"a remedy on pid {pid} has ended", _PATIENCE_SECONDS)
-        assert end is not None
-        return end
-
     def step_of(self, pid: int) -> None:
         """Wait until a step on this number has been taken."""
         until(lambda: [step for each in self.runs(pid) for step in each["steps"]], f"a step on pid {pid}")
 
     def refused(self, living: Living) -> str:
-        """Wait until a run on this process has been refused; return why."""
-        end = self.end_of(living.pid)
-        assert end["result"] == "refused", end
-        return str(end["detail"])
+        """Wait until a run on this process has been refused, or it was refused without a turn; return why."""
+        withheld = re.compile(rf"nothing is done about .*: pid {living.pid} \(.*?\): (.*)")
+
+        def look() -> str:
+            assert self.agent is not None
+            if found := withheld.search(self.agent.log()):
+                return found[1]
+            first = next(iter(self.runs(living.pid)), {}).get("end")
+            assert first is None or first["result"] == "refused", first
+            return "" if first is None else str(first["detail"])
+
+        return until(look, f"pid {living.pid} has been refused", _PATIENCE_SECONDS)
 
     def let_decide(self, evaluations: int = _EVALUATIONS) -> None:
         """Wait until the rules have been evaluated on some further readings, and no remedy is under way."""

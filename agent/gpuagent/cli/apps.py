@@ -106,6 +106,8 @@ def _where(row: dict[str, Any]) -> str:
 
 _WAIT_SECONDS = 30.0
 """As long as the agent waits for the app."""
+_WORTH_A_DOUBT_BYTES = 64 * 1024**2
+"""Below that the process may have taken as much for something else meanwhile."""
 _NOT_DONE = frozenset({"refused", "failed", "interrupted"})
 
 
@@ -129,7 +131,7 @@ def release(
     refused if the process cannot be identified, or if `remedies.allow` is set and does not list it, and it is recorded
     with your name (see `gpuagent remedies`).
 
-    Exit status: 0 done, 1 not done, 130 Ctrl-C.
+    Exit status: 0 done, 1 not done, or the driver did not see what the app says that it gave back; 130 Ctrl-C.
     """
     try:
         chosen = choose(fetch_identified(socket), pid)
@@ -147,7 +149,7 @@ def release(
         tell("\n".join([why, *advice(answer)]))
     else:
         typer.echo("\n".join(report_release(answer)))
-    if answer.get("result") in _NOT_DONE:
+    if answer.get("result") in _NOT_DONE or claims_too_much(answer):
         raise typer.Exit(1)
 
 
@@ -161,8 +163,18 @@ def refusal(answer: dict[str, Any]) -> str | None:
     return f"{said}: {clean(answer.get('detail') or answer['result'])}"
 
 
+def claims_too_much(answer: dict[str, Any]) -> bool:
+    """Return whether the app says that it gave back much more than the driver saw come back."""
+    returned, before, after = (
+        answer.get(key) for key in ("returned_bytes", "reserved_before_bytes", "reserved_after_bytes")
+    )
+    if returned is None or before is None or after is None:
+        return False
+    return bool(before - after > max(_WORTH_A_DOUBT_BYTES, 2 * returned))
+
+
 def report_release(answer: dict[str, Any]) -> list[str]:
-    """In words; what is not known is not said."""
+    """In words; what is not known is not said, and where the driver disagrees its count comes first."""
     if answer.get("dry_run"):
         return ["Dry run: the app would have been asked."]
     returned, before, after = (
@@ -170,13 +182,15 @@ def report_release(answer: dict[str, Any]) -> list[str]:
     )
     took = f" in {answer['took_ms']:.0f} ms" if answer.get("took_ms") is not None else ""
     if before is not None and after is not None:
-        gave = f"the allocator gave back {format_bytes(max(0, before - after))}{took}"
+        by = "the app says that its" if claims_too_much(answer) else "the"
+        gave = f"{by} allocator gave back {format_bytes(max(0, before - after))}{took}"
         lines = [f"{gave}: {format_bytes(before)} reserved before, {format_bytes(after)} now"]
     else:
         lines = [f"the app has emptied its cache{took}, and does not say what it held"]
     if returned is not None:
         change = "came back" if returned >= 0 else "more is used than before"
-        lines.append(f"by the driver's count {format_bytes(abs(returned))} {change}")
+        seen = f"by the driver's count {format_bytes(abs(returned))} {change}"
+        lines = [f"not released: {seen}", *lines] if claims_too_much(answer) else [*lines, seen]
     for device in answer.get("after") or ():
         if device.get("allocated_bytes") is not None:
             lines.append(

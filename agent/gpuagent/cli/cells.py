@@ -6,6 +6,7 @@ Only the widths come from rich: its Console and Table would take a fifth of the 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from typing import TextIO
@@ -16,19 +17,25 @@ BAR_FULL, BAR_EMPTY = "█", "░"
 PIPED_WIDTH = 80
 _SPARKS = "▁▂▃▄▅▆▇█"
 _ASCII_SPARKS = "_.-=+*#@"
+_ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+"""Of ECMA-48: a control sequence (colors), or an operating system command (titles, links)."""
+_BREAKS = re.compile(r"[^\S\r\n]*[\r\n]+\s*")
 _STYLES = {"critical": "1;31", "warning": "33", "info": "36", "ok": "32", "bold": "1", "dim": "2"}
 
 
 def clean(text: object) -> str:
     r"""Printable text on one line: no control or formatting characters (escapes, overrides of direction).
 
-    >>> clean("a\x1b[31mb\u202ec\n")
-    'a?[31mb?c?'
+    Whole escape sequences are left out, and breaks of lines are spaces. What nothing is left of is a question mark.
+
+    >>> clean("a\x1b[31mb\u202ec\nd\n")
+    'ab?c d'
     """
     line = str(text)
     if line.isprintable():
         return line
-    return "".join(character if character.isprintable() else "?" for character in line)
+    line = " ".join(_BREAKS.split(_ESCAPE_SEQUENCE.sub("", line).strip("\r\n")))
+    return "".join(character if character.isprintable() else "?" for character in line) or "?"
 
 
 def fit(text: object, width: int, *, right: bool = False) -> str:

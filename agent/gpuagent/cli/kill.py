@@ -108,7 +108,12 @@ def _facts(chosen: Chosen, rows: Sequence[Document], *, restart_unit: bool) -> I
         yield "container", f"{name} ({short})" if name else short
     if row.get("slurm_job"):
         yield "job", f"Slurm {row['slurm_job']}"
-    yield "holds", ", ".join(f"{_memory(each)} on GPU {each.get('gpu')}" for each in chosen.rows)
+    readable = [each for each in chosen.rows if not each.get("unreadable")]
+    if readable:
+        yield "holds", ", ".join(f"{_memory(each)} on GPU {each.get('gpu')}" for each in readable)
+    for each in chosen.rows:
+        if each.get("unreadable"):
+            yield "held", f"{_memory(each)} at the last reading. {clean(each['unreadable'])}"
     age = row.get("age_seconds")
     yield "started", f"{format_duration(age)} ago" if age is not None else "at an unknown time"
     parent = next((each for each in rows if each.get("pid") == row.get("parent_pid")), None)
@@ -174,8 +179,10 @@ def kill(
     another program, as another user or on other GPUs. Several processes are ended at the same time.
 
     `remedies.allow` applies if it is set, unless --force is given. The never-list always applies, and a process that
-    cannot be identified is never ended. Pauses, rate limits, cool-downs and the circuit breaker apply to rules, not to
-    you. What is done is recorded with your name, and counts toward the limits of rules: see `gpuagent remedies`.
+    cannot be identified is never ended. A process on a GPU that can no longer be read (lost, hung) is ended only with
+    --force, and nobody can see whether its memory came back. Pauses, rate limits, cool-downs and the circuit breaker
+    apply to rules, not to you. What is done is recorded with your name, and counts toward the limits of rules: see
+    `gpuagent remedies`.
 
     Each step is printed to standard error when it is taken. Ctrl-C stops watching; the agent continues.
 
@@ -192,7 +199,8 @@ def kill(
             chosen.append(choose(document, pid, gpu))
         except Unidentified as error:
             missed = True
-            tell(str(error))
+            verdict = typer.echo if dry_run and not as_json else tell
+            verdict(f"pid {pid}: {error}" if len(pids) > 1 else str(error))
     if restart_unit:
         chosen = _one_of_each_unit(chosen)
     if not chosen:
@@ -210,7 +218,10 @@ def kill(
         for each in chosen
     ]  # fmt: skip
     answers = attend(
-        requests, socket, [_WAITS_SECONDS[step] for step in steps], _Report(requests, steps, as_json=as_json)
+        requests,
+        socket,
+        [_WAITS_SECONDS[step] for step in steps],
+        _Report(requests, steps, as_json=as_json, dry_run=dry_run),
     )
     if as_json:
         _print_json(requests, answers)
@@ -260,14 +271,16 @@ def advice(answer: dict[str, Any]) -> list[str]:
 class _Report:
     """Prints each answer when it comes; as JSON they are printed together in the end."""
 
-    def __init__(self, requests: Sequence[Request], steps: Sequence[str], *, as_json: bool) -> None:
+    def __init__(self, requests: Sequence[Request], steps: Sequence[str], *, as_json: bool, dry_run: bool) -> None:
+        """In a dry run why a request is refused is what was asked for, and no message."""
+        self._tell = typer.echo if dry_run and not as_json else tell
         self._steps = steps
         self._named = len(requests) > 1
         self._as_json = as_json
 
     def __call__(self, request: Request, answer: Answer) -> None:
         if isinstance(answer, Refused):
-            tell(f"pid {request.pid}: {answer}" if self._named else str(answer))
+            self._tell(f"pid {request.pid}: {answer}" if self._named else str(answer))
         elif not self._as_json:
             typer.echo(report(answer))
             for step in self._steps if answer["result"] == "dry_run" else ():

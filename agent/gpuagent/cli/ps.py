@@ -57,6 +57,7 @@ def ps(
     """List the processes on the GPUs: memory, utilization, user, unit, container, pod or job, and command.
 
     For memory that grows: how fast, when the GPU will be full at this pace, and whether it is a leak.
+    `unproven`: the memory may be that of an earlier process with the same pid, so no rule acts on this one.
 
     Exit status: 0 shown, 3 neither the agent nor the driver answers.
     """
@@ -183,8 +184,9 @@ def who(process: Document) -> str:
     if process["state"] == "unresolved":
         return "in another pid namespace"
     state = {"Z": "ZOMBIE", "D": "STUCK (D)"}.get(process["process_state"], "")
+    holder = "unproven" if process.get("holder_unproven") else ""
     takes = "preallocates" if process.get("preallocates") else ""
-    parts = (state, _verdict(process), owner(process), takes, process["command"] or process["process"] or "?")
+    parts = (state, holder, _verdict(process), owner(process), takes, process["command"] or process["process"] or "?")
     return "  ".join(part for part in parts if part)
 
 

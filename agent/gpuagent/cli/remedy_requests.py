@@ -14,6 +14,7 @@ from gpuagent.cli.cells import clean
 from gpuagent.core.api_client import AgentUnreachable, default_socket, fetch_document
 from gpuagent.core.identity import SHOWN_FIELDS
 from gpuagent.core.units import format_duration
+from gpuagent.core.wording import NOT_ON_LAST_LIST
 
 Document = dict[str, Any]
 
@@ -101,7 +102,7 @@ def namespace_refusal(agents: int | None, own: int) -> str:
 
 
 def choose(document: Document, pid: int, gpu: str = "") -> Chosen:
-    """Return the process with this pid, on this GPU (an index or a UUID; "" for the one where it holds most).
+    """Return the process with this pid, on this GPU (an index or a UUID; "" for the readable one where it holds most).
 
     Raises Unidentified.
     """
@@ -114,13 +115,16 @@ def choose(document: Document, pid: int, gpu: str = "") -> Chosen:
             if gpu in {"", str(each.get("gpu")), each.get("gpu_uuid")}
         ]
         if blind:
-            raise Unidentified(clean(f"whether pid {pid} is on a GPU is not known: {'; '.join(blind)}"))
-        raise Unidentified(f"no process with pid {pid} is on {f'GPU {gpu}' if gpu else 'a GPU'}")
-    there.sort(key=lambda row: -(row.get("memory_used_bytes") or 0))
+            text = f"whether pid {pid} is on a GPU is not known: {'; '.join(blind)}; {NOT_ON_LAST_LIST}"
+            raise Unidentified(clean(text))
+        place = f"GPU {gpu}" if gpu else "a GPU"
+        raise Unidentified(f"no process with pid {pid} is on {place}; `gpuagent ps` shows who is")
+    there.sort(key=lambda row: (bool(row.get("unreadable")), -(row.get("memory_used_bytes") or 0)))
     if why := there[0].get("why_not"):
         raise Unidentified(clean(why))
     if not all(there[0].get(name) for name in SHOWN_FIELDS if name != "pid_namespace"):
-        raise Unidentified(f"pid {pid} is on a GPU, but cannot be identified well enough to act on it.")
+        text = "cannot be identified well enough to act on it: end it with what started it"
+        raise Unidentified(f"pid {pid} is on a GPU, but {text}")
     return Chosen(pid, [*there, *(row for row in rows if row not in there)])
 
 

@@ -20,6 +20,7 @@ from gpuagent.config_notes.user_database import user_problems
 from gpuagent.core.matchers import Matcher
 from gpuagent.core.problems import KeyPath
 from gpuagent.core.yaml_document import Document, YamlFault, read_document
+from gpuagent.procfs.machine import may_trace
 from gpuagent_alerts.rules.alert_labels import AlertLabels, label_note, literals, matcher_note, untaken_example
 from gpuagent_alerts.rules.model import RuleGroup
 
@@ -47,6 +48,8 @@ class Machine(NamedTuple):
     service_user: str = SERVICE_USER
     gpus: Path = _GPUS
     """The driver's folder of the GPUs that it has."""
+    may_trace: Callable[[], bool | None] = may_trace
+    """Whether the agent has CAP_SYS_PTRACE; None is unknown. By default of this process."""
 
 
 class ConfigFile:
@@ -100,10 +103,25 @@ def config_notes(
         *receiver_notes(config, file, machine.service_user, asked=asked),
         *route_notes(config, alerts, _lookups(machine)),
         *_units(config, machine.unit_folders),
+        *_unseen_paths(config, machine.may_trace),
         *never,
         *(may_end_nobody(config, never) if asked else ()),
     ]
     return [file.place(note) for note in dict.fromkeys(notes)]
+
+
+def _unseen_paths(config: Config, may_trace: Callable[[], bool | None]) -> Iterator[str]:
+    """Yield a note where entries with a path spare more than they say, as the agent may not see where others work."""
+    remedies = config.remedies
+    index = next((index for index, entry in enumerate(remedies.never) if "/" in entry), None)
+    if index is None or not remedies.ladders or may_trace() is not False:
+        return
+    yield (
+        f"remedies.never[{index}]: without CAP_SYS_PTRACE the agent may not see in which directory other users'"
+        " processes work: who was started by a relative path that an entry could mean is left alone as well. Add"
+        " CAP_SYS_PTRACE to AmbientCapabilities= and CapabilityBoundingSet= of the unit, or have jobs started by"
+        " absolute paths"
+    )
 
 
 def _lookups(machine: Machine) -> dict[str, Known]:
@@ -167,8 +185,24 @@ def _units(config: Config, folders: Sequence[Path]) -> Iterator[str]:
     named += [(f"remedies.allow.units[{i}]", unit) for i, unit in enumerate(allow.units)]
     named += [(f"remedies.allow.shared_units[{i}]", unit) for i, unit in enumerate(allow.shared_units)]
     for path, unit in named:
-        if unit and "/" not in unit and not _has_unit(unit, folders):
+        if not unit or "/" in unit:
+            continue
+        if not _has_unit(unit, folders):
             yield f"{path}: this machine has no unit {unit}"
+        elif name := _aliased(unit, folders):
+            yield f"{path}: {unit} is an alias of {name}, and means nobody: processes are known by the unit's own name"
+
+
+def _aliased(unit: str, folders: Sequence[Path]) -> str:
+    """Return the unit of which this name is an alias (`Alias=`: a link beside the units); "" where it is none."""
+    for folder in folders:
+        link = folder / unit
+        if link.is_symlink():
+            target = link.readlink().name
+            return target if target.endswith(".service") and target.partition("@")[0] != unit.partition("@")[0] else ""
+        if link.exists():
+            return ""
+    return ""
 
 
 def _has_unit(unit: str, folders: Sequence[Path]) -> bool:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from gpuagent.core.identity import SIMULATED_NAME
@@ -45,11 +45,32 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
         if self._peer_uids is not None:
-            # Of whoever called listen(2), as the kernel noted it (unix(7)): nothing that the peer says.
-            credentials = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-            uid = _UCRED.unpack(credentials)[1]
+            uid = _listener_of(self.sock).uid
             if uid not in self._peer_uids:
                 raise PermissionError(errno.EPERM, f"a process of uid {uid} listens there, which is not trusted")
+
+
+class Listener(NamedTuple):
+    """Who called listen(2) on a unix socket, as the kernel noted it (unix(7)): nothing that the peer says."""
+
+    pid: int
+    uid: int
+
+
+def _listener_of(connected: socket.socket) -> Listener:
+    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    return Listener(*_UCRED.unpack(credentials)[:2])
+
+
+def listener(path: Path, timeout_seconds: float = _TIMEOUT_SECONDS) -> Listener | None:
+    """Return who listens on a unix socket; None where nobody does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(timeout_seconds)
+        try:
+            probe.connect(str(path))
+            return _listener_of(probe)
+        except OSError:
+            return None
 
 
 def default_socket(

@@ -154,6 +154,11 @@ def since_of(alert: Document, now: float) -> str:
 
 WITHHELD = "cannot be true; withheld"
 """Part of the reason of a collector run whose answer was not believed; `GpuReading.act_refusal` says why."""
+NOT_ON_LAST_LIST = (
+    "it was not there at the last reading, so nothing here can end it: end it with what started it (systemctl, its job"
+    " manager, its container runtime)"
+)
+"""What is said of a pid that a request names, where a GPU cannot be read."""
 SHUFFLED_LIST = "this driver is known to shuffle its process list (535.43 to 535.98)"
 """Refusal to act where `GpuReading.processes_trusted` is False."""
 MPS_UNKNOWN = "the MPS list may not be read: clients of MPS cannot be told"

@@ -15,7 +15,7 @@ from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, Snapshot
 from gpuagent.core.units import format_bytes
 from gpuagent.core.wording import WITHHELD
 from gpuagent.doctor.finding import Finding, Level
-from gpuagent.procfs.machine import COST, in_host_pid_namespace
+from gpuagent.procfs.machine import CAP_KILL, CAP_SYS_PTRACE, COST, effective_capabilities, in_host_pid_namespace
 
 
 def binding() -> Iterator[Finding]:
@@ -148,8 +148,6 @@ def gpu(reading: GpuReading) -> Iterator[Finding]:
         yield Finding(subject, Level.INFO, f"{reason}: {', '.join(calls)}")
 
 
-_CAP_KILL = 5
-_CAP_SYS_PTRACE = 19
 _OLDEST_PLAUSIBLE = 1_735_689_600  # 2025-01-01: a clock before that was never set
 
 
@@ -182,13 +180,11 @@ def process_visibility(proc: Path = Path("/proc")) -> Iterator[Finding]:
 
 def capabilities(proc: Path = Path("/proc")) -> Iterator[Finding]:
     """Find what this user may do to other users' processes."""
-    try:
-        lines = (proc / "self/status").read_text().splitlines()
-        effective = int(next(line.split()[1] for line in lines if line.startswith("CapEff:")), 16)
-    except (OSError, StopIteration, ValueError):
+    effective = effective_capabilities(root=proc)
+    if effective is None:
         return
     missing = [
-        name for name, bit in (("CAP_KILL", _CAP_KILL), ("CAP_SYS_PTRACE", _CAP_SYS_PTRACE))
+        name for name, bit in (("CAP_KILL", CAP_KILL), ("CAP_SYS_PTRACE", CAP_SYS_PTRACE))
         if not effective >> bit & 1
     ]  # fmt: skip
     if missing:

@@ -18,6 +18,7 @@ from gpuagent.config.rules import implausible_rules, load_rules, unknown_metrics
 from gpuagent.config_notes import ConfigFile, Machine, config_notes
 from gpuagent.config_notes.user_database import no_user_problems
 from gpuagent.core.api_client import AgentUnreachable, fetch_document
+from gpuagent.doctor.agent_user import agent_may_trace, agent_uid
 from gpuagent.doctor.finding import Finding, Level
 from gpuagent.doctor.machine import managed_memory
 from gpuagent.service.http_servers import GROUP, control_socket
@@ -36,8 +37,13 @@ class Beside(NamedTuple):
     """Rules that can never fire, ladders that can never act, secrets that are missing, alerts that go to nobody."""
 
 
-def look_beside(config: Config, path: Path, machine: Machine | None = None) -> Beside:
-    """Rule files, TLS and passwords, and who may write what remedies go by; `path` is the configuration's."""
+def look_beside(config: Config, path: Path, machine: Machine | None = None, own_uid: int | None = None) -> Beside:
+    """Rule files, TLS and passwords, and who may write what remedies go by; `path` is the configuration's.
+
+    `own_uid` is the user of the agent, by default whoever `agent_uid` finds.
+    """
+    agent = agent_uid(config) if own_uid is None else own_uid
+    machine = machine or Machine(may_trace=lambda: agent_may_trace(config))
     faults: list[str] = []
     notes: list[str] = []
     file = ConfigFile(path)
@@ -49,7 +55,7 @@ def look_beside(config: Config, path: Path, machine: Machine | None = None) -> B
 
     looks: tuple[Callable[[], object], ...] = (
         look_at_rules,
-        lambda: _check(config, path),
+        lambda: _check(config, path, agent),
         lambda: WebConfig(config.web_config_file),
     )
     for look in looks:
@@ -57,19 +63,21 @@ def look_beside(config: Config, path: Path, machine: Machine | None = None) -> B
             look()
         except (RuleFileError, RemediesRefused, WebConfigError) as error:
             faults += [file.place(line) for line in str(error).splitlines()]
-    return Beside((*faults, *_examine_state(config)), tuple(notes))
+    return Beside((*faults, *_examine_state(config, agent)), tuple(notes))
 
 
-def _check(config: Config, path: Path) -> None:
-    files = CheckedFiles()
+def _check(config: Config, path: Path, own_uid: int) -> None:
+    files = CheckedFiles(own_uid)
     with suppress(OSError):  # told by who reads it
         files.read(path)
     check_permissions(config, files)
 
 
-def _examine_state(config: Config) -> tuple[str, ...]:
+def _examine_state(config: Config, own_uid: int) -> tuple[str, ...]:
     """Return what keeps remedies off, though the agent starts."""
-    return tuple(f"{fault} (until then remedies are off)" for fault in state_faults(config) if acts_for_real(config))
+    if not acts_for_real(config):
+        return ()
+    return tuple(f"{fault} (until then remedies are off)" for fault in state_faults(config, own_uid))
 
 
 def configuration(path: Path | None, *, simulated: bool = False) -> tuple[Config, list[Finding]]:
@@ -79,7 +87,8 @@ def configuration(path: Path | None, *, simulated: bool = False) -> tuple[Config
     except ConfigError as error:
         found = [Finding("configuration", Level.FAILURE, line) for line in str(error).splitlines()]
         return Config(), found
-    beside = look_beside(config, path or DEFAULT_PATH, Machine(no_user_problems, ()) if simulated else None)
+    machine = Machine(no_user_problems, (), may_trace=lambda: None) if simulated else None
+    beside = look_beside(config, path or DEFAULT_PATH, machine)
     found = [Finding("configuration", Level.FAILURE, line) for fault in beside.faults for line in fault.splitlines()]
     found += [Finding("configuration", Level.WARNING, note) for note in beside.notes]
     return config, found or [Finding("configuration", Level.OK, str(path) if path else "no fault")]

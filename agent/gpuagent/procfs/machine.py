@@ -51,6 +51,25 @@ def machine_id(root: str = "/") -> str:
     return ""
 
 
+CAP_KILL, CAP_SYS_PTRACE = 5, 19
+"""Numbers of capabilities (linux/capability.h)."""
+
+
+def effective_capabilities(pid: int | str = "self", root: str | Path = "/proc") -> int | None:
+    """Return the effective capabilities of a process, a bit for each number; None where /proc does not tell."""
+    try:
+        lines = Path(root, str(pid), "status").read_text("utf-8", "replace").splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith("CapEff:")), 16)
+    except (OSError, StopIteration, ValueError, IndexError):
+        return None
+
+
+def may_trace() -> bool | None:
+    """Return whether this process has CAP_SYS_PTRACE; None is unknown."""
+    found = effective_capabilities()
+    return None if found is None else bool(found >> CAP_SYS_PTRACE & 1)
+
+
 HOST_PID_NAMESPACE = 4026531836
 """Inode of the first pid namespace, the same on every Linux: PROC_PID_INIT_INO in
 include/linux/proc_ns.h."""

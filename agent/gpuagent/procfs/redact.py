@@ -38,12 +38,19 @@ _ASSIGNMENT = re.compile(
     # From right to left, because then each run of letters is read once, for the sign behind it.
     r"[=:](?=[\"']?[\w.\-\[\]]{3})[\"']?[\w.\-\[\]]{0,64}?"
     r"(?:(?:wssa|esarhpssa|edocssa|dw)p|terces|(?<!zi)nekot|yek|laitnederc|eikooc|(?<!\bro)(?<!\bsro)htua)"
-    r"|[=:][\"']?(?:ssap|gis|noisses)(?![a-z0-9])"  # `pass`, `sig` and `session` alone: not in `bypass=` and `passes=`
+    # Words alone, `pass` and not `bypass=` or `passes=`: pass, pat, pw, jwt, bearer, sig, session.
+    r"|[=:][\"']?(?:ssap|tap|wp|twj|reraeb|gis|noisses)(?![a-z0-9])"
 )
 _ASSIGNMENT_REACH = 80
 """Characters of the longest assignment, and a few more."""
 _OPTION = re.compile(r"--?[A-Za-z][\w.-]*+\Z")
-_PASS = re.compile(r"--?(?:[\w.-]*[\W_])?pass\Z", re.IGNORECASE)
+_WORD_ALONE = re.compile(r"(?:\A|[\W_])(?:pass|pat|pw|jwt|bearer)\Z", re.IGNORECASE)
+"""A sensitive name that is one only as the last word of a name: `--git-pat`, and no `--path` or `--passes`."""
+_PROGRAM = re.compile(r"[\"']?(?:[^\s\"']*/)?(?:(mysql|mariadb)[\w-]*|sshpass)[\"']?\Z")
+"""Programs that take a password glued to `-p`. Of sshpass it may be the next argument, what follows is another's."""
+_SSHPASS = "sshpass"
+_SHELL_SIGN = re.compile(r"[&|;<>()]++\Z")
+_GLUED = re.compile(r"[\"']?-p")
 _USER_OPTIONS = frozenset({"-u", "--user", "--proxy-user"})
 _PASSWORD_OF_USER = re.compile(r"(?<=:)(?<!\A:)(?!\d++\Z|//).+\Z", re.DOTALL)
 """Behind `-u`, as curl takes it. `1000:1000` is a user and a group."""
@@ -72,6 +79,9 @@ _SHAPES = re.compile(
     r"\b(?:hf_|sk-|gh[opsu]_|github_pat_|glpat-|xox[abpr]-|nvapi-|AIza)[\w-]{12,}"
     r"|\bAKIA[0-9A-Z]{16}\b"  # AWS access key id
     r"|\beyJ[\w.-]{16,}"  # JSON web token (RFC 7519): base64 of '{"'
+    # Who knows the path of a webhook may write to the channel: Slack's, and Discord's by number and token.
+    r"|(?<=(?i:hooks\.slack\.com)/)[\w/-]{8,}|(?<=(?i:hooks\.slack-gov\.com)/)[\w/-]{8,}"
+    r"|(?<=/webhooks/)\d{5,}/[\w-]+"
 )
 
 
@@ -112,8 +122,8 @@ class _Tokens(Protocol):
         """Return the next token; None at the end."""
         ...
 
-    def skip_word(self) -> None:
-        """Leave out what follows up to the next token of white space."""
+    def skip_word(self) -> bool:
+        """Leave out what follows up to the next token of white space; return whether there was anything."""
         ...
 
 
@@ -140,8 +150,9 @@ class _Arguments:
         self._space = True
         return decode(self._arguments[self._place - 1])
 
-    def skip_word(self) -> None:
+    def skip_word(self) -> bool:
         """Do nothing: an argument is a word."""
+        return False
 
 
 class _TextTokens:
@@ -158,9 +169,36 @@ class _TextTokens:
         self._place = found.end()
         return found[0]
 
-    def skip_word(self) -> None:
-        found = _REST_OF_WORD.match(self._text, self._place)
-        self._place = found.end() if found else self._place
+    def skip_word(self) -> bool:
+        found, before = _REST_OF_WORD.match(self._text, self._place), self._place
+        self._place = found.end() if found else before
+        return self._place > before
+
+
+class _ShortOption:
+    """`-p` of the programs that take a password by it, in one walk."""
+
+    def __init__(self) -> None:
+        self._program = ""
+
+    def follow(self, token: str) -> None:
+        """Take note of the program that the words from here on are for."""
+        if found := _PROGRAM.match(token):
+            self._program = found[1] or _SSHPASS
+        elif _SHELL_SIGN.match(token) or (self._program == _SSHPASS and _GLUED.match(token)):
+            self._program = ""
+
+    def redacted(self, token: str, tokens: _Tokens) -> str:
+        """Return the option with the password that is glued to it masked; "" where there is none."""
+        found = _GLUED.match(token) if self._program else None
+        if found is None:
+            return ""
+        more = tokens.skip_word()
+        return found[0] + MASK if more or found.end() < len(token) else ""
+
+    def awaited(self, token: str) -> str:
+        """Return the option where its value comes next: of mysql it is asked for, and what comes next a database."""
+        return token if self._program == _SSHPASS and _GLUED.match(token) else ""
 
 
 def _walk(tokens: _Tokens, treat: Callable[[str, int], str], room: int) -> str:
@@ -169,7 +207,7 @@ def _walk(tokens: _Tokens, treat: Callable[[str, int], str], room: int) -> str:
     `treat` redacts inside a single token. A value reaches from its first token to the next space.
     """
     awaited = ""  # the name whose value comes next
-    previous = ""
+    previous, short_option = "", _ShortOption()
     parts: list[str] = []
     while room >= 0:
         token = tokens.next_token()
@@ -180,12 +218,14 @@ def _walk(tokens: _Tokens, treat: Callable[[str, int], str], room: int) -> str:
             if awaited and _is_no_value(awaited, token):
                 awaited = ""
             if not awaited:
-                shown = treat(token, room)
+                glued = short_option.redacted(token, tokens)
+                shown = glued or treat(token, room)
                 if previous in _USER_OPTIONS:
                     shown = _PASSWORD_OF_USER.sub(MASK, shown, count=1)
                 if shown != token and shown.endswith(MASK):
                     tokens.skip_word()
-                awaited = _awaited(token, previous)
+                awaited = "" if glued else short_option.awaited(token) or _awaited(token, previous)
+                short_option.follow(token)
                 previous = token
             elif token not in _JOINTS and not _SCHEME.match(token):  # "Authorization: Bearer xyz": one word further
                 if not _is_count(awaited, token):
@@ -198,17 +238,21 @@ def _walk(tokens: _Tokens, treat: Callable[[str, int], str], room: int) -> str:
     return "".join(parts)
 
 
+def _is_sensitive(name: str) -> bool:
+    return _SENSITIVE.search(_folded(name)) is not None or _WORD_ALONE.search(name.strip("\"'")) is not None
+
+
 def _awaited(token: str, previous: str) -> str:
     """Name the value that comes next: after `--password`, `password=` or `password` and `=`."""
     if token in {*_JOINTS, "is"}:
-        return previous if _SENSITIVE.search(_folded(previous)) else ""
+        return previous if _is_sensitive(previous) else ""
     if token[-1] in "=:":
         tail = token[-_ASSIGNMENT_REACH:]  # most are told by it: a key in base64 ends so too
         return token if _assigned(tail) == len(tail) and _assigned(token) == len(token) else ""
     if _VARIABLE.match(token):
-        return token if _SENSITIVE.search(_folded(token)) and previous not in _VARIABLE_OPTIONS else ""
+        return token if _is_sensitive(token) and previous not in _VARIABLE_OPTIONS else ""
     name = token.rsplit(maxsplit=1)[-1].strip("\"'")
-    return name if _OPTION.match(name) and (_SENSITIVE.search(_folded(name)) or _PASS.match(name)) else ""
+    return name if _OPTION.match(name) and _is_sensitive(name) else ""
 
 
 def _skip_key(tokens: _Tokens, token: str) -> None:

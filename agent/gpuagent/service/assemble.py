@@ -106,7 +106,7 @@ def assemble(
         config = load_config(path, is_root=os.geteuid() == 0, simulated=bool(simulate), read=files.read)
         check_permissions(config, files)
         progress.at(f"examining {config.state_dir}")
-        faults.update(dict.fromkeys(state_faults(config)))
+        faults.update(dict.fromkeys(state_faults(config, files.own_uid)))
         progress.at("compiling rules")
         return config, load_rules(config, read=files.read)
 
@@ -251,7 +251,7 @@ def _tell_notes(config: Config, rules: Iterable[RuleGroup], path: Path | None, *
     from gpuagent.config_notes import ConfigFile, Machine, config_notes  # noqa: PLC0415
     from gpuagent.config_notes.user_database import no_user_problems  # noqa: PLC0415  most agents have nothing to check
 
-    machine = Machine(no_user_problems, ()) if simulated else None
+    machine = Machine(no_user_problems, (), may_trace=lambda: None) if simulated else None
     notes = config_notes(config, rules, ConfigFile(path or DEFAULT_PATH), machine)
     for note in notes:
         log.warning("%s", note)

@@ -140,11 +140,11 @@ def check_permissions(config: Config, files: CheckedFiles, programs: ProgramChec
         raise RemediesRefused("\n".join(f"{fault} (required while remedies act for real)" for fault in faults))
 
 
-def state_faults(config: Config, own_uid: int | None = None) -> tuple[str, ...]:
+def state_faults(config: Config, own_uid: int) -> tuple[str, ...]:
     """Return how others than root and the agent's user could have written the state, in words that say what to do.
 
     Alerts, leaks, limits and who holds memory outlive a restart there: whoever can write it chooses the victims.
-    SQLite replays a write-ahead log that lies beside its database, whoever wrote it.
+    SQLite replays a write-ahead log that lies beside its database, whoever wrote it. `own_uid` is the agent's user.
     """
     files = CheckedFiles(own_uid)
     files.check_contents(config.state_dir, STATE_STEMS)

@@ -79,7 +79,8 @@ class RemedyCommands:
         except NoSuchProcess as error:
             raise NotDone(404, str(error)) from None
         except AnotherProcess as error:
-            raise NotDone(409, f"{error}; nothing was done") from None
+            again = "look again with `gpuagent ps`, and ask again if it is still meant"
+            raise NotDone(409, f"{error}; nothing was done: {again}") from None
 
 
 def _only(request: Mapping[str, Any], known: frozenset[str]) -> None:

@@ -18,14 +18,15 @@ from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.attempts import Attempts, WithheldLadders
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import OutstandingProcess, outstanding_in_the_way
-from gpuagent_alerts.remedies.observation import RemedyRequest
+from gpuagent_alerts.remedies.look_ahead import LooksAhead, MakePlan
+from gpuagent_alerts.remedies.observation import Observer, RemedyRequest
 from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.run import LadderRun, RunContext
 from gpuagent_alerts.remedies.safeguards.limits import STOPPED_BY_HAND
 from gpuagent_alerts.remedies.safeguards.refusals import TemporaryRefusal
 from gpuagent_alerts.remedies.safeguards.victim import Candidate, VictimPolicy, rank
-from gpuagent_alerts.remedies.selection import AlertCandidates, FairOrder, excludes, select_target
+from gpuagent_alerts.remedies.selection import AlertCandidates, FairOrder, SelectedTarget, excludes, select_target
 from gpuagent_alerts.remedies.settings import LadderRule, RemedyRules
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store
@@ -67,6 +68,7 @@ class RemedyManager:
         """Runs that go on and were begun by an earlier configuration: their refusals bind nobody by this one."""
         self._attempts = Attempts(context.now, context.wall)
         self._fair_order = FairOrder(context.now)
+        self._looks = LooksAhead()
         self.stopped = False
         """A person has stopped remedies: rules begin nothing."""
         self._outstanding: tuple[OutstandingProcess, ...] = ()
@@ -81,6 +83,7 @@ class RemedyManager:
     def use(self, ladders: Sequence[LadderRule], rules: RemedyRules, proof_seconds: float) -> None:
         """Put another configuration in force. A run goes on by it, or ends before its next step."""
         self.ladders, self.rules, self.proof_seconds = tuple(ladders), rules, proof_seconds
+        self._looks.cancel()
         self._attempts.forget_refusals()
         self._of_before.update(self._running)
         if not self.ladders:
@@ -127,15 +130,46 @@ class RemedyManager:
         if isinstance(chosen, str):
             return chosen
         victim = "" if firing.alert.labels.get("pid") else str(ladder.victim or "")
-        request = _request(firing, victim, chosen.passed_over)
-        plan = Plan(request, chosen.target, ladder.steps, ladder.dry_run, ladder.scope, self.proof_seconds)
+
+        def make_plan(target: Target, passed_over: frozenset[ProcessId]) -> Plan:
+            request = _request(firing, victim, passed_over)
+            return Plan(request, target, ladder.steps, ladder.dry_run, ladder.scope, self.proof_seconds)
+
+        target = chosen.target
+        if standing := self.rules.policy.standing_refusal(target, self.context.now()):
+            if victim and ladder.victim is not None:
+                self._look_ahead(ladder, ladder.victim, firing, chosen, make_plan)
+            return f"pid {target.pid} ({target.name}): {standing}"
+        plan = make_plan(target, chosen.passed_over)
         taken = self._claimed(None, plan, frozenset({chosen.target.key.gpu_uuid}))
         if not taken:
             self._begin(plan)
         return taken
 
-    async def by_hand(self, plan: Plan) -> RunOutcome:
-        """Run what a person asked for: the same way, with the same refusals, a dry run like a real one."""
+    def _look_ahead(
+        self,
+        ladder: LadderRule,
+        victim: VictimPolicy,
+        firing: AlertCandidates,
+        chosen: SelectedTarget,
+        make_plan: MakePlan,
+    ) -> None:
+        """Have those of the ranking whom the configuration does not mean passed over without a turn for each."""
+        alert = firing.alert.fingerprint
+
+        def note(target: Target, outcome: RunOutcome) -> None:
+            self._attempts.note(alert, target.id, outcome, dry_run=ladder.dry_run)
+
+        ranking = [each.target for each in self.ranking(victim, firing.processes)]
+        self._looks.begin(
+            alert, ranking, chosen.passed_over, make_plan, note, policy=self.rules.policy, context=self.context
+        )
+
+    async def by_hand(self, plan: Plan, observer: Observer | None = None) -> RunOutcome:
+        """Run what a person asked for: the same way, with the same refusals, a dry run like a real one.
+
+        `observer` stands in for the usual one, where the GPU of the process cannot be read.
+        """
         gpus = frozenset({plan.target.key.gpu_uuid})
         words = ""
         if not plan.dry_run and not self._claimed(None, plan, gpus):
@@ -144,7 +178,7 @@ class RemedyManager:
                 return RunOutcome(RunResult.REFUSED, refusal, reasons=(refusal,))
         if taken := self._claimed(None, plan, gpus):
             return RunOutcome(RunResult.REFUSED, taken, reasons=(taken,))
-        task = self._begin(plan)
+        task = self._begin(plan, observer)
         try:
             outcome = await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -180,12 +214,14 @@ class RemedyManager:
         return f"a rule's remedy was under way on this GPU ({told}): it took no further step", ""
 
     async def idle(self) -> None:
-        """Wait until no run goes on."""
+        """Wait until no run goes on, and nobody is looked at."""
+        await self._looks.idle()
         while self._running:
             await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     async def close(self) -> None:
         """Stop running. The next agent says of open runs that they were interrupted."""
+        self._looks.cancel()
         tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
@@ -242,7 +278,7 @@ class RemedyManager:
             if other is not run and other.gpus & gpus and not (other.plan.dry_run or run.plan.dry_run):
                 other.shares_gpu = run.shares_gpu = True
 
-    def _begin(self, plan: Plan) -> asyncio.Task[RunOutcome]:
+    def _begin(self, plan: Plan, observer: Observer | None = None) -> asyncio.Task[RunOutcome]:
         def claim(run: LadderRun, gpus: frozenset[str]) -> str:
             if not (taken := self._claimed(run, plan, gpus)):
                 self._share(run, gpus)
@@ -250,7 +286,8 @@ class RemedyManager:
 
         alert = plan.request.alert
         known = self._attempts.gists(alert, plan.target.id, dry_run=plan.dry_run) if alert else ()
-        run = LadderRun(plan, self.rules, self.context, claim=claim, known=known)
+        context = self.context if observer is None else replace(self.context, observer=observer)
+        run = LadderRun(plan, self.rules, context, claim=claim, known=known)
         task = asyncio.create_task(self._supervise(run), name=f"remedy on GPU {plan.target.gpu_index}")
         self._running[run] = task
         return task

@@ -1,7 +1,7 @@
 """Requests by hand: which process a person means by a pid, and what they were shown before they said so.
 
-What was shown is compared by a digest of the facts. Where the processes of a GPU are not known, nothing may be said of
-who is on it.
+What was shown is compared by a digest of the facts. Of a GPU that cannot be read, the processes of its last good
+reading can be named, where they still run.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from gpuagent.core.clock import Clock
 from gpuagent.core.identity import SHOWN_FIELDS
-from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessReading, ProcessState, Snapshot
-from gpuagent.core.units import format_bytes, format_duration
+from gpuagent.core.snapshot import ProcessReading, ProcessState, Snapshot
+from gpuagent.core.units import format_bytes
+from gpuagent.core.wording import NOT_ON_LAST_LIST
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.fresh_lookup import FreshProcess
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.targets import context_of, target_of
+from gpuagent_alerts.remedies.unreadable_gpus import UnreadableGpu
 
 Fresh = Mapping[int, FreshProcess | None]
 SHOWN_MEMBERS = "ends_with_it"
@@ -57,10 +58,12 @@ def find_shown_target(
 ) -> Target:
     """Return the process that was shown, as it is now. Raises NoSuchProcess, AnotherProcess.
 
-    What was compared goes with it: whoever holds it then compares it once more.
+    What was compared goes with it: whoever holds it then compares it once more. Where it is on a GPU that can be read,
+    it is taken from there; else from the last list of one of `unreadable`, which `is_on_unreadable_gpu` tells.
     """
     if snapshot is None:
-        raise NoSuchProcess("nothing has been measured yet")
+        raise NoSuchProcess("nothing has been measured yet: ask again in a few seconds")
+    snapshot = with_last_lists(snapshot, unreadable, fresh)
     processes = [each for each in snapshot.processes if each.pid == pid]
     if gpu:
         processes = [each for each in processes if gpu in {str(each.gpu_index), each.gpu_uuid}]
@@ -71,12 +74,31 @@ def find_shown_target(
     now = fresh[pid]
     if different := shown.difference(pid, now, gpus_of(snapshot, pid), digests):
         raise AnotherProcess(different)
-    processes.sort(key=lambda each: -(each.used_bytes or 0))
+    blind = {each.gpu_uuid for each in unreadable}
+    processes.sort(key=lambda each: (each.gpu_uuid in blind, -(each.used_bytes or 0)))
     for process in processes:
         target = target_of(_renewed(process, fresh), None, context_of(snapshot))
         if target is not None and now is not None:
             return replace(target, identity=now.identity)
     raise NoSuchProcess(cannot_act_reason(processes[0], fresh))
+
+
+def with_last_lists(snapshot: Snapshot, unreadable: Iterable[UnreadableGpu], fresh: Fresh) -> Snapshot:
+    """Return the snapshot with those who were on each unreadable GPU at its last good reading, and still run.
+
+    Who has ended, or has handed on its number, is not among them; where /proc could not be read, all are.
+    """
+    last = [each for gpu in unreadable for each in gpu.processes if _still_runs(each, fresh)]
+    return replace(snapshot, processes=(*snapshot.processes, *last)) if last else snapshot
+
+
+def _still_runs(process: ProcessReading, fresh: Fresh) -> bool:
+    if process.info is None:
+        return False
+    if process.pid not in fresh:
+        return True
+    now = fresh[process.pid]
+    return now is not None and now.info.id == process.info.id
 
 
 def gpus_of(snapshot: Snapshot, pid: int) -> list[tuple[str, int]]:
@@ -88,8 +110,8 @@ def no_such_process_text(pid: int, gpu: str, unreadable: Sequence[UnreadableGpu]
     """Say that no such process is known; where a GPU that is meant cannot be read, that."""
     meant = [each.text for each in unreadable if gpu in {"", str(each.gpu_index), each.gpu_uuid}]
     if meant:
-        return f"whether pid {pid} is on a GPU is not known: {'; '.join(meant)}"
-    return f"no process with pid {pid} is on {f'GPU {gpu}' if gpu else 'a GPU'}"
+        return f"whether pid {pid} is on a GPU is not known: {'; '.join(meant)}; {NOT_ON_LAST_LIST}"
+    return f"no process with pid {pid} is on {f'GPU {gpu}' if gpu else 'a GPU'}; `gpuagent ps` shows who is"
 
 
 def cannot_act_reason(process: ProcessReading, fresh: Fresh) -> str:
@@ -98,12 +120,15 @@ def cannot_act_reason(process: ProcessReading, fresh: Fresh) -> str:
         return ""
     info, held = process.info, process.used_bytes
     if process.state is ProcessState.UNRESOLVED:
-        return f"the agent is not in the host's pid namespace: who pid {process.pid} is cannot be told here"
+        return (
+            f"the agent is not in the host's pid namespace: who pid {process.pid} is cannot be told here;"
+            ' run the agent on the host, or with the host\'s pids ("hostPID: true")'
+        )
     if info is None:
         memory = "memory" if held is None else format_bytes(held)
         text = (
             f"the process that held {memory} as pid {process.pid} on GPU {process.gpu_index} has ended, and the driver"
-            " still counts it: there is nobody to end"
+            " still counts it: there is nobody to end, and the driver alone can give the memory back"
         )
         now = fresh.get(process.pid)
         if now is None:
@@ -111,8 +136,14 @@ def cannot_act_reason(process: ProcessReading, fresh: Fresh) -> str:
         return f"{text}; the number is another process now ({now.info.name} of {now.info.user or now.info.uid})"
     who = f"pid {process.pid}{f' ({info.name})' if info.name else ''} is on GPU {process.gpu_index}"
     if info.id.start_ticks <= 0:
-        return f"{who}, and /proc hides when it started (hidepid): its number alone names no process"
-    return f"{who}, and the driver does not tell how much memory it holds: nothing could show that it came back"
+        return (
+            f"{who}, and /proc hides when it started (hidepid): its number alone names no process; give"
+            " the agent a /proc without hidepid, or end the process with what started it"
+        )
+    return (
+        f"{who}, and the driver does not tell how much memory it holds: nothing could show that it came back;"
+        " end it with what started it"
+    )
 
 
 def add_identity_facts(
@@ -122,7 +153,11 @@ def add_identity_facts(
     unreadable: Sequence[UnreadableGpu],
     digests: CommandDigests,
 ) -> None:
-    """Add to the identified processes who ends with each, a digest of what is shown, and why one cannot be acted on."""
+    """Add to the identified processes who ends with each, a digest of what is shown, and why one cannot be acted on.
+
+    `snapshot` has the last lists of `unreadable` in it: what is from there says so.
+    """
+    blind = {each.gpu_uuid: each.text for each in unreadable}
     processes = snapshot.processes if snapshot is not None else ()
     listed = {(each.gpu_uuid, each.gpu_index, each.pid): each for each in processes}
     for row in document["processes"]:
@@ -136,12 +171,16 @@ def add_identity_facts(
             }
             for each in members
         ]  # fmt: skip
+        row["unreadable"] = blind.get(row["gpu_uuid"], "")
         row["card"] = ""
         if snapshot is not None and now is not None and is_same:
             row["card"] = identity_card(now, gpus_of(snapshot, row["pid"]), digests)
         why = cannot_act_reason(listed[row["gpu_uuid"], row["gpu"], row["pid"]], fresh)
         if not why and not row["card"]:
-            why = f"what pid {row['pid']} is now cannot be read from /proc: a request could not be compared with it"
+            why = (
+                f"what pid {row['pid']} is now cannot be read from /proc: a request could not be compared with it;"
+                " `gpuagent doctor` says what the agent may not read"
+            )
         row["why_not"] = why
     document["unreadable"] = [
         {"gpu": each.gpu_index, "gpu_uuid": each.gpu_uuid, "text": each.text} for each in unreadable
@@ -241,61 +280,3 @@ def _members(value: object) -> frozenset[tuple[int, int]]:
 def _whole(value: object, most: int) -> int | None:
     """Return a whole number from 1 on; None for anything else, 7.0 among it: beyond 2**53 that may be another one."""
     return value if type(value) is int and 0 < value <= most else None
-
-
-class UnreadableGpu(NamedTuple):
-    """A GPU that was read before, or should be."""
-
-    gpu_index: int
-    gpu_uuid: str
-    text: str
-    """State, reason and time, for people."""
-
-
-class UnreadableGpus:
-    """Remembers when the processes of each GPU were last known; for one event loop."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._last: dict[tuple[int, str], float | None] = {}
-        self._snapshot: Snapshot | None = None
-
-    def update_snapshot(self, snapshot: Snapshot) -> None:
-        """Take in the snapshot of a tick."""
-        self._snapshot = snapshot
-        for gpu in snapshot.gpus:
-            key = (gpu.identity.index, gpu.identity.uuid)
-            if _is_readable(gpu):
-                self._last[key] = gpu.read_seconds
-            else:
-                self._last.setdefault(key, None)
-
-    def now(self) -> list[UnreadableGpu]:
-        """Return them, by their index."""
-        snapshot = self._snapshot
-        if snapshot is None:
-            return []
-        gpus = {(gpu.identity.index, gpu.identity.uuid): gpu for gpu in snapshot.gpus}
-        found = []
-        for key in sorted(self._last):
-            gpu = gpus.get(key)
-            if gpu is not None and _is_readable(gpu):
-                continue
-            last = self._last[key]
-            since = "since the agent started" if last is None else f"for {format_duration(self._clock.now() - last)}"
-            found.append(UnreadableGpu(*key, f"GPU {key[0]} has not been readable {since}: {_why(snapshot, gpu)}"))
-        return found
-
-
-def _is_readable(gpu: GpuReading) -> bool:
-    return gpu.state is GpuState.OK and gpu.processes_known
-
-
-def _why(snapshot: Snapshot, gpu: GpuReading | None) -> str:
-    if snapshot.node.nvml_state is NvmlState.PAUSED:
-        return "measuring is paused; `gpuagent resume` ends that"
-    if gpu is None:
-        return snapshot.node.nvml_reason or "the driver does not list it"
-    if gpu.state is GpuState.OK:
-        return gpu.act_refusal or "its processes could not be read"
-    return gpu.reason or str(gpu.state)

@@ -68,9 +68,16 @@ class Observation:
     """Whom the alert would choose on this reading; None where the alert names its process, or a person does."""
     act_refusal: str = ""
     """Why nobody may be acted on by the figures of the GPUs that this is about; "" if nothing forbids it."""
+    unreadable: str = ""
+    """Why the GPU cannot be read, where a person has forced a process of its last list; "" for every other."""
 
     def shows_less_than(self, before: Observation) -> bool:
-        """Return whether the target or its GPU holds less than it did, or that cannot be told."""
+        """Return whether the target or its GPU holds less than it did, or that cannot be told.
+
+        Of a GPU that could be read neither time there is nothing to compare, and no reason to act that could be gone.
+        """
+        if self.unreadable and before.unreadable:
+            return False
         if self.target is None or before.target is None or self.gpu_used_bytes is None or before.gpu_used_bytes is None:
             return True
         return self.target.used_bytes < before.target.used_bytes or self.gpu_used_bytes < before.gpu_used_bytes

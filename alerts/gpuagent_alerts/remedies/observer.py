@@ -16,6 +16,7 @@ from gpuagent.core.snapshot import GpuReading, GpuState, Snapshot
 from gpuagent.core.units import format_duration
 from gpuagent_alerts.remedies.alert_evaluation import DATA_MISSING, ONLY_KEPT, AlertEvaluation
 from gpuagent_alerts.remedies.observation import Condition, Observation
+from gpuagent_alerts.remedies.safeguards.refusals import UNPROVEN_HOLDER
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.targets import all_targets, members, relatives, successors, unjoined_lookalikes
@@ -135,6 +136,15 @@ class SnapshotObserver:
             return blind if evaluated and blind.condition is Condition.UNKNOWN else None
         return found[-1]
 
+    async def next_tick(self, deadline_seconds: float) -> bool:
+        """Wait for the next snapshot or evaluation; return False where none came in time."""
+        try:
+            async with asyncio.timeout(max(deadline_seconds, 0.0) / self._clock.speed), self._news:
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
+
     def _condition(self, alert: str) -> tuple[Condition, str]:
         if not alert:
             return Condition.HOLDS, ""
@@ -226,11 +236,20 @@ class MemoryHoldTimes:
         self._stays, self._read_at, self._instances = stays, read_at, instances
 
     def newcomers(self, targets: Iterable[Target], wanted_seconds: float, now_seconds: float) -> dict[ProcessId, str]:
-        """Return those that have not held their memory for so long, each with the reason in words."""
+        """Return those that have not held their memory for so long, or are not known to, each with the reason in words.
+
+        An unproven holder has no time to wait for: the reason says what proves it, and what a person can do.
+        """
         if wanted_seconds <= 0:
             return {}
         found: dict[ProcessId, str] = {}
         for target in targets:
+            if not target.holder_proven:
+                found[target.id] = (
+                    f"pid {target.pid} ({target.name}) has not been shown to hold this memory: {UNPROVEN_HOLDER};"
+                    f" a person who knows the process can end it: gpuagent kill --force {target.pid}"
+                )
+                continue
             stay = self._stays.get((target.id, target.key))
             held = max(now_seconds - stay.since_seconds, 0.0) if stay is not None else 0.0
             if held < wanted_seconds:

@@ -26,6 +26,8 @@ class RunResult(StrEnum):
     """It has ended, and others hold the memory: who belonged to it, or was started in its place."""
     UNACCOUNTED = "unaccounted"
     """Nobody holds it, and it is not free."""
+    UNREADABLE = "unreadable"
+    """The process has ended, and its GPU cannot be read: nobody knows whether the memory came back."""
     UNKILLABLE = "unkillable"
     """SIGKILL is pending and the process is still there."""
     NO_EFFECT = "no_effect"

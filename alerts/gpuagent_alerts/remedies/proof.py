@@ -42,6 +42,12 @@ async def watch_release(
         observation = await observer.next_observation(plan.target, plan.request.alert, after, left, evaluated=False)
         if observation is None:
             break
+        if observation.unreadable:
+            detail = f"it has ended; whether its memory came back cannot be told: {observation.unreadable}"
+            return RunOutcome(RunResult.UNREADABLE, detail, acted=True)
+        if before is not None and before.unreadable and not observation.target_listed:
+            detail = f"it has ended, and is not on the GPU; how much came back cannot be told: {before.unreadable}"
+            return RunOutcome(RunResult.UNREADABLE, detail, acted=True)
         last, after = observation, observation.clock_seconds
         freed = _freed(before, observation)
         if shared():

@@ -25,7 +25,9 @@ _NOBODY = {
     VictimPolicy.LARGEST: "victim: largest finds nobody",
     VictimPolicy.NEWEST: "victim: newest finds nobody",
     VictimPolicy.IDLE: (
-        "victim: idle finds nobody: no process there has been observed at 0 % in every reading of the last {idle_for}"
+        "victim: idle finds nobody: no process there was observed at 0 % in every reading of the last {idle_for}, with"
+        " the same memory, on all of its GPUs. One without samples of its own, as an idle notebook beside a process"
+        " that works, is known to be idle only while its whole GPU is at 0 %; a person can end it: gpuagent kill PID"
     ),
 }
 _SEVERITIES = ("critical", "page", "error", "high", "warning", "low", "info", "none")

@@ -30,15 +30,16 @@ from gpuagent_alerts.remedies.history import RemedyHistory, outstanding_step_of
 from gpuagent_alerts.remedies.manager import OpenRuns, RemedyManager
 from gpuagent_alerts.remedies.manual_requests import (
     IdentifiedProcess,
-    UnreadableGpus,
     add_identity_facts,
     find_shown_target,
     with_fresh_info,
+    with_last_lists,
 )
 from gpuagent_alerts.remedies.observation import ActionExecutor, RemedyRequest
 from gpuagent_alerts.remedies.observer import MemoryHoldTimes, SnapshotObserver
 from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
+from gpuagent_alerts.remedies.rehearsal import accepted_advice
 from gpuagent_alerts.remedies.run import LadderRun, RunContext
 from gpuagent_alerts.remedies.safeguards.limits import STOPPED_BY_HAND, breaker_reason
 from gpuagent_alerts.remedies.safeguards.refusals import advice_on
@@ -48,6 +49,7 @@ from gpuagent_alerts.remedies.settings import RemedySettings
 from gpuagent_alerts.remedies.steps import RemedyStep
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.targets import unranked_memory, used_ratio
+from gpuagent_alerts.remedies.unreadable_gpus import LastListObserver, UnreadableGpus
 from gpuagent_alerts.store.cached_query import CachedQuery
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
@@ -223,20 +225,35 @@ class RemedyService:
         target = find_shown_target(self._snapshot, pid, gpu, shown, fresh, self._digests, self._unreadable.now())
         request = RemedyRequest(asked_by=describe_user(uid), forced=force, shown=shown.ends_with_it)
         plan = Plan(request, target, tuple(steps), dry_run, proof_seconds=self.remedies.proof_seconds)
-        if self._off:
-            why = f"remedies are off: {self._off}"
+        blind = self._unreadable.of(target)
+        why = f"remedies are off: {self._off}" if self._off else ""
+        if not why and blind is not None and not force:
+            why = f"{blind.text}: the process was on it at its last reading, and whether it still is cannot be told"
+        if why:
             outcome = RunOutcome(RunResult.REFUSED, why, reasons=(why,))
         else:
-            outcome = await self.remedies.by_hand(plan)
-        advice: list[str] = []
-        if outcome.result in {RunResult.REFUSED, RunResult.FAILED}:
-            advice = advice_on(outcome.reasons or (outcome.detail,), target, self._config_file, forced=force)
+            observer = LastListObserver(self.observer, self._unreadable) if blind is not None else None
+            outcome = await self.remedies.by_hand(plan, observer)
+        advice = await self._advice(plan, outcome)
         return {
             **outcome.answer,
             "pid": pid, "gpu": target.gpu_index, "name": target.name, "result": outcome.result,
             "detail": outcome.detail, "released_bytes": outcome.released_bytes, "seconds": outcome.seconds,
             "dry_run": dry_run, "advice": advice,
         }  # fmt: skip
+
+    async def _advice(self, plan: Plan, outcome: RunOutcome) -> list[str]:
+        """Return what lifts a refusal: options of the command only where the same safeguards would accept them."""
+        if outcome.result not in {RunResult.REFUSED, RunResult.FAILED}:
+            return []
+        reasons = outcome.reasons or (outcome.detail,)
+        if self._off:
+            return advice_on(reasons, plan.target, self._config_file, forced=plan.request.forced)
+        return await accepted_advice(
+            plan, reasons, self._config_file, policy=self.remedies.rules.policy,
+            observer=LastListObserver(self.observer, self._unreadable), executor=self.remedies.context.executor,
+            now_seconds=self._clock.now(),
+        )  # fmt: skip
 
     async def stop(self, uid: int) -> str:
         """End all that rules do, at once, until the next reset; return why that is not on record, "" if it is."""
@@ -276,17 +293,18 @@ class RemedyService:
 
         Each is read anew: what a person is shown is what is so now, and what their request is compared with.
         """
-        snapshot = self._snapshot
+        snapshot, unreadable = self._snapshot, self._unreadable.now()
         pids = {each.pid for each in snapshot.processes} if snapshot is not None else set()
+        pids |= {each.pid for gpu in unreadable for each in gpu.processes}
         self._lookup.follow_soon(pids)
         fresh = await self._look_up(pids)
         if snapshot is not None:
-            snapshot = with_fresh_info(snapshot, fresh)
+            snapshot = with_fresh_info(with_last_lists(snapshot, unreadable, fresh), fresh)
         document = self.settings.list_processes(snapshot, self._clock.now())
         document["agent"] = {
             **document["agent"], "pid_namespace": self._pid_namespace or None, "dry_run": self.settings.dry_run,
         }  # fmt: skip
-        add_identity_facts(document, snapshot, fresh, self._unreadable.now(), self._digests)
+        add_identity_facts(document, snapshot, fresh, unreadable, self._digests)
         return document
 
     def figures(self) -> RemedyFigures:

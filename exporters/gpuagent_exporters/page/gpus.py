@@ -201,6 +201,8 @@ def _cell(process: Document, column: _Column) -> str:
 
 def _name(process: Document) -> str:
     name, state = process.get("process") or UNKNOWN, process.get("state")
+    if process.get("holder_unproven"):
+        state = "unproven"
     return text(name if state in {None, "live"} else f"{name} ({state})")
 
 

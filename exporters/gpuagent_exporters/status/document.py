@@ -251,6 +251,7 @@ def _process(process: ProcessReading, time_seconds: float) -> Document:
         "user": who.user if who else "",
         "uid": who.uid if who else None,
         "state": str(process.state),
+        "holder_unproven": process.holder_unproven,
         "process_state": info.state if info else "",
         "memory_used_bytes": process.used_bytes,
         "sm_utilization_ratio": utilization.sm_ratio if utilization else None,

@@ -144,4 +144,4 @@ def test_hostile_text_stays_in_its_place() -> None:
     code, line = checked(shown)
 
     assert code == 1
-    assert line.startswith("GPU WARNING - a/b c?[2J|'gpu0_memory'=")
+    assert line.startswith("GPU WARNING - a/b c|'gpu0_memory'=")

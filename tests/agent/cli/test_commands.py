@@ -111,6 +111,14 @@ def test_ps_selects_and_sorts(options: list[str], expected: list[int]) -> None:
     assert pids(asked(ps, document(CROWD), *options)[1]) == expected
 
 
+def test_ps_shows_whose_hold_is_unproven() -> None:
+    """Whom no rule acts on because an earlier process may have left the memory is marked, and nobody else."""
+    shown = snapshot([gpu()], [process(1)._replace(holder_unproven=True), process(2)])
+    lines = asked(ps, document(shown))[1].splitlines()[1:]
+
+    assert [line.split()[1] for line in lines if "unproven" in line.split()] == ["1"]
+
+
 def test_ps_as_json() -> None:
     """--json has the same processes as the table, in its order, and whose figures they are."""
     _, output, _ = asked(ps, document(CROWD), "--json", "--gpu", "1")

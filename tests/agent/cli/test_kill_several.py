@@ -90,11 +90,24 @@ def test_zero_only_if_all_succeeded() -> None:
     assert code == 1
     assert output.count("released, 1.0 GiB came back in 2 s") == 1
     assert "  what to do: Say --force, or add it to remedies.allow.users in /etc/gpuagent/x.yaml." in output
-    assert "pid 8: The agent refused: pid 8 is another process now?[2J; nothing was done" in errors
+    assert "pid 8: The agent refused: pid 8 is another process now; nothing was done" in errors
     assert "no process with pid 10 is on a GPU" in errors
     assert set(agent.killed) == {7, 8, 9}
     assert asked(FakeAgent(identified(row(7), row(9)), {}), "7", "9", "--yes")[0] == 0
     assert asked(FakeAgent(identified(row(7)), {}), "7", "9", "--yes")[0] == 1
+
+
+def test_verdicts_of_a_dry_run_are_output() -> None:
+    """Whatever is said of a pid in a dry run was asked for: it is on standard output, and nothing else of it is not."""
+    other = {"error": "not done", "message": "gone"}
+    dry = {"result": "dry_run", "dry_run": True, "released_bytes": None, "seconds": None}
+    agent = FakeAgent(identified(row(7), row(8)), {7: ("200 OK", dry), 8: ("409 Conflict", other)})
+    code, output, errors = asked(agent, "7", "8", "9", "--dry-run")
+    assert (code, errors) == (1, "")
+    assert sorted(line.split(":")[0].split(" (")[0] for line in output.splitlines() if line.startswith("pid")) == [
+        "pid 7", "pid 8", "pid 9",
+    ]  # fmt: skip
+    assert json.loads(asked(agent, "7", "8", "9", "--dry-run", "--json")[1])[1]["pid"] == 8
 
 
 def test_as_json() -> None:

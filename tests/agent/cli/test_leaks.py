@@ -66,7 +66,7 @@ def test_the_plot() -> None:
     assert output.isascii()
     assert "\x1b" not in output
     lines = output.splitlines()
-    assert "by leaks.overrides[1] (app: ?[2J); the node's is balanced" in " ".join(lines)
+    assert "by leaks.overrides[1] (app: ?); the node's is balanced" in " ".join(lines)
     drawn = [line.partition("|")[2] for line in lines if "|#" in line or line.endswith("+") or "#+" in line]
     assert [len(line.rstrip().rstrip("+")) > 0 for line in drawn]
     assert drawn[-1].startswith("#" * 50)

@@ -104,7 +104,7 @@ def test_steps_are_told_while_they_go_on(tmp_path: Path) -> None:
         assert agent.told.wait(30)
         assert process.stderr is not None
         line = process.stderr.readline()
-        assert line == "SIGTERM: waiting for its effect, up to 30 s (odd?[2J)\n"
+        assert line == "SIGTERM: waiting for its effect, up to 30 s (odd)\n"
         agent.answer.set()
         output, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (0, "")
@@ -116,7 +116,7 @@ def test_a_dry_run_waits_for_nothing(tmp_path: Path) -> None:
     with killing(tmp_path, NEW | {"dry_run": True}) as (agent, process):
         assert agent.told.wait(30)
         assert process.stderr is not None
-        assert process.stderr.readline() == "SIGTERM: dry run, would wait for its effect, up to 30 s (odd?[2J)\n"
+        assert process.stderr.readline() == "SIGTERM: dry run, would wait for its effect, up to 30 s (odd)\n"
         agent.answer.set()
         process.communicate(timeout=30)
 

@@ -6,7 +6,7 @@ Every token of the whole command line is looked at, however little of it is show
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from gpuagent.procfs.files import decode, printable
 from gpuagent.procfs.redact import MASK
@@ -16,9 +16,12 @@ _SENSITIVE = re.compile(
     r"passw|passphrase|passcode|pwd|secret|token(?!iz)|key|credential|cookie|auth(?!ors?\b)", re.IGNORECASE
 )
 _ASSIGNMENT = re.compile(
-    rf"(?:{_SENSITIVE.pattern})[\w.\-\[\]]{{0,64}}[\"']?[=:]|(?<![a-z0-9])(?:pass|sig|session)[\"']?[=:]", re.IGNORECASE
+    rf"(?:{_SENSITIVE.pattern})[\w.\-\[\]]{{0,64}}[\"']?[=:]|(?<![a-z0-9])(?:pass|pat|pw|jwt|bearer|sig|session)[\"']?[=:]",
+    re.IGNORECASE,
 )
-_PASS = re.compile(r"--?(?:[\w.-]*[\W_])?pass\Z", re.IGNORECASE)
+_WORD_ALONE = re.compile(r"(?:.*[\W_])?(?:pass|pat|pw|jwt|bearer)", re.IGNORECASE | re.DOTALL)
+_DATABASE = re.compile(r"[\"']?(?:[^\s\"']*/)?(?:mysql|mariadb)[\w-]*[\"']?")
+_SSHPASS = re.compile(r"[\"']?(?:[^\s\"']*/)?sshpass[\"']?")
 _USER_OPTIONS = {"-u", "--user", "--proxy-user"}
 _OPTION = re.compile(r"--?[A-Za-z][\w.-]*\Z")
 _OPTION_WORD = r"[a-z]+(?:[A-Z][a-z]+)*\d{0,3}"
@@ -41,6 +44,8 @@ _SHAPES = re.compile(
     r"\b(?:hf_|sk-|gh[opsu]_|github_pat_|glpat-|xox[abpr]-|nvapi-|AIza)[\w-]{12,}"
     r"|\bAKIA[0-9A-Z]{16}\b"  # AWS access key id
     r"|\beyJ[\w.-]{16,}"  # JSON web token (RFC 7519): base64 of '{"'
+    r"|(?<=(?i:hooks\.slack\.com)/)[\w/-]{8,}|(?<=(?i:hooks\.slack-gov\.com)/)[\w/-]{8,}"
+    r"|(?<=/webhooks/)\d{5,}/[\w-]+"
 )
 
 
@@ -54,7 +59,7 @@ def redacted(raw: bytes, limit_bytes: int) -> str:
     return printable("".join(_walk(tokens[:-1], _argument)), limit_bytes)
 
 
-def _walk(tokens: Iterable[str], treat: Callable[[str], str]) -> Iterator[str]:
+def _walk(tokens: Sequence[str], treat: Callable[[str], str]) -> Iterator[str]:  # noqa: C901, PLR0912  all the rules
     """Yield tokens, of which those of white space part the words, with the secret ones masked.
 
     `treat` redacts inside a single token. A value reaches from its first token to the next space.
@@ -62,7 +67,8 @@ def _walk(tokens: Iterable[str], treat: Callable[[str], str]) -> Iterator[str]:
     awaited = ""  # the name whose value comes next
     previous = ""
     masking = False
-    for token in tokens:
+    program = ""
+    for place, token in enumerate(tokens):
         if not token or token.isspace():
             masking = False
             yield token
@@ -81,6 +87,22 @@ def _walk(tokens: Iterable[str], treat: Callable[[str], str]) -> Iterator[str]:
             if token.endswith(_PEM):
                 return
             continue
+        quote = token[0] if token[0] in "\"'" else ""
+        if program and token.startswith(f"{quote}-p"):
+            rest = token[len(quote) + 2 :] or (place + 1 < len(tokens) and not tokens[place + 1].isspace())
+            masking = bool(rest)
+            if program == "sshpass":
+                program = ""
+                awaited = "" if rest else token
+            previous = token
+            yield f"{quote}-p{MASK}" if rest else token
+            continue
+        if _DATABASE.fullmatch(token):
+            program = "database"
+        elif _SSHPASS.fullmatch(token):
+            program = "sshpass"
+        elif _SHELL_SIGN.fullmatch(token):
+            program = ""
         treated = treat(token)
         if previous in _USER_OPTIONS:
             treated = _without_password(treated)
@@ -108,14 +130,18 @@ def _without_password(text: str) -> str:
 def _awaited(token: str, previous: str) -> str:
     """Name the value that comes next: after `--password`, `password=` or `password` and `=`."""
     if token in {*_JOINTS, "is"}:
-        return previous if _SENSITIVE.search(previous) else ""
+        return previous if _is_sensitive(previous) else ""
     if token[-1] in "=:":
         found = _ASSIGNMENT.search(token)
         return token if found and found.end() == len(token) else ""  # a key in base64 ends so too
     if _VARIABLE.fullmatch(token):
-        return token if _SENSITIVE.search(token) and previous not in _VARIABLE_OPTIONS else ""
+        return token if _is_sensitive(token) and previous not in _VARIABLE_OPTIONS else ""
     name = token.rsplit(maxsplit=1)[-1].strip("\"'")
-    return name if _OPTION.match(name) and (_SENSITIVE.search(name) or _PASS.match(name)) else ""
+    return name if _OPTION.match(name) and _is_sensitive(name) else ""
+
+
+def _is_sensitive(name: str) -> bool:
+    return _SENSITIVE.search(name) is not None or _WORD_ALONE.fullmatch(name.strip("\"'")) is not None
 
 
 def _argument(text: str) -> str:

@@ -72,6 +72,39 @@ def command(*arguments: str) -> str:
         (["py", "--token", "--x7f3a9c2", "-v"], f"py --token {MASK} -v"),
         (["py", "--token", "--Qw", "-v"], f"py --token {MASK} -v"),
         (["title Authorization: Basic x end"], f"title Authorization: Basic {MASK} end"),
+        (["py", "--jwt", "x", "-v"], f"py --jwt {MASK} -v"),
+        (["py", "--bearer", "x", "-v"], f"py --bearer {MASK} -v"),
+        (["py", "--pat", "x", "-v"], f"py --pat {MASK} -v"),
+        (["py", "--git-pat", "x", "-v"], f"py --git-pat {MASK} -v"),
+        (["py", "--pw", "x", "-v"], f"py --pw {MASK} -v"),
+        (["plink", "-pw", "x", "h"], f"plink -pw {MASK} h"),
+        (["py", "--credential", "x", "-v"], f"py --credential {MASK} -v"),
+        (["py", "--jwt=x", "--pat=y", "--pw=z"], f"py --jwt={MASK} --pat={MASK} --pw={MASK}"),
+        (["env", "GH_PAT=x", "DB_PW=x", "py"], f"env GH_PAT={MASK} DB_PW={MASK} py"),
+        (["set", "GH_PAT", "x", "-v"], f"set GH_PAT {MASK} -v"),
+        (["python", "-c", "run --jwt x it"], f"python -c run --jwt {MASK} it"),
+        (["python", "-c", "run(['--bearer', 'x', '-v'])"], f"python -c run(['--bearer', {MASK} '-v'])"),
+        (["sh", "-c", "run --pat x --pw 'a b' --pass y it"], f"sh -c run --pat {MASK} --pw {MASK} --pass {MASK} it"),
+        (["sh", "-c", "run --credential x; jwt = 'x' it"], f"sh -c run --credential {MASK} jwt = {MASK} it"),
+        (["mysql", "-uroot", "-px", "db"], f"mysql -uroot -p{MASK} db"),
+        (["/usr/bin/mysqldump", "-pa b", "db"], f"/usr/bin/mysqldump -p{MASK} db"),
+        (["docker", "exec", "db", "mariadb-dump", "-px"], f"docker exec db mariadb-dump -p{MASK}"),
+        (["sh", "-c", "mysql -u root -px db | wc"], f"sh -c mysql -u root -p{MASK} db | wc"),
+        (["sh", "-c", "mysql -p'a b' db"], f"sh -c mysql -p{MASK} db"),
+        (["sh", "-c", "mysql '-pa b' db"], f"sh -c mysql '-p{MASK} db"),
+        (["sshpass", "-p", "x", "ssh", "-p", "22", "h"], f"sshpass -p {MASK} ssh -p 22 h"),
+        (["sshpass", "-px", "ssh", "-p22", "h"], f"sshpass -p{MASK} ssh -p22 h"),
+        (["sh", "-c", "sshpass -v -p 'a b' ssh h"], f"sh -c sshpass -v -p {MASK} ssh h"),
+        (["c", "https://hooks.slack.com/services/T0AB12CD/B0AB12CD/x9"], f"c https://hooks.slack.com/{MASK}"),
+        (
+            ["sh", "-c", "curl -d '{}' https://Hooks.Slack.com/workflows/T0AB/x"],
+            f"sh -c curl -d '{{}}' https://Hooks.Slack.com/{MASK}",
+        ),
+        (["c", "https://discord.com/api/webhooks/123456789/x-9_y"], f"c https://discord.com/api/webhooks/{MASK}"),
+        (
+            ["c", "--to=https://ptb.discordapp.com/api/v10/webhooks/123456789/x?wait=1"],
+            f"c --to=https://ptb.discordapp.com/api/v10/webhooks/{MASK}?wait=1",
+        ),
     ],
 )
 def test_secrets_are_hidden_wherever_they_stand(arguments: list[str], shown: str) -> None:
@@ -95,6 +128,14 @@ def test_secrets_are_hidden_wherever_they_stand(arguments: list[str], shown: str
         ["docker", "run", "--secret", "--s3-endpoint=x", "--token", "--maxModelLen", "--api-key", "--fp16"],
         ["sh", "-c", "export HF_TOKEN && run"],
         ["run", "MAX_TOKENS", "512", "CUDA_VISIBLE_DEVICES", "0", "HF_TOKEN", "-v"],
+        ["py", "--path", "a", "--patience", "3", "--passes", "2", "--compat", "x", "--pattern=y", "--bearers", "2"],
+        ["env", "PATH=/bin", "PYTHONPATH=a", "py", "--pwr", "3", "--jwts", "a"],
+        ["ssh", "-p", "2222", "h"],
+        ["docker", "run", "-p8080:80", "mkdir", "-p", "a"],
+        ["mysql", "-p", "db"],
+        ["mysql", "--port=3306", "-P3306", "db"],
+        ["sh", "-c", "mysql db && ssh -p2222 h"],
+        ["c", "https://hooks.slack.com/docs", "https://github.com/a/b/settings/webhooks/new"],
     ],
 )
 def test_ordinary_arguments_are_kept(arguments: list[str]) -> None:
@@ -204,6 +245,8 @@ WORDS = """
     pass pass= bypass= -u --user --pass --x-pass is joe:x 1000:1000
     -----BEGIN PRIVATE HF_TOKEN 'HF_TOKEN' X_KEY -e && -x --token --h7Q --fp16 --maxLen --a.b=c Cookie:
     AIzaSyA-h7Qz93kLwAb
+    --pat --path --pw= jwt= jwt bearer= GH_PAT mysql 'mysql' /bin/mariadb-dump sshpass -p -px -p'a "-px" && ;
+    hooks.slack.com/services/T0/B0/x /webhooks/12345/x
 """
 OTHERS = ("a" * 60, "a" * 70, " ", "  ", "\t", "\n", "\0", "\0", "\0", "\0--", "\\ ", "\udcff")
 PIECES = st.sampled_from([*WORDS.split(), *OTHERS])

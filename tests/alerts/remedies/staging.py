@@ -103,9 +103,11 @@ class Stage:
     alerts: list[Alert] = field(default_factory=list)
     about_idleness: bool = False
     """Whether the rules of the alerts are."""
+    change: Callable[[Snapshot], Snapshot] = lambda snapshot: snapshot
+    """What becomes of each snapshot before the service gets it."""
 
     async def tick(self) -> Snapshot:
-        self.snapshot = await self.rig.tick()
+        self.snapshot = self.change(await self.rig.tick())
         await self.service.update_snapshot(self.snapshot)
         told = [evaluation(each, self.snapshot.clock_seconds) for each in self.alerts]
         idle = [each._replace(analysis=replace(each.analysis, about_idleness=self.about_idleness)) for each in told]

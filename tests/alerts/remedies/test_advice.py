@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import inspect
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from gpuagent_alerts.remedies import manager, pinned_processes, run
+from gpuagent_alerts.remedies import manager, observer, pinned_processes, run
 from gpuagent_alerts.remedies import target as target_module
+from gpuagent_alerts.remedies.execution import executor, units
+from gpuagent_alerts.remedies.facts import container_processes, unit_processes
+from gpuagent_alerts.remedies.observation import RemedyRequest
+from gpuagent_alerts.remedies.plan import Plan
+from gpuagent_alerts.remedies.rehearsal import accepted_advice, objections
 from gpuagent_alerts.remedies.safeguards import policy
+from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.safeguards.refusals import advice_on, unproven_job
-from tests.alerts.remedies.world import target
+from tests.alerts.remedies.world import KILL, TERMINATE, World, target
 
 FILE = "/etc/gpuagent/gpuagent.yaml"
 RULES_ONLY = "x needs x, and the process has none"
 """What a person cannot ask for: a program of the configuration."""
+NO_ENTRY = (
+    "No option of gpuagent lifts this. If all of it may end, an administrator can end it with what started it:"
+    " systemctl, its job manager, its container runtime."
+)
 ELSEWHERE = (
     "GPU 0 cannot be read (blind)", "systemd has no unit a.service", "a.service refuses to be restarted by hand",
     "systemd cannot be asked about a.service: no answer", "'a' is not the name of a service",
@@ -49,18 +61,39 @@ def refusals(module: ModuleType) -> Iterator[str]:
             called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if called in {"_refused", "ActionRefused", "TemporaryRefusal"}:
                 yield from (words(each) for each in node.args)
-        elif isinstance(node, ast.Return) and isinstance(node.value, ast.JoinedStr) and module is manager:
+        elif isinstance(node, ast.Return) and isinstance(node.value, ast.JoinedStr) and module in RETURNING:
             yield words(node.value)
 
 
+RETURNING = (manager, observer, executor, units, container_processes, unit_processes)
+"""Modules of which a function returns a refusal as a text."""
+PARTS = (
+    "comes from a login", "is in a pid namespace of its own", "is in container x", "xx", "x times within",
+    "x was started up to x", "org.freedesktop", "pid x of x", "GPU x", "x at", "has held the memory", "pid x (x): x",
+)  # fmt: skip
+"""Beginnings of returned texts that are a part of a refusal, or no refusal; of a rule alone the last."""
 FOUND = sorted(
-    {text for module in (policy, run, pinned_processes, manager, target_module) for text in refusals(module)} - {""}
+    text
+    for text in {
+        text for module in (policy, run, pinned_processes, target_module, *RETURNING) for text in refusals(module)
+    }
+    if text and not (text.startswith(PARTS) or text.count(" ") < 2)
 )
 
 
 def test_there_are_refusals() -> None:
     """The search finds those of every module: a search that finds nothing shows nothing."""
-    for part in ("allow.users", "systemd supervises it", "fresh reading", "cannot be held", "under way", "has changed"):
+    for part in (
+        "allow.users",
+        "systemd supervises it",
+        "fresh reading",
+        "cannot be held",
+        "under way",
+        "has changed",
+        "according to systemd",
+        "container runtime",
+        "have the same UUID",
+    ):
         assert any(part in text.replace("allow.x", "allow.users") for text in FOUND), part
 
 
@@ -70,6 +103,7 @@ def test_every_refusal_has_a_way_out(text: str) -> None:
     (advice,) = advice_on([text], target(unit="a.service", parent_pid=7), FILE)
     assert advice.endswith(".")
     assert "{" not in advice
+    assert advice != NO_ENTRY
 
 
 @pytest.mark.parametrize("unit", ["sshd.service", "docker.service", "gpuagent.service"])
@@ -78,7 +112,7 @@ def test_no_restart_is_advised_that_would_be_refused(unit: str) -> None:
     reason = f"systemd supervises it ({unit}): a bare SIGTERM could leave it down; use restart_unit"
     (advice,) = advice_on([reason], target(unit=unit), FILE)
     assert "--restart-unit" not in advice
-    assert f"systemctl stop {unit}" in advice
+    assert "sudo kill 100" in advice
 
 
 @pytest.mark.parametrize(
@@ -93,6 +127,15 @@ def test_no_restart_is_advised_that_would_be_refused(unit: str) -> None:
          f"Set remedies.mps_clients: true in {FILE}; --force does not lift this."),
         ("it has ended and is a zombie: its parent has to reap it, and no signal helps",
          "End or restart its parent, pid 7: only the parent can reap it."),
+        ("its name has changed from 'python' to 'ray::train'",
+         ("Look again with `gpuagent ps`, and ask again if it is still meant. A program that renames itself all the"
+          " time (Ray's workers, setproctitle) cannot be told from another one: end it with what started it (ray stop),"
+          " or restart its unit.")),
+        ("container 0a1b is not proven: its cgroup /system.slice/a.service/libpod-payload-0a1b may be one that others",
+         ("Podman made it below a.service (a quadlet): restart the unit. Name a.service in remedies.allow.shared_units"
+          f" in {FILE} and take gpuagent kill --restart-unit 100, or restart it yourself: systemctl restart"
+          " a.service.")),
+        ("it runs with the rights of more than one user (uids 1000, 0)", "Say --force if you know what it is."),
         ("SIGTERM: not permitted: Operation not permitted",
          "Give the agent the right to signal: systemd/gpuagent-kill.conf as a drop-in (CAP_KILL)."),
     ],
@@ -108,7 +151,7 @@ def test_each_is_said_once() -> None:
     both = ["container x is not in remedies.allow.containers", "and remedies.allow.containers names none"]
     assert len(advice_on(both, of, FILE)) == 1
     assert "{file}.service" in advice_on(["systemd supervises it (x): ..."], of, FILE)[0]
-    assert advice_on(["something that nobody knows"], of, FILE) == []
+    assert advice_on(["something that nobody knows"], of, FILE) == [NO_ENTRY]
 
 
 @pytest.mark.parametrize(
@@ -142,6 +185,62 @@ def test_nobody_is_sent_to_try_force_again() -> None:
     (again,) = advice_on([others], of, FILE, forced=True)
     assert asked.startswith("Say --force")
     assert again.startswith("Ask again: ")
+
+
+SUPERVISED = "systemd supervises it ({unit}): a bare SIGTERM could leave it down; use restart_unit"
+
+
+@pytest.mark.parametrize(
+    ("unit", "policy_keys", "changes", "says"),
+    [
+        ("a.service", {}, {}, ["Say --restart-unit, or stop the unit yourself: systemctl stop a.service."]),
+        ("cron.service", {}, {}, ["on the never-list", "sudo kill 100"]),
+        ("atd.service", {}, {}, ["on the never-list", "sudo kill 100"]),
+        ("gitlab-runner.service", {}, {},
+         ["With --restart-unit it would be refused too: gitlab-runner.service runs other people's work",
+          "Name gitlab-runner.service in remedies.allow.shared_units", "sudo kill 100"]),
+        ("a.service", {"never": ("a",)}, {},
+         ["With --restart-unit it would be refused too: a.service is on the never-list", "sudo kill 100"]),
+        ("a.service", {}, {"unit_sharing": "a.service runs processes of other users: pid 9 (x of bob)"},
+         ["With --restart-unit it would be refused too: a.service runs processes of other users", "sudo kill 100"]),
+    ],
+)  # fmt: skip
+def test_only_what_would_be_accepted_is_advised(
+    unit: str, policy_keys: dict[str, Any], changes: dict[str, Any], says: list[str]
+) -> None:
+    """An option that the same safeguards would refuse is no advice: an administrator is told what is left to do."""
+    of = target(unit=unit)
+    world = World(of)
+    for name, value in changes.items():
+        setattr(world, name, value)
+    asked = Plan(RemedyRequest(asked_by="root (uid 0)"), of, (TERMINATE, KILL), dry_run=False)
+    found = asyncio.run(
+        accepted_advice(
+            asked, [SUPERVISED.format(unit=unit)], FILE, policy=Policy(**policy_keys), observer=world, executor=world,
+            now_seconds=world.clock.now(),
+        )
+    )  # fmt: skip
+    text = " ".join(found)
+    for part in says:
+        assert part in text
+    assert ("Say --restart-unit" in text) is (len(says) == 1)
+    assert not world.log
+
+
+@pytest.mark.parametrize(("name", "accepted"), [("python", True), ("sshd", False)])
+def test_force_is_advised_where_it_is_the_only_obstacle(name: str, accepted: bool) -> None:
+    """Beside a refusal that --force does not lift, nobody is sent to try it."""
+    of = target(name=name)
+    world = World(of)
+    lists = Policy(AllowList(users=("bob",)))
+    asked = Plan(RemedyRequest(asked_by="root (uid 0)"), of, (KILL,), dry_run=False)
+    reasons = asyncio.run(objections(asked, lists, world, world, world.clock.now()))
+    found = asyncio.run(
+        accepted_advice(asked, reasons, FILE, policy=lists, observer=world, executor=world, now_seconds=1e6)
+    )
+    assert any("Say --force" in each for each in found) is accepted
+    assert any(each.startswith("With --force it would be refused too") for each in found) is not accepted
+    assert not world.log
 
 
 def test_an_entry_that_cannot_be_looked_up() -> None:

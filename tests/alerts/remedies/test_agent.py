@@ -119,7 +119,8 @@ def test_told_once_over_a_restart(store: Store, steps: list[str]) -> None:
     }
 
     async def story(leaker: int, user: str) -> None:
-        settings = config(user if len(steps) > 1 else "nobody-else", ladders=[ladder])
+        allow = {"users": [user], **({} if len(steps) > 1 else {"min_memory": "70GiB"})}
+        settings = config(user, ladders=[ladder], allow=allow)
         async with stage(settings, store, {"leaker": leaker}) as one:
             one.fires(leaker)
             await one.until(lambda: one.ended() == ["refused"])

@@ -15,19 +15,22 @@ from typing import Any
 import pytest
 
 from gpuagent.core.clock import ManualClock
-from gpuagent.core.snapshot import NvmlState, ProcessState, Snapshot
+from gpuagent.core.identity import SHOWN_FIELDS
+from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Snapshot
 from gpuagent.procfs.files import RealProc
 from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess
 from gpuagent_alerts.remedies.facts.fresh_lookup import FreshProcess, ProcessLookup, look_up
 from gpuagent_alerts.remedies.manual_requests import (
     AnotherProcess,
     NoSuchProcess,
-    UnreadableGpus,
     cannot_act_reason,
     find_shown_target,
+    gpus_of,
+    identity_card,
     read_identified,
 )
 from gpuagent_alerts.remedies.observation import NotPermitted
+from gpuagent_alerts.remedies.unreadable_gpus import UnreadableGpus
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.processes import PLAIN, as_target, reader, running
 from tests.alerts.remedies.staging import DIGESTS, Stage, config, stage
@@ -189,6 +192,96 @@ def test_a_gpu_that_cannot_be_read_is_said_to_be_none(seen: Snapshot) -> None:
         shown = read_identified({"start_ticks": 7, "boot_id": "b", "pid_namespace": None, "card": "x"})
         with pytest.raises(NoSuchProcess, match="whether pid 7 is on a GPU is not known: GPU 0 has not been readable"):
             find_shown_target(now, 7, "", shown, {}, DIGESTS, gpus.now())
+
+
+@pytest.mark.parametrize(
+    ("state", "refusal", "nvml", "named"),
+    [
+        (GpuState.LOST, "", NvmlState.READY, True),
+        (GpuState.BLIND, "", NvmlState.READY, True),
+        (GpuState.OK, "", NvmlState.READY, True),
+        (GpuState.OK, "figures that cannot be true", NvmlState.READY, False),
+        (GpuState.LOST, "", NvmlState.PAUSED, False),
+    ],
+)
+def test_whom_the_last_list_names(seen: Snapshot, state: GpuState, refusal: str, nvml: NvmlState, named: bool) -> None:
+    """Who was there when the GPU was last read and still runs, where it is the GPU that does not answer."""
+    pid, gpus = os.getpid(), UnreadableGpus(ManualClock(seen.gpus[0].read_seconds))
+    gpus.update_snapshot(seen)
+    blind = replace(seen.gpus[0], state=state, processes_known=False, act_refusal=refusal)
+    lost = replace(seen, gpus=(blind,), processes=(), node=replace(seen.node, nvml_state=nvml))
+    gpus.update_snapshot(lost)
+    now = look_up(RealProc(), reader(), [pid], DIGESTS)[pid]
+    assert now is not None
+    shown = read_identified(
+        {"start_ticks": now.info.id.start_ticks, "boot_id": now.info.id.boot_id,
+         "pid_namespace": now.info.pid_namespace, "card": identity_card(now, gpus_of(seen, pid), DIGESTS)}
+    )  # fmt: skip
+    if not named:
+        with pytest.raises(NoSuchProcess):
+            find_shown_target(lost, pid, "", shown, {pid: now}, DIGESTS, gpus.now())
+        return
+    target = find_shown_target(lost, pid, "", shown, {pid: now}, DIGESTS, gpus.now())
+    assert (target.id, target.identity) == (now.info.id, now.identity)
+    assert gpus.of(target) is not None
+    for ended in (None, now._replace(info=replace(now.info, id=now.info.id._replace(start_ticks=1)))):
+        with pytest.raises(NoSuchProcess, match="it was not there at the last reading"):
+            find_shown_target(lost, pid, "", shown, {pid: ended}, DIGESTS, gpus.now())
+    gpus.update_snapshot(seen)
+    assert gpus.of(target) is None
+
+
+def _lost(snapshot: Snapshot) -> Snapshot:
+    gpus = tuple(replace(each, state=GpuState.LOST, reason="fell off", processes_known=False) for each in snapshot.gpus)
+    return replace(snapshot, gpus=gpus, processes=())
+
+
+@pytest.mark.parametrize(
+    ("never", "force", "result", "detail"),
+    [
+        ([], False, "refused", "GPU 0 has not been readable for"),
+        ([], True, "unreadable", "whether its memory came back cannot be told: GPU 0 has not been readable for"),
+        (["python*"], True, "refused", "is on the never-list"),
+    ],
+)
+def test_a_process_on_a_lost_gpu(tmp_path: Path, never: list[str], force: bool, result: str, detail: str) -> None:
+    """GPU-03: it can be ended with --force, which lifts no other safeguard; without it the refusal says so."""
+
+    async def story(pid: int) -> None:
+        settings = config("nobody-else", never=never)
+        async with stage(settings, Store(tmp_path / "state.db"), {"leaker": pid}) as one:
+            one.change = _lost
+            await one.tick()
+            row = next(each for each in (await one.service.identified())["processes"] if each["pid"] == pid)
+            assert row["why_not"] == ""
+            assert row["unreadable"].endswith(": fell off")
+            shown = read_identified({name: row[name] for name in SHOWN_FIELDS})
+            kill = one.service.kill(pid, steps_of(one), shown, uid=0, force=force, dry_run=False)
+            task = asyncio.create_task(kill)
+            await one.until(task.done)
+            answer = await task
+            assert answer["result"] == result
+            assert detail in answer["detail"]
+            assert any("--force" in each for each in answer["advice"]) is not force
+
+    with running(PLAIN) as leaker:
+        asyncio.run(story(leaker.pid))
+        assert (leaker.poll() is None) is (result == "refused")
+
+
+@pytest.mark.parametrize(
+    ("changes", "way_out"),
+    [
+        ({"state": ProcessState.UNRESOLVED}, "run the agent on the host"),
+        ({"state": ProcessState.DEAD, "info": None}, "there is nobody to end, and the driver alone"),
+        ({"used_bytes": None}, "end it with what started it"),
+        ({"info": None}, "there is nobody to end"),
+    ],
+)
+def test_what_cannot_be_acted_on_has_a_way_out(seen: Snapshot, changes: dict[str, Any], way_out: str) -> None:
+    """What a person does instead, or that there is nothing to do."""
+    one = next(each for each in seen.processes if each.pid == os.getpid())
+    assert way_out in cannot_act_reason(one._replace(**changes), {})
 
 
 def test_numbers_that_no_process_has() -> None:

@@ -19,9 +19,11 @@ from gpuagent_alerts.remedies.execution.executor import NodeActionExecutor
 from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.facts.symlinks import SearchLimits, find_links, spellings
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
+from gpuagent_alerts.remedies.safeguards.refusals import advice_on
 from tests.alerts.remedies import tied
 from tests.alerts.remedies.processes import PLAIN, as_target, reader, refusals_of
 from tests.alerts.remedies.staging import NoApps, no_warning
+from tests.alerts.remedies.world import target
 
 INTERPRETER = os.path.realpath(sys.executable)
 WAITS = "echo ready; read _"
@@ -358,3 +360,15 @@ def test_a_module_in_a_directory_that_cannot_be_seen(app: Path) -> None:
         assert withheld(pid, f"{app}/prod/*", denied=True)
         assert withheld(pid, f"{app}/prod/app.py", denied=True)
         assert not withheld(pid, f"{app}/prod/serve.py", denied=True)
+
+
+def test_the_way_out_names_the_right_that_is_missing(app: Path) -> None:
+    """Without CAP_SYS_PTRACE a relative path may lie in there: the right is said, and never that nothing lifts it."""
+    script = [sys.executable, "serve.py"]
+    (app / "prod" / "serve.py").write_text(PLAIN, encoding="utf-8")
+    for words, denied in ((script, True), ([sys.executable, f"{app}/prod/serve.py"], False)):
+        with started(words, app / "prod") as pid:
+            reasons = withheld(pid, f"{app}/prod/*", denied=denied)
+            advice = " ".join(advice_on(reasons, target(pid), "FILE"))
+            assert ("CAP_SYS_PTRACE" in advice) is denied
+            assert ("Nothing lifts this" in advice) is not denied

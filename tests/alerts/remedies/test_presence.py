@@ -49,6 +49,19 @@ def test_who_was_there_all_the_time() -> None:
     assert withheld(MemoryHoldTimes(), 20, 0) == ""
 
 
+def test_an_unproven_holder_is_told_so_and_not_to_wait() -> None:
+    """Time proves nothing about it, so no time is named: the reason says what proves it, and what a person can do."""
+    presence, unproven = MemoryHoldTimes(), lambda one: one._replace(holder_unproven=True)
+    for at in (0, 10, 20):
+        presence.update_snapshot(shown(at, change=unproven), GAP)
+    target = target_of(shown(20, change=unproven).processes[0], None)
+    assert target is not None
+    reason = presence.newcomers([target], 5, 20)[target.id]
+    assert "has not been shown to hold this memory" in reason
+    assert f"gpuagent kill --force {target.pid}" in reason
+    assert "can be chosen in" not in reason
+
+
 def _reborn(one: ProcessReading) -> ProcessReading:
     assert one.info is not None
     return one._replace(info=replace(one.info, id=one.info.id._replace(start_ticks=one.info.id.start_ticks + 1)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -14,13 +15,16 @@ import pytest
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.clients.server import client_server
 from gpuagent.config.load import load_config
+from gpuagent.doctor.agent_user import agent_may_trace, agent_uid
+from gpuagent.doctor.service import look_beside
 from gpuagent.node import simulated_node
 from gpuagent.procfs.containers import docker_container, docker_names
+from gpuagent.procfs.machine import may_trace
 from gpuagent.service.remedies import remedy_service_of, settings_maker, state_faults
 from gpuagent_alerts.remedies.files.permissions import CheckedFiles
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.test_permissions import RULES, refusal, settings
-from tests.alerts.remedies.trees import ALICE, as_user, give, make_directory, make_file, needs_root, replaced, tree
+from tests.alerts.remedies.trees import ALICE, BOB, as_user, give, make_directory, make_file, needs_root, replaced, tree
 from tests.fakes.answering import answering, says
 
 pytestmark = needs_root
@@ -29,9 +33,15 @@ __all__ = ["tree"]
 NAMES = ("state.db", "state.db-wal", "state.db-shm", "gpus.json", "listings.json", "state.db.new")
 
 
-def removed(entry: Path) -> str:
+def aside(entry: Path) -> str:
+    """What takes an entry out of the agent's way without deleting it."""
+    return f"move it aside: mv {entry} {entry.parent}/aside-{entry.name}"
+
+
+def mended(entry: Path) -> str:
     """What the agent advises for a file of its own that others could write."""
-    return f"remove it (rm {entry}), or if you trust what it says, {replaced(entry)}"
+    copied = f"install -o 0 -m 600 {entry} {entry}.new && mv {entry}.new {entry}"
+    return f"if you trust what it says, {copied}; if not, {aside(entry)}"
 
 
 def faults(path: Path) -> list[str]:
@@ -50,18 +60,93 @@ def test_every_entry_of_the_state_directory(tree: Path, name: str) -> None:
     make_directory(state / "below")
     assert faults(path) == []
     entry = give(state / name, ALICE)
-    assert faults(path) == [f"{entry} belongs to uid {ALICE}: {removed(entry)}"]
+    assert faults(path) == [f"{entry} belongs to uid {ALICE}: {mended(entry)}"]
     give(entry, 0).chmod(0o606)
-    assert faults(path) == [f"{entry} is writable by everybody: {removed(entry)}"]
+    assert faults(path) == [f"{entry} is writable by everybody: {mended(entry)}"]
     entry.unlink()
     os.link(make_file(tree / "elsewhere"), entry)
-    assert faults(path) == [f"{entry} has 2 names (hard links): {removed(entry)}"]
+    assert faults(path) == [f"{entry} has 2 names (hard links): {mended(entry)}"]
     entry.unlink()
     entry.symlink_to(tree / "elsewhere")
-    assert faults(path) == [f"{entry} is a symbolic link: remove it: rm {entry}"]
+    assert faults(path) == [f"{entry} is a symbolic link: {aside(entry)}"]
     entry.unlink()
     os.mkfifo(entry, 0o600)
-    assert faults(path) == [f"{entry} is neither a file nor a directory: remove it: rm {entry}"]
+    assert faults(path) == [f"{entry} is neither a file nor a directory: {aside(entry)}"]
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_what_is_advised_mends_it_and_deletes_nothing(tree: Path, trusted: bool) -> None:
+    """Both ways out, as they are written, by a shell: the agent's user has its files again, and nothing is lost."""
+    path = settings(tree)
+    state = give(make_directory(tree / "state", 0o700), BOB)
+    entry = give(make_file(state / "state.db", "what was kept"), ALICE)
+    config = load_config(path, is_root=os.geteuid() == 0, read=CheckedFiles(0).read)
+    (fault,) = state_faults(config, BOB)
+    assert "rm " not in fault
+    keep, _, move = fault.partition("if you trust what it says, ")[2].partition("; if not, move it aside: ")
+    subprocess.run(keep if trusted else move, shell=True, check=True)
+    assert state_faults(config, BOB) == ()
+    kept = entry if trusted else state / "aside-state.db"
+    assert kept.read_text() == "what was kept"
+    if trusted:
+        assert entry.stat().st_uid == BOB
+    state.chmod(0o707)
+    give(state, ALICE)
+    assert f"chown {BOB} {state}" in "\n".join(state_faults(config, BOB))
+
+
+def test_root_asks_about_the_agents_files(tree: Path) -> None:
+    """A check by root goes by the user of the service: the agent's own state is no stranger's."""
+    path = settings(tree, runtime_dir=str(tree / "run"))
+    state = give(make_directory(tree / "state", 0o700), BOB)
+    give(make_file(state / "state.db"), BOB)
+    config = load_config(path, is_root=os.geteuid() == 0, read=CheckedFiles(0).read)
+    assert look_beside(config, path, own_uid=agent_uid(config, lambda: "", 0)).faults == ()
+    assert any("belongs to uid" in fault for fault in look_beside(config, path, own_uid=ALICE).faults)
+
+
+@pytest.mark.parametrize(
+    ("unit", "asks", "found"),
+    [
+        ("LoadState=loaded\nUser=nobody\n", 0, pwd.getpwnam("nobody").pw_uid),
+        ("LoadState=loaded\nUser=4711\n", 0, 4711),
+        ("LoadState=loaded\nUser=\n", 0, 0),
+        ("LoadState=loaded\nUser=no-such-user-here\n", 0, BOB),
+        ("LoadState=not-found\nUser=\n", 0, BOB),
+        ("", 0, BOB),
+        ("LoadState=loaded\nUser=nobody\n", 1234, 1234),
+    ],
+)
+def test_whose_the_state_is(tree: Path, unit: str, asks: int, found: int) -> None:
+    """Where no agent runs: the unit's user, else the owner of the directory; who is not root has an agent alone."""
+    path = settings(tree, runtime_dir=str(tree / "run"))
+    give(make_directory(tree / "state", 0o700), BOB)
+    config = load_config(path, is_root=os.geteuid() == 0, read=CheckedFiles(0).read)
+    assert agent_uid(config, lambda: unit, asks) == found
+    make_directory(tree / "run", 0o755)
+    with _listening_as(ALICE, tree / "run" / "control.sock"):
+        assert agent_uid(config, lambda: unit, asks) == ALICE
+
+
+@pytest.mark.parametrize(
+    ("unit", "asks", "found"),
+    [
+        ("LoadState=loaded\nUser=nobody\nAmbientCapabilities=cap_kill cap_sys_ptrace\n", 0, True),
+        ("LoadState=loaded\nUser=nobody\nAmbientCapabilities=cap_kill\n", 0, False),
+        ("LoadState=loaded\nUser=root\nAmbientCapabilities=\n", 0, None),
+        ("", 0, None),
+    ],
+)
+def test_what_the_agent_may_see(tree: Path, unit: str, asks: int, found: bool | None) -> None:
+    """Root's own rights are not the service's: the unit says them, and the kernel those of an agent that runs."""
+    path = settings(tree, runtime_dir=str(tree / "run"))
+    config = load_config(path, is_root=os.geteuid() == 0, read=CheckedFiles(0).read)
+    assert agent_may_trace(config, lambda: unit, asks) is found
+    make_directory(tree / "run", 0o755)
+    with socket.socket(socket.AF_UNIX) as bound:  # the agent is this process
+        bound.bind(str(tree / "run" / "control.sock"))
+        bound.listen()
+        assert agent_may_trace(config, lambda: unit, asks) is may_trace()
 
 
 def test_what_the_agent_never_reads_is_no_fault(tree: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,11 +16,25 @@ from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits
+from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
+from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
 from gpuagent_alerts.remedies.selection import AlertCandidates
 from gpuagent_alerts.remedies.settings import LadderRule, RemedyRules
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.test_person_and_rules import asked, begun
-from tests.alerts.remedies.world import BOOT, KILL, RELEASE, RULES, TERMINATE, World, context, plan, run_ladder, target
+from tests.alerts.remedies.world import (
+    BOOT,
+    GIB,
+    KILL,
+    RELEASE,
+    RULES,
+    TERMINATE,
+    World,
+    context,
+    plan,
+    run_ladder,
+    target,
+)
 
 ON_GPUS = tuple(target(100 + gpu, key=MemoryKey(f"GPU-{gpu}", 100 + gpu), gpu_index=gpu) for gpu in range(3))
 
@@ -218,3 +233,83 @@ def test_a_rule_that_does_not_stop_is_named(store: Store, monkeypatch: pytest.Mo
 
     asyncio.run(story())
     assert world.log == []
+
+
+CROWD = tuple(
+    target(200 + number, key=MemoryKey("GPU-0", 200 + number), user="other", uid=2000, used_bytes=9 * GIB)
+    for number in range(60)
+)
+"""Larger processes of a user whom the allow list does not name."""
+
+
+@pytest.mark.parametrize("names_a_pid", [True, False], ids=["an alert for each", "one alert about the GPU"])
+def test_a_crowd_that_is_not_meant_delays_nobody(store: Store, names_a_pid: bool) -> None:
+    """Sixty processes that root's list does not mean use up no turn and no row: who is meant comes at once."""
+    world = World(target(), *CROWD)
+
+    async def story() -> list[str]:
+        ends: list[str] = []
+        made = remedies(world, store, ends)
+        made.ladders = (LadderRule(lambda _: True, (KILL,), dry_run=False, victim=VictimPolicy.LARGEST),)
+        about_gpu = replace(firing(world, 100), alert=Alert({"alertname": "Full"}, {}, Status.FIRING, 0.0))
+        alerts = [firing(world, each.pid, full=0.99) for each in CROWD] + [firing(world, 100, full=0.5)]
+        for _ in range(2):
+            made.consider(alerts if names_a_pid else [about_gpu])
+            assert len(made.running) <= 1
+            await made.idle()
+            if ends:
+                break
+        return ends
+
+    assert asyncio.run(story()) == ["100 released"]
+    assert world.log == [("SIGKILL", 100)]
+    recorded = {event.data.get("pid") for event in Audit(store, world.clock, BOOT).events()} - {None}
+    assert recorded == {100}
+
+
+def test_who_hides_in_the_crowd_is_no_reason_for_the_next(store: Store) -> None:
+    """KILL-01: one that is measured as another user's and has two users' rights ends the choice, as ever."""
+    world = World(target(), *CROWD)
+    world.bodies[CROWD[0].pid].facts_changes = {"uids": (1000, 2000, 2000, 2000)}
+
+    async def story() -> list[str]:
+        ends: list[str] = []
+        made = remedies(world, store, ends)
+        made.ladders = (LadderRule(lambda _: True, (KILL,), dry_run=False, victim=VictimPolicy.LARGEST),)
+        about_gpu = replace(firing(world, 100), alert=Alert({"alertname": "Full"}, {}, Status.FIRING, 0.0))
+        for _ in range(4):
+            made.consider([about_gpu])
+            await made.idle()
+        (withheld,) = made.withheld.documents(0.0)
+        assert "the rights of more than one user" in str(withheld["reason"])
+        return ends
+
+    assert asyncio.run(story()) == []
+    assert world.log == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "policy", "reason"),
+    [
+        ({"user": "other"}, Policy(AllowList(users=("svc",))), "other is not in remedies.allow.users"),
+        ({"unit": "a.service"}, Policy(AllowList(units=("b.service",))), "a.service is not in remedies.allow.units"),
+        ({}, Policy(AllowList(units=("b.service",))), "no unit is not in remedies.allow.units"),
+        ({"unit": "b.service"}, Policy(AllowList(shared_units=("b.service",))), ""),
+        (
+            {"container_id": "a1" * 32},
+            Policy(AllowList(containers=("b2" * 32,))),
+            "is not in remedies.allow.containers",
+        ),
+        ({"container_id": "a1" * 32}, Policy(AllowList(containers=("web",))), ""),  # its name is not known
+        ({"name": "sshd"}, Policy(AllowList(users=("svc",))), "is on the never-list (sshd)"),
+        ({"name": "train"}, Policy(AllowList(users=("svc",)), never=("tra*",)), "is on the never-list (tra*)"),
+        ({}, Policy(AllowList(users=("svc",), min_age=1e9)), "younger than remedies.allow.min_age"),
+        ({}, Policy(AllowList(users=("svc",))), ""),
+        ({"user": "other"}, Policy(), ""),
+    ],
+)
+def test_what_is_refused_without_a_turn(changes: dict[str, Any], policy: Policy, reason: str) -> None:
+    """By what was measured; whatever needs a look at the process has its turn."""
+    found = policy.standing_refusal(target(**changes), 1e6)
+    assert reason in found
+    assert bool(found) is bool(reason)

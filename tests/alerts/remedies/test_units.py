@@ -168,6 +168,12 @@ def test_restart_is_denied(tmp_path: Path) -> None:
     assert "Access denied" in done.detail
 
 
+def test_what_systemctl_says_is_one_line(tmp_path: Path) -> None:
+    """Its lines are parted by semicolons: no sign of a break is left for a terminal to show."""
+    said = "printf 'Job failed.\\nSee systemctl status.\\n' >&2; exit 1"
+    assert Machine(tmp_path, restart=said).restart().detail == "Job failed.; See systemctl status."
+
+
 def test_restart_hangs(tmp_path: Path) -> None:
     """A job that takes longer than its time is not waited for."""
     done = Machine(tmp_path, restart="exec sleep 1000").restart(seconds=0.2)

@@ -110,9 +110,10 @@ def test_nobody_is_chosen_and_it_says_why(what: AlertCandidates, victim: VictimP
 
 def test_what_was_tried() -> None:
     """After a refusal the reason says what it was, and when the next try is due; a ladder that is begun has none."""
-    stranger = on_gpu(1001, user="other")
-    what = firing(stranger, pid="1001")
-    ends, reason = considered(what, what, victim=None, world=World(stranger))
+    world = World(on_gpu(1001))
+    world.bodies[1001].facts_changes = {"uids": (1000, 0, 0, 0)}
+    what = firing(on_gpu(1001), pid="1001")
+    ends, reason = considered(what, what, victim=None, world=world)
     assert ends == ["1001 refused"]
     assert "pid 1001 was tried" in reason
     assert "the next try is due in 1 min" in reason

@@ -260,7 +260,9 @@ class Systemctl:
 
 
 def _detail(output: str) -> str:
-    return output.encode("utf-8", "replace").decode()[:_DETAIL].strip()
+    """Return what systemctl said, on one line."""
+    lines = output.encode("utf-8", "replace").decode()[:_DETAIL].splitlines()
+    return "; ".join(filter(None, map(str.strip, lines)))
 
 
 class UnitState:

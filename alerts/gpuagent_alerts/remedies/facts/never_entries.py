@@ -27,6 +27,7 @@ from gpuagent.procfs.files import ProcFiles, Stat, parse_stat, parse_status
 from gpuagent.procfs.programs import INTERPRETER, ProcessProgram, read_program
 from gpuagent_alerts.remedies.facts.displays import Displays
 from gpuagent_alerts.remedies.facts.never_paths import (
+    UNSEEN_FOLDER,
     ProgramPaths,
     environment_of,
     links_in_path,
@@ -170,7 +171,7 @@ class NeverListSnapshot:
                 return f"it may run what lies in {match_text(place.written, entry, '')}"
         for written in process.unplaced:
             if fnmatchcase(f"/{written}", f"*/{entry.rpartition('/')[2]}"):
-                return match_text(written, entry, "", may_be=True)
+                return match_text(written, entry, "", may_be=True, unseen=UNSEEN_FOLDER)
         links = self._links_of(entry)
         if found := next(filter(None, (_by_link(process, entry, link) for link in links)), ""):
             return found
@@ -256,7 +257,7 @@ def _of_path(process: ProgramPaths, entry: str) -> str:
         if place.file == target or _same_file(place.file, target):
             return match_text(place.written, entry, target)
     if any(target.endswith(f"/{os.path.normpath(each)}") or entry.endswith(f"/{each}") for each in process.unplaced):
-        return match_text(process.unplaced[0], entry, target, may_be=True)
+        return match_text(process.unplaced[0], entry, target, may_be=True, unseen=UNSEEN_FOLDER)
     return process.started_words(entry, target) if process.may_run(target, names) else ""
 
 

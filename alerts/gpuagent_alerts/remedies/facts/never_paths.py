@@ -34,6 +34,9 @@ COMMON_NAMES = frozenset({
 })  # fmt: skip
 """What everybody calls a program, without a suffix: such a name alone means nobody's."""
 _SHORTEST_NAME = 3
+UNSEEN_FOLDER = "its working directory may not be read, which takes CAP_SYS_PTRACE"
+UNSEEN_PROGRAM = "its program may not be read, which takes CAP_SYS_PTRACE"
+"""Why it is only known that an entry may mean a process."""
 
 
 class ProgramPath(NamedTuple):
@@ -153,7 +156,7 @@ class ProgramPaths:
         if self._start is not None:
             return match_text(program.first_argument, entry, target)
         name = program.executable or program.first_argument or program.names[0]
-        return match_text(name, entry, target, may_be=True)
+        return match_text(name, entry, target, may_be=True, unseen="" if program.executable else UNSEEN_PROGRAM)
 
 
 def environment_of(path: str, target: str) -> str:
@@ -170,12 +173,17 @@ def environment_of(path: str, target: str) -> str:
     return ""
 
 
-def match_text(name: str, entry: str, target: str, *, may_be: bool = False, by: str = "") -> str:
-    """Return the refusal of what is called `name`, by an entry that leads to `target`."""
+def match_text(name: str, entry: str, target: str, *, may_be: bool = False, by: str = "", unseen: str = "") -> str:
+    """Return the refusal of what is called `name`, by an entry that leads to `target`.
+
+    `unseen` says why that cannot be told for certain.
+    """
     verb = "may be" if may_be else "is"
     leads = f", which leads to {show_name(target)}" if target and target != entry else ""
     way = f" by {show_name(by)}" if by else ""
-    return f"{show_name(name)} {verb} on the never-list ({show_name(entry)}{leads}{way})"
+    return (
+        f"{show_name(name)} {verb} on the never-list ({show_name(entry)}{leads}{way}){f': {unseen}' if unseen else ''}"
+    )
 
 
 def _cut(name: str) -> str:

@@ -79,14 +79,16 @@ class CheckedFiles:
             self._add(walked.faults)
 
     def check_contents(self, path: Path, stems: Collection[str]) -> None:
-        """Check a directory and the agent's own files in it, whose names begin with one of the `stems`.
+        """Check a directory of the agent's and its own files in it, whose names begin with one of the `stems`.
 
-        It need not exist if nobody else can make it.
+        It need not exist if nobody else can make it. What mends a fault leaves the directory and its files to the
+        agent's user, and deletes nothing.
         """
         with walk(_absolute(path), self._owners) as walked:
-            self._add(walked.faults)
+            here = str(path).rstrip("/")
+            self._add([_given_back(fault, self.own_uid) if fault.element == here else fault for fault in walked.faults])
             if walked.is_directory():
-                self._add(entry_faults(walked, self._owners, stems))
+                self._add(entry_faults(walked, self._owners, stems, self.own_uid))
 
     def _read(self, path: Path) -> bytes:
         self._begun(path)
@@ -144,8 +146,13 @@ def _stamp(status: os.stat_result) -> tuple[int, ...]:
     return (status.st_ctime_ns, status.st_mtime_ns, status.st_size)
 
 
+def _given_back(fault: PathFault, own_uid: int) -> PathFault:
+    """Return the fault of the agent's own directory with it as the owner, and not root."""
+    return fault._replace(remedy=fault.remedy.replace("chown root ", f"chown {own_uid} ", 1))
+
+
 def entry_faults(
-    directory: Walk, owners: Collection[int], stems: Collection[str], limit: int = MAX_ENTRIES
+    directory: Walk, owners: Collection[int], stems: Collection[str], own_uid: int, limit: int = MAX_ENTRIES
 ) -> list[PathFault]:
     """Return the faults of the agent's own files in a directory: no link, no second name, writable by no others.
 
@@ -161,28 +168,36 @@ def entry_faults(
         except FileNotFoundError:  # SQLite's log goes with its last user
             continue
         if stat.S_ISLNK(status.st_mode):
-            faults.append(PathFault(element, "is a symbolic link", f"remove it: rm {show_path(shlex.quote(element))}"))
+            faults.append(PathFault(element, "is a symbolic link", _move_aside(path, name)))
             continue
         with walk(element, owners) as walked:
             status = walked.status or status
             found = [fault for fault in walked.faults if fault not in directory.faults]
         if stat.S_ISREG(status.st_mode):
-            found = [fault._replace(remedy=_removal(element)) for fault in found]
-        faults += found
+            found = [fault._replace(remedy=_keep_or_move(path, name, own_uid)) for fault in found]
+        faults += [_given_back(fault, own_uid) for fault in found]
         if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
-            faults.append(PathFault(element, f"has {status.st_nlink} names (hard links)", _removal(element)))
+            problem = f"has {status.st_nlink} names (hard links)"
+            faults.append(PathFault(element, problem, _keep_or_move(path, name, own_uid)))
         elif not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
-            faults.append(
-                PathFault(
-                    element, "is neither a file nor a directory", f"remove it: rm {show_path(shlex.quote(element))}"
-                )
-            )
+            faults.append(PathFault(element, "is neither a file nor a directory", _move_aside(path, name)))
     return faults
 
 
-def _removal(element: str) -> str:
-    """Return what to do with a file of the agent's that others may have written: its content may be forged."""
-    return f"remove it (rm {show_path(shlex.quote(element))}), or if you trust what it says, {how_to_replace(element)}"
+def _move_aside(folder: str, name: str) -> str:
+    """Return what takes a name out of the agent's way and deletes nothing: no file of its own begins with `aside-`."""
+    element, aside = shlex.quote(f"{folder}/{name}"), shlex.quote(f"{folder}/aside-{name}")
+    return f"move it aside: mv {show_path(element)} {show_path(aside)}"
+
+
+def _keep_or_move(folder: str, name: str, own_uid: int) -> str:
+    """Return what to do with a file of the agent's that others may have written: its content may be forged.
+
+    A copy is nobody else's: who has the file open for writing keeps that over any chown and chmod.
+    """
+    file, new = shlex.quote(f"{folder}/{name}"), shlex.quote(f"{folder}/{name}.new")
+    keep = show_path(f"install -o {own_uid} -m 600 {file} {new} && mv {new} {file}")
+    return f"if you trust what it says, {keep}; if not, {_move_aside(folder, name)}"
 
 
 def directory_faults(directory: Walk, owners: Collection[int], limit: int = MAX_ENTRIES) -> Iterator[str]:

@@ -18,6 +18,7 @@ from gpuagent_alerts.remedies.safeguards.never_list import (
     find_listed,
 )
 from gpuagent_alerts.remedies.safeguards.refusals import (
+    UNPROVEN_HOLDER,
     NotAllowListed,
     OnlyKillHelps,
     TemporaryRefusal,
@@ -116,10 +117,7 @@ class Policy:
             return
         yield from _unplaced(step, facts)
         if not target.holder_proven and not (request.by_hand and request.forced):  # a person has confirmed the process
-            yield (
-                "it has not been shown to hold this memory: its number was first listed while nobody looked"
-                " (it counts once its memory grows or it is seen computing)"
-            )
+            yield f"it has not been shown to hold this memory: {UNPROVEN_HOLDER}"
         yield from self._never(target, facts, protected)
         yield from _out_of_reach(step, facts)
         if "M" in target.kinds and step.disrupts and not self.mps_clients:
@@ -141,6 +139,27 @@ class Policy:
             is_nobodys = is_not_meant and step.kind is StepKind.RESTART_UNIT and not target.unit
             yield not_meant(refusal, facts, "container" if target.container_id else "place") if is_nobodys else refusal
         yield from self.ends_others(step, request, facts, protected, self.unit_permission(target))
+
+    def standing_refusal(self, target: Target, now_seconds: float) -> str:
+        """Return what the configuration has against a target by what was measured of it; "" for nothing.
+
+        It only spares a run that would be refused all the same: what permits an act, or passes the choice on to the
+        next one, is read anew while a pidfd holds the process. `now_seconds` is CLOCK_BOOTTIME.
+        """
+        allow, units = self.allow, (*self.allow.units, *self.allow.shared_units)
+        if allow.names_nobody:
+            return ""  # the one reason for all of them, and on record as such
+        if listed := find_listed((target.name,), (*NEVER, *self.never)):
+            return str(listed)
+        if allow.users and target.user not in allow.users:
+            return f"{target.user or 'nobody'} is not in remedies.allow.users"
+        if units and target.unit not in units:
+            return f"{target.unit or 'no unit'} is not in remedies.allow.units"
+        named = any(names_container(name, target.container_id, target.container_name) for name in allow.containers)
+        if allow.containers and not named and not may_be_named(allow.containers, target):
+            return f"container {target.container or '(none)'} is not in remedies.allow.containers"
+        age = max(now_seconds - target.started_seconds, 0.0)
+        return f"it is {age:.0f} s old, younger than remedies.allow.min_age" if age < allow.min_age else ""
 
     def for_members(self) -> Policy:
         """Return the policy for those that fall with the chosen process: it is no matter what each holds, or leaks."""

@@ -7,8 +7,8 @@ every refusal without one.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
-from typing import Self
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple, Self
 
 from gpuagent.core.units import format_duration
 from gpuagent_alerts.remedies.observation import RemedyRequest, UnitPermission
@@ -19,6 +19,11 @@ from gpuagent_alerts.remedies.target import Facts, Target
 
 _NAMED_SLURMD = re.compile(r"/slurm_[^/]+/|/[^/]+_slurmstepd\.scope(?:/|$)")
 """What `slurmd -N` makes, for several on one node."""
+UNPROVEN_HOLDER = (
+    "its number was first listed while nobody looked, and an earlier process with that number may have left it"
+    " (it counts once its memory grows or it is seen computing)"
+)
+"""Why a process is not known to hold its memory, and what shows that it does."""
 LOOK_AGAIN_SECONDS = 10.0
 """After an obstacle of which nobody knows when it is over."""
 _LOOK_AGAIN = "Look again with `gpuagent ps`, and ask again if it is still meant."
@@ -26,23 +31,51 @@ _NOTHING_LIFTS = "Nothing lifts this. End it with what started it: systemctl, it
 _BY_ITS_RUNTIME = (
     "Nothing lifts this. End the container with its runtime, or these processes with what started them, if all may end."
 )
-_UNIT_ON_NEVER_LIST = (
-    "Stop the unit yourself: systemctl stop {unit}; it is on the never-list, so no remedy restarts it."
+_JOB_ALONE = "If it is a job that {unit} has started, an administrator can end it alone: sudo kill {pid}."
+_JOB_OF_A_UNIT = f"No option lifts this: {{unit}} is on the never-list, so no remedy restarts it. {_JOB_ALONE}"
+_BY_HAND_ALONE = (
+    "No option of gpuagent lifts this. If all of it may end, an administrator can end it with what started it:"
+    " systemctl, its job manager, its container runtime."
+)
+"""For a refusal that no entry is about."""
+_SHARED_UNIT = (
+    "Name {unit} in remedies.allow.shared_units in {file}, or restart it yourself: systemctl restart {unit}. --force"
+    " does not lift this."
+)
+_QUADLET = (
+    "Podman made it below {unit} (a quadlet): restart the unit. Name {unit} in remedies.allow.shared_units in {file}"
+    " and take gpuagent kill --restart-unit {pid}, or restart it yourself: systemctl restart {unit}."
+)
+_RENAMES_ITSELF = (
+    "Look again with `gpuagent ps`, and ask again if it is still meant. A program that renames itself all the time"
+    " (Ray's workers, setproctitle) cannot be told from another one: end it with what started it (ray stop), or restart"
+    " its unit."
 )
 _OWN_HAND = "If you mean it, do it yourself: systemctl restart {unit}."
 _NAMED_BY_ITS_USER = "Say --force for the process alone: gpuagent kill --force PID; no rule goes by such an id."
+_BY_RUNTIME = "No option lifts this. If all of it may end, restart it yourself: systemctl, or its container runtime."
 _FORCE_INTO_CONTAINER = (
     "Say --force: remedies.allow.users ends at a container, and remedies.allow.containers needs an id that is known."
 )
 _NAME_CONTAINER = "Say --force, or name its container in remedies.allow.containers in {file}: users end at a container."
 _DOCTOR = "`gpuagent doctor` says why."
+_LOST_GPU = (
+    "Say --force if you know that it is the process to end: gpuagent kill --force PID. Nobody can see then whether its"
+    " memory came back."
+)
 _SUPERVISED = r"^systemd supervises it"
 _ENDS_OTHERS = r"ending it also ends"
+_MAY_NOT_TRACE = (
+    "Give the agent the right to see it: CAP_SYS_PTRACE beside CAP_KILL in both lines of the drop-in"
+    " (AmbientCapabilities= and CapabilityBoundingSet=; it is as good as root). Or have it started by an absolute path."
+    " --force does not lift this."
+)
 _NOT_BY_FORCE = "--force does not lift this: end it with what started it, or its unit by systemctl."
 _SHOWN_ANEW = "Ask again: --force answers for those alone that you were shown to end with it."
 _ADVICE = tuple(
     (re.compile(pattern), advice)
     for pattern, advice in (
+        (r"remedies\.allow\.shared_units", _SHARED_UNIT),
         (r"that is not known by name", _FORCE_INTO_CONTAINER),
         (r"its name is not known", "Say --force, or give its id in remedies.allow.containers in {file}."),
         (r"runs in container .* remedies\.allow\.containers names none|remedies\.allow\.containers", _NAME_CONTAINER),
@@ -50,16 +83,20 @@ _ADVICE = tuple(
         (r"remedies\.allow\.(?P<key>min_\w+)", "Say --force, or lower remedies.allow.{key} in {file}."),
         (r"remedies\.allow\.(?P<key>\w+)", "Say --force, or add it to remedies.allow.{key} in {file}."),
         (r"remedies\.mps_clients", "Set remedies.mps_clients: true in {file}; --force does not lift this."),
-        (r"remedies\.idle_for", "Only rules choose idle processes: ask for it by its pid."),
+        (r"remedies\.idle_for|rule is about idleness", "Only rules go by idleness: ask for it by its pid."),
         (r"do not confirm the leak", "Wait until `gpuagent ps` shows its memory growing, or ask for it by its pid."),
         (r"the rights of more than one user|whether it runs in a container", "Say --force if you know what it is."),
         (r"the allow list means what is proven", "Say --force if you know what it is."),
         (r"^it is not proven that root", _OWN_HAND),
+        (r"^container .* is not proven: its cgroup /\S+\.service/libpod-", _QUADLET),
         (r"is not proven: |others than root may have chosen", _NAMED_BY_ITS_USER),
         (r"not been shown to hold this memory", "Say --force if it holds it, or wait until it grows or computes."),
         (r"remedies\.evidence", "Add it to remedies.evidence in {file}."),
         (r"acts on the whole", "Set scope in that ladder in {file} to what its program is given the id of."),
-        (r"ends with it|cannot be told whom its end would|would end, or hang up, more than", _BY_ITS_RUNTIME),
+        (
+            r"ends with it|cannot be told whom (its end|the end of .*) would|would end, or hang up, more than",
+            _BY_ITS_RUNTIME,
+        ),
         (_ENDS_OTHERS, "Say --force if these processes may end as well."),
         (r"first process of the system", _NOTHING_LIFTS),
         (_SUPERVISED, "Say --restart-unit, or stop the unit yourself: systemctl stop {unit}."),
@@ -74,9 +111,25 @@ _ADVICE = tuple(
             r"cannot be told whether (it|one) is on the never-list",
             "Write paths without * in remedies.never in {file}, that the agent may read; --force does not lift this.",
         ),
-        (r"on the never-list|oom_score_adj", _NOTHING_LIFTS),
+        (r"may not be read, which takes CAP_SYS_PTRACE", _MAY_NOT_TRACE),
+        (r"on the never-list|oom_score_adj|would lose the session", _NOTHING_LIFTS),
+        (r"a scenario has made it up|no process of the scenario", "Nothing lifts this: only a simulation knows it."),
         (r"within its start limit", f"Wait until the interval of its start limit is over. {_OWN_HAND}"),
-        (r"^systemd (cannot be asked about|has no unit)|is not the name of a service", _OWN_HAND),
+        (
+            r"^systemd (cannot be asked about|has no unit|did not tell|has a job)|is not the name of a service",
+            _OWN_HAND,
+        ),
+        (
+            r"according to systemd|, not active$|are (restarted|stopped) (together|when)|end of .* would also end",
+            _OWN_HAND,
+        ),
+        (
+            r"container runtime|would be cut off$|it cannot be seen (whose|what|whether)|not in .* any more$",
+            _BY_RUNTIME,
+        ),
+        (r"^pid .* runs in|runs containers: |somebody's session runs in|runs processes of other users", _BY_RUNTIME),
+        (r"does not answer$", _LOOK_AGAIN),
+        (r"have the same UUID|was at PCI address", "Nothing lifts this: which GPU is meant is not certain. " + _DOCTOR),
         (r"the agent itself or one of its ancestors", "Stop the agent: systemctl stop gpuagent."),
         (r"it is a kernel thread", "No signal ends a kernel thread: its driver has to be unloaded."),
         (r"it is ending", _LOOK_AGAIN),
@@ -85,8 +138,13 @@ _ADVICE = tuple(
         (r"uninterruptible sleep", "Kill it (gpuagent kill, or a kill step), or wait for its call into the kernel."),
         (r"not in the host's pid namespace", 'Run the agent on the host, or with the host\'s pids ("hostPID: true").'),
         (r"known to shuffle its process list", "Upgrade the driver."),
+        (r"has not been readable", _LOST_GPU),
         (r"no fresh reading|cannot be read \(|cannot be held|cannot be looked at|behind the alert", _DOCTOR),
         (r"another remedy is under way|began to act on this GPU", "Wait for its end: `gpuagent remedies` shows it."),
+        (
+            r"its name has changed|command line has changed|has changed since: .*\b(?:name|command line)",
+            _RENAMES_ITSELF,
+        ),
         (r"no longer on the GPU|is another process now|has changed|have joined it", _LOOK_AGAIN),
         (r"cannot be read now|command line has changed, or cannot be read|it has run since", _LOOK_AGAIN),
         (r"its cgroup cannot be read", _DOCTOR),
@@ -231,22 +289,59 @@ def not_at_rest(
 
 
 def advice_on(reasons: Iterable[str], target: Target, config_file: str, *, forced: bool = False) -> list[str]:
-    """Return what lifts each of these refusals, without repeats; nothing for one that has no way out on record.
+    """Return what lifts each of these refusals, without repeats, or says that nothing of gpuagent's does.
 
     `forced` says that --force was given: it is no advice then.
     """
     found: dict[str, None] = {}
+    words = {
+        "key": "", "file": config_file, "unit": target.unit or "UNIT", "user": target.user or "its user",
+        "parent": target.parent_pid, "pid": target.pid,
+    }  # fmt: skip
     for reason in reasons:
-        for pattern, advice in _ADVICE:
-            if match := pattern.search(reason):
-                words = {
-                    "key": "", "file": config_file, "unit": target.unit or "UNIT", "user": target.user or "its user",
-                    "parent": target.parent_pid,
-                }  # fmt: skip
-                if pattern.pattern == _SUPERVISED and UnitPermission(True, never=NEVER_UNITS).against([target.unit]):
-                    advice = _UNIT_ON_NEVER_LIST  # noqa: PLW2901  another in its place
-                if forced and "ay --force" in advice:
-                    advice = _SHOWN_ANEW if pattern.pattern == _ENDS_OTHERS else _NOT_BY_FORCE  # noqa: PLW2901
-                found[advice.format_map(words | match.groupdict())] = None
-                break
+        pattern, match, advice = next(
+            ((each.pattern, match, text) for each, text in _ADVICE if (match := each.search(reason))),
+            ("", None, _BY_HAND_ALONE),
+        )
+        if pattern == _SUPERVISED and UnitPermission(True, never=NEVER_UNITS).against([target.unit]):
+            advice = _JOB_OF_A_UNIT
+        if forced and "ay --force" in advice:
+            advice = _SHOWN_ANEW if pattern == _ENDS_OTHERS else _NOT_BY_FORCE
+        found[advice.format_map(words | (match.groupdict() if match else {}))] = None
     return list(found)
+
+
+class AdvisedOptions(NamedTuple):
+    """Options of `gpuagent kill` that advice tells a person to add, or to leave out."""
+
+    force: bool
+    restart_unit: bool | None
+    """Whether a unit is to be restarted; None where the advice leaves that as it is."""
+
+    def __str__(self) -> str:
+        force = "--force" if self.force else ""
+        unit = {True: "--restart-unit", False: "a signal", None: ""}[self.restart_unit]
+        return " and ".join(filter(None, (force, unit)))
+
+
+def options_in(advice: Iterable[str]) -> AdvisedOptions | None:
+    """Return the options that these lines advise, all together; None where they advise none."""
+    text = " ".join(advice)
+    unit = True if "Say --restart-unit" in text else False if "Leave out --restart-unit" in text else None
+    found = AdvisedOptions("Say --force" in text, unit)
+    return found if found != AdvisedOptions(False, None) else None
+
+
+def advice_instead(
+    advice: Iterable[str], options: AdvisedOptions, objections: Sequence[str], target: Target, config_file: str
+) -> list[str]:
+    """Return what is left of the advice where these objections would meet the options that it names.
+
+    `objections` are the refusals of the same process with those options; at least one.
+    """
+    lines = [f"With {options} it would be refused too: {objections[0]}."]
+    lines += [each for each in advice if options_in([each]) is None]
+    lines += [each for each in advice_on(objections, target, config_file, forced=True) if options_in([each]) is None]
+    if target.unit and options.restart_unit is not None:
+        lines.append(_JOB_ALONE.format(unit=target.unit, pid=target.pid))
+    return list(dict.fromkeys(lines))

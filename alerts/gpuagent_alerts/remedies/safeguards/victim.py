@@ -47,7 +47,7 @@ class VictimChoice(NamedTuple):
     def objection(self, policy: VictimPolicy, target: Target, passed_over: Collection[ProcessId]) -> str:
         """Return why the target is not, or not for certain, the one to choose; "" if it is.
 
-        `skipped_row` are those before it that root's allow list does not name.
+        `passed_over` are those before it that root's allow list does not name.
         """
         first = next((one for one in self.ranking if one not in passed_over), None)
         if first != target.id:

@@ -1,0 +1,69 @@
+"""What a person is advised after a refusal: options of the command only where the same safeguards would accept them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpuagent_alerts.remedies.observation import ActionExecutor, Observer, ProcessEnded
+from gpuagent_alerts.remedies.pinned_processes import ActionRefused, PinnedProcesses
+from gpuagent_alerts.remedies.plan import Plan
+from gpuagent_alerts.remedies.safeguards.policy import Policy, may_end
+from gpuagent_alerts.remedies.safeguards.refusals import AdvisedOptions, advice_instead, advice_on, options_in
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
+
+_SIGNALS = (RemedyStep(StepKind.TERMINATE, 30.0), RemedyStep(StepKind.KILL, 60.0))
+_RESTART = (RemedyStep(StepKind.RESTART_UNIT, 60.0),)
+
+
+async def accepted_advice(
+    plan: Plan,
+    reasons: Sequence[str],
+    config_file: str,
+    *,
+    policy: Policy,
+    observer: Observer,
+    executor: ActionExecutor,
+    now_seconds: float,
+) -> list[str]:
+    """Return what lifts these refusals of a request by hand, or what an administrator has to do."""
+    advice = advice_on(reasons, plan.target, config_file, forced=plan.request.forced)
+    options = options_in(advice)
+    if options is None:
+        return advice
+    against = await objections(with_options(plan, options), policy, observer, executor, now_seconds)
+    return advice_instead(advice, options, against, plan.target, config_file) if against else advice
+
+
+def with_options(plan: Plan, options: AdvisedOptions) -> Plan:
+    """Return the plan as it would be if the person had followed the advice."""
+    steps = plan.steps if options.restart_unit is None else _RESTART if options.restart_unit else _SIGNALS
+    forced = plan.request.forced or options.force
+    return replace(plan, steps=steps, request=replace(plan.request, forced=forced))
+
+
+async def objections(
+    plan: Plan, policy: Policy, observer: Observer, executor: ActionExecutor, now_seconds: float
+) -> list[str]:
+    """Return every refusal that the first step of this plan would meet now; none where the process has ended.
+
+    Limits and other runs are left out: those pass.
+    """
+    step, pinned = plan.judged_as(plan.steps[0]), PinnedProcesses(executor)
+    observation = observer.observe(plan.target, plan.request.alert, plan.scope)
+    try:
+        await pinned.pin(plan.target)
+        (_, facts, changed), *_ = await pinned.read(ties=may_end(step))
+        against = policy.refusals(step, plan.request, observation, facts, now_seconds, executor.protected(), plan.scope)
+        found = [*against, *changed]
+        if not found and (
+            of_group := await executor.group_refusal(step, plan.target, policy.unit_permission(plan.target))
+        ):
+            found.append(of_group)
+    except ProcessEnded:
+        return []
+    except ActionRefused as refused:
+        return list(refused.reasons)
+    finally:
+        pinned.close()
+    return list(dict.fromkeys(found))
