@@ -6,6 +6,6 @@ from gpuagent.driver.nvml.device import NvmlDevice
 
 
 def collect(device: NvmlDevice) -> dict[str, float]:
-    """Return the mode as a figure, nothing where the GPU does not tell."""
+    """Return the mode as a figure, nothing where the GPU does not tell or it is neither 0 nor 1."""
     mode = device.ask("nvmlDeviceGetPersistenceMode")
-    return {} if mode is None else {"persistence_mode": float(mode)}
+    return {"persistence_mode": float(mode)} if mode in (0, 1) else {}

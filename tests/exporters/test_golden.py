@@ -47,4 +47,5 @@ def test_golden(scenario: str) -> None:
     if UPDATE:
         path.write_text(text, encoding="utf-8")
 
-    assert text.splitlines() == path.read_text(encoding="utf-8").splitlines()
+    right = path.read_text(encoding="utf-8").splitlines()
+    assert text.splitlines() == right, "if that is meant: GPUAGENT_UPDATE_GOLDEN=1, then read the difference"

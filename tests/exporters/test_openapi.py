@@ -106,7 +106,7 @@ def test_the_document_is_openapi() -> None:
 )
 def test_files_are_current(name: str, made: Any) -> None:
     """`python -m gpuagent_exporters.api.openapi` and `.reference` make them."""
-    assert (DOCS / name).read_text() == made()
+    assert (DOCS / name).read_text() == made(), f"write it anew: python -m {made.__module__} > docs/{name}"
 
 
 def test_it_is_served() -> None:

@@ -13,4 +13,6 @@ def assert_golden(name: str, text: str) -> None:
     path = FOLDER / name
     if os.environ.get("GPUAGENT_UPDATE_GOLDEN"):
         path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8"), (
+        "if that is meant: GPUAGENT_UPDATE_GOLDEN=1, then read the difference"
+    )

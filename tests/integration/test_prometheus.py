@@ -110,7 +110,8 @@ def test_promtool_finds_nothing_to_criticize(agents: dict[str, Agent], job: str)
     body = agents[job].get("/metrics").body
     checked = subprocess.run(["promtool", "check", "metrics"], input=body, capture_output=True, timeout=30, check=False)
 
-    assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
+    criticism = (checked.stdout + checked.stderr).decode()
+    assert (checked.returncode, criticism) == (0, ""), f"a name, unit or help of gpuagent/core/metrics: {criticism}"
 
 
 def test_prometheus_gets_openmetrics_in_gzip(agents: dict[str, Agent]) -> None:

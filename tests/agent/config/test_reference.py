@@ -37,7 +37,7 @@ def _keys_of_page(text: str) -> Iterator[str]:
 
 def test_the_page_is_up_to_date() -> None:
     """docs/configuration.md is what `python -m gpuagent.config.reference` prints."""
-    assert PAGE.read_text() == render()
+    assert PAGE.read_text() == render(), "write it anew: python -m gpuagent.config.reference > docs/configuration.md"
 
 
 def test_every_key_is_on_the_page() -> None:

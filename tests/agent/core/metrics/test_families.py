@@ -96,7 +96,7 @@ def test_no_family_is_dead() -> None:
         family.name for family, _ in series(full_snapshot(), 100.0, alerting=full_alerting(), extra_families=further)
     }
 
-    assert BY_NAME.keys() - filled == set()
+    assert BY_NAME.keys() - filled == set(), "full_snapshot of tests/fakes/snapshots.py has no value for these"
 
 
 def test_info_is_always_1() -> None:

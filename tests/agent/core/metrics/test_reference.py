@@ -136,7 +136,8 @@ async def _scrape(scenario: str) -> set[str]:
 
 def test_the_document_is_what_the_generator_writes() -> None:
     """EXP-09: docs/metrics.md is made again after each change of the catalogue."""
-    assert DOCUMENT.read_text(encoding="utf-8") == render()
+    written = DOCUMENT.read_text(encoding="utf-8")
+    assert written == render(), "write it anew: python -m gpuagent.core.metrics.reference > docs/metrics.md"
 
 
 def test_every_family_is_in_one_group() -> None:

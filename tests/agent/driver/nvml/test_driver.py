@@ -125,4 +125,4 @@ def test_a_defect_of_a_collector_is_its_own(open_gpu: Open) -> None:
 def test_fast_and_slow_are_apart() -> None:
     """A collector runs at one rate."""
     assert not set(FAST) & set(SLOW)
-    assert OWN_CALL.keys() == SLOW.keys()
+    assert OWN_CALL.keys() == SLOW.keys(), "OWN_CALL here names, for each collector of SLOW, a call that it alone makes"
