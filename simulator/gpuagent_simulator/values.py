@@ -14,9 +14,9 @@ from gpuagent.core.sections import ReadContext, ShortForm, ValueType
 from gpuagent.core.units import parse_bytes, parse_duration
 from gpuagent_simulator.abi import parse_code
 
-_FLAGS = {
-    **dict.fromkeys(("true", "yes", "on", "y", "t", "1"), True),
-    **dict.fromkeys(("false", "no", "off", "n", "f", "0"), False),
+_FLAGS: dict[object, bool] = {
+    **dict.fromkeys((1, "1", "true", "yes", "on", "y", "t"), True),
+    **dict.fromkeys((0, "0", "false", "no", "off", "n", "f"), False),
 }
 _PROCESS_KIND = re.compile("[CGM]{1,3}")
 
@@ -70,9 +70,8 @@ def _whole_number(value: object, context: ReadContext) -> int:
 
 
 def _flag(value: object, _: ReadContext) -> bool:
-    if isinstance(value, bool):
-        return value
-    found = _FLAGS.get(f"{value:g}" if isinstance(value, int | float) else str(value).lower())
+    text_or_number = value.lower() if isinstance(value, str) else value if isinstance(value, int | float) else None
+    found = _FLAGS.get(text_or_number)
     if found is None:
         raise ValueError(f"must be true or false, not {kind_of(value)}")
     return found
