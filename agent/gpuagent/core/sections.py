@@ -400,7 +400,8 @@ class _Reader:
             return self._list(place, value, path)
         elif place.words:
             word = self._word(place.words, value, path)
-            return place.annotation(word) if word in place.words and isinstance(place.annotation, type) else word
+            if word in place.words:
+                return place.annotation(word) if isinstance(place.annotation, type) else word
         else:
             try:
                 return place.read(value, self._context)

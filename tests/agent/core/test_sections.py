@@ -110,6 +110,7 @@ def test_every_form_of_a_value_is_read(written: dict[str, object], read: Drawing
         ({"from_": 1}, ("from_",), "unknown key"),
         ({"from": 10}, (), "begins too late"),
         ({"colors": ("red", "green")}, ("colors", 1), "'green' is unknown"),
+        ({"colors": ({"red": 1},)}, ("colors", 0), "must be text, not a mapping"),
         ({"size": (1, 2, 3)}, ("size",), "must have 2 items, not 3"),
         ({"size": (1, "x")}, ("size", 1), "must be a whole number, not text"),
         ({"limits": {"a": {"limit": 9}}}, ("limits", "a", "limit"), "9 is too much: it must be at most 5"),
