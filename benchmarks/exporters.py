@@ -56,7 +56,7 @@ def install_peer() -> Path | None:
     """The interpreter of an environment with the peers; None where they cannot be had."""
     python = PEER_VENV / "bin" / "python"
     if not all((PEER_VENV / "bin" / program).exists() for program in PEERS):
-        wanted = [*PEERS.values(), "pydantic", "pyyaml"]  # the last two are for the simulated library
+        wanted = [*PEERS.values(), "pyyaml"]  # the last is for the simulated library
         print(f"{PEER_VENV.name}: installing {' '.join(wanted)}", file=sys.stderr)  # noqa: T201
         commands = (
             [sys.executable, "-m", "venv", "--clear", str(PEER_VENV)],

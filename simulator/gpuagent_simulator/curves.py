@@ -10,47 +10,12 @@ from __future__ import annotations
 import bisect
 import math
 import threading
-from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
-
-from pydantic import BeforeValidator, ConfigDict, Field
+from abc import ABC, abstractmethod
+from typing import Annotated, ClassVar, Literal
 
 from gpuagent.core.clock import Clock
-from gpuagent.core.units import parse_bytes, parse_duration
-from gpuagent_simulator.abi import parse_code
-
-STRICT = ConfigDict(extra="forbid", frozen=True)
-
-
-def _amount(value: object) -> float:
-    """Return a plain number (bytes, percent, a count) or a size such as `-6GiB`."""
-    if isinstance(value, bool):
-        raise ValueError("expected a number or a size such as 6GiB")
-    if isinstance(value, int | float):
-        return float(value)
-    if isinstance(value, str):
-        text = value.strip()
-        return -float(parse_bytes(text[1:])) if text.startswith("-") else float(parse_bytes(text))
-    raise ValueError("expected a number or a size such as 6GiB")
-
-
-def _seconds(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError("expected a duration such as 30s or 5m")
-    return parse_duration(value)
-
-
-def _code(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError("expected an NVML error code such as gpu_is_lost or 15")
-    return int(parse_code(value))
-
-
-Amount = Annotated[float, BeforeValidator(_amount)]
-Bytes = Annotated[int, BeforeValidator(lambda value: int(_amount(value))), Field(ge=0)]
-Seconds = Annotated[float, BeforeValidator(_seconds)]
-PositiveSeconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
-ErrorCode = Annotated[int, BeforeValidator(_code)]
+from gpuagent.core.sections import Section, ShortForm
+from gpuagent_simulator.values import Amount, PositiveSeconds, Seconds, Whole
 
 
 class ScenarioClock:
@@ -87,21 +52,35 @@ class ScenarioClock:
 _MASK = 2**64 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Shape(Section, ABC):
+    """Curve of any shape; `shape` says which."""
+
+    variant_key: ClassVar[str] = "shape"
+
+    @abstractmethod
+    def __call__(self, seconds: float) -> float:
+        """Return the amount so many seconds after the beginning."""
+
+
+def _plain_amount_is_constant(value: object) -> object:
+    return {"shape": "constant", "value": value} if isinstance(value, int | float | str) else value
+
+
+Curve = Annotated[Shape, ShortForm("an amount such as 6GiB, or a mapping with shape", _plain_amount_is_constant)]
+"""Any of the shapes; in a scenario file a plain amount is a constant."""
+
+
+class Constant(Shape, kw_only=False):
     """Curve that is always `value`."""
 
     value: Amount
     shape: Literal["constant"] = "constant"
 
-    __pydantic_config__ = STRICT
-
-    def __call__(self, seconds: float) -> float:  # noqa: ARG002 - time changes nothing  # noqa: ARG002 - time changes nothing
+    def __call__(self, seconds: float) -> float:  # noqa: ARG002 - time changes nothing
         return self.value
 
 
-@dataclass(frozen=True, slots=True)
-class Ramp:
+class Ramp(Shape):
     """`start`, and from `after` on `rate` more each second, never above `cap`. This is a leak."""
 
     rate: Amount
@@ -110,14 +89,11 @@ class Ramp:
     after: Seconds = 0.0
     shape: Literal["ramp"] = "ramp"
 
-    __pydantic_config__ = STRICT
-
     def __call__(self, seconds: float) -> float:
         return min(self.start + self.rate * max(0.0, seconds - self.after), self.cap)
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(Shape):
     """The amount of the last of `points` (seconds, amount) that has been reached.
 
     0 before the first.
@@ -125,8 +101,6 @@ class Steps:
 
     points: tuple[tuple[Seconds, Amount], ...]
     shape: Literal["steps"] = "steps"
-
-    __pydantic_config__ = STRICT
 
     def __post_init__(self) -> None:
         times = [at for at, _ in self.points]
@@ -138,8 +112,7 @@ class Steps:
         return self.points[reached - 1][1] if reached else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Staircase:
+class Staircase(Shape):
     """`start`, and `size` more after each `every`, never above `cap`.
 
     What grows once an epoch or a request.
@@ -151,14 +124,11 @@ class Staircase:
     cap: Amount = math.inf
     shape: Literal["staircase"] = "staircase"
 
-    __pydantic_config__ = STRICT
-
     def __call__(self, seconds: float) -> float:
         return min(self.start + self.size * math.floor(max(0.0, seconds) / self.every), self.cap)
 
 
-@dataclass(frozen=True, slots=True)
-class SawTooth:
+class SawTooth(Shape):
     """Curve that climbs from `low` to `high` in `period`, falls back at once and climbs again.
 
     A cache that is emptied.
@@ -169,14 +139,11 @@ class SawTooth:
     period: PositiveSeconds
     shape: Literal["saw_tooth"] = "saw_tooth"
 
-    __pydantic_config__ = STRICT
-
     def __call__(self, seconds: float) -> float:
         return self.low + (self.high - self.low) * (max(0.0, seconds) % self.period) / self.period
 
 
-@dataclass(frozen=True, slots=True)
-class WarmUp:
+class WarmUp(Shape):
     """From `start` towards `level`, ever more slowly.
 
     63 % of the way after `time_constant`, 95 % after three.
@@ -187,15 +154,12 @@ class WarmUp:
     start: Amount = 0.0
     shape: Literal["warm_up"] = "warm_up"
 
-    __pydantic_config__ = STRICT
-
     def __call__(self, seconds: float) -> float:
         rest = math.exp(-max(0.0, seconds) / self.time_constant)
         return self.level - (self.level - self.start) * rest
 
 
-@dataclass(frozen=True, slots=True)
-class Plateau:
+class Plateau(Shape):
     """Evenly from `start` to `level` in `over`, then flat."""
 
     level: Amount
@@ -203,15 +167,12 @@ class Plateau:
     start: Amount = 0.0
     shape: Literal["plateau"] = "plateau"
 
-    __pydantic_config__ = STRICT
-
     def __call__(self, seconds: float) -> float:
         done = min(max(0.0, seconds) / self.over, 1.0)
         return self.level if done == 1.0 else self.start + (self.level - self.start) * done
 
 
-@dataclass(frozen=True, slots=True)
-class Noise:
+class Noise(Shape):
     """Between -`amplitude` and +`amplitude`, another amount in each `period`.
 
     `seed` and time alone decide which.
@@ -219,40 +180,24 @@ class Noise:
 
     amplitude: Amount
     period: PositiveSeconds = 1.0
-    seed: int = 0
+    seed: Whole = 0
     shape: Literal["noise"] = "noise"
-
-    __pydantic_config__ = STRICT
 
     def __call__(self, seconds: float) -> float:
         return self.amplitude * (2 * _uniform(self.seed, math.floor(seconds / self.period)) - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Sum:
+class Sum(Shape):
     """All of `of`, added."""
 
     of: tuple[Curve, ...]
     shape: Literal["sum"] = "sum"
 
-    __pydantic_config__ = STRICT
-
     def __call__(self, seconds: float) -> float:
         return math.fsum(function(seconds) for function in self.of)
 
 
-Shape = Constant | Ramp | Steps | Staircase | SawTooth | WarmUp | Plateau | Noise | Sum
-SHAPES: tuple[str, ...] = tuple(kind.__dataclass_fields__["shape"].default for kind in get_args(Shape))
-
-
-def _plain_amount_is_constant(value: object) -> object:
-    if isinstance(value, int | float | str):
-        return {"shape": "constant", "value": value}
-    return value
-
-
-Curve = Annotated[Shape, Field(discriminator="shape"), BeforeValidator(_plain_amount_is_constant)]
-"""Any of the shapes; in a scenario file a plain amount is a constant."""
+SHAPES: tuple[str, ...] = tuple(Shape.variants())
 
 
 def _uniform(seed: int, step: int) -> float:

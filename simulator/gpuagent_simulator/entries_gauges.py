@@ -320,7 +320,7 @@ def mig_sample_get(session: SimulatedSession, gpu: Gpu, gpu_instance: Any, sampl
 def _read(gpu: Gpu, load_percent: float) -> GpmReading:
     percent = {}
     for metric, name in METRIC_NAMES.items():
-        given = gpu.spec.gpm.get(name)
+        given = (gpu.spec.gpm or {}).get(name)
         value = load_percent * _SHARE_OF_LOAD[name] if given is None else gpu.now(given)
         percent[metric] = min(100.0, max(0.0, value))
     counters = {metric: counter(gpu) for metric, counter in _COUNTERS.items()}

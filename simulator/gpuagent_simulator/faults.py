@@ -9,16 +9,15 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Annotated
 
-from pydantic import BeforeValidator, Field
-
+from gpuagent.core.sections import Section, key
 from gpuagent_simulator.abi import Code, NvmlError
-from gpuagent_simulator.curves import STRICT, Bytes, ErrorCode, PositiveSeconds, ScenarioClock, Seconds
+from gpuagent_simulator.curves import ScenarioClock
+from gpuagent_simulator.values import Bytes, ErrorCode, PositiveSeconds, Seconds, Texts, Whole
 
 
 class FaultKind(StrEnum):
@@ -68,11 +67,8 @@ _NEEDS: dict[FaultKind, tuple[str, ...]] = {
 }
 _NODE_WIDE = frozenset({FaultKind.MISSING, FaultKind.DRIVER_RELOAD, FaultKind.VERSION_MISMATCH, FaultKind.INIT_ERROR})
 
-Calls = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
 
-
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Section, kw_only=False):
     """A fault that holds from `at` until `until`, in seconds of the scenario.
 
     On one GPU, or without `gpu` on all of them.
@@ -85,10 +81,10 @@ class Fault:
     """
 
     kind: FaultKind
-    gpu: Annotated[int, Field(ge=0)] | None = None
+    gpu: Whole | None = key(default=None, ge=0)
     at: Seconds = 0.0
     until: Seconds = math.inf
-    calls: Calls = ()
+    calls: Texts = ()
     code: ErrorCode | None = None
     seconds: PositiveSeconds | None = None
     """Seconds that a slow call takes, in real time."""
@@ -96,15 +92,13 @@ class Fault:
     """Seconds for which a reloaded driver is not there."""
     version: str = ""
     """Driver version after the reload."""
-    xid: Annotated[int, Field(gt=0)] | None = None
-    count: Annotated[int, Field(ge=1, le=10_000)] = 1
+    xid: Whole | None = key(default=None, ge=1)
+    count: Whole = key(default=1, ge=1, le=10_000)
     every: PositiveSeconds = 1.0
-    by: Annotated[int, Field(ge=1, le=100_000)] = 40
+    by: Whole = key(default=40, ge=1, le=100_000)
     """Entries by which the process list grows after each call that found its buffer too small."""
     size: Bytes | None = None
     """Memory that the process list gives for every process, whatever the device says."""
-
-    __pydantic_config__ = STRICT
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kind", FaultKind(self.kind))

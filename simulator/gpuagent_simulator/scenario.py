@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+from dataclasses import replace
 from importlib import resources
-from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from pydantic import ValidationError
-
-from gpuagent.core.problems import KeyPath, write_path
+from gpuagent.core.problems import Problem, explain, write_path
 from gpuagent.core.regular_files import read_regular_file
-from gpuagent.core.yaml_document import Document, Limits, YamlFault, read_document
+from gpuagent.core.sections import read_section
+from gpuagent.core.yaml_document import Document, Place, YamlFault, read_document
 from gpuagent_simulator.faults import Fault
 from gpuagent_simulator.library import unknown_calls
-from gpuagent_simulator.spec import FaultList, Scenario
+from gpuagent_simulator.spec import LIMITS, FaultList, Scenario
 
 MAX_FILE_BYTES = 1024**2
-LIMITS = Limits(depth=64, values=200_000, typed=True)
-"""Of a scenario."""
 
 S = TypeVar("S", Scenario, FaultList)
 
@@ -58,7 +54,7 @@ def load_scenario(name_or_path: str) -> Scenario:
     scenario = parse_scenario(text, file=str(path), name=path.stem)
     if not scenario.faults_file:
         return scenario
-    return scenario.model_copy(update={"faults_file": str(path.parent / scenario.faults_file)})
+    return replace(scenario, faults_file=str(path.parent / scenario.faults_file))
 
 
 def load_faults(path: Path, gpu_count: int) -> tuple[Fault, ...]:
@@ -104,28 +100,40 @@ def parse_scenario(text: str, *, file: str = "scenario", name: str = "unnamed") 
 
 
 def _parse(model: type[S], text: str, file: str, defaults: dict[str, str]) -> S:
-    try:
-        document = read_document(text, LIMITS)
-    except YamlFault as fault:
-        raise ScenarioError([f"{file}:{fault.place.line}: {fault.problem}"]) from None
+    document = _read_document(text, file)
     if not isinstance(document.value, dict):
         raise ScenarioError([f"{file}:1: a {model.noun} is a mapping with {model.parts}"])
-    if document.problems:
-        raise ScenarioError(
-            [f"{file}:{place.line}: {write_path(found.path)}: {found.problem}" for place, found in document.problems]
-        )
-    try:
-        parsed = model.model_validate({**defaults, **document.value})
-    except ValidationError as error:
-        raise ScenarioError(_problems(error, document, file)) from None
-    problems = [
-        f"{file}:{document.place_of(('faults', position, 'calls')).line}: faults[{position}].calls: {problem}"
-        for position, fault in enumerate(parsed.faults)
+    parsed, problems = read_section(model, document.value, defaults=defaults)
+    problems += _unknown_calls(parsed.faults if parsed is not None else ())
+    found = document.problems + [(document.place_of(problem.path), problem) for problem in problems]
+    if parsed is None or found:
+        lines = dict.fromkeys(_line(file, place, problem) for place, problem in sorted(found, key=_line_number))
+        raise ScenarioError(list(lines))
+    return parsed
+
+
+def _unknown_calls(faults: tuple[Fault, ...]) -> list[Problem]:
+    return [
+        Problem(("faults", position, "calls"), problem)
+        for position, fault in enumerate(faults)
         for problem in unknown_calls(fault.calls)
     ]
-    if problems:
-        raise ScenarioError(problems)
-    return parsed
+
+
+def _read_document(text: str, file: str) -> Document:
+    try:
+        return read_document(text, LIMITS)
+    except YamlFault as bad:
+        raise ScenarioError([f"{file}:{bad.place.line}: {bad.problem}"]) from None
+
+
+def _line_number(found: tuple[Place, Problem]) -> int:
+    return found[0].line
+
+
+def _line(file: str, place: Place, problem: Problem) -> str:
+    where = f"{write_path(problem.path)}: " if problem.path else ""
+    return f"{file}:{place.line}: {where}{explain(problem.problem, problem.allowed, problem.suggestion)}"
 
 
 def check_calls(fault: Fault) -> None:
@@ -136,44 +144,3 @@ def check_calls(fault: Fault) -> None:
     """
     for problem in unknown_calls(fault.calls):
         raise ValueError(problem)
-
-
-# ---- mistakes, in words --------------------------------------------------------------------------
-
-
-def _problems(error: ValidationError, document: Document, file: str) -> list[str]:
-    found = []
-    for detail in error.errors(include_url=False):
-        path = _path_in(document, detail["loc"])
-        line = document.place_of(path).line
-        where = f"{write_path(path)}: " if path else ""
-        found.append((line, f"{file}:{line}: {where}{_words(dict(detail), detail['loc'])}"))
-    return [text for _, text in sorted(found, key=itemgetter(0))]
-
-
-def _words(detail: dict[str, Any], loc: KeyPath) -> str:
-    kind = detail["type"]
-    if kind in ("missing", "missing_argument"):
-        return f"{loc[-1]} is missing"
-    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        return "unknown key"
-    if kind == "value_error":
-        return str(detail["ctx"]["error"])
-    if kind == "union_tag_not_found":
-        return "say which shape: shape: ramp, plateau, saw_tooth..."
-    if kind == "union_tag_invalid":
-        context = detail["ctx"]
-        near = get_close_matches(str(context["tag"]), context["expected_tags"].replace("'", "").split(", "), 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        return f"unknown shape {context['tag']}{hint} (one of {context['expected_tags']})"
-    message = str(detail["msg"])
-    return message[0].lower() + message[1:]
-
-
-def _path_in(document: Document, loc: KeyPath) -> KeyPath:
-    """Return the path as it stands in the file: pydantic adds parts (names of shapes) that it has not."""
-    path: KeyPath = ()
-    for part in loc:
-        if (*path, part) in document.places:
-            path = (*path, part)
-    return path

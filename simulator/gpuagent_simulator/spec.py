@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import cache
 from importlib import resources
 from typing import Annotated, Any, ClassVar, Literal
 
-import yaml
-from pydantic import BaseModel, BeforeValidator, Field, model_validator
-
-from gpuagent_simulator.curves import STRICT, Bytes, Constant, Curve, PositiveSeconds, Ramp, Seconds
+from gpuagent.core.problems import Problem, shown
+from gpuagent.core.sections import Section, ShortForm, key
+from gpuagent.core.yaml_document import Limits, read_document
+from gpuagent_simulator.curves import Constant, Curve, Ramp
 from gpuagent_simulator.faults import Fault
+from gpuagent_simulator.values import (
+    Bytes,
+    Flag,
+    Name,
+    Number,
+    PositiveSeconds,
+    ProcessKind,
+    Seconds,
+    Whole,
+    Words,
+)
+
+LIMITS = Limits(depth=64, values=200_000, typed=True)
+"""Of a scenario, and of the models."""
 
 DEFAULT_MODEL = "h100"
 
@@ -61,31 +76,19 @@ LOST_UNDER_MIG = frozenset(
 def models() -> dict[str, dict[str, Any]]:
     """Return the models by name."""
     text = resources.files(__package__).joinpath("models.yaml").read_text(encoding="utf-8")
-    loaded: dict[str, dict[str, Any]] = yaml.safe_load(text)
-    return loaded
+    loaded: Any = read_document(text, LIMITS).value
+    return {name: dict(model) for name, model in loaded.items()}
 
 
-def with_model(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the GPU of a scenario, completed from its model.
-
-    Raises:
-        ValueError: there is no such model.
-    """
-    name = given.get("model", DEFAULT_MODEL)
-    if not isinstance(name, str) or name not in models():
-        raise ValueError(f"unknown model {name!r}; one of {', '.join(models())}")
-    return _over(models()[name], {"model": name, **given})
-
-
-def _over(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def _over(base: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
     """Merge key by key; a curve is replaced whole."""
     merged = dict(base)
-    for key, value in given.items():
-        below = merged.get(key)
+    for name, value in given.items():
+        below = merged.get(name)
         if isinstance(below, dict) and isinstance(value, dict) and "shape" not in value | below:
-            merged[key] = _over(below, value)
+            merged[name] = _over(below, value)
         else:
-            merged[key] = value
+            merged[name] = value
     return merged
 
 
@@ -98,12 +101,7 @@ MAX_PROCESSES = 100_000
 Percent = Curve
 ZERO = Constant(0.0)
 
-Words = Annotated[
-    tuple[str, ...],
-    BeforeValidator(lambda value: tuple(value.split()) if isinstance(value, str) else value),
-]
-Count = Annotated[int, Field(ge=1, le=MAX_PROCESSES)]
-Instance = Annotated[int, Field(ge=0, le=0xFFFF)]
+MAX_INSTANCE = 0xFFFF
 
 
 def _memory(value: object) -> object:
@@ -113,13 +111,7 @@ def _memory(value: object) -> object:
     return None if value == "unavailable" else value
 
 
-class Spec(BaseModel):
-    """A part of the file: unknown keys are refused, and nothing changes after loading."""
-
-    model_config = STRICT
-
-
-class EngineLoad(Spec):
+class EngineLoad(Section):
     """Share of time, in percent, in which a process keeps each engine busy."""
 
     sm: Percent = ZERO
@@ -130,35 +122,34 @@ class EngineLoad(Spec):
     ofa: Percent = ZERO
 
 
-class ProcessSpec(Spec):
+class ProcessSpec(Section):
     """A process on a GPU, or `count` of them."""
 
-    name: str = Field(min_length=1)
+    name: Name
     command: Words = ()
     user: str = "root"
-    uid: Annotated[int, Field(ge=0, lt=2**32)] | None = None
+    uid: Whole | None = key(default=None, ge=0, le=2**32 - 1)
     cgroup: str = "/user.slice"
     state: Literal["R", "S", "D", "Z", "T", "t", "I"] = "S"
     resident: Curve = Constant(512 * 1024**2)
     age: Seconds = 60.0
-    kind: Annotated[str, Field(pattern="^[CGM]{1,3}$")] = "C"
-    memory: Annotated[Curve | None, BeforeValidator(_memory)]
+    kind: ProcessKind = "C"
+    memory: Annotated[Curve | None, ShortForm("an amount, a shape, or unavailable", _memory)]
     utilization: EngineLoad = EngineLoad()
-    gpu_instance: Instance | None = None
-    compute_instance: Instance = 0
-    from_: Seconds = Field(0.0, alias="from")
+    gpu_instance: Whole | None = key(default=None, ge=0, le=MAX_INSTANCE)
+    compute_instance: Whole = key(default=0, ge=0, le=MAX_INSTANCE)
+    from_: Seconds = 0.0
     until: Seconds = math.inf
     life: PositiveSeconds | None = None
-    count: Count = 1
+    count: Whole = key(default=1, ge=1, le=MAX_PROCESSES)
     every: Seconds = 0.0
-    pid: Annotated[int, Field(ge=FIRST_MADE_UP_PID, le=MAX_PID)] | None = None
+    pid: Whole | None = key(default=None, ge=FIRST_MADE_UP_PID, le=MAX_PID)
     bind: str = ""
-    holds_after_death: bool = False
-    dead: bool = False
+    holds_after_death: Flag = False
+    dead: Flag = False
     dead_after: Seconds | None = None
 
-    @model_validator(mode="after")
-    def _consistent(self) -> ProcessSpec:
+    def __post_init__(self) -> None:
         if self.bind and (self.pid is not None or self.count > 1 or self.dead):
             raise ValueError("a process with bind takes its pid and life from outside: no pid, count or dead")
         if self.holds_after_death and not self.bind:
@@ -169,10 +160,9 @@ class ProcessSpec(Spec):
             raise ValueError("give until or life, not both")
         if self.pid is not None and self.pid + self.count - 1 > MAX_PID:
             raise ValueError(f"pid + count goes beyond {MAX_PID}")
-        return self
 
 
-class DeviceMemory(Spec):
+class DeviceMemory(Section):
     """Device memory. `base_used` is what no process owns."""
 
     total: Bytes
@@ -180,14 +170,14 @@ class DeviceMemory(Spec):
     base_used: Curve = ZERO
 
 
-class Bar1(Spec):
+class Bar1(Section):
     """The window through which the host reaches device memory."""
 
     total: Bytes = 0
     used: Curve = ZERO
 
 
-class GpuLoad(Spec):
+class GpuLoad(Section):
     """Utilization of the GPU in percent; what is not given follows from the processes."""
 
     gpu: Percent | None = None
@@ -198,42 +188,42 @@ class GpuLoad(Spec):
     ofa: Percent | None = None
 
 
-class TemperatureSpec(Spec):
+class TemperatureSpec(Section):
     """Temperatures in degrees Celsius. `gpu` and `memory` follow from the load if they are not given."""
 
     gpu: Curve | None = None
     memory: Curve | None = None
-    idle: float = 32.0
-    rise: float = 40.0
-    slowdown: int = 89
-    shutdown: int = 92
-    memory_max: int = 95
-    gpu_max: int = 87
+    idle: Number = 32.0
+    rise: Number = 40.0
+    slowdown: Whole = 89
+    shutdown: Whole = 92
+    memory_max: Whole = 95
+    gpu_max: Whole = 87
 
 
-class PowerSpec(Spec):
+class PowerSpec(Section):
     """Power of the GPU, in watts.
 
     `draw` follows from the load if it is not given; the energy counter is its integral.
     """
 
     draw: Curve | None = None
-    idle: float = 70.0
-    limit: float = 700.0
-    min_limit: float = 200.0
-    max_limit: float = 700.0
+    idle: Number = 70.0
+    limit: Number = 700.0
+    min_limit: Number = 200.0
+    max_limit: Number = 700.0
 
 
-class Domains(Spec):
+class Domains(Section):
     """MHz by clock domain."""
 
-    graphics: float
-    sm: float
-    memory: float
-    video: float
+    graphics: Number
+    sm: Number
+    memory: Number
+    video: Number
 
 
-class Throttled(Spec):
+class Throttled(Section):
     """Seconds spent below full clocks since the driver was loaded."""
 
     power_cap: Curve = ZERO
@@ -243,7 +233,7 @@ class Throttled(Spec):
     hw_power_brake: Curve = ZERO
 
 
-class ClocksSpec(Spec):
+class ClocksSpec(Section):
     """Clocks at rest and at most.
 
     `event_reasons` is NVML's bit mask and follows from the load if not given.
@@ -255,25 +245,25 @@ class ClocksSpec(Spec):
     throttled: Throttled = Throttled()
 
 
-class PcieSpec(Spec):
+class PcieSpec(Section):
     """PCI Express link; the counters are bytes since the driver was loaded."""
 
-    generation: int = 5
-    max_generation: int = 5
-    width: int = 16
-    max_width: int = 16
+    generation: Whole = 5
+    max_generation: Whole = 5
+    width: Whole = 16
+    max_width: Whole = 16
     replays: Curve = ZERO
     transmit: Curve = Ramp(rate=40e6)
     receive: Curve = Ramp(rate=120e6)
 
 
-class EccSpec(Spec):
+class EccSpec(Section):
     """Error counts.
 
     `remap_pending`, `remap_failed`, `retired_pending` and `sram_threshold_exceeded` are 0 or 1.
     """
 
-    enabled: bool = True
+    enabled: Flag = True
     volatile_corrected: Curve = ZERO
     volatile_uncorrected: Curve = ZERO
     aggregate_corrected: Curve = ZERO
@@ -289,13 +279,13 @@ class EccSpec(Spec):
     recovery_action: Curve = ZERO
 
 
-class NvLinkSpec(Spec):
+class NvLinkSpec(Section):
     """NVLinks. Byte and error counters are those of one link; all links are alike."""
 
-    links: Annotated[int, Field(ge=0, le=36)] = 0
-    inactive: tuple[int, ...] = ()
-    version: int = 4
-    megabytes_per_second: int = 26562
+    links: Whole = key(default=0, ge=0, le=36)
+    inactive: tuple[Whole, ...] = ()
+    version: Whole = 4
+    megabytes_per_second: Whole = 26562
     transmit: Curve = Ramp(rate=25e6)
     receive: Curve = Ramp(rate=25e6)
     replay_errors: Curve = ZERO
@@ -304,47 +294,47 @@ class NvLinkSpec(Spec):
     crc_data_errors: Curve = ZERO
 
 
-class Fans(Spec):
+class Fans(Section):
     """Fans; `percent` follows from the temperature if it is not given."""
 
-    count: Annotated[int, Field(ge=0, le=8)] = 0
+    count: Whole = key(default=0, ge=0, le=8)
     percent: Curve | None = None
 
 
-class MigInstanceSpec(Spec):
+class MigInstanceSpec(Section):
     """A MIG device.
 
     A compute instance in a GPU instance, whose memory it shares with its siblings.
     """
 
-    gpu_instance: Instance
-    compute_instance: Instance = 0
+    gpu_instance: Whole = key(ge=0, le=MAX_INSTANCE)
+    compute_instance: Whole = key(default=0, ge=0, le=MAX_INSTANCE)
     profile: str
     memory: Bytes
     base_used: Curve = ZERO
-    multiprocessors: int = 16
-    slices: int = 1
+    multiprocessors: Whole = 16
+    slices: Whole = 1
     uuid: str = ""
-    from_: Seconds = Field(0.0, alias="from")
+    from_: Seconds = 0.0
     until: Seconds = math.inf
 
 
-class GpuSpec(Spec):
+class GpuSpec(Section):
     """A GPU, or `count` of them; `model` fills in what is not given."""
 
     model: str
-    count: Annotated[int, Field(ge=1, le=64)] = 1
+    count: Whole = key(default=1, ge=1, le=64)
     name: str
     uuid: str = ""
     serial: str = ""
     pci_bus_id: str = ""
-    pci_device_id: int = 0
-    pci_subsystem_id: int = 0
+    pci_device_id: Whole = 0
+    pci_subsystem_id: Whole = 0
     vbios: str = "96.00.74.00.01"
-    brand: int = 14
-    architecture: int
-    compute_capability: tuple[int, int]
-    multiprocessors: int = 132
+    brand: Whole = 14
+    architecture: Whole
+    compute_capability: tuple[Whole, Whole]
+    multiprocessors: Whole = 132
     lacks: frozenset[Feature] = frozenset()
     memory: DeviceMemory | None = None
     bar1: Bar1 = Bar1()
@@ -357,29 +347,37 @@ class GpuSpec(Spec):
     ecc: EccSpec = EccSpec()
     nvlink: NvLinkSpec = NvLinkSpec()
     fans: Fans = Fans()
-    gpm: dict[str, Curve] = Field(default_factory=dict)
-    persistence: bool = True
-    accounting: bool = False
+    gpm: Mapping[str, Curve] | None = None
+    persistence: Flag = True
+    accounting: Flag = False
     mig: tuple[MigInstanceSpec, ...] | None = None
     processes: tuple[ProcessSpec, ...] = ()
 
-    @model_validator(mode="before")
     @classmethod
-    def _fill_in_model(cls, given: Any) -> Any:
-        return with_model(given) if isinstance(given, dict) else given
+    def complete(cls, given: Mapping[str, object]) -> Mapping[str, object]:
+        """Return the GPU completed from its model; a key with nothing below it is as if it were not there."""
+        empty = {name for name, place in cls.keys.items() if place.empty_is_default}
+        found = {name: value for name, value in given.items() if value is not None or name not in empty}
+        model = found.setdefault("model", DEFAULT_MODEL)
+        known = model if isinstance(model, str) and model in models() else DEFAULT_MODEL
+        return _over(models()[known], found)
 
-    @model_validator(mode="after")
-    def _consistent(self) -> GpuSpec:
+    @classmethod
+    def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
+        model = given.get("model")
+        if isinstance(model, str) and model not in models():
+            yield Problem(("model",), f"unknown model {shown(model)}; one of {', '.join(models())}")
+
+    def __post_init__(self) -> None:
         if self.memory is None and Feature.MEMORY not in self.lacks:
             raise ValueError("give memory, or say that the GPU lacks it")
         if self.count > 1 and (self.uuid or self.serial or self.pci_bus_id):
             raise ValueError("uuid, serial and pci_bus_id are one GPU's own: not together with count")
         if self.mig is None and any(process.gpu_instance is not None for process in self.processes):
             raise ValueError("a process names a gpu_instance, but the GPU has no mig")
-        return self
 
 
-class FaultList(Spec):
+class FaultList(Section):
     """Content of a scenario's `faults_file`: read again whenever it changes."""
 
     noun: ClassVar[str] = "file of faults"
@@ -388,7 +386,7 @@ class FaultList(Spec):
     faults: tuple[Fault, ...] = ()
 
 
-class Scenario(Spec):
+class Scenario(Section):
     """A whole scenario."""
 
     noun: ClassVar[str] = "scenario"
@@ -398,7 +396,7 @@ class Scenario(Spec):
     description: str = ""
     driver: str = "580.95.05"
     nvml: str = ""
-    cuda: int = 13000
+    cuda: Whole = 13000
     gpus: tuple[GpuSpec, ...] = ()
     faults: tuple[Fault, ...] = ()
     faults_file: str = ""
@@ -408,12 +406,10 @@ class Scenario(Spec):
         """GPUs that the node has when all is well."""
         return sum(gpu.count for gpu in self.gpus)
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Scenario:
+    def __post_init__(self) -> None:
         for position, fault in enumerate(self.faults):
             if fault.gpu is not None and fault.gpu >= self.gpu_count:
                 raise ValueError(f"faults[{position}] is for GPU {fault.gpu} of {self.gpu_count}")
         processes = sum(gpu.count * process.count for gpu in self.gpus for process in gpu.processes)
         if processes > MAX_PROCESSES:
             raise ValueError(f"{processes} processes are more than {MAX_PROCESSES}")
-        return self

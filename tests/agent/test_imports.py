@@ -10,13 +10,11 @@ import pytest
 _NOT_IN_THE_AGENT = (
     "click",  # of uvicorn's own command line
     "httpx",  # 10 MiB, for receivers alone
-    "pydantic",  # 12 MiB
-    "pydantic_core",
     "rich.console",
     "gpuagent.cli.app",
     "gpuagent_simulator",
 )
-_NOT_IN_RECEIVERS = ("click", "pydantic", "pygments", "rich.console")
+_NOT_IN_RECEIVERS = ("click", "pygments", "rich.console")
 _NOT_IN_STATUS = (
     *_NOT_IN_THE_AGENT,
     "gpuagent.config.models",

@@ -11,14 +11,15 @@ from typing import Any
 from gpuagent.core.clock import Clock
 from gpuagent.procfs.files import parse_stat
 from gpuagent_simulator.abi import Code, NvmlError
-from gpuagent_simulator.curves import ScenarioClock
+from gpuagent_simulator.curves import Constant, ScenarioClock
 from gpuagent_simulator.device import Gpu, GpuMoment, ListedProcess, MigDevice
 from gpuagent_simulator.faults import FaultInjector
 from gpuagent_simulator.library import SimulatedLibrary
 from gpuagent_simulator.node import FaultsFile
 from gpuagent_simulator.process import Bindings, Load, Process
+from gpuagent_simulator.scenario import parse_scenario
 from gpuagent_simulator.session import SimulatedSession
-from gpuagent_simulator.spec import GpuSpec, MigInstanceSpec, ProcessSpec, Scenario
+from gpuagent_simulator.spec import GpuSpec, MigInstanceSpec, ProcessSpec
 from tests.attack.processes import a_tick_later
 
 GIB = 2**30
@@ -182,10 +183,8 @@ class _FileInstance(MigDevice):
 
 def _row(entry: Entry, gpu: int) -> ListedProcess:
     used = None if entry.gib is None else int(entry.gib * GIB)
-    memory = "unavailable" if used is None else used
-    spec = ProcessSpec.model_validate(
-        {"name": "listed", "memory": memory, "kind": entry.kind, "gpu_instance": entry.instance}
-    )
+    memory = None if used is None else Constant(used)
+    spec = ProcessSpec(name="listed", memory=memory, kind=entry.kind, gpu_instance=entry.instance)
     return ListedProcess(Process(spec, gpu, 0, entry.pid), entry.pid, used, Load(entry.sm, 0, entry.encoder, 0, 0, 0))
 
 
@@ -202,7 +201,7 @@ def library_of(listing: Path, faults: Path, clock: Clock) -> SimulatedLibrary:
     files = _Listing(listing)
     count = len(files.gpus())
     models = [{"model": "h100", **_mig(each)} for each in files.gpus()]
-    scenario = Scenario.model_validate({"name": "attacked", "gpus": models})
+    scenario = parse_scenario(json.dumps({"name": "attacked", "gpus": models}))
     scenario_clock = ScenarioClock(clock)
     board = FaultInjector((), scenario_clock)
     gpus: list[Gpu] = [_FileGpu(files, index, spec, board, scenario_clock) for index, spec in enumerate(scenario.gpus)]

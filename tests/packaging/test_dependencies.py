@@ -27,7 +27,6 @@ OURS = {
 }
 ELSEWHERE = {"apps", "examples"}
 """Folders of apps that run on an environment of their own, with torch: tests/client/requirements.txt."""
-PART_OF = {"pydantic-core": "pydantic"}  # pydantic asks for one exact version of it
 AGENT_ROOTS = ("agent", "exporters", "alerts", "simulator")
 PROGRAMS = {
     "apprise",  # the optional extra: its receiver runs it in a process of its own
@@ -77,8 +76,7 @@ def imported(*roots: str) -> set[str]:
                     modules.add(node.module.partition(".")[0])
     known = importlib.metadata.packages_distributions()
     foreign = modules - OURS - set(sys.stdlib_module_names)
-    found = {normalized(known.get(module, [module])[0]) for module in foreign}
-    return {PART_OF.get(name, name) for name in found}
+    return {normalized(known.get(module, [module])[0]) for module in foreign}
 
 
 def test_the_agent_declares_what_it_imports() -> None:

@@ -7,8 +7,9 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter, ValidationError
 
+from gpuagent.core.problems import Problem
+from gpuagent.core.sections import Section, read_section
 from gpuagent_simulator.curves import (
     SHAPES,
     Constant,
@@ -144,25 +145,36 @@ def test_sum_adds(values: list[float], at: float) -> None:
     assert Sum(of=tuple(Constant(value) for value in values))(at) == math.fsum(values)
 
 
+class _Holder(Section):
+    """What has a curve."""
+
+    curve: Curve
+
+
+def _read(written: object) -> tuple[Curve | None, list[Problem]]:
+    holder, problems = read_section(_Holder, {"curve": written})
+    return None if holder is None else holder.curve, problems
+
+
 def test_every_shape_is_read_from_a_file() -> None:
     """Each shape that exists can be named, with sizes and durations as people write them."""
-    examples: dict[str, object] = {
+    examples: dict[str, dict[str, object]] = {
         "constant": {"value": "6GiB"},
         "ramp": {"rate": "-10MiB", "start": "1GiB", "after": "1m30s"},
-        "steps": {"points": [["0s", "1GiB"], ["5m", 12]]},
+        "steps": {"points": (("0s", "1GiB"), ("5m", 12))},
         "staircase": {"size": "1MiB", "every": "1h"},
         "saw_tooth": {"low": 0, "high": "2GiB", "period": 30},
         "warm_up": {"level": "2GiB", "time_constant": "90s"},
         "plateau": {"level": "2GiB", "over": "90s"},
         "noise": {"amplitude": "4MiB", "seed": 7},
-        "sum": {"of": ["1GiB", {"shape": "noise", "amplitude": 3}]},
+        "sum": {"of": ("1GiB", {"shape": "noise", "amplitude": 3})},
     }
     assert set(examples) == set(SHAPES)
 
     for shape, fields in examples.items():
-        read = TypeAdapter(Curve).validate_python({"shape": shape, **fields})  # type: ignore[dict-item]
-        assert read.shape == shape
-    assert TypeAdapter(Curve).validate_python("6GiB") == Constant(6 * 1024**3)
+        read, _ = _read({"shape": shape, **fields})
+        assert getattr(read, "shape", None) == shape
+    assert _read("6GiB") == (Constant(6 * 1024**3), [])
 
 
 @table(
@@ -174,11 +186,16 @@ def test_every_shape_is_read_from_a_file() -> None:
         {"shape": "ramp", "rate": 1, "rat": 2},
         {"shape": "hill"},
         {"rate": 1},
-        [1, 2],
+        (1, 2),
+        True,
+        {"shape": "steps", "points": ((1, 2, 3),)},
+        {"shape": "steps", "points": ((5, 1), (2, 3))},
+        {"shape": "sum", "of": (1, {"shape": "ramp", "rate": ()})},
         None,
     ],
 )
 def test_wrong_shapes_are_refused(wrong: object) -> None:
     """A period of nothing, a unit that is none, a key too many: refused, not guessed."""
-    with pytest.raises(ValidationError):
-        TypeAdapter(Curve).validate_python(wrong)
+    read, problems = _read(wrong)
+
+    assert (read, len(problems)) == (None, 1)

@@ -144,16 +144,16 @@ faults:
   - {kind: error, code: gpu_is_lots}
 """
     expected = {
-        "x.yaml:1: drivr: unknown key",
-        "x.yaml:6: gpus[0].processes[0].memory: unknown shape rampp; did you mean ramp?",
-        "x.yaml:8: gpus[0].processes[1].memory: rate is missing",
-        "x.yaml:8: gpus[0].processes[1].memory.rat: unknown key",
-        "x.yaml:9: gpus[0].processes[2]: name is missing",
+        "x.yaml:1: drivr: unknown key; did you mean driver?",
+        "x.yaml:6: gpus[0].processes[0].memory.shape: 'rampp' is unknown; did you mean ramp?",
+        "x.yaml:8: gpus[0].processes[1].memory.rate: is missing",
+        "x.yaml:8: gpus[0].processes[1].memory.rat: unknown key; did you mean rate?",
+        "x.yaml:9: gpus[0].processes[2].name: is missing",
         "x.yaml:9: gpus[0].processes[2].memory: '3XB' has the unknown unit XB",
         "x.yaml:10: gpus[0].processes[2].from: '3 parsec' is not a duration",
-        "x.yaml:11: gpus[0].processes[2].kind: string should match pattern",
-        "x.yaml:13: gpus[1].temprature: unknown key",
-        "x.yaml:15: faults[0].kind: input should be 'lost'",
+        "x.yaml:11: gpus[0].processes[2].kind: must be one to three of the letters C, G and M",
+        "x.yaml:13: gpus[1].temprature: unknown key; did you mean temperature?",
+        "x.yaml:15: faults[0].kind: 'hangs' is unknown; did you mean hang?",
         "x.yaml:16: faults[1]: error needs code",
         "x.yaml:17: faults[2]: hang takes no code: it takes at, calls, gpu, until",
         "x.yaml:18: faults[3]: until must be later than at",
@@ -180,6 +180,10 @@ faults:
         ),
         ("gpus: [{model: h100, memory: null}]", "give memory, or say that the GPU lacks it"),
         ("gpus: [{model: h100, count: 2, uuid: x}]", "not together with count"),
+        ("gpus: [{persistence: maybe}]", "gpus[0].persistence: must be true or false, not text"),
+        ("gpus: [{count: 1.5}]", "gpus[0].count: must be a whole number, not 1.5"),
+        ("gpus: [{power: {idle: cold}}]", "gpus[0].power.idle: 'cold' is not a number"),
+        ("gpus: [{memory: {total: .inf}}]", "gpus[0].memory.total: inf is no number of bytes"),
         (
             "gpus: [{model: h100, processes: [{name: a, memory: 1, gpu_instance: 1}]}]",
             "the GPU has no mig",
@@ -218,3 +222,17 @@ def test_a_model_is_overridden_key_by_key() -> None:
     assert gpu.memory is not None
     assert (gpu.memory.total, gpu.memory.base_used(2)) == (85520809984, 10)
     assert (gpu.power.limit, gpu.power.min_limit) == (500, 200)
+
+
+def test_numbers_and_flags_may_be_quoted() -> None:
+    """A program that fills in a template may put every value in quotes."""
+    written = 'gpus: [{count: "2", persistence: "No", accounting: 1, temperature: {idle: "30.5"}, power: {limit: 3}}]'
+    gpu = parse_scenario(written).gpus[0]
+
+    assert (gpu.count, gpu.persistence, gpu.accounting) == (2, False, True)
+    assert (gpu.temperature.idle, gpu.power.limit) == (30.5, 3.0)
+
+
+def test_a_key_with_nothing_below_it_is_as_if_it_were_not_there() -> None:
+    """What the model has stays: somebody commented out the lines below the key."""
+    assert parse_scenario("gpus: [{power:, processes:}]") == parse_scenario("gpus: [{}]")

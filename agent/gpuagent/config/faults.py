@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gpuagent.core.problems import explain
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -23,11 +25,7 @@ class Fault:
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}" if self.line else self.file
         subject = f"{self.path}: " if self.path else ""
-        guess = f"; did you mean {self.suggestion}?" if self.suggestion else ""
-        # A value's own error text may have named what is allowed already.
-        known = not self.allowed or self.allowed in self.problem
-        allowed = "" if known else f" (allowed: {self.allowed})"
-        return f"{place}: {subject}{self.problem}{guess}{allowed}"
+        return f"{place}: {subject}{explain(self.problem, self.allowed, self.suggestion)}"
 
 
 class ConfigError(Exception):

@@ -74,3 +74,9 @@ def listed(names: Iterable[str]) -> str:
 def kind_of(value: object) -> str:
     """Return what stands in the file, by the names that people have for it."""
     return next((words for kind, words in _KINDS if isinstance(value, kind)), "something else")
+
+
+def explain(problem: str, allowed: str = "", suggestion: str = "") -> str:
+    """Return what is wrong, what was probably meant, and what is allowed unless the problem names that already."""
+    guess = f"; did you mean {suggestion}?" if suggestion else ""
+    return f"{problem}{guess}" + ("" if not allowed or allowed in problem else f" (allowed: {allowed})")

@@ -6,9 +6,11 @@ from the declaration, so none of them can lag behind it.
 
 from __future__ import annotations
 
+import keyword
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
+from enum import StrEnum
 from pathlib import Path
 from typing import (
     Annotated,
@@ -17,6 +19,7 @@ from typing import (
     Literal,
     TypeVar,
     Union,
+    cast,
     dataclass_transform,
     get_args,
     get_origin,
@@ -44,6 +47,16 @@ class ValueType:
     """Returns the value, or raises ValueError with what is wrong with it."""
     write: Callable[[Any], str] = str
     """Returns the value as the file would have it, without a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShortForm:
+    """A shorter way to write a value, such as `6GiB` for a constant amount. Annotates a Python type."""
+
+    allowed: str
+    """What may be written, in words, short or in full."""
+    expand: Callable[[object], object]
+    """Returns the value written in full, and any other value as it is; raises ValueError. Also called with None."""
 
 
 class SecretText:
@@ -131,20 +144,24 @@ class Key:
     is_required: bool = False
     is_optional: bool = False
     """Whether None may be given."""
+    short_forms: tuple[ShortForm, ...] = ()
+    """In the order in which they are expanded."""
 
     @classmethod
     def of(cls, annotation: Any, options: _Options = _Options(), default: Any = MISSING) -> Key:  # noqa: ANN401
         """Return the place that an annotation describes."""
-        value_type, is_optional = None, False
+        value_type, is_optional, short_forms = None, False, list[ShortForm]()
         while get_origin(annotation) in {Annotated, Union, types.UnionType}:
             if get_origin(annotation) is Annotated:
                 annotation, *extras = get_args(annotation)
                 value_type = next((extra for extra in extras if isinstance(extra, ValueType)), value_type)
+                short_forms += (extra for extra in reversed(extras) if isinstance(extra, ShortForm))
             else:
                 (annotation,) = (argument for argument in get_args(annotation) if argument is not type(None))
                 is_optional = True
         required = default is MISSING
-        return cls(annotation, value_type, options, None if required else default, required, is_optional)
+        given = None if required else default
+        return cls(annotation, value_type, options, given, required, is_optional, tuple(short_forms))
 
     @property
     def description(self) -> str:
@@ -159,27 +176,55 @@ class Key:
 
     @property
     def item(self) -> Key | None:
-        """The place of a list's items, where a list stands here."""
-        return Key.of(get_args(self.annotation)[0]) if get_origin(self.annotation) is tuple else None
+        """The place of a list's items, where a list of any length stands here."""
+        types_ = get_args(self.annotation)
+        is_list = get_origin(self.annotation) is frozenset or types_[1:] == (...,)
+        return Key.of(types_[0]) if is_list else None
+
+    @property
+    def positions(self) -> tuple[Key, ...]:
+        """The places of a list's items, where a list of so many stands here: `tuple[int, int]`."""
+        is_list = get_origin(self.annotation) is tuple and self.item is None
+        return tuple(map(Key.of, get_args(self.annotation))) if is_list else ()
+
+    @property
+    def entry(self) -> Key | None:
+        """The place of each value, where a mapping with keys of the writer's choice stands here."""
+        return Key.of(get_args(self.annotation)[1]) if get_origin(self.annotation) is Mapping else None
 
     @property
     def words(self) -> tuple[str, ...]:
         """The words of which one stands here; none where it is something else."""
+        if isinstance(self.annotation, type) and issubclass(self.annotation, StrEnum):
+            return tuple(word.value for word in self.annotation)
         return get_args(self.annotation) if get_origin(self.annotation) is Literal else ()
 
     @property
     def empty_is_default(self) -> bool:
         """Whether nothing below the key is as if it were not there: the items of a list are commented out."""
-        return isinstance(self.default, tuple | Section)
+        return isinstance(self.default, tuple | frozenset | Section) and not self.short_forms
 
     def allowed(self) -> str:
         """Return what may stand here, in words."""
-        if self.section is not None:
-            return f"a mapping with {', '.join(self.section.keys)}"
-        if self.item is not None:
-            return f"a list, each item {self.item.allowed()}"
+        if self.short_forms:
+            return self.short_forms[0].allowed
         if self.words:
             return listed(self.words)
+        return self._allowed_below() or self._allowed_alone()
+
+    def _allowed_below(self) -> str:
+        """Return what may stand here where it holds other values, or ""."""
+        if self.section is not None:
+            return f"a mapping with {', '.join(self.section.keys)}"
+        if self.entry is not None:
+            return f"a mapping, each value {self.entry.allowed()}"
+        if self.item is not None:
+            return f"a list, each item {self.item.allowed()}"
+        if self.positions:
+            return f"a list of {len(self.positions)}: {', '.join(place.allowed() for place in self.positions)}"
+        return ""
+
+    def _allowed_alone(self) -> str:
         least, most = self.options.ge, self.options.le
         text = self._type().allowed
         text += "" if least is None else f", at least {self.write(least)}"
@@ -204,19 +249,41 @@ class Key:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(key,))
 class Section:
-    """Base of every mapping: frozen, no unknown keys, no guessing at types."""
+    """Base of every mapping: frozen, no unknown keys, no guessing at types.
+
+    A key that is a word of Python's is declared with `_` behind it: `from_` for `from`. What `__post_init__` raises as
+    ValueError is a problem of the whole section, told when each of its values can be read.
+    """
 
     keys: ClassVar[Mapping[str, Key]] = {}
     """Its keys, by their names."""
     key_noun: ClassVar[str] = "key"
     """What an unknown key is called in a fault."""
+    variant_key: ClassVar[str] = ""
+    """Of a base class: the key whose word says which of its subclasses is meant."""
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, *, kw_only: bool = True) -> None:
         super().__init_subclass__()
-        dataclass(frozen=True, kw_only=True)(cls)
+        dataclass(frozen=True, kw_only=kw_only)(cls)
         hints = get_type_hints(cls, include_extras=True)
-        cls.keys = {each.name: Key.of(hints[each.name], each.metadata["key"], each.default) for each in fields(cls)}
+        cls.keys = {
+            each.name.removesuffix("_"): Key.of(hints[each.name], each.metadata.get("key", _Options()), each.default)
+            for each in fields(cls)
+        }
+
+    @classmethod
+    def variants(cls) -> dict[str, type[Section]]:
+        """Return the subclasses of which one is meant, by the word of their `variant_key`; {} where there is none."""
+        name = cls.variant_key
+        if not name or name in cls.keys:
+            return {}
+        return {word: found for found in cls.__subclasses__() for word in found.keys[name].words}
+
+    @classmethod
+    def complete(cls, given: Mapping[str, object]) -> Mapping[str, object]:
+        """Return the keys that are given, with those that they stand for, such as those of a named model."""
+        return given
 
     @classmethod
     def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:  # noqa: ARG003 (for others)
@@ -269,7 +336,12 @@ class _Reader:
     def section(
         self, section: type[S], given: Mapping[str, object], path: KeyPath, defaults: Mapping[str, object]
     ) -> S | None:
+        variants = section.variants()
+        if variants:
+            word = self._variant(section.variant_key, tuple(variants), given, path)
+            return None if word is None else cast("S | None", self.section(variants[word], given, path, defaults))
         known = len(self.problems)
+        given = section.complete(given)
         self.between_keys += [problem._replace(path=path + problem.path) for problem in section.check(given)]
         for name in (name for name in given if name not in section.keys):
             near = nearest(name, section.keys)
@@ -277,25 +349,59 @@ class _Reader:
             self.problems.append(Problem((*path, name), f"unknown {section.key_noun}", allowed, near))
         values = dict(defaults)
         for name, place in section.keys.items():
+            attribute = _attribute(name)
             if name in given and not (given[name] is None and place.empty_is_default):
-                values[name] = self._value(place, given[name], (*path, name))
-            elif place.is_required and name not in values:
+                values[attribute] = self._value(place, given[name], (*path, name))
+            elif place.is_required and attribute not in values:
                 self.problems.append(Problem((*path, name), "is missing", place.allowed()))
-        return section(**values) if len(self.problems) == known else None
+        if len(self.problems) > known:
+            return None
+        try:
+            return section(**values)
+        except ValueError as error:
+            self.problems.append(Problem(path, str(error)))
+            return None
+
+    def _variant(self, name: str, words: tuple[str, ...], given: Mapping[str, object], path: KeyPath) -> str | None:
+        """Return the word of a variant that there is."""
+        if given.get(name) is None:
+            self.problems.append(
+                Problem((*path, name), "has no value" if name in given else "is missing", listed(words))
+            )
+            return None
+        found = self._word(words, given[name], (*path, name))
+        return found if isinstance(found, str) and found in words else None
 
     def _value(self, place: Key, value: object, path: KeyPath) -> object:
+        written, known = value, len(self.problems)
+        try:
+            for short_form in place.short_forms:
+                value = short_form.expand(value)
+        except ValueError as error:
+            self._refuse(path, str(error), place)
+            return None
+        if place.short_forms and value is None and written is not None:
+            return None
+        found = self._full_value(place, value, path)
+        if value is not written:  # the keys of the full form do not stand in the file
+            self.problems[known:] = [problem._replace(path=path) for problem in self.problems[known:]]
+        return found
+
+    def _full_value(self, place: Key, value: object, path: KeyPath) -> object:
         if value is None:
             if not place.is_optional:
                 self._refuse(path, "has no value", place)
             return None
-        if place.section is not None:
+        if place.section is not None or place.entry is not None:
             if isinstance(value, Mapping):
-                return self.section(place.section, value, path, {})
+                return self._mapping(place, value, path)
             self._refuse(path, f"must be a mapping, not {kind_of(value)}", place)
-        elif place.item is not None:
-            return self._list(place, place.item, value, path)
+        elif place.item is not None or place.positions:
+            return self._list(place, value, path)
         elif place.words:
-            return self._word(place, value, path)
+            word = self._word(place.words, value, path)
+            if word in place.words:
+                return place.annotation(word) if isinstance(place.annotation, type) else word
         else:
             try:
                 return place.read(value, self._context)
@@ -303,25 +409,42 @@ class _Reader:
                 self._refuse(path, str(error), place)
         return None
 
-    def _list(self, place: Key, item: Key, value: object, path: KeyPath) -> object:
+    def _mapping(self, place: Key, value: Mapping[str, object], path: KeyPath) -> object:
+        if place.section is not None:
+            return self.section(place.section, value, path, {})
+        return {name: self._value(place.entry, each, (*path, name)) for name, each in value.items() if place.entry}
+
+    def _list(self, place: Key, value: object, path: KeyPath) -> object:
         if not isinstance(value, tuple):
             self._refuse(path, f"must be a list, not {kind_of(value)}", place)
+            return None
+        if place.positions and len(value) != len(place.positions):
+            self._refuse(path, f"must have {len(place.positions)} items, not {len(value)}", place)
             return None
         if len(value) < place.options.min_length:
             self._refuse(path, "is empty", place)
         if place.options.max_length is not None and len(value) > place.options.max_length:
             self._refuse(path, f"has more than {place.options.max_length} items", place)
-        return tuple(self._value(item, each, (*path, index)) for index, each in enumerate(value))
+        places = place.positions or (place.item,) * len(value)
+        found = (
+            self._value(each, value[index], (*path, index)) for index, each in enumerate(places) if each is not None
+        )
+        return frozenset(found) if get_origin(place.annotation) is frozenset else tuple(found)
 
-    def _word(self, place: Key, value: object, path: KeyPath) -> object:
-        if value is False and "off" in place.words:  # YAML takes a bare off for false
+    def _word(self, words: tuple[str, ...], value: object, path: KeyPath) -> object:
+        if value is False and "off" in words:  # YAML takes a bare off for false
             return "off"
         if not isinstance(value, str):
-            self._refuse(path, f"must be text, not {kind_of(value)}", place)
-        elif value not in place.words:
-            near = nearest(value, place.words)
-            self.problems.append(Problem(path, f"{shown(value)} is unknown", listed(place.words), near))
+            self.problems.append(Problem(path, f"must be text, not {kind_of(value)}", listed(words)))
+        elif value not in words:
+            near = nearest(value, words)
+            self.problems.append(Problem(path, f"{shown(value)} is unknown", listed(words), near))
         return value
 
     def _refuse(self, path: KeyPath, problem: str, place: Key) -> None:
         self.problems.append(Problem(path, problem, place.allowed()))
+
+
+def _attribute(name: str) -> str:
+    """Return what a key is called in Python."""
+    return f"{name}_" if keyword.iskeyword(name) else name

@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gpuagent.config.models import Config
 from gpuagent.config.rules import implausible_rules, unknown_metrics, with_external_url
 from gpuagent.core.clock import Clock
 from gpuagent.core.identity import NodeIdentity
@@ -49,8 +50,7 @@ from gpuagent_alerts.states.persister import StatePersister
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StateOwner, StoreFailure
 
-if TYPE_CHECKING:  # the first loads pydantic, the second the HTTP client: a node can do without
-    from gpuagent.config.models import Config
+if TYPE_CHECKING:  # it loads the HTTP client, which a node without a heartbeat can do without
     from gpuagent_alerts.notify.receivers.heartbeat import Heartbeat
 
 log = logging.getLogger(__name__)

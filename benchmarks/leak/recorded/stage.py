@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from tests.fakes.nvml import use
 
@@ -24,6 +25,7 @@ from gpuagent.procfs.machine import boot_id
 from gpuagent.procfs.table import PidfdWatcher, ProcessTable
 from gpuagent.recording.sources import Reading, reading_of
 from gpuagent_exporters.status.document import status_document
+from gpuagent_simulator.curves import Shape
 from gpuagent_simulator.node import SimulatedNode
 from gpuagent_simulator.scenario import parse_scenario
 from gpuagent_simulator.spec import Scenario
@@ -117,9 +119,10 @@ def scenario_of(apps: Sequence[App]) -> Scenario:
     ]
     scenario = parse_scenario(json.dumps({"gpus": gpus}), name="recorded")
     filled = [
-        gpu.model_copy(
-            update={"processes": tuple(one.model_copy(update={"memory": app.resident_bytes}) for one in gpu.processes)}
+        replace(
+            gpu,
+            processes=tuple(replace(one, memory=cast("Shape", app.resident_bytes)) for one in gpu.processes),
         )
         for gpu, app in zip(scenario.gpus, apps, strict=True)
     ]
-    return scenario.model_copy(update={"gpus": tuple(filled)})
+    return replace(scenario, gpus=tuple(filled))

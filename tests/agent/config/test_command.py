@@ -120,6 +120,6 @@ def test_show() -> None:
 
 
 def test_imports_stay_light() -> None:
-    """Importing the command loads neither pydantic nor YAML: other commands must start fast."""
-    program = "import sys, gpuagent.cli.config;sys.exit(bool({'pydantic', 'yaml'} & set(sys.modules)))"
+    """Importing the command does not load YAML: other commands must start fast."""
+    program = "import sys, gpuagent.cli.config;sys.exit('yaml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import FrozenInstanceError
+from enum import StrEnum
+from typing import Annotated, ClassVar, Literal
 
 import pytest
 
-from gpuagent.core.sections import SecretText, Section, key, read_section
+from gpuagent.core.sections import SecretText, Section, ShortForm, key, read_section
+from tests.tables import table
 
 
 class Inner(Section):
@@ -20,6 +24,107 @@ class Outer(Section):
 
     inner: tuple[Inner, ...] = key(default=(), max_length=2, description="Items.")
     secret: SecretText | None = key(default=None, description="A secret.")
+
+
+class Color(StrEnum):
+    """Words of which one is meant."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+class Figure(Section):
+    """A section of which one variant is meant."""
+
+    variant_key: ClassVar[str] = "form"
+
+
+class Circle(Figure, kw_only=False):
+    """A variant, made with positions."""
+
+    radius: int = key(ge=1)
+    form: Literal["circle"] = "circle"
+
+
+class Box(Figure):
+    """A variant that has a figure of its own."""
+
+    inside: Figure | None = None
+    form: Literal["box"] = "box"
+
+
+def _radius(value: object) -> object:
+    if value == 0:
+        raise ValueError("is nothing at all")
+    return {"form": "circle", "radius": value} if isinstance(value, int) else value
+
+
+class Drawing(Section):
+    """A section with what a configuration has not."""
+
+    figure: Annotated[Figure, ShortForm("a radius or a figure", _radius)] = Circle(1)
+    from_: int = 0
+    color: Color = Color.RED
+    colors: frozenset[Color] = frozenset()
+    size: tuple[int, int] = (1, 2)
+    limits: Mapping[str, Inner] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a drawing that begins too late."""
+        if self.from_ > 9:
+            raise ValueError("begins too late")
+
+
+@table(
+    "written, read",
+    [
+        ({}, Drawing()),
+        ({"figure": 3, "from": 7}, Drawing(figure=Circle(3), from_=7)),
+        ({"figure": {"form": "box", "inside": {"form": "circle", "radius": 2}}}, Drawing(figure=Box(inside=Circle(2)))),
+        ({"color": "blue", "colors": ("red", "red")}, Drawing(color=Color.BLUE, colors=frozenset({Color.RED}))),
+        ({"colors": None}, Drawing()),
+        ({"size": (3, 4), "limits": {"a b": {"limit": 1}}}, Drawing(size=(3, 4), limits={"a b": Inner(limit=1)})),
+    ],
+)
+def test_every_form_of_a_value_is_read(written: dict[str, object], read: Drawing) -> None:
+    """Variants, short forms, words of Python's, sets, pairs and mappings with the writer's own keys."""
+    found, problems = read_section(Drawing, written)
+
+    assert (found, problems) == (read, [])
+    assert isinstance(found, Drawing)
+    assert isinstance(found.color, Color)
+
+
+@table(
+    "written, path, problem",
+    [
+        ({"figure": 0}, ("figure",), "is nothing at all"),
+        ({"figure": -1}, ("figure",), "-1 is too little: it must be at least 1"),
+        ({"figure": {"form": "circle", "radius": -1}}, ("figure", "radius"), "-1 is too little: it must be at least 1"),
+        ({"figure": {"form": "boxx"}}, ("figure", "form"), "'boxx' is unknown"),
+        ({"figure": {"form": 3}}, ("figure", "form"), "must be text, not a number"),
+        ({"figure": {"form": None}}, ("figure", "form"), "has no value"),
+        ({"figure": {"radius": 1}}, ("figure", "form"), "is missing"),
+        ({"figure": {"form": "box", "inside": {"form": "circle"}}}, ("figure", "inside", "radius"), "is missing"),
+        ({"figure": None}, ("figure",), "has no value"),
+        ({"from_": 1}, ("from_",), "unknown key"),
+        ({"from": 10}, (), "begins too late"),
+        ({"colors": ("red", "green")}, ("colors", 1), "'green' is unknown"),
+        ({"colors": ({"red": 1},)}, ("colors", 0), "must be text, not a mapping"),
+        ({"size": (1, 2, 3)}, ("size",), "must have 2 items, not 3"),
+        ({"size": (1, "x")}, ("size", 1), "must be a whole number, not text"),
+        ({"limits": {"a": {"limit": 9}}}, ("limits", "a", "limit"), "9 is too much: it must be at most 5"),
+        ({"limits": (1,)}, ("limits",), "must be a mapping, not a list"),
+    ],
+)
+def test_every_form_is_refused_where_it_is_wrong(
+    written: dict[str, object], path: tuple[str | int, ...], problem: str
+) -> None:
+    """The path is that of what stands in the file: a short form has no keys."""
+    found, problems = read_section(Drawing, written)
+
+    assert found is None
+    assert [(each.path, each.problem) for each in problems] == [(path, problem)]
 
 
 def test_a_section_tells_every_problem_with_its_path() -> None:

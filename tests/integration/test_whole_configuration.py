@@ -1,4 +1,4 @@
-"""A real agent holds nothing that it needed for a moment only."""
+"""A real agent with every part of the configuration in use: a good reload, a refused one, a refused start."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.agent import Agent, running_agent, write_config
+from tests.integration.agent import running_agent, write_config
 from tests.integration.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -26,17 +26,11 @@ _KEYS: dict[str, Any] = {
 }
 
 
-def _holds_pydantic(agent: Agent) -> bool:
-    return "_pydantic_core" in Path(f"/proc/{agent.process.pid}/maps").read_text(encoding="utf-8")
-
-
-def test_pydantic_is_never_in_the_agent_of_a_real_node(folder: Path) -> None:
-    """With all parts of the configuration in use, at the start, after a good reload and after a refused one."""
+def test_a_refused_reload_changes_nothing(folder: Path) -> None:
+    """What held goes on, the misspelt key is told, and no secret is."""
     with running_agent(folder, None, **_KEYS) as agent:
         agent.wait_until_listening()
         agent.wait_until_logged("Watchdog fires")
-        assert not _holds_pydantic(agent)
-
         keys = _KEYS | {"poll_interval": "300ms"}
         write_config(folder, agent.port, **keys)
         agent.process.send_signal(signal.SIGHUP)
@@ -46,7 +40,6 @@ def test_pydantic_is_never_in_the_agent_of_a_real_node(folder: Path) -> None:
         agent.process.send_signal(signal.SIGHUP)
         agent.wait_until_logged("did you mean poll_interval?")
 
-        assert not _holds_pydantic(agent)
         assert agent.status()["agent"]["poll_interval_seconds"] == 0.3
         assert agent.stop() == 0
         assert "Traceback" not in agent.log()
