@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 
 from gpuagent.config_notes.receivers import program_problem
+from gpuagent_alerts.notify.receivers.registry import KINDS
+from gpuagent_alerts.notify.receivers.settings import KeyType, keys_of
 from tests.agent.test_config_notes import notes
+
+RECEIVER = "receivers: [{{name: ops, {kind}: {{{key}: /no/such/file{more}}}}}]"
+MORE = {"token_file": ", channel: C0123456789", "secret_file": ", url: 'http://127.0.0.1/'"}
+"""What a key cannot be without."""
 
 
 @pytest.mark.parametrize(
@@ -50,3 +56,20 @@ def test_a_secret_that_cannot_be_one(tmp_path: Path, receiver: str, content: str
     assert note.startswith("gpuagent.yaml:3: receivers[0].")
     assert why in note
     assert content not in note
+
+
+def test_secrets_of_every_kind_are_looked_at(tmp_path: Path) -> None:
+    """A file that is missing is noted by the name of its key, also of a kind that comes later."""
+    unknown = [
+        (name, key)
+        for name, kind in KINDS.items()
+        for key, declared in keys_of(kind.settings)
+        if declared.type is KeyType.SECRET_FILE
+        and not any(
+            f".{name}.{key}: cannot read" in note
+            for note in notes(tmp_path, RECEIVER.format(kind=name, key=key, more=MORE.get(key, "")))
+                tmp_path, f"receivers: [{{name: ops, {name}: {{{key}: /no/such/file{MORE.get(key, '')}}}}}]"
+            )
+        )
+    ]
+    assert unknown == []

@@ -8,33 +8,32 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from gpuagent.core.sections import SecretText
 from gpuagent_alerts.notify.receivers.addresses import is_forbidden
 from gpuagent_alerts.notify.receivers.apprise import BAD_ADDRESS, PROGRAM
-from gpuagent_alerts.notify.receivers.webhook import sign
+from gpuagent_alerts.notify.receivers.registry import KINDS
+from gpuagent_alerts.notify.receivers.settings import KeyType, keys_of
 from gpuagent_alerts.programs.run import SEARCH_PATH, WORKING_DIRECTORY
 from gpuagent_alerts.remedies.files.path_walk import XATTR
-from gpuagent_alerts.secret import HiddenText, Misconfigured, Secret
+from gpuagent_alerts.secret import Misconfigured, Secret
 
 if TYPE_CHECKING:
     from gpuagent.config.alerting import Receiver
     from gpuagent.config.models import Config
     from gpuagent.config_notes.notes import ConfigFile
 
-_SECRET_KEYS = {"url": "URL", "secret": "key", "routing_key": "routing key", "token": "token"}
-_CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{8,}", re.ASCII)
-_ROUTING_KEY = re.compile(r"[A-Za-z0-9]{32}", re.ASCII)
-_TOKEN = re.compile(r"xox[a-z]-\S+", re.ASCII)
-_API_PATH = re.compile(r"/api(?:/|$)", re.ASCII)
+_FILE = "_file"
+_IN_WORDS = {"url": "URL", "secret": "key"}
+"""What messages call the value of a key, where that is not its name."""
 _APPRISE_SECONDS = 10.0
 
 
@@ -42,40 +41,46 @@ def receiver_notes(config: Config, file: ConfigFile, service_user: str, *, asked
     """Yield the notes; `asked` also has Apprise look at its addresses, which takes a second."""
     for index, receiver in enumerate(config.receivers):
         path = f"receivers[{index}].{receiver.kind}"
-        for key, what in _SECRET_KEYS.items():
-            yield from _of_secret(receiver, key, what, path, asked=asked)
-            place: Path | None = getattr(_section(receiver), f"{key}_file", None)
-            raw = file.written("receivers", index, receiver.kind, f"{key}_file")
-            if place is not None and isinstance(raw, str) and Path(raw).is_absolute() and os.geteuid() == 0:
-                barrier = _unreadable_for(service_user, place)
-                if barrier is not None:
-                    yield (
-                        f"{path}.{key}_file: {barrier} may not be read by the user {service_user}, as which the"
-                        " service runs"
-                    )
+        types = {name: key.type for name, key in keys_of(KINDS[receiver.kind].settings)}
+        for name, key_type in types.items():
+            if key_type is KeyType.SECRET_FILE:
+                yield from _of_file(
+                    receiver, name, path, file.written("receivers", index, receiver.kind, name), service_user
+                )
+            if f"{name}{_FILE}" not in types:
+                yield from _of_value(receiver, name.removesuffix(_FILE), path, types, asked=asked)
         command: tuple[str, ...] = getattr(_section(receiver), "command", ())
         if command and (problem := program_problem(command[0])):
             yield f"{path}.command[0]: {problem}: {receiver.name} cannot be told"
-        channel: str | None = getattr(_section(receiver), "channel", None)
-        if channel and not _CHANNEL_ID.fullmatch(channel):
-            yield f"{path}.channel: {channel} is no id of a channel: Slack shows it (C0123456789) in its details"
 
 
-def _of_secret(receiver: Receiver, key: str, what: str, path: str, *, asked: bool) -> Iterator[str]:
+def _of_file(receiver: Receiver, key: str, path: str, raw: object, service_user: str) -> Iterator[str]:
+    place: Path | None = getattr(_section(receiver), key)
+    if place is not None and isinstance(raw, str) and Path(raw).is_absolute() and os.geteuid() == 0:
+        barrier = _unreadable_for(service_user, place)
+        if barrier is not None:
+            yield f"{path}.{key}: {barrier} may not be read by the user {service_user}, as which the service runs"
+
+
+def _of_value(
+    receiver: Receiver, key: str, path: str, types: Mapping[str, KeyType], *, asked: bool
+) -> Iterator[str]:  # fmt: skip
     section = _section(receiver)
-    given: str | HiddenText | None = getattr(section, key, None)
-    place: Path | None = getattr(section, f"{key}_file", None)
-    if given is None and place is None:
+    given: object = getattr(section, key, None)
+    place: Path | None = getattr(section, f"{key}{_FILE}", None)
+    is_text = isinstance(given, str | SecretText)
+    if not is_text and place is None:
         return
-    where = f"{path}.{key}_file" if given is None else f"{path}.{key}"
-    secret = Secret(what, given, place)
+    where = f"{path}.{key}" if is_text else f"{path}.{key}{_FILE}"
+    what = _IN_WORDS.get(key, key.replace("_", " "))
+    secret = Secret(what, given if isinstance(given, str | SecretText) else None, place)
     try:
         secret.read()
     except Misconfigured as error:
         yield f"{where}: {error}: {receiver.name} cannot be told"
         return
     try:
-        problem = _form_problem(receiver.kind, key, secret.line(), asked=asked)
+        problem = _form_problem(receiver.kind, key, secret.line(), types.get(key), asked=asked)
     except Misconfigured as error:
         problem = str(error)
     if problem:
@@ -86,14 +91,12 @@ def _section(receiver: Receiver) -> object:
     return getattr(receiver, receiver.kind)
 
 
-def _form_problem(kind: str, key: str, text: str, *, asked: bool) -> str:
-    """Return why a text cannot be the secret that it should be; "" where nothing is known against it."""
+def _form_problem(kind: str, key: str, text: str, key_type: KeyType | None, *, asked: bool) -> str:
+    """Return why a text cannot be the value that it should be; "" where nothing is known against it."""
     if kind == "apprise":
         return _apprise_problem(text) if asked else ""
-    problem = _FORMS[key](text)
-    if not problem and kind == "alertmanager" and _API_PATH.search(urlsplit(text).path):
-        return "the address of an Alertmanager ends before /api: the agent adds that"
-    return problem
+    problem = _url_problem(text) if key_type in {KeyType.WEB_URL, KeyType.SECRET_WEB_URL} else ""
+    return problem or KINDS[kind].value_problem(key, text)
 
 
 def _url_problem(text: str) -> str:
@@ -114,30 +117,6 @@ def _is_forbidden(host: str | None) -> bool:
         return is_forbidden(host or "")
     except ValueError:  # a name, whose addresses are looked at when a message is sent
         return False
-
-
-def _signing_problem(text: str) -> str:
-    try:
-        sign(text, "", 0, b"")
-    except Misconfigured as error:
-        return str(error)
-    return ""
-
-
-def _routing_problem(text: str) -> str:
-    return "" if _ROUTING_KEY.fullmatch(text) else "an integration key of PagerDuty has 32 letters and digits"
-
-
-def _token_problem(text: str) -> str:
-    return "" if _TOKEN.fullmatch(text) else "what stands there is no token of a bot, which begins with xoxb-"
-
-
-_FORMS: dict[str, Callable[[str], str]] = {
-    "url": _url_problem,
-    "secret": _signing_problem,
-    "routing_key": _routing_problem,
-    "token": _token_problem,
-}
 
 
 def _apprise_problem(url: str) -> str:

@@ -11,9 +11,11 @@ Alertmanager therefore has one alert; where several messages were sent as one, a
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from gpuagent_alerts.alert import Alert, Message, shown_annotations
 from gpuagent_alerts.notify.outbox.attempt import DAY_SECONDS, DeliveryOutcome, DeliveryPace, MessageContext
@@ -55,12 +57,21 @@ class Alertmanager:
         return await self.http.send(HttpRequest(url, body, {"Content-Type": "application/json"}))
 
 
+_API_PATH = re.compile(r"/api(?:/|$)", re.ASCII)
+
+
 class AlertmanagerKind(ReceiverKind[AlertmanagerConfig]):
     """Alertmanagers."""
 
     name = "alertmanager"
     settings = AlertmanagerConfig
     exactly_one = URL_KEYS
+
+    def value_problem(self, key: str, text: str) -> str:
+        """Return whether the URL is that of the API, and not that of the Alertmanager."""
+        if key == "url" and _API_PATH.search(urlsplit(text).path):
+            return "the address of an Alertmanager ends before /api: the agent adds that"
+        return ""
 
     def address(self, config: AlertmanagerConfig) -> Secret:
         """Return its URL."""

@@ -100,6 +100,13 @@ class ReceiverKind(ABC, Generic[ConfigT]):
         """Return what is wrong between the keys that were given: a key, and the fault in words."""
         return ()
 
+    def value_problem(self, key: str, text: str) -> str:  # noqa: ARG002
+        """Return why a text cannot be the value of a key, without the text; "" where nothing is known against it.
+
+        The content of a file `KEY_file` is asked about as the value of `KEY`. Web URLs are looked at for every kind.
+        """
+        return ""
+
     @abstractmethod
     def address(self, config: ConfigT) -> Secret | None:
         """Return where its messages go: a URL, or the key that stands for it; None where it has neither."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,12 +60,21 @@ class Pagerduty:
         return await self.http.send(HttpRequest(self.url, body, {"Content-Type": "application/json"}, secrets=(key,)))
 
 
+_ROUTING_KEY = re.compile(r"[A-Za-z0-9]{32}", re.ASCII)
+
+
 class PagerdutyKind(ReceiverKind[PagerdutyConfig]):
     """Services at PagerDuty."""
 
     name = "pagerduty"
     settings = PagerdutyConfig
     exactly_one = ("routing_key", "routing_key_file")
+
+    def value_problem(self, key: str, text: str) -> str:
+        """Return what is wrong with an integration key."""
+        if key == "routing_key" and not _ROUTING_KEY.fullmatch(text):
+            return "an integration key of PagerDuty has 32 letters and digits"
+        return ""
 
     def address(self, config: PagerdutyConfig) -> Secret:
         """Return the routing key, which stands for the service."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -245,6 +246,10 @@ SLACK_THREADS = Table(
 )
 
 
+_CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{8,}", re.ASCII)
+_TOKEN = re.compile(r"xox[a-z]-\S+", re.ASCII)
+
+
 class SlackKind(ReceiverKind[SlackConfig]):
     """Channels of Slack."""
 
@@ -258,6 +263,14 @@ class SlackKind(ReceiverKind[SlackConfig]):
             yield "token_file", "needs `channel` beside it: where the bot posts to"
         if given.get("token_file") is None and given.get("channel"):
             yield "channel", "goes with `token_file` alone: an incoming webhook has its own channel"
+
+    def value_problem(self, key: str, text: str) -> str:
+        """Return what is wrong with a bot's token or a channel's id."""
+        if key == "token" and not _TOKEN.fullmatch(text):
+            return "what stands there is no token of a bot, which begins with xoxb-"
+        if key == "channel" and not _CHANNEL_ID.fullmatch(text):
+            return f"{text} is no id of a channel: Slack shows it (C0123456789) in its details"
+        return ""
 
     def address(self, config: SlackConfig) -> Secret:
         """Return the token, or the URL of the incoming webhook."""

@@ -77,6 +77,15 @@ class WebhookKind(ReceiverKind[WebhookConfig]):
     settings = WebhookConfig
     exactly_one = URL_KEYS
 
+    def value_problem(self, key: str, text: str) -> str:
+        """Return what is wrong with a key that signs."""
+        if key == "secret":
+            try:
+                sign(text, "", 0, b"")
+            except Misconfigured as error:
+                return str(error)
+        return ""
+
     def address(self, config: WebhookConfig) -> Secret:
         """Return the URL."""
         return url_of(config)

@@ -21,7 +21,7 @@ from tests.fakes.snapshots import full_alerting, full_clients, full_servers, ful
 BY_NAME = {family.name: family for family in FAMILIES}
 BASE_UNITS = {"bytes", "bytes_per_second", "celsius", "hertz", "joules", "ratio", "seconds", "watts"}
 NOT_BASE_UNITS = re.compile(
-    r"_(milli|micro|kilo|mega|giga|kibi|mebi|gibi)|_(kb|mb|gb|kib|mib|gib|ms|mhz|ghz|mw|percent|minutes|hours)(_|$)"
+    r"_(milli|micro|kilo|mega|giga|kibi|mebi|gibi)|_(kb|mb|gb|kib|mib|gib|ms|mhz|ghz|mw|bit|bits|percent|minutes|hours)(_|$)"
 )
 UNTYPED_COLLECTORS = {"alerting", "clients", "identity", "nvml", "pci", "procfs", "remedies", "sources", "xid_events"}
 """Behind families of the node, and what is known of a GPU without asking it."""

@@ -39,6 +39,7 @@ routes:
 
 def configured(receiver: Sink, folder: Path) -> tuple[Sequence[ReceiverConfig], Sequence[RouteConfig]]:
     """Receivers and routes as the agent loads them; that they fit is checked by mypy too."""
+    assert [kind for kind in KINDS if f"{kind}: {{{{" not in EVERY_KIND] == [], "EVERY_KIND lacks a kind: add a line"
     config = load(write(folder, EVERY_KIND.format(url=receiver.url, port=receiver.port, folder=folder)))
     return config.receivers, config.routes
 
