@@ -60,16 +60,13 @@ def test_a_secret_that_cannot_be_one(tmp_path: Path, receiver: str, content: str
 
 def test_secrets_of_every_kind_are_looked_at(tmp_path: Path) -> None:
     """A file that is missing is noted by the name of its key, also of a kind that comes later."""
-    unknown = [
+    keys = [
         (name, key)
         for name, kind in KINDS.items()
         for key, declared in keys_of(kind.settings)
         if declared.type is KeyType.SECRET_FILE
-        and not any(
-            f".{name}.{key}: cannot read" in note
-            for note in notes(tmp_path, RECEIVER.format(kind=name, key=key, more=MORE.get(key, "")))
-                tmp_path, f"receivers: [{{name: ops, {name}: {{{key}: /no/such/file{MORE.get(key, '')}}}}}]"
-            )
-        )
     ]
-    assert unknown == []
+    assert keys
+    for name, key in keys:
+        found = notes(tmp_path, RECEIVER.format(kind=name, key=key, more=MORE.get(key, "")))
+        assert any(f".{name}.{key}: cannot read" in note for note in found), (name, key, found)

@@ -171,7 +171,7 @@ def test_a_container_whose_name_is_another_ones_id(arena: Arena, path: str, digi
     arena.driver.hold(innocent.pid, 2)
     arena.driver.hold(liar.pid, 30)
     arena.start(ladders=[ladder("TooMuch", step, scope="container")], containers=[attacked[:12], guilty[:12]])
-    until(lambda: arena.executed("docker") or arena.runs(liar.pid), "something was decided")
+    until(lambda: arena.executed("docker") or arena.withheld() or arena.runs(liar.pid), "something was decided")
     culprit = arena.culprit(in_container(arena, guilty, owner))
     arena.driver.hold(culprit.pid, 25)
     until(lambda: f"restart {guilty}" in arena.executed("docker"), "the program was run")
