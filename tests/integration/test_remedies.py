@@ -112,7 +112,7 @@ def test_a_ladder_from_the_rule_to_the_message(folder: Path) -> None:
                 return [each for each in alerts if each["labels"]["alertname"] == name and each["status"] == status]
 
             (resolved,) = until(lambda: told("TooMuch", "resolved")[:1], "the resolved message")
-            assert resolved["annotations"]["remedy"].startswith("SIGKILL: ")
+            assert resolved["annotations"]["remedy"].startswith(f"SIGKILL of pid {greedy.pid}: ")
             bodies = [json.loads(each.body) for each in receiver.processed]
             (over,) = (each["incident"] for each in bodies if each["incident"]["news"] == "ended")
             assert over["end_reason"].startswith("gpuagent killed it (SIGKILL); 40.0 GiB came back")

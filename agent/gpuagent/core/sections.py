@@ -189,8 +189,12 @@ class Key:
 
     @property
     def entry(self) -> Key | None:
-        """The place of each value, where a mapping with keys of the writer's choice stands here."""
-        return Key.of(get_args(self.annotation)[1]) if get_origin(self.annotation) is Mapping else None
+        """The place of each value, where a mapping with keys of the writer's choice stands here.
+
+        A mapping with a `ValueType` of its own is read by that, as a whole.
+        """
+        is_mapping = get_origin(self.annotation) is Mapping and self.value_type is None
+        return Key.of(get_args(self.annotation)[1]) if is_mapping else None
 
     @property
     def words(self) -> tuple[str, ...]:

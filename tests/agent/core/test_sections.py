@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 import pytest
 
-from gpuagent.core.sections import SecretText, Section, ShortForm, key, read_section
+from gpuagent.core.sections import ReadContext, SecretText, Section, ShortForm, ValueType, key, read_section
 from tests.tables import table
 
 
@@ -157,3 +157,21 @@ def test_secrets_do_not_show_themselves() -> None:
     assert "hooks" not in f"{section!r}{section}{section.secret!r}{section.secret}"
     assert SecretText("a") == SecretText("a") != SecretText("b")
     assert hash(SecretText("a")) == hash(SecretText("a"))
+
+
+def _names_of_two(value: object, _: ReadContext) -> Mapping[str, str]:
+    if not isinstance(value, Mapping) or len(value) != 2:
+        raise ValueError("must have two names")
+    return value
+
+
+class Pairs(Section):
+    """A section whose mapping is read as a whole."""
+
+    names: Annotated[Mapping[str, str], ValueType("two names", _names_of_two)] = key(description="Names.")
+
+
+def test_a_mapping_with_a_type_of_its_own_is_read_by_that() -> None:
+    """What a type refuses, such as a password that is no hash, no other way of reading lets through."""
+    assert read_section(Pairs, {"names": {"a": "1", "b": "2"}})[0] == Pairs(names={"a": "1", "b": "2"})
+    assert [problem.problem for problem in read_section(Pairs, {"names": {"a": "1"}})[1]] == ["must have two names"]
