@@ -101,6 +101,15 @@ REFUSED = [
     (f'count_values by (gpu, uuid) ("size", {USED}) > 2', "sums up processes"),
     (f"sum by (user) ({USED}) > 1", "name no GPU"),
     ("vector(1)", "name no GPU"),
+    # Shares in percent that are compared as ratios
+    ("100 * gpuagent_budget_used_bytes / gpuagent_budget_limit_bytes > 0.9", "write 90"),
+    ("gpuagent_mig_memory_used_bytes / gpuagent_mig_memory_total_bytes * 100 >= 0.95", "write 95"),
+    (f"0.5 < {USED} * 100 / on (gpu, uuid) group_left gpuagent_gpu_memory_total_bytes", "write 50"),
+    (f"{USED} / on (gpu, uuid) group_left () (gpuagent_gpu_memory_total_bytes / 100) > 1", "write 100"),
+    # Counts of what others did
+    (f'{USED} > 5e9 and on (gpu, uuid) gpuagent_xid_events_total{{xid="31"}} > 0', "others may have raised"),
+    (f"{USED} > 5e9 and on (gpu, uuid) gpuagent_gpu_ecc_errors_total > 0", "others may have raised"),
+    (f"{FULL} and on (gpu, uuid) gpuagent_processes > 8", "others may have raised"),
     ("sum by (gpu, uuid) (gpuagent_budget_used_bytes) > 1", "label budget"),
     (f"{FULL} and on (gpu, uuid) gpuagent_budget_used_bytes > gpuagent_budget_limit_bytes", "label budget"),
     (f"scalar({USED}) + gpuagent_gpu_lost", "scalar()"),

@@ -33,6 +33,7 @@ from gpuagent_alerts.remedies.safeguards.rule_sampling import (
     ALWAYS_THERE,
     BUDGETS,
     CAN_BE_MISSING,
+    COUNTS,
     EVIDENCE,
     FLAGS,
     FORECASTS,
@@ -260,6 +261,10 @@ def _check_name(name: str | None, negations: int) -> str:
         raise _RefusedError(f"{name} depends on the names of processes: use it only as `unless ... {name} == 1`")
     if name in UNIX_TIMES:
         raise _RefusedError(f"it reads {name}, a moment of the wall clock, which may be set: {_BY_THE_KERNEL}")
+    if name in COUNTS and negations % 2 == 0:
+        raise _RefusedError(
+            f"it reads {name}, a count that others may have raised, and before this process came: read what is so now"
+        )
     if name in FORECASTS:
         raise _RefusedError(f"it reads {name}, a forecast: what grows may stop by itself; {EVIDENCE} tells leaks")
     return name
@@ -385,6 +390,10 @@ def _joined(node: Binary, negations: int) -> _Shape:
     if node.returns_bool:
         raise _RefusedError("its `bool` gives 0 where a comparison does not hold, and 0 counts as true: leave it out")
     compares = node.operator in COMPARISONS
+    if compares and (share := _small_percentage(node)) is not None:
+        raise _RefusedError(
+            f"it compares a percentage with {share:g}, that is {share:g} %: write {100 * share:g}, or leave out the 100"
+        )
     telling = left.telling or right.telling
     found = _Shape(
         read=left.read | right.read,
@@ -415,6 +424,34 @@ def _joined(node: Binary, negations: int) -> _Shape:
     keys = set(matching.labels)
     labels = merged.labels & keys if matching.on else merged.labels - keys
     return _on_its_gpu(replace(merged, labels=labels, per_process=merged.per_process and "pid" in labels))
+
+
+def _small_percentage(node: Binary) -> float | None:
+    """Return the number with which a share in percent is compared as if it were a ratio; None where none is."""
+    for number, other in ((node.right, node.left), (node.left, node.right)):
+        if isinstance(number, Number) and 0 < number.value <= 1 and _is_percentage(other):
+            return number.value
+    return None
+
+
+def _is_percentage(node: Node) -> bool:
+    """Return whether something in an expression is multiplied by 100, or divided by a hundredth."""
+    parts: tuple[Node, ...] = ()
+    match node:
+        case (
+            Binary("*", Number(100.0), _)
+            | Binary("*", _, Number(100.0))
+            | Binary("/", _, Number(0.01))
+            | Binary("/", _, Binary("/", _, Number(100.0)))
+        ):
+            return True
+        case Binary("*" | "/" | "+" | "-", left, right):
+            parts = (left, right)
+        case Negation(operand) | Aggregation(_, operand):
+            parts = (operand,)
+        case Call(_, arguments):
+            parts = arguments
+    return any(map(_is_percentage, parts))
 
 
 def _check_instances(matching: Matching, left: _Shape, right: _Shape) -> None:

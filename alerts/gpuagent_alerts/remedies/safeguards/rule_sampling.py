@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from gpuagent.core.metrics import FAMILIES
 from gpuagent.core.metrics.alerting import ALERTING_FAMILIES
 from gpuagent.core.metrics.clients import CLIENT_FAMILIES, SOURCE_FAMILIES, TORCH_FAMILIES
-from gpuagent.core.metrics.family import Family
+from gpuagent.core.metrics.family import Family, MetricType
 from gpuagent.core.metrics.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, MIG_GROWTH_FAMILIES
 from gpuagent.core.metrics.process import FRAMEWORK_FAMILIES, PROCESS_FAMILIES
 from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
@@ -65,6 +65,8 @@ UNIX_TIMES = frozenset(
     name for name in LABELS if name.endswith(("_timestamp_seconds", "_start_time_seconds", "_since_seconds"))
 )
 """Families whose values are moments of the wall clock."""
+COUNTS = frozenset(family.name for family in FAMILIES if family.kind is MetricType.COUNTER) | {"gpuagent_processes"}
+"""Families that count what happened since the start, whoever caused it, or processes, which anybody may start."""
 FLAGS = frozenset(family.name for family in FAMILIES if family.help.startswith("1 "))
 """Families whose value is 1 where something is so; most are 0 where it is not."""
 WITHHOLDING = frozenset({"gpuagent_gpu_memory_preallocated", "gpuagent_gpu_memory_fast_growth_expected"})
