@@ -13,7 +13,7 @@ from typing import Protocol
 
 from gpuagent.core.process_labels import ALERT_LABELS
 from gpuagent_alerts.alert import CauseKind, fingerprint
-from gpuagent_alerts.notify.urgency import did_nothing
+from gpuagent_alerts.notify.urgency import did_nothing, is_remedy_note
 
 _LEAK = "GpuProcessMemoryLeak"
 _MEMORY = frozenset({
@@ -233,7 +233,9 @@ def _of_process(labels: Mapping[str, str], facts: CauseFacts, pid: int) -> Cause
         return Cause(CauseKind.PROCESS, (own, *memory), (own,), labels=shown, begins=False)
     # A leak is why the GPU fills up: what has been told of its memory already is the beginning of it.
     leaks = memory if name == _LEAK else ()
-    return Cause(CauseKind.PROCESS, (own, *groups), (own, *by_pid, *groups, *leaks), adopts=leaks, labels=shown)
+    # What a remedy did is told with why it was done: the process, or else the memory of its GPU.
+    about = memory if is_remedy_note(labels) else ()
+    return Cause(CauseKind.PROCESS, (own, *groups, *about), (own, *by_pid, *groups, *leaks), adopts=leaks, labels=shown)
 
 
 def _of_memory(labels: Mapping[str, str], facts: CauseFacts) -> Cause:

@@ -179,11 +179,11 @@ class _Update:
         if cause.begins and found.ends_at is not None and not is_note:
             found = _reopened(found, alert)
         # A GPU's alert that joins a process must not make it the incident of all that happens to that GPU.
-        foreign = found.kind in _PROCESS_KINDS and cause.kind not in _PROCESS_KINDS
+        foreign = is_note or (found.kind in _PROCESS_KINDS and cause.kind not in _PROCESS_KINDS)
         brought = () if foreign else tuple(one for one in cause.brings if one not in found.identities)
         self._records[found.key] = replace(
             found,
-            kind=_kind(found, cause),
+            kind=found.kind if is_note else _kind(found, cause),
             identities=(*(one for one in found.identities if one not in cause.replaces), *brought)[:MOST_IDENTITIES],
             labels=dict(found.labels) if foreign else _labels(found, cause),
             starts_at=min(found.starts_at, alert.begins_at) if cause.begins else found.starts_at,

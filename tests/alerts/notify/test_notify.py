@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.alert import Alert, CauseKind, Status
 from gpuagent_alerts.notify.outbox.eviction import OutboxBounds
 from gpuagent_alerts.notify.receivers.pagerduty import dedup_key
 from gpuagent_alerts.notify.routes import Recipient, Routes
@@ -347,6 +347,19 @@ def test_a_remedy_that_acted_is_told_and_a_dry_run_is_not() -> None:
     assert desk.tick(dry) == []
     assert desk.tick(leak, dry) == ["hook: +GpuProcessMemoryLeak/0 +GpuRemedy/0"]
     assert desk.tick(done) == ["hook: -GpuProcessMemoryLeak/0 -GpuRemedy/0 -GpuRemedy/0"]
+    assert desk.tick(done) == desk.tick() == []
+
+
+def test_a_remedy_for_a_full_gpu_is_told_with_that() -> None:
+    """The GPU being full and what was done about it are one incident, which stays that of the GPU and ends once."""
+    full = alert("GpuMemoryFull", uuid="GPU-0")
+    done = alert("GpuRemedy", pid="7", uuid="GPU-0", result="released", dry_run="false")
+    desk = Desk()
+
+    assert desk.tick(full) == ["hook: +GpuMemoryFull/0"]
+    assert desk.tick(full, done) == ["hook: +GpuRemedy/0 +GpuMemoryFull/0"]
+    assert [one.kind for one in desk.notifier.incidents.values()] == [CauseKind.GPU]
+    assert desk.tick(done) == ["hook: -GpuMemoryFull/0 -GpuRemedy/0"]
     assert desk.tick(done) == desk.tick() == []
 
 
