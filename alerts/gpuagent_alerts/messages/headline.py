@@ -247,7 +247,8 @@ def _end_of_all(seen: BriefingInputs, main: Alert) -> str:
         return head.replace("the ended process", "them") + back
     if main.name == LEAK and len(pids := {pid for _, pid in alike}) > 1:
         return summarize_ends([one.end_reason for one in alike.values()], of=len(pids))
-    others = sum(one.end_is_certain for one in alike.values() if one.labels.get("uuid") != main.labels.get("uuid"))
+    own = main.labels.get("uuid", "")  # the node's alert has none, and is no further GPU
+    others = sum(one.end_is_certain for one in alike.values() if one.labels.get("uuid", own) not in {own, ""})
     more = f"; likewise on {others} more GPU{'s' if others > 1 else ''}" if others and main.end_is_certain else ""
     return (main.end_reason or UNKNOWN_END) + more
 

@@ -184,7 +184,7 @@ class SnapshotFacts:
         """Return whether no GPU of the node can be read."""
         gpus = self._snapshot.gpus
         is_away = self._snapshot.node.nvml_state is not NvmlState.READY
-        return is_away or (len(gpus) > 1 and all(gpu.state in _UNREADABLE for gpu in gpus))
+        return is_away or (bool(gpus) and all(gpu.state in _UNREADABLE for gpu in gpus))
 
     @cached_property
     def _processes(self) -> dict[tuple[str, int], ProcessReading]:

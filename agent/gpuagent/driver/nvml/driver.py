@@ -62,6 +62,8 @@ class Collector:
         self._runs: dict[str, CollectorRun] = {}
         self._listed: tuple[GpuProcess, ...] = ()
         self._pids: frozenset[int] = frozenset()
+        self._told_processes = False
+        """The driver has listed the processes of the whole GPU."""
         self._impossible = ""
         self._doubtful = ""
         """Contradiction in this collection that shared memory could explain."""
@@ -127,6 +129,13 @@ class Collector:
         """Read the process list and hold it against the memory, which comes back as the list confirms it."""
         device = self.device
         found = processes.collect(device, slow=slow, mig_handles=instances.handles)
+        if found.known:
+            self._told_processes = not device.identity.mig_enabled
+        elif self._told_processes and not device.identity.mig_enabled and not device.failures:
+            # A GPU loses no feature while it runs: a refusal now says of no process that it has gone.
+            device.failures.append(
+                NvmlFailure("process lists", -1, "the driver listed the processes before, and refuses to now")
+            )
         checked = self._checked
         # Mostly nothing has changed, which is seen at a glance; MIG instances use more or less memory by themselves.
         same = checked is not None and checked[0] is found.processes and checked[1] == memory_reading

@@ -334,7 +334,8 @@ def _combined(node: Binary, negations: int) -> _Shape:
     doubtful = (right if not negations % 2 else None) if unless else left if node.operator == "or" else None
     if doubtful is not None and (missing := sorted(_may_be_missing(doubtful.read))):
         raise _RefusedError(
-            f"its `{node.operator}` takes a missing sample of {missing[0]} for an answer: compare with `and` instead"
+            f"its `{node.operator}` takes a missing sample of {missing[0]} for an answer: say"
+            " what has to be so, with `and` and the comparison turned round (`unless x > 0` becomes `and x == 0`)"
         )
     if unless and right.read & WITHHOLDING and not _is_flag(node.right):
         raise _RefusedError("a name that a process chose may only withhold: write `unless ... == 1`")

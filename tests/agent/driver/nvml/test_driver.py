@@ -51,6 +51,17 @@ def test_what_is_read_slowly_is_carried(open_gpu: Open) -> None:
     assert (third.thermal.gpu_celsius or 0) - (first.thermal.gpu_celsius or 0) == 10
 
 
+@pytest.mark.parametrize("code", [Code.NO_PERMISSION, Code.NOT_SUPPORTED])
+def test_a_process_list_that_is_refused_later_is_a_failure(open_gpu: Open, code: Code) -> None:
+    """PROC-11: whoever was told the processes once, and is refused now, does not know that they have gone."""
+    bench = open_gpu("{model: h100, processes: [{name: a, memory: 1GiB}]}")
+    assert bench.collect(slow=True).reading.processes_known
+    bench.fail(FaultKind.ERROR, calls=("nvmlDeviceGet*RunningProcesses*",), code=code)
+    refused = bench.collect(5).reading
+    assert not refused.processes_known
+    assert "refuses to now" in failing(refused)["processes"]
+
+
 def test_the_first_collection_reads_everything(open_gpu: Open) -> None:
     """A GPU that has just been opened is not shown by halves."""
     reading = open_gpu().collect(slow=False).reading

@@ -135,6 +135,7 @@ def test_no_impossible_combination_passes(
     held = [row.used_bytes or 0 for row in rows]
     most = max((each for each in (used, again) if each is not None), default=None) if used is not None else None
     fits = total is None or sum(held) <= total + len(held) * SLACK_BYTES
+    fits = fits and (total is None or all(each <= total + SLACK_BYTES for each in held))
     fits = fits and all(
         sum(row.used_bytes or 0 for row in rows if row.gpu_instance_id == number)
         <= size + SLACK_BYTES * sum(row.gpu_instance_id == number for row in rows)
