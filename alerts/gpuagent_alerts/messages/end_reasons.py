@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gpuagent.core.growth import Growth, Verdict
+from gpuagent.core.growth import Growth, GrowthState, Verdict
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessReading, ProcessState
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
 from gpuagent_alerts.alert import PROCESS_ENDED
@@ -122,7 +122,8 @@ def _growth(case: EndedAlert) -> str:
         instance = case.alert.labels.get("gpu_instance_id", "")
         return "the MIG instance became full" if instance.isdecimal() else "the GPU became full"
     growth = case.growth
-    if case.alert.name == "GpuProcessMemoryLeak" and growth is not None and growth.suspected:
+    rises = growth is not None and growth.suspected and growth.state is GrowthState.RISING
+    if case.alert.name == "GpuProcessMemoryLeak" and rises:
         return "it still grows, and is no leak by the sensitivity that now holds for it"
     free = memory.free_bytes if memory.free_bytes is not None else memory.total_bytes - memory.used_bytes
     return _growth_now(case.growth, used, max(0, free))

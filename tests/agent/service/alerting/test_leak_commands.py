@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpuagent.config.leaks import LeakOverride, OverrideMatch
-from gpuagent.core.growth import Verdict
+from gpuagent.core.growth import GrowthState, Verdict
 from gpuagent.service.leak_commands import MOST_NOTE_CHARACTERS, LeakCommands
 from gpuagent.service.leak_feedback import FeedbackStore
 from gpuagent_alerts.leak.gpu_sensor import FORGET_SECONDS
@@ -137,5 +138,8 @@ def test_a_verdict_that_a_sensitivity_ended() -> None:
             assert (
                 reason_by_name(case).text == "it still grows, and is no leak by the sensitivity that now holds for it"
             )
+            flat = {key: replace(each, state=GrowthState.STOPPED) for key, each in one.snapshot.growth.items()}
+            case = replace(case, snapshot=replace(one.snapshot, growth=flat))
+            assert "still grows" not in reason_by_name(case).text
 
     run(test)
