@@ -85,8 +85,14 @@ REFUSED = {
         f'{USED} > 1e9 unless {PID} {INFO}{{command=~".*serve.*"}}',
         f'{USED} > 1e9 and {PID} {INFO}{{pod_name=""}}',
     ],
-    "one GPU with another": [
+    "others may have raised": [
         f"{RATIO} > 0.5 and on () gpuagent_processes_seen_total > 100",
+        f'{RATIO} > 0.5 and {GPU} gpuagent_xid_events_total{{xid="31"}} > 0',
+    ],
+    "compares a percentage with": [
+        f"100 * {RATIO} > 0.95 and {GPU} gpuagent_gpu_temperature_celsius > 80",
+    ],
+    "one GPU with another": [
         f"{RATIO} > 0.9 and on () (count({RATIO} > 0.9) > 4)",
         f"{RATIO} == on () group_left () max({RATIO})",
         f"{USED} / on () group_left () sum({TOTAL}) > 0.1",
@@ -98,7 +104,6 @@ REFUSED = {
         f"{USED} == {USED}",
         f"{USED} ^ 0 == 1",
         f"{RATIO} > {RATIO} / 2",
-        f"100 * {RATIO} > 0.95 and {GPU} gpuagent_gpu_temperature_celsius > 80",
     ],
 }
 SENSIBLE = [
