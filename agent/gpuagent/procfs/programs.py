@@ -258,11 +258,6 @@ def read_program(files: ProcFiles, pid: int) -> ProcessProgram:
     return ProcessProgram(named, tuple(dict.fromkeys(words)), arguments[0], program, run, folder, home, path)
 
 
-def read_program_names(files: ProcFiles, pid: int) -> tuple[str, ...]:
-    """Return the names of `read_program`. Raises as it does."""
-    return read_program(files, pid).names
-
-
 def _is_file(name: str, first_argument: str) -> bool:
     """Return whether it may be a file: without a slash it was looked for in PATH, not in the working directory."""
     return "/" in name or name != first_argument

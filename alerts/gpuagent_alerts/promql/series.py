@@ -238,7 +238,7 @@ Filter = Callable[[list[Element]], list[Element]]
 
 def plan_selector(selector: Selector) -> VectorPlan:
     """Plan a selector. Raises ExpressionError for a wrong pattern, and where all would be selected by mistake."""
-    tests = [(matcher, _test(matcher)) for matcher in selector.matchers]
+    tests = [(matcher, value_test(matcher)) for matcher in selector.matchers]
     if selector.name is None and all(test("") for _, test in tests):
         raise ExpressionError("a selector needs a metric's name, or a matcher that does not match an empty label")
     # Equality first: it costs least and leaves least.
@@ -265,7 +265,7 @@ def plan_selector(selector: Selector) -> VectorPlan:
 
 def accepts(selector: Selector, label: str, value: str) -> bool:
     """Return whether all matchers on a label take this value. Raises ExpressionError for a wrong pattern."""
-    return all(_test(matcher)(value) for matcher in selector.matchers if matcher.name == label)
+    return all(value_test(matcher)(value) for matcher in selector.matchers if matcher.name == label)
 
 
 def _by_name(name: str, filters: list[Filter]) -> Callable[[Tick], list[Element]]:
@@ -292,7 +292,7 @@ def _filter(matcher: Matcher, test: Test) -> Filter:
             return lambda elements: [element for element in elements if test(element[1][label])]
 
 
-def _test(matcher: Matcher) -> Test:
+def value_test(matcher: Matcher) -> Test:
     """Return the test of a label's value; a label that is missing has the value ""."""
     wanted = matcher.value
     match matcher.op:

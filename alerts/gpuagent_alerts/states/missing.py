@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpuagent.core.matchers import Matcher, MatchOperator
 from gpuagent.core.metrics.clients import TORCH_FAMILIES
 from gpuagent.core.metrics.family import Family
 from gpuagent.core.metrics.gpu import GPU_FAMILIES, MIG_FAMILIES
@@ -19,7 +18,7 @@ from gpuagent.core.metrics.node import NODE_FAMILIES
 from gpuagent.core.metrics.process import PROCESS_FAMILIES
 from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
 from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, Snapshot
-from gpuagent_alerts.promql.series import Pattern
+from gpuagent_alerts.promql.series import value_test
 from gpuagent_alerts.promql.syntax import Selector
 from gpuagent_alerts.promql.values import METRIC_NAME
 from gpuagent_alerts.rules.model import RecordRule, Rule
@@ -225,24 +224,11 @@ def _selections(rule: Rule, recorded: Mapping[str, list[Rule]], above: frozenset
 def _names(selector: Selector, recorded: Mapping[str, list[Rule]]) -> Iterable[str]:
     if selector.name is not None:
         return (selector.name,)
-    tests = [_test(matcher) for matcher in selector.matchers if matcher.name == METRIC_NAME]
+    tests = [value_test(matcher) for matcher in selector.matchers if matcher.name == METRIC_NAME]
     known = dict.fromkeys((*(family.name for family in FAMILIES), *recorded, *ALERT_SERIES))
     return [name for name in known if all(test(name) for test in tests)]
 
 
 def _takes(selector: Selector) -> Callable[[Mapping[str, str]], bool]:
-    tests = [(matcher.name, _test(matcher)) for matcher in selector.matchers if matcher.name in _GPU_LABELS]
+    tests = [(matcher.name, value_test(matcher)) for matcher in selector.matchers if matcher.name in _GPU_LABELS]
     return lambda labels: all(test(labels.get(name, "")) for name, test in tests)
-
-
-def _test(matcher: Matcher) -> Callable[[str], bool]:
-    match matcher.op:
-        case MatchOperator.EQUAL:
-            return lambda value: value == matcher.value
-        case MatchOperator.NOT_EQUAL:
-            return lambda value: value != matcher.value
-        case MatchOperator.MATCHES:
-            return Pattern(matcher.value).matches
-        case MatchOperator.MATCHES_NOT:
-            matches = Pattern(matcher.value).matches
-            return lambda value: not matches(value)
