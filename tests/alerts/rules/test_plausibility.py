@@ -26,6 +26,7 @@ TOTAL, GPU_USED, BUDGET_USED, BUDGET, MIG_USED, MIG_TOTAL = (
     )
 )  # fmt: skip
 GPU = "on (gpu, uuid)"
+NEVER = "can never be true"
 PERCENT = "can never be true: a ratio is between 0 and 1; write"
 
 
@@ -63,8 +64,7 @@ PERCENT = "can never be true: a ratio is between 0 and 1; write"
         *(
             (
                 text.format(part=part, whole=whole),
-                f"{told.format(part=part, whole=whole)} can never be true: {part} is at most {whole}, so 1 times it"
-                f"{end}",
+                f"{told.format(part=part, whole=whole)} {NEVER}: {part} is at most {whole}, so 1 times it{end}",
             )
             for part, whole in ((USED, TOTAL), (GPU_USED, TOTAL), (FREE, TOTAL), (MIG_USED, MIG_TOTAL))
             for text, told, end in (
