@@ -1,8 +1,9 @@
 """Metric families that excuse the processes of a GPU: nobody's memory, readings that fail, and defects.
 
 A rule that is true because more memory has no living owner, because less can be read, or because of a defect that
-stays, is no reason to end a process: its end gives none of that memory back, and mends no reading and no GPU. Each family has plausible values from the worst to
-the best, as a rule may ask for a GPU without them (`... and gpuagent_gpu_memory_dead_processes_bytes == 0`).
+stays, is no reason to end a process: its end gives none of that memory back, and mends no reading and no GPU. Each
+family has plausible values from the worst to the best, as a rule may ask for a GPU without them
+(`... and gpuagent_gpu_memory_dead_processes_bytes == 0`).
 """
 
 from __future__ import annotations

@@ -153,6 +153,12 @@ def is_always_true_on(text: str, total_bytes: int, *, named: bool = False) -> bo
 
 
 @lru_cache(maxsize=512)
+def reads_whole_gpus(text: str) -> bool:
+    """Return whether an expression reads how much memory a whole GPU has, or how much of it is used."""
+    return bool(compile_expression(text).metric_names & _GPU_MEMORY)
+
+
+@lru_cache(maxsize=512)
 def _findings(text: str, tree: Node, per_process: bool) -> SampledFindings:
     sampled = _SampledRule(text, tree)
     if not sampled.tests_figures():
@@ -162,7 +168,9 @@ def _findings(text: str, tree: Node, per_process: bool) -> SampledFindings:
         True,
         about_idleness,
         not about_idleness
-        and (sampled.is_true_of_least(per_process=per_process) or sampled.is_true_of_hundredth(per_process=per_process)),
+        and (
+            sampled.is_true_of_least(per_process=per_process) or sampled.is_true_of_hundredth(per_process=per_process)
+        ),
         sampled.turns_false(NOBODYS),
         sampled.turns_false(UNREAD),
         sampled.turns_false(LASTING),
