@@ -166,10 +166,10 @@ def _unit_note(node: Binary, left: _Bounds, right: _Bounds) -> str:
     for side, other in ((node.left, right), (node.right, left)):
         name = _family_of(side)
         if other.is_point and _is_memory(name) and 1 < other.low < (_FEWEST_USED if name in _USED else _FEWEST):
-            unit, factor = _unit_meant(other.low)
+            unit, amount, factor = _unit_meant(other.low)
             return (
                 f"{_text(node, left, right)} compares bytes with {format_bytes(other.low)}: if {unit} are meant, write"
-                f" {_number(other.low)} * {factor}"
+                f" {_number(amount)} * {factor}"
             )
     return ""
 
@@ -230,11 +230,13 @@ def _small_amounts(node: Node) -> Iterator[str]:
         yield from _small_amounts(child)
 
 
-def _unit_meant(amount: float) -> tuple[str, str]:
-    """Guess the unit, by what GPUs have: nvidia-smi shows MiB."""
+def _unit_meant(amount: float) -> tuple[str, float, str]:
+    """Guess the unit, the amount in it and its factor, by what GPUs have: nvidia-smi shows MiB."""
+    if amount >= _FEWEST and amount % _FEWEST == 0:
+        return "GiB", amount / _FEWEST, "1024^3"
     if amount <= _MOST_GIB:
-        return "GiB", "1024^3"
-    return ("MiB", "1024^2") if amount < _MOST_MIB else ("KiB", "1024")
+        return "GiB", amount, "1024^3"
+    return ("MiB", amount, "1024^2") if amount < _MOST_MIB else ("KiB", amount, "1024")
 
 
 def _is_memory(name: str) -> bool:

@@ -51,6 +51,10 @@ PERCENT = "can never be true: a ratio is between 0 and 1; write"
         (f"{USED} > 20000", f"{USED} > 20000 compares bytes with 19.5 KiB: if MiB are meant, write 20000 * 1024^2"),
         (f"{USED} > 40", f"{USED} > 40 compares bytes with 40 B: if GiB are meant, write 40 * 1024^3"),
         (f"{USED} > 2e7", f"{USED} > 20000000 compares bytes with 19.1 MiB: if KiB are meant, write 20000000 * 1024"),
+        (
+            f"{USED} > 40 * 1024^2",
+            f"{USED} > 41943040 compares bytes with 40.0 MiB: if GiB are meant, write 40 * 1024^3",
+        ),
         (f"{FREE} < 500", f"{FREE} < 500 compares bytes with 500 B: if MiB are meant, write 500 * 1024^2"),
         (
             f"{USED} * {PID} group_left (unit) gpuagent_process_info > 40960",

@@ -7,7 +7,10 @@ from gpuagent_alerts.remedies.safeguards.rule_sampling import NARROWER, NODE, PL
 from gpuagent_alerts.remedies.safeguards.rule_shape import RefusedError, Shape
 
 _INSTANCE = "gpu_instance_id"
-_NEVER_EMPTY = frozenset({"gpu", "uuid", "pid", "process", "budget", "verdict", "link", "fan", "reason", "domain"})
+_NEVER_EMPTY = frozenset(
+    {"gpu", "uuid", "pid", "process", "budget", "verdict", "evidence", "parent_pid", "type", "state", "link", "fan",
+     "reason", "domain", "profile", "error"}
+)  # fmt: skip
 """Labels that no series lacks which may have them at all."""
 _OWN_FIGURES = "compare figures of the instance alone, as in `gpuagent_mig_memory_used_bytes > LIMIT`"
 
