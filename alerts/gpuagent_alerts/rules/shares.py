@@ -115,6 +115,8 @@ def amount_of(node: Node) -> Amount | None:
             found = amount_of(left if is_label_family(right) else right)
         case Binary("-", left, right):
             found = _difference(amount_of(left), amount_of(right))
+        case Binary("+", left, right):
+            found = _whole(amount_of(left), amount_of(right))
         case _ if (same := _same_values(node)) is not None:
             found = amount_of(same)
     return found
@@ -152,6 +154,16 @@ def _difference(left: Amount | None, right: Amount | None) -> Amount | None:
         for taken, rest in (("free", "used"), ("used", "free")):
             if (left.family, right.family) == (f"{prefix}total_bytes", f"{prefix}{taken}_bytes"):
                 return left._replace(family=f"{prefix}{rest}_bytes")
+    return None
+
+
+def _whole(left: Amount | None, right: Amount | None) -> Amount | None:
+    """Return what is used and what is free, added up, as the total."""
+    if left is None or right is None or left.factor != right.factor or left.summed or right.summed:
+        return None
+    for prefix in (_GPU, _MIG):
+        if {left.family, right.family} == {f"{prefix}used_bytes", f"{prefix}free_bytes"}:
+            return left._replace(family=f"{prefix}total_bytes")
     return None
 
 

@@ -83,6 +83,10 @@ PERCENT = "can never be true: a ratio is between 0 and 1; write"
             f"({TOTAL} ... {FREE}) > 90 can never be true: {GPU_USED} is at most {TOTAL}, so 1 times it; write 0.9",
         ),
         (
+            f"{GPU_USED} / ({FREE} + {GPU_USED}) > 90",
+            f"({GPU_USED} ... {FREE}) > 90 can never be true: {GPU_USED} is at most {TOTAL}, so 1 times it; write 0.9",
+        ),
+        (
             f"{GPU_USED} / {TOTAL} < 90",
             f"({GPU_USED} ... {TOTAL}) < 90 is always true: {GPU_USED} is at most {TOTAL}, so 1 times it; write 0.9",
         ),
