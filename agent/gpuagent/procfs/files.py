@@ -294,12 +294,3 @@ def read_living(files: ProcFiles, stat: Stat, take: Callable[[LivingThread], T])
                 return found
         stat = parse_stat(files.read(stat.pid, "stat"))
     return None
-
-
-def executable_name(files: ProcFiles, pid: int) -> str:
-    """Return the name of the file that a process runs; "" where it may not be read."""
-    try:
-        found = read_living(files, parse_stat(files.read(pid, "stat")), lambda thread: thread.link("exe"))
-    except (OSError, ValueError):
-        return ""
-    return (found or "").removesuffix(" (deleted)").rpartition("/")[2]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from gpuagent.core.metrics.remedies import BudgetUse
-from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, Snapshot
+from gpuagent.core.snapshot import GpuState, ProcessReading, Snapshot
 from gpuagent.core.units import format_bytes
 from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation
-from gpuagent_alerts.remedies.safeguards.rule_sampling import PROCESS_LABELS, is_always_true_on
+from gpuagent_alerts.remedies.safeguards.rule_sampling import PROCESS_LABELS, is_always_true_on, reads_whole_gpus
 from gpuagent_alerts.remedies.settings import MemoryBudget
 from gpuagent_alerts.remedies.target import Target, names_container
 from gpuagent_alerts.remedies.targets import targets_named, targets_on
@@ -59,8 +59,9 @@ def _reasons(evaluation: AlertEvaluation, snapshot: Snapshot, *, disrupts: bool)
         yield f"there is no GPU with UUID {uuid} now"
     elif disrupts and _is_always_true_there(evaluation, snapshot):
         yield (
-            "its rule is no reason to disrupt a process: it is true whatever is used of a GPU with"
-            f" {format_bytes(_total_bytes(gpu) or 0)}, as far as it was tried"
+            "its rule is no reason to disrupt a process: it is true whatever is used of a"
+            f" {'MIG instance' if labels.get('gpu_instance_id') else 'GPU'} with"
+            f" {format_bytes(_total_bytes_there(evaluation, snapshot))}, as far as it was tried"
         )
     elif gpu.state is not GpuState.OK or not gpu.processes_known:
         why = gpu.act_refusal or gpu.reason or gpu.state
@@ -75,20 +76,27 @@ def _reasons(evaluation: AlertEvaluation, snapshot: Snapshot, *, disrupts: bool)
 
 
 def _is_always_true_there(evaluation: AlertEvaluation, snapshot: Snapshot) -> bool:
-    """Return whether the rule is true whatever is used of its GPU: an amount may suit larger ones alone.
+    """Return whether the rule is true whatever is used of its GPU or MIG instance: an amount may suit larger ones."""
+    total = _total_bytes_there(evaluation, snapshot)
+    return bool(total) and is_always_true_on(evaluation.expression, total, named=evaluation.analysis.named)
 
-    What a MIG instance has in total is not looked at.
+
+def _total_bytes_there(evaluation: AlertEvaluation, snapshot: Snapshot) -> int:
+    """Return what the memory comes to that the rule is about: of the instance, or of the GPU; 0 where it is unknown.
+
+    A rule that reads figures of the whole GPU is about that, also where its result names an instance.
     """
     uuid = evaluation.result_labels.get("uuid", "")
     gpu = next((each for each in snapshot.gpus if each.identity.uuid == uuid), None)
-    total = _total_bytes(gpu) if gpu is not None else None
-    if not total or evaluation.result_labels.get("gpu_instance_id"):
-        return False
-    return is_always_true_on(evaluation.expression, total)
-
-
-def _total_bytes(gpu: GpuReading) -> int | None:
-    return gpu.memory.total_bytes if gpu.memory is not None else None
+    if gpu is None:
+        return 0
+    instance = evaluation.result_labels.get("gpu_instance_id", "")
+    if instance and not reads_whole_gpus(evaluation.expression):
+        return next(
+            (each.memory.total_bytes or 0 for each in gpu.mig if str(each.gpu_instance_id) == instance and each.memory),
+            0,
+        )
+    return gpu.memory.total_bytes or 0 if gpu.memory is not None else 0
 
 
 def counts_towards(budget: MemoryBudget, process: ProcessReading, snapshot: Snapshot) -> bool:

@@ -118,22 +118,14 @@ def cannot_act_reason(process: ProcessReading, fresh: Fresh) -> str:
     """Say why a listed process cannot be acted on at all; "" if it can."""
     if target_of(process, None) is not None:
         return ""
-    info, held = process.info, process.used_bytes
+    info = process.info
     if process.state is ProcessState.UNRESOLVED:
         return (
             f"the agent is not in the host's pid namespace: who pid {process.pid} is cannot be told here;"
             ' run the agent on the host, or with the host\'s pids ("hostPID: true")'
         )
     if info is None:
-        memory = "memory" if held is None else format_bytes(held)
-        text = (
-            f"the process that held {memory} as pid {process.pid} on GPU {process.gpu_index} has ended, and the driver"
-            " still counts it: there is nobody to end, and the driver alone can give the memory back"
-        )
-        now = fresh.get(process.pid)
-        if now is None:
-            return text
-        return f"{text}; the number is another process now ({now.info.name} of {now.info.user or now.info.uid})"
+        return _nobody_known_reason(process, fresh)
     who = f"pid {process.pid}{f' ({info.name})' if info.name else ''} is on GPU {process.gpu_index}"
     if info.id.start_ticks <= 0:
         return (
@@ -143,6 +135,29 @@ def cannot_act_reason(process: ProcessReading, fresh: Fresh) -> str:
     return (
         f"{who}, and the driver does not tell how much memory it holds: nothing could show that it came back;"
         " end it with what started it"
+    )
+
+
+def _nobody_known_reason(process: ProcessReading, fresh: Fresh) -> str:
+    """Say what is known of memory that no process was shown to hold. No option acts on whoever has its number now."""
+    memory = "memory" if process.used_bytes is None else format_bytes(process.used_bytes)
+    counted = f"the driver counts {memory} on GPU {process.gpu_index} for pid {process.pid}"
+    if process.pid not in fresh:
+        return (
+            f"{counted}, of no process that is known to hold it, and who has that number now cannot be read from /proc:"
+            " ask again in a few seconds; `gpuagent doctor` says what the agent may not read"
+        )
+    if (now := fresh[process.pid]) is None:
+        return (
+            f"{counted}, and no process has that number: whoever held it has ended, there is nobody to end, and the"
+            " driver alone can give the memory back"
+        )
+    name = f"{now.info.name} of {now.info.user or now.info.uid}"
+    return (
+        f"{counted}. {name} has that number now, and is not known to have had it when the driver first listed it: the"
+        " memory may be that of an earlier process that has ended, or its own, if its number was given again while"
+        " nothing was measured. --force does not lift this. If you know that it is to end, end it with what started"
+        " it; if the memory stays then, the driver alone can give it back"
     )
 
 

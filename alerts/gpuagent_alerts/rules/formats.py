@@ -41,11 +41,6 @@ def parse_milliseconds(text: str) -> int:
     return total
 
 
-def parse_seconds(text: str) -> float:
-    """Return the seconds of a duration. Raises ValueError likewise."""
-    return parse_milliseconds(text) / 1000
-
-
 def format_milliseconds(total: int) -> str:
     """Return a duration as Prometheus prints it: years, weeks and days only where they come out even."""
     if total == 0:

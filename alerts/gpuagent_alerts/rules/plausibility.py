@@ -18,17 +18,24 @@ from gpuagent.core.units import format_bytes
 from gpuagent_alerts.promql.expression import Expression
 from gpuagent_alerts.promql.numbers import COMPARISONS, SET_OPERATORS, power
 from gpuagent_alerts.promql.syntax import Aggregation, Binary, Call, Negation, Node, Number, Selector
+from gpuagent_alerts.rules.shares import FAR_ABOVE, Share, amount_of, constant, is_label_family, share_between, share_of
 
 _MOST_BYTES = 2.0**46
 """64 TiB: more memory than a node has."""
+LEAST_HELD_BYTES = 320 * 2.0**20
+"""Whoever computes on a GPU holds about as much for its context and its kernels, so that more is no finding. It is also
+more than what comes of every amount of GiB that GPUs have if it is taken for MiB."""
 _FEWEST_USED = 64 * 2.0**20
 """Bytes: whoever uses a GPU holds more, for its context alone."""
 _FEWEST = 2.0**20
 """Bytes below which no amount of memory is worth a rule."""
 _USED = frozenset(
     f"gpuagent_{name}_bytes"
-    for name in ("process_memory_used", "gpu_memory_used", "mig_memory_used", "budget_used", "budget_limit")
-)
+    for name in (
+        "process_memory_used", "process_resident_memory", "gpu_memory_used", "mig_memory_used", "budget_used"
+    )
+)  # fmt: skip
+"""Families of what somebody holds."""
 _MOST_GIB, _MOST_MIB = 128.0, 1e6
 """Amounts up to these are taken for GiB and MiB, where they cannot be bytes."""
 _OPPOSITES = {">": "<=", "<=": ">", "<": ">=", ">=": "<", "==": "!=", "!=": "=="}
@@ -46,6 +53,8 @@ class _Bounds(NamedTuple):
 _ANYTHING = _Bounds(-math.inf, math.inf)
 _NO_LESS_THAN_0 = _Bounds(0.0, math.inf)
 _UP_TO_1 = _Bounds(0.0, 1.0)
+_OF_A_FAN = _Bounds(0.0, 2.0)
+"""A fan may turn faster than it should."""
 _FAMILIES = {family.name: family for family in FAMILIES}
 
 
@@ -57,7 +66,7 @@ def implausible_comparisons(expression: Expression) -> list[str]:
 def _notes(node: Node) -> Iterator[str]:
     if isinstance(node, Binary) and node.operator in COMPARISONS and not node.returns_bool:
         left, right = _bounds(node.left), _bounds(node.right)
-        if note := _unit_note(node, left, right):
+        if note := _unit_note(node, left, right) or _share_note(node, left, right):
             yield note
         elif _is_never(node.operator, left, right):
             yield f"{_text(node, left, right)} can never be true{_why(node, left, right)}"
@@ -104,16 +113,11 @@ def _family_of(node: Node) -> str:
             return _family_of(operand)
         case Call(("sort" | "sort_desc" | "label_replace" | "label_join"), (first, *_)):
             return _family_of(first)
-        case Binary("*", left, right) if _is_one(right) or _is_one(left):
-            return _family_of(left if _is_one(right) else right)
+        case Binary("*", left, right) if is_label_family(right) or is_label_family(left):
+            return _family_of(left if is_label_family(right) else right)
         case Binary(operator, left) if operator in {*COMPARISONS, "and", "unless"} and not node.returns_bool:
             return _family_of(left)
     return ""
-
-
-def _is_one(node: Node) -> bool:
-    """Return whether this is a family that is multiplied with for its labels alone."""
-    return isinstance(node, Selector) and (node.name or "").endswith("_info")
 
 
 def _text(node: Binary, left: _Bounds, right: _Bounds) -> str:
@@ -162,19 +166,77 @@ def _unit_note(node: Binary, left: _Bounds, right: _Bounds) -> str:
     for side, other in ((node.left, right), (node.right, left)):
         name = _family_of(side)
         if other.is_point and _is_memory(name) and 1 < other.low < (_FEWEST_USED if name in _USED else _FEWEST):
-            unit, factor = _unit_meant(other.low)
+            unit, amount, factor = _unit_meant(other.low)
             return (
                 f"{_text(node, left, right)} compares bytes with {format_bytes(other.low)}: if {unit} are meant, write"
-                f" {_number(other.low)} * {factor}"
+                f" {_number(amount)} * {factor}"
             )
     return ""
 
 
-def _unit_meant(amount: float) -> tuple[str, str]:
-    """Guess the unit, by what GPUs have: nvidia-smi shows MiB."""
+def _share_note(node: Binary, left: _Bounds, right: _Bounds) -> str:
+    """Return a note on a share that is compared with more than it can be, as with percent; "" where there is none."""
+    share, limit, operator = _compared_share(node)
+    if share is None:
+        return ""
+    most = 1.0 if share.is_bounded else FAR_ABOVE
+    of = _Bounds(0.0, most)
+    never = _is_never(operator, of, _Bounds(limit, limit))
+    always = _is_never(_OPPOSITES[operator], of, _Bounds(limit, limit))
+    if limit <= most or not (never or always):
+        return ""
+    instead = f"; write {limit * share.factor / 100:g}" if limit <= 100 and share.factor == 1 else ""
+    is_so = "can never be true" if never else "is always true"
+    if share.is_bounded:
+        return f"{_text(node, left, right)} {is_so}: {share.part} is at most {share.whole}, so 1 times it{instead}"
+    is_so = is_so.replace("can never", "will hardly ever").replace("always", "nearly always")
+    return f"{_text(node, left, right)} {is_so}: {share.part} is seldom much more than {share.whole}{instead}"
+
+
+def _compared_share(node: Binary) -> tuple[Share | None, float, str]:
+    """Return the share that is compared with a number, that number without the share's factor, and the operator.
+
+    `used > 90 * total` is the share of both, compared with 90.
+    """
+    turned = {">": "<", "<": ">", ">=": "<=", "<=": ">="}.get(node.operator, node.operator)
+    for side, other, operator in ((node.left, node.right, node.operator), (node.right, node.left, turned)):
+        limit, share = constant(other), share_of(side)
+        if share is not None and limit is not None:
+            return share, limit / share.factor, operator
+        if (part := amount_of(side)) and (whole := amount_of(other)) and (share := share_between(part, whole)):
+            return share._replace(factor=1.0), 1 / share.factor, operator
+    return None, 0.0, node.operator
+
+
+def small_amounts(expression: Expression) -> list[str]:
+    """Return a text for each amount that is asked for and that everybody who computes on a GPU holds.
+
+    See `LEAST_HELD_BYTES`. Anything up to 1 is none: `> 0` asks for no amount.
+    """
+    return list(dict.fromkeys(_small_amounts(expression.tree)))
+
+
+def _small_amounts(node: Node) -> Iterator[str]:
+    if isinstance(node, Binary) and node.operator in {">", ">=", "<", "<="}:
+        side, other = (node.left, node.right) if node.operator[0] == ">" else (node.right, node.left)
+        amount, limit = amount_of(side), constant(other)
+        if amount is not None and amount.family in _USED and limit is not None:
+            held = limit / amount.factor
+            if 1 < held < LEAST_HELD_BYTES:
+                meant = f": for GiB write {_number(held / 2**20)} * 1024^3" if held % 2**20 == 0 else ""
+                text = _text(node, _bounds(node.left), _bounds(node.right))
+                yield f"{text} asks for {format_bytes(held)}, which everybody who computes on a GPU holds{meant}"
+    for child in _children(node):
+        yield from _small_amounts(child)
+
+
+def _unit_meant(amount: float) -> tuple[str, float, str]:
+    """Guess the unit, the amount in it and its factor, by what GPUs have: nvidia-smi shows MiB."""
+    if amount >= _FEWEST and amount % _FEWEST == 0:
+        return "GiB", amount / _FEWEST, "1024^3"
     if amount <= _MOST_GIB:
-        return "GiB", "1024^3"
-    return ("MiB", "1024^2") if amount < _MOST_MIB else ("KiB", "1024")
+        return "GiB", amount, "1024^3"
+    return ("MiB", amount, "1024^2") if amount < _MOST_MIB else ("KiB", amount, "1024")
 
 
 def _is_memory(name: str) -> bool:
@@ -195,8 +257,8 @@ def _of_family(name: str) -> _Bounds:
     if family.kind is MetricType.GAUGE:
         if family.help.startswith("1 "):
             return _UP_TO_1
-        if family.unit == "ratio" and "fan" not in name:  # a fan may turn faster than it should
-            return _UP_TO_1
+        if family.unit == "ratio":
+            return _OF_A_FAN if "fan" in name else _UP_TO_1
         if family.unit == "bytes":
             return _Bounds(0.0, _MOST_BYTES)
     return _NO_LESS_THAN_0
@@ -215,6 +277,8 @@ def _bounds(node: Node) -> _Bounds:
             found = _Bounds(-inner.high, -inner.low)
         case Binary(operator, left, right):
             found = _of_binary(operator, _bounds(left), _bounds(right), returns_bool=node.returns_bool)
+            if operator == "/" and (share := share_of(node)) and share.is_bounded:
+                found = _Bounds(0.0, share.factor)
         case Aggregation(operator, operand):
             found = _of_aggregation(operator, _bounds(operand))
         case Call(function, arguments):

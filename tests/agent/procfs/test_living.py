@@ -10,7 +10,7 @@ import pytest
 from gpuagent.core.clock import SystemClock
 from gpuagent.procfs.cgroup_owner import Name
 from gpuagent.procfs.credentials import read_credentials
-from gpuagent.procfs.files import RealProc, executable_name, living_thread, parse_stat, read_living
+from gpuagent.procfs.files import RealProc, living_thread, parse_stat, read_living
 from gpuagent.procfs.machine import boot_id
 from gpuagent.procfs.reader import Boot, ProcessReader
 from gpuagent.procfs.redact import Redactor
@@ -43,7 +43,9 @@ def test_the_place_of_a_headless_process() -> None:
         assert record.info.resident_bytes
         assert not record.ending
         assert UNIT.encode() in (read_credentials(RealProc(), pid).cgroup or b"")
-        assert executable_name(RealProc(), pid) == Path(os.path.realpath(python("")[0])).name
+        stat = parse_stat(RealProc().read(pid, "stat"))
+        executable = read_living(RealProc(), stat, lambda thread: thread.link("exe"))
+        assert executable == os.path.realpath(python("")[0])
 
 
 def test_it_is_followed_when_its_first_thread_ends() -> None:

@@ -161,8 +161,10 @@ def test_the_number_went_over_between_the_question_and_yes(seen: Snapshot) -> No
     with pytest.raises(AnotherProcess, match="cannot be read from /proc, so it cannot be compared"):
         find_shown_target(gone, pid, "", shown, {}, DIGESTS)
     text = cannot_act_reason(dead, {pid: now})
-    assert "has ended, and the driver still counts it" in text
-    assert f"the number is another process now ({here.name} of" in text
+    assert "is not known to have had it when the driver first listed it: the memory may be that of an earlier" in text
+    assert f"{here.name} of {here.user} has that number now" in text
+    assert "has ended, there is nobody" not in text
+    assert "--force does not lift this" in text
     assert "does not tell how much memory" in cannot_act_reason(
         dead._replace(state=ProcessState.LIVE, info=here, used_bytes=None), {}
     )
@@ -270,18 +272,21 @@ def test_a_process_on_a_lost_gpu(tmp_path: Path, never: list[str], force: bool, 
 
 
 @pytest.mark.parametrize(
-    ("changes", "way_out"),
+    ("changes", "fresh", "way_out"),
     [
-        ({"state": ProcessState.UNRESOLVED}, "run the agent on the host"),
-        ({"state": ProcessState.DEAD, "info": None}, "there is nobody to end, and the driver alone"),
-        ({"used_bytes": None}, "end it with what started it"),
-        ({"info": None}, "there is nobody to end"),
+        ({"state": ProcessState.UNRESOLVED}, {}, "run the agent on the host"),
+        ({"state": ProcessState.DEAD, "info": None}, {os.getpid(): None}, "has ended, there is nobody to end, and the"),
+        ({"state": ProcessState.DEAD, "info": None}, {}, "cannot be read from /proc: ask again in a few seconds"),
+        ({"used_bytes": None}, {}, "end it with what started it"),
+        ({"info": None}, {os.getpid(): None}, "there is nobody to end"),
     ],
 )
-def test_what_cannot_be_acted_on_has_a_way_out(seen: Snapshot, changes: dict[str, Any], way_out: str) -> None:
-    """What a person does instead, or that there is nothing to do."""
+def test_what_cannot_be_acted_on_has_a_way_out(
+    seen: Snapshot, changes: dict[str, Any], fresh: dict[int, None], way_out: str
+) -> None:
+    """What a person does instead, or that there is nothing to do; that somebody has ended is said where it is known."""
     one = next(each for each in seen.processes if each.pid == os.getpid())
-    assert way_out in cannot_act_reason(one._replace(**changes), {})
+    assert way_out in cannot_act_reason(one._replace(**changes), fresh)
 
 
 def test_numbers_that_no_process_has() -> None:

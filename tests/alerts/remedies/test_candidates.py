@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent.core.hardware import Memory
+from gpuagent.core.hardware import Memory, MigInstance
 from gpuagent.core.snapshot import GpuState, Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation
@@ -61,16 +61,42 @@ def test_a_ladder_that_disrupts_nobody_needs_no_grounds() -> None:
     assert "recorded" not in why_nobody(what, shown(), disrupts=False)
 
 
-@pytest.mark.parametrize(("free_gib", "is_true_of_all"), [(70, False), (100, True)])
-def test_an_amount_that_suits_larger_gpus_alone(free_gib: int, is_true_of_all: bool) -> None:
+MIG_FREE, USED = "gpuagent_mig_memory_free_bytes", "gpuagent_process_memory_used_bytes"
+FULL = "and on (gpu, uuid) gpuagent_gpu_memory_free_bytes < 70 * 1024^3"
+
+
+@pytest.mark.parametrize(
+    ("text", "instance", "named", "of"),
+    [
+        ("gpuagent_gpu_memory_free_bytes < 70 * 1024^3", "", False, ""),
+        ("gpuagent_gpu_memory_free_bytes < 100 * 1024^3", "", False, "GPU with 80.0 GiB"),
+        # What an instance has is less than what its GPU has
+        (f"{MIG_FREE} < 9 * 1024^3", "1", False, ""),
+        (f"{MIG_FREE} < 15 * 1024^3", "1", False, "MIG instance with 10.0 GiB"),
+        (f"{MIG_FREE} < 15 * 1024^3", "2", False, ""),
+        (f"{MIG_FREE} < 9 * 1024^3", "3", False, ""),
+        (f"{USED} > 500 * 1024^2", "1", False, ""),
+        (f"{USED} > 1e9 {FULL}", "1", False, ""),
+        # Less than a hundredth of the GPU
+        (f"{USED} > 500 * 1024^2", "", False, "GPU with 80.0 GiB"),
+        (f"{USED} > 1024^3", "", False, ""),
+        (f"{USED} > 500 * 1024^2", "", True, ""),
+    ],
+)
+def test_an_amount_that_suits_larger_gpus_alone(text: str, instance: str, named: bool, of: str) -> None:
     """On a GPU of 80 GiB less than 100 GiB are free whatever is used: nobody is a candidate, and it says why."""
     first = shown().gpus[0]
     memory = Memory(total_bytes=80 * 2**30, used_bytes=20 * 2**30, free_bytes=60 * 2**30)
-    snapshot = replace(shown(), gpus=(replace(first, memory=memory), *shown().gpus[1:]))
-    text = f"gpuagent_gpu_memory_free_bytes < {free_gib} * 1024^3"
-    what = evaluation({"uuid": UUID})._replace(expression=text)
+    parts = tuple(
+        MigInstance(f"MIG-{number}", number, 0, "a", Memory(total_bytes=gib * 2**30))
+        for number, gib in ((1, 10), (2, 40))
+    )
+    snapshot = replace(shown(), gpus=(replace(first, memory=memory, mig=parts), *shown().gpus[1:]))
+    labels = {"uuid": UUID, **({"gpu_instance_id": instance} if instance else {})}
+    what = evaluation(labels, RuleAnalysis(named=named))._replace(expression=text)
     reason = why_nobody(what, snapshot, disrupts=True)
 
-    assert ("true whatever is used of a GPU with 80.0 GiB" in reason) == is_true_of_all
-    assert candidates_of(what, snapshot, (), disrupts=False) != []
-    assert (candidates_of(what, snapshot, (), disrupts=True) == []) == is_true_of_all
+    assert ("true whatever is used of a" in reason) == bool(of)
+    assert of in reason
+    if not instance:
+        assert candidates_of(what, snapshot, (), disrupts=False) != []

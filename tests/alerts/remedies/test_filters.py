@@ -15,7 +15,7 @@ from gpuagent_alerts.promql.functions import _FUNCTIONS as EVERY_FUNCTION
 from gpuagent_alerts.promql.functions import CALENDAR_FUNCTIONS
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.values import EvaluationError
-from gpuagent_alerts.remedies.safeguards import activity_families, rule_analysis, rule_sampling
+from gpuagent_alerts.remedies.safeguards import activity_families, rule_reading, rule_sampling
 from gpuagent_alerts.remedies.safeguards.rule_analysis import analyze
 
 USED = "gpuagent_process_memory_used_bytes"
@@ -320,9 +320,9 @@ def test_moments_of_the_wall_clock() -> None:
 
 def test_functions_are_refused_until_they_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that the engine learns is refused in rules that choose processes until somebody has thought of it."""
-    assert EVERY_FUNCTION.keys() - rule_analysis._FUNCTIONS == {"time", "absent", *CALENDAR_FUNCTIONS}
+    assert EVERY_FUNCTION.keys() - rule_reading._FUNCTIONS == {"time", "absent", *CALENDAR_FUNCTIONS}
     assert refusal(f"abs({USED}) > 5e9") == ""
-    monkeypatch.setattr(rule_analysis, "_FUNCTIONS", rule_analysis._FUNCTIONS - {"abs"})
+    monkeypatch.setattr(rule_reading, "_FUNCTIONS", rule_reading._FUNCTIONS - {"abs"})
     assert "it uses abs(), which no rule that chooses a process may use" in refusal(f"abs({USED}) > 5e9")
 
 

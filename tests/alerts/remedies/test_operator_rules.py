@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpuagent.core.metrics import FAMILIES
+from gpuagent.core.metrics.family import MetricType
 from gpuagent_alerts.promql.expression import compile_expression
-from gpuagent_alerts.remedies.safeguards.doubtful_families import NOBODYS, UNREAD
+from gpuagent_alerts.remedies.safeguards.doubtful_families import LASTING, NOBODYS, UNREAD
 from gpuagent_alerts.remedies.safeguards.rule_analysis import analyze
 
 USED, RESIDENT, INFO, SM = (
@@ -54,7 +55,6 @@ REFUSED = {
         f"{USED} > 0 and {GPU} {FREE} < 2e9",
         f"{USED} * {PID} group_left (unit) {INFO} > 1000 and {FULL}",
         f'{USED}{{process=~".*"}} > 0 and {FULL}',
-        f'{USED}{{process!="trainer"}} > 0 and {FULL}',
         f'{USED}{{user!="root"}} > 0 and {FULL}',
         f'{USED}{{uuid="GPU-1"}} > 0 and {FULL}',
     ],
@@ -82,14 +82,76 @@ REFUSED = {
         f'{USED} > 1e9 and {PID} {INFO}{{unit!="prod.service"}}',
         f'{USED} > 1e9 unless {PID} {INFO}{{unit="prod.service"}}',
         f'{USED} > 1e9 and {PID} {INFO}{{container_id!~".+"}}',
-        f'{USED} > 1e9 unless {PID} {INFO}{{command=~".*serve.*"}}',
         f'{USED} > 1e9 and {PID} {INFO}{{pod_name=""}}',
+    ],
+    "which programs write and change themselves": [
+        f'{USED}{{process!="trainer"}} > 0 and {FULL}',
+        f'{USED}{{process!="vllm"}} > 30e9',
+        f'{USED}{{process!~"vllm.*|Xorg"}} > 30e9',
+        f'{USED}{{process=~"[^v].*"}} > 30e9',
+        f'{USED}{{process!~"[v][l][l][m]"}} > 30e9',
+        f'{USED} > 30e9 and {PID} {INFO}{{command!~".*serve.*"}}',
+        f'{USED} > 30e9 unless {PID} {USED}{{process="vllm"}}',
+        f'{USED} > 30e9 unless {PID} {USED}{{process=~"vllm.*"}} > 1e9',
+        f'{USED} > 1e9 unless {PID} {INFO}{{command=~".*serve.*"}}',
+        f'{USED} > 1e9 unless {PID} {INFO}{{command=~".*serve.*|"}}',
+        f'{USED} > 1e9 unless {PID} ({USED} unless {PID} {USED}{{process!="vllm"}})',
+    ],
+    "a defect of a GPU, which stays": [
+        f"{USED} > 2e9 and {GPU} gpuagent_gpu_{defect}"
+        for defect in (
+            "retired_pages > 0",
+            'retired_pages{error="uncorrected"} >= 10',
+            "retired_pages_pending == 1",
+            'remapped_rows{error="uncorrected"} > 2',
+            "row_remap_pending == 1",
+            "row_remap_failed > 0",
+            "recovery_action > 0",
+            "recovery_action == 1",
+            "recovery_action_advised == 1",
+            "ecc_sram_threshold_exceeded != 0",
+            "nvlink_active == 0",
+        )
+    ]
+    + [
+        f"{RATIO} > 0.5 and {GPU} gpuagent_gpu_row_remap_pending == 1",
+        f"{USED} * {GPU} group_left () gpuagent_gpu_row_remap_pending > 2e9",
+        f"{BUDGET_USED} > 2e9 and {GPU} gpuagent_gpu_recovery_action > 0",
+        f"{USED} > 2e9 and {GPU} sum by (gpu, uuid) (gpuagent_gpu_nvlink_active) < 1",
+    ],
+    "which everybody who computes on a GPU holds: for GiB write 80 * 1024^3": [
+        amount
+        for family in (USED, RESIDENT, GPU_USED, BUDGET_USED, MIG_USED)
+        for amount in (
+            f"{family} > 80 * 1024^2",
+            f"83886080 <= {family}",
+            f"{family} / 1024 > 81920",
+            f"{family} / 2^20 >= 80",
+        )
+    ]
+    + [
+        f"{USED} > 80 * 1024^2 and {FULL}",
+        f'{USED} > 80 * 1024^2 and {PID} {INFO}{{container_id=~".+"}}',
+        f'{USED}{{user="guest"}} > 80 * 1024^2',
+        f'{USED}{{user="guest"}} > 80 * 1024^2 and {FULL}',
+        f'{USED} * {PID} group_left (unit) {INFO}{{unit="a.service"}} > 80 * 1024^2 and {FULL}',
+        f"max by (gpu, uuid, gpu_instance_id) ({MIG_USED}) > 80 * 1024^2 and {MIG} {MIG_TOTAL} < 9e9",
+        f"{BUDGET_USED} > 80 * 1024^2 and {FULL}",
+    ],
+    "it is true ": [
+        f"{USED} / {GPU} group_left () {TOTAL} > 0.009",
+        f"{USED} / {GPU} group_left () {TOTAL} > 0.005 and {FULL}",
+        f"{BUDGET_USED} > 0.009 * {BUDGET}",
+        f"{MIG_USED} / {MIG_TOTAL} > 0.008",
+        f"{BUDGET_USED} / {BUDGET} > 0.005 and {FULL}",
     ],
     "others may have raised": [
         f"{RATIO} > 0.5 and on () gpuagent_processes_seen_total > 100",
         f'{RATIO} > 0.5 and {GPU} gpuagent_xid_events_total{{xid="31"}} > 0',
     ],
     "compares a percentage with": [
+        f"10 * 10 * {BUDGET_USED} / {BUDGET} > 0.9",
+        f"{USED} / {GPU} group_left () {TOTAL} / (1 / 100) > 9 / 10",
         f"100 * {RATIO} > 0.95 and {GPU} gpuagent_gpu_temperature_celsius > 80",
     ],
     "one GPU with another": [
@@ -107,6 +169,16 @@ REFUSED = {
     ],
 }
 SENSIBLE = [
+    f"{USED} > 512 * 1024^2",
+    f"{BUDGET_USED} > 2 * 1024^3",
+    f"{RATIO} > 0.9 and {GPU} gpuagent_gpu_row_remap_pending == 0",
+    f"{USED} > 5e9 and {GPU} gpuagent_gpu_recovery_action == 0",
+    f'{USED}{{process=~".+"}} > 5e9',
+    f'{USED}{{process!=""}} > 5e9',
+    f'{USED}{{process!="[dead]"}} > 5e9',
+    rf'{USED}{{process!~"\\[.*\\]"}} > 5e9',
+    f'{USED}{{user!~"root|svc-.*"}} > 40e9',
+    f'{USED} > 5e9 and {PID} {INFO}{{command=~".*ipykernel.*"}}',
     f"{USED} > 40 * 1024^3",
     f"{USED} / 1024^3 > 40",
     f"{USED} > 10e9 and {FULL}",
@@ -180,4 +252,10 @@ def test_what_asks_for_rest(text: str) -> None:
 
 def test_doubtful_families_are_in_the_catalogue() -> None:
     """A family that is renamed fails here."""
-    assert NOBODYS.keys() | UNREAD.keys() <= {family.name for family in FAMILIES}
+    assert NOBODYS.keys() | UNREAD.keys() | LASTING.keys() <= {family.name for family in FAMILIES}
+
+
+def test_every_family_of_defects_is_known() -> None:
+    """A new gauge on errors of memory or links fails here until somebody has said whether it stays until a repair."""
+    gauges = {each.name for each in FAMILIES if each.collector in {"ecc", "nvlink"} and each.kind is MetricType.GAUGE}
+    assert gauges == LASTING.keys() | {"gpuagent_gpu_ecc_enabled"}

@@ -8,6 +8,8 @@ import pytest
 
 from gpuagent_alerts.promql.expression import compile_expression
 from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, Subject, analyze, analyze_rule
+from gpuagent_alerts.remedies.safeguards.rule_matchers import WRITERS
+from gpuagent_alerts.remedies.safeguards.rule_sampling import LABELS, PROCESSES
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.rules.model import AlertRule
 from gpuagent_alerts.rules.template import parse_template
@@ -259,3 +261,8 @@ def test_labels_of_the_rule(text: str, label: str, value: str, words: str) -> No
     rule = AlertRule("Mine", compile_expression(text), labels={label: parse_template(value)}, file=str(Path("a.yaml")))
     refusal = analyze_rule(rule).refusal
     assert words in refusal if words else refusal == ""
+
+
+def test_every_label_of_processes_has_a_writer() -> None:
+    """A new label of process series fails here until somebody has said who can write it."""
+    assert WRITERS.keys() == {label for name in PROCESSES for label in LABELS[name]}

@@ -19,6 +19,14 @@ RATIO, USED, FREE = (
 )
 UTILIZATION = "gpuagent_gpu_utilization_ratio"
 PID = "on (gpu, uuid, pid)"
+TOTAL, GPU_USED, BUDGET_USED, BUDGET, MIG_USED, MIG_TOTAL = (
+    f"gpuagent_{name}_bytes"
+    for name in (
+        "gpu_memory_total", "gpu_memory_used", "budget_used", "budget_limit", "mig_memory_used", "mig_memory_total"
+    )
+)  # fmt: skip
+GPU = "on (gpu, uuid)"
+NEVER = "can never be true"
 PERCENT = "can never be true: a ratio is between 0 and 1; write"
 
 
@@ -43,6 +51,10 @@ PERCENT = "can never be true: a ratio is between 0 and 1; write"
         (f"{USED} > 20000", f"{USED} > 20000 compares bytes with 19.5 KiB: if MiB are meant, write 20000 * 1024^2"),
         (f"{USED} > 40", f"{USED} > 40 compares bytes with 40 B: if GiB are meant, write 40 * 1024^3"),
         (f"{USED} > 2e7", f"{USED} > 20000000 compares bytes with 19.1 MiB: if KiB are meant, write 20000000 * 1024"),
+        (
+            f"{USED} > 40 * 1024^2",
+            f"{USED} > 41943040 compares bytes with 40.0 MiB: if GiB are meant, write 40 * 1024^3",
+        ),
         (f"{FREE} < 500", f"{FREE} < 500 compares bytes with 500 B: if MiB are meant, write 500 * 1024^2"),
         (
             f"{USED} * {PID} group_left (unit) gpuagent_process_info > 40960",
@@ -52,6 +64,50 @@ PERCENT = "can never be true: a ratio is between 0 and 1; write"
             f"sum by (user) ({USED}) > 20000",
             f"{USED} > 20000 compares bytes with 19.5 KiB: if MiB are meant, write 20000 * 1024^2",
         ),
+        # Shares in percent
+        *(
+            (
+                text.format(part=part, whole=whole),
+                f"{told.format(part=part, whole=whole)} {NEVER}: {part} is at most {whole}, so 1 times it{end}",
+            )
+            for part, whole in ((USED, TOTAL), (GPU_USED, TOTAL), (FREE, TOTAL), (MIG_USED, MIG_TOTAL))
+            for text, told, end in (
+                (f"{{part}} / {GPU} group_left () {{whole}} > 90", "({part} ... {whole}) > 90", "; write 0.9"),
+                (f"90 * {{whole}} < {GPU} group_right () {{part}}", "({whole}) < {part}", "; write 0.9"),
+                (f"95 <= {{part}} / 1024 / {GPU} ({{whole}} / 2^10)", "95 <= ({part} ... {whole})", "; write 0.95"),
+                (f"{{part}} * 100 / {GPU} {{whole}} > 9000", "({part} ... {whole}) > 9000", ""),
+            )
+        ),
+        (
+            f"max by (gpu, uuid) (({TOTAL} - {FREE}) / {TOTAL}) > 90",
+            f"({TOTAL} ... {FREE}) > 90 can never be true: {GPU_USED} is at most {TOTAL}, so 1 times it; write 0.9",
+        ),
+        (
+            f"{GPU_USED} / ({FREE} + {GPU_USED}) > 90",
+            f"({GPU_USED} ... {FREE}) > 90 can never be true: {GPU_USED} is at most {TOTAL}, so 1 times it; write 0.9",
+        ),
+        (
+            f"{GPU_USED} / {TOTAL} < 90",
+            f"({GPU_USED} ... {TOTAL}) < 90 is always true: {GPU_USED} is at most {TOTAL}, so 1 times it; write 0.9",
+        ),
+        (f"1 - {FREE} / {TOTAL} > 90", f"({FREE} ... {TOTAL}) > 90 can never be true: it is between 0 and 1"),
+        *(
+            (text, f"{told} will hardly ever be true: {part} is seldom much more than {whole}; write 0.9")
+            for part, whole in (
+                (BUDGET_USED, BUDGET),
+                ("gpuagent_gpu_power_watts", "gpuagent_gpu_power_limit_watts"),
+                ("gpuagent_gpu_clock_hertz", "gpuagent_gpu_clock_max_hertz"),
+            )
+            for text, told in (
+                (f"{part} / {whole} > 90", f"({part} ... {whole}) > 90"),
+                (f"{part} >= 90 * {whole}", f"{part} >= ({whole})"),
+            )
+        ),
+        (
+            f"sum by (gpu, uuid) ({USED}) / {TOTAL} > 90",
+            f"({USED} ... {TOTAL}) > 90 will hardly ever be true: {USED} is seldom much more than {TOTAL}; write 0.9",
+        ),
+        ("gpuagent_gpu_fan_speed_ratio > 90", f"gpuagent_gpu_fan_speed_ratio > 90 {PERCENT} 0.9"),
     ],
 )
 def test_what_is_told(text: str, note: str) -> None:
@@ -84,6 +140,14 @@ def test_what_is_told(text: str, note: str) -> None:
         "gpuagent_gpu_pcie_transmit_bytes_total > 1000",
         "gpuagent_gpu_temperature_celsius < 0",
         "node_memory_used_ratio > 90",
+        f"{GPU_USED} / {TOTAL} > 0.9",
+        f"{USED} > {GPU} group_left () (0.9 * {TOTAL})",
+        f"{GPU_USED} / {TOTAL} * 100 > 90",
+        f"{BUDGET_USED} / {BUDGET} > 1.5",
+        f"{BUDGET_USED} / {BUDGET} * 100 > 110",
+        f"{TOTAL} / {USED} > 90",
+        f"gpuagent_process_resident_memory_bytes / {USED} > 20",
+        f"sum by (gpu, uuid) ({USED}) / {TOTAL} > 1",
         "vector(1)",
         "time() - gpuagent_process_start_time_seconds > 86400",
     ],

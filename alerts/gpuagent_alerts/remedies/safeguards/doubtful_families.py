@@ -1,8 +1,9 @@
-"""Metric families that excuse the processes of a GPU: nobody's memory, and readings that fail.
+"""Metric families that excuse the processes of a GPU: nobody's memory, readings that fail, and defects.
 
-A rule that is true because more memory has no living owner, or because less can be read, is no reason to end a
-process: its end gives none of that memory back and mends no reading. Each family has plausible values from the worst to
-the best, as a rule may ask for a GPU without them (`... and gpuagent_gpu_memory_dead_processes_bytes == 0`).
+A rule that is true because more memory has no living owner, because less can be read, or because of a defect that
+stays, is no reason to end a process: its end gives none of that memory back, and mends no reading and no GPU. Each
+family has plausible values from the worst to the best, as a rule may ask for a GPU without them
+(`... and gpuagent_gpu_memory_dead_processes_bytes == 0`).
 """
 
 from __future__ import annotations
@@ -31,3 +32,17 @@ UNREAD: Mapping[str, _Values] = {
     "gpuagent_gpu_figures_trusted": (0.0, 1.0),
 }
 """How well a GPU can be read."""
+_FLAG: _Values = (1.0, 0.0)
+_ROWS: _Values = (512.0, 64.0, 8.0, 2.0, 1.0, 0.0)
+LASTING: Mapping[str, _Values] = {
+    "gpuagent_gpu_ecc_sram_threshold_exceeded": _FLAG,
+    "gpuagent_gpu_remapped_rows": _ROWS,
+    "gpuagent_gpu_row_remap_pending": _FLAG,
+    "gpuagent_gpu_row_remap_failed": _FLAG,
+    "gpuagent_gpu_retired_pages": _ROWS,
+    "gpuagent_gpu_retired_pages_pending": _FLAG,
+    "gpuagent_gpu_recovery_action": (7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0),
+    "gpuagent_gpu_recovery_action_advised": (1.0, None),
+    "gpuagent_gpu_nvlink_active": (0.0, 1.0),
+}
+"""Defects of a GPU. They stay until it is reset, repaired or replaced, whoever came to it since, like a count."""

@@ -24,12 +24,15 @@ from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.syntax import Aggregation, Binary, Call, Negation, Node, Number, Selector
 from gpuagent_alerts.promql.values import EvaluationError
 from gpuagent_alerts.remedies.safeguards.activity_families import ACTIVITY, LIMITS, activity_name
-from gpuagent_alerts.remedies.safeguards.doubtful_families import NOBODYS, UNREAD
+from gpuagent_alerts.remedies.safeguards.doubtful_families import LASTING, NOBODYS, UNREAD
+from gpuagent_alerts.rules.plausibility import LEAST_HELD_BYTES
 
 _PLACES = 48
 """States of all that tells nothing of a process or of the memory of its GPU, as temperatures."""
 _LOOKS = 16
 """Figures of the process and of the memory in each of these."""
+_SHORT_LOOKS = 8
+"""Figures of all else, of a process or a GPU of which the memory is given."""
 _ENOUGH = 48
 """So many samples in which it is true show whether it stays so with other values of a family."""
 _TRIES, _FEW = 256, 8
@@ -37,9 +40,10 @@ _TRIES, _FEW = 256, 8
 _FEWEST = 3
 """Families with less values than these are flags: nothing lies between."""
 _LEAST_BYTES = 64 * 2.0**20
-"""Whoever uses a GPU holds as much, for its context alone: that somebody holds anything is true of everybody."""
+"""Of what is listed, nothing is less."""
 _LEAST_RATIO = 0.01
-"""Share of a GPU that is in use at least where anybody uses it."""
+"""Share of a GPU, of an instance or of a budget that is in use at least where anybody uses it, and that a process holds
+at least: that somebody holds anything is true of everybody."""
 _LEAST_FREE = 2.0**20
 """Bytes that are left on the fullest GPU: drivers fail before the last page."""
 _TOTALS = tuple(gib * 2.0**30 for gib in (8, 24, 80, 288, 1024))
@@ -124,6 +128,8 @@ class SampledFindings(NamedTuple):
     """It is true because memory has no living owner."""
     about_unread: bool = False
     """It is true because less can be read."""
+    about_defects: bool = False
+    """It is true because a GPU has a defect that stays."""
 
 
 def findings(expression: Expression, *, per_process: bool) -> SampledFindings:
@@ -135,12 +141,21 @@ def findings(expression: Expression, *, per_process: bool) -> SampledFindings:
 
 
 @lru_cache(maxsize=512)
-def is_always_true_on(text: str, total_bytes: int) -> bool:
-    """Return whether it is true whatever is used of a GPU with so much memory; False for metrics that are unknown."""
+def is_always_true_on(text: str, total_bytes: int, *, named: bool = False) -> bool:
+    """Return whether it is true whatever is used of a GPU, or an instance, with so much memory.
+
+    False for metrics that are unknown. Where the rule has `named` its processes, one may hold less than a hundredth.
+    """
     expression = compile_expression(text)
     if not expression.metric_names or not expression.metric_names <= LABELS.keys():
         return False
-    return not _SampledRule(text, expression.tree).tests_figures((float(total_bytes),))
+    return not _SampledRule(text, expression.tree, named=named).tests_figures((float(total_bytes),))
+
+
+@lru_cache(maxsize=512)
+def reads_whole_gpus(text: str) -> bool:
+    """Return whether an expression reads how much memory a whole GPU has, or how much of it is used."""
+    return bool(compile_expression(text).metric_names & _GPU_MEMORY)
 
 
 @lru_cache(maxsize=512)
@@ -152,16 +167,21 @@ def _findings(text: str, tree: Node, per_process: bool) -> SampledFindings:
     return SampledFindings(
         True,
         about_idleness,
-        not about_idleness and sampled.is_true_of_least(per_process=per_process),
+        not about_idleness
+        and (
+            sampled.is_true_of_least(per_process=per_process) or sampled.is_true_of_hundredth(per_process=per_process)
+        ),
         sampled.turns_false(NOBODYS),
         sampled.turns_false(UNREAD),
+        sampled.turns_false(LASTING),
     )
 
 
 class _SampledRule:
     """An expression over figures of one process on one GPU; matchers of labels are taken to hold."""
 
-    def __init__(self, text: str, tree: Node) -> None:
+    def __init__(self, text: str, tree: Node, *, named: bool = False) -> None:
+        self._process_ratio = 0.0 if named else _LEAST_RATIO
         self._expression = compile_tree(text, _without_matchers(tree))
         self._names = sorted(self._expression.metric_names)
         self._reads_instances = any(name.startswith("gpuagent_mig_memory_") for name in self._names)
@@ -222,6 +242,25 @@ class _SampledRule:
             for _ in range(_LOOKS)
         )
 
+    def is_true_of_hundredth(self, *, per_process: bool) -> bool:
+        """Return whether it is true, on GPUs of every size, of who holds a hundredth; see `is_true_of_least`."""
+        return not GROWTH.intersection(self._names) and all(
+            self._is_true_of_hundredth_of(total, per_process=per_process) for total in _TOTALS
+        )
+
+    def _is_true_of_hundredth_of(self, total: float, *, per_process: bool) -> bool:
+        chance = random.Random(0)  # noqa: S311
+        held = max(LEAST_HELD_BYTES, _LEAST_RATIO * total)
+        figures = {name: value for name, value in _hundredth(held, total).items() if name in self._names}
+        gpus = [_gpu(self._names, held, total)]
+        if per_process or BUDGETS.intersection(self._names):
+            gpus += [{}, _gpu(self._names, total - _LEAST_FREE, total)]
+        return any(
+            self._is_true(self._sample(self._names, total, chance) | gpu | figures)
+            for gpu in gpus
+            for _ in range(_SHORT_LOOKS)
+        )
+
     def _values_of(self, values: _Values) -> _Values:
         """Return values of a family in their order, with those of the expression's numbers that lie within."""
         known = [each for each in values if each is not None]
@@ -242,8 +281,9 @@ class _SampledRule:
         return dict(self._values(names, total, chance))
 
     def _values(self, names: list[str], total: float, chance: random.Random) -> Iterator[tuple[str, float | None]]:
-        used = self._bytes(chance, total - _LEAST_FREE, max(_LEAST_BYTES, _LEAST_RATIO * total + 1))
-        instance = self._bytes(chance, used) if self._reads_instances else used
+        least = max(LEAST_HELD_BYTES, _LEAST_RATIO * total + 1)
+        used = self._bytes(chance, total - _LEAST_FREE, least)
+        instance = self._bytes(chance, used, least) if self._reads_instances else used
         memory = {
             "gpuagent_gpu_memory_used_bytes": used,
             "gpuagent_gpu_memory_free_bytes": total - used,
@@ -255,9 +295,11 @@ class _SampledRule:
             if name in memory:
                 yield name, memory[name]
             elif name == "gpuagent_process_memory_used_bytes":
-                yield name, self._bytes(chance, used)
+                yield name, self._bytes(chance, used, max(LEAST_HELD_BYTES, self._process_ratio * total))
+            elif name == "gpuagent_process_resident_memory_bytes":
+                yield name, self._bytes(chance, _TOTALS[-1], LEAST_HELD_BYTES)
             elif name == "gpuagent_budget_used_bytes":
-                yield name, self._bytes(chance, total - _LEAST_FREE)
+                yield name, self._bytes(chance, total - _LEAST_FREE, LEAST_HELD_BYTES)
             elif name.endswith("_memory_total_bytes"):
                 yield name, total
             elif choices := _CHOICES.get(name.partition(":")[0]):
@@ -285,6 +327,19 @@ def _later_values(
     if len(read) > 1:
         yield from ({name: values[-1]} for name, values in read.items())
     yield {name: chance.choice(values[values.index(figures[name]) :]) for name, values in read.items()}
+
+
+def _hundredth(held: float, total: float) -> dict[str, float | None]:
+    """Return the figures of a process, or of a budget for all of a GPU, with a hundredth of it and no work."""
+    return {
+        **dict.fromkeys(UTILIZATION, 0.0),
+        "gpuagent_process_memory_used_bytes": held,
+        "gpuagent_process_resident_memory_bytes": LEAST_HELD_BYTES,
+        "gpuagent_process_uninterruptible": None,
+        "gpuagent_process_zombie": None,
+        "gpuagent_budget_used_bytes": held,
+        "gpuagent_budget_limit_bytes": total,
+    }
 
 
 def _least_of_gpu(names: Iterable[str]) -> dict[str, float | None]:

@@ -1,0 +1,94 @@
+"""Which label matchers a rule may name processes by: that depends on who can write the label, and whether it is known.
+
+To name whom one means is always possible: who writes itself a name accuses itself. To mean everybody but a name
+(`{process!="vllm"}`, `unless ... {process="vllm"}`) is one only where a process neither writes that label itself nor
+may lack it.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from enum import StrEnum
+
+from gpuagent.core.matchers import MatchOperator
+from gpuagent_alerts.promql.series import accepts
+from gpuagent_alerts.promql.syntax import Selector
+from gpuagent_alerts.remedies.safeguards.rule_shape import RefusedError
+
+ANY_NAME = "any-name-but-those-that-were-thought-of"
+
+
+class Writer(StrEnum):
+    """Who writes a label of process series."""
+
+    MEASURED = "measured"
+    """Driver, kernel and the agent itself: there for every process on which a remedy may act."""
+    NUMBER = "number"
+    """The kernel, which gives the same number again."""
+    PROCESS = "process"
+    """The process: it may change it at any time."""
+    ORIGIN = "origin"
+    """Whoever started it, by its cgroup or its container: empty where that could not be read."""
+
+
+WRITERS = {
+    **dict.fromkeys(
+        ("gpu", "uuid", "gpu_instance_id", "compute_instance_id", "user", "uid", "type", "state", "verdict",
+         "evidence"),
+        Writer.MEASURED,
+    ),
+    **dict.fromkeys(("pid", "parent_pid"), Writer.NUMBER),
+    **dict.fromkeys(("process", "command"), Writer.PROCESS),
+    **dict.fromkeys(
+        ("unit", "container_id", "container_runtime", "container_name", "pod_uid", "pod_name", "pod_namespace",
+         "slurm_job"),
+        Writer.ORIGIN,
+    ),
+}  # fmt: skip
+"""Who writes each label of process series; a test fails on one that is missing."""
+_NAMES = frozenset(
+    {"user", "uid", *(label for label, by in WRITERS.items() if by in {Writer.PROCESS, Writer.ORIGIN})}
+) - {"container_runtime"}
+"""Labels by which an operator names processes."""
+_VARIED = tuple(f"{first}{ANY_NAME}" for first in (*string.ascii_letters, *string.digits, *"_-./[:"))
+_NO_NAME = {
+    MatchOperator.NOT_EQUAL: re.compile(r"|\[.*\]"),
+    MatchOperator.MATCHES_NOT: re.compile(r"|\\\[[^|]*\]"),
+}
+"""What may be excluded as no name of a process that lives: none, and what the agent writes of others, as `[dead]`."""
+_INSTEAD = "name whom you mean in the matcher, or whom you spare in remedies.never"
+
+
+def is_named(node: Selector) -> bool:
+    """Return whether a selector of processes leaves out what is called by any name that nobody has thought of."""
+    return any(not accepts(node, label, ANY_NAME) for label in {each.name for each in node.matchers} & _NAMES)
+
+
+def check_matchers(node: Selector, negations: int) -> None:
+    """Refuse matchers that mean a process by a number, or everybody but those of a name.
+
+    `negations` counts the right sides of `unless` that the selector is within. Raises RefusedError.
+    """
+    means = negations % 2 == 0
+    for matcher in node.matchers:
+        label = matcher.name
+        match WRITERS.get(label):
+            case Writer.NUMBER:
+                raise RefusedError(f"it means processes by {label}: numbers are given again, and daemons have parent 1")
+            case Writer.ORIGIN if accepts(node, label, "") == means:
+                raise RefusedError(
+                    f"it takes a missing {label} for an answer, and that is missing where it cannot be read: {_INSTEAD}"
+                )
+            case Writer.PROCESS if accepts(node, label, ANY_NAME) == means and not _takes_every_name(node, label):
+                raise RefusedError(
+                    f"it means everybody but some of a {label}, which programs write and change themselves: {_INSTEAD}"
+                )
+
+
+def _takes_every_name(node: Selector, label: str) -> bool:
+    """Return whether the matchers of a label leave nobody out who has a name, as `=~".*"` and `!="[dead]"` do."""
+    excluded = [each for each in node.matchers if each.name == label and each.op in _NO_NAME]
+    return all(_NO_NAME[each.op].fullmatch(each.value) for each in excluded) and all(
+        accepts(node, label, name) for name in _VARIED
+    )
