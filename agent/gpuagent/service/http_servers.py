@@ -17,6 +17,7 @@ from gpuagent_exporters.api.alert_routes import (
     leak_command_routes,
     leak_routes,
     read_routes,
+    readable_alerts,
 )
 from gpuagent_exporters.api.control import Commands, control_routes
 from gpuagent_exporters.api.process_routes import (
@@ -24,10 +25,11 @@ from gpuagent_exporters.api.process_routes import (
     RemedySource,
     client_command_routes,
     client_routes,
+    readable_remedies,
     remedy_command_routes,
     remedy_routes,
 )
-from gpuagent_exporters.api.routes import build_app
+from gpuagent_exporters.api.routes import PageDocuments, build_app
 from gpuagent_exporters.http.hosts import host_names
 from gpuagent_exporters.http.limits import HttpLimits
 from gpuagent_exporters.http.listeners import ListenAddress, ListenError, is_loopback, parse_listen
@@ -96,7 +98,14 @@ class HttpServers:
             *leak_routes(leaks),
             *leak_command_routes(leaks),
         )
-        app = build_app(view, control=True, extra_routes=routes)
+
+        def page_documents(*, show_commands: bool) -> PageDocuments:
+            return PageDocuments(
+                alerts=lambda: readable_alerts(alerts, show_commands=show_commands),
+                remedies=lambda: readable_remedies(remedies, show_commands=show_commands),
+            )
+
+        app = build_app(view, control=True, extra_routes=routes, page_documents=page_documents(show_commands=True))
         servers = [HttpServer(app, unix_socket=path, unix_mode=0o660, unix_group=group, limits=_limits(config))]
         if config.listen:
             private = is_loopback(config.listen) or self._web_config.authenticates
@@ -108,7 +117,12 @@ class HttpServers:
             )
             servers.append(
                 HttpServer(
-                    build_app(view, show_commands=private, extra_routes=readable),
+                    build_app(
+                        view,
+                        show_commands=private,
+                        extra_routes=readable,
+                        page_documents=page_documents(show_commands=private),
+                    ),
                     listen=config.listen,
                     limits=_limits(config),
                     web_config=self._web_config,

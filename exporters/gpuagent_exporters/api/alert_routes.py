@@ -50,12 +50,17 @@ class Alerts(Protocol):
     async def alerts(self) -> Document: ...
 
 
+async def readable_alerts(source: Alerts, *, show_commands: bool = True) -> Document:
+    """Return the document of alerts; without `show_commands` it holds no text that may name anybody. Raise NotNow."""
+    document = await source.alerts()
+    return document if show_commands else _without_names(document)
+
+
 def read_routes(source: Alerts, *, show_commands: bool = True) -> Sequence[BaseRoute]:
-    """Return the routes that any address may serve. Without `show_commands` they hold no text that may name anybody."""
+    """Return the routes that any address may serve."""
 
     async def alerts(_: Request) -> Response:
-        document = await source.alerts()
-        return json_answer(document if show_commands else _without_names(document))
+        return json_answer(await readable_alerts(source, show_commands=show_commands))
 
     return (Route("/api/v1/alerts", _answered(alerts), methods=["GET"]),)
 

@@ -65,19 +65,27 @@ class RemedySource(Protocol):
         ...
 
 
+async def readable_remedies(source: RemedySource, *, show_commands: bool = True) -> Document:
+    """Return the document of remedies. Raise NotDone.
+
+    Without `show_commands` it says no more of a process than `/metrics` does.
+    """
+    document = await source.remedies()
+    if show_commands:
+        return document
+    return {
+        **document,
+        "stopped_by": "",
+        "withheld": [_only(each, _TOLD_WITHHELD) for each in document["withheld"]],
+        "remedies": [_public(run) for run in document["remedies"]],
+    }
+
+
 def remedy_routes(source: RemedySource, *, show_commands: bool = True) -> Sequence[BaseRoute]:
-    """Return the route that only reads. Without `show_commands` it says no more of a process than `/metrics` does."""
+    """Return the route that only reads."""
 
     async def remedies(_: Request) -> Response:
-        document = await source.remedies()
-        if not show_commands:
-            document = {
-                **document,
-                "stopped_by": "",
-                "withheld": [_only(each, _TOLD_WITHHELD) for each in document["withheld"]],
-                "remedies": [_public(run) for run in document["remedies"]],
-            }
-        return json_answer(document)
+        return json_answer(await readable_remedies(source, show_commands=show_commands))
 
     return (Route("/api/v1/remedies", _remedy_answered(remedies), methods=["GET"]),)
 

@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 
@@ -23,7 +23,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gpuagent_exporters.api.alert_routes import NotNow
 from gpuagent_exporters.api.openapi import openapi_routes
+from gpuagent_exporters.api.process_routes import NotDone
 from gpuagent_exporters.http import peers
 from gpuagent_exporters.http.middleware import (
     OPENMETRICS,
@@ -39,6 +41,8 @@ from gpuagent_exporters.http.middleware import (
 )
 from gpuagent_exporters.page import page
 from gpuagent_exporters.page.assets import asset_routes
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Document = Mapping[str, Any]
@@ -77,12 +81,51 @@ class Source(Protocol):
         ...
 
 
+Read = Callable[[], Awaitable[Document]]
+"""Returns a document, or raises NotNow or NotDone with words for the reader."""
+
+
+class PageDocuments:
+    """What the page shows besides the status: documents as this address may tell them, None where it tells none."""
+
+    def __init__(self, *, alerts: Read | None = None, remedies: Read | None = None) -> None:
+        self._alerts = alerts
+        self._remedies = remedies
+        self._last_fault: dict[str, str] = {}
+
+    async def alerts(self) -> Document | None:
+        """Return alerts, incidents and silences, or `{"message": ...}` where they could not be read."""
+        return await self._read("alerts", self._alerts)
+
+    async def remedies(self) -> Document | None:
+        """Return the remedies, or `{"message": ...}` where they could not be read."""
+        return await self._read("remedies", self._remedies)
+
+    async def _read(self, name: str, read: Read | None) -> Document | None:
+        """Return a fault as a value, logged when it is new: a part that fails must not cost the page."""
+        if read is None:
+            return None
+        try:
+            document = await read()
+        except (NotNow, NotDone) as refusal:
+            return {"message": str(refusal)}
+        except Exception as fault:
+            text = f"{type(fault).__name__}: {fault}"
+            if self._last_fault.get(name) != text:
+                logger.exception("the page could not read the %s", name)
+            self._last_fault[name] = text
+            return {"message": "this is a fault of gpuagent; its log has the details"}
+        self._last_fault.pop(name, None)
+        return document
+
+
 def build_app(
     source: Source,
     *,
     control: bool = False,
     show_commands: bool = True,
     extra_routes: Sequence[BaseRoute] = (),
+    page_documents: PageDocuments | None = None,
     hostname: str | None = None,
     same_namespaces: Callable[[int], bool] = peers.same_namespaces,
 ) -> Starlette:
@@ -94,13 +137,13 @@ def build_app(
             agent's own namespaces.
         show_commands: Whether callers may see who runs what: command lines and users. False for an
             address that is neither loopback nor behind authentication.
-        extra_routes: Further routes, such as the control socket's commands. The page shows the alerts and the
-            remedies that are read through them.
+        extra_routes: Further routes, such as the control socket's commands.
+        page_documents: What the page shows besides the status.
         hostname: The machine's name, as the page shows it.
         same_namespaces: Whether a pid lives in the agent's own namespaces.
     """
     hostname = hostname or socket.gethostname()
-    routes = _Routes(source, PageDocuments(extra_routes), show_commands=show_commands, hostname=hostname)
+    routes = _Routes(source, page_documents or PageDocuments(), show_commands=show_commands, hostname=hostname)
     gate = [Middleware(CheckPeer, same_namespaces=same_namespaces)] if control else []
     app = Starlette(
         routes=[*routes.routes(), *history_routes(source), *openapi_routes(), *asset_routes(), *extra_routes],
@@ -149,9 +192,8 @@ class _Routes:
     async def processes(self, _: Request) -> Response:
         return _json(await self._render(lambda: self._visible(self._source.processes())))
 
-    async def page(self, request: Request) -> Response:
-        alerts = await self._further.read("/api/v1/alerts", request)
-        remedies = await self._further.read("/api/v1/remedies", request)
+    async def page(self, _: Request) -> Response:
+        alerts, remedies = await self._further.alerts(), await self._further.remedies()
         body = await self._render(lambda: self._page(alerts, remedies))
         headers = {"content-security-policy": page.CONTENT_SECURITY_POLICY}
         return Response(body, media_type="text/html", headers=headers)
@@ -271,41 +313,3 @@ def _top(text: str) -> int:
     if not plain or int(text) > MOST:
         raise ValueError(f"top must be a whole number from 0 to {MOST}")
     return int(text)
-
-
-logger = logging.getLogger(__name__)
-
-
-class PageDocuments:
-    """What the page shows besides the status: the very documents that the same address serves as JSON.
-
-    What is hidden there is hidden on the page too, and the page shows nothing that programs cannot have.
-    """
-
-    def __init__(self, routes: Sequence[BaseRoute]) -> None:
-        self._routes = {
-            route.path: route
-            for route in routes
-            if isinstance(route, Route) and "GET" in (route.methods or ()) and "{" not in route.path
-        }
-        self._last_fault: dict[str, str] = {}
-
-    async def read(self, path: str, request: Request) -> Document | None:
-        """Return the document; None where there is no such route, and `{"message": ...}` where it could not be read.
-
-        A part that fails must not cost the page, so a fault becomes a value, and is logged when it is new.
-        """
-        route = self._routes.get(path)
-        if route is None:
-            return None
-        try:
-            response: Response = await route.endpoint(request)
-            document: dict[str, Any] = json.loads(bytes(response.body))
-        except Exception as fault:
-            text = f"{type(fault).__name__}: {fault}"
-            if self._last_fault.get(path) != text:
-                logger.exception("the page could not read %s", path)
-            self._last_fault[path] = text
-            return {"message": "this is a fault of gpuagent; its log has the details"}
-        self._last_fault.pop(path, None)
-        return document

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
-from starlette.routing import BaseRoute
 
-from gpuagent_exporters.api.routes import build_app
+from gpuagent_exporters.api.routes import PageDocuments, build_app
 from gpuagent_exporters.http.server import HttpServer
 from tests.exporters.wire import PATIENCE_SECONDS
 from tests.fakes.source import FakeSource
@@ -50,12 +49,15 @@ class Served:
 
 
 @contextmanager
-def served(source: FakeSource, routes: Sequence[BaseRoute] = (), *, show_commands: bool = True) -> Iterator[Served]:
+def served(
+    source: FakeSource, documents: PageDocuments | None = None, *, show_commands: bool = True
+) -> Iterator[Served]:
     """A server over `source` until the end."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="served page")
     thread.start()
-    page = Served(build_app(source, extra_routes=routes, show_commands=show_commands, hostname="node1"), loop)
+    app = build_app(source, page_documents=documents, show_commands=show_commands, hostname="node1")
+    page = Served(app, loop)
     try:
         page.start()
         yield page

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
 from gpuagent.core.units import GIB
+from gpuagent_exporters.api.routes import Document, PageDocuments
 from gpuagent_exporters.history import History
 from tests.exporters.browser.chromium import Tab, axe
 from tests.exporters.browser.served import served
@@ -47,22 +45,22 @@ def change(node: FakeSource, **changes: Any) -> None:
     node.document = {**node.document, **changes}
 
 
-async def alerts(_: Request) -> Response:
+async def alerts() -> Document:
     """An alert that fires."""
-    return JSONResponse({"alerts": [alert()], "time_seconds": 1.0})
+    return {"alerts": [alert()], "time_seconds": 1.0}
 
 
-async def remedies(_: Request) -> Response:
+async def remedies() -> Document:
     """A remedy that has helped."""
-    return JSONResponse({"remedies": [remedy()], "stopped": "", "dry_run": True})
+    return {"remedies": [remedy()], "stopped": "", "dry_run": True}
 
 
-ROUTES = (Route("/api/v1/alerts", alerts), Route("/api/v1/remedies", remedies))
+DOCUMENTS = PageDocuments(alerts=alerts, remedies=remedies)
 
 
 def test_it_draws(tab: Tab) -> None:
     """Cards, table and charts are there; the chart's lines have names and figures, and the policy forbade nothing."""
-    with served(source(), ROUTES) as page:
+    with served(source(), DOCUMENTS) as page:
         tab.open(page.url)
 
         for words in ("NVIDIA H100", "60.0 GiB of 80.0 GiB", "serve.py", "FIRING", "RELEASED", "live"):
@@ -201,7 +199,7 @@ def test_accessibility(tab: Tab, width: int, dark: bool) -> None:
     agent = {**node.document["agent"], "simulated": "leak"}
     leaking = {**node.document["processes"][0], "verdict": "leaking", "exhaustion_seconds": 60.0}
     change(node, age_seconds=60.0, gpus=[*node.document["gpus"], lost], agent=agent, processes=[leaking])
-    with served(node, ROUTES) as page:
+    with served(node, DOCUMENTS) as page:
         tab.dark(dark=dark)
         tab.size(width)
         tab.open(page.url)
@@ -250,7 +248,7 @@ def test_a_table_stays_sorted(tab: Tab) -> None:
 
 def test_an_open_address_names_nobody(tab: Tab) -> None:
     """Without loopback or a password nobody is told who runs what, neither in the table nor in an alert."""
-    with served(source(), ROUTES, show_commands=False) as page:
+    with served(source(), DOCUMENTS, show_commands=False) as page:
         tab.open(page.url)
 
         assert "python3" in tab.text

@@ -9,22 +9,20 @@ import re
 from importlib.resources import files
 
 import pytest
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
-from gpuagent_exporters.api.routes import build_app
+from gpuagent_exporters.api.alert_routes import NotNow
+from gpuagent_exporters.api.routes import Document, PageDocuments, build_app
 from gpuagent_exporters.history import History
 from gpuagent_exporters.page.assets import ASSETS
 from tests.exporters.wire import Answer, ask, run, serving
 from tests.fakes.source import FakePoints, FakeSource
 
 
-def answer(source: FakeSource, path: str, *routes: Route, **headers: str) -> Answer:
-    """What a server over `source` with these further routes answers."""
+def answer(source: FakeSource, path: str, documents: PageDocuments | None = None, **headers: str) -> Answer:
+    """What a server over `source`, whose page shows these further documents, answers."""
 
     async def test() -> Answer:
-        async with serving(build_app(source, extra_routes=routes)) as server:
+        async with serving(build_app(source, page_documents=documents)) as server:
             return await ask(server, path, **headers)
 
     return run(test())
@@ -99,12 +97,12 @@ def test_a_bad_question_is_told_why(query: str) -> None:
 
 
 def test_the_page_shows_what_the_address_tells() -> None:
-    """Alerts and remedies come from the address's own routes, so what is hidden there is hidden here."""
+    """Where an address tells of no alerts or remedies, the page has no chapter of them."""
 
-    async def alerts(_: Request) -> Response:
-        return JSONResponse({"alerts": [{"name": "Mine", "state": "firing", "severity": "info"}]})
+    async def alerts() -> Document:
+        return {"alerts": [{"name": "Mine", "state": "firing", "severity": "info"}]}
 
-    with_alerts = answer(FakeSource(), "/", Route("/api/v1/alerts", alerts)).body.decode()
+    with_alerts = answer(FakeSource(), "/", PageDocuments(alerts=alerts)).body.decode()
     without = answer(FakeSource(), "/").body.decode()
 
     assert "<bdi>Mine</bdi>" in with_alerts
@@ -115,12 +113,12 @@ def test_the_page_shows_what_the_address_tells() -> None:
 def test_an_open_address_shows_no_texts_of_alerts() -> None:
     """They may name users, and the page must not tell what the table hides."""
 
-    async def alerts(_: Request) -> Response:
+    async def alerts() -> Document:
         one = {"name": "Mine", "state": "firing", "severity": "info", "annotations": {"summary": "ask alice"}}
-        return JSONResponse({"alerts": [one]})
+        return {"alerts": [one]}
 
     async def body(show_commands: bool) -> str:
-        app = build_app(FakeSource(), show_commands=show_commands, extra_routes=[Route("/api/v1/alerts", alerts)])
+        app = build_app(FakeSource(), show_commands=show_commands, page_documents=PageDocuments(alerts=alerts))
         async with serving(app) as server:
             return (await ask(server, "/")).body.decode()
 
@@ -131,15 +129,15 @@ def test_an_open_address_shows_no_texts_of_alerts() -> None:
 def test_a_broken_part_costs_only_itself(caplog: pytest.LogCaptureFixture) -> None:
     """Where the store fails the page says so in its place; the rest is there, and the log has it once."""
 
-    async def broken(_: Request) -> Response:
+    async def broken() -> Document:
         raise RuntimeError("the store is closed")
 
-    async def refused(_: Request) -> Response:
-        return JSONResponse({"error": "Service Unavailable", "message": "the disk is full"}, 503)
+    async def refused() -> Document:
+        raise NotNow("the disk is full")
 
     async def test() -> list[Answer]:
-        routes = [Route("/api/v1/alerts", refused), Route("/api/v1/remedies", broken)]
-        async with serving(build_app(FakeSource(), extra_routes=routes)) as server:
+        documents = PageDocuments(alerts=refused, remedies=broken)
+        async with serving(build_app(FakeSource(), page_documents=documents)) as server:
             return [await ask(server, "/") for _ in range(3)]
 
     with caplog.at_level(logging.ERROR):
@@ -148,4 +146,4 @@ def test_a_broken_part_costs_only_itself(caplog: pytest.LogCaptureFixture) -> No
     assert all("could not be read: <bdi>the disk is full</bdi>" in body for body in bodies)
     assert all("could not be read: <bdi>this is a fault of gpuagent" in body for body in bodies)
     assert "NVIDIA H100" in bodies[0]
-    assert [record.message for record in caplog.records] == ["the page could not read /api/v1/remedies"]
+    assert [record.message for record in caplog.records] == ["the page could not read the remedies"]
