@@ -265,6 +265,19 @@ class NvmlState(StrEnum):
     """Closed on request, so that the driver can be reloaded or a GPU reset."""
 
 
+class Pause(NamedTuple):
+    """A pause of measuring that somebody asked for."""
+
+    by: str
+    """The user who asked; "" where that is not known."""
+    until_seconds: float
+    """CLOCK_BOOTTIME at which it ends by itself."""
+
+
+PAUSE_GRACE_SECONDS = 60.0
+"""What a pause may last beyond its stated end before that is a fault: measuring begins at the next tick."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeReading:
     """What holds for the node as a whole."""
@@ -282,6 +295,18 @@ class NodeReading:
     """Reason why a GPU may be missing, or an index mean another GPU than it did; "" if nothing says so."""
     pci_gpus: int | None = None
     nvml_initializations: int = 0
+    pause: Pause | None = None
+    """The pause that is in force; None where there is none, or nobody told of it."""
+
+    @property
+    def why_unread(self) -> str:
+        """Reason why no GPU is read, in words that stand alone, and who paused that; "" while they are read."""
+        return why_unread(self.nvml_state, self.nvml_reason)
+
+
+def why_unread(state: NvmlState, reason: str) -> str:
+    """Return the reason of a state of the library in words that stand alone."""
+    return f"measuring is paused {reason}".rstrip() if state is NvmlState.PAUSED else reason
 
 
 @dataclass(frozen=True, slots=True)

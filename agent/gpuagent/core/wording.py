@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuagent.core.growth import GrowthState, Verdict
-from gpuagent.core.units import MAX_SECONDS, format_duration, format_forecast, format_rate
+from gpuagent.core.units import MAX_SECONDS, format_duration, format_forecast, format_rate, format_time
 
 Document = Mapping[str, Any]
 
@@ -138,18 +138,25 @@ def summary_of(alert: Document) -> str:
 
 
 def since_of(alert: Document, now: float) -> str:
-    """Say for how long it has been in its state: `firing for 4 min 27 s`. `now` is the Unix time of the document.
+    """Say for how long it has been in its state, and when it was measured last where it is not measured now.
+
+    `now` is the Unix time of the document.
 
     >>> since_of({"state": "pending", "active_seconds": 20.0}, 0.0)
     'pending for 20 s'
     >>> since_of({"state": "ending", "not_true_since_seconds": 50.0, "kept_until_seconds": 110.0}, 60.0)
     'not true for 10 s, its end is told in 50 s'
+    >>> since_of({"state": "firing", "active_seconds": 80.0, "as_of_seconds": 1_795_781_100.0}, 0.0)
+    'firing for 1 min 20 s, as of 2026-11-27 12:05 UTC'
     """
     if alert.get("state") == "ending":
         ceased, until = alert.get("not_true_since_seconds"), alert.get("kept_until_seconds")
         since = f"not true for {format_duration(max(0.0, now - ceased))}" if ceased is not None else "not true now"
         return since + (f", its end is told in {format_duration(max(0.0, until - now))}" if until is not None else "")
-    return f"{alert.get('state') or 'active'} for {format_duration(max(0.0, alert.get('active_seconds') or 0.0))}"
+    as_of = "" if alert.get("as_of_seconds") is None else f", as of {format_time(alert['as_of_seconds'])}"
+    return (
+        f"{alert.get('state') or 'active'} for {format_duration(max(0.0, alert.get('active_seconds') or 0.0))}{as_of}"
+    )
 
 
 WITHHELD = "cannot be true; withheld"

@@ -137,7 +137,7 @@ def _alert(alert: Document, now: float, *, hidden: bool) -> str:
     facts = [
         severity or "no severity",
         since_of(alert, now),
-        f"GPU {labels['gpu']}" if labels.get("gpu") else "",
+        str(alert.get("place") or "") or (f"GPU {labels['gpu']}" if labels.get("gpu") else ""),
         f"pid {labels['pid']}" if labels.get("pid") else "",
         *_quieted(alert, hidden=hidden),
     ]
@@ -163,6 +163,8 @@ def _quieted(alert: Document, *, hidden: bool) -> Iterator[str]:
 
 def _troubles(document: Document) -> Iterator[str]:
     """Why somebody may not be told."""
+    if document.get("not_measured"):
+        yield f"{text(document['not_measured'])}: alerts are as they were measured last, and may be over by now"
     if document.get("store_problem"):
         yield f"STORE: {text(document['store_problem'])}"
     failing = document.get("failing_rules") or ()

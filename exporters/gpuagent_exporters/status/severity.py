@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from gpuagent.core.displaced import name_displaced
 from gpuagent.core.growth import Growth, MemoryKey, Range, Verdict
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.alerting import FiringAlert
+from gpuagent.core.snapshot import GpuIdentity
 from gpuagent.core.xids import Severity
 
 
@@ -33,14 +35,24 @@ class Problem:
     pid: int | None = None
     gpus: tuple[int, ...] = ()
     """NVML indices of several GPUs, where it is about no single one: none of them is well."""
+    uuid: str = ""
+    """UUID of the GPU that it is about, where that is known and the problem may outlive the GPU's index."""
+    displaced: GpuIdentity | None = None
+    """The GPU that it is about, where another GPU has its index now; `gpu` is None then."""
 
-    def is_about(self, index: int) -> bool:
-        """Return whether the GPU of this NVML index has it."""
-        return index == self.gpu or index in self.gpus
+    def is_about(self, gpu: GpuIdentity) -> bool:
+        """Return whether this GPU has it."""
+        if self.displaced is not None:
+            return self.displaced.uuid == gpu.uuid
+        if self.uuid and gpu.uuid:
+            return self.uuid == gpu.uuid
+        return gpu.index == self.gpu or gpu.index in self.gpus
 
     @property
     def sentence(self) -> str:
         """`text` with the GPU that it is about: it stands alone."""
+        if self.displaced is not None:
+            return f"{name_displaced(self.displaced)}: {self.text}"
         return self.text if self.gpu is None else f"GPU {self.gpu}: {self.text}"
 
 

@@ -54,6 +54,12 @@ def _snapshot_age(view: NodeView) -> Value:
     return max(0.0, view.now_seconds - view.snapshot.measured_seconds)
 
 
+def _pause_left(view: NodeView) -> Iterable[LabeledValue]:
+    pause = None if view.snapshot is None else view.snapshot.node.pause
+    if pause is not None:
+        yield (pause.by or "unknown",), pause.until_seconds - view.now_seconds
+
+
 def _runs(value: Callable[[CollectorRun], Value]) -> Callable[[NodeView], Iterable[LabeledValue]]:
     def of(view: NodeView) -> Iterable[LabeledValue]:
         if view.snapshot is None:
@@ -163,6 +169,9 @@ NODE_FAMILIES: tuple[NodeFamily, ...] = (
             _runs(lambda run: run.duration_seconds), _RUN_LABELS),
     _family("nvml_up", "1 while NVML is initialized.",
             _of(lambda snapshot: snapshot.node.nvml_state is NvmlState.READY)),
+    _family("pause_remaining_seconds",
+            "Time until the pause of measuring ends by itself, negative once that should have been; absent while the "
+            "agent measures. `by` is the user who asked for it.", _pause_left, ("by",)),
     _family("nvml_initializations_total", "Times that NVML was initialized.",
             _of(lambda snapshot: snapshot.node.nvml_initializations), kind=MetricType.COUNTER),
     _family("driver_info", "Versions of driver, NVML and CUDA; always 1.", _driver,
