@@ -15,6 +15,22 @@ Document = Mapping[str, Any]
 
 _UNTIL = {GrowthState.STOPPED.value: " until it stopped", GrowthState.FULL.value: " until the GPU was full"}
 _STOPPED = frozenset(_UNTIL)
+_INSTANCE_FULL = "stopped: MIG instance full"
+
+
+def _is_of_instance(part: Document) -> bool:
+    """Return whether it grows into the memory of a MIG instance, and not into that of its GPU."""
+    return part.get("gpu_instance_id") is not None
+
+
+def state_words(part: Document) -> str:
+    """Return whether it rises, and of what has stopped why: a full GPU, or the full MIG instance that it is in.
+
+    >>> state_words({"growth_state": "stopped: GPU full", "gpu_instance_id": 1}), state_words({})
+    ('stopped: MIG instance full', '')
+    """
+    state = part.get("growth_state")
+    return _INSTANCE_FULL if state == GrowthState.FULL.value and _is_of_instance(part) else str(state or "")
 
 
 def verdict_words(part: Document) -> str:
@@ -31,7 +47,7 @@ def verdict_words(part: Document) -> str:
     words = "cached, not leaked" if verdict == Verdict.CACHED.value else str(verdict)
     words += f" ({part['evidence']})" if part.get("evidence") else ""
     state = part.get("growth_state")
-    return f"{words}, {state}" if state in _STOPPED else words
+    return f"{words}, {state_words(part)}" if state in _STOPPED else words
 
 
 def growth_words(part: Document) -> str:
@@ -61,8 +77,8 @@ def pace_words(part: Document) -> str:
     pace = part.get("growth_bytes_per_second")
     if not pace or pace <= 0:
         return ""
-    state = part.get("growth_state")
-    return format_rate(pace) + _UNTIL.get(str(state), "")
+    until = _UNTIL.get(str(part.get("growth_state")), "")
+    return format_rate(pace) + (until.replace("the GPU", "its MIG instance") if _is_of_instance(part) else until)
 
 
 def assessment_words(part: Document) -> str:

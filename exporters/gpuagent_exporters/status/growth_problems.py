@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Verdict
+from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.preallocation import fast_growth_expected
 from gpuagent.core.metrics.process import FrameworkRecognizer
 from gpuagent.core.snapshot import GpuReading, ProcessReading, Snapshot
@@ -38,7 +39,7 @@ def _of_process(process: ProcessReading, growth: Growth, said: Assessments, now_
     if severity is None:
         return
     name = f"{process.info.name} (pid {process.pid})" if process.info else f"pid {process.pid}"
-    document = said.document(process.key)
+    document = _document(said, process.key)
     why = f": {'; '.join(growth.reasons)}" if growth.reasons else ""
     kind, text, advice = "", "", ""
     if growth.verdict is Verdict.LEAKING:
@@ -90,7 +91,7 @@ def _fast(gpu: GpuReading, snapshot: Snapshot, said: Assessments, *, a_server_st
         yield Problem(
             said.alerted(key) or (Severity.INFO if a_server_starts else Severity.WARNING),
             "fast_growth",
-            f"memory{whose} is {forecast_words(said.document(key))} if it goes on like this{why}",
+            f"memory{whose} is {forecast_words(_document(said, key))} if it goes on like this{why}",
             advice,
             gpu=index,
         )
@@ -106,6 +107,12 @@ def _of_nobody(gpu: GpuReading, growth: Growth, said: Assessments) -> Problem:
         "`fuser -v /dev/nvidia*` as root shows who has the GPU open.",
         gpu=gpu.identity.index,
     )
+
+
+def _document(said: Assessments, key: MemoryKey) -> Document:
+    """Return what is said of it, and which MIG instance it is in."""
+    instance = None if key.gpu_instance_id == NO_INSTANCE else key.gpu_instance_id
+    return {**said.document(key), "gpu_instance_id": instance}
 
 
 def _figures(document: Document) -> str:

@@ -14,6 +14,7 @@ from gpuagent.cli.status import status_screen
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.metrics.series import series
 from gpuagent.core.snapshot import Snapshot
+from gpuagent.core.wording import state_words
 from gpuagent_alerts.messages.snapshot_inputs import subjects_of
 from gpuagent_alerts.states.engine import RuleEngine
 from gpuagent_alerts.states.instance import Instance, State
@@ -180,7 +181,7 @@ def _in_words(shown: Shown, part: dict[str, Any]) -> Iterator[str]:
         yield f"a pace that is over: {rates}"
     if part["verdict"] in {"leaking", "growing"}:
         evidence = [f"({part['evidence']})"] if part["evidence"] else []
-        state = [part["growth_state"]] if part["growth_state"] != "rising" else []
+        state = [state_words(part)] if part["growth_state"] != "rising" else []
         for where in ("ps", "page"):
             missing = [word for word in (part["verdict"], *evidence, *state) if word not in shown.texts[where]]
             if missing:
