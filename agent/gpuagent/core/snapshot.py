@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from gpuagent.core.clock import CLOCK_STEP_SECONDS
 from gpuagent.core.growth import Growth, MemoryKey
 from gpuagent.core.hardware import Clocks, Ecc, Memory, MigInstance, NvLink, Pcie, Power, Profile, Thermal, Utilization
 from gpuagent.core.identity import NO_INSTANCE, JobSign, ProcessId
@@ -159,6 +160,22 @@ class XidCount:
     xid: int
     count: int
     last_time_seconds: float
+    """Unix time, by the wall clock as it was then."""
+    last_clock_seconds: float | None = field(default=None, compare=False)
+    """CLOCK_BOOTTIME of the same; None for what an agent before this one has seen."""
+
+    def age_seconds(self, clock_seconds: float, wall_seconds: float) -> float:
+        """Return how long ago the last one was, however the wall clock was set since."""
+        if self.last_clock_seconds is not None:
+            return max(0.0, clock_seconds - self.last_clock_seconds)
+        return max(0.0, wall_seconds - self.last_time_seconds)
+
+    def unix_seconds(self, clock_seconds: float, wall_seconds: float) -> float:
+        """Return the Unix time of the last one, by the wall clock as it is now."""
+        if self.last_clock_seconds is None:
+            return self.last_time_seconds
+        now = wall_seconds - (clock_seconds - self.last_clock_seconds)
+        return now if abs(now - self.last_time_seconds) > CLOCK_STEP_SECONDS else self.last_time_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +191,8 @@ class GpuReading:
     """Clock at which `state` began, `lost_since_seconds` where it is lost or gone."""
     lost_since_seconds: float | None = None  # until it answers in a session that began after that
     unrepaired_xids: tuple[XidCount, ...] = ()  # take a reset or reboot that the driver has not shown to be done
+    repair: str = ""
+    """What has shown that its last fault was repaired, in words; "" where nothing was, or a fault is open."""
     measured_seconds: float | None = None
     """Clock at which this GPU was last read with success; grows old while the GPU is blind or lost."""
     memory: Memory | None = None

@@ -60,10 +60,18 @@ def remedies(document: Document, now: object, *, hidden: bool) -> str:
     if document.get("dry_run"):
         body += '<p class="quiet">Dry run: remedies say what they would do, and do nothing.</p>'
     items = "".join(_remedy(run, now, hidden=hidden) for run in runs[:_MOST_REMEDIES])
-    body += f'<ul class="list">{items}</ul>' if items else "<p>Nothing was done, and nothing was refused.</p>"
+    body += f'<ul class="list">{items}</ul>' if items else f"<p>{_nothing_done(document)}</p>"
     if len(runs) > _MOST_REMEDIES:
         body += f'<p class="quiet">{len(runs) - _MOST_REMEDIES} more in /api/v1/remedies</p>'
     return chapter("remedies", "Remedies", body)
+
+
+def _nothing_done(document: Document) -> str:
+    """Say that nothing was done; what is refused or withheld now is no run, and no reason to say that nothing was."""
+    withheld = len(document.get("withheld") or ())
+    if not withheld:
+        return "Nothing was done, and nothing was refused."
+    return f"Nothing was done; {count(withheld, 'alert')} with a remedy {'fires' if withheld == 1 else 'fire'}."
 
 
 def unread(name: str, title: str, reason: str) -> str:

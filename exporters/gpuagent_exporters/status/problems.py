@@ -196,7 +196,7 @@ def _xids(snapshot: Snapshot) -> Iterator[Problem]:
     }
     for event in snapshot.xids:
         xid = explain_xid(event.xid)
-        age = max(0.0, snapshot.time_seconds - event.last_time_seconds)
+        age = event.age_seconds(snapshot.clock_seconds, snapshot.time_seconds)
         is_open = (event.gpu_uuid or event.gpu_index, event.xid) in unrepaired
         if is_open or (age <= _XID_SECONDS and not xid.hardware):
             times = "" if event.count <= 1 else f", {event.count} times since the agent started"

@@ -14,7 +14,7 @@ from gpuagent.cli.status import status_screen
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.metrics.series import series
 from gpuagent.core.snapshot import Snapshot
-from gpuagent.core.wording import state_words
+from gpuagent.core.wording import since_words, state_words
 from gpuagent_alerts.messages.snapshot_inputs import subjects_of
 from gpuagent_alerts.states.engine import RuleEngine
 from gpuagent_alerts.states.instance import Instance, State
@@ -26,6 +26,7 @@ _RATE = re.compile(r"(\d+(?:\.\d)? (?:[KMGT]i)?B)/h")
 _FULL = re.compile(r"full (?:in (\d[^,;:(\n]*?(?:min|ms|s|h|d|y))\b(?! \d)|(now))")
 _ROW = re.compile(r'<tr data-key="([^"]*)">(.*?)</tr>', re.DOTALL)
 _TAG = re.compile(r"<[^>]*>")
+_BEGAN = re.compile(r"has been leaking memory for (.*?)(?=, \d|:| \(evidence|$)")
 _MUST_NOT_BE_SAID = ("+0 B/h", "about 0 s", "0 B an hour", "GiB an hour")
 
 
@@ -99,7 +100,10 @@ def disagreements(said: Told, snapshot: Snapshot) -> list[str]:
     if said.status["processes"] != said.processes["processes"]:
         found.append("/api/v1/status and /api/v1/processes differ")
     for part, shown in zip(said.status["processes"], _shown(said), strict=True):
-        wrong = (*_in_words(shown, part), *_graveness(shown, part), *_alerts(said, part, snapshot))
+        wrong = (
+            *_in_words(shown, part), *_graveness(shown, part), *_alerts(said, part, snapshot),
+            *_durations(said, shown, part),
+        )  # fmt: skip
         found += [f"pid {part['pid']}: {text}" for text in wrong]
     return [*found, *_severities(said)]
 
@@ -191,6 +195,21 @@ def _in_words(shown: Shown, part: dict[str, Any]) -> Iterator[str]:
         words = "" if when is None else when.group(1) or "full now"
         if not all(words in other for other in (shown.ps, shown.page)):
             yield f"{where} says {words}: {shown.ps} / {shown.page}"
+
+
+def _durations(said: Told, shown: Shown, part: dict[str, Any]) -> Iterator[str]:
+    """How long it has been going on: never before it could have, never after now, and the same in words."""
+    now, since, age = said.status["time_seconds"], part["growth_since_seconds"], part["age_seconds"]
+    if age is not None and age < 0:
+        yield f"{age} s old"
+    if since is None:
+        return
+    if since > now:
+        yield f"grows since {since - now} s from now"
+    for where, text in shown.texts.items():
+        told = _BEGAN.search(text)
+        if told is not None and told[1] != since_words(part, now):
+            yield f"{where} says for {told[1]}, and it is {since_words(part, now)}"
 
 
 def _graveness(shown: Shown, part: dict[str, Any]) -> Iterator[str]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpuagent.core.growth import Growth, GrowthState, Verdict
-from gpuagent.core.units import format_bytes
+from gpuagent.core.units import format_bytes, parse_duration
+from gpuagent.driver.nvml.events import XidWatcher
 from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_alerts.states.machine import Change
 from gpuagent_alerts.store.database import Store
@@ -17,6 +18,7 @@ from gpuagent_simulator.faults import FaultKind
 from gpuagent_simulator.scenario import shipped_scenarios
 from tests.alerts.leak.node import HOUR, Node, node, run
 from tests.alerts.leak.surfaces import Told, disagreements, told
+from tests.alerts.notify.outbox.parts import SteppingClock
 from tests.fakes.rig import BOOT_ID
 
 PID = 5_000_000
@@ -68,6 +70,35 @@ def test_every_scenario(name: str) -> None:
                 compare(one)
 
     run(test)
+
+
+@pytest.mark.parametrize("step", [-7200.0, 7200.0])
+def test_a_wall_clock_that_is_set(step: float) -> None:
+    """How long something lasts is no matter of the wall clock: growth, processes and Xids are as old as before."""
+
+    async def test() -> None:
+        async with node(scenario("{shape: ramp, start: 20GiB, rate: 8MiB, after: 1m}"), clock=SteppingClock()) as one:
+            watcher = one.stage.monitor._xids
+            assert isinstance(watcher, XidWatcher)
+            watcher.record(0, (await one.tick()).gpus[0].identity.uuid, 48)
+            before = _durations(await walk(one, 3000))
+            clock = one.stage.clock
+            assert isinstance(clock, SteppingClock)
+            clock.step(step)
+            await one.tick(15.0)
+            after = _durations(compare(one))
+            assert len(before) == 3
+            assert after == [pytest.approx(seconds + 15.0, abs=3.0) for seconds in before]
+
+    run(test)
+
+
+def _durations(said: Told) -> list[float]:
+    """How old the growth, the process and the Xid are said to be."""
+    (one,) = said.status["processes"]
+    (xid,) = [each["text"] for each in said.status["problems"] if each["kind"] == "xid"]
+    ago = xid.partition("Xid 48 ")[2].partition(" ago")[0].replace("min", "m").replace(" ", "")
+    return [said.status["time_seconds"] - one["growth_since_seconds"], one["age_seconds"], parse_duration(ago)]
 
 
 def test_a_gpu_that_hangs() -> None:
