@@ -90,7 +90,7 @@ def full_snapshot() -> Snapshot:
             pci_gpus=1,
             gpus_expected=1,
             pause=Pause("alice", 400.0),
-        ),  # fmt: skip
+        ),
         gpus=(gpu,),
         processes=(
             ProcessReading(0, "GPU-0", 10, ProcessState.LIVE, info, 37 * GIB, "C", busy),

@@ -15,6 +15,8 @@ Document = Mapping[str, Any]
 
 _UNTIL = {GrowthState.STOPPED.value: " until it stopped", GrowthState.FULL.value: " until the GPU was full"}
 _STOPPED = frozenset(_UNTIL)
+_SAME_FORECAST = 1.1
+"""Ratio of two forecasts up to which they are one: both are taken at readings of their own."""
 _INSTANCE_FULL = "stopped: MIG instance full"
 
 
@@ -98,15 +100,33 @@ def assessment_words(part: Document) -> str:
 
 
 def forecast_words(part: Document) -> str:
-    """Say when the memory is full: `full in 8 min 15 s`, `full now`; empty where that will not come.
+    """Say when the GPU is full, or the MIG instance, whoever else grows there: `full in 8 min 15 s`, `full now`.
+
+    Empty where that will not come.
 
     >>> forecast_words({"exhaustion_seconds": 495.0}), forecast_words({"exhaustion_seconds": 0.0})
     ('full in 8 min 15 s', 'full now')
     >>> forecast_words({"exhaustion_seconds": None})
     ''
     """
-    seconds = part.get("exhaustion_seconds")
+    seconds = part.get("gpu_exhaustion_seconds")
+    if seconds is None:  # an older agent does not tell
+        seconds = part.get("exhaustion_seconds")
     return format_forecast(seconds) if seconds is not None and seconds <= MAX_SECONDS else ""
+
+
+def alone_words(part: Document) -> str:
+    """Say how long it would take by itself, where the others there fill the memory sooner; empty elsewhere.
+
+    >>> alone_words({"exhaustion_seconds": 1140.0, "gpu_exhaustion_seconds": 540.0})
+    '19 min by itself'
+    >>> alone_words({"exhaustion_seconds": 550.0, "gpu_exhaustion_seconds": 540.0})
+    ''
+    """
+    own, whole = part.get("exhaustion_seconds"), part.get("gpu_exhaustion_seconds")
+    if own is None or whole is None or own > MAX_SECONDS or own <= _SAME_FORECAST * whole:
+        return ""
+    return f"{format_duration(own)} by itself"
 
 
 def full_in_words(part: Document) -> str:

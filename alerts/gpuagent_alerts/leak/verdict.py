@@ -99,6 +99,8 @@ LATE_SHARE: Final = 0.4
 
 GROWS: Final = frozenset({Verdict.GROWING, Verdict.LEAKING})
 _OVER: Final = frozenset({GrowthState.STOPPED, GrowthState.FULL})
+FULL_NOW: Final = Range(0.0, 0.0, 0.0)
+"""The forecast of what has no room any more."""
 STILL: Final = Range(0.0, 0.0, 0.0)
 """The slope of what does not grow."""
 LEARNING: Final = Growth(Verdict.LEARNING)
@@ -235,7 +237,7 @@ def _grown_at(signals: ProcessSignals, seconds: float) -> Range | None:
 
 def _exhaustion(state: GrowthState, room: Headroom, slope: Range | None) -> Range | None:
     if state is GrowthState.FULL:
-        return Range(0.0, 0.0, 0.0)
+        return FULL_NOW
     if state is GrowthState.STOPPED or slope is None or room.free_bytes is None:
         return None
     return exhaustion_of(room.free_bytes, slope.value)

@@ -28,6 +28,7 @@ from gpuagent_alerts.notify.urgency import (
     CRITICAL,
     Action,
     Urgency,
+    UrgencyStage,
     did_nothing,
     is_remedy_note,
     urgency_of,
@@ -36,6 +37,8 @@ from gpuagent_alerts.notify.urgency import (
 )
 
 LONGEST_CRITICAL_WAIT_SECONDS = 5.0
+FORECAST_STANDS_SECONDS = 60.0
+"""Time after a message that memory is full soon in which it is no news that it is."""
 LOWERED_SECONDS = 1800.0
 """Time after which a severity that was told and is no longer true counts as forgotten: its return is sent again."""
 _SUBJECT_SECONDS = 30.0
@@ -98,7 +101,7 @@ class IncidentGroup:
         if self._is_over():
             return self._end(told) if self._hold_is_over(told) else self._note_if_changed(before, told)
         if self._live:
-            if self._worsens(told.urgency) and self._has_waited(told.urgency):
+            if self._worsens(told.urgency) and self._has_waited(told.urgency) and not self._was_just_told(told.urgency):
                 return self._message(News.WORSENED, told)
             if self._repeat_is_due() or self._has_another_subject():
                 return self._message(News.REMINDER, told)
@@ -113,6 +116,8 @@ class IncidentGroup:
             oldest = self._oldest(told.urgency if told is not None else None)
             if oldest is not None:
                 yield oldest + self._patience()
+            if told is not None and self._was_just_told(told.urgency):
+                yield self._told_at + FORECAST_STANDS_SECONDS
             if self._repeat_seconds is not None:
                 yield self._told_at + self._repeat_seconds
             yield from (one.ended_at + _SUBJECT_SECONDS for one in self._left_subjects() if one.ended_at is not None)
@@ -230,6 +235,13 @@ class IncidentGroup:
         if self._is_acknowledged():
             return self._current.severity > told.severity
         return self._current.rises_above(told)
+
+    def _was_just_told(self, told: Urgency) -> bool:
+        """Return whether it is full as it was said to be soon, just now: that is one piece of news, not two."""
+        current = self._current
+        comes_true = told.stage == UrgencyStage.FILLING and current.stage == UrgencyStage.FULL
+        is_worse = current.severity > told.severity or current.action > told.action
+        return comes_true and not is_worse and 0.0 <= self._view.now - self._told_at < FORECAST_STANDS_SECONDS
 
     def _is_acknowledged(self) -> bool:
         acknowledged = self._view.acknowledged

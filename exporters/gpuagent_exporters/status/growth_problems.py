@@ -9,7 +9,7 @@ from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.preallocation import fast_growth_expected
 from gpuagent.core.metrics.process import FrameworkRecognizer
 from gpuagent.core.snapshot import GpuReading, ProcessReading, Snapshot
-from gpuagent.core.wording import forecast_words, pace_words, since_words
+from gpuagent.core.wording import alone_words, forecast_words, pace_words, since_words
 from gpuagent.core.xids import Severity
 from gpuagent_exporters.status.severity import Assessments, Document, Problem
 
@@ -118,4 +118,6 @@ def _document(said: Assessments, key: MemoryKey) -> Document:
 def _figures(document: Document) -> str:
     """`, 1.2 GiB/h, full in 2 h 14 min`, as far as it is known."""
     forecast = "" if document.get("growth_state") == GrowthState.FULL.value else forecast_words(document)
+    if forecast and (alone := alone_words(document)):
+        forecast += f" ({alone})"
     return "".join(f", {words}" for words in (pace_words(document), forecast) if words)

@@ -124,10 +124,18 @@ class Assessments:
             "growth_since_seconds": growth.since_seconds if growth else None,
             "leak_since_seconds": growth.since_seconds if growth and growth.verdict is Verdict.LEAKING else None,
             "exhaustion_seconds": growth.forecast_seconds if growth else None,
+            "gpu_exhaustion_seconds": self._of_gpu(key, growth),
             "exhaustion_range_seconds": _range(_exhaustion(growth) if growth else None),
             "fast_exhaustion_seconds": growth.fast_exhaustion_seconds if growth and growth.fast else None,
             "reasons": list(growth.reasons) if growth else [],
         }
+
+    def _of_gpu(self, key: MemoryKey, growth: Growth | None) -> float | None:
+        """Return when the GPU, or the MIG instance, is full in which this grows: several that grow fill it sooner."""
+        own = growth.forecast_seconds if growth else None
+        whole = self._growth.get(MemoryKey(key.gpu_uuid, 0, key.gpu_instance_id))
+        known = whole is not None and whole.forecast_seconds is not None
+        return whole.forecast_seconds if own is not None and whole is not None and known else own
 
     def _alerts(self, key: MemoryKey, growth: Growth | None) -> Iterable[Severity]:
         """Of alerts that name it; an alert about its GPU, or its instance, is about what grows there."""

@@ -95,3 +95,18 @@ def test_a_lost_gpu_is_never_called_by_the_index_of_another(tmp_path: Path) -> N
     stage = Stage(tmp_path / "state.db")
     stage.show(seen, 60.0)
     assert [one.startswith(f"CRITICAL node7 {name}: ") for one in stage.headlines()] == [True]
+
+
+def test_full_is_no_news_right_after_full_soon(tmp_path: Path) -> None:
+    """Who was told that a GPU is full in a moment is not told again when it is; a minute later it is news."""
+    stage = Stage(tmp_path / "state.db")
+    soon = grown(snapshot([gpu(0, used_gib=22.0)], [process(7)]), 7, leaking(Evidence.BALANCED, full_in=300.0))
+    full = grown(snapshot([gpu(0, used_gib=23.9)], [process(7)]), 7, leaking(Evidence.BALANCED, full_in=0.0))
+    while not any("ExhaustionSoon" in one.alerts for one in stage.heard):
+        stage.show(soon, 15.0)
+    told = len(stage.heard)
+    stage.show(full, 45.0)
+    assert len(stage.heard) == told, stage.told()
+    stage.show(full, 60.0)
+    assert len(stage.heard) == told + 1, stage.told()
+    assert stage.heard[-1].news == "worsened"
