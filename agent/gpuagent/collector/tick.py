@@ -222,7 +222,10 @@ class Monitor:
             failure = slot.take_result(self.pace.fresh_seconds)
             if failure is not None:
                 self.session.failed_with(failure)
-        conflicts = find_conflicts(slot.identity for slot in self._slots if slot.watched)
+        conflicts = find_conflicts(
+            (slot.identity for slot in self._slots if slot.watched),
+            unidentified={slot.index for slot in self._slots if not slot.is_identified},
+        )
         for slot in self._slots:
             slot.set_conflict(conflicts.get(slot.index, ""))
         answering = [slot.identity for slot in self._slots if slot.watched]

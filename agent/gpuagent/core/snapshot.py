@@ -323,6 +323,12 @@ class NodeReading:
         return why_unread(self.nvml_state, self.nvml_reason)
 
 
+def pause_overrun_seconds(node: NodeReading, clock_seconds: float) -> float:
+    """Return for how long a pause lasts that should be over; 0 within its grace, and where there is none."""
+    late = 0.0 if node.pause is None else clock_seconds - node.pause.until_seconds
+    return late if late > PAUSE_GRACE_SECONDS else 0.0
+
+
 def why_unread(state: NvmlState, reason: str) -> str:
     """Return the reason of a state of the library in words that stand alone."""
     return f"measuring is paused {reason}".rstrip() if state is NvmlState.PAUSED else reason

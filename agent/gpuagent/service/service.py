@@ -149,7 +149,7 @@ class Service:
         async def resume() -> None:
             self.resume()
 
-        self._schedule.every(max(seconds, 1.0), "resume", resume)
+        self._schedule.every(max(seconds / self._parts.clock.speed, 1.0), "resume", resume)
 
     def resume(self) -> None:
         """Measure again."""

@@ -13,7 +13,7 @@ from gpuagent.core.displaced import name_displaced
 from gpuagent.core.growth import GrowthState, Verdict
 from gpuagent.core.identity import format_container
 from gpuagent.core.process_labels import alert_labels
-from gpuagent.core.snapshot import ProcessReading
+from gpuagent.core.snapshot import ProcessReading, pause_overrun_seconds
 from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration
 from gpuagent.core.xids import explain_xid
 from gpuagent_alerts.alert import UNKNOWN_END, Alert, CauseKind, Status, resolved_summary, shown_annotations
@@ -188,7 +188,9 @@ def _xid(seen: BriefingInputs, main: Alert) -> str:
 def _blind(seen: BriefingInputs, main: Alert) -> str:
     """Return what cannot be read, and that somebody paused the agent, where that is why."""
     if seen.is_paused and seen.snapshot is not None:
-        return seen.snapshot.node.why_unread
+        node = seen.snapshot.node
+        late = pause_overrun_seconds(node, seen.snapshot.clock_seconds)
+        return node.why_unread + (f", and should have begun again {format_duration(late)} ago" if late else "")
     if main.labels.get("scope") == "processes":
         return _summary(main)
     if seen.incident.kind is CauseKind.NODE or not seen.indices:

@@ -15,13 +15,13 @@ from gpuagent.core.displaced import displaced_gpus, rename_displaced
 from gpuagent.core.metrics.alerting import FiringAlert, Undelivered, UndeliveredReason
 from gpuagent.core.metrics.process import framework_recognizer
 from gpuagent.core.snapshot import (
-    PAUSE_GRACE_SECONDS,
     GpuIdentity,
     GpuReading,
     GpuState,
     NvmlState,
     ProcessReading,
     Snapshot,
+    pause_overrun_seconds,
 )
 from gpuagent.core.units import format_duration
 from gpuagent.core.wording import WITHHELD
@@ -115,8 +115,7 @@ def _nvml(snapshot: Snapshot, now_seconds: float) -> Iterator[Problem]:
             "It is tried again by itself. Does `nvidia-smi` work? `gpuagent doctor` says more.",
         )
     elif node.nvml_state is NvmlState.PAUSED:
-        late = 0.0 if node.pause is None else now_seconds - node.pause.until_seconds
-        if late > PAUSE_GRACE_SECONDS:
+        if late := pause_overrun_seconds(node, now_seconds):
             text = f"{node.why_unread}, and should have begun again {format_duration(late)} ago"
             yield Problem(Severity.CRITICAL, "nvml_paused", text, "`gpuagent resume` ends it.")
             return

@@ -42,6 +42,7 @@ def test_a_pause_is_a_warning_and_its_overrun_critical(tmp_path: Path) -> None:
     while stage.clock.now() < end + 180.0:
         stage.show(paused(left_seconds=end - stage.clock.now(), now=stage.clock.now()))
     assert [one.partition(":")[0] for one in stage.told()] == ["began warning", "worsened critical"]
+    assert f"{BY_ALICE}, and should have begun again 2 min" in stage.headlines()[1]
 
 
 def test_status_and_alert_agree_on_a_pause() -> None:
