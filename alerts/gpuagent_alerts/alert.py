@@ -35,6 +35,8 @@ class News(StrEnum):
     WORSENED = "worsened"
     REMINDER = "reminder"
     ENDED = "ended"
+    UPDATED = "updated"
+    """It became better or worse and somebody is at it: what was said is rewritten, and nobody is called."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from gpuagent.core.snapshot import (
     GpuState,
     NodeReading,
     NvmlState,
+    Pause,
     ProcessInfo,
     ProcessReading,
     ProcessState,
@@ -79,7 +80,17 @@ def full_snapshot() -> Snapshot:
     return Snapshot(
         time_seconds=1_700_000_000.0,
         clock_seconds=100.0,
-        node=NodeReading(NvmlState.READY, "", "580.95.05", "13.580", "13.0", "boot", pci_gpus=1, gpus_expected=1),
+        node=NodeReading(
+            NvmlState.READY,
+            "",
+            "580.95.05",
+            "13.580",
+            "13.0",
+            "boot",
+            pci_gpus=1,
+            gpus_expected=1,
+            pause=Pause("alice", 400.0),
+        ),
         gpus=(gpu,),
         processes=(
             ProcessReading(0, "GPU-0", 10, ProcessState.LIVE, info, 37 * GIB, "C", busy),

@@ -87,7 +87,7 @@ def read_gpus() -> dict[str, object]:
     pace = TickTimeouts(fresh_seconds=_DEADLINE_SECONDS, deadline_seconds=_DEADLINE_SECONDS)
     snapshot = asyncio.run(_read_twice(Monitor(node.driver, node.processes, node.clock, pace, node.place)))
     if not snapshot.node.nvml_initializations:
-        raise NoData(f"Cannot read the GPUs: {snapshot.node.nvml_reason or 'NVML did not answer in time'}")
+        raise NoData(f"Cannot read the GPUs: {snapshot.node.why_unread or 'NVML did not answer in time'}")
     return status_document(
         snapshot,
         now_seconds=node.clock.now(),

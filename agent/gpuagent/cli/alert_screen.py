@@ -101,6 +101,9 @@ def receiver_lines(document: Document, width: int, paint: Paint) -> list[str]:
 def _troubles(document: Document, width: int, paint: Paint) -> list[str]:
     """Return why somebody may not be told."""
     lines = [paint(line, "warning") for line in simulated_lines(document, width)]
+    if document.get("not_measured"):  # an older agent does not tell
+        text = f"{document['not_measured']}: alerts are as they were measured last, and may be over by now"
+        lines += _problem("NOTE", text, width, paint)
     if document["store_problem"]:
         lines += _problem("STORE", document["store_problem"], width, paint)
     for failing in document["failing_rules"]:
@@ -187,7 +190,7 @@ def _alert(alert: Document, now: float, width: int, paint: Paint, elsewhere: str
     state = paint(fit(str(alert["state"]).upper(), _INDENT), severity if alert["state"] == "firing" else "dim")
     parts = (
         since_of(alert, now),
-        f"GPU {labels['gpu']}" if labels.get("gpu") else "",
+        alert.get("place") or (f"GPU {labels['gpu']}" if labels.get("gpu") else ""),
         f"pid {labels['pid']}" if labels.get("pid") else "",
         "" if alert["state"] == "ending" else _value(alert["value"]),
     )

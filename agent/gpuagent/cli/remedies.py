@@ -53,7 +53,8 @@ def remedies(
     for each in document.get("withheld", ()):  # an older agent does not tell
         typer.echo("\n".join(withheld_lines(each, width)))
     if not document["remedies"]:
-        tell("No remedy was run or refused.")
+        withheld = document.get("withheld")
+        tell("No remedy was run, for the reasons above." if withheld else "No remedy was run or refused.")
     for run in document["remedies"]:
         typer.echo("\n".join(lines(run, width)))
 

@@ -60,6 +60,11 @@ class GpuSlot:
         self._conflict = ""
 
     @property
+    def is_identified(self) -> bool:
+        """Whether the GPU has said in this session which one it is; until then it is taken for the one that it was."""
+        return self._last is not None
+
+    @property
     def watched(self) -> WatchedGpu | None:
         """The open handle, for the event thread."""
         collector = self._collector

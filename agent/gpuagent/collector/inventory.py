@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -139,10 +139,11 @@ def _entry(gpu: GpuIdentity) -> dict[str, object]:
     return {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, "pci_bus_id": gpu.pci_bus_id}
 
 
-def find_conflicts(gpus: Iterable[GpuIdentity]) -> dict[int, str]:
+def find_conflicts(gpus: Iterable[GpuIdentity], unidentified: Collection[int] = frozenset()) -> dict[int, str]:
     """Return, by index, why a GPU cannot be identified: it shares a UUID or a PCI address, or has no UUID.
 
     A GPU is its UUID and its PCI address together; an address that the driver does not report is shared by nobody.
+    `unidentified` are indices of GPUs that do not answer, or not yet in this session, and are taken for what they were.
     """
     gpus = tuple(gpus)
     found: dict[int, str] = {}
@@ -153,8 +154,13 @@ def find_conflicts(gpus: Iterable[GpuIdentity]) -> dict[int, str]:
         for value, indices in owners.items():
             if value and len(indices) > 1:
                 who = " and ".join(str(index) for index in indices)
+                reason = f"GPUs {who} have the same {name} {value}"
+                if before := [index for index in indices if index in unidentified]:
+                    reason = (
+                        f"another GPU answers with the {name} {value}, which GPU {before[0]} had when it answered last"
+                    )
                 for index in indices:
-                    found.setdefault(index, f"GPUs {who} have the same {name} {value}")
+                    found.setdefault(index, reason)
     for gpu in gpus:
         if not gpu.uuid:
             found[gpu.index] = f"GPU {gpu.index} has no UUID"

@@ -126,6 +126,10 @@ _SAVE_SECONDS = 60.0
 _EARLIER = -1
 """Session of an agent before this one: every session of ours began later."""
 _LOST = (GpuState.LOST, GpuState.GONE)
+_LOADED_ANEW = "the driver was loaded anew"
+_NOT_ADVISED = "the driver asks for no recovery action any more"
+ANSWERS_AGAIN = "it answers again after a new initialization of NVML"
+"""Which is no proof of a reset: that is said of it and no more."""
 
 
 class DriverSession(NamedTuple):
@@ -143,6 +147,7 @@ class _Xid:
     open: bool
     generation: int = _EARLIER
     driver_loads: int = 0
+    clock_seconds: float | None = None
 
 
 @dataclass(slots=True)
@@ -154,6 +159,8 @@ class _Gpu:
     driver_version: str = ""
     advised: bool = False
     """The driver asked for a recovery action while a fault was open."""
+    repair: str = ""
+    """What showed that the last fault was repaired; "" while one is open."""
 
     @property
     def faulty(self) -> bool:
@@ -215,9 +222,14 @@ class FaultTracker:
             if not gpu.faulty:
                 gpu.advised = False
             gpu.xids[count.xid] = _Xid(
-                count.last_time_seconds, count.xid in REPAIR_XIDS, session.generation, session.driver_loads
+                count.last_time_seconds,
+                count.xid in REPAIR_XIDS,
+                session.generation,
+                session.driver_loads,
+                count.last_clock_seconds,
             )
             gpu.driver_version = session.driver_version
+            gpu.repair = ""
             changed = True
         return changed
 
@@ -236,6 +248,7 @@ class FaultTracker:
             if gpu.lost_since is not None:
                 return False
             now = self._clock.now()
+            gpu.repair = ""
             gpu.lost_since = now if reading.since_seconds is None else min(now, reading.since_seconds)
             return True
         if reading.state is not GpuState.OK:
@@ -253,25 +266,29 @@ class FaultTracker:
         if not gpu.faulty:
             return False
         proof = _proof_of_reset(gpu, reading, session)
+        loaded_anew = False
         closed: list[str] = []
         for code, xid in gpu.xids.items():
             loaded = xid.driver_loads < session.driver_loads
             anew = proof if xid.generation < session.generation else ""
             if xid.open and (anew or loaded):
                 xid.open = False
-                closed.append(f"Xid {code} ({anew or 'the driver was loaded anew'})")
+                loaded_anew |= loaded
+                closed.append(f"Xid {code} ({anew or _LOADED_ANEW})")
         if reading.ecc is not None and reading.ecc.recovery_action == 0 and gpu.advised:
             for code, xid in gpu.xids.items():
                 if xid.open:
                     xid.open = False
-                    closed.append(f"Xid {code} (the driver asks for no recovery action any more)")
+                    closed.append(f"Xid {code} ({_NOT_ADVISED})")
         if gpu.lost_since is not None and session.generation > gpu.lost_generation:
             gpu.lost_since = None
-            closed.append("it answers again after a new initialization")
+            closed.append(ANSWERS_AGAIN)
             fallen = gpu.xids.get(FALLEN_OFF_XID)
             if fallen is not None:
                 fallen.open = False
         if closed:
+            shown = proof or (_LOADED_ANEW if loaded_anew else "")
+            gpu.repair = "" if gpu.faulty else shown or (ANSWERS_AGAIN if ANSWERS_AGAIN in closed else _NOT_ADVISED)
             identity = reading.identity
             log.info("GPU %d (%s) was repaired: %s", identity.index, identity.uuid, ", ".join(closed))
         return bool(closed)
@@ -281,7 +298,9 @@ class FaultTracker:
         indices = {_key(gpu): gpu.identity.index for gpu in gpus}
         known = {(count.gpu_uuid or f"index:{count.gpu_index}", count.xid) for count in counts}
         remembered = [
-            XidCount(indices[key], "" if key.startswith("index:") else key, code, 0, xid.time_seconds)
+            XidCount(
+                indices[key], "" if key.startswith("index:") else key, code, 0, xid.time_seconds, xid.clock_seconds
+            )
             for key, gpu in self._gpus.items()
             for code, xid in gpu.xids.items()
             if key in indices and (key, code) not in known
@@ -318,7 +337,7 @@ def _with_faults(reading: GpuReading, gpu: _Gpu) -> GpuReading:
     index, uuid = reading.identity.index, reading.identity.uuid
     xids = tuple(XidCount(index, uuid, code, 0, xid.time_seconds) for code, xid in sorted(gpu.xids.items()) if xid.open)
     if gpu.lost_since is None and not xids:
-        return reading
+        return replace(reading, repair=gpu.repair) if gpu.repair else reading
     since = gpu.lost_since if reading.state in _LOST else reading.since_seconds
     return replace(reading, since_seconds=since, lost_since_seconds=gpu.lost_since, unrepaired_xids=xids)
 

@@ -12,7 +12,7 @@ from enum import Enum, auto
 
 from gpuagent.collector.workers import Worker
 from gpuagent.core.clock import Backoff, Clock
-from gpuagent.core.snapshot import NvmlState
+from gpuagent.core.snapshot import NvmlState, Pause, why_unread
 from gpuagent.driver.backend import Driver, DriverFailure, Versions
 
 log = logging.getLogger(__name__)
@@ -44,6 +44,8 @@ class NvmlSession:
         self.generation = 0
         self.state = NvmlState.STARTING
         self.reason = ""
+        self.asked: Pause | None = None
+        """Who asked for the pause that is in force, and until when."""
         self.versions = Versions()
         self.gpu_count = 0
         self.driver_loads = 0
@@ -56,6 +58,11 @@ class NvmlSession:
     def ready(self) -> bool:
         """Handles of this generation may be used."""
         return self.state is NvmlState.READY
+
+    @property
+    def why_unread(self) -> str:
+        """Reason why no GPU is read, in words that stand alone."""
+        return why_unread(self.state, self.reason)
 
     @property
     def beginning(self) -> bool:
@@ -111,19 +118,24 @@ class NvmlSession:
         """Nothing of the driver is held: it can be unloaded, or a GPU reset."""
         return not self._references and not self._worker.busy
 
-    def pause(self, why: str = "") -> None:
-        """Close the library at the next `advance`, and keep it closed until `resume`; `why` is for whoever is told."""
+    def pause(self, why: str = "", asked: Pause | None = None) -> None:
+        """Close the library at the next `advance`, and keep it closed until `resume`.
+
+        `why` is for whoever is told, `asked` for the rules.
+        """
+        self.asked = asked or self.asked
         if self.state is NvmlState.PAUSED:
             self.reason = why or self.reason
         else:
             self.generation += 1
-            self.state, self.reason = NvmlState.PAUSED, why or "closed on request"
+            self.state, self.reason = NvmlState.PAUSED, why or "on request"
             log.info("NVML is being closed on request")
 
     def resume(self) -> None:
         """Initialize again after `pause`."""
         if self.state is NvmlState.PAUSED:
             self._backoff.succeeded()
+            self.asked = None
             self.state, self.reason = NvmlState.STARTING, "resumed"
 
     def _start(self, job: _Job, action: Callable[[], object]) -> None:

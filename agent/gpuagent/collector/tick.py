@@ -24,6 +24,7 @@ from gpuagent.core.snapshot import (
     GpuReading,
     GpuState,
     NodeReading,
+    Pause,
     ProcessInfo,
     ProcessReading,
     Snapshot,
@@ -172,9 +173,9 @@ class Monitor:
         self.snapshot = self._assemble()
         return self.snapshot
 
-    def pause(self, why: str = "") -> None:
+    def pause(self, why: str = "", asked: Pause | None = None) -> None:
         """Give everything back to the driver until `resume`: it can be unloaded, a GPU reset, MIG changed."""
-        self.session.pause(why)
+        self.session.pause(why, asked)
 
     def resume(self) -> None:
         """Measure again after `pause`."""
@@ -221,7 +222,10 @@ class Monitor:
             failure = slot.take_result(self.pace.fresh_seconds)
             if failure is not None:
                 self.session.failed_with(failure)
-        conflicts = find_conflicts(slot.identity for slot in self._slots if slot.watched)
+        conflicts = find_conflicts(
+            (slot.identity for slot in self._slots if slot.watched),
+            unidentified={slot.index for slot in self._slots if not slot.is_identified},
+        )
         for slot in self._slots:
             slot.set_conflict(conflicts.get(slot.index, ""))
         answering = [slot.identity for slot in self._slots if slot.watched]
@@ -333,7 +337,7 @@ class Monitor:
             xids=xids,
             measured_seconds=self._measured_seconds,
             runs=(
-                CollectorRun("nvml", self.session.ready, 0.0, self.session.reason),
+                CollectorRun("nvml", self.session.ready, 0.0, self.session.why_unread),
                 CollectorRun("procfs", ok=True, duration_seconds=proc_seconds),
                 *self._processes.runs(),
                 CollectorRun("xid_events", not self._xids.problem, 0.0, self._xids.problem),
@@ -360,7 +364,7 @@ class Monitor:
     def _answers(self) -> list[Collected]:
         """Return one answer for each GPU there is or should be."""
         if not self.session.ready:
-            reason = self.session.reason
+            reason = self.session.why_unread
             for slot in self._slots:
                 slot.session_ended(reason)
         answers = self._inventory.identify([slot.answer(self.pace.fresh_seconds) for slot in self._slots])
@@ -369,7 +373,7 @@ class Monitor:
         for gpu in self._inventory.known:
             if gpu.uuid not in present and not opening:
                 state = GpuState.GONE if self.session.ready else GpuState.FAILED
-                reason = "no longer enumerated by the driver" if self.session.ready else self.session.reason
+                reason = "no longer enumerated by the driver" if self.session.ready else self.session.why_unread
                 answers.append(Collected(GpuReading(gpu, state, reason, time_seconds=self._clock.now())))
         return answers
 
@@ -387,4 +391,5 @@ class Monitor:
             gpus_doubt=self._indices.uncertainty,
             pci_gpus=self._pci_count,
             nvml_initializations=self._driver.initializations,
+            pause=self.session.asked,
         )

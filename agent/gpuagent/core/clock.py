@@ -8,6 +8,9 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+CLOCK_STEP_SECONDS = 1.0
+"""Difference between both clocks from which on the wall clock was set: less is how it is kept right all the time."""
+
 
 class Clock(Protocol):
     """Two clocks: one for ages and holds that never goes back, one for time stamps that people read."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -99,6 +99,12 @@ class Growth:
         slow = None if self.exhaustion is None else self.exhaustion.value
         fast = self.fast_exhaustion_seconds if self.fast else None
         return min((seconds for seconds in (slow, fast) if seconds is not None), default=None)
+
+
+def shifted(growth: Growth, seconds: float) -> Growth:
+    """Return the same growth by a wall clock that was set forward by so many seconds."""
+    since = growth.since_seconds
+    return growth if since is None else replace(growth, since_seconds=since + seconds)
 
 
 class DetectorLoad(NamedTuple):

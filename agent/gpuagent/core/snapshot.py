@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from gpuagent.core.clock import CLOCK_STEP_SECONDS
 from gpuagent.core.growth import Growth, MemoryKey
 from gpuagent.core.hardware import Clocks, Ecc, Memory, MigInstance, NvLink, Pcie, Power, Profile, Thermal, Utilization
 from gpuagent.core.identity import NO_INSTANCE, JobSign, ProcessId
@@ -159,6 +160,22 @@ class XidCount:
     xid: int
     count: int
     last_time_seconds: float
+    """Unix time, by the wall clock as it was then."""
+    last_clock_seconds: float | None = field(default=None, compare=False)
+    """CLOCK_BOOTTIME of the same; None for what an agent before this one has seen."""
+
+    def age_seconds(self, clock_seconds: float, wall_seconds: float) -> float:
+        """Return how long ago the last one was, however the wall clock was set since."""
+        if self.last_clock_seconds is not None:
+            return max(0.0, clock_seconds - self.last_clock_seconds)
+        return max(0.0, wall_seconds - self.last_time_seconds)
+
+    def unix_seconds(self, clock_seconds: float, wall_seconds: float) -> float:
+        """Return the Unix time of the last one, by the wall clock as it is now."""
+        if self.last_clock_seconds is None:
+            return self.last_time_seconds
+        now = wall_seconds - (clock_seconds - self.last_clock_seconds)
+        return now if abs(now - self.last_time_seconds) > CLOCK_STEP_SECONDS else self.last_time_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +191,8 @@ class GpuReading:
     """Clock at which `state` began, `lost_since_seconds` where it is lost or gone."""
     lost_since_seconds: float | None = None  # until it answers in a session that began after that
     unrepaired_xids: tuple[XidCount, ...] = ()  # take a reset or reboot that the driver has not shown to be done
+    repair: str = ""
+    """What has shown that its last fault was repaired, in words; "" where nothing was, or a fault is open."""
     measured_seconds: float | None = None
     """Clock at which this GPU was last read with success; grows old while the GPU is blind or lost."""
     memory: Memory | None = None
@@ -265,6 +284,19 @@ class NvmlState(StrEnum):
     """Closed on request, so that the driver can be reloaded or a GPU reset."""
 
 
+class Pause(NamedTuple):
+    """A pause of measuring that somebody asked for."""
+
+    by: str
+    """The user who asked; "" where that is not known."""
+    until_seconds: float
+    """CLOCK_BOOTTIME at which it ends by itself."""
+
+
+PAUSE_GRACE_SECONDS = 60.0
+"""What a pause may last beyond its stated end before that is a fault: measuring begins at the next tick."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeReading:
     """What holds for the node as a whole."""
@@ -282,6 +314,24 @@ class NodeReading:
     """Reason why a GPU may be missing, or an index mean another GPU than it did; "" if nothing says so."""
     pci_gpus: int | None = None
     nvml_initializations: int = 0
+    pause: Pause | None = None
+    """The pause that is in force; None where there is none, or nobody told of it."""
+
+    @property
+    def why_unread(self) -> str:
+        """Reason why no GPU is read, in words that stand alone, and who paused that; "" while they are read."""
+        return why_unread(self.nvml_state, self.nvml_reason)
+
+
+def pause_overrun_seconds(node: NodeReading, clock_seconds: float) -> float:
+    """Return for how long a pause lasts that should be over; 0 within its grace, and where there is none."""
+    late = 0.0 if node.pause is None else clock_seconds - node.pause.until_seconds
+    return late if late > PAUSE_GRACE_SECONDS else 0.0
+
+
+def why_unread(state: NvmlState, reason: str) -> str:
+    """Return the reason of a state of the library in words that stand alone."""
+    return f"measuring is paused {reason}".rstrip() if state is NvmlState.PAUSED else reason
 
 
 @dataclass(frozen=True, slots=True)

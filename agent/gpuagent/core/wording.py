@@ -9,12 +9,30 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuagent.core.growth import GrowthState, Verdict
-from gpuagent.core.units import MAX_SECONDS, format_duration, format_forecast, format_rate
+from gpuagent.core.units import MAX_SECONDS, format_duration, format_forecast, format_rate, format_time
 
 Document = Mapping[str, Any]
 
 _UNTIL = {GrowthState.STOPPED.value: " until it stopped", GrowthState.FULL.value: " until the GPU was full"}
 _STOPPED = frozenset(_UNTIL)
+_SAME_FORECAST = 1.1
+"""Ratio of two forecasts up to which they are one: both are taken at readings of their own."""
+_INSTANCE_FULL = "stopped: MIG instance full"
+
+
+def _is_of_instance(part: Document) -> bool:
+    """Return whether it grows into the memory of a MIG instance, and not into that of its GPU."""
+    return part.get("gpu_instance_id") is not None
+
+
+def state_words(part: Document) -> str:
+    """Return whether it rises, and of what has stopped why: a full GPU, or the full MIG instance that it is in.
+
+    >>> state_words({"growth_state": "stopped: GPU full", "gpu_instance_id": 1}), state_words({})
+    ('stopped: MIG instance full', '')
+    """
+    state = part.get("growth_state")
+    return _INSTANCE_FULL if state == GrowthState.FULL.value and _is_of_instance(part) else str(state or "")
 
 
 def verdict_words(part: Document) -> str:
@@ -31,7 +49,7 @@ def verdict_words(part: Document) -> str:
     words = "cached, not leaked" if verdict == Verdict.CACHED.value else str(verdict)
     words += f" ({part['evidence']})" if part.get("evidence") else ""
     state = part.get("growth_state")
-    return f"{words}, {state}" if state in _STOPPED else words
+    return f"{words}, {state_words(part)}" if state in _STOPPED else words
 
 
 def growth_words(part: Document) -> str:
@@ -61,8 +79,8 @@ def pace_words(part: Document) -> str:
     pace = part.get("growth_bytes_per_second")
     if not pace or pace <= 0:
         return ""
-    state = part.get("growth_state")
-    return format_rate(pace) + _UNTIL.get(str(state), "")
+    until = _UNTIL.get(str(part.get("growth_state")), "")
+    return format_rate(pace) + (until.replace("the GPU", "its MIG instance") if _is_of_instance(part) else until)
 
 
 def assessment_words(part: Document) -> str:
@@ -82,15 +100,33 @@ def assessment_words(part: Document) -> str:
 
 
 def forecast_words(part: Document) -> str:
-    """Say when the memory is full: `full in 8 min 15 s`, `full now`; empty where that will not come.
+    """Say when the GPU is full, or the MIG instance, whoever else grows there: `full in 8 min 15 s`, `full now`.
+
+    Empty where that will not come.
 
     >>> forecast_words({"exhaustion_seconds": 495.0}), forecast_words({"exhaustion_seconds": 0.0})
     ('full in 8 min 15 s', 'full now')
     >>> forecast_words({"exhaustion_seconds": None})
     ''
     """
-    seconds = part.get("exhaustion_seconds")
+    seconds = part.get("gpu_exhaustion_seconds")
+    if seconds is None:  # an older agent does not tell
+        seconds = part.get("exhaustion_seconds")
     return format_forecast(seconds) if seconds is not None and seconds <= MAX_SECONDS else ""
+
+
+def alone_words(part: Document) -> str:
+    """Say how long it would take by itself, where the others there fill the memory sooner; empty elsewhere.
+
+    >>> alone_words({"exhaustion_seconds": 1140.0, "gpu_exhaustion_seconds": 540.0})
+    '19 min by itself'
+    >>> alone_words({"exhaustion_seconds": 550.0, "gpu_exhaustion_seconds": 540.0})
+    ''
+    """
+    own, whole = part.get("exhaustion_seconds"), part.get("gpu_exhaustion_seconds")
+    if own is None or whole is None or own > MAX_SECONDS or own <= _SAME_FORECAST * whole:
+        return ""
+    return f"{format_duration(own)} by itself"
 
 
 def full_in_words(part: Document) -> str:
@@ -138,18 +174,25 @@ def summary_of(alert: Document) -> str:
 
 
 def since_of(alert: Document, now: float) -> str:
-    """Say for how long it has been in its state: `firing for 4 min 27 s`. `now` is the Unix time of the document.
+    """Say for how long it has been in its state, and when it was measured last where it is not measured now.
+
+    `now` is the Unix time of the document.
 
     >>> since_of({"state": "pending", "active_seconds": 20.0}, 0.0)
     'pending for 20 s'
     >>> since_of({"state": "ending", "not_true_since_seconds": 50.0, "kept_until_seconds": 110.0}, 60.0)
     'not true for 10 s, its end is told in 50 s'
+    >>> since_of({"state": "firing", "active_seconds": 80.0, "as_of_seconds": 1_795_781_100.0}, 0.0)
+    'firing for 1 min 20 s, as of 2026-11-27 12:05 UTC'
     """
     if alert.get("state") == "ending":
         ceased, until = alert.get("not_true_since_seconds"), alert.get("kept_until_seconds")
         since = f"not true for {format_duration(max(0.0, now - ceased))}" if ceased is not None else "not true now"
         return since + (f", its end is told in {format_duration(max(0.0, until - now))}" if until is not None else "")
-    return f"{alert.get('state') or 'active'} for {format_duration(max(0.0, alert.get('active_seconds') or 0.0))}"
+    as_of = "" if alert.get("as_of_seconds") is None else f", as of {format_time(alert['as_of_seconds'])}"
+    return (
+        f"{alert.get('state') or 'active'} for {format_duration(max(0.0, alert.get('active_seconds') or 0.0))}{as_of}"
+    )
 
 
 WITHHELD = "cannot be true; withheld"

@@ -94,7 +94,7 @@ def nvml(snapshot: Snapshot) -> Iterator[Finding]:
     node = snapshot.node
     if node.nvml_state is not NvmlState.READY:
         yield Finding(
-            "NVML", Level.FAILURE, node.nvml_reason or "it has not answered",
+            "NVML", Level.FAILURE, node.why_unread or "it has not answered",
             "nvidia-smi should fail alike; after a driver upgrade reload the modules or reboot",
         )  # fmt: skip
         return

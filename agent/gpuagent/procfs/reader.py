@@ -93,6 +93,10 @@ class ProcessReader:
         self._cgroup_owner = cgroup_owner or CgroupOwners()
         self._above_container = above_container
 
+    def shift_wall_clock(self, seconds: float) -> None:
+        """Tell start times by a wall clock that was set forward by so many seconds."""
+        self._boot = replace(self._boot, time_seconds=self._boot.time_seconds + seconds)
+
     def stat(self, pid: int) -> Stat:
         """Read the one file that has identity, state and resident memory.
 

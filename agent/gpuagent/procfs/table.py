@@ -13,10 +13,10 @@ import os
 import resource
 import select
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gpuagent.core.clock import Clock
+from gpuagent.core.clock import CLOCK_STEP_SECONDS, Clock
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.snapshot import CollectorRun, ProcessInfo
 from gpuagent.procfs.cgroup_owner import CgroupOwner, above_container
@@ -178,6 +178,8 @@ class ProcessTable:
         if users is None:
             users = UserNames(clock)
             fresh_users = users.fresh
+        self._clock = clock
+        self._to_unix = clock.wall() - clock.now()
         self._watch = watch
         self._containers = containers
         self.reader = ProcessReader(
@@ -221,6 +223,7 @@ class ProcessTable:
         one look at the pidfds.
         """
         asked, self._asked = self._asked, frozenset(pids)
+        self._follow_wall_clock()
         self._follow()
         exited = self._watch.exited()
         if not exited and not self._outdated and (self._asked is asked or self._asked == asked):
@@ -228,6 +231,20 @@ class ProcessTable:
         self._resolved = self._resolve_all(self._asked, exited)
         self._outdated = not all(entry.watched for entry in self._entries.values())
         return self._resolved
+
+    def _follow_wall_clock(self) -> None:
+        """Give every process its start by a wall clock that was set: how old it is has not changed."""
+        step = self._clock.wall() - self._clock.now() - self._to_unix
+        if abs(step) <= CLOCK_STEP_SECONDS:
+            return
+        self._to_unix += step
+        self.reader.shift_wall_clock(step)
+        for entry in self._entries.values():
+            info = entry.record.info
+            if info.start_time_seconds:
+                info = replace(info, start_time_seconds=info.start_time_seconds + step)
+                entry.record = entry.record._replace(info=info)
+        self._outdated = True
 
     def _resolve_all(self, wanted: frozenset[int], exited: set[int]) -> dict[int, ProcessInfo | None]:
         if not self.host_pid_namespace:

@@ -84,7 +84,7 @@ class DirectSource:
     def read(self) -> Reading:
         snapshot = self._runner.run(self._monitor.tick())
         if not snapshot.node.nvml_initializations:
-            return Reading(unread=None, problem=snapshot.node.nvml_reason or "NVML has not answered yet")
+            return Reading(unread=None, problem=snapshot.node.why_unread or "NVML has not answered yet")
         document = status_document(
             snapshot,
             now_seconds=self._clock.now(),

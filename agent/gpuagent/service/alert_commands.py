@@ -12,12 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuagent.core.clock import Clock
+from gpuagent.core.displaced import displaced_gpus, name_displaced
 from gpuagent.core.matchers import MatchOperator, parse_matchers
 from gpuagent.core.metrics.alerting import ENDING, ReceiverCounts
 from gpuagent.core.units import format_duration
 from gpuagent.service.alerting import Alerting
 from gpuagent_alerts.alert import SUMMARY, Alert, News, Status, resolved_summary
-from gpuagent_alerts.messages.snapshot_inputs import with_remedy
+from gpuagent_alerts.messages.briefing_inputs import why_not_measured
+from gpuagent_alerts.messages.snapshot_inputs import with_place, with_remedy
 from gpuagent_alerts.notify.incidents import REOPEN_SECONDS, IncidentRecord, incident_of
 from gpuagent_alerts.notify.inhibition import inhibited_by_loss, inhibited_by_tier
 from gpuagent_alerts.notify.matchers import Matchers
@@ -170,13 +172,15 @@ def alerts_document(
     by_tier = inhibited_by_tier(alerting.firing())
     acks = {ack.fingerprint: ack for ack in alerting.acks.all()}
     incidents = {fingerprint: one for one in alerting.incidents.values() for fingerprint in one.members}
+    snapshot = alerting.briefings.snapshot
+    displaced = displaced_gpus(snapshot)
     alerts = []
     for running in alerting.engine.rules():
         for instance in running.states.instances if running.states is not None else ():
             if instance.state is State.INACTIVE:
                 continue
             alert = alerting.endings.with_reason(instance.as_alert(Status.FIRING))
-            alert = with_remedy(alert, alerting.remedy_of(alert))
+            alert = with_place(with_remedy(alert, alerting.remedy_of(alert)), snapshot)
             incident = incidents.get(alert.fingerprint)
             key = incident.key if incident is not None else ""
             ack = acks.get(alert.fingerprint) or acks.get(key)
@@ -185,6 +189,8 @@ def alerts_document(
                 _alert(instance, alert, now_seconds)
                 | {
                     "fires_in_seconds": _fires_in(instance, running.states, now_seconds),
+                    "place": name_displaced(gpu) if (gpu := displaced.get(alert.labels.get("uuid", ""))) else "",
+                    "as_of_seconds": wall_seconds - instance.frozen_seconds if instance.frozen else None,
                     "incident": key,
                     "silenced_by": [silence.id for silence in alerting.silences.silencing(labels)],
                     "muted_by": by_loss(alert.labels) or by_tier(alert.labels),
@@ -196,6 +202,7 @@ def alerts_document(
         "schema": SCHEMA,
         "time_seconds": wall_seconds,
         "simulated": alerting.origin.simulated,
+        "not_measured": why_not_measured(snapshot),
         "alerting": alerting.config.alerting,
         "alerts": sorted(alerts, key=lambda one: (_STATES.index(one["state"]), one["name"], one["fingerprint"])),
         "incidents": incident_rows(

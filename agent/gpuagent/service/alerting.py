@@ -28,7 +28,14 @@ from gpuagent.driver.backend import longest_gap
 from gpuagent.service.receivers import ReceiverFactory, count_alerts, count_messages, find_undelivered
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.messages.briefing import BriefingWriter, Links
-from gpuagent_alerts.messages.snapshot_inputs import RuleSeries, SnapshotFacts, explainer, subjects_of, with_remedy
+from gpuagent_alerts.messages.snapshot_inputs import (
+    RuleSeries,
+    SnapshotFacts,
+    explainer,
+    subjects_of,
+    with_place,
+    with_remedy,
+)
 from gpuagent_alerts.messages.transitions import EndReasons, EvaluatedTick, close_for_handover, log_transitions
 from gpuagent_alerts.notify.incidents import IncidentRecord
 from gpuagent_alerts.notify.limiter import HeldSummary
@@ -306,7 +313,7 @@ class Alerting:
                 if due:
                     self._facts = SnapshotFacts(snapshot)
                     alerts = (*self._ended.values(), *self.firing())
-                    told = [with_remedy(each, self.remedy_of(each)) for each in alerts]
+                    told = [with_place(with_remedy(each, self.remedy_of(each)), snapshot) for each in alerts]
             except Exception:
                 log.exception("an evaluation of rules failed")
             if due or self._figures is None:

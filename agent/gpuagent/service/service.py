@@ -19,7 +19,7 @@ from gpuagent.config.faults import ConfigError
 from gpuagent.config.models import Config
 from gpuagent.core.background import Progress, in_daemon_thread
 from gpuagent.core.clock import Clock
-from gpuagent.core.snapshot import Snapshot
+from gpuagent.core.snapshot import Pause, Snapshot
 from gpuagent.runtime.memory import Reserve, c_library, endure, freeze_gc, trim_and_freeze, trim_heap
 from gpuagent.runtime.notify import Notifier
 from gpuagent.service.alert_commands import AlertCommands
@@ -143,12 +143,13 @@ class Service:
         `by` is the user who asked; whoever is told of the pause is told that, and until when it lasts.
         """
         until = datetime.fromtimestamp(self._parts.clock.wall() + seconds, UTC)
-        self._parts.monitor.pause(f"by {by or 'an unknown user'} until {until:%Y-%m-%d %H:%M} UTC")
+        asked = Pause(by, self._parts.clock.now() + seconds)
+        self._parts.monitor.pause(f"by {by or 'an unknown user'} until {until:%Y-%m-%d %H:%M} UTC", asked)
 
         async def resume() -> None:
             self.resume()
 
-        self._schedule.every(max(seconds, 1.0), "resume", resume)
+        self._schedule.every(max(seconds / self._parts.clock.speed, 1.0), "resume", resume)
 
     def resume(self) -> None:
         """Measure again."""
@@ -354,6 +355,6 @@ def _summary(snapshot: Snapshot) -> str:
     for gpu in snapshot.gpus:
         states[gpu.state] = states.get(gpu.state, 0) + 1
     if not snapshot.gpus:
-        return snapshot.node.nvml_reason or "no GPU on this node"
+        return snapshot.node.why_unread or "no GPU on this node"
     counts = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
     return f"{len(snapshot.gpus)} GPUs: {counts}; {len(snapshot.processes)} processes"

@@ -101,10 +101,10 @@ class View:
         if snapshot is None:
             return False, "nothing has been measured yet"
         if snapshot.measured_seconds is None:
-            return False, f"no GPU has been read yet: {snapshot.node.nvml_reason or 'the driver has not answered'}"
+            return False, f"no GPU has been read yet: {snapshot.node.why_unread or 'the driver has not answered'}"
         age = self._clock.now() - snapshot.measured_seconds
         if age > stale_after_seconds(self.config.poll_interval):
-            return False, f"no GPU has been read for {age:.0f} s: {snapshot.node.nvml_reason or 'see the status'}"
+            return False, f"no GPU has been read for {age:.0f} s: {snapshot.node.why_unread or 'see the status'}"
         alerting, now = self._alerting(), self._clock.now()
         return True, "\n".join(["ok", *(describe(one, now) for one in (alerting.undelivered if alerting else ()))])
 

@@ -104,7 +104,7 @@ def sum_up_device(
         fast=any(part.growth.fast for part in sharing),
         fast_exhaustion_seconds=fast,
         suspected=not leaking and any(part.growth.suspected for part in slow),
-        state=_state(slow),
+        state=_state(slow, of_device=[part for part in slow if part.shares_free]),
     )
 
 
@@ -147,12 +147,17 @@ def _around(seconds: float) -> Range:
     return Range(seconds, (1 - _DOUBT) * seconds, (1 + _DOUBT) * seconds)
 
 
-def _state(slow: Sequence[GrowingPart]) -> GrowthState | None:
-    """Return the GPU's state: rising while one process rises; where all have stopped, a full GPU is the reason."""
+def _state(slow: Sequence[GrowingPart], *, of_device: Sequence[GrowingPart]) -> GrowthState | None:
+    """Return the GPU's state: rising while one process rises; where all have stopped, a full GPU is the reason.
+
+    A MIG instance that is full is no reason of its GPU: `of_device` are the parts that grow into the device's memory.
+    """
     states = {part.growth.state for part in slow}
-    return next(
-        (state for state in (GrowthState.RISING, GrowthState.FULL, GrowthState.STOPPED) if state in states), None
-    )
+    if GrowthState.RISING in states:
+        return GrowthState.RISING
+    if any(part.growth.state is GrowthState.FULL for part in of_device):
+        return GrowthState.FULL
+    return GrowthState.STOPPED if states & {GrowthState.FULL, GrowthState.STOPPED} else None
 
 
 def _reasons(growing: Sequence[GrowingPart]) -> Iterable[str]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from array import array
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from gpuagent.core.growth import Range
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES, RECENT, RING, BlockStore
@@ -29,6 +29,12 @@ USUAL_SECONDS: Final = 1_800.0
 LOW_FACTOR: Final = 0.5
 HIGH_FACTOR: Final = 1.5
 """At the alarm, 4 of 5 forecasts were within these of the time that was left."""
+FLAT_SHARE: Final = 0.2
+FLAT_SECONDS: Final = 120.0
+FLAT_PLATEAUS: Final = 3
+"""Flat time after which growth is over: see `stop_of`."""
+_LEVEL: Final = 0.01
+"""Part of the growth below which the floor counts as flat."""
 _LEAST_BLOCKS: Final = 5
 _PARTS: Final = 8
 _T_95: Final = 2.365
@@ -40,15 +46,7 @@ def slope_of(store: BlockStore, seconds: float) -> Range | None:
 
     The range is 95 % of what the slopes of 8 parts of the window say of their mean.
     """
-    level = 0
-    while (RING - 1) * BLOCK_SECONDS << level < seconds:
-        level += 1
-    if level >= store.levels:
-        return None
-    step = BLOCK_SECONDS << level
-    values = store.ring(level, int(seconds / step) + 1)
-    while values and values[-1] == EMPTY:
-        values.pop()
+    step, values = _blocks(store, seconds)
     if len(values) - values.count(EMPTY) < _LEAST_BLOCKS:
         return None
     steps = len(values) - 1
@@ -68,6 +66,88 @@ def slope_of(store: BlockStore, seconds: float) -> Range | None:
     spread = sum((slope - mean) ** 2 for slope in slopes) / (parts - 1)
     error = _T_95 * math.sqrt(spread / parts)
     return Range(mean, max(0.0, mean - error), mean + error)
+
+
+class Stop(NamedTuple):
+    """Growth that is over, within a window."""
+
+    slope: float
+    """Bytes a second of the floor from where it began to rise to its last rise: the flat time counts for nothing."""
+
+
+def stop_of(store: BlockStore, seconds: float) -> Stop | None:
+    """Return how fast the floor rose within the last so many seconds before it stopped; None where it has not stopped.
+
+    It has stopped when it has been flat for a fifth of the window, for two minutes, and three times as long as it ever
+    was between two rises: a leak that comes in steps is flat between them.
+    """
+    step, values = _blocks(store, seconds)
+    rises = _rises_of(values)
+    if rises is None:
+        return None
+    begin, end, flat, plateau, growth = rises
+    if flat * step < max(FLAT_SHARE * seconds, FLAT_SECONDS, FLAT_PLATEAUS * plateau * step):
+        return None
+    return Stop(growth * PAGE_BYTES / ((end - begin) * step))
+
+
+def growing_slope(store: BlockStore, seconds: float) -> float | None:
+    """Return bytes a second of the floor while it rose within the last so many seconds; None where it did not."""
+    step, values = _blocks(store, seconds)
+    rises = _rises_of(values)
+    return None if rises is None else rises.growth * PAGE_BYTES / ((rises.end - rises.begin) * step)
+
+
+class _Rises(NamedTuple):
+    """Where the floor of some blocks rises: places of blocks, and pages."""
+
+    begin: int
+    end: int
+    flat: int
+    """Blocks with a reading after the last rise."""
+    plateau: int
+    """Most blocks between two rises."""
+    growth: int
+
+
+def _rises_of(values: array[int]) -> _Rises | None:
+    """Return where the floor rises; None where it does not, or too little was read. Gaps are no flat time."""
+    places = [place for place, value in enumerate(values) if value != EMPTY]
+    if len(places) < _LEAST_BLOCKS:
+        return None
+    floors = [values[place] for place in places]
+    for at in range(len(floors) - 2, -1, -1):
+        floors[at] = min(floors[at], floors[at + 1])
+    growth = floors[-1] - floors[0]
+    tolerance = growth * _LEVEL
+    end = next(at for at, floor in enumerate(floors) if floor >= floors[-1] - tolerance)
+    begin = max((at for at, floor in enumerate(floors[: end + 1]) if floor <= floors[0] + tolerance), default=0)
+    if growth <= 0 or end <= begin:
+        return None
+    plateau, run = 0, 0
+    for at in range(begin + 1, end + 1):
+        is_flat = floors[at] - floors[at - 1] <= tolerance and places[at] - places[at - 1] == 1
+        run = run + 1 if is_flat else 0
+        plateau = max(plateau, run)
+    return _Rises(places[begin], places[end], len(places) - 1 - end, plateau, floors[end] - floors[begin])
+
+
+def _blocks(store: BlockStore, seconds: float) -> tuple[int, array[int]]:
+    """Return the seconds of a block and the blocks of the last so many seconds, from the first reading to the last.
+
+    They are none where the store is too young.
+    """
+    level = 0
+    while (RING - 1) * BLOCK_SECONDS << level < seconds:
+        level += 1
+    step = BLOCK_SECONDS << level
+    if level >= store.levels:
+        return step, array("I")
+    values = store.ring(level, int(seconds / step) + 1)
+    while values and values[-1] == EMPTY:
+        values.pop()
+    first = next((place for place, value in enumerate(values) if value != EMPTY), 0)
+    return step, values[first:]  # a gap before the first reading is no time in which it did not rise
 
 
 def exhaustion_of(free_bytes: float, slope: float) -> Range | None:

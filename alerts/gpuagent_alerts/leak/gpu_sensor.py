@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from zlib import crc32
 
-from gpuagent.core.growth import Growth, MemoryKey, Verdict
+from gpuagent.core.growth import Growth, MemoryKey, Verdict, shifted
 from gpuagent.core.identity import NO_INSTANCE, ProcessId
 from gpuagent.core.snapshot import ClientReading, GpuReading, ProcessReading, ProcessState
 from gpuagent_alerts.leak.device import GrowingPart, MemoryPool, memory_pools, sum_up_device, unowned_bytes
@@ -85,6 +85,15 @@ class GpuSensor:
             growing = list(self._growing.values())
             changes[self._key] = sum_up_device(unowned, growing, free, settled=self._settled, fall=fall)
             self._sum_up_instances(pools, time, changes)
+
+    def shift_wall_clock(self, seconds: float) -> None:
+        """Move the begin of all that grows with the wall clock, which was set forward by so many seconds."""
+        for history in (*self._processes.values(), *([] if self._unowned is None else [self._unowned])):
+            if history.growth is not None:
+                history.growth = shifted(history.growth, seconds)
+        self._growing = {
+            key: part._replace(growth=shifted(part.growth, seconds)) for key, part in self._growing.items()
+        }
 
     def choose(self, processes: Iterable[ProcessReading], clients: Clients, now_seconds: float) -> None:
         """Judge each process by the sensitivity that holds for it."""

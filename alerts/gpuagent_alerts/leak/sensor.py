@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gpuagent.core.clock import Clock
-from gpuagent.core.growth import Growth, MemoryKey
+from gpuagent.core.clock import CLOCK_STEP_SECONDS, Clock
+from gpuagent.core.growth import Growth, MemoryKey, shifted
 from gpuagent.core.metrics.growth import DETECTOR_FAMILIES
 from gpuagent.core.metrics.series import ExtraFamilies
 from gpuagent.core.snapshot import ProcessReading, Snapshot
@@ -43,11 +43,13 @@ class LeakSensor:
         self._gpus: dict[str, GpuSensor] = {}
         self._growth: Mapping[MemoryKey, Growth] = {}
         self._swept_seconds = 0.0
+        self._to_unix: float | None = None
+        """Leads from CLOCK_BOOTTIME to the Unix times of what was said."""
 
     def observe(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with what is said of it. What could not be read has no growth, and its history waits."""
         now = snapshot.clock_seconds
-        to_unix = snapshot.time_seconds - now
+        to_unix = self._follow_wall_clock(snapshot.time_seconds - now)
         by_gpu: dict[str, list[ProcessReading]] = defaultdict(list)
         for process in snapshot.processes:
             by_gpu[process.gpu_uuid].append(process)
@@ -75,6 +77,18 @@ class LeakSensor:
         self._hide_gone(snapshot, changes)
         self._apply(changes)
         return replace(snapshot, growth=self._growth)
+
+    def _follow_wall_clock(self, to_unix: float) -> float:
+        """Return what leads to Unix times. A wall clock that is set changes nothing of how long ago growth began."""
+        before = self._to_unix
+        if before is not None and abs(to_unix - before) <= CLOCK_STEP_SECONDS:
+            return before
+        self._to_unix = to_unix
+        if before is not None:
+            for gpu in self._gpus.values():
+                gpu.shift_wall_clock(to_unix - before)
+            self._growth = {key: shifted(growth, to_unix - before) for key, growth in self._growth.items()}
+        return to_unix
 
     def _hide_gone(self, snapshot: Snapshot, changes: GrowthChanges) -> None:
         """Hide GPUs that are gone: the driver was reloaded, or a GPU has another name now."""

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from gpuagent.core.growth import Evidence, Growth, GrowthState, Range, Verdict
 from gpuagent.core.units import format_bytes, format_duration
-from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES
+from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES, BlockStore
 from gpuagent_alerts.leak.criterion import Alarm, Ending, Rejection, RejectReason
 from gpuagent_alerts.leak.forecast import (
     HIGH_FACTOR,
@@ -16,7 +16,9 @@ from gpuagent_alerts.leak.forecast import (
     USUAL_SECONDS,
     exhaustion_of,
     forecast_window,
+    growing_slope,
     slope_of,
+    stop_of,
 )
 from gpuagent_alerts.leak.settings import SENSITIVITIES, SUSPECTED, Dial
 from gpuagent_alerts.leak.signals import OWN_NAMES, USED_NAME, ProcessSignals, Signal
@@ -96,6 +98,9 @@ LATE_SHARE: Final = 0.4
 """Of its pace, what the later half of the usual window must have: what has slowed down to less does not rise."""
 
 GROWS: Final = frozenset({Verdict.GROWING, Verdict.LEAKING})
+_OVER: Final = frozenset({GrowthState.STOPPED, GrowthState.FULL})
+FULL_NOW: Final = Range(0.0, 0.0, 0.0)
+"""The forecast of what has no room any more."""
 STILL: Final = Range(0.0, 0.0, 0.0)
 """The slope of what does not grow."""
 LEARNING: Final = Growth(Verdict.LEARNING)
@@ -185,22 +190,54 @@ def add_fast_growth(slow: Growth, seconds: float | None, free_bytes: float | Non
 
 
 def _pace(signals: ProcessSignals, alarm: Alarm, room: Headroom, before: Growth) -> tuple[GrowthState, Range | None]:
-    """Return whether it still rises, and how fast; of what has stopped, how fast it did."""
-    slope = _slope(signals, forecast_window(alarm.window_seconds))
-    rises = slope is not None and slope.value > 0
+    """Return whether it still rises, and how fast; of what has stopped, how fast it did while it rose."""
+    window = forecast_window(alarm.window_seconds)
+    slope = _slope(signals, window)
+    had_pace = before.verdict in GROWS and before.slope is not None and before.slope.value > 0
+    if slope is None and had_pace and before.state is not GrowthState.FULL and not room.full:
+        return before.state or GrowthState.RISING, before.slope  # nothing was read: neither has it stopped
+    rises = slope is not None and slope.value > 0 and not _has_stopped(signals, window)
     if rises and not room.full:
         return GrowthState.RISING, slope
-    if before.verdict in GROWS and before.slope is not None and before.slope.value > 0:
+    if not (had_pace and before.state in _OVER):
+        grew = _grown_at(signals, window)
+        if grew is not None:
+            slope = grew
+        elif had_pace:
+            slope = before.slope
+        elif not rises:
+            slope = _around(alarm.growth * PAGE_BYTES / alarm.window_seconds)
+    else:
         slope = before.slope
-    elif not rises:
-        mean = alarm.growth * PAGE_BYTES / alarm.window_seconds
-        slope = Range(mean, LOW_FACTOR * mean, HIGH_FACTOR * mean)
     return GrowthState.FULL if room.full else GrowthState.STOPPED, slope
+
+
+def _around(pace: float) -> Range:
+    return Range(pace, LOW_FACTOR * pace, HIGH_FACTOR * pace)
+
+
+def _stores(signals: ProcessSignals) -> list[BlockStore]:
+    """Return the blocks of what the driver tells, and of what the allocator does."""
+    return [signals.used.store] if signals.own is None else [signals.used.store, signals.own[0].store]
+
+
+def _has_stopped(signals: ProcessSignals, seconds: float) -> bool:
+    """Return whether nothing of it rises any more, of what rose in the last so many seconds."""
+    rising = [
+        store for store in _stores(signals) if (slope := slope_of(store, seconds)) is not None and slope.value > 0
+    ]
+    return bool(rising) and all(stop_of(store, seconds) is not None for store in rising)
+
+
+def _grown_at(signals: ProcessSignals, seconds: float) -> Range | None:
+    """Return the pace of the growth of the last so many seconds, while it went on; None where nothing grew."""
+    paces = [pace for store in _stores(signals) if (pace := growing_slope(store, seconds)) is not None]
+    return _around(max(paces)) if paces else None
 
 
 def _exhaustion(state: GrowthState, room: Headroom, slope: Range | None) -> Range | None:
     if state is GrowthState.FULL:
-        return Range(0.0, 0.0, 0.0)
+        return FULL_NOW
     if state is GrowthState.STOPPED or slope is None or room.free_bytes is None:
         return None
     return exhaustion_of(room.free_bytes, slope.value)
@@ -209,7 +246,7 @@ def _exhaustion(state: GrowthState, room: Headroom, slope: Range | None) -> Rang
 def _rises(signal: Signal, total_bytes: float) -> bool:
     """Return whether memory rises now, evenly and by an amount that counts: a jump of a while ago is over."""
     slope, late = slope_of(signal.store, USUAL_SECONDS), slope_of(signal.store, USUAL_SECONDS / 2)
-    if slope is None or late is None or slope.low <= 0:
+    if slope is None or late is None or slope.low <= 0 or stop_of(signal.store, USUAL_SECONDS / 2) is not None:
         return False
     return slope.value * USUAL_SECONDS >= SUSPECTED.least_growth(total_bytes) and late.value >= LATE_SHARE * slope.value
 
@@ -245,8 +282,7 @@ def _suspicion(signals: ProcessSignals) -> tuple[Alarm | None, str]:
 
 def _slope(signals: ProcessSignals, seconds: float) -> Range | None:
     """Return the steepest of what the driver and what the allocator tells."""
-    stores = [signals.used.store] if signals.own is None else [signals.used.store, signals.own[0].store]
-    slopes = (slope_of(store, seconds) for store in stores)
+    slopes = (slope_of(store, seconds) for store in _stores(signals))
     return max((slope for slope in slopes if slope is not None), default=None)
 
 

@@ -6,10 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from gpuagent.core.displaced import displaced_gpus
 from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Verdict
 from gpuagent.core.hardware import Memory
 from gpuagent.core.identity import NO_INSTANCE
-from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessInfo, ProcessReading, Snapshot
+from gpuagent.core.snapshot import GpuIdentity, GpuReading, GpuState, NvmlState, ProcessInfo, ProcessReading, Snapshot
+from gpuagent.core.units import format_time
 from gpuagent_alerts.alert import Alert, CauseKind, Incident
 from gpuagent_alerts.messages.snapshot_inputs import groups_of
 
@@ -59,6 +61,12 @@ class BriefingInputs:
         return _in_order(found)
 
     @property
+    def displaced(self) -> list[GpuIdentity]:
+        """The GPUs of it whose index another GPU has now."""
+        uuids = self._uuids
+        return [gpu for uuid, gpu in displaced_gpus(self.snapshot).items() if uuid in uuids]
+
+    @property
     def instance(self) -> int | None:
         """The MIG instance that all of it is about; None without one."""
         found = {text for labels in self._labels if (text := labels.get("gpu_instance_id", ""))}
@@ -101,6 +109,21 @@ class BriefingInputs:
     def is_paused(self) -> bool:
         """Whether a person paused the agent: it measures nothing until that ends."""
         return self.snapshot is not None and self.snapshot.node.nvml_state is NvmlState.PAUSED
+
+    @property
+    def not_measured(self) -> str:
+        """Since when, and why, nothing that is said of it was measured; "" while it is.
+
+        A GPU that is lost, and what is wrong with measuring itself, are known all the same.
+        """
+        snapshot = self.snapshot
+        if snapshot is None or not self.gpus or any(gpu.state not in _UNREAD for gpu in self.gpus):
+            return ""
+        if any(one.name == BLIND and one.holds for one in self.alerts) or self.incident.is_over:
+            return ""
+        read = max(gpu.read_seconds for gpu in self.gpus)
+        time = format_time(snapshot.time_seconds - max(0.0, snapshot.clock_seconds - read))
+        return f"as of {time}, {why_not_measured(snapshot) or 'the GPU cannot be read'}"
 
     @property
     def unattributed_bytes(self) -> int:
@@ -244,6 +267,19 @@ def _is_same_program(info: ProcessInfo, labels: Mapping[str, str]) -> bool:
     )  # fmt: skip
     own = next(((text, name) for text, name in owners if labels.get(name)), ("", ""))
     return bool(own[0]) and own[0] == labels.get(own[1]) and info.name == labels.get("process", "")
+
+
+_UNREAD = frozenset({GpuState.BLIND, GpuState.FAILED, GpuState.STARTING})
+
+
+def why_not_measured(snapshot: Snapshot | None) -> str:
+    """Return why no GPU of the node is measured now, and who paused that; "" while some are."""
+    if snapshot is None or snapshot.node.nvml_state is NvmlState.READY:
+        return ""
+    reason = snapshot.node.why_unread
+    if snapshot.node.nvml_state is NvmlState.PAUSED:
+        return reason
+    return f"no GPU can be read: {reason}" if reason else "no GPU can be read"
 
 
 def _in_order(indices: set[str]) -> list[str]:

@@ -189,7 +189,7 @@ def _repaired(case: EndedAlert) -> str:
     if any(str(one.xid) == case.alert.labels.get("xid") for one in gpu.unrepaired_xids):
         return ""
     if since := _since_initialized(case):
-        return "the node was rebooted" if "reboot" in since else "the GPU was reset, or the driver loaded anew"
+        return "the node was rebooted" if "reboot" in since else gpu.repair or f"the GPU answers {since}"
     return "the driver no longer shows it as open; a reset or a reload was not seen"
 
 

@@ -9,10 +9,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from gpuagent.core.displaced import name_displaced
 from gpuagent.core.growth import GrowthState, Verdict
 from gpuagent.core.identity import format_container
 from gpuagent.core.process_labels import alert_labels
-from gpuagent.core.snapshot import ProcessReading
+from gpuagent.core.snapshot import ProcessReading, pause_overrun_seconds
 from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration
 from gpuagent.core.xids import explain_xid
 from gpuagent_alerts.alert import UNKNOWN_END, Alert, CauseKind, Status, resolved_summary, shown_annotations
@@ -54,7 +55,7 @@ def _candidates(seen: BriefingInputs) -> Iterator[tuple[tuple[object, ...], Aler
         )
 
 
-_PLACE = re.compile(r"GPU \d+(?: \(GPU-[^)]*\))?(?:, MIG instance \d+(?: \([^)]*\))?)?(?::| )\s*")
+_PLACE = re.compile(r"(?:the former )?GPU \d+(?: \(GPU-[^)]*\))?(?:, MIG instance \d+(?: \([^)]*\))?)?(?::| )\s*")
 """Beginning of a rule's text that the headline says by itself."""
 _LARGE_SHARE = 1 / 3
 _STANDS_OUT = 1.2
@@ -68,7 +69,8 @@ _COARSE_SECONDS = 120.0
 
 def headline_of(seen: BriefingInputs, main: Alert | None, node: str) -> str:
     """Return the line: severity, node and GPU, what happened, and what comes of it as long as that is true."""
-    return f"{_severity(seen)} {_place(seen, node)}: {_what(seen, main)}"
+    unmeasured = f" ({seen.not_measured})" if seen.not_measured else ""
+    return f"{_severity(seen)} {_place(seen, node)}: {_what(seen, main)}{unmeasured}"
 
 
 def decisive_alert(seen: BriefingInputs, main: Alert | None) -> Alert | None:
@@ -97,6 +99,9 @@ def _place(seen: BriefingInputs, node: str) -> str:
     indices = seen.indices
     if not indices or seen.incident.kind is CauseKind.NODE:
         return node
+    if names := seen.displaced:
+        others = [index for index in seen.indices if index not in {str(gpu.index) for gpu in names}]
+        return f"{node} {', '.join([*(name_displaced(gpu) for gpu in names), *(f'GPU {index}' for index in others)])}"
     instance = seen.incident.labels.get("gpu_instance_id", "")
     mig = f" MIG {instance}" if len(indices) == 1 and instance.isdecimal() else ""
     return f"{node} GPU{'s' if len(indices) > 1 else ''} {', '.join(indices)}{mig}"
@@ -183,8 +188,9 @@ def _xid(seen: BriefingInputs, main: Alert) -> str:
 def _blind(seen: BriefingInputs, main: Alert) -> str:
     """Return what cannot be read, and that somebody paused the agent, where that is why."""
     if seen.is_paused and seen.snapshot is not None:
-        reason = seen.snapshot.node.nvml_reason
-        return "measuring is paused" + (f": {reason}" if reason else "")
+        node = seen.snapshot.node
+        late = pause_overrun_seconds(node, seen.snapshot.clock_seconds)
+        return node.why_unread + (f", and should have begun again {format_duration(late)} ago" if late else "")
     if main.labels.get("scope") == "processes":
         return _summary(main)
     if seen.incident.kind is CauseKind.NODE or not seen.indices:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
+from gpuagent.core.displaced import displaced_gpus, rename_in
 from gpuagent.core.growth import Growth, MemoryKey, Verdict
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.alerting import AlertingFigures, FiringAlert
@@ -60,6 +61,12 @@ _MOST_DIGITS = 10
 def with_remedy(alert: Alert, done: str) -> Alert:
     """Return the alert, and what a remedy did about it, if one did."""
     return replace(alert, annotations={**alert.annotations, REMEDY_ANNOTATION: done}) if done else alert
+
+
+def with_place(alert: Alert, snapshot: Snapshot | None) -> Alert:
+    """Return the alert with texts in which the index of its GPU does not mean another one that has it now."""
+    gpu = displaced_gpus(snapshot).get(alert.labels.get("uuid", ""))
+    return alert if gpu is None else replace(alert, annotations=rename_in(alert.annotations, gpu))
 
 
 def explainer(snapshot: Snapshot) -> Callable[[Mapping[str, str]], str]:

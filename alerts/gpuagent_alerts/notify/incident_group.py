@@ -28,6 +28,7 @@ from gpuagent_alerts.notify.urgency import (
     CRITICAL,
     Action,
     Urgency,
+    UrgencyStage,
     did_nothing,
     is_remedy_note,
     urgency_of,
@@ -36,6 +37,10 @@ from gpuagent_alerts.notify.urgency import (
 )
 
 LONGEST_CRITICAL_WAIT_SECONDS = 5.0
+QUIET_UPDATE_SECONDS = 60.0
+"""Time between two messages of an incident of which the later one calls nobody."""
+FORECAST_STANDS_SECONDS = 60.0
+"""Time after a message that memory is full soon in which it is no news that it is."""
 LOWERED_SECONDS = 1800.0
 """Time after which a severity that was told and is no longer true counts as forgotten: its return is sent again."""
 _SUBJECT_SECONDS = 30.0
@@ -98,10 +103,11 @@ class IncidentGroup:
         if self._is_over():
             return self._end(told) if self._hold_is_over(told) else self._note_if_changed(before, told)
         if self._live:
-            if self._worsens(told.urgency) and self._has_waited(told.urgency):
+            if self._worsens(told.urgency) and self._has_waited(told.urgency) and not self._was_just_told(told.urgency):
                 return self._message(News.WORSENED, told)
-            if self._repeat_is_due() or self._has_another_subject():
-                return self._message(News.REMINDER, told)
+            is_reminder = self._repeat_is_due() or self._has_another_subject()
+            if is_reminder or self._quiet_update_is_due(told):
+                return self._message(News.REMINDER if is_reminder else News.UPDATED, told)
         return self._note_if_changed(before, told)
 
     def times(self) -> Iterator[float]:
@@ -113,6 +119,10 @@ class IncidentGroup:
             oldest = self._oldest(told.urgency if told is not None else None)
             if oldest is not None:
                 yield oldest + self._patience()
+            if told is not None and self._has_another_head(told):
+                yield self._told_at + QUIET_UPDATE_SECONDS
+            if told is not None and self._was_just_told(told.urgency):
+                yield self._told_at + FORECAST_STANDS_SECONDS
             if self._repeat_seconds is not None:
                 yield self._told_at + self._repeat_seconds
             yield from (one.ended_at + _SUBJECT_SECONDS for one in self._left_subjects() if one.ended_at is not None)
@@ -231,6 +241,22 @@ class IncidentGroup:
             return self._current.severity > told.severity
         return self._current.rises_above(told)
 
+    def _was_just_told(self, told: Urgency) -> bool:
+        """Return whether it is full as it was said to be soon, just now: that is one piece of news, not two."""
+        current = self._current
+        comes_true = told.stage == UrgencyStage.FILLING and current.stage == UrgencyStage.FULL
+        is_worse = current.severity > told.severity or current.action > told.action
+        return comes_true and not is_worse and 0.0 <= self._view.now - self._told_at < FORECAST_STANDS_SECONDS
+
+    def _quiet_update_is_due(self, told: NotifiedIncident) -> bool:
+        is_settled = self._view.now >= self._told_at + QUIET_UPDATE_SECONDS and not self._worsens(told.urgency)
+        return is_settled and self._has_another_head(told)
+
+    def _has_another_head(self, told: NotifiedIncident) -> bool:
+        """Return whether what somebody is at got worse or better, and its message can be rewritten without a call."""
+        is_other = told.shown is not None and told.shown != self._current
+        return is_other and self._recipient.updates_quietly and self._is_acknowledged()
+
     def _is_acknowledged(self) -> bool:
         acknowledged = self._view.acknowledged
         key = self._record.key if self._record is not None else ""
@@ -320,6 +346,7 @@ class IncidentGroup:
         )  # fmt: skip
         occasion = Occasion.REPEAT if news is News.REMINDER and not unheard else Occasion.FIRING
         occasion = Occasion.RESOLVED if told_ends else occasion
+        occasion = Occasion.REPEAT if news is News.UPDATED else occasion
         alerts = (*chosen.values(), *(ended[fingerprint].alert for fingerprint in told_ends))
         self._known = {
             **{fingerprint: one for fingerprint, one in self._known.items() if fingerprint not in told_ends},
@@ -334,13 +361,12 @@ class IncidentGroup:
         urgency = self._current if told is None else told.urgency.highest(self._current)
         key = self._record.key if self._record is not None else ""
         lowered_at = None if told is None or not urgency.rises_above(self._current) else told.lowered_at
-        after = NotificationState(
-            self._view.now, {}, self._known, NotifiedIncident(key, severity, starts_at, urgency, lowered_at)
-        )
+        noted = NotifiedIncident(key, severity, starts_at, urgency, lowered_at, shown=self._current)
+        after = NotificationState(self._view.now, {}, self._known, noted)
         return NotificationDecision(
             self._key, after, alerts, occasion=occasion, news=unheard,
             incident=self._incident(news, severity, starts_at, None),
-            urgent=news is not News.REMINDER and self._current.severity >= CRITICAL,
+            urgent=news not in {News.REMINDER, News.UPDATED} and self._current.severity >= CRITICAL,
         )  # fmt: skip
 
     def _starts_at(self, told: NotifiedIncident | None) -> float:

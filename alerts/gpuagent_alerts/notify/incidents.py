@@ -101,9 +101,13 @@ class IncidentBook:
         return after
 
     def follow_clock(self, step: float) -> None:
-        """Move the ends along when the wall clock was set: what matters is how long ago they were."""
+        """Move begins and ends along when the wall clock was set: what matters is how long ago they were."""
         self._records = {
-            key: one if one.ends_at is None else replace(one, ends_at=max(one.ends_at + step, 0.0))
+            key: replace(
+                one,
+                starts_at=max(one.starts_at + step, 0.0),
+                ends_at=None if one.ends_at is None else max(one.ends_at + step, 0.0),
+            )
             for key, one in self._records.items()
         }
 

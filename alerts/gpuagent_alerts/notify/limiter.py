@@ -164,6 +164,9 @@ def _latest(held: Sequence[QueuedMessage]) -> list[Alert]:
 _HOUR_SECONDS = 3600.0
 
 
+_NOTHING_NEW = frozenset({News.REMINDER, News.UPDATED})
+
+
 class Offer(NamedTuple):
     """A message that is to be sent."""
 
@@ -175,7 +178,7 @@ class Offer(NamedTuple):
     def is_reminder(self) -> bool:
         """Whether it is sent because time has passed, and not because of something new."""
         incident = self.entry.message.incident
-        return self.entry.occasion is Occasion.REPEAT if incident is None else incident.news is News.REMINDER
+        return self.entry.occasion is Occasion.REPEAT if incident is None else incident.news in _NOTHING_NEW
 
     @property
     def is_end(self) -> bool:

@@ -38,6 +38,8 @@ class Recipient:
     """Time for which the end of an alert is repeated."""
     max_messages_per_hour: int | None = None
     """More than this is held back; None: nothing is."""
+    updates_quietly: bool = False
+    """Whether it can rewrite what it said of an incident without calling anybody."""
     digests: bool = True
     """One message may tell of what was held back. False where a message is the state of one incident."""
 

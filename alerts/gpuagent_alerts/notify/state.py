@@ -73,6 +73,8 @@ class NotifiedIncident:
     """Unix time since which its end could be told; None while it goes on."""
     is_closed: bool = False
     """Its end was told. That is kept while alerts of it still fire, which say no more than that."""
+    shown: Urgency | None = None
+    """Urgency in the last message; None where an agent before this one has written it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,7 @@ def _dump_incident(one: NotifiedIncident) -> dict[str, Any]:
         "lowered_at": one.lowered_at,
         "calm_at": one.calm_at,
         "is_closed": one.is_closed,
+        **({} if one.shown is None else {"shown": list(one.shown)}),
     }
 
 
@@ -143,6 +146,7 @@ def _load_incident(value: object) -> NotifiedIncident:
         unix_time_or_none(member(found, "lowered_at")),
         unix_time_or_none(member(found, "calm_at")),
         flag(found.get("is_closed", False)),
+        load_urgency(array(found["shown"])) if "shown" in found else None,
     )
 
 

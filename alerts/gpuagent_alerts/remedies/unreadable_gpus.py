@@ -117,7 +117,7 @@ def _why(snapshot: Snapshot, gpu: GpuReading | None) -> str:
     if snapshot.node.nvml_state is NvmlState.PAUSED:
         return "measuring is paused; `gpuagent resume` ends that"
     if gpu is None:
-        return snapshot.node.nvml_reason or "the driver does not list it"
+        return snapshot.node.why_unread or "the driver does not list it"
     if gpu.state is GpuState.OK:
         return gpu.act_refusal or "its processes could not be read"
     return gpu.reason or str(gpu.state)

@@ -33,6 +33,7 @@ _TELL_OF_FAILURE = frozenset({
     "gpuagent_build_info", "gpuagent_simulated", "gpuagent_snapshot_age_seconds",
     "gpuagent_snapshot_timestamp_seconds", "gpuagent_gpu_reading_age_seconds", "gpuagent_collector_success",
     "gpuagent_collector_duration_seconds", "gpuagent_nvml_up", "gpuagent_nvml_initializations_total",
+    "gpuagent_pause_remaining_seconds",
     "gpuagent_gpus_readable", "gpuagent_gpus_expected", "gpuagent_pci_gpus", "gpuagent_host_pid_namespace",
     "gpuagent_processes_seen_total", "gpuagent_ticks_total", "gpuagent_ticks_late_total", "gpuagent_gpu_info",
     "gpuagent_gpu_lost", "gpuagent_gpu_lost_timestamp_seconds", "gpuagent_gpu_xid_unrepaired_timestamp_seconds",

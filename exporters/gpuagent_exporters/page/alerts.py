@@ -60,10 +60,18 @@ def remedies(document: Document, now: object, *, hidden: bool) -> str:
     if document.get("dry_run"):
         body += '<p class="quiet">Dry run: remedies say what they would do, and do nothing.</p>'
     items = "".join(_remedy(run, now, hidden=hidden) for run in runs[:_MOST_REMEDIES])
-    body += f'<ul class="list">{items}</ul>' if items else "<p>Nothing was done, and nothing was refused.</p>"
+    body += f'<ul class="list">{items}</ul>' if items else f"<p>{_nothing_done(document)}</p>"
     if len(runs) > _MOST_REMEDIES:
         body += f'<p class="quiet">{len(runs) - _MOST_REMEDIES} more in /api/v1/remedies</p>'
     return chapter("remedies", "Remedies", body)
+
+
+def _nothing_done(document: Document) -> str:
+    """Say that nothing was done; what is refused or withheld now is no run, and no reason to say that nothing was."""
+    withheld = len(document.get("withheld") or ())
+    if not withheld:
+        return "Nothing was done, and nothing was refused."
+    return f"Nothing was done; {count(withheld, 'alert')} with a remedy {'fires' if withheld == 1 else 'fire'}."
 
 
 def unread(name: str, title: str, reason: str) -> str:
@@ -137,7 +145,7 @@ def _alert(alert: Document, now: float, *, hidden: bool) -> str:
     facts = [
         severity or "no severity",
         since_of(alert, now),
-        f"GPU {labels['gpu']}" if labels.get("gpu") else "",
+        str(alert.get("place") or "") or (f"GPU {labels['gpu']}" if labels.get("gpu") else ""),
         f"pid {labels['pid']}" if labels.get("pid") else "",
         *_quieted(alert, hidden=hidden),
     ]
@@ -163,6 +171,8 @@ def _quieted(alert: Document, *, hidden: bool) -> Iterator[str]:
 
 def _troubles(document: Document) -> Iterator[str]:
     """Why somebody may not be told."""
+    if document.get("not_measured"):
+        yield f"{text(document['not_measured'])}: alerts are as they were measured last, and may be over by now"
     if document.get("store_problem"):
         yield f"STORE: {text(document['store_problem'])}"
     failing = document.get("failing_rules") or ()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from gpuagent.core.identity import format_container
-from gpuagent.core.wording import assessment_words, full_in_words, growth_words, verdict_words
+from gpuagent.core.wording import alone_words, assessment_words, full_in_words, growth_words, verdict_words
 from gpuagent_exporters.page.html import (
     SEVERITIES,
     UNKNOWN,
@@ -229,6 +229,8 @@ def _full_in(process: Document) -> str:
     """With the range that the figure may lie in, where the detector tells one."""
     low, high = process.get("exhaustion_range_seconds") or (None, None)
     value = text(full_in_words(process)) or UNKNOWN
+    if alone := alone_words(process):  # the figure is its GPU's, and so is no range of its own
+        return f'{value}<br><span class="quiet">{text(alone)}</span>'
     if (
         process.get("fast_exhaustion_seconds") is not None
         or not is_number(low)
@@ -276,7 +278,7 @@ _COLUMNS = (
         lambda process: process.get("growth_bytes_per_second"),
     ),
     _Column("verdict", _verdict),
-    _Column("full in", _full_in, lambda process: process.get("exhaustion_seconds")),
+    _Column("full in", _full_in, lambda process: process.get("gpu_exhaustion_seconds")),
     _Column("belongs to", _belongs, kind="owner"),
     _Column("command", lambda process: text(process.get("command")), kind="command"),
 )

@@ -192,7 +192,7 @@ def _gpus(
         key = (gpu.identity.index, gpu.identity.uuid)
         document = gpu_status(gpu, by_gpu[key], now_seconds)
         document |= said.document(MemoryKey(gpu.identity.uuid))
-        worst = gravest(problem.severity for problem in problems if problem.is_about(gpu.identity.index))
+        worst = gravest(problem.severity for problem in problems if problem.is_about(gpu.identity))
         document["severity"] = str(worst) if worst else None
         document["mig"] = [
             mig_status(one) | said.document(MemoryKey(gpu.identity.uuid, 0, one.gpu_instance_id)) for one in gpu.mig

@@ -224,6 +224,7 @@ def of_state(gpu: GpuReading, now_seconds: float) -> Problem:
         texts.get(gpu.state, f"cannot be read{since}{reason}"),
         advice.get(gpu.state, "It is tried again by itself. `gpuagent doctor` says more."),
         gpu=index,
+        uuid=gpu.identity.uuid,
     )
 
 

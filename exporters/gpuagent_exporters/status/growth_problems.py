@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Verdict
+from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.preallocation import fast_growth_expected
 from gpuagent.core.metrics.process import FrameworkRecognizer
 from gpuagent.core.snapshot import GpuReading, ProcessReading, Snapshot
-from gpuagent.core.wording import forecast_words, pace_words, since_words
+from gpuagent.core.wording import alone_words, forecast_words, pace_words, since_words
 from gpuagent.core.xids import Severity
 from gpuagent_exporters.status.severity import Assessments, Document, Problem
 
@@ -38,7 +39,7 @@ def _of_process(process: ProcessReading, growth: Growth, said: Assessments, now_
     if severity is None:
         return
     name = f"{process.info.name} (pid {process.pid})" if process.info else f"pid {process.pid}"
-    document = said.document(process.key)
+    document = _document(said, process.key)
     why = f": {'; '.join(growth.reasons)}" if growth.reasons else ""
     kind, text, advice = "", "", ""
     if growth.verdict is Verdict.LEAKING:
@@ -90,7 +91,7 @@ def _fast(gpu: GpuReading, snapshot: Snapshot, said: Assessments, *, a_server_st
         yield Problem(
             said.alerted(key) or (Severity.INFO if a_server_starts else Severity.WARNING),
             "fast_growth",
-            f"memory{whose} is {forecast_words(said.document(key))} if it goes on like this{why}",
+            f"memory{whose} is {forecast_words(_document(said, key))} if it goes on like this{why}",
             advice,
             gpu=index,
         )
@@ -108,7 +109,15 @@ def _of_nobody(gpu: GpuReading, growth: Growth, said: Assessments) -> Problem:
     )
 
 
+def _document(said: Assessments, key: MemoryKey) -> Document:
+    """Return what is said of it, and which MIG instance it is in."""
+    instance = None if key.gpu_instance_id == NO_INSTANCE else key.gpu_instance_id
+    return {**said.document(key), "gpu_instance_id": instance}
+
+
 def _figures(document: Document) -> str:
     """`, 1.2 GiB/h, full in 2 h 14 min`, as far as it is known."""
     forecast = "" if document.get("growth_state") == GrowthState.FULL.value else forecast_words(document)
+    if forecast and (alone := alone_words(document)):
+        forecast += f" ({alone})"
     return "".join(f", {words}" for words in (pace_words(document), forecast) if words)

@@ -8,11 +8,21 @@ what they should be, and alerts that no other problem stands for.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
+from gpuagent.core.displaced import displaced_gpus, rename_displaced
 from gpuagent.core.metrics.alerting import FiringAlert, Undelivered, UndeliveredReason
 from gpuagent.core.metrics.process import framework_recognizer
-from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
+from gpuagent.core.snapshot import (
+    GpuIdentity,
+    GpuReading,
+    GpuState,
+    NvmlState,
+    ProcessReading,
+    Snapshot,
+    pause_overrun_seconds,
+)
 from gpuagent.core.units import format_duration
 from gpuagent.core.wording import WITHHELD
 from gpuagent.core.xids import Severity, explain_xid
@@ -54,7 +64,7 @@ def find_problems(
         text = "nothing has been measured yet: the agent has just started"
         return [*state, Problem(Severity.INFO, "not_measured", text, "The first figures come in a few seconds.")]
     found = (
-        *_nvml(snapshot),
+        *_nvml(snapshot, now_seconds),
         *_count(snapshot),
         *_stale(snapshot, now_seconds, stale_after_seconds(poll_interval_seconds)),
         *_namespace(snapshot),
@@ -64,7 +74,22 @@ def find_problems(
         *_collectors(snapshot),
         *state,
     )
-    return most_severe_first((*found, *alert_problems(firing, found)))
+    displaced = displaced_gpus(snapshot)
+    return most_severe_first(_without_index(one, displaced) for one in (*found, *alert_problems(firing, found)))
+
+
+def _without_index(problem: Problem, displaced: Mapping[str, GpuIdentity]) -> Problem:
+    """Return the problem of a GPU whose index another one has now without that index: nobody is to reset the other."""
+    gpu = displaced.get(problem.uuid)
+    if gpu is None:
+        return problem
+    return replace(
+        problem,
+        gpu=None,
+        displaced=gpu,
+        text=rename_displaced(problem.text, gpu),
+        advice=rename_displaced(problem.advice, gpu),
+    )
 
 
 def _state(problem: str) -> Iterator[Problem]:
@@ -77,7 +102,7 @@ def _state(problem: str) -> Iterator[Problem]:
         )
 
 
-def _nvml(snapshot: Snapshot) -> Iterator[Problem]:
+def _nvml(snapshot: Snapshot, now_seconds: float) -> Iterator[Problem]:
     node = snapshot.node
     reason = node.nvml_reason or "no reason is known"
     if node.nvml_state is NvmlState.FAILED and not node.gpus_expected and node.pci_gpus == 0:
@@ -90,10 +115,14 @@ def _nvml(snapshot: Snapshot) -> Iterator[Problem]:
             "It is tried again by itself. Does `nvidia-smi` work? `gpuagent doctor` says more.",
         )
     elif node.nvml_state is NvmlState.PAUSED:
+        if late := pause_overrun_seconds(node, now_seconds):
+            text = f"{node.why_unread}, and should have begun again {format_duration(late)} ago"
+            yield Problem(Severity.CRITICAL, "nvml_paused", text, "`gpuagent resume` ends it.")
+            return
         yield Problem(
             Severity.WARNING,
             "nvml_paused",
-            f"measuring is paused: {reason}",
+            node.why_unread,
             "Nothing is watched until `gpuagent resume`, or until the pause ends by itself.",
         )
     elif node.nvml_state is NvmlState.STARTING:
@@ -166,7 +195,7 @@ def _xids(snapshot: Snapshot) -> Iterator[Problem]:
     }
     for event in snapshot.xids:
         xid = explain_xid(event.xid)
-        age = max(0.0, snapshot.time_seconds - event.last_time_seconds)
+        age = event.age_seconds(snapshot.clock_seconds, snapshot.time_seconds)
         is_open = (event.gpu_uuid or event.gpu_index, event.xid) in unrepaired
         if is_open or (age <= _XID_SECONDS and not xid.hardware):
             times = "" if event.count <= 1 else f", {event.count} times since the agent started"
@@ -177,6 +206,7 @@ def _xids(snapshot: Snapshot) -> Iterator[Problem]:
                 f"Xid {event.xid} {format_duration(age)} ago{times}: {xid.meaning}{repair}",
                 xid.advice,
                 gpu=event.gpu_index,
+                uuid=event.gpu_uuid,
             )
 
 
@@ -248,7 +278,9 @@ def alert_problems(firing: Iterable[FiringAlert], others: Sequence[Problem]) -> 
         if severity is None or alert.silenced or about in told or _is_told(alert, severity, others):
             continue
         told.add(about)
-        yield Problem(severity, "alert", _text(alert), _ALERT_ADVICE, gpu=alert.gpu, pid=alert.pid or None)
+        yield Problem(
+            severity, "alert", _text(alert), _ALERT_ADVICE, gpu=alert.gpu, pid=alert.pid or None, uuid=alert.uuid
+        )
 
 
 def _is_told(alert: FiringAlert, severity: Severity, others: Sequence[Problem]) -> bool:

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from gpuagent.core.displaced import name_displaced
 from gpuagent.core.growth import Growth, MemoryKey, Range, Verdict
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.alerting import FiringAlert
+from gpuagent.core.snapshot import GpuIdentity
 from gpuagent.core.xids import Severity
 
 
@@ -33,14 +35,24 @@ class Problem:
     pid: int | None = None
     gpus: tuple[int, ...] = ()
     """NVML indices of several GPUs, where it is about no single one: none of them is well."""
+    uuid: str = ""
+    """UUID of the GPU that it is about, where that is known and the problem may outlive the GPU's index."""
+    displaced: GpuIdentity | None = None
+    """The GPU that it is about, where another GPU has its index now; `gpu` is None then."""
 
-    def is_about(self, index: int) -> bool:
-        """Return whether the GPU of this NVML index has it."""
-        return index == self.gpu or index in self.gpus
+    def is_about(self, gpu: GpuIdentity) -> bool:
+        """Return whether this GPU has it."""
+        if self.displaced is not None:
+            return self.displaced.uuid == gpu.uuid
+        if self.uuid and gpu.uuid:
+            return self.uuid == gpu.uuid
+        return gpu.index == self.gpu or gpu.index in self.gpus
 
     @property
     def sentence(self) -> str:
         """`text` with the GPU that it is about: it stands alone."""
+        if self.displaced is not None:
+            return f"{name_displaced(self.displaced)}: {self.text}"
         return self.text if self.gpu is None else f"GPU {self.gpu}: {self.text}"
 
 
@@ -112,10 +124,18 @@ class Assessments:
             "growth_since_seconds": growth.since_seconds if growth else None,
             "leak_since_seconds": growth.since_seconds if growth and growth.verdict is Verdict.LEAKING else None,
             "exhaustion_seconds": growth.forecast_seconds if growth else None,
+            "gpu_exhaustion_seconds": self._of_gpu(key, growth),
             "exhaustion_range_seconds": _range(_exhaustion(growth) if growth else None),
             "fast_exhaustion_seconds": growth.fast_exhaustion_seconds if growth and growth.fast else None,
             "reasons": list(growth.reasons) if growth else [],
         }
+
+    def _of_gpu(self, key: MemoryKey, growth: Growth | None) -> float | None:
+        """Return when the GPU, or the MIG instance, is full in which this grows: several that grow fill it sooner."""
+        own = growth.forecast_seconds if growth else None
+        whole = self._growth.get(MemoryKey(key.gpu_uuid, 0, key.gpu_instance_id))
+        known = whole is not None and whole.forecast_seconds is not None
+        return whole.forecast_seconds if own is not None and whole is not None and known else own
 
     def _alerts(self, key: MemoryKey, growth: Growth | None) -> Iterable[Severity]:
         """Of alerts that name it; an alert about its GPU, or its instance, is about what grows there."""

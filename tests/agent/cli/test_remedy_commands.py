@@ -165,6 +165,10 @@ def test_no_remedies() -> None:
     code, output, errors, _ = asked(DOCUMENT | {"remedies": [], "stopped": ""}, "remedies")
     assert (code, output) == (0, "")
     assert "No remedy was run or refused." in errors
+    refused = {"since_seconds": 0.0, "alertname": "GpuMemoryFull", "labels": {}, "reason": "pid 7 was tried: refused"}
+    _, output, errors, _ = asked(DOCUMENT | {"remedies": [], "stopped": "", "withheld": [refused]}, "remedies")
+    assert "pid 7 was tried: refused" in output
+    assert "or refused" not in errors
 
 
 def test_stop() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gpuagent.collector.inventory import Inventory, count_pci_gpus
+from gpuagent.collector.inventory import Inventory, count_pci_gpus, find_conflicts
 from gpuagent.core.snapshot import GpuIdentity, GpuReading, GpuState
 from gpuagent.driver.backend import Collected
 
@@ -191,3 +191,11 @@ def test_gpus_on_the_bus(tmp_path: Path) -> None:
 def test_no_bus_to_look_at(tmp_path: Path) -> None:
     """Unknown is not zero."""
     assert count_pci_gpus(tmp_path / "nothing") is None
+
+
+def test_who_moved_up_is_no_twin() -> None:
+    """GPU-04: a GPU that has not answered since the others moved up is not said to have their UUID now."""
+    moved = [GpuIdentity(0, "GPU-b"), GpuIdentity(1, "GPU-b")]
+    assert find_conflicts(moved) == dict.fromkeys((0, 1), "GPUs 0 and 1 have the same UUID GPU-b")
+    text = "another GPU answers with the UUID GPU-b, which GPU 1 had when it answered last"
+    assert find_conflicts(moved, unidentified={1}) == {0: text, 1: text}

@@ -114,6 +114,17 @@ def test_a_lost_gpu_is_back_in_a_new_session_only() -> None:
 
     assert (lost.lost_since_seconds, same.lost_since_seconds, wanted) == (began, began, True)
     assert (back.lost_since_seconds, [each.xid for each in back.unrepaired_xids]) == (None, [48])
+    (reset,), _ = memory.observe([reading(since=clock.now())], (), DriverSession(3, 1, "580.1"))
+    assert [each.repair for each in (lost, same, back)] == ["", "", ""]
+    assert reset.repair == "the driver was loaded anew"
+
+
+def test_an_answer_alone_is_called_an_answer() -> None:
+    """GPU-01: a GPU that was lost with Xid 79 and answers again is not said to have been reset."""
+    memory = FaultTracker(ManualClock())
+    memory.observe([reading(GpuState.LOST, since=1.0)], [xid(79)], FIRST)
+    (back,), _ = memory.observe([reading()], [xid(79)], SECOND)
+    assert back.repair == "it answers again after a new initialization of NVML"
 
 
 def test_the_same_since_whatever_happens_in_between() -> None:

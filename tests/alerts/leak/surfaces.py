@@ -14,6 +14,7 @@ from gpuagent.cli.status import status_screen
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.metrics.series import series
 from gpuagent.core.snapshot import Snapshot
+from gpuagent.core.wording import since_words, state_words
 from gpuagent_alerts.messages.snapshot_inputs import subjects_of
 from gpuagent_alerts.states.engine import RuleEngine
 from gpuagent_alerts.states.instance import Instance, State
@@ -25,6 +26,7 @@ _RATE = re.compile(r"(\d+(?:\.\d)? (?:[KMGT]i)?B)/h")
 _FULL = re.compile(r"full (?:in (\d[^,;:(\n]*?(?:min|ms|s|h|d|y))\b(?! \d)|(now))")
 _ROW = re.compile(r'<tr data-key="([^"]*)">(.*?)</tr>', re.DOTALL)
 _TAG = re.compile(r"<[^>]*>")
+_BEGAN = re.compile(r"has been leaking memory for (.*?)(?=, \d|:| \(evidence|$)")
 _MUST_NOT_BE_SAID = ("+0 B/h", "about 0 s", "0 B an hour", "GiB an hour")
 
 
@@ -97,8 +99,12 @@ def disagreements(said: Told, snapshot: Snapshot) -> list[str]:
         found += [who + text for text in (*_contradictions(part), *_metrics(said, part, gpu, pid))]
     if said.status["processes"] != said.processes["processes"]:
         found.append("/api/v1/status and /api/v1/processes differ")
+    found += _forecasts(said)
     for part, shown in zip(said.status["processes"], _shown(said), strict=True):
-        wrong = (*_in_words(shown, part), *_graveness(shown, part), *_alerts(said, part, snapshot))
+        wrong = (
+            *_in_words(shown, part), *_graveness(shown, part), *_alerts(said, part, snapshot),
+            *_durations(said, shown, part),
+        )  # fmt: skip
         found += [f"pid {part['pid']}: {text}" for text in wrong]
     return [*found, *_severities(said)]
 
@@ -120,6 +126,18 @@ def _contradictions(part: dict[str, Any]) -> Iterator[str]:
         yield f"two forecasts: {fast} s and {forecast} s"
     if verdict == "growing" and part["severity"] == "critical" and "state" not in part:
         yield "growing and critical"
+
+
+def _forecasts(said: Told) -> Iterator[str]:
+    """Each GPU and MIG instance has one forecast, whoever it is told with; a process' own is never told as that."""
+    whole = {(gpu["uuid"], None): gpu["exhaustion_seconds"] for gpu in said.status["gpus"]}
+    for gpu in said.status["gpus"]:
+        whole |= {(gpu["uuid"], one["gpu_instance_id"]): one["exhaustion_seconds"] for one in gpu["mig"]}
+    for part in said.status["processes"]:
+        of_gpu = whole.get((part["gpu_uuid"], part["gpu_instance_id"]))
+        expected = part["exhaustion_seconds"] if of_gpu is None else of_gpu
+        if part["exhaustion_seconds"] is not None and part["gpu_exhaustion_seconds"] != expected:
+            yield f"pid {part['pid']}: its GPU is full in {part['gpu_exhaustion_seconds']} s, told of the GPU {of_gpu}"
 
 
 def _metrics(said: Told, part: dict[str, Any], gpu: str, pid: int) -> Iterator[str]:
@@ -180,7 +198,7 @@ def _in_words(shown: Shown, part: dict[str, Any]) -> Iterator[str]:
         yield f"a pace that is over: {rates}"
     if part["verdict"] in {"leaking", "growing"}:
         evidence = [f"({part['evidence']})"] if part["evidence"] else []
-        state = [part["growth_state"]] if part["growth_state"] != "rising" else []
+        state = [state_words(part)] if part["growth_state"] != "rising" else []
         for where in ("ps", "page"):
             missing = [word for word in (part["verdict"], *evidence, *state) if word not in shown.texts[where]]
             if missing:
@@ -190,6 +208,21 @@ def _in_words(shown: Shown, part: dict[str, Any]) -> Iterator[str]:
         words = "" if when is None else when.group(1) or "full now"
         if not all(words in other for other in (shown.ps, shown.page)):
             yield f"{where} says {words}: {shown.ps} / {shown.page}"
+
+
+def _durations(said: Told, shown: Shown, part: dict[str, Any]) -> Iterator[str]:
+    """How long it has been going on: never before it could have, never after now, and the same in words."""
+    now, since, age = said.status["time_seconds"], part["growth_since_seconds"], part["age_seconds"]
+    if age is not None and age < 0:
+        yield f"{age} s old"
+    if since is None:
+        return
+    if since > now:
+        yield f"grows since {since - now} s from now"
+    for where, text in shown.texts.items():
+        told = _BEGAN.search(text)
+        if told is not None and told[1] != since_words(part, now):
+            yield f"{where} says for {told[1]}, and it is {since_words(part, now)}"
 
 
 def _graveness(shown: Shown, part: dict[str, Any]) -> Iterator[str]:

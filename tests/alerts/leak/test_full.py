@@ -179,3 +179,56 @@ def test_one_forecast() -> None:
     assert (later.fast_exhaustion_seconds, later.forecast_seconds, later.slope) == (425, 425, leaks.slope)
     alone = add_fast_growth(Growth(Verdict.LEARNING), 9.0, 18 * GIB)
     assert (alone.verdict, alone.exhaustion, alone.forecast_seconds) == (Verdict.GROWING, None, 9)
+
+
+def last_told(curve: Curve, until: float, gaps: Callable[[float], bool] = lambda _: False) -> Growth:
+    """What is said in the end of readings every 5 s, with none in the gaps."""
+    watched = detector()
+    growth = Growth(Verdict.LEARNING)
+    for seconds in range(0, int(until), 5):
+        used = None if gaps(seconds) else curve(seconds) * MIB
+        growth = watched.update(seconds, used, None if used is None else max(0.0, TOTAL_BYTES - used))
+    return growth
+
+
+@pytest.mark.parametrize(
+    ("pace_mib", "stops", "flat_seconds"),
+    [(28.0, 1500.0, 200.0), (28.0, 1500.0, 700.0), (28.0, 1500.0, 1500.0), (2.0, 18_000.0, 900.0),
+     (2.0, 18_000.0, 5000.0)],
+)  # fmt: skip
+def test_the_pace_of_what_has_stopped_is_that_while_it_grew(pace_mib: float, stops: float, flat_seconds: float) -> None:
+    """The flat time after growth counts for nothing: the pace is what it was, however late somebody asks."""
+    growth = last_told(lambda seconds: 4096 + pace_mib * max(0.0, min(seconds, stops) - 180), stops + flat_seconds)
+
+    assert (growth.state, growth.exhaustion) == (GrowthState.STOPPED, None)
+    assert growth.slope is not None
+    assert growth.slope.value == pytest.approx(pace_mib * MIB, rel=0.1)
+
+
+@pytest.mark.parametrize("gap_seconds", [120.0, 600.0, 1800.0])
+def test_a_list_that_was_refused_is_no_stop(gap_seconds: float) -> None:
+    """Who grew before and after a gap has not stopped in it, nor is its pace another one."""
+    refused = 4000.0
+
+    def curve(seconds: float) -> float:
+        return 4096 + 10 * max(0.0, seconds - 180)
+
+    for after in (60.0, 300.0, 900.0):
+        until = refused + gap_seconds + after
+        growth = last_told(curve, until, lambda seconds: refused <= seconds < refused + gap_seconds)
+        assert (growth.verdict, growth.state) == (Verdict.LEAKING, GrowthState.RISING), after
+        assert growth.slope is not None
+        assert growth.slope.value == pytest.approx(10 * MIB, rel=0.2), after
+
+
+@pytest.mark.parametrize(("mib", "every"), [(400, 100), (2000, 600)])
+def test_growth_in_steps_goes_on_between_them(mib: int, every: int) -> None:
+    """A leak that takes memory in steps has not stopped between two of them."""
+    watched = detector()
+    states = set()
+    for seconds in range(0, 18_000, 5):
+        used = (4096 + mib * (seconds // every)) * MIB
+        growth = watched.update(seconds, used, TOTAL_BYTES - used)
+        if growth.verdict is Verdict.LEAKING:
+            states.add(growth.state)
+    assert states == {GrowthState.RISING}

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from gpuagent.core.growth import Growth, GrowthState, Verdict
-from gpuagent.core.units import format_bytes
+from gpuagent.core.snapshot import Pause
+from gpuagent.core.units import format_bytes, parse_duration
+from gpuagent.driver.nvml.events import XidWatcher
 from gpuagent_alerts.leak.sensor import LeakDetection
+from gpuagent_alerts.messages.briefing_inputs import BLIND
 from gpuagent_alerts.states.machine import Change
 from gpuagent_alerts.store.database import Store
 from gpuagent_simulator.abi import Code
@@ -17,6 +20,7 @@ from gpuagent_simulator.faults import FaultKind
 from gpuagent_simulator.scenario import shipped_scenarios
 from tests.alerts.leak.node import HOUR, Node, node, run
 from tests.alerts.leak.surfaces import Told, disagreements, told
+from tests.alerts.notify.outbox.parts import SteppingClock
 from tests.fakes.rig import BOOT_ID
 
 PID = 5_000_000
@@ -66,6 +70,61 @@ def test_every_scenario(name: str) -> None:
             for _ in range(40 if name != "crowd" else 8):
                 await one.tick(5.0)
                 compare(one)
+
+    run(test)
+
+
+@pytest.mark.parametrize("step", [-7200.0, 7200.0])
+def test_a_wall_clock_that_is_set(step: float) -> None:
+    """How long something lasts is no matter of the wall clock: growth, processes and Xids are as old as before."""
+
+    async def test() -> None:
+        async with node(scenario("{shape: ramp, start: 20GiB, rate: 8MiB, after: 1m}"), clock=SteppingClock()) as one:
+            watcher = one.stage.monitor._xids
+            assert isinstance(watcher, XidWatcher)
+            watcher.record(0, (await one.tick()).gpus[0].identity.uuid, 48)
+            before = _durations(await walk(one, 3000))
+            clock = one.stage.clock
+            assert isinstance(clock, SteppingClock)
+            clock.step(step)
+            await one.tick(15.0)
+            after = _durations(compare(one))
+            assert len(before) == 3
+            assert after == [pytest.approx(seconds + 15.0, abs=3.0) for seconds in before]
+
+    run(test)
+
+
+def _durations(said: Told) -> list[float]:
+    """How old the growth, the process and the Xid are said to be."""
+    (one,) = said.status["processes"]
+    (xid,) = [each["text"] for each in said.status["problems"] if each["kind"] == "xid"]
+    ago = xid.partition("Xid 48 ")[2].partition(" ago")[0].replace("min", "m").replace(" ", "")
+    return [said.status["time_seconds"] - one["growth_since_seconds"], one["age_seconds"], parse_duration(ago)]
+
+
+def test_a_pause_in_a_leak() -> None:
+    """It is a warning, with who asked and until when on every surface, and critical once it lasts longer than that."""
+
+    async def test() -> None:
+        async with node(scenario("{shape: ramp, start: 20GiB, rate: 8MiB, after: 1m}")) as one:
+            await walk(one, 1800)
+            by_alice = "by alice until 2026-11-27 14:37 UTC"
+            one.stage.monitor.pause(by_alice, Pause("alice", one.stage.clock.now() + 600))
+            for seconds, severity, code in ((300, "warning", 1), (900, "critical", 2)):
+                while one.seconds < 1800 + seconds:
+                    await one.tick(15.0)
+                    said = compare(one)
+                (problem,) = [each for each in said.status["problems"] if each["kind"] == "nvml_paused"]
+                fires = {alert.labels["severity"] for alert in said.firing if alert.labels["alertname"] == BLIND}
+                assert (problem["severity"], said.check[0]) == (severity, code)
+                assert severity in fires
+                assert fires <= {"warning", severity}
+                for text in (said.screen, said.html, said.check[1]):
+                    assert f"measuring is paused {by_alice}" in " ".join(text.split())
+            one.stage.monitor.resume()
+            await one.tick(15.0)
+            assert "nvml_paused" not in {each["kind"] for each in compare(one).status["problems"]}
 
     run(test)
 

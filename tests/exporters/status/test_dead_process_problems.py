@@ -35,7 +35,7 @@ def test_a_dead_process_on_two_gpus_is_one() -> None:
 
     assert (problem.gpu, problem.pid) == (None, 99)
     assert "6.0 GiB on GPUs 0, 1: pid 99" in problem.text
-    assert [problem.is_about(index) for index in (0, 1, 2)] == [True, True, False]
+    assert [problem.is_about(gpu(index).identity) for index in (0, 1, 2)] == [True, True, False]
 
 
 def test_many_dead_processes_are_one_problem() -> None:

@@ -9,8 +9,10 @@ import pytest
 from gpuagent.core.growth import Evidence, Growth, GrowthState, MemoryKey, Range, Verdict
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.core.units import GIB
+from gpuagent.core.wording import full_in_words
 from gpuagent.core.xids import Severity
 from gpuagent_exporters.status.problems import find_problems
+from gpuagent_exporters.status.severity import Assessments
 from tests.fakes.documents import document
 from tests.fakes.readings import NOW, WALL, gpu, process, snapshot
 
@@ -159,3 +161,19 @@ def test_a_gpu_with_a_problem_is_not_ok() -> None:
     assert (shown["gpus"][0]["severity"], shown["processes"][0]["severity"]) == ("critical", "critical")
     quiet = document(seen(Growth(Verdict.STEADY)))
     assert (quiet["gpus"][0]["severity"], quiet["processes"][0]["severity"]) == (None, None)
+
+
+def test_the_forecast_is_that_of_the_gpu() -> None:
+    """Two that grow fill it sooner than each by itself: people are told that, and what one of them would take alone."""
+    alone, both = Range(1140.0, 570.0, 1710.0), Range(540.0, 270.0, 810.0)
+    slope = Range(10 * GIB / 3600, 1.0, 2.0)
+    leak = Growth(
+        Verdict.LEAKING, Evidence.STRICT, slope, since_seconds=1.0, exhaustion=alone, state=GrowthState.RISING
+    )
+    growth = {MemoryKey("GPU-00000000", 4242): leak, MemoryKey("GPU-00000000"): replace(leak, exhaustion=both)}
+    seen = replace(snapshot([gpu(0)], [process(4242)]), growth=growth)
+
+    (text,) = [one.text for one in find_problems(seen, NOW) if one.kind == "leak"]
+    assert "full in 9 min (19 min by itself)" in text
+    said = Assessments(growth).document(MemoryKey("GPU-00000000", 4242))
+    assert (full_in_words(said), said["exhaustion_seconds"]) == ("9 min", 1140.0)

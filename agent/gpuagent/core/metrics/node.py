@@ -12,7 +12,7 @@ from gpuagent.core.metrics.gpu import GPU_LABELS
 from gpuagent.core.metrics.preallocation import fast_growth_expected, preallocated
 from gpuagent.core.metrics.process import FrameworkRecognizer, framework_recognizer, is_dead
 from gpuagent.core.process_labels import ORIGIN_LABELS
-from gpuagent.core.snapshot import CollectorRun, GpuReading, GpuState, NvmlState, Snapshot
+from gpuagent.core.snapshot import CollectorRun, GpuReading, GpuState, NvmlState, Snapshot, XidCount
 
 
 class NodeView(NamedTuple):
@@ -52,6 +52,12 @@ def _snapshot_age(view: NodeView) -> Value:
     if view.snapshot is None or view.snapshot.measured_seconds is None:
         return None
     return max(0.0, view.now_seconds - view.snapshot.measured_seconds)
+
+
+def _pause_left(view: NodeView) -> Iterable[LabeledValue]:
+    pause = None if view.snapshot is None else view.snapshot.node.pause
+    if pause is not None:
+        yield (pause.by or "unknown",), pause.until_seconds - view.now_seconds
 
 
 def _runs(value: Callable[[CollectorRun], Value]) -> Callable[[NodeView], Iterable[LabeledValue]]:
@@ -114,12 +120,18 @@ def _dead_memory(view: NodeView) -> Iterable[LabeledValue]:
     yield from held.items()
 
 
-def _xids(value: Callable[[int, float], Value]) -> Callable[[NodeView], Iterable[LabeledValue]]:
+def _xids(value: Callable[[XidCount, Snapshot], Value]) -> Callable[[NodeView], Iterable[LabeledValue]]:
     def of(view: NodeView) -> Iterable[LabeledValue]:
-        for xid in view.snapshot.xids if view.snapshot else ():
-            yield (str(xid.gpu_index), xid.gpu_uuid, str(xid.xid)), value(xid.count, xid.last_time_seconds)
+        snapshot = view.snapshot
+        if snapshot is not None:
+            for xid in snapshot.xids:
+                yield (str(xid.gpu_index), xid.gpu_uuid, str(xid.xid)), value(xid, snapshot)
 
     return of
+
+
+def _last_xid(xid: XidCount, seen: Snapshot) -> Value:
+    return xid.unix_seconds(seen.clock_seconds, seen.time_seconds)
 
 
 def _driver(view: NodeView) -> Iterable[LabeledValue]:
@@ -163,6 +175,9 @@ NODE_FAMILIES: tuple[NodeFamily, ...] = (
             _runs(lambda run: run.duration_seconds), _RUN_LABELS),
     _family("nvml_up", "1 while NVML is initialized.",
             _of(lambda snapshot: snapshot.node.nvml_state is NvmlState.READY)),
+    _family("pause_remaining_seconds",
+            "Time until the pause of measuring ends by itself, negative once that should have been; absent while the "
+            "agent measures. `by` is the user who asked for it.", _pause_left, ("by",)),
     _family("nvml_initializations_total", "Times that NVML was initialized.",
             _of(lambda snapshot: snapshot.node.nvml_initializations), kind=MetricType.COUNTER),
     _family("driver_info", "Versions of driver, NVML and CUDA; always 1.", _driver,
@@ -191,10 +206,10 @@ NODE_FAMILIES: tuple[NodeFamily, ...] = (
             _of(lambda snapshot: snapshot.processes_seen), kind=MetricType.COUNTER, collector="procfs"),
     _family("host_pid_namespace", "0 if the agent cannot tell whose a pid is: it then acts on none.",
             _of(lambda snapshot: snapshot.node.host_pid_namespace), collector="procfs"),
-    _family("xid_events_total", "Xid errors since the agent started.", _xids(lambda count, _: count),
+    _family("xid_events_total", "Xid errors since the agent started.", _xids(lambda xid, _: xid.count),
             (*GPU_LABELS, "xid"), MetricType.COUNTER, "xid_events"),
     _family("xid_last_timestamp_seconds", "Unix time of the last Xid error of this code.",
-            _xids(lambda _, last: last), (*GPU_LABELS, "xid"), collector="xid_events"),
+            _xids(_last_xid), (*GPU_LABELS, "xid"), collector="xid_events"),
     _family("ticks_total", "Ticks since the agent started.", _of(lambda snapshot: snapshot.ticks),
             kind=MetricType.COUNTER),
     _family("ticks_late_total", "Ticks that could not begin in time.", _of(lambda snapshot: snapshot.ticks_late),

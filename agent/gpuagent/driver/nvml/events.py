@@ -82,7 +82,8 @@ class XidWatcher:
         self._wanted: tuple[WatchedGpu, ...] = ()
         self._changed = False
         self._stopping = False
-        self._counts: dict[tuple[int, str, int], tuple[int, float]] = {}
+        self._counts: dict[tuple[int, str, int], tuple[int, float, float]] = {}
+        """By GPU and code: how many, and the last one in Unix time and CLOCK_BOOTTIME."""
         self._fallen: dict[str, float] = {}
         self._lines: dict[tuple[int, str, int], _LogLimiter] = {}
         self._thread: threading.Thread | None = None
@@ -127,7 +128,7 @@ class XidWatcher:
         """Return every (GPU, code) seen so far."""
         with self._condition:
             items = sorted(self._counts.items())
-        return tuple(XidCount(index, uuid, xid, number, last) for (index, uuid, xid), (number, last) in items)
+        return tuple(XidCount(index, uuid, xid, *said) for (index, uuid, xid), said in items)
 
     def record(self, index: int, uuid: str, xid: int) -> None:
         """Count one event."""
@@ -135,8 +136,8 @@ class XidWatcher:
             key = (index, uuid, xid)
             if key not in self._counts and sum(k[1] == uuid for k in self._counts) >= _MOST_CODES_PER_GPU:
                 return
-            number = self._counts.get(key, (0, 0.0))[0]
-            self._counts[key] = (number + 1, self._clock.wall())
+            number = self._counts.get(key, (0, 0.0, 0.0))[0]
+            self._counts[key] = (number + 1, self._clock.wall(), self._clock.now())
             silent = self._lines.setdefault(key, _LogLimiter()).next(self._clock.now())
         if silent is not None:
             fields = {"GPU": index, "GPU_UUID": uuid, "XID": xid}

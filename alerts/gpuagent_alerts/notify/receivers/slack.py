@@ -13,15 +13,23 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from gpuagent_alerts.alert import Message, News
 from gpuagent_alerts.notify.outbox.attempt import DELIVERED, DeliveryOutcome, DeliveryPace, MessageContext, Reason
-from gpuagent_alerts.notify.receivers.base import Dependencies, HttpRequest, ReceiverKind, Transport, url_of
+from gpuagent_alerts.notify.receivers.base import (
+    Dependencies,
+    HttpRequest,
+    ReceiverConfig,
+    ReceiverKind,
+    Transport,
+    url_of,
+)
 from gpuagent_alerts.notify.receivers.settings import URL_KEYS, KeyType, key, url_file
 from gpuagent_alerts.notify.receivers.slack_message import payload
+from gpuagent_alerts.notify.routes import Recipient
 from gpuagent_alerts.secret import HiddenText, Secret
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
@@ -97,6 +105,8 @@ class SlackBot:
         if incident is None:
             return (await self._call(token, "chat.postMessage", said))[0]
         thread = await self.threads.find(self.receiver, self.channel, incident.key)
+        if incident.news is News.UPDATED:
+            return await self._rewrite(token, thread, said)
         if thread is not None:
             loud = {"reply_broadcast": True} if incident.news in _LOUD else {}
             outcome, answer = await self._call(token, "chat.postMessage", said | loud | {"thread_ts": thread.ts})
@@ -111,6 +121,13 @@ class SlackBot:
         if outcome.ok and isinstance(ts, str) and isinstance(channel_id, str):
             await self.threads.keep(self.receiver, self.channel, incident.key, Thread(ts, channel_id), context.now)
         return outcome
+
+    async def _rewrite(self, token: str, thread: Thread | None, said: Mapping[str, Any]) -> DeliveryOutcome:
+        """Rewrite the first message of a thread: nobody is called. What is gone has nothing to rewrite."""
+        if thread is None:
+            return DELIVERED
+        outcome, answer = await self._call(token, "chat.update", {**said, "ts": thread.ts}, thread.channel_id)
+        return DELIVERED if answer.get("error") in _THREAD_IS_GONE else outcome
 
     async def _call(
         self, token: str, method: str, document: Mapping[str, Any], channel: str = ""
@@ -284,6 +301,12 @@ class SlackKind(ReceiverKind[SlackConfig]):
         threads = MemoryThreads() if shared.store is None else StoredThreads(shared.store)
         api_url = shared.api_urls.get(self.name, API_URL)
         return SlackBot(shared.http, address, receiver, config.channel or "", threads, api_url)
+
+    def recipient(self, receiver: ReceiverConfig) -> Recipient | None:
+        """Return that a bot can rewrite what it has posted."""
+        found, config = super().recipient(receiver), getattr(receiver, self.name, None)
+        is_bot = isinstance(config, SlackConfig) and config.token_file is not None
+        return None if found is None else replace(found, updates_quietly=is_bot)
 
     def pace(self, config: SlackConfig) -> DeliveryPace:
         """Return one message per second; what waits meanwhile goes together, but for a bot: threads differ."""

@@ -108,6 +108,7 @@ LIMITS: Mapping[str, tuple[float, ...]] = {
 _NAMES_OF_NO_WORK = """
 build_info simulated snapshot_age_seconds snapshot_timestamp_seconds gpu_reading_age_seconds
 gpu_lost_timestamp_seconds collector_success collector_duration_seconds nvml_up nvml_initializations_total driver_info
+pause_remaining_seconds
 gpus gpus_readable gpus_expected pci_gpus processes dead_processes dead_process_memory_used_bytes
 gpu_memory_preallocated gpu_memory_fast_growth_expected processes_seen_total host_pid_namespace xid_events_total
 xid_last_timestamp_seconds ticks_total ticks_late_total gpu_info gpu_lost gpu_xid_unrepaired_timestamp_seconds

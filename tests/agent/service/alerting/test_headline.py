@@ -211,7 +211,7 @@ def test_a_pause_is_called_a_pause() -> None:
     """Who paused the agent is not told that something is broken."""
     node = {"nvml_state": NvmlState.PAUSED, "nvml_reason": "for a driver update"}
     told = brief(alert("GpuMonitorBlind", {}), kind=CauseKind.NODE, labels={}, seen=snapshot([], node=node))
-    assert told.headline == "CRITICAL node7: measuring is paused: for a driver update"
+    assert told.headline == "CRITICAL node7: measuring is paused for a driver update"
     assert told.next_command == "gpuagent resume"
 
 

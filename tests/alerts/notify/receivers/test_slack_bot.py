@@ -179,3 +179,14 @@ def test_an_answer_that_is_not_slacks(body: bytes) -> None:
     with sink(lambda _: Reply(200, body=body)) as receiver:
         (outcome,) = send(receiver, MemoryThreads(), [message()])
     assert outcome.reason is Reason.UNAVAILABLE
+
+
+def test_an_update_calls_nobody() -> None:
+    """What somebody is at is rewritten where it stands: no post, neither in the channel nor in the thread."""
+    began, updated = about(incident(News.BEGAN)), about(incident(News.UPDATED))
+    with sink(slack()) as receiver:
+        outcomes = send(receiver, MemoryThreads(), [updated, began, updated])
+    assert all(one.ok for one in outcomes)
+    assert told(receiver) == [("chat.postMessage", "", False), ("chat.update", "1.000100", False)]
+    with sink(slack({"chat.update": "message_not_found"})) as receiver:
+        assert all(one.ok for one in send(receiver, MemoryThreads(), [began, updated]))
