@@ -47,19 +47,19 @@ uninstall: ## Take the service away; its configuration and state stay unless PUR
 
 test: dev-venv apps-venv ## The tests, those with real services too, in some 8 minutes on two cores
 	@scripts/services
-	$(PYTEST) -m "not exhaustive" $(ON_ALL_CORES)
+	$(PYTEST) -m "not exhaustive and not extended" $(ON_ALL_CORES)
 
 test-fast: dev-venv ## The tests that need nothing but Python
-	$(PYTEST) -m "not slow and not exhaustive" $(ON_ALL_CORES)
+	$(PYTEST) -m "not slow and not exhaustive and not extended" $(ON_ALL_CORES)
 
-test-all: dev-venv apps-venv ## Every test: statistics, long searches, matrices and benchmarks too
+test-all: dev-venv apps-venv ## Every test: all cases, statistics, long searches, matrices and benchmarks too
 	@scripts/services
 	$(PYTEST) $(ON_ALL_CORES)
 
 test-failed: dev-venv ## What failed last, once more: alone and one at a time
 	$(PYTEST) --last-failed --last-failed-no-failures none -n 0
 
-test-sample: dev-venv apps-venv ## Some of what `make test` leaves to `make test-all`: other ones for each commit
+test-sample: dev-venv apps-venv ## Of what `make test` leaves to `make test-all`: extended tests, and others for each commit
 	@scripts/services
 	$(PYTEST) --sample $(COMMIT) $(ON_ALL_CORES)
 

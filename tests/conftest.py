@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.attack.table import pytest_terminal_summary as pytest_terminal_summary  # noqa: PLC0414  for pytest
-from tests.exhaustive import is_sampled
+from tests.exhaustive import extend, is_sampled
 from tests.gpu.presence import missing_gpu
 from tests.torture import times
 
@@ -46,8 +46,8 @@ INSTALL = {
 
 @pytest.hookimpl(optionalhook=True)  # also without pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores (`-n auto`): many tests wait for real processes most of the time."""
-    return len(os.sched_getaffinity(0)) + 1
+    """Twice as many as there are cores (`-n auto`): many tests wait for real processes most of the time."""
+    return 2 * len(os.sched_getaffinity(0))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -70,7 +70,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sample",
         metavar="COMMIT",
-        help="run a sample of the exhaustive tests and no others, another for each commit",
+        help="run the extended tests and a sample of the exhaustive ones, another for each commit",
     )
 
 
@@ -85,15 +85,17 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, lambda *_: None)
 
 
-@pytest.hookimpl(trylast=True)  # when others have deselected
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what `--sample` does not take, and put files that may take long first where several are run at once.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Mark and deselect what `--sample` does not take, and put files that may take long first with several workers.
 
     Else one worker begins with the longest file when the others have nothing left to do.
     """
+    extend(items)
+    yield  # others deselect
     commit = config.getoption("sample")
     if commit is not None:
-        taken = [item for item in items if item.get_closest_marker("exhaustive") and is_sampled(item.nodeid, commit)]
+        taken = [item for item in items if _is_taken(item, commit)]
         config.hook.pytest_deselected(items=[item for item in items if item not in taken])
         items[:] = taken
     if hasattr(config, "workerinput"):  # in a worker of pytest-xdist
@@ -103,6 +105,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 own = item.get_closest_marker("timeout")
                 seconds[item.path] += own.args[0] if own else 60
         items.sort(key=lambda item: -seconds[item.path])
+
+
+def _is_taken(item: pytest.Item, commit: str) -> bool:
+    if item.get_closest_marker("exhaustive"):
+        return is_sampled(item.nodeid, commit)
+    return item.get_closest_marker("extended") is not None
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

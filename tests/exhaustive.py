@@ -1,8 +1,12 @@
-"""Which of many cases of one kind `make test` runs; `make test-all` runs all of them, and CI a sample of the rest."""
+"""Which of many cases of one kind `make test` runs; `make test-all` runs all of them.
+
+What is left out is either extended, which CI runs each time, or exhaustive, of which CI runs a sample.
+"""
 
 from __future__ import annotations
 
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable
 
 import pytest
@@ -17,11 +21,25 @@ def is_sampled(test: str, commit: str) -> bool:
     return zlib.crc32(f"{commit} {test}".encode()) % _ONE_IN == 0
 
 
+def extend(items: Iterable[pytest.Item]) -> None:
+    """Mark as extended all but so many cases of a test, evenly spread, as its marker `few` says."""
+    cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("few"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    for group in cases.values():
+        marker = group[0].get_closest_marker("few")
+        assert marker
+        chosen = _spread(marker.args[0], len(group))
+        for number, item in enumerate(group):
+            if number not in chosen:
+                item.add_marker(pytest.mark.extended)
+
+
 def evenly(cases: Iterable[object], usual: int) -> list[ParameterSet]:
     """Return each case as the only argument of a test; all but `usual` of them, evenly spread, are exhaustive."""
     values = list(cases)
-    usual = min(usual, len(values))
-    chosen = {number * len(values) // usual for number in range(usual)}
+    chosen = _spread(usual, len(values))
     return [pytest.param(value, marks=() if number in chosen else RARELY) for number, value in enumerate(values)]
 
 
@@ -30,3 +48,9 @@ def usually(cases: Iterable[object], *usual: object) -> list[ParameterSet]:
     values = list(cases)
     assert all(value in values for value in usual), "a usual case is not there any more"
     return [pytest.param(value, marks=() if value in usual else RARELY) for value in values]
+
+
+def _spread(usual: int, count: int) -> set[int]:
+    """Return the numbers of so many of `count` cases, the first among them."""
+    usual = min(usual, count)
+    return {number * count // usual for number in range(usual)}

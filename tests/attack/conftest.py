@@ -22,6 +22,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize(_TURN, range(times(1, 5)), ids=lambda turn: f"turn{turn}", indirect=True)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Leave all but one variant of each attack to CI and to torture."""
+    item.add_marker(pytest.mark.few(1))
+
+
 @pytest.fixture
 def turn(request: pytest.FixtureRequest) -> int:
     """Which repetition this is."""

@@ -80,6 +80,7 @@ def test_uvicorn(serve: Callable[..., Served], agent: FakeAgent) -> None:
     assert client.of("stats")[-1]["init"] is False
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("server", "options", "processes"),
     [

@@ -146,6 +146,7 @@ def sick(tmp_path: Path) -> Iterator[Agent]:
         yield agent
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.needs("prometheus")
 @pytest.mark.timeout(240)

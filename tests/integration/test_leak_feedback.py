@@ -138,6 +138,7 @@ def test_lines_to_copy(agent: Agent) -> None:
         assert (refused.returncode, refused.stdout, reason in refused.stderr) == (1, "", True)
 
 
+@pytest.mark.extended
 def test_a_false_alarm_is_tuned_away(folder: Path) -> None:
     """The file keeps its comments and mode, the agent reloads, and the alarm ends with no history lost."""
     with running_agent(folder, "leak", speed=SPEED, poll_interval="5s") as agent:

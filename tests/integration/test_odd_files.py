@@ -41,6 +41,7 @@ def _wait_for_refusals(agent: Agent, number: int) -> None:
     until(lambda: agent.log().count(words) >= number, f"{number} refusals in the log of the agent")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("which", ["gpuagent.yaml", "rules.yaml"])
 @pytest.mark.parametrize(("make", "kind"), ODD)
 def test_a_reload_names_it_and_the_next_one_is_done(
@@ -68,6 +69,7 @@ def test_a_reload_names_it_and_the_next_one_is_done(
         assert agent.stop() == 0
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("which", ["gpuagent.yaml", "rules.yaml"])
 @pytest.mark.parametrize(("make", "kind"), ODD)
 def test_a_start_ends_with_words(folder: Path, make: Callable[[Path], object], kind: str, which: str) -> None:

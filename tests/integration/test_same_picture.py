@@ -85,6 +85,7 @@ def test_who_is_told_what(folder: Path) -> None:
     assert picture(told) == {"pager": both, "chat": both}
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.needs(*NAMES)

@@ -91,6 +91,7 @@ def test_what_fails_twice_fails(checkout: Path) -> None:
     assert done.stdout.splitlines()[-2:] == ["failed: make test", f"flaky: passed when run alone: {ODD}"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("status", [2, 3, 4, 5, None])
 def test_a_run_that_did_not_end_is_not_excused(checkout: Path, status: int | None) -> None:
     """Pytest was interrupted, broke, or was killed: tests that were not run have not passed."""
@@ -100,6 +101,7 @@ def test_a_run_that_did_not_end_is_not_excused(checkout: Path, status: int | Non
     assert "test-failed" not in targets(checkout)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("status", [2, 5, None])
 def test_a_second_run_that_did_not_end_excuses_nothing(checkout: Path, status: int | None) -> None:
     """What was not run again has not passed, whatever the cache says."""

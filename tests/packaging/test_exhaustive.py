@@ -21,12 +21,21 @@ def collected(*words: str) -> set[str]:
     return {line for line in done.stdout.splitlines() if "::" in line}
 
 
-def test_a_sample_is_of_exhaustive_tests_alone() -> None:
-    """Those drawn for the commit, and none that `make test` runs anyway."""
-    exhaustive = collected("-m", "exhaustive")
+def test_a_sample_is_of_what_is_left_out_alone() -> None:
+    """All extended tests, the exhaustive ones drawn for the commit, and none that `make test` runs anyway."""
+    exhaustive, extended = collected("-m", "exhaustive"), collected("-m", "extended and not exhaustive")
     commit = next(name for name in map(str, range(1000)) if any(is_sampled(test, name) for test in exhaustive))
 
-    assert collected("--sample", commit) == {test for test in exhaustive if is_sampled(test, commit)}
+    assert extended
+    assert collected("--sample", commit) == extended | {test for test in exhaustive if is_sampled(test, commit)}
+
+
+def test_few_cases_of_a_test_are_usual() -> None:
+    """So many as the test says: the others are extended."""
+    cases = [test for test in collected() if "test_the_holder_is_named[" in test]
+    usual = [test for test in collected("-m", "not extended") if "test_the_holder_is_named[" in test]
+
+    assert len(usual) == 3 < len(cases)
 
 
 def test_each_commit_has_a_sample_of_its_own() -> None:

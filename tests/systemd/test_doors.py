@@ -7,7 +7,7 @@ import pytest
 from tests.systemd.machine import Machine
 from tests.systemd.test_service import CONFIGURATION, DROP_INS, UNIT, adjusted
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.needs("systemd-nspawn")]
+pytestmark = [pytest.mark.slow, pytest.mark.extended, pytest.mark.timeout(300), pytest.mark.needs("systemd-nspawn")]
 
 SCENARIO = """
 gpus:

@@ -14,7 +14,7 @@ import pytest
 import gpuagent_alerts.programs.confine
 from tests.alerts.remedies.processes import PLAIN, running
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.extended, pytest.mark.timeout(120)]
 
 FOLDER = Path(__file__).parents[2] / "systemd"
 UNITS = Path("/run/systemd/system")

@@ -20,7 +20,7 @@ import pytest
 import gpuagent_alerts.programs.run
 from tests.systemd.test_drop_ins import NAME, PYTHON, installed, skip_unless_booted
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.extended, pytest.mark.timeout(120)]
 
 FOLDER = Path(f"/run/gpuagent-test-{os.getpid()}")
 CONTAINER = "3f4e1c9a7b20"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.systemd.machine import booted, require
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.needs("systemd-nspawn")]
+pytestmark = [pytest.mark.slow, pytest.mark.extended, pytest.mark.timeout(300), pytest.mark.needs("systemd-nspawn")]
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("test_drop_ins.py", "test_exec_steps.py", "test_restart_unit.py")

@@ -9,7 +9,7 @@ import pytest
 from tests.systemd.machine import Machine
 from tests.systemd.test_service import CONFIGURATION, UNIT, configure
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.needs("systemd-nspawn")]
+pytestmark = [pytest.mark.slow, pytest.mark.extended, pytest.mark.timeout(400), pytest.mark.needs("systemd-nspawn")]
 
 HOME = "/opt/gpuagent"
 INSTALL = ("make", "-C", "/src", "install", "WHEELHOUSE=/wheels")

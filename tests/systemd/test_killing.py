@@ -12,7 +12,7 @@ import pytest
 from tests.systemd.machine import Machine
 from tests.systemd.test_service import DROP_INS, adjusted
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.needs("systemd-nspawn")]
+pytestmark = [pytest.mark.slow, pytest.mark.extended, pytest.mark.timeout(300), pytest.mark.needs("systemd-nspawn")]
 
 KILL = Path(__file__).parents[2] / "systemd" / "gpuagent-kill.conf"
 SCENARIO = """

@@ -22,7 +22,7 @@ from gpuagent_alerts.remedies.target import Target
 from tests.alerts.remedies.processes import as_target
 from tests.fakes.nobody import run_as_nobody
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.extended, pytest.mark.timeout(120)]
 
 RULES = Path(__file__).parents[2] / "systemd" / "gpuagent.rules"
 INSTALLED = Path("/etc/polkit-1/rules.d/50-gpuagent-test.rules")

@@ -72,6 +72,7 @@ def test_the_ladder_is_armed(library: Path) -> None:
         until(lambda: -signal.SIGTERM in [process.poll() for process in made.bystanders], "somebody was ended")
 
 
+@pytest.mark.few(2)
 @_named(some(KINDS, 6), usual=4)
 def test_alone(theater: Theater, trouble: Trouble, bills: Callable[[Bill], None]) -> None:
     """GPU-04, GPU-05, NUM-01, NUM-02, ALERT-07, PROC-03: each trouble alone costs what it may cost and no more."""

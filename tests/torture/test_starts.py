@@ -104,6 +104,7 @@ def _state_problems(status: dict[str, Any]) -> list[str]:
     return [each["text"] for each in status["problems"] if each["kind"] == "state"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("value", [b"\x00\xff\xfe", "no JSON", -1e300], ids=["bytes", "text", "number"])
 def test_a_bad_row_in_every_table(folder: Path, value: object) -> None:
     """ALERT-08: the agent starts over them, serves, tells of the alert, and says in every place what it set aside."""
@@ -133,6 +134,7 @@ def test_a_bad_row_in_every_table(folder: Path, value: object) -> None:
     assert found == set(TABLES) - {"leak_histories", "remedy_audit", "slack_threads"}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("spoil", "kept", "healthy"),
     [

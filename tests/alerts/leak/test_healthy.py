@@ -59,6 +59,7 @@ HEALTHY = {
 """Memory, and the hours to look at."""
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", HEALTHY)
 def test_nobody_is_told(name: str) -> None:
     """LEAK-01, LEAK-02: warm-up, plateau, saw-tooth, preallocation, steps and model swap are no leaks."""

@@ -25,6 +25,7 @@ def test_every_leak_of_the_app_is_documented() -> None:
     assert {row.kind for row in ROWS} == {*LINES, *WITHOUT_LINE}
 
 
+@pytest.mark.few(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("row", evenly(ROWS, 8), ids=lambda row: row.kind)
 def test_the_holder_is_named(row: Row, apps: Apps, apps_python: Path) -> None:

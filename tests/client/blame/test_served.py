@@ -41,6 +41,7 @@ def test_the_line_is_named_in_the_served_app(cause: str, apps: Apps, apps_python
     assert f"leaks.py:{LINES[cause]}" in answer["verdict"]
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_all_leaks_at_once_are_told_apart(apps: Apps, apps_python: Path) -> None:
     """Five leaks in one app are five holders, each with its own line."""
@@ -50,6 +51,7 @@ def test_all_leaks_at_once_are_told_apart(apps: Apps, apps_python: Path) -> None
     assert found == set(LINES.values())
 
 
+@pytest.mark.extended
 @pytest.mark.slow
 def test_the_clean_app_is_not_blamed(apps: Apps, apps_python: Path) -> None:
     """Traffic without a leak gives no verdict against anything."""

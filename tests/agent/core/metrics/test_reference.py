@@ -148,6 +148,7 @@ def test_every_family_is_in_one_group() -> None:
     assert sorted(grouped) == sorted(family.name for family in FAMILIES)
 
 
+@pytest.mark.few(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", shipped_scenarios())
 def test_what_a_scenario_serves_is_documented(scenario: str) -> None:
