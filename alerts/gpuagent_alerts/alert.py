@@ -84,6 +84,10 @@ class Incident:
     ends_at: float | None = None
     news: News = News.BEGAN
     briefing: Briefing = field(default_factory=Briefing)
+    restarts: int = 0
+    """Number of times that the owner of its processes has started one in place of those that ended, since it began."""
+    restarted_pid: int = 0
+    """The process that was started last; 0 while none runs, and without restarts."""
 
     @property
     def is_over(self) -> bool:

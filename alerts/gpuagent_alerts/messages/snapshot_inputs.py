@@ -15,8 +15,9 @@ from gpuagent.core.metrics.family import SampleCache
 from gpuagent.core.metrics.series import ExtraFamilies, series
 from gpuagent.core.process_labels import alert_labels
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessInfo, ProcessReading, ProcessState, Snapshot
-from gpuagent_alerts.alert import SUMMARY, Alert, Status, shown_annotations
-from gpuagent_alerts.notify.cause import CauseProcess, is_successor
+from gpuagent_alerts.alert import SUMMARY, Alert, Status, fingerprint, shown_annotations
+from gpuagent_alerts.notify.cause import CauseProcess, is_of_owner
+from gpuagent_alerts.notify.succession import OwnerFacts, Successor
 from gpuagent_alerts.notify.urgency import did_nothing
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.remedies.safeguards.rule_sampling import GROWTH
@@ -150,11 +151,28 @@ class SnapshotFacts:
                  if key.gpu_uuid == uuid and key.pid and _counts(growth, leaking=False))  # fmt: skip
         return [one for one in found if one is not None]
 
-    def grows_again(self, identities: Collection[str]) -> bool:
-        """Return whether a process grows that shares a group with these identities, and is none of them itself."""
-        growing = (key for key, growth in self._snapshot.growth.items() if key.pid and _counts(growth, leaking=False))
-        found = (self.program(key.gpu_uuid, key.pid) for key in growing)
-        return any(one is not None and is_successor(one, identities) for one in found)
+    def owner_of(self, identities: Collection[str], since: float) -> OwnerFacts:
+        """Return what runs of the owner of these identities; successors were started after `since`, or grow."""
+        runs, found = False, {}
+        for each in self._snapshot.processes:
+            if each.info is None:
+                continue
+            program = _program(each, each.info)
+            growth = self._snapshot.growth.get(each.key)
+            if f"process:{program.identity}" in identities:
+                runs = True
+                continue
+            started = each.info.start_time_seconds
+            if is_of_owner(program, identities, is_later=started >= since):
+                grows = growth is not None and _counts(growth, leaking=False)
+                if grows or started >= since:
+                    known = found.get(program.identity)
+                    is_judged = growth is not None and growth.verdict is not Verdict.LEARNING
+                    found[program.identity] = Successor(
+                        program.identity, started, grows or (known is not None and known.grows),
+                        is_judged and (known is None or known.is_judged),
+                    )  # fmt: skip
+        return OwnerFacts(runs, tuple(sorted(found.values(), key=lambda one: (one.started_at, one.identity))))
 
     def is_nobodys(self, uuid: str) -> bool:
         """Return whether it is memory of no process that grows on a GPU, or that most of what is used there is such."""
@@ -205,7 +223,7 @@ def _program(reading: ProcessReading, info: ProcessInfo) -> CauseProcess:
     }  # fmt: skip
     identity = f"{info.id.boot_id}:{info.id.pid}:{info.id.start_ticks}"
     known = {name: value for name, value in labels.items() if value}
-    return CauseProcess(identity, reading.pid, tuple(groups_of(info)), known)
+    return CauseProcess(identity, reading.pid, tuple(groups_of(info)), known, _command_of(info))
 
 
 def groups_of(info: ProcessInfo) -> Iterator[str]:
@@ -225,6 +243,15 @@ def groups_of(info: ProcessInfo) -> Iterator[str]:
     if info.parent_pid > _INIT:
         # Launchers such as torchrun give each rank a process group of its own.
         yield f"siblings:{boot}:{info.parent_pid}:{info.uid}:{info.name}"
+
+
+def _command_of(info: ProcessInfo) -> str:
+    """Return what stands for a process that nobody owns, and for one that is started in its place; "" of others."""
+    is_owned = info.slurm_job or info.container_id or info.pod
+    is_owned = is_owned or (info.unit.endswith(_SERVICE) and not info.unit.startswith(_SESSIONS))
+    if is_owned or not info.command:
+        return ""
+    return f"{info.id.boot_id}:{info.uid}:{fingerprint({'name': info.name, 'command': info.command})}"
 
 
 def program_of_pod(name: str) -> str:

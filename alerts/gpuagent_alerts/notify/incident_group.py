@@ -24,6 +24,7 @@ from gpuagent_alerts.notify.state import (
     NotifiedAlert,
     NotifiedIncident,
 )
+from gpuagent_alerts.notify.succession import Restarts
 from gpuagent_alerts.notify.urgency import (
     CRITICAL,
     Action,
@@ -42,6 +43,10 @@ _SUBJECT_SECONDS = 30.0
 """For so long a process has to be out of an incident that goes on before that is told: mostly all of it ends."""
 _LOOK_AGAIN_SECONDS = 60.0
 """While what flaps is true again, and does not fire yet."""
+_WATCH_SECONDS = 5.0
+"""While nothing of it is true, and a restart or what is about to fire holds its end back."""
+_RESTART_NEWS_SECONDS = 1800.0
+"""Least time between two messages that say only that it has been restarted: the first one says so at once."""
 _HOLDS_SECONDS = (0.0, 600.0, 1800.0)
 """For so long nothing must fire before the end is told, by how often the incident began again: one that flaps would be
 told without end."""
@@ -100,7 +105,7 @@ class IncidentGroup:
         if self._live:
             if self._worsens(told.urgency) and self._has_waited(told.urgency):
                 return self._message(News.WORSENED, told)
-            if self._repeat_is_due() or self._has_another_subject():
+            if self._repeat_is_due() or self._has_another_subject() or self._was_restarted(told):
                 return self._message(News.REMINDER, told)
         return self._note_if_changed(before, told)
 
@@ -115,6 +120,8 @@ class IncidentGroup:
                 yield oldest + self._patience()
             if self._repeat_seconds is not None:
                 yield self._told_at + self._repeat_seconds
+            if told is not None and told.restarts < self._restarts:
+                yield self._restart_news_at(told)
             yield from (one.ended_at + _SUBJECT_SECONDS for one in self._left_subjects() if one.ended_at is not None)
         if told is not None and told.lowered_at is not None:
             yield told.lowered_at + LOWERED_SECONDS
@@ -122,6 +129,8 @@ class IncidentGroup:
             yield told.calm_at + self._hold_seconds()
             if self._is_coming_back():
                 yield self._view.now + _LOOK_AGAIN_SECONDS
+        if told is not None and not self._live and self._stirs():
+            yield self._view.now + _WATCH_SECONDS
 
     def _find_record(self, group: AlertGroup | None, told: NotifiedIncident | None) -> IncidentRecord | None:
         if group is not None and group.incident is not None:
@@ -264,7 +273,22 @@ class IncidentGroup:
         left = self._left_subjects()
         stays = any(one.firing and _names_a_process(one.alert) for one in self._known.values())
         latest = max((one.ended_at or 0.0 for one in left), default=math.inf)
+        if self._told is not None and self._told.restarts < self._restarts:
+            return False  # that it was restarted tells more
         return not stays and self._view.now - latest >= _SUBJECT_SECONDS and not self._is_acknowledged()
+
+    @property
+    def _restarts(self) -> int:
+        return 0 if self._record is None else self._record.restarts.count
+
+    def _was_restarted(self, told: NotifiedIncident) -> bool:
+        """Return whether its owner was restarted since the last message, and what is true now is of the new process."""
+        is_due = told.restarts < self._restarts and self._view.now >= self._restart_news_at(told)
+        return is_due and not self._is_acknowledged()
+
+    def _restart_news_at(self, told: NotifiedIncident) -> float:
+        oldest = min((one.starts_at for one in self._present), default=self._view.now)
+        return oldest + _SUBJECT_SECONDS if not told.restarts else self._told_at + _RESTART_NEWS_SECONDS
 
     def _left_subjects(self) -> list[NotifiedAlert]:
         """Return alerts about a process that have ended with it since the last message."""
@@ -335,7 +359,10 @@ class IncidentGroup:
         key = self._record.key if self._record is not None else ""
         lowered_at = None if told is None or not urgency.rises_above(self._current) else told.lowered_at
         after = NotificationState(
-            self._view.now, {}, self._known, NotifiedIncident(key, severity, starts_at, urgency, lowered_at)
+            self._view.now,
+            {},
+            self._known,
+            NotifiedIncident(key, severity, starts_at, urgency, lowered_at, restarts=self._restarts),
         )
         return NotificationDecision(
             self._key, after, alerts, occasion=occasion, news=unheard,
@@ -354,7 +381,12 @@ class IncidentGroup:
         key = record.key if record is not None else self._told.key if self._told is not None else ""
         kind = record.kind if record is not None else CauseKind.RULE
         labels = {name: value for name, value in record.labels.items() if value} if record is not None else {}
-        return Incident(key, kind, {**self._view.node_labels, **labels}, severity, starts_at, ends_at, news)
+        shown = {**self._view.node_labels, **labels}
+        restarts = record.restarts if record is not None else Restarts()
+        return Incident(
+            key, kind, shown, severity, starts_at, ends_at, news,
+            restarts=restarts.count, restarted_pid=restarts.pid,
+        )  # fmt: skip
 
     def _note_if_changed(
         self, before: Mapping[str, NotifiedAlert], told: NotifiedIncident

@@ -13,10 +13,12 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from gpuagent_alerts.alert import Alert, CauseKind, Incident, News, condition_times
 from gpuagent_alerts.notify.cause import Cause, CauseFacts, cause_of, moved_cause
+from gpuagent_alerts.notify.succession import Restarts, Watch, watch
 from gpuagent_alerts.notify.urgency import (
     CALM,
     Urgency,
@@ -82,18 +84,20 @@ class IncidentBook:
         ended: Mapping[str, Alert] | None = None,
         describe: Describe = lambda _record, _members: "",
         stirring: Collection[str] = frozenset(),
+        owners: Mapping[str, Watch] = MappingProxyType({}),
     ) -> Mapping[str, IncidentRecord]:
         """Return the incidents as they are while these alerts fire, by fingerprint; keep them if the transaction holds.
 
         `ended` are alerts that ended lately, which know when their conditions ceased to hold. `pending` are
         fingerprints of alerts that lost their state in a restart and are still true: they have not ended. `stirring`
-        are keys of incidents of which something is about to fire: they have not ended either. Raises StoreFailure.
+        are keys of incidents of which something is about to fire: they have not ended either, nor have those of which
+        `owners` tells that a restart holds their end back. Raises StoreFailure.
         """
         before = self._records
-        update = _Update(self._node, before, firing, ended or {}, pending, now, stirring)
+        update = _Update(self._node, before, firing, ended or {}, pending, now, stirring, owners, facts)
         after = {
             key: replace(one, headline=describe(one, before[key].members)) if _has_ended(before.get(key), one) else one
-            for key, one in update.result(facts).items()
+            for key, one in update.result().items()
         }
         with self._store.transaction():
             save_records(self._store, before, after)
@@ -102,18 +106,28 @@ class IncidentBook:
 
     def follow_clock(self, step: float) -> None:
         """Move the ends along when the wall clock was set: what matters is how long ago they were."""
-        self._records = {
-            key: one if one.ends_at is None else replace(one, ends_at=max(one.ends_at + step, 0.0))
-            for key, one in self._records.items()
-        }
+        self._records = {key: _moved(one, step) for key, one in self._records.items()}
 
     def stirring(self, pending: Mapping[str, Alert], facts: CauseFacts, now: float) -> dict[str, list[Alert]]:
         """Return alerts that are about to fire by the key of the incident that they would belong to then."""
-        update, found = _Update(self._node, self._records, {}, {}, (), now, ()), defaultdict(list)
+        update = _Update(self._node, self._records, {}, {}, (), now, (), {}, facts)
+        found: defaultdict[str, list[Alert]] = defaultdict(list)
         for alert in pending.values():
             if (key := update.find_key(cause_of(alert.labels, facts))) is not None:
                 found[key].append(alert)
         return dict(found)
+
+    def watch_owners(self, facts: CauseFacts, now: float) -> dict[str, Watch]:
+        """Return, by key, what has become of the owners of processes of which an incident goes on."""
+        found = {}
+        going_on = {key: one for key, one in self._records.items() if one.ends_at is None}
+        for key, one in going_on.items():
+            if one.kind in _PROCESS_KINDS:
+                seen = facts.owner_of(one.identities, one.starts_at)
+                elsewhere = {name for other, each in going_on.items() if other != key for name in each.identities}
+                own = tuple(each for each in seen.successors if f"process:{each.identity}" not in elsewhere)
+                found[key] = watch(one.restarts, one.identities, seen._replace(successors=own), now)
+        return found
 
     def _adopt(self, after: Mapping[str, IncidentRecord]) -> None:
         self._records = after
@@ -131,6 +145,8 @@ class _Update:
         pending: Collection[str],
         now: float,
         stirring: Collection[str],
+        owners: Mapping[str, Watch],
+        facts: CauseFacts,
     ) -> None:
         self._node = node
         self._firing = firing
@@ -139,14 +155,18 @@ class _Update:
         self._now = now
         self._before = before
         self._stirring = stirring
+        self._held = {key for key, one in owners.items() if one.holds}
+        self._facts = facts
         self._records = {
             key: replace(
-                one, members={f: keeps for f, keeps in one.members.items() if f in firing or f in pending}, left=()
+                one, members={f: keeps for f, keeps in one.members.items() if f in firing or f in pending}, left=(),
+                restarts=owners[key].restarts if key in owners else one.restarts,
             )
             for key, one in before.items()
-        }
+        }  # fmt: skip
 
-    def result(self, facts: CauseFacts) -> Mapping[str, IncidentRecord]:
+    def result(self) -> Mapping[str, IncidentRecord]:
+        facts = self._facts
         self._move(facts)
         members = {fingerprint for one in self._records.values() for fingerprint in one.members}
         for fingerprint, alert in sorted(self._firing.items(), key=_by_weight):
@@ -177,7 +197,7 @@ class _Update:
         # What a remedy did is told with what it was done about, and neither begins that again nor keeps it open.
         is_note = is_remedy_note(alert.labels) and bool(found.identities)
         if cause.begins and found.ends_at is not None and not is_note:
-            found = _reopened(found, alert)
+            found = replace(_reopened(found, alert), restarts=_restarts_of_reopened(found, cause, self._now))
         # A GPU's alert that joins a process must not make it the incident of all that happens to that GPU.
         foreign = is_note or (found.kind in _PROCESS_KINDS and cause.kind not in _PROCESS_KINDS)
         brought = () if foreign else tuple(one for one in cause.brings if one not in found.identities)
@@ -202,6 +222,11 @@ class _Update:
             for one in candidates:
                 if identity in one.identities and self._can_join(one, begins=cause.begins):
                     return one
+        for identity in cause.succeeds:
+            for one in candidates:
+                is_candidate = identity in one.identities and self._can_join(one, begins=cause.begins)
+                if is_candidate and not self._facts.owner_of(one.identities, one.starts_at).runs:
+                    return one
         for identity in cause.adopts:
             for one in candidates:
                 if identity in one.identities and one.kind is CauseKind.GPU and self._can_join(one, begins=True):
@@ -224,15 +249,25 @@ class _Update:
             labels = [alert.labels for alert in present.values()]
             gravest = max(firing, key=lambda name: (urgency_of(firing[name].labels), firing[name].holds, name))
             return replace(
-                one, severity=worst_severity(labels), worst=one.worst.highest(worst(labels)), gravest=gravest
-            )
+                one, severity=worst_severity(labels), worst=one.worst.highest(worst(labels)), gravest=gravest,
+                ceased_at=None,
+            )  # fmt: skip
+        if one.key in self._held and one.ends_at is None:
+            ceased_at = one.ceased_at if one.ceased_at is not None or firing else self._end_of(one)
+            return replace(one, ceased_at=ceased_at, left=self._left(one))
         if not firing and one.key in self._stirring:
             return one if one.ends_at is None else replace(one, ends_at=None, reopened=one.reopened + 1, headline="")
         is_pending = any(name in self._pending and name not in self._firing for name in keeping)  # after a restart
         if one.ends_at is not None or is_pending or one.gravest in firing:
             return one
-        left = tuple(self._before.get(one.key, one).members)
-        return replace(one, ends_at=max(self._end_of(one), one.starts_at), left=left)
+        ends_at = self._end_of(one) if one.ceased_at is None else one.ceased_at
+        return replace(one, ends_at=max(ends_at, one.starts_at), ceased_at=None, left=self._left(one))
+
+    def _left(self, one: IncidentRecord) -> tuple[str, ...]:
+        """Return the fingerprints of its last alerts: those that ended now, and those that did while it was held."""
+        before = self._before.get(one.key, one)
+        gone = (name for name in before.members if name not in self._firing or one.key not in self._held)
+        return tuple(dict.fromkeys((*(before.left if before.ends_at is None else ()), *gone)))
 
     def _end_of(self, one: IncidentRecord) -> float:
         """Return when the last of its conditions ceased to hold."""
@@ -250,13 +285,31 @@ class _Update:
             yield one
 
 
+def _moved(one: IncidentRecord, step: float) -> IncidentRecord:
+    def moved(time: float | None) -> float | None:
+        return None if time is None else max(time + step, 0.0)
+
+    restarts = replace(one.restarts, since=moved(one.restarts.since))
+    return replace(one, ends_at=moved(one.ends_at), ceased_at=moved(one.ceased_at), restarts=restarts)
+
+
 def _has_ended(before: IncidentRecord | None, after: IncidentRecord) -> bool:
     return before is not None and before.ends_at is None and after.ends_at is not None
 
 
 def _reopened(one: IncidentRecord, alert: Alert) -> IncidentRecord:
     """Return an incident that ended as this alert begins it again: since then, and not since its first beginning."""
-    return replace(one, ends_at=None, reopened=one.reopened + 1, starts_at=alert.begins_at, headline="")
+    return replace(
+        one, ends_at=None, reopened=one.reopened + 1, starts_at=alert.begins_at, headline="", restarts=Restarts()
+    )
+
+
+def _restarts_of_reopened(one: IncidentRecord, cause: Cause, now: float) -> Restarts:
+    """Return the restarts of an incident that had ended, and that a process which it has not seen begins again."""
+    own = next((name for name in cause.brings if name.startswith("process:")), "")
+    if not own or own in one.identities or not any(name.startswith("process:") for name in one.identities):
+        return Restarts()
+    return Restarts(one.restarts.count + 1, own.removeprefix("process:"), now)
 
 
 def _by_weight(item: tuple[str, Alert]) -> tuple[int, float, int, str]:
@@ -326,18 +379,25 @@ class IncidentRecord:
     """Fingerprint of the worst of its alerts while something was true: nothing being true, it lasts as long as this."""
     worst: Urgency = CALM
     left: tuple[str, ...] = field(default=(), compare=False)
-    """Fingerprints of the alerts that it had until its end, at the moment of that. Never written down: when it is gone
-    again, nothing that is kept has changed."""
+    """Fingerprints of the alerts that it had until its end, at the moment of that, and while a restart holds that back.
+    Never written down: when it is gone again, nothing that is kept has changed."""
     reopened: int = 0
     """Number of times it began again."""
     headline: str = ""
     """Of one that has ended: what happened and why it is over, in one line."""
+    restarts: Restarts = field(default_factory=Restarts)
+    """Of the owner of its processes, since it began."""
+    ceased_at: float | None = None
+    """Unix time at which the last condition ceased to hold, while a restart holds its end back; else None."""
 
 
 def incident_of(record: IncidentRecord, news: News) -> Incident:
     """Return a record as it is told of."""
     labels = {name: value for name, value in record.labels.items() if value}
-    return Incident(record.key, record.kind, labels, record.severity, record.starts_at, record.ends_at, news)
+    return Incident(
+        record.key, record.kind, labels, record.severity, record.starts_at, record.ends_at, news,
+        restarts=record.restarts.count, restarted_pid=record.restarts.pid,
+    )  # fmt: skip
 
 
 def save_records(store: Store, before: Mapping[str, IncidentRecord], after: Mapping[str, IncidentRecord]) -> None:
@@ -372,6 +432,8 @@ def _dump(one: IncidentRecord) -> dict[str, Any]:
         "gravest": one.gravest,
         "reopened": one.reopened,
         "headline": one.headline,
+        "restarts": [one.restarts.count, one.restarts.runs_as, one.restarts.since],
+        "ceased_at": one.ceased_at,
     }
 
 
@@ -390,7 +452,16 @@ def _load(key: str, dump: str) -> IncidentRecord:
         load_urgency(array(member(found, "worst"))),
         reopened=integer(member(found, "reopened")),
         headline=text(found.get("headline", "")),
+        restarts=_load_restarts(found.get("restarts")),
+        ceased_at=unix_time_or_none(found.get("ceased_at")),
     )
+
+
+def _load_restarts(value: object) -> Restarts:
+    if value is None:  # an older version
+        return Restarts()
+    count, runs_as, since = array(value)
+    return Restarts(integer(count), text(runs_as), unix_time_or_none(since))
 
 
 INCIDENTS_TABLE = Table(
