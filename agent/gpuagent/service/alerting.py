@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -108,6 +108,8 @@ class Alerting:
         self._further: Callable[[], Sequence[ExtraFamilies]] = tuple
         self.remedy_of: Callable[[Alert], str] = lambda _: ""
         """What a remedy has done about an alert, in words; "" where none has."""
+        self.under_way: Callable[[], Collection[tuple[str, str]]] = tuple
+        """UUID and pid of the processes on which a remedy acts now."""
 
     @property
     def notifies(self) -> bool:
@@ -304,7 +306,8 @@ class Alerting:
                 self.briefings.snapshot = snapshot
                 due = self._is_due()
                 if due:
-                    self._facts = SnapshotFacts(snapshot)
+                    self._facts = SnapshotFacts(snapshot, self.under_way())
+                    self._ended = {name: self.endings.revised(one) for name, one in self._ended.items()}
                     alerts = (*self._ended.values(), *self.firing())
                     told = [with_remedy(each, self.remedy_of(each)) for each in alerts]
             except Exception:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -26,8 +27,9 @@ _ABOUT_READING = frozenset({"GpuMonitorBlind", "GpuCountDropped"})
 _OF_MEMORY = frozenset({
     "GpuMemoryHigh", "GpuMemoryFull", "GpuInstanceMemoryFull", "GpuMemoryLeak", "GpuMemoryExhaustionSoon",
 })  # fmt: skip
-_LEFT = "the process left the GPU"
+LEFT = "the process left the GPU"
 _BACK = " came back"
+_NAMED_END = re.compile(r"\(pid (\d+)\) (?:ended|left the GPU)")
 _MOST_OF_THE_FALL = 0.5
 """Of the memory that came back: processes that held less of it than this did not end the alert by ending."""
 
@@ -58,9 +60,10 @@ def reason_of_process(case: EndedAlert, remedy: RemedyEnding | None) -> EndReaso
             return EndReason(f"{PROCESS_ENDED}{held}")
         # The only step that frees memory while its process goes on.
         return EndReason(str(remedy)) if remedy is not None and remedy.step == "release_cache" else _UNKNOWN
-    if remedy is not None and remedy.step != "release_cache":
-        return EndReason(str(remedy), is_certain=bool(remedy.released_bytes))
     back = _came_back(case, before)
+    if remedy is not None and remedy.step != "release_cache":
+        text = str(remedy) if remedy.released_bytes else f"{remedy.act}{back}"
+        return EndReason(text, is_certain=bool(remedy.released_bytes) or back.endswith(_BACK))
     return EndReason(f"{_how_it_left(case, before)}{back}", is_certain=back.endswith(_BACK))
 
 
@@ -76,11 +79,23 @@ def reason_by_name(case: EndedAlert) -> EndReason:
     return EndReason(text, is_certain=bool(text) and is_back)
 
 
+def with_remedies(reason: str, uuid: str, remedy_of: Callable[[str, str], RemedyEnding | None]) -> str:
+    """Return the reason with the processes on a GPU that remedies ended told as that."""
+
+    def replaced(found: re.Match[str]) -> str:
+        remedy = remedy_of(found[1], uuid)
+        if remedy is None or remedy.step == "release_cache":
+            return found[0]
+        return f"(pid {found[1]}) was {remedy.participle}"
+
+    return _NAMED_END.sub(replaced, reason)
+
+
 def _how_it_left(case: EndedAlert, before: ProcessReading | None) -> str:
     if before is not None and before.state is ProcessState.DEAD:
         return "the driver no longer lists the ended process"
     alive = None if before is None or before.info is None else case.is_alive(before.info.id)
-    return PROCESS_ENDED if alive is False else _LEFT
+    return PROCESS_ENDED if alive is False else LEFT
 
 
 def _came_back(case: EndedAlert, before: ProcessReading | None) -> str:
@@ -146,7 +161,7 @@ def _who_left(case: EndedAlert) -> str:
     most = max(gone, key=lambda one: one.used_bytes or 0)
     name = "a process" if most.info is None else most.info.name
     others = len({one.pid for one in gone}) - 1
-    ended = all(_how_it_left(case, one) != _LEFT for one in gone)
+    ended = all(_how_it_left(case, one) != LEFT for one in gone)
     return (
         f"{name} (pid {most.pid}){f' and {others} more' if others else ''} {'ended' if ended else 'left the GPU'}; "
         f"{format_bytes(held)}{_BACK}"

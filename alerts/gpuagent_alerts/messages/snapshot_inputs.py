@@ -18,7 +18,7 @@ from gpuagent.core.snapshot import GpuState, NvmlState, ProcessInfo, ProcessRead
 from gpuagent_alerts.alert import SUMMARY, Alert, Status, fingerprint, shown_annotations
 from gpuagent_alerts.notify.cause import CauseProcess, is_of_owner
 from gpuagent_alerts.notify.succession import OwnerFacts, Successor
-from gpuagent_alerts.notify.urgency import did_nothing
+from gpuagent_alerts.notify.urgency import did_nothing, is_remedy_that_helped
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.remedies.safeguards.rule_sampling import GROWTH
 from gpuagent_alerts.states.engine import RuleEngine
@@ -76,7 +76,8 @@ def subjects_of(engine: RuleEngine, is_silenced: Callable[[Alert], bool] = lambd
             if instance.state is State.FIRING and not instance.is_kept:
                 subject = subject_of(instance.labels, about_growth=about_growth)
                 alert = instance.as_alert(Status.FIRING)
-                if did_nothing(instance.labels):  # what was refused or only tried is no trouble of the node
+                # What was refused or only tried is no trouble of the node, nor is what has helped.
+                if did_nothing(instance.labels) or is_remedy_that_helped(instance.labels):
                     continue
                 yield subject._replace(
                     summary=shown_annotations(alert).get(SUMMARY, ""),
@@ -128,8 +129,10 @@ _UNREADABLE = frozenset({GpuState.BLIND, GpuState.FAILED})
 class SnapshotFacts:
     """Looks into one snapshot, and only for what alerts name."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, under_way: Collection[tuple[str, str]] = ()) -> None:
+        """`under_way` are UUID and pid of the processes on which a remedy acts."""
         self._snapshot = snapshot
+        self._acted_on = {name for uuid, pid in under_way for name in (f"pid:{pid}", f"memory:{uuid}")}
 
     def program(self, uuid: str, pid: int) -> CauseProcess | None:
         """Return a live process of the driver's list; None if it is not there."""
@@ -153,7 +156,8 @@ class SnapshotFacts:
 
     def owner_of(self, identities: Collection[str], since: float) -> OwnerFacts:
         """Return what runs of the owner of these identities; successors were started after `since`, or grow."""
-        runs, found = False, {}
+        runs = False
+        found: dict[str, Successor] = {}
         for each in self._snapshot.processes:
             if each.info is None:
                 continue
@@ -173,6 +177,10 @@ class SnapshotFacts:
                         is_judged and (known is None or known.is_judged),
                     )  # fmt: skip
         return OwnerFacts(runs, tuple(sorted(found.values(), key=lambda one: (one.started_at, one.identity))))
+
+    def is_acted_on(self, identities: Collection[str]) -> bool:
+        """Return whether a remedy is under way, or has just ended, for a process or the memory of these identities."""
+        return not self._acted_on.isdisjoint(identities)
 
     def is_nobodys(self, uuid: str) -> bool:
         """Return whether it is memory of no process that grows on a GPU, or that most of what is used there is such."""
@@ -247,7 +255,7 @@ def groups_of(info: ProcessInfo) -> Iterator[str]:
 
 def _command_of(info: ProcessInfo) -> str:
     """Return what stands for a process that nobody owns, and for one that is started in its place; "" of others."""
-    is_owned = info.slurm_job or info.container_id or info.pod
+    is_owned = bool(info.slurm_job or info.container_id or info.pod)
     is_owned = is_owned or (info.unit.endswith(_SERVICE) and not info.unit.startswith(_SESSIONS))
     if is_owned or not info.command:
         return ""

@@ -71,6 +71,10 @@ class CauseFacts(Protocol):
         """Return what runs of the owner of these identities; successors were started after `since`, or grow."""
         ...
 
+    def is_acted_on(self, identities: Collection[str]) -> bool:
+        """Return whether a remedy is under way, or has just ended, for a process or the memory of these identities."""
+        ...
+
     def is_nobodys(self, uuid: str) -> bool:
         """Return whether it is memory of no process that grows on a GPU, or that most of what is used there is such."""
         ...
@@ -106,6 +110,10 @@ class NoCauseFacts:
     def owner_of(self, identities: Collection[str], since: float) -> OwnerFacts:  # noqa: ARG002
         """Return that nothing is known to run."""
         return OwnerFacts()
+
+    def is_acted_on(self, identities: Collection[str]) -> bool:  # noqa: ARG002
+        """Return False."""
+        return False
 
     def is_nobodys(self, uuid: str) -> bool:  # noqa: ARG002
         """Return False."""

@@ -304,8 +304,11 @@ class IncidentGroup:
         if not self._recipient.send_resolved or all(one.lost for one in self._known.values()):
             return NotificationDecision(self._key, None)
         now = self._view.now
+        # What a remedy came to may have been learned after the end was noticed.
         ended = {
-            fingerprint: one.alert if not one.firing else self._view.as_ended(fingerprint, one.alert)
+            fingerprint: one.alert
+            if not one.firing and fingerprint not in self._view.ended
+            else self._view.as_ended(fingerprint, one.alert)
             for fingerprint, one in self._known.items()
         }
         untold = {**self._left_with_it(), **self._notes}

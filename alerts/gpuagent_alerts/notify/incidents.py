@@ -96,7 +96,7 @@ class IncidentBook:
         before = self._records
         update = _Update(self._node, before, firing, ended or {}, pending, now, stirring, owners, facts)
         after = {
-            key: replace(one, headline=describe(one, before[key].members)) if _has_ended(before.get(key), one) else one
+            key: replace(one, headline=describe(one, one.left)) if _has_ended(before.get(key), one) else one
             for key, one in update.result().items()
         }
         with self._store.transaction():
@@ -118,15 +118,20 @@ class IncidentBook:
         return dict(found)
 
     def watch_owners(self, facts: CauseFacts, now: float) -> dict[str, Watch]:
-        """Return, by key, what has become of the owners of processes of which an incident goes on."""
+        """Return, by key, what has become of the owners of processes of which an incident goes on.
+
+        A remedy that is under way holds its end back too: what it comes to is a part of that.
+        """
         found = {}
         going_on = {key: one for key, one in self._records.items() if one.ends_at is None}
         for key, one in going_on.items():
+            found[key] = Watch(one.restarts, facts.is_acted_on(one.identities))
             if one.kind in _PROCESS_KINDS:
                 seen = facts.owner_of(one.identities, one.starts_at)
                 elsewhere = {name for other, each in going_on.items() if other != key for name in each.identities}
                 own = tuple(each for each in seen.successors if f"process:{each.identity}" not in elsewhere)
-                found[key] = watch(one.restarts, one.identities, seen._replace(successors=own), now)
+                now_runs = watch(one.restarts, one.identities, seen._replace(successors=own), now)
+                found[key] = now_runs._replace(holds=now_runs.holds or found[key].holds)
         return found
 
     def _adopt(self, after: Mapping[str, IncidentRecord]) -> None:

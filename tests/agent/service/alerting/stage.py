@@ -24,7 +24,7 @@ from gpuagent_alerts.notify.routes import Recipient, Routes
 from gpuagent_alerts.notify.silences import Acks, Silences
 from gpuagent_alerts.notify.urgency import worst_severity
 from gpuagent_alerts.promql.series import SeriesIndex
-from gpuagent_alerts.remedies.outcome import no_remedy
+from gpuagent_alerts.remedies.outcome import RemedyEnding
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.shipped import RULES_FILE
 from gpuagent_alerts.states.engine import RuleEngine
@@ -59,6 +59,10 @@ class Stage:
     routes: Sequence[Route] = ()
     clock: SteppingClock = field(default_factory=SteppingClock)
     further: RemedyFigures = field(default_factory=lambda: RemedyFigures(1, stopped=False))
+    remedy_endings: dict[tuple[str, str], RemedyEnding] = field(default_factory=dict)
+    """What remedies did, by pid and UUID of the GPU."""
+    is_alive: bool | None = False
+    """Whether processes run that have left the driver's list."""
     up: bool = True
     """Whether receivers answer."""
 
@@ -83,7 +87,7 @@ class Stage:
         self.briefings = BriefingWriter("node7")
         self.notifier.brief = self.briefings.write
         self.endings = EndReasons(self.engine.rules)
-        self.endings.ask(no_remedy, lambda _: False)
+        self.endings.ask(lambda pid, uuid: self.remedy_endings.get((pid, uuid)), lambda _: self.is_alive)
         self.ended: dict[str, Alert] = {}
 
     def kill(self) -> None:
@@ -116,8 +120,9 @@ class Stage:
             with self.store.transaction():
                 self.keeper.save_if_due()
                 pending = self._instances(State.PENDING)
+                self.ended = {name: self.endings.revised(one) for name, one in self.ended.items()}
                 alerts = (*self.ended.values(), *firing.values())
-                self.notifier.notify(alerts, pending, SnapshotFacts(snapshot))
+                self.notifier.notify(alerts, pending, SnapshotFacts(snapshot, self.further.under_way))
             self.ended = {name: one for name, one in self.ended.items() if self.notifier.is_open(name)}
         if self.up:
             self.deliver()

@@ -116,7 +116,11 @@ def test_what_a_remedy_did() -> None:
     assert reason(LEAK, WITH, WITHOUT, pid="4242", remedy=ended) == words
     other = seen(gpu(0, used_gib=23.0), processes=[process(7, used_gib=20.0)])
     assert reason(LEAK, other, WITHOUT, pid="7", remedy=ended) == "the process ended; 20.0 GiB came back"
-    assert reason("GpuMemoryHigh", WITH, WITHOUT, remedy=ended) == "python3 (pid 4242) ended; 20.0 GiB came back"
+    named = "python3 (pid 4242) was terminated by gpuagent (SIGTERM); 20.0 GiB came back"
+    assert reason("GpuMemoryHigh", WITH, WITHOUT, remedy=ended) == named
+    assert reason(LEAK, WITH, WITHOUT, pid="4242", remedy=replace(ended, asked_by="bob (uid 7)")) == (
+        "gpuagent terminated it (SIGTERM) as bob (uid 7) asked; 20.0 GiB came back after 2 s"
+    )
 
 
 @pytest.mark.parametrize(

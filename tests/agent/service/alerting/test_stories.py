@@ -309,9 +309,11 @@ def test_a_remedy_without_effect_does_not_hide_that_the_gpu_is_full(tmp_path: Pa
     assert len(stage.keys()) == 1
 
 
-@pytest.mark.parametrize(("result", "dry", "shown"), [("dry_run", True, False), ("released", False, True)])
+@pytest.mark.parametrize(
+    ("result", "dry", "shown"), [("dry_run", True, False), ("released", False, False), ("no_effect", False, True)]
+)
 def test_a_dry_run_alone_is_no_trouble_of_the_node(tmp_path: Path, result: str, dry: bool, shown: bool) -> None:
-    """`gpuagent check` warns of what a remedy did, and not of what it would have done."""
+    """`gpuagent check` warns of a remedy without effect; not of one that helped, nor of what would have been done."""
     stage = Stage(tmp_path / "state")
     about = RemedyTarget("0", "GPU-00000000", str(PID), "python3", "alice", "")
     note = RemedyNote(about, "run-1", "SIGTERM", result, dry, stage.clock.wall())
