@@ -108,8 +108,7 @@ class Alerting:
         self._further: Callable[[], Sequence[ExtraFamilies]] = tuple
         self.remedy_of: Callable[[Alert], str] = lambda _: ""
         """What a remedy has done about an alert, in words; "" where none has."""
-        self.under_way: Callable[[], Collection[tuple[str, str]]] = tuple
-        """UUID and pid of the processes on which a remedy acts now."""
+        self._under_way: Callable[[], Collection[tuple[str, str]]] = tuple
 
     @property
     def notifies(self) -> bool:
@@ -185,15 +184,21 @@ class Alerting:
             await self._use_receivers(alive)
 
     def listen(
-        self, listener: Listener, further: Callable[[], Sequence[ExtraFamilies]], remedy_of: Callable[[Alert], str]
+        self,
+        listener: Listener,
+        further: Callable[[], Sequence[ExtraFamilies]],
+        remedy_of: Callable[[Alert], str],
+        under_way: Callable[[], Collection[tuple[str, str]]] = tuple,
     ) -> None:
         """Tell somebody what fires after each evaluation, and ask what was done about an alert when it is told.
 
-        `further` are series of other parts that rules see too.
+        `further` are series of other parts that rules see too; `under_way` are UUID and pid of the processes on which a
+        remedy acts.
         """
         self._listener = listener
         self._further = further
         self.remedy_of = remedy_of
+        self._under_way = under_way
 
     def feed(self, snapshot: Snapshot) -> None:
         """Evaluate what is due on a new snapshot, unless the last evaluation is still being written down."""
@@ -306,7 +311,7 @@ class Alerting:
                 self.briefings.snapshot = snapshot
                 due = self._is_due()
                 if due:
-                    self._facts = SnapshotFacts(snapshot, self.under_way())
+                    self._facts = SnapshotFacts(snapshot, self._under_way())
                     self._ended = {name: self.endings.revised(one) for name, one in self._ended.items()}
                     alerts = (*self._ended.values(), *self.firing())
                     told = [with_remedy(each, self.remedy_of(each)) for each in alerts]

@@ -47,6 +47,8 @@ _WATCH_SECONDS = 5.0
 """While nothing of it is true, and a restart or what is about to fire holds its end back."""
 _RESTART_NEWS_SECONDS = 1800.0
 """Least time between two messages that say only that it has been restarted: the first one says so at once."""
+_NOTE_WAITS_SECONDS = 60.0
+"""For so long what a remedy did waits for the end that it brought about."""
 _HOLDS_SECONDS = (0.0, 600.0, 1800.0)
 """For so long nothing must fire before the end is told, by how often the incident began again: one that flaps would be
 told without end."""
@@ -85,7 +87,7 @@ class IncidentGroup:
         """What was done, and this receiver has not heard."""
         self._audible = {
             name: one for name, one in alerts.items()
-            if goes_on or (self._only_notes and is_remedy_note(one.labels))
+            if (goes_on and not self._waits_for_end(one)) or (self._only_notes and is_remedy_note(one.labels))
         }  # fmt: skip
         self._present = [alert for alert in self._audible.values() if alert.holds]
         self._live = any(not did_nothing(alert.labels) for alert in self._present)
@@ -197,6 +199,11 @@ class IncidentGroup:
         """Return whether something of the incident is about to fire, or grows again."""
         key = self._record.key if self._record is not None else ""
         return not self._view.closing and key in self._view.stirring
+
+    def _waits_for_end(self, alert: Alert) -> bool:
+        """Return whether what a remedy did is told with an end that is near, and not by itself before it."""
+        is_new = 0.0 <= self._view.now - alert.starts_at < _NOTE_WAITS_SECONDS
+        return is_new and is_remedy_note(alert.labels) and self._stirs() and not self._goes_on()
 
     def _has_moved(self, fingerprint: str) -> str:
         """Return the incident that an alert which fires belongs to by now, in words; "" while it is of this one."""

@@ -35,7 +35,8 @@ def act(stage: Stage, ending: RemedyEnding, *, wait_seconds: float = 20.0) -> No
     note = RemedyNote(ABOUT, "run-1", ending.step, "released", False, stage.clock.wall())
     stage.remedy_endings[str(PID), UUID] = ending
     stage.further = replace(IDLE, ended=(note,), under_way=frozenset({(UUID, str(PID))}))
-    stage.show(EMPTY, 10.0)
+    for _ in range(4):
+        stage.show(EMPTY, 5.0)
     stage.further = replace(IDLE, ended=(note,))
     stage.show(EMPTY, 14 * MINUTE)
 
