@@ -30,7 +30,7 @@ from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.messages.briefing import BriefingWriter, Links
 from gpuagent_alerts.messages.snapshot_inputs import RuleSeries, SnapshotFacts, explainer, subjects_of, with_remedy
 from gpuagent_alerts.messages.transitions import EndReasons, EvaluatedTick, close_for_handover, log_transitions
-from gpuagent_alerts.notify.incidents import IncidentRecord
+from gpuagent_alerts.notify.incidents import IncidentRecord, process_of
 from gpuagent_alerts.notify.limiter import HeldSummary
 from gpuagent_alerts.notify.notifier import Notifier, Suppressions
 from gpuagent_alerts.notify.outbox.delivery import Delivery, MessageOrigin
@@ -92,6 +92,7 @@ class Alerting:
             self.store, self.outbox, clock, Suppressions(self.silences, self.acks),
             routes=self._routes(config), node_labels=where.labels,
         )  # fmt: skip
+        self.endings.former_id = lambda pid: process_of(self._notifier.incidents, pid)
         self.briefings = BriefingWriter(where.node)
         self._notifier.brief = self.briefings.write
         self.heartbeats: list[Heartbeat] = []
@@ -359,8 +360,11 @@ class Alerting:
     def _note_ended(self, transitions: Iterable[Transition]) -> None:
         """Remember when an alert ended, until everybody has been told."""
         for change, alert in transitions:
-            if change is Change.ENDED and len(self._ended) < _ENDED_KEPT:
+            if change is Change.ENDED:
+                self._ended.pop(alert.fingerprint, None)
                 self._ended[alert.fingerprint] = alert
+        while len(self._ended) > _ENDED_KEPT:
+            del self._ended[next(iter(self._ended))]
 
     def _tell_of_rules(self) -> None:
         """Log rules that can never fire here, or mean another unit: nobody would notice before it is too late."""

@@ -51,6 +51,11 @@ class BriefingInputs:
     """Bytes that each budget allows, by its label."""
 
     @property
+    def now(self) -> float | None:
+        """Unix time of the last snapshot; None before the first."""
+        return None if self.snapshot is None else self.snapshot.time_seconds
+
+    @property
     def gpus(self) -> list[GpuReading]:
         """The GPUs that it happened on, as they were read last, by index; those of others in its job too."""
         uuids = self._uuids | {each.process.gpu_uuid for each in self.members}

@@ -12,7 +12,7 @@ from dataclasses import replace
 from gpuagent.core.growth import GrowthState, Verdict
 from gpuagent.core.identity import format_container
 from gpuagent.core.process_labels import alert_labels
-from gpuagent.core.snapshot import ProcessReading
+from gpuagent.core.snapshot import ProcessReading, ProcessState
 from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration
 from gpuagent.core.xids import explain_xid
 from gpuagent_alerts.alert import (
@@ -20,6 +20,7 @@ from gpuagent_alerts.alert import (
     Alert,
     CauseKind,
     Status,
+    clock_time,
     condition_times,
     resolved_summary,
     shown_annotations,
@@ -246,7 +247,8 @@ def _what_was(seen: BriefingInputs, main: Alert) -> str:
 
 def end_reason_of(seen: BriefingInputs, main: Alert) -> str:
     """Return why an incident ended, and who runs in place of what ended: that is no all-clear for what comes next."""
-    reason, again, restarts = _end_of_all(seen, main), seen.successor, seen.incident.restarts
+    again, restarts = seen.successor, seen.incident.restarts
+    reason = _dated(_end_of_all(seen, main), _times_of_ends(seen, main), seen.now)
     was_restarted = f"; {_group(seen, main.labels)} was restarted {_times(restarts)}" if restarts else ""
     if again is None:
         return reason + (f"{was_restarted} and does not run now" if restarts else "")
@@ -279,6 +281,31 @@ _STATES = {
     Verdict.STEADY: ", steady so far", Verdict.LEVELLED_OFF: ", steady so far", Verdict.CACHED: ", steady so far",
     Verdict.LEARNING: ", and runs too short to tell whether it grows",
 }  # fmt: skip
+
+
+_LATE_SECONDS = 300.0
+"""From this age on an end is told with its time."""
+
+
+def _times_of_ends(seen: BriefingInputs, main: Alert) -> tuple[float, float] | None:
+    """Return the Unix times of the first and the last end that its reason tells of; None where they are not known."""
+    many = main.name == LEAK and len(seen.pids) > 1 and not seen.incident.restarts
+    alike = [one for one in seen.alerts if one.name == main.name] if many else [main]
+    ends = [end for one in alike if (end := condition_times(one)[1]) is not None]
+    return (min(ends), max(ends)) if ends else None
+
+
+def _dated(reason: str, times: tuple[float, float] | None, now: float | None) -> str:
+    """Return the reason of an end with its time, where that was a while ago, or with both, where it took a while."""
+    if times is None or now is None:
+        return reason
+    first, last = times
+    took_long = last - first > _LATE_SECONDS
+    if not took_long and now - last <= _LATE_SECONDS:
+        return reason
+    head, mark, rest = reason.partition(";")
+    when = f"{clock_time(first)} to {clock_time(last)}" if took_long else clock_time(last)
+    return f"{head} ({when} UTC){mark}{rest}"
 
 
 def _of_the_dead(alerts: Sequence[Alert]) -> tuple[dict[str, str], float]:
@@ -380,7 +407,8 @@ def _largest(seen: BriefingInputs) -> str:
     held: dict[int, int] = {}
     named: dict[int, ProcessReading] = {}
     for one in about or seen.listed:
-        if one.used_bytes and (one.info is not None or one.former is not None):
+        is_known = one.info is not None or one.former is not None or one.state is ProcessState.DEAD
+        if one.used_bytes and is_known:
             held[one.pid] = held.get(one.pid, 0) + one.used_bytes
             named.setdefault(one.pid, one)
     first, second = (*sorted(held, key=lambda pid: (-held[pid], pid)), None, None)[:2]
@@ -394,4 +422,5 @@ def _largest(seen: BriefingInputs) -> str:
         many = sum(held[pid] > most / _STANDS_OUT for pid in held)
         together = sum(size for size in held.values() if size > most / _STANDS_OUT)
         return f", {format_bytes(together)} of it held by {many} processes of {format_bytes(most)} at most"
-    return f", {format_bytes(most)} of it held by {_named(labels_of(named[first]))}"
+    ended = ", which has ended" if named[first].state is ProcessState.DEAD else ""
+    return f", {format_bytes(most)} of it held by {_named(labels_of(named[first]))}{ended}"

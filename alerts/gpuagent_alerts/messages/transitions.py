@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpuagent.core.identity import ProcessId
-from gpuagent.core.snapshot import Snapshot
+from gpuagent.core.snapshot import GpuState, Snapshot
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
 from gpuagent_alerts.alert import PROCESS_ENDED, UNKNOWN_END, Alert, Status, fingerprint, shown_annotations
 from gpuagent_alerts.messages.end_facts import EndedAlert, MeasuredFacts, facts_of
@@ -53,6 +53,10 @@ class EndReasons:
         self._facts: dict[str, MeasuredFacts] = {}
         self._reasons: dict[str, EndReason] = {}
         """Of alerts that are only kept, and of those that have just ended for certain."""
+        self._unread: set[str] = set()
+        """UUIDs of GPUs that could not be read at some tick of this agent."""
+        self.former_id: Callable[[int], ProcessId | None] = lambda _: None
+        """Function from a pid to the process that an incident which goes on knows by it."""
 
     def ask(self, remedy_of: RemedyOf, is_alive: IsAlive) -> None:
         """Ask these from now on: what a remedy did to a process, and whether a process runs."""
@@ -61,6 +65,7 @@ class EndReasons:
     def explain(self, transitions: Iterable[Transition], seen: EvaluatedTick) -> tuple[Transition, ...]:
         """Return the transitions of an evaluation; those whose condition does not hold any more have the reason."""
         explained = []
+        self._unread |= {gpu.identity.uuid for gpu in seen.snapshot.gpus if gpu.state is not GpuState.OK}
         for change, told in transitions:
             alert, name = told, told.fingerprint
             if alert.holds:
@@ -106,7 +111,13 @@ class EndReasons:
         known = self._reasons.get(name)
         if known is not None and known.is_certain:
             return known
-        case = EndedAlert(alert, self._facts.get(name), seen.snapshot, seen.wall_seconds, self._is_alive)
+        pid, before = alert.labels.get("pid", ""), self._facts.get(name)
+        blind = ", or could not read the GPU" if alert.labels.get("uuid", "") in self._unread else ""
+        case = EndedAlert(
+            alert, before, seen.snapshot, seen.wall_seconds, self._is_alive,
+            "" if before is not None else f"gpuagent was not running{blind}",
+            self.former_id(int(pid)) if pid.isdecimal() else None,
+        )  # fmt: skip
         remedy = self._remedy_of(alert.labels.get("pid", ""), alert.labels.get("uuid", ""))
         of_process = reason_of_process(case, remedy)
         reason = of_process if of_process.text else reason_by_name(case)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.alert import Alert, CauseKind, Incident, News, condition_times
 from gpuagent_alerts.notify.cause import Cause, CauseFacts, cause_of, moved_cause
 from gpuagent_alerts.notify.succession import Restarts, Watch, watch
@@ -51,6 +52,7 @@ REOPEN_SECONDS = 1800.0
 """Time after its end within which an incident that begins again is the same one."""
 _KEPT_SECONDS = 86_400.0
 _MOST_ENDED = 500
+_MOST_LEFT = 64
 _PROCESS_KINDS = frozenset({CauseKind.PROCESS, CauseKind.GROUP})
 _GONE_LABELS = ("pid", "gpu", "uuid", "gpu_instance_id", "profile", "container_id", "pod_name")
 """Labels in which the processes of one group differ: where they do, the incident has none of them."""
@@ -164,7 +166,8 @@ class _Update:
         self._facts = facts
         self._records = {
             key: replace(
-                one, members={f: keeps for f, keeps in one.members.items() if f in firing or f in pending}, left=(),
+                one, members={f: keeps for f, keeps in one.members.items() if f in firing or f in pending},
+                left=_left(one, firing),
                 restarts=owners[key].restarts if key in owners else one.restarts,
             )
             for key, one in before.items()
@@ -259,20 +262,19 @@ class _Update:
             )  # fmt: skip
         if one.key in self._held and one.ends_at is None:
             ceased_at = one.ceased_at if one.ceased_at is not None or firing else self._end_of(one)
-            return replace(one, ceased_at=ceased_at, left=self._left(one))
+            return replace(one, ceased_at=ceased_at)
         if not firing and one.key in self._stirring:
             return one if one.ends_at is None else replace(one, ends_at=None, reopened=one.reopened + 1, headline="")
         is_pending = any(name in self._pending and name not in self._firing for name in keeping)  # after a restart
         if one.ends_at is not None or is_pending or one.gravest in firing:
             return one
         ends_at = self._end_of(one) if one.ceased_at is None else one.ceased_at
-        return replace(one, ends_at=max(ends_at, one.starts_at), ceased_at=None, left=self._left(one))
-
-    def _left(self, one: IncidentRecord) -> tuple[str, ...]:
-        """Return the fingerprints of its last alerts: those that ended now, and those that did while it was held."""
-        before = self._before.get(one.key, one)
-        gone = (name for name in before.members if name not in self._firing or one.key not in self._held)
-        return tuple(dict.fromkeys((*(before.left if before.ends_at is None else ()), *gone)))
+        return replace(
+            one,
+            ends_at=max(ends_at, one.starts_at),
+            ceased_at=None,
+            left=tuple(dict.fromkeys((*one.left, *one.members))),
+        )
 
     def _end_of(self, one: IncidentRecord) -> float:
         """Return when the last of its conditions ceased to hold."""
@@ -288,6 +290,13 @@ class _Update:
                 if ended > _MOST_ENDED or self._now - one.ends_at >= _KEPT_SECONDS:
                     continue
             yield one
+
+
+def _left(one: IncidentRecord, firing: Collection[str]) -> tuple[str, ...]:
+    """Return the fingerprints of the alerts that an incident which goes on has had, and that fire no more."""
+    if one.ends_at is not None:
+        return ()
+    return tuple(dict.fromkeys(name for name in (*one.left, *one.members) if name not in firing))[-_MOST_LEFT:]
 
 
 def _moved(one: IncidentRecord, step: float) -> IncidentRecord:
@@ -384,8 +393,8 @@ class IncidentRecord:
     """Fingerprint of the worst of its alerts while something was true: nothing being true, it lasts as long as this."""
     worst: Urgency = CALM
     left: tuple[str, ...] = field(default=(), compare=False)
-    """Fingerprints of the alerts that it had until its end, at the moment of that, and while a restart holds that back.
-    Never written down: when it is gone again, nothing that is kept has changed."""
+    """Fingerprints of its alerts that have ended while it went on; at the moment of its end of all. Never written down:
+    when it is gone again, nothing that is kept has changed."""
     reopened: int = 0
     """Number of times it began again."""
     headline: str = ""
@@ -394,6 +403,17 @@ class IncidentRecord:
     """Of the owner of its processes, since it began."""
     ceased_at: float | None = None
     """Unix time at which the last condition ceased to hold, while a restart holds its end back; else None."""
+
+
+def process_of(records: Mapping[str, IncidentRecord], pid: int) -> ProcessId | None:
+    """Return the process that an incident which goes on knows by its pid; None if there is none."""
+    for one in records.values():
+        for identity in one.identities if one.ends_at is None else ():
+            kind, _, rest = identity.partition(":")
+            parts = rest.split(":")
+            if kind == "process" and len(parts) == 3 and parts[1] == str(pid) and parts[2].isdecimal():
+                return ProcessId(parts[0], pid, int(parts[2]))
+    return None
 
 
 def incident_of(record: IncidentRecord, news: News) -> Incident:

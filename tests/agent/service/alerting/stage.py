@@ -17,6 +17,7 @@ from gpuagent_alerts.alert import Alert, Message, Status
 from gpuagent_alerts.messages.briefing import BriefingWriter
 from gpuagent_alerts.messages.snapshot_inputs import SnapshotFacts, explainer
 from gpuagent_alerts.messages.transitions import EndReasons, EvaluatedTick
+from gpuagent_alerts.notify.incidents import process_of
 from gpuagent_alerts.notify.notifier import Notifier, Suppressions
 from gpuagent_alerts.notify.outbox.attempt import DELIVERED
 from gpuagent_alerts.notify.outbox.queue import Outbox
@@ -88,6 +89,7 @@ class Stage:
         self.notifier.brief = self.briefings.write
         self.endings = EndReasons(self.engine.rules)
         self.endings.ask(lambda pid, uuid: self.remedy_endings.get((pid, uuid)), lambda _: self.is_alive)
+        self.endings.former_id = lambda pid: process_of(self.notifier.incidents, pid)
         self.ended: dict[str, Alert] = {}
 
     def kill(self) -> None:

@@ -386,8 +386,8 @@ def test_the_end_of_a_job_counts_all_its_ranks(tmp_path: Path) -> None:
 
     assert stage.heard[-1].alerts.count("-ProcessMemoryLeak") == 4
     assert stage.headlines()[-1] == (
-        "RESOLVED node7 GPU 0: Slurm job 77 (4 ranks, alice) was leaking memory: all 4 processes ended; "
-        "20.0 GiB came back"
+        "RESOLVED node7 GPU 0: Slurm job 77 (4 ranks, alice) was leaking memory: all 4 processes ended "
+        "(22:18 to 22:48 UTC); 20.0 GiB came back"
     )
 
 
