@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gpuagent.core.growth import Growth, GrowthState, Verdict
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessReading, ProcessState
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
-from gpuagent_alerts.alert import PROCESS_ENDED
+from gpuagent_alerts.alert import PROCESS_ENDED, UNKNOWN_END
 from gpuagent_alerts.messages.end_facts import EndedAlert
 from gpuagent_alerts.remedies.outcome import RemedyEnding
 
@@ -56,7 +56,7 @@ def reason_of_process(case: EndedAlert, remedy: RemedyEnding | None) -> EndReaso
     now = case.process
     if now is not None and not _is_other(before, now):
         if now.state is ProcessState.DEAD and (before is None or before.state is not ProcessState.DEAD):
-            held = f": the driver still counts {format_bytes(now.used_bytes)} for it" if now.used_bytes else ""
+            held = f": the driver went on counting {format_bytes(now.used_bytes)} for it" if now.used_bytes else ""
             return EndReason(f"{PROCESS_ENDED}{held}")
         # The only step that frees memory while its process goes on.
         return EndReason(str(remedy)) if remedy is not None and remedy.step == "release_cache" else _UNKNOWN
@@ -75,6 +75,8 @@ def reason_by_name(case: EndedAlert) -> EndReason:
     if name in _OF_MEMORY and (left := _who_left(case)):
         return EndReason(left, is_certain=True)
     text = next((reason(case) for names, reason in _REASONS.items() if name in names), "")
+    if not text and case.unwatched and name in _OF_MEMORY:
+        return EndReason(f"{UNKNOWN_END} when gpuagent was started again")
     is_back = name in _ABOUT_READING or (name == "GpuLost" and bool(_since_initialized(case)))
     return EndReason(text, is_certain=bool(text) and is_back)
 
@@ -174,6 +176,8 @@ def _who_left(case: EndedAlert) -> str:
     most = max(gone, key=lambda one: one.used_bytes or 0)
     others = len({one.pid for one in gone}) - 1
     more = f" and {others} more" if others else ""
+    if all(one.state is ProcessState.DEAD for one in gone):
+        return f"the driver no longer lists {_name(most)}{more}, which had ended; {format_bytes(held)}{_BACK}"
     return f"{_name(most)}{more} {_left_how(case, gone)}; {format_bytes(held)}{_BACK}"
 
 

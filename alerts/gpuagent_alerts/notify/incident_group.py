@@ -31,6 +31,7 @@ from gpuagent_alerts.notify.urgency import (
     Urgency,
     did_nothing,
     is_remedy_note,
+    is_remedy_that_helped,
     urgency_of,
     worst,
     worst_severity,
@@ -47,8 +48,8 @@ _WATCH_SECONDS = 5.0
 """While nothing of it is true, and a restart or what is about to fire holds its end back."""
 _RESTART_NEWS_SECONDS = 1800.0
 """Least time between two messages that say only that it has been restarted: the first one says so at once."""
-_NOTE_WAITS_SECONDS = 60.0
-"""For so long what a remedy did waits for the end that it brought about."""
+_NOTE_WAITS_SECONDS = 300.0
+"""For so long what a remedy did waits for the end that it may have brought about: no shipped rule keeps for longer."""
 _HOLDS_SECONDS = (0.0, 600.0, 1800.0)
 """For so long nothing must fire before the end is told, by how often the incident began again: one that flaps would be
 told without end."""
@@ -201,9 +202,13 @@ class IncidentGroup:
         return not self._view.closing and key in self._view.stirring
 
     def _waits_for_end(self, alert: Alert) -> bool:
-        """Return whether what a remedy did is told with an end that is near, and not by itself before it."""
+        """Return whether what a remedy did is told with an end that is near, and not by itself before it.
+
+        What has helped waits for as long as nothing of the incident is true.
+        """
         is_new = 0.0 <= self._view.now - alert.starts_at < _NOTE_WAITS_SECONDS
-        return is_new and is_remedy_note(alert.labels) and self._stirs() and not self._goes_on()
+        waits = is_remedy_note(alert.labels) and (is_new or is_remedy_that_helped(alert.labels))
+        return waits and bool(self._told) and not self._goes_on()
 
     def _has_moved(self, fingerprint: str) -> str:
         """Return the incident that an alert which fires belongs to by now, in words; "" while it is of this one."""

@@ -106,6 +106,18 @@ class IncidentBook:
             self._store.after_commit(lambda: self._adopt(after))
         return after
 
+    def note_headlines(self, records: Mapping[str, IncidentRecord], told: Mapping[str, str]) -> None:
+        """Keep the lines, by key, by which ends were told: made later than the record's, and both are one document.
+
+        `records` are those of the update in whose transaction this is. Raises StoreFailure.
+        """
+        after = {
+            key: replace(one, headline=told[key]) if one.ends_at is not None and told.get(key) else one
+            for key, one in records.items()
+        }
+        save_records(self._store, records, after)
+        self._store.after_commit(lambda: self._adopt(after))
+
     def follow_clock(self, step: float) -> None:
         """Move the ends along when the wall clock was set: what matters is how long ago they were."""
         self._records = {key: _moved(one, step) for key, one in self._records.items()}
@@ -293,9 +305,9 @@ class _Update:
 
 
 def _left(one: IncidentRecord, firing: Collection[str]) -> tuple[str, ...]:
-    """Return the fingerprints of the alerts that an incident which goes on has had, and that fire no more."""
+    """Return the fingerprints of the alerts that an incident has had, and that fire no more."""
     if one.ends_at is not None:
-        return ()
+        return one.left
     return tuple(dict.fromkeys(name for name in (*one.left, *one.members) if name not in firing))[-_MOST_LEFT:]
 
 
@@ -314,8 +326,9 @@ def _has_ended(before: IncidentRecord | None, after: IncidentRecord) -> bool:
 def _reopened(one: IncidentRecord, alert: Alert) -> IncidentRecord:
     """Return an incident that ended as this alert begins it again: since then, and not since its first beginning."""
     return replace(
-        one, ends_at=None, reopened=one.reopened + 1, starts_at=alert.begins_at, headline="", restarts=Restarts()
-    )
+        one, ends_at=None, reopened=one.reopened + 1, starts_at=alert.begins_at, headline="", restarts=Restarts(),
+        left=(),
+    )  # fmt: skip
 
 
 def _restarts_of_reopened(one: IncidentRecord, cause: Cause, now: float) -> Restarts:
@@ -393,8 +406,8 @@ class IncidentRecord:
     """Fingerprint of the worst of its alerts while something was true: nothing being true, it lasts as long as this."""
     worst: Urgency = CALM
     left: tuple[str, ...] = field(default=(), compare=False)
-    """Fingerprints of its alerts that have ended while it went on; at the moment of its end of all. Never written down:
-    when it is gone again, nothing that is kept has changed."""
+    """Fingerprints of its alerts that have ended while it went on; after its end of all. Never written down: when it is
+    gone again, nothing that is kept has changed."""
     reopened: int = 0
     """Number of times it began again."""
     headline: str = ""

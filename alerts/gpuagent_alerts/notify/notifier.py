@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -138,6 +138,8 @@ class Notifier:
             view = replace(view, closing=handed_over is not None, stirring=held | stirring)
             decisions, next_at = decide(view, self._told)
             offers = [Offer(self._entry(decision, now), decision.urgent) for decision in decisions if decision.alerts]
+            if told := {one.key: one.briefing.headline for one in _incidents_of(offers) if one.news is News.ENDED}:
+                self._book.note_headlines(incidents, told)
             losses = self._limiter.send(offers, self.routes.recipients)
             losses = _of_digests(losses, self._limiter.digest_group, self._told)
             changes = _with_losses({decision.key: decision.told for decision in decisions}, self._told, losses)
@@ -197,7 +199,10 @@ class Notifier:
 
     def is_open(self, fingerprint: str) -> bool:
         """Return whether some receiver takes the alert for firing, or the end of its incident is yet to tell of it."""
-        if any(one.ends_at is None and fingerprint in one.left for one in self._book.records.values()):
+        untold = {
+            told.incident.key for told in tuple(self._told.values()) if told.incident and not told.incident.is_closed
+        }
+        if any(fingerprint in one.left and one.key in untold for one in self._book.records.values()):
             return True
         return any(told.alerts[fingerprint].firing for told in tuple(self._told.values()) if fingerprint in told.alerts)
 
@@ -249,6 +254,12 @@ class Notifier:
                 key: replace(told, told_at=told.told_at + step, incident=shift_times(told.incident, step, now))
                 for key, told in self._told.items()
             }
+
+
+def _incidents_of(offers: Iterable[Offer]) -> Iterator[Incident]:
+    for offer in offers:
+        if offer.entry.message.incident is not None:
+            yield offer.entry.message.incident
 
 
 class _Suppressed:

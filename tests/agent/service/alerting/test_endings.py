@@ -93,7 +93,7 @@ def test_memory_that_others_took() -> None:
 def test_a_process_whose_memory_stays() -> None:
     """The driver may go on counting memory for a process that has ended."""
     dead = seen(gpu(0, used_gib=23.0), processes=[process(4242, used_gib=20.0, state=ProcessState.DEAD)])
-    assert reason(LEAK, WITH, dead, pid="4242") == "the process ended: the driver still counts 20.0 GiB for it"
+    assert reason(LEAK, WITH, dead, pid="4242") == "the process ended: the driver went on counting 20.0 GiB for it"
 
 
 def test_a_pid_that_another_process_has() -> None:
