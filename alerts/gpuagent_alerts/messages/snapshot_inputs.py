@@ -16,7 +16,7 @@ from gpuagent.core.metrics.series import ExtraFamilies, series
 from gpuagent.core.process_labels import alert_labels
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessInfo, ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.alert import SUMMARY, Alert, Status, fingerprint, shown_annotations
-from gpuagent_alerts.notify.cause import CauseProcess, is_of_owner
+from gpuagent_alerts.notify.cause import CauseProcess, shares_command, shares_owner
 from gpuagent_alerts.notify.succession import OwnerFacts, Successor
 from gpuagent_alerts.notify.urgency import did_nothing, is_remedy_that_helped
 from gpuagent_alerts.promql.series import SeriesIndex
@@ -154,28 +154,27 @@ class SnapshotFacts:
                  if key.gpu_uuid == uuid and key.pid and _counts(growth, leaking=False))  # fmt: skip
         return [one for one in found if one is not None]
 
-    def owner_of(self, identities: Collection[str], since: float) -> OwnerFacts:
-        """Return what runs of the owner of these identities; successors were started after `since`, or grow."""
+    def owner_of(self, identities: Collection[str]) -> OwnerFacts:
+        """Return what runs of the owner of these identities."""
         runs = False
         found: dict[str, Successor] = {}
         for each in self._snapshot.processes:
             if each.info is None:
                 continue
             program = _program(each, each.info)
-            growth = self._snapshot.growth.get(each.key)
             if f"process:{program.identity}" in identities:
                 runs = True
                 continue
-            started = each.info.start_time_seconds
-            if is_of_owner(program, identities, is_later=started >= since):
+            is_owned = shares_owner(program, identities)
+            if is_owned or shares_command(program, identities):
+                growth, known = self._snapshot.growth.get(each.key), found.get(program.identity)
                 grows = growth is not None and _counts(growth, leaking=False)
-                if grows or started >= since:
-                    known = found.get(program.identity)
-                    is_judged = growth is not None and growth.verdict is not Verdict.LEARNING
-                    found[program.identity] = Successor(
-                        program.identity, started, grows or (known is not None and known.grows),
-                        is_judged and (known is None or known.is_judged),
-                    )  # fmt: skip
+                is_judged = growth is not None and growth.verdict is not Verdict.LEARNING
+                found[program.identity] = Successor(
+                    program.identity, each.info.start_time_seconds,
+                    grows=grows or (known is not None and known.grows),
+                    is_judged=is_judged and (known is None or known.is_judged), is_owned=is_owned,
+                )  # fmt: skip
         return OwnerFacts(runs, tuple(sorted(found.values(), key=lambda one: (one.started_at, one.identity))))
 
     def is_acted_on(self, identities: Collection[str]) -> bool:

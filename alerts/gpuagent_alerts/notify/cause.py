@@ -67,8 +67,8 @@ class CauseFacts(Protocol):
         """Return the process that grows most on a GPU; with `leaking` only one whose growth is a verdict."""
         ...
 
-    def owner_of(self, identities: Collection[str], since: float) -> OwnerFacts:
-        """Return what runs of the owner of these identities; successors were started after `since`, or grow."""
+    def owner_of(self, identities: Collection[str]) -> OwnerFacts:
+        """Return what runs of the owner of these identities."""
         ...
 
     def is_acted_on(self, identities: Collection[str]) -> bool:
@@ -107,7 +107,7 @@ class NoCauseFacts:
         """Return None."""
         return None
 
-    def owner_of(self, identities: Collection[str], since: float) -> OwnerFacts:  # noqa: ARG002
+    def owner_of(self, identities: Collection[str]) -> OwnerFacts:  # noqa: ARG002
         """Return that nothing is known to run."""
         return OwnerFacts()
 
@@ -165,14 +165,14 @@ def cause_of(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
     return _about_gpu(labels, facts) if labels.get("uuid") or labels.get("gpu") else _about_neither(labels, facts)
 
 
-def is_of_owner(program: CauseProcess, identities: Collection[str], *, is_later: bool) -> bool:
-    """Return whether a process has the owner of those that have these identities, and is none of them.
+def shares_owner(program: CauseProcess, identities: Collection[str]) -> bool:
+    """Return whether a process has the owner of those that have these identities, such as their unit or job."""
+    return not set(_identities(program, program.pid, "memory")[1]).isdisjoint(identities)
 
-    Of two with one command line, the later one (`is_later`) alone may have been started in place of the other.
-    """
-    own, groups = _identities(program, program.pid, "memory")
-    shared = {*groups, *(_command(program, "memory") if is_later else ())}
-    return own not in identities and not shared.isdisjoint(identities)
+
+def shares_command(program: CauseProcess, identities: Collection[str]) -> bool:
+    """Return whether a process that nobody owns has the user and the command line of those with these identities."""
+    return not set(_command(program, "memory")).isdisjoint(identities)
 
 
 def is_one_course(labels: Mapping[str, str]) -> bool:

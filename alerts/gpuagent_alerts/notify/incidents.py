@@ -141,10 +141,10 @@ class IncidentBook:
         for key, one in going_on.items():
             found[key] = Watch(one.restarts, facts.is_acted_on(one.identities))
             if one.kind in _PROCESS_KINDS:
-                seen = facts.owner_of(one.identities, one.starts_at)
+                seen = facts.owner_of(one.identities)
                 elsewhere = {name for other, each in going_on.items() if other != key for name in each.identities}
-                own = tuple(each for each in seen.successors if f"process:{each.identity}" not in elsewhere)
-                now_runs = watch(one.restarts, one.identities, seen._replace(successors=own), now)
+                own = tuple(each for each in seen.others if f"process:{each.identity}" not in elsewhere)
+                now_runs = watch(one.restarts, one.identities, seen._replace(others=own), now, one.starts_at)
                 found[key] = now_runs._replace(holds=now_runs.holds or found[key].holds)
         return found
 
@@ -245,7 +245,7 @@ class _Update:
         for identity in cause.succeeds:
             for one in candidates:
                 is_candidate = identity in one.identities and self._can_join(one, begins=cause.begins)
-                if is_candidate and not self._facts.owner_of(one.identities, one.starts_at).runs:
+                if is_candidate and not self._facts.owner_of(one.identities).runs:
                     return one
         for identity in cause.adopts:
             for one in candidates:
@@ -470,7 +470,7 @@ def _dump(one: IncidentRecord) -> dict[str, Any]:
         "gravest": one.gravest,
         "reopened": one.reopened,
         "headline": one.headline,
-        "restarts": [one.restarts.count, one.restarts.runs_as, one.restarts.since],
+        "restarts": [one.restarts.count, one.restarts.runs_as, one.restarts.since, _listed(one.restarts.peers)],
         "ceased_at": one.ceased_at,
     }
 
@@ -498,8 +498,13 @@ def _load(key: str, dump: str) -> IncidentRecord:
 def _load_restarts(value: object) -> Restarts:
     if value is None:  # an older version
         return Restarts()
-    count, runs_as, since = array(value)
-    return Restarts(integer(count), text(runs_as), unix_time_or_none(since))
+    count, runs_as, since, peers = array(value)
+    known = None if peers is None else tuple(word(one) for one in array(peers))
+    return Restarts(integer(count), text(runs_as), unix_time_or_none(since), known)
+
+
+def _listed(peers: tuple[str, ...] | None) -> list[str] | None:
+    return None if peers is None else list(peers)
 
 
 INCIDENTS_TABLE = Table(

@@ -7,7 +7,7 @@ for a while in which a service manager may start it again.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -33,6 +33,13 @@ class Successor(NamedTuple):
     grows: bool
     is_judged: bool
     """Whether the leak detector has a verdict on it."""
+    is_owned: bool = True
+    """Whether an owner is known; else user and command line are all that it shares with the incident's processes."""
+
+
+_MOST_PEERS = 256
+_START_SLACK_SECONDS = 300.0
+"""What was started longer before the incident is not new, though it was not on the GPU before."""
 
 
 class OwnerFacts(NamedTuple):
@@ -40,8 +47,8 @@ class OwnerFacts(NamedTuple):
 
     runs: bool = False
     """Whether one of the incident's own processes does."""
-    successors: tuple[Successor, ...] = ()
-    """The one that was started first comes first."""
+    others: tuple[Successor, ...] = ()
+    """All that are none of the incident's own; the one that was started first comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,8 @@ class Restarts:
     """Identity of the process that was started last; "" of the first one, and while none runs."""
     since: float | None = None
     """Unix time since when that one, or none, runs; None while the incident's own process does."""
+    peers: tuple[str, ...] | None = None
+    """Identities of those that ran beside the incident's own: none was started in its place. None: not known."""
 
     @property
     def pid(self) -> int:
@@ -68,34 +77,42 @@ class Watch(NamedTuple):
     holds: bool
 
 
-def watch(before: Restarts, identities: Collection[str], seen: OwnerFacts, now: float) -> Watch:
-    """Return what has become of the owner of an incident with these identities. `now` is Unix time."""
-    after = _follow(before, seen, now)
-    return Watch(after, _holds(after, identities, seen, now))
+def watch(before: Restarts, identities: Collection[str], seen: OwnerFacts, now: float, began: float) -> Watch:
+    """Return what has become of the owner of an incident with these identities, which began then. Both in Unix time."""
+    if before.peers is None:
+        later = tuple(one for one in seen.others if one.started_at >= began)
+    else:
+        earliest = began - _START_SLACK_SECONDS
+        later = tuple(one for one in seen.others if one.identity not in before.peers and one.started_at >= earliest)
+    after = _follow(before, seen, later, now)
+    return Watch(after, _holds(after, identities, seen, later, now))
 
 
-def _follow(before: Restarts, seen: OwnerFacts, now: float) -> Restarts:
+def _follow(before: Restarts, seen: OwnerFacts, later: Sequence[Successor], now: float) -> Restarts:
     if seen.runs:
-        return before if before.runs_as else replace(before, since=None)
-    names = [one.identity for one in seen.successors]
+        peers = tuple(sorted(one.identity for one in seen.others)[:_MOST_PEERS])
+        return replace(before, peers=peers, since=before.since if before.runs_as else None)
+    names = [one.identity for one in later]
     if before.runs_as in names or (not names and not before.runs_as and before.since is not None):
         return before
     if not names:
         return replace(before, runs_as="", since=now)
-    first = seen.successors[0]
+    first = later[0]
     # Workers that were started together are one restart, whichever of them is left.
     is_new = not before.runs_as or before.since is None or first.started_at > before.since
-    return Restarts(before.count + is_new, first.identity, now)
+    return replace(before, count=before.count + is_new, runs_as=first.identity, since=now)
 
 
-def _holds(after: Restarts, identities: Collection[str], seen: OwnerFacts, now: float) -> bool:
-    if any(one.grows for one in seen.successors):
+def _holds(
+    after: Restarts, identities: Collection[str], seen: OwnerFacts, later: Sequence[Successor], now: float
+) -> bool:
+    if any(one.grows for one in seen.others if one.is_owned or one in later):
         return True
     if seen.runs or after.since is None:
         return False
     waited = now - after.since
-    if seen.successors:
-        return any(not one.is_judged for one in seen.successors) and 0.0 <= waited < UNJUDGED_SECONDS
+    if later:
+        return any(not one.is_judged for one in later) and 0.0 <= waited < UNJUDGED_SECONDS
     if after.count:
         return 0.0 <= waited < RESTART_AGAIN_SECONDS
     return 0.0 <= waited < _first_wait(identities)

@@ -30,8 +30,9 @@ OWNERS: dict[str, dict[str, Any]] = {
 
 
 def running(pid: int, used_gib: float, growth: Growth, stage: Stage, **owner: Any) -> Snapshot:
-    """One process of an owner, which was started now."""
-    who = process(pid, used_gib=used_gib, process_group=pid, start_time_seconds=stage.clock.wall(), **owner)
+    """One process of an owner, whose start is told as two minutes before it is on the GPU: clocks are not exact."""
+    started = stage.clock.wall() - 2 * MINUTE
+    who = process(pid, used_gib=used_gib, process_group=pid, start_time_seconds=started, **owner)
     return replace(snapshot([gpu(0, used_gib=used_gib + 1)], [who]), growth={MemoryKey("GPU-00000000", pid): growth})
 
 
