@@ -19,7 +19,7 @@ from typing import Any
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.alert import Alert, CauseKind, Incident, News, condition_times
 from gpuagent_alerts.notify.cause import Cause, CauseFacts, cause_of, moved_cause
-from gpuagent_alerts.notify.succession import Restarts, Watch, watch
+from gpuagent_alerts.notify.succession import Restarts, Watch, dump_restarts, find_process, load_restarts, watch
 from gpuagent_alerts.notify.urgency import (
     CALM,
     Urgency,
@@ -420,13 +420,8 @@ class IncidentRecord:
 
 def process_of(records: Mapping[str, IncidentRecord], pid: int) -> ProcessId | None:
     """Return the process that an incident which goes on knows by its pid; None if there is none."""
-    for one in records.values():
-        for identity in one.identities if one.ends_at is None else ():
-            kind, _, rest = identity.partition(":")
-            parts = rest.split(":")
-            if kind == "process" and len(parts) == 3 and parts[1] == str(pid) and parts[2].isdecimal():
-                return ProcessId(parts[0], pid, int(parts[2]))
-    return None
+    found = (find_process(one.identities, pid) for one in records.values() if one.ends_at is None)
+    return next((one for one in found if one is not None), None)
 
 
 def incident_of(record: IncidentRecord, news: News) -> Incident:
@@ -470,7 +465,7 @@ def _dump(one: IncidentRecord) -> dict[str, Any]:
         "gravest": one.gravest,
         "reopened": one.reopened,
         "headline": one.headline,
-        "restarts": [one.restarts.count, one.restarts.runs_as, one.restarts.since, _listed(one.restarts.peers)],
+        "restarts": dump_restarts(one.restarts),
         "ceased_at": one.ceased_at,
     }
 
@@ -490,21 +485,9 @@ def _load(key: str, dump: str) -> IncidentRecord:
         load_urgency(array(member(found, "worst"))),
         reopened=integer(member(found, "reopened")),
         headline=text(found.get("headline", "")),
-        restarts=_load_restarts(found.get("restarts")),
+        restarts=load_restarts(found.get("restarts")),
         ceased_at=unix_time_or_none(found.get("ceased_at")),
     )
-
-
-def _load_restarts(value: object) -> Restarts:
-    if value is None:  # an older version
-        return Restarts()
-    count, runs_as, since, peers = array(value)
-    known = None if peers is None else tuple(word(one) for one in array(peers))
-    return Restarts(integer(count), text(runs_as), unix_time_or_none(since), known)
-
-
-def _listed(peers: tuple[str, ...] | None) -> list[str] | None:
-    return None if peers is None else list(peers)
 
 
 INCIDENTS_TABLE = Table(

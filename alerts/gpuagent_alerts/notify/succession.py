@@ -11,6 +11,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from gpuagent.core.identity import ProcessId
+from gpuagent_alerts.store.tables import array, integer, text, unix_time_or_none, word
+
 UNJUDGED_SECONDS = 900.0
 """Longest wait for a verdict on a successor: the detector has one 6 to 9 min after it is on the GPU."""
 RESTART_SECONDS = 90.0
@@ -124,3 +127,27 @@ def _first_wait(identities: Collection[str]) -> float:
     if any(one.startswith(_MANAGED) for one in shared):
         return RESTART_SECONDS
     return BY_HAND_SECONDS if any(one.startswith(_REPEATED) for one in shared) else 0.0
+
+
+def find_process(identities: Collection[str], pid: int) -> ProcessId | None:
+    """Return the process with this pid among the identities of an incident; None if there is none."""
+    for identity in identities:
+        kind, _, rest = identity.partition(":")
+        parts = rest.split(":")
+        if kind == "process" and len(parts) == 3 and parts[1] == str(pid) and parts[2].isdecimal():
+            return ProcessId(parts[0], pid, int(parts[2]))
+    return None
+
+
+def dump_restarts(one: Restarts) -> list[object]:
+    """Return it ready for JSON."""
+    return [one.count, one.runs_as, one.since, None if one.peers is None else list(one.peers)]
+
+
+def load_restarts(value: object) -> Restarts:
+    """Read it back; None, as older versions have it, is none. Raises ValueError for anything else."""
+    if value is None:
+        return Restarts()
+    count, runs_as, since, peers = array(value)
+    known = None if peers is None else tuple(word(one) for one in array(peers))
+    return Restarts(integer(count), text(runs_as), unix_time_or_none(since), known)
