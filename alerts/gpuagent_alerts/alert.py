@@ -86,6 +86,10 @@ class Incident:
     ends_at: float | None = None
     news: News = News.BEGAN
     briefing: Briefing = field(default_factory=Briefing)
+    restarts: int = 0
+    """Number of times that the owner of its processes has started one in place of those that ended, since it began."""
+    restarted_pid: int = 0
+    """The process that was started last; 0 while none runs, and without restarts."""
 
     @property
     def is_over(self) -> bool:
@@ -237,12 +241,18 @@ def resolved_summary(alert: Alert) -> str:
     what = alert.annotations.get(RESOLVED_SUMMARY) or f"{alert.name} has ended"
     if alert.name in _TELL_OF_THE_PAST and not alert.end_reason:
         return what
-    kept = f" (over at {_clock_time(alert.kept_until)} if that lasts)" if alert.is_kept and alert.kept_until else ""
+    over = "" if not alert.is_kept or not alert.kept_until else _time_of(alert.kept_until, "%H:%M:%S")
+    kept = f" (over at {over} UTC if that lasts)" if over else ""
     return f"{what}: {alert.end_reason or UNKNOWN_END}{kept}"
 
 
-def _clock_time(unix_seconds: float) -> str:
-    return f"{datetime.fromtimestamp(min(max(unix_seconds, 0.0), _LATEST), UTC):%H:%M:%S} UTC"
+def clock_time(unix_seconds: float) -> str:
+    """Return the time of day in UTC: `10:14`."""
+    return _time_of(unix_seconds, "%H:%M")
+
+
+def _time_of(unix_seconds: float, form: str) -> str:
+    return datetime.fromtimestamp(min(max(unix_seconds, 0.0), _LATEST), UTC).strftime(form)
 
 
 def pending_summary(name: str, annotations: Mapping[str, str]) -> str:

@@ -20,7 +20,8 @@ from gpuagent.service.alerting import Alerting
 from gpuagent_alerts.alert import SUMMARY, Alert, News, Status, resolved_summary
 from gpuagent_alerts.messages.briefing_inputs import why_not_measured
 from gpuagent_alerts.messages.snapshot_inputs import with_place, with_remedy
-from gpuagent_alerts.notify.incidents import REOPEN_SECONDS, IncidentRecord, incident_of
+from gpuagent_alerts.notify.incident_record import IncidentRecord, incident_of
+from gpuagent_alerts.notify.incidents import REOPEN_SECONDS
 from gpuagent_alerts.notify.inhibition import inhibited_by_loss, inhibited_by_tier
 from gpuagent_alerts.notify.matchers import Matchers
 from gpuagent_alerts.notify.outbox.entry import QueuedMessage
@@ -186,7 +187,7 @@ def alerts_document(
             ack = acks.get(alert.fingerprint) or acks.get(key)
             labels = {**alert.labels, INCIDENT_LABEL: key} if key else alert.labels
             alerts.append(
-                _alert(instance, alert, now_seconds)
+                _alert(instance, alert, now_seconds, wall_seconds)
                 | {
                     "fires_in_seconds": _fires_in(instance, running.states, now_seconds),
                     "place": name_displaced(gpu) if (gpu := displaced.get(alert.labels.get("uuid", ""))) else "",
@@ -316,7 +317,13 @@ def _fires_in(instance: Instance, states: AlertStates | None, now_seconds: float
     return max(0.0, instance.active_clock + states.rule.for_seconds - now_seconds)
 
 
-def _alert(instance: Instance, alert: Alert, now_seconds: float) -> Document:
+def _alert(instance: Instance, alert: Alert, now_seconds: float, wall_seconds: float) -> Document:
+    # `for` counts measured time alone. Since when it fires is told as of its incident: what was true before the agent
+    # was blind, and is true after it, has lasted.
+    measured = now_seconds - instance.active_clock
+    active = (
+        measured if instance.state is State.PENDING or instance.began_at is None else wall_seconds - alert.begins_at
+    )
     return {
         "name": alert.name,
         "state": ENDING if instance.is_kept else str(instance.state),
@@ -325,7 +332,7 @@ def _alert(instance: Instance, alert: Alert, now_seconds: float) -> Document:
         "labels": dict(alert.labels),
         "annotations": {**alert.annotations, **({SUMMARY: resolved_summary(alert)} if alert.is_kept else {})},
         "value": alert.value if math.isfinite(alert.value) else None,
-        "active_seconds": max(0.0, now_seconds - instance.active_clock),
+        "active_seconds": max(0.0, active),
         "starts_at_seconds": instance.starts_at,
         "not_true_since_seconds": instance.ceased_at if instance.is_kept else None,
         "kept_until_seconds": alert.kept_until,

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -37,7 +37,7 @@ from gpuagent_alerts.messages.snapshot_inputs import (
     with_remedy,
 )
 from gpuagent_alerts.messages.transitions import EndReasons, EvaluatedTick, close_for_handover, log_transitions
-from gpuagent_alerts.notify.incidents import IncidentRecord
+from gpuagent_alerts.notify.incident_record import IncidentRecord, process_of
 from gpuagent_alerts.notify.limiter import HeldSummary
 from gpuagent_alerts.notify.notifier import Notifier, Suppressions
 from gpuagent_alerts.notify.outbox.delivery import Delivery, MessageOrigin
@@ -99,6 +99,7 @@ class Alerting:
             self.store, self.outbox, clock, Suppressions(self.silences, self.acks),
             routes=self._routes(config), node_labels=where.labels,
         )  # fmt: skip
+        self.endings.former_id = lambda pid: process_of(self._notifier.incidents, pid)
         self.briefings = BriefingWriter(where.node)
         self._notifier.brief = self.briefings.write
         self.heartbeats: list[Heartbeat] = []
@@ -115,6 +116,7 @@ class Alerting:
         self._further: Callable[[], Sequence[ExtraFamilies]] = tuple
         self.remedy_of: Callable[[Alert], str] = lambda _: ""
         """What a remedy has done about an alert, in words; "" where none has."""
+        self._under_way: Callable[[], Collection[tuple[str, str]]] = tuple
 
     @property
     def notifies(self) -> bool:
@@ -190,15 +192,21 @@ class Alerting:
             await self._use_receivers(alive)
 
     def listen(
-        self, listener: Listener, further: Callable[[], Sequence[ExtraFamilies]], remedy_of: Callable[[Alert], str]
+        self,
+        listener: Listener,
+        further: Callable[[], Sequence[ExtraFamilies]],
+        remedy_of: Callable[[Alert], str],
+        under_way: Callable[[], Collection[tuple[str, str]]] = tuple,
     ) -> None:
         """Tell somebody what fires after each evaluation, and ask what was done about an alert when it is told.
 
-        `further` are series of other parts that rules see too.
+        `further` are series of other parts that rules see too; `under_way` are UUID and pid of the processes on which a
+        remedy acts.
         """
         self._listener = listener
         self._further = further
         self.remedy_of = remedy_of
+        self._under_way = under_way
 
     def feed(self, snapshot: Snapshot) -> None:
         """Evaluate what is due on a new snapshot, unless the last evaluation is still being written down."""
@@ -311,7 +319,8 @@ class Alerting:
                 self.briefings.snapshot = snapshot
                 due = self._is_due()
                 if due:
-                    self._facts = SnapshotFacts(snapshot)
+                    self._facts = SnapshotFacts(snapshot, self._under_way())
+                    self._ended = {name: self.endings.revised(one) for name, one in self._ended.items()}
                     alerts = (*self._ended.values(), *self.firing())
                     told = [with_place(with_remedy(each, self.remedy_of(each)), snapshot) for each in alerts]
             except Exception:
@@ -358,8 +367,11 @@ class Alerting:
     def _note_ended(self, transitions: Iterable[Transition]) -> None:
         """Remember when an alert ended, until everybody has been told."""
         for change, alert in transitions:
-            if change is Change.ENDED and len(self._ended) < _ENDED_KEPT:
+            if change is Change.ENDED:
+                self._ended.pop(alert.fingerprint, None)
                 self._ended[alert.fingerprint] = alert
+        while len(self._ended) > _ENDED_KEPT:
+            del self._ended[next(iter(self._ended))]
 
     def _tell_of_rules(self) -> None:
         """Log rules that can never fire here, or mean another unit: nobody would notice before it is too late."""

@@ -26,6 +26,13 @@ _CAN_BLAME = frozenset({"census", "lines"})
 _ABOUT_PROCESSES = frozenset({CauseKind.PROCESS, CauseKind.GROUP})
 
 
+class RestartedProcess(NamedTuple):
+    """A process that was started in place of one that ended."""
+
+    process: ProcessReading
+    growth: Growth | None
+
+
 class Grower(NamedTuple):
     """A process that grows, or whose leak has stopped for want of room."""
 
@@ -44,6 +51,11 @@ class BriefingInputs:
     snapshot: Snapshot | None
     budgets: Mapping[str, int] = field(default_factory=dict)
     """Bytes that each budget allows, by its label."""
+
+    @property
+    def now(self) -> float | None:
+        """Unix time of the last snapshot; None before the first."""
+        return None if self.snapshot is None else self.snapshot.time_seconds
 
     @property
     def gpus(self) -> list[GpuReading]:
@@ -170,17 +182,24 @@ class BriefingInputs:
         return [each for each in growers if each.process.pid in pids or shared & _groups(each.process)]
 
     @property
-    def successor(self) -> ProcessReading | None:
+    def successor(self) -> RestartedProcess | None:
         """The process that was started in place of the one that the incident names, if there is one; the largest."""
         labels = next((one.labels for one in self.alerts if one.labels.get("pid")), self.incident.labels)
         named = {one.labels.get("pid", "") for one in self.alerts}
         found = [
             one for one in (() if self.snapshot is None else self.snapshot.processes)
-            if one.info is not None and one.info.start_time_seconds >= self.incident.starts_at
-            and str(one.pid) not in named and one.info.user == labels.get("user", "")
-            and _is_same_program(one.info, labels)
+            if one.info is not None and (
+                one.pid == self.incident.restarted_pid
+                or (
+                    one.info.start_time_seconds >= self.incident.starts_at
+                    and str(one.pid) not in named and one.info.user == labels.get("user", "")
+                    and _is_same_program(one.info, labels)
+                )
+            )
         ]  # fmt: skip
-        return max(found, key=lambda one: one.used_bytes or 0, default=None)
+        largest = max(found, key=lambda one: one.used_bytes or 0, default=None)
+        growth = {} if self.snapshot is None else self.snapshot.growth
+        return None if largest is None else RestartedProcess(largest, growth.get(largest.key))
 
     @property
     def others(self) -> list[Grower]:

@@ -38,6 +38,10 @@ class EndedAlert:
     snapshot: Snapshot
     wall_seconds: float
     is_alive: Callable[[ProcessId], bool | None]
+    unwatched: str = ""
+    """What kept the agent from watching, where it has never seen the alert true: `gpuagent was not running`."""
+    former_id: ProcessId | None = None
+    """The process that such an alert named, as far as its incident knows it."""
 
     @property
     def gpu(self) -> GpuReading | None:

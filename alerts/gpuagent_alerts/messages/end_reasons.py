@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gpuagent.core.growth import Growth, GrowthState, Verdict
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessReading, ProcessState
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
-from gpuagent_alerts.alert import PROCESS_ENDED
+from gpuagent_alerts.alert import PROCESS_ENDED, UNKNOWN_END
 from gpuagent_alerts.messages.end_facts import EndedAlert
 from gpuagent_alerts.remedies.outcome import RemedyEnding
 
@@ -26,8 +27,9 @@ _ABOUT_READING = frozenset({"GpuMonitorBlind", "GpuCountDropped"})
 _OF_MEMORY = frozenset({
     "GpuMemoryHigh", "GpuMemoryFull", "GpuInstanceMemoryFull", "GpuMemoryLeak", "GpuMemoryExhaustionSoon",
 })  # fmt: skip
-_LEFT = "the process left the GPU"
+LEFT = "the process left the GPU"
 _BACK = " came back"
+_NAMED_END = re.compile(r"\(pid (\d+)\) (?:ended|left the GPU)")
 _MOST_OF_THE_FALL = 0.5
 """Of the memory that came back: processes that held less of it than this did not end the alert by ending."""
 
@@ -54,13 +56,14 @@ def reason_of_process(case: EndedAlert, remedy: RemedyEnding | None) -> EndReaso
     now = case.process
     if now is not None and not _is_other(before, now):
         if now.state is ProcessState.DEAD and (before is None or before.state is not ProcessState.DEAD):
-            held = f": the driver still counts {format_bytes(now.used_bytes)} for it" if now.used_bytes else ""
+            held = f": the driver went on counting {format_bytes(now.used_bytes)} for it" if now.used_bytes else ""
             return EndReason(f"{PROCESS_ENDED}{held}")
         # The only step that frees memory while its process goes on.
         return EndReason(str(remedy)) if remedy is not None and remedy.step == "release_cache" else _UNKNOWN
-    if remedy is not None and remedy.step != "release_cache":
-        return EndReason(str(remedy), is_certain=bool(remedy.released_bytes))
     back = _came_back(case, before)
+    if remedy is not None and remedy.step != "release_cache":
+        text = str(remedy) if remedy.released_bytes else f"{remedy.act}{back}"
+        return EndReason(text, is_certain=bool(remedy.released_bytes) or back.endswith(_BACK))
     return EndReason(f"{_how_it_left(case, before)}{back}", is_certain=back.endswith(_BACK))
 
 
@@ -72,15 +75,40 @@ def reason_by_name(case: EndedAlert) -> EndReason:
     if name in _OF_MEMORY and (left := _who_left(case)):
         return EndReason(left, is_certain=True)
     text = next((reason(case) for names, reason in _REASONS.items() if name in names), "")
+    if not text and case.unwatched and name in _OF_MEMORY:
+        return EndReason(f"{UNKNOWN_END} when gpuagent was started again")
     is_back = name in _ABOUT_READING or (name == "GpuLost" and bool(_since_initialized(case)))
     return EndReason(text, is_certain=bool(text) and is_back)
+
+
+def with_remedies(reason: str, uuid: str, remedy_of: Callable[[str, str], RemedyEnding | None]) -> str:
+    """Return the reason with the processes on a GPU that remedies ended told as that."""
+
+    def replaced(found: re.Match[str]) -> str:
+        remedy = remedy_of(found[1], uuid)
+        if remedy is None or remedy.step == "release_cache":
+            return found[0]
+        return f"(pid {found[1]}) was {remedy.participle}"
+
+    return _NAMED_END.sub(replaced, reason)
 
 
 def _how_it_left(case: EndedAlert, before: ProcessReading | None) -> str:
     if before is not None and before.state is ProcessState.DEAD:
         return "the driver no longer lists the ended process"
+    if before is None and case.unwatched:
+        return _how_it_left_unwatched(case)
     alive = None if before is None or before.info is None else case.is_alive(before.info.id)
-    return PROCESS_ENDED if alive is False else _LEFT
+    return PROCESS_ENDED if alive is False else LEFT
+
+
+def _how_it_left_unwatched(case: EndedAlert) -> str:
+    """Return what is known of a process that was gone when the agent looked again: that it is, and not how."""
+    identity = case.former_id
+    if identity is not None and identity.boot_id != case.snapshot.node.boot_id:
+        return f"{PROCESS_ENDED} before the node was booted again"
+    alive = None if identity is None else case.is_alive(identity)
+    return f"{PROCESS_ENDED if alive is False else LEFT} while {case.unwatched}"
 
 
 def _came_back(case: EndedAlert, before: ProcessReading | None) -> str:
@@ -116,6 +144,8 @@ def _growth(case: EndedAlert) -> str:
     memory, used, was = case.memory, _used(case), _used_before(case)
     if memory is None or used is None or memory.used_bytes is None or not memory.total_bytes:
         return ""
+    if (grower := _gone_grower(case)) is not None:
+        return f"{_name(grower)} {_left_how(case, [grower])}{_came_back(case, grower)}"
     if was is not None and used < _FELL * was:
         return f"memory back to {format_bytes(used)}"
     if memory.used_bytes >= _FULL * memory.total_bytes:
@@ -144,20 +174,39 @@ def _who_left(case: EndedAlert) -> str:
     if not held or fell < _MOST_CAME_BACK * held or (held < _MOST_OF_THE_FALL * fell and not did_grow):
         return ""
     most = max(gone, key=lambda one: one.used_bytes or 0)
-    name = "a process" if most.info is None else most.info.name
     others = len({one.pid for one in gone}) - 1
-    ended = all(_how_it_left(case, one) != _LEFT for one in gone)
-    return (
-        f"{name} (pid {most.pid}){f' and {others} more' if others else ''} {'ended' if ended else 'left the GPU'}; "
-        f"{format_bytes(held)}{_BACK}"
+    more = f" and {others} more" if others else ""
+    if all(one.state is ProcessState.DEAD for one in gone):
+        return f"the driver no longer lists {_name(most)}{more}, which had ended; {format_bytes(held)}{_BACK}"
+    return f"{_name(most)}{more} {_left_how(case, gone)}; {format_bytes(held)}{_BACK}"
+
+
+def _gone_grower(case: EndedAlert) -> ProcessReading | None:
+    """Return the process that grew most on the GPU of an alert that names none, if the driver lists it no more."""
+    gpu, grower = case.gpu, None if case.before is None else case.before.grower
+    if grower is None or gpu is None or gpu.state is not GpuState.OK or not gpu.processes_known:
+        return None
+    is_listed = any(
+        one.pid == grower.pid and one.gpu_uuid == grower.gpu_uuid and not _is_other(grower, one)
+        for one in case.snapshot.processes
     )
+    return None if is_listed else grower
+
+
+def _name(process: ProcessReading) -> str:
+    known = process.info or process.former
+    return f"{'a process' if known is None else known.name} (pid {process.pid})"
+
+
+def _left_how(case: EndedAlert, gone: Sequence[ProcessReading]) -> str:
+    return "ended" if all(_how_it_left(case, one) != LEFT for one in gone) else "left the GPU"
 
 
 def _growth_now(growth: Growth | None, used: int, free: int) -> str:
     if growth is None:
         return ""
     if growth.exhaustion is not None:
-        return f"it would then have been full in {format_duration(growth.exhaustion.value)}"
+        return f"it slowed down: the forecast was {format_duration(growth.exhaustion.value)} then"
     if growth.verdict is Verdict.CACHED:
         return "its tensors stopped growing: what it held beyond them was cache"
     if growth.verdict in {Verdict.STEADY, Verdict.LEVELLED_OFF}:

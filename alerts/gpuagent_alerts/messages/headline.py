@@ -13,10 +13,19 @@ from gpuagent.core.displaced import name_displaced
 from gpuagent.core.growth import GrowthState, Verdict
 from gpuagent.core.identity import format_container
 from gpuagent.core.process_labels import alert_labels
-from gpuagent.core.snapshot import ProcessReading, pause_overrun_seconds
+from gpuagent.core.snapshot import ProcessReading, ProcessState, pause_overrun_seconds
 from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration
 from gpuagent.core.xids import explain_xid
-from gpuagent_alerts.alert import UNKNOWN_END, Alert, CauseKind, Status, resolved_summary, shown_annotations
+from gpuagent_alerts.alert import (
+    UNKNOWN_END,
+    Alert,
+    CauseKind,
+    Status,
+    clock_time,
+    condition_times,
+    resolved_summary,
+    shown_annotations,
+)
 from gpuagent_alerts.messages.briefing_inputs import BLIND, DEAD, FULL, LEAK, SOON, BriefingInputs
 from gpuagent_alerts.messages.group_end import summarize_ends
 from gpuagent_alerts.notify.urgency import did_nothing, urgency_of
@@ -37,7 +46,7 @@ def main_alert(seen: BriefingInputs) -> Alert | None:
 
 
 def _candidates(seen: BriefingInputs) -> Iterator[tuple[tuple[object, ...], Alert]]:
-    over = seen.incident.is_over
+    over, restarts = seen.incident.is_over, seen.incident.restarts
     for place, alert in enumerate(seen.alerts):
         named = _ORDER.index(alert.name) if alert.name in _ORDER else len(_ORDER)
         severity = alert.labels.get("severity", "")
@@ -47,6 +56,8 @@ def _candidates(seen: BriefingInputs) -> Iterator[tuple[tuple[object, ...], Aler
                 alert.name in _NOTES,
                 over and not alert.end_is_certain,
                 named,
+                # Of processes that ran one after another the last one: its end is that of the incident.
+                -(condition_times(alert)[1] or 0.0) if over and restarts else 0.0,
                 over and alert.end_reason in {"", UNKNOWN_END},
                 _SEVERITIES.index(severity) if severity in _SEVERITIES else 1,
                 place,
@@ -115,9 +126,15 @@ def _what(seen: BriefingInputs, main: Alert | None) -> str:
     write = _WRITERS.get(main.name)
     said = _summary(main) if write is None else write(seen, main)
     decisive = decisive_alert(seen, main)
+    if seen.incident.restarts and seen.members:
+        said += f"; {_group(seen, main.labels)} was restarted {_times(seen.incident.restarts)} and grows again"
     if decisive is None or decisive.name in _SAID_BY.get(main.name, ()):
         return said
     return f"{said}; {_clause(decisive)}"
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else "twice" if number == 2 else f"{number} times"
 
 
 _FORECASTS = frozenset({SOON, *FULL})
@@ -223,7 +240,7 @@ _WRITERS: dict[str, Callable[[BriefingInputs, Alert], str]] = {
 
 
 def _what_was(seen: BriefingInputs, main: Alert) -> str:
-    if main.name == LEAK and len(seen.pids) > 1:
+    if main.name == LEAK and len(seen.pids) > 1 and not seen.incident.restarts:
         return f"{_subject(seen, main)} was leaking memory: {end_reason_of(seen, main)}"
     if main.name == DEAD and (many := [one for one in seen.alerts if one.name == DEAD])[1:]:
         who, held = _of_the_dead(many)
@@ -236,10 +253,17 @@ def _what_was(seen: BriefingInputs, main: Alert) -> str:
 
 def end_reason_of(seen: BriefingInputs, main: Alert) -> str:
     """Return why an incident ended, and who runs in place of what ended: that is no all-clear for what comes next."""
-    reason, again = _end_of_all(seen, main), seen.successor if main.labels.get("pid") else None
+    again, restarts = seen.successor, seen.incident.restarts
+    reason = _dated(_end_of_all(seen, main), _times_of_ends(seen, main), seen.now)
+    was_restarted = f"; {_group(seen, main.labels)} was restarted {_times(restarts)}" if restarts else ""
     if again is None:
+        return reason + (f"{was_restarted} and does not run now" if restarts else "")
+    if not restarts and not main.labels.get("pid"):
         return reason
-    return f"{reason}; it runs again as pid {again.pid}, with {format_bytes(again.used_bytes or 0)}"
+    state = _STATES.get(again.growth.verdict if again.growth is not None else Verdict.LEARNING, "")
+    runs = f"runs {'' if restarts else 'again '}as pid {again.process.pid}"
+    said = f"{was_restarted} and {runs}" if restarts else f"; it {runs}"
+    return f"{reason}{said}, with {format_bytes(again.process.used_bytes or 0)}{state}"
 
 
 def _end_of_all(seen: BriefingInputs, main: Alert) -> str:
@@ -251,12 +275,43 @@ def _end_of_all(seen: BriefingInputs, main: Alert) -> str:
         back = f"; {format_bytes(_of_the_dead(gone)[1])} came back" if gone else ""
         head = main.end_reason.partition(";")[0] or UNKNOWN_END
         return head.replace("the ended process", "them") + back
-    if main.name == LEAK and len(pids := {pid for _, pid in alike}) > 1:
+    if main.name == LEAK and len(pids := {pid for _, pid in alike}) > 1 and not seen.incident.restarts:
         return summarize_ends([one.end_reason for one in alike.values()], of=len(pids))
     own = main.labels.get("uuid", "")  # the node's alert has none, and is no further GPU
     others = sum(one.end_is_certain for one in alike.values() if one.labels.get("uuid", own) not in {own, ""})
     more = f"; likewise on {others} more GPU{'s' if others > 1 else ''}" if others and main.end_is_certain else ""
     return (main.end_reason or UNKNOWN_END) + more
+
+
+_STATES = {
+    Verdict.STEADY: ", steady so far", Verdict.LEVELLED_OFF: ", steady so far", Verdict.CACHED: ", steady so far",
+    Verdict.LEARNING: ", and runs too short to tell whether it grows",
+}  # fmt: skip
+
+
+_LATE_SECONDS = 300.0
+"""From this age on an end is told with its time."""
+
+
+def _times_of_ends(seen: BriefingInputs, main: Alert) -> tuple[float, float] | None:
+    """Return the Unix times of the first and the last end that its reason tells of; None where they are not known."""
+    many = main.name == LEAK and len(seen.pids) > 1 and not seen.incident.restarts
+    alike = [one for one in seen.alerts if one.name == main.name] if many else [main]
+    ends = [end for one in alike if (end := condition_times(one)[1]) is not None]
+    return (min(ends), max(ends)) if ends else None
+
+
+def _dated(reason: str, times: tuple[float, float] | None, now: float | None) -> str:
+    """Return the reason of an end with its time, where that was a while ago, or with both, where it took a while."""
+    if times is None or now is None:
+        return reason
+    first, last = times
+    took_long = last - first > _LATE_SECONDS
+    if not took_long and now - last <= _LATE_SECONDS:
+        return reason
+    head, mark, rest = reason.partition(";")
+    when = f"{clock_time(first)} to {clock_time(last)}" if took_long else clock_time(last)
+    return f"{head} ({when} UTC){mark}{rest}"
 
 
 def _of_the_dead(alerts: Sequence[Alert]) -> tuple[dict[str, str], float]:
@@ -358,7 +413,8 @@ def _largest(seen: BriefingInputs) -> str:
     held: dict[int, int] = {}
     named: dict[int, ProcessReading] = {}
     for one in about or seen.listed:
-        if one.used_bytes and (one.info is not None or one.former is not None):
+        is_known = one.info is not None or one.former is not None or one.state is ProcessState.DEAD
+        if one.used_bytes and is_known:
             held[one.pid] = held.get(one.pid, 0) + one.used_bytes
             named.setdefault(one.pid, one)
     first, second = (*sorted(held, key=lambda pid: (-held[pid], pid)), None, None)[:2]
@@ -372,4 +428,5 @@ def _largest(seen: BriefingInputs) -> str:
         many = sum(held[pid] > most / _STANDS_OUT for pid in held)
         together = sum(size for size in held.values() if size > most / _STANDS_OUT)
         return f", {format_bytes(together)} of it held by {many} processes of {format_bytes(most)} at most"
-    return f", {format_bytes(most)} of it held by {_named(labels_of(named[first]))}"
+    ended = ", which has ended" if named[first].state is ProcessState.DEAD else ""
+    return f", {format_bytes(most)} of it held by {_named(labels_of(named[first]))}{ended}"

@@ -16,9 +16,10 @@ from gpuagent.core.metrics.family import SampleCache
 from gpuagent.core.metrics.series import ExtraFamilies, series
 from gpuagent.core.process_labels import alert_labels
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessInfo, ProcessReading, ProcessState, Snapshot
-from gpuagent_alerts.alert import SUMMARY, Alert, Status, shown_annotations
-from gpuagent_alerts.notify.cause import CauseProcess, is_successor
-from gpuagent_alerts.notify.urgency import did_nothing
+from gpuagent_alerts.alert import SUMMARY, Alert, Status, fingerprint, shown_annotations
+from gpuagent_alerts.notify.cause import CauseProcess, shares_command, shares_owner
+from gpuagent_alerts.notify.succession import OwnerFacts, Successor
+from gpuagent_alerts.notify.urgency import did_nothing, is_remedy_that_helped
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.remedies.safeguards.rule_sampling import GROWTH
 from gpuagent_alerts.states.engine import RuleEngine
@@ -82,7 +83,8 @@ def subjects_of(engine: RuleEngine, is_silenced: Callable[[Alert], bool] = lambd
             if instance.state is State.FIRING and not instance.is_kept:
                 subject = subject_of(instance.labels, about_growth=about_growth)
                 alert = instance.as_alert(Status.FIRING)
-                if did_nothing(instance.labels):  # what was refused or only tried is no trouble of the node
+                # What was refused or only tried is no trouble of the node, nor is what has helped.
+                if did_nothing(instance.labels) or is_remedy_that_helped(instance.labels):
                     continue
                 yield subject._replace(
                     summary=shown_annotations(alert).get(SUMMARY, ""),
@@ -134,8 +136,10 @@ _UNREADABLE = frozenset({GpuState.BLIND, GpuState.FAILED})
 class SnapshotFacts:
     """Looks into one snapshot, and only for what alerts name."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, under_way: Collection[tuple[str, str]] = ()) -> None:
+        """`under_way` are UUID and pid of the processes on which a remedy acts."""
         self._snapshot = snapshot
+        self._acted_on = {name for uuid, pid in under_way for name in (f"pid:{pid}", f"memory:{uuid}")}
 
     def program(self, uuid: str, pid: int) -> CauseProcess | None:
         """Return a live process of the driver's list; None if it is not there."""
@@ -157,11 +161,32 @@ class SnapshotFacts:
                  if key.gpu_uuid == uuid and key.pid and _counts(growth, leaking=False))  # fmt: skip
         return [one for one in found if one is not None]
 
-    def grows_again(self, identities: Collection[str]) -> bool:
-        """Return whether a process grows that shares a group with these identities, and is none of them itself."""
-        growing = (key for key, growth in self._snapshot.growth.items() if key.pid and _counts(growth, leaking=False))
-        found = (self.program(key.gpu_uuid, key.pid) for key in growing)
-        return any(one is not None and is_successor(one, identities) for one in found)
+    def owner_of(self, identities: Collection[str]) -> OwnerFacts:
+        """Return what runs of the owner of these identities."""
+        runs = False
+        found: dict[str, Successor] = {}
+        for each in self._snapshot.processes:
+            if each.info is None:
+                continue
+            program = _program(each, each.info)
+            if f"process:{program.identity}" in identities:
+                runs = True
+                continue
+            is_owned = shares_owner(program, identities)
+            if is_owned or shares_command(program, identities):
+                growth, known = self._snapshot.growth.get(each.key), found.get(program.identity)
+                grows = growth is not None and _counts(growth, leaking=False)
+                is_judged = growth is not None and growth.verdict is not Verdict.LEARNING
+                found[program.identity] = Successor(
+                    program.identity, each.info.start_time_seconds,
+                    grows=grows or (known is not None and known.grows),
+                    is_judged=is_judged and (known is None or known.is_judged), is_owned=is_owned,
+                )  # fmt: skip
+        return OwnerFacts(runs, tuple(sorted(found.values(), key=lambda one: (one.started_at, one.identity))))
+
+    def is_acted_on(self, identities: Collection[str]) -> bool:
+        """Return whether a remedy is under way, or has just ended, for a process or the memory of these identities."""
+        return not self._acted_on.isdisjoint(identities)
 
     def is_nobodys(self, uuid: str) -> bool:
         """Return whether it is memory of no process that grows on a GPU, or that most of what is used there is such."""
@@ -212,7 +237,7 @@ def _program(reading: ProcessReading, info: ProcessInfo) -> CauseProcess:
     }  # fmt: skip
     identity = f"{info.id.boot_id}:{info.id.pid}:{info.id.start_ticks}"
     known = {name: value for name, value in labels.items() if value}
-    return CauseProcess(identity, reading.pid, tuple(groups_of(info)), known)
+    return CauseProcess(identity, reading.pid, tuple(groups_of(info)), known, _command_of(info))
 
 
 def groups_of(info: ProcessInfo) -> Iterator[str]:
@@ -232,6 +257,15 @@ def groups_of(info: ProcessInfo) -> Iterator[str]:
     if info.parent_pid > _INIT:
         # Launchers such as torchrun give each rank a process group of its own.
         yield f"siblings:{boot}:{info.parent_pid}:{info.uid}:{info.name}"
+
+
+def _command_of(info: ProcessInfo) -> str:
+    """Return what stands for a process that nobody owns, and for one that is started in its place; "" of others."""
+    is_owned = bool(info.slurm_job or info.container_id or info.pod)
+    is_owned = is_owned or (info.unit.endswith(_SERVICE) and not info.unit.startswith(_SESSIONS))
+    if is_owned or not info.command:
+        return ""
+    return f"{info.id.boot_id}:{info.uid}:{fingerprint({'name': info.name, 'command': info.command})}"
 
 
 def program_of_pod(name: str) -> str:

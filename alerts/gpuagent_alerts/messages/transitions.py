@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpuagent.core.identity import ProcessId
-from gpuagent.core.snapshot import Snapshot
+from gpuagent.core.snapshot import GpuState, Snapshot
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
-from gpuagent_alerts.alert import UNKNOWN_END, Alert, Status, fingerprint, shown_annotations
+from gpuagent_alerts.alert import PROCESS_ENDED, UNKNOWN_END, Alert, Status, fingerprint, shown_annotations
 from gpuagent_alerts.messages.end_facts import EndedAlert, MeasuredFacts, facts_of
-from gpuagent_alerts.messages.end_reasons import EndReason, reason_by_name, reason_of_process
+from gpuagent_alerts.messages.end_reasons import LEFT, EndReason, reason_by_name, reason_of_process, with_remedies
 from gpuagent_alerts.promql.expression import compile_measured_side
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.values import EvaluationError
@@ -53,6 +53,10 @@ class EndReasons:
         self._facts: dict[str, MeasuredFacts] = {}
         self._reasons: dict[str, EndReason] = {}
         """Of alerts that are only kept, and of those that have just ended for certain."""
+        self._unread: set[str] = set()
+        """UUIDs of GPUs that could not be read at some tick of this agent."""
+        self.former_id: Callable[[int], ProcessId | None] = lambda _: None
+        """Function from a pid to the process that an incident which goes on knows by it."""
 
     def ask(self, remedy_of: RemedyOf, is_alive: IsAlive) -> None:
         """Ask these from now on: what a remedy did to a process, and whether a process runs."""
@@ -61,6 +65,7 @@ class EndReasons:
     def explain(self, transitions: Iterable[Transition], seen: EvaluatedTick) -> tuple[Transition, ...]:
         """Return the transitions of an evaluation; those whose condition does not hold any more have the reason."""
         explained = []
+        self._unread |= {gpu.identity.uuid for gpu in seen.snapshot.gpus if gpu.state is not GpuState.OK}
         for change, told in transitions:
             alert, name = told, told.fingerprint
             if alert.holds:
@@ -87,6 +92,15 @@ class EndReasons:
             self._reasons[fingerprint(labels)] = reason
         return reason.is_certain
 
+    def revised(self, alert: Alert) -> Alert:
+        """Return an alert that has ended with what has been learned since: that a remedy ended its process."""
+        uuid, reason = alert.labels.get("uuid", ""), alert.end_reason
+        remedy = self._remedy_of(alert.labels.get("pid", ""), uuid)
+        if remedy is not None and reason.startswith((PROCESS_ENDED, LEFT)):
+            back = "" if remedy.released_bytes else reason.partition(";")[1:]
+            return replace(alert, end_reason=f"{remedy}{''.join(back)}", end_is_certain=True)
+        return replace(alert, end_reason=with_remedies(reason, uuid, self._remedy_of))
+
     def with_reason(self, alert: Alert) -> Alert:
         """Return an alert with why its condition ceased to hold, if it is only kept."""
         reason = self._reasons.get(alert.fingerprint) if alert.is_kept else None
@@ -97,10 +111,17 @@ class EndReasons:
         known = self._reasons.get(name)
         if known is not None and known.is_certain:
             return known
-        case = EndedAlert(alert, self._facts.get(name), seen.snapshot, seen.wall_seconds, self._is_alive)
+        pid, before = alert.labels.get("pid", ""), self._facts.get(name)
+        blind = ", or could not read the GPU" if alert.labels.get("uuid", "") in self._unread else ""
+        case = EndedAlert(
+            alert, before, seen.snapshot, seen.wall_seconds, self._is_alive,
+            "" if before is not None else f"gpuagent was not running{blind}",
+            self.former_id(int(pid)) if pid.isdecimal() else None,
+        )  # fmt: skip
         remedy = self._remedy_of(alert.labels.get("pid", ""), alert.labels.get("uuid", ""))
         of_process = reason_of_process(case, remedy)
-        return of_process if of_process.text else reason_by_name(case)
+        reason = of_process if of_process.text else reason_by_name(case)
+        return reason._replace(text=with_remedies(reason.text, alert.labels.get("uuid", ""), self._remedy_of))
 
     def _value_now(self, alert: Alert, seen: EvaluatedTick) -> str:
         for running in self._rules():

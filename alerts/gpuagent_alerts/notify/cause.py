@@ -13,6 +13,7 @@ from typing import Protocol
 
 from gpuagent.core.process_labels import ALERT_LABELS
 from gpuagent_alerts.alert import CauseKind, fingerprint
+from gpuagent_alerts.notify.succession import OwnerFacts
 from gpuagent_alerts.notify.urgency import did_nothing, is_remedy_note
 
 _LEAK = "GpuProcessMemoryLeak"
@@ -46,6 +47,9 @@ class CauseProcess:
     groups: tuple[str, ...] = ()
     """Identities shared with others of the same program, narrowest first: job, pod, container, unit, process group."""
     labels: Mapping[str, str] | None = None
+    command: str = ""
+    """Stands for its user and command line, of one that no service, container or job owns: one that is started later
+    in its place has the same."""
 
 
 class CauseFacts(Protocol):
@@ -63,8 +67,12 @@ class CauseFacts(Protocol):
         """Return the process that grows most on a GPU; with `leaking` only one whose growth is a verdict."""
         ...
 
-    def grows_again(self, identities: Collection[str]) -> bool:
-        """Return whether a process grows that shares a group with these identities, and is none of them itself."""
+    def owner_of(self, identities: Collection[str]) -> OwnerFacts:
+        """Return what runs of the owner of these identities."""
+        ...
+
+    def is_acted_on(self, identities: Collection[str]) -> bool:
+        """Return whether a remedy is under way, or has just ended, for a process or the memory of these identities."""
         ...
 
     def is_nobodys(self, uuid: str) -> bool:
@@ -99,7 +107,11 @@ class NoCauseFacts:
         """Return None."""
         return None
 
-    def grows_again(self, identities: Collection[str]) -> bool:  # noqa: ARG002
+    def owner_of(self, identities: Collection[str]) -> OwnerFacts:  # noqa: ARG002
+        """Return that nothing is known to run."""
+        return OwnerFacts()
+
+    def is_acted_on(self, identities: Collection[str]) -> bool:  # noqa: ARG002
         """Return False."""
         return False
 
@@ -136,6 +148,8 @@ class Cause:
     """False: without an incident to join, there is none. A dry run is no incident."""
     replaces: tuple[str, ...] = ()
     """Identities that an incident has no more once this alert has joined it."""
+    succeeds: tuple[str, ...] = ()
+    """Identities by which an incident is joined of which no process runs any more."""
 
     @property
     def identity(self) -> str:
@@ -151,10 +165,14 @@ def cause_of(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
     return _about_gpu(labels, facts) if labels.get("uuid") or labels.get("gpu") else _about_neither(labels, facts)
 
 
-def is_successor(program: CauseProcess, identities: Collection[str]) -> bool:
-    """Return whether a process was started in place of those that have these identities."""
-    own, groups = _identities(program, program.pid, "memory")
-    return own not in identities and not set(groups).isdisjoint(identities)
+def shares_owner(program: CauseProcess, identities: Collection[str]) -> bool:
+    """Return whether a process has the owner of those that have these identities, such as their unit or job."""
+    return not set(_identities(program, program.pid, "memory")[1]).isdisjoint(identities)
+
+
+def shares_command(program: CauseProcess, identities: Collection[str]) -> bool:
+    """Return whether a process that nobody owns has the user and the command line of those with these identities."""
+    return not set(_command(program, "memory")).isdisjoint(identities)
 
 
 def is_one_course(labels: Mapping[str, str]) -> bool:
@@ -235,7 +253,11 @@ def _of_process(labels: Mapping[str, str], facts: CauseFacts, pid: int) -> Cause
     leaks = memory if name == _LEAK else ()
     # What a remedy did is told with why it was done: the process, or else the memory of its GPU.
     about = memory if is_remedy_note(labels) else ()
-    return Cause(CauseKind.PROCESS, (own, *groups, *about), (own, *by_pid, *groups, *leaks), adopts=leaks, labels=shown)
+    command = _command(program, what)
+    return Cause(
+        CauseKind.PROCESS, (own, *groups, *about), (own, *by_pid, *groups, *command, *leaks),
+        adopts=leaks, labels=shown, succeeds=command,
+    )  # fmt: skip
 
 
 def _of_memory(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
@@ -248,7 +270,9 @@ def _of_memory(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
     own, groups = _identities(program, program.pid, "memory")
     shown = {**(program.labels or {}), **_some(labels, _OF_GPU)}
     pid = f"pid:{program.pid}"
-    return Cause(CauseKind.PROCESS, (own, *groups, *memory), (own, pid, *groups, *memory), labels=shown)
+    command = _command(program, "memory")
+    brings = (own, pid, *groups, *command, *memory)
+    return Cause(CauseKind.PROCESS, (own, *groups, *memory), brings, labels=shown, succeeds=command)
 
 
 def _of_nobody(labels: Mapping[str, str]) -> Cause:
@@ -290,6 +314,11 @@ def _identities(program: CauseProcess | None, pid: int, what: str) -> tuple[str,
     if program is None or not program.identity:
         return f"pid:{pid}", ()
     return f"process:{program.identity}", tuple(f"group:{each}:{what}" for each in program.groups)
+
+
+def _command(program: CauseProcess | None, what: str) -> tuple[str, ...]:
+    """Return the identity of a process's user and command line; nothing where they do not stand for it."""
+    return () if program is None or not program.command else (f"command:{program.command}:{what}",)
 
 
 def _memory(labels: Mapping[str, str]) -> tuple[str, ...]:

@@ -250,4 +250,4 @@ def by_status(alerts: Iterable[Alert]) -> tuple[dict[str, Alert], dict[str, Aler
     ended: dict[str, Alert] = {}
     for alert in alerts:
         (firing if alert.status is Status.FIRING else ended)[alert.fingerprint] = alert
-    return firing, ended
+    return firing, {name: alert for name, alert in ended.items() if name not in firing}

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from gpuagent_alerts.alert import PROCESS_ENDED, Alert, CauseKind, Incident, News, condition_times
-from gpuagent_alerts.notify.incidents import IncidentRecord
+from gpuagent_alerts.notify.incident_record import IncidentRecord
 from gpuagent_alerts.notify.outbox.entry import Occasion
 from gpuagent_alerts.notify.routes import Recipient
 from gpuagent_alerts.notify.state import (
@@ -24,6 +24,7 @@ from gpuagent_alerts.notify.state import (
     NotifiedAlert,
     NotifiedIncident,
 )
+from gpuagent_alerts.notify.succession import Restarts
 from gpuagent_alerts.notify.urgency import (
     CRITICAL,
     Action,
@@ -31,6 +32,7 @@ from gpuagent_alerts.notify.urgency import (
     UrgencyStage,
     did_nothing,
     is_remedy_note,
+    is_remedy_that_helped,
     urgency_of,
     worst,
     worst_severity,
@@ -47,6 +49,12 @@ _SUBJECT_SECONDS = 30.0
 """For so long a process has to be out of an incident that goes on before that is told: mostly all of it ends."""
 _LOOK_AGAIN_SECONDS = 60.0
 """While what flaps is true again, and does not fire yet."""
+_WATCH_SECONDS = 5.0
+"""While nothing of it is true, and a restart or what is about to fire holds its end back."""
+_RESTART_NEWS_SECONDS = 1800.0
+"""Least time between two messages that say only that it has been restarted: the first one says so at once."""
+_NOTE_WAITS_SECONDS = 300.0
+"""For so long what a remedy did waits for the end that it may have brought about: no shipped rule keeps for longer."""
 _HOLDS_SECONDS = (0.0, 600.0, 1800.0)
 """For so long nothing must fire before the end is told, by how often the incident began again: one that flaps would be
 told without end."""
@@ -85,7 +93,7 @@ class IncidentGroup:
         """What was done, and this receiver has not heard."""
         self._audible = {
             name: one for name, one in alerts.items()
-            if goes_on or (self._only_notes and is_remedy_note(one.labels))
+            if (goes_on and not self._waits_for_end(one)) or (self._only_notes and is_remedy_note(one.labels))
         }  # fmt: skip
         self._present = [alert for alert in self._audible.values() if alert.holds]
         self._live = any(not did_nothing(alert.labels) for alert in self._present)
@@ -105,7 +113,7 @@ class IncidentGroup:
         if self._live:
             if self._worsens(told.urgency) and self._has_waited(told.urgency) and not self._was_just_told(told.urgency):
                 return self._message(News.WORSENED, told)
-            is_reminder = self._repeat_is_due() or self._has_another_subject()
+            is_reminder = self._repeat_is_due() or self._has_another_subject() or self._was_restarted(told)
             if is_reminder or self._quiet_update_is_due(told):
                 return self._message(News.REMINDER if is_reminder else News.UPDATED, told)
         return self._note_if_changed(before, told)
@@ -116,22 +124,30 @@ class IncidentGroup:
             return
         told = None if self._told is None else self._with_lowered_since(self._told)
         if self._live:
-            oldest = self._oldest(told.urgency if told is not None else None)
-            if oldest is not None:
-                yield oldest + self._patience()
-            if told is not None and self._has_another_head(told):
-                yield self._told_at + QUIET_UPDATE_SECONDS
-            if told is not None and self._was_just_told(told.urgency):
-                yield self._told_at + FORECAST_STANDS_SECONDS
-            if self._repeat_seconds is not None:
-                yield self._told_at + self._repeat_seconds
-            yield from (one.ended_at + _SUBJECT_SECONDS for one in self._left_subjects() if one.ended_at is not None)
+            yield from self._times_of_life(told)
         if told is not None and told.lowered_at is not None:
             yield told.lowered_at + LOWERED_SECONDS
         if told is not None and told.calm_at is not None:
             yield told.calm_at + self._hold_seconds()
             if self._is_coming_back():
                 yield self._view.now + _LOOK_AGAIN_SECONDS
+        if told is not None and not self._live and self._stirs():
+            yield self._view.now + _WATCH_SECONDS
+
+    def _times_of_life(self, told: NotifiedIncident | None) -> Iterator[float]:
+        """Yield Unix times at which there may be something to tell of an incident that goes on."""
+        oldest = self._oldest(told.urgency if told is not None else None)
+        if oldest is not None:
+            yield oldest + self._patience()
+        if told is not None and self._has_another_head(told):
+            yield self._told_at + QUIET_UPDATE_SECONDS
+        if told is not None and self._was_just_told(told.urgency):
+            yield self._told_at + FORECAST_STANDS_SECONDS
+        if self._repeat_seconds is not None:
+            yield self._told_at + self._repeat_seconds
+        if told is not None and told.restarts < self._restarts:
+            yield self._restart_news_at(told)
+        yield from (one.ended_at + _SUBJECT_SECONDS for one in self._left_subjects() if one.ended_at is not None)
 
     def _find_record(self, group: AlertGroup | None, told: NotifiedIncident | None) -> IncidentRecord | None:
         if group is not None and group.incident is not None:
@@ -198,6 +214,15 @@ class IncidentGroup:
         """Return whether something of the incident is about to fire, or grows again."""
         key = self._record.key if self._record is not None else ""
         return not self._view.closing and key in self._view.stirring
+
+    def _waits_for_end(self, alert: Alert) -> bool:
+        """Return whether what a remedy did is told with an end that is near, and not by itself before it.
+
+        What has helped waits for as long as nothing of the incident is true.
+        """
+        is_new = 0.0 <= self._view.now - alert.starts_at < _NOTE_WAITS_SECONDS
+        waits = is_remedy_note(alert.labels) and (is_new or is_remedy_that_helped(alert.labels))
+        return waits and bool(self._told) and not self._goes_on()
 
     def _has_moved(self, fingerprint: str) -> str:
         """Return the incident that an alert which fires belongs to by now, in words; "" while it is of this one."""
@@ -290,7 +315,22 @@ class IncidentGroup:
         left = self._left_subjects()
         stays = any(one.firing and _names_a_process(one.alert) for one in self._known.values())
         latest = max((one.ended_at or 0.0 for one in left), default=math.inf)
+        if self._told is not None and self._told.restarts < self._restarts:
+            return False  # that it was restarted tells more
         return not stays and self._view.now - latest >= _SUBJECT_SECONDS and not self._is_acknowledged()
+
+    @property
+    def _restarts(self) -> int:
+        return 0 if self._record is None else self._record.restarts.count
+
+    def _was_restarted(self, told: NotifiedIncident) -> bool:
+        """Return whether its owner was restarted since the last message, and what is true now is of the new process."""
+        is_due = told.restarts < self._restarts and self._view.now >= self._restart_news_at(told)
+        return is_due and not self._is_acknowledged()
+
+    def _restart_news_at(self, told: NotifiedIncident) -> float:
+        oldest = min((one.starts_at for one in self._present), default=self._view.now)
+        return oldest + _SUBJECT_SECONDS if not told.restarts else self._told_at + _RESTART_NEWS_SECONDS
 
     def _left_subjects(self) -> list[NotifiedAlert]:
         """Return alerts about a process that have ended with it since the last message."""
@@ -306,8 +346,11 @@ class IncidentGroup:
         if not self._recipient.send_resolved or all(one.lost for one in self._known.values()):
             return NotificationDecision(self._key, None)
         now = self._view.now
+        # What a remedy came to may have been learned after the end was noticed.
         ended = {
-            fingerprint: one.alert if not one.firing else self._view.as_ended(fingerprint, one.alert)
+            fingerprint: one.alert
+            if not one.firing and fingerprint not in self._view.ended
+            else self._view.as_ended(fingerprint, one.alert)
             for fingerprint, one in self._known.items()
         }
         untold = {**self._left_with_it(), **self._notes}
@@ -361,7 +404,9 @@ class IncidentGroup:
         urgency = self._current if told is None else told.urgency.highest(self._current)
         key = self._record.key if self._record is not None else ""
         lowered_at = None if told is None or not urgency.rises_above(self._current) else told.lowered_at
-        noted = NotifiedIncident(key, severity, starts_at, urgency, lowered_at, shown=self._current)
+        noted = NotifiedIncident(
+            key, severity, starts_at, urgency, lowered_at, shown=self._current, restarts=self._restarts
+        )
         after = NotificationState(self._view.now, {}, self._known, noted)
         return NotificationDecision(
             self._key, after, alerts, occasion=occasion, news=unheard,
@@ -380,7 +425,12 @@ class IncidentGroup:
         key = record.key if record is not None else self._told.key if self._told is not None else ""
         kind = record.kind if record is not None else CauseKind.RULE
         labels = {name: value for name, value in record.labels.items() if value} if record is not None else {}
-        return Incident(key, kind, {**self._view.node_labels, **labels}, severity, starts_at, ends_at, news)
+        shown = {**self._view.node_labels, **labels}
+        restarts = record.restarts if record is not None else Restarts()
+        return Incident(
+            key, kind, shown, severity, starts_at, ends_at, news,
+            restarts=restarts.count, restarted_pid=restarts.pid,
+        )  # fmt: skip
 
     def _note_if_changed(
         self, before: Mapping[str, NotifiedAlert], told: NotifiedIncident

@@ -9,52 +9,41 @@ wait for that is said by its rule, not by that of the longest forecast.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from types import MappingProxyType
 
-from gpuagent_alerts.alert import Alert, CauseKind, Incident, News, condition_times
+from gpuagent_alerts.alert import Alert, CauseKind, condition_times
 from gpuagent_alerts.notify.cause import Cause, CauseFacts, cause_of, moved_cause
+from gpuagent_alerts.notify.incident_record import (
+    IncidentRecord,
+    load_records,
+    moved_record,
+    save_records,
+)
+from gpuagent_alerts.notify.succession import Restarts, Watch, watch
 from gpuagent_alerts.notify.urgency import (
-    CALM,
-    Urgency,
     did_nothing,
     is_remedy_note,
-    load_urgency,
     severity_rank,
     urgency_of,
     worst,
     worst_severity,
 )
 from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.tables import (
-    Column,
-    Table,
-    array,
-    document,
-    flag,
-    integer,
-    member,
-    parsed,
-    text,
-    texts,
-    unix_time,
-    unix_time_or_none,
-    word,
-)
 
 REOPEN_SECONDS = 1800.0
 """Time after its end within which an incident that begins again is the same one."""
 _KEPT_SECONDS = 86_400.0
 _MOST_ENDED = 500
+_MOST_LEFT = 64
 _PROCESS_KINDS = frozenset({CauseKind.PROCESS, CauseKind.GROUP})
 _GONE_LABELS = ("pid", "gpu", "uuid", "gpu_instance_id", "profile", "container_id", "pod_name")
 """Labels in which the processes of one group differ: where they do, the incident has none of them."""
 
 
-Describe = Callable[["IncidentRecord", Collection[str]], str]
+Describe = Callable[[IncidentRecord, Collection[str]], str]
 """Says in one line what an incident was that has just ended, with the fingerprints of its last alerts."""
 
 
@@ -82,42 +71,67 @@ class IncidentBook:
         ended: Mapping[str, Alert] | None = None,
         describe: Describe = lambda _record, _members: "",
         stirring: Collection[str] = frozenset(),
+        owners: Mapping[str, Watch] = MappingProxyType({}),
     ) -> Mapping[str, IncidentRecord]:
         """Return the incidents as they are while these alerts fire, by fingerprint; keep them if the transaction holds.
 
         `ended` are alerts that ended lately, which know when their conditions ceased to hold. `pending` are
         fingerprints of alerts that lost their state in a restart and are still true: they have not ended. `stirring`
-        are keys of incidents of which something is about to fire: they have not ended either. Raises StoreFailure.
+        are keys of incidents of which something is about to fire: they have not ended either, nor have those of which
+        `owners` tells that a restart holds their end back. Raises StoreFailure.
         """
         before = self._records
-        update = _Update(self._node, before, firing, ended or {}, pending, now, stirring)
+        update = _Update(self._node, before, firing, ended or {}, pending, now, stirring, owners, facts)
         after = {
-            key: replace(one, headline=describe(one, before[key].members)) if _has_ended(before.get(key), one) else one
-            for key, one in update.result(facts).items()
+            key: replace(one, headline=describe(one, one.left)) if _has_ended(before.get(key), one) else one
+            for key, one in update.result().items()
         }
         with self._store.transaction():
             save_records(self._store, before, after)
             self._store.after_commit(lambda: self._adopt(after))
         return after
 
+    def note_headlines(self, records: Mapping[str, IncidentRecord], told: Mapping[str, str]) -> None:
+        """Keep the lines, by key, by which ends were told: made later than the record's, and both are one document.
+
+        `records` are those of the update in whose transaction this is. Raises StoreFailure.
+        """
+        after = {
+            key: replace(one, headline=told[key]) if one.ends_at is not None and told.get(key) else one
+            for key, one in records.items()
+        }
+        save_records(self._store, records, after)
+        self._store.after_commit(lambda: self._adopt(after))
+
     def follow_clock(self, step: float) -> None:
         """Move begins and ends along when the wall clock was set: what matters is how long ago they were."""
-        self._records = {
-            key: replace(
-                one,
-                starts_at=max(one.starts_at + step, 0.0),
-                ends_at=None if one.ends_at is None else max(one.ends_at + step, 0.0),
-            )
-            for key, one in self._records.items()
-        }
+        self._records = {key: moved_record(one, step) for key, one in self._records.items()}
 
     def stirring(self, pending: Mapping[str, Alert], facts: CauseFacts, now: float) -> dict[str, list[Alert]]:
         """Return alerts that are about to fire by the key of the incident that they would belong to then."""
-        update, found = _Update(self._node, self._records, {}, {}, (), now, ()), defaultdict(list)
+        update = _Update(self._node, self._records, {}, {}, (), now, (), {}, facts)
+        found: defaultdict[str, list[Alert]] = defaultdict(list)
         for alert in pending.values():
             if (key := update.find_key(cause_of(alert.labels, facts))) is not None:
                 found[key].append(alert)
         return dict(found)
+
+    def watch_owners(self, facts: CauseFacts, now: float) -> dict[str, Watch]:
+        """Return, by key, what has become of the owners of processes of which an incident goes on.
+
+        A remedy that is under way holds its end back too: what it comes to is a part of that.
+        """
+        found = {}
+        going_on = {key: one for key, one in self._records.items() if one.ends_at is None}
+        for key, one in going_on.items():
+            found[key] = Watch(one.restarts, facts.is_acted_on(one.identities))
+            if one.kind in _PROCESS_KINDS:
+                seen = facts.owner_of(one.identities)
+                elsewhere = {name for other, each in going_on.items() if other != key for name in each.identities}
+                own = tuple(each for each in seen.others if f"process:{each.identity}" not in elsewhere)
+                now_runs = watch(one.restarts, one.identities, seen._replace(others=own), now, one.starts_at)
+                found[key] = now_runs._replace(holds=now_runs.holds or found[key].holds)
+        return found
 
     def _adopt(self, after: Mapping[str, IncidentRecord]) -> None:
         self._records = after
@@ -135,6 +149,8 @@ class _Update:
         pending: Collection[str],
         now: float,
         stirring: Collection[str],
+        owners: Mapping[str, Watch],
+        facts: CauseFacts,
     ) -> None:
         self._node = node
         self._firing = firing
@@ -143,14 +159,19 @@ class _Update:
         self._now = now
         self._before = before
         self._stirring = stirring
+        self._held = {key for key, one in owners.items() if one.holds}
+        self._facts = facts
         self._records = {
             key: replace(
-                one, members={f: keeps for f, keeps in one.members.items() if f in firing or f in pending}, left=()
+                one, members={f: keeps for f, keeps in one.members.items() if f in firing or f in pending},
+                left=_left(one, firing),
+                restarts=owners[key].restarts if key in owners else one.restarts,
             )
             for key, one in before.items()
-        }
+        }  # fmt: skip
 
-    def result(self, facts: CauseFacts) -> Mapping[str, IncidentRecord]:
+    def result(self) -> Mapping[str, IncidentRecord]:
+        facts = self._facts
         self._move(facts)
         members = {fingerprint for one in self._records.values() for fingerprint in one.members}
         for fingerprint, alert in sorted(self._firing.items(), key=_by_weight):
@@ -181,7 +202,7 @@ class _Update:
         # What a remedy did is told with what it was done about, and neither begins that again nor keeps it open.
         is_note = is_remedy_note(alert.labels) and bool(found.identities)
         if cause.begins and found.ends_at is not None and not is_note:
-            found = _reopened(found, alert)
+            found = replace(_reopened(found, alert), restarts=_restarts_of_reopened(found, cause, self._now))
         # A GPU's alert that joins a process must not make it the incident of all that happens to that GPU.
         foreign = is_note or (found.kind in _PROCESS_KINDS and cause.kind not in _PROCESS_KINDS)
         brought = () if foreign else tuple(one for one in cause.brings if one not in found.identities)
@@ -206,6 +227,11 @@ class _Update:
             for one in candidates:
                 if identity in one.identities and self._can_join(one, begins=cause.begins):
                     return one
+        for identity in cause.succeeds:
+            for one in candidates:
+                is_candidate = identity in one.identities and self._can_join(one, begins=cause.begins)
+                if is_candidate and not self._facts.owner_of(one.identities).runs:
+                    return one
         for identity in cause.adopts:
             for one in candidates:
                 if identity in one.identities and one.kind is CauseKind.GPU and self._can_join(one, begins=True):
@@ -228,15 +254,24 @@ class _Update:
             labels = [alert.labels for alert in present.values()]
             gravest = max(firing, key=lambda name: (urgency_of(firing[name].labels), firing[name].holds, name))
             return replace(
-                one, severity=worst_severity(labels), worst=one.worst.highest(worst(labels)), gravest=gravest
-            )
+                one, severity=worst_severity(labels), worst=one.worst.highest(worst(labels)), gravest=gravest,
+                ceased_at=None,
+            )  # fmt: skip
+        if one.key in self._held and one.ends_at is None:
+            ceased_at = one.ceased_at if one.ceased_at is not None or firing else self._end_of(one)
+            return replace(one, ceased_at=ceased_at)
         if not firing and one.key in self._stirring:
             return one if one.ends_at is None else replace(one, ends_at=None, reopened=one.reopened + 1, headline="")
         is_pending = any(name in self._pending and name not in self._firing for name in keeping)  # after a restart
         if one.ends_at is not None or is_pending or one.gravest in firing:
             return one
-        left = tuple(self._before.get(one.key, one).members)
-        return replace(one, ends_at=max(self._end_of(one), one.starts_at), left=left)
+        ends_at = self._end_of(one) if one.ceased_at is None else one.ceased_at
+        return replace(
+            one,
+            ends_at=max(ends_at, one.starts_at),
+            ceased_at=None,
+            left=tuple(dict.fromkeys((*one.left, *one.members))),
+        )
 
     def _end_of(self, one: IncidentRecord) -> float:
         """Return when the last of its conditions ceased to hold."""
@@ -254,13 +289,31 @@ class _Update:
             yield one
 
 
+def _left(one: IncidentRecord, firing: Collection[str]) -> tuple[str, ...]:
+    """Return the fingerprints of the alerts that an incident has had, and that fire no more."""
+    if one.ends_at is not None:
+        return one.left
+    return tuple(dict.fromkeys(name for name in (*one.left, *one.members) if name not in firing))[-_MOST_LEFT:]
+
+
 def _has_ended(before: IncidentRecord | None, after: IncidentRecord) -> bool:
     return before is not None and before.ends_at is None and after.ends_at is not None
 
 
 def _reopened(one: IncidentRecord, alert: Alert) -> IncidentRecord:
     """Return an incident that ended as this alert begins it again: since then, and not since its first beginning."""
-    return replace(one, ends_at=None, reopened=one.reopened + 1, starts_at=alert.begins_at, headline="")
+    return replace(
+        one, ends_at=None, reopened=one.reopened + 1, starts_at=alert.begins_at, headline="", restarts=Restarts(),
+        left=(),
+    )  # fmt: skip
+
+
+def _restarts_of_reopened(one: IncidentRecord, cause: Cause, now: float) -> Restarts:
+    """Return the restarts of an incident that had ended, and that a process which it has not seen begins again."""
+    own = next((name for name in cause.brings if name.startswith("process:")), "")
+    if not own or own in one.identities or not any(name.startswith("process:") for name in one.identities):
+        return Restarts()
+    return Restarts(one.restarts.count + 1, own.removeprefix("process:"), now)
 
 
 def _by_weight(item: tuple[str, Alert]) -> tuple[int, float, int, str]:
@@ -307,99 +360,3 @@ def _key(node: str, cause: Cause, alert: Alert) -> str:
 
 MOST_IDENTITIES = 512
 """Most identities of one incident: a job may have hundreds of ranks."""
-
-
-@dataclass(frozen=True, slots=True)
-class IncidentRecord:
-    """One incident."""
-
-    key: str
-    kind: CauseKind
-    identities: tuple[str, ...]
-    """Identities by which later alerts find it; see `cause`."""
-    labels: Mapping[str, str]
-    starts_at: float
-    """Unix time at which the first of its conditions began to hold; of one that began again, since its last end."""
-    ends_at: float | None = None
-    """Unix time at which the last of its conditions ceased to hold; None while it goes on."""
-    members: Mapping[str, bool] = field(default_factory=dict)
-    """Fingerprints of its alerts that fire or are kept; whether each keeps it open."""
-    severity: str = ""
-    """The worst of what is true of it; while nothing is, the worst that it had last."""
-    gravest: str = ""
-    """Fingerprint of the worst of its alerts while something was true: nothing being true, it lasts as long as this."""
-    worst: Urgency = CALM
-    left: tuple[str, ...] = field(default=(), compare=False)
-    """Fingerprints of the alerts that it had until its end, at the moment of that. Never written down: when it is gone
-    again, nothing that is kept has changed."""
-    reopened: int = 0
-    """Number of times it began again."""
-    headline: str = ""
-    """Of one that has ended: what happened and why it is over, in one line."""
-
-
-def incident_of(record: IncidentRecord, news: News) -> Incident:
-    """Return a record as it is told of."""
-    labels = {name: value for name, value in record.labels.items() if value}
-    return Incident(record.key, record.kind, labels, record.severity, record.starts_at, record.ends_at, news)
-
-
-def save_records(store: Store, before: Mapping[str, IncidentRecord], after: Mapping[str, IncidentRecord]) -> None:
-    """Keep exactly these. Raises StoreFailure."""
-    gone = [(key,) for key in before if key not in after]
-    changed = [(key, json.dumps(_dump(one), separators=(",", ":"))) for key, one in after.items()
-               if before.get(key) != one]  # fmt: skip
-    if gone or changed:
-        with store.transaction():
-            store.execute_many("DELETE FROM incidents WHERE incident_key = ?", gone)
-            store.execute_many("INSERT OR REPLACE INTO incidents VALUES (?, ?)", changed)
-
-
-def load_records(store: Store, now: float) -> dict[str, IncidentRecord]:
-    """Return every incident that is kept; none ended in the future, as the clock may have been set meanwhile."""
-    found = {}
-    for one in store.load(INCIDENTS_TABLE):
-        found[one.key] = one if one.ends_at is None or one.ends_at <= now else replace(one, ends_at=now)
-    return found
-
-
-def _dump(one: IncidentRecord) -> dict[str, Any]:
-    return {
-        "kind": str(one.kind),
-        "identities": list(one.identities),
-        "labels": dict(one.labels),
-        "starts_at": max(one.starts_at, 0.0),
-        "ends_at": None if one.ends_at is None else max(one.ends_at, 0.0),
-        "members": dict(one.members),
-        "severity": one.severity,
-        "worst": list(one.worst),
-        "gravest": one.gravest,
-        "reopened": one.reopened,
-        "headline": one.headline,
-    }
-
-
-def _load(key: str, dump: str) -> IncidentRecord:
-    found = document(parsed(dump))
-    return IncidentRecord(
-        key,
-        CauseKind(word(member(found, "kind"))),
-        tuple(word(one) for one in array(member(found, "identities"))),
-        texts(member(found, "labels")),
-        unix_time(member(found, "starts_at")),
-        unix_time_or_none(member(found, "ends_at")),
-        {word(name): flag(value) for name, value in document(member(found, "members")).items()},
-        text(member(found, "severity")),
-        text(found.get("gravest", "")),
-        load_urgency(array(member(found, "worst"))),
-        reopened=integer(member(found, "reopened")),
-        headline=text(found.get("headline", "")),
-    )
-
-
-INCIDENTS_TABLE = Table(
-    "incidents",
-    ("incident_key",),
-    {"incident_key": Column(word), "dump": Column(text, 2**20)},
-    _load,
-)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -10,7 +10,8 @@ from gpuagent.core.clock import Clock
 from gpuagent_alerts.alert import Alert, Briefing, Incident, Message, News
 from gpuagent_alerts.notify.cause import CauseFacts, NoCauseFacts, is_one_course
 from gpuagent_alerts.notify.decide import by_status, decide
-from gpuagent_alerts.notify.incidents import IncidentBook, IncidentRecord, incident_of
+from gpuagent_alerts.notify.incident_record import IncidentRecord, incident_of
+from gpuagent_alerts.notify.incidents import IncidentBook
 from gpuagent_alerts.notify.inhibition import inhibited_by_loss, inhibited_by_tier
 from gpuagent_alerts.notify.limiter import HeldSummary, MessageLimiter, Offer
 from gpuagent_alerts.notify.outbox.attempt import WallSteps
@@ -127,15 +128,19 @@ class Notifier:
         with self._store.transaction():
             still_pending = {fingerprint for fingerprint in pending if fingerprint not in ended}
             stirring = self._stirring(pending, facts or NoCauseFacts(), now)
+            owners = self._book.watch_owners(facts or NoCauseFacts(), now)
             incidents = self._book.update(
                 going_on, still_pending, facts or NoCauseFacts(), now, ended=ended,
                 describe=lambda record, members: self._headline_of_end(record, members, ended),
-                stirring=stirring.keys(),
+                stirring=stirring.keys(), owners=owners,
             )  # fmt: skip
+            held: dict[str, list[Alert]] = {key: [] for key, one in owners.items() if one.holds}
             view = self._view(now, firing, ended, pending, incidents)
-            view = replace(view, closing=handed_over is not None, stirring=stirring)
+            view = replace(view, closing=handed_over is not None, stirring=held | stirring)
             decisions, next_at = decide(view, self._told)
             offers = [Offer(self._entry(decision, now), decision.urgent) for decision in decisions if decision.alerts]
+            if told := {one.key: one.briefing.headline for one in _incidents_of(offers) if one.news is News.ENDED}:
+                self._book.note_headlines(incidents, told)
             losses = self._limiter.send(offers, self.routes.recipients)
             losses = _of_digests(losses, self._limiter.digest_group, self._told)
             changes = _with_losses({decision.key: decision.told for decision in decisions}, self._told, losses)
@@ -170,23 +175,21 @@ class Notifier:
     def _headline_of_end(
         self, record: IncidentRecord, members: Collection[str], ended: Mapping[str, Alert]
     ) -> str:  # fmt: skip
-        alerts = [ended[fingerprint] for fingerprint in members if fingerprint in ended]
-        return self.brief(incident_of(record, News.ENDED), alerts).headline if alerts else ""
+        """Return what an incident was, and why it is over, by its last alerts and by what receivers heard of others."""
+        alerts = {
+            name: one.alert for told in self._told.values() if told.incident is not None
+            if told.incident.key == record.key for name, one in told.alerts.items() if not one.firing
+        }  # fmt: skip
+        alerts |= {fingerprint: ended[fingerprint] for fingerprint in members if fingerprint in ended}
+        return self.brief(incident_of(record, News.ENDED), list(alerts.values())).headline if alerts else ""
 
     def _stirring(self, pending: Mapping[str, Alert], facts: CauseFacts, now: float) -> dict[str, list[Alert]]:
-        """Return what is about to fire of incidents of which a receiver has not been told the end.
-
-        One whose process was started again, and grows again, is among them also while nothing is about to fire.
-        """
+        """Return what is about to fire of incidents of which a receiver has not been told the end."""
         told = {told.incident.key: told.alerts for told in self._told.values() if told.incident is not None}
         known = {fingerprint for alerts in told.values() for fingerprint in alerts}
         counts = {name: one for name, one in pending.items() if name in known or is_one_course(one.labels)}
         found = self._book.stirring(counts, facts, now) if told and counts else {}
-        again = {
-            key: found.get(key, []) for key, one in self._book.records.items()
-            if one.ends_at is None and key in told and facts.grows_again(one.identities)
-        }  # fmt: skip
-        return {key: alerts for key, alerts in found.items() if key in told} | again
+        return {key: alerts for key, alerts in found.items() if key in told}
 
     def is_silenced(self, alert: Alert) -> bool:
         """Return whether a silence is in force for an alert, or for its incident."""
@@ -196,7 +199,12 @@ class Notifier:
         return bool(self._quiet.silences.silencing(labels))
 
     def is_open(self, fingerprint: str) -> bool:
-        """Return whether some receiver takes the alert for firing."""
+        """Return whether some receiver takes the alert for firing, or the end of its incident is yet to tell of it."""
+        untold = {
+            told.incident.key for told in tuple(self._told.values()) if told.incident and not told.incident.is_closed
+        }
+        if any(fingerprint in one.left and one.key in untold for one in self._book.records.values()):
+            return True
         return any(told.alerts[fingerprint].firing for told in tuple(self._told.values()) if fingerprint in told.alerts)
 
     def _withhold(self, firing: dict[str, Alert], ended: dict[str, Alert], now: float) -> frozenset[str]:
@@ -247,6 +255,12 @@ class Notifier:
                 key: replace(told, told_at=told.told_at + step, incident=shift_times(told.incident, step, now))
                 for key, told in self._told.items()
             }
+
+
+def _incidents_of(offers: Iterable[Offer]) -> Iterator[Incident]:
+    for offer in offers:
+        if offer.entry.message.incident is not None:
+            yield offer.entry.message.incident
 
 
 class _Suppressed:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from gpuagent_alerts.alert import Alert, Incident, Status, fingerprint
-from gpuagent_alerts.notify.incidents import IncidentRecord
+from gpuagent_alerts.notify.incident_record import IncidentRecord
 from gpuagent_alerts.notify.outbox.entry import Occasion, dump_alert, load_alert
 from gpuagent_alerts.notify.routes import Destination, Recipient
 from gpuagent_alerts.notify.urgency import Urgency, load_urgency
@@ -22,6 +22,7 @@ from gpuagent_alerts.store.tables import (
     array,
     document,
     flag,
+    integer,
     member,
     parsed,
     text,
@@ -71,6 +72,8 @@ class NotifiedIncident:
     """Unix time since which it is less urgent than that; None while it is not."""
     calm_at: float | None = None
     """Unix time since which its end could be told; None while it goes on."""
+    restarts: int = 0
+    """Restarts of its owner that the last message counted."""
     is_closed: bool = False
     """Its end was told. That is kept while alerts of it still fire, which say no more than that."""
     shown: Urgency | None = None
@@ -131,6 +134,7 @@ def _dump_incident(one: NotifiedIncident) -> dict[str, Any]:
         "urgency": list(one.urgency),
         "lowered_at": one.lowered_at,
         "calm_at": one.calm_at,
+        "restarts": one.restarts,
         "is_closed": one.is_closed,
         **({} if one.shown is None else {"shown": list(one.shown)}),
     }
@@ -145,6 +149,7 @@ def _load_incident(value: object) -> NotifiedIncident:
         load_urgency(array(member(found, "urgency"))),
         unix_time_or_none(member(found, "lowered_at")),
         unix_time_or_none(member(found, "calm_at")),
+        integer(found.get("restarts", 0)),
         flag(found.get("is_closed", False)),
         load_urgency(array(found["shown"])) if "shown" in found else None,
     )

@@ -92,6 +92,11 @@ def did_nothing(labels: Mapping[str, str]) -> bool:
     return is_remedy_note(labels) and is_idle
 
 
+def is_remedy_that_helped(labels: Mapping[str, str]) -> bool:
+    """Return whether an alert reports a remedy after which the memory was back: news, and no trouble that lasts."""
+    return is_remedy_note(labels) and labels.get("result") == "released"
+
+
 def urgency_of(labels: Mapping[str, str]) -> Urgency:
     """Return the urgency of an alert with these labels."""
     if did_nothing(labels):

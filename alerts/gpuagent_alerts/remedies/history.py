@@ -18,8 +18,14 @@ log = logging.getLogger(__name__)
 
 SHOWN_SECONDS = 900.0
 _MOST_ENTRIES = 64
+_TOLD_SECONDS = 10.0
+"""Two intervals of the rules: by then an alert tells of a run that has ended."""
 QUIET = frozenset({RunResult.EXITED, RunResult.RESOLVED})
 """Where no step was taken, nothing had to be done: there is nothing to say."""
+_ENDED_IT = frozenset({
+    RunResult.RELEASED, RunResult.STILL_LISTED, RunResult.HELD_BY_OTHER, RunResult.UNACCOUNTED, RunResult.UNREADABLE,
+})  # fmt: skip
+"""After these the process has ended, or its memory is back."""
 
 
 class _HistoryEntry(NamedTuple):
@@ -31,6 +37,8 @@ class _HistoryEntry(NamedTuple):
     """CLOCK_BOOTTIME: a wall clock that is set neither hides it nor keeps it for ever."""
     released_bytes: int | None = None
     seconds: float | None = None
+    asked_by: str = ""
+    """Person who asked for it; "" where a rule did."""
 
 
 class RemedyHistory:
@@ -55,7 +63,10 @@ class RemedyHistory:
             step, outcome.result, outcome.released_bytes, outcome.seconds, dry_run=plan.dry_run, detail=outcome.detail
         )
         freed, seconds = outcome.released_bytes, outcome.seconds
-        self._add(_HistoryEntry(note, plan.request.alert, words, self._clock.now(), freed, seconds))
+        self._add(_HistoryEntry(
+            note, plan.request.alert, words, self._clock.now(), freed, seconds,
+            plan.request.asked_by if plan.request.by_hand else "",
+        ))  # fmt: skip
 
     async def announce(self, target: Target, reason: str, seconds: float) -> None:
         """Announce an act to the owner of a process: by the log and by the series."""
@@ -86,7 +97,9 @@ class RemedyHistory:
             )  # fmt: skip
             age = max(wall - end["time_seconds"], 0.0)  # another agent's clock: the wall's has to do
             freed, seconds = end.get("released_bytes"), end.get("seconds")
-            self._add(_HistoryEntry(note, str(run.get("fingerprint", "")), words, now - age, freed, seconds))
+            alert = str(run.get("fingerprint", ""))
+            asked_by = "" if alert else str(run.get("asked_by", ""))
+            self._add(_HistoryEntry(note, alert, words, now - age, freed, seconds, asked_by))
 
     def recent(self) -> tuple[RemedyNote, ...]:
         """Return the runs that have ended lately."""
@@ -102,17 +115,27 @@ class RemedyHistory:
         return "; then ".join(dict.fromkeys(said))  # a refusal does not hide what was done before it
 
     def ending_of(self, pid: str, uuid: str) -> RemedyEnding | None:
-        """Return what freed the memory of this process on this GPU; None where no remedy did, and after a dry run."""
+        """Return what ended this process, or freed its memory on this GPU.
+
+        None where no remedy did, and after a dry run.
+        """
         now = self._clock.now()
         for entry in reversed(self._ended):
             note = entry.note
             if now - entry.clock_seconds >= SHOWN_SECONDS:
                 continue  # the number may be another process's by now
             if pid and (note.about.pid, note.about.uuid) == (pid, uuid) and _acted(note):
-                if note.result != RunResult.RELEASED:
+                if note.result not in _ENDED_IT:
                     return None
-                return RemedyEnding(note.step, entry.released_bytes, entry.seconds, note.about.unit)
+                freed = entry.released_bytes if note.result == RunResult.RELEASED else None
+                return RemedyEnding(note.step, freed, entry.seconds, note.about.unit, entry.asked_by)
         return None
+
+    def just_acted_on(self) -> set[tuple[str, str]]:
+        """Return UUID and pid of those on which a remedy has acted so lately that no alert may tell of it yet."""
+        since = self._clock.now() - _TOLD_SECONDS
+        acted = (one.note.about for one in self._ended if one.clock_seconds > since and _acted(one.note))
+        return {(about.uuid, about.pid) for about in acted}
 
     def announced(self) -> tuple[RemedyNote, ...]:
         """Return the acts that are announced."""

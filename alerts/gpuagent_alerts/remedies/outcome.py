@@ -94,11 +94,26 @@ class RemedyEnding:
     seconds: float | None = None
     """From that step to the memory's return."""
     unit: str = ""
+    asked_by: str = ""
+    """Person who asked for it; "" where a rule did."""
 
     def __str__(self) -> str:
         took = f" after {format_duration(self.seconds)}" if self.seconds is not None else ""
         freed = f"; {format_bytes(self.released_bytes)} came back{took}" if self.released_bytes else ""
-        return f"{self._act()}{freed}"
+        return f"{self.act}{freed}"
+
+    @property
+    def act(self) -> str:
+        """What was done, and at whose request: `gpuagent terminated it (SIGTERM) as alice (uid 1000) asked`."""
+        return self._act() + (f" as {self.asked_by} asked" if self.asked_by else "")
+
+    @property
+    def participle(self) -> str:
+        """The same of a process that is named before it: `terminated by gpuagent (SIGTERM)`."""
+        verbs = {"SIGTERM": "terminated", "SIGKILL": "killed"}
+        return f"{verbs.get(self.step, 'ended')} by gpuagent ({self.step})" + (
+            f" as {self.asked_by} asked" if self.asked_by else ""
+        )
 
     def _act(self) -> str:
         match self.step:

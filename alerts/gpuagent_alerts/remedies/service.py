@@ -320,7 +320,13 @@ class RemedyService:
             outstanding=tuple(outstanding_step_of(one) for one in self.remedies.outstanding),
             announced=self.history.announced(),
             budgets=tuple(budget_uses(self.settings.budgets, snapshot)) if snapshot is not None else (),
+            under_way=self.under_way(),
         )
+
+    def under_way(self) -> frozenset[tuple[str, str]]:
+        """Return UUID and pid of each process on which a remedy acts for real, or has acted a moment ago."""
+        targets = (run.plan.target for run in self.remedies.running if not run.plan.dry_run)
+        return frozenset({(one.key.gpu_uuid, str(one.pid)) for one in targets} | self.history.just_acted_on())
 
     def remedy_of(self, alert: Alert) -> str:
         """Return what was done about this alert, or why nothing is while it fires; "" if neither is known."""

@@ -77,6 +77,8 @@ class RemedyFigures:
     announced: tuple[RemedyNote, ...] = ()
     outstanding: tuple[OutstandingStep, ...] = ()
     budgets: tuple[BudgetUse, ...] = ()
+    under_way: frozenset[tuple[str, str]] = frozenset()
+    """UUID of the GPU and pid of each process on which a remedy acts, or has acted just now; no series has them."""
 
 
 RemedyFamily = Family[RemedyFigures]

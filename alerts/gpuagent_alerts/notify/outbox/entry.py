@@ -212,6 +212,7 @@ def dump_incident(incident: Incident) -> dict[str, Any]:
         "starts_at": incident.starts_at,
         "ends_at": incident.ends_at,
         "news": str(incident.news),
+        **({"restarts": incident.restarts, "restarted_pid": incident.restarted_pid} if incident.restarts else {}),
         "briefing": {
             "headline": said.headline,
             "numbers": said.numbers,
@@ -249,6 +250,8 @@ def load_incident(value: object) -> Incident:
             silence_command=text(member(said, "silence_command")),
             end_reason=text(member(said, "end_reason")),
         ),
+        restarts=integer(found.get("restarts", 0)),
+        restarted_pid=integer(found.get("restarted_pid", 0)),
     )
 
 

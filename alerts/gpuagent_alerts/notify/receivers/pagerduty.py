@@ -169,5 +169,5 @@ def _details(alert: Alert) -> dict[str, Any]:
         "status": alert.state,
         "labels": dict(alert.labels),
         "annotations": shown_annotations(alert),
-        "starts_at": rfc3339(alert.starts_at),
+        "starts_at": rfc3339(alert.begins_at),
     }

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuagent_alerts.alert import Alert, Incident, Message, Status, shown_annotations
+from gpuagent_alerts.alert import Alert, Incident, Message, Status, condition_times, shown_annotations
 from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, MessageContext
 from gpuagent_alerts.notify.receivers.base import Dependencies, HttpRequest, ReceiverKind, url_of
 from gpuagent_alerts.notify.receivers.settings import URL_KEYS, KeyType, key, url_file
@@ -174,12 +174,13 @@ def incident_document(incident: Incident) -> dict[str, Any]:
 
 
 def _alert(alert: Alert, context: MessageContext) -> dict[str, Any]:
+    begins, ends = condition_times(alert)  # as those of the incident: neither `for` nor `keep_firing_for` is a part
     return {
         "status": str(alert.status),
         "labels": dict(alert.labels),
         "annotations": shown_annotations(alert),
-        "startsAt": rfc3339(alert.starts_at),
-        "endsAt": _NEVER if alert.ends_at is None else rfc3339(alert.ends_at),
+        "startsAt": rfc3339(begins),
+        "endsAt": _NEVER if alert.ends_at is None else rfc3339(alert.ends_at if ends is None else ends),
         "notTrueSince": None if alert.true_until is None else rfc3339(alert.true_until),
         "keptUntil": None if alert.kept_until is None else rfc3339(alert.kept_until),
         "generatorURL": context.external_url,

@@ -17,6 +17,7 @@ from gpuagent_alerts.alert import Alert, Message, Status
 from gpuagent_alerts.messages.briefing import BriefingWriter
 from gpuagent_alerts.messages.snapshot_inputs import SnapshotFacts, explainer
 from gpuagent_alerts.messages.transitions import EndReasons, EvaluatedTick
+from gpuagent_alerts.notify.incident_record import process_of
 from gpuagent_alerts.notify.notifier import Notifier, Suppressions
 from gpuagent_alerts.notify.outbox.attempt import DELIVERED
 from gpuagent_alerts.notify.outbox.queue import Outbox
@@ -24,7 +25,7 @@ from gpuagent_alerts.notify.routes import Recipient, Routes
 from gpuagent_alerts.notify.silences import Acks, Silences
 from gpuagent_alerts.notify.urgency import worst_severity
 from gpuagent_alerts.promql.series import SeriesIndex
-from gpuagent_alerts.remedies.outcome import no_remedy
+from gpuagent_alerts.remedies.outcome import RemedyEnding
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.shipped import RULES_FILE
 from gpuagent_alerts.states.engine import RuleEngine
@@ -59,6 +60,10 @@ class Stage:
     routes: Sequence[Route] = ()
     clock: SteppingClock = field(default_factory=SteppingClock)
     further: RemedyFigures = field(default_factory=lambda: RemedyFigures(1, stopped=False))
+    remedy_endings: dict[tuple[str, str], RemedyEnding] = field(default_factory=dict)
+    """What remedies did, by pid and UUID of the GPU."""
+    is_alive: bool | None = False
+    """Whether processes run that have left the driver's list."""
     up: bool = True
     """Whether receivers answer."""
 
@@ -83,7 +88,8 @@ class Stage:
         self.briefings = BriefingWriter("node7")
         self.notifier.brief = self.briefings.write
         self.endings = EndReasons(self.engine.rules)
-        self.endings.ask(no_remedy, lambda _: False)
+        self.endings.ask(lambda pid, uuid: self.remedy_endings.get((pid, uuid)), lambda _: self.is_alive)
+        self.endings.former_id = lambda pid: process_of(self.notifier.incidents, pid)
         self.ended: dict[str, Alert] = {}
 
     def kill(self) -> None:
@@ -116,8 +122,9 @@ class Stage:
             with self.store.transaction():
                 self.keeper.save_if_due()
                 pending = self._instances(State.PENDING)
+                self.ended = {name: self.endings.revised(one) for name, one in self.ended.items()}
                 alerts = (*self.ended.values(), *firing.values())
-                self.notifier.notify(alerts, pending, SnapshotFacts(snapshot))
+                self.notifier.notify(alerts, pending, SnapshotFacts(snapshot, self.further.under_way))
             self.ended = {name: one for name, one in self.ended.items() if self.notifier.is_open(name)}
         if self.up:
             self.deliver()

@@ -93,7 +93,7 @@ def test_memory_that_others_took() -> None:
 def test_a_process_whose_memory_stays() -> None:
     """The driver may go on counting memory for a process that has ended."""
     dead = seen(gpu(0, used_gib=23.0), processes=[process(4242, used_gib=20.0, state=ProcessState.DEAD)])
-    assert reason(LEAK, WITH, dead, pid="4242") == "the process ended: the driver still counts 20.0 GiB for it"
+    assert reason(LEAK, WITH, dead, pid="4242") == "the process ended: the driver went on counting 20.0 GiB for it"
 
 
 def test_a_pid_that_another_process_has() -> None:
@@ -116,7 +116,11 @@ def test_what_a_remedy_did() -> None:
     assert reason(LEAK, WITH, WITHOUT, pid="4242", remedy=ended) == words
     other = seen(gpu(0, used_gib=23.0), processes=[process(7, used_gib=20.0)])
     assert reason(LEAK, other, WITHOUT, pid="7", remedy=ended) == "the process ended; 20.0 GiB came back"
-    assert reason("GpuMemoryHigh", WITH, WITHOUT, remedy=ended) == "python3 (pid 4242) ended; 20.0 GiB came back"
+    named = "python3 (pid 4242) was terminated by gpuagent (SIGTERM); 20.0 GiB came back"
+    assert reason("GpuMemoryHigh", WITH, WITHOUT, remedy=ended) == named
+    assert reason(LEAK, WITH, WITHOUT, pid="4242", remedy=replace(ended, asked_by="bob (uid 7)")) == (
+        "gpuagent terminated it (SIGTERM) as bob (uid 7) asked; 20.0 GiB came back after 2 s"
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +149,11 @@ def test_a_cache_that_was_released() -> None:
     [
         (12.0, Growth(Verdict.STEADY), "memory back to 12.0 GiB"),
         (20.0, Growth(Verdict.LEVELLED_OFF), "growth stopped at 20.0 GiB with 3.8 GiB free"),
-        (20.0, Growth(Verdict.GROWING, exhaustion=Range(18000.0, 1.0, 2.0)), "it would then have been full in 5 h"),
+        (
+            20.0,
+            Growth(Verdict.GROWING, exhaustion=Range(18000.0, 1.0, 2.0)),
+            "it slowed down: the forecast was 5 h then",
+        ),
         (20.0, Growth(Verdict.GROWING), "no longer true"),
         (20.0, Growth(Verdict.CACHED), "its tensors stopped growing: what it held beyond them was cache"),
         (23.9, Growth(Verdict.STEADY), "the GPU became full"),
@@ -166,7 +174,7 @@ def test_a_forecast_that_ended_with_its_process() -> None:
     ended = reason("GpuMemoryExhaustionSoon", before, seen(gpu(0, used_gib=3.0)))
     assert ended == "python3 (pid 4242) ended; 20.0 GiB came back"
     taken = reason("GpuMemoryExhaustionSoon", before, seen(gpu(0, used_gib=15.0)))
-    assert taken == "memory back to 15.0 GiB"
+    assert taken == "python3 (pid 4242) ended; it held 20.0 GiB, and 15.0 GiB is in use now"
     stays = seen(gpu(0, used_gib=3.0), processes=[process(4242, used_gib=1.0)])
     assert reason("GpuMemoryExhaustionSoon", before, stays) == "memory back to 3.0 GiB"
 

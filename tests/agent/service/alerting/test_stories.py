@@ -309,9 +309,11 @@ def test_a_remedy_without_effect_does_not_hide_that_the_gpu_is_full(tmp_path: Pa
     assert len(stage.keys()) == 1
 
 
-@pytest.mark.parametrize(("result", "dry", "shown"), [("dry_run", True, False), ("released", False, True)])
+@pytest.mark.parametrize(
+    ("result", "dry", "shown"), [("dry_run", True, False), ("released", False, False), ("no_effect", False, True)]
+)
 def test_a_dry_run_alone_is_no_trouble_of_the_node(tmp_path: Path, result: str, dry: bool, shown: bool) -> None:
-    """`gpuagent check` warns of what a remedy did, and not of what it would have done."""
+    """`gpuagent check` warns of a remedy without effect; not of one that helped, nor of what would have been done."""
     stage = Stage(tmp_path / "state")
     about = RemedyTarget("0", "GPU-00000000", str(PID), "python3", "alice", "")
     note = RemedyNote(about, "run-1", "SIGTERM", result, dry, stage.clock.wall())
@@ -384,8 +386,8 @@ def test_the_end_of_a_job_counts_all_its_ranks(tmp_path: Path) -> None:
 
     assert stage.heard[-1].alerts.count("-ProcessMemoryLeak") == 4
     assert stage.headlines()[-1] == (
-        "RESOLVED node7 GPU 0: Slurm job 77 (4 ranks, alice) was leaking memory: all 4 processes ended; "
-        "20.0 GiB came back"
+        "RESOLVED node7 GPU 0: Slurm job 77 (4 ranks, alice) was leaking memory: all 4 processes ended "
+        "(22:18 to 22:48 UTC); 20.0 GiB came back"
     )
 
 
@@ -448,7 +450,8 @@ def test_a_unit_that_is_restarted_and_grows_again_is_no_all_clear(tmp_path: Path
     stage.show(snapshot([gpu(0, used_gib=6.0)], [steady]), 30 * MINUTE)
     assert [one.news for one in stage.heard] == ["began", "reminder", "ended"]
     assert len(stage.keys()) == 1
-    assert stage.headlines()[-1].endswith("; it runs again as pid 300, with 5.0 GiB")
+    assert "; api.service was restarted twice and runs as pid 300, with 5.0 GiB" in stage.headlines()[-1]
+    assert stage.headlines()[-1].endswith(", and runs too short to tell whether it grows")
 
 
 def unowned(gib: float, *evidence: Evidence, own_gib: float = 1.0, full_in: float | None = None) -> Snapshot:

@@ -1,0 +1,158 @@
+"""One incident of this node as it is kept: what it is about, its alerts, and its life so far."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpuagent.core.identity import ProcessId
+from gpuagent_alerts.alert import CauseKind, Incident, News
+from gpuagent_alerts.notify.succession import Restarts, dump_restarts, find_process, load_restarts
+from gpuagent_alerts.notify.urgency import CALM, Urgency, load_urgency
+from gpuagent_alerts.store.database import Store
+from gpuagent_alerts.store.tables import (
+    Column,
+    Table,
+    array,
+    document,
+    flag,
+    integer,
+    member,
+    parsed,
+    text,
+    texts,
+    unix_time,
+    unix_time_or_none,
+    word,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentRecord:
+    """One incident."""
+
+    key: str
+    kind: CauseKind
+    identities: tuple[str, ...]
+    """Identities by which later alerts find it; see `cause`."""
+    labels: Mapping[str, str]
+    starts_at: float
+    """Unix time at which the first of its conditions began to hold; of one that began again, since its last end."""
+    ends_at: float | None = None
+    """Unix time at which the last of its conditions ceased to hold; None while it goes on."""
+    members: Mapping[str, bool] = field(default_factory=dict)
+    """Fingerprints of its alerts that fire or are kept; whether each keeps it open."""
+    severity: str = ""
+    """The worst of what is true of it; while nothing is, the worst that it had last."""
+    gravest: str = ""
+    """Fingerprint of the worst of its alerts while something was true: nothing being true, it lasts as long as this."""
+    worst: Urgency = CALM
+    left: tuple[str, ...] = field(default=(), compare=False)
+    """Fingerprints of its alerts that have ended while it went on; after its end of all. Never written down: when it is
+    gone again, nothing that is kept has changed."""
+    reopened: int = 0
+    """Number of times it began again."""
+    headline: str = ""
+    """Of one that has ended: what happened and why it is over, in one line."""
+    restarts: Restarts = field(default_factory=Restarts)
+    """Of the owner of its processes, since it began."""
+    ceased_at: float | None = None
+    """Unix time at which the last condition ceased to hold, while a restart holds its end back; else None."""
+
+
+def process_of(records: Mapping[str, IncidentRecord], pid: int) -> ProcessId | None:
+    """Return the process that an incident which goes on knows by its pid; None if there is none."""
+    found = (find_process(one.identities, pid) for one in records.values() if one.ends_at is None)
+    return next((one for one in found if one is not None), None)
+
+
+def incident_of(record: IncidentRecord, news: News) -> Incident:
+    """Return a record as it is told of."""
+    labels = {name: value for name, value in record.labels.items() if value}
+    return Incident(
+        record.key, record.kind, labels, record.severity, record.starts_at, record.ends_at, news,
+        restarts=record.restarts.count, restarted_pid=record.restarts.pid,
+    )  # fmt: skip
+
+
+def moved_record(one: IncidentRecord, step: float) -> IncidentRecord:
+    """Return a record whose times have moved by so many seconds, none before 1970."""
+
+    def moved(time: float | None) -> float | None:
+        return None if time is None else max(time + step, 0.0)
+
+    restarts = replace(one.restarts, since=moved(one.restarts.since))
+    return replace(
+        one,
+        starts_at=max(one.starts_at + step, 0.0),
+        ends_at=moved(one.ends_at),
+        ceased_at=moved(one.ceased_at),
+        restarts=restarts,
+    )
+
+
+def save_records(store: Store, before: Mapping[str, IncidentRecord], after: Mapping[str, IncidentRecord]) -> None:
+    """Keep exactly these. Raises StoreFailure."""
+    gone = [(key,) for key in before if key not in after]
+    changed = [(key, json.dumps(_dump(one), separators=(",", ":"))) for key, one in after.items()
+               if before.get(key) != one]  # fmt: skip
+    if gone or changed:
+        with store.transaction():
+            store.execute_many("DELETE FROM incidents WHERE incident_key = ?", gone)
+            store.execute_many("INSERT OR REPLACE INTO incidents VALUES (?, ?)", changed)
+
+
+def load_records(store: Store, now: float) -> dict[str, IncidentRecord]:
+    """Return every incident that is kept; none ended in the future, as the clock may have been set meanwhile."""
+    found = {}
+    for one in store.load(INCIDENTS_TABLE):
+        found[one.key] = one if one.ends_at is None or one.ends_at <= now else replace(one, ends_at=now)
+    return found
+
+
+def _dump(one: IncidentRecord) -> dict[str, Any]:
+    return {
+        "kind": str(one.kind),
+        "identities": list(one.identities),
+        "labels": dict(one.labels),
+        "starts_at": max(one.starts_at, 0.0),
+        "ends_at": None if one.ends_at is None else max(one.ends_at, 0.0),
+        "members": dict(one.members),
+        "severity": one.severity,
+        "worst": list(one.worst),
+        "gravest": one.gravest,
+        "reopened": one.reopened,
+        "headline": one.headline,
+        "restarts": dump_restarts(one.restarts),
+        "ceased_at": one.ceased_at,
+    }
+
+
+def _load(key: str, dump: str) -> IncidentRecord:
+    found = document(parsed(dump))
+    return IncidentRecord(
+        key,
+        CauseKind(word(member(found, "kind"))),
+        tuple(word(one) for one in array(member(found, "identities"))),
+        texts(member(found, "labels")),
+        unix_time(member(found, "starts_at")),
+        unix_time_or_none(member(found, "ends_at")),
+        {word(name): flag(value) for name, value in document(member(found, "members")).items()},
+        text(member(found, "severity")),
+        text(found.get("gravest", "")),
+        load_urgency(array(member(found, "worst"))),
+        reopened=integer(member(found, "reopened")),
+        headline=text(found.get("headline", "")),
+        restarts=load_restarts(found.get("restarts")),
+        ceased_at=unix_time_or_none(found.get("ceased_at")),
+    )
+
+
+INCIDENTS_TABLE = Table(
+    "incidents",
+    ("incident_key",),
+    {"incident_key": Column(word), "dump": Column(text, 2**20)},
+    _load,
+)

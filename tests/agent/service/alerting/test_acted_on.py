@@ -1,0 +1,78 @@
+"""What a remedy ended: one end, told after the remedy's own, that names what was done and by whom."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuagent.core.growth import Evidence
+from gpuagent.core.metrics.remedies import RemedyFigures, RemedyNote, RemedyTarget
+from gpuagent.core.units import GIB
+from gpuagent_alerts.messages.snapshot_inputs import subjects_of
+from gpuagent_alerts.remedies.outcome import RemedyEnding
+from tests.agent.service.alerting.stage import Stage, grown, leaking
+from tests.fakes.readings import gpu, process, snapshot
+
+MINUTE = 60.0
+PID, UUID = 4242, "GPU-00000000"
+ABOUT = RemedyTarget("0", UUID, str(PID), "python3", "alice", "")
+LEAK = grown(
+    snapshot([gpu(0, used_gib=13.25)], [process(PID, used_gib=12.25)]), PID, leaking(Evidence.BALANCED)
+)  # fmt: skip
+FULL = grown(
+    snapshot([gpu(0, used_gib=23.9)], [process(PID, used_gib=22.9)]), PID, leaking(Evidence.BALANCED, full_in=1.0)
+)  # fmt: skip
+EMPTY = snapshot([gpu(0, used_gib=1.0)], [])
+IDLE = RemedyFigures(1, stopped=False)
+
+
+def act(stage: Stage, ending: RemedyEnding, *, wait_seconds: float = 20.0) -> None:
+    """Let a remedy end the process, and tell seconds later what came of it."""
+    stage.further = replace(IDLE, running=1, under_way=frozenset({(UUID, str(PID))}))
+    stage.show(EMPTY, wait_seconds)
+    note = RemedyNote(ABOUT, "run-1", ending.step, "released", False, stage.clock.wall())
+    stage.remedy_endings[str(PID), UUID] = ending
+    stage.further = replace(IDLE, ended=(note,), under_way=frozenset({(UUID, str(PID))}))
+    for _ in range(4):
+        stage.show(EMPTY, 5.0)
+    stage.further = replace(IDLE, ended=(note,))
+    stage.show(EMPTY, 14 * MINUTE)
+
+
+@pytest.mark.parametrize(
+    ("ending", "words"),
+    [
+        (RemedyEnding("SIGTERM", int(12.25 * GIB), 3.0),
+         "gpuagent terminated it (SIGTERM); 12.2 GiB came back after 3 s"),
+        (RemedyEnding("SIGKILL", int(12.25 * GIB), 3.0, asked_by="bob (uid 7)"),
+         "gpuagent killed it (SIGKILL) as bob (uid 7) asked; 12.2 GiB came back after 3 s"),
+        (RemedyEnding("SIGTERM"), "gpuagent terminated it (SIGTERM); 12.2 GiB came back"),
+    ],
+)  # fmt: skip
+def test_the_end_waits_for_the_remedy_and_names_it(tmp_path: Path, ending: RemedyEnding, words: str) -> None:
+    """By a rule or by hand: one message, and none after it for the result; `check` has nothing to warn of."""
+    stage = Stage(tmp_path / "state")
+    stage.show(LEAK, 5 * MINUTE)
+    act(stage, ending)
+
+    assert [one.news for one in stage.heard] == ["began", "ended"]
+    assert stage.headlines()[-1] == f"RESOLVED node7 GPU 0: python3 (alice, pid 4242) was leaking memory: {words}"
+    assert [one for one in subjects_of(stage.engine) if one.name != "Watchdog"] == []
+    stage.further = IDLE
+    stage.show(EMPTY, 30 * MINUTE)
+    assert len(stage.heard) == 2
+
+
+def test_every_alert_of_the_end_names_the_remedy(tmp_path: Path) -> None:
+    """Those about the GPU's memory too: a receiver that lists them reads one story."""
+    stage = Stage(tmp_path / "state")
+    stage.show(FULL, 10 * MINUTE)
+    act(stage, RemedyEnding("SIGTERM", int(22.9 * GIB), 3.0))
+
+    (ended,) = [one for one in stage.messages if one.incident is not None and one.incident.news == "ended"]
+    assert {one.end_reason for one in ended.alerts if one.name != "GpuRemedy"} == {
+        "gpuagent terminated it (SIGTERM); 22.9 GiB came back after 3 s",
+        "python3 (pid 4242) was terminated by gpuagent (SIGTERM); 22.9 GiB came back",
+    }

@@ -1,0 +1,117 @@
+"""Ends that claim no more than is known: who ended, when, and whether anybody watched."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
+from gpuagent.core.snapshot import ProcessState, Reconciliation, Snapshot
+from gpuagent.core.units import GIB
+from tests.agent.service.alerting.stage import Stage, grown, leaking
+from tests.fakes.readings import gpu, process, snapshot
+
+MINUTE, HOUR = 60.0, 3600.0
+PID = 4242
+EMPTY = snapshot([gpu(0, used_gib=1.0)], [])
+
+
+def leak(used_gib: float, full_in: float | None = None) -> Snapshot:
+    """One process that leaks."""
+    seen = snapshot([gpu(0, used_gib=used_gib + 1)], [process(PID, used_gib=used_gib)])
+    return grown(seen, PID, leaking(Evidence.BALANCED, full_in=full_in))
+
+
+def test_no_forecast_is_told_of_a_gpu_whose_leaker_has_ended(tmp_path: Path) -> None:
+    """The detector's forecast for the GPU outlives the process for a while: it is no reason for an end."""
+    stage = Stage(tmp_path / "state")
+    slow = Growth(Verdict.GROWING, slope=Range(1e6, 1e6, 1e6), exhaustion=Range(4 * HOUR, 3 * HOUR, 5 * HOUR))
+    both = [process(PID, used_gib=3.0), process(9, used_gib=17.0, name="other")]
+    seen = snapshot([gpu(0, used_gib=20.5)], both)
+    growing = replace(leaking(Evidence.BALANCED, full_in=20 * MINUTE), verdict=Verdict.GROWING, evidence_told=())
+    stage.show(grown(seen, PID, growing), 10 * MINUTE)
+    rest = snapshot([gpu(0, used_gib=18.5)], [process(9, used_gib=18.0, name="other")])
+    stage.show(replace(rest, growth={MemoryKey("GPU-00000000"): slow}), 20 * MINUTE)
+
+    assert [one.news for one in stage.heard] == ["began", "ended"]
+    assert stage.headlines()[-1].startswith(
+        "RESOLVED node7 GPU 0: memory was running out: python3 (pid 4242) ended; it held 3.0 GiB"
+    )
+
+
+def test_ranks_that_end_one_after_another_are_all_told(tmp_path: Path) -> None:
+    """Eight ranks over half an hour, of which one message told one: the end has all eight, and from when to when."""
+    stage = Stage(tmp_path / "state")
+
+    def ranks(alive: range, leaks: range) -> Snapshot:
+        own = [
+            process(100 + each, gpu_index=each, used_gib=12.0, name="rank", slurm_job="77", process_group=100 + each)
+            for each in alive
+        ]
+        seen = snapshot([gpu(each, used_gib=13.0 if each in alive else 1.0) for each in range(8)], own)
+        for each in leaks:
+            seen = grown(seen, 100 + each, leaking(Evidence.BALANCED), gpu=each)
+        return seen
+
+    every = range(8)
+    stage.show(ranks(every, range(1)), 2 * MINUTE)
+    stage.show(ranks(every, every), 5 * MINUTE)
+    for first in range(1, 9):
+        stage.show(ranks(range(first, 8), range(first, 8)), 4 * MINUTE)
+
+    assert stage.heard[-1].news == "ended"
+    assert stage.heard[-1].alerts.count("-ProcessMemoryLeak") == 8
+    assert stage.headlines()[-1] == (
+        "RESOLVED node7 GPUs 0, 1, 2, 3, 4, 5, 6, 7: Slurm job 77 (8 ranks, alice) was leaking memory: "
+        "all 8 processes ended (22:20 to 22:48 UTC); 96.0 GiB came back"
+    )
+
+
+@pytest.mark.parametrize(
+    ("alive", "boot", "words"),
+    [
+        (False, "", "the process ended while gpuagent was not running"),
+        (True, "", "the process left the GPU while gpuagent was not running"),
+        (None, "", "the process left the GPU while gpuagent was not running"),
+        (False, "another", "the process ended before the node was booted again"),
+    ],
+)
+def test_a_process_that_ended_while_the_agent_was_down(
+    tmp_path: Path, alive: bool | None, boot: str, words: str
+) -> None:
+    """Nobody saw how it ended: that it is gone is told, and no memory that came back."""
+    stage = Stage(tmp_path / "state")
+    stage.show(leak(12), 5 * MINUTE)
+    stage.is_alive = alive
+    stage.kill()
+    stage.show(replace(EMPTY, node=replace(EMPTY.node, boot_id=boot)) if boot else EMPTY, 10 * MINUTE)
+
+    assert [one.news for one in stage.heard] == ["began", "ended"]
+    assert stage.headlines()[-1] == f"RESOLVED node7 GPU 0: python3 (alice, pid 4242) was leaking memory: {words}"
+
+
+def test_a_full_gpu_says_that_its_holder_is_dead(tmp_path: Path) -> None:
+    """Nobody can end what has ended: whoever reads the line must not look for the process."""
+    stage = Stage(tmp_path / "state")
+    who = process(PID, used_gib=22.9)
+    dead = who._replace(state=ProcessState.DEAD, former=who.info, info=None)
+    held = gpu(0, used_gib=23.9, reconciliation=Reconciliation(0, int(22.9 * GIB), 0))
+    stage.show(snapshot([held], [dead]), 2 * MINUTE)
+
+    (full,) = [line for line in stage.headlines() if "memory is full" in line]
+    assert full.endswith("22.9 GiB of it held by python3 (alice, pid 4242), which has ended")
+
+
+def test_an_end_that_is_told_late_has_its_time(tmp_path: Path) -> None:
+    """A leak that begins again and again is told as over after half an hour of calm: the process ended then."""
+    stage = Stage(tmp_path / "state")
+    for pid in (1, 2, 3):
+        who = process(pid, used_gib=12.0, unit="api.service", process_group=0)
+        stage.show(grown(snapshot([gpu(0, used_gib=13.0)], [who]), pid, leaking(Evidence.BALANCED)), 5 * MINUTE)
+        stage.show(EMPTY, 12 * MINUTE)
+    stage.show(EMPTY, HOUR)
+
+    assert stage.heard[-1].news == "ended"
+    assert "ended (22:" in stage.headlines()[-1]
