@@ -125,7 +125,9 @@ class Allow(Section):
         "`systemd-nspawn/NAME` where there is no id): it runs in one of them. What runs in a container is never acted "
         "on without this.",
     )
-    gpus: tuple[GpuName, ...] = key(default=(), description="Indices or UUIDs of GPUs: it is on one of them.")
+    gpus: tuple[GpuName, ...] = key(
+        default=(), description="Indices or UUIDs: it, and who ends along with it, is on these GPUs alone."
+    )
     min_age: Duration = key(default=0.0, description="It has run for at least this time.")
     min_memory: Size = key(
         default=0,

@@ -17,6 +17,10 @@ SHARED_WAY_OUT = "to restart it all the same, name it in remedies.allow.shared_u
 """What a refusal says about a unit that others use."""
 
 
+Spared = Mapping[tuple[int, int], str]
+"""Why a process must not end along with another one, by its pid and start (clock ticks since the boot)."""
+
+
 class ProcessEnded(Exception):
     """The process that was meant has ended."""
 
@@ -68,6 +72,8 @@ class Observation:
     """Whom the alert would choose on this reading; None where the alert names its process, or a person does."""
     act_refusal: str = ""
     """Why nobody may be acted on by the figures of the GPUs that this is about; "" if nothing forbids it."""
+    everybody: tuple[Target, ...] = ()
+    """Every process on every GPU of the node, once for each place: who ends along with the target is among them."""
     unreadable: str = ""
     """Why the GPU cannot be read, where a person has forced a process of its last list; "" for every other."""
 
@@ -126,7 +132,7 @@ class ActionResult:
 
 @dataclass(frozen=True, slots=True)
 class UnitPermission:
-    """What the configuration and the request permit about restarting one unit."""
+    """What the configuration and the request permit about ending a whole unit, container or job."""
 
     shared: bool = False
     """It may be restarted although other users' work or sessions run in it, or other units are restarted with it."""
@@ -134,6 +140,8 @@ class UnitPermission:
     """Patterns of units, with or without `.service`, that are never restarted."""
     never_processes: tuple[str, ...] = ()
     """Patterns of names of processes that no restart may end: the never-list stands for everybody in the unit."""
+    spared: Spared = field(default_factory=dict)
+    """Processes on GPUs that must not end along with another one."""
     known_shared: tuple[str, ...] = ()
     """Patterns of units that run other people's work even where it cannot be told from the unit's own."""
 

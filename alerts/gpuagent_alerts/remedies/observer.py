@@ -92,6 +92,7 @@ class SnapshotObserver:
             relatives=relatives(target, on_it),
             successors=successors(target, on_it),
             members=fall_too,
+            everybody=tuple(all_there),
             apart=unjoined_lookalikes(target, all_there, scope, never),
             present=frozenset(each.id for each in on_it),
             choice=self._choose(evaluation, snapshot) if evaluation is not None else None,

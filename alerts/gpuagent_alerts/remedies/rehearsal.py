@@ -56,9 +56,8 @@ async def objections(
         (_, facts, changed), *_ = await pinned.read(ties=may_end(step))
         against = policy.refusals(step, plan.request, observation, facts, now_seconds, executor.protected(), plan.scope)
         found = [*against, *changed]
-        if not found and (
-            of_group := await executor.group_refusal(step, plan.target, policy.unit_permission(plan.target))
-        ):
+        permission = policy.unit_permission(plan.target, policy.spared(plan.request, observation))
+        if not found and (of_group := await executor.group_refusal(step, plan.target, permission)):
             found.append(of_group)
     except ProcessEnded:
         return []

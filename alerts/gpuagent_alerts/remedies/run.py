@@ -23,6 +23,7 @@ from gpuagent_alerts.remedies.observation import (
     Observation,
     Observer,
     ProcessEnded,
+    UnitPermission,
 )
 from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused, PinnedProcess, PinnedProcesses
@@ -220,7 +221,7 @@ class LadderRun:
             if step.disrupts:
                 return await self._pass_over(step, str(reason))
             judged_as, facts = kill, await self._check(kill, observation)
-        permission = self._judged_by.policy.unit_permission(self.plan.target)
+        permission = self._permission(observation)
         if refusal := await self._context.executor.group_refusal(judged_as, self.plan.target, permission):
             raise self._refused(refusal)
         if step.disrupts and (refusal := await self._pinned.container_refusal()):
@@ -326,7 +327,7 @@ class LadderRun:
         try:
             if step.disrupts:
                 await self._recheck(step, observation)
-            done = await self._dispatch(step)
+            done = await self._dispatch(step, self._before or observation)
         except (ActionRefused, ProcessEnded, _RunEnded) as reason:
             detail = f"not done: {str(reason) or 'it has ended by itself'}"
             await self._write_result(step, ActionResult(ok=False, detail=detail, taken=False), considered=step.disrupts)
@@ -367,13 +368,17 @@ class LadderRun:
                 return
         raise self._refused(TemporaryRefusal("there is no fresh reading by the time it has been judged"))
 
-    async def _dispatch(self, step: RemedyStep) -> ActionResult:  # noqa: PLR0911  one for each kind
+    def _permission(self, observation: Observation) -> UnitPermission:
+        policy = self._judged_by.policy
+        return policy.unit_permission(self.plan.target, policy.spared(self.plan.request, observation))
+
+    async def _dispatch(self, step: RemedyStep, observation: Observation) -> ActionResult:  # noqa: PLR0911  one for each kind
         """Do it. The intent is on the disk; writing took time, so who it is and what is permitted are asked again."""
         target, executor = self.plan.target, self._context.executor
         facts = await self._pinned.recheck(ties=may_end(step))
-        policy, permission = self._judged_by.policy, self._judged_by.policy.unit_permission(target)
+        permission = self._permission(observation)
         asked = (step, self.plan.request, facts[0], executor.protected(), permission)
-        if against := list(policy.ends_others(*asked)):
+        if against := list(self._judged_by.policy.ends_others(*asked)):
             raise ActionRefused(*against)
         if self._called_off or self.rules != self._judged_by:
             raise ActionRefused(self._called_off or "the configuration has changed since it was decided")

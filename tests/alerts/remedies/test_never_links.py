@@ -19,6 +19,7 @@ from gpuagent_alerts.remedies.execution.executor import NodeActionExecutor
 from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.facts.symlinks import SearchLimits, find_links, spellings
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
+from gpuagent_alerts.remedies.observation import UnitPermission
 from gpuagent_alerts.remedies.safeguards.refusals import advice_on
 from tests.alerts.remedies import tied
 from tests.alerts.remedies.processes import PLAIN, as_target, reader, refusals_of
@@ -291,10 +292,11 @@ def test_everybody_who_ends_with_it(folder: Path) -> None:
             never.use([f"{folder}/none"])  # as a reload does
             assert asyncio.run(executor.tied_to([as_target(one.pid)])).processes[0].never_listed == ""
             never.use([f"{folder}/links/*"])
-            assert (f"{folder}/links/*" in units.tied_among("a.service", [one.pid], (), shared=True)) is meant
+            against = units.tied_among("a.service", [one.pid], UnitPermission(shared=True))
+            assert (f"{folder}/links/*" in against) is meant
     with started(tool(f"{folder}/real/tool"), folder) as pid, started(("sh", "-c", WAITS), folder) as other:
-        assert f"{folder}/links/*" in units.never_among("a.service", [other, pid], ())
-        assert units.never_among("a.service", [other], ()) == ""
+        assert f"{folder}/links/*" in units.never_among("a.service", [other, pid], UnitPermission())
+        assert units.never_among("a.service", [other], UnitPermission()) == ""
 
 
 def test_a_title_is_no_path(folder: Path) -> None:

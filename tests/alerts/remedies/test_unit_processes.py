@@ -16,7 +16,7 @@ from gpuagent.procfs.files import ProcFiles
 from gpuagent_alerts.remedies.facts.terminals import OpenFiles
 from gpuagent_alerts.remedies.facts.ties import TieFinder
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
-from gpuagent_alerts.remedies.observation import ProcessEnded
+from gpuagent_alerts.remedies.observation import ProcessEnded, UnitPermission
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER
 from tests.fakes.cgroups import CGROUP, OWN_ROOT, START_TICKS, UNIT, CgroupTree, unit_target
 from tests.fakes.proc import stat_text
@@ -24,6 +24,8 @@ from tests.fakes.proc import stat_text
 NAMES = {0: "root", 1000: "svc", 1001: "alice", 1002: "bob", 1003: "carol", 1004: "dave"}
 CONTAINER = "ab" * 32
 ALICE = (1001, 1001, 1001, 1001)
+
+PERMISSION = UnitPermission(never_processes=NEVER)
 
 
 def user_of(uid: int) -> pwd.struct_passwd:
@@ -62,38 +64,46 @@ def test_the_never_list_stands_for_everybody_in_the_unit(tree: CgroupTree, proce
     look = processes(tree)
     tree.add(101)
     tree.add(102, "/system.slice/other.service", name=b"sshd", oom_score_adjust=-1000)
-    assert look.never_ended(UNIT, CGROUP, NEVER) == ""
+    assert look.never_ended(UNIT, CGROUP, PERMISSION) == ""
     tree.add(103, **process)
-    assert words in look.never_ended(UNIT, CGROUP, NEVER)
+    assert words in look.never_ended(UNIT, CGROUP, PERMISSION)
 
 
 def test_a_program_of_the_never_list_under_another_name(tree: CgroupTree) -> None:
     """KILL-01: by its executable too, also where an upgrade has replaced that."""
     tree.add(101)
     tree.proc.files[101]["exe"] = b"/usr/sbin/sshd (deleted)"
-    assert "sshd runs in" in processes(tree).never_ended(UNIT, CGROUP, NEVER)
+    assert "sshd runs in" in processes(tree).never_ended(UNIT, CGROUP, PERMISSION)
     tree.proc.files[101]["exe"] = PermissionError(13, "no right to trace it")
-    assert processes(tree).never_ended(UNIT, CGROUP, NEVER) == ""
+    assert processes(tree).never_ended(UNIT, CGROUP, PERMISSION) == ""
 
 
 def test_a_leader_that_has_ended_hides_nobody(tree: CgroupTree) -> None:
     """KILL-01: a process whose first thread has ended has no link to its program, and is judged all the same."""
     tree.add(101, name=b"sshd")
     del tree.proc.files[101]["exe"]
-    assert "sshd runs in" in processes(tree).never_ended(UNIT, CGROUP, NEVER)
+    assert "sshd runs in" in processes(tree).never_ended(UNIT, CGROUP, PERMISSION)
+
+
+def test_who_is_spared_stands_for_the_unit(tree: CgroupTree) -> None:
+    """KILL-03: who must not end along with another keeps the whole unit; not who has the number of one that ended."""
+    tree.add(101)
+    for start, against in ((START_TICKS, f"pid 101 runs in {UNIT}: it works"), (START_TICKS - 1, "")):
+        permission = replace(PERMISSION, spared={(101, start): "it works"})
+        assert processes(tree).never_ended(UNIT, CGROUP, permission) == against
 
 
 def test_the_agent_in_the_unit(tree: CgroupTree) -> None:
     """KILL-01: a supervisor that runs the agent too is not restarted by it."""
     tree.add(os.getpid())
-    assert "the agent itself" in processes(tree).never_ended(UNIT, CGROUP, NEVER)
+    assert "the agent itself" in processes(tree).never_ended(UNIT, CGROUP, PERMISSION)
 
 
 def test_who_is_in_the_unit_cannot_be_seen(tree: CgroupTree) -> None:
     """No answer is no permission."""
     tree.add(101)
     tree.proc.files[101]["oom_score_adj"] = PermissionError(13, "hidden")
-    assert "it cannot be seen what pid 101" in processes(tree).never_ended(UNIT, CGROUP, NEVER)
+    assert "it cannot be seen what pid 101" in processes(tree).never_ended(UNIT, CGROUP, PERMISSION)
 
 
 def test_a_unit_of_its_own(tree: CgroupTree) -> None:
@@ -281,7 +291,7 @@ class OtherProcesses:
     def tied(self, tree: CgroupTree, *, shared: bool = False, never: Collection[str] = NEVER) -> str:
         """The verdict."""
         look = UnitProcesses(tree.proc, mountinfo=tree.mountinfo, user_of=user_of, ties=self.finder)
-        return look.tied_with(UNIT, CGROUP, never, shared=shared)
+        return look.tied_with(UNIT, CGROUP, UnitPermission(shared=shared, never_processes=tuple(never)))
 
 
 class NoOpenFiles(OpenFiles):

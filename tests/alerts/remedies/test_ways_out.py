@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.remedies.observation import Condition, Observation, RemedyRequest
 from gpuagent_alerts.remedies.safeguards import policy as policy_module
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
@@ -118,6 +119,9 @@ LIFTED = (
          target={"container_id": ID}, proven=frozenset()),
     Case("not been shown to hold this memory", target={"holder_proven": False}),
     Case("it is a client of MPS", target={"kinds": "CM"}),
+    Case("where it is too", observation={"everybody": (target(100, key=MemoryKey("GPU-1", 100), kinds="M"),)}),
+    Case("ends with it: it is a client of MPS", facts={"ties": Ties((replace(TIED[0], belongs=True),))},
+         observation={"everybody": (target(7, kinds="M"),)}),
     Case("ending it also ends", facts={"ties": Ties(TIED)}, allow={}),
     Case("systemd supervises it", target={"unit": "a.service"}),
     Case("no systemd unit runs it", step=RESTART),

@@ -156,7 +156,7 @@ class NodeActionExecutor:
         if step.kind is StepKind.RESTART_UNIT:
             return await self._systemctl.refusal(target, permission)
         for group in sorted(groups_of(step)):
-            look = partial(self._groups.refusal, target, group, permission.never_processes)
+            look = partial(self._groups.refusal, target, group, permission)
             try:
                 async with asyncio.timeout(LOOK_SECONDS):
                     refusal = await in_daemon_thread(look, "group processes")

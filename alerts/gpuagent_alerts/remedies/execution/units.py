@@ -128,19 +128,14 @@ class Systemctl:
             or permission.against(state.names)
             or await self._against_conflicts(state)
             or await self._in_thread(lambda: self._processes.not_in_unit(target, state.id, state.cgroup))
-            or await self._in_thread(
-                lambda: self._processes.never_ended(state.id, state.cgroup, permission.never_processes)
-            )
+            or await self._in_thread(lambda: self._processes.never_ended(state.id, state.cgroup, permission))
         )
         if not refusal and not permission.shared:
             sharing = await self._against_dependents(state) or await self._in_thread(lambda: self._shared(state))
             refusal = f"{sharing}; {SHARED_WAY_OUT}" if sharing else ""
         refusal = refusal or await self._against_stops(state)
         if not refusal:
-            never, shared = permission.never_processes, permission.shared
-            refusal = await self._in_thread(
-                lambda: self._processes.tied_with(state.id, state.cgroup, never, shared=shared)
-            )
+            refusal = await self._in_thread(lambda: self._processes.tied_with(state.id, state.cgroup, permission))
         return state.id, refusal
 
     def _shared(self, state: UnitState) -> str:

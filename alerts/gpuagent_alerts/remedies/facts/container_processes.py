@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from gpuagent.core.identity import format_container
@@ -22,6 +23,7 @@ from gpuagent.procfs.files import ProcFiles
 from gpuagent_alerts.remedies.facts.process_scan import list_pids
 from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
+from gpuagent_alerts.remedies.observation import UnitPermission
 from gpuagent_alerts.remedies.steps import StepGroup
 from gpuagent_alerts.remedies.target import Target
 
@@ -49,7 +51,7 @@ class GroupProcesses:
         self._units = units
         self._pids = pids
 
-    def refusal(self, target: Target, group: StepGroup, never: Collection[str]) -> str:
+    def refusal(self, target: Target, group: StepGroup, permission: UnitPermission) -> str:
         """Return why no program may be given the id of the target's container or job; "" if one may."""
         name = _name(target, group)
         try:
@@ -66,13 +68,13 @@ class GroupProcesses:
                     return f"pid {other} outside of {name} uses its {what} namespace, and would be cut off"
         except (OSError, ValueError, MissingFact) as error:
             return f"it cannot be seen whose processes {name} runs: {error}"
-        patterns = [each for each in never if each not in _OWN_PARTS[group]]
+        never = tuple(each for each in permission.never_processes if each not in _OWN_PARTS[group])
         return (
-            self._units.never_among(name, sorted(inside), patterns)
+            self._units.never_among(name, sorted(inside), replace(permission, never_processes=never))
             or self._units.shared_among(
                 name, processes, frozenset({target.uid, _ROOT}), containers=group is StepGroup.JOB
             )
-            or self._units.tied_among(name, inside, never)
+            or self._units.tied_among(name, inside, replace(permission, shared=False))
         )
 
     def _look(self, own: Membership, group: StepGroup) -> list[Credentials]:

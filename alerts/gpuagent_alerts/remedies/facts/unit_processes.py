@@ -29,7 +29,7 @@ from gpuagent_alerts.remedies.execution.pidfd import ancestors
 from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
 from gpuagent_alerts.remedies.facts.ties import TieFinder
-from gpuagent_alerts.remedies.observation import SHARED_WAY_OUT, ProcessEnded
+from gpuagent_alerts.remedies.observation import SHARED_WAY_OUT, ProcessEnded, UnitPermission
 from gpuagent_alerts.remedies.safeguards.never_list import UNKILLABLE_SCORE, find_listed
 from gpuagent_alerts.remedies.target import Target
 
@@ -82,17 +82,18 @@ class UnitProcesses:
             return f"pid {target.pid} does not run in {unit} according to systemd"
         return ""
 
-    def never_ended(self, unit: str, cgroup: str, patterns: Collection[str]) -> str:
-        """Return which process of the unit no remedy may end, by `patterns` of names or as the agent; "" for none."""
+    def never_ended(self, unit: str, cgroup: str, permission: UnitPermission) -> str:
+        """Return which process of the unit must not end with it, and why; "" for none."""
         try:
             pids = [each.pid for each in self._look(cgroup)]
         except (OSError, UnreadableTree, MissingFact) as error:
             return f"it cannot be seen whose processes {unit} runs: {error}"
-        return self.never_among(unit, pids, patterns)
+        return self.never_among(unit, pids, permission)
 
-    def never_among(self, unit: str, pids: Iterable[int], patterns: Collection[str]) -> str:
+    def never_among(self, unit: str, pids: Iterable[int], permission: UnitPermission) -> str:
         """Return as `never_ended`, of the processes of a unit, container or job."""
         own, never = ancestors(self._files, os.getpid(), self._parent_of), self._never.snapshot()
+        on_gpus = {pid for pid, _ in permission.spared}
         for pid in pids:
             if pid in own:
                 return f"the agent itself or one of its ancestors runs in {unit} (pid {pid})"
@@ -100,39 +101,38 @@ class UnitProcesses:
                 program = read_program(self._files, pid)
                 score = int(self._files.read(pid, "oom_score_adj"))
                 reason = never.reason(self._files, pid, program)
+                began = parse_stat(self._files.read(pid, "stat")).start_ticks if pid in on_gpus else 0
             except (FileNotFoundError, ProcessLookupError):
                 continue
             except (OSError, ValueError) as error:
                 return f"it cannot be seen what pid {pid} of {unit} is: {error}"
             if score == UNKILLABLE_SCORE:
                 return f"pid {pid} of {unit} is protected from the kernel's own killer (oom_score_adj -1000)"
-            if reason:
+            if reason := reason or permission.spared.get((pid, began), ""):
                 return f"pid {pid} runs in {unit}: {reason}"
-            if listed := find_listed(program.names, patterns):
+            if listed := find_listed(program.names, permission.never_processes):
                 return f"{listed.shown} runs in {unit} (pid {pid}), and is on the never-list ({listed.pattern})"
         return ""
 
-    def tied_with(self, unit: str, cgroup: str, patterns: Collection[str], *, shared: bool) -> str:
+    def tied_with(self, unit: str, cgroup: str, permission: UnitPermission) -> str:
         """Return who else would end, or be hung up, if all processes of the unit end, and must not; "" for nobody.
 
-        `shared` permits it, but of those whom no remedy may end.
+        A unit that is shared permits it, but of those whom no remedy may end.
         """
         try:
             pids = [each.pid for each in self._look(cgroup)]
         except (OSError, UnreadableTree, MissingFact) as error:
             return f"it cannot be seen whose processes {unit} runs: {error}"
-        return self.tied_among(unit, pids, patterns, shared=shared, way_out=f"; {SHARED_WAY_OUT}")
+        return self.tied_among(unit, pids, permission, way_out=f"; {SHARED_WAY_OUT}")
 
-    def tied_among(
-        self, unit: str, pids: Collection[int], patterns: Collection[str], *, shared: bool = False, way_out: str = ""
-    ) -> str:
+    def tied_among(self, unit: str, pids: Collection[int], permission: UnitPermission, *, way_out: str = "") -> str:
         """Return as `tied_with`, of the processes of a unit, container or job; `way_out` is what lifts it."""
         try:
             ties = self._ties.find(pids)
         except UnseenProcesses as error:
             return f"it cannot be told whom the end of {unit} would end as well: {error}"
-        never = self.never_among(f"the work that depends on {unit}", sorted(ties), patterns)
-        if never or shared or not ties:
+        never = self.never_among(f"the work that depends on {unit}", sorted(ties), permission)
+        if never or permission.shared or not ties:
             return never
         named = [
             f"{'' if tie.certain else 'perhaps '}pid {pid} ({tie.row.name} of"

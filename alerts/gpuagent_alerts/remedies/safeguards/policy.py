@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from gpuagent.core.units import format_bytes
 from gpuagent.core.wording import SHUFFLED_LIST
-from gpuagent_alerts.remedies.observation import Observation, RemedyRequest, UnitPermission
+from gpuagent_alerts.remedies.observation import Observation, RemedyRequest, Spared, UnitPermission
 from gpuagent_alerts.remedies.safeguards.never_list import (
     NEVER,
     NEVER_UNITS,
@@ -120,15 +120,16 @@ class Policy:
             yield f"it has not been shown to hold this memory: {UNPROVEN_HOLDER}"
         yield from self._never(target, facts, protected)
         yield from _out_of_reach(step, facts)
-        if "M" in target.kinds and step.disrupts and not self.mps_clients:
-            yield "it is a client of MPS: ending one can harm the others (remedies.mps_clients permits it)"
+        yield from self._of_mps(target) if step.disrupts else ()
+        yield from self._on_other_gpus(request, observation) if may_end(step) else ()
         is_not_meant = False
         if not (request.forced or self._may_be_asked_by_hand(request)):
             for refusal in self._not_allowed(step, target, facts, observation, now_seconds):
                 is_not_meant = is_not_meant or isinstance(refusal, NotAllowListed)
                 yield refusal
         yield from self._evidence(step, request, target)
-        yield from not_at_rest(step, request, target, self.idle_for_seconds, judges_chosen=self.judges_chosen)
+        is_about_rest = step.disrupts or request.victim == VictimPolicy.IDLE
+        yield from not_at_rest(request, target, self.idle_for_seconds) if is_about_rest else ()
         if observation.choice is not None and (
             objection := observation.choice.objection(VictimPolicy(request.victim), target, request.passed_over)
         ):
@@ -138,7 +139,54 @@ class Policy:
             # Whom the allow list does not mean, and what no unit runs: there is one reason to leave it, and the next.
             is_nobodys = is_not_meant and step.kind is StepKind.RESTART_UNIT and not target.unit
             yield not_meant(refusal, facts, "container" if target.container_id else "place") if is_nobodys else refusal
-        yield from self.ends_others(step, request, facts, protected, self.unit_permission(target))
+        permission = self.unit_permission(target, self.spared(request, observation))
+        yield from self.ends_others(step, request, facts, protected, permission)
+
+    def spared(self, request: RemedyRequest, observation: Observation) -> Spared:
+        """Return who on any GPU must not end along with the target, with the reason.
+
+        A unit, a container, a job and a pid namespace end as a whole. Whoever is in there is judged by each place that
+        it has on a GPU, as one that falls by the scope is: nothing else tells that it works, or for whom.
+        """
+        found: dict[tuple[int, int], str] = {}
+        for each in observation.everybody:
+            reason = next(self._not_to_end(request, each, observation), "")
+            if reason and each.id != (observation.target.id if observation.target else None):
+                found.setdefault(each.id[1:], f"{reason} (GPU {each.gpu_index})")
+        return found
+
+    def _on_other_gpus(self, request: RemedyRequest, observation: Observation) -> Iterator[str]:
+        """Yield what forbids the end of the target by another place of it, on this GPU or another."""
+        target = observation.target
+        for each in observation.everybody:
+            if target is None or each.id != target.id or each.key == target.key:
+                continue
+            for reason in self._not_to_end(request, each, observation):
+                yield f"{reason} (GPU {each.gpu_index}, where it is too)"
+
+    def _not_to_end(self, request: RemedyRequest, target: Target, observation: Observation) -> Iterator[str]:
+        """Yield why this must not end along with what is acted on, by what was measured of it in one place."""
+        yield from self._of_mps(target)
+        if not (request.forced or self._may_be_asked_by_hand(request)) and not self.allow.names_nobody:
+            yield from self._not_on_gpu(target, observation)
+        yield from not_at_rest(request, target, self.idle_for_seconds)
+
+    def _of_mps(self, target: Target) -> Iterator[str]:
+        if "M" in target.kinds and not self.mps_clients:
+            yield "it is a client of MPS: ending one can harm the others (remedies.mps_clients permits it)"
+
+    def _not_on_gpu(self, target: Target, observation: Observation) -> Iterator[str]:
+        gpus = self.allow.gpus
+        if not gpus or target.key.gpu_uuid in gpus:
+            return
+        if str(target.gpu_index) not in gpus:
+            yield f"GPU {target.gpu_index} is not in remedies.allow.gpus"
+        elif not observation.gpu_index_certain:
+            yield (
+                "a GPU of this node is missing or has moved, or which GPUs there were is not known: indices in"
+                " remedies.allow.gpus may mean others now; give UUIDs, or remove indices.json from the state"
+                " directory and restart the agent if they are right as they are"
+            )
 
     def standing_refusal(self, target: Target, now_seconds: float) -> str:
         """Return what the configuration has against a target by what was measured of it; "" for nothing.
@@ -165,11 +213,15 @@ class Policy:
         """Return the policy for those that fall with the chosen process: it is no matter what each holds, or leaks."""
         return replace(self, allow=replace(self.allow, min_memory=0), judges_chosen=False)
 
-    def unit_permission(self, target: Target) -> UnitPermission:
+    def unit_permission(self, target: Target, spared: Spared | None = None) -> UnitPermission:
         """Return what may be done to the target's unit: root says in the configuration which one others may lose."""
         shared = target.unit in self.allow.shared_units
         return UnitPermission(
-            shared, (*NEVER_UNITS, *self.never), known_shared=SHARED_UNITS, never_processes=(*NEVER, *self.never)
+            shared,
+            (*NEVER_UNITS, *self.never),
+            known_shared=SHARED_UNITS,
+            never_processes=(*NEVER, *self.never),
+            spared=spared or {},
         )
 
     def _never(self, target: Target, facts: Facts, protected: frozenset[int]) -> Iterator[str]:
@@ -211,15 +263,7 @@ class Policy:
         if len(set(facts.uids)) != 1:
             yield f"it runs with the rights of more than one user (uids {', '.join(map(str, facts.uids)) or 'unknown'})"
         yield from self._not_in_place(step, target, facts)
-        if allow.gpus and target.key.gpu_uuid not in allow.gpus:
-            if str(target.gpu_index) not in allow.gpus:
-                yield f"GPU {target.gpu_index} is not in remedies.allow.gpus"
-            elif not observation.gpu_index_certain:
-                yield (
-                    "a GPU of this node is missing or has moved, or which GPUs there were is not known: indices in"
-                    " remedies.allow.gpus may mean others now; give UUIDs, or remove indices.json from the state"
-                    " directory and restart the agent if they are right as they are"
-                )
+        yield from self._not_on_gpu(target, observation)
         age = max(now_seconds - target.started_seconds, 0.0)
         if age < allow.min_age:
             yield f"it is {age:.0f} s old, younger than remedies.allow.min_age"
@@ -321,17 +365,22 @@ class Policy:
             yield f"its end would end, or hang up, more than {MAX_TIED} other processes"
             return
         for each in tied:
-            if each.pid in protected:
-                yield f"{each}, which ends with it, is the agent itself or one of its ancestors"
-            if each.oom_score_adjust == UNKILLABLE_SCORE:
-                yield f"{each}, which ends with it, is protected from the kernel's own killer (oom_score_adj -1000)"
-            for reason in self._on_never_list(each.names, each.never_listed):
-                yield f"{each} ends with it: {reason}"
+            yield from self._against_end_of(each, protected, permission.spared)
         if step.kind is StepKind.RESTART_UNIT and permission.shared:
             return
         shown = request.shown if request.by_hand and request.forced else frozenset()
         if others := [str(each) for each in tied if not each.belongs and each.key not in shown]:
             yield f"ending it also ends, or hangs up, {', '.join(_shortened(others))}"
+
+    def _against_end_of(self, each: TiedProcess, protected: frozenset[int], spared: Spared) -> Iterator[str]:
+        """Yield what nothing lifts against the end of a process that ends along with the target."""
+        if each.pid in protected:
+            yield f"{each}, which ends with it, is the agent itself or one of its ancestors"
+        if each.oom_score_adjust == UNKILLABLE_SCORE:
+            yield f"{each}, which ends with it, is protected from the kernel's own killer (oom_score_adj -1000)"
+        for reason in (*self._on_never_list(each.names, each.never_listed), spared.get(each.key, "")):
+            if reason:
+                yield f"{each} ends with it: {reason}"
 
 
 def _in_doubt(observation: Observation) -> Iterator[str]:

@@ -167,6 +167,11 @@ FACTS: Final = (
         FactWriter.AGENT,
         "is shown: who does not fall with it, as nothing shows that it is one job",
     ),
+    Fact(
+        "Observation.everybody",
+        FactWriter.DRIVER,
+        "withholds: who ends along with the process must be no client of MPS, on `allow.gpus`, and idle where it is",
+    ),
     Fact("Observation.choice", FactWriter.AGENT, "withholds: the one that was chosen must be the choice still"),
     Fact("Observation.present", FactWriter.DRIVER, "tells who holds the memory after the act"),
     Fact("Observation.unreadable", FactWriter.AGENT, "is shown: why nobody can see whether the memory came back"),

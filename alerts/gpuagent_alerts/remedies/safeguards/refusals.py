@@ -14,7 +14,6 @@ from gpuagent.core.units import format_duration
 from gpuagent_alerts.remedies.observation import RemedyRequest, UnitPermission
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
-from gpuagent_alerts.remedies.steps import RemedyStep
 from gpuagent_alerts.remedies.target import Facts, Target
 
 _NAMED_SLURMD = re.compile(r"/slurm_[^/]+/|/[^/]+_slurmstepd\.scope(?:/|$)")
@@ -260,14 +259,12 @@ def of_another_user(target: Target, facts: Facts) -> str:
     return NotAllowListed(text) if account and facts.root_user_namespace else text
 
 
-def not_at_rest(
-    step: RemedyStep, request: RemedyRequest, target: Target, idle_for_seconds: float, *, judges_chosen: bool
-) -> Iterator[str]:
+def not_at_rest(request: RemedyRequest, target: Target, idle_for_seconds: float) -> Iterator[str]:
     """Yield why it is not idle, or not for long enough; of whom that is not known is not.
 
-    Who was chosen for being idle must be so still, and who falls with it too. A rule that is true because a process or
-    its GPU does not work is about the chosen process alone; it looks at one engine or the other, or at power and
-    clocks, and never at memory that is being filled.
+    Who was chosen for being idle must be so still, and who ends with it too. So must all of them where a rule is true
+    because a process or its GPU does not work; such a rule looks at one engine or the other, or at power and clocks,
+    and never at memory that is being filled.
     """
     idle = target.idle_seconds
     if request.victim == VictimPolicy.IDLE:
@@ -276,7 +273,7 @@ def not_at_rest(
             yield f"it is no longer idle, or that cannot be told: victim idle needs {wanted} at 0 % (remedies.idle_for)"
         elif idle < idle_for_seconds:
             yield f"it has not been idle for {wanted} (remedies.idle_for)"
-    elif request.idle_for_seconds is not None and judges_chosen and step.disrupts:
+    elif request.idle_for_seconds is not None:
         at_rest = "0 % of multiprocessors, memory, encoder and decoder, and the same memory, on all of its GPUs"
         if idle is None:
             yield f"its rule is about idleness, and the process works, or that cannot be told: at rest is {at_rest}"
