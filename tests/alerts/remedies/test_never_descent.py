@@ -26,7 +26,7 @@ from tests.integration.waiting import until
 SCRIPT = """
 import os, subprocess, sys
 become = f'os.setresuid({sys.argv[2]}, {sys.argv[2]}, {sys.argv[2]});' if len(sys.argv) > 2 else ''
-words = [sys.executable, '-c', f'import os; {become} print(os.getpid(), flush=True); input()']
+words = [sys.executable, '-c', f'import os, signal; {become} print(os.getpid(), flush=True); signal.pause()']
 child = subprocess.Popen(words, start_new_session=sys.argv[1] == 'alone')
 if sys.argv[1] == 'orphan':
     input()
