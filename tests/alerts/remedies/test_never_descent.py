@@ -92,7 +92,10 @@ def test_a_parent_that_has_ended_is_remembered(tmp_path: Path) -> None:
         entries.follow([ProcessId(boot_id(), pid, stat.start_ticks)])
         program = read_program(RealProc(), pid)
         until(lambda: entries.snapshot().remembered(RealProc(), pid), "it was looked at")
-        process.communicate("\n")
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        process.wait()
         assert "as it was first seen" in entries.snapshot().reason(RealProc(), pid, program)
         entries.use(["other.py"])
         assert entries.snapshot().reason(RealProc(), pid, program) == ""
