@@ -26,7 +26,7 @@ from tests.integration.waiting import until
 SCRIPT = """
 import os, subprocess, sys
 become = f'os.setresuid({sys.argv[2]}, {sys.argv[2]}, {sys.argv[2]});' if len(sys.argv) > 2 else ''
-words = [sys.executable, '-c', f'import os; {become} print(os.getpid(), flush=True); input()']
+words = [sys.executable, '-c', f'import os, signal; {become} print(os.getpid(), flush=True); signal.pause()']
 child = subprocess.Popen(words, start_new_session=sys.argv[1] == 'alone')
 if sys.argv[1] == 'orphan':
     input()
@@ -92,7 +92,10 @@ def test_a_parent_that_has_ended_is_remembered(tmp_path: Path) -> None:
         entries.follow([ProcessId(boot_id(), pid, stat.start_ticks)])
         program = read_program(RealProc(), pid)
         until(lambda: entries.snapshot().remembered(RealProc(), pid), "it was looked at")
-        process.communicate("\n")
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        process.wait()
         assert "as it was first seen" in entries.snapshot().reason(RealProc(), pid, program)
         entries.use(["other.py"])
         assert entries.snapshot().reason(RealProc(), pid, program) == ""
