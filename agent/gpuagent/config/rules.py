@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuagent.core.metrics import FAMILIES
 from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, analyze_rule
+from gpuagent_alerts.rules.alert_labels import Labels, series_labels
 from gpuagent_alerts.rules.file import find_unknown_metrics, load_rule_file, merge_rules, read_rule_file
+from gpuagent_alerts.rules.label_names import unknown_matchers, unknown_modifiers
 from gpuagent_alerts.rules.model import AlertRule, Rule, RuleFault, RuleFileError, RuleGroup
 from gpuagent_alerts.rules.plausibility import implausible_comparisons
 from gpuagent_alerts.rules.template import Template
@@ -48,13 +50,23 @@ def unknown_metrics(groups: Sequence[RuleGroup]) -> list[RuleFault]:
 
 
 def implausible_rules(groups: Sequence[RuleGroup]) -> list[RuleFault]:
-    """Return a note for each comparison of a rule that no figure can meet, or that means another unit than it says."""
+    """Return a note for each part of a rule that means something else than it says.
+
+    These are comparisons that no figure can meet or that mean another unit, and labels that no series has.
+    """
+    known = series_labels(rule for group in groups for rule in group.rules)
     return [
         RuleFault(rule.file, rule.line, note, group.name, rule.name)
         for group in groups
         for rule in group.rules
-        for note in implausible_comparisons(rule.expression)
+        for note in _mistakes(rule, known)
     ]
+
+
+def _mistakes(rule: Rule, known: Mapping[str, Labels | None]) -> Iterator[str]:
+    yield from unknown_matchers(rule.expression.tree, known)
+    yield from unknown_modifiers(rule.expression.tree, known)
+    yield from implausible_comparisons(rule.expression)
 
 
 def judge_rules(groups: Sequence[RuleGroup]) -> list[tuple[AlertRule, RuleAnalysis]]:

@@ -44,10 +44,11 @@ _CLOSED: Mapping[str, frozenset[str]] = {
     "dry_run": frozenset({"true", "false"}),
 }
 """Labels whose values the agent chooses from a fixed set, of whichever family."""
-_FAMILIES: Mapping[str, Labels] = {
+FAMILY_LABELS: Mapping[str, Labels] = {
     family.name: {name: _CLOSED[name] | _MISSING if name in _CLOSED else None for name in family.labels}
     for family in FAMILIES
 }
+"""Labels of the series of each family that the agent exports."""
 _OF_THE_NODE: Labels = {"simulated": frozenset({"", "true"})}
 """Labels of every alert on a simulated node."""
 _KEEPING = frozenset({"topk", "bottomk"})
@@ -112,19 +113,28 @@ class AlertLabels:
 
 def labels_of_rules(groups: Iterable[RuleGroup], budgets: Iterable[str] = ()) -> list[AlertLabels]:
     """Return what is known of the alerts of all rules; `budgets` are the labels of those that are configured."""
-    known: dict[str, Labels | None] = dict(_FAMILIES)
+    families: dict[str, Labels | None] = dict(FAMILY_LABELS)
     named = frozenset(budgets) | _MISSING
-    for name, family_labels in _FAMILIES.items():
+    for name, family_labels in FAMILY_LABELS.items():
         if "budget" in family_labels:
-            known[name] = {**family_labels, "budget": named}
+            families[name] = {**family_labels, "budget": named}
     rules: list[Rule] = [rule for group in groups for rule in group.rules]
+    known = series_labels(rules, families)
+    return [AlertLabels(rule, labels_of(rule.expression.tree, known)) for rule in rules if isinstance(rule, AlertRule)]
+
+
+def series_labels(
+    rules: Iterable[Rule], families: Mapping[str, Labels | None] = FAMILY_LABELS
+) -> dict[str, Labels | None]:
+    """Return the labels of all series by name: those of families, and of what these rules record."""
+    known = dict(families)
     for rule in rules:
         if isinstance(rule, RecordRule):
-            labels = _labels(rule.expression.tree, known)
+            labels = labels_of(rule.expression.tree, known)
             own = {name: frozenset({value}) for name, value in rule.labels.items()}
             before = known.get(rule.name, _NOTHING)
             known[rule.name] = None if labels is None or before is None else _either(before, {**labels, **own})
-    return [AlertLabels(rule, _labels(rule.expression.tree, known)) for rule in rules if isinstance(rule, AlertRule)]
+    return known
 
 
 def untaken_example(
@@ -154,7 +164,8 @@ def _samples(alert: AlertLabels, label: str, matchers: Iterable[Matcher]) -> lis
     return sorted(found)
 
 
-def _labels(node: Node, known: Mapping[str, Labels | None]) -> Labels | None:
+def labels_of(node: Node, known: Mapping[str, Labels | None]) -> Labels | None:
+    """Return the labels of an expression's results; None where it reads series of which they are not known."""
     try:
         return _of(node, known)
     except _UnknownError:

@@ -160,6 +160,41 @@ REFUSED = {
         f"{USED} / on () group_left () sum({TOTAL}) > 0.1",
         f"{USED} > 10e9 and on () gpuagent_gpus_readable < gpuagent_gpus_expected",
     ],
+    "has a label usr, so that usr": [
+        f'{USED}{{usr!="7602"}} > 1e9',
+        f'{USED}{{usr!~"7602|root"}} > 1e9 and {FULL}',
+        f'{USED}{{usr="7602"}} > 1e9',
+        f'{USED} > 1e9 unless on (uuid, pid) {USED}{{usr="7602"}}',
+    ],
+    "; did you mean uuid?": [f'{RATIO}{{uid!="GPU-x"}} > 0.3', f'{RATIO}{{UUID!~"GPU-x.*"}} > 0.3'],
+    "; did you mean budget?": [
+        f'{BUDGET_USED}{{budgt!="big"}} > 1e9',
+        f'{BUDGET_USED} > 1e9 unless {BUDGET}{{Budget="x"}}',
+    ],
+    "has it, which is joined `on (gpu, uuid, pid)`": [
+        f'{USED}{{unit!="prod.service"}} > 1e9',
+        f'{USED} > 1e9 and {PID} {SM}{{container_id!="3f4e1c9a7b20"}} > 0.1',
+    ],
+    "Prometheus adds it, and the agent reads its own series": [f'{USED}{{instance!="prod:9400"}} > 1e9'],
+    "nothing that `": [
+        f"sum by (gpu, uuid, pid, usr) ({USED}) > 1e9",
+        f"max without (prcess) ({USED}) > 1e9",
+        f"{USED} > 1e9 and on (gpu, uuid, pid, contaner) {INFO} == 1",
+        f"{USED} > 1e9 and ignoring (prcess) {USED} < 2e9",
+        f"{USED} * {PID} group_left (units) {INFO} > 1e9",
+        f"{BUDGET_USED} > ignoring (budgets) {BUDGET}",
+    ],
+    "what belongs to other budgets": [
+        f"{BUDGET_USED} > on (uuid) group_left () {how} by (uuid) ({BUDGET})" for how in ("min", "avg", "sum", "max")
+    ]
+    + [
+        f"{BUDGET_USED} > ignoring (budget) group_left () min without (budget) ({BUDGET})",
+        f"min by (gpu, uuid) ({BUDGET}) < {GPU} group_right () {BUDGET_USED}",
+        f"{BUDGET_USED} / {GPU} group_left () max by (gpu, uuid) ({BUDGET}) > 0.9",
+        f"{BUDGET_USED} > {GPU} group_left () (0.5 * avg by (gpu, uuid) ({BUDGET_USED}))",
+        f"{BUDGET_USED} > 1e9 and {GPU} {BUDGET_USED} > {BUDGET}",
+        f"{BUDGET_USED} > 1e9 unless ({BUDGET_USED} unless {GPU} {BUDGET_USED} > {BUDGET})",
+    ],
     "it is true whatever": [
         f"{USED} / 1024 > 20000",
         f"{USED} * 8 > 1e6",
@@ -202,6 +237,12 @@ SENSIBLE = [
     "gpuagent_mig_memory_free_bytes < 500e6",
     f"{BUDGET_USED} > {BUDGET}",
     f"{BUDGET_USED} / {BUDGET} > 0.9",
+    f"{BUDGET_USED} > on (gpu, uuid, budget) {BUDGET}",
+    f"{BUDGET_USED} > {GPU} group_left () (0.5 * {TOTAL})",
+    f"{USED} > 5e9 and on (job, instance, gpu, uuid, pid) {INFO} == 1",
+    f'{RATIO}{{uuid!="GPU-b0a1"}} > 0.9',
+    f'{USED}{{user!="7602"}} > 1e9 and {FULL}',
+    f'{BUDGET_USED}{{budget!="big"}} > 5e9',
     'gpuagent_process_memory_verdict{verdict="leaking"} == 1',
     f"gpuagent_process_memory_leak_suspected == 1 and {PID} {USED} < 5e9",
     f"{RATIO} > 0.9 and {GPU} gpuagent_gpu_memory_leak_suspected == 1",

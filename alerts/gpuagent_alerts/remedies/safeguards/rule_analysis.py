@@ -25,6 +25,7 @@ from gpuagent_alerts.remedies.safeguards.rule_sampling import (
     findings,
 )
 from gpuagent_alerts.remedies.safeguards.rule_shape import CHOOSING, SUMMED_UP, RefusedError, Shape
+from gpuagent_alerts.rules.label_names import unknown_matchers, unknown_modifiers
 from gpuagent_alerts.rules.model import AlertRule
 from gpuagent_alerts.rules.plausibility import implausible_comparisons, small_amounts
 
@@ -94,8 +95,10 @@ def analyze_rule(rule: AlertRule) -> RuleAnalysis:
 def analyze(expression: Expression) -> RuleAnalysis:
     """Return whom the results of an expression are about, or why they are no reason to disrupt a process."""
     try:
+        _check_labels(unknown_matchers(expression.tree))
         shape = shape_of(expression.tree, negations=0)
         _check_shape(shape)
+        _check_labels(unknown_modifiers(expression.tree))
         found = findings(expression, per_process=shape.per_process)
         _check_findings(found, shape, expression)
     except RefusedError as refused:
@@ -107,6 +110,12 @@ def analyze(expression: Expression) -> RuleAnalysis:
         about_growth=bool(expression.metric_names & GROWTH),
         about_idleness=found.about_idleness,
     )
+
+
+def _check_labels(unknown: list[str]) -> None:
+    """Refuse labels that no series has: whom they were to choose or to spare is not known."""
+    if unknown:
+        raise RefusedError("; ".join(unknown))
 
 
 def _check_shape(shape: Shape) -> None:
