@@ -27,7 +27,12 @@ from gpuagent_alerts.remedies.safeguards.rule_sampling import (
 from gpuagent_alerts.remedies.safeguards.rule_shape import CHOOSING, SUMMED_UP, RefusedError, Shape
 from gpuagent_alerts.rules.label_names import unknown_matchers, unknown_modifiers
 from gpuagent_alerts.rules.model import AlertRule
-from gpuagent_alerts.rules.plausibility import implausible_comparisons, small_amounts
+from gpuagent_alerts.rules.plausibility import (
+    implausible_comparisons,
+    large_free_shares,
+    misread_numbers,
+    small_amounts,
+)
 
 _ALWAYS_TRUE = (
     "it is true whatever a process or the memory of its GPU comes to, as far as it was tried: compare a figure with an"
@@ -139,6 +144,8 @@ def _check_findings(found: SampledFindings, shape: Shape, expression: Expression
     if not found.tests_figures:
         hints = implausible_comparisons(expression) or small_amounts(expression)
         raise RefusedError("; ".join((_ALWAYS_TRUE, *hints)))
+    if wrong := misread_numbers(expression) or large_free_shares(expression):
+        raise RefusedError("; ".join(wrong))
     if found.about_nobodys:
         raise RefusedError(_NOBODYS)
     if found.about_unread:

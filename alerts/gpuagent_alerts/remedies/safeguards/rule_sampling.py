@@ -25,7 +25,8 @@ from gpuagent_alerts.promql.syntax import Aggregation, Binary, Call, Negation, N
 from gpuagent_alerts.promql.values import EvaluationError
 from gpuagent_alerts.remedies.safeguards.activity_families import ACTIVITY, LIMITS, activity_name
 from gpuagent_alerts.remedies.safeguards.doubtful_families import LASTING, NOBODYS, UNREAD
-from gpuagent_alerts.rules.plausibility import LEAST_HELD_BYTES
+from gpuagent_alerts.rules.plausibility import LEAST_HELD_BYTES, MOST_FREE
+from gpuagent_alerts.rules.shares import free_bytes_limits
 
 _PLACES = 48
 """States of all that tells nothing of a process or of the memory of its GPU, as temperatures."""
@@ -150,6 +151,12 @@ def is_always_true_on(text: str, total_bytes: int, *, named: bool = False) -> bo
     if not expression.metric_names or not expression.metric_names <= LABELS.keys():
         return False
     return not _SampledRule(text, expression.tree, named=named).tests_figures((float(total_bytes),))
+
+
+@lru_cache(maxsize=512)
+def is_true_while_most_is_free(text: str, total_bytes: int) -> bool:
+    """Return whether some comparison takes more free bytes for too few than half of a GPU, or an instance, has."""
+    return any(limit > MOST_FREE * total_bytes for limit in free_bytes_limits(compile_expression(text).tree))
 
 
 @lru_cache(maxsize=512)
