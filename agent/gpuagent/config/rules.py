@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gpuagent.core.metrics import FAMILIES
 from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, analyze_rule
 from gpuagent_alerts.rules.alert_labels import Labels, series_labels
+from gpuagent_alerts.rules.condition_notes import condition_notes
 from gpuagent_alerts.rules.file import find_unknown_metrics, load_rule_file, merge_rules, read_rule_file
 from gpuagent_alerts.rules.label_names import unknown_matchers, unknown_modifiers
 from gpuagent_alerts.rules.model import AlertRule, Rule, RuleFault, RuleFileError, RuleGroup
@@ -52,7 +53,8 @@ def unknown_metrics(groups: Sequence[RuleGroup]) -> list[RuleFault]:
 def implausible_rules(groups: Sequence[RuleGroup]) -> list[RuleFault]:
     """Return a note for each part of a rule that means something else than it says.
 
-    These are comparisons that no figure can meet or that mean another unit, and labels that no series has.
+    These are comparisons that no figure can meet or that mean another unit, labels that no series has, and conditions
+    that are combined otherwise than they look.
     """
     known = series_labels(rule for group in groups for rule in group.rules)
     return [
@@ -67,6 +69,7 @@ def _mistakes(rule: Rule, known: Mapping[str, Labels | None]) -> Iterator[str]:
     yield from unknown_matchers(rule.expression.tree, known)
     yield from unknown_modifiers(rule.expression.tree, known)
     yield from implausible_comparisons(rule.expression)
+    yield from condition_notes(rule.expression)
 
 
 def judge_rules(groups: Sequence[RuleGroup]) -> list[tuple[AlertRule, RuleAnalysis]]:
@@ -78,15 +81,27 @@ def judge_rules(groups: Sequence[RuleGroup]) -> list[tuple[AlertRule, RuleAnalys
 def rules_without_grounds(groups: Sequence[RuleGroup]) -> list[RuleFault]:
     """Return a note for each alert rule of which no ladder makes a reason to disrupt a process. It alerts as usual.
 
-    Rules that read what the agent does not have are left out: `unknown_metrics` tells of them.
+    Rules that read what the agent does not have are left out, and those of which `implausible_rules` tells the reason.
     """
     unknown = {(note.file, note.line) for note in unknown_metrics(groups)}
+    told: dict[tuple[str, int], list[str]] = {}
+    for note in implausible_rules(groups):
+        told.setdefault((note.file, note.line), []).append(note.problem)
     return [
         RuleFault(rule.file, rule.line, f"no reason to act: {analysis.refusal}", group.name, rule.name)
         for group in groups
         for rule, analysis in judge_rules([group])
-        if analysis.refusal and (rule.file, rule.line) not in unknown
+        if analysis.refusal
+        and (rule.file, rule.line) not in unknown
+        and not _is_told(analysis.refusal, told.get((rule.file, rule.line), ()))
     ]
+
+
+def _is_told(refusal: str, told: Iterable[str]) -> bool:
+    """Return whether a refusal says nothing beside these texts."""
+    for text in told:
+        refusal = refusal.replace(text, "")
+    return not refusal.strip("; ")
 
 
 def with_runbooks(groups: Iterable[RuleGroup], base: str | None) -> tuple[RuleGroup, ...]:

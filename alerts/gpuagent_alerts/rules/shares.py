@@ -248,10 +248,10 @@ def _free_share_factor(node: Node) -> float | None:
         case Binary("-", left, right) if (whole := constant(left)) is not None:
             used_factor = _used_share_factor(right)
             return whole if used_factor is not None and math.isclose(used_factor, whole) else None
-        case Binary("/", Binary("-", left, right), below) if whole := amount_of(below):
+        case Binary("/", Binary("-", left, right), below) if limit := amount_of(below):
             used_bytes = amount_of(right)
-            is_rest = used_bytes and amount_of(left) == whole and used_bytes.factor == whole.factor
-            return 1.0 if is_rest and used_bytes and used_bytes.family in _LIMITED.get(whole.family, ()) else None
+            is_rest = used_bytes and amount_of(left) == limit and used_bytes.factor == limit.factor
+            return 1.0 if is_rest and used_bytes and used_bytes.family in _LIMITED.get(limit.family, ()) else None
         case Binary("*" | "/", left, right):
             by, other = constant(right), left
             if by is None and node.operator == "*":
