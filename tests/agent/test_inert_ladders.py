@@ -20,6 +20,7 @@ from gpuagent.config_notes.user_database import no_user_problems, user_problems
 from gpuagent_alerts.remedies.facts import symlinks
 from gpuagent_alerts.remedies.facts.symlinks import SearchLimits
 from gpuagent_alerts.rules.file import load_rule_text
+from gpuagent_alerts.rules.model import RuleFileError
 from tests.agent.config.loading import COMPLETE, load, write
 
 ROOT = Path(__file__).parents[2]
@@ -90,6 +91,15 @@ def notes_on(folder: Path, given: str) -> list[str]:
             text(ladder(HIGH, 'node="gpu7"')),
             f'.match: node="gpu7" never holds: GpuMemoryHigh has no label node, {NOT_THE_PROCESS}',
         ),
+        (
+            text(ladder(LEAK, 'usr="ada"')),
+            ('.match: usr="ada" never holds: GpuProcessMemoryLeak has no label usr (did you mean user?),'
+            f" {NOT_THE_PROCESS}"),
+        ),
+        (
+            text(ladder('alertname=~"GpuProcessMemoryLeak|GpuMemoryHigh"', 'user!="root"')),
+            '.match[1]: user!="root" holds of every alert of GpuMemoryHigh: no label user there',
+        ),
         (text(ladder(HIGH, 'severity="page"')), '.match: severity="page" holds of no alert of GpuMemoryHigh'),
         (
             text(ladder(HIGH, victim="")),
@@ -121,6 +131,36 @@ def notes_on(folder: Path, given: str) -> list[str]:
 def test_a_ladder(tmp_path: Path, given: str, note: str) -> None:
     """A ladder that waits in vain, or a matcher that looks at nothing, is told once, with what is there instead."""
     assert notes_on(tmp_path, given) == [f"remedies.ladders[0]{note}"]
+
+
+@pytest.mark.parametrize(
+    ("matchers", "why"),
+    [
+        ((LEAK, 'usr!="7602"'), "GpuProcessMemoryLeak has no label usr (did you mean user?)"),
+        ((LEAK, 'usr!~"7602|root"'), "GpuProcessMemoryLeak has no label usr (did you mean user?)"),
+        ((LEAK, 'Unit=~"a|"'), "GpuProcessMemoryLeak has no label Unit (did you mean unit?)"),
+        ((HIGH, 'user!="root"'), "GpuMemoryHigh has no label user"),
+        ((BUDGET, 'budgt!="whisper"'), "GpuBudgetExceeded has no label budgt (did you mean budget?)"),
+        (('severity="warning"', 'nodes!="gpu7"'), "alerts has a label nodes"),
+        ((LEAK, 'user!="root"'), ""),
+        ((LEAK, 'unit!=""'), ""),
+        ((HIGH, 'unit=""'), ""),
+        ((BUDGET, 'budget!="whisper"'), ""),
+        ((LEAK, 'severity!="info"', 'simulated!="true"'), ""),
+    ],
+)
+def test_a_matcher_that_leaves_out_nobody(tmp_path: Path, matchers: tuple[str, ...], why: str) -> None:
+    """KILL-01: whoever excludes by a label that the alert cannot have spares nobody: it is a fault, with its place."""
+    config = load(write(tmp_path, text(ladder(*matchers))))
+    if not why:
+        assert load_rules(config)
+        return
+    with pytest.raises(RuleFileError) as raised:
+        load_rules(config)
+    assert str(raised.value).startswith(
+        f"remedies.ladders[0].match[{len(matchers) - 1}]: {matchers[-1]} leaves out nob"
+    )
+    assert why in str(raised.value)
 
 
 SHADOWED = "remedies.ladders[1]: is never reached: ladders[0] before it matches all that it could"

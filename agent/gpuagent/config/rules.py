@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 from gpuagent.core.metrics import FAMILIES
 from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, analyze_rule
-from gpuagent_alerts.rules.alert_labels import Labels, series_labels
+from gpuagent_alerts.rules.alert_labels import (
+    Labels,
+    excludes_by_unknown,
+    labels_of_rules,
+    series_labels,
+    unknown_label_text,
+)
 from gpuagent_alerts.rules.condition_notes import condition_notes
 from gpuagent_alerts.rules.file import find_unknown_metrics, load_rule_file, merge_rules, read_rule_file
 from gpuagent_alerts.rules.label_names import unknown_matchers, unknown_modifiers
@@ -21,12 +27,18 @@ from gpuagent_alerts.shipped import RULES_FILE, RUNBOOK_ANNOTATION, RUNBOOKS_URL
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
 
+_WHOM_TO_SPARE = (
+    "match looks at the labels of the alert, not at the process: spare users, units and containers by leaving them out"
+    " of remedies.allow, and programs by remedies.never"
+)
+
 
 def load_rules(config: Config, *, read: Callable[[Path], bytes] = read_rule_file) -> tuple[RuleGroup, ...]:
     """Return the shipped rules and those of the configured files, whose content `read` returns.
 
     Raises:
-        RuleFileError: with every fault of every file.
+        RuleFileError: with every fault of every file; where these have none, with matchers of ladders that exclude
+            alerts by a label that they cannot have.
     """
     faults: list[RuleFault] = []
     own: list[RuleGroup] = []
@@ -40,9 +52,26 @@ def load_rules(config: Config, *, read: Callable[[Path], bytes] = read_rule_file
         merged = merge_rules(load_rule_file(RULES_FILE), own, config.disabled_rules)
     except RuleFileError as error:
         faults += error.faults
+    faults = faults or list(_of_ladders(config, merged))
     if faults:
         raise RuleFileError(faults)
     return with_runbooks(merged, config.links.runbook)
+
+
+def _of_ladders(config: Config, groups: Sequence[RuleGroup]) -> Iterator[RuleFault]:
+    """Yield a fault for each matcher that leaves out nobody, as no alert of its ladder can have the label."""
+    ladders = config.remedies.ladders
+    alerts = labels_of_rules(groups, [budget.label for budget in config.budgets]) if ladders else []
+    for number, ladder in enumerate(ladders):
+        matched = [alert for alert in alerts if alert.can_match(ladder.match)]
+        for place, matcher in enumerate(ladder.match):
+            if matched and matcher.value and excludes_by_unknown(matcher, matched):
+                yield RuleFault(
+                    f"remedies.ladders[{number}].match[{place}]",
+                    0,
+                    f"{matcher} leaves out nobody: {unknown_label_text(matcher.name, matched)}",
+                    remedy=_WHOM_TO_SPARE,
+                )
 
 
 def unknown_metrics(groups: Sequence[RuleGroup]) -> list[RuleFault]:

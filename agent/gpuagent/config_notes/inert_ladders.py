@@ -21,7 +21,7 @@ from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS, SHARED_U
 from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, Subject, analyze_rule
 from gpuagent_alerts.remedies.safeguards.rule_sampling import PROCESS_LABELS
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
-from gpuagent_alerts.rules.alert_labels import AlertLabels, labels_of_rules
+from gpuagent_alerts.rules.alert_labels import AlertLabels, excludes_by_unknown, labels_of_rules
 from gpuagent_alerts.rules.model import RuleGroup, suggest
 
 if TYPE_CHECKING:
@@ -165,9 +165,10 @@ def _no_such_rule(matchers: list[Matcher], alerts: list[KnownAlert], config: Con
 
 
 def _no_such_label(matcher: Matcher, alerts: list[KnownAlert]) -> str:
+    near = suggest(matcher.name, frozenset[str]().union(*(alert.names for alert in alerts)))
     return (
-        f"{matcher} never holds: {_names(alerts)} has no label {matcher.name}, and match looks at the labels of the"
-        f" alert, not at the process{_instead(matcher)}"
+        f"{matcher} never holds: {_names(alerts)} has no label {matcher.name}{near and f' ({near})'}, and match looks at"
+        f" the labels of the alert, not at the process{_instead(matcher)}"
     )
 
 
@@ -187,7 +188,10 @@ def _no_such_budget(matcher: Matcher, config: Config) -> str:
 def _of_matchers(ladder: Ladder, reach: Reach, config: Config) -> Iterator[str]:
     allow = config.remedies.allow
     for index, matcher in enumerate(ladder.match):
-        if matcher.name in _OF_VICTIMS and not any(alert.has(matcher.name) for alert in reach.gets):
+        without = [alert for alert in reach.gets if alert.labels is not None and matcher.name not in alert.names]
+        if matcher.value and 0 < len(without) < len(reach.gets) and excludes_by_unknown(matcher, without):
+            yield f".match[{index}]: {matcher} holds of every alert of {_names(without)}: no label {matcher.name} there"
+        elif matcher.name in _OF_VICTIMS and not any(alert.has(matcher.name) for alert in reach.gets):
             yield (
                 f".match[{index}]: {matcher} holds of every alert: {_names(reach.gets)} has no label {matcher.name},"
                 f" and match looks at the labels of the alert, not at the process{_instead(matcher)}"

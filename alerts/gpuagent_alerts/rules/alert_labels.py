@@ -321,6 +321,20 @@ def label_note(label: str, alerts: Sequence[AlertLabels], further: Collection[st
     return f"no alert has a label {label}{near and f'; {near}'}"
 
 
+def excludes_by_unknown(matcher: Matcher, alerts: Iterable[AlertLabels]) -> bool:
+    """Return whether a matcher holds of all of these because none can have its label, as `usr!="ann"` does."""
+    is_unknown = all(alert.labels is not None and matcher.name not in alert.names for alert in alerts)
+    return is_unknown and Matchers([matcher])({})
+
+
+def unknown_label_text(label: str, alerts: Sequence[AlertLabels]) -> str:
+    """Return that alerts have no such label, with one that was probably meant."""
+    names = list(dict.fromkeys(alert.name for alert in alerts))
+    near = suggest(label, frozenset[str]().union(*(alert.names for alert in alerts)))
+    subject = f"{names[0]} has no" if len(names) == 1 else f"none of {len(names)} alerts has a"
+    return f"{subject} label {label}{near and f' ({near})'}"
+
+
 def known_values(label: str, alerts: Sequence[AlertLabels]) -> frozenset[str] | None:
     """Return every value that a label may have, without ""; None where it may be any text."""
     found: set[str] = set()

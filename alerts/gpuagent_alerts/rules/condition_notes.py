@@ -60,8 +60,8 @@ def _alternatives(node: Node) -> Iterator[str]:
                 if len(conditions) > 1 and alone is not None and any(_is_wider(alone, each) for each in conditions):
                     yield (
                         f"`or` binds weaker than `and`: {comparison_text(alone)} is enough by itself, without what"
-                        " stands beside the other amount. Write `(A or B) and C`, or brackets as in `(A and C) or B` if this"
-                        " is meant"
+                        " stands beside the other amount. Write `(A or B) and C`, or the"
+                        " brackets of `(A and C) or B` if this is meant"
                     )
     for child in children(node):
         yield from _alternatives(child)
