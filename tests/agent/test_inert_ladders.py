@@ -16,7 +16,7 @@ from gpuagent.config.models import Config
 from gpuagent.config.rules import load_rules
 from gpuagent.config_notes import user_database
 from gpuagent.config_notes.inert_ladders import may_end_nobody, never_acts
-from gpuagent.config_notes.user_database import no_user_problems, user_problems
+from gpuagent.config_notes.user_database import existing_users, no_user_problems, user_problems
 from gpuagent_alerts.remedies.facts import symlinks
 from gpuagent_alerts.remedies.facts.symlinks import SearchLimits
 from gpuagent_alerts.rules.file import load_rule_text
@@ -350,6 +350,34 @@ def test_an_entry_that_is_a_directory(tmp_path: Path) -> None:
     assert notes_on(tmp_path, never(str(tmp_path))) == [
         f"remedies.never[0]: {tmp_path} is a directory, and no program: write {tmp_path}/*"
     ]
+
+
+def test_an_entry_that_is_a_command_line(tmp_path: Path) -> None:
+    """A path with blanks is one where such a file is there; else it was meant as a command line."""
+    (tmp_path / "my app").touch()
+    assert notes_on(tmp_path, never(f"{tmp_path}/my app")) == []
+    assert notes_on(tmp_path, never(f"{tmp_path}/serve --port 1")) == [
+        (
+            f"remedies.never[0]: there is no file {tmp_path}/serve --port 1: an entry is compared with paths, not with"
+            f" command lines; write {tmp_path}/serve"
+        )
+    ]
+
+
+def test_an_entry_that_is_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's name spares programs of that name alone: it is told, unless there is such a program."""
+    program = tmp_path / "postgres"
+    program.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    config = load(write(tmp_path, never("daemon", "postgres", "whisper", "/opt/daemon")))
+    users = frozenset({"daemon", "postgres"})
+    assert never_acts(config, load_rules(config), no_user_problems, users.intersection) == [
+        (
+            "remedies.never[0]: daemon is a user of this machine, and never names programs: users are spared by leaving"
+            " them out of remedies.allow.users"
+        )
+    ]
+    assert existing_users(["root", "no-such-user"]) == {"root"}
 
 
 def test_an_entry_that_cannot_be_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

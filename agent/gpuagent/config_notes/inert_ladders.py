@@ -7,15 +7,18 @@ look at the labels of the alert, which can be known before it fires, never at th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING
 
 from gpuagent.config.remedy_settings import step_of
-from gpuagent.config_notes.user_database import user_problems
+from gpuagent.config_notes.user_database import existing_users, user_problems
 from gpuagent_alerts.remedies.facts.never_entries import interpreter_entries, unbounded_patterns
+from gpuagent_alerts.remedies.facts.symlinks import is_pattern
 from gpuagent_alerts.remedies.observation import UnitPermission
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS, SHARED_UNITS
 from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, Subject, analyze_rule
@@ -32,20 +35,26 @@ if TYPE_CHECKING:
 
 Users = Callable[[Iterable[str]], Mapping[str, str]]
 """Why nobody has a name here, of those of which nobody has."""
+Accounts = Callable[[Iterable[str]], frozenset[str]]
+"""Which of these names belong to a user of this machine."""
 _OF_VICTIMS = PROCESS_LABELS | {"pid"}
 _MOST_NAMED = 3
+_SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
-def never_acts(config: Config, groups: Iterable[RuleGroup], users: Users = user_problems) -> list[str]:
+def never_acts(
+    config: Config, groups: Iterable[RuleGroup], users: Users = user_problems, accounts: Accounts = existing_users
+) -> list[str]:
     """Return a note for each thing in budgets and ladders that these rules, or this node, leave without effect.
 
-    `users` may ask a directory server: not for the event loop.
+    `users` and `accounts` may ask a directory server: not for the event loop.
     """
     remedies = config.remedies
     alerts = known_alerts(groups, [budget.label for budget in config.budgets])
     notes = list(_of_users(config, users))
     if remedies.ladders:
         notes += _of_allow(config)
+        notes += _of_named_users(config.remedies.never, accounts)
     of_rules: list[str] = []
     for index, (ladder, reach) in enumerate(zip(remedies.ladders, reaches(remedies.ladders, alerts), strict=True)):
         path = f"remedies.ladders[{index}]"
@@ -112,6 +121,11 @@ def _of_never(config: Config) -> Iterator[str]:
             leads = f" leads to {target}, which" if target not in {"", entry} else ""
             yield f"{path}{leads} is an interpreter: all that it runs is spared"
     for index, entry in enumerate(remedies.never):
+        if "/" in entry and any(each.isspace() for each in entry) and not (is_pattern(entry) or Path(entry).exists()):
+            yield (
+                f"remedies.never[{index}]: there is no file {entry}: an entry is compared with paths, not with command"
+                f" lines; write {entry.split()[0]}"
+            )
         if "/" in entry and Path(entry).is_dir():
             yield f"remedies.never[{index}]: {entry} is a directory, and no program: write {entry.rstrip('/')}/*"
     for index, entry, why in unbounded_patterns(remedies.never):
@@ -122,6 +136,22 @@ def _of_never(config: Config) -> Iterator[str]:
         permission = UnitPermission(index >= shared, (*NEVER_UNITS, *remedies.never), known_shared=SHARED_UNITS)
         if refusal := permission.against([unit]):
             yield f"remedies.allow.{place}: {refusal}"
+
+
+def _of_named_users(never: Sequence[str], accounts: Accounts) -> Iterator[str]:
+    """Yield a note for each entry of the never-list that names a user of this machine, and no program that is found."""
+    names = [entry for entry in never if not set(entry) & set("/*?[") and which(entry, path=_program_folders()) is None]
+    found = accounts(names)
+    for index, entry in enumerate(never):
+        if entry in found:
+            yield (
+                f"remedies.never[{index}]: {entry} is a user of this machine, and never names programs: users are"
+                " spared by leaving them out of remedies.allow.users"
+            )
+
+
+def _program_folders() -> str:
+    return os.pathsep.join((os.environ.get("PATH", os.defpath), *_SYSTEM_FOLDERS))
 
 
 def _of_ladder(ladder: Ladder, reach: Reach, alerts: list[KnownAlert], config: Config) -> Iterator[str]:
@@ -167,8 +197,8 @@ def _no_such_rule(matchers: list[Matcher], alerts: list[KnownAlert], config: Con
 def _no_such_label(matcher: Matcher, alerts: list[KnownAlert]) -> str:
     near = suggest(matcher.name, frozenset[str]().union(*(alert.names for alert in alerts)))
     return (
-        f"{matcher} never holds: {_names(alerts)} has no label {matcher.name}{near and f' ({near})'}, and match looks at"
-        f" the labels of the alert, not at the process{_instead(matcher)}"
+        f"{matcher} never holds: {_names(alerts)} has no label {matcher.name}{near and f' ({near})'}, and match looks"
+        f" at the labels of the alert, not at the process{_instead(matcher)}"
     )
 
 

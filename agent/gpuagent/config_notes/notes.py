@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from gpuagent.config.load import LIMITS, read_file
 from gpuagent.config.models import Config
-from gpuagent.config_notes.inert_ladders import Users, known_alerts, may_end_nobody, never_acts
+from gpuagent.config_notes.inert_ladders import Accounts, Users, known_alerts, may_end_nobody, never_acts
 from gpuagent.config_notes.receivers import receiver_notes
-from gpuagent.config_notes.user_database import user_problems
+from gpuagent.config_notes.user_database import existing_users, user_problems
 from gpuagent.core.matchers import Matcher
 from gpuagent.core.problems import KeyPath
 from gpuagent.core.yaml_document import Document, YamlFault, read_document
@@ -50,6 +50,7 @@ class Machine(NamedTuple):
     """The driver's folder of the GPUs that it has."""
     may_trace: Callable[[], bool | None] = may_trace
     """Whether the agent has CAP_SYS_PTRACE; None is unknown. By default of this process."""
+    accounts: Accounts = existing_users
 
 
 class ConfigFile:
@@ -98,7 +99,7 @@ def config_notes(
     """
     groups, machine = tuple(groups), machine or Machine()
     alerts = known_alerts(groups, [budget.label for budget in config.budgets])
-    never = never_acts(config, groups, machine.users)
+    never = never_acts(config, groups, machine.users, machine.accounts)
     notes = [
         *receiver_notes(config, file, machine.service_user, asked=asked),
         *route_notes(config, alerts, _lookups(machine)),
