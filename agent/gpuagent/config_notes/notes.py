@@ -16,6 +16,7 @@ from gpuagent.config.load import LIMITS, read_file
 from gpuagent.config.models import Config
 from gpuagent.config_notes.inert_ladders import Accounts, Users, known_alerts, may_end_nobody, never_acts
 from gpuagent.config_notes.receivers import receiver_notes
+from gpuagent.config_notes.spared_users import spared_user_notes
 from gpuagent.config_notes.user_database import existing_users, user_problems
 from gpuagent.core.matchers import Matcher
 from gpuagent.core.problems import KeyPath
@@ -105,6 +106,7 @@ def config_notes(
         *route_notes(config, alerts, _lookups(machine)),
         *_units(config, machine.unit_folders),
         *_unseen_paths(config, machine.may_trace),
+        *map(str, spared_user_notes(groups, machine.users)),
         *never,
         *(may_end_nobody(config, never) if asked else ()),
     ]
