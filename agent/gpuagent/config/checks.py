@@ -19,6 +19,8 @@ _PREFIX = re.compile(
 )
 """What people put before a name that is to be spared: there are no such prefixes."""
 _NO_PROGRAMS = frozenset({"user", "uid", "group", "gid", "pid", "container", "pod", "image", "job", "slurm_job"})
+_SEVERAL = re.compile(r"^[^/]*[,;]|\{[^}]*,[^}]*\}")
+"""Names with commas between them, and alternatives in braces: the never-list has neither."""
 _REGEX = re.compile(r"\.[*+]|\]\+|[\^$|\\]")
 _REGEX_IN_PATH = re.compile(r"(?<![0-9])\.[*+]|\]\+|[\^$|\\]")
 """What shell patterns do not have. `/opt/app/1.*/serve` is a version's directory."""
@@ -203,6 +205,12 @@ def check_never_entry(text: str) -> str:
         raise ValueError(f"{shown(text)} has blanks at an end, and is no name of a program: write {text.strip()}")
     if text.endswith("/"):
         raise ValueError(f"{shown(text)} is a directory and can never be a program: write {text}* for all in there")
+    if text.startswith(("~", "./", "../")):
+        raise ValueError(f"{shown(text)} is no whole path, and paths are compared whole: write it from / on")
+    if text[0] in "\"'" and text[-1] == text[0]:
+        raise ValueError(f"{shown(text)} has quotes in it, which no name has: write {text[1:-1]}")
+    if _SEVERAL.search(text):
+        raise ValueError(f"{shown(text)} names several: write one entry for each")
     if (prefix := _PREFIX.match(text)) is not None:
         rest = text[prefix.end() :].strip()
         if prefix[1].lower() in _NO_PROGRAMS:

@@ -24,7 +24,7 @@ from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS, SHARED_U
 from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, Subject, analyze_rule
 from gpuagent_alerts.remedies.safeguards.rule_sampling import PROCESS_LABELS
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
-from gpuagent_alerts.rules.alert_labels import AlertLabels, excludes_by_unknown, labels_of_rules
+from gpuagent_alerts.rules.alert_labels import AlertLabels, excludes_by_unknown, labels_of_rules, matcher_note
 from gpuagent_alerts.rules.model import RuleGroup, suggest
 
 if TYPE_CHECKING:
@@ -163,6 +163,7 @@ def _of_ladder(ladder: Ladder, reach: Reach, alerts: list[KnownAlert], config: C
         yield f": is never reached: {before} before it matches all that it could, and the first that matches is taken"
         return
     yield from _of_matchers(ladder, reach, config)
+    yield from _of_exclusions(ladder, alerts, config)
     yield from _of_victim(ladder, reach)
     yield from _of_steps(ladder, reach, config)
 
@@ -231,6 +232,13 @@ def _of_matchers(ladder: Ladder, reach: Reach, config: Config) -> Iterator[str]:
         if names and all(value is not None and not value & set(names) for value in values):
             wanted = " or ".join(sorted(f'{label}="{name}"' for value in values for name in value or ()))
             yield f".match: asks for {wanted}, and remedies.allow.{key} does not: nobody is acted on"
+
+
+def _of_exclusions(ladder: Ladder, alerts: list[KnownAlert], config: Config) -> Iterator[str]:
+    """Yield a note for each matcher that excludes what no alert has, such as a rule or a budget that is misspelt."""
+    for index, matcher in enumerate(ladder.match):
+        if matcher.op in {"!=", "!~"} and (note := matcher_note(matcher, alerts, config.disabled_rules)):
+            yield f".match[{index}]: {matcher} leaves out nobody: {note}"
 
 
 def _of_victim(ladder: Ladder, reach: Reach) -> Iterator[str]:

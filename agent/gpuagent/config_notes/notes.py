@@ -16,14 +16,14 @@ from gpuagent.config.load import LIMITS, read_file
 from gpuagent.config.models import Config
 from gpuagent.config_notes.inert_ladders import Accounts, Users, known_alerts, may_end_nobody, never_acts
 from gpuagent.config_notes.receivers import receiver_notes
-from gpuagent.config_notes.spared_users import spared_user_notes
+from gpuagent.config_notes.spared_names import spared_name_notes
 from gpuagent.config_notes.user_database import existing_users, user_problems
 from gpuagent.core.matchers import Matcher
 from gpuagent.core.problems import KeyPath
 from gpuagent.core.yaml_document import Document, YamlFault, read_document
 from gpuagent.procfs.machine import may_trace
 from gpuagent_alerts.rules.alert_labels import AlertLabels, label_note, literals, matcher_note, untaken_example
-from gpuagent_alerts.rules.model import RuleGroup
+from gpuagent_alerts.rules.model import RuleGroup, suggest
 
 SERVICE_USER = "gpuagent"
 _UNIT_FOLDERS = tuple(
@@ -106,7 +106,7 @@ def config_notes(
         *route_notes(config, alerts, _lookups(machine)),
         *_units(config, machine.unit_folders),
         *_unseen_paths(config, machine.may_trace),
-        *map(str, spared_user_notes(groups, machine.users)),
+        *map(str, spared_name_notes(groups, _spared_lookups(config, machine))),
         *never,
         *(may_end_nobody(config, never) if asked else ()),
     ]
@@ -159,6 +159,22 @@ def _lookups(machine: Machine) -> dict[str, Known]:
         return dict(machine.users(names))
 
     return {"user": users, "unit": units, "uuid": uuids, "gpu": indices}
+
+
+def _spared_lookups(config: Config, machine: Machine) -> dict[str, Known]:
+    """Return what looks up whom rules leave out: units are left out of it, as containers and pods are unknown too."""
+    labels = [budget.label for budget in config.budgets]
+
+    def budgets(names: Iterable[str]) -> dict[str, str]:
+        return {
+            name: f"there is no budget {name}{near and f'; {near}'}"
+            for name in names
+            if name not in labels
+            for near in [suggest(name, labels)]
+        }
+
+    lookups = _lookups(machine)
+    return {"user": lookups["user"], "uuid": lookups["uuid"], "budget": budgets}
 
 
 def _with_suffix(name: str, folders: Sequence[Path]) -> str:
