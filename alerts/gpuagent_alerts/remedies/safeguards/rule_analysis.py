@@ -52,6 +52,10 @@ _OF_LITTLE_USE = (
     "it is true of a GPU on which next to nothing is used: compare what is used with an amount that it has to be above,"
     " or what is free with one that it has to be below"
 )
+_OF_MUCH_FREE = (
+    "it is true while more than half of the memory is free, on GPUs of every size: ask for a free share of 0.5 at most,"
+    " or compare what is used, as in `gpuagent_gpu_memory_used_ratio > 0.9`"
+)
 _NOT_ABOUT = "what it compares is no memory that the end of a process would give back, and no figure of a process"
 
 
@@ -157,6 +161,8 @@ def _check_findings(found: SampledFindings, shape: Shape, expression: Expression
         raise RefusedError("; ".join((_OF_LITTLE_PROCESSES if shape.per_process else _OF_LITTLE_USE, *little)))
     if little:
         raise RefusedError("; ".join(little))
+    if found.true_while_free:
+        raise RefusedError(_OF_MUCH_FREE)
 
 
 def _compares_nothing(read: frozenset[str]) -> str:
