@@ -172,6 +172,15 @@ def test_a_matcher_that_leaves_out_nobody(tmp_path: Path, matchers: tuple[str, .
     assert why in str(raised.value)
 
 
+def test_a_rule_that_matches_a_label_has_not_therefore_one(tmp_path: Path) -> None:
+    """KILL-01: the same slip in the rule and in its ladder is a fault all the same."""
+    rule = "{alert: Mine, expr: 'gpuagent_process_memory_used_bytes{usr!=\"7602\"} > 1e9'}"
+    (tmp_path / "mine.yaml").write_text(f"groups: [{{name: g, rules: [{rule}]}}]\n")
+    given = text(ladder('alertname="Mine"', 'usr!="7602"'), top=f"rule_files: [{tmp_path}/mine.yaml]\n")
+    with pytest.raises(RuleFileError, match=r"leaves out nobody: Mine has no label usr \(did you mean user\?\)"):
+        load_rules(load(write(tmp_path, given)))
+
+
 SHADOWED = "remedies.ladders[1]: is never reached: ladders[0] before it matches all that it could"
 
 

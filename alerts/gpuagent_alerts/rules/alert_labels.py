@@ -194,7 +194,9 @@ def _of_selector(node: Selector, known: Mapping[str, Labels | None]) -> Labels:
         raise _UnknownError
     found = dict(labels)
     for matcher in node.matchers:
-        found[matcher.name] = narrow(found.get(matcher.name, _MISSING), [matcher])
+        values = narrow(found.get(matcher.name, _MISSING), [matcher])
+        if matcher.name in found or values != _MISSING:  # a matcher makes no label that the series do not have
+            found[matcher.name] = values
     return found
 
 
@@ -240,7 +242,8 @@ def _joined(matching: Matching, left: Labels, right: Labels) -> Labels:
         return {name: values for name, values in left.items() if (name in matching.labels) == matching.on}
     is_right = matching.cardinality is Cardinality.ONE_TO_MANY
     many, one = (right, left) if is_right else (left, right)
-    return {**many, **{name: one.get(name, _MISSING) for name in matching.include}}
+    taken = {name: one[name] for name in matching.include if name in one}
+    return {**{name: values for name, values in many.items() if name not in matching.include}, **taken}
 
 
 def _either(left: Labels, right: Labels) -> Labels:
