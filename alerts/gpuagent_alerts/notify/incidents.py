@@ -225,7 +225,8 @@ class _Update:
         candidates = sorted(self._records.values(), key=lambda one: (one.ends_at is not None, one.starts_at, one.key))
         for identity in cause.joins:
             for one in candidates:
-                if identity in one.identities and self._can_join(one, begins=cause.begins):
+                begins = cause.begins and not _is_over_for_others(one, cause, identity)
+                if identity in one.identities and self._can_join(one, begins=begins):
                     return one
         for identity in cause.succeeds:
             for one in candidates:
@@ -294,6 +295,12 @@ def _left(one: IncidentRecord, firing: Collection[str]) -> tuple[str, ...]:
     if one.ends_at is not None:
         return one.left
     return tuple(dict.fromkeys(name for name in (*one.left, *one.members) if name not in firing))[-_MOST_LEFT:]
+
+
+def _is_over_for_others(one: IncidentRecord, cause: Cause, identity: str) -> bool:
+    """Return whether it has ended with its process, and another process is what fills that GPU now."""
+    is_memory = identity.startswith("memory:")
+    return is_memory and one.ends_at is not None and one.kind in _PROCESS_KINDS and cause.kind in _PROCESS_KINDS
 
 
 def _has_ended(before: IncidentRecord | None, after: IncidentRecord) -> bool:

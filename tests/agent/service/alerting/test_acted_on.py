@@ -76,3 +76,19 @@ def test_every_alert_of_the_end_names_the_remedy(tmp_path: Path) -> None:
         "gpuagent terminated it (SIGTERM); 22.9 GiB came back after 3 s",
         "python3 (pid 4242) was terminated by gpuagent (SIGTERM); 22.9 GiB came back",
     }
+
+
+def test_the_next_leak_on_that_gpu_is_another_incident(tmp_path: Path) -> None:
+    """What was done about the first is not told again with it, nor counted among its processes."""
+    stage = Stage(tmp_path / "state")
+    stage.show(FULL, 10 * MINUTE)
+    act(stage, RemedyEnding("SIGTERM", int(22.9 * GIB), 3.0))
+    told = len(stage.heard)
+    of_another = [process(7, used_gib=22.9, user="svc-ml", name="embed", command="embed --port 80")]
+    stage.show(
+        grown(snapshot([gpu(0, used_gib=23.9)], of_another), 7, leaking(Evidence.BALANCED, full_in=1.0)), 10 * MINUTE
+    )
+
+    assert {one.key for one in stage.heard[:told]}.isdisjoint(one.key for one in stage.heard[told:])
+    assert stage.heard[told].news == "began"
+    assert all("pid 4242" not in line and "2 processes" not in line for line in stage.headlines()[told:])
