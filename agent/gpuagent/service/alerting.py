@@ -37,6 +37,7 @@ from gpuagent_alerts.messages.snapshot_inputs import (
     with_remedy,
 )
 from gpuagent_alerts.messages.transitions import EndReasons, EvaluatedTick, close_for_handover, log_transitions
+from gpuagent_alerts.messages.waiting import WaitingIncident, find_waiting
 from gpuagent_alerts.notify.incident_record import IncidentRecord, process_of
 from gpuagent_alerts.notify.limiter import HeldSummary
 from gpuagent_alerts.notify.notifier import Notifier, Suppressions
@@ -141,6 +142,11 @@ class Alerting:
     def incidents(self) -> Mapping[str, IncidentRecord]:
         """Incidents that go on or ended within a day, by key."""
         return self._notifier.incidents
+
+    def waiting(self) -> list[WaitingIncident]:
+        """Return the incidents that go on although nothing of them is true now, with what is waited for."""
+        present = {one.fingerprint for one in self._firing() if not one.is_kept}
+        return find_waiting(self._notifier, self.briefings, present, self._clock.wall())
 
     @property
     def routes(self) -> Routes:
@@ -401,7 +407,10 @@ class Alerting:
 
     def _count(self, receivers: tuple[ReceiverCounts, ...]) -> AlertingFigures:
         undelivered = find_undelivered(receivers, self.delivery.workers, self.heartbeats, self._clock.now())
-        firing = tuple(subjects_of(self.engine, self._notifier.is_silenced))
+        firing = (
+            *subjects_of(self.engine, self._notifier.is_silenced),
+            *(each.subject for each in self.waiting() if each.for_restart),
+        )
         figures = count_alerts(self.engine, self.store, receivers, self._evaluation_seconds)
         return replace(figures, undelivered=undelivered, firing=firing)
 

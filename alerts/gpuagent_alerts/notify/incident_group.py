@@ -55,6 +55,8 @@ _RESTART_NEWS_SECONDS = 1800.0
 """Least time between two messages that say only that it has been restarted: the first one says so at once."""
 _NOTE_WAITS_SECONDS = 300.0
 """For so long what a remedy did waits for the end that it may have brought about: no shipped rule keeps for longer."""
+_REPEATS = frozenset({News.REMINDER, News.RESTARTED})
+"""Messages that may tell of the same alerts again."""
 _HOLDS_SECONDS = (0.0, 600.0, 1800.0)
 """For so long nothing must fire before the end is told, by how often the incident began again: one that flaps would be
 told without end."""
@@ -113,10 +115,17 @@ class IncidentGroup:
         if self._live:
             if self._worsens(told.urgency) and self._has_waited(told.urgency) and not self._was_just_told(told.urgency):
                 return self._message(News.WORSENED, told)
-            is_reminder = self._repeat_is_due() or self._has_another_subject() or self._was_restarted(told)
-            if is_reminder or self._quiet_update_is_due(told):
-                return self._message(News.REMINDER if is_reminder else News.UPDATED, told)
+            if (news := self._news_of_what_goes_on(told)) is not None:
+                return self._message(news, told)
         return self._note_if_changed(before, told)
+
+    def _news_of_what_goes_on(self, told: NotifiedIncident) -> News | None:
+        """Return why a message is due of an incident that has not become worse; None if none is."""
+        if self._was_restarted(told):
+            return News.RESTARTED
+        if self._repeat_is_due() or self._has_another_subject():
+            return News.REMINDER
+        return News.UPDATED if self._quiet_update_is_due(told) else None
 
     def times(self) -> Iterator[float]:
         """Yield Unix times at which there may be something to tell although nothing else has changed."""
@@ -387,7 +396,7 @@ class IncidentGroup:
             alert.fingerprint for fingerprint, alert in chosen.items()
             if fingerprint not in self._known or self._known[fingerprint].lost
         )  # fmt: skip
-        occasion = Occasion.REPEAT if news is News.REMINDER and not unheard else Occasion.FIRING
+        occasion = Occasion.REPEAT if news in _REPEATS and not unheard else Occasion.FIRING
         occasion = Occasion.RESOLVED if told_ends else occasion
         occasion = Occasion.REPEAT if news is News.UPDATED else occasion
         alerts = (*chosen.values(), *(ended[fingerprint].alert for fingerprint in told_ends))
@@ -411,7 +420,7 @@ class IncidentGroup:
         return NotificationDecision(
             self._key, after, alerts, occasion=occasion, news=unheard,
             incident=self._incident(news, severity, starts_at, None),
-            urgent=news not in {News.REMINDER, News.UPDATED} and self._current.severity >= CRITICAL,
+            urgent=news not in {*_REPEATS, News.UPDATED} and self._current.severity >= CRITICAL,
         )  # fmt: skip
 
     def _starts_at(self, told: NotifiedIncident | None) -> float:
@@ -429,7 +438,8 @@ class IncidentGroup:
         restarts = record.restarts if record is not None else Restarts()
         return Incident(
             key, kind, shown, severity, starts_at, ends_at, news,
-            restarts=restarts.count, restarted_pid=restarts.pid,
+            restarts=restarts.count, restarted_pids=restarts.pids, flat_seconds=restarts.flat_seconds,
+            grows_by=restarts.grows_by,
         )  # fmt: skip
 
     def _note_if_changed(

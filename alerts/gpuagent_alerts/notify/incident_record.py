@@ -73,7 +73,8 @@ def incident_of(record: IncidentRecord, news: News) -> Incident:
     labels = {name: value for name, value in record.labels.items() if value}
     return Incident(
         record.key, record.kind, labels, record.severity, record.starts_at, record.ends_at, news,
-        restarts=record.restarts.count, restarted_pid=record.restarts.pid,
+        restarts=record.restarts.count, restarted_pids=record.restarts.pids,
+        flat_seconds=record.restarts.flat_seconds, grows_by=record.restarts.grows_by,
     )  # fmt: skip
 
 
