@@ -236,7 +236,12 @@ def headline_of_record(alerting: Alerting, one: IncidentRecord) -> str:
         waiting = next((each for each in alerting.waiting() if each.key == one.key), None)
         if waiting is not None:
             return waiting.headline
-    return alerting.briefings.headline(incident_of(one, News.BEGAN), firing) if firing else ""
+    if not firing:
+        return ""
+    line = alerting.briefings.headline(incident_of(one, News.BEGAN), firing)
+    unmeasured = alerting.unmeasured_seconds(one.members)
+    is_told = not unmeasured or " (as of " in line
+    return line if is_told else f"{line} (last known {format_duration(unmeasured)} ago)"
 
 
 def incident_rows(

@@ -76,7 +76,7 @@ def reason_by_name(case: EndedAlert) -> EndReason:
         return EndReason(left, is_certain=True)
     text = next((reason(case) for names, reason in _REASONS.items() if name in names), "")
     if not text and case.unwatched and name in _OF_MEMORY:
-        return EndReason(f"{UNKNOWN_END} when gpuagent was started again")
+        return EndReason(_former_left(case))
     is_back = name in _ABOUT_READING or (name == "GpuLost" and bool(_since_initialized(case)))
     return EndReason(text, is_certain=bool(text) and is_back)
 
@@ -109,6 +109,16 @@ def _how_it_left_unwatched(case: EndedAlert) -> str:
         return f"{PROCESS_ENDED} before the node was booted again"
     alive = None if identity is None else case.is_alive(identity)
     return f"{PROCESS_ENDED if alive is False else LEFT} while {case.unwatched}"
+
+
+def _former_left(case: EndedAlert) -> str:
+    """Return that the process of an alert's incident is gone, where it is; else no more than that it is not so now."""
+    identity = case.former_id
+    listed = {one.info.id for one in case.snapshot.processes if one.info is not None}
+    if identity is None or not case.former_name or identity in listed:
+        return f"{UNKNOWN_END}, as measured since gpuagent was started again"
+    how = _how_it_left_unwatched(case).removeprefix("the process ")
+    return f"{case.former_name} (pid {identity.pid}) {how}"
 
 
 def _came_back(case: EndedAlert, before: ProcessReading | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -66,6 +66,26 @@ def process_of(records: Mapping[str, IncidentRecord], pid: int) -> ProcessId | N
     """Return the process that an incident which goes on knows by its pid; None if there is none."""
     found = (find_process(one.identities, pid) for one in records.values() if one.ends_at is None)
     return next((one for one in found if one is not None), None)
+
+
+def subject_of_alert(records: Mapping[str, IncidentRecord], fingerprint: str) -> tuple[str, ProcessId] | None:
+    """Return name and identity of the one process that the incident of an alert is about; None of others."""
+    record = next((one for one in records.values() if one.ends_at is None and fingerprint in one.members), None)
+    pid = "" if record is None else record.labels.get("pid", "")
+    if record is None or not pid.isdecimal():
+        return None
+    found = find_process(record.identities, int(pid))
+    return None if found is None else (record.labels.get("process", "a process"), found)
+
+
+def are_processes_gone(records: Mapping[str, IncidentRecord], fingerprint: str, running: Collection[str]) -> bool:
+    """Return whether the incident of an alert knows processes, and none of them is among those that run.
+
+    `running` are identities as in `process:` ones.
+    """
+    record = next((one for one in records.values() if one.ends_at is None and fingerprint in one.members), None)
+    own = () if record is None else [one for one in record.identities if one.startswith("process:")]
+    return bool(own) and not any(one.removeprefix("process:") in running for one in own)
 
 
 def incident_of(record: IncidentRecord, news: News) -> Incident:
