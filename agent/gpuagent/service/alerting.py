@@ -161,7 +161,7 @@ class Alerting:
         loaded = self.engine.load(self._keeper.load(), self._clock.now(), self._clock.wall())
         if loaded.broken:
             log.warning("the state of %d alerts could not be read and begins anew", loaded.broken)
-        self._restored.note_loaded(self.engine.rules(), self._clock.now())
+        self._restored.note_loaded(tuple(self.engine.rules()), self._clock.now())
         self._note_ended(loaded.ended)
         self._tell_of_rules()
         await self._use_receivers(alive)

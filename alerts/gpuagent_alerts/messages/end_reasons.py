@@ -158,7 +158,8 @@ def _growth(case: EndedAlert) -> str:
         return f"{_name(grower)} {_left_how(case, [grower])}{_came_back(case, grower)}"
     if was is not None and used < _FELL * was:
         return f"memory back to {format_bytes(used)}"
-    if memory.used_bytes >= _FULL * memory.total_bytes:
+    is_full_soon = case.growth is not None and case.growth.exhaustion is not None and case.growth.exhaustion.value < 1
+    if memory.used_bytes >= _FULL * memory.total_bytes or is_full_soon:
         instance = case.alert.labels.get("gpu_instance_id", "")
         return "the MIG instance became full" if instance.isdecimal() else "the GPU became full"
     growth = case.growth

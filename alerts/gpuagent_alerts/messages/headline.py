@@ -29,6 +29,7 @@ from gpuagent_alerts.alert import (
 )
 from gpuagent_alerts.messages.briefing_inputs import BLIND, DEAD, FULL, LEAK, SOON, BriefingInputs, Successors
 from gpuagent_alerts.messages.group_end import summarize_ends
+from gpuagent_alerts.notify.final_reason import is_level_reached
 from gpuagent_alerts.notify.urgency import did_nothing, urgency_of
 
 _SEVERITIES = ("critical", "error", "warning", "info", "none")
@@ -55,7 +56,7 @@ def _candidates(seen: BriefingInputs) -> Iterator[tuple[tuple[object, ...], Aler
             (
                 not over and not alert.holds,
                 alert.name in _NOTES,
-                over and not alert.end_is_certain,
+                over and not alert.end_is_certain and not is_level_reached(alert),
                 named,
                 # Of processes that ran one after another the last one: its end is that of the incident.
                 -(condition_times(alert)[1] or 0.0) if over and restarts else 0.0,

@@ -6,11 +6,12 @@ steady, of what still leaks: neither is a reason for an end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpuagent.core.growth import Growth, MemoryKey, Verdict
 from gpuagent.core.snapshot import GpuState, NvmlState, Snapshot
 from gpuagent_alerts.alert import fingerprint
+from gpuagent_alerts.messages.briefing_inputs import FULL
 from gpuagent_alerts.messages.end_facts import key_of, memory_of
 from gpuagent_alerts.notify.incident_record import IncidentRecord, are_processes_gone
 from gpuagent_alerts.notify.successor_growth import MemoryMeter
@@ -20,6 +21,7 @@ from gpuagent_alerts.states.instance import State
 
 LONGEST_WAIT_SECONDS = 900.0
 """Wait for a verdict: the detector has one 6 to 9 min after it began anew."""
+_ROOM_RATIO = 0.9
 _IS_MEASURED = frozenset({Verdict.LEAKING, Verdict.LEVELLED_OFF, Verdict.CACHED})
 """Verdicts that take a history: it was kept, or has been learned anew."""
 
@@ -31,8 +33,10 @@ class RestoredGrowth:
         self._incidents = incidents
         self._meters: dict[str, MemoryMeter] = {}
         self._unproven: set[str] = set()
+        self._full: set[str] = set()
+        """UUIDs of the GPUs that were full when the states were kept."""
 
-    def note_loaded(self, rules: Iterable[RunningRule], now: float) -> None:
+    def note_loaded(self, rules: Sequence[RunningRule], now: float) -> None:
         """Remember what fires right after the states were loaded. `now` is CLOCK_BOOTTIME in seconds."""
         self._meters = {
             instance.fingerprint: MemoryMeter(now)
@@ -42,6 +46,13 @@ class RestoredGrowth:
             if instance.state is State.FIRING and not instance.is_kept
         }
         self._unproven = set(self._meters)
+        self._full = {
+            instance.labels.get("uuid", "")
+            for running in rules
+            if running.states is not None
+            for instance in running.states.instances
+            if instance.state is State.FIRING and instance.labels["alertname"] in FULL
+        }
 
     def observe(self, rules: Iterable[RunningRule], snapshot: Snapshot) -> None:
         """Measure what they are about, before an evaluation."""
@@ -76,6 +87,8 @@ class RestoredGrowth:
         }  # fmt: skip
         if gpu.processes_known and are_processes_gone(self._incidents(), name, running):
             return False
+        if not key.pid and key.gpu_uuid in self._full and gpu.memory and (gpu.memory.used_ratio or 1.0) < _ROOM_RATIO:
+            return False  # a forecast of a GPU that was full, and has room again
         used = _used(key, snapshot, labels)
         if used is None:
             return key.pid == 0 or not gpu.processes_known
@@ -84,7 +97,7 @@ class RestoredGrowth:
 
     def _may_grow(self, name: str, growth: Growth | None, now: float) -> bool:
         """Return whether memory that is there may grow as it did, by the detector and by what was measured of it."""
-        meter, verdict = self._meters[name], Verdict.LEARNING if growth is None else growth.verdict
+        meter, verdict = self._meters[name], None if growth is None else growth.verdict
         if verdict in _IS_MEASURED or (growth is not None and growth.fast):
             return False
         measured = meter.measure(0.0, now)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from gpuagent_alerts.alert import PROCESS_ENDED, Alert, CauseKind, Incident, News, condition_times
+from gpuagent_alerts.notify.final_reason import with_final_reason
 from gpuagent_alerts.notify.incident_record import IncidentRecord
 from gpuagent_alerts.notify.outbox.entry import Occasion
 from gpuagent_alerts.notify.routes import Recipient
@@ -364,7 +365,8 @@ class IncidentGroup:
         }
         untold = {**self._left_with_it(), **self._notes}
         ended |= {name: self._view.as_ended(name, self._view.as_told(alert)) for name, alert in untold.items()}
-        chosen = tuple(ended.values())[: self._view.most_alerts]
+        every = (*ended.values(), *self._all_ended())
+        chosen = tuple(with_final_reason(one, every) for one in tuple(ended.values())[: self._view.most_alerts])
         ends_at = max((end for alert in chosen if (end := condition_times(alert)[1]) is not None), default=now)
         starts_at = self._starts_at(told)
         incident = self._incident(News.ENDED, told.severity, starts_at, max(ends_at, starts_at))
@@ -374,11 +376,24 @@ class IncidentGroup:
     def _left_with_it(self) -> dict[str, Alert]:
         """Return alerts that ended with the incident, and of which this receiver has not heard yet."""
         left = () if self._record is None else self._record.left
-        found = {name: self._view.ended[name] for name in left if name in self._view.ended and name not in self._known}
+        found = {name: self._view.ended[name] for name in left if name in self._view.ended}
+        kept = {name: one for name in left if (one := self._kept_alert(name)) and not is_remedy_note(one.labels)}
+        found = {name: one for name, one in (kept | found).items() if name not in self._known}
         return {
             name: alert for name, alert in found.items()
             if any(one.recipient == self._recipient for one in self._view.destinations(alert.labels))
         }  # fmt: skip
+
+    def _kept_alert(self, fingerprint: str) -> Alert | None:
+        """Return an alert that fires only because it is kept; None if it does not."""
+        alert = self._view.firing.get(fingerprint)
+        return alert if alert is not None and alert.is_kept else None
+
+    def _all_ended(self) -> list[Alert]:
+        """Return all alerts of the incident that are over, whoever hears of them."""
+        left = () if self._record is None else (*self._record.left, *self._record.members)
+        found = (self._view.ended.get(name) or self._kept_alert(name) for name in left)
+        return [one for one in found if one is not None]
 
     def _has_rest(self) -> bool:
         """Return whether alerts of the incident still fire after its end."""

@@ -93,7 +93,7 @@ class Stage:
         self.endings.former_id = lambda pid: process_of(self.notifier.incidents, pid)
         self.endings.former_of = lambda name: subject_of_alert(self.notifier.incidents, name)
         self.restored = RestoredGrowth(lambda: self.notifier.incidents)
-        self.restored.note_loaded(self.engine.rules(), self.clock.now())
+        self.restored.note_loaded(tuple(self.engine.rules()), self.clock.now())
         self.ended: dict[str, Alert] = {}
 
     def kill(self) -> None:
