@@ -234,7 +234,7 @@ def headline_of_record(alerting: Alerting, one: IncidentRecord) -> str:
     firing = [alert for alert in alerting.firing() if alert.fingerprint in one.members]
     if not any(alert.holds for alert in firing):
         waiting = next((each for each in alerting.waiting() if each.key == one.key), None)
-        if waiting is not None:
+        if waiting is not None and (waiting.for_restart or not firing):
             return waiting.headline
     if not firing:
         return ""

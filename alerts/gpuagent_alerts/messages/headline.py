@@ -56,9 +56,10 @@ def _candidates(seen: BriefingInputs) -> Iterator[tuple[tuple[object, ...], Aler
             (
                 not over and not alert.holds,
                 alert.name in _NOTES,
+                # Of processes that ran one after another the last one: its end is that of the incident.
+                -(condition_times(alert)[1] or 0.0) if over and restarts and alert.name == LEAK else 0.0,
                 over and not alert.end_is_certain and not is_level_reached(alert),
                 named,
-                # Of processes that ran one after another the last one: its end is that of the incident.
                 -(condition_times(alert)[1] or 0.0) if over and restarts else 0.0,
                 over and alert.end_reason in {"", UNKNOWN_END},
                 _SEVERITIES.index(severity) if severity in _SEVERITIES else 1,
@@ -126,7 +127,7 @@ def _what(seen: BriefingInputs, main: Alert | None) -> str:
         return f"incident {seen.incident.key}"
     if seen.incident.is_over:
         return _what_was(seen, main)
-    write = _WRITERS.get(main.name)
+    write = None if main.is_kept else _WRITERS.get(main.name)
     said = _summary(main) if write is None else write(seen, main)
     decisive = decisive_alert(seen, main)
     if seen.incident.restarts and seen.members:

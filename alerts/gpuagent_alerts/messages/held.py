@@ -20,7 +20,7 @@ def held_headline(seen: BriefingInputs, watch: Watch, node: str, now: float) -> 
 def held_text(seen: BriefingInputs, watch: Watch, now: float) -> str:
     """Return what has become of the owner of its processes, and what is waited for."""
     restarts, labels = watch.restarts, seen.incident.labels
-    age = "" if restarts.since is None else format_duration(max(0.0, now - restarts.since))
+    age = "" if restarts.since is None else format_duration(max(1.0, now - restarts.since))
     who = group_name(seen, labels)
     if restarts.since is None:
         return f"{who}: what was true of it is not true now; waiting to see whether that lasts"

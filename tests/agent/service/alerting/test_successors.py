@@ -228,3 +228,17 @@ def test_unread_gpus_prove_no_end(tmp_path: Path) -> None:
     story.stage.show(hidden, 20 * MINUTE)
 
     assert story.news() == ["began"]
+
+
+def test_the_end_names_the_process_that_ended_last(tmp_path: Path) -> None:
+    """Also where less than it held came back, and the end of the first one is the more certain."""
+    story = Story(tmp_path, **UNIT)
+    story.leak(100)
+    story.run(5 * MINUTE, rising(40.0), STEADY, [200])
+    story.stage.show(story.seen(12.0, LEAKING, 200), 5 * MINUTE)
+    left = story.seen(0.0, LEARNING)
+    story.stage.show(replace(left, gpus=(gpu(0, used_gib=6.0), *left.gpus[1:])), 20 * MINUTE)
+
+    assert story.news()[-1] == "ended"
+    assert "python3 (alice, pid 200) was leaking memory: the process ended" in story.stage.headlines()[-1]
+    assert story.stage.headlines()[-1].endswith("api.service was restarted once and does not run now")
