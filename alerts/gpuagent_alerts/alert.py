@@ -33,6 +33,8 @@ class News(StrEnum):
 
     BEGAN = "began"
     WORSENED = "worsened"
+    RESTARTED = "restarted"
+    """A service, container or job was started again, and what was true of it before is true again."""
     REMINDER = "reminder"
     ENDED = "ended"
     UPDATED = "updated"
@@ -88,8 +90,12 @@ class Incident:
     briefing: Briefing = field(default_factory=Briefing)
     restarts: int = 0
     """Number of times that the owner of its processes has started one in place of those that ended, since it began."""
-    restarted_pid: int = 0
-    """The process that was started last; 0 while none runs, and without restarts."""
+    restarted_pids: tuple[int, ...] = ()
+    """The processes that were started last; empty while none runs, and without restarts."""
+    flat_seconds: float = 0.0
+    """How long it was measured that those do not grow; 0 where it was not."""
+    grows_by: float = 0.0
+    """Bytes a second by which they grow, where that is known at the end."""
 
     @property
     def is_over(self) -> bool:

@@ -26,11 +26,14 @@ _CAN_BLAME = frozenset({"census", "lines"})
 _ABOUT_PROCESSES = frozenset({CauseKind.PROCESS, CauseKind.GROUP})
 
 
-class RestartedProcess(NamedTuple):
-    """A process that was started in place of one that ended."""
+class Successors(NamedTuple):
+    """What was started in place of what ended."""
 
-    process: ProcessReading
-    growth: Growth | None
+    pids: tuple[int, ...]
+    used_bytes: int
+    """Of all of them, on all GPUs."""
+    gpus: tuple[int, ...]
+    """Indices of the GPUs that they are on."""
 
 
 class Grower(NamedTuple):
@@ -182,24 +185,28 @@ class BriefingInputs:
         return [each for each in growers if each.process.pid in pids or shared & _groups(each.process)]
 
     @property
-    def successor(self) -> RestartedProcess | None:
-        """The process that was started in place of the one that the incident names, if there is one; the largest."""
-        labels = next((one.labels for one in self.alerts if one.labels.get("pid")), self.incident.labels)
-        named = {one.labels.get("pid", "") for one in self.alerts}
-        found = [
-            one for one in (() if self.snapshot is None else self.snapshot.processes)
-            if one.info is not None and (
-                one.pid == self.incident.restarted_pid
-                or (
-                    one.info.start_time_seconds >= self.incident.starts_at
-                    and str(one.pid) not in named and one.info.user == labels.get("user", "")
-                    and _is_same_program(one.info, labels)
-                )
-            )
-        ]  # fmt: skip
-        largest = max(found, key=lambda one: one.used_bytes or 0, default=None)
-        growth = {} if self.snapshot is None else self.snapshot.growth
-        return None if largest is None else RestartedProcess(largest, growth.get(largest.key))
+    def successors(self) -> Successors | None:
+        """The processes that were started in place of those that the incident names; None if there is none.
+
+        Those that are known to be, or else the largest one of the same program that has been started since.
+        """
+        listed = [one for one in (() if self.snapshot is None else self.snapshot.processes) if one.info is not None]
+        found = [one for one in listed if one.pid in self.incident.restarted_pids]
+        if not found:
+            labels = next((one.labels for one in self.alerts if one.labels.get("pid")), self.incident.labels)
+            named = {one.labels.get("pid", "") for one in self.alerts}
+            alike = [
+                one for one in listed
+                if one.info is not None and one.info.start_time_seconds >= self.incident.starts_at
+                and str(one.pid) not in named and one.info.user == labels.get("user", "")
+                and _is_same_program(one.info, labels)
+            ]  # fmt: skip
+            found = sorted(alike, key=lambda one: -(one.used_bytes or 0))[:1]
+        if not found:
+            return None
+        pids = tuple(dict.fromkeys(one.pid for one in found))
+        gpus = tuple(sorted({one.gpu_index for one in found}))
+        return Successors(pids, sum(one.used_bytes or 0 for one in found), gpus)
 
     @property
     def others(self) -> list[Grower]:

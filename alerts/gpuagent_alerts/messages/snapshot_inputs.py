@@ -131,6 +131,7 @@ _INIT = 1
 _MOST = 0.5
 """Share of what is used on a GPU that makes its memory somebody's, or nobody's."""
 _UNREADABLE = frozenset({GpuState.BLIND, GpuState.FAILED})
+_UNLISTED = frozenset({GpuState.BLIND, GpuState.FAILED, GpuState.STARTING})
 
 
 class SnapshotFacts:
@@ -163,7 +164,7 @@ class SnapshotFacts:
 
     def owner_of(self, identities: Collection[str]) -> OwnerFacts:
         """Return what runs of the owner of these identities."""
-        runs = False
+        runs, pace = False, 0.0
         found: dict[str, Successor] = {}
         for each in self._snapshot.processes:
             if each.info is None:
@@ -171,6 +172,7 @@ class SnapshotFacts:
             program = _program(each, each.info)
             if f"process:{program.identity}" in identities:
                 runs = True
+                pace += _pace(self._snapshot.growth.get(each.key))
                 continue
             is_owned = shares_owner(program, identities)
             if is_owned or shares_command(program, identities):
@@ -181,8 +183,18 @@ class SnapshotFacts:
                     program.identity, each.info.start_time_seconds,
                     grows=grows or (known is not None and known.grows),
                     is_judged=is_judged and (known is None or known.is_judged), is_owned=is_owned,
+                    used_bytes=(each.used_bytes or 0) + (0 if known is None else known.used_bytes),
                 )  # fmt: skip
-        return OwnerFacts(runs, tuple(sorted(found.values(), key=lambda one: (one.started_at, one.identity))))
+        others = tuple(sorted(found.values(), key=lambda one: (one.started_at, one.identity)))
+        return OwnerFacts(runs, others, pace, self._are_listed(identities))
+
+    def _are_listed(self, identities: Collection[str]) -> bool:
+        """Return whether the processes of all GPUs of whose memory these identities tell can be listed."""
+        snapshot = self._snapshot
+        own = [gpu for gpu in snapshot.gpus if f"memory:{gpu.identity.uuid}" in identities]
+        if snapshot.node.nvml_state is not NvmlState.READY:
+            return False
+        return all(gpu.state not in _UNLISTED and (gpu.processes_known or gpu.state is not GpuState.OK) for gpu in own)
 
     def is_acted_on(self, identities: Collection[str]) -> bool:
         """Return whether a remedy is under way, or has just ended, for a process or the memory of these identities."""
@@ -224,6 +236,10 @@ class SnapshotFacts:
         for each in self._snapshot.processes:
             found[each.gpu_uuid, each.pid].append(each)
         return {key: next((one for one in those if one.info is not None), those[0]) for key, those in found.items()}
+
+
+def _pace(growth: Growth | None) -> float:
+    return 0.0 if growth is None or growth.slope is None else max(growth.slope.value, 0.0)
 
 
 def _counts(growth: Growth, *, leaking: bool) -> bool:

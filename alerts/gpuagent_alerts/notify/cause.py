@@ -175,6 +175,16 @@ def shares_command(program: CauseProcess, identities: Collection[str]) -> bool:
     return not set(_command(program, "memory")).isdisjoint(identities)
 
 
+def is_leak(labels: Mapping[str, str]) -> bool:
+    """Return whether an alert tells of a process that leaks."""
+    return labels.get("alertname", "") == _LEAK
+
+
+def is_about_memory(labels: Mapping[str, str]) -> bool:
+    """Return whether an alert tells of a leak, or of a GPU that fills up."""
+    return is_leak(labels) or labels.get("alertname", "") in _MEMORY
+
+
 def is_one_course(labels: Mapping[str, str]) -> bool:
     """Return whether an alert tells of memory or health, each of which takes one course through several alerts.
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from gpuagent_alerts.alert import PROCESS_ENDED, Alert, CauseKind, Incident, News, condition_times
+from gpuagent_alerts.notify.final_reason import with_final_reason
 from gpuagent_alerts.notify.incident_record import IncidentRecord
 from gpuagent_alerts.notify.outbox.entry import Occasion
 from gpuagent_alerts.notify.routes import Recipient
@@ -55,6 +56,8 @@ _RESTART_NEWS_SECONDS = 1800.0
 """Least time between two messages that say only that it has been restarted: the first one says so at once."""
 _NOTE_WAITS_SECONDS = 300.0
 """For so long what a remedy did waits for the end that it may have brought about: no shipped rule keeps for longer."""
+_REPEATS = frozenset({News.REMINDER, News.RESTARTED})
+"""Messages that may tell of the same alerts again."""
 _HOLDS_SECONDS = (0.0, 600.0, 1800.0)
 """For so long nothing must fire before the end is told, by how often the incident began again: one that flaps would be
 told without end."""
@@ -113,10 +116,17 @@ class IncidentGroup:
         if self._live:
             if self._worsens(told.urgency) and self._has_waited(told.urgency) and not self._was_just_told(told.urgency):
                 return self._message(News.WORSENED, told)
-            is_reminder = self._repeat_is_due() or self._has_another_subject() or self._was_restarted(told)
-            if is_reminder or self._quiet_update_is_due(told):
-                return self._message(News.REMINDER if is_reminder else News.UPDATED, told)
+            if (news := self._news_of_what_goes_on(told)) is not None:
+                return self._message(news, told)
         return self._note_if_changed(before, told)
+
+    def _news_of_what_goes_on(self, told: NotifiedIncident) -> News | None:
+        """Return why a message is due of an incident that has not become worse; None if none is."""
+        if self._was_restarted(told):
+            return News.RESTARTED
+        if self._repeat_is_due() or self._has_another_subject():
+            return News.REMINDER
+        return News.UPDATED if self._quiet_update_is_due(told) else None
 
     def times(self) -> Iterator[float]:
         """Yield Unix times at which there may be something to tell although nothing else has changed."""
@@ -355,7 +365,8 @@ class IncidentGroup:
         }
         untold = {**self._left_with_it(), **self._notes}
         ended |= {name: self._view.as_ended(name, self._view.as_told(alert)) for name, alert in untold.items()}
-        chosen = tuple(ended.values())[: self._view.most_alerts]
+        every = (*ended.values(), *self._all_ended())
+        chosen = tuple(with_final_reason(one, every) for one in tuple(ended.values())[: self._view.most_alerts])
         ends_at = max((end for alert in chosen if (end := condition_times(alert)[1]) is not None), default=now)
         starts_at = self._starts_at(told)
         incident = self._incident(News.ENDED, told.severity, starts_at, max(ends_at, starts_at))
@@ -365,11 +376,24 @@ class IncidentGroup:
     def _left_with_it(self) -> dict[str, Alert]:
         """Return alerts that ended with the incident, and of which this receiver has not heard yet."""
         left = () if self._record is None else self._record.left
-        found = {name: self._view.ended[name] for name in left if name in self._view.ended and name not in self._known}
+        found = {name: self._view.ended[name] for name in left if name in self._view.ended}
+        kept = {name: one for name in left if (one := self._kept_alert(name)) and not is_remedy_note(one.labels)}
+        found = {name: one for name, one in (kept | found).items() if name not in self._known}
         return {
             name: alert for name, alert in found.items()
             if any(one.recipient == self._recipient for one in self._view.destinations(alert.labels))
         }  # fmt: skip
+
+    def _kept_alert(self, fingerprint: str) -> Alert | None:
+        """Return an alert that fires only because it is kept; None if it does not."""
+        alert = self._view.firing.get(fingerprint)
+        return alert if alert is not None and alert.is_kept else None
+
+    def _all_ended(self) -> list[Alert]:
+        """Return all alerts of the incident that are over, whoever hears of them."""
+        left = () if self._record is None else (*self._record.left, *self._record.members)
+        found = (self._view.ended.get(name) or self._kept_alert(name) for name in left)
+        return [one for one in found if one is not None]
 
     def _has_rest(self) -> bool:
         """Return whether alerts of the incident still fire after its end."""
@@ -387,7 +411,7 @@ class IncidentGroup:
             alert.fingerprint for fingerprint, alert in chosen.items()
             if fingerprint not in self._known or self._known[fingerprint].lost
         )  # fmt: skip
-        occasion = Occasion.REPEAT if news is News.REMINDER and not unheard else Occasion.FIRING
+        occasion = Occasion.REPEAT if news in _REPEATS and not unheard else Occasion.FIRING
         occasion = Occasion.RESOLVED if told_ends else occasion
         occasion = Occasion.REPEAT if news is News.UPDATED else occasion
         alerts = (*chosen.values(), *(ended[fingerprint].alert for fingerprint in told_ends))
@@ -411,7 +435,7 @@ class IncidentGroup:
         return NotificationDecision(
             self._key, after, alerts, occasion=occasion, news=unheard,
             incident=self._incident(news, severity, starts_at, None),
-            urgent=news not in {News.REMINDER, News.UPDATED} and self._current.severity >= CRITICAL,
+            urgent=news not in {*_REPEATS, News.UPDATED} and self._current.severity >= CRITICAL,
         )  # fmt: skip
 
     def _starts_at(self, told: NotifiedIncident | None) -> float:
@@ -429,7 +453,8 @@ class IncidentGroup:
         restarts = record.restarts if record is not None else Restarts()
         return Incident(
             key, kind, shown, severity, starts_at, ends_at, news,
-            restarts=restarts.count, restarted_pid=restarts.pid,
+            restarts=restarts.count, restarted_pids=restarts.pids, flat_seconds=restarts.flat_seconds,
+            grows_by=restarts.grows_by,
         )  # fmt: skip
 
     def _note_if_changed(

@@ -15,9 +15,10 @@ from gpuagent.core.snapshot import Snapshot
 from gpuagent.core.units import GIB
 from gpuagent_alerts.alert import Alert, Message, Status
 from gpuagent_alerts.messages.briefing import BriefingWriter
+from gpuagent_alerts.messages.restored_growth import RestoredGrowth
 from gpuagent_alerts.messages.snapshot_inputs import SnapshotFacts, explainer
 from gpuagent_alerts.messages.transitions import EndReasons, EvaluatedTick
-from gpuagent_alerts.notify.incident_record import process_of
+from gpuagent_alerts.notify.incident_record import process_of, subject_of_alert
 from gpuagent_alerts.notify.notifier import Notifier, Suppressions
 from gpuagent_alerts.notify.outbox.attempt import DELIVERED
 from gpuagent_alerts.notify.outbox.queue import Outbox
@@ -90,6 +91,9 @@ class Stage:
         self.endings = EndReasons(self.engine.rules)
         self.endings.ask(lambda pid, uuid: self.remedy_endings.get((pid, uuid)), lambda _: self.is_alive)
         self.endings.former_id = lambda pid: process_of(self.notifier.incidents, pid)
+        self.endings.former_of = lambda name: subject_of_alert(self.notifier.incidents, name)
+        self.restored = RestoredGrowth(lambda: self.notifier.incidents)
+        self.restored.note_loaded(tuple(self.engine.rules()), self.clock.now())
         self.ended: dict[str, Alert] = {}
 
     def kill(self) -> None:
@@ -111,7 +115,9 @@ class Stage:
         index = SeriesIndex.of(series(snapshot, now, extra_families=further), None)
         tick = EvaluatedTick(snapshot, index, wall)
         is_over = partial(self.endings.is_over, seen=tick)
-        result = self.engine.evaluate(index, now, wall, find_missing(snapshot), explainer(snapshot), is_over)
+        self.restored.observe(self.engine.rules(), snapshot)
+        missing = find_missing(snapshot, self.restored.is_unproven)
+        result = self.engine.evaluate(index, now, wall, missing, explainer(snapshot), is_over)
         assert not result.failures
         for change, alert in self.endings.explain(result.transitions, tick):
             if change is Change.ENDED:
