@@ -24,6 +24,8 @@ DEAD = "GpuDeadProcessesHoldMemory"
 _FULL_RATIO = 0.98
 _CAN_BLAME = frozenset({"census", "lines"})
 _ABOUT_PROCESSES = frozenset({CauseKind.PROCESS, CauseKind.GROUP})
+_OVER = frozenset({GrowthState.FULL, GrowthState.STOPPED})
+"""States of growth that has no pace now."""
 
 
 class RestartedProcess(NamedTuple):
@@ -152,9 +154,7 @@ class BriefingInputs:
     @property
     def pace(self) -> float:
         """Bytes an hour by which its processes grow together; 0 where nothing that is true says so."""
-        paces = {
-            each.process.key: each.bytes_per_hour for each in self.members if each.growth.state is not GrowthState.FULL
-        }
+        paces = {each.process.key: each.bytes_per_hour for each in self.members if each.growth.state not in _OVER}
         stopped = {each.process.key for each in self.members} - set(paces)
         for alert in self.alerts:  # what the detector does not tell any more
             if alert.name == LEAK and alert.holds:
@@ -210,23 +210,28 @@ class BriefingInputs:
         return [
             each for each in _growers(self.snapshot)
             if each.process.key not in own and each.process.gpu_uuid in uuids and self._is_inside(each.process)
-            and each.growth.state not in {GrowthState.FULL, GrowthState.STOPPED}
+            and each.growth.state not in _OVER
         ]  # fmt: skip
 
     @property
     def is_full(self) -> bool:
         """Whether one of its GPUs, or its MIG instance, has no room."""
-        if self.instance is None:
-            return bool(self.full_indices)
-        if any(one.name in FULL and one.holds for one in self.alerts):
-            return True
-        return any((memory.used_ratio or 0.0) >= _FULL_RATIO for memory in self.memories)
+        return bool(self.full_instances or (self.instance is None and self.full_indices))
+
+    @property
+    def full_instances(self) -> list[str]:
+        """Numbers of the MIG instances of it that have no room, whatever their GPUs have."""
+        told = {one.labels.get("gpu_instance_id", "") for one in self.alerts if one.name in FULL and one.holds}
+        full = self.instance is not None and any((one.used_ratio or 0.0) >= _FULL_RATIO for one in self.memories)
+        return _in_order(told - {"-1"} | ({str(self.instance)} if full else set()))
 
     @property
     def full_indices(self) -> list[str]:
-        """Indices of those of its GPUs that have no room."""
+        """Indices of those of its GPUs that have no room; one that is full in a MIG instance alone is none of them."""
+        if self.instance is not None:
+            return []
         told = {one.labels.get("uuid", ""): one.labels.get("gpu", "") for one in self.alerts
-                if one.name in FULL and one.holds}  # fmt: skip
+                if one.name in FULL and one.holds and one.labels.get("gpu_instance_id", "") in {"", "-1"}}  # fmt: skip
         full = {
             str(gpu.identity.index) for gpu in self.gpus
             if gpu.identity.uuid in told
