@@ -300,7 +300,8 @@ def _of_memory(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
     pid = f"pid:{program.pid}"
     command = _command(program, "memory")
     brings = (own, pid, *groups, *command, *memory)
-    return Cause(CauseKind.PROCESS, (own, *groups, *memory), brings, labels=shown, succeeds=command)
+    # Two MIG instances are of one GPU, and what fills the one is not what fills the other.
+    return Cause(CauseKind.PROCESS, (own, *groups, *memory[:1]), brings, labels=shown, succeeds=command)
 
 
 def _of_nobody(labels: Mapping[str, str]) -> Cause:
