@@ -11,7 +11,7 @@ from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Verdict
 from gpuagent.core.hardware import Memory
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.snapshot import GpuIdentity, GpuReading, GpuState, NvmlState, ProcessInfo, ProcessReading, Snapshot
-from gpuagent.core.units import format_time
+from gpuagent.core.units import format_duration
 from gpuagent_alerts.alert import Alert, CauseKind, Incident
 from gpuagent_alerts.messages.snapshot_inputs import groups_of
 
@@ -126,18 +126,23 @@ class BriefingInputs:
 
     @property
     def not_measured(self) -> str:
-        """Since when, and why, nothing that is said of it was measured; "" while it is.
+        """How long ago all that is said of it was measured last, and why it is not any more; "" while it is.
 
         A GPU that is lost, and what is wrong with measuring itself, are known all the same.
         """
-        snapshot = self.snapshot
-        if snapshot is None or not self.gpus or any(gpu.state not in _UNREAD for gpu in self.gpus):
+        snapshot, present = self.snapshot, [one for one in self.alerts if one.holds]
+        if snapshot is None or self.incident.is_over or any(one.name in _KNOWN_UNREAD for one in present):
             return ""
-        if any(one.name == BLIND and one.holds for one in self.alerts) or self.incident.is_over:
+        states = {gpu.state for gpu in self.gpus}
+        seconds = min((one.unmeasured_seconds for one in present), default=0.0)
+        if not seconds and states and states <= _UNREAD:
+            seconds = max(0.0, snapshot.clock_seconds - max(gpu.read_seconds for gpu in self.gpus))
+        elif not seconds:
             return ""
-        read = max(gpu.read_seconds for gpu in self.gpus)
-        time = format_time(snapshot.time_seconds - max(0.0, snapshot.clock_seconds - read))
-        return f"as of {time}, {why_not_measured(snapshot) or 'the GPU cannot be read'}"
+        why = why_not_measured(snapshot)
+        if not why and states and states <= _UNREAD:
+            why = "the GPU is lost" if states <= {GpuState.LOST, GpuState.GONE} else "the GPU cannot be read"
+        return f"last known {format_duration(seconds)} ago: {why or 'its processes cannot be read'}"
 
     @property
     def unattributed_bytes(self) -> int:
@@ -293,7 +298,9 @@ def _is_same_program(info: ProcessInfo, labels: Mapping[str, str]) -> bool:
     return bool(own[0]) and own[0] == labels.get(own[1]) and info.name == labels.get("process", "")
 
 
-_UNREAD = frozenset({GpuState.BLIND, GpuState.FAILED, GpuState.STARTING})
+_UNREAD = frozenset({GpuState.BLIND, GpuState.FAILED, GpuState.STARTING, GpuState.LOST, GpuState.GONE})
+_KNOWN_UNREAD = frozenset({BLIND, "GpuLost", "GpuCountDropped", "GpuXidCritical", "GpuXidWarning"})
+"""Alerts that tell what is known of a GPU that cannot be read."""
 
 
 def why_not_measured(snapshot: Snapshot | None) -> str:

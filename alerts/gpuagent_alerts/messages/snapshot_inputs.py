@@ -90,6 +90,7 @@ def subjects_of(engine: RuleEngine, is_silenced: Callable[[Alert], bool] = lambd
                     summary=shown_annotations(alert).get(SUMMARY, ""),
                     silenced=is_silenced(alert),
                     unmeasured_seconds=instance.frozen_seconds,
+                    began_at=instance.began_at,
                 )
 
 

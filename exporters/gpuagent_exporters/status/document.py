@@ -27,7 +27,7 @@ from gpuagent.core.snapshot import (
     ProcessState,
     Snapshot,
 )
-from gpuagent_exporters.status.gpu_problems import recovery_name
+from gpuagent_exporters.status.gpu_problems import recovery_name, with_begin_of_loss
 from gpuagent_exporters.status.problems import find_problems, stale_after_seconds
 from gpuagent_exporters.status.severity import Assessments, Problem, gravest
 
@@ -72,6 +72,7 @@ def status_document(
         undelivered: Receivers that are not told what they should be.
         firing: The alerts that fire: how grave something is, they say first.
     """
+    snapshot = with_begin_of_loss(snapshot, firing)
     problems = find_problems(
         snapshot,
         now_seconds,
