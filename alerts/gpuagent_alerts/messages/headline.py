@@ -284,7 +284,12 @@ def _end_of_all(seen: BriefingInputs, main: Alert) -> str:
     if main.name == LEAK and len(pids := {pid for _, pid in alike}) > 1 and not seen.incident.restarts:
         return summarize_ends([one.end_reason for one in alike.values()], of=len(pids))
     own = main.labels.get("uuid", "")  # the node's alert has none, and is no further GPU
-    others = sum(one.end_is_certain for one in alike.values() if one.labels.get("uuid", own) not in {own, ""})
+    # One that was lost before it told its UUID has an alert under its index alone.
+    index = main.labels.get("gpu", "") if not own else ""
+    others = sum(
+        one.end_is_certain for one in alike.values()
+        if one.labels.get("uuid", own) not in {own, ""} and (not index or one.labels.get("gpu", "") != index)
+    )  # fmt: skip
     more = f"; likewise on {others} more GPU{'s' if others > 1 else ''}" if others and main.end_is_certain else ""
     return (main.end_reason or UNKNOWN_END) + more
 

@@ -33,7 +33,8 @@ def only(of: Snapshot, now: float = NOW) -> Problem:
 
 def test_a_lost_gpu_is_lost_for_as_long_as_its_alert_says() -> None:
     """GPU-04: an agent that was started again has not forgotten since when, whatever the alert knows of the GPU."""
-    lost = replace(absent_gpu(1, GpuState.LOST, "the GPU is lost", uuid=""), since_seconds=NOW, lost_since_seconds=NOW)
+    lost = replace(absent_gpu(1, GpuState.LOST, "the GPU is lost"), since_seconds=NOW, lost_since_seconds=NOW)
+    lost = replace(lost, identity=replace(lost.identity, uuid=""))
     seen = snapshot([gpu(0), lost])
     alert = FiringAlert("GpuLost", "critical", about_growth=False, gpu=1, began_at=seen.time_seconds - 300.0)
     shown = with_begin_of_loss(seen, [alert, FiringAlert("GpuLost", "critical", about_growth=False, gpu=0)])
