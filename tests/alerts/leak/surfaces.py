@@ -16,6 +16,7 @@ from gpuagent.core.metrics.series import series
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.core.units import format_bytes
 from gpuagent.core.wording import since_words, state_words
+from gpuagent_alerts.alert import CauseKind
 from gpuagent_alerts.messages.snapshot_inputs import subjects_of
 from gpuagent_alerts.states.engine import RuleEngine
 from gpuagent_alerts.states.instance import Instance, State
@@ -179,6 +180,10 @@ def _incidents(said: Told, snapshot: Snapshot) -> Iterator[str]:
         if (info := infos.get(MemoryKey(part["gpu_uuid"], part["pid"], part["gpu_instance_id"] or -1))) is not None
     }
     for record, alerts, line in said.incidents:
+        unmeasured = [alert.unmeasured_seconds for alert in alerts if alert.holds]
+        is_of_process = record.kind in {CauseKind.PROCESS, CauseKind.GROUP}
+        if is_of_process and unmeasured and (" (last known " in line) != all(unmeasured):
+            yield f"incident {line!r}, not measured for {unmeasured} s"
         own = [part for name, part in parts.items() if name in record.identities and part["severity"]]
         own = [part for part in own if part["verdict"] in {"leaking", "growing"}]
         names = {alert.name for alert in alerts if alert.holds}

@@ -129,6 +129,21 @@ def test_a_pause_in_a_leak() -> None:
     run(test)
 
 
+def test_a_gpu_that_is_lost_during_a_leak() -> None:
+    """What was known of the leak is told with its age in every line, and never as what is so now."""
+
+    async def test() -> None:
+        async with node(scenario("{shape: ramp, start: 10GiB, rate: 24MiB, after: 1m}")) as one:
+            await walk(one, 1800)
+            one.stage.fail(FaultKind.LOST, gpu=0)
+            said = await walk(one, 2100, every=2)
+            (line,) = [each.headline for each in said.incidents if each.record.labels.get("process")]
+            assert line.endswith(" (last known 5 min ago: the GPU is lost)")
+            assert "last known 5 min ago: memory is full in" in said.check[1]
+
+    run(test)
+
+
 def test_a_gpu_that_hangs() -> None:
     """While nothing is known of a GPU, every surface says so."""
 
