@@ -139,6 +139,8 @@ def test_a_gpu_that_is_lost_during_a_leak() -> None:
             said = await walk(one, 2100, every=2)
             (line,) = [each.headline for each in said.incidents if each.record.labels.get("process")]
             assert line.endswith(" (last known 5 min ago: the GPU is lost)")
+            leak = [each["severity"] for each in said.status["problems"] if each["pid"] == PID]
+            assert [*leak, line.split()[0]] == ["critical", "CRITICAL"]
             assert "last known 5 min ago: memory is full in" in said.check[1]
 
     run(test)
