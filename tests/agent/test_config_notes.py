@@ -168,3 +168,47 @@ def test_paths_that_the_agent_may_not_look_up(tmp_path: Path, never: str, may_tr
     assert any("Add CAP_SYS_PTRACE to AmbientCapabilities=" in note for note in found) is told
     if told:
         assert any(note.startswith("gpuagent.yaml:2: remedies.never[") for note in found)
+
+
+@pytest.mark.parametrize(
+    ("expression", "spared"),
+    [
+        ('USED > 1e9 unless on (gpu, uuid, pid) USED{user="svc_prod"}', ["svc_prod"]),
+        ('USED{user!="svc_prod"} > 1e9', ["svc_prod"]),
+        ('USED{user!~"svc_prod|svc-prod|ghost"} > 1e9', ["svc_prod", "ghost"]),
+        ('USED > 1e9 unless (USED unless USED{user!="svc_prod"})', ["svc_prod"]),
+        ('USED{user="svc_prod"} > 1e9', []),
+        ('USED > 1e9 unless USED{user!="svc_prod"}', []),
+        ('USED{user!~"svc_.*"} > 1e9', []),
+        ('USED{user!="svc-prod"} > 1e9', []),
+        ('USED{process!="svc_prod"} > 1e9', []),
+    ],
+)
+def test_users_whom_a_rule_spares_and_nobody_has(tmp_path: Path, expression: str, spared: list[str]) -> None:
+    """KILL-01: a rule that leaves out a user of whom this machine does not know leaves out nobody: it is told."""
+    expr = expression.replace("USED", "gpuagent_process_memory_used_bytes")
+    (tmp_path / "rules.yaml").write_text(f"groups: [{{name: g, rules: [{{alert: A, expr: '{expr}'}}]}}]\n")
+    machine = Machine(lambda names: {name: "unknown" for name in names if name != "svc-prod"}, ())
+    found = notes(tmp_path, f"rule_files: [{tmp_path}/rules.yaml]\n", machine)
+    assert found == [
+        f'rules.yaml:1: group "g", rule "A": user "{name}" is left out, and that spares nobody: unknown'
+        for name in spared
+    ]
+
+
+def test_a_budget_or_gpu_that_a_rule_spares_and_is_not_there(tmp_path: Path) -> None:
+    """KILL-01: so it is of budgets that are not configured, and of GPUs that the driver does not have."""
+    gpu = tmp_path / "gpus" / "0000:01:00.0"
+    gpu.mkdir(parents=True)
+    (gpu / "information").write_text("GPU UUID: GPU-aaaaaaaa-0000-0000-0000-000000000000\n")
+    rules = (
+        "groups: [{name: g, rules: [{alert: A, expr: 'gpuagent_budget_used_bytes{budget!=\"whispr\"} > 5e9'},"
+        " {alert: B, expr: 'gpuagent_gpu_memory_used_ratio{uuid!=\"GPU-a\"} > 0.9'}]}]\n"
+    )
+    (tmp_path / "rules.yaml").write_text(rules)
+    text = f"rule_files: [{tmp_path}/rules.yaml]\nbudgets: [{{name: whisper, match: {{user: root}}, memory: 6GiB}}]\n"
+    budget, uuid = notes(tmp_path, text, Machine(lambda _: {}, (), gpus=gpu.parent))
+    assert budget.endswith(
+        'budget "whispr" is left out, and that spares nobody: there is no budget whispr; did you mean whisper?'
+    )
+    assert uuid.endswith('uuid "GPU-a" is left out, and that spares nobody: this machine has no GPU GPU-a')

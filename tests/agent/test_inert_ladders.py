@@ -16,10 +16,11 @@ from gpuagent.config.models import Config
 from gpuagent.config.rules import load_rules
 from gpuagent.config_notes import user_database
 from gpuagent.config_notes.inert_ladders import may_end_nobody, never_acts
-from gpuagent.config_notes.user_database import no_user_problems, user_problems
+from gpuagent.config_notes.user_database import existing_users, no_user_problems, user_problems
 from gpuagent_alerts.remedies.facts import symlinks
 from gpuagent_alerts.remedies.facts.symlinks import SearchLimits
 from gpuagent_alerts.rules.file import load_rule_text
+from gpuagent_alerts.rules.model import RuleFileError
 from tests.agent.config.loading import COMPLETE, load, write
 
 ROOT = Path(__file__).parents[2]
@@ -90,6 +91,24 @@ def notes_on(folder: Path, given: str) -> list[str]:
             text(ladder(HIGH, 'node="gpu7"')),
             f'.match: node="gpu7" never holds: GpuMemoryHigh has no label node, {NOT_THE_PROCESS}',
         ),
+        (
+            text(ladder(LEAK, 'usr="ada"')),
+            ('.match: usr="ada" never holds: GpuProcessMemoryLeak has no label usr (did you mean user?),'
+            f" {NOT_THE_PROCESS}"),
+        ),
+        (
+            text(ladder('alertname=~"GpuProcessMemoryLeak|GpuMemoryHigh"', 'user!="root"')),
+            '.match[1]: user!="root" holds of every alert of GpuMemoryHigh: no label user there',
+        ),
+        (
+            text(ladder(HIGH, 'alertname!="GpuMemroyHigh"')),
+            ('.match[1]: alertname!="GpuMemroyHigh" leaves out nobody: there is no rule GpuMemroyHigh; did you mean'
+            " GpuMemoryHigh?"),
+        ),
+        (
+            text(ladder(BUDGET, 'budget!="wisper"')),
+            '.match[1]: budget!="wisper" leaves out nobody: budget is never "wisper"; did you mean whisper?',
+        ),
         (text(ladder(HIGH, 'severity="page"')), '.match: severity="page" holds of no alert of GpuMemoryHigh'),
         (
             text(ladder(HIGH, victim="")),
@@ -123,6 +142,45 @@ def test_a_ladder(tmp_path: Path, given: str, note: str) -> None:
     assert notes_on(tmp_path, given) == [f"remedies.ladders[0]{note}"]
 
 
+@pytest.mark.parametrize(
+    ("matchers", "why"),
+    [
+        ((LEAK, 'usr!="7602"'), "GpuProcessMemoryLeak has no label usr (did you mean user?)"),
+        ((LEAK, 'usr!~"7602|root"'), "GpuProcessMemoryLeak has no label usr (did you mean user?)"),
+        ((LEAK, 'Unit=~"a|"'), "GpuProcessMemoryLeak has no label Unit (did you mean unit?)"),
+        ((HIGH, 'user!="root"'), "GpuMemoryHigh has no label user"),
+        ((BUDGET, 'budgt!="whisper"'), "GpuBudgetExceeded has no label budgt (did you mean budget?)"),
+        (('severity="warning"', 'nodes!="gpu7"'), "alerts has a label nodes"),
+        ((LEAK, 'user!="root"'), ""),
+        ((LEAK, 'unit!=""'), ""),
+        ((HIGH, 'unit=""'), ""),
+        ((BUDGET, 'budget!="whisper"'), ""),
+        ((LEAK, 'severity!="info"', 'simulated!="true"'), ""),
+    ],
+)
+def test_a_matcher_that_leaves_out_nobody(tmp_path: Path, matchers: tuple[str, ...], why: str) -> None:
+    """KILL-01: whoever excludes by a label that the alert cannot have spares nobody: it is a fault, with its place."""
+    config = load(write(tmp_path, text(ladder(*matchers))))
+    if not why:
+        assert load_rules(config)
+        return
+    with pytest.raises(RuleFileError) as raised:
+        load_rules(config)
+    assert str(raised.value).startswith(
+        f"remedies.ladders[0].match[{len(matchers) - 1}]: {matchers[-1]} leaves out nob"
+    )
+    assert why in str(raised.value)
+
+
+def test_a_rule_that_matches_a_label_has_not_therefore_one(tmp_path: Path) -> None:
+    """KILL-01: the same slip in the rule and in its ladder is a fault all the same."""
+    rule = "{alert: Mine, expr: 'gpuagent_process_memory_used_bytes{usr!=\"7602\"} > 1e9'}"
+    (tmp_path / "mine.yaml").write_text(f"groups: [{{name: g, rules: [{rule}]}}]\n")
+    given = text(ladder('alertname="Mine"', 'usr!="7602"'), top=f"rule_files: [{tmp_path}/mine.yaml]\n")
+    with pytest.raises(RuleFileError, match=r"leaves out nobody: Mine has no label usr \(did you mean user\?\)"):
+        load_rules(load(write(tmp_path, given)))
+
+
 SHADOWED = "remedies.ladders[1]: is never reached: ladders[0] before it matches all that it could"
 
 
@@ -144,7 +202,8 @@ def test_a_ladder_behind_another(tmp_path: Path, ladders: list[str], shadowed: b
     """Only a ladder of which every alert goes to one before it is told to be out of reach."""
     notes = notes_on(tmp_path, text(*ladders))
     assert any(note.startswith(SHADOWED) for note in notes) == shadowed
-    assert all("is never reached" in note or "no ladder disrupts" in note for note in notes)
+    told = ("is never reached", "no ladder disrupts", "leaves out nobody")
+    assert all(any(words in note for words in told) for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -310,6 +369,34 @@ def test_an_entry_that_is_a_directory(tmp_path: Path) -> None:
     assert notes_on(tmp_path, never(str(tmp_path))) == [
         f"remedies.never[0]: {tmp_path} is a directory, and no program: write {tmp_path}/*"
     ]
+
+
+def test_an_entry_that_is_a_command_line(tmp_path: Path) -> None:
+    """A path with blanks is one where such a file is there; else it was meant as a command line."""
+    (tmp_path / "my app").touch()
+    assert notes_on(tmp_path, never(f"{tmp_path}/my app")) == []
+    assert notes_on(tmp_path, never(f"{tmp_path}/serve --port 1")) == [
+        (
+            f"remedies.never[0]: there is no file {tmp_path}/serve --port 1: an entry is compared with paths, not with"
+            f" command lines; write {tmp_path}/serve"
+        )
+    ]
+
+
+def test_an_entry_that_is_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's name spares programs of that name alone: it is told, unless there is such a program."""
+    program = tmp_path / "postgres"
+    program.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    config = load(write(tmp_path, never("daemon", "postgres", "whisper", "/opt/daemon")))
+    users = frozenset({"daemon", "postgres"})
+    assert never_acts(config, load_rules(config), no_user_problems, users.intersection) == [
+        (
+            "remedies.never[0]: daemon is a user of this machine, and never names programs: users are spared by leaving"
+            " them out of remedies.allow.users"
+        )
+    ]
+    assert existing_users(["root", "no-such-user"]) == {"root"}
 
 
 def test_an_entry_that_cannot_be_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

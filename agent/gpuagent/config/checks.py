@@ -12,6 +12,18 @@ from urllib.parse import urlsplit
 
 from gpuagent.core.problems import shown
 
+_PREFIX = re.compile(
+    r"(user|uid|group|gid|pid|container|pod|image|job|slurm_job|unit|name|process|proc|comm|command|cmd|exe|program|path"
+    r"|script|module)[:=](?!:)\s*",
+    re.IGNORECASE,
+)
+"""What people put before a name that is to be spared: there are no such prefixes."""
+_NO_PROGRAMS = frozenset({"user", "uid", "group", "gid", "pid", "container", "pod", "image", "job", "slurm_job"})
+_SEVERAL = re.compile(r"^[^/]*[,;]|\{[^}]*,[^}]*\}")
+"""Names with commas between them, and alternatives in braces: the never-list has neither."""
+_REGEX = re.compile(r"\.[*+]|\]\+|[\^$|\\]")
+_REGEX_IN_PATH = re.compile(r"(?<![0-9])\.[*+]|\]\+|[\^$|\\]")
+"""What shell patterns do not have. `/opt/app/1.*/serve` is a version's directory."""
 HIDDEN = "<hidden>"
 LINK_PLACEHOLDERS = ("{node}", "{gpu}", "{uuid}", "{pid}")
 """What is filled in in the URL of a board."""
@@ -182,6 +194,47 @@ def check_gpu(text: str) -> str:
     """Return the index or UUID of one GPU. Raises ValueError."""
     _check_whole(text)
     return text
+
+
+def check_never_entry(text: str) -> str:
+    """Return an entry of the never-list, which names a program: what could spare none is a fault.
+
+    A path may have blanks in it; whether one is there is for who can ask.
+    """
+    if text != text.strip():
+        raise ValueError(f"{shown(text)} has blanks at an end, and is no name of a program: write {text.strip()}")
+    if text.endswith("/"):
+        raise ValueError(f"{shown(text)} is a directory and can never be a program: write {text}* for all in there")
+    if text.startswith(("~", "./", "../")):
+        raise ValueError(f"{shown(text)} is no whole path, and paths are compared whole: write it from / on")
+    if text[0] in "\"'" and text[-1] == text[0]:
+        raise ValueError(f"{shown(text)} has quotes in it, which no name has: write {text[1:-1]}")
+    if _SEVERAL.search(text):
+        raise ValueError(f"{shown(text)} names several: write one entry for each")
+    if (prefix := _PREFIX.match(text)) is not None:
+        rest = text[prefix.end() :].strip()
+        if prefix[1].lower() in _NO_PROGRAMS:
+            raise ValueError(
+                f"{shown(text)}: never names programs; users, containers and jobs are spared by leaving them out of"
+                " remedies.allow"
+            )
+        raise ValueError(f"{shown(text)} begins with {prefix[0]}, which no name has: write {rest or 'the name alone'}")
+    words = text.split()
+    if len(words) > 1 and "/" not in words[0]:
+        raise ValueError(
+            f"{shown(text)} has a blank in it, and is compared with names, not with command lines: write"
+            f" {words[0]}, or {'?'.join(words)} if the name has a blank"
+        )
+    if (_REGEX_IN_PATH if "/" in text else _REGEX).search(text):
+        raise ValueError(f"{shown(text)} is a regular expression, and patterns are those of a shell: {_as_glob(text)}")
+    return text
+
+
+def _as_glob(text: str) -> str:
+    glob = re.sub(r"\\.", ".", re.sub(r"\]\+", "]*", re.sub(r"\.[*+]", "*", text.lstrip("^").rstrip("$"))))
+    if re.search(r"[\^$|\\+()]", glob):
+        return "write one entry for each name, with * for any rest"
+    return f"write {glob}"
 
 
 def needs_runtime(container: str) -> bool:

@@ -334,10 +334,10 @@ class Remedies(Section):
     never: tuple[ProgramPattern, ...] = key(
         default=(),
         description="Programs that are never acted on, with `*` for any rest; beyond the built-in ones (init, "
-        "sshd, systemd, displays, container runtimes, kubelet, slurmd, NVIDIA's own services). A name is compared with "
-        "the name of a process, of its program, of the script that an interpreter runs and of the module behind `-m`, "
-        "with the arguments of a program that may be a launcher, and with units; an entry with a slash with the whole "
-        "paths, and with what they lead to by links.",
+        "sshd, systemd, displays, container runtimes, kubelet, slurmd, NVIDIA's own services). A name is compared, "
+        "without regard to case, with the name of a process, of its program, of the script that an interpreter runs "
+        "and of the module behind `-m`, with the arguments of a program that may be a launcher, and with units; an "
+        "entry with a slash with the whole paths, and with what they lead to by links.",
     )
     evidence: tuple[Literal["allocator", "strict", "balanced", "sensitive"], ...] = key(
         default=("allocator", "strict"),

@@ -19,6 +19,7 @@ from gpuagent.config.checks import (
     check_gpu,
     check_host_pattern,
     check_listen,
+    check_never_entry,
     check_public_url,
     check_service,
     check_url_template,
@@ -113,9 +114,7 @@ def _program_pattern(text: str) -> str:
     _not_empty(text)
     if "\0" in text:
         raise ValueError("has a NUL, which no name and no path has")
-    if text.endswith("/"):
-        raise ValueError(f"{shown(text)} is a directory and can never be a program: write {text}* for all in there")
-    return text
+    return check_never_entry(text)
 
 
 def _label(text: str) -> str:

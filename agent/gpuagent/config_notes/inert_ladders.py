@@ -7,21 +7,24 @@ look at the labels of the alert, which can be known before it fires, never at th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING
 
 from gpuagent.config.remedy_settings import step_of
-from gpuagent.config_notes.user_database import user_problems
+from gpuagent.config_notes.user_database import existing_users, user_problems
 from gpuagent_alerts.remedies.facts.never_entries import interpreter_entries, unbounded_patterns
+from gpuagent_alerts.remedies.facts.symlinks import is_pattern
 from gpuagent_alerts.remedies.observation import UnitPermission
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS, SHARED_UNITS
 from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, Subject, analyze_rule
 from gpuagent_alerts.remedies.safeguards.rule_sampling import PROCESS_LABELS
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
-from gpuagent_alerts.rules.alert_labels import AlertLabels, labels_of_rules
+from gpuagent_alerts.rules.alert_labels import AlertLabels, excludes_by_unknown, labels_of_rules, matcher_note
 from gpuagent_alerts.rules.model import RuleGroup, suggest
 
 if TYPE_CHECKING:
@@ -32,20 +35,26 @@ if TYPE_CHECKING:
 
 Users = Callable[[Iterable[str]], Mapping[str, str]]
 """Why nobody has a name here, of those of which nobody has."""
+Accounts = Callable[[Iterable[str]], frozenset[str]]
+"""Which of these names belong to a user of this machine."""
 _OF_VICTIMS = PROCESS_LABELS | {"pid"}
 _MOST_NAMED = 3
+_SYSTEM_FOLDERS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 
 
-def never_acts(config: Config, groups: Iterable[RuleGroup], users: Users = user_problems) -> list[str]:
+def never_acts(
+    config: Config, groups: Iterable[RuleGroup], users: Users = user_problems, accounts: Accounts = existing_users
+) -> list[str]:
     """Return a note for each thing in budgets and ladders that these rules, or this node, leave without effect.
 
-    `users` may ask a directory server: not for the event loop.
+    `users` and `accounts` may ask a directory server: not for the event loop.
     """
     remedies = config.remedies
     alerts = known_alerts(groups, [budget.label for budget in config.budgets])
     notes = list(_of_users(config, users))
     if remedies.ladders:
         notes += _of_allow(config)
+        notes += _of_named_users(config.remedies.never, accounts)
     of_rules: list[str] = []
     for index, (ladder, reach) in enumerate(zip(remedies.ladders, reaches(remedies.ladders, alerts), strict=True)):
         path = f"remedies.ladders[{index}]"
@@ -112,6 +121,11 @@ def _of_never(config: Config) -> Iterator[str]:
             leads = f" leads to {target}, which" if target not in {"", entry} else ""
             yield f"{path}{leads} is an interpreter: all that it runs is spared"
     for index, entry in enumerate(remedies.never):
+        if "/" in entry and any(each.isspace() for each in entry) and not (is_pattern(entry) or Path(entry).exists()):
+            yield (
+                f"remedies.never[{index}]: there is no file {entry}: an entry is compared with paths, not with command"
+                f" lines; write {entry.split()[0]}"
+            )
         if "/" in entry and Path(entry).is_dir():
             yield f"remedies.never[{index}]: {entry} is a directory, and no program: write {entry.rstrip('/')}/*"
     for index, entry, why in unbounded_patterns(remedies.never):
@@ -124,6 +138,22 @@ def _of_never(config: Config) -> Iterator[str]:
             yield f"remedies.allow.{place}: {refusal}"
 
 
+def _of_named_users(never: Sequence[str], accounts: Accounts) -> Iterator[str]:
+    """Yield a note for each entry of the never-list that names a user of this machine, and no program that is found."""
+    names = [entry for entry in never if not set(entry) & set("/*?[") and which(entry, path=_program_folders()) is None]
+    found = accounts(names)
+    for index, entry in enumerate(never):
+        if entry in found:
+            yield (
+                f"remedies.never[{index}]: {entry} is a user of this machine, and never names programs: users are"
+                " spared by leaving them out of remedies.allow.users"
+            )
+
+
+def _program_folders() -> str:
+    return os.pathsep.join((os.environ.get("PATH", os.defpath), *_SYSTEM_FOLDERS))
+
+
 def _of_ladder(ladder: Ladder, reach: Reach, alerts: list[KnownAlert], config: Config) -> Iterator[str]:
     if not reach.matched:
         yield f".match: {_why_unmatched(ladder, alerts, config)}"
@@ -133,6 +163,7 @@ def _of_ladder(ladder: Ladder, reach: Reach, alerts: list[KnownAlert], config: C
         yield f": is never reached: {before} before it matches all that it could, and the first that matches is taken"
         return
     yield from _of_matchers(ladder, reach, config)
+    yield from _of_exclusions(ladder, alerts, config)
     yield from _of_victim(ladder, reach)
     yield from _of_steps(ladder, reach, config)
 
@@ -165,9 +196,10 @@ def _no_such_rule(matchers: list[Matcher], alerts: list[KnownAlert], config: Con
 
 
 def _no_such_label(matcher: Matcher, alerts: list[KnownAlert]) -> str:
+    near = suggest(matcher.name, frozenset[str]().union(*(alert.names for alert in alerts)))
     return (
-        f"{matcher} never holds: {_names(alerts)} has no label {matcher.name}, and match looks at the labels of the"
-        f" alert, not at the process{_instead(matcher)}"
+        f"{matcher} never holds: {_names(alerts)} has no label {matcher.name}{near and f' ({near})'}, and match looks"
+        f" at the labels of the alert, not at the process{_instead(matcher)}"
     )
 
 
@@ -187,7 +219,10 @@ def _no_such_budget(matcher: Matcher, config: Config) -> str:
 def _of_matchers(ladder: Ladder, reach: Reach, config: Config) -> Iterator[str]:
     allow = config.remedies.allow
     for index, matcher in enumerate(ladder.match):
-        if matcher.name in _OF_VICTIMS and not any(alert.has(matcher.name) for alert in reach.gets):
+        without = [alert for alert in reach.gets if alert.labels is not None and matcher.name not in alert.names]
+        if matcher.value and 0 < len(without) < len(reach.gets) and excludes_by_unknown(matcher, without):
+            yield f".match[{index}]: {matcher} holds of every alert of {_names(without)}: no label {matcher.name} there"
+        elif matcher.name in _OF_VICTIMS and not any(alert.has(matcher.name) for alert in reach.gets):
             yield (
                 f".match[{index}]: {matcher} holds of every alert: {_names(reach.gets)} has no label {matcher.name},"
                 f" and match looks at the labels of the alert, not at the process{_instead(matcher)}"
@@ -197,6 +232,13 @@ def _of_matchers(ladder: Ladder, reach: Reach, config: Config) -> Iterator[str]:
         if names and all(value is not None and not value & set(names) for value in values):
             wanted = " or ".join(sorted(f'{label}="{name}"' for value in values for name in value or ()))
             yield f".match: asks for {wanted}, and remedies.allow.{key} does not: nobody is acted on"
+
+
+def _of_exclusions(ladder: Ladder, alerts: list[KnownAlert], config: Config) -> Iterator[str]:
+    """Yield a note for each matcher that excludes what no alert has, such as a rule or a budget that is misspelt."""
+    for index, matcher in enumerate(ladder.match):
+        if matcher.op in {"!=", "!~"} and (note := matcher_note(matcher, alerts, config.disabled_rules)):
+            yield f".match[{index}]: {matcher} leaves out nobody: {note}"
 
 
 def _of_victim(ladder: Ladder, reach: Reach) -> Iterator[str]:

@@ -14,15 +14,16 @@ from typing import Any, NamedTuple
 
 from gpuagent.config.load import LIMITS, read_file
 from gpuagent.config.models import Config
-from gpuagent.config_notes.inert_ladders import Users, known_alerts, may_end_nobody, never_acts
+from gpuagent.config_notes.inert_ladders import Accounts, Users, known_alerts, may_end_nobody, never_acts
 from gpuagent.config_notes.receivers import receiver_notes
-from gpuagent.config_notes.user_database import user_problems
+from gpuagent.config_notes.spared_names import spared_name_notes
+from gpuagent.config_notes.user_database import existing_users, user_problems
 from gpuagent.core.matchers import Matcher
 from gpuagent.core.problems import KeyPath
 from gpuagent.core.yaml_document import Document, YamlFault, read_document
 from gpuagent.procfs.machine import may_trace
 from gpuagent_alerts.rules.alert_labels import AlertLabels, label_note, literals, matcher_note, untaken_example
-from gpuagent_alerts.rules.model import RuleGroup
+from gpuagent_alerts.rules.model import RuleGroup, suggest
 
 SERVICE_USER = "gpuagent"
 _UNIT_FOLDERS = tuple(
@@ -50,6 +51,7 @@ class Machine(NamedTuple):
     """The driver's folder of the GPUs that it has."""
     may_trace: Callable[[], bool | None] = may_trace
     """Whether the agent has CAP_SYS_PTRACE; None is unknown. By default of this process."""
+    accounts: Accounts = existing_users
 
 
 class ConfigFile:
@@ -98,12 +100,13 @@ def config_notes(
     """
     groups, machine = tuple(groups), machine or Machine()
     alerts = known_alerts(groups, [budget.label for budget in config.budgets])
-    never = never_acts(config, groups, machine.users)
+    never = never_acts(config, groups, machine.users, machine.accounts)
     notes = [
         *receiver_notes(config, file, machine.service_user, asked=asked),
         *route_notes(config, alerts, _lookups(machine)),
         *_units(config, machine.unit_folders),
         *_unseen_paths(config, machine.may_trace),
+        *map(str, spared_name_notes(groups, _spared_lookups(config, machine))),
         *never,
         *(may_end_nobody(config, never) if asked else ()),
     ]
@@ -156,6 +159,22 @@ def _lookups(machine: Machine) -> dict[str, Known]:
         return dict(machine.users(names))
 
     return {"user": users, "unit": units, "uuid": uuids, "gpu": indices}
+
+
+def _spared_lookups(config: Config, machine: Machine) -> dict[str, Known]:
+    """Return what looks up whom rules leave out: units are left out of it, as containers and pods are unknown too."""
+    labels = [budget.label for budget in config.budgets]
+
+    def budgets(names: Iterable[str]) -> dict[str, str]:
+        return {
+            name: f"there is no budget {name}{near and f'; {near}'}"
+            for name in names
+            if name not in labels
+            for near in [suggest(name, labels)]
+        }
+
+    lookups = _lookups(machine)
+    return {"user": lookups["user"], "uuid": lookups["uuid"], "budget": budgets}
 
 
 def _with_suffix(name: str, folders: Sequence[Path]) -> str:

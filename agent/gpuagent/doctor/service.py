@@ -16,7 +16,7 @@ from gpuagent.config.load import DEFAULT_PATH, load_config
 from gpuagent.config.models import Config
 from gpuagent.config.rules import implausible_rules, load_rules, unknown_metrics
 from gpuagent.config_notes import ConfigFile, Machine, config_notes
-from gpuagent.config_notes.user_database import no_user_problems
+from gpuagent.config_notes.user_database import no_user_problems, no_users
 from gpuagent.core.api_client import AgentUnreachable, fetch_document
 from gpuagent.doctor.agent_user import agent_may_trace, agent_uid
 from gpuagent.doctor.finding import Finding, Level
@@ -87,7 +87,7 @@ def configuration(path: Path | None, *, simulated: bool = False) -> tuple[Config
     except ConfigError as error:
         found = [Finding("configuration", Level.FAILURE, line) for line in str(error).splitlines()]
         return Config(), found
-    machine = Machine(no_user_problems, (), may_trace=lambda: None) if simulated else None
+    machine = Machine(no_user_problems, (), may_trace=lambda: None, accounts=no_users) if simulated else None
     beside = look_beside(config, path or DEFAULT_PATH, machine)
     found = [Finding("configuration", Level.FAILURE, line) for fault in beside.faults for line in fault.splitlines()]
     found += [Finding("configuration", Level.WARNING, note) for note in beside.notes]

@@ -8,7 +8,12 @@ from gpuagent.core.metrics.remedies import BudgetUse
 from gpuagent.core.snapshot import GpuState, ProcessReading, Snapshot
 from gpuagent.core.units import format_bytes
 from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation
-from gpuagent_alerts.remedies.safeguards.rule_sampling import PROCESS_LABELS, is_always_true_on, reads_whole_gpus
+from gpuagent_alerts.remedies.safeguards.rule_sampling import (
+    PROCESS_LABELS,
+    is_always_true_on,
+    is_true_while_most_is_free,
+    reads_whole_gpus,
+)
 from gpuagent_alerts.remedies.settings import MemoryBudget
 from gpuagent_alerts.remedies.target import Target, names_container
 from gpuagent_alerts.remedies.targets import targets_named, targets_on
@@ -24,7 +29,7 @@ def candidates_of(
     process may notice.
     """
     labels, analysis = evaluation.result_labels, evaluation.analysis
-    if disrupts and (analysis.refusal or _is_always_true_there(evaluation, snapshot)):
+    if disrupts and (analysis.refusal or _doubt_there(evaluation, snapshot)):
         return []
     if evaluation.alert.labels.get("pid", "") != labels.get("pid", ""):
         return []
@@ -57,12 +62,8 @@ def _reasons(evaluation: AlertEvaluation, snapshot: Snapshot, *, disrupts: bool)
     gpu = next((each for each in snapshot.gpus if each.identity.uuid == uuid), None)
     if gpu is None:
         yield f"there is no GPU with UUID {uuid} now"
-    elif disrupts and _is_always_true_there(evaluation, snapshot):
-        yield (
-            "its rule is no reason to disrupt a process: it is true whatever is used of a"
-            f" {'MIG instance' if labels.get('gpu_instance_id') else 'GPU'} with"
-            f" {format_bytes(_total_bytes_there(evaluation, snapshot))}, as far as it was tried"
-        )
+    elif disrupts and (doubt := _doubt_there(evaluation, snapshot)):
+        yield f"its rule is no reason to disrupt a process: {doubt}"
     elif gpu.state is not GpuState.OK or not gpu.processes_known:
         why = gpu.act_refusal or gpu.reason or gpu.state
         yield f"the processes of GPU {gpu.identity.index} cannot be read ({why})"
@@ -75,10 +76,17 @@ def _reasons(evaluation: AlertEvaluation, snapshot: Snapshot, *, disrupts: bool)
     yield "no process on the GPU can be acted on: none is alive, visible, and has a memory that the driver tells"
 
 
-def _is_always_true_there(evaluation: AlertEvaluation, snapshot: Snapshot) -> bool:
-    """Return whether the rule is true whatever is used of its GPU or MIG instance: an amount may suit larger ones."""
+def _doubt_there(evaluation: AlertEvaluation, snapshot: Snapshot) -> str:
+    """Return why the amounts of a rule do not suit the size of its GPU or MIG instance; "" where they do."""
     total = _total_bytes_there(evaluation, snapshot)
-    return bool(total) and is_always_true_on(evaluation.expression, total, named=evaluation.analysis.named)
+    if not total:
+        return ""
+    if is_always_true_on(evaluation.expression, total, named=evaluation.analysis.named):
+        where = "MIG instance" if evaluation.result_labels.get("gpu_instance_id") else "GPU"
+        return f"it is true whatever is used of a {where} with {format_bytes(total)}, as far as it was tried"
+    if is_true_while_most_is_free(evaluation.expression, total):
+        return f"it is true while more than half of {format_bytes(total)} is free"
+    return ""
 
 
 def _total_bytes_there(evaluation: AlertEvaluation, snapshot: Snapshot) -> int:

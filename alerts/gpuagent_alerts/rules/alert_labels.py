@@ -44,10 +44,11 @@ _CLOSED: Mapping[str, frozenset[str]] = {
     "dry_run": frozenset({"true", "false"}),
 }
 """Labels whose values the agent chooses from a fixed set, of whichever family."""
-_FAMILIES: Mapping[str, Labels] = {
+FAMILY_LABELS: Mapping[str, Labels] = {
     family.name: {name: _CLOSED[name] | _MISSING if name in _CLOSED else None for name in family.labels}
     for family in FAMILIES
 }
+"""Labels of the series of each family that the agent exports."""
 _OF_THE_NODE: Labels = {"simulated": frozenset({"", "true"})}
 """Labels of every alert on a simulated node."""
 _KEEPING = frozenset({"topk", "bottomk"})
@@ -112,19 +113,28 @@ class AlertLabels:
 
 def labels_of_rules(groups: Iterable[RuleGroup], budgets: Iterable[str] = ()) -> list[AlertLabels]:
     """Return what is known of the alerts of all rules; `budgets` are the labels of those that are configured."""
-    known: dict[str, Labels | None] = dict(_FAMILIES)
+    families: dict[str, Labels | None] = dict(FAMILY_LABELS)
     named = frozenset(budgets) | _MISSING
-    for name, family_labels in _FAMILIES.items():
+    for name, family_labels in FAMILY_LABELS.items():
         if "budget" in family_labels:
-            known[name] = {**family_labels, "budget": named}
+            families[name] = {**family_labels, "budget": named}
     rules: list[Rule] = [rule for group in groups for rule in group.rules]
+    known = series_labels(rules, families)
+    return [AlertLabels(rule, labels_of(rule.expression.tree, known)) for rule in rules if isinstance(rule, AlertRule)]
+
+
+def series_labels(
+    rules: Iterable[Rule], families: Mapping[str, Labels | None] = FAMILY_LABELS
+) -> dict[str, Labels | None]:
+    """Return the labels of all series by name: those of families, and of what these rules record."""
+    known = dict(families)
     for rule in rules:
         if isinstance(rule, RecordRule):
-            labels = _labels(rule.expression.tree, known)
+            labels = labels_of(rule.expression.tree, known)
             own = {name: frozenset({value}) for name, value in rule.labels.items()}
             before = known.get(rule.name, _NOTHING)
             known[rule.name] = None if labels is None or before is None else _either(before, {**labels, **own})
-    return [AlertLabels(rule, _labels(rule.expression.tree, known)) for rule in rules if isinstance(rule, AlertRule)]
+    return known
 
 
 def untaken_example(
@@ -154,7 +164,8 @@ def _samples(alert: AlertLabels, label: str, matchers: Iterable[Matcher]) -> lis
     return sorted(found)
 
 
-def _labels(node: Node, known: Mapping[str, Labels | None]) -> Labels | None:
+def labels_of(node: Node, known: Mapping[str, Labels | None]) -> Labels | None:
+    """Return the labels of an expression's results; None where it reads series of which they are not known."""
     try:
         return _of(node, known)
     except _UnknownError:
@@ -183,7 +194,9 @@ def _of_selector(node: Selector, known: Mapping[str, Labels | None]) -> Labels:
         raise _UnknownError
     found = dict(labels)
     for matcher in node.matchers:
-        found[matcher.name] = narrow(found.get(matcher.name, _MISSING), [matcher])
+        values = narrow(found.get(matcher.name, _MISSING), [matcher])
+        if matcher.name in found or values != _MISSING:  # a matcher makes no label that the series do not have
+            found[matcher.name] = values
     return found
 
 
@@ -229,7 +242,8 @@ def _joined(matching: Matching, left: Labels, right: Labels) -> Labels:
         return {name: values for name, values in left.items() if (name in matching.labels) == matching.on}
     is_right = matching.cardinality is Cardinality.ONE_TO_MANY
     many, one = (right, left) if is_right else (left, right)
-    return {**many, **{name: one.get(name, _MISSING) for name in matching.include}}
+    taken = {name: one[name] for name in matching.include if name in one}
+    return {**{name: values for name, values in many.items() if name not in matching.include}, **taken}
 
 
 def _either(left: Labels, right: Labels) -> Labels:
@@ -308,6 +322,20 @@ def label_note(label: str, alerts: Sequence[AlertLabels], further: Collection[st
         return ""
     near = suggest(label, set(further).union(*(alert.names for alert in alerts)))
     return f"no alert has a label {label}{near and f'; {near}'}"
+
+
+def excludes_by_unknown(matcher: Matcher, alerts: Iterable[AlertLabels]) -> bool:
+    """Return whether a matcher holds of all of these because none can have its label, as `usr!="ann"` does."""
+    is_unknown = all(alert.labels is not None and matcher.name not in alert.names for alert in alerts)
+    return is_unknown and Matchers([matcher])({})
+
+
+def unknown_label_text(label: str, alerts: Sequence[AlertLabels]) -> str:
+    """Return that alerts have no such label, with one that was probably meant."""
+    names = list(dict.fromkeys(alert.name for alert in alerts))
+    near = suggest(label, frozenset[str]().union(*(alert.names for alert in alerts)))
+    subject = f"{names[0]} has no" if len(names) == 1 else f"none of {len(names)} alerts has a"
+    return f"{subject} label {label}{near and f' ({near})'}"
 
 
 def known_values(label: str, alerts: Sequence[AlertLabels]) -> frozenset[str] | None:

@@ -18,13 +18,24 @@ from gpuagent.core.units import format_bytes
 from gpuagent_alerts.promql.expression import Expression
 from gpuagent_alerts.promql.numbers import COMPARISONS, SET_OPERATORS, power
 from gpuagent_alerts.promql.syntax import Aggregation, Binary, Call, Negation, Node, Number, Selector
-from gpuagent_alerts.rules.shares import FAR_ABOVE, Share, amount_of, constant, is_label_family, share_between, share_of
+from gpuagent_alerts.rules.shares import (
+    FAR_ABOVE,
+    Share,
+    amount_of,
+    constant,
+    free_share_limit,
+    is_label_family,
+    share_between,
+    share_of,
+)
 
 _MOST_BYTES = 2.0**46
 """64 TiB: more memory than a node has."""
 LEAST_HELD_BYTES = 320 * 2.0**20
 """Whoever computes on a GPU holds about as much for its context and its kernels, so that more is no finding. It is also
 more than what comes of every amount of GiB that GPUs have if it is taken for MiB."""
+MOST_FREE = 0.5
+"""Share of the memory that may be free at most where what is free is called too little."""
 _FEWEST_USED = 64 * 2.0**20
 """Bytes: whoever uses a GPU holds more, for its context alone."""
 _FEWEST = 2.0**20
@@ -60,20 +71,52 @@ _FAMILIES = {family.name: family for family in FAMILIES}
 
 def implausible_comparisons(expression: Expression) -> list[str]:
     """Return what is wrong with the amounts of an expression, one text for each comparison; empty where nothing is."""
-    return list(dict.fromkeys(_notes(expression.tree)))
+    return list(dict.fromkeys(text for text, _ in _notes(expression.tree)))
 
 
-def _notes(node: Node) -> Iterator[str]:
+def misread_numbers(expression: Expression) -> list[str]:
+    """Return those of the texts that tell of a number in another unit, or of one that its figure never comes to.
+
+    A condition that is merely always true, as `gpuagent_gpu_clock_hertz > 0`, is none.
+    """
+    return list(dict.fromkeys(text for text, is_misread in _notes(expression.tree) if is_misread))
+
+
+def _notes(node: Node) -> Iterator[tuple[str, bool]]:
+    """Yield a text for each comparison, and whether its number is misread."""
     if isinstance(node, Binary) and node.operator in COMPARISONS and not node.returns_bool:
         left, right = _bounds(node.left), _bounds(node.right)
         if note := _unit_note(node, left, right) or _share_note(node, left, right):
-            yield note
+            yield note, True
         elif _is_never(node.operator, left, right):
-            yield f"{_text(node, left, right)} can never be true{_why(node, left, right)}"
-        elif _is_ratio(node) and _is_never(_OPPOSITES[node.operator], left, right):
-            yield f"{_text(node, left, right)} is always true{_why(node, left, right)}"
+            yield f"{_text(node, left, right)} can never be true{_why(node, left, right)}", True
+        elif left.is_point != right.is_point and _is_always(node, left, right):
+            number, other = (right, left) if right.is_point else (left, right)
+            yield f"{_text(node, left, right)} is always true{_why(node, left, right)}", number.low > other.high
     for child in _children(node):
         yield from _notes(child)
+
+
+def _is_always(node: Binary, left: _Bounds, right: _Bounds) -> bool:
+    operator = node.operator
+    if _is_never(_OPPOSITES[operator], left, right):
+        return True
+    side, limit = (node.left, right.low) if right.is_point else (node.right, left.low)
+    upwards = {">", ">=", "!="} if right.is_point else {"<", "<=", "!="}
+    return limit <= 0 and operator in upwards and _is_above_0(_family_of(side))
+
+
+def _is_above_0(name: str) -> bool:
+    """Return whether every GPU in use has more than 0 of this: a temperature, a clock, a power, a size."""
+    family = _FAMILIES.get(name)
+    if family is None or family.kind is not MetricType.GAUGE:
+        return False
+    return family.unit in {"celsius", "hertz", "watts"} or name.endswith(("_total_bytes", "_limit_bytes"))
+
+
+def comparison_text(node: Binary) -> str:
+    """Return a comparison in short: names, and numbers where a side is one."""
+    return _text(node, _bounds(node.left), _bounds(node.right))
 
 
 def _children(node: Node) -> tuple[Node, ...]:
@@ -154,6 +197,12 @@ def _why(node: Binary, left: _Bounds, right: _Bounds) -> str:
         instead = f"; write {amount / 100:g}" if 1 < amount <= 100 else ""  # percent
         return f": a ratio is between 0 and 1{instead}"
     other = left if right.is_point else right
+    if (
+        amount <= 0
+        and not node.operator.startswith("<" if right.is_point else ">")
+        and _is_above_0(_family_of(node.left if right.is_point else node.right))
+    ):
+        return ": it is above 0"
     if other.high == _MOST_BYTES:
         return f": it is between 0 B and {format_bytes(_MOST_BYTES)}"
     if math.isfinite(other.high):
@@ -216,6 +265,22 @@ def small_amounts(expression: Expression) -> list[str]:
     return list(dict.fromkeys(_small_amounts(expression.tree)))
 
 
+def large_free_shares(expression: Expression) -> list[str]:
+    """Return a text for each comparison that is true while most is free: the number of a used share, most often."""
+    return list(dict.fromkeys(_large_free_shares(expression.tree)))
+
+
+def _large_free_shares(node: Node) -> Iterator[str]:
+    if isinstance(node, Binary) and (limit := free_share_limit(node)) is not None and limit > MOST_FREE:
+        used = _number(round(100 * (1 - limit), 4))
+        yield (
+            f"{comparison_text(node)} is true as soon as more than {used} % is used: ask for a free share of"
+            f" {MOST_FREE:g} at most, or compare the share that is used, as in `used / total > {limit:g}`"
+        )
+    for child in _children(node):
+        yield from _large_free_shares(child)
+
+
 def _small_amounts(node: Node) -> Iterator[str]:
     if isinstance(node, Binary) and node.operator in {">", ">=", "<", "<="}:
         side, other = (node.left, node.right) if node.operator[0] == ">" else (node.right, node.left)
@@ -252,7 +317,7 @@ def _unit(name: str) -> str:
 @cache
 def _of_family(name: str) -> _Bounds:
     family = _FAMILIES.get(name)
-    if family is None or family.unit == "celsius" or "growth" in name:
+    if family is None or family.unit == "celsius" or "growth" in name or "remaining" in name:
         return _ANYTHING
     if family.kind is MetricType.GAUGE:
         if family.help.startswith("1 "):

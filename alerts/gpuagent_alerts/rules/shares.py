@@ -46,6 +46,7 @@ _LIMITED = {
     },
 }
 """Families that may exceed what limits them, by a little."""
+_FREE = frozenset({f"{_GPU}free_bytes", f"{_MIG}free_bytes"})
 _UNITS = {family.name: family.unit for family in FAMILIES}
 _KEEPING_VALUES = frozenset({"max", "min", "avg", "topk", "bottomk"})
 _KEEPING_CALLS = frozenset({"sort", "sort_desc", "label_replace", "label_join", "round", "floor", "ceil"})
@@ -199,6 +200,74 @@ def share_between(part: Amount, whole: Amount) -> Share | None:
     if not bounded and part.family not in _LIMITED.get(whole.family, ()):
         return None
     return Share(part.family, whole.family, part.factor / whole.factor, bounded and not part.summed)
+
+
+def free_share_limit(comparison: Binary) -> float | None:
+    """Return the share of a GPU, an instance or a budget below which what is free has to be; None for any other.
+
+    `free / total < 0.1`, `1 - used / total < 0.1` and `free < 0.1 * total` are such comparisons.
+    """
+    for side, other, operators in (
+        (comparison.left, comparison.right, {"<", "<="}),
+        (comparison.right, comparison.left, {">", ">="}),
+    ):
+        if comparison.operator not in operators:
+            continue
+        limit, factor = constant(other), _free_share_factor(side)
+        if limit is not None and factor is not None:
+            return limit / factor
+        part, whole = amount_of(side), amount_of(other)
+        if part and whole and part.family in _FREE and (share := share_between(part, whole)):
+            return 1 / share.factor
+    return None
+
+
+def free_bytes_limits(node: Node) -> Iterator[float]:
+    """Yield each amount in bytes below which the free memory of a GPU or an instance has to be."""
+    match node:
+        case Binary("<" | "<=", side, other) | Binary(">" | ">=", other, side):
+            amount, limit = amount_of(side), constant(other)
+            if amount is not None and limit is not None and amount.family in _FREE:
+                yield limit / amount.factor
+    match node:
+        case Negation(operand) | Aggregation(_, operand):
+            yield from free_bytes_limits(operand)
+        case Binary(_, left, right):
+            yield from free_bytes_limits(left)
+            yield from free_bytes_limits(right)
+        case Call(_, arguments):
+            for each in arguments:
+                yield from free_bytes_limits(each)
+
+
+def _free_share_factor(node: Node) -> float | None:
+    """Return by what the free share is multiplied in an expression; None where it is something else."""
+    if (share := share_of(node)) is not None:
+        return share.factor if share.part in _FREE else None
+    match node:
+        case Binary("-", left, right) if (whole := constant(left)) is not None:
+            used_factor = _used_share_factor(right)
+            return whole if used_factor is not None and math.isclose(used_factor, whole) else None
+        case Binary("/", Binary("-", left, right), below) if limit := amount_of(below):
+            used_bytes = amount_of(right)
+            is_rest = used_bytes and amount_of(left) == limit and used_bytes.factor == limit.factor
+            return 1.0 if is_rest and used_bytes and used_bytes.family in _LIMITED.get(limit.family, ()) else None
+        case Binary("*" | "/", left, right):
+            by, other = constant(right), left
+            if by is None and node.operator == "*":
+                by, other = constant(left), right
+            factor = _free_share_factor(other) if by else None
+            return None if factor is None or not by else factor * by if node.operator == "*" else factor / by
+    same = _same_values(node)
+    return None if same is None else _free_share_factor(same)
+
+
+def _used_share_factor(node: Node) -> float | None:
+    amount = amount_of(node)
+    if amount is not None:
+        return amount.factor if amount.family == f"{_GPU}used_ratio" else None
+    share = share_of(node)
+    return share.factor if share is not None and share.part.endswith("used_bytes") else None
 
 
 def small_percentage(comparison: Binary) -> float | None:

@@ -31,7 +31,44 @@ def test_an_entry_that_protects_nobody(tmp_path: Path, entry: str) -> None:
         config(tmp_path, f"remedies: {{never: [{entry}]}}")
 
 
-@pytest.mark.parametrize("entry", ["protected_inference_server", "/opt/app/*", "important.py", "b?n"])
+@pytest.mark.parametrize(
+    ("entry", "instead"),
+    [
+        ("prodserver ", "write prodserver \\(allowed"),
+        (" prodserver", "write prodserver \\(allowed"),
+        ("prodserver 1000000", r"write prodserver, or prodserver\?1000000 if the name has a blank"),
+        ("python /opt/serve.py", "write python, or"),
+        ("prod.*", r"write prod\* \(allowed"),
+        ("^prod.+$", r"write prod\* \(allowed"),
+        (r"serve\.py", r"write serve\.py \(allowed"),
+        ("prod[0-9]+", r"write prod\[0-9\]\* \(allowed"),
+        ("prod|serve", "write one entry for each name"),
+        ("/opt/prod/.*", r"write /opt/prod/\* \(allowed"),
+        ("~/serve", "write it from / on"),
+        ("./serve", "write it from / on"),
+        ('"prodserver"', r"write prodserver \(allowed"),
+        ("prodserver,trainer", "write one entry for each"),
+        ("/opt/{prod,test}/serve", "write one entry for each"),
+        ("user:alice", r"spared by leaving them out of remedies\.allow"),
+        ("UID=1000", r"spared by leaving them out of remedies\.allow"),
+        ("container: web", r"spared by leaving them out of remedies\.allow"),
+        ("comm:prodserver", "begins with comm:, which no name has: write prodserver \\(allowed"),
+        ("unit:prod.service", r"write prod\.service \(allowed"),
+    ],
+)
+def test_an_entry_that_is_no_name(tmp_path: Path, entry: str, instead: str) -> None:
+    """KILL-01: blanks, regular expressions, command lines and prefixes spare nobody: a fault says what to write."""
+    with pytest.raises(ConfigError, match=instead):
+        config(tmp_path, f"remedies: {{never: ['{entry}']}}")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "protected_inference_server", "/opt/app/*", "important.py", "b?n", "g++", "VLLM::Worker*", "prod.wsgi:app",
+        "prod[0-9]", "/opt/app/1.*/serve", "/opt/My App/serve", "(sd-pam)", "a-b_c.d@1",
+    ],
+)  # fmt: skip
 def test_an_entry_that_may_match(tmp_path: Path, entry: str) -> None:
     """Names of any length, paths, scripts and patterns are taken."""
     assert config(tmp_path, f"remedies: {{never: ['{entry}']}}").remedies.never == (entry,)

@@ -100,3 +100,23 @@ def test_an_amount_that_suits_larger_gpus_alone(text: str, instance: str, named:
     assert of in reason
     if not instance:
         assert candidates_of(what, snapshot, (), disrupts=False) != []
+
+
+@pytest.mark.parametrize(
+    ("text", "loose"),
+    [
+        ("gpuagent_gpu_memory_free_bytes < 41 * 1024^3", True),
+        ("60 >= gpuagent_gpu_memory_free_bytes / 1024^3", True),
+        (f"{USED} > 1e9 {FULL}", True),
+        ("gpuagent_gpu_memory_free_bytes < 40 * 1024^3", False),
+        ("gpuagent_gpu_memory_used_bytes > 8 * 1024^3", False),
+    ],
+)
+def test_too_little_free_is_less_than_half(text: str, loose: bool) -> None:
+    """On a GPU of 80 GiB a rule about less than 41 GiB free is true while most of it is free: nobody is chosen."""
+    memory = Memory(total_bytes=80 * 2**30, used_bytes=20 * 2**30, free_bytes=60 * 2**30)
+    snapshot = replace(shown(), gpus=(replace(shown().gpus[0], memory=memory), *shown().gpus[1:]))
+    what = evaluation({"uuid": UUID}, RuleAnalysis())._replace(expression=text)
+
+    assert ("more than half of 80.0 GiB is free" in why_nobody(what, snapshot, disrupts=True)) == loose
+    assert (candidates_of(what, snapshot, (), disrupts=True) == []) == loose

@@ -108,6 +108,19 @@ PERCENT = "can never be true: a ratio is between 0 and 1; write"
             f"({USED} ... {TOTAL}) > 90 will hardly ever be true: {USED} is seldom much more than {TOTAL}; write 0.9",
         ),
         ("gpuagent_gpu_fan_speed_ratio > 90", f"gpuagent_gpu_fan_speed_ratio > 90 {PERCENT} 0.9"),
+        # Conditions that are always true
+        *(
+            (f"{RATIO} > 0.9 and on (gpu, uuid) {condition}", f"{condition} is always true: {why}")
+            for condition, why in (
+                ("gpuagent_gpu_performance_state >= 0", "it is never below 0"),
+                ("gpuagent_gpu_clock_hertz > 0", "it is above 0"),
+                ("0 < gpuagent_gpu_temperature_celsius", "it is above 0"),
+                ("gpuagent_gpu_power_watts != 0", "it is above 0"),
+                (f"{UTILIZATION} <= 1", "a ratio is between 0 and 1"),
+                (f"{FREE} < 1e+15", "it is between 0 B and 64.0 TiB"),
+            )
+        ),
+        (f"100 * {UTILIZATION} < 500", f"({UTILIZATION}) < 500 is always true: it is between 0 and 100"),
     ],
 )
 def test_what_is_told(text: str, note: str) -> None:
@@ -177,4 +190,6 @@ def test_examples_of_the_documentation_can_fire() -> None:
     assert {note.partition(":")[0] for each in found for note in implausible_comparisons(each)} <= {
         f"{RATIO} > 90 can never be true",
         f"{USED} > 20000 compares bytes with 19.5 KiB",
+        "gpuagent_process_sm_utilization_ratio < 5 is always true",
+        "gpuagent_gpu_clock_hertz > 0 is always true",
     }

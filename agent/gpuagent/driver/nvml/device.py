@@ -1,4 +1,4 @@
-"""Ask one GPU: what it does not support is asked once, and one bad answer costs one value.
+"""Ask one GPU: what it does not support is asked once, what it refuses each minute, and one bad answer costs one value.
 
 Numbers that mean "no value" are never exported, whatever call they come from.
 """
@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 from gpuagent.core.clock import Clock
 from gpuagent.core.snapshot import GpuIdentity
 from gpuagent.driver.backend import LONGEST_GAP_SECONDS
-from gpuagent.driver.nvml.library import INVALID_ARGUMENT, Handle, Library, NvmlFailure
+from gpuagent.driver.nvml.library import INVALID_ARGUMENT, NO_PERMISSION, Handle, Library, NvmlFailure
 
 NOT_AVAILABLE_U64 = 2**64 - 1
 NO_INSTANCE_U32 = 2**32 - 1
@@ -83,6 +83,8 @@ def watts(milliwatts: float | None) -> float | None:
     return milliwatts / 1000
 
 
+REFUSED_SECONDS = 60.0
+"""Time after which a call is tried again that this GPU has refused for lack of permission."""
 T = TypeVar("T")
 
 Field = int | tuple[int, int]
@@ -110,6 +112,8 @@ class NvmlDevice:
         self.failures: list[NvmlFailure] = []
         self.longest_gap_seconds = LONGEST_GAP_SECONDS * clock.speed
         self._unsupported: dict[tuple[Any, ...], NvmlFailure] = {}
+        self._ask_again_at: dict[tuple[Any, ...], float] = {}
+        """When to ask once more what there was no leave to ask: an administrator may have given it meanwhile."""
         self._unsupported_fields: dict[Field, NvmlFailure] = {}
         self._states: dict[type, Any] = {}
 
@@ -124,7 +128,7 @@ class NvmlDevice:
             NvmlFailure: the GPU is lost or the session has ended.
         """
         key = (function, *args)
-        if key in self._unsupported:
+        if self._is_absent(key):
             return None
         try:
             return self.library.call(function, self.handle, *args)
@@ -135,7 +139,7 @@ class NvmlDevice:
     def ask_text(self, function: str, size: int = 96) -> str:
         """Ask as `ask` does by a call that fills a string; "" if there is none."""
         key = (function,)
-        if key in self._unsupported:
+        if self._is_absent(key):
             return ""
         try:
             return self.library.text(function, self.handle, size=size)
@@ -145,7 +149,7 @@ class NvmlDevice:
 
     def attempt(self, key: str, action: Callable[[], T]) -> T | None:
         """Run `action`, which raises NvmlFailure, under the same rules as `ask`."""
-        if (key,) in self._unsupported:
+        if self._is_absent((key,)):
             return None
         try:
             return action()
@@ -212,10 +216,20 @@ class NvmlDevice:
             fields[f"field {number}"] = failure.text
         return tuple(sorted(calls.items())) + tuple(sorted(fields.items()))
 
+    def _is_absent(self, key: tuple[Any, ...]) -> bool:
+        if key not in self._unsupported:
+            return False
+        if self.clock.now() < self._ask_again_at.get(key, math.inf):
+            return True
+        del self._unsupported[key], self._ask_again_at[key]
+        return False
+
     def _absent_or_failed(self, key: tuple[Any, ...], failure: NvmlFailure) -> None:
         if failure.lost or failure.ends_session:
             raise failure
         if failure.absent:
             self._unsupported[key] = failure
+            if failure.code == NO_PERMISSION:
+                self._ask_again_at[key] = self.clock.now() + REFUSED_SECONDS
         else:
             self.failures.append(failure)

@@ -129,7 +129,7 @@ class NeverListSnapshot:
             return MatchedEntry(
                 "", f"it cannot be told whether pid {pid}, which started it, is on the never-list: {error}"
             )
-        if found is None or find_listed(program.names, NEVER):
+        if found is None or find_listed(program.names, NEVER, exact=True):
             return None
         return MatchedEntry(found.entry, f"pid {pid} started it: {found.why}")
 
@@ -273,7 +273,7 @@ def interpreter_entries(entries: Iterable[str]) -> Iterator[tuple[int, str, str,
     """Yield each entry that means an interpreter: its place, its text, where it leads, whether as an environment's."""
     for index, entry in enumerate(entries):
         if "/" not in entry:
-            if entry != "*" and INTERPRETER.fullmatch(entry.rstrip("*")):
+            if entry != "*" and INTERPRETER.fullmatch(entry.lower().rstrip("*")):
                 yield index, entry, "", False
             continue
         if is_pattern(entry):

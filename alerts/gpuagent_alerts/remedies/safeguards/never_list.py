@@ -78,23 +78,27 @@ def show_name(name: str) -> str:
     return (name if name.isprintable() else ascii(name))[:_SHOWN]
 
 
-def find_listed(names: Iterable[str], patterns: Iterable[str]) -> Listed | None:
+def find_listed(names: Iterable[str], patterns: Iterable[str], *, exact: bool = False) -> Listed | None:
     """Return the first of the names that fits one of the patterns, None for none.
 
     This is the one place that asks the never-list, of a process, a program's path, a script or a unit. A pattern with a
-    slash is compared with whole paths; any other with the last part of a path. A name of 15 bytes may have been cut by
-    the kernel, and fits what a longer pattern begins with.
+    slash is compared with whole paths; any other with the last part of a path, without regard to case unless `exact`. A
+    name of 15 bytes may have been cut by the kernel, and fits what a longer pattern begins with.
     """
     patterns = tuple(patterns)
-    return next((Listed(name, each) for name in names for each in patterns if name and _fits(name, each)), None)
+    return next((Listed(name, each) for name in names for each in patterns if name and _fits(name, each, exact)), None)
 
 
-def _fits(name: str, pattern: str) -> bool:
+def _fits(name: str, pattern: str, exact: bool) -> bool:
     if "/" in pattern:
         return fnmatchcase(name, pattern)
     last = name.rpartition("/")[2]
-    if fnmatchcase(last, pattern):
+    if _fits_name(last, pattern, exact):
         return True
     raw = last.encode("utf-8", "surrogateescape")
     cut = pattern.encode("utf-8", "surrogateescape")[:_COMM_BYTES]
-    return len(raw) == _COMM_BYTES and fnmatchcase(last, cut.decode("utf-8", "surrogateescape"))
+    return len(raw) == _COMM_BYTES and _fits_name(last, cut.decode("utf-8", "surrogateescape"), exact)
+
+
+def _fits_name(name: str, pattern: str, exact: bool) -> bool:
+    return fnmatchcase(name, pattern) or (not exact and fnmatchcase(name.lower(), pattern.lower()))

@@ -25,8 +25,14 @@ from gpuagent_alerts.remedies.safeguards.rule_sampling import (
     findings,
 )
 from gpuagent_alerts.remedies.safeguards.rule_shape import CHOOSING, SUMMED_UP, RefusedError, Shape
+from gpuagent_alerts.rules.label_names import unknown_matchers, unknown_modifiers
 from gpuagent_alerts.rules.model import AlertRule
-from gpuagent_alerts.rules.plausibility import implausible_comparisons, small_amounts
+from gpuagent_alerts.rules.plausibility import (
+    implausible_comparisons,
+    large_free_shares,
+    misread_numbers,
+    small_amounts,
+)
 
 _ALWAYS_TRUE = (
     "it is true whatever a process or the memory of its GPU comes to, as far as it was tried: compare a figure with an"
@@ -45,6 +51,10 @@ _OF_LITTLE_PROCESSES = (
 _OF_LITTLE_USE = (
     "it is true of a GPU on which next to nothing is used: compare what is used with an amount that it has to be above,"
     " or what is free with one that it has to be below"
+)
+_OF_MUCH_FREE = (
+    "it is true while more than half of the memory is free, on GPUs of every size: ask for a free share of 0.5 at most,"
+    " or compare what is used, as in `gpuagent_gpu_memory_used_ratio > 0.9`"
 )
 _NOT_ABOUT = "what it compares is no memory that the end of a process would give back, and no figure of a process"
 
@@ -94,8 +104,10 @@ def analyze_rule(rule: AlertRule) -> RuleAnalysis:
 def analyze(expression: Expression) -> RuleAnalysis:
     """Return whom the results of an expression are about, or why they are no reason to disrupt a process."""
     try:
+        _check_labels(unknown_matchers(expression.tree))
         shape = shape_of(expression.tree, negations=0)
         _check_shape(shape)
+        _check_labels(unknown_modifiers(expression.tree))
         found = findings(expression, per_process=shape.per_process)
         _check_findings(found, shape, expression)
     except RefusedError as refused:
@@ -107,6 +119,12 @@ def analyze(expression: Expression) -> RuleAnalysis:
         about_growth=bool(expression.metric_names & GROWTH),
         about_idleness=found.about_idleness,
     )
+
+
+def _check_labels(unknown: list[str]) -> None:
+    """Refuse labels that no series has: whom they were to choose or to spare is not known."""
+    if unknown:
+        raise RefusedError("; ".join(unknown))
 
 
 def _check_shape(shape: Shape) -> None:
@@ -130,6 +148,8 @@ def _check_findings(found: SampledFindings, shape: Shape, expression: Expression
     if not found.tests_figures:
         hints = implausible_comparisons(expression) or small_amounts(expression)
         raise RefusedError("; ".join((_ALWAYS_TRUE, *hints)))
+    if wrong := misread_numbers(expression) or large_free_shares(expression):
+        raise RefusedError("; ".join(wrong))
     if found.about_nobodys:
         raise RefusedError(_NOBODYS)
     if found.about_unread:
@@ -141,6 +161,8 @@ def _check_findings(found: SampledFindings, shape: Shape, expression: Expression
         raise RefusedError("; ".join((_OF_LITTLE_PROCESSES if shape.per_process else _OF_LITTLE_USE, *little)))
     if little:
         raise RefusedError("; ".join(little))
+    if found.true_while_free:
+        raise RefusedError(_OF_MUCH_FREE)
 
 
 def _compares_nothing(read: frozenset[str]) -> str:

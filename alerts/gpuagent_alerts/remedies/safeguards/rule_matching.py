@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuagent_alerts.promql.syntax import Matching
-from gpuagent_alerts.remedies.safeguards.rule_sampling import NARROWER, NODE, PLACE, PROCESSES
+from gpuagent_alerts.remedies.safeguards.rule_sampling import BUDGETS, NARROWER, NODE, PLACE, PROCESSES
 from gpuagent_alerts.remedies.safeguards.rule_shape import RefusedError, Shape
 
 _INSTANCE = "gpu_instance_id"
@@ -29,6 +29,17 @@ def check_instances(matching: Matching, left: Shape, right: Shape) -> None:
             raise RefusedError(f"it drops the label {_INSTANCE}, by which parts of a GPU are matched: keep it")
     if (_INSTANCE in matching.labels) != matching.on:
         raise RefusedError(f"it matches parts of a GPU without their label: match by {_INSTANCE} too")
+
+
+def check_budgets(matching: Matching, left: Shape, right: Shape) -> None:
+    """Refuse a match of a budget's figures with those of other budgets. Raises RefusedError."""
+    if not (left.read & BUDGETS and right.read & BUDGETS):
+        return
+    if "budget" not in left.labels & right.labels or ("budget" in matching.labels) != matching.on:
+        raise RefusedError(
+            "it compares a budget with what belongs to other budgets: keep the label budget on both sides and match by"
+            " it, as in `gpuagent_budget_used_bytes > gpuagent_budget_limit_bytes`"
+        )
 
 
 def check_matching(matching: Matching, left: Shape, right: Shape) -> None:

@@ -19,7 +19,12 @@ from gpuagent_alerts.promql.syntax import (
     is_scalar,
 )
 from gpuagent_alerts.remedies.safeguards.rule_matchers import check_matchers, is_named
-from gpuagent_alerts.remedies.safeguards.rule_matching import check_can_match, check_instances, check_matching
+from gpuagent_alerts.remedies.safeguards.rule_matching import (
+    check_budgets,
+    check_can_match,
+    check_instances,
+    check_matching,
+)
 from gpuagent_alerts.remedies.safeguards.rule_sampling import (
     ALWAYS_THERE,
     CAN_BE_MISSING,
@@ -183,6 +188,7 @@ def _combined(node: Binary, negations: int) -> Shape:
         )
     if not unless:
         check_instances(node.matching, left, right)
+    check_budgets(node.matching, left, right)
     check_matching(node.matching, left, right)
     if right.processes and not left.processes:
         raise RefusedError("processes choose its GPUs, and a list may lack one: compare each process by pid")
@@ -236,6 +242,7 @@ def _joined(node: Binary, negations: int) -> Shape:
         return replace(found, labels=side.labels, per_process=side.per_process, processes=side.processes)
     matching = node.matching
     check_instances(matching, left, right)
+    check_budgets(matching, left, right)
     check_matching(matching, left, right)
     check_can_match(matching, left, right)
     many, one = (right, left) if matching.cardinality is Cardinality.ONE_TO_MANY else (left, right)

@@ -25,7 +25,8 @@ from gpuagent_alerts.promql.syntax import Aggregation, Binary, Call, Negation, N
 from gpuagent_alerts.promql.values import EvaluationError
 from gpuagent_alerts.remedies.safeguards.activity_families import ACTIVITY, LIMITS, activity_name
 from gpuagent_alerts.remedies.safeguards.doubtful_families import LASTING, NOBODYS, UNREAD
-from gpuagent_alerts.rules.plausibility import LEAST_HELD_BYTES
+from gpuagent_alerts.rules.plausibility import LEAST_HELD_BYTES, MOST_FREE
+from gpuagent_alerts.rules.shares import free_bytes_limits
 
 _PLACES = 48
 """States of all that tells nothing of a process or of the memory of its GPU, as temperatures."""
@@ -44,6 +45,8 @@ _LEAST_BYTES = 64 * 2.0**20
 _LEAST_RATIO = 0.01
 """Share of a GPU, of an instance or of a budget that is in use at least where anybody uses it, and that a process holds
 at least: that somebody holds anything is true of everybody."""
+_USED_RATIO = 0.9 * (1 - MOST_FREE)
+"""Share of a GPU that is used where more than half is free."""
 _LEAST_FREE = 2.0**20
 """Bytes that are left on the fullest GPU: drivers fail before the last page."""
 _TOTALS = tuple(gib * 2.0**30 for gib in (8, 24, 80, 288, 1024))
@@ -77,6 +80,10 @@ WITHHOLDING = frozenset({"gpuagent_gpu_memory_preallocated", "gpuagent_gpu_memor
 """Families of GPUs that depend on the names of processes: they may keep an alert from firing, never cause one."""
 _GPU_MEMORY = frozenset(
     f"gpuagent_gpu_memory_{name}" for name in ("total_bytes", "used_bytes", "free_bytes", "used_ratio")
+)
+_FREE = frozenset({"gpuagent_gpu_memory_free_bytes", "gpuagent_mig_memory_free_bytes"})
+_USED = frozenset(
+    {"gpuagent_gpu_memory_used_bytes", "gpuagent_gpu_memory_used_ratio", "gpuagent_mig_memory_used_bytes"}
 )
 ALWAYS_THERE = _GPU_MEMORY | WITHHOLDING
 """Families of GPUs that have a sample wherever the GPU can be read at all."""
@@ -130,6 +137,8 @@ class SampledFindings(NamedTuple):
     """It is true because less can be read."""
     about_defects: bool = False
     """It is true because a GPU has a defect that stays."""
+    true_while_free: bool = False
+    """It asks for little free memory, and is true on GPUs of every size while more than half of it is free."""
 
 
 def findings(expression: Expression, *, per_process: bool) -> SampledFindings:
@@ -150,6 +159,12 @@ def is_always_true_on(text: str, total_bytes: int, *, named: bool = False) -> bo
     if not expression.metric_names or not expression.metric_names <= LABELS.keys():
         return False
     return not _SampledRule(text, expression.tree, named=named).tests_figures((float(total_bytes),))
+
+
+@lru_cache(maxsize=512)
+def is_true_while_most_is_free(text: str, total_bytes: int) -> bool:
+    """Return whether some comparison takes more free bytes for too few than half of a GPU, or an instance, has."""
+    return any(limit > MOST_FREE * total_bytes for limit in free_bytes_limits(compile_expression(text).tree))
 
 
 @lru_cache(maxsize=512)
@@ -174,6 +189,7 @@ def _findings(text: str, tree: Node, per_process: bool) -> SampledFindings:
         sampled.turns_false(NOBODYS),
         sampled.turns_false(UNREAD),
         sampled.turns_false(LASTING),
+        sampled.is_true_while_free(),
     )
 
 
@@ -246,6 +262,19 @@ class _SampledRule:
         """Return whether it is true, on GPUs of every size, of who holds a hundredth; see `is_true_of_least`."""
         return not GROWTH.intersection(self._names) and all(
             self._is_true_of_hundredth_of(total, per_process=per_process) for total in _TOTALS
+        )
+
+    def is_true_while_free(self) -> bool:
+        """See `SampledFindings`. What reads the memory that is used names a share or an amount of that."""
+        if not _FREE.intersection(self._names) or _USED.intersection(self._names):
+            return False
+        chance = random.Random(0)  # noqa: S311
+        return all(
+            any(
+                self._is_true(self._sample(self._names, total, chance) | _gpu(self._names, _USED_RATIO * total, total))
+                for _ in range(_LOOKS)
+            )
+            for total in _TOTALS
         )
 
     def _is_true_of_hundredth_of(self, total: float, *, per_process: bool) -> bool:

@@ -62,6 +62,17 @@ def test_a_process_list_that_is_refused_later_is_a_failure(open_gpu: Open, code:
     assert "refuses to now" in failing(refused)["processes"]
 
 
+def test_a_refusal_is_asked_again(open_gpu: Open) -> None:
+    """PROC-11: an administrator may have given the right meanwhile: a minute later the processes are known again."""
+    bench = open_gpu("{model: h100, processes: [{name: a, memory: 1GiB}]}")
+    bench.collect(slow=True)
+    bench.fail(FaultKind.ERROR, calls=("nvmlDeviceGet*RunningProcesses*",), code=Code.NO_PERMISSION, until=40.0)
+    known = [bench.collect(10).reading.processes_known for _ in range(9)]
+
+    assert known[:3] == [False] * 3
+    assert known[-2:] == [True] * 2
+
+
 def test_the_first_collection_reads_everything(open_gpu: Open) -> None:
     """A GPU that has just been opened is not shown by halves."""
     reading = open_gpu().collect(slow=False).reading

@@ -141,6 +141,11 @@ def test_no_impossible_combination_passes(
         <= size + SLACK_BYTES * sum(row.gpu_instance_id == number for row in rows)
         for number, size in instances.items()
     )
+    fits = fits and all(
+        (row.used_bytes or 0) <= instances[row.gpu_instance_id] + SLACK_BYTES
+        for row in rows
+        if row.gpu_instance_id in instances
+    )
     each_fits = most is None or all(each <= most + SLACK_BYTES for each in held)
 
     if not fits or not each_fits:
