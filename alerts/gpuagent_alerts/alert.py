@@ -144,6 +144,8 @@ class Alert:
     """Why its condition ceased to hold, in the past tense; "" while it holds, and where nothing is known."""
     end_is_certain: bool = False
     """Whether that is a fact which does not undo itself: a process that ended, a driver that was initialized again."""
+    unmeasured_seconds: float = field(default=0.0, compare=False)
+    """Seconds for which its data was missing; 0 while it is measured, and in what is kept of it."""
 
     @property
     def fingerprint(self) -> str:

@@ -162,7 +162,7 @@ def _leak(seen: BriefingInputs, main: Alert) -> str:
     if states == {GrowthState.FULL}:
         return f"{_subject(seen, main)} leaked{past} until there was no room{_forecast(seen)}"
     if states == {GrowthState.STOPPED}:
-        return f"{_subject(seen, main)} leaked{past} and has stopped{_forecast(seen)}"
+        return f"{_subject(seen, main)} leaked{past} and has stopped"
     pace = f" {format_bytes(seen.pace)}/h" if seen.pace else ""
     return f"{_subject(seen, main)} leaking{pace}{_beside(seen)}{_forecast(seen)}"
 
@@ -187,13 +187,19 @@ def _beside(seen: BriefingInputs) -> str:
 
 
 def _full(seen: BriefingInputs, main: Alert) -> str:
-    where = f" on {_full_ones(seen)}" if len(seen.indices) > 1 and len(seen.full_indices) < len(seen.indices) else ""
+    some = len(seen.indices) > 1 and len(seen.full_indices) < len(seen.indices)
+    where = f" on {_full_ones(seen)}" if some or (seen.full_instances and seen.instance is None) else ""
     return _summary(main) + where + _largest(seen)
 
 
 def _full_ones(seen: BriefingInputs) -> str:
-    """Return which GPUs of an incident are full: `GPU` of one, `all` of several, or their indices."""
+    """Return which GPUs of an incident are full: `GPU` of one, `all` of several, or their indices.
+
+    Of GPUs with room, the MIG instances that are full.
+    """
     full, every = seen.full_indices, seen.indices
+    if not full and (instances := seen.full_instances):
+        return f"MIG instance{'s' if len(instances) > 1 else ''} {', '.join(instances)}"
     if len(every) < 2:
         return "GPU"
     return "all" if len(full) == len(every) else f"GPU{'s' if len(full) > 1 else ''} {', '.join(full)}"
@@ -299,7 +305,12 @@ def _end_of_all(seen: BriefingInputs, main: Alert) -> str:
     if main.name == LEAK and len(pids := {pid for _, pid in alike}) > 1 and not seen.incident.restarts:
         return summarize_ends([one.end_reason for one in alike.values()], of=len(pids))
     own = main.labels.get("uuid", "")  # the node's alert has none, and is no further GPU
-    others = sum(one.end_is_certain for one in alike.values() if one.labels.get("uuid", own) not in {own, ""})
+    # One that was lost before it told its UUID has an alert under its index alone.
+    index = main.labels.get("gpu", "") if not own else ""
+    others = sum(
+        one.end_is_certain for one in alike.values()
+        if one.labels.get("uuid", own) not in {own, ""} and (not index or one.labels.get("gpu", "") != index)
+    )  # fmt: skip
     more = f"; likewise on {others} more GPU{'s' if others > 1 else ''}" if others and main.end_is_certain else ""
     return (main.end_reason or UNKNOWN_END) + more
 
@@ -406,7 +417,7 @@ def group_name(seen: BriefingInputs, labels: Mapping[str, str]) -> str:
 
 def _forecast(seen: BriefingInputs) -> str:
     if seen.is_full:
-        return f", {_full_ones(seen)} full now" if seen.instance is None else ", MIG instance full now"
+        return f", {_full_ones(seen)} full now"
     seconds = seen.seconds_to_full
     if seconds is None or not 0 <= seconds <= MAX_SECONDS:
         return ""

@@ -7,6 +7,7 @@ Only what is true now begins it, makes it worse or is reminded of: an alert that
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -100,7 +101,10 @@ class IncidentGroup:
         }  # fmt: skip
         self._present = [alert for alert in self._audible.values() if alert.holds]
         self._live = any(not did_nothing(alert.labels) for alert in self._present)
-        self._current = worst(alert.labels for alert in self._present)
+        self._shared = self._find_shared()
+        own = worst(alert.labels for alert in self._present)
+        shared = functools.reduce(Urgency.highest, map(_urgency_of_shared, self._shared), own)
+        self._current = shared if self._live else own
 
     def decide(self) -> NotificationDecision | None:
         """Return what is to be told or to be noted now; None for nothing."""
@@ -163,6 +167,16 @@ class IncidentGroup:
         if group is not None and group.incident is not None:
             return group.incident
         return self._view.incidents.get(told.key) if told is not None else None
+
+    def _find_shared(self) -> list[Alert]:
+        """Return the alerts of other incidents that are as true of this one, and that this receiver hears of."""
+        names = () if self._record is None else self._record.shared
+        alerts = [alert for name in names if (alert := self._view.firing.get(name)) is not None]
+        return [
+            alert for alert in alerts
+            if not self._view.suppressed(alert)
+            and any(one.recipient == self._recipient for one in self._view.destinations(alert.labels))
+        ]  # fmt: skip
 
     def _note_ends(self) -> None:
         """Keep with what was told that an alert has ended, until the next message says so."""
@@ -313,7 +327,11 @@ class IncidentGroup:
             for alert in self._present
             if not did_nothing(alert.labels) and (told is None or urgency_of(alert.labels).rises_above(told))
         )
-        return min(news, default=None)
+        shared = (
+            alert.starts_at for alert in self._shared
+            if told is not None and _urgency_of_shared(alert).rises_above(told)
+        )  # fmt: skip
+        return min((*news, *shared), default=None)
 
     def _repeat_is_due(self) -> bool:
         if self._repeat_seconds is None or self._view.now - self._told_at < self._repeat_seconds:
@@ -423,7 +441,7 @@ class IncidentGroup:
         past = [name for name, one in self._known.items() if one.end_told]
         for name in past[: -self._view.most_alerts]:
             del self._known[name]
-        severity = worst_severity(alert.labels for alert in self._present)
+        severity = worst_severity(alert.labels for alert in (*self._present, *self._shared))
         starts_at = self._starts_at(told)
         urgency = self._current if told is None else told.urgency.highest(self._current)
         key = self._record.key if self._record is not None else ""
@@ -463,6 +481,12 @@ class IncidentGroup:
         if self._known == before and told == self._told:
             return None
         return NotificationDecision(self._key, NotificationState(self._told_at, {}, self._known, told))
+
+
+def _urgency_of_shared(alert: Alert) -> Urgency:
+    """Return the urgency that an alert of another incident has here: that the memory is full is told once."""
+    found = urgency_of(alert.labels)
+    return found._replace(stage=min(found.stage, UrgencyStage.FILLING))
 
 
 def _names_a_process(alert: Alert) -> bool:

@@ -49,6 +49,9 @@ class IncidentRecord:
     gravest: str = ""
     """Fingerprint of the worst of its alerts while something was true: nothing being true, it lasts as long as this."""
     worst: Urgency = CALM
+    shared: tuple[str, ...] = field(default=(), compare=False)
+    """Fingerprints of true alerts of other incidents that are about the memory in which its processes grow too: it is
+    as severe as they are. Never written down, as each update finds them anew."""
     left: tuple[str, ...] = field(default=(), compare=False)
     """Fingerprints of its alerts that have ended while it went on; after its end of all. Never written down: when it is
     gone again, nothing that is kept has changed."""

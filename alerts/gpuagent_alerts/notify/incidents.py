@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from gpuagent_alerts.alert import Alert, CauseKind, condition_times
-from gpuagent_alerts.notify.cause import Cause, CauseFacts, cause_of, moved_cause
+from gpuagent_alerts.notify.cause import Cause, CauseFacts, cause_of, concerns, moved_cause
 from gpuagent_alerts.notify.incident_record import (
     IncidentRecord,
     load_records,
@@ -189,7 +189,17 @@ class _Update:
         for fingerprint, alert in sorted(self._firing.items(), key=_by_weight):
             if fingerprint not in members and alert.holds:
                 self._add(fingerprint, alert, cause_of(alert.labels, facts))
-        return {one.key: one for one in self._kept(self._settled(one) for one in self._records.values())}
+        return {
+            one.key: one for one in self._kept(self._settled(self._with_shared(one)) for one in self._records.values())
+        }
+
+    def _with_shared(self, one: IncidentRecord) -> IncidentRecord:
+        """Return it with the alerts of others that are as true of its processes."""
+        if one.kind not in _PROCESS_KINDS:
+            return replace(one, shared=())
+        found = (name for name, alert in self._firing.items() if alert.holds and name not in one.members
+                 and concerns(alert.labels, one.identities, self._facts))  # fmt: skip
+        return replace(one, shared=tuple(found))
 
     def _move(self, facts: CauseFacts) -> None:
         """Give what tells of a GPU's memory to the incident of whose growth it is now."""
@@ -199,7 +209,7 @@ class _Update:
             for fingerprint in one.members:
                 alert = self._firing.get(fingerprint)
                 cause = None if alert is None else moved_cause(alert.labels, one.identities, facts)
-                if alert is not None and cause is not None:
+                if alert is not None and alert.holds and cause is not None:
                     left = self._records[one.key]
                     others = {name: keeps for name, keeps in left.members.items() if name != fingerprint}
                     self._records[one.key] = replace(left, members=others)
@@ -267,9 +277,13 @@ class _Update:
             if one.ends_at is not None:
                 one = _reopened(one, min(present.values(), key=lambda alert: alert.begins_at))
             labels = [alert.labels for alert in present.values()]
+            others = [self._firing[name].labels for name in one.shared]
+            # What says that the memory is full takes a moment, in which it is no less severe than before.
+            full = [{"severity": "critical"}] if self._facts.has_filled(one.identities) else []
+            severity = worst_severity([*labels, *others, *full])
             gravest = max(firing, key=lambda name: (urgency_of(firing[name].labels), firing[name].holds, name))
             return replace(
-                one, severity=worst_severity(labels), worst=one.worst.highest(worst(labels)), gravest=gravest,
+                one, severity=severity, worst=one.worst.highest(worst(labels)), gravest=gravest,
                 ceased_at=None,
             )  # fmt: skip
         if one.key in self._held and one.ends_at is None:

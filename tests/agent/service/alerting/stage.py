@@ -24,7 +24,7 @@ from gpuagent_alerts.notify.outbox.attempt import DELIVERED
 from gpuagent_alerts.notify.outbox.queue import Outbox
 from gpuagent_alerts.notify.routes import Recipient, Routes
 from gpuagent_alerts.notify.silences import Acks, Silences
-from gpuagent_alerts.notify.urgency import worst_severity
+from gpuagent_alerts.notify.urgency import severity_rank, worst_severity
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.remedies.outcome import RemedyEnding
 from gpuagent_alerts.rules.file import load_rule_file
@@ -173,7 +173,8 @@ def _heard(message: Message) -> Heard:
     assert (message.status is Status.RESOLVED) == (incident.ends_at is not None)
     present = [alert.labels for alert in message.alerts if alert.holds]
     assert bool(present) == (incident.ends_at is None), "nothing but an end is told of what is not true"
-    assert not present or incident.severity == worst_severity(present)
+    # It is as severe as what it shares with another incident, and never less than its own alerts.
+    assert not present or severity_rank(incident.severity) >= severity_rank(worst_severity(present))
     return Heard(str(incident.news), incident.severity, alerts, incident.key)
 
 
