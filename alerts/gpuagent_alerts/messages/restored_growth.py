@@ -98,10 +98,11 @@ class RestoredGrowth:
     def _may_grow(self, name: str, growth: Growth | None, now: float) -> bool:
         """Return whether memory that is there may grow as it did, by the detector and by what was measured of it."""
         meter, verdict = self._meters[name], None if growth is None else growth.verdict
-        if verdict in _IS_MEASURED or (growth is not None and growth.fast):
+        if verdict in _IS_MEASURED:
             return False
+        is_growing = verdict is Verdict.GROWING or (growth is not None and growth.fast)
         measured = meter.measure(0.0, now)
-        if verdict is Verdict.GROWING or (measured.is_complete and measured.bytes_per_second):
+        if is_growing or (measured.is_complete and measured.bytes_per_second):
             meter.began = now
             return True
         is_flat = measured.is_flat and verdict is not Verdict.LEARNING
