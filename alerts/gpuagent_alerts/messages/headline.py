@@ -251,7 +251,7 @@ _WRITERS: dict[str, Callable[[BriefingInputs, Alert], str]] = {
 
 
 def _what_was(seen: BriefingInputs, main: Alert) -> str:
-    if main.name == LEAK and len(seen.pids) > 1 and not seen.incident.restarts:
+    if main.name == LEAK and len(_ended_pids(seen, main)) > 1:
         return f"{_subject(seen, main)} was leaking memory: {end_reason_of(seen, main)}"
     if main.name == DEAD and (many := [one for one in seen.alerts if one.name == DEAD])[1:]:
         who, held = _of_the_dead(many)
@@ -293,24 +293,43 @@ def _measured(incident: Incident) -> str:
     return ", and it is not known yet whether that grows"
 
 
+def _last_run(seen: BriefingInputs, main: Alert) -> tuple[Alert, ...]:
+    """Return the alerts of an incident; of one that has ended after restarts those of the processes that ran last.
+
+    Those ran at the same time as the one that `main` names.
+    """
+    if not (seen.incident.is_over and seen.incident.restarts):
+        return seen.alerts
+    begins, _ = condition_times(main)
+    return tuple(one for one in seen.alerts if (end := condition_times(one)[1]) is None or end > begins)
+
+
+def _ended_pids(seen: BriefingInputs, main: Alert) -> set[str] | set[int]:
+    if not seen.incident.restarts:
+        return seen.pids
+    return {pid for one in _last_run(seen, main) if one.name == LEAK and (pid := one.labels.get("pid", ""))}
+
+
 def _end_of_all(seen: BriefingInputs, main: Alert) -> str:
     """Return why it ended: of several processes or GPUs to which the same happened, what became of all."""
-    alike = {(one.labels.get("uuid", ""), one.labels.get("pid", "")): one for one in seen.alerts
+    alike = {(one.labels.get("uuid", ""), one.labels.get("pid", "")): one for one in _last_run(seen, main)
              if one.name == main.name and one.end_reason not in {"", UNKNOWN_END}}  # fmt: skip
     if main.name == DEAD and len(alike) > 1:
         gone = [one for one in alike.values() if one.end_reason.endswith("came back")]
         back = f"; {format_bytes(_of_the_dead(gone)[1])} came back" if gone else ""
         head = main.end_reason.partition(";")[0] or UNKNOWN_END
         return head.replace("the ended process", "them") + back
-    if main.name == LEAK and len(pids := {pid for _, pid in alike}) > 1 and not seen.incident.restarts:
+    if main.name == LEAK and len(pids := {pid for _, pid in alike}) > 1:
         return summarize_ends([one.end_reason for one in alike.values()], of=len(pids))
     own = main.labels.get("uuid", "")  # the node's alert has none, and is no further GPU
     # One that was lost before it told its UUID has an alert under its index alone.
     index = main.labels.get("gpu", "") if not own else ""
-    others = sum(
-        one.end_is_certain for one in alike.values()
-        if one.labels.get("uuid", own) not in {own, ""} and (not index or one.labels.get("gpu", "") != index)
-    )  # fmt: skip
+    likewise = {
+        one.labels.get("uuid", own)
+        for one in alike.values()
+        if one.end_is_certain and (not index or one.labels.get("gpu", "") != index)
+    }
+    others = len(likewise - {own, ""})
     more = f"; likewise on {others} more GPU{'s' if others > 1 else ''}" if others and main.end_is_certain else ""
     return (main.end_reason or UNKNOWN_END) + more
 
@@ -321,8 +340,8 @@ _LATE_SECONDS = 300.0
 
 def _times_of_ends(seen: BriefingInputs, main: Alert) -> tuple[float, float] | None:
     """Return the Unix times of the first and the last end that its reason tells of; None where they are not known."""
-    many = main.name == LEAK and len(seen.pids) > 1 and not seen.incident.restarts
-    alike = [one for one in seen.alerts if one.name == main.name] if many else [main]
+    many = main.name == LEAK and len(_ended_pids(seen, main)) > 1
+    alike = [one for one in _last_run(seen, main) if one.name == main.name] if many else [main]
     ends = [end for one in alike if (end := condition_times(one)[1]) is not None]
     return (min(ends), max(ends)) if ends else None
 
@@ -368,7 +387,7 @@ def _without_place(text: str) -> str:
 def _subject(seen: BriefingInputs, main: Alert) -> str:
     """Return who it is: one process with its user and pid, or several by what they have in common."""
     labels = main.labels if main.labels.get("pid") else _first_labels(seen) or main.labels
-    told = {int(text) for one in seen.alerts if (text := one.labels.get("pid", "")).isdecimal()}
+    told = {int(text) for one in _last_run(seen, main) if (text := one.labels.get("pid", "")).isdecimal()}
     pids = told | {each.process.pid for each in seen.members} or seen.pids
     if len(pids) < 2:
         return process_name(labels)

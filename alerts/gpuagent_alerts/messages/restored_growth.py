@@ -22,6 +22,7 @@ from gpuagent_alerts.states.instance import State
 LONGEST_WAIT_SECONDS = 900.0
 """Wait for a verdict: the detector has one 6 to 9 min after it began anew."""
 _ROOM_RATIO = 0.9
+_FULL_RATIO = 0.98
 _IS_MEASURED = frozenset({Verdict.LEAKING, Verdict.LEVELLED_OFF, Verdict.CACHED})
 """Verdicts that take a history: it was kept, or has been learned anew."""
 
@@ -93,15 +94,18 @@ class RestoredGrowth:
         if used is None:
             return key.pid == 0 or not gpu.processes_known
         self._meters[name].add({name: used}, snapshot.clock_seconds)
-        return self._may_grow(name, snapshot.growth.get(key), snapshot.clock_seconds)
+        # Growth that stops for want of room proves nothing.
+        is_full = gpu.memory is not None and (gpu.memory.used_ratio or 0.0) >= _FULL_RATIO
+        return self._may_grow(name, snapshot.growth.get(key), snapshot.clock_seconds, is_full=is_full)
 
-    def _may_grow(self, name: str, growth: Growth | None, now: float) -> bool:
+    def _may_grow(self, name: str, growth: Growth | None, now: float, *, is_full: bool) -> bool:
         """Return whether memory that is there may grow as it did, by the detector and by what was measured of it."""
         meter, verdict = self._meters[name], None if growth is None else growth.verdict
-        if verdict in _IS_MEASURED or (growth is not None and growth.fast):
+        if verdict in _IS_MEASURED:
             return False
+        is_growing = verdict is Verdict.GROWING or (growth is not None and growth.fast)
         measured = meter.measure(0.0, now)
-        if verdict is Verdict.GROWING or (measured.is_complete and measured.bytes_per_second):
+        if is_growing or is_full or (measured.is_complete and measured.bytes_per_second):
             meter.began = now
             return True
         is_flat = measured.is_flat and verdict is not Verdict.LEARNING

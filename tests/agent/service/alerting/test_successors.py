@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -242,3 +243,18 @@ def test_the_end_names_the_process_that_ended_last(tmp_path: Path) -> None:
     assert story.news()[-1] == "ended"
     assert "python3 (alice, pid 200) was leaking memory: the process ended" in story.stage.headlines()[-1]
     assert story.stage.headlines()[-1].endswith("api.service was restarted once and does not run now")
+
+
+def test_the_end_of_a_restarted_group_counts_those_that_ran_last(tmp_path: Path) -> None:
+    """Four ranks, a restart, four ranks: the end is that of the last four, and no GPU is counted twice."""
+    story = Story(tmp_path, **JOB)
+    story.leak(100, 101, 102, 103)
+    story.run(5 * MINUTE, rising(40.0), STEADY, [200, 201, 202, 203])
+    story.stage.show(story.seen(12.0, LEAKING, 200, 201, 202, 203), 5 * MINUTE)
+    story.pause(20 * MINUTE)
+
+    assert story.news()[-1] == "ended"
+    assert re.sub(r" \(\d\d:\d\d UTC\)", "", story.stage.headlines()[-1]) == (
+        "RESOLVED node7 GPUs 0, 1, 2, 3: Slurm job 77 (4 ranks, alice) was leaking memory: all 4 processes ended; "
+        "48.0 GiB came back; Slurm job 77 was restarted once and does not run now"
+    )
