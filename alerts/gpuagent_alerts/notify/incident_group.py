@@ -32,10 +32,12 @@ from gpuagent_alerts.notify.urgency import (
     Action,
     Urgency,
     UrgencyStage,
+    by_urgency,
     did_nothing,
     is_remedy_note,
     is_remedy_that_helped,
     urgency_of,
+    urgency_of_shared,
     worst,
     worst_severity,
 )
@@ -103,7 +105,7 @@ class IncidentGroup:
         self._live = any(not did_nothing(alert.labels) for alert in self._present)
         self._shared = self._find_shared()
         own = worst(alert.labels for alert in self._present)
-        shared = functools.reduce(Urgency.highest, map(_urgency_of_shared, self._shared), own)
+        shared = functools.reduce(Urgency.highest, map(urgency_of_shared, self._shared), own)
         self._current = shared if self._live else own
 
     def decide(self) -> NotificationDecision | None:
@@ -329,7 +331,7 @@ class IncidentGroup:
         )
         shared = (
             alert.starts_at for alert in self._shared
-            if told is not None and _urgency_of_shared(alert).rises_above(told)
+            if told is not None and urgency_of_shared(alert).rises_above(told)
         )  # fmt: skip
         return min((*news, *shared), default=None)
 
@@ -421,7 +423,7 @@ class IncidentGroup:
         ended = {fingerprint: one for fingerprint, one in self._known.items() if not one.firing and not one.end_told}
         firing = {
             fingerprint: self._view.as_told(alert, self._known.get(fingerprint))
-            for fingerprint, alert in sorted(self._audible.items(), key=_by_urgency)
+            for fingerprint, alert in sorted(self._audible.items(), key=by_urgency)
         }
         chosen = dict(list(firing.items())[: self._view.most_alerts])
         told_ends = list(ended)[: self._view.most_alerts - len(chosen)]
@@ -483,23 +485,9 @@ class IncidentGroup:
         return NotificationDecision(self._key, NotificationState(self._told_at, {}, self._known, told))
 
 
-def _urgency_of_shared(alert: Alert) -> Urgency:
-    """Return the urgency that an alert of another incident has here: that the memory is full is told once."""
-    found = urgency_of(alert.labels)
-    return found._replace(stage=min(found.stage, UrgencyStage.FILLING))
-
-
 def _names_a_process(alert: Alert) -> bool:
     return bool(alert.labels.get("pid")) and urgency_of(alert.labels).action <= Action.NONE
 
 
 def _ended_with_it(alert: Alert) -> bool:
     return alert.end_is_certain or alert.end_reason.startswith(PROCESS_ENDED)
-
-
-def _by_urgency(item: tuple[str, Alert]) -> tuple[bool, int, int, int, float, str, str, str]:
-    fingerprint, alert = item
-    urgency = urgency_of(alert.labels)
-    gpu = alert.labels.get("gpu", "")
-    ranks = -urgency.severity, -urgency.action, -urgency.stage
-    return not alert.holds, *ranks, alert.starts_at, alert.name, gpu, fingerprint
