@@ -92,3 +92,23 @@ def test_what_ends_along_with_it(
         arena.driver.drop(first.pid)
         arena.driver.hold(alone.pid, 30)
         arena.judge()
+
+
+@pytest.mark.parametrize("pair", [in_one_unit, in_one_namespace, twice], ids=lambda each: each.__name__)
+def test_what_was_last_read_of_a_gpu(arena: Arena, pair: Pair) -> None:
+    """KILL-03: a list that fails tells nobody that a client of MPS has gone: the last good one counts."""
+    arena.gpus(ListedGpu("GPU-0"), ListedGpu("GPU-1"))
+    first, other, step, allow = pair(arena)
+    arena.innocent(first)
+    arena.innocent(other)
+    arena.driver.hold(first.pid, 2)
+    arena.driver.hold(other.pid, 20, gpu=1, kind="M")
+    rule = {"alert": "Full", "expr": 'gpuagent_gpu_memory_used_ratio{uuid="GPU-0"} > 0.3'}
+    arena.start(rules=[rule], ladders=[ladder("Full", step, victim="largest")], **allow)
+    arena.sees(first.pid, other.pid)
+    arena.driver.gpus[1].fails = True
+    arena.driver.write()
+    arena.let_decide()
+    arena.driver.hold(first.pid, 30)
+    assert "client of MPS" in arena.refused(first)
+    arena.judge()
