@@ -33,6 +33,8 @@ class News(StrEnum):
 
     BEGAN = "began"
     WORSENED = "worsened"
+    RESTARTED = "restarted"
+    """A service, container or job was started again, and what was true of it before is true again."""
     REMINDER = "reminder"
     ENDED = "ended"
     UPDATED = "updated"
@@ -88,8 +90,12 @@ class Incident:
     briefing: Briefing = field(default_factory=Briefing)
     restarts: int = 0
     """Number of times that the owner of its processes has started one in place of those that ended, since it began."""
-    restarted_pid: int = 0
-    """The process that was started last; 0 while none runs, and without restarts."""
+    restarted_pids: tuple[int, ...] = ()
+    """The processes that were started last; empty while none runs, and without restarts."""
+    flat_seconds: float = 0.0
+    """How long it was measured that those do not grow; 0 where it was not."""
+    grows_by: float = 0.0
+    """Bytes a second by which they grow, where that is known at the end."""
 
     @property
     def is_over(self) -> bool:
@@ -138,6 +144,8 @@ class Alert:
     """Why its condition ceased to hold, in the past tense; "" while it holds, and where nothing is known."""
     end_is_certain: bool = False
     """Whether that is a fact which does not undo itself: a process that ended, a driver that was initialized again."""
+    unmeasured_seconds: float = field(default=0.0, compare=False)
+    """Seconds for which its data was missing; 0 while it is measured, and in what is kept of it."""
 
     @property
     def fingerprint(self) -> str:

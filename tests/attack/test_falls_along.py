@@ -12,6 +12,7 @@ from tests.attack.cgroups import container_id
 from tests.attack.driver import ListedGpu
 from tests.attack.processes import Living
 from tests.attack.test_units import RESTART, Units
+from tests.integration.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -92,3 +93,40 @@ def test_what_ends_along_with_it(
         arena.driver.drop(first.pid)
         arena.driver.hold(alone.pid, 30)
         arena.judge()
+
+
+@pytest.mark.parametrize("pair", [in_one_unit, in_one_namespace, twice], ids=lambda each: each.__name__)
+def test_what_was_last_read_of_a_gpu(arena: Arena, pair: Pair) -> None:
+    """KILL-03: a list that fails tells nobody that a client of MPS has gone: the last good one counts."""
+    arena.gpus(ListedGpu("GPU-0"), ListedGpu("GPU-1"))
+    first, other, step, allow = pair(arena)
+    arena.innocent(first)
+    arena.innocent(other)
+    arena.driver.hold(first.pid, 2)
+    arena.driver.hold(other.pid, 20, gpu=1, kind="M")
+    rule = {"alert": "Full", "expr": 'gpuagent_gpu_memory_used_ratio{uuid="GPU-0"} > 0.3'}
+    arena.start(rules=[rule], ladders=[ladder("Full", step, victim="largest")], **allow)
+    arena.sees(first.pid, other.pid)
+    arena.driver.gpus[1].fails = True
+    arena.driver.write()
+    arena.let_decide()
+    arena.driver.hold(first.pid, 30)
+    assert "client of MPS" in arena.refused(first)
+    arena.judge()
+
+
+def test_a_member_that_comes_during_the_notice(arena: Arena) -> None:
+    """KILL-03: all of a container fall, or none: who has joined it was not judged; without them it is ended."""
+    uid, container = next(arena.uids), container_id()
+    cgroup = arena.cgroups.make(f"system.slice/docker-{container}.scope")
+    first = arena.innocent(arena.crowd.start(uid, cgroup=cgroup))
+    arena.driver.hold(first.pid, 30)
+    chosen = ladder("TooMuch", {"notify": {"wait": "5s"}}, KILL, scope="container")
+    arena.start(ladders=[chosen], containers=[container])
+    arena.step_of(first.pid)
+    newcomer = arena.innocent(arena.crowd.start(uid, name="sshd", cgroup=cgroup))
+    arena.driver.hold(newcomer.pid, 5)
+    until(lambda: any("end" in each for each in arena.runs(first.pid)), "the run has ended")
+    assert "joined it meanwhile" in str(arena.runs(first.pid))
+    arena.let_decide()
+    assert arena.tally().innocents_hit == 0

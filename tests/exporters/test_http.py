@@ -117,12 +117,14 @@ def test_broken_names_are_still_json() -> None:
 @pytest.mark.parametrize("path", ["/api/v1/status", "/api/v1/processes", "/"])
 def test_commands_are_for_the_trusted(path: str) -> None:
     """On an open address nobody is told who runs what: no command lines, no users."""
+    known = {"gpus": [1], "reason": "lost", "age_seconds": 9.0, "processes": status_document()["processes"]}
+    source = FakeSource(status=status_document(last_known=known))
 
     async def test() -> Answer:
-        async with serving(build_app(FakeSource(), show_commands=False)) as server:
+        async with serving(build_app(source, show_commands=False)) as server:
             return await ask(server, path)
 
-    shown, hidden = answer(FakeSource(), path).body, run(test()).body
+    shown, hidden = answer(source, path).body, run(test()).body
 
     assert b"serve.py" in shown
     assert b"alice" in shown

@@ -16,7 +16,7 @@ from gpuagent.cli.agent import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url
 from gpuagent.cli.cells import Paint, cut, fit, width_of
 from gpuagent.core.identity import format_container
 from gpuagent.core.units import GIB, format_bytes, format_duration, format_ratio
-from gpuagent.core.wording import full_in_words, growth_words, verdict_words
+from gpuagent.core.wording import full_in_words, growth_words, unmeasured_words, verdict_words
 
 _MOST_ON_A_TERMINAL = 50
 
@@ -72,12 +72,21 @@ def ps(
         return
     for warning in warnings(document):
         tell(warning)
-    if not processes:
+    known = document.get("last_known")
+    paint = Paint.for_stream(sys.stdout, ascii_only=ascii_only)
+    if not processes and known is None:
         everybody = (gpu, user, job) == (None, None, None)
         tell("No process holds GPU memory." if everybody else "No GPU process matches.")
+    _show(processes, paint, show_all=show_all)
+    if known is not None and (gpu is None or gpu in known["gpus"]):
+        tell(unmeasured_words(known))
+        _show(select(known["processes"], gpu, user, sort, job), paint, show_all=show_all)
+
+
+def _show(processes: list[Any], paint: Paint, *, show_all: bool) -> None:
+    if not processes:
         return
     shown = processes if show_all or not sys.stdout.isatty() else processes[:_MOST_ON_A_TERMINAL]
-    paint = Paint.for_stream(sys.stdout, ascii_only=ascii_only)
     lines = process_table(shown, width_of(sys.stdout), paint)
     typer.echo("\n".join(paint.text(line.rstrip()) for line in lines))
     if len(shown) < len(processes):

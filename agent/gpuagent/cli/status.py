@@ -17,7 +17,7 @@ from gpuagent.cli.agent import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url
 from gpuagent.cli.cells import Paint, clean, cut, fit, width_of, wrap
 from gpuagent.cli.ps import process_table
 from gpuagent.core.units import GIB, format_duration, format_ratio
-from gpuagent.core.wording import assessment_words
+from gpuagent.core.wording import assessment_words, unmeasured_words
 
 _CLEAR = "\x1b[H\x1b[J"
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -173,7 +173,7 @@ def _processes(document: Document, width: int, paint: Paint) -> list[str]:
     per_gpu = max(1, min(_PER_GPU, _MOST_PROCESSES // max(1, len(by_gpu))))
     shown = [process for group in by_gpu.values() for process in group[:per_gpu]]
     if not shown:
-        return []
+        return _last_known(document.get("last_known"), width, paint)
     lines = [""]
     if document["stale"]:
         lines.append(f"The processes as they were {format_duration(document['age_seconds'])} ago:")
@@ -181,7 +181,17 @@ def _processes(document: Document, width: int, paint: Paint) -> list[str]:
     hidden = len(document["processes"]) - len(shown)
     if hidden:
         lines.append(paint(f"and {hidden} more: gpuagent ps", "dim"))
-    return lines
+    return [*lines, *_last_known(document.get("last_known"), width, paint)]
+
+
+def _last_known(known: Document | None, width: int, paint: Paint) -> list[str]:
+    """Return the processes of GPUs that are not measured now, with that mark."""
+    if known is None or not known["processes"]:
+        return []
+    table = process_table(known["processes"][:_MOST_PROCESSES], width, paint)
+    hidden = len(known["processes"]) - _MOST_PROCESSES
+    more = [paint(f"and {hidden} more: gpuagent ps", "dim")] if hidden > 0 else []
+    return ["", cut(unmeasured_words(known), width), *table, *more]
 
 
 _FULL_CRITICAL, _FULL_WARNING = 0.98, 0.90

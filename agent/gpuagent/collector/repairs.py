@@ -327,7 +327,7 @@ def _proof_of_reset(gpu: _Gpu, reading: GpuReading, session: DriverSession) -> s
     """
     energy = reading.power.energy_joules if reading.power is not None else None
     if energy is not None and gpu.energy_joules is not None and energy < gpu.energy_joules:
-        return "its energy counter began anew"
+        return "the GPU was reset: its energy counter began anew"
     if gpu.driver_version and session.driver_version and gpu.driver_version != session.driver_version:
         return f"driver {session.driver_version} was loaded"
     return ""

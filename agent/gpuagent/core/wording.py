@@ -115,6 +115,25 @@ def forecast_words(part: Document) -> str:
     return format_forecast(seconds) if seconds is not None and seconds <= MAX_SECONDS else ""
 
 
+def unmeasured_words(known: Document) -> str:
+    """Say that processes are not measured now, why, and that what follows is how they were.
+
+    >>> unmeasured_words({"gpus": [0], "reason": "measuring is paused by root", "age_seconds": 435.0,
+    ...                   "processes": [{}]})
+    'GPU 0: not measured now, last known 7 min 15 s ago (measuring is paused by root):'
+    >>> unmeasured_words({"gpus": [0, 1], "reason": "", "age_seconds": None, "processes": []})
+    'GPUs 0, 1: not measured now, and nothing is known of their processes.'
+    """
+    gpus = known["gpus"]
+    place = f"GPU{'s' if len(gpus) > 1 else ''} {', '.join(map(str, gpus))}"
+    why = f" ({known['reason']})" if known["reason"] else ""
+    said, age = f"{place}: not measured now", known["age_seconds"]
+    if age is None:
+        return f"{said}{why}, and nothing is known of {'their' if len(gpus) > 1 else 'its'} processes."
+    ago = f"last known {format_duration(age)} ago{why}"
+    return f"{said}, {ago}:" if known["processes"] else f"{said}; no process held its memory, {ago}."
+
+
 def alone_words(part: Document) -> str:
     """Say how long it would take by itself, where the others there fill the memory sooner; empty elsewhere.
 

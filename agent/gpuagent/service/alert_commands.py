@@ -211,6 +211,7 @@ def alerts_document(
             acks,
             {one["fingerprint"] for one in alerts if one["state"] == "firing"},
             partial(headline_of_record, alerting),
+            {each.key for each in alerting.waiting() if each.for_restart},
         ),
         "silences": [silence_document(alerting, silence, wall_seconds) for silence in alerting.silences.all()],
         "receivers": _receivers(alerting, receivers),
@@ -231,7 +232,16 @@ def headline_of_record(alerting: Alerting, one: IncidentRecord) -> str:
     if one.ends_at is not None:
         return one.headline
     firing = [alert for alert in alerting.firing() if alert.fingerprint in one.members]
-    return alerting.briefings.headline(incident_of(one, News.BEGAN), firing) if firing else ""
+    if not any(alert.holds for alert in firing):
+        waiting = next((each for each in alerting.waiting() if each.key == one.key), None)
+        if waiting is not None and (waiting.for_restart or not firing):
+            return waiting.headline
+    if not firing:
+        return ""
+    line = alerting.briefings.headline(incident_of(one, News.BEGAN), firing)
+    unmeasured = alerting.unmeasured_seconds(one.members)
+    is_told = not unmeasured or " (as of " in line
+    return line if is_told else f"{line} (last known {format_duration(unmeasured)} ago)"
 
 
 def incident_rows(
@@ -239,10 +249,12 @@ def incident_rows(
     acks: Mapping[str, Ack],
     present: Collection[str],
     headline_of: Callable[[IncidentRecord], str],
+    held: Collection[str] = (),
 ) -> list[Document]:
     """Return the incidents, those that go on first and the worst of them at the top; then the latest to end.
 
-    `present` are fingerprints of alerts whose conditions are true now.
+    `present` are fingerprints of alerts whose conditions are true now, `held` are keys of incidents that go on without
+    one, as what was restarted may grow again.
     """
     rows = [
         {
@@ -253,7 +265,7 @@ def incident_rows(
             "severity": one.severity,
             "starts_at_seconds": one.starts_at,
             "ends_at_seconds": one.ends_at,
-            "ending": one.ends_at is None and not any(name in present for name in one.members),
+            "ending": one.ends_at is None and one.key not in held and not any(name in present for name in one.members),
             "reopened": one.reopened,
             "alerts": sorted(one.members),
             "acknowledged_by": acks[one.key].creator if one.key in acks else "",

@@ -28,6 +28,7 @@ from gpuagent.driver.backend import longest_gap
 from gpuagent.service.receivers import ReceiverFactory, count_alerts, count_messages, find_undelivered
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.messages.briefing import BriefingWriter, Links
+from gpuagent_alerts.messages.restored_growth import RestoredGrowth
 from gpuagent_alerts.messages.snapshot_inputs import (
     RuleSeries,
     SnapshotFacts,
@@ -37,7 +38,8 @@ from gpuagent_alerts.messages.snapshot_inputs import (
     with_remedy,
 )
 from gpuagent_alerts.messages.transitions import EndReasons, EvaluatedTick, close_for_handover, log_transitions
-from gpuagent_alerts.notify.incident_record import IncidentRecord, process_of
+from gpuagent_alerts.messages.waiting import WaitingIncident, find_waiting
+from gpuagent_alerts.notify.incident_record import IncidentRecord, process_of, subject_of_alert
 from gpuagent_alerts.notify.limiter import HeldSummary
 from gpuagent_alerts.notify.notifier import Notifier, Suppressions
 from gpuagent_alerts.notify.outbox.delivery import Delivery, MessageOrigin
@@ -100,6 +102,8 @@ class Alerting:
             routes=self._routes(config), node_labels=where.labels,
         )  # fmt: skip
         self.endings.former_id = lambda pid: process_of(self._notifier.incidents, pid)
+        self.endings.former_of = lambda name: subject_of_alert(self._notifier.incidents, name)
+        self._restored = RestoredGrowth(lambda: self._notifier.incidents)
         self.briefings = BriefingWriter(where.node)
         self._notifier.brief = self.briefings.write
         self.heartbeats: list[Heartbeat] = []
@@ -142,6 +146,11 @@ class Alerting:
         """Incidents that go on or ended within a day, by key."""
         return self._notifier.incidents
 
+    def waiting(self) -> list[WaitingIncident]:
+        """Return the incidents that go on although nothing of them is true now, with what is waited for."""
+        present = {one.fingerprint for one in self._firing() if not one.is_kept}
+        return find_waiting(self._notifier, self.briefings, present, self._clock.wall())
+
     @property
     def routes(self) -> Routes:
         """The routes in force."""
@@ -152,6 +161,7 @@ class Alerting:
         loaded = self.engine.load(self._keeper.load(), self._clock.now(), self._clock.wall())
         if loaded.broken:
             log.warning("the state of %d alerts could not be read and begins anew", loaded.broken)
+        self._restored.note_loaded(tuple(self.engine.rules()), self._clock.now())
         self._note_ended(loaded.ended)
         self._tell_of_rules()
         await self._use_receivers(alive)
@@ -246,6 +256,11 @@ class Alerting:
         """Return every alert that fires now; one that is only kept with the reason for that."""
         return [self.endings.with_reason(instance.as_alert(Status.FIRING)) for instance in self._firing()]
 
+    def unmeasured_seconds(self, fingerprints: Collection[str]) -> float:
+        """Return for how long none of those that hold could be measured; 0 while one is."""
+        own = [one for one in self._firing() if one.fingerprint in fingerprints and not one.is_kept]
+        return min((one.frozen_seconds if one.frozen else 0.0 for one in own), default=0.0)
+
     def _firing(self) -> Iterator[Instance]:
         return (
             instance
@@ -308,7 +323,9 @@ class Alerting:
                 )  # fmt: skip
                 tick = EvaluatedTick(snapshot, index, wall)
                 is_over = partial(self.endings.is_over, seen=tick)
-                result = self.engine.evaluate(index, now, wall, find_missing(snapshot), explainer(snapshot), is_over)
+                self._restored.observe(self.engine.rules(), snapshot)
+                missing = find_missing(snapshot, self._restored.is_unproven)
+                result = self.engine.evaluate(index, now, wall, missing, explainer(snapshot), is_over)
                 applied = True
                 transitions = self.endings.explain(result.transitions, tick)
                 log_transitions(transitions)
@@ -401,7 +418,10 @@ class Alerting:
 
     def _count(self, receivers: tuple[ReceiverCounts, ...]) -> AlertingFigures:
         undelivered = find_undelivered(receivers, self.delivery.workers, self.heartbeats, self._clock.now())
-        firing = tuple(subjects_of(self.engine, self._notifier.is_silenced))
+        firing = (
+            *subjects_of(self.engine, self._notifier.is_silenced),
+            *(each.subject for each in self.waiting() if each.for_restart),
+        )
         figures = count_alerts(self.engine, self.store, receivers, self._evaluation_seconds)
         return replace(figures, undelivered=undelivered, firing=firing)
 

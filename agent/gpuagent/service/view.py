@@ -15,6 +15,7 @@ from gpuagent.core.snapshot import Snapshot
 from gpuagent_exporters.exposition import MetricsPage, Series
 from gpuagent_exporters.history import History
 from gpuagent_exporters.status.document import processes_document, status_document
+from gpuagent_exporters.status.last_known import LastKnownProcesses
 from gpuagent_exporters.status.problems import describe, stale_after_seconds
 
 _LOOP_STALLED_SECONDS = 10.0
@@ -37,6 +38,7 @@ class View:
         self._simulated = simulated
         self._started = clock.now()
         self._snapshot: Snapshot | None = None
+        self._known = LastKnownProcesses()
         self._page = MetricsPage(self._series)
         self._memo = SampleCache()
         self._alerting = alerting
@@ -45,6 +47,7 @@ class View:
     def update(self, snapshot: Snapshot) -> None:
         """Show this one from now on."""
         self._snapshot = snapshot
+        self._known.update(snapshot)
         self.history.add(snapshot)
 
     def metrics(self, openmetrics: bool) -> bytes:
@@ -70,6 +73,7 @@ class View:
             state_problem="" if alerting is None else alerting.store_problem,
             undelivered=() if alerting is None else alerting.undelivered,
             firing=() if alerting is None else alerting.firing,
+            known=None if self._snapshot is None else self._known.of(self._snapshot),
         )
 
     def processes(self) -> dict[str, object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Final
 
 from gpuagent.core.growth import Growth, GrowthState
@@ -26,7 +25,7 @@ from gpuagent_alerts.leak.state import (
     write_signals,
 )
 from gpuagent_alerts.leak.trace import Trace
-from gpuagent_alerts.leak.verdict import FULL_NOW, GROWS, LEARNING, Headroom, add_fast_growth, judge_signals
+from gpuagent_alerts.leak.verdict import GROWS, LEARNING, Headroom, add_fast_growth, judge_signals
 
 LEAST_BYTES: Final = 2**20
 """A reading of 1 MiB or less is a process that comes or goes, not a measurement."""
@@ -295,12 +294,7 @@ class MemoryLeakDetector:
         """Add the fast tier's word, if it has one."""
         growth = self._slow
         if self._last_seconds < self._fast.until_seconds:
-            seconds = self._fast.exhaustion_seconds
-            growth = add_fast_growth(growth, seconds, self._free)
-            if seconds is not None and self._free is not None and self._free < FULL_SHARE * self._total_bytes:
-                growth = replace(  # what is called full is not full in a moment
-                    growth, exhaustion=None if growth.exhaustion is None else FULL_NOW, fast_exhaustion_seconds=0.0
-                )
+            growth = add_fast_growth(growth, self._fast.exhaustion_seconds, self._free)
         if growth != self._growth:
             self._growth = growth
 

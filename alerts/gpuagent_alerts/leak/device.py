@@ -88,7 +88,9 @@ def sum_up_device(
     leaking = [growth for growth in grows if growth.verdict is Verdict.LEAKING]
     evidence = [growth.evidence for growth in leaking if growth.evidence is not None]
     slow = [part for part in growing if part.growth.verdict in (Verdict.GROWING, Verdict.LEAKING)]
-    slopes = [part.growth.slope for part in slow if part.growth.slope is not None]
+    # Beside what rises, what has stopped has no pace any more: the one that it had is told where nothing rises.
+    rising = [part for part in slow if part.growth.state is GrowthState.RISING] or slow
+    slopes = [part.growth.slope for part in rising if part.growth.slope is not None]
     sharing = [part for part in growing if part.shares_free]
     exhaustion = _at_most(_exhaustion(sharing, free_bytes), fall, free_bytes)
     fast = _fast(sharing, exhaustion)

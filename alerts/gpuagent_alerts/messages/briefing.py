@@ -18,6 +18,8 @@ from gpuagent.core.xids import explain_xid
 from gpuagent_alerts.alert import UNKNOWN_END, Alert, Briefing, Holder, Incident
 from gpuagent_alerts.messages.briefing_inputs import BriefingInputs
 from gpuagent_alerts.messages.headline import decisive_alert, end_reason_of, headline_of, labels_of, main_alert
+from gpuagent_alerts.messages.held import held_headline, held_text
+from gpuagent_alerts.notify.succession import Watch
 
 _MOST_HOLDERS = 3
 _XIDS = frozenset({"GpuXidCritical", "GpuXidWarning"})
@@ -67,6 +69,11 @@ class BriefingWriter:
         """Return the one line that a message about an incident would have now."""
         seen = BriefingInputs(incident, tuple(alerts), self.snapshot, self.budgets)
         return headline_of(seen, main_alert(seen), self.node)
+
+    def held(self, incident: Incident, watch: Watch, now: float) -> tuple[str, str]:
+        """Return the line of an incident of which nothing is true now, and the same without severity and place."""
+        seen = BriefingInputs(incident, (), self.snapshot, self.budgets)
+        return held_headline(seen, watch, self.node, now), held_text(seen, watch, now)
 
     def write(self, incident: Incident, alerts: Sequence[Alert]) -> Briefing:
         """Return what is said of an incident in a message with these alerts."""

@@ -11,7 +11,7 @@ from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Verdict
 from gpuagent.core.hardware import Memory
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.snapshot import GpuIdentity, GpuReading, GpuState, NvmlState, ProcessInfo, ProcessReading, Snapshot
-from gpuagent.core.units import format_time
+from gpuagent.core.units import format_duration
 from gpuagent_alerts.alert import Alert, CauseKind, Incident
 from gpuagent_alerts.messages.snapshot_inputs import groups_of
 
@@ -24,13 +24,18 @@ DEAD = "GpuDeadProcessesHoldMemory"
 _FULL_RATIO = 0.98
 _CAN_BLAME = frozenset({"census", "lines"})
 _ABOUT_PROCESSES = frozenset({CauseKind.PROCESS, CauseKind.GROUP})
+_OVER = frozenset({GrowthState.FULL, GrowthState.STOPPED})
+"""States of growth that has no pace now."""
 
 
-class RestartedProcess(NamedTuple):
-    """A process that was started in place of one that ended."""
+class Successors(NamedTuple):
+    """What was started in place of what ended."""
 
-    process: ProcessReading
-    growth: Growth | None
+    pids: tuple[int, ...]
+    used_bytes: int
+    """Of all of them, on all GPUs."""
+    gpus: tuple[int, ...]
+    """Indices of the GPUs that they are on."""
 
 
 class Grower(NamedTuple):
@@ -124,18 +129,23 @@ class BriefingInputs:
 
     @property
     def not_measured(self) -> str:
-        """Since when, and why, nothing that is said of it was measured; "" while it is.
+        """How long ago all that is said of it was measured last, and why it is not any more; "" while it is.
 
         A GPU that is lost, and what is wrong with measuring itself, are known all the same.
         """
-        snapshot = self.snapshot
-        if snapshot is None or not self.gpus or any(gpu.state not in _UNREAD for gpu in self.gpus):
+        snapshot, present = self.snapshot, [one for one in self.alerts if one.holds]
+        if snapshot is None or self.incident.is_over or any(one.name in _KNOWN_UNREAD for one in present):
             return ""
-        if any(one.name == BLIND and one.holds for one in self.alerts) or self.incident.is_over:
+        states = {gpu.state for gpu in self.gpus}
+        seconds = min((one.unmeasured_seconds for one in present), default=0.0)
+        if not seconds and states and states <= _UNREAD:
+            seconds = max(0.0, snapshot.clock_seconds - max(gpu.read_seconds for gpu in self.gpus))
+        elif not seconds:
             return ""
-        read = max(gpu.read_seconds for gpu in self.gpus)
-        time = format_time(snapshot.time_seconds - max(0.0, snapshot.clock_seconds - read))
-        return f"as of {time}, {why_not_measured(snapshot) or 'the GPU cannot be read'}"
+        why = why_not_measured(snapshot)
+        if not why and states and states <= _UNREAD:
+            why = "the GPU is lost" if states <= {GpuState.LOST, GpuState.GONE} else "the GPU cannot be read"
+        return f"last known {format_duration(seconds)} ago: {why or 'its processes cannot be read'}"
 
     @property
     def unattributed_bytes(self) -> int:
@@ -152,9 +162,7 @@ class BriefingInputs:
     @property
     def pace(self) -> float:
         """Bytes an hour by which its processes grow together; 0 where nothing that is true says so."""
-        paces = {
-            each.process.key: each.bytes_per_hour for each in self.members if each.growth.state is not GrowthState.FULL
-        }
+        paces = {each.process.key: each.bytes_per_hour for each in self.members if each.growth.state not in _OVER}
         stopped = {each.process.key for each in self.members} - set(paces)
         for alert in self.alerts:  # what the detector does not tell any more
             if alert.name == LEAK and alert.holds:
@@ -182,24 +190,28 @@ class BriefingInputs:
         return [each for each in growers if each.process.pid in pids or shared & _groups(each.process)]
 
     @property
-    def successor(self) -> RestartedProcess | None:
-        """The process that was started in place of the one that the incident names, if there is one; the largest."""
-        labels = next((one.labels for one in self.alerts if one.labels.get("pid")), self.incident.labels)
-        named = {one.labels.get("pid", "") for one in self.alerts}
-        found = [
-            one for one in (() if self.snapshot is None else self.snapshot.processes)
-            if one.info is not None and (
-                one.pid == self.incident.restarted_pid
-                or (
-                    one.info.start_time_seconds >= self.incident.starts_at
-                    and str(one.pid) not in named and one.info.user == labels.get("user", "")
-                    and _is_same_program(one.info, labels)
-                )
-            )
-        ]  # fmt: skip
-        largest = max(found, key=lambda one: one.used_bytes or 0, default=None)
-        growth = {} if self.snapshot is None else self.snapshot.growth
-        return None if largest is None else RestartedProcess(largest, growth.get(largest.key))
+    def successors(self) -> Successors | None:
+        """The processes that were started in place of those that the incident names; None if there is none.
+
+        Those that are known to be, or else the largest one of the same program that has been started since.
+        """
+        listed = [one for one in (() if self.snapshot is None else self.snapshot.processes) if one.info is not None]
+        found = [one for one in listed if one.pid in self.incident.restarted_pids]
+        if not found:
+            labels = next((one.labels for one in self.alerts if one.labels.get("pid")), self.incident.labels)
+            named = {one.labels.get("pid", "") for one in self.alerts}
+            alike = [
+                one for one in listed
+                if one.info is not None and one.info.start_time_seconds >= self.incident.starts_at
+                and str(one.pid) not in named and one.info.user == labels.get("user", "")
+                and _is_same_program(one.info, labels)
+            ]  # fmt: skip
+            found = sorted(alike, key=lambda one: -(one.used_bytes or 0))[:1]
+        if not found:
+            return None
+        pids = tuple(dict.fromkeys(one.pid for one in found))
+        gpus = tuple(sorted({one.gpu_index for one in found}))
+        return Successors(pids, sum(one.used_bytes or 0 for one in found), gpus)
 
     @property
     def others(self) -> list[Grower]:
@@ -210,23 +222,28 @@ class BriefingInputs:
         return [
             each for each in _growers(self.snapshot)
             if each.process.key not in own and each.process.gpu_uuid in uuids and self._is_inside(each.process)
-            and each.growth.state not in {GrowthState.FULL, GrowthState.STOPPED}
+            and each.growth.state not in _OVER
         ]  # fmt: skip
 
     @property
     def is_full(self) -> bool:
         """Whether one of its GPUs, or its MIG instance, has no room."""
-        if self.instance is None:
-            return bool(self.full_indices)
-        if any(one.name in FULL and one.holds for one in self.alerts):
-            return True
-        return any((memory.used_ratio or 0.0) >= _FULL_RATIO for memory in self.memories)
+        return bool(self.full_instances or (self.instance is None and self.full_indices))
+
+    @property
+    def full_instances(self) -> list[str]:
+        """Numbers of the MIG instances of it that have no room, whatever their GPUs have."""
+        told = {one.labels.get("gpu_instance_id", "") for one in self.alerts if one.name in FULL and one.holds}
+        full = self.instance is not None and any((one.used_ratio or 0.0) >= _FULL_RATIO for one in self.memories)
+        return _in_order(told - {"-1"} | ({str(self.instance)} if full else set()))
 
     @property
     def full_indices(self) -> list[str]:
-        """Indices of those of its GPUs that have no room."""
+        """Indices of those of its GPUs that have no room; one that is full in a MIG instance alone is none of them."""
+        if self.instance is not None:
+            return []
         told = {one.labels.get("uuid", ""): one.labels.get("gpu", "") for one in self.alerts
-                if one.name in FULL and one.holds}  # fmt: skip
+                if one.name in FULL and one.holds and one.labels.get("gpu_instance_id", "") in {"", "-1"}}  # fmt: skip
         full = {
             str(gpu.identity.index) for gpu in self.gpus
             if gpu.identity.uuid in told
@@ -288,7 +305,9 @@ def _is_same_program(info: ProcessInfo, labels: Mapping[str, str]) -> bool:
     return bool(own[0]) and own[0] == labels.get(own[1]) and info.name == labels.get("process", "")
 
 
-_UNREAD = frozenset({GpuState.BLIND, GpuState.FAILED, GpuState.STARTING})
+_UNREAD = frozenset({GpuState.BLIND, GpuState.FAILED, GpuState.STARTING, GpuState.LOST, GpuState.GONE})
+_KNOWN_UNREAD = frozenset({BLIND, "GpuLost", "GpuCountDropped", "GpuXidCritical", "GpuXidWarning"})
+"""Alerts that tell what is known of a GPU that cannot be read."""
 
 
 def why_not_measured(snapshot: Snapshot | None) -> str:

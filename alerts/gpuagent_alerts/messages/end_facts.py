@@ -42,6 +42,8 @@ class EndedAlert:
     """What kept the agent from watching, where it has never seen the alert true: `gpuagent was not running`."""
     former_id: ProcessId | None = None
     """The process that such an alert named, as far as its incident knows it."""
+    former_name: str = ""
+    """Name of the process that an incident is about, for an alert that names none; `former_id` stands for it."""
 
     @property
     def gpu(self) -> GpuReading | None:
@@ -62,7 +64,7 @@ class EndedAlert:
     @property
     def growth(self) -> Growth | None:
         """What the leak detector says now of the memory that the alert names."""
-        key = _key(self.alert.labels)
+        key = key_of(self.alert.labels)
         return None if key is None else self.snapshot.growth.get(key)
 
 
@@ -101,7 +103,14 @@ def _memory(labels: Mapping[str, str], gpu: GpuReading) -> Memory | None:
     return next((one.memory for one in gpu.mig if str(one.gpu_instance_id) == instance), None)
 
 
-def _key(labels: Mapping[str, str]) -> MemoryKey | None:
+def memory_of(labels: Mapping[str, str], snapshot: Snapshot) -> Memory | None:
+    """Return the memory of the GPU or MIG instance that an alert with these labels names; None if it is not there."""
+    gpu = _gpu(labels, snapshot)
+    return None if gpu is None else _memory(labels, gpu)
+
+
+def key_of(labels: Mapping[str, str]) -> MemoryKey | None:
+    """Return whose memory an alert with these labels is about; None where its labels do not say."""
     try:
         pid, instance = int(labels.get("pid") or 0), int(labels.get("gpu_instance_id") or NO_INSTANCE)
     except ValueError:  # a rule may set any label to any text

@@ -76,7 +76,7 @@ def reason_by_name(case: EndedAlert) -> EndReason:
         return EndReason(left, is_certain=True)
     text = next((reason(case) for names, reason in _REASONS.items() if name in names), "")
     if not text and case.unwatched and name in _OF_MEMORY:
-        return EndReason(f"{UNKNOWN_END} when gpuagent was started again")
+        return EndReason(_former_left(case))
     is_back = name in _ABOUT_READING or (name == "GpuLost" and bool(_since_initialized(case)))
     return EndReason(text, is_certain=bool(text) and is_back)
 
@@ -109,6 +109,16 @@ def _how_it_left_unwatched(case: EndedAlert) -> str:
         return f"{PROCESS_ENDED} before the node was booted again"
     alive = None if identity is None else case.is_alive(identity)
     return f"{PROCESS_ENDED if alive is False else LEFT} while {case.unwatched}"
+
+
+def _former_left(case: EndedAlert) -> str:
+    """Return that the process of an alert's incident is gone, where it is; else no more than that it is not so now."""
+    identity = case.former_id
+    listed = {one.info.id for one in case.snapshot.processes if one.info is not None}
+    if identity is None or not case.former_name or identity in listed:
+        return f"{UNKNOWN_END}, as measured since gpuagent was started again"
+    how = _how_it_left_unwatched(case).removeprefix("the process ")
+    return f"{case.former_name} (pid {identity.pid}) {how}"
 
 
 def _came_back(case: EndedAlert, before: ProcessReading | None) -> str:
@@ -148,7 +158,8 @@ def _growth(case: EndedAlert) -> str:
         return f"{_name(grower)} {_left_how(case, [grower])}{_came_back(case, grower)}"
     if was is not None and used < _FELL * was:
         return f"memory back to {format_bytes(used)}"
-    if memory.used_bytes >= _FULL * memory.total_bytes:
+    is_full_soon = case.growth is not None and case.growth.exhaustion is not None and case.growth.exhaustion.value < 1
+    if memory.used_bytes >= _FULL * memory.total_bytes or is_full_soon:
         instance = case.alert.labels.get("gpu_instance_id", "")
         return "the MIG instance became full" if instance.isdecimal() else "the GPU became full"
     growth = case.growth

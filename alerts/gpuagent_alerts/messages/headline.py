@@ -20,14 +20,16 @@ from gpuagent_alerts.alert import (
     UNKNOWN_END,
     Alert,
     CauseKind,
+    Incident,
     Status,
     clock_time,
     condition_times,
     resolved_summary,
     shown_annotations,
 )
-from gpuagent_alerts.messages.briefing_inputs import BLIND, DEAD, FULL, LEAK, SOON, BriefingInputs
+from gpuagent_alerts.messages.briefing_inputs import BLIND, DEAD, FULL, LEAK, SOON, BriefingInputs, Successors
 from gpuagent_alerts.messages.group_end import summarize_ends
+from gpuagent_alerts.notify.final_reason import is_level_reached
 from gpuagent_alerts.notify.urgency import did_nothing, urgency_of
 
 _SEVERITIES = ("critical", "error", "warning", "info", "none")
@@ -54,9 +56,10 @@ def _candidates(seen: BriefingInputs) -> Iterator[tuple[tuple[object, ...], Aler
             (
                 not over and not alert.holds,
                 alert.name in _NOTES,
-                over and not alert.end_is_certain,
-                named,
                 # Of processes that ran one after another the last one: its end is that of the incident.
+                -(condition_times(alert)[1] or 0.0) if over and restarts and alert.name == LEAK else 0.0,
+                over and not alert.end_is_certain and not is_level_reached(alert),
+                named,
                 -(condition_times(alert)[1] or 0.0) if over and restarts else 0.0,
                 over and alert.end_reason in {"", UNKNOWN_END},
                 _SEVERITIES.index(severity) if severity in _SEVERITIES else 1,
@@ -81,7 +84,7 @@ _COARSE_SECONDS = 120.0
 def headline_of(seen: BriefingInputs, main: Alert | None, node: str) -> str:
     """Return the line: severity, node and GPU, what happened, and what comes of it as long as that is true."""
     unmeasured = f" ({seen.not_measured})" if seen.not_measured else ""
-    return f"{_severity(seen)} {_place(seen, node)}: {_what(seen, main)}{unmeasured}"
+    return f"{_severity(seen)} {place_of(seen, node)}: {_what(seen, main)}{unmeasured}"
 
 
 def decisive_alert(seen: BriefingInputs, main: Alert | None) -> Alert | None:
@@ -106,7 +109,8 @@ def _severity(seen: BriefingInputs) -> str:
     return "RESOLVED" if seen.incident.is_over else (seen.incident.severity or "firing").upper()
 
 
-def _place(seen: BriefingInputs, node: str) -> str:
+def place_of(seen: BriefingInputs, node: str) -> str:
+    """Return the node, and the GPUs that it is about: `node7 GPU 0`."""
     indices = seen.indices
     if not indices or seen.incident.kind is CauseKind.NODE:
         return node
@@ -123,17 +127,18 @@ def _what(seen: BriefingInputs, main: Alert | None) -> str:
         return f"incident {seen.incident.key}"
     if seen.incident.is_over:
         return _what_was(seen, main)
-    write = _WRITERS.get(main.name)
+    write = None if main.is_kept else _WRITERS.get(main.name)
     said = _summary(main) if write is None else write(seen, main)
     decisive = decisive_alert(seen, main)
     if seen.incident.restarts and seen.members:
-        said += f"; {_group(seen, main.labels)} was restarted {_times(seen.incident.restarts)} and grows again"
+        said += f"; {group_name(seen, main.labels)} was restarted {times(seen.incident.restarts)} and grows again"
     if decisive is None or decisive.name in _SAID_BY.get(main.name, ()):
         return said
     return f"{said}; {_clause(decisive)}"
 
 
-def _times(number: int) -> str:
+def times(number: int) -> str:
+    """Return `once`, `twice`, `3 times`."""
     return "once" if number == 1 else "twice" if number == 2 else f"{number} times"
 
 
@@ -157,7 +162,7 @@ def _leak(seen: BriefingInputs, main: Alert) -> str:
     if states == {GrowthState.FULL}:
         return f"{_subject(seen, main)} leaked{past} until there was no room{_forecast(seen)}"
     if states == {GrowthState.STOPPED}:
-        return f"{_subject(seen, main)} leaked{past} and has stopped{_forecast(seen)}"
+        return f"{_subject(seen, main)} leaked{past} and has stopped"
     pace = f" {format_bytes(seen.pace)}/h" if seen.pace else ""
     return f"{_subject(seen, main)} leaking{pace}{_beside(seen)}{_forecast(seen)}"
 
@@ -176,19 +181,25 @@ def _beside(seen: BriefingInputs) -> str:
     pids = {each.process.pid for each in others}
     if not pids:
         return ""
-    who = _named(labels_of(others[0].process)) if len(pids) == 1 else f"{len(pids)} other processes"
+    who = process_name(labels_of(others[0].process)) if len(pids) == 1 else f"{len(pids)} other processes"
     pace = sum(each.bytes_per_hour for each in others)
     return f" (and {who} {format_bytes(pace)}/h)"
 
 
 def _full(seen: BriefingInputs, main: Alert) -> str:
-    where = f" on {_full_ones(seen)}" if len(seen.indices) > 1 and len(seen.full_indices) < len(seen.indices) else ""
+    some = len(seen.indices) > 1 and len(seen.full_indices) < len(seen.indices)
+    where = f" on {_full_ones(seen)}" if some or (seen.full_instances and seen.instance is None) else ""
     return _summary(main) + where + _largest(seen)
 
 
 def _full_ones(seen: BriefingInputs) -> str:
-    """Return which GPUs of an incident are full: `GPU` of one, `all` of several, or their indices."""
+    """Return which GPUs of an incident are full: `GPU` of one, `all` of several, or their indices.
+
+    Of GPUs with room, the MIG instances that are full.
+    """
     full, every = seen.full_indices, seen.indices
+    if not full and (instances := seen.full_instances):
+        return f"MIG instance{'s' if len(instances) > 1 else ''} {', '.join(instances)}"
     if len(every) < 2:
         return "GPU"
     return "all" if len(full) == len(every) else f"GPU{'s' if len(full) > 1 else ''} {', '.join(full)}"
@@ -240,7 +251,7 @@ _WRITERS: dict[str, Callable[[BriefingInputs, Alert], str]] = {
 
 
 def _what_was(seen: BriefingInputs, main: Alert) -> str:
-    if main.name == LEAK and len(seen.pids) > 1 and not seen.incident.restarts:
+    if main.name == LEAK and len(_ended_pids(seen, main)) > 1:
         return f"{_subject(seen, main)} was leaking memory: {end_reason_of(seen, main)}"
     if main.name == DEAD and (many := [one for one in seen.alerts if one.name == DEAD])[1:]:
         who, held = _of_the_dead(many)
@@ -253,40 +264,74 @@ def _what_was(seen: BriefingInputs, main: Alert) -> str:
 
 def end_reason_of(seen: BriefingInputs, main: Alert) -> str:
     """Return why an incident ended, and who runs in place of what ended: that is no all-clear for what comes next."""
-    again, restarts = seen.successor, seen.incident.restarts
+    again, restarts = seen.successors, seen.incident.restarts
     reason = _dated(_end_of_all(seen, main), _times_of_ends(seen, main), seen.now)
-    was_restarted = f"; {_group(seen, main.labels)} was restarted {_times(restarts)}" if restarts else ""
+    was_restarted = f"; {group_name(seen, main.labels)} was restarted {times(restarts)}" if restarts else ""
     if again is None:
         return reason + (f"{was_restarted} and does not run now" if restarts else "")
     if not restarts and not main.labels.get("pid"):
         return reason
-    state = _STATES.get(again.growth.verdict if again.growth is not None else Verdict.LEARNING, "")
-    runs = f"runs {'' if restarts else 'again '}as pid {again.process.pid}"
-    said = f"{was_restarted} and {runs}" if restarts else f"; it {runs}"
-    return f"{reason}{said}, with {format_bytes(again.process.used_bytes or 0)}{state}"
+    if not restarts:
+        return f"{reason}; it runs again as pid {again.pids[0]}, with {format_bytes(again.used_bytes)}"
+    return f"{reason}{was_restarted} and {running(again)}{_measured(seen.incident)}"
+
+
+def running(again: Successors) -> str:
+    """Return what runs in place of what ended: `runs as pid 300, with 5.0 GiB`."""
+    held = format_bytes(again.used_bytes)
+    if len(again.pids) == 1:
+        return f"runs as pid {again.pids[0]}, with {held}"
+    return f"runs as {len(again.pids)} processes, with {held} together"
+
+
+def _measured(incident: Incident) -> str:
+    """Return what was measured of the growth of what runs now: a verdict on a young process is no proof."""
+    if incident.flat_seconds:
+        return f", and has not grown for {format_duration(incident.flat_seconds)}"
+    if incident.grows_by:
+        return f", and grows {format_bytes(incident.grows_by * 3600)}/h"
+    return ", and it is not known yet whether that grows"
+
+
+def _last_run(seen: BriefingInputs, main: Alert) -> tuple[Alert, ...]:
+    """Return the alerts of an incident; of one that has ended after restarts those of the processes that ran last.
+
+    Those ran at the same time as the one that `main` names.
+    """
+    if not (seen.incident.is_over and seen.incident.restarts):
+        return seen.alerts
+    begins, _ = condition_times(main)
+    return tuple(one for one in seen.alerts if (end := condition_times(one)[1]) is None or end > begins)
+
+
+def _ended_pids(seen: BriefingInputs, main: Alert) -> set[str] | set[int]:
+    if not seen.incident.restarts:
+        return seen.pids
+    return {pid for one in _last_run(seen, main) if one.name == LEAK and (pid := one.labels.get("pid", ""))}
 
 
 def _end_of_all(seen: BriefingInputs, main: Alert) -> str:
     """Return why it ended: of several processes or GPUs to which the same happened, what became of all."""
-    alike = {(one.labels.get("uuid", ""), one.labels.get("pid", "")): one for one in seen.alerts
+    alike = {(one.labels.get("uuid", ""), one.labels.get("pid", "")): one for one in _last_run(seen, main)
              if one.name == main.name and one.end_reason not in {"", UNKNOWN_END}}  # fmt: skip
     if main.name == DEAD and len(alike) > 1:
         gone = [one for one in alike.values() if one.end_reason.endswith("came back")]
         back = f"; {format_bytes(_of_the_dead(gone)[1])} came back" if gone else ""
         head = main.end_reason.partition(";")[0] or UNKNOWN_END
         return head.replace("the ended process", "them") + back
-    if main.name == LEAK and len(pids := {pid for _, pid in alike}) > 1 and not seen.incident.restarts:
+    if main.name == LEAK and len(pids := {pid for _, pid in alike}) > 1:
         return summarize_ends([one.end_reason for one in alike.values()], of=len(pids))
     own = main.labels.get("uuid", "")  # the node's alert has none, and is no further GPU
-    others = sum(one.end_is_certain for one in alike.values() if one.labels.get("uuid", own) not in {own, ""})
+    # One that was lost before it told its UUID has an alert under its index alone.
+    index = main.labels.get("gpu", "") if not own else ""
+    likewise = {
+        one.labels.get("uuid", own)
+        for one in alike.values()
+        if one.end_is_certain and (not index or one.labels.get("gpu", "") != index)
+    }
+    others = len(likewise - {own, ""})
     more = f"; likewise on {others} more GPU{'s' if others > 1 else ''}" if others and main.end_is_certain else ""
     return (main.end_reason or UNKNOWN_END) + more
-
-
-_STATES = {
-    Verdict.STEADY: ", steady so far", Verdict.LEVELLED_OFF: ", steady so far", Verdict.CACHED: ", steady so far",
-    Verdict.LEARNING: ", and runs too short to tell whether it grows",
-}  # fmt: skip
 
 
 _LATE_SECONDS = 300.0
@@ -295,8 +340,8 @@ _LATE_SECONDS = 300.0
 
 def _times_of_ends(seen: BriefingInputs, main: Alert) -> tuple[float, float] | None:
     """Return the Unix times of the first and the last end that its reason tells of; None where they are not known."""
-    many = main.name == LEAK and len(seen.pids) > 1 and not seen.incident.restarts
-    alike = [one for one in seen.alerts if one.name == main.name] if many else [main]
+    many = main.name == LEAK and len(_ended_pids(seen, main)) > 1
+    alike = [one for one in _last_run(seen, main) if one.name == main.name] if many else [main]
     ends = [end for one in alike if (end := condition_times(one)[1]) is not None]
     return (min(ends), max(ends)) if ends else None
 
@@ -317,7 +362,7 @@ def _dated(reason: str, times: tuple[float, float] | None, now: float | None) ->
 def _of_the_dead(alerts: Sequence[Alert]) -> tuple[dict[str, str], float]:
     """Return the ended processes by pid, each with its name and user, and how much they hold on all GPUs."""
     dead = [one for one in alerts if one.name == DEAD]
-    who = {one.labels.get("pid", ""): _named(one.labels) for one in dead}
+    who = {one.labels.get("pid", ""): process_name(one.labels) for one in dead}
     return who, sum(one.value for one in dead if one.value > 0)
 
 
@@ -342,14 +387,14 @@ def _without_place(text: str) -> str:
 def _subject(seen: BriefingInputs, main: Alert) -> str:
     """Return who it is: one process with its user and pid, or several by what they have in common."""
     labels = main.labels if main.labels.get("pid") else _first_labels(seen) or main.labels
-    told = {int(text) for one in seen.alerts if (text := one.labels.get("pid", "")).isdecimal()}
+    told = {int(text) for one in _last_run(seen, main) if (text := one.labels.get("pid", "")).isdecimal()}
     pids = told | {each.process.pid for each in seen.members} or seen.pids
     if len(pids) < 2:
-        return _named(labels)
+        return process_name(labels)
     users = {one.labels.get("user", "") for one in seen.alerts if one.labels.get("pid")}
     users |= {each.process.info.user for each in seen.members if each.process.info is not None}
     many = f"{len(pids)} {'ranks' if labels.get('slurm_job') else 'processes'}"
-    return f"{_group(seen, labels)} ({', '.join([many, *sorted(users - {''})])})"
+    return f"{group_name(seen, labels)} ({', '.join([many, *sorted(users - {''})])})"
 
 
 def _first_labels(seen: BriefingInputs) -> dict[str, str]:
@@ -368,14 +413,14 @@ def labels_of(process: ProcessReading) -> dict[str, str]:
     return {name: value for name, value in labels.items() if value}
 
 
-def _named(labels: Mapping[str, str]) -> str:
+def process_name(labels: Mapping[str, str]) -> str:
     """Return `whisper-api (svc-ml, pid 81204)`, a rank with its job."""
     job = f"Slurm job {labels['slurm_job']}" if labels.get("slurm_job") else ""
     who = ", ".join(part for part in (labels.get("user", ""), job, f"pid {labels.get('pid', '?')}") if part)
     return f"{labels.get('process', 'a process')} ({who})"
 
 
-def _group(seen: BriefingInputs, labels: Mapping[str, str]) -> str:
+def group_name(seen: BriefingInputs, labels: Mapping[str, str]) -> str:
     """Return what several processes have in common, the narrowest first."""
     labels = {**labels, **{name: text for name, text in seen.incident.labels.items() if text}}
     if labels.get("slurm_job"):
@@ -391,7 +436,7 @@ def _group(seen: BriefingInputs, labels: Mapping[str, str]) -> str:
 
 def _forecast(seen: BriefingInputs) -> str:
     if seen.is_full:
-        return f", {_full_ones(seen)} full now" if seen.instance is None else ", MIG instance full now"
+        return f", {_full_ones(seen)} full now"
     seconds = seen.seconds_to_full
     if seconds is None or not 0 <= seconds <= MAX_SECONDS:
         return ""
@@ -429,4 +474,4 @@ def _largest(seen: BriefingInputs) -> str:
         together = sum(size for size in held.values() if size > most / _STANDS_OUT)
         return f", {format_bytes(together)} of it held by {many} processes of {format_bytes(most)} at most"
     ended = ", which has ended" if named[first].state is ProcessState.DEAD else ""
-    return f", {format_bytes(most)} of it held by {_named(labels_of(named[first]))}{ended}"
+    return f", {format_bytes(most)} of it held by {process_name(labels_of(named[first]))}{ended}"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 
 from gpuagent.core.displaced import displaced_gpus, rename_in
-from gpuagent.core.growth import Growth, MemoryKey, Verdict
+from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Verdict
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.alerting import AlertingFigures, FiringAlert
 from gpuagent.core.metrics.family import SampleCache
@@ -90,6 +90,7 @@ def subjects_of(engine: RuleEngine, is_silenced: Callable[[Alert], bool] = lambd
                     summary=shown_annotations(alert).get(SUMMARY, ""),
                     silenced=is_silenced(alert),
                     unmeasured_seconds=instance.frozen_seconds,
+                    began_at=instance.began_at,
                 )
 
 
@@ -131,6 +132,7 @@ _INIT = 1
 _MOST = 0.5
 """Share of what is used on a GPU that makes its memory somebody's, or nobody's."""
 _UNREADABLE = frozenset({GpuState.BLIND, GpuState.FAILED})
+_UNLISTED = frozenset({GpuState.BLIND, GpuState.FAILED, GpuState.STARTING})
 
 
 class SnapshotFacts:
@@ -146,24 +148,41 @@ class SnapshotFacts:
         found = self._processes.get((uuid, pid))
         return None if found is None or found.info is None else _program(found, found.info)
 
-    def grower(self, uuid: str, *, leaking: bool) -> CauseProcess | None:
-        """Return the process that grows most on a GPU; with `leaking` one that leaks, or fills it within minutes."""
+    def grower(self, uuid: str, *, leaking: bool, instance: str = "") -> CauseProcess | None:
+        """Return the process that grows most on a GPU or in a MIG instance, before all that have stopped.
+
+        With `leaking` one that leaks, or fills it within minutes.
+        """
         growing = [
-            (growth.slope.value if growth.slope is not None else 0.0, key.pid)
-            for key, growth in self._snapshot.growth.items()
-            if key.gpu_uuid == uuid and key.pid and _counts(growth, leaking=leaking)
+            (growth.slope.value if growth.slope is not None else 0.0, pid)
+            for pid, growth in self._growing(uuid, instance, leaking=leaking)
         ]
         return self.program(uuid, max(growing)[1]) if growing else None
 
-    def growers(self, uuid: str) -> Sequence[CauseProcess]:
-        """Return every process that grows on a GPU."""
-        found = (self.program(uuid, key.pid) for key, growth in self._snapshot.growth.items()
-                 if key.gpu_uuid == uuid and key.pid and _counts(growth, leaking=False))  # fmt: skip
+    def growers(self, uuid: str, instance: str = "") -> Sequence[CauseProcess]:
+        """Return every process that grows on a GPU or in a MIG instance; those that have stopped only if all have."""
+        found = (self.program(uuid, pid) for pid, _ in self._growing(uuid, instance, leaking=False))
         return [one for one in found if one is not None]
+
+    def _growing(self, uuid: str, instance: str, *, leaking: bool) -> list[tuple[int, Growth]]:
+        """Return pid and growth of each: what has stopped fills nothing while another one grows."""
+        found = [
+            (key.pid, growth)
+            for key, growth in self._snapshot.growth.items()
+            if key.gpu_uuid == uuid and key.pid and instance in {"", str(key.gpu_instance_id)}
+            and _counts(growth, leaking=leaking)
+        ]  # fmt: skip
+        return [each for each in found if each[1].state is not GrowthState.STOPPED] or found
+
+    def has_filled(self, identities: Collection[str]) -> bool:
+        """Return whether a process of these identities leaks and has left no room in its memory."""
+        full = (self.program(key.gpu_uuid, key.pid) for key, growth in self._snapshot.growth.items()
+                if key.pid and growth.verdict is Verdict.LEAKING and growth.forecast_seconds == 0)  # fmt: skip
+        return any(one is not None and f"process:{one.identity}" in identities for one in full)
 
     def owner_of(self, identities: Collection[str]) -> OwnerFacts:
         """Return what runs of the owner of these identities."""
-        runs = False
+        runs, pace = False, 0.0
         found: dict[str, Successor] = {}
         for each in self._snapshot.processes:
             if each.info is None:
@@ -171,6 +190,7 @@ class SnapshotFacts:
             program = _program(each, each.info)
             if f"process:{program.identity}" in identities:
                 runs = True
+                pace += _pace(self._snapshot.growth.get(each.key))
                 continue
             is_owned = shares_owner(program, identities)
             if is_owned or shares_command(program, identities):
@@ -181,8 +201,18 @@ class SnapshotFacts:
                     program.identity, each.info.start_time_seconds,
                     grows=grows or (known is not None and known.grows),
                     is_judged=is_judged and (known is None or known.is_judged), is_owned=is_owned,
+                    used_bytes=(each.used_bytes or 0) + (0 if known is None else known.used_bytes),
                 )  # fmt: skip
-        return OwnerFacts(runs, tuple(sorted(found.values(), key=lambda one: (one.started_at, one.identity))))
+        others = tuple(sorted(found.values(), key=lambda one: (one.started_at, one.identity)))
+        return OwnerFacts(runs, others, pace, self._are_listed(identities))
+
+    def _are_listed(self, identities: Collection[str]) -> bool:
+        """Return whether the processes of all GPUs of whose memory these identities tell can be listed."""
+        snapshot = self._snapshot
+        own = [gpu for gpu in snapshot.gpus if f"memory:{gpu.identity.uuid}" in identities]
+        if snapshot.node.nvml_state is not NvmlState.READY:
+            return False
+        return all(gpu.state not in _UNLISTED and (gpu.processes_known or gpu.state is not GpuState.OK) for gpu in own)
 
     def is_acted_on(self, identities: Collection[str]) -> bool:
         """Return whether a remedy is under way, or has just ended, for a process or the memory of these identities."""
@@ -226,6 +256,10 @@ class SnapshotFacts:
         return {key: next((one for one in those if one.info is not None), those[0]) for key, those in found.items()}
 
 
+def _pace(growth: Growth | None) -> float:
+    return 0.0 if growth is None or growth.slope is None else max(growth.slope.value, 0.0)
+
+
 def _counts(growth: Growth, *, leaking: bool) -> bool:
     return growth.verdict is Verdict.LEAKING or growth.fast or (not leaking and growth.verdict is Verdict.GROWING)
 
@@ -241,7 +275,12 @@ def _program(reading: ProcessReading, info: ProcessInfo) -> CauseProcess:
 
 
 def groups_of(info: ProcessInfo) -> Iterator[str]:
-    """Yield what the process shares with others of its program. Each has the user: nobody joins another's incident."""
+    """Yield what the process shares with others of its program.
+
+    Each has the user: nobody joins another's incident. Processes of different jobs, containers or units are never of
+    one program, whatever started them.
+    """
+    owner = _owner_of(info)
     if info.slurm_job:
         yield f"job:{info.slurm_job}:{info.uid}"
     if info.namespace and info.pod and "pod" in info.proven_names:
@@ -253,10 +292,20 @@ def groups_of(info: ProcessInfo) -> Iterator[str]:
         yield f"unit:{info.unit}:{info.uid}"
     boot = info.id.boot_id
     if info.process_group:
-        yield f"process-group:{boot}:{info.process_group}:{info.uid}"
+        yield f"process-group:{boot}:{info.process_group}:{info.uid}{owner}"
     if info.parent_pid > _INIT:
         # Launchers such as torchrun give each rank a process group of its own.
-        yield f"siblings:{boot}:{info.parent_pid}:{info.uid}:{info.name}"
+        yield f"siblings:{boot}:{info.parent_pid}:{info.uid}:{info.name}{owner}"
+
+
+def _owner_of(info: ProcessInfo) -> str:
+    """Return a suffix that stands for the job, container or service that a process is of; "" for none."""
+    if info.slurm_job:
+        return f":job-{info.slurm_job}"
+    if info.container_id:
+        return f":container-{info.container_id}"
+    is_service = info.unit.endswith(_SERVICE) and not info.unit.startswith(_SESSIONS)
+    return f":unit-{info.unit}" if is_service else ""
 
 
 def _command_of(info: ProcessInfo) -> str:

@@ -57,6 +57,8 @@ class EndReasons:
         """UUIDs of GPUs that could not be read at some tick of this agent."""
         self.former_id: Callable[[int], ProcessId | None] = lambda _: None
         """Function from a pid to the process that an incident which goes on knows by it."""
+        self.former_of: Callable[[str], tuple[str, ProcessId] | None] = lambda _: None
+        """Function from an alert's fingerprint to name and identity of the process that its incident is about."""
 
     def ask(self, remedy_of: RemedyOf, is_alive: IsAlive) -> None:
         """Ask these from now on: what a remedy did to a process, and whether a process runs."""
@@ -109,7 +111,7 @@ class EndReasons:
     def _reason(self, alert: Alert, seen: EvaluatedTick) -> EndReason:
         name = alert.fingerprint
         known = self._reasons.get(name)
-        if known is not None and known.is_certain:
+        if known is not None and (known.is_certain or (name not in self._facts and _tells_of_former(known))):
             return known
         pid, before = alert.labels.get("pid", ""), self._facts.get(name)
         blind = ", or could not read the GPU" if alert.labels.get("uuid", "") in self._unread else ""
@@ -118,6 +120,9 @@ class EndReasons:
             "" if before is not None else f"gpuagent was not running{blind}",
             self.former_id(int(pid)) if pid.isdecimal() else None,
         )  # fmt: skip
+        former = self.former_of(name) if before is None and not pid else None
+        if former is not None:
+            case = replace(case, former_name=former[0], former_id=former[1])
         remedy = self._remedy_of(alert.labels.get("pid", ""), alert.labels.get("uuid", ""))
         of_process = reason_of_process(case, remedy)
         reason = of_process if of_process.text else reason_by_name(case)
@@ -131,6 +136,11 @@ class EndReasons:
                     return f"{UNKNOWN_END}: {text} now"
                 break
         return UNKNOWN_END
+
+
+def _tells_of_former(reason: EndReason) -> bool:
+    """Return whether a reason says what became of a process while nobody watched: looking again tells no more."""
+    return " while gpuagent was not running" in reason.text
 
 
 def _unknown(_: ProcessId) -> bool | None:

@@ -7,7 +7,7 @@ bad memory row that waits for a reset must not swallow the news that the GPU is 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -21,6 +21,7 @@ _MEMORY = frozenset({
     "GpuMemoryHigh", "GpuMemoryFull", "GpuInstanceMemoryFull", "GpuMemoryExhaustionSoon",
 })  # fmt: skip
 _FORECAST = "GpuMemoryExhaustionSoon"
+_HIGH = "GpuMemoryHigh"
 _NOBODYS = frozenset({"GpuMemoryLeak", "GpuMemoryUnattributed"})
 """Memory that no process owns: whoever leaks beside it is no part of that."""
 _HEALTH = frozenset({
@@ -55,16 +56,23 @@ class CauseProcess:
 class CauseFacts(Protocol):
     """Facts about processes and GPUs at a tick."""
 
-    def growers(self, uuid: str) -> Sequence[CauseProcess]:
-        """Return every process that grows on a GPU."""
+    def growers(self, uuid: str, instance: str = "") -> Sequence[CauseProcess]:
+        """Return every process that grows on a GPU or in a MIG instance; those that have stopped only if all have."""
         ...
 
     def program(self, uuid: str, pid: int) -> CauseProcess | None:
         """Return a process of the driver's list; None if it is not there."""
         ...
 
-    def grower(self, uuid: str, *, leaking: bool) -> CauseProcess | None:
-        """Return the process that grows most on a GPU; with `leaking` only one whose growth is a verdict."""
+    def grower(self, uuid: str, *, leaking: bool, instance: str = "") -> CauseProcess | None:
+        """Return the process that grows most on a GPU or in a MIG instance, before all that have stopped.
+
+        With `leaking` only one whose growth is a verdict.
+        """
+        ...
+
+    def has_filled(self, identities: Collection[str]) -> bool:
+        """Return whether a process of these identities leaks and has left no room in its memory."""
         ...
 
     def owner_of(self, identities: Collection[str]) -> OwnerFacts:
@@ -95,7 +103,7 @@ class CauseFacts(Protocol):
 class NoCauseFacts:
     """Knows nothing: causes follow from labels alone."""
 
-    def growers(self, uuid: str) -> Sequence[CauseProcess]:  # noqa: ARG002
+    def growers(self, uuid: str, instance: str = "") -> Sequence[CauseProcess]:  # noqa: ARG002
         """Return nothing."""
         return ()
 
@@ -103,9 +111,13 @@ class NoCauseFacts:
         """Return None."""
         return None
 
-    def grower(self, uuid: str, *, leaking: bool) -> CauseProcess | None:  # noqa: ARG002
+    def grower(self, uuid: str, *, leaking: bool, instance: str = "") -> CauseProcess | None:  # noqa: ARG002
         """Return None."""
         return None
+
+    def has_filled(self, identities: Collection[str]) -> bool:  # noqa: ARG002
+        """Return False."""
+        return False
 
     def owner_of(self, identities: Collection[str]) -> OwnerFacts:  # noqa: ARG002
         """Return that nothing is known to run."""
@@ -175,6 +187,16 @@ def shares_command(program: CauseProcess, identities: Collection[str]) -> bool:
     return not set(_command(program, "memory")).isdisjoint(identities)
 
 
+def is_leak(labels: Mapping[str, str]) -> bool:
+    """Return whether an alert tells of a process that leaks."""
+    return labels.get("alertname", "") == _LEAK
+
+
+def is_about_memory(labels: Mapping[str, str]) -> bool:
+    """Return whether an alert tells of a leak, or of a GPU that fills up."""
+    return is_leak(labels) or labels.get("alertname", "") in _MEMORY
+
+
 def is_one_course(labels: Mapping[str, str]) -> bool:
     """Return whether an alert tells of memory or health, each of which takes one course through several alerts.
 
@@ -193,15 +215,31 @@ def moved_cause(labels: Mapping[str, str], identities: Collection[str], facts: C
     if labels.get("pid") or labels.get("alertname", "") not in _MEMORY - {_NOBODYS}:
         return None
     own = {one for one in identities if one.startswith(("process:", "group:"))}
-    growers = facts.growers(uuid) if own else ()
-    if any(own.intersection((own_id, *groups)) for own_id, groups in
-           (_identities(one, one.pid, "memory") for one in growers)):  # fmt: skip
+    growers = facts.growers(uuid, _instance(labels)) if own else ()
+    if _has_one_of(growers, own):
         return None
     cause = _of_memory(labels, facts)
     if not growers or cause.kind is not CauseKind.PROCESS:
         return None
     memory = _memory(labels)
     return replace(cause, joins=tuple(one for one in cause.joins if one not in memory))
+
+
+def concerns(labels: Mapping[str, str], identities: Collection[str], facts: CauseFacts) -> bool:
+    """Return whether an alert about the memory of a GPU, or of a MIG instance, is as true of an incident's processes.
+
+    One of those with these identities grows there, whichever incident the alert belongs to: all of them run out of
+    room at the same time.
+    """
+    if labels.get("pid") or labels.get("alertname", "") not in _MEMORY - {_HIGH}:
+        return False
+    own = {one for one in identities if one.startswith("process:")}
+    return bool(own) and _has_one_of(facts.growers(labels.get("uuid", ""), _instance(labels)), own)
+
+
+def _has_one_of(programs: Iterable[CauseProcess], identities: Collection[str]) -> bool:
+    known = (_identities(one, one.pid, "memory") for one in programs)
+    return any(own in identities or not set(groups).isdisjoint(identities) for own, groups in known)
 
 
 def _about_gpu(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
@@ -263,7 +301,7 @@ def _of_process(labels: Mapping[str, str], facts: CauseFacts, pid: int) -> Cause
 def _of_memory(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
     name, uuid = labels.get("alertname", ""), labels.get("uuid", "")
     memory = _memory(labels)
-    program = facts.grower(uuid, leaking=name != _FORECAST)
+    program = facts.grower(uuid, leaking=name != _FORECAST, instance=_instance(labels))
     if program is None:
         identities = (*memory[:1], *([_unowned(labels)] if len(memory) == 1 and facts.is_nobodys(uuid) else []))
         return Cause(CauseKind.GPU, identities, identities, labels=_some(labels, _OF_GPU))
@@ -272,7 +310,8 @@ def _of_memory(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
     pid = f"pid:{program.pid}"
     command = _command(program, "memory")
     brings = (own, pid, *groups, *command, *memory)
-    return Cause(CauseKind.PROCESS, (own, *groups, *memory), brings, labels=shown, succeeds=command)
+    # Two MIG instances are of one GPU, and what fills the one is not what fills the other.
+    return Cause(CauseKind.PROCESS, (own, *groups, *memory[:1]), brings, labels=shown, succeeds=command)
 
 
 def _of_nobody(labels: Mapping[str, str]) -> Cause:
@@ -323,9 +362,15 @@ def _command(program: CauseProcess | None, what: str) -> tuple[str, ...]:
 
 def _memory(labels: Mapping[str, str]) -> tuple[str, ...]:
     """Return the identities of the memory an alert is about: a MIG instance has its own, and is a part of its GPU."""
-    uuid, instance = labels.get("uuid", ""), labels.get("gpu_instance_id", "")
+    uuid, instance = labels.get("uuid", ""), _instance(labels)
     whole = f"memory:{uuid or labels.get('gpu', '')}"
-    return (f"{whole}/{instance}", whole) if instance not in {"", "-1"} else (whole,)
+    return (f"{whole}/{instance}", whole) if instance else (whole,)
+
+
+def _instance(labels: Mapping[str, str]) -> str:
+    """Return the id of the MIG instance that an alert is about; "" for a GPU as a whole."""
+    instance = labels.get("gpu_instance_id", "")
+    return "" if instance == "-1" else instance
 
 
 def _gpu_identities(what: str, labels: Mapping[str, str]) -> tuple[str, ...]:

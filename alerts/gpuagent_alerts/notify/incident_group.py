@@ -7,11 +7,13 @@ Only what is true now begins it, makes it worse or is reminded of: an alert that
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from gpuagent_alerts.alert import PROCESS_ENDED, Alert, CauseKind, Incident, News, condition_times
+from gpuagent_alerts.notify.final_reason import with_final_reason
 from gpuagent_alerts.notify.incident_record import IncidentRecord
 from gpuagent_alerts.notify.outbox.entry import Occasion
 from gpuagent_alerts.notify.routes import Recipient
@@ -30,10 +32,12 @@ from gpuagent_alerts.notify.urgency import (
     Action,
     Urgency,
     UrgencyStage,
+    by_urgency,
     did_nothing,
     is_remedy_note,
     is_remedy_that_helped,
     urgency_of,
+    urgency_of_shared,
     worst,
     worst_severity,
 )
@@ -55,6 +59,8 @@ _RESTART_NEWS_SECONDS = 1800.0
 """Least time between two messages that say only that it has been restarted: the first one says so at once."""
 _NOTE_WAITS_SECONDS = 300.0
 """For so long what a remedy did waits for the end that it may have brought about: no shipped rule keeps for longer."""
+_REPEATS = frozenset({News.REMINDER, News.RESTARTED})
+"""Messages that may tell of the same alerts again."""
 _HOLDS_SECONDS = (0.0, 600.0, 1800.0)
 """For so long nothing must fire before the end is told, by how often the incident began again: one that flaps would be
 told without end."""
@@ -97,7 +103,10 @@ class IncidentGroup:
         }  # fmt: skip
         self._present = [alert for alert in self._audible.values() if alert.holds]
         self._live = any(not did_nothing(alert.labels) for alert in self._present)
-        self._current = worst(alert.labels for alert in self._present)
+        self._shared = self._find_shared()
+        own = worst(alert.labels for alert in self._present)
+        shared = functools.reduce(Urgency.highest, map(urgency_of_shared, self._shared), own)
+        self._current = shared if self._live else own
 
     def decide(self) -> NotificationDecision | None:
         """Return what is to be told or to be noted now; None for nothing."""
@@ -113,10 +122,17 @@ class IncidentGroup:
         if self._live:
             if self._worsens(told.urgency) and self._has_waited(told.urgency) and not self._was_just_told(told.urgency):
                 return self._message(News.WORSENED, told)
-            is_reminder = self._repeat_is_due() or self._has_another_subject() or self._was_restarted(told)
-            if is_reminder or self._quiet_update_is_due(told):
-                return self._message(News.REMINDER if is_reminder else News.UPDATED, told)
+            if (news := self._news_of_what_goes_on(told)) is not None:
+                return self._message(news, told)
         return self._note_if_changed(before, told)
+
+    def _news_of_what_goes_on(self, told: NotifiedIncident) -> News | None:
+        """Return why a message is due of an incident that has not become worse; None if none is."""
+        if self._was_restarted(told):
+            return News.RESTARTED
+        if self._repeat_is_due() or self._has_another_subject():
+            return News.REMINDER
+        return News.UPDATED if self._quiet_update_is_due(told) else None
 
     def times(self) -> Iterator[float]:
         """Yield Unix times at which there may be something to tell although nothing else has changed."""
@@ -153,6 +169,16 @@ class IncidentGroup:
         if group is not None and group.incident is not None:
             return group.incident
         return self._view.incidents.get(told.key) if told is not None else None
+
+    def _find_shared(self) -> list[Alert]:
+        """Return the alerts of other incidents that are as true of this one, and that this receiver hears of."""
+        names = () if self._record is None else self._record.shared
+        alerts = [alert for name in names if (alert := self._view.firing.get(name)) is not None]
+        return [
+            alert for alert in alerts
+            if not self._view.suppressed(alert)
+            and any(one.recipient == self._recipient for one in self._view.destinations(alert.labels))
+        ]  # fmt: skip
 
     def _note_ends(self) -> None:
         """Keep with what was told that an alert has ended, until the next message says so."""
@@ -303,7 +329,11 @@ class IncidentGroup:
             for alert in self._present
             if not did_nothing(alert.labels) and (told is None or urgency_of(alert.labels).rises_above(told))
         )
-        return min(news, default=None)
+        shared = (
+            alert.starts_at for alert in self._shared
+            if told is not None and urgency_of_shared(alert).rises_above(told)
+        )  # fmt: skip
+        return min((*news, *shared), default=None)
 
     def _repeat_is_due(self) -> bool:
         if self._repeat_seconds is None or self._view.now - self._told_at < self._repeat_seconds:
@@ -355,7 +385,8 @@ class IncidentGroup:
         }
         untold = {**self._left_with_it(), **self._notes}
         ended |= {name: self._view.as_ended(name, self._view.as_told(alert)) for name, alert in untold.items()}
-        chosen = tuple(ended.values())[: self._view.most_alerts]
+        every = (*ended.values(), *self._all_ended())
+        chosen = tuple(with_final_reason(one, every) for one in tuple(ended.values())[: self._view.most_alerts])
         ends_at = max((end for alert in chosen if (end := condition_times(alert)[1]) is not None), default=now)
         starts_at = self._starts_at(told)
         incident = self._incident(News.ENDED, told.severity, starts_at, max(ends_at, starts_at))
@@ -365,11 +396,24 @@ class IncidentGroup:
     def _left_with_it(self) -> dict[str, Alert]:
         """Return alerts that ended with the incident, and of which this receiver has not heard yet."""
         left = () if self._record is None else self._record.left
-        found = {name: self._view.ended[name] for name in left if name in self._view.ended and name not in self._known}
+        found = {name: self._view.ended[name] for name in left if name in self._view.ended}
+        kept = {name: one for name in left if (one := self._kept_alert(name)) and not is_remedy_note(one.labels)}
+        found = {name: one for name, one in (kept | found).items() if name not in self._known}
         return {
             name: alert for name, alert in found.items()
             if any(one.recipient == self._recipient for one in self._view.destinations(alert.labels))
         }  # fmt: skip
+
+    def _kept_alert(self, fingerprint: str) -> Alert | None:
+        """Return an alert that fires only because it is kept; None if it does not."""
+        alert = self._view.firing.get(fingerprint)
+        return alert if alert is not None and alert.is_kept else None
+
+    def _all_ended(self) -> list[Alert]:
+        """Return all alerts of the incident that are over, whoever hears of them."""
+        left = () if self._record is None else (*self._record.left, *self._record.members)
+        found = (self._view.ended.get(name) or self._kept_alert(name) for name in left)
+        return [one for one in found if one is not None]
 
     def _has_rest(self) -> bool:
         """Return whether alerts of the incident still fire after its end."""
@@ -379,7 +423,7 @@ class IncidentGroup:
         ended = {fingerprint: one for fingerprint, one in self._known.items() if not one.firing and not one.end_told}
         firing = {
             fingerprint: self._view.as_told(alert, self._known.get(fingerprint))
-            for fingerprint, alert in sorted(self._audible.items(), key=_by_urgency)
+            for fingerprint, alert in sorted(self._audible.items(), key=by_urgency)
         }
         chosen = dict(list(firing.items())[: self._view.most_alerts])
         told_ends = list(ended)[: self._view.most_alerts - len(chosen)]
@@ -387,7 +431,7 @@ class IncidentGroup:
             alert.fingerprint for fingerprint, alert in chosen.items()
             if fingerprint not in self._known or self._known[fingerprint].lost
         )  # fmt: skip
-        occasion = Occasion.REPEAT if news is News.REMINDER and not unheard else Occasion.FIRING
+        occasion = Occasion.REPEAT if news in _REPEATS and not unheard else Occasion.FIRING
         occasion = Occasion.RESOLVED if told_ends else occasion
         occasion = Occasion.REPEAT if news is News.UPDATED else occasion
         alerts = (*chosen.values(), *(ended[fingerprint].alert for fingerprint in told_ends))
@@ -399,7 +443,7 @@ class IncidentGroup:
         past = [name for name, one in self._known.items() if one.end_told]
         for name in past[: -self._view.most_alerts]:
             del self._known[name]
-        severity = worst_severity(alert.labels for alert in self._present)
+        severity = worst_severity(alert.labels for alert in (*self._present, *self._shared))
         starts_at = self._starts_at(told)
         urgency = self._current if told is None else told.urgency.highest(self._current)
         key = self._record.key if self._record is not None else ""
@@ -411,7 +455,7 @@ class IncidentGroup:
         return NotificationDecision(
             self._key, after, alerts, occasion=occasion, news=unheard,
             incident=self._incident(news, severity, starts_at, None),
-            urgent=news not in {News.REMINDER, News.UPDATED} and self._current.severity >= CRITICAL,
+            urgent=news not in {*_REPEATS, News.UPDATED} and self._current.severity >= CRITICAL,
         )  # fmt: skip
 
     def _starts_at(self, told: NotifiedIncident | None) -> float:
@@ -429,7 +473,8 @@ class IncidentGroup:
         restarts = record.restarts if record is not None else Restarts()
         return Incident(
             key, kind, shown, severity, starts_at, ends_at, news,
-            restarts=restarts.count, restarted_pid=restarts.pid,
+            restarts=restarts.count, restarted_pids=restarts.pids, flat_seconds=restarts.flat_seconds,
+            grows_by=restarts.grows_by,
         )  # fmt: skip
 
     def _note_if_changed(
@@ -446,11 +491,3 @@ def _names_a_process(alert: Alert) -> bool:
 
 def _ended_with_it(alert: Alert) -> bool:
     return alert.end_is_certain or alert.end_reason.startswith(PROCESS_ENDED)
-
-
-def _by_urgency(item: tuple[str, Alert]) -> tuple[bool, int, int, int, float, str, str, str]:
-    fingerprint, alert = item
-    urgency = urgency_of(alert.labels)
-    gpu = alert.labels.get("gpu", "")
-    ranks = -urgency.severity, -urgency.action, -urgency.stage
-    return not alert.holds, *ranks, alert.starts_at, alert.name, gpu, fingerprint

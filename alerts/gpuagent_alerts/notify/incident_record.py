@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,6 +49,9 @@ class IncidentRecord:
     gravest: str = ""
     """Fingerprint of the worst of its alerts while something was true: nothing being true, it lasts as long as this."""
     worst: Urgency = CALM
+    shared: tuple[str, ...] = field(default=(), compare=False)
+    """Fingerprints of true alerts of other incidents that are about the memory in which its processes grow too: it is
+    as severe as they are. Never written down, as each update finds them anew."""
     left: tuple[str, ...] = field(default=(), compare=False)
     """Fingerprints of its alerts that have ended while it went on; after its end of all. Never written down: when it is
     gone again, nothing that is kept has changed."""
@@ -68,12 +71,33 @@ def process_of(records: Mapping[str, IncidentRecord], pid: int) -> ProcessId | N
     return next((one for one in found if one is not None), None)
 
 
+def subject_of_alert(records: Mapping[str, IncidentRecord], fingerprint: str) -> tuple[str, ProcessId] | None:
+    """Return name and identity of the one process that the incident of an alert is about; None of others."""
+    record = next((one for one in records.values() if one.ends_at is None and fingerprint in one.members), None)
+    pid = "" if record is None else record.labels.get("pid", "")
+    if record is None or not pid.isdecimal():
+        return None
+    found = find_process(record.identities, int(pid))
+    return None if found is None else (record.labels.get("process", "a process"), found)
+
+
+def are_processes_gone(records: Mapping[str, IncidentRecord], fingerprint: str, running: Collection[str]) -> bool:
+    """Return whether the incident of an alert knows processes, and none of them is among those that run.
+
+    `running` are identities as in `process:` ones.
+    """
+    record = next((one for one in records.values() if one.ends_at is None and fingerprint in one.members), None)
+    own = () if record is None else [one for one in record.identities if one.startswith("process:")]
+    return bool(own) and not any(one.removeprefix("process:") in running for one in own)
+
+
 def incident_of(record: IncidentRecord, news: News) -> Incident:
     """Return a record as it is told of."""
     labels = {name: value for name, value in record.labels.items() if value}
     return Incident(
         record.key, record.kind, labels, record.severity, record.starts_at, record.ends_at, news,
-        restarts=record.restarts.count, restarted_pid=record.restarts.pid,
+        restarts=record.restarts.count, restarted_pids=record.restarts.pids,
+        flat_seconds=record.restarts.flat_seconds, grows_by=record.restarts.grows_by,
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from gpuagent_alerts.alert import Alert, CauseKind, condition_times
-from gpuagent_alerts.notify.cause import Cause, CauseFacts, cause_of, moved_cause
+from gpuagent_alerts.notify.cause import Cause, CauseFacts, cause_of, concerns, moved_cause
 from gpuagent_alerts.notify.incident_record import (
     IncidentRecord,
     load_records,
@@ -23,6 +23,7 @@ from gpuagent_alerts.notify.incident_record import (
     save_records,
 )
 from gpuagent_alerts.notify.succession import Restarts, Watch, watch
+from gpuagent_alerts.notify.successor_growth import MemoryMeter
 from gpuagent_alerts.notify.urgency import (
     did_nothing,
     is_remedy_note,
@@ -55,6 +56,10 @@ class IncidentBook:
         self._store = store
         self._node = node
         self._records: Mapping[str, IncidentRecord] = load_records(store, now)
+        self._meters: dict[str, MemoryMeter] = {}
+        """Of the successors of processes, by key of the incident that goes on."""
+        self.watched: Mapping[str, Watch] = {}
+        """What was last seen of the owners of processes, by key of the incident that goes on."""
 
     @property
     def records(self) -> Mapping[str, IncidentRecord]:
@@ -106,6 +111,8 @@ class IncidentBook:
     def follow_clock(self, step: float) -> None:
         """Move begins and ends along when the wall clock was set: what matters is how long ago they were."""
         self._records = {key: moved_record(one, step) for key, one in self._records.items()}
+        for meter in self._meters.values():
+            meter.follow_clock(step)
 
     def stirring(self, pending: Mapping[str, Alert], facts: CauseFacts, now: float) -> dict[str, list[Alert]]:
         """Return alerts that are about to fire by the key of the incident that they would belong to then."""
@@ -123,14 +130,19 @@ class IncidentBook:
         """
         found = {}
         going_on = {key: one for key, one in self._records.items() if one.ends_at is None}
+        self._meters = {key: self._meters.get(key, MemoryMeter(now)) for key in going_on}
         for key, one in going_on.items():
             found[key] = Watch(one.restarts, facts.is_acted_on(one.identities))
             if one.kind in _PROCESS_KINDS:
                 seen = facts.owner_of(one.identities)
                 elsewhere = {name for other, each in going_on.items() if other != key for name in each.identities}
                 own = tuple(each for each in seen.others if f"process:{each.identity}" not in elsewhere)
-                now_runs = watch(one.restarts, one.identities, seen._replace(others=own), now, one.starts_at)
+                seen = seen._replace(others=own)
+                now_runs = watch(one.restarts, one.identities, seen, now, one.starts_at, self._meters[key])
+                if now_runs.growth is None:
+                    self._meters[key] = MemoryMeter(now)
                 found[key] = now_runs._replace(holds=now_runs.holds or found[key].holds)
+        self.watched = found
         return found
 
     def _adopt(self, after: Mapping[str, IncidentRecord]) -> None:
@@ -177,7 +189,17 @@ class _Update:
         for fingerprint, alert in sorted(self._firing.items(), key=_by_weight):
             if fingerprint not in members and alert.holds:
                 self._add(fingerprint, alert, cause_of(alert.labels, facts))
-        return {one.key: one for one in self._kept(self._settled(one) for one in self._records.values())}
+        return {
+            one.key: one for one in self._kept(self._settled(self._with_shared(one)) for one in self._records.values())
+        }
+
+    def _with_shared(self, one: IncidentRecord) -> IncidentRecord:
+        """Return it with the alerts of others that are as true of its processes."""
+        if one.kind not in _PROCESS_KINDS:
+            return replace(one, shared=())
+        found = (name for name, alert in self._firing.items() if alert.holds and name not in one.members
+                 and concerns(alert.labels, one.identities, self._facts))  # fmt: skip
+        return replace(one, shared=tuple(found))
 
     def _move(self, facts: CauseFacts) -> None:
         """Give what tells of a GPU's memory to the incident of whose growth it is now."""
@@ -187,7 +209,7 @@ class _Update:
             for fingerprint in one.members:
                 alert = self._firing.get(fingerprint)
                 cause = None if alert is None else moved_cause(alert.labels, one.identities, facts)
-                if alert is not None and cause is not None:
+                if alert is not None and alert.holds and cause is not None:
                     left = self._records[one.key]
                     others = {name: keeps for name, keeps in left.members.items() if name != fingerprint}
                     self._records[one.key] = replace(left, members=others)
@@ -206,12 +228,14 @@ class _Update:
         # A GPU's alert that joins a process must not make it the incident of all that happens to that GPU.
         foreign = is_note or (found.kind in _PROCESS_KINDS and cause.kind not in _PROCESS_KINDS)
         brought = () if foreign else tuple(one for one in cause.brings if one not in found.identities)
+        pace = 0.0 if foreign or found.restarts.pace else self._facts.owner_of(cause.brings).pace
         self._records[found.key] = replace(
             found,
             kind=found.kind if is_note else _kind(found, cause),
             identities=(*(one for one in found.identities if one not in cause.replaces), *brought)[:MOST_IDENTITIES],
             labels=dict(found.labels) if foreign else _labels(found, cause),
             starts_at=min(found.starts_at, alert.begins_at) if cause.begins else found.starts_at,
+            restarts=replace(found.restarts, pace=pace) if pace > 0 else found.restarts,
             members={**found.members, fingerprint: not is_note and not did_nothing(alert.labels)},
         )
 
@@ -253,9 +277,13 @@ class _Update:
             if one.ends_at is not None:
                 one = _reopened(one, min(present.values(), key=lambda alert: alert.begins_at))
             labels = [alert.labels for alert in present.values()]
+            others = [self._firing[name].labels for name in one.shared]
+            # What says that the memory is full takes a moment, in which it is no less severe than before.
+            full = [{"severity": "critical"}] if self._facts.has_filled(one.identities) else []
+            severity = worst_severity([*labels, *others, *full])
             gravest = max(firing, key=lambda name: (urgency_of(firing[name].labels), firing[name].holds, name))
             return replace(
-                one, severity=worst_severity(labels), worst=one.worst.highest(worst(labels)), gravest=gravest,
+                one, severity=severity, worst=one.worst.highest(worst(labels)), gravest=gravest,
                 ceased_at=None,
             )  # fmt: skip
         if one.key in self._held and one.ends_at is None:
@@ -318,9 +346,12 @@ def _reopened(one: IncidentRecord, alert: Alert) -> IncidentRecord:
 def _restarts_of_reopened(one: IncidentRecord, cause: Cause, now: float) -> Restarts:
     """Return the restarts of an incident that had ended, and that a process which it has not seen begins again."""
     own = next((name for name in cause.brings if name.startswith("process:")), "")
+    if own.removeprefix("process:") in one.restarts.processes:
+        return replace(one.restarts, flat_seconds=0.0, grows_by=0.0)
     if not own or own in one.identities or not any(name.startswith("process:") for name in one.identities):
         return Restarts()
-    return Restarts(one.restarts.count + 1, own.removeprefix("process:"), now)
+    name = own.removeprefix("process:")
+    return Restarts(one.restarts.count + 1, name, now, processes=(name,), pace=one.restarts.pace)
 
 
 def _by_weight(item: tuple[str, Alert]) -> tuple[int, float, int, str]:

@@ -164,7 +164,7 @@ def _latest(held: Sequence[QueuedMessage]) -> list[Alert]:
 _HOUR_SECONDS = 3600.0
 
 
-_NOTHING_NEW = frozenset({News.REMINDER, News.UPDATED})
+_NOTHING_NEW = frozenset({News.REMINDER, News.RESTARTED, News.UPDATED})
 
 
 class Offer(NamedTuple):

@@ -30,6 +30,7 @@ from gpuagent_alerts.notify.state import (
     save_notification_states,
     shift_times,
 )
+from gpuagent_alerts.notify.succession import Watch
 from gpuagent_alerts.store.database import Store
 
 
@@ -97,6 +98,15 @@ class Notifier:
     def incidents(self) -> Mapping[str, IncidentRecord]:
         """Incidents that go on or ended within a day, by key."""
         return self._book.records
+
+    def owners(self) -> Mapping[str, Watch]:
+        """Return, by key, what was last seen of the owners of processes of incidents that go on."""
+        watched = self._book.watched
+        going_on = {key: one for key, one in self._book.records.items() if one.ends_at is None}
+        return {
+            key: watched[key] if key in watched else Watch(one.restarts, holds=one.ceased_at is not None)
+            for key, one in going_on.items()
+        }
 
     def held_back(self) -> list[HeldSummary]:
         """Return what receivers have not been told yet, as it was too much for an hour. Raises StoreFailure."""
@@ -197,6 +207,11 @@ class Notifier:
         key = next((one.key for one in self._book.records.values() if name in one.members), "")
         labels = {**self._node_labels, **alert.labels, **({INCIDENT_LABEL: key} if key else {})}
         return bool(self._quiet.silences.silencing(labels))
+
+    def is_incident_silenced(self, record: IncidentRecord) -> bool:
+        """Return whether a silence is in force for an incident as such, or for all that has its labels."""
+        labels = {name: value for name, value in record.labels.items() if value}
+        return bool(self._quiet.silences.silencing({**self._node_labels, **labels, INCIDENT_LABEL: record.key}))
 
     def is_open(self, fingerprint: str) -> bool:
         """Return whether some receiver takes the alert for firing, or the end of its incident is yet to tell of it."""

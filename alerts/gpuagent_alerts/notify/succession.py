@@ -1,8 +1,8 @@
 """Whether a process was started in place of those of an incident, and for how long that holds its end back.
 
 A service that crashes and is started again goes on with what it did, and the end of its first process is no end of
-the trouble. So the incident goes on while a successor grows, for as long as the leak detector has no verdict on it, and
-for a while in which a service manager may start it again.
+the trouble. So the incident goes on while a successor grows, until it has been measured that it does not, and for a
+while in which a service manager may start it again.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gpuagent.core.identity import ProcessId
-from gpuagent_alerts.store.tables import array, integer, text, unix_time_or_none, word
+from gpuagent_alerts.notify.successor_growth import MeasuredGrowth, MemoryMeter
+from gpuagent_alerts.store.tables import array, finite, integer, text, unix_time_or_none, word
 
 UNJUDGED_SECONDS = 900.0
-"""Longest wait for a verdict on a successor: the detector has one 6 to 9 min after it is on the GPU."""
+"""Longest wait for a verdict on a successor, which the detector has 6 to 9 min after it is on the GPU, and for the end
+of growth that is much slower than the leak was."""
+_MEASURING_SLACK_SECONDS = 120.0
+"""Wait beyond the window in which a successor is measured, before that is given up."""
 RESTART_SECONDS = 90.0
 """Wait for a successor of a service or container: `RestartSec`, imports and the first use of the GPU."""
 BY_HAND_SECONDS = 30.0
@@ -38,6 +42,8 @@ class Successor(NamedTuple):
     """Whether the leak detector has a verdict on it."""
     is_owned: bool = True
     """Whether an owner is known; else user and command line are all that it shares with the incident's processes."""
+    used_bytes: int = 0
+    """GPU memory on all GPUs."""
 
 
 _MOST_PEERS = 256
@@ -52,6 +58,10 @@ class OwnerFacts(NamedTuple):
     """Whether one of the incident's own processes does."""
     others: tuple[Successor, ...] = ()
     """All that are none of the incident's own; the one that was started first comes first."""
+    pace: float = 0.0
+    """Bytes a second by which the incident's own grow together; 0 where that is not known."""
+    is_readable: bool = True
+    """False while the processes of a GPU of the incident cannot be listed: who is not seen may run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +75,21 @@ class Restarts:
     """Unix time since when that one, or none, runs; None while the incident's own process does."""
     peers: tuple[str, ...] | None = None
     """Identities of those that ran beside the incident's own: none was started in its place. None: not known."""
+    processes: tuple[str, ...] = ()
+    """Identities of all that were started last, such as the ranks of a job."""
+    pace: float = 0.0
+    """Bytes a second by which the incident's own grew together, when that was known last; 0 if it never was."""
+    flat_seconds: float = 0.0
+    """How long it was measured that those that run now do not grow; 0 while the end is held back, and if it was not."""
+    grows_by: float = 0.0
+    """Bytes a second by which they grow although the end is not held back any more."""
 
     @property
-    def pid(self) -> int:
-        """The pid of the process that was started last; 0 of the first one, and while none runs."""
-        parts = self.runs_as.split(":")
-        return int(parts[1]) if len(parts) == 3 and parts[1].isdecimal() else 0
+    def pids(self) -> tuple[int, ...]:
+        """The pids of the processes that were started last; empty of the first ones, and while none runs."""
+        names = (self.runs_as, *self.processes) if self.runs_as else ()
+        found = (name.split(":") for name in names)
+        return tuple(dict.fromkeys(int(one[1]) for one in found if len(one) == 3 and one[1].isdecimal()))
 
 
 class Watch(NamedTuple):
@@ -78,47 +97,82 @@ class Watch(NamedTuple):
 
     restarts: Restarts
     holds: bool
+    growth: MeasuredGrowth | None = None
+    """Measured of the processes that run in place of the incident's own; None while none does."""
 
 
-def watch(before: Restarts, identities: Collection[str], seen: OwnerFacts, now: float, began: float) -> Watch:
-    """Return what has become of the owner of an incident with these identities, which began then. Both in Unix time."""
+def watch(
+    before: Restarts, identities: Collection[str], seen: OwnerFacts, now: float, began: float, meter: MemoryMeter
+) -> Watch:
+    """Return what has become of the owner of an incident with these identities, which began then. Both in Unix time.
+
+    `meter` follows the memory of the processes that were started in place of the incident's own.
+    """
+    if not seen.is_readable:
+        return Watch(before, holds=True)
     if before.peers is None:
         later = tuple(one for one in seen.others if one.started_at >= began)
     else:
         earliest = began - _START_SLACK_SECONDS
         later = tuple(one for one in seen.others if one.identity not in before.peers and one.started_at >= earliest)
     after = _follow(before, seen, later, now)
-    return Watch(after, _holds(after, identities, seen, later, now))
+    if seen.runs or not later:
+        return Watch(after, _holds(after, identities, seen, later, now, None, 0.0))
+    meter.add({one.identity: one.used_bytes for one in later}, now)
+    growth = meter.measure(after.pace, now)
+    if growth.is_comparable(after.pace):
+        meter.began = now
+    holds = _holds(after, identities, seen, later, now, growth, meter.began)
+    flat = growth.window_seconds if growth.is_flat and not holds else 0.0
+    grows_by = 0.0 if holds else growth.bytes_per_second
+    return Watch(replace(after, flat_seconds=flat, grows_by=grows_by), holds, growth)
 
 
 def _follow(before: Restarts, seen: OwnerFacts, later: Sequence[Successor], now: float) -> Restarts:
     if seen.runs:
         peers = tuple(sorted(one.identity for one in seen.others)[:_MOST_PEERS])
-        return replace(before, peers=peers, since=before.since if before.runs_as else None)
+        pace = float(f"{seen.pace:.2g}") if seen.pace > 0 else before.pace
+        since = before.since if before.runs_as else None
+        return replace(before, peers=peers, since=since, pace=pace, flat_seconds=0.0, grows_by=0.0)
     names = [one.identity for one in later]
-    if before.runs_as in names or (not names and not before.runs_as and before.since is not None):
-        return before
     if not names:
-        return replace(before, runs_as="", since=now)
+        is_known = not before.runs_as and before.since is not None
+        return before if is_known else replace(before, runs_as="", since=now, flat_seconds=0.0, grows_by=0.0)
+    known = tuple(dict.fromkeys((*before.processes, *names)))[-_MOST_PEERS:]
+    if before.runs_as in names:
+        return replace(before, processes=known)
     first = later[0]
     # Workers that were started together are one restart, whichever of them is left.
-    is_new = not before.runs_as or before.since is None or first.started_at > before.since
-    return replace(before, count=before.count + is_new, runs_as=first.identity, since=now)
+    came_later = not before.runs_as or before.since is None or first.started_at > before.since
+    if came_later and first.identity not in before.processes:
+        names = names[:_MOST_PEERS]
+        return replace(before, count=before.count + 1, runs_as=first.identity, since=now, processes=tuple(names))
+    since = before.since if before.runs_as and before.since is not None else now
+    return replace(before, runs_as=first.identity, since=since, processes=known)
 
 
 def _holds(
-    after: Restarts, identities: Collection[str], seen: OwnerFacts, later: Sequence[Successor], now: float
-) -> bool:
+    after: Restarts, identities: Collection[str], seen: OwnerFacts, later: Sequence[Successor], now: float,
+    growth: MeasuredGrowth | None, measured_since: float,
+) -> bool:  # fmt: skip
     if any(one.grows for one in seen.others if one.is_owned or one in later):
         return True
     if seen.runs or after.since is None:
         return False
-    waited = now - after.since
-    if later:
-        return any(not one.is_judged for one in later) and 0.0 <= waited < UNJUDGED_SECONDS
-    if after.count:
-        return 0.0 <= waited < RESTART_AGAIN_SECONDS
-    return 0.0 <= waited < _first_wait(identities)
+    if growth is not None:
+        waited = now - max(after.since, measured_since)
+        return _may_grow(after, growth, waited, is_judged=all(one.is_judged for one in later))
+    longest = RESTART_AGAIN_SECONDS if after.count else _first_wait(identities)
+    return 0.0 <= now - after.since < longest
+
+
+def _may_grow(after: Restarts, growth: MeasuredGrowth, waited: float, *, is_judged: bool) -> bool:
+    """Return whether what was started again grows, or may: `waited` are seconds since it runs and is measured."""
+    if growth.is_comparable(after.pace):
+        return True
+    if growth.is_flat and is_judged:
+        return False
+    return 0.0 <= waited < max(UNJUDGED_SECONDS, growth.window_seconds + _MEASURING_SLACK_SECONDS)
 
 
 def _first_wait(identities: Collection[str]) -> float:
@@ -141,13 +195,23 @@ def find_process(identities: Collection[str], pid: int) -> ProcessId | None:
 
 def dump_restarts(one: Restarts) -> list[object]:
     """Return it ready for JSON."""
-    return [one.count, one.runs_as, one.since, None if one.peers is None else list(one.peers)]
+    peers = None if one.peers is None else list(one.peers)
+    return [
+        one.count, one.runs_as, one.since, peers, list(one.processes), one.pace, one.flat_seconds, one.grows_by,
+    ]  # fmt: skip
 
 
 def load_restarts(value: object) -> Restarts:
     """Read it back; None, as older versions have it, is none. Raises ValueError for anything else."""
     if value is None:
         return Restarts()
-    count, runs_as, since, peers = array(value)
+    count, runs_as, since, peers, *rest = array(value)
     known = None if peers is None else tuple(word(one) for one in array(peers))
-    return Restarts(integer(count), text(runs_as), unix_time_or_none(since), known)
+    found = Restarts(integer(count), text(runs_as), unix_time_or_none(since), known)
+    if not rest:  # written by an older version
+        return found
+    processes, *figures = rest
+    pace, flat, grows_by = (finite(one) for one in figures)
+    return replace(
+        found, processes=tuple(word(one) for one in array(processes)), pace=pace, flat_seconds=flat, grows_by=grows_by
+    )

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
+from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.store.tables import integer
 
 _SEVERITIES = {"": 1, "none": 0, "info": 1, "warning": 2, "error": 3, "critical": 4}
@@ -139,3 +140,18 @@ def _stage(labels: Mapping[str, str]) -> UrgencyStage:
     if name == "GpuXidCritical" and labels.get("xid") == _XID_OFF_THE_BUS:
         return UrgencyStage.LOST
     return _STAGES.get(name, UrgencyStage.NOTED)
+
+
+def urgency_of_shared(alert: Alert) -> Urgency:
+    """Return the urgency that an alert of another incident has here: that the memory is full is told once."""
+    found = urgency_of(alert.labels)
+    return found._replace(stage=min(found.stage, UrgencyStage.FILLING))
+
+
+def by_urgency(item: tuple[str, Alert]) -> tuple[bool, int, int, int, float, str, str, str]:
+    """Order alerts by fingerprint: what is true, then the most urgent, then the oldest."""
+    fingerprint, alert = item
+    urgency = urgency_of(alert.labels)
+    gpu = alert.labels.get("gpu", "")
+    ranks = -urgency.severity, -urgency.action, -urgency.stage
+    return not alert.holds, *ranks, alert.starts_at, alert.name, gpu, fingerprint

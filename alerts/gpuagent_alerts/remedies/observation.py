@@ -73,7 +73,10 @@ class Observation:
     act_refusal: str = ""
     """Why nobody may be acted on by the figures of the GPUs that this is about; "" if nothing forbids it."""
     everybody: tuple[Target, ...] = ()
-    """Every process on every GPU of the node, once for each place: who ends along with the target is among them."""
+    """Every process on every GPU of the node, once for each place: who ends along with the target is among them. By
+    the last good list of a GPU that cannot be read now."""
+    act_refusals: Mapping[str, str] = field(default_factory=dict)
+    """By UUID, why nobody may be acted on by the figures of a GPU: of all GPUs of the node that have a reason."""
     unreadable: str = ""
     """Why the GPU cannot be read, where a person has forced a process of its last list; "" for every other."""
 

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from gpuagent.core.clock import Clock
@@ -41,12 +42,17 @@ class SnapshotObserver:
         self._clock = clock
         self._choose = choose
         self._snapshot: Snapshot | None = None
+        self._last_good: dict[str, Snapshot] = {}
+        """The last snapshot that had the processes of a GPU, by UUID."""
         self._firing: Mapping[str, AlertEvaluation] = {}
         self._news = asyncio.Condition()
 
     async def update_snapshot(self, snapshot: Snapshot) -> None:
         """Take in the snapshot of a tick."""
         self._snapshot = snapshot
+        for gpu in snapshot.gpus:
+            if gpu.state is GpuState.OK and gpu.processes_known:
+                self._last_good[gpu.identity.uuid] = snapshot
         await self._tell()
 
     async def update_alerts(self, evaluations: Iterable[AlertEvaluation]) -> None:
@@ -92,12 +98,21 @@ class SnapshotObserver:
             relatives=relatives(target, on_it),
             successors=successors(target, on_it),
             members=fall_too,
-            everybody=tuple(all_there),
+            everybody=(*all_there, *self._last_on_unread()),
+            act_refusals={each.identity.uuid: each.act_refusal for each in snapshot.gpus if each.act_refusal},
             apart=unjoined_lookalikes(target, all_there, scope, never),
             present=frozenset(each.id for each in on_it),
             choice=self._choose(evaluation, snapshot) if evaluation is not None else None,
             act_refusal=_act_refusal(snapshot, {target.key.gpu_uuid, *(each.key.gpu_uuid for each in fall_too)}),
         )
+
+    def _last_on_unread(self) -> Iterator[Target]:
+        """Yield who was on GPUs that cannot be read now: nobody knows that they have left, or whether they are idle."""
+        for uuid, last in self._last_good.items():
+            if last is not self._snapshot:
+                for each in all_targets(last, unknown_memory=True):
+                    if each.key.gpu_uuid == uuid:
+                        yield replace(each, idle_seconds=None)
 
     async def next_observation(
         self,

@@ -56,6 +56,8 @@ class PinnedProcesses:
         self._executor = executor
         self._handles: list[ProcessHandle] = []
         self.members: list[PinnedProcess] = []
+        self.known: set[ProcessId] = set()
+        """Those that were meant from the start, also if they have ended since."""
         self._asleep: dict[ProcessId, int | None] = {}
         """Context switches of those that were passed over in their sleep."""
 
@@ -63,6 +65,7 @@ class PinnedProcesses:
         """Open the pidfd, then read: what is read is of the pinned process. Raises ProcessEnded, ActionRefused."""
         if any(member.target.id == target.id for member in self.members):
             return
+        self.known.add(target.id)
         try:
             handle = self._executor.pin(target)
         except NotPermitted as error:

@@ -283,7 +283,8 @@ class LadderRun:
                     raise _OnlyKillReaches(*self._attribute(member, reasons))
                 next_may = chosen and all(isinstance(reason, NotAllowListed) for reason in reasons)
                 raise self._refused(*self._attribute(member, reasons), general=not next_may)
-        if groups_of(step) and any(each.id not in self.identities for each in observation.members):
+        falls_together = groups_of(step) or (step.disrupts and self.plan.scope != "process")
+        if falls_together and any(each.id not in self._pinned.known for each in observation.members):
             raise self._refused("others have joined it meanwhile")
         return [facts for _, facts, _ in looked]
 

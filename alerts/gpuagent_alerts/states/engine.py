@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+from gpuagent.core.clock import CLOCK_STEP_SECONDS
 from gpuagent_alerts.alert import Status
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.values import Element
@@ -69,6 +70,7 @@ class RuleEngine:
         self.longest_gap_seconds = longest_gap_seconds
         self._default_interval = default_interval_seconds
         self._recorded = RecordedSeries()
+        self._wall_offset: float | None = None
         self._due: dict[str, float] = {}
         self._runners = self._make_runners(groups)
         self._selections: Mapping[RuleKey, Sequence[Selection]] = select(self._runners)
@@ -122,6 +124,7 @@ class RuleEngine:
         is_over: EndTest = nothing_certain,
     ) -> GroupResult:
         """Evaluate the groups that are due, in order. `explain` and `is_over` know what is no series."""
+        self._follow_wall_clock(wall_seconds - now_seconds)
         transitions: list[Transition] = []
         failures: list[tuple[RuleKey, str]] = []
         storage = _Storage(measured, self._recorded, now_seconds)
@@ -139,6 +142,18 @@ class RuleEngine:
                 transitions += result.transitions
                 failures += result.failures
         return GroupResult(tuple(transitions), tuple(failures))
+
+    def _follow_wall_clock(self, offset: float) -> None:
+        """Keep for how long each alert has been what it is when the wall clock was set.
+
+        `offset` is Unix time less the time of the clock that never goes back.
+        """
+        step = 0.0 if self._wall_offset is None else offset - self._wall_offset
+        if self._wall_offset is None or abs(step) > CLOCK_STEP_SECONDS:  # drift adds up until it counts as a step
+            self._wall_offset = offset
+            for running in self.rules():
+                if step and running.states is not None:
+                    running.states.follow_wall_clock(step)
 
     def reload(self, groups: Sequence[RuleGroup], wall_seconds: float) -> list[Transition]:
         """Put other rules in force. A rule of the same group and name goes on where the old one was.

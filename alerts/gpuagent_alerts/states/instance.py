@@ -99,6 +99,13 @@ class Instance:
         if self.kept_clock is not None:
             self.kept_clock += seconds
 
+    def follow_wall_clock(self, step: float) -> None:
+        """Move the times that are told along with the wall clock, which was set forward by so many seconds."""
+        for name in ("starts_at", "ends_at", "began_at", "ceased_at", "kept_until"):
+            time = getattr(self, name)
+            if time is not None:
+                setattr(self, name, max(time + step, 0.0))
+
     def fire(self, wall_seconds: float) -> None:
         """Begin to fire: it has held for long enough."""
         self.state = State.FIRING
@@ -123,6 +130,7 @@ class Instance:
             self.labels, told, status, starts_at, ends_at, self.value,
             true_from=self.began_at, true_until=ends_at if self.ceased_at is None else self.ceased_at,
             kept_until=self.kept_until if status is Status.FIRING else None,
+            unmeasured_seconds=self.frozen_seconds if self.frozen and status is Status.FIRING else 0.0,
         )  # fmt: skip
 
     def dump(self, now_seconds: float) -> InstanceDump:

@@ -154,6 +154,11 @@ class AlertStates:
             raise RuleFailure(f"exceeded limit of {self._limit} with {count} alerts", ended)
         return transitions
 
+    def follow_wall_clock(self, step: float) -> None:
+        """Move all times that are told along with the wall clock, which was set forward by so many seconds."""
+        for instance in self._active.values():
+            instance.follow_wall_clock(step)
+
     def interrupt(self) -> None:
         """Note that the expression was not evaluated: whether it has been true all the time is not known any more."""
         for instance in self._active.values():

@@ -104,6 +104,10 @@ _Where = _Place | _Unlisted
 _EVERYWHERE = _Place(None, None)
 
 
+def _nothing(_: Mapping[str, str]) -> bool:
+    return False
+
+
 class Missing:
     """What could not be measured in one tick: GPUs by metric name."""
 
@@ -113,9 +117,11 @@ class Missing:
         self._places = dict(places or {})
         self._doubtful = tuple(doubtful)
         """GPUs of which it cannot be said whether they are lost."""
+        self.is_unproven: Callable[[Mapping[str, str]], bool] = _nothing
+        """Whether an alert with these labels is about growth that has not been measured since a restart."""
 
     def __bool__(self) -> bool:
-        return bool(self._places or self._doubtful)
+        return bool(self._places or self._doubtful or self.is_unproven is not _nothing)
 
     def frozen(self, selections: Iterable[Selection]) -> Callable[[Mapping[str, str]], bool]:
         """Return a test of an instance's labels for a rule that selects these: whether data behind it is missing."""
@@ -131,17 +137,23 @@ class Missing:
         # A rule on nothing but gpuagent_gpu_lost has nothing to go by; one that also looks elsewhere has.
         if metrics == {_LOST}:
             relevant += self._doubtful
+        is_unproven = self.is_unproven
         if not relevant:
-            return _nothing
-        return lambda labels: any(place.concerns(labels) for place in relevant)
+            return is_unproven
+        return lambda labels: is_unproven(labels) or any(place.concerns(labels) for place in relevant)
 
 
-def _nothing(_: Mapping[str, str]) -> bool:
-    return False
+def find_missing(snapshot: Snapshot | None, is_unproven: Callable[[Mapping[str, str]], bool] = _nothing) -> Missing:
+    """Return what is missing in a snapshot; before the first one, everything is.
+
+    `is_unproven` tells of an alert's labels whether it is about growth that has not been measured yet since a restart.
+    """
+    found = _find_missing(snapshot)
+    found.is_unproven = is_unproven
+    return found
 
 
-def find_missing(snapshot: Snapshot | None) -> Missing:
-    """Return what is missing in a snapshot; before the first one, everything is."""
+def _find_missing(snapshot: Snapshot | None) -> Missing:
     places: dict[str, list[_Where]] = {}
     if snapshot is None:
         return Missing({family.name: [_EVERYWHERE] for family in FAMILIES}, doubtful=[_EVERYWHERE])

@@ -220,8 +220,10 @@ class _Routes:
         if self._show_commands or "processes" not in document:
             return document
         hidden = {"command": "", "user": "", "uid": None}
-        processes = [{**process, **hidden} for process in document["processes"]]
-        return {**document, "processes": processes}
+        shown = {**document, "processes": [{**process, **hidden} for process in document["processes"]]}
+        if known := document.get("last_known"):
+            shown["last_known"] = {**known, "processes": [{**process, **hidden} for process in known["processes"]]}
+        return shown
 
 
 class _Compress:

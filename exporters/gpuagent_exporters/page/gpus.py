@@ -6,7 +6,14 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from gpuagent.core.identity import format_container
-from gpuagent.core.wording import alone_words, assessment_words, full_in_words, growth_words, verdict_words
+from gpuagent.core.wording import (
+    alone_words,
+    assessment_words,
+    full_in_words,
+    growth_words,
+    unmeasured_words,
+    verdict_words,
+)
 from gpuagent_exporters.page.html import (
     SEVERITIES,
     UNKNOWN,
@@ -165,10 +172,22 @@ class _Column(NamedTuple):
     kind: str = ""
 
 
-def processes(found: Sequence[Document], *, hidden: bool) -> str:
-    """Render the table. `hidden`: whoever looks must not see users and commands, so there are no columns for them."""
+def processes(found: Sequence[Document], *, hidden: bool, known: Document | None = None) -> str:
+    """Render the table. `hidden`: whoever looks must not see users and commands, so there are no columns for them.
+
+    `known` are the processes of GPUs that are not measured now, told with that mark.
+    """
+    mark = f"<p>{text(unmeasured_words(known))}</p>" if known is not None else ""
+    if not found and known is not None:
+        table = _table(known["processes"], hidden=hidden) if known["processes"] else ""
+        return chapter("processes", "Processes", mark + table)
     if not found:
         return chapter("processes", "Processes", "<p>No process uses a GPU.</p>")
+    last = mark + _table(known["processes"], hidden=hidden) if known is not None and known["processes"] else mark
+    return chapter("processes", "Processes", _table(found, hidden=hidden) + last)
+
+
+def _table(found: Sequence[Document], *, hidden: bool) -> str:
     columns = [column for column in _COLUMNS if not (hidden and column.head in _PRIVATE)]
     if not any(process.get("reserved_bytes") is not None for process in found):
         columns = [column for column in columns if column.head != "allocator"]
@@ -184,7 +203,7 @@ def processes(found: Sequence[Document], *, hidden: bool) -> str:
     if hidden:
         notes.append("Users and commands are shown on loopback, or to who gives a password.")
     region = f'<div class="scroll" role="region" aria-label="Table of processes" tabindex="0">{table}</div>'
-    return chapter("processes", "Processes", region + "".join(f'<p class="quiet">{note}</p>' for note in notes))
+    return region + "".join(f'<p class="quiet">{note}</p>' for note in notes)
 
 
 def _row(process: Document, columns: Sequence[_Column]) -> str:

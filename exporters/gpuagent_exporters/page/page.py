@@ -55,7 +55,7 @@ def render(told: Told, hostname: str = "") -> bytes:
         _problems(status.get("problems") or ()),
         _alerts(told),
         gpus(status, _stale_seconds(status)),
-        processes(status.get("processes") or (), hidden=told.hidden),
+        processes(status.get("processes") or (), hidden=told.hidden, known=status.get("last_known")),
         _remedies(told),
         "</main><footer><p>",
         f"Refreshes every {REFRESH_SECONDS} s. The same for programs: ",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from gpuagent.core.growth import MemoryKey
@@ -27,7 +28,8 @@ from gpuagent.core.snapshot import (
     ProcessState,
     Snapshot,
 )
-from gpuagent_exporters.status.gpu_problems import recovery_name
+from gpuagent_exporters.status.gpu_problems import recovery_name, with_begin_of_loss
+from gpuagent_exporters.status.last_known import LastKnown
 from gpuagent_exporters.status.problems import find_problems, stale_after_seconds
 from gpuagent_exporters.status.severity import Assessments, Problem, gravest
 
@@ -53,6 +55,7 @@ def status_document(
     state_problem: str = "",
     undelivered: Sequence[Undelivered] = (),
     firing: Sequence[FiringAlert] = (),
+    known: LastKnown | None = None,
 ) -> Document:
     """Everything that a person asks of the node first.
 
@@ -71,7 +74,9 @@ def status_document(
         state_problem: What is wrong with the agent's state file, in words; "" where nothing is.
         undelivered: Receivers that are not told what they should be.
         firing: The alerts that fire: how grave something is, they say first.
+        known: What was known of the GPUs whose processes are not read in this snapshot.
     """
+    snapshot = with_begin_of_loss(snapshot, firing)
     problems = find_problems(
         snapshot,
         now_seconds,
@@ -107,6 +112,7 @@ def status_document(
         ],
         "gpus": _gpus(snapshot, now_seconds, history, history_interval_seconds, said, problems) if snapshot else [],
         "processes": _processes(snapshot, framework_recognizer(preallocates), said) if snapshot else [],
+        "last_known": _last_known(snapshot, known, now_seconds, framework_recognizer(preallocates)),
         "collectors": list(_collectors(snapshot)) if snapshot else [],
     }
     return {key: finite(value) for key, value in document.items()}
@@ -138,6 +144,21 @@ def processes_document(
         "processes": _processes(snapshot, recognize, said, identified=identified) if snapshot else [],
     }
     return {key: finite(value) for key, value in document.items()}
+
+
+def _last_known(
+    snapshot: Snapshot | None, known: LastKnown | None, now_seconds: float, recognize: FrameworkRecognizer
+) -> Document | None:
+    """Return the processes of GPUs that are not measured now, without a verdict; None where all are measured."""
+    if snapshot is None or known is None:
+        return None
+    then = replace(snapshot, processes=known.processes)
+    return {
+        "gpus": [gpu.identity.index for gpu in known.gpus],
+        "reason": known.reason,
+        "age_seconds": None if known.read_seconds is None else max(0.0, now_seconds - known.read_seconds),
+        "processes": _processes(then, recognize, Assessments({})),
+    }
 
 
 def finite(value: object) -> object:

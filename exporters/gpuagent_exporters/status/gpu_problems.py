@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from gpuagent.core.hardware import Ecc, Memory, MigInstance, Power, recovery_action
-from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, ProcessState
+from gpuagent.core.metrics.alerting import FiringAlert
+from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, ProcessState, Snapshot
 from gpuagent.core.units import GIB, format_bytes, format_duration, format_ratio
 from gpuagent.core.wording import MPS_UNKNOWN, NO_PCI_ADDRESS
 from gpuagent.core.xids import Severity
@@ -85,9 +87,11 @@ def _full(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Iterator[Prob
     if full is not None:
         severity, text = full
         largest = max(processes, key=lambda process: process.used_bytes or 0, default=None)
-        holder = (
-            f"; {_named(largest)} holds {format_bytes(largest.used_bytes)}" if largest and largest.used_bytes else ""
-        )
+        held = (largest.used_bytes or 0) if largest else 0
+        nobodys = 0 if gpu.reconciliation is None else gpu.reconciliation.unattributed_bytes
+        holder = f"; {_named(largest)} holds {format_bytes(held)}" if largest and held else ""
+        if nobodys > held:
+            holder = f"; {format_bytes(nobodys)} of it held by no process that the driver lists"
         yield Problem(
             severity,
             "memory_full",
@@ -201,10 +205,37 @@ def recovery_name(action: int | None) -> str | None:
     return recovery_action(action).name
 
 
+def with_begin_of_loss(snapshot: Snapshot | None, firing: Iterable[FiringAlert]) -> Snapshot | None:
+    """Return the snapshot with GPUs lost for as long as the alert of that says, which an agent before may have begun.
+
+    An alert knows a GPU that is lost from the start by its index alone.
+    """
+    begins = {
+        (alert.uuid, alert.gpu): snapshot.clock_seconds - (snapshot.time_seconds - alert.began_at)
+        for alert in firing
+        if snapshot is not None and alert.name == "GpuLost" and alert.began_at is not None
+    }  # fmt: skip
+    if snapshot is None or not begins:
+        return snapshot
+
+    def follow(gpu: GpuReading) -> GpuReading:
+        index = gpu.identity.index
+        begun = begins.get((gpu.identity.uuid, index), begins.get(("", index)))
+        if begun is None or gpu.lost_since_seconds is None or begun >= gpu.lost_since_seconds:
+            return gpu
+        is_lost = gpu.state in (GpuState.LOST, GpuState.GONE)
+        return replace(gpu, lost_since_seconds=begun, since_seconds=begun if is_lost else gpu.since_seconds)
+
+    return replace(snapshot, gpus=tuple(follow(gpu) for gpu in snapshot.gpus))
+
+
 def of_state(gpu: GpuReading, now_seconds: float) -> Problem:
     """Of a GPU that could not be read in this tick."""
     reason = f" ({gpu.reason})" if gpu.reason else ""
-    since = "" if gpu.since_seconds is None else f" for {format_duration(max(0.0, now_seconds - gpu.since_seconds))}"
+    begun = gpu.since_seconds
+    if gpu.state is GpuState.BLIND and gpu.measured_seconds is not None:
+        begun = gpu.measured_seconds  # the age that its figures have everywhere
+    since = "" if begun is None else f" for {format_duration(max(0.0, now_seconds - begun))}"
     index = gpu.identity.index
     if gpu.state is GpuState.STARTING:
         return Problem(Severity.INFO, "gpu_starting", f"not read yet{reason}", gpu=index)

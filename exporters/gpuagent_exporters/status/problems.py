@@ -272,8 +272,9 @@ def alert_problems(firing: Iterable[FiringAlert], others: Sequence[Problem]) -> 
     What could not be measured any more is told as it was known last: a check does not get better because less is known.
     """
     told: set[tuple[str, int | None, int]] = set()
+    firing = tuple(firing)
     for alert in firing:
-        severity = Severity(alert.severity) if alert.severity in _TOLD else None
+        severity = _severity(alert, firing)
         about = alert.name, alert.gpu, alert.pid
         if severity is None or alert.silenced or about in told or _is_told(alert, severity, others):
             continue
@@ -281,6 +282,17 @@ def alert_problems(firing: Iterable[FiringAlert], others: Sequence[Problem]) -> 
         yield Problem(
             severity, "alert", _text(alert), _ALERT_ADVICE, gpu=alert.gpu, pid=alert.pid or None, uuid=alert.uuid
         )
+
+
+def _severity(alert: FiringAlert, firing: Iterable[FiringAlert]) -> Severity | None:
+    """Return how grave an alert is; of a process, what was known last of the memory in which it grew counts too."""
+    about = [alert]
+    if alert.pid and alert.about_growth and alert.unmeasured_seconds:
+        place = alert.uuid, alert.gpu_instance_id
+        about += [
+            one for one in firing if one.about_growth and not one.pid and (one.uuid, one.gpu_instance_id) == place
+        ]
+    return gravest(Severity(one.severity) for one in about if one.severity in _TOLD)
 
 
 def _is_told(alert: FiringAlert, severity: Severity, others: Sequence[Problem]) -> bool:

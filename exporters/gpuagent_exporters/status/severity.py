@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from gpuagent.core.displaced import name_displaced
-from gpuagent.core.growth import Growth, MemoryKey, Range, Verdict
+from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Range, Verdict
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent.core.snapshot import GpuIdentity
@@ -104,7 +104,12 @@ class Assessments:
     def severity(self, key: MemoryKey) -> Severity | None:
         """How grave that is; None for what is worth no word."""
         growth = self._growth.get(key)
-        return gravest(self._alerts(key, growth)) or (None if growth is None else _severity_of_growth(growth))
+        by_alerts = gravest(self._alerts(key, growth))
+        by_itself = None if growth is None else _severity_of_growth(growth)
+        # From the moment at which a leak has filled the memory, nobody waits for the alert that says so.
+        is_full = growth is not None and growth.verdict is Verdict.LEAKING and growth.forecast_seconds == 0
+        found = [each for each in (by_alerts, by_itself) if each is not None]
+        return gravest(found) if is_full else by_alerts or by_itself
 
     def alerted(self, key: MemoryKey) -> Severity | None:
         """Of the gravest alert that fires about it; None while none does."""
@@ -138,8 +143,12 @@ class Assessments:
         return whole.forecast_seconds if own is not None and whole is not None and known else own
 
     def _alerts(self, key: MemoryKey, growth: Growth | None) -> Iterable[Severity]:
-        """Of alerts that name it; an alert about its GPU, or its instance, is about what grows there."""
+        """Of alerts that name it; an alert about its GPU, or its instance, is about what grows there.
+
+        What has stopped, with room left, fills nothing any more.
+        """
         grows = growth is not None and (growth.verdict in (Verdict.LEAKING, Verdict.GROWING) or growth.fast)
+        grows = grows and growth is not None and growth.state is not GrowthState.STOPPED
         for alert in self._firing:
             if alert.uuid != key.gpu_uuid or alert.severity is None:
                 continue

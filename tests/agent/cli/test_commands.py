@@ -17,12 +17,14 @@ from gpuagent.cli.agent import NoData, Source, get_document
 from gpuagent.cli.ps import ps
 from gpuagent.cli.status import draw_again, status
 from gpuagent.core.api_client import AgentUnreachable
-from gpuagent.core.snapshot import ProcessState
+from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState
+from gpuagent_exporters.page.page import Told, render
+from gpuagent_exporters.status.last_known import LastKnownProcesses
 from tests.agent.cli.test_cells import Stream
 from tests.fakes.answering import Answer, answering, says
 from tests.fakes.documents import document
 from tests.fakes.golden import assert_golden
-from tests.fakes.readings import NOW, gpu, process, snapshot
+from tests.fakes.readings import NOW, absent_gpu, gpu, process, snapshot
 
 CROWD = snapshot(
     [gpu(0), gpu(1)],
@@ -144,6 +146,29 @@ def test_ps_without_processes(options: list[str], words: str) -> None:
 
     assert (code, output) == (0, "")
     assert words in errors
+
+
+def test_ps_tells_what_is_not_measured_as_it_was_known_last() -> None:
+    """EXP-05: a pause empties no GPU; every command has who held it, with the age of that and why nothing is newer."""
+    known = LastKnownProcesses()
+    known.update(snapshot([gpu(0)], [process(7, used_gib=2.0)]))
+    paused = snapshot(
+        [absent_gpu(0, GpuState.BLIND, "paused")], [],
+        node={"nvml_state": NvmlState.PAUSED, "nvml_reason": "by root"},
+    )  # fmt: skip
+    told = document(paused, NOW + 435, known=known.of(paused))
+    for command in (ps, status):
+        code, output, errors = asked(command, told)
+        words = " ".join((errors + output).split())
+        assert "GPU 0: not measured now, last known 7 min 15 s ago (measuring is paused by" in words
+        table = output[output.index("GPU     PID") :]
+        assert (code, pids(table)) == (0, [7])
+        assert "No process" not in words
+    assert "No process uses" not in render(Told(told)).decode()
+
+    never = LastKnownProcesses().of(paused)
+    assert "and nothing is known of its processes." in asked(ps, document(paused, known=never))[2]
+    assert known.of(snapshot([gpu(0)], [])) is None
 
 
 def test_ps_says_what_its_figures_are() -> None:

@@ -11,14 +11,18 @@ from typing import Any, NamedTuple
 from gpuagent.core.growth import Growth, MemoryKey, Verdict
 from gpuagent.core.metrics.series import series
 from gpuagent.core.snapshot import Snapshot
-from gpuagent_alerts.alert import Alert
+from gpuagent_alerts.alert import Alert, News, Status
 from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_alerts.leak.settings import Sensitivity
-from gpuagent_alerts.messages.snapshot_inputs import explainer
+from gpuagent_alerts.messages.briefing import BriefingWriter
+from gpuagent_alerts.messages.snapshot_inputs import SnapshotFacts, explainer
+from gpuagent_alerts.notify.incident_record import IncidentRecord, incident_of
+from gpuagent_alerts.notify.incidents import IncidentBook
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.shipped import RULES_FILE
 from gpuagent_alerts.states.engine import RuleEngine
+from gpuagent_alerts.states.instance import State
 from gpuagent_alerts.states.machine import Change
 from gpuagent_alerts.states.missing import find_missing
 from gpuagent_alerts.store.database import Store
@@ -35,6 +39,14 @@ class Told(NamedTuple):
     alert: Alert
 
 
+class ToldIncident(NamedTuple):
+    """An incident that goes on, its alerts that fire, and its headline."""
+
+    record: IncidentRecord
+    alerts: tuple[Alert, ...]
+    headline: str
+
+
 @dataclass
 class Node:
     """What a test holds in its hands."""
@@ -46,6 +58,7 @@ class Node:
     verdicts: dict[MemoryKey, list[Verdict]] = field(default_factory=dict)
     """Of each, in the order in which they came."""
     snapshot: Snapshot | None = None
+    incidents: IncidentBook = field(default_factory=lambda: IncidentBook(Store(None), "node7", 0.0))
 
     @property
     def seconds(self) -> float:
@@ -73,7 +86,24 @@ class Node:
                 for change, alert in result.transitions
                 if change is not Change.CONTINUES and alert.name != "Watchdog"
             ]
+            firing = {alert.fingerprint: alert for alert in self.firing()}
+            self.incidents.update(firing, (), SnapshotFacts(snapshot), wall)
         return snapshot
+
+    def firing(self) -> list[Alert]:
+        """Every alert that fires, or is kept."""
+        found = (running.states.instances for running in self.engine.rules() if running.states is not None)
+        return [one.as_alert(Status.FIRING) for those in found for one in those if one.state is State.FIRING]
+
+    def told_of(self) -> list[ToldIncident]:
+        """Each incident that goes on, and the line that `gpuagent alerts`, the page and a message have of it now."""
+        writer = BriefingWriter("node7", snapshot=self.snapshot)
+        return [
+            ToldIncident(one, tuple(own := [alert for alert in self.firing() if alert.fingerprint in one.members]),
+                         writer.headline(incident_of(one, News.BEGAN), own))
+            for one in self.incidents.records.values()
+            if one.ends_at is None
+        ]  # fmt: skip
 
     async def until(self, seconds: float, step: float = 15.0) -> None:
         """Let the story go on until then."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpuagent.cli.cells import Paint
@@ -14,12 +14,15 @@ from gpuagent.cli.status import status_screen
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.metrics.series import series
 from gpuagent.core.snapshot import Snapshot
+from gpuagent.core.units import format_bytes
 from gpuagent.core.wording import since_words, state_words
+from gpuagent_alerts.alert import CauseKind
 from gpuagent_alerts.messages.snapshot_inputs import subjects_of
 from gpuagent_alerts.states.engine import RuleEngine
 from gpuagent_alerts.states.instance import Instance, State
 from gpuagent_exporters.page import page
 from gpuagent_exporters.status.document import processes_document, status_document
+from tests.alerts.leak.node import ToldIncident
 
 PLAIN = Paint()
 _RATE = re.compile(r"(\d+(?:\.\d)? (?:[KMGT]i)?B)/h")
@@ -42,6 +45,7 @@ class Told(NamedTuple):
     firing: tuple[Instance, ...]
     figures: dict[tuple[str, str, str, str], dict[tuple[str, ...], float]]
     """Of the metrics about growth: by name, GPU, instance and pid, values by what other labels they have."""
+    incidents: tuple[ToldIncident, ...]
 
 
 def firing_of(engine: RuleEngine) -> Iterator[Instance]:
@@ -52,7 +56,7 @@ def firing_of(engine: RuleEngine) -> Iterator[Instance]:
                 yield instance
 
 
-def told(snapshot: Snapshot, engine: RuleEngine, now: float) -> Told:
+def told(snapshot: Snapshot, engine: RuleEngine, now: float, incidents: Iterable[ToldIncident] = ()) -> Told:
     """Ask every surface about this snapshot."""
     firing = tuple(subjects_of(engine))
     arguments: dict[str, Any] = {"now_seconds": now, "poll_interval_seconds": 15.0, "firing": firing}
@@ -70,6 +74,7 @@ def told(snapshot: Snapshot, engine: RuleEngine, now: float) -> Told:
         judge(document, 0.9, 0.98)[:2],
         tuple(firing_of(engine)),
         _figures(snapshot, now),
+        tuple(incidents),
     )
 
 
@@ -106,7 +111,7 @@ def disagreements(said: Told, snapshot: Snapshot) -> list[str]:
             *_durations(said, shown, part),
         )  # fmt: skip
         found += [f"pid {part['pid']}: {text}" for text in wrong]
-    return [*found, *_severities(said)]
+    return [*found, *_severities(said), *_incidents(said, snapshot)]
 
 
 def _contradictions(part: dict[str, Any]) -> Iterator[str]:
@@ -124,8 +129,6 @@ def _contradictions(part: dict[str, Any]) -> Iterator[str]:
     fast = part["fast_exhaustion_seconds"]
     if fast is not None and fast != forecast:
         yield f"two forecasts: {fast} s and {forecast} s"
-    if verdict == "growing" and part["severity"] == "critical" and "state" not in part:
-        yield "growing and critical"
 
 
 def _forecasts(said: Told) -> Iterator[str]:
@@ -163,6 +166,47 @@ def _metrics(said: Told, part: dict[str, Any], gpu: str, pid: int) -> Iterator[s
         yield f"forecast {part['exhaustion_seconds']}, metrics {slow} and {fast}"
     if part["evidence"] and pid and (part["evidence"],) not in said.figures.get(("leak_evidence", *key), {}):
         yield f"evidence {part['evidence']} is no metric"
+
+
+_OF_MEMORY = {"GpuProcessMemoryLeak", "GpuMemoryExhaustionSoon", "GpuMemoryFull", "GpuInstanceMemoryFull"}
+
+
+def _incidents(said: Told, snapshot: Snapshot) -> Iterator[str]:
+    """An incident is as severe as the process that it is about, and its line has the same pace and forecast."""
+    infos = {each.key: each.info for each in snapshot.processes if each.info is not None}
+    parts = {
+        f"process:{info.id.boot_id}:{info.id.pid}:{info.id.start_ticks}": part
+        for part in said.status["processes"]
+        if (info := infos.get(MemoryKey(part["gpu_uuid"], part["pid"], part["gpu_instance_id"] or -1))) is not None
+    }
+    for record, alerts, line in said.incidents:
+        unmeasured = [alert.unmeasured_seconds for alert in alerts if alert.holds]
+        is_of_process = record.kind in {CauseKind.PROCESS, CauseKind.GROUP}
+        if is_of_process and unmeasured and (" (last known " in line) != all(unmeasured):
+            yield f"incident {line!r}, not measured for {unmeasured} s"
+        own = [part for name, part in parts.items() if name in record.identities and part["severity"]]
+        own = [part for part in own if part["verdict"] in {"leaking", "growing"}]
+        names = {alert.name for alert in alerts if alert.holds}
+        if not own or not names & _OF_MEMORY:
+            continue
+        worst = next(each for each in ("critical", "warning", "info") if any(part["severity"] == each for part in own))
+        if record.severity != worst:
+            yield f"incident {line!r} is {record.severity}, its processes {worst}"
+        if not line.startswith(record.severity.upper()):
+            yield f"incident {line!r} is {record.severity}"
+        if "last known" not in line:
+            yield from _line_of(line, own)
+
+
+def _line_of(line: str, own: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield what a headline says of a pace or of a forecast that no process of it has."""
+    rising = [part for part in own if part["growth_state"] == "rising"]
+    if rising and " full now" not in line:
+        pace = sum(part["growth_bytes_per_second"] for part in rising) * 3600
+        if (told := _RATE.search(line)) is not None and told[1] != format_bytes(pace):
+            yield f"incident {line!r} tells of {told[1]}/h, its processes of {format_bytes(pace)}/h"
+    if all(part["growth_state"] == "stopped" for part in own) and _FULL.search(line):
+        yield f"incident {line!r} has a forecast, and has stopped"
 
 
 class Shown(NamedTuple):
@@ -265,7 +309,10 @@ def _worst_alert(said: Told, part: dict[str, Any]) -> str | None:
         and alert.labels["uuid"] == part["gpu_uuid"]
         and alert.labels.get("gpu_instance_id", "") == instance
         and alert.labels.get("pid", str(part["pid"])) == str(part["pid"])
+        and ("pid" in alert.labels or part["growth_state"] != "stopped")  # what has stopped fills nothing
     }
+    if part["verdict"] == "leaking" and part["exhaustion_seconds"] == 0:
+        found.add("critical")
     return next((severity for severity in ("critical", "warning", "info") if severity in found), None)
 
 

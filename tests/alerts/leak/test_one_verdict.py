@@ -44,7 +44,7 @@ gpus:
 def compare(one: Node) -> Told:
     """Ask every surface, and fail where two differ."""
     assert one.snapshot is not None
-    said = told(one.snapshot, one.engine, one.stage.clock.now())
+    said = told(one.snapshot, one.engine, one.stage.clock.now(), one.told_of())
     differ = disagreements(said, one.snapshot)
     assert not differ, f"after {one.seconds:.0f} s:\n" + "\n".join(differ)
     return said
@@ -125,6 +125,23 @@ def test_a_pause_in_a_leak() -> None:
             one.stage.monitor.resume()
             await one.tick(15.0)
             assert "nvml_paused" not in {each["kind"] for each in compare(one).status["problems"]}
+
+    run(test)
+
+
+def test_a_gpu_that_is_lost_during_a_leak() -> None:
+    """What was known of the leak is told with its age in every line, and never as what is so now."""
+
+    async def test() -> None:
+        async with node(scenario("{shape: ramp, start: 10GiB, rate: 24MiB, after: 1m}")) as one:
+            await walk(one, 1800)
+            one.stage.fail(FaultKind.LOST, gpu=0)
+            said = await walk(one, 2100, every=2)
+            (line,) = [each.headline for each in said.incidents if each.record.labels.get("process")]
+            assert line.endswith(" (last known 5 min ago: the GPU is lost)")
+            leak = [each["severity"] for each in said.status["problems"] if each["pid"] == PID]
+            assert [*leak, line.split()[0]] == ["critical", "CRITICAL"]
+            assert "last known 5 min ago: memory is full in" in said.check[1]
 
     run(test)
 
@@ -264,6 +281,80 @@ gpus:
             said = compare(one)
             assert said.status["processes"][0]["growth_state"] == "stopped: GPU full"
             assert not one.alerts("GpuProcessMemoryLeak", Change.ENDED)
+
+    run(test)
+
+
+@pytest.mark.slow
+def test_one_leak_after_the_other() -> None:
+    """What has stopped adds no pace and has no forecast: the GPU is filled by the one that goes on, and by it alone."""
+    first = "{shape: ramp, start: 30GiB, rate: 40MiB, after: 12m, cap: 58GiB}"
+    second = "{shape: ramp, start: 5GiB, rate: 4.5MiB, after: 1m}"
+    beside = f"      - {{name: cache, user: ml, pid: 5000001, age: 0s, memory: {second}}}"
+
+    async def test() -> None:
+        async with node(scenario(first, beside)) as one:
+            await walk(one, 1900)
+            assert (_growth(one).verdict, _growth(one).state) == (Verdict.LEAKING, GrowthState.STOPPED)
+            said = await walk(one, 2700)
+            (gpu,) = said.status["gpus"]
+            stopped, rising = (part for part in said.status["processes"])
+            assert gpu["growth_bytes_per_second"] == rising["growth_bytes_per_second"]
+            assert (stopped["severity"], stopped["exhaustion_seconds"]) == ("warning", None)
+            assert (rising["severity"], rising["gpu_exhaustion_seconds"]) == ("critical", gpu["exhaustion_seconds"])
+            lines = {
+                each.record.labels["process"]: each.headline for each in said.incidents if "process" in each[0].labels
+            }
+            assert lines["serve"].startswith("WARNING node7 GPU 0: serve")
+            assert lines["serve"].endswith("/h and has stopped")
+            assert lines["cache"].startswith("CRITICAL node7 GPU 0: cache")
+            await walk(one, 3600)
+
+    run(test)
+
+
+@pytest.mark.slow
+def test_two_leaks_side_by_side() -> None:
+    """Both fill the GPU, each in an incident of its own, and each is as severe as the forecast of both together."""
+    beside = "      - {name: train, user: bob, pid: 5000001, age: 0s, memory: %s}"
+    slower = "{shape: ramp, start: 6GiB, rate: 14MiB, after: 12m}"
+
+    async def test() -> None:
+        faster = "{shape: ramp, start: 6GiB, rate: 22MiB, after: 12m}"
+        async with node(scenario(slower, beside % faster)) as one:
+            said = await walk(one, 2400)
+            about = [each.record for each in said.incidents if each.record.labels.get("process")]
+            assert [record.severity for record in about] == ["critical", "critical"]
+            await walk(one, 3300)
+
+    run(test)
+
+
+@pytest.mark.slow
+def test_two_units_in_two_mig_instances() -> None:
+    """Whatever parent they share, each is an incident of its own; the instance is full, and never the GPU."""
+    unit = (
+        "      - {name: python3, user: ml, pid: %d, age: 0s, cgroup: /system.slice/e%d.service, gpu_instance: %d,"
+        " compute_instance: 0, memory: {shape: ramp, start: %s, rate: %s, after: 12m}}\n"
+    )
+    text = f"""\
+gpus:
+  - model: h100
+    mig:
+      - {{gpu_instance: 3, compute_instance: 0, profile: 2g.20gb, memory: 19968MiB, multiprocessors: 32, slices: 2}}
+      - {{gpu_instance: 1, compute_instance: 0, profile: 3g.40gb, memory: 40192MiB, multiprocessors: 16, slices: 3}}
+    processes:
+{unit % (PID, 1, 3, "4GiB", "12MiB")}{unit % (PID + 1, 2, 1, "10GiB", "14MiB")}"""
+
+    async def test() -> None:
+        async with node(text) as one:
+            said = await walk(one, 2400)
+            assert one.alerts("GpuInstanceMemoryFull")
+            lines = {each.record.labels["unit"]: each.headline for each in said.incidents if "unit" in each[0].labels}
+            assert lines.keys() == {"e1.service", "e2.service"}
+            assert "MIG instance 3 full now" in lines["e1.service"]
+            assert "full in" in lines["e2.service"]
+            assert not [line for line in lines.values() if "GPU full" in line or "processes" in line]
 
     run(test)
 

@@ -25,8 +25,8 @@ class Known(NoCauseFacts):
     def program(self, uuid: str, pid: int) -> CauseProcess | None:
         return self.programs.get((uuid, pid))
 
-    def grower(self, uuid: str, *, leaking: bool) -> CauseProcess | None:
-        return self.growing.get(uuid) if leaking else None
+    def grower(self, uuid: str, *, leaking: bool, instance: str = "") -> CauseProcess | None:
+        return self.growing.get(f"{uuid}/{instance}" if instance else uuid) if leaking else None
 
     def dead_processes(self, uuid: str) -> Sequence[CauseProcess]:
         return self.dead.get(uuid, [])

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from gpuagent_alerts.alert import Status
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_alerts.states.engine import InstanceRecord, RuleEngine
@@ -242,6 +243,20 @@ def test_what_cannot_be_read_is_counted() -> None:
     engine = RuleEngine(groups("alert: A, expr: m > 0"))
     loaded = engine.load([InstanceRecord("g", "A", "x", {"labels": 1}), InstanceRecord("g", "Z", "x", {})], 0, WALL)
     assert loaded == ((), 1)
+
+
+@pytest.mark.parametrize("step", [-7200.0, 7200.0])
+def test_a_wall_clock_that_is_set_moves_what_is_told(step: float) -> None:
+    """An alert has been pending, firing and kept for as long as before, whatever the wall clock says now."""
+    engine = RuleEngine(groups("alert: A, expr: m > 0, for: 10s, keep_firing_for: 1m"))
+    for second in (0, 10, 20):
+        engine.evaluate(SeriesIndex([m(1)]), second, WALL + second, Missing())
+    engine.evaluate(SeriesIndex([]), 30, WALL + 30, Missing())
+    engine.evaluate(SeriesIndex([]), 40, WALL + step + 40, Missing())
+    ((instance,),) = [running.states.instances for running in engine.rules() if running.states is not None]
+    told = instance.as_alert(Status.FIRING)
+    times = told.true_from, told.starts_at, told.true_until, told.kept_until
+    assert times == tuple(WALL + step + seconds for seconds in (0, 10, 30, 90))
 
 
 @pytest.mark.parametrize("wall", [0.0, WALL * 3])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpuagent.core.hardware import Clocks, Ecc, Power
+from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent.core.snapshot import CollectorRun, GpuState, NvmlState, ProcessState, Reconciliation, Snapshot, XidCount
 from gpuagent.core.units import GIB
 from gpuagent.core.wording import MPS_UNKNOWN, NO_PCI_ADDRESS, WITHHELD
 from gpuagent.core.xids import Severity
+from gpuagent_exporters.status.gpu_problems import with_begin_of_loss
 from gpuagent_exporters.status.problems import find_problems
 from gpuagent_exporters.status.severity import Problem, joined
 from tests.fakes.readings import NOW, WALL, absent_gpu, gpu, identity, mig_instance, process, snapshot
@@ -25,6 +29,34 @@ def only(of: Snapshot, now: float = NOW) -> Problem:
     """The one problem there is."""
     (problem,) = find_problems(of, now)
     return problem
+
+
+def test_a_lost_gpu_is_lost_for_as_long_as_its_alert_says() -> None:
+    """GPU-04: an agent that was started again has not forgotten since when, whatever the alert knows of the GPU."""
+    lost = replace(absent_gpu(1, GpuState.LOST, "the GPU is lost"), since_seconds=NOW, lost_since_seconds=NOW)
+    lost = replace(lost, identity=replace(lost.identity, uuid=""))
+    seen = snapshot([gpu(0), lost])
+    alert = FiringAlert("GpuLost", "critical", about_growth=False, gpu=1, began_at=seen.time_seconds - 300.0)
+    shown = with_begin_of_loss(seen, [alert, FiringAlert("GpuLost", "critical", about_growth=False, gpu=0)])
+    assert shown is not None
+    (problem,) = [one for one in find_problems(shown, NOW) if one.kind == "gpu_lost"]
+    assert problem.text.startswith("lost for 5 min")
+
+
+def test_what_is_not_known_of_a_gpu_has_the_age_of_its_figures() -> None:
+    """GPU-05: one age on every line: that of the last reading."""
+    blind = replace(absent_gpu(0, GpuState.BLIND, "a call hangs"), since_seconds=NOW - 50, measured_seconds=NOW - 110)
+    (problem,) = [one for one in find_problems(snapshot([blind]), NOW) if one.kind == "gpu_blind"]
+    assert problem.text.startswith("nothing is known of it for 1 min 50 s:")
+
+
+def test_a_full_gpu_names_nobody_for_what_is_nobodys() -> None:
+    """MEM-02: the largest process is not who fills the GPU where more belongs to none."""
+    full = gpu(0, used_gib=23.9, reconciliation=Reconciliation(2 * GIB, 0, int(21.9 * GIB)))
+    (problem,) = [
+        one for one in find_problems(snapshot([full], [process(used_gib=2.0)]), NOW) if one.kind == "memory_full"
+    ]
+    assert problem.text.endswith("; 21.9 GiB of it held by no process that the driver lists")
 
 
 def test_a_healthy_node_has_none() -> None:

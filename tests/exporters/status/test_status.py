@@ -29,6 +29,7 @@ TOP_KEYS = [
     "problems",
     "gpus",
     "processes",
+    "last_known",
     "collectors",
 ]
 

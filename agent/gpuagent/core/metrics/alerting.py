@@ -41,6 +41,8 @@ class FiringAlert(NamedTuple):
     silenced: bool = False
     unmeasured_seconds: float = 0.0
     """Seconds for which its subject could not be measured; 0 while it is."""
+    began_at: float | None = None
+    """Unix time at which its condition began to hold, also before a restart of the agent; None if that is not known."""
 
 
 class RuleFailures(NamedTuple):

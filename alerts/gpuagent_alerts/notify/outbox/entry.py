@@ -20,6 +20,7 @@ from gpuagent_alerts.store.tables import (
     Table,
     array,
     document,
+    finite,
     flag,
     integer,
     labels,
@@ -212,7 +213,7 @@ def dump_incident(incident: Incident) -> dict[str, Any]:
         "starts_at": incident.starts_at,
         "ends_at": incident.ends_at,
         "news": str(incident.news),
-        **({"restarts": incident.restarts, "restarted_pid": incident.restarted_pid} if incident.restarts else {}),
+        **(_dump_restarts(incident) if incident.restarts else {}),
         "briefing": {
             "headline": said.headline,
             "numbers": said.numbers,
@@ -224,6 +225,15 @@ def dump_incident(incident: Incident) -> dict[str, Any]:
             "silence_command": said.silence_command,
             "end_reason": said.end_reason,
         },
+    }
+
+
+def _dump_restarts(incident: Incident) -> dict[str, Any]:
+    return {
+        "restarts": incident.restarts,
+        "restarted_pids": list(incident.restarted_pids),
+        "flat_seconds": incident.flat_seconds,
+        "grows_by": incident.grows_by,
     }
 
 
@@ -251,7 +261,9 @@ def load_incident(value: object) -> Incident:
             end_reason=text(member(said, "end_reason")),
         ),
         restarts=integer(found.get("restarts", 0)),
-        restarted_pid=integer(found.get("restarted_pid", 0)),
+        restarted_pids=tuple(integer(one) for one in array(found.get("restarted_pids", []))),
+        flat_seconds=finite(found.get("flat_seconds", 0.0)),
+        grows_by=finite(found.get("grows_by", 0.0)),
     )
 
 

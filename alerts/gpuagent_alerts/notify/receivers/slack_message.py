@@ -90,8 +90,8 @@ def _briefing(incident: Incident) -> list[str]:
 
 def _times(incident: Incident) -> str:
     if incident.ends_at is None:
-        reminder = "reminder, " if incident.news is News.REMINDER else ""
-        return f"{reminder}since {date(incident.starts_at)}"
+        which = "reminder, " if incident.news is News.REMINDER else ""
+        return f"{which}since {date(incident.starts_at)}"
     return _span(incident.starts_at, incident.ends_at)
 
 

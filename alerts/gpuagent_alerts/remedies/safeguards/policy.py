@@ -166,6 +166,8 @@ class Policy:
 
     def _not_to_end(self, request: RemedyRequest, target: Target, observation: Observation) -> Iterator[str]:
         """Yield why this must not end along with what is acted on, by what was measured of it in one place."""
+        if refusal := observation.act_refusals.get(target.key.gpu_uuid):
+            yield refusal
         yield from self._of_mps(target)
         if not (request.forced or self._may_be_asked_by_hand(request)) and not self.allow.names_nobody:
             yield from self._not_on_gpu(target, observation)

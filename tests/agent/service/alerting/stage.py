@@ -15,15 +15,16 @@ from gpuagent.core.snapshot import Snapshot
 from gpuagent.core.units import GIB
 from gpuagent_alerts.alert import Alert, Message, Status
 from gpuagent_alerts.messages.briefing import BriefingWriter
+from gpuagent_alerts.messages.restored_growth import RestoredGrowth
 from gpuagent_alerts.messages.snapshot_inputs import SnapshotFacts, explainer
 from gpuagent_alerts.messages.transitions import EndReasons, EvaluatedTick
-from gpuagent_alerts.notify.incident_record import process_of
+from gpuagent_alerts.notify.incident_record import process_of, subject_of_alert
 from gpuagent_alerts.notify.notifier import Notifier, Suppressions
 from gpuagent_alerts.notify.outbox.attempt import DELIVERED
 from gpuagent_alerts.notify.outbox.queue import Outbox
 from gpuagent_alerts.notify.routes import Recipient, Routes
 from gpuagent_alerts.notify.silences import Acks, Silences
-from gpuagent_alerts.notify.urgency import worst_severity
+from gpuagent_alerts.notify.urgency import severity_rank, worst_severity
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.remedies.outcome import RemedyEnding
 from gpuagent_alerts.rules.file import load_rule_file
@@ -90,6 +91,9 @@ class Stage:
         self.endings = EndReasons(self.engine.rules)
         self.endings.ask(lambda pid, uuid: self.remedy_endings.get((pid, uuid)), lambda _: self.is_alive)
         self.endings.former_id = lambda pid: process_of(self.notifier.incidents, pid)
+        self.endings.former_of = lambda name: subject_of_alert(self.notifier.incidents, name)
+        self.restored = RestoredGrowth(lambda: self.notifier.incidents)
+        self.restored.note_loaded(tuple(self.engine.rules()), self.clock.now())
         self.ended: dict[str, Alert] = {}
 
     def kill(self) -> None:
@@ -111,7 +115,9 @@ class Stage:
         index = SeriesIndex.of(series(snapshot, now, extra_families=further), None)
         tick = EvaluatedTick(snapshot, index, wall)
         is_over = partial(self.endings.is_over, seen=tick)
-        result = self.engine.evaluate(index, now, wall, find_missing(snapshot), explainer(snapshot), is_over)
+        self.restored.observe(self.engine.rules(), snapshot)
+        missing = find_missing(snapshot, self.restored.is_unproven)
+        result = self.engine.evaluate(index, now, wall, missing, explainer(snapshot), is_over)
         assert not result.failures
         for change, alert in self.endings.explain(result.transitions, tick):
             if change is Change.ENDED:
@@ -167,7 +173,8 @@ def _heard(message: Message) -> Heard:
     assert (message.status is Status.RESOLVED) == (incident.ends_at is not None)
     present = [alert.labels for alert in message.alerts if alert.holds]
     assert bool(present) == (incident.ends_at is None), "nothing but an end is told of what is not true"
-    assert not present or incident.severity == worst_severity(present)
+    # It is as severe as what it shares with another incident, and never less than its own alerts.
+    assert not present or severity_rank(incident.severity) >= severity_rank(worst_severity(present))
     return Heard(str(incident.news), incident.severity, alerts, incident.key)
 
 

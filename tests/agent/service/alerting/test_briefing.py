@@ -94,7 +94,7 @@ def test_a_forecast_only_while_it_is_true() -> None:
     soon = alert("GpuMemoryExhaustionSoon", LABELS, value=60.0)
     assert brief(LEAK, soon, seen=calm).headline.endswith("full in 1 min")
     over = replace(soon, true_until=WALL)
-    assert brief(replace(LEAK, true_until=WALL), over, seen=calm).headline.endswith("pid 81204) leaking")
+    assert brief(replace(LEAK, true_until=WALL), over, seen=calm).headline.endswith(": no longer true")
 
 
 def test_a_forecast_names_who_grows_most() -> None:

@@ -54,15 +54,15 @@ def test_status_and_alert_agree_on_a_pause() -> None:
 
 
 def test_a_leak_during_a_pause_is_told_as_of_then(tmp_path: Path) -> None:
-    """What was measured last is never told as what is so now: a reminder has its time, and why nothing is newer."""
+    """What was measured last is never told as what is so now: a reminder has its age, and why nothing is newer."""
     stage = Stage(tmp_path / "state.db")
     stage.show(LEAK, 30.0)
-    assert "as of" not in stage.headlines()[0]
+    assert "last known" not in stage.headlines()[0]
     (incident,) = [one.incident for one in stage.messages if one.incident is not None]
     stage.briefings.snapshot = replace(paused(left_seconds=200.0, now=NOW + 120), clock_seconds=NOW + 120)
     headline = stage.briefings.headline(incident, stage.messages[0].alerts)
 
-    assert headline.endswith(f"(as of 2023-11-14 22:11 UTC, measuring is paused {BY_ALICE})"), headline
+    assert headline.endswith(f"(last known 2 min ago: measuring is paused {BY_ALICE})"), headline
 
 
 def test_a_lost_gpu_is_never_called_by_the_index_of_another(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_crash_loop_is_one_incident_without_an_end(
 
 @pytest.mark.parametrize("owner", OWNERS)
 def test_the_end_of_a_crash_loop_tells_that_the_successor_is_steady(tmp_path: Path, owner: str) -> None:
-    """It waits until the detector has a verdict on the process that runs, and not until that has a name."""
+    """It waits until the process that runs is measured as flat and the detector has a verdict on it."""
     stage = Stage(tmp_path / "state")
     for life in range(2):
         live(stage, 100 + life, **OWNERS[owner])
@@ -87,10 +87,10 @@ def test_the_end_of_a_crash_loop_tells_that_the_successor_is_steady(tmp_path: Pa
     assert "ended" not in [one.news for one in stage.heard]
     stage.show(replace(young, growth={MemoryKey("GPU-00000000", 300): Growth(Verdict.STEADY)}), 20 * MINUTE)
 
-    assert [one.news for one in stage.heard] == ["began", "reminder", "ended"]
+    assert [one.news for one in stage.heard] == ["began", "restarted", "ended"]
     assert re.sub(r" \(\d\d:\d\d UTC\)", "", stage.headlines()[-1]) == (
         "RESOLVED node7 GPU 0: memory was full: python3 (pid 101) ended; 22.9 GiB came back; "
-        f"{names(owner)} was restarted twice and runs as pid 300, with 5.0 GiB, steady so far"
+        f"{names(owner)} was restarted twice and runs as pid 300, with 5.0 GiB, and has not grown for 3 min"
     )
     incident = stage.messages[-1].incident
     assert incident is not None

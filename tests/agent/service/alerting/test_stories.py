@@ -444,14 +444,14 @@ def test_a_unit_that_is_restarted_and_grows_again_is_no_all_clear(tmp_path: Path
     stage.show(of_unit(200, used_gib=3.0), 10 * MINUTE)
     assert [one.news for one in stage.heard] == ["began"]
     stage.show(of_unit(200, Evidence.BALANCED), 5 * MINUTE)
-    assert [one.news for one in stage.heard] == ["began", "reminder"]
+    assert [one.news for one in stage.heard] == ["began", "restarted"]
     assert "python3 (alice, pid 200) leaking" in stage.headlines()[-1]
     steady = process(300, used_gib=5.0, unit="api.service", process_group=0, start_time_seconds=2e9 + 300)
     stage.show(snapshot([gpu(0, used_gib=6.0)], [steady]), 30 * MINUTE)
-    assert [one.news for one in stage.heard] == ["began", "reminder", "ended"]
+    assert [one.news for one in stage.heard] == ["began", "restarted", "ended"]
     assert len(stage.keys()) == 1
     assert "; api.service was restarted twice and runs as pid 300, with 5.0 GiB" in stage.headlines()[-1]
-    assert stage.headlines()[-1].endswith(", and runs too short to tell whether it grows")
+    assert stage.headlines()[-1].endswith(", and has not grown for 3 min")
 
 
 def unowned(gib: float, *evidence: Evidence, own_gib: float = 1.0, full_in: float | None = None) -> Snapshot:

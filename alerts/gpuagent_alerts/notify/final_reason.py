@@ -1,0 +1,62 @@
+"""What ended an incident about memory, for those of its alerts that ended before it and by something else.
+
+A forecast is over when the GPU is full, and that is no end of the trouble. At the end of the incident such an alert
+tells what the others know of it, also to a receiver that hears of none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from gpuagent_alerts.alert import PROCESS_ENDED, UNKNOWN_END, Alert, condition_times
+from gpuagent_alerts.notify.cause import is_about_memory, is_leak
+
+_NO_END = (UNKNOWN_END, "the GPU became full", "the MIG instance became full", "it slowed down")
+_OF_THE_PROCESS = "the process "
+_OF_A_REMEDY = "gpuagent "
+_LEVEL = ("growth stopped", "its tensors stopped")
+
+
+def with_final_reason(alert: Alert, others: Iterable[Alert]) -> Alert:
+    """Return an alert that is told at the end of its incident with what ended that, if its own end was none.
+
+    `others` are all alerts of the incident that have ended, or are only kept.
+    """
+    if not is_about_memory(alert.labels) or is_leak(alert.labels) or not _is_no_end(alert):
+        return alert
+    told = [one for one in others if is_about_memory(one.labels) and one.end_reason and not _is_no_end(one)]
+    best = max(told, key=_weight, default=None)
+    if best is None:
+        return alert
+    text = _with_name(best)
+    ends = (condition_times(one)[1] for one in (alert, best))
+    until = max((end for end in ends if end is not None), default=None)
+    return replace(alert, end_reason=text, end_is_certain=best.end_is_certain, true_until=until)
+
+
+def is_level_reached(alert: Alert) -> bool:
+    """Return whether a leak ended as it stopped, and its process goes on."""
+    return is_leak(alert.labels) and alert.end_reason.startswith(_LEVEL)
+
+
+def _is_no_end(alert: Alert) -> bool:
+    return not alert.end_reason or alert.end_reason.startswith(_NO_END)
+
+
+def _weight(alert: Alert) -> tuple[bool, bool, float]:
+    """Order by who knows most of an end: what became of the leaker, then what is certain, then the latest."""
+    return is_leak(alert.labels), alert.end_is_certain, condition_times(alert)[1] or 0.0
+
+
+def _with_name(alert: Alert) -> str:
+    """Return the reason of an alert about a process for one that names none."""
+    reason, pid = alert.end_reason, alert.labels.get("pid", "")
+    if not pid:
+        return reason
+    name = f"{alert.labels.get('process', 'a process')} (pid {pid})"
+    if reason.startswith((PROCESS_ENDED, _OF_THE_PROCESS)):
+        return f"{name} {reason.removeprefix(_OF_THE_PROCESS)}"
+    if reason.startswith(_OF_A_REMEDY):
+        return reason.replace(" it ", f" {name} ", 1)
+    return f"{name}: {reason}"

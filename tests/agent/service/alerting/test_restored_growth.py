@@ -1,0 +1,103 @@
+"""Alerts about growth after a restart of the agent: they stay until it has measured, and end for what really ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuagent.core.growth import Evidence, Growth, Verdict
+from gpuagent.core.snapshot import Snapshot
+from gpuagent_alerts.states.instance import State
+from tests.agent.service.alerting.stage import TICK_SECONDS, Stage, grown, leaking
+from tests.fakes.readings import gpu, process, snapshot
+
+MINUTE = 60.0
+PID = 4242
+EMPTY = snapshot([gpu(0, used_gib=1.0)], [])
+LEAKING = leaking(Evidence.BALANCED, full_in=20 * MINUTE)
+
+
+def seen(used_gib: float, growth: Growth) -> Snapshot:
+    """One process, beside nothing."""
+    return grown(snapshot([gpu(0, used_gib=used_gib + 1)], [process(PID, used_gib=used_gib)]), PID, growth)
+
+
+def restarted(path: Path) -> Stage:
+    """A node on which a leak was told and the agent was killed."""
+    stage = Stage(path / "state")
+    stage.show(seen(8.0, LEAKING), 6 * MINUTE)
+    assert stage.heard
+    stage.kill()
+    return stage
+
+
+def run(stage: Stage, minutes: float, gib_per_hour: float, verdict: Verdict, start: float = 8.5) -> None:
+    """Let the process go on, of which the history was lost."""
+    passed = 0.0
+    while passed < minutes * MINUTE:
+        passed += TICK_SECONDS
+        stage.show(seen(start + gib_per_hour * passed / 3600, Growth(verdict)))
+
+
+@pytest.mark.parametrize("verdict", [Verdict.LEARNING, Verdict.STEADY])
+def test_what_may_still_leak_is_not_over(tmp_path: Path, verdict: Verdict) -> None:
+    """Its history is lost, and the detector knows nothing or says steady: the alerts stay as they were known last."""
+    stage = restarted(tmp_path)
+    before = len(stage.heard)
+    run(stage, 14.0, 20.0, verdict)
+    firing = [
+        each for running in stage.engine.rules() if running.states is not None
+        for each in running.states.instances if each.state is State.FIRING and each.labels.get("severity") != "none"
+    ]  # fmt: skip
+    assert {each.labels["alertname"] for each in firing} == {"GpuProcessMemoryLeak", "GpuMemoryExhaustionSoon"}
+    assert all(each.frozen and not each.is_kept for each in firing)
+    stage.show(seen(13.2, LEAKING), 5 * MINUTE)
+
+    assert len(stage.heard) == before
+    assert {one.key for one in stage.heard} == stage.keys()
+    assert len(stage.keys()) == 1
+
+
+def test_what_has_stopped_is_over_once_that_was_measured(tmp_path: Path) -> None:
+    """Some minutes of flat memory and a verdict end it, and the reason is what was measured."""
+    stage = restarted(tmp_path)
+    run(stage, 2.0, 0.0, Verdict.STEADY)
+    assert stage.heard[-1].news != "ended"
+    run(stage, 30.0, 0.0, Verdict.STEADY)
+
+    assert stage.heard[-1].news == "ended"
+    assert ": growth stopped at 8.5 GiB with 14.2 GiB free" in stage.headlines()[-1]
+
+
+@pytest.mark.parametrize(("alive", "how"), [(False, "ended"), (None, "left the GPU")])
+def test_a_leaker_that_went_meanwhile_is_the_reason_of_each_end(tmp_path: Path, alive: bool | None, how: str) -> None:
+    """One reason in the headline and in every alert, also in one that names the GPU alone, however late it is told."""
+    stage = restarted(tmp_path)
+    stage.is_alive = alive
+    stage.show(EMPTY, 2 * MINUTE)
+    stage.is_alive = None
+    stage.show(EMPTY, 30 * MINUTE)
+
+    assert stage.heard[-1].news == "ended"
+    assert f"{how} while gpuagent was not running" in stage.headlines()[-1]
+    reasons = {alert.name: alert.end_reason for alert in stage.messages[-1].alerts}
+    assert reasons == {
+        "GpuProcessMemoryLeak": f"the process {how} while gpuagent was not running",
+        "GpuMemoryExhaustionSoon": f"python3 (pid {PID}) {how} while gpuagent was not running",
+    }
+
+
+def test_a_restart_with_its_histories_holds_nothing_back(tmp_path: Path) -> None:
+    """What still leaks by a kept history fires on, measured, and what levelled off ends as ever."""
+    stage = restarted(tmp_path)
+    stage.show(seen(8.5, LEAKING), MINUTE)
+    assert not any(
+        each.frozen for running in stage.engine.rules() if running.states is not None
+        for each in running.states.instances
+    )  # fmt: skip
+    stage.kill()
+    over = seen(8.5, Growth(Verdict.LEVELLED_OFF))
+    stage.show(over, 15 * MINUTE)
+
+    assert stage.heard[-1].news == "ended"

@@ -1,0 +1,260 @@
+"""What is started in place of a leaker: its own memory decides about the end, and what is waited for is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
+from gpuagent.core.snapshot import ProcessInfo, Snapshot
+from gpuagent.core.units import GIB
+from gpuagent_alerts.messages.waiting import WaitingIncident, find_waiting
+from gpuagent_exporters.status.problems import find_problems
+from tests.agent.service.alerting.stage import TICK_SECONDS, Stage
+from tests.fakes.readings import gpu, process, snapshot
+
+MINUTE, HOUR = 60.0, 3600.0
+PACE = 40 * GIB / HOUR
+"""Bytes a second by which the first process leaks: 0.17 GiB in a tick."""
+LEAKING = Growth(
+    Verdict.LEAKING, Evidence.BALANCED, Range(PACE, PACE, PACE), since_seconds=1.0, evidence_told=(Evidence.BALANCED,)
+)
+STEADY, LEARNING = Growth(Verdict.STEADY), Growth(Verdict.LEARNING)
+UNIT: dict[str, Any] = {"unit": "api.service"}
+JOB: dict[str, Any] = {"slurm_job": "77"}
+
+
+class Story:
+    """A node of two GPUs on which one owner's processes come, grow and go."""
+
+    def __init__(self, path: Path, **owner: Any) -> None:
+        self.stage = Stage(path / "state")
+        self.owner = owner
+        self._born: dict[int, ProcessInfo | None] = {}
+
+    def seen(self, used_gib: float, growth: Growth, *pids: int, gpu_index: int = 0) -> Snapshot:
+        """These processes, each with so much memory: of several, each on a GPU of its own."""
+        processes = []
+        for place, pid in enumerate(pids):
+            started = self.stage.clock.wall() - 2 * MINUTE
+            own = process(
+                pid, gpu_index=gpu_index + place, used_gib=used_gib, process_group=pid, start_time_seconds=started,
+                **self.owner,
+            )  # fmt: skip
+            processes.append(own._replace(info=self._born.setdefault(pid, own.info)))
+        gpus = [gpu(index, used_gib=1.0 + used_gib * (0 <= index - gpu_index < len(pids))) for index in range(4)]
+        said = {MemoryKey(f"GPU-{gpu_index + place:08d}", pid): growth for place, pid in enumerate(pids)}
+        whole = {MemoryKey(key.gpu_uuid): growth for key in said if growth is LEAKING}
+        return replace(snapshot(gpus, processes), growth=said | whole)
+
+    def leak(self, *pids: int) -> None:
+        """Let these leak until somebody is told, and end."""
+        self.stage.show(self.seen(10.0, LEARNING, *pids), 30.0)
+        self.stage.show(self.seen(12.0, LEAKING, *pids), 5 * MINUTE)
+        assert self.news()[-1:] == ["began"]
+
+    def pause(self, seconds: float) -> None:
+        """Let nothing run."""
+        self.stage.show(self.seen(0.0, LEARNING), seconds)
+
+    def run(
+        self,
+        seconds: float,
+        used_gib: Callable[[float], float],
+        growth: Growth,
+        pids: Sequence[int],
+        gpu_index: int = 0,
+    ) -> None:
+        """Let these run, with memory by the seconds that passed."""
+        passed = 0.0
+        while passed < seconds:
+            passed += TICK_SECONDS
+            self.stage.show(self.seen(used_gib(passed), growth, *pids, gpu_index=gpu_index))
+
+    def news(self) -> list[str]:
+        """Every message so far."""
+        return [one.news for one in self.stage.heard]
+
+    def waiting(self) -> list[WaitingIncident]:
+        """What the surfaces show beside alerts."""
+        stage = self.stage
+        return [one for one in find_waiting(stage.notifier, stage.briefings, (), stage.clock.wall()) if one.for_restart]
+
+
+def rising(gib_per_hour: float, start: float = 3.0) -> Callable[[float], float]:
+    """Memory that rises from its start, with the noise of an allocator."""
+    return lambda passed: start + gib_per_hour * passed / HOUR + 0.3 * (passed % 60.0 == 0)
+
+
+def flat(passed: float) -> float:
+    """Memory that is loaded in two minutes, and is noisy then."""
+    return min(3.0 + passed / 10.0, 15.0) + 0.3 * (passed % 60.0 == 0)
+
+
+@pytest.mark.parametrize(("gib_per_hour", "minutes"), [(12.0, 60.0), (40.0, 20.0), (140.0, 7.0)])
+@pytest.mark.parametrize("verdict", [STEADY, LEARNING])
+def test_while_a_successor_grows_nothing_is_resolved(
+    tmp_path: Path, gib_per_hour: float, minutes: float, verdict: Growth
+) -> None:
+    """The detector's verdict on a young process is no proof; neither is the time that has passed."""
+    story = Story(tmp_path, **UNIT)
+    story.leak(100)
+    story.pause(10.0)
+    story.run(minutes * MINUTE, rising(gib_per_hour), verdict, [200])
+
+    assert story.news() == ["began"]
+    (waiting,) = story.waiting()
+    assert waiting.headline.startswith("WARNING node7 GPU 0: api.service was restarted once and runs as pid 200, with ")
+    assert "and grows again: " in waiting.headline
+
+
+@pytest.mark.parametrize("owner", [UNIT, JOB])
+def test_a_successor_that_loads_a_model_and_is_flat_then(tmp_path: Path, owner: dict[str, Any]) -> None:
+    """Its end is told once that was measured for some minutes, and says so."""
+    story = Story(tmp_path, **owner)
+    story.leak(100)
+    story.run(4 * MINUTE, flat, STEADY, [200])
+    assert story.news() == ["began"]
+    story.run(4 * MINUTE, lambda _: 15.0, STEADY, [200])
+
+    assert story.news() == ["began", "ended"]
+    assert story.stage.headlines()[-1].endswith(
+        "was restarted once and runs as pid 200, with 15.0 GiB, and has not grown for 3 min"
+    )
+    assert story.waiting() == []
+
+
+def test_a_successor_that_grows_much_slower(tmp_path: Path) -> None:
+    """It is waited for 15 min; the end says that it grows, and never that it is steady."""
+    story = Story(tmp_path, **UNIT)
+    story.leak(100)
+    story.run(14 * MINUTE, rising(4.0), STEADY, [200])
+    assert story.news() == ["began"]
+    story.run(5 * MINUTE, rising(4.0, start=3.0 + 4.0 * 14 / 60), STEADY, [200])
+
+    assert story.news() == ["began", "ended"]
+    assert "and grows 4.0 GiB/h" in story.stage.headlines()[-1]
+
+
+def test_a_slow_leak_is_measured_for_as_long_as_it_needs_to_show(tmp_path: Path) -> None:
+    """At 1 GiB/h three minutes are nothing: seven and a half are what an eighth of a GiB takes."""
+    story = Story(tmp_path, **UNIT)
+    slow = GIB / HOUR
+    leaking = replace(LEAKING, slope=Range(slow, slow, slow))
+    story.stage.show(story.seen(12.0, leaking, 100), 5 * MINUTE)
+    story.run(HOUR, rising(1.0), STEADY, [200])
+
+    assert story.news() == ["began"]
+
+
+def test_ranks_are_looked_at_each_and_added_up(tmp_path: Path) -> None:
+    """Each rank grows by less than a quarter of what the job leaked, all together by as much."""
+    story = Story(tmp_path, **JOB)
+    story.leak(100, 101, 102, 103)
+    story.pause(15.0)
+    story.run(20 * MINUTE, rising(15.0), STEADY, [200, 201, 202, 203])
+    assert story.news() == ["began"]
+    (waiting,) = story.waiting()
+    assert "Slurm job 77 was restarted once and runs as 4 processes, with " in waiting.headline
+    story.run(6 * MINUTE, lambda _: 8.0, STEADY, [200, 201, 202, 203])
+
+    assert story.news() == ["began", "ended"]
+    assert story.stage.headlines()[-1].endswith(
+        "Slurm job 77 was restarted once and runs as 4 processes, with 32.0 GiB together, and has not grown for 3 min"
+    )
+
+
+def test_a_job_that_moves_to_another_gpu_is_one_incident(tmp_path: Path) -> None:
+    """The successor on GPU 1 holds back the end of what happened on GPU 0, and goes on under the same key."""
+    story = Story(tmp_path, **JOB)
+    story.leak(100)
+    story.run(10 * MINUTE, rising(40.0), STEADY, [200], gpu_index=1)
+    (waiting,) = story.waiting()
+    assert " on GPU 1, for " in waiting.headline
+    story.stage.show(story.seen(15.0, LEAKING, 200, gpu_index=1), 5 * MINUTE)
+
+    assert story.news() == ["began", "restarted"]
+    assert len(story.stage.keys()) == 1
+    assert story.stage.headlines()[-1].endswith("Slurm job 77 was restarted once and grows again")
+
+
+def test_one_restart_is_counted_once(tmp_path: Path) -> None:
+    """Also where its end was told, and the same successor begins to leak after that."""
+    story = Story(tmp_path, **JOB)
+    story.leak(100, 101)
+    story.run(10 * MINUTE, lambda _: 8.0, STEADY, [200, 201])
+    assert story.news() == ["began", "ended"]
+    story.stage.show(story.seen(15.0, LEAKING, 200, 201), 5 * MINUTE)
+
+    assert story.news()[:3] == ["began", "ended", "began"]
+    assert len(story.stage.keys()) == 1
+    assert story.stage.headlines()[-1].endswith("Slurm job 77 was restarted once and grows again")
+
+
+def test_what_is_waited_for_is_a_problem_with_the_same_words(tmp_path: Path) -> None:
+    """While nothing of it is true: `check` and `status` warn, by the incident's own line."""
+    story = Story(tmp_path, **UNIT)
+    story.leak(100)
+    story.pause(45.0)
+    (waiting,) = story.waiting()
+    assert waiting.headline == (
+        "WARNING node7 GPU 0: python3 (alice, pid 100) left the GPU 30 s ago: waiting to see whether it is started "
+        "again"
+    )
+    seen = story.seen(3.0, LEARNING, 200)
+    story.stage.show(seen, 45.0)
+    (waiting,) = story.waiting()
+    words = (
+        "api.service was restarted once and runs as pid 200, with 3.0 GiB, for 30 s: waiting to see whether it grows "
+        "again"
+    )
+    assert waiting.headline == f"WARNING node7 GPU 0: {words}"
+    shown = replace(seen, clock_seconds=0.0, measured_seconds=0.0)
+    (problem,) = find_problems(shown, 0.0, firing=[waiting.subject])
+    assert (str(problem.severity), problem.gpu, problem.text) == ("warning", 0, words)
+
+
+def test_unread_gpus_prove_no_end(tmp_path: Path) -> None:
+    """A successor that is not seen as the driver refuses the list may run."""
+    story = Story(tmp_path, **UNIT)
+    story.leak(100)
+    story.run(5 * MINUTE, rising(40.0), STEADY, [200])
+    seen = story.seen(6.0, STEADY)
+    hidden = replace(seen, gpus=tuple(replace(one, processes_known=False) for one in seen.gpus))
+    story.stage.show(hidden, 20 * MINUTE)
+
+    assert story.news() == ["began"]
+
+
+def test_the_end_names_the_process_that_ended_last(tmp_path: Path) -> None:
+    """Also where less than it held came back, and the end of the first one is the more certain."""
+    story = Story(tmp_path, **UNIT)
+    story.leak(100)
+    story.run(5 * MINUTE, rising(40.0), STEADY, [200])
+    story.stage.show(story.seen(12.0, LEAKING, 200), 5 * MINUTE)
+    left = story.seen(0.0, LEARNING)
+    story.stage.show(replace(left, gpus=(gpu(0, used_gib=6.0), *left.gpus[1:])), 20 * MINUTE)
+
+    assert story.news()[-1] == "ended"
+    assert "python3 (alice, pid 200) was leaking memory: the process ended" in story.stage.headlines()[-1]
+    assert story.stage.headlines()[-1].endswith("api.service was restarted once and does not run now")
+
+
+def test_the_end_of_a_restarted_group_counts_those_that_ran_last(tmp_path: Path) -> None:
+    """Four ranks, a restart, four ranks: the end is that of the last four, and no GPU is counted twice."""
+    story = Story(tmp_path, **JOB)
+    story.leak(100, 101, 102, 103)
+    story.run(5 * MINUTE, rising(40.0), STEADY, [200, 201, 202, 203])
+    story.stage.show(story.seen(12.0, LEAKING, 200, 201, 202, 203), 5 * MINUTE)
+    story.pause(20 * MINUTE)
+
+    assert story.news()[-1] == "ended"
+    assert re.sub(r" \(\d\d:\d\d UTC\)", "", story.stage.headlines()[-1]) == (
+        "RESOLVED node7 GPUs 0, 1, 2, 3: Slurm job 77 (4 ranks, alice) was leaking memory: all 4 processes ended; "
+        "48.0 GiB came back; Slurm job 77 was restarted once and does not run now"
+    )
