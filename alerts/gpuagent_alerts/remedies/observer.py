@@ -106,6 +106,11 @@ class SnapshotObserver:
             act_refusal=_act_refusal(snapshot, {target.key.gpu_uuid, *(each.key.gpu_uuid for each in fall_too)}),
         )
 
+    def everybody(self) -> tuple[Target, ...]:
+        """Return every process on every GPU, by the last good list of those that cannot be read now."""
+        read = () if self._snapshot is None else all_targets(self._snapshot, unknown_memory=True)
+        return (*read, *self._last_on_unread())
+
     def _last_on_unread(self) -> Iterator[Target]:
         """Yield who was on GPUs that cannot be read now: nobody knows that they have left, or whether they are idle."""
         for uuid, last in self._last_good.items():

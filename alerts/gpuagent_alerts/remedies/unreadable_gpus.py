@@ -14,7 +14,6 @@ from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessReadi
 from gpuagent.core.units import format_duration
 from gpuagent_alerts.remedies.observation import Condition, Observation, Observer
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.targets import all_targets, target_of
 
 
 class UnreadableGpu(NamedTuple):
@@ -89,12 +88,6 @@ class UnreadableGpus:
             found.append(UnreadableGpu(*key, text, processes, last.gpu.act_refusal, last.gpu.processes_trusted))
         return found
 
-    def everybody(self) -> tuple[Target, ...]:
-        """Return every process on every GPU, by the last list of those that cannot be read."""
-        unread = [target_of(each, None) for gpu in self.now() for each in gpu.processes]
-        read = () if self._snapshot is None else all_targets(self._snapshot, unknown_memory=True)
-        return (*read, *(each for each in unread if each is not None))
-
     def of(self, target: Target) -> UnreadableGpu | None:
         """Return the unreadable GPU on whose last list this process is; None where there is none."""
         for gpu in self.now():
@@ -137,6 +130,10 @@ class TickObserver(Observer, Protocol):
         """Wait for the next tick; return False where none came in time."""
         ...
 
+    def everybody(self) -> tuple[Target, ...]:
+        """Return every process on every GPU, by the last good list of those that cannot be read now."""
+        ...
+
 
 class LastListObserver:
     """Observer of a process that a person has forced on a GPU which cannot be read.
@@ -162,7 +159,7 @@ class LastListObserver:
             trusted=gpu.trusted,
             gpu_index_certain=False,
             host_pid_namespace=self._gpus.in_host_pid_namespace,
-            everybody=self._gpus.everybody(),
+            everybody=self._observer.everybody(),
             present=frozenset({target.id}),
             act_refusal=gpu.act_refusal,
             unreadable=gpu.text,
