@@ -59,20 +59,23 @@ def test_a_gpu_lost_before_a_restart_is_known_by_its_uuid(tmp_path: Path) -> Non
     asyncio.run(run())
 
 
-def test_a_lost_gpu_that_comes_back_is_read_again() -> None:
+@pytest.mark.parametrize("code", [Code.GPU_IS_LOST, Code.GPU_NOT_FOUND])
+def test_a_lost_gpu_that_comes_back_is_read_again(code: Code) -> None:
     """GPU-01: at the next slow tick, without a new initialization; the time of its loss is told until then."""
 
     async def run() -> None:
         async with rig(FOUR, events=False) as stage:
             await stage.tick()
-            stage.fail(FaultKind.LOST, gpu=2)
-            lost = at(await stage.tick(), 2)
+            stage.fail(FaultKind.LOST, gpu=2, code=code)
+            snapshot = await stage.tick()
+            lost = at(snapshot, 2)
             later = at(await stage.tick(5), 2)
             stage.node.clear()
             fast = await stage.tick()
             slow = await stage.tick(slow=True)
 
-            assert (lost.state, later.state) == (GpuState.LOST, GpuState.LOST)
+            assert states(snapshot) == [GpuState.OK, GpuState.OK, GpuState.LOST, GpuState.OK]
+            assert later.state is GpuState.LOST
             assert lost.since_seconds == later.since_seconds
             assert state(fast, 2) is GpuState.LOST  # each try makes the driver probe dead hardware: not every second
             assert states(slow) == [GpuState.OK] * 4

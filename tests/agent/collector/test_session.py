@@ -234,6 +234,18 @@ def test_a_count_that_fails_for_other_reasons_ends_nothing(desk: Desk) -> None:
     assert desk.session.state is NvmlState.READY
 
 
+def test_a_count_that_finds_no_gpu_ends_the_session(desk: Desk) -> None:
+    """GPU-07: said of the library it is said of all GPUs, unlike where one of them is asked."""
+    desk.go()
+    desk.node.inject(Fault(FaultKind.ERROR, calls=("nvmlDeviceGetCount_v2",), code=Code.GPU_NOT_FOUND))
+    desk.session.count()
+    desk.worker.work()
+    desk.advance()
+
+    assert desk.session.state is NvmlState.FAILED
+    assert not NvmlFailure("nvmlDeviceGetMemoryInfo", Code.GPU_NOT_FOUND).ends_session
+
+
 @pytest.mark.parametrize("when", ["initialization", "count", "collection"])
 def test_a_version_mismatch_asks_for_a_new_process(desk: Desk, when: str) -> None:
     """GPU-07: wherever it shows; nothing but a new process can load the new library."""

@@ -29,7 +29,7 @@ from gpuagent.driver.nvml import (
 from gpuagent.driver.nvml.device import NvmlDevice
 from gpuagent.driver.nvml.events import XidWatcher
 from gpuagent.driver.nvml.identity import open_device
-from gpuagent.driver.nvml.library import IMPOSSIBLE, Handle, Library, NvmlFailure
+from gpuagent.driver.nvml.library import COUNT_GPUS, IMPOSSIBLE, Handle, Library, NvmlFailure
 from gpuagent.driver.nvml.memory import check_figures
 
 T = TypeVar("T")
@@ -228,7 +228,7 @@ class NvmlDriver:
 
     def count_gpus(self) -> int:
         """Return how many GPUs are enumerated. Raises NvmlFailure."""
-        return int(self.library.call("nvmlDeviceGetCount"))
+        return int(self.library.call(COUNT_GPUS))
 
     def open_gpu(self, index: int, clock: Clock, driver_version: str, address_of: Callable[[str], str]) -> Collector:
         """Attach to a GPU, which may wake it: see `open_device`. Raises NvmlFailure."""

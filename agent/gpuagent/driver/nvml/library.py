@@ -11,6 +11,7 @@ import pynvml
 
 from gpuagent.driver.backend import DriverFailure
 
+COUNT_GPUS = "nvmlDeviceGetCount"
 GET_HANDLE = "nvmlDeviceGetHandleByIndex"
 IMPOSSIBLE = -2
 """No code of NVML's: the call succeeded, and what it answered cannot be true."""
@@ -35,7 +36,9 @@ UNKNOWN = 999
 
 _ABSENT = {NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, DEPRECATED}
 _LACKING = {NOT_SUPPORTED, FUNCTION_NOT_FOUND}
-_SESSION_ENDED = {UNINITIALIZED, DRIVER_NOT_LOADED, GPU_NOT_FOUND, LIB_RM_VERSION_MISMATCH}
+_SESSION_ENDED = {UNINITIALIZED, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH}
+_OF_THE_LIBRARY = {"nvmlInitWithFlags", COUNT_GPUS}
+"""Where "no GPUs were found" (nvml.h) is said of the node; anywhere else it is said of the one GPU that was asked."""
 
 _TEXTS = {
     UNINITIALIZED: "NVML is not initialized",
@@ -82,11 +85,11 @@ class NvmlFailure(DriverFailure):
 
     @property
     def lost(self) -> bool:
-        return self.code == GPU_IS_LOST
+        return self.code in {GPU_IS_LOST, GPU_NOT_FOUND}
 
     @property
     def ends_session(self) -> bool:
-        return self.code in _SESSION_ENDED
+        return self.code in _SESSION_ENDED or (self.code == GPU_NOT_FOUND and self.function in _OF_THE_LIBRARY)
 
     @property
     def unreachable(self) -> bool:
