@@ -30,7 +30,7 @@ WRONG = (
     (
         2,
         "an Xid error in the last 15 minutes",
-        f'time() - gpuagent_xid_last_timestamp_seconds{{{GPU}, xid!~"13|31|43|45|68|109"}} < 900',
+        f'time() - gpuagent_xid_last_timestamp_seconds{{{GPU}, severity!="info"}} < 900',
     ),
     (2, "an old reading", f"gpuagent_gpu_reading_age_seconds{{{GPU}}} > 10"),
     (2, "messages cannot be delivered", f"gpuagent_notifications_dead{{{NODE}}} > 0"),

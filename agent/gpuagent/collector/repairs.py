@@ -20,6 +20,7 @@ from typing import NamedTuple
 from gpuagent.collector.saved_state import LatestWriter
 from gpuagent.core.clock import Clock
 from gpuagent.core.snapshot import GpuReading, GpuState, XidCount
+from gpuagent.core.xids import FALLEN_OFF_XID, REPAIR_XIDS
 from gpuagent.runtime.state_files import read_state
 
 log = logging.getLogger(__name__)
@@ -117,10 +118,6 @@ def _number(value: object) -> float | None:
     return float(value)
 
 
-FALLEN_OFF_XID = 79
-REPAIR_XIDS = frozenset({48, 62, 64, 74, FALLEN_OFF_XID, 95, 119, 120, 140})
-"""Xids after which NVIDIA asks for a reset of the GPU, a reboot or a new GPU
-(https://docs.nvidia.com/deploy/xid-errors/)."""
 _SAVE_SECONDS = 60.0
 """Largest age of the energy counter in the file while a fault is open."""
 _EARLIER = -1

@@ -197,7 +197,7 @@ def _xids(snapshot: Snapshot) -> Iterator[Problem]:
         xid = explain_xid(event.xid)
         age = event.age_seconds(snapshot.clock_seconds, snapshot.time_seconds)
         is_open = (event.gpu_uuid or event.gpu_index, event.xid) in unrepaired
-        if is_open or (age <= _XID_SECONDS and not xid.hardware):
+        if is_open or (age <= _XID_SECONDS and not xid.action.repair):
             times = "" if event.count <= 1 else f", {event.count} times since the agent started"
             repair = "; it was not repaired since" if is_open else ""
             yield Problem(

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuagent.collector.repairs import REPAIR_XIDS
 from gpuagent.core.matchers import parse_matcher
 from gpuagent_alerts.notify.inhibition import LOSS_RULES, TIER_RULES
 from gpuagent_alerts.notify.matchers import Matchers
@@ -89,19 +88,6 @@ def test_every_metric_is_in_the_catalogue() -> None:
     """ALERT-06: none of them looks at a series that cannot be."""
     known = {family.name for family in FAMILIES}
     assert find_unknown_metrics(load_rule_file(RULES_FILE), known) == []
-
-
-@pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109, 154, *sorted(REPAIR_XIDS)])
-def test_the_warning_leaves_out_other_xids(xid: int) -> None:
-    """ALERT-03: faults of a program page nobody, and those that take a repair are told by the other rule."""
-    (left_out,) = re.findall(r'xid!~"([^"]*)"', RULES_FILE.read_text())
-    assert str(xid) in left_out.split("|")
-
-
-@pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
-def test_a_programs_own_xids_page_nobody(xid: int) -> None:
-    """ALERT-03: they take no repair, so the critical rule never sees one."""
-    assert xid not in REPAIR_XIDS
 
 
 def test_their_unit_tests_pass_here() -> None:

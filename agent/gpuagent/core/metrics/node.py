@@ -12,7 +12,8 @@ from gpuagent.core.metrics.gpu import GPU_LABELS
 from gpuagent.core.metrics.preallocation import fast_growth_expected, preallocated
 from gpuagent.core.metrics.process import FrameworkRecognizer, framework_recognizer, is_dead
 from gpuagent.core.process_labels import ORIGIN_LABELS
-from gpuagent.core.snapshot import CollectorRun, GpuReading, GpuState, NvmlState, Snapshot, XidCount
+from gpuagent.core.snapshot import CollectorRun, GpuReading, GpuState, NvmlState, Snapshot
+from gpuagent.core.xids import explain_xid
 
 
 class NodeView(NamedTuple):
@@ -120,18 +121,18 @@ def _dead_memory(view: NodeView) -> Iterable[LabeledValue]:
     yield from held.items()
 
 
-def _xids(value: Callable[[XidCount, Snapshot], Value]) -> Callable[[NodeView], Iterable[LabeledValue]]:
-    def of(view: NodeView) -> Iterable[LabeledValue]:
-        snapshot = view.snapshot
-        if snapshot is not None:
-            for xid in snapshot.xids:
-                yield (str(xid.gpu_index), xid.gpu_uuid, str(xid.xid)), value(xid, snapshot)
-
-    return of
+def _xid_events(view: NodeView) -> Iterable[LabeledValue]:
+    for xid in view.snapshot.xids if view.snapshot else ():
+        yield (str(xid.gpu_index), xid.gpu_uuid, str(xid.xid)), xid.count
 
 
-def _last_xid(xid: XidCount, seen: Snapshot) -> Value:
-    return xid.unix_seconds(seen.clock_seconds, seen.time_seconds)
+def _last_xids(view: NodeView) -> Iterable[LabeledValue]:
+    seen = view.snapshot
+    if seen is None:
+        return
+    for xid in seen.xids:
+        labels = (str(xid.gpu_index), xid.gpu_uuid, str(xid.xid), explain_xid(xid.xid).severity)
+        yield labels, xid.unix_seconds(seen.clock_seconds, seen.time_seconds)
 
 
 def _driver(view: NodeView) -> Iterable[LabeledValue]:
@@ -206,10 +207,10 @@ NODE_FAMILIES: tuple[NodeFamily, ...] = (
             _of(lambda snapshot: snapshot.processes_seen), kind=MetricType.COUNTER, collector="procfs"),
     _family("host_pid_namespace", "0 if the agent cannot tell whose a pid is: it then acts on none.",
             _of(lambda snapshot: snapshot.node.host_pid_namespace), collector="procfs"),
-    _family("xid_events_total", "Xid errors since the agent started.", _xids(lambda xid, _: xid.count),
+    _family("xid_events_total", "Xid errors since the agent started.", _xid_events,
             (*GPU_LABELS, "xid"), MetricType.COUNTER, "xid_events"),
     _family("xid_last_timestamp_seconds", "Unix time of the last Xid error of this code.",
-            _xids(_last_xid), (*GPU_LABELS, "xid"), collector="xid_events"),
+            _last_xids, (*GPU_LABELS, "xid", "severity"), collector="xid_events"),
     _family("ticks_total", "Ticks since the agent started.", _of(lambda snapshot: snapshot.ticks),
             kind=MetricType.COUNTER),
     _family("ticks_late_total", "Ticks that could not begin in time.", _of(lambda snapshot: snapshot.ticks_late),

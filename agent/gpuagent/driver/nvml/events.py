@@ -13,6 +13,7 @@ from typing import Any
 
 from gpuagent.core.clock import Clock
 from gpuagent.core.snapshot import CollectorRun, GpuReading, GpuState, XidCount
+from gpuagent.core.xids import FALLEN_OFF_XID
 from gpuagent.driver.backend import WatchedGpu
 from gpuagent.driver.nvml.library import (
     FUNCTION_NOT_FOUND,
@@ -27,7 +28,6 @@ from gpuagent.driver.nvml.library import (
 log = logging.getLogger(__name__)
 
 _XID_CRITICAL_ERROR = 0x8
-FALLEN_OFF_XID = 79
 _SAME_FALL_SECONDS = 60.0
 _WAIT = "nvmlEventSetWait_v2"
 _WAIT_MILLISECONDS = 1000
