@@ -26,7 +26,7 @@ from gpuagent_simulator.abi import (
 from gpuagent_simulator.curves import Shape
 from gpuagent_simulator.device import Device, Gpu
 from gpuagent_simulator.session import EntryTable, gauges, on_device
-from gpuagent_simulator.spec import Feature
+from gpuagent_simulator.spec import C2cSpec, Feature
 
 ENTRIES: EntryTable = {}
 
@@ -170,6 +170,8 @@ def nvlink_version(gpu: Gpu, link: Any, out: Any) -> None:
 @on_device(ENTRIES, "nvmlDeviceGetNvLinkErrorCounter", feature=Feature.NVLINK)
 def nvlink_error_counter(gpu: Gpu, link: Any, counter: Any, out: Any) -> None:
     _link(gpu, link)
+    if gpu.spec.nvlink.version >= _NVLINK_5:
+        raise NvmlError(Code.NOT_SUPPORTED)
     nvlink = gpu.spec.nvlink
     counters = (
         nvlink.replay_errors,
@@ -245,14 +247,40 @@ def _link_total(name: str) -> Getter:
     return lambda gpu, _: counter(gpu, ALL_LINKS)
 
 
+_NVLINK_5 = 5
+
+
+def _link_4_counter(name: str) -> Getter:
+    """Answer a counter of NVLink 4 alone: before it there is a call for each, after it there are other kinds."""
+    return _of_generation(name, lambda version: version == _NVLINK_5 - 1)
+
+
 def _link_5_counter(name: str) -> Getter:
-    """Answer a counter that came with NVLink 5; Hopper and earlier have the fields in KiB."""
+    """Answer a counter that came with NVLink 5; Hopper and earlier have bytes in KiB, and other kinds of errors."""
+    return _of_generation(name, lambda version: version >= _NVLINK_5)
+
+
+def _of_generation(name: str, there: Callable[[int], bool]) -> Getter:
     counter = _link_counter(name)
 
     def value(gpu: Gpu, scope: int) -> float:
-        if gpu.spec.nvlink.version < 5:
+        if not there(gpu.spec.nvlink.version):
             raise NvmlError(Code.NOT_SUPPORTED)
         return counter(gpu, scope)
+
+    return value
+
+
+def _c2c(of: Callable[[C2cSpec, int], float]) -> Getter:
+    """Answer for one link between GPU and CPU; all are alike but for those that are down."""
+
+    def value(gpu: Gpu, scope: int) -> float:
+        c2c = gpu.spec.c2c
+        if not c2c.links:
+            raise NvmlError(Code.NOT_SUPPORTED)
+        if scope >= c2c.links:
+            raise NvmlError(Code.INVALID_ARGUMENT)
+        return of(c2c, scope)
 
     return value
 
@@ -314,8 +342,14 @@ _add(
         139: _link_counter("receive", unit=1024),
         140: _link_counter("transmit", unit=1024, overhead=1.1),
         141: _link_counter("receive", unit=1024, overhead=1.1),
+        161: _link_4_counter("replay_errors"),
+        162: _link_4_counter("recovery_errors"),
+        163: _link_4_counter("crc_data_errors"),
         202: _link_5_counter("transmit"),
         204: _link_5_counter("receive"),
+        208: _link_5_counter("crc_data_errors"),
+        211: _link_5_counter("replay_errors"),
+        215: _link_5_counter("recovery_errors"),
     },
 )
 _add(
@@ -326,6 +360,18 @@ _add(
         164: lambda gpu, scope: _over_links(gpu, scope, gpu.spec.nvlink.megabytes_per_second),
         165: lambda gpu, scope: _over_links(gpu, scope, 1),
         166: lambda gpu, _: gpu.spec.nvlink.version,
+    },
+)
+_add(
+    UNSIGNED,
+    None,
+    {
+        170: lambda gpu, _: gpu.spec.c2c.links,
+        171: _c2c(lambda c2c, link: link not in c2c.inactive),
+        172: _c2c(lambda c2c, _: c2c.megabytes_per_second),
+        231: _c2c(lambda c2c, _: c2c.interrupt_errors),
+        232: _c2c(lambda c2c, _: c2c.replay_errors),
+        233: _c2c(lambda _, __: 0),
     },
 )
 _add(

@@ -294,6 +294,16 @@ class NvLinkSpec(Section):
     crc_data_errors: Curve = ZERO
 
 
+class C2cSpec(Section):
+    """Links between GPU and CPU on one board (GH200, GB200)."""
+
+    links: Whole = key(default=0, ge=0, le=36)
+    inactive: tuple[Whole, ...] = ()
+    megabytes_per_second: Whole = 44712
+    interrupt_errors: Whole = 0
+    replay_errors: Whole = 0
+
+
 class Fans(Section):
     """Fans; `percent` follows from the temperature if it is not given."""
 
@@ -346,6 +356,7 @@ class GpuSpec(Section):
     pcie: PcieSpec = PcieSpec()
     ecc: EccSpec = EccSpec()
     nvlink: NvLinkSpec = NvLinkSpec()
+    c2c: C2cSpec = C2cSpec()
     fans: Fans = Fans()
     gpm: Mapping[str, Curve] | None = None
     persistence: Flag = True

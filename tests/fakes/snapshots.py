@@ -8,7 +8,19 @@ from typing import Any
 from hypothesis import strategies as st
 
 from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
-from gpuagent.core.hardware import Clocks, Ecc, Memory, MigInstance, NvLink, Pcie, Power, Profile, Thermal, Utilization
+from gpuagent.core.hardware import (
+    Clocks,
+    Ecc,
+    Link,
+    Links,
+    Memory,
+    MigInstance,
+    Pcie,
+    Power,
+    Profile,
+    Thermal,
+    Utilization,
+)
 from gpuagent.core.identity import NO_INSTANCE, ProcessId
 from gpuagent.core.metrics.alerting import (
     AlertCount,
@@ -40,6 +52,7 @@ from gpuagent.core.snapshot import (
 
 GIB = 2**30
 _FULL_PROFILE = Profile(**{field.name: 0.25 for field in dataclasses.fields(Profile)})
+_LINKS = Links((Link(0, True, 26_562_000_000, (("replay", 1),)),), (("replay", 1),), 5, 6)
 _FULL_ECC: dict[str, Any] = {field.name: 1 for field in dataclasses.fields(Ecc)}
 
 
@@ -66,7 +79,8 @@ def full_snapshot() -> Snapshot:
         clocks=Clocks((("sm", 1.98e9),), (("sm", 2.1e9),), (("gpu_idle", False),), (("sync_boost", 1.5),)),
         pcie=Pcie(5, 5, 16, 16, 0, 10, 20),
         ecc=Ecc(**_FULL_ECC),
-        nvlinks=(NvLink(0, True, 1, 2, 3, 4, 5, 6),),
+        nvlink=_LINKS,
+        c2c=_LINKS,
         figures=EveryFigure(),
         mig=(MigInstance("MIG-0", 1, 0, "1g.10gb", Memory(10 * GIB, GIB, 9 * GIB), _FULL_PROFILE),),
         processes_known=True,
@@ -188,9 +202,16 @@ _runs = st.lists(
     max_size=3,
     unique_by=lambda run: run.collector,
 ).map(tuple)
-_links = st.lists(
-    st.builds(NvLink, st.integers(0, 3), st.booleans(), *[_amounts] * 6), max_size=3, unique_by=lambda link: link.link
-).map(tuple)
+_errors = st.dictionaries(st.sampled_from(["replay", "crc"]), st.integers(0, 9)).map(lambda found: tuple(found.items()))
+_links = st.builds(
+    Links,
+    st.lists(
+        st.builds(Link, st.integers(0, 3), st.booleans(), _amounts, _errors),
+        max_size=3,
+        unique_by=lambda link: link.number,
+    ).map(tuple),
+    _errors, _amounts, _amounts,
+)  # fmt: skip
 _mig_profiles = st.sampled_from(["1g.10gb", "3g.40gb", "1c.3g.40gb", "2c.3g.40gb", ""])
 _instances = st.lists(
     st.builds(MigInstance, texts, st.integers(0, 2), st.integers(0, 2), _mig_profiles, _memories, _profiles),
@@ -232,7 +253,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
                 clocks=st.none() | _all(Clocks, _pairs(st.floats(0, 1e10)), event_reasons=_pairs(st.booleans())),
                 pcie=st.none() | _all(Pcie, _amounts),
                 ecc=st.none() | _all(Ecc, _amounts),
-                nvlinks=_links,
+                nvlink=_links,
                 mig=_instances,
                 processes_known=st.booleans(),
                 runs=_runs,

@@ -22,6 +22,7 @@ WANTED = {
     "xid",
     "dead-process",
     "unified-memory",
+    "coherent-memory",
     "no-gpus",
     "consumer-card",
     "crowd",

@@ -132,17 +132,30 @@ class Ecc:
     recovery_action: int | None = None  # field 230 of NVML: `gpuagent.core.hardware` has the words
 
 
-class NvLink(NamedTuple):
-    """One NVLink of a GPU. Byte counters run since the driver was loaded."""
+class Link(NamedTuple):
+    """One NVLink, or one C2C link between GPU and CPU. `bytes_per_second` is its speed in one direction."""
 
-    link: int
+    number: int
     active: bool
-    replay_errors: int | None = None
-    recovery_errors: int | None = None
-    crc_flit_errors: int | None = None
-    crc_data_errors: int | None = None
+    bytes_per_second: int | None = None
+    errors: tuple[tuple[str, int], ...] = ()
+    """Errors by kind, for the kinds that this generation counts."""
+
+
+class Links(NamedTuple):
+    """All links of one kind. Counters only grow, also where a single link goes down or is counted anew."""
+
+    links: tuple[Link, ...] = ()
+    errors: tuple[tuple[str, int], ...] = ()
+    """Errors by kind, over all links."""
     transmit_bytes: int | None = None
     receive_bytes: int | None = None
+
+    @property
+    def bytes_per_second(self) -> int | None:
+        """Speed of the links that are up, together and in one direction; None if none of them tells."""
+        told = [link.bytes_per_second for link in self.links if link.active and link.bytes_per_second is not None]
+        return sum(told) if told else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gpuagent.core.clock import CLOCK_STEP_SECONDS
 from gpuagent.core.growth import Growth, MemoryKey
-from gpuagent.core.hardware import Clocks, Ecc, Memory, MigInstance, NvLink, Pcie, Power, Profile, Thermal, Utilization
+from gpuagent.core.hardware import Clocks, Ecc, Links, Memory, MigInstance, Pcie, Power, Profile, Thermal, Utilization
 from gpuagent.core.identity import NO_INSTANCE, JobSign, ProcessId
 
 
@@ -204,7 +204,8 @@ class GpuReading:
     clocks: Clocks | None = None
     pcie: Pcie | None = None
     ecc: Ecc | None = None
-    nvlinks: tuple[NvLink, ...] = ()
+    nvlink: Links | None = None
+    c2c: Links | None = None  # between GPU and CPU
     figures: Mapping[str, float] = field(default_factory=dict)
     """Figures of collectors that have no part of their own, by name, in base units."""
     mig: tuple[MigInstance, ...] = ()

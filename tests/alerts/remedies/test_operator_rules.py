@@ -341,5 +341,7 @@ def test_doubtful_families_are_in_the_catalogue() -> None:
 
 def test_every_family_of_defects_is_known() -> None:
     """A new gauge on errors of memory or links fails here until somebody has said whether it stays until a repair."""
-    gauges = {each.name for each in FAMILIES if each.collector in {"ecc", "nvlink"} and each.kind is MetricType.GAUGE}
+    gauges = {
+        each.name for each in FAMILIES if each.collector in {"ecc", "nvlink", "c2c"} and each.kind is MetricType.GAUGE
+    }
     assert gauges == LASTING.keys() | {"gpuagent_gpu_ecc_enabled"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from operator import attrgetter
 
-from gpuagent.core.hardware import MigInstance, NvLink, recovery_action
+from gpuagent.core.hardware import Links, MigInstance, recovery_action
 from gpuagent.core.metrics.family import Family, LabeledValue, MetricType, Value, single
 from gpuagent.core.snapshot import GpuReading, GpuState
 
@@ -58,15 +58,17 @@ def _pairs(part: str, field: str) -> Callable[[GpuReading], Iterable[LabeledValu
     return of
 
 
-def _link(field: str) -> Callable[[GpuReading], Iterable[LabeledValue]]:
-    read: Callable[[NvLink], Value] = attrgetter(field)
-    return lambda gpu: (((str(link.link),), read(link)) for link in gpu.nvlinks)
+def _links_active(part: str) -> Callable[[GpuReading], Iterable[LabeledValue]]:
+    read: Callable[[GpuReading], Links | None] = attrgetter(part)
+    return lambda gpu: (((str(link.number),), link.active) for link in (read(gpu) or Links()).links)
 
 
 def _link_errors(gpu: GpuReading) -> Iterable[LabeledValue]:
-    for link in gpu.nvlinks:
-        for error in ("replay", "recovery", "crc_flit", "crc_data"):
-            yield (str(link.link), error), getattr(link, f"{error}_errors")
+    """Of links that had one: the others are counted in the sum."""
+    for link in (gpu.nvlink or Links()).links:
+        for error, number in link.errors:
+            if number:
+                yield (str(link.number), error), number
 
 
 def _fans(gpu: GpuReading) -> Iterable[LabeledValue]:
@@ -261,17 +263,26 @@ ECC = (
               "The recovery action in words, while the driver asks for one; always 1.", _recovery_advised),
 )  # fmt: skip
 
-NVLINK = (
-    _labelled("gpu_nvlink_active", "nvlink", ("link",), "1 while the link is up.", _link("active")),
-    _labelled("gpu_nvlink_errors_total", "nvlink", ("link", "error"), "Link errors.", _link_errors, MetricType.COUNTER),
-    _labelled("gpu_nvlink_transmit_bytes_total", "nvlink", ("link",), "Data bytes sent over the link.",
-              _link("transmit_bytes"), MetricType.COUNTER),
-    _labelled("gpu_nvlink_receive_bytes_total", "nvlink", ("link",), "Data bytes received over the link.",
-              _link("receive_bytes"), MetricType.COUNTER),
+LINKS = (
+    _labelled("gpu_nvlink_active", "nvlink", ("link",), "1 while the link is up or asleep.", _links_active("nvlink")),
+    _family("nvlink_speed_bytes_per_second", "nvlink", "bytes_per_second",
+            "Speed of the active links together, in one direction."),
+    _labelled("gpu_nvlink_errors_total", "nvlink", ("error",), "Errors of all links; kinds differ by generation.",
+              _pairs("nvlink", "errors"), MetricType.COUNTER),
+    _labelled("gpu_nvlink_link_errors_total", "nvlink", ("link", "error"), "Errors of a link, for links that had one.",
+              _link_errors, MetricType.COUNTER),
+    _family("nvlink_transmit_bytes_total", "nvlink", "transmit_bytes", "Data bytes sent over all links.",
+            kind=MetricType.COUNTER),
+    _family("nvlink_receive_bytes_total", "nvlink", "receive_bytes", "Data bytes received over all links.",
+            kind=MetricType.COUNTER),
+    _labelled("gpu_c2c_active", "c2c", ("link",), "1 while the link between GPU and CPU is up.", _links_active("c2c")),
+    _family("c2c_speed_bytes_per_second", "c2c", "bytes_per_second", "Speed of the active links between GPU and CPU."),
+    _labelled("gpu_c2c_errors_total", "c2c", ("error",), "Errors of all links between GPU and CPU.",
+              _pairs("c2c", "errors"), MetricType.COUNTER),
 )  # fmt: skip
 
 GPU_FAMILIES: tuple[GpuFamily, ...] = (
-    *IDENTITY, *MEMORY, *UTILIZATION, *PROFILE, *THERMAL, *POWER, *CLOCKS, *PCIE, *ECC, *NVLINK,
+    *IDENTITY, *MEMORY, *UTILIZATION, *PROFILE, *THERMAL, *POWER, *CLOCKS, *PCIE, *ECC, *LINKS,
 )  # fmt: skip
 
 

@@ -51,7 +51,7 @@ GROUPS = (
     Group("GPU: clocks", "", gpu.CLOCKS),
     Group("GPU: PCI Express", "", gpu.PCIE),
     Group("GPU: memory errors", "", gpu.ECC),
-    Group("GPU: NVLink", "", gpu.NVLINK),
+    Group("GPU: links to other GPUs and to the CPU", "", gpu.LINKS),
     Group(
         "MIG",
         "Memory is told once for each GPU instance, and is part of its GPU's: never add the two.",

@@ -163,7 +163,7 @@ class NvmlDevice:
         Raises:
             NvmlFailure: the GPU is lost or the session has ended.
         """
-        ids = [field for field in wanted if field not in self._unsupported_fields]
+        ids = [field for field in wanted if not self._is_absent_field(field)]
         if not ids:
             return {}
         entries = self.ask_fields(ids)
@@ -176,6 +176,8 @@ class NvmlDevice:
                 # The ids are constants of nvml.h: one that is invalid is newer than the driver.
                 if failure.absent or failure.code == INVALID_ARGUMENT:
                     self._unsupported_fields[field] = failure
+                    if failure.code == NO_PERMISSION:
+                        self._ask_again_at[(field,)] = self.clock.now() + REFUSED_SECONDS
                 else:
                     self._absent_or_failed((f"field {field}",), failure)
             elif 0 <= entry.valueType < len(_MEMBERS):
@@ -215,6 +217,20 @@ class NvmlDevice:
             number = field if isinstance(field, int) else field[0]
             fields[f"field {number}"] = failure.text
         return tuple(sorted(calls.items())) + tuple(sorted(fields.items()))
+
+    def forget_unsupported(self) -> None:
+        """Ask anew for all that this GPU did not support: it can do other things now than it could."""
+        self._unsupported.clear()
+        self._unsupported_fields.clear()
+        self._ask_again_at.clear()
+
+    def _is_absent_field(self, field: Field) -> bool:
+        if field not in self._unsupported_fields:
+            return False
+        if self.clock.now() < self._ask_again_at.get((field,), math.inf):
+            return True
+        del self._unsupported_fields[field], self._ask_again_at[(field,)]
+        return False
 
     def _is_absent(self, key: tuple[Any, ...]) -> bool:
         if key not in self._unsupported:

@@ -43,7 +43,8 @@ SLOW: dict[str, tuple[str | None, Callable[[NvmlDevice], Any]]] = {
     "clocks": ("clocks", power.collect_clocks),
     "pcie": ("pcie", links.collect_pcie),
     "ecc": ("ecc", ecc.collect),
-    "nvlink": ("nvlinks", links.collect_nvlink),
+    "nvlink": ("nvlink", links.collect_nvlink),
+    "c2c": ("c2c", links.collect_c2c),
 }
 FAST = ("memory", "mig", "processes", "utilization", "process_utilization")
 COLLECTORS = (*FAST, *SLOW)

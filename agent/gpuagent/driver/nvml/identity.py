@@ -71,11 +71,15 @@ def refresh_pci_address(device: NvmlDevice) -> None:
 
 
 def refresh_mig_mode(device: NvmlDevice) -> None:
-    """Ask whether MIG was switched while the handle stayed valid. An answer that fails leaves it as it was."""
+    """Ask whether MIG was switched while the handle stayed valid. An answer that fails leaves it as it was.
+
+    With MIG on, utilization, remapped rows and more are not supported, and others are (nvml.h).
+    """
     failures = len(device.failures)
     enabled = mig_enabled(device)
     if len(device.failures) == failures and enabled != device.identity.mig_enabled:
         device.identity = dataclasses.replace(device.identity, mig_enabled=enabled)
+        device.forget_unsupported()
 
 
 def mig_enabled(device: NvmlDevice) -> bool | None:

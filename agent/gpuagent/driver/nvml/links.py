@@ -1,4 +1,4 @@
-"""Read the links of a GPU: PCI Express and NVLink, with speed, errors and bytes.
+"""Read the links of a GPU: PCI Express, NVLink and C2C (to the CPU), with speed, errors and bytes.
 
 nvmlDeviceGetPcieThroughput is never called: it blocks for 20 ms per direction by design (nvml.h). The byte counters of
 fields 197 and 198 cost one call and give an exact rate; where a GPU lacks them, GPM has the rate (see `profile`).
@@ -6,8 +6,10 @@ fields 197 and 198 cost one call and give an exact rate; where a GPU lacks them,
 
 from __future__ import annotations
 
-from gpuagent.core.hardware import NvLink, Pcie
-from gpuagent.driver.nvml.device import NvmlDevice, count
+from collections.abc import Iterable, Mapping
+
+from gpuagent.core.hardware import Link, Links, Pcie
+from gpuagent.driver.nvml.device import Field, NvmlDevice, count
 
 _TRANSMIT_BYTES, _RECEIVE_BYTES, _REPLAYS = 197, 198, 94
 _WRAP = 2**32
@@ -60,43 +62,116 @@ def collect_pcie(device: NvmlDevice) -> Pcie:
     )
 
 
-_LINK_COUNT = 91
-_TRANSMIT_KIB, _RECEIVE_KIB = 138, 139
-_REPLAY, _RECOVERY, _CRC_FLIT, _CRC_DATA = 0, 1, 2, 3  # nvmlNvLinkErrorCounter_t
+_NVLINKS, _TRANSMIT_KIB, _RECEIVE_KIB, _NVLINK_SPEED = 91, 138, 139, 164
+_TRANSMIT_BYTES_5, _RECEIVE_BYTES_5 = 202, 204
+"""In place of 138 and 139 from NVLink 5 (Blackwell) on."""
+_NVLINK_ERRORS = {
+    161: "replay", 162: "recovery", 163: "crc",  # up to NVLink 4
+    # From NVLink 5 on
+    206: "malformed_packet", 207: "buffer_overrun", 208: "receive", 209: "receive_remote", 210: "receive_general",
+    211: "local_link_integrity", 212: "transmit_discard", 214: "link_recovery_failed", 215: "link_recovery",
+}  # fmt: skip
+_COUNTERS = ("replay", "recovery", "crc_flit", "crc_data")
+"""By nvmlNvLinkErrorCounter_t: a call for each counter of each link, for drivers without the fields."""
 _MAX_LINKS = 36
+Errors = tuple[tuple[str, int], ...]
+"""Errors by kind."""
+_C2C_LINKS, _C2C_ACTIVE, _C2C_SPEED = 170, 171, 172
+_C2C_ERRORS = {231: "interrupt", 232: "replay", 233: "replay_back_to_back"}
+_MEGABYTES = 10**6
 
 
-def collect_nvlink(device: NvmlDevice) -> tuple[NvLink, ...]:
-    """Read every link that the GPU has; () where it has none."""
-    number = count(device.fields(_LINK_COUNT).get(_LINK_COUNT)) or 0
-    links = range(min(number, _MAX_LINKS))
-    if not links:
-        return ()
-    bytes_by_field = device.fields(*((field, link) for link in links for field in (_TRANSMIT_KIB, _RECEIVE_KIB)))
-    found = []
-    for link in links:
-        active = device.ask("nvmlDeviceGetNvLinkState", link)
-        if active is None:
+class _Sums:
+    """Counters over all links, each link by itself: one that is counted anew takes nothing from the sum."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, int], int] = {}
+        self._sums: dict[str, int] = {}
+
+    def add(self, name: str, link: int, value: int | None) -> None:
+        if value is None:
+            return
+        last = self._last.get((name, link), 0)
+        self._sums[name] = self._sums.get(name, 0) + (value - last if value >= last else value)
+        self._last[name, link] = value
+
+    def of(self, name: str) -> int | None:
+        return self._sums.get(name)
+
+    def each(self, names: Iterable[str]) -> tuple[tuple[str, int], ...]:
+        return tuple((name, self._sums[name]) for name in names if name in self._sums)
+
+
+class _NvLinkSums(_Sums):
+    """Of all NVLinks."""
+
+
+class _C2cSums(_Sums):
+    """Of all C2C links."""
+
+
+def collect_nvlink(device: NvmlDevice) -> Links | None:
+    """Read every NVLink that the GPU has; None where it has none."""
+    number = min(count(device.fields(_NVLINKS).get(_NVLINKS)) or 0, _MAX_LINKS)
+    if not number:
+        return None
+    ids = (_TRANSMIT_KIB, _RECEIVE_KIB, _TRANSMIT_BYTES_5, _RECEIVE_BYTES_5, _NVLINK_SPEED, *_NVLINK_ERRORS)
+    values = device.fields(*((field, link) for link in range(number) for field in ids))
+    sums = device.state(_NvLinkSums)
+    links = []
+    for link in range(number):
+        state = device.ask("nvmlDeviceGetNvLinkState", link)
+        if state is None:
             continue
-        found.append(
-            NvLink(
-                link=link,
-                active=bool(active),
-                replay_errors=_errors(device, link, _REPLAY),
-                recovery_errors=_errors(device, link, _RECOVERY),
-                crc_flit_errors=_errors(device, link, _CRC_FLIT),
-                crc_data_errors=_errors(device, link, _CRC_DATA),
-                transmit_bytes=_kib(bytes_by_field.get((_TRANSMIT_KIB, link))),
-                receive_bytes=_kib(bytes_by_field.get((_RECEIVE_KIB, link))),
-            )
-        )
-    return tuple(found)
+        sums.add("transmit_bytes", link, _bytes(values, link, _TRANSMIT_BYTES_5, _TRANSMIT_KIB))
+        sums.add("receive_bytes", link, _bytes(values, link, _RECEIVE_BYTES_5, _RECEIVE_KIB))
+        # 0 down, 1 up, 2 asleep to save power (NVML_NVLINK_STATE_*): it wakes with the next transfer.
+        errors = _errors(values, link, _NVLINK_ERRORS) or _counters(device, link)
+        links.append(_link(link, int(state) != 0, values.get((_NVLINK_SPEED, link)), errors, sums))
+    kinds = (*_NVLINK_ERRORS.values(), *_COUNTERS[2:])
+    return Links(tuple(links), sums.each(kinds), sums.of("transmit_bytes"), sums.of("receive_bytes"))
 
 
-def _errors(device: NvmlDevice, link: int, counter: int) -> int | None:
-    return count(device.ask("nvmlDeviceGetNvLinkErrorCounter", link, counter))
+def collect_c2c(device: NvmlDevice) -> Links | None:
+    """Read every link between this GPU and a CPU on its board (GH200, GB200); None where there is none."""
+    number = min(count(device.fields(_C2C_LINKS).get(_C2C_LINKS)) or 0, _MAX_LINKS)
+    if not number:
+        return None
+    ids = (_C2C_ACTIVE, _C2C_SPEED, *_C2C_ERRORS)
+    values = device.fields(*((field, link) for link in range(number) for field in ids))
+    sums = device.state(_C2cSums)
+    links = []
+    for link in range(number):
+        active = values.get((_C2C_ACTIVE, link))
+        if active is not None:
+            speed, errors = values.get((_C2C_SPEED, link)), _errors(values, link, _C2C_ERRORS)
+            links.append(_link(link, bool(active), speed, errors, sums))
+    return Links(tuple(links), sums.each(_C2C_ERRORS.values()))
 
 
-def _kib(value: float | None) -> int | None:
-    kib = count(value)
+def _link(number: int, active: bool, megabytes: float | None, errors: Errors, sums: _Sums) -> Link:
+    for name, value in errors:
+        sums.add(name, number, value)
+    speed = count(megabytes)
+    return Link(number, active, None if speed is None else speed * _MEGABYTES, errors)
+
+
+def _errors(values: Mapping[Field, float], link: int, names: Mapping[int, str]) -> Errors:
+    told = ((name, count(values.get((field, link)))) for field, name in names.items())
+    return tuple((name, value) for name, value in told if value is not None)
+
+
+def _counters(device: NvmlDevice, link: int) -> Errors:
+    told = (
+        (name, count(device.ask("nvmlDeviceGetNvLinkErrorCounter", link, number)))
+        for number, name in enumerate(_COUNTERS)
+    )
+    return tuple((name, value) for name, value in told if value is not None)
+
+
+def _bytes(values: Mapping[Field, float], link: int, in_bytes: int, in_kib: int) -> int | None:
+    told = count(values.get((in_bytes, link)))
+    if told is not None:
+        return told
+    kib = count(values.get((in_kib, link)))
     return None if kib is None else kib * 1024

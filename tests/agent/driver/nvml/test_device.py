@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gpuagent.driver.nvml.device import REFUSED_SECONDS
 from gpuagent.driver.nvml.library import NvmlFailure
-from gpuagent_simulator.abi import Code
+from gpuagent_simulator.abi import Code, NvmlError
+from gpuagent_simulator.entries_fields import FIELDS
 from gpuagent_simulator.faults import FaultKind
 from tests.agent.driver.nvml.conftest import Open
 
@@ -96,3 +98,20 @@ def test_a_function_that_the_binding_lacks(open_gpu: Open) -> None:
 
     assert bench.device.ask("nvmlDeviceGetNothing") is None
     assert bench.device.unsupported() == (("nvmlDeviceGetNothing", "this nvidia-ml-py lacks the function"),)
+
+
+def test_a_field_that_was_refused_is_asked_again(open_gpu: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPU-09: after a minute, as an administrator may have given leave meanwhile."""
+
+    def refuse(*_: object) -> float:
+        raise NvmlError(Code.NO_PERMISSION)
+
+    bench = open_gpu()
+    with monkeypatch.context() as patch:
+        patch.setitem(FIELDS, 142, (*FIELDS[142][:2], refuse))
+        assert bench.device.fields(142) == {}
+    assert bench.device.fields(142) == {}
+    bench.clock.advance(REFUSED_SECONDS)
+
+    assert bench.device.fields(142).keys() == {142}
+    assert bench.device.failures == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpuagent.driver.nvml import mig
 from gpuagent.driver.nvml.mig import MigDevices
 from gpuagent_simulator.abi import Code
@@ -54,6 +56,20 @@ def test_mig_off_costs_nothing(open_gpu: Open) -> None:
 
     assert read(bench) == MigDevices()
     assert bench.device.failures == []
+
+
+def test_mig_that_is_switched(open_gpu: Open) -> None:
+    """GPU-09: what the GPU did not support before it may support now, and is asked anew."""
+    bench = open_gpu(GPU)
+    call = "nvmlDeviceGetUtilizationRates"
+    assert bench.device.ask(call) is None
+    read(bench)
+    assert not bench.device.supports(call)
+    bench.device.identity = replace(bench.device.identity, mig_enabled=False)
+    read(bench)
+
+    assert bench.device.identity.mig_enabled
+    assert bench.device.supports(call)
 
 
 def test_instances_that_may_not_be_seen(open_gpu: Open) -> None:
