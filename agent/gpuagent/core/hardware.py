@@ -85,6 +85,8 @@ class Power:
     min_limit_watts: float | None = None
     max_limit_watts: float | None = None
     energy_joules: float | None = None
+    integrated_energy_joules: float | None = None
+    """Sum of power over time since the first reading, where the GPU has no counter of its energy."""
     performance_state: int | None = None
 
 
