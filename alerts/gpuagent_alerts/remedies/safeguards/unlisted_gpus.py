@@ -32,11 +32,13 @@ def on_unlisted_gpus(
         named = gpu.gpu_uuid in allowed_gpus or (observation.gpu_index_certain and str(gpu.gpu_index) in allowed_gpus)
         if reach:
             yield TemporaryRefusal(
-                f"{gpu.text}: nobody knows whose processes are on it, and {reach}; this waits until it can be read"
+                f"{gpu.text}: nobody knows whose processes are on it, and {reach}; this waits until it can be read,"
+                " or a person says gpuagent kill --force"
             )
         elif allowed_gpus and not named:
             yield TemporaryRefusal(
-                f"{gpu.text}: the process may be on it too, and remedies.allow.gpus does not name it"
+                f"{gpu.text}: the process may be on it too, and remedies.allow.gpus does not name it: add it there if"
+                " it may, or have it mended"
             )
 
 
