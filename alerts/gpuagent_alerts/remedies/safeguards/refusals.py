@@ -140,7 +140,7 @@ _ADVICE = tuple(
         (r"it is stopped \(state", "Have it go on (SIGCONT), or kill it: a kill step, or `gpuagent kill`."),
         (r"uninterruptible sleep", "Kill it (gpuagent kill, or a kill step), or wait for its call into the kernel."),
         (r"not in the host's pid namespace", 'Run the agent on the host, or with the host\'s pids ("hostPID: true").'),
-        (r"known to shuffle its process list", "Upgrade the driver."),
+        (r"process list has another form than documented", "Upgrade the driver."),
         (r"since the agent started \(.*\): (nobody knows whose|the process may be)", _UNLISTED_GPU),
         (r"has not been readable", _LOST_GPU),
         (r"no fresh reading|cannot be read \(|cannot be held|cannot be looked at|behind the alert", _DOCTOR),
