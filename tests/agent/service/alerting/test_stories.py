@@ -409,7 +409,7 @@ def test_a_gpu_that_has_another_index_after_a_reload_of_the_driver(tmp_path: Pat
     assert [one.news for one in stage.heard] == ["began", "reminder"]
     assert len(stage.keys()) == 1
     assert stage.heard[-1].alerts == "MemoryFull/0 MemoryHigh/0 -MemoryFull/1"
-    assert stage.headlines()[-1].startswith("CRITICAL node7 GPU 0: memory is full (99 %)")
+    assert stage.headlines()[-1].startswith("CRITICAL node7 GPU 0: memory is full (100 %)")
     stage.show(snapshot([gpu(0, used_gib=1.0), gpu(1, used_gib=1.0)], []), 20 * MINUTE)
     assert stage.heard[-1].news == "ended"
 
@@ -424,7 +424,7 @@ def test_an_incident_that_goes_on_without_its_process_says_so(tmp_path: Path) ->
 
     assert [one.news for one in stage.heard] == ["began", "reminder"]
     assert stage.headlines()[-1] == (
-        "CRITICAL node7 GPU 0: memory is full (99 %), 23.5 GiB of it held by other (alice, pid 9)"
+        "CRITICAL node7 GPU 0: memory is full (100 %), 23.5 GiB of it held by other (alice, pid 9)"
     )
     assert "-ProcessMemoryLeak[balanced]/0" in stage.heard[-1].alerts
 
