@@ -121,6 +121,7 @@ class Alerting:
         self.remedy_of: Callable[[Alert], str] = lambda _: ""
         """What a remedy has done about an alert, in words; "" where none has."""
         self._under_way: Callable[[], Collection[tuple[str, str]]] = tuple
+        self._freed: Callable[[], Mapping[str, float]] = dict
 
     @property
     def notifies(self) -> bool:
@@ -207,16 +208,18 @@ class Alerting:
         further: Callable[[], Sequence[ExtraFamilies]],
         remedy_of: Callable[[Alert], str],
         under_way: Callable[[], Collection[tuple[str, str]]] = tuple,
+        freed: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         """Tell somebody what fires after each evaluation, and ask what was done about an alert when it is told.
 
         `further` are series of other parts that rules see too; `under_way` are UUID and pid of the processes on which a
-        remedy acts.
+        remedy acts, and `freed` has the Unix time of a remedy that helped, by pid.
         """
         self._listener = listener
         self._further = further
         self.remedy_of = remedy_of
         self._under_way = under_way
+        self._freed = freed
 
     def feed(self, snapshot: Snapshot) -> None:
         """Evaluate what is due on a new snapshot, unless the last evaluation is still being written down."""
@@ -336,7 +339,7 @@ class Alerting:
                 self.briefings.snapshot = snapshot
                 due = self._is_due()
                 if due:
-                    self._facts = SnapshotFacts(snapshot, self._under_way())
+                    self._facts = SnapshotFacts(snapshot, self._under_way(), self._freed())
                     self._ended = {name: self.endings.revised(one) for name, one in self._ended.items()}
                     alerts = (*self._ended.values(), *self.firing())
                     told = [with_place(with_remedy(each, self.remedy_of(each)), snapshot) for each in alerts]

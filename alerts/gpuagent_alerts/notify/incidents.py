@@ -137,7 +137,7 @@ class IncidentBook:
                 seen = facts.owner_of(one.identities)
                 elsewhere = {name for other, each in going_on.items() if other != key for name in each.identities}
                 own = tuple(each for each in seen.others if f"process:{each.identity}" not in elsewhere)
-                seen = seen._replace(others=own)
+                seen = seen._replace(others=own, freed_at=facts.freed_at(one.identities))
                 now_runs = watch(one.restarts, one.identities, seen, now, one.starts_at, self._meters[key])
                 if now_runs.growth is None:
                     self._meters[key] = MemoryMeter(now)
