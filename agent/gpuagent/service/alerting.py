@@ -26,7 +26,7 @@ from gpuagent.core.metrics.series import ExtraFamilies
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.driver.backend import longest_gap
 from gpuagent.service.receivers import ReceiverFactory, count_alerts, count_messages, find_undelivered
-from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.alert import Alert, Status, moved_alert
 from gpuagent_alerts.messages.briefing import BriefingWriter, Links
 from gpuagent_alerts.messages.restored_growth import RestoredGrowth
 from gpuagent_alerts.messages.snapshot_inputs import (
@@ -42,6 +42,7 @@ from gpuagent_alerts.messages.waiting import WaitingIncident, find_waiting
 from gpuagent_alerts.notify.incident_record import IncidentRecord, process_of, subject_of_alert
 from gpuagent_alerts.notify.limiter import HeldSummary
 from gpuagent_alerts.notify.notifier import Notifier, Suppressions
+from gpuagent_alerts.notify.outbox.attempt import WallSteps
 from gpuagent_alerts.notify.outbox.delivery import Delivery, MessageOrigin
 from gpuagent_alerts.notify.outbox.queue import Outbox
 from gpuagent_alerts.notify.routes import Routes
@@ -97,6 +98,7 @@ class Alerting:
         self.endings = EndReasons(self.engine.rules)
         self._series = RuleSeries(where.simulated)
         self._ended: dict[str, Alert] = {}
+        self._steps = WallSteps(clock)
         self._notifier = Notifier(
             self.store, self.outbox, clock, Suppressions(self.silences, self.acks),
             routes=self._routes(config), node_labels=where.labels,
@@ -163,6 +165,8 @@ class Alerting:
         if loaded.broken:
             log.warning("the state of %d alerts could not be read and begins anew", loaded.broken)
         self._restored.note_loaded(tuple(self.engine.rules()), self._clock.now())
+        ended = (alert for one in self.incidents.values() for alert in one.ended.values())
+        self._note_ended(Transition(Change.ENDED, alert) for alert in ended)
         self._note_ended(loaded.ended)
         self._tell_of_rules()
         await self._use_receivers(alive)
@@ -325,6 +329,8 @@ class Alerting:
                     alerting=self._figures, preallocates=self.config.preallocates, further=self._further(),
                 )  # fmt: skip
                 tick = EvaluatedTick(snapshot, index, wall)
+                if step := self._steps.step():
+                    self._ended = {name: moved_alert(one, step) for name, one in self._ended.items()}
                 is_over = partial(self.endings.is_over, seen=tick)
                 self._restored.observe(self.engine.rules(), snapshot)
                 missing = find_missing(snapshot, self._restored.is_unproven)

@@ -94,7 +94,8 @@ class Stage:
         self.endings.former_of = lambda name: subject_of_alert(self.notifier.incidents, name)
         self.restored = RestoredGrowth(lambda: self.notifier.incidents)
         self.restored.note_loaded(tuple(self.engine.rules()), self.clock.now())
-        self.ended: dict[str, Alert] = {}
+        records = self.notifier.incidents.values()
+        self.ended: dict[str, Alert] = {name: alert for one in records for name, alert in one.ended.items()}
 
     def kill(self) -> None:
         """End the process without a word, and begin anew."""
