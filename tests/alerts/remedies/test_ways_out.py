@@ -158,7 +158,7 @@ STANDING = (
     Case("is a zombie", facts={"state": "Z"}),
     Case("it is ending", facts={"ending": True}),
     Case("not in the host's pid namespace", observation={"host_pid_namespace": False}),
-    Case("shuffle", observation={"trusted": False}),
+    Case("form than documented", observation={"trusted": False}),
     Case("cannot be told whom", facts={"ties": Ties(unseen="hidden")}),
     Case("ends with it", facts={"ties": Ties((TiedProcess(7, 70, ("sshd",), "svc", belongs=True),))}),
     Case("or hang up, more than", facts={"ties": Ties(TIED * 257)}),
