@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 
-from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -39,6 +38,7 @@ from gpuagent_exporters.http.middleware import (
     error_response,
     wants_openmetrics,
 )
+from gpuagent_exporters.http.slim_imports import Starlette
 from gpuagent_exporters.page import page
 from gpuagent_exporters.page.assets import asset_routes
 
