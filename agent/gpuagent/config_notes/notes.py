@@ -1,4 +1,4 @@
-"""Notes on what a configuration names, with file and line: what is not there, and who is never told.
+"""Notes on what a configuration names, with file and line: what is not there, and who is never told or spared.
 
 None of it is a fault: a secret may be placed later, and rules and nodes differ. `gpuagent config check` and the doctor
 show the notes, the agent logs them at its start.
@@ -16,14 +16,22 @@ from gpuagent.config.load import LIMITS, read_file
 from gpuagent.config.models import Config
 from gpuagent.config_notes.inert_ladders import Accounts, Users, known_alerts, may_end_nobody, never_acts
 from gpuagent.config_notes.receivers import receiver_notes
-from gpuagent.config_notes.spared_names import spared_name_notes
 from gpuagent.config_notes.user_database import existing_users, user_problems
 from gpuagent.core.matchers import Matcher
 from gpuagent.core.problems import KeyPath
 from gpuagent.core.yaml_document import Document, YamlFault, read_document
 from gpuagent.procfs.machine import may_trace
-from gpuagent_alerts.rules.alert_labels import AlertLabels, label_note, literals, matcher_note, untaken_example
-from gpuagent_alerts.rules.model import RuleGroup, suggest
+from gpuagent_alerts.promql.syntax import Binary, Node, Selector
+from gpuagent_alerts.rules.alert_labels import (
+    FAMILY_LABELS,
+    AlertLabels,
+    label_note,
+    literals,
+    matcher_note,
+    untaken_example,
+)
+from gpuagent_alerts.rules.label_names import children
+from gpuagent_alerts.rules.model import RuleFault, RuleGroup, suggest
 
 SERVICE_USER = "gpuagent"
 _UNIT_FOLDERS = tuple(
@@ -295,3 +303,39 @@ def _some(found: Mapping[str, object], most: int) -> str:
     names = list(found)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
+
+
+_POSITIVE = frozenset({"=", "=~"})
+
+
+def spared_name_notes(
+    groups: Iterable[RuleGroup], known: Mapping[str, Callable[[Sequence[str]], Mapping[str, str]]]
+) -> Iterator[RuleFault]:
+    """Yield a note for each; `known` tells, by label, why nothing has a name. It may ask a directory server."""
+    named = [
+        (group, rule, *spared)
+        for group in groups
+        for rule in group.rules
+        for spared in dict.fromkeys(_spared(rule.expression.tree))
+    ]
+    problems = {
+        label: look_up([name for _, _, other, name in named if other == label])
+        for label, look_up in known.items()
+        if any(other == label for _, _, other, _ in named)
+    }
+    for group, rule, label, name in named:
+        if name in problems.get(label, ()):
+            text = f'{label} "{name}" is left out, and that spares nobody: {problems[label][name]}'
+            yield RuleFault(rule.file, rule.line, text, group.name, rule.name)
+
+
+def _spared(node: Node, negations: int = 0) -> Iterator[tuple[str, str]]:
+    """Yield labels, and the values of them that an expression leaves out; `negations` counts `unless` around it."""
+    if isinstance(node, Selector):
+        labels = FAMILY_LABELS.get(node.name or "", {})
+        for matcher in node.matchers:
+            if matcher.name in labels and (matcher.op in _POSITIVE) == bool(negations % 2):
+                yield from ((matcher.name, value) for value in literals(matcher) if value)
+    unless = isinstance(node, Binary) and node.operator == "unless"
+    for place, child in enumerate(children(node)):
+        yield from _spared(child, negations + (unless and place == 1))
