@@ -263,11 +263,6 @@ def _time_of(unix_seconds: float, form: str) -> str:
     return datetime.fromtimestamp(min(max(unix_seconds, 0.0), _LATEST), UTC).strftime(form)
 
 
-def pending_summary(name: str, annotations: Mapping[str, str]) -> str:
-    """Return what is true of an alert that does not fire yet."""
-    return annotations.get(PENDING_SUMMARY) or f"{name} is true, and fires if it stays so"
-
-
 def condition_times(alert: Alert) -> tuple[float, float | None]:
     """Return the Unix times between which the condition held; None for the end of one that still holds."""
     begins = alert.begins_at

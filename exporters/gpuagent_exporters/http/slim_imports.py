@@ -20,16 +20,12 @@ with absent("html"):
 
 with absent("http.server", "socketserver", "urllib.error", "urllib.request", "wsgiref.simple_server"):
     from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-    from prometheus_client.metrics_core import Metric
     from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
-    from prometheus_client.registry import Collector
 
 __all__ = [
-    "Collector",
     "CollectorRegistry",
     "Config",
     "H11Protocol",
-    "Metric",
     "ProcessCollector",
     "ServerState",
     "Starlette",
