@@ -1,21 +1,24 @@
 """What a person is told of an incident: one headline, and what helps to decide what to do.
 
 Made when a message is made, of the last snapshot. A forecast stands only while it is true, and nothing of a firing
-alert is said of one that has ended.
+alert is said of one that has ended. An incident of which nothing is true now and whose end is held back has a headline
+as well: what is waited for. Mostly, a process was started again and may grow again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from urllib.parse import quote
 
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.hardware import Memory
+from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent.core.snapshot import ProcessReading, Snapshot
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
 from gpuagent.core.xids import explain_xid
-from gpuagent_alerts.alert import UNKNOWN_END, Alert, Briefing, Holder, Incident
+from gpuagent_alerts.alert import UNKNOWN_END, Alert, Briefing, Holder, Incident, News
 from gpuagent_alerts.messages.briefing_inputs import BriefingInputs, Successors
 from gpuagent_alerts.messages.headline import (
     decisive_alert,
@@ -29,6 +32,9 @@ from gpuagent_alerts.messages.headline import (
     running,
     times,
 )
+from gpuagent_alerts.messages.snapshot_inputs import subject_of
+from gpuagent_alerts.notify.incident_record import incident_of
+from gpuagent_alerts.notify.notifier import Notifier
 from gpuagent_alerts.notify.succession import Watch
 
 _MOST_HOLDERS = 3
@@ -241,3 +247,33 @@ def _growth(watch: Watch) -> str:
     if pace:
         return f", and grows again: {format_bytes(pace * 3600)}/h"
     return ": waiting to see whether it grows again"
+
+
+class WaitingIncident(NamedTuple):
+    """One such incident."""
+
+    key: str
+    headline: str
+    """One line, as of any incident that goes on."""
+    for_restart: bool
+    """Whether its end waits for what was, or may be, started in place of its processes."""
+    subject: FiringAlert
+    """What it is about, as a warning."""
+
+
+def find_waiting(
+    notifier: Notifier, briefings: BriefingWriter, present: Collection[str], now: float
+) -> list[WaitingIncident]:
+    """Return them by key; `present` are fingerprints of alerts whose conditions are true, `now` is Unix time."""
+    found, records = [], notifier.incidents
+    for key, watch in sorted(notifier.owners().items()):
+        record = records.get(key)
+        if record is None or any(name in present for name, keeps in record.members.items() if keeps):
+            continue
+        incident = incident_of(record, News.BEGAN)
+        headline, text = briefings.held(incident, watch, now)
+        subject = subject_of({**incident.labels, "alertname": key, "severity": "warning"}, about_growth=False)
+        subject = subject._replace(pid=0, summary=text, silenced=notifier.is_incident_silenced(record))
+        for_restart = watch.holds and watch.restarts.since is not None
+        found.append(WaitingIncident(key, headline, for_restart, subject))
+    return found
