@@ -45,9 +45,10 @@ INSTALL = {
 
 
 @pytest.hookimpl(optionalhook=True)  # also without pytest-xdist
-def pytest_xdist_auto_num_workers() -> int:
-    """Twice as many as there are cores (`-n auto`): many tests wait for real processes most of the time."""
-    return 2 * len(os.sched_getaffinity(0))
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Twice as many as there are cores (`-n auto`): many slow tests wait for real processes most of the time."""
+    cores = len(os.sched_getaffinity(0))
+    return cores if "not slow" in config.option.markexpr else 2 * cores
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -41,6 +41,7 @@ except SystemExit:
     pass"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "unwanted"),
     [
@@ -62,6 +63,7 @@ def test_they_load_no_more_than_they_need(program: str, unwanted: tuple[str, ...
     assert run.stdout.splitlines()[-1] == "loaded:"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["run", "--help"], ["status", "--help"], ["status", "--nope"], ["run", "more"]])
 def test_a_command_alone_says_what_it_says_among_all(arguments: list[str]) -> None:
     """Help and faults, word for word: nobody can tell that the others were not loaded."""

@@ -91,6 +91,7 @@ def test_an_app_keeps_its_own_modules(apps: Apps, tmp_path: Path) -> None:
     assert app.communicate()[0].split() == list(names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["3.9", "3.10", "3.12", "3.13", "3.14"])
 def test_it_runs_on_other_pythons(apps: Apps, agent: FakeAgent, version: str) -> None:
     """Start, figures, an event, a command, an end, on a real interpreter; and not a warning."""

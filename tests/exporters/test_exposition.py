@@ -108,6 +108,7 @@ def test_any_label_and_any_value(
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("openmetrics", [False, True], ids=["text", "openmetrics"])
 @given(snapshot=snapshots())
 @settings(max_examples=20)
@@ -183,6 +184,7 @@ scrapes = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(scrapes=scrapes)
 def test_a_scrape_does_not_show_what_was_before_it(scrapes: Any) -> None:
     """EXP-05: whatever came, went or changed value or labels, the text is that of a writer that knows nothing."""

@@ -121,6 +121,7 @@ def test_it_is_served() -> None:
     assert got.json() == openapi.document()
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(snapshot=snapshots())
 def test_what_was_measured_keeps_to_it(snapshot: Snapshot) -> None:

@@ -75,6 +75,7 @@ def test_all_is_well(checkout: Path) -> None:
     assert targets(checkout) == ["test", "test-sample", "test-python", "lint", "demo"]
 
 
+@pytest.mark.slow
 def test_what_passes_alone_is_flaky(checkout: Path) -> None:
     """The last line names it, and the run passes."""
     done = ci(checkout, test=(1, [ODD, OTHER]), test_failed=(0, []))
@@ -110,6 +111,7 @@ def test_a_second_run_that_did_not_end_excuses_nothing(checkout: Path, status: i
     assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "failed: make test")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "returncode"), [(30, 0), (31, 1)])
 def test_many_failures_are_a_real_fault(checkout: Path, count: int, returncode: int) -> None:
     """Up to 30 are run again."""
@@ -126,6 +128,7 @@ def test_a_fault_that_no_test_names_is_not_excused(checkout: Path) -> None:
     assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "failed: make test")
 
 
+@pytest.mark.slow
 def test_the_sample_has_a_second_chance_too(checkout: Path) -> None:
     """And what runs on another Python: what is flaky refuses no change, and what is broken does."""
     for target in ("test_sample", "test_python"):

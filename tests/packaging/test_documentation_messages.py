@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "troubleshooting.md"
 VARIES = "..."
@@ -55,6 +57,7 @@ def missing(quotation: str) -> list[str]:
     return [piece for piece in pieces if len(piece) >= SHORTEST and piece not in texts()]
 
 
+@pytest.mark.slow
 def test_messages_are_the_programs() -> None:
     """Whoever searches the page for what stands on the screen finds it."""
     assert {quotation: pieces for quotation in quotations() if (pieces := missing(quotation))} == {}

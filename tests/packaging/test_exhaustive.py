@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.exhaustive import evenly, is_sampled, usually
 
 ROOT = Path(__file__).parents[2]
@@ -21,6 +23,7 @@ def collected(*words: str) -> set[str]:
     return {line for line in done.stdout.splitlines() if "::" in line}
 
 
+@pytest.mark.slow
 def test_a_sample_is_of_what_is_left_out_alone() -> None:
     """All extended tests, the exhaustive ones drawn for the commit, and none that `make test` runs anyway."""
     exhaustive, extended = collected("-m", "exhaustive"), collected("-m", "extended and not exhaustive")
@@ -30,6 +33,7 @@ def test_a_sample_is_of_what_is_left_out_alone() -> None:
     assert collected("--sample", commit) == extended | {test for test in exhaustive if is_sampled(test, commit)}
 
 
+@pytest.mark.slow
 def test_few_cases_of_a_test_are_usual() -> None:
     """So many as the test says: the others are extended."""
     cases = [test for test in collected() if "test_the_holder_is_named[" in test]
@@ -61,6 +65,7 @@ def test_usual_cases_may_be_named() -> None:
     assert [case.values[0] for case in usually("abcd", "b", "d") if not case.marks] == ["b", "d"]
 
 
+@pytest.mark.slow
 def test_children_can_be_interrupted_under_nohup() -> None:
     """`nohup make test &` starts pytest with SIGINT and SIGHUP ignored: what tests start gets the default again."""
 

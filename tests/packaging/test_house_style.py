@@ -43,6 +43,7 @@ def test_modules_are_short() -> None:
     assert {path: lines for path, lines in lengths.items() if lines > MAX_LINES} == {}
 
 
+@pytest.mark.slow
 def test_every_test_says_what_it_promises() -> None:
     """A failing test is read by its docstring first, so each has one, methods too."""
     missing = {str(path.relative_to(ROOT)): undocumented_tests(path.read_text()) for path in modules("tests")}

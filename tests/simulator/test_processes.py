@@ -108,6 +108,7 @@ gpus:
     assert seen == [1, 2, 0]
 
 
+@pytest.mark.slow
 def test_ten_thousand_short_lives(open_node: OpenNode) -> None:
     """EXP-03: `every` starts one copy after the other, each with a pid of its own."""
     stage = open_node(

@@ -79,6 +79,7 @@ def test_memory_that_was_taken_meanwhile_is_said() -> None:
     assert "512.0 MiB more is used than before" in asked(RELEASED | {"returned_bytes": -(GIB // 2)}, "release", "7")[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("returned", "before", "after", "code"),
     [

@@ -138,6 +138,7 @@ def test_another_pid_namespace(namespace: int) -> None:
         assert "pid namespace" in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("typed", ["1_0", "\u0663", "+7", " 7", "7.0", "0x7"])
 def test_a_pid_is_ascii_digits(typed: str) -> None:
     """What Python takes for a number, and `ps` never prints, names nobody."""
@@ -149,6 +150,7 @@ def test_a_pid_is_ascii_digits(typed: str) -> None:
         assert (result.exit_code, agent.killed) == (2, {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "status", "killed"),
     [("y\n", 0, {7, 8}), ("n\n", 1, set()), ("\x04", 1, set()), (CTRL_C, 130, set())],

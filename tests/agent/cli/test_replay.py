@@ -190,6 +190,7 @@ def test_a_plot_without_matplotlib(tmp_path: Path) -> None:
     assert "gpuagent[plot]" in errors.replace("\n", "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     importlib.util.find_spec("matplotlib") is None, reason="no matplotlib: pip install 'gpuagent[plot]'"
 )

@@ -202,6 +202,7 @@ def test_hostile_names_cannot_break_the_screen(name: str) -> None:
     assert text.count("\n") == screen(snapshot(simulated="x")).count("\n")
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(here=st.none() | snapshots(), width=st.integers(80, 170), name=texts)
 def test_any_node_fits(here: Snapshot | None, width: int, name: str) -> None:

@@ -102,6 +102,7 @@ def test_the_shipped_hang() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_stuck_gpu_does_not_keep_the_others_from_a_new_session() -> None:
     """GPU-07: when the session has to be begun anew, the stuck thread is left alone and all others open again."""
 

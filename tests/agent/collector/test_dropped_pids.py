@@ -44,6 +44,7 @@ def test_other_numbers_prove_as_ever_after_a_flood() -> None:
     assert seen(flooded(), 105.0, late, held={9000: HELD}) == KNOWN_HOLDERS
 
 
+@pytest.mark.slow
 def test_the_numbers_of_a_flood_prove_again_after_ten_minutes() -> None:
     """A listing is over after ten minutes of complete lists without it, remembered or not."""
     listings, at = flooded(), 105.0
@@ -53,6 +54,7 @@ def test_the_numbers_of_a_flood_prove_again_after_ten_minutes() -> None:
     assert seen(listings, at + 1, process(at)) == KNOWN_HOLDERS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("after", "then"), [(2.0, UNPROVEN), (LONG_BREAK_SECONDS + 2, KNOWN_HOLDERS)])
 def test_a_restart_keeps_that_and_for_no_longer(tmp_path: Path, after: float, then: Holders) -> None:
     """An agent that starts again does not know which numbers were dropped: for as long any may be one of them."""
@@ -74,6 +76,7 @@ def test_a_flood_of_one_user_drops_nobody_elses() -> None:
     assert choose_to_drop([*others, *mine], 90) == mine[:9:-1]
 
 
+@pytest.mark.slow
 def test_a_runner_of_short_jobs_ends_no_proof() -> None:
     """Ten jobs a second for twenty minutes, beside others that take the memory at once: each new one is proven."""
     listings, at, pid = Listings(None, BOOT), 100.0, 10_000

@@ -95,6 +95,7 @@ def test_a_file_that_was_lost_proves_nobody(path: Path, damage: str) -> None:
     assert seen(listings, NOW + 1, process(99.0), process(NOW + 0.5, 701), held=both) == UNPROVEN
 
 
+@pytest.mark.slow
 @given(
     st.binary(max_size=200)
     | st.recursive(st.none() | st.text() | st.floats(), st.lists).map(json.dumps).map(str.encode)

@@ -84,6 +84,7 @@ def test_a_lost_gpu_that_comes_back_is_read_again(code: Code) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_gpu_that_stays_lost_costs_few_initializations(caplog: pytest.LogCaptureFixture) -> None:
     """GPU-07: looked for by a new initialization after 1, 3 and 7 minutes, and the others are not disturbed."""
 

@@ -74,6 +74,7 @@ def test_an_alias_bomb_is_refused_at_once() -> None:
     assert time.process_time() - begin < 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "line", "problem"),
     [

@@ -183,6 +183,7 @@ def test_a_zombie_stays_known_until_it_is_reaped() -> None:
     assert table.resolve([7]) == {7: None}
 
 
+@pytest.mark.slow
 def test_pids_no_longer_asked_for_are_forgotten() -> None:
     """EXP-01, EXP-03: the table and its descriptors are bounded by what the driver lists, however many come and go."""
     proc, watcher = FakeProc(), FakeWatcher()

@@ -96,6 +96,7 @@ def test_a_reload_that_hangs_is_refused_and_holds_no_later_one_up() -> None:
     assert third == "at fault"
 
 
+@pytest.mark.slow
 def test_lost_reloads_are_counted() -> None:
     """Eight threads may wait for a mount that does not answer; after that a reload says so at once."""
 

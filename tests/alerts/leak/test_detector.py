@@ -137,6 +137,7 @@ def test_a_leak_behind_a_preallocation() -> None:
     assert alarm < 26 * HOUR
 
 
+@pytest.mark.slow
 def test_saw_teeth_and_days() -> None:
     """LEAK-02: what comes back to its floor is no leak."""
     for curve in (saw_tooth(900, 20_000), saw_tooth(5400, 18_000), day(20_000)):

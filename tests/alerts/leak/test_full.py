@@ -39,6 +39,7 @@ def feed(
     return growth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", [False, True])
 def test_a_leak_at_the_wall_is_still_a_leak(client: bool) -> None:
     """Whatever time goes by: the verdict, its begin, its evidence and its pace stay, and the forecast is now."""

@@ -49,6 +49,7 @@ def _figures(one: Range | None) -> tuple[float, ...]:
     return () if one is None else tuple(one)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.integers(1, 2_000_000))
 @settings(max_examples=8)
 def test_a_shift_changes_nothing(seed: int, pages: int) -> None:
@@ -63,6 +64,7 @@ def test_a_shift_changes_nothing(seed: int, pages: int) -> None:
     assert [one.slope for one in shifted] == [one.slope for one in plain]
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.sampled_from([2.0, 3.0, 8.0]))
 @settings(max_examples=8)
 def test_scale_scales_the_slope_and_nothing_else(seed: int, factor: float) -> None:
@@ -112,6 +114,7 @@ def test_sampling_more_often_changes_no_verdict(seed: int, every: float) -> None
         assert growth == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "curve",
     [leak(2), leak(0.2, base=60_000), day(20_000), saw_tooth(3000, 12_000)],
@@ -127,6 +130,7 @@ def test_between_1_and_60_seconds_the_rate_does_not_matter(curve: Curve) -> None
         assert max(told) - min(told) <= 480  # type: ignore[type-var, operator]
 
 
+@pytest.mark.slow
 @given(
     st.floats(0.25, 24.0),
     st.floats(0.02, 0.9),
@@ -162,6 +166,7 @@ def test_a_bounded_load_of_any_period_is_no_leak_after_the_second(
     assert changes[-1].growth.verdict is not Verdict.LEAKING
 
 
+@pytest.mark.slow
 @given(st.floats(0.01, 0.36), st.floats(600, 60_000), st.booleans())
 @settings(max_examples=12)
 def test_growth_that_takes_less_than_the_dial_is_no_leak(share: float, fill_seconds: float, client: bool) -> None:
@@ -174,6 +179,7 @@ def test_growth_that_takes_less_than_the_dial_is_no_leak(share: float, fill_seco
     assert first(show(detector(), fill, 30 * HOUR, every=30, client=client), Verdict.LEAKING) is None
 
 
+@pytest.mark.slow
 @given(st.floats(0.05, 20.0), st.booleans())
 @settings(max_examples=8)
 def test_a_steady_leak_is_found_before_the_gpu_is_full(mib_per_second: float, client: bool) -> None:

@@ -61,6 +61,7 @@ async def walk(one: Node, seconds: float, step: float = 15.0, every: int = 4) ->
     return compare(one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in shipped_scenarios() if name != "hang"])
 def test_every_scenario(name: str) -> None:
     """Whatever happens in it, at every tick of its first minutes: when which event shows makes no difference."""
@@ -74,6 +75,7 @@ def test_every_scenario(name: str) -> None:
     run(test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [-7200.0, 7200.0])
 def test_a_wall_clock_that_is_set(step: float) -> None:
     """How long something lasts is no matter of the wall clock: growth, processes and Xids are as old as before."""
@@ -103,6 +105,7 @@ def _durations(said: Told) -> list[float]:
     return [said.status["time_seconds"] - one["growth_since_seconds"], one["age_seconds"], parse_duration(ago)]
 
 
+@pytest.mark.slow
 def test_a_pause_in_a_leak() -> None:
     """It is a warning, with who asked and until when on every surface, and critical once it lasts longer than that."""
 

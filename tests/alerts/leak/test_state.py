@@ -32,6 +32,7 @@ def _dump() -> bytes:
     return watched.dump()
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=8)
 def test_a_restart_anywhere_changes_nothing(data: st.DataObject) -> None:
@@ -51,6 +52,7 @@ def test_a_restart_anywhere_changes_nothing(data: st.DataObject) -> None:
             restarted = reload(restarted)
 
 
+@pytest.mark.slow
 def test_the_agent_restarts_in_the_middle_of_a_slow_leak() -> None:
     """The alarm comes at the same second as without the restarts, one of which took an hour."""
     curve = leak(0.05)
@@ -75,6 +77,7 @@ def test_an_alarm_goes_on() -> None:
     assert loaded.update(16_000, used, TOTAL_BYTES - used) == watched.update(16_000, used, TOTAL_BYTES - used)
 
 
+@pytest.mark.slow
 def test_the_size_is_bounded() -> None:
     """After weeks of anything, with a client: at most 8 KiB."""
     watched = detector()
@@ -100,6 +103,7 @@ def _held_bytes(thing: object, seen: set[int]) -> int:
     return sys.getsizeof(thing) + sum(_held_bytes(part, seen) for part in parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("client", "most_kib"), [(False, 8), (True, 12)])
 @pytest.mark.parametrize("rate", [0.0, 0.7])
 def test_the_memory_it_takes_is_bounded(rate: float, client: bool, most_kib: int) -> None:
@@ -120,6 +124,7 @@ def test_another_sensitivity_goes_on() -> None:
     assert show(loaded, leak(2), 14_000, since=13_000)[-1].growth.verdict is Verdict.LEAKING
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32))
 @example(16_384)  # restarts while the alarms of all criteria are on
 @settings(max_examples=12)

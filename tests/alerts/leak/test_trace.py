@@ -70,6 +70,7 @@ def replayed(one: MemoryLeakDetector, sensitivity: Sensitivity) -> Replayed:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", [False, True], ids=["driver alone", "with a client"])
 @pytest.mark.parametrize("sensitivity", SENSITIVITIES)
 @pytest.mark.parametrize("seed", range(3))
@@ -82,6 +83,7 @@ def test_a_replay_says_what_was_said(seed: int, sensitivity: Sensitivity, client
     assert again.growth.verdict is (Verdict.LEAKING if alarms else again.growth.verdict)
 
 
+@pytest.mark.slow
 def test_what_would_have_been_said_at_another() -> None:
     """The history of an agent at one sensitivity answers for the others as an agent at those would have."""
     for seed in range(3):

@@ -223,6 +223,7 @@ def test_prometheus_by_promtool(tmp_path: Path) -> None:
         read(written(tmp_path, "[]"))
 
 
+@pytest.mark.slow
 def test_a_value_that_is_too_large_to_hold() -> None:
     """A string of megabytes where a label should be is an error, not memory."""
     scan = JsonScanner(io.BytesIO(b'"' + b"x" * (8 * MOST_VALUE_BYTES) + b'"'))
@@ -254,6 +255,7 @@ def test_the_scanner_reads_as_json_does(value: Any, chunk: int, indent: int | No
         scan.need(b"]")
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=300))
 @settings(max_examples=100)
 def test_garbage_is_a_clear_error_or_rows(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:

@@ -171,6 +171,7 @@ def by_the_clock(hour: float) -> float:
     return 72
 
 
+@pytest.mark.slow
 def test_a_cache_under_changing_load_is_no_leak(monkeypatch: pytest.MonkeyPatch) -> None:
     """LEAK-01: its growth over 20 h looks even; for the same work it slows down."""
     assert serve(detector(), filling, 24).verdict is not Verdict.LEAKING
@@ -180,6 +181,7 @@ def test_a_cache_under_changing_load_is_no_leak(monkeypatch: pytest.MonkeyPatch)
     assert serve(detector(), filling, 24).verdict is Verdict.LEAKING
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [2.0, 20.0, 60.0])
 def test_how_often_it_is_read_does_not_matter(every: float) -> None:
     """From seconds to a minute, the cache is none and the leak is one."""
@@ -187,6 +189,7 @@ def test_how_often_it_is_read_does_not_matter(every: float) -> None:
     assert serve(detector(), leaking, 24, every).verdict is Verdict.LEAKING
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [leaking, by_the_clock])
 def test_a_leak_under_changing_load_is_one(rate: Rate) -> None:
     """LEAK-02: a leak of every request, and one of a timer, are told within the day under the same load."""

@@ -22,6 +22,7 @@ def faults(*command: str | Path) -> list[str]:
     return ProgramCheck(0, "/usr/bin:/bin").faults([str(word) for word in command])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

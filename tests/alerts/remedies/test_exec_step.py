@@ -98,6 +98,7 @@ def test_what_is_left_of_a_program_that_kills_what_contains_it(tmp_path: Path) -
     until(lambda: not Path(f"/proc/{(tmp_path / 'pid.done').read_text()}/exe").exists(), "the daemon has ended")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("way", "seconds"), [("ends", 30.0), ("outlives", 5.0)])
 def test_what_leaves_its_session_does_not_outlive_the_program(tmp_path: Path, way: str, seconds: float) -> None:
     """KILL-06: a daemon that a step's program has started ends with the program, or with its time."""

@@ -307,6 +307,7 @@ def write_into_ice(process: subprocess.Popen[str], mounted: Path) -> None:
     process.stdin.flush()
 
 
+@pytest.mark.slow
 @pytest.mark.needs("fsfreeze")
 @pytest.mark.needs("mkfs.ext4")
 def test_uninterruptible_sleep(store: Store, tmp_path: Path) -> None:
@@ -345,6 +346,7 @@ WRITES_IN_A_THREAD = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.needs("fsfreeze")
 @pytest.mark.needs("mkfs.ext4")
 def test_what_cannot_be_killed(store: Store, tmp_path: Path) -> None:

@@ -154,6 +154,7 @@ class _Log(list[tuple[str, int]]):
         super().append(entry)
 
 
+@pytest.mark.slow
 @given(
     events=st.lists(EVENTS, max_size=60),
     inner=st.lists(INNER, max_size=40),

@@ -74,6 +74,7 @@ def sent(runs: list[dict[str, Any]]) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_the_alert_ends(store: Store, moment: int) -> None:
     """An alert that resolves between any two steps: what was sent until then is on record, and nothing comes after."""
@@ -138,6 +139,7 @@ asyncio.run(story(int(sys.argv[2]), int(sys.argv[3])))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
 def test_without_the_right() -> None:
     """EPERM: the first refusal by the kernel ends the run and stops all remedies: the second process is not tried."""

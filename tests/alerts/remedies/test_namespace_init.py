@@ -236,6 +236,7 @@ def refusal(pid: int, bob: int) -> str:
     return f"ending it also ends, or hangs up, {named(bob, BOB, pid)}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("force", "shown"), [(False, True), (True, False), (True, True)])
 def test_who_answers_by_hand(tmp_path: Path, *, force: bool, shown: bool) -> None:
     """A person who was shown the others answers for them with --force, and only then; the record names them."""
@@ -270,6 +271,7 @@ def never_listed(pid: int, uid: int) -> AbstractContextManager[int]:
     return entered(pid, uid, program="import ctypes; ctypes.CDLL(None).prctl(15, b'sshd', 0, 0, 0);" + PLAIN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uid", [ALICE, BOB])
 @pytest.mark.parametrize("force", [False, True])
 def test_the_never_list_stands_for_all_of_them(tmp_path: Path, uid: int, *, force: bool) -> None:

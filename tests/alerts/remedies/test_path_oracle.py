@@ -148,6 +148,7 @@ def succeeded(everything: list[Path], uid: int, groups: list[int]) -> bool:
     return status == 1
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.lists(ELEMENTS, max_size=5), FILES)
 def test_without_a_fault_nobody_can_change_it(elements: list[Element], file: Element) -> None:

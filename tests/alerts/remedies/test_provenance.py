@@ -173,6 +173,7 @@ def reasons(
     return list(policy.refusals(step, order, *seen, NOW, frozenset({1, 2}), scope))
 
 
+@pytest.mark.slow
 @given(POLICIES, STEPS, ORDERS, SCOPES, OF_THE_KERNEL, WRITTEN)
 @settings(max_examples=500)
 def test_what_the_process_writes_causes_no_act(
@@ -183,6 +184,7 @@ def test_what_the_process_writes_causes_no_act(
         assert not reasons(policy, step, order, scope, world(kernel, {}))
 
 
+@pytest.mark.slow
 @given(POLICIES, STEPS, ORDERS, SCOPES, OF_THE_KERNEL, WRITTEN)
 @settings(max_examples=500)
 def test_what_the_process_writes_passes_no_act_on(
@@ -197,6 +199,7 @@ def test_what_the_process_writes_passes_no_act_on(
         assert passes_on(reasons(policy, step, order, scope, world(kernel, {})))
 
 
+@pytest.mark.slow
 @given(POLICIES, ORDERS, SCOPES, OF_THE_KERNEL, WRITTEN)
 @settings(max_examples=300)
 def test_an_app_alone_accuses_nobody(

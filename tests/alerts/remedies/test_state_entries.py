@@ -49,6 +49,7 @@ def faults(path: Path) -> list[str]:
     return list(state_faults(load_config(path, is_root=os.geteuid() == 0, read=CheckedFiles(0).read), 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_entry_of_the_state_directory(tree: Path, name: str) -> None:
     """A file that was planted while the directory was open to others is named, with what mends it."""

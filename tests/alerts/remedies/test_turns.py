@@ -159,6 +159,7 @@ def test_what_ends_nobody_does_not_wait_for_another_gpu(store: Store) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "seconds"),
     [

@@ -247,6 +247,7 @@ def test_only_the_newest_damaged_files_are_kept(tmp_path: Path) -> None:
     assert len(kept(path)) == KEPT
 
 
+@pytest.mark.slow
 def test_rows_that_are_set_aside_are_bounded(tmp_path: Path) -> None:
     """The newest are kept, each cut to a bounded size."""
     store = Store(tmp_path / "state.db")

@@ -187,6 +187,7 @@ def test_the_pace_is_that_of_the_work_done(moments: list[tuple[int | None, float
     assert pace_of([Moment(*moment) for moment in moments]) == pace
 
 
+@pytest.mark.slow
 def test_an_answer_fits_into_a_line_of_the_protocol() -> None:
     """The least important groups are left out, and it is said."""
     answer = bounded({"verdict": "v", "groups": [{**GROUP, "path": "x" * 1000} for _ in range(500)], "notes": []})

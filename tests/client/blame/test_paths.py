@@ -93,6 +93,7 @@ def put(number: int, thing: object) -> None:
     KEPT[number] = {"thing": thing}
 
 
+@pytest.mark.slow
 def test_a_thing_in_a_dict_of_a_module_is_named() -> None:
     """The way from the module down to the thing, with keys told by their type."""
     thing = Thing()
@@ -117,6 +118,7 @@ def test_nothing_of_the_app_is_run() -> None:
         object.__delattr__(PROXY, "thing")
 
 
+@pytest.mark.slow
 def test_the_container_is_where_the_ways_part() -> None:
     """Many samples in one list: the list is the container, by its attribute."""
     things = [Thing() for _ in range(8)]
@@ -129,6 +131,7 @@ def test_the_container_is_where_the_ways_part() -> None:
     assert length_of(cluster.container_object) == 8
 
 
+@pytest.mark.slow
 def test_two_containers_are_told_apart() -> None:
     """Half of the samples in one list and half in another are two holders."""
     first, second = [Thing() for _ in range(4)], [Thing() for _ in range(4)]
@@ -186,6 +189,7 @@ def test_a_cycle_that_nobody_holds_is_known_as_one() -> None:
     assert (path.rooted, path.in_cycle) == (False, True)
 
 
+@pytest.mark.slow
 def test_a_variable_of_a_running_thread_is_a_root() -> None:
     """What only a local variable of another thread holds is named by that variable."""
     ready, end = threading.Event(), threading.Event()
@@ -218,6 +222,7 @@ def lines_for(way: Trail, last: int) -> list[Site]:
     return sites(next(way.handles(last)), functions, [])
 
 
+@pytest.mark.slow
 def test_the_line_of_a_method_that_adds_is_found() -> None:
     """For an attribute, methods of its class come first."""
     thing = Thing()
@@ -231,6 +236,7 @@ def test_the_line_of_a_method_that_adds_is_found() -> None:
     assert relative(code.co_filename) == site.file
 
 
+@pytest.mark.slow
 def test_the_line_of_a_function_that_stores_is_found() -> None:
     """For a global, functions of that module which store into it; those that only read are left out."""
     thing = Thing()

@@ -64,6 +64,7 @@ def test_what_is_in_is_not_loaded_again() -> None:
     assert made == [1]
 
 
+@pytest.mark.slow
 def test_who_still_holds_the_model_is_named(caplog: pytest.LogCaptureFixture) -> None:
     """By the name that the code has for it."""
     process = FakeProcess()
@@ -82,6 +83,7 @@ def test_who_still_holds_the_model_is_named(caplog: pytest.LogCaptureFixture) ->
     assert "unloaded model: 0.00 GiB of 2.00 GiB came back; it is still held by" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_variable_of_running_code_is_named() -> None:
     """The commonest reason of all: the caller has it in its hand."""
     process = FakeProcess()

@@ -60,6 +60,7 @@ print(list(route_summaries()), gate.busy)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["3.9", "3.10", "3.11", "3.12", "3.13", "3.14"])
 def test_it_serves_on_other_pythons(apps: Apps, version: str) -> None:
     """And not a warning."""

@@ -254,6 +254,7 @@ def test_what_json_cannot_say_is_null() -> None:
     assert back["gpus"][0]["memory_used_history_bytes"] == [None]
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(here=snapshots())
 def test_any_snapshot_becomes_json(here: Snapshot) -> None:

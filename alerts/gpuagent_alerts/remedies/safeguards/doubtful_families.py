@@ -17,6 +17,7 @@ _SECONDS: _Values = (86400.0, 3600.0, 600.0, 120.0, 60.0, 30.0, 10.0, 5.0, 1.0, 
 NOBODYS: Mapping[str, _Values] = {
     "gpuagent_gpu_memory_dead_processes_bytes": _BYTES,
     "gpuagent_gpu_memory_unattributed_bytes": _BYTES,
+    "gpuagent_gpu_memory_host_bytes": _BYTES,
     "gpuagent_dead_processes": (100.0, 10.0, 3.0, 2.0, 1.0, 0.0),
     "gpuagent_dead_process_memory_used_bytes": (*_BYTES[:-1], None),
     "gpuagent_gpu_memory_processes_bytes": tuple(reversed(_BYTES)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ def values(snapshot: Snapshot | None, name: str, top: int | None = None) -> dict
     return {}
 
 
+@pytest.mark.slow
 @given(snapshot=snapshots(), top=st.none() | st.integers(0, 5), now=st.floats(0, 1e9))
 @settings(max_examples=30)
 def test_any_snapshot(snapshot: Snapshot, top: int | None, now: float) -> None:
@@ -43,6 +45,7 @@ def test_any_snapshot(snapshot: Snapshot, top: int | None, now: float) -> None:
     assert set(families) <= set(FAMILIES)
 
 
+@pytest.mark.slow
 @given(snapshot=snapshots(), top=st.integers(0, 4))
 @settings(max_examples=30)
 def test_the_sum_over_processes_does_not_depend_on_the_bound(snapshot: Snapshot, top: int) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from gpuagent.core.growth import Evidence, MemoryKey, Range
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.core.units import GIB
@@ -38,6 +40,7 @@ def test_a_forecast_that_ends_on_a_gpu_about_to_be_called_high(tmp_path: Path) -
     assert len(stage.keys()) == 1
 
 
+@pytest.mark.slow
 def test_one_that_comes_and_goes(tmp_path: Path) -> None:
     """The calm that an end waits for begins anew when something of the incident goes pending."""
     stage = Stage(tmp_path / "state")

@@ -6,10 +6,13 @@ import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
+
 from gpuagent.core.clock import ManualClock
 from tests.agent.service.alerting.bench import BUSY, FULL, alerting, config, hanging_disk, rules
 
 
+@pytest.mark.slow
 def test_a_disk_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
     """GPU-11: whoever writes holds the store; the end waits for that a moment, and not for as long as it takes."""
 

@@ -31,6 +31,7 @@ def full() -> Snapshot:
     return grown(node(23.9), PID, leaking(Evidence.BALANCED, full_in=1.0))
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_ends_its_incident_at_once(tmp_path: Path) -> None:
     """Not one reminder after it, and the end names who ended and what came back."""
     stage = Stage(tmp_path / "state", routes=EACH_MINUTE)
@@ -45,6 +46,7 @@ def test_a_process_that_ends_ends_its_incident_at_once(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_ends_its_incident_at_once(tmp_path: Path) -> None:
     """Six ranks on six full GPUs: nothing but one end, however often reminders are due."""
     stage = Stage(tmp_path / "state", routes=EACH_MINUTE)
@@ -71,6 +73,7 @@ def test_a_steady_holder_that_ends_is_named(tmp_path: Path) -> None:
     assert stage.headlines()[-1] == "RESOLVED node7 GPU 0: memory was full: serve (pid 4242) ended; 22.9 GiB came back"
 
 
+@pytest.mark.slow
 def test_a_level_that_fell_is_waited_for_as_its_own_rule_says(tmp_path: Path) -> None:
     """Three minutes for a full GPU, whatever keeps longer; nothing is reminded of, as nothing is true."""
     stage = Stage(tmp_path / "state", routes=EACH_MINUTE)
@@ -153,6 +156,7 @@ def test_a_reminder_waits_until_it_is_true_again(tmp_path: Path) -> None:
     assert [one.news for one in stage.heard] == ["began", "reminder"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill", [False, True])
 @pytest.mark.parametrize("grouped", [False, True])
 def test_what_a_full_gpu_muted_is_not_released_by_its_end(tmp_path: Path, grouped: bool, kill: bool) -> None:
@@ -177,6 +181,7 @@ def test_what_a_full_gpu_muted_is_not_released_by_its_end(tmp_path: Path, groupe
     assert [one for one in released if not one.startswith("-")] == []
 
 
+@pytest.mark.slow
 def test_an_xid_and_a_full_gpu_are_muted_by_a_loss_and_not_released_by_its_end(tmp_path: Path) -> None:
     """What was true before the loss, and is not after it, is told to nobody when the GPU is back."""
     stage = Stage(tmp_path / "state", recipients=[FLEET])
@@ -193,6 +198,7 @@ def test_an_xid_and_a_full_gpu_are_muted_by_a_loss_and_not_released_by_its_end(t
     assert not [line for line in lines[back:] if "Memory" in line and not line.startswith("-")]
 
 
+@pytest.mark.slow
 def test_an_upgrade_from_before_there_were_incidents(tmp_path: Path) -> None:
     """What was told one by one is not told again: its end is told where its beginning was, once."""
     stage = Stage(tmp_path / "state")

@@ -66,6 +66,7 @@ def is_missed(stage: Stage) -> None:
     stage.show(EMPTY, 30 * MINUTE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("story", [ends, dies, is_replaced, flaps, is_missed])
 def test_what_is_told_and_what_is_kept_of_an_end_agree(tmp_path: Path, story: Callable[[Stage], None]) -> None:
     """The message's headline is the record's; it has the reason of one of its alerts, and the last of their times."""

@@ -53,6 +53,7 @@ def names(owner: str) -> str:
     return {"unit": "api.service", "container": "container c0ffee", "job": "Slurm job 77", "command": "python3"}[owner]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("owner", OWNERS)
 @pytest.mark.parametrize("wait_seconds", [0.0, 5.0, 10.0])
 @pytest.mark.parametrize("kill", [False, True])
@@ -74,6 +75,7 @@ def test_a_crash_loop_is_one_incident_without_an_end(
     assert f"; {names(owner)} was restarted once and grows again" in stage.headlines()[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("owner", OWNERS)
 def test_the_end_of_a_crash_loop_tells_that_the_successor_is_steady(tmp_path: Path, owner: str) -> None:
     """It waits until the process that runs is measured as flat and the detector has a verdict on it."""

@@ -39,6 +39,7 @@ def to_the_wall(stage: Stage, *, kill: bool = False) -> None:
             stage.further = dry_run(PID, stage.clock.wall())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill", [False, True])
 def test_a_leak_to_the_wall(tmp_path: Path, kill: bool) -> None:
     """Three messages from the first evidence to a full GPU, dry runs included, and one for the end; one key."""
@@ -62,6 +63,7 @@ def test_a_leak_to_the_wall(tmp_path: Path, kill: bool) -> None:
     assert stage.messages[-1].incident.labels["pid"] == str(PID)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill", [False, True])
 def test_an_end_after_a_restart_has_every_alert(tmp_path: Path, kill: bool) -> None:
     """What ended before the agent was killed, and was muted or told to nobody, is in the message of the end."""
@@ -83,6 +85,7 @@ def test_an_end_after_a_restart_has_every_alert(tmp_path: Path, kill: bool) -> N
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_six_ranks_of_one_job(tmp_path: Path) -> None:
     """Ranks that leak together on six GPUs are one incident, with as many messages as one leak."""
     stage = Stage(tmp_path / "state")
@@ -113,6 +116,7 @@ def test_six_ranks_of_one_job(tmp_path: Path) -> None:
     assert "pid" not in incident.labels
 
 
+@pytest.mark.slow
 def test_a_lost_gpu_and_all_that_follows(tmp_path: Path) -> None:
     """Xid, loss, a GPU less, memory nobody gives back: one message, and one when all of it is over."""
     stage = Stage(tmp_path / "state")
@@ -146,6 +150,7 @@ def test_a_dead_process_on_two_gpus(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_flapping_at_the_threshold(tmp_path: Path) -> None:
     """Two hours around a limit: told twice that it began, under one key, and its end once it has been calm."""
     stage = Stage(tmp_path / "state")
@@ -161,6 +166,7 @@ def test_flapping_at_the_threshold(tmp_path: Path) -> None:
     assert len(stage.keys()) == 1
 
 
+@pytest.mark.slow
 def test_a_receiver_that_is_down_for_an_hour(tmp_path: Path) -> None:
     """It hears the same story when it is back, in order, and nothing of it twice."""
     stage = Stage(tmp_path / "state")
@@ -175,6 +181,7 @@ def test_a_receiver_that_is_down_for_an_hour(tmp_path: Path) -> None:
     assert len({message.id for message in stage.messages}) == 4
 
 
+@pytest.mark.slow
 def test_a_leak_that_comes_back_within_half_an_hour(tmp_path: Path) -> None:
     """A service that is restarted and leaks again is the same incident; two hours later it is another."""
     stage = Stage(tmp_path / "state")
@@ -230,6 +237,7 @@ def test_an_acknowledgement_stops_reminders_and_not_a_higher_severity(tmp_path: 
     assert [f"{one.news} {one.severity}" for one in stage.heard] == ["began warning", "worsened critical"]
 
 
+@pytest.mark.slow
 def test_a_silence_of_an_incident_silences_all_of_it_and_nothing_else(tmp_path: Path) -> None:
     """By the command that its message offers: what joins it later is silent too, another GPU's loss is not."""
     stage = Stage(tmp_path / "state", routes=[Route(("slack",), repeat_interval=5 * MINUTE)])
@@ -245,6 +253,7 @@ def test_a_silence_of_an_incident_silences_all_of_it_and_nothing_else(tmp_path: 
     assert [one.alerts for one in stage.heard[1:]] == ["Lost/1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("matcher", "news"),
     [

@@ -157,6 +157,7 @@ def unowned(gib: float, *evidence: Evidence, own_gib: float = 1.0, full_in: floa
     return replace(seen, growth=growth)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "course",
     [

@@ -96,6 +96,7 @@ def flat(passed: float) -> float:
     return min(3.0 + passed / 10.0, 15.0) + 0.3 * (passed % 60.0 == 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gib_per_hour", "minutes"), [(12.0, 60.0), (40.0, 20.0), (140.0, 7.0)])
 @pytest.mark.parametrize("verdict", [STEADY, LEARNING])
 def test_while_a_successor_grows_nothing_is_resolved(
@@ -141,6 +142,7 @@ def test_a_successor_that_grows_much_slower(tmp_path: Path) -> None:
     assert "and grows 4.0 GiB/h" in story.stage.headlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_slow_leak_is_measured_for_as_long_as_it_needs_to_show(tmp_path: Path) -> None:
     """At 1 GiB/h three minutes are nothing: seven and a half are what an eighth of a GiB takes."""
     story = Story(tmp_path, **UNIT)

@@ -104,6 +104,7 @@ def test_a_full_gpu_says_that_its_holder_is_dead(tmp_path: Path) -> None:
     assert full.endswith("22.9 GiB of it held by python3 (alice, pid 4242), which has ended")
 
 
+@pytest.mark.slow
 def test_an_end_that_is_told_late_has_its_time(tmp_path: Path) -> None:
     """A leak that begins again and again is told as over after half an hour of calm: the process ended then."""
     stage = Stage(tmp_path / "state")

@@ -58,6 +58,7 @@ def test_an_address_that_it_does_not_know() -> None:
     assert tell("nosuchservice://x").reason is Reason.MISCONFIGURED
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_left() -> None:
     """The process is ended with its time."""
     with sink(always(Reply(trickle_seconds=1.0))) as receiver:

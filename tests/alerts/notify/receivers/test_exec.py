@@ -86,6 +86,7 @@ def test_its_environment_is_empty_but_for_a_path(tmp_path: Path, monkeypatch: py
     assert len(files) <= 4  # the three, and the listing's own
 
 
+@pytest.mark.slow
 def test_it_ends_with_all_that_it_started(tmp_path: Path) -> None:
     """What takes too long is killed, its children too: nothing is left behind."""
     script = f"sleep 1000 & echo $! > {tmp_path}/child; wait"

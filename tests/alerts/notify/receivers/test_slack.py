@@ -110,6 +110,7 @@ def test_every_message_fits(alerts: list[Alert]) -> None:
     validate(json.loads(json.dumps(document)))
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(BRIEFINGS, st.lists(ALERTS, min_size=1, max_size=30), st.sampled_from(News))
 def test_every_message_of_an_incident_fits(briefing: Briefing, alerts: list[Alert], news: News) -> None:
