@@ -245,16 +245,13 @@ def time_nvml(setting: Setting, report: Report) -> None:
         median_seconds={name: seconds for seconds, name in worst}, refused=calls.refused,
         most_seconds={name: max(took) for name, took in calls.seconds.items()},
     )  # fmt: skip
-    slowest = sorted(snapshot.node.collectors, key=lambda run: -run.duration_seconds)[:3] if _has_runs(snapshot) else []
+    runs = [run for part in (snapshot, *snapshot.gpus) for run in part.runs]
+    slowest = sorted(runs, key=lambda run: -run.duration_seconds)[:3]
     report.measured(
         "tick", f"all collectors: median {median(ticks) * 1e3:.1f} ms, 95 % below {quantiles(ticks, n=20)[-1] * 1e3:.1f} ms"
         + "".join(f", {run.collector} {run.duration_seconds * 1e3:.1f} ms" for run in slowest), seconds=ticks,
     )  # fmt: skip
     _time_agent(setting, report)
-
-
-def _has_runs(snapshot: Any) -> bool:
-    return hasattr(snapshot.node, "collectors")
 
 
 def _time_agent(setting: Setting, report: Report) -> None:

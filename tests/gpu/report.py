@@ -68,6 +68,10 @@ class Report:
         """Write down that a check cannot be done here."""
         self._write(check, Verdict.NOT_RUN, reason, {})
 
+    def failed(self, check: str, reason: str) -> None:
+        """Write down that the experiment broke before this check."""
+        self._write(check, Verdict.FAILED, reason, {})
+
     def _write(self, check: str, verdict: Verdict, figures: str, values: Mapping[str, Any]) -> None:
         if check in self.done:
             raise ValueError(f"{check} was reported before")

@@ -28,8 +28,9 @@ MIB = 2**20
 GIB = 2**30
 CONTEXT_BYTES = 512 * MIB
 """What a CUDA context takes on the simulated GPU."""
+SIMULATED_UUID = "GPU-1f8b4a3e-7c2d-4e5f-9a0b-000000000000"
+"""That of torch's stand-in."""
 _LISTED_SECONDS = 10.0
-_END_SECONDS = 10.0
 
 
 class Program:
@@ -41,7 +42,18 @@ class Program:
         self.dry_bytes = dry_bytes
         """Memory of its process on the simulated GPU."""
         self._log = log
-        self.ready: dict[str, Any] = self._read()
+        self._ready: dict[str, Any] | None = None
+
+    @property
+    def ready(self) -> dict[str, Any]:
+        """What it said when it was ready."""
+        if self._ready is None:
+            self._ready = self._read()
+        return self._ready
+
+    def wait_until_ready(self) -> None:
+        """Wait until it holds what it holds. Raises CannotRun where it says that it cannot."""
+        assert self.ready is not None
 
     def ask(self, command: str, *args: Any) -> dict[str, Any]:
         """Return its answer to a command. Raises CannotRun where the program says that it cannot."""
@@ -50,6 +62,7 @@ class Program:
 
     def send(self, command: str, *args: Any) -> None:
         """Give it a command, and read the answer later."""
+        self.wait_until_ready()
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps([command, *args]) + "\n")
         self.process.stdin.flush()
@@ -118,7 +131,9 @@ class Setting:
 
     @contextmanager
     def agent(self, *programs: Program, load: int = 0, **keys: object) -> Iterator[Agent]:
-        """The agent over this machine, or over one simulated GPU that these programs use; ready to answer."""
+        """The agent over this machine, or over one simulated GPU that these programs use; all of them are ready."""
+        for program in programs:
+            program.wait_until_ready()
         scenario = self.scenario(*programs, load=load)
         bind = {f"p{program.pid}": program.pid for program in programs} if self.dry else None
         with running_agent(self.folder, scenario, bind=bind, **keys) as agent:
@@ -134,7 +149,8 @@ class Setting:
             for one in programs
         ]
         path = self.folder / "node.yaml"
-        path.write_text(json.dumps({"gpus": [{"model": "h100", "processes": processes}]}))
+        gpu = {"model": "h100", "uuid": SIMULATED_UUID, "processes": processes}
+        path.write_text(json.dumps({"gpus": [gpu]}))
         return path
 
     def smi(self, query: str, fields: str, *programs: Program, load: int = 0) -> list[list[str]]:

@@ -1,0 +1,215 @@
+"""The line that leaks, found in processes with a live CUDA context, and traces of their memory for the detector."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.gpu.plan import LEAKS
+from tests.gpu.report import CannotRun, Report
+from tests.gpu.setting import GIB, MIB, SERVED, Program, Setting, is_client, listed
+from tests.integration.agent import GPUAGENT, Agent, command
+from tests.integration.waiting import until
+
+STRETCH = 30.0
+"""How much longer than they were recorded the traces are replayed: the detector wants its half hour."""
+_RECORD_SECONDS = 75.0
+_INTERVAL = "250ms"
+_CLIENT_SECONDS = 20.0
+
+
+def fork_with_cuda(setting: Setting, report: Report) -> None:
+    """Let `gpuagent blame` fork an app that computes on the GPU, and compare the results before, during and after."""
+    window = "2s" if setting.dry else "8s"
+    with setting.program("compute") as program, setting.agent(program) as agent:
+        until(lambda: is_client(agent, program), "the app is a client of the agent", _CLIENT_SECONDS)
+        before = _digests(program)
+        began = time.monotonic()
+        done = agent.command("blame", str(program.pid), "--window", window, "--json")
+        seconds = time.monotonic() - began
+        during = _digests(program)
+        after = _digests(program)
+    different = set(before) | set(during) | set(after)
+    counts = [sum(results.values()) for results in (before, during, after)]
+    text = f"{counts[0]} results before, {counts[1]} during, {counts[2]} after it: {len(different)} different"
+    report.agrees("results", len(different) == 1 and all(counts), text)
+    answer = json.loads(done.stdout) if done.returncode == 0 else {}
+    stall = answer.get("stall_seconds")
+    text = f"after {seconds:.1f} s; stood still for {stall} s at most; {answer.get('verdict', done.stderr.strip())}"
+    report.agrees("answer", done.returncode == 0, text, answer=answer)
+
+
+def _digests(program: Program) -> dict[str, int]:
+    def some() -> dict[str, int]:
+        found: dict[str, int] = program.ask("digests")["results"]
+        return found
+
+    return until(some, "results of the app", 20)
+
+
+def find_leaks(setting: Setting, report: Report) -> None:
+    """Run the served example with each leak and with none, side by side, under one agent that all are clients of."""
+    causes = ("cache", "healthy") if setting.dry else (*LEAKS, "healthy")
+    with ExitStack() as stack:
+        programs = {cause: stack.enter_context(setting.program("served", cause)) for cause in causes}
+        for program in programs.values():
+            program.wait_until_ready()
+        agent = stack.enter_context(setting.agent(*programs.values(), poll_interval="250ms"))
+        for cause, program in programs.items():
+            until(lambda program=program: is_client(agent, program), f"{cause} is a client", _CLIENT_SECONDS)  # type: ignore[misc]
+        began = time.monotonic()
+        recorded = stack.enter_context(recording(setting, agent, programs))
+        _blame(setting, agent, programs, report)
+        time.sleep(0 if setting.dry else max(0.0, _RECORD_SECONDS - (time.monotonic() - began)))
+        _stop(recorded)
+        _keep_traces(setting, recorded, report)
+        if not setting.dry:
+            for cause in causes:
+                _judge(cause, setting.folder / f"{cause}.csv", report)
+    if not setting.dry:
+        _release(setting, report)
+
+
+def _blame(setting: Setting, agent: Agent, programs: dict[str, Program], report: Report) -> None:
+    """Ask all of them at the same time."""
+    window = "3s" if setting.dry else "12s"
+    lines = _marked_lines()
+
+    def ask(program: Program) -> subprocess.CompletedProcess[str]:
+        return agent.command("blame", str(program.pid), "--window", window, "--json")
+
+    with ThreadPoolExecutor(len(programs)) as pool:
+        answers = dict(zip(programs, pool.map(ask, programs.values()), strict=True))
+    for cause, done in answers.items():
+        check = f"{cause} line"
+        if done.returncode:
+            report.agrees(check, False, done.stderr.strip())
+            continue
+        answer = json.loads(done.stdout)
+        growing = [group for group in answer["groups"] if group["growing"]]
+        if cause == "healthy":
+            report.agrees(check, not growing, answer["verdict"], answer=answer)
+            continue
+        blamed = [(Path(group["file"] or "").name, group["line"]) for group in growing]
+        text = f"leaks.py:{lines[cause]} is the line; {answer['verdict']}"
+        report.agrees(check, blamed == [("leaks.py", lines[cause])], text, answer=answer)
+
+
+def _marked_lines() -> dict[str, int]:
+    """The line of each leak in the served example, by its mark."""
+    rows = (SERVED / "leaks.py").read_text(encoding="utf-8").splitlines()
+    return {row.partition("# LEAK ")[2]: number for number, row in enumerate(rows, start=1) if "# LEAK " in row}
+
+
+Recorders = dict[str, tuple[subprocess.Popen[str], Path]]
+
+
+@contextmanager
+def recording(setting: Setting, agent: Agent, programs: dict[str, Program]) -> Iterator[Recorders]:
+    """Record each program with `gpuagent record`, into a file of its own."""
+    recorders: Recorders = {}
+    try:
+        for cause, program in programs.items():
+            path = setting.folder / f"{cause}.csv"
+            words = ["record", "--pid", str(program.pid), "--interval", _INTERVAL, "-o", str(path)]
+            process = subprocess.Popen(
+                [*GPUAGENT, *words, "--socket", str(agent.control_socket)],
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+            )  # fmt: skip
+            recorders[cause] = process, path
+        yield recorders
+    finally:
+        for process, _ in recorders.values():
+            process.kill()
+            process.wait()
+
+
+def _stop(recorders: Recorders) -> None:
+    for process, _ in recorders.values():
+        process.send_signal(signal.SIGINT)
+    for process, _ in recorders.values():
+        process.wait(20)
+
+
+def _keep_traces(setting: Setting, recorders: Recorders, report: Report) -> None:
+    """Keep them under the names that they have in tests/data/leaks."""
+    folder = setting.out / "traces"
+    folder.mkdir(parents=True, exist_ok=True)
+    texts, whole = [], True
+    for cause, (_, path) in recorders.items():
+        rows = _rows(path)
+        whole = whole and len(rows) >= 8
+        texts.append(f"{cause} {len(rows)} rows")
+        name = f"{'healthy' if cause == 'healthy' else 'leak'}-cuda-{cause}.csv.gz"
+        if path.exists():
+            with path.open("rb") as plain, gzip.open(folder / name, "wb") as packed:
+                shutil.copyfileobj(plain, packed)
+    report.agrees("traces", whole, ", ".join(texts))
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _judge(cause: str, path: Path, report: Report) -> None:
+    """Have the detector judge a trace whose time is stretched."""
+    check = f"{cause} verdict"
+    rows = _rows(path)
+    if not rows:
+        report.not_run(check, "no trace: the driver lists the process under another pid, or not at all")
+        return
+    first = float(rows[0]["time_seconds"])
+    stretched = path.with_suffix(".stretched.csv")
+    with stretched.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        for row in rows:
+            later = (float(row["time_seconds"]) - first) * STRETCH
+            writer.writerow({**row, "time_seconds": f"{first + later:.3f}"})
+    done = command("replay", "--json", str(stretched))
+    if done.returncode not in {0, 1}:
+        report.agrees(check, False, done.stderr.strip())
+        return
+    answer = json.loads(done.stdout.splitlines()[0])
+    grown = (int(rows[-1]["used_bytes"] or 0) - int(rows[0]["used_bytes"] or 0)) / MIB
+    text = f"{answer['verdict']}, {grown:+.0f} MiB in {float(rows[-1]['time_seconds']) - first:.0f} s"
+    for alarm in answer["alarms"][:1]:
+        left = alarm["exhaustion_seconds"]
+        full = "no forecast" if left is None else f"full in {left / STRETCH:.0f} s"
+        text += f", {alarm['slope_bytes_per_second'] * STRETCH / MIB:.1f} MiB/s, {full}"
+    wanted = answer["verdict"] != "leaking" if cause == "healthy" else answer["verdict"] == "leaking"
+    report.agrees(check, wanted, text, answer=answer)
+
+
+def _release(setting: Setting, report: Report) -> None:
+    """Let an app free its tensors, and ask it through the agent to give the cache back."""
+    size = 4 * GIB
+    with setting.program("hold", size) as program, setting.agent(program) as agent:
+        until(lambda: is_client(agent, program), "the app is a client of the agent", _CLIENT_SECONDS)
+        before = listed(agent, program)["memory_used_bytes"]
+        program.ask("free")
+        time.sleep(1)  # so that the agent hears of it
+        done = agent.command("release", str(program.pid), "--json")
+        if done.returncode and not done.stdout.strip():
+            raise CannotRun(f"refused: {done.stderr.strip()}")
+        answer: dict[str, Any] = json.loads(done.stdout)
+        after = until(
+            lambda: [held for held in [listed(agent, program)["memory_used_bytes"]] if held < before - size // 2],
+            "the memory given back", 15,
+        )[0]  # fmt: skip
+    said = answer.get("returned_bytes") or 0
+    text = f"the app says {said / MIB:.0f} MiB, the driver saw {(before - after) / MIB:.0f} MiB of {size / MIB:.0f} MiB"
+    report.agrees("release", done.returncode == 0 and abs(said - (before - after)) <= 64 * MIB, text, answer=answer)
