@@ -110,7 +110,7 @@ def run_out_of_memory(setting: Setting, report: Report) -> None:
         with setting.agent(program, poll_interval="500ms") as agent:
             until(lambda: _fullest(agent) > 0.95, "the GPU is nearly full", 15)
             ratio = _fullest(agent)
-            problems = [problem["summary"] for problem in agent.status()["problems"] if "summary" in problem]
+            problems = until(lambda: [one["text"] for one in agent.status()["problems"]], "a problem in the status", 15)
             if not setting.dry:
                 until(lambda: is_client(agent, program), "the app is a client of the agent", 15)
                 answer = program.ask("overflow")
@@ -120,7 +120,7 @@ def run_out_of_memory(setting: Setting, report: Report) -> None:
             program.process.kill()
             program.process.wait()
             until(lambda: _fullest(agent) < 0.5, "the memory given back", 20)
-            text = f"{ratio:.1%} used, told as: {'; '.join(problems) or 'nothing'}; then {_fullest(agent):.1%}"
+            text = f"{ratio:.1%} used, told as: {'; '.join(problems)}; then {_fullest(agent):.1%}"
             report.agrees("full", True, text)
 
 
