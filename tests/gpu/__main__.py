@@ -64,7 +64,9 @@ def _find_packages(wheelhouse: Path | None, into: Path) -> bool:
         os.environ["PYTHONPATH"] = packages_path(WHEELHOUSE, into)
     if missing := missing_packages():
         say(f"{sys.executable} has not what the agent needs: {', '.join(missing)}.")
-        say(f"On a machine with a network, for this Python: make gpu-wheelhouse GPU_PYTHON={sys.version_info.major}.{sys.version_info.minor}")
+        say(
+            f"On a machine with a network, for this Python: make gpu-wheelhouse GPU_PYTHON={sys.version_info.major}.{sys.version_info.minor}"
+        )
         say(f"Then copy wheelhouse-gpu to {ROOT}, or name it with --wheelhouse.")
     return not missing
 

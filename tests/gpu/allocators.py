@@ -25,7 +25,9 @@ def compare_modes(setting: Setting, report: Report) -> None:
             continue
         try:
             with (
-                setting.program("allocator", mode, dry_bytes=GIB + CONTEXT_BYTES, **_ENVIRONMENT.get(mode, {})) as program,
+                setting.program(
+                    "allocator", mode, dry_bytes=GIB + CONTEXT_BYTES, environment=_ENVIRONMENT.get(mode)
+                ) as program,
                 setting.agent(program, poll_interval="0.5s") as agent,
             ):
                 _compare(mode, agent, program, report)
@@ -44,7 +46,7 @@ def _compare(mode: str, agent: Agent, program: Program, report: Report) -> None:
     text = ", ".join(f"{key.removesuffix('_bytes')} {own[key] / MIB:.0f} MiB" for key in keys)
     text += f"; the client has {'the same' if not apart else f'{apart} bytes more'}"
     agree = not apart and {"allocated_bytes", "reserved_bytes"} <= set(keys)
-    told = until(lambda: _told(agent, program), "the agent has the app's figures", 15)
+    told = until(lambda: _told(agent, program), "the agent has the app's figures", 15) or {}
     agree = agree and abs(told["reserved_bytes"] - own["reserved_bytes"]) <= _SAME_BYTES
     text += f"; agent: reserved {told['reserved_bytes'] / MIB:.0f} MiB"
     try:

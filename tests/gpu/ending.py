@@ -157,7 +157,7 @@ def preallocate(setting: Setting, report: Report) -> None:
 
 def run_jax(setting: Setting, report: Report) -> None:
     """Hold memory with JAX, which takes a tenth of the GPU in advance here."""
-    with setting.program("jax", XLA_PYTHON_CLIENT_MEM_FRACTION=".10") as program:
+    with setting.program("jax", environment={"XLA_PYTHON_CLIENT_MEM_FRACTION": ".10"}) as program:
         program.wait_until_ready()
         with setting.agent(program) as agent:
             until(lambda: is_client(agent, program), "the app is a client of the agent", 15)

@@ -117,7 +117,9 @@ def compare_with_nvidia_smi(setting: Setting, report: Report) -> None:
         states = [gpu["state"] for gpu in document["gpus"]]
         figures = f"{len(uuids)} GPUs, states {', '.join(states)}; failing: {', '.join(failing) or 'none'}"
         same = {gpu["uuid"] for gpu in document["gpus"]} == uuids
-        report.agrees("gpus", same and set(states) == {"ok"} and not failing, figures, collectors=document["collectors"])
+        report.agrees(
+            "gpus", same and set(states) == {"ok"} and not failing, figures, collectors=document["collectors"]
+        )
     _compare_under(setting, report, "idle", load=0)
     with setting.program("matmul", HELD_BYTES, dry_bytes=HELD_BYTES + CONTEXT_BYTES) as program:
         program.send("run", 3600)
@@ -152,7 +154,9 @@ def _compare_sum(agent: Agent, report: Report) -> None:
             agree = False
             continue
         agree = agree and sum(values) == gpu["memory_used_bytes"]
-        texts.append(" + ".join(f"{value / MIB:.0f}" for value in values) + f" = {gpu['memory_used_bytes'] / MIB:.0f} MiB")
+        texts.append(
+            " + ".join(f"{value / MIB:.0f}" for value in values) + f" = {gpu['memory_used_bytes'] / MIB:.0f} MiB"
+        )
     report.agrees("sum", agree, "; ".join(texts))
 
 

@@ -1,6 +1,7 @@
 """What experiments share: an agent, programs that hold GPU memory, `nvidia-smi`, and stand-ins for a dry run.
 
-Programs start before the agent, which so reads all its figures under their load; a simulated node also wants their pids.
+Programs start before the agent, which so reads all its figures under their load; a simulated node wants
+their pids, too.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +96,7 @@ class Setting:
 
     @property
     def python(self) -> str:
-        """The interpreter of apps: this one, which has torch; in a dry run one with torch for the CPU, if it is there."""
+        """The interpreter of apps: this one, which has torch; in a dry run one with torch for the CPU, if there is one."""
         return str(APPS_PYTHON) if self.dry and APPS_PYTHON.exists() else sys.executable
 
     @property
@@ -105,10 +106,15 @@ class Setting:
 
     @contextmanager
     def program(
-        self, name: str, *args: object, dry_bytes: int = 2 * GIB, argv: tuple[str, ...] = (), **environment: str
+        self,
+        name: str,
+        *args: object,
+        dry_bytes: int = 2 * GIB,
+        argv: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> Iterator[Program]:
         """Start a program of `workload.py`, and kill it in the end. `argv` are words that only the kernel sees."""
-        kept = {key: text for key, text in os.environ.items() if not key.startswith("GPUAGENT_") and key != "PYTHONPATH"}
+        kept = {key: text for key, text in os.environ.items() if not key.startswith(("GPUAGENT_", "PYTHONPATH"))}
         # Apps with packages of their own bring them; torch is where this interpreter has it.
         paths = os.pathsep.join(map(str, (ROOT / "client", SERVED, ROOT)))
         log = self.folder / f"{name}-{len(list(self.folder.iterdir()))}.log"
@@ -116,7 +122,7 @@ class Setting:
         with log.open("wb") as errors:
             process = subprocess.Popen(
                 [self.python, "-W", "ignore", *words],
-                env={**kept, "PYTHONPATH": paths, "GPUAGENT_SOCKET": str(self.client_socket), **environment},
+                env={**kept, "PYTHONPATH": paths, "GPUAGENT_SOCKET": str(self.client_socket), **(environment or {})},
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
             )  # fmt: skip
         try:
@@ -130,7 +136,7 @@ class Setting:
                         pipe.close()
 
     @contextmanager
-    def agent(self, *programs: Program, load: int = 0, **keys: object) -> Iterator[Agent]:
+    def agent(self, *programs: Program, load: int = 0, **keys: Any) -> Iterator[Agent]:
         """The agent over this machine, or over one simulated GPU that these programs use; all of them are ready."""
         for program in programs:
             program.wait_until_ready()
@@ -198,7 +204,7 @@ def clients(agent: Agent) -> list[dict[str, Any]]:
     return found
 
 
-_SIMULATED = {
+_SIMULATED: dict[str, Callable[[Any, Any], Any]] = {
     "index": lambda nvml, gpu: nvml.nvmlDeviceGetIndex(gpu),
     "uuid": lambda nvml, gpu: nvml.nvmlDeviceGetUUID(gpu),
     "name": lambda nvml, gpu: nvml.nvmlDeviceGetName(gpu),

@@ -1,87 +1,180 @@
-"""The agent on the real NVML, compared with nvidia-smi. Figures that are worth a note are printed (`pytest -s`)."""
+"""The suite for a real GPU: on one, dry over the simulator, and what is promised of its table and its exit status."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gpuagent.procfs.machine import in_host_pid_namespace
-from tests.integration.agent import Agent, running_agent
-from tests.integration.waiting import until
+from tests.client.conftest import apps_python as apps_python  # noqa: PLC0414  for pytest
+from tests.exhaustive import usually
+from tests.gpu.__main__ import complete, main, run_experiment
+from tests.gpu.blaming import ROOM_RATIO, judge
+from tests.gpu.machine import ROOT
+from tests.gpu.plan import EXPERIMENTS, Check, Experiment, every_check
+from tests.gpu.report import Line, Report, Verdict, exit_status, read_lines, table
 
-pytestmark = [pytest.mark.gpu, pytest.mark.slow]
-
-MIB = 1024**2
-SIZES_MIB = (512, 2048)
-TOLERANCE_BYTES = 64 * MIB
-"""nvidia-smi rounds to MiB, and both look at different moments while a context settles."""
-
-
-@contextmanager
-def holding(size_bytes: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A process that holds so much memory, and the UUID of its GPU."""
-    program = [sys.executable, str(Path(__file__).with_name("allocate.py")), str(size_bytes)]
-    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        try:
-            uuid = process.stdout.readline().strip()
-            assert uuid, "the memory could not be taken"
-            yield process, uuid
-        finally:
-            process.stdin.close()
-            process.wait(30)
+NAMES = [experiment.name for experiment in EXPERIMENTS]
+MIB = 2**20
 
 
-def smi(query: str, fields: str) -> list[list[str]]:
-    """Rows of `nvidia-smi --query-...`."""
-    command = ["nvidia-smi", f"--query-{query}={fields}", "--format=csv,noheader,nounits"]
-    lines = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.splitlines()
-    return [[cell.strip() for cell in line.split(",")] for line in lines if line.strip()]
+def run(out: Path, *words: str) -> tuple[int, str, list[Line]]:
+    """Run the suite as a person does; return its exit status, its table and its lines."""
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu", "--out", str(out), *words], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": paths}, cwd=ROOT,
+    )  # fmt: skip
+    document = json.loads((out / "report.json").read_text())
+    lines = [Line(**{**row, "verdict": Verdict(row["verdict"])}) for row in document["lines"]]
+    return done.returncode, done.stdout, lines
 
 
-def gpu_of(agent: Agent, uuid: str) -> Any:
-    """The GPU in the agent's status."""
-    return next(gpu for gpu in agent.status()["gpus"] if gpu["uuid"] == uuid)
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("name", NAMES)
+def test_on_this_gpu(name: str, tmp_path: Path) -> None:
+    """An experiment on the GPU that is here: all of it runs, and both sides agree."""
+    status, text, lines = run(tmp_path, "--only", name)
+    assert status == 0, text
+    assert {line.verdict for line in lines} <= {Verdict.AGREES, Verdict.MEASURED}
 
 
-@pytest.mark.parametrize("size_mib", SIZES_MIB)
-def test_memory_is_what_nvidia_smi_says(tmp_path: Path, size_mib: int) -> None:
-    """Used memory per GPU and, where pids mean something, per process: as nvidia-smi has it, and what was taken."""
-    with running_agent(tmp_path, None) as agent:
-        agent.wait_until_ready()
-        before = {gpu["uuid"]: gpu["memory_used_bytes"] for gpu in agent.status()["gpus"]}
-        with holding(size_mib * MIB) as (process, uuid):
-            held = size_mib * MIB
-            until(lambda: gpu_of(agent, uuid)["memory_used_bytes"] >= before[uuid] + held, "the memory in the status")
-            said = {row[0]: int(row[1]) * MIB for row in smi("gpu", "uuid,memory.used")}
-            used = gpu_of(agent, uuid)["memory_used_bytes"]
-            print(f"{size_mib} MiB taken: agent {used / MIB:.0f} MiB, nvidia-smi {said[uuid] / MIB:.0f} MiB")  # noqa: T201
-            assert abs(used - said[uuid]) <= TOLERANCE_BYTES
-            if not in_host_pid_namespace():
-                return
-            own = [one for one in agent.status()["processes"] if one["pid"] == process.pid]
-            listed = {int(row[0]): int(row[1]) * MIB for row in smi("compute-apps", "pid,used_memory")}
-            assert abs(own[0]["memory_used_bytes"] - listed[process.pid]) <= TOLERANCE_BYTES
-            assert own[0]["memory_used_bytes"] >= held
-        until(lambda: gpu_of(agent, uuid)["memory_used_bytes"] < before[uuid] + held // 2, "the memory given back")
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", usually(NAMES, "figures", "ladder", "fork", "allocators", "oom", "jax"))
+def test_dry(name: str, tmp_path: Path, apps_python: Path) -> None:
+    """Over the simulator each check agrees or says why it needs a GPU, and the exit status tells that."""
+    status, text, lines = run(tmp_path, "--dry", "--only", name)
+    (experiment,) = (one for one in EXPERIMENTS if one.name == name)
+    needing = {check.name for check in experiment.checks if check.dry}
+    assert {line.check for line in lines if line.verdict is Verdict.NOT_RUN} == needing, text
+    assert {line.verdict for line in lines} <= {Verdict.AGREES, Verdict.MEASURED, Verdict.NOT_RUN}, text
+    assert status == (3 if needing else 0)
+    assert "Dry run over the simulator" in text
 
 
-def test_every_gpu_is_read_without_a_fault(tmp_path: Path) -> None:
-    """As many GPUs as nvidia-smi lists, all readable, no collector failing; the cost of each collector is printed."""
-    with running_agent(tmp_path, None) as agent:
-        agent.wait_until_ready()
-        document = agent.status()
-    uuids = {row[0] for row in smi("gpu", "uuid")}
-    for run in document["collectors"]:
-        print(f"{run['collector']:20} GPU {run['gpu']}: {run['duration_seconds'] * 1e3:8.3f} ms {run['reason']}")  # noqa: T201
+def test_without_a_gpu_every_check_is_a_line_that_did_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """Skipping is no way to pass: each check has its line with the reason, and the exit status is not 0."""
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setattr("tests.gpu.__main__.missing_gpu", lambda: "NVML counts no GPU")
+    monkeypatch.setattr("tests.gpu.__main__.facts", lambda dry: {"card": "none"})
+    monkeypatch.setattr("tests.gpu.__main__.adopt_orphans", lambda: None)
+    assert main(["--out", str(tmp_path)]) == 3
+    rows = [row for row in capsys.readouterr().out.splitlines() if row.startswith("| ")][1:]
+    assert len(rows) == len(list(every_check()))
+    assert all(row.endswith("| NVML counts no GPU | not run |") for row in rows)
 
-    assert {gpu["uuid"] for gpu in document["gpus"]} == uuids
-    assert [gpu["state"] for gpu in document["gpus"]] == ["ok"] * len(uuids)
-    assert [run for run in document["collectors"] if run["gpu"] is not None and not run["ok"]] == []
+
+def test_every_experiment_exists() -> None:
+    """Each has a name and a function of its own, and checks of different names."""
+    assert len(set(NAMES)) == len(NAMES)
+    for experiment in EXPERIMENTS:
+        module, _, function = experiment.function.partition(":")
+        assert callable(getattr(import_module(f"tests.gpu.{module}"), function))
+        assert len(experiment.compared()) == len(experiment.checks) > 0
+
+
+def test_the_page_lists_every_check() -> None:
+    """docs/hardware.md says of each line of the table what it compares."""
+    page = (ROOT / "docs" / "hardware.md").read_text(encoding="utf-8")
+    rows = [row for row in page.splitlines() if row.startswith("| ")]
+    missing = [
+        f"| {experiment.name} | {check.compared} |"
+        for experiment, check in every_check()
+        if not any(row.startswith(f"| {experiment.name} | {check.compared} |") for row in rows)
+    ]
+    assert missing == []
+
+
+def line(verdict: Verdict, figures: str = "1 = 1") -> Line:
+    """A line with this verdict."""
+    return Line("figures", "sum", "a | b", figures, verdict)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "status"),
+    [
+        ([Verdict.AGREES, Verdict.MEASURED], 0),
+        ([Verdict.AGREES, Verdict.NOT_RUN], 3),
+        ([Verdict.NOT_RUN, Verdict.DIFFERS], 1),
+        ([Verdict.AGREES, Verdict.FAILED], 1),
+        ([], 1),
+    ],
+)
+def test_the_exit_status_is_0_only_if_everything_ran_and_agrees(verdicts: list[Verdict], status: int) -> None:
+    """What differs counts more than what did not run; nothing at all is no success."""
+    assert exit_status(line(verdict) for verdict in verdicts) == status
+
+
+def test_the_table() -> None:
+    """Markdown with the machine above, a row for each line, and the sums below; figures cannot break a row."""
+    text = table({"card": "H100", "driver": "595.1"}, [line(Verdict.DIFFERS, "1 |\n2")], dry=False)
+    assert text.splitlines() == [
+        "card H100; driver 595.1.",
+        "",
+        "| experiment | what was compared | figures | verdict |",
+        "|---|---|---|---|",
+        r"| figures | a \| b | 1 \| 2 | differs |",
+        "",
+        "0 agrees, 0 measured, 1 differs, 0 failed, 0 not run.",
+    ]
+
+
+def experiment_of(function: str) -> Experiment:
+    """An experiment of two checks, done by a function of this module."""
+    return Experiment("mine", f"test_real_gpu:{function}", 5, (Check("one", "one"), Check("two", "two")))
+
+
+def breaks(_setting: object, report: Report) -> None:
+    """Report one check, then break."""
+    report.agrees("one", True, "fine")
+    raise RuntimeError("the driver is gone")
+
+
+def forgets(_setting: object, report: Report) -> None:
+    """Report one check and not the other."""
+    report.agrees("one", True, "fine")
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [("breaks", "RuntimeError: the driver is gone"), ("forgets", "the experiment did not report it")],
+)
+def test_what_breaks_costs_its_own_line(function: str, reason: str, tmp_path: Path) -> None:
+    """What an experiment found before it broke stays, and the rest has failed with the reason."""
+    experiment = experiment_of(function)
+    run_experiment(experiment, tmp_path, dry=False)
+    lines = read_lines(tmp_path / "mine.jsonl")
+    assert [(one.check, one.verdict) for one in lines] == [("one", Verdict.AGREES), ("two", Verdict.FAILED)]
+    assert lines[1].figures == reason
+
+
+def test_an_experiment_that_was_killed_has_all_its_lines() -> None:
+    """In the plan's order: what was written down, and for the rest why it is not there."""
+    experiment = experiment_of("breaks")
+    found = [Line("mine", "two", "two", "fine", Verdict.AGREES)]
+    lines = complete(experiment, found, Verdict.FAILED, "took longer than 5 s")
+    assert [(one.check, one.figures) for one in lines] == [("one", "took longer than 5 s"), ("two", "fine")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rate", "verdict"), [(6.4, "leaking"), (0.0, "steady")])
+def test_a_minute_is_enough_for_a_verdict(rate: float, verdict: str, tmp_path: Path) -> None:
+    """A trace of 75 s with a steady leak is judged a leak once it is stretched, and one without is not."""
+    rows = []
+    for number in range(300):
+        held = int((200 + rate * number / 4) * MIB)
+        reserved = -(-held // (2 * MIB)) * 2 * MIB
+        rows.append({
+            "time_seconds": f"{1e9 + number / 4:.3f}", "used_bytes": str(reserved + 512 * MIB), "free_bytes": "",
+            "allocated_bytes": str(held), "reserved_bytes": str(reserved), "process": "python:1",
+        })  # fmt: skip
+    assert judge(rows, ROOM_RATIO * 6.4 * 75 * MIB, tmp_path / "trace.csv")["verdict"] == verdict
