@@ -7,9 +7,11 @@
 #   EXTRAS=apprise          optional parts of gpuagent: apprise, plot (make install)
 #   PURGE=1                 configuration and state, too (make uninstall)
 #   COMMIT=5f4c2da          whose sample (make test-sample)
+#   OUT=a/folder            where the results go; else gpu-report (make test-gpu)
+#   GPU_PYTHON=3.12         the Python of the machine with the GPU (make gpu-wheels)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install uninstall test test-fast test-all test-failed test-sample test-python lint bench wheelhouse clean demo-venv dev-venv apps-venv leakbench torture audit
+.PHONY: help demo install uninstall test test-fast test-all test-failed test-sample test-python test-gpu lint bench wheelhouse gpu-wheels clean demo-venv dev-venv apps-venv leakbench torture audit
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -31,6 +33,7 @@ export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
 export PYTHON PREFIX EXTRAS
 # The tests start hundreds of processes: what they import is compiled once, not in each of them.
 unexport PYTHONDONTWRITEBYTECODE
+GPU_PYTHON = 3.12
 COMMIT = $(or $(shell git rev-parse HEAD 2>/dev/null),none)
 
 help: ## What there is
@@ -66,6 +69,10 @@ test-sample: dev-venv apps-venv ## Of what `make test` leaves to `make test-all`
 test-python: dev-venv ## What depends on Python itself: make test-python VENV=.venv-other PYTHON=python3.14
 	$(PYTEST) -m "not slow and not exhaustive" $(ON_ALL_CORES) $(OF_PYTHON)
 
+# With the Python that has torch, and no environment of its own: see docs/hardware.md.
+test-gpu: ## What only a GPU can prove, as a table, in under 8 minutes: a machine with torch, no network needed
+	@$(or $(PYTHON),python3) -m tests.gpu $(if $(WHEELHOUSE),--wheelhouse "$(WHEELHOUSE)") $(if $(OUT),--out "$(OUT)")
+
 lint: dev-venv ## Style, spelling, types, who imports whom, what is in the wheels
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -91,8 +98,11 @@ leakbench: dev-venv ## Leaks told from caches, beside what people use today: the
 wheelhouse: demo-venv ## All wheels for an offline install on machines like this one, in wheelhouse/
 	scripts/wheelhouse $(BIN)/python wheelhouse
 
+gpu-wheels: demo-venv ## Wheels that `make test-gpu` needs on a machine without a network, in wheelhouse-gpu/
+	scripts/gpu-wheels $(BIN)/python wheelhouse-gpu $(GPU_PYTHON)
+
 clean: ## Remove what these targets made
-	rm -rf .venv .venv-apps .venv-bench .venv-wheelhouse .tools dist wheelhouse .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-apps .venv-bench .venv-wheelhouse .tools dist wheelhouse wheelhouse-gpu gpu-report .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 demo-venv:
 	@scripts/venv $(DEMO_VENV) demo "$(WHEELHOUSE)"

@@ -58,15 +58,14 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _find_packages(wheelhouse: Path | None, into: Path) -> bool:
-    """Put the working tree and the agent's packages on the path of all children; False, and why, if some are missing."""
+    """Put the working tree and the agent's packages on the children's path; tell what is missing, and return False."""
     os.environ["PYTHONPATH"] = packages_path(wheelhouse, into)
     if wheelhouse is None and WHEELHOUSE.exists() and missing_packages():
         os.environ["PYTHONPATH"] = packages_path(WHEELHOUSE, into)
     if missing := missing_packages():
         say(f"{sys.executable} has not what the agent needs: {', '.join(missing)}.")
-        say(
-            f"On a machine with a network, for this Python: make gpu-wheelhouse GPU_PYTHON={sys.version_info.major}.{sys.version_info.minor}"
-        )
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        say(f"On a machine with a network, for this Python: make gpu-wheels GPU_PYTHON={version}")
         say(f"Then copy wheelhouse-gpu to {ROOT}, or name it with --wheelhouse.")
     return not missing
 

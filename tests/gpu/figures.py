@@ -253,7 +253,8 @@ def time_nvml(setting: Setting, report: Report) -> None:
     runs = [run for part in (snapshot, *snapshot.gpus) for run in part.runs]
     slowest = sorted(runs, key=lambda run: -run.duration_seconds)[:3]
     report.measured(
-        "tick", f"all collectors: median {median(ticks) * 1e3:.1f} ms, 95 % below {quantiles(ticks, n=20)[-1] * 1e3:.1f} ms"
+        "tick", f"all collectors: median {median(ticks) * 1e3:.1f} ms,"
+        f" 95 % below {quantiles(ticks, n=20)[-1] * 1e3:.1f} ms"
         + "".join(f", {run.collector} {run.duration_seconds * 1e3:.1f} ms" for run in slowest), seconds=ticks,
     )  # fmt: skip
     _time_agent(setting, report)
@@ -304,8 +305,9 @@ def measure_context(setting: Setting, report: Report) -> None:
             text = f"agent {free / MIB:.0f} MiB, torch {stats['free_bytes'] / MIB:.0f} MiB"
             report.agrees("free", abs(free - stats["free_bytes"]) <= TOLERANCE_BYTES, text)
         own = listed(agent, program)["memory_used_bytes"]
-        context = own - stats["torch"]["reserved_bytes"]
-        text = f"process {own / MIB:.0f} MiB, reserved {stats['torch']['reserved_bytes'] / MIB:.0f} MiB, rest {context / MIB:.0f} MiB"
+        reserved = stats["torch"]["reserved_bytes"]
+        context = own - reserved
+        text = f"process {own / MIB:.0f} MiB, reserved {reserved / MIB:.0f} MiB, rest {context / MIB:.0f} MiB"
         # A context takes 200 MiB to 2 GiB, by card, driver and loaded kernels.
         report.agrees("reserved", 0 <= context < 3 * GIB, text, process_bytes=own, context_bytes=context)
 
@@ -330,7 +332,8 @@ def poll_beside_work(setting: Setting, report: Report) -> None:
     noise = abs(alone[0] - alone[1]) / min(alone)
     for check, beside in (("1 s", slow), ("10 Hz", fast)):
         change = beside / median(alone) - 1
-        text = f"{median(alone) * 1e3:.2f} ms alone, {beside * 1e3:.2f} ms beside it: {change:+.1%} (two runs alone: {noise:.1%})"
+        text = f"{median(alone) * 1e3:.2f} ms alone, {beside * 1e3:.2f} ms beside it: {change:+.1%}"
+        text += f" (two runs alone: {noise:.1%})"
         if setting.dry:
             report.measured(check, text)
         else:

@@ -23,6 +23,14 @@ MODULES = {
     "yaml": "pyyaml", "rich": "rich", "starlette": "starlette", "typer": "typer", "uvicorn": "uvicorn",
 }  # fmt: skip
 """What the agent imports, and the package that has it."""
+_MISSING = """
+import importlib, sys
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except Exception:
+        print(name)
+"""
 _FACTS = """
 import json, os
 facts = {}
@@ -31,7 +39,8 @@ try:
     pynvml.nvmlInit()
     count = pynvml.nvmlDeviceGetCount()
     gpus = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
-    facts["card"] = ", ".join(sorted({pynvml.nvmlDeviceGetName(gpu) for gpu in gpus})) + (f" x {count}" if count > 1 else "")
+    names = sorted({pynvml.nvmlDeviceGetName(gpu) for gpu in gpus})
+    facts["card"] = ", ".join(names) + (f" x {count}" if count > 1 else "")
     facts["driver"] = pynvml.nvmlSystemGetDriverVersion()
     version = pynvml.nvmlSystemGetCudaDriverVersion_v2()
     facts["CUDA"] = f"{version // 1000}.{version % 1000 // 10}"
@@ -63,9 +72,8 @@ def packages_path(wheelhouse: Path | None, into: Path) -> str:
 
 def missing_packages() -> list[str]:
     """Return the packages that this interpreter cannot import under the environment of now."""
-    program = "import importlib, sys\nfor name in sys.argv[1:]:\n try: importlib.import_module(name)\n except Exception: print(name)"
     done = subprocess.run(
-        [sys.executable, "-c", program, *MODULES], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", _MISSING, *MODULES], capture_output=True, text=True, timeout=60, check=False
     )
     return [MODULES[name] for name in done.stdout.split() if name in MODULES]
 
@@ -83,7 +91,7 @@ def facts(*, dry: bool) -> Mapping[str, str]:
         except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
             found = {"driver": f"not read ({error})"}
     # Of the first namespace; every other one has a number from the kernel's counter (include/linux/proc_ns.h).
-    own_pids = os.readlink("/proc/self/ns/pid") != "pid:[4026531836]"
+    own_pids = str(Path("/proc/self/ns/pid").readlink()) != "pid:[4026531836]"
     return found | {
         "Python": platform.python_version(),
         "kernel": platform.release(),

@@ -96,7 +96,7 @@ class Setting:
 
     @property
     def python(self) -> str:
-        """The interpreter of apps: this one, which has torch; in a dry run one with torch for the CPU, if there is one."""
+        """The interpreter of apps: this one, which has torch; in a dry run one with torch on the CPU."""
         return str(APPS_PYTHON) if self.dry and APPS_PYTHON.exists() else sys.executable
 
     @property
