@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import import_module
@@ -21,7 +20,7 @@ from pathlib import Path
 from tests.gpu.machine import ROOT, WHEELHOUSE, adopt_orphans, end_children, facts, missing_packages, packages_path
 from tests.gpu.plan import EXPERIMENTS, Experiment, named
 from tests.gpu.presence import missing_gpu
-from tests.gpu.report import CannotRun, Line, Report, Verdict, exit_status, read_lines, table
+from tests.gpu.report import Line, Report, Verdict, exit_status, read_lines, table
 
 SECONDS = 460.0
 """Time for all of it: under eight minutes with what a start costs."""
@@ -145,19 +144,9 @@ def run_experiment(experiment: Experiment, out: Path, *, dry: bool) -> int:
         return 0
     module, _, function = experiment.function.partition(":")
     with tempfile.TemporaryDirectory(prefix="gpuagent-", ignore_cleanup_errors=True) as folder:
-        try:
+        with report.part(*rest):
             getattr(import_module(f"tests.gpu.{module}"), function)(Setting(Path(folder), out, dry), report)
-        except CannotRun as reason:
-            write, why = report.not_run, str(reason)
-        except Exception as error:  # noqa: BLE001  one failure costs one line
-            traceback.print_exc()
-            write, why = report.failed, f"{type(error).__name__}: {error}"
-        else:
-            write, why = report.failed, "the experiment did not report it"
         _keep_logs(Path(folder), out / f"{experiment.name}-logs")
-    for name in rest:
-        if name not in report.done:
-            write(name, why)
     return 0
 
 

@@ -23,18 +23,14 @@ def compare_modes(setting: Setting, report: Report) -> None:
     for mode in MODES:
         if setting.dry and mode != "native":
             continue
-        try:
-            with (
-                setting.program(
-                    "allocator", mode, dry_bytes=GIB + CONTEXT_BYTES, environment=_ENVIRONMENT.get(mode)
-                ) as program,
-                setting.agent(program, poll_interval="0.5s") as agent,
-            ):
-                _compare(mode, agent, program, report)
-        except CannotRun as reason:
-            report.not_run(mode, str(reason))
-        except AssertionError as error:
-            report.agrees(mode, False, str(error))
+        with (
+            report.part(mode),
+            setting.program(
+                "allocator", mode, dry_bytes=GIB + CONTEXT_BYTES, environment=_ENVIRONMENT.get(mode)
+            ) as program,
+            setting.agent(program, poll_interval="0.5s") as agent,
+        ):
+            _compare(mode, agent, program, report)
 
 
 def _compare(mode: str, agent: Agent, program: Program, report: Report) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
 import json
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +20,9 @@ from typing import Any
 
 from tests.gpu.plan import LEAKS
 from tests.gpu.report import CannotRun, Report
-from tests.gpu.setting import GIB, MIB, SERVED, Program, Setting, is_client, listed
+from tests.gpu.setting import GIB, MIB, SERVED, Program, Setting, clients, is_client, listed
 from tests.integration.agent import GPUAGENT, Agent, command
-from tests.integration.waiting import until
+from tests.integration.waiting import alongside, until
 
 STRETCH = 30.0
 """How much longer than they were recorded the traces are replayed: the detector wants its half hour."""
@@ -49,7 +51,8 @@ def fork_with_cuda(setting: Setting, report: Report) -> None:
     report.agrees("results", len(different) == 1 and all(counts), text)
     answer = json.loads(done.stdout) if done.returncode == 0 else {}
     stall = answer.get("stall_seconds")
-    text = f"after {seconds:.1f} s; stood still for {stall} s at most; {answer.get('verdict', done.stderr.strip())}"
+    stood = "not told how long it stood still" if stall is None else f"stood still for {stall * 1e3:.0f} ms at most"
+    text = f"after {seconds:.1f} s; {stood}; {answer.get('verdict', done.stderr.strip())}"
     report.agrees("answer", done.returncode == 0, text, answer=answer)
 
 
@@ -73,14 +76,24 @@ def find_leaks(setting: Setting, report: Report) -> None:
             until(lambda program=program: is_client(agent, program), f"{cause} is a client", _CLIENT_SECONDS)  # type: ignore[misc]
         began = time.monotonic()
         recorded = stack.enter_context(recording(setting, agent, programs))
-        _blame(setting, agent, programs, report)
+        told: dict[str, Rows] = {cause: [] for cause in causes}
+        ended = threading.Event()
+        stack.enter_context(alongside(lambda: _listen(agent, programs, told, ended), ended, "listener"))
+        with report.part(*(f"{cause} line" for cause in causes)):
+            _blame(setting, agent, programs, report)
         time.sleep(0 if setting.dry else max(0.0, _RECORD_SECONDS - (time.monotonic() - began)))
-        _stop(recorded)
-        _keep_traces(setting, recorded, report)
+        ended.set()
+        traces: dict[str, Rows] = {}
+        with report.part("traces"):
+            _stop(recorded)
+            traces = {cause: _rows(path) or told[cause] for cause, (_, path) in recorded.items()}
+            _keep_traces(setting, recorded, traces, report)
         if not setting.dry:
-            _judge({cause: _rows(path) for cause, (_, path) in recorded.items()}, setting.folder, report)
+            with report.part(*(f"{cause} verdict" for cause in causes)):
+                _judge(traces, setting.folder, report)
     if not setting.dry:
-        _release(setting, report)
+        with report.part("release"):
+            _release(setting, report)
 
 
 def _blame(setting: Setting, agent: Agent, programs: dict[str, Program], report: Report) -> None:
@@ -143,17 +156,35 @@ def _stop(recorders: Recorders) -> None:
         process.wait(20)
 
 
-def _keep_traces(setting: Setting, recorders: Recorders, report: Report) -> None:
+def _listen(agent: Agent, programs: dict[str, Program], told: dict[str, Rows], ended: threading.Event) -> None:
+    """Keep what the apps tell of themselves: where the driver lists nobody under their pids, nothing else is known."""
+    causes = {program.pid: cause for cause, program in programs.items()}
+    while not ended.wait(0.25):
+        with contextlib.suppress(ValueError, KeyError):  # no answer, or half of one
+            for client in clients(agent):
+                for device in client["devices"] if client["pid"] in causes else ():
+                    if device["reserved_bytes"]:
+                        told[causes[client["pid"]]].append({
+                            "time_seconds": f"{time.time():.3f}",
+                            "used_bytes": str(device["reserved_bytes"]),
+                            "free_bytes": "",
+                            "allocated_bytes": str(device["allocated_bytes"]),
+                            "reserved_bytes": str(device["reserved_bytes"]),
+                            "process": f"python:{client['pid']}",
+                        })  # fmt: skip
+
+
+def _keep_traces(setting: Setting, recorders: Recorders, traces: dict[str, Rows], report: Report) -> None:
     """Keep them under the names that they have in tests/data/leaks."""
     folder = setting.out / "traces"
     folder.mkdir(parents=True, exist_ok=True)
     texts, whole = [], True
     for cause, (_, path) in recorders.items():
-        rows = _rows(path)
-        whole = whole and len(rows) >= 8
-        texts.append(f"{cause} {len(rows)} rows")
+        own = len(_rows(path))
+        whole = whole and len(traces[cause]) >= 8
+        texts.append(f"{cause} {own} rows" if own else f"{cause} {len(traces[cause])} rows by the app's own word")
         name = f"{'healthy' if cause == 'healthy' else 'leak'}-cuda-{cause}.csv.gz"
-        if path.exists():
+        if own:
             with path.open("rb") as plain, gzip.open(folder / name, "wb") as packed:
                 shutil.copyfileobj(plain, packed)
     report.agrees("traces", whole, ", ".join(texts))
@@ -176,7 +207,7 @@ def _judge(traces: dict[str, Rows], folder: Path, report: Report) -> None:
     for cause, rows in traces.items():
         check = f"{cause} verdict"
         if not rows:
-            report.not_run(check, "no trace: the driver lists the process under another pid, or not at all")
+            report.not_run(check, "no trace: neither the driver nor the app tells its memory")
             continue
         room = ROOM_RATIO * max(usual if cause == "healthy" else growths[cause], 64 * MIB)
         answer = judge(rows, room, folder / f"{cause}.stretched.csv")

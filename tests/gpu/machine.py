@@ -101,6 +101,7 @@ def facts(*, dry: bool) -> Mapping[str, str]:
     }
 
 
+_END_SECONDS = 10.0
 _SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
@@ -110,12 +111,14 @@ def adopt_orphans() -> None:
 
 
 def end_children() -> None:
-    """Kill all children of this process, and those that it gets by their end, until there are none."""
-    while children := _children(os.getpid()):
+    """Kill all children of this process, and those that it gets by their end, until there are none, or for 10 s."""
+    give_up = time.monotonic() + _END_SECONDS
+    while (children := _children(os.getpid())) and time.monotonic() < give_up:
         for pid in children:
             os.kill(pid, signal.SIGKILL)  # a child that was not waited for keeps its pid
         for pid in children:
-            os.waitpid(pid, 0)
+            os.waitpid(pid, os.WNOHANG)  # one that is stuck in the driver does not end
+        time.sleep(0.02)
 
 
 def _children(parent: int) -> list[int]:

@@ -61,6 +61,9 @@ EXPERIMENTS = (
         Check("tick", "duration of a tick and of each collector"),
         Check("agent", "CPU time of the agent, beside a loop of three NVML calls a second"),
     )),
+    Experiment("capture", "ending:capture", 40, (
+        Check("capture", "`gpuagent doctor --capture` writes what the driver answers", NO_GPU),
+    )),
     Experiment("context", "figures:measure_context", 40, (
         Check("reserved", "memory of a process beside `torch.cuda.memory_reserved`: the rest is its context"),
         Check("free", "free memory of the agent beside `torch.cuda.mem_get_info`", NO_TORCH_CUDA),
@@ -110,9 +113,6 @@ EXPERIMENTS = (
     )),
     Experiment("cupy", "ending:run_cupy", 40, (
         Check("accounted", "a process of CuPy: memory in the agent beside its pool", "needs CuPy on a real GPU"),
-    )),
-    Experiment("capture", "ending:capture", 40, (
-        Check("capture", "`gpuagent doctor --capture` writes what the driver answers", NO_GPU),
     )),
 )  # fmt: skip
 

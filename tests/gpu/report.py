@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -67,6 +69,22 @@ class Report:
     def not_run(self, check: str, reason: str) -> None:
         """Write down that a check cannot be done here."""
         self._write(check, Verdict.NOT_RUN, reason, {})
+
+    @contextmanager
+    def part(self, *checks: str) -> Iterator[None]:
+        """Let what breaks in the block cost these checks, and nothing that comes after them."""
+        try:
+            yield
+        except CannotRun as reason:
+            write, why = self.not_run, str(reason)
+        except Exception as error:  # noqa: BLE001  whatever it is, the other checks go on
+            traceback.print_exc()
+            write, why = self.failed, f"{type(error).__name__}: {error}"
+        else:
+            write, why = self.failed, "the experiment did not report it"
+        for check in checks:
+            if check not in self.done:
+                write(check, why)
 
     def failed(self, check: str, reason: str) -> None:
         """Write down that the experiment broke before this check."""

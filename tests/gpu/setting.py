@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -116,13 +117,14 @@ class Setting:
         """Start a program of `workload.py`, and kill it in the end. `argv` are words that only the kernel sees."""
         kept = {key: text for key, text in os.environ.items() if not key.startswith(("GPUAGENT_", "PYTHONPATH"))}
         # Apps with packages of their own bring them; torch is where this interpreter has it.
-        paths = os.pathsep.join(map(str, (ROOT / "client", SERVED, ROOT)))
+        kept["PYTHONPATH"] = os.pathsep.join(map(str, (ROOT / "client", SERVED, ROOT)))
+        kept |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "GPUAGENT_SOCKET": str(self.client_socket), **(environment or {})}
         log = self.folder / f"{name}-{len(list(self.folder.iterdir()))}.log"
         words = [str(HERE / "workload.py"), name, *map(str, args), *(["--dry"] if self.dry else []), *argv]
         with log.open("wb") as errors:
             process = subprocess.Popen(
                 [self.python, "-W", "ignore", *words],
-                env={**kept, "PYTHONPATH": paths, "GPUAGENT_SOCKET": str(self.client_socket), **(environment or {})},
+                env=kept,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
             )  # fmt: skip
         try:
@@ -160,17 +162,32 @@ class Setting:
         return path
 
     def smi(self, query: str, fields: str, *programs: Program, load: int = 0) -> list[list[str]]:
-        """Return the rows of `nvidia-smi --query-QUERY=FIELDS`. Raises CannotRun where there is none."""
+        """Return the rows of `nvidia-smi --query-QUERY=FIELDS`; a field that it does not know is "[N/A]".
+
+        Raises CannotRun where there is no nvidia-smi, or it fails.
+        """
         if self.dry:
             return simulated_smi(self, query, fields, programs, load)
-        command = ["nvidia-smi", f"--query-{query}={fields}", "--format=csv,noheader,nounits"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-        except FileNotFoundError:
-            raise CannotRun("no nvidia-smi on the PATH") from None
-        if done.returncode:
-            raise CannotRun(f"nvidia-smi: {done.stdout.strip() or done.stderr.strip()}")
-        return [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+        asked, absent = fields.split(","), set[str]()
+        while True:
+            known = [field for field in asked if field not in absent]
+            command = ["nvidia-smi", f"--query-{query}={','.join(known)}", "--format=csv,noheader,nounits"]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+            except FileNotFoundError:
+                raise CannotRun("no nvidia-smi on the PATH") from None
+            if not done.returncode:
+                break
+            refused = re.search(r'Field "([^"]+)" is not a valid field', done.stdout + done.stderr)
+            if refused is None or refused[1] not in known:
+                raise CannotRun(f"nvidia-smi: {done.stdout.strip() or done.stderr.strip()}")
+            absent.add(refused[1])
+        rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()]
+        filled = []
+        for row in rows:
+            cells = iter(row)
+            filled.append(["[N/A]" if field in absent else next(cells) for field in asked])
+        return filled
 
 
 def listed(agent: Agent, program: Program) -> dict[str, Any]:
