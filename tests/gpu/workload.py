@@ -182,6 +182,7 @@ def served(cause: str) -> tuple[dict[str, Any], Commands]:
         model.WIDTH = 4096  # 16 KiB a request and more: a minute is enough to see it in the driver's figures
     start_client(f"served-{cause}")
     loaded = model.Loaded()
+    loaded.module()  # as the served example does: made in inference mode its parameters could not be in a graph
     recent: OrderedDict[str, Any] = OrderedDict()
     served_requests = [0]
 
