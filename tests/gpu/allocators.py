@@ -42,9 +42,10 @@ def _compare(mode: str, agent: Agent, program: Program, report: Report) -> None:
     text = ", ".join(f"{key.removesuffix('_bytes')} {own[key] / MIB:.0f} MiB" for key in keys)
     text += f"; the client has {'the same' if not apart else f'{apart} bytes more'}"
     agree = not apart and {"allocated_bytes", "reserved_bytes"} <= set(keys)
-    told = until(lambda: _told(agent, program), "the agent has the app's figures", 15) or {}
-    agree = agree and abs(told["reserved_bytes"] - own["reserved_bytes"]) <= _SAME_BYTES
-    text += f"; agent: reserved {told['reserved_bytes'] / MIB:.0f} MiB"
+    told = _wait_for_agent(agent, program)
+    reserved = told.get("reserved_bytes")
+    agree = agree and reserved is not None and abs(reserved - own["reserved_bytes"]) <= _SAME_BYTES
+    text += f"; agent: {'NOT told' if reserved is None else f'reserved {reserved / MIB:.0f} MiB'}"
     try:
         used = listed(agent, program)["memory_used_bytes"]
         text += f", process {used / MIB:.0f} MiB"
@@ -56,17 +57,20 @@ def _compare(mode: str, agent: Agent, program: Program, report: Report) -> None:
     if "same" in note:
         agree = agree and note["same"]
         text += f"; replayed graph: {'right' if note['same'] else 'WRONG'}"
-    report.agrees(mode, agree, text, **{**found, "agent_reserved_bytes": told["reserved_bytes"]})
+    report.agrees(mode, agree, text, **{**found, "agent_reserved_bytes": reserved})
 
 
-def _told(agent: Agent, program: Program) -> dict[str, Any] | None:
-    """What the agent was told by this app, once there are figures in it."""
-    for client in clients(agent):
-        if client["pid"] == program.pid:
-            for device in client.get("devices") or ():
-                if device.get("reserved_bytes"):
-                    return dict(device)
-    return None
+def _wait_for_agent(agent: Agent, program: Program) -> dict[str, Any]:
+    """Return what the agent was told by this app; empty if there are no figures in it for 10 s."""
+
+    def told() -> dict[str, Any] | None:
+        devices = [device for one in clients(agent) if one["pid"] == program.pid for device in one["devices"]]
+        return next((dict(device) for device in devices if device["reserved_bytes"]), None)
+
+    try:
+        return until(told, "figures of the app in the agent", 10) or {}
+    except AssertionError:
+        return {}
 
 
 def time_client(setting: Setting, report: Report) -> None:

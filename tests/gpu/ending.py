@@ -20,6 +20,7 @@ _HELD_BYTES = 2 * GIB
 _SIMULATED_BYTES = 85_520_809_984 - 502_267_904
 """What the simulated GPU can give out."""
 _SLACK_BYTES = 128 * MIB
+_RETURN_SECONDS = 20.0
 
 
 class _Return:
@@ -44,7 +45,7 @@ class _Return:
     def _watch(self) -> None:
         os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOWAIT)
         ended = time.monotonic()
-        while time.monotonic() < ended + 30:
+        while time.monotonic() < ended + _RETURN_SECONDS:
             if self._used() <= self._held - _HELD_BYTES:
                 self.seconds = time.monotonic() - ended
                 return
@@ -52,7 +53,7 @@ class _Return:
 
     def wait(self) -> float | None:
         """Return the time, once it is known."""
-        self._thread.join(35)
+        self._thread.join(_RETURN_SECONDS + 10)
         self._nvml.nvmlShutdown()
         return self.seconds
 
@@ -81,7 +82,11 @@ def end_processes(setting: Setting, report: Report) -> None:
                 report.measured(f"{name} return", "at once: the memory is simulated")
             else:
                 seconds = watch.wait()
-                text = "not within 30 s" if seconds is None else f"{seconds * 1e3:.0f} ms after the process had ended"
+                text = (
+                    f"not within {_RETURN_SECONDS:.0f} s"
+                    if seconds is None
+                    else f"{seconds * 1e3:.0f} ms after the process had ended"
+                )
                 report.agrees(f"{name} return", seconds is not None, text, seconds=seconds)
             program.process.wait(10)
             rests.append(until(lambda agent=agent: _rest(agent), "memory by its kind", 15))  # type: ignore[misc]

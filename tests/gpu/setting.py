@@ -32,7 +32,7 @@ CONTEXT_BYTES = 512 * MIB
 """What a CUDA context takes on the simulated GPU."""
 SIMULATED_UUID = "GPU-1f8b4a3e-7c2d-4e5f-9a0b-000000000000"
 """That of torch's stand-in."""
-_LISTED_SECONDS = 10.0
+_LISTED_SECONDS = 6.0
 
 
 class Program:
