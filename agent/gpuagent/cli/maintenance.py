@@ -26,11 +26,23 @@ def doctor(
         str | None, typer.Option(help="Examine a simulated node instead of this one", metavar="SCENARIO")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON array")] = False,
+    capture: Annotated[
+        Path | None,
+        typer.Option(help="Write what the driver answers into a new file instead, to be replayed elsewhere"),
+    ] = None,
+    redact: Annotated[
+        bool, typer.Option("--redact/--no-redact", help="With --capture: replace names, commands, users and serials")
+    ] = True,
 ) -> None:
     """Check configuration, driver, permissions, namespaces, sockets and clock, with advice for each problem.
 
     Exit status: 0 the agent can run here, 1 it cannot.
     """
+    if capture is not None:
+        from gpuagent.cli.doctor_capture import write_capture
+
+        write_capture(capture, simulate=simulate, redact=redact)
+        return
     from gpuagent.doctor.examine import examine
     from gpuagent.doctor.finding import Level
     from gpuagent.node import NoSuchNode

@@ -1,0 +1,45 @@
+"""`gpuagent doctor --capture FILE`: write down what the driver answers, for a report or for a test."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import typer
+
+
+def write_capture(path: Path, *, simulate: str | None, redact: bool) -> None:
+    """Capture this machine, or a simulated one, into a new file.
+
+    Raises:
+        typer.Exit: with status 1, if the file cannot be made or there is no such scenario.
+    """
+    from gpuagent.core.units import format_bytes
+    from gpuagent.doctor.capture.redaction import Redactor
+    from gpuagent.doctor.capture.session import capture, simulated_machine, this_machine
+    from gpuagent.node import NoSuchNode
+
+    try:
+        machine = simulated_machine(simulate) if simulate else this_machine()
+    except NoSuchNode as error:
+        typer.echo(error, err=True)
+        raise typer.Exit(1) from None
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        typer.echo(f"{path}: {error.strerror}: give the name of a new file", err=True)
+        raise typer.Exit(1) from None
+    typer.echo("Asking the driver twice, with some seconds in between ...", err=True)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        captured = capture(machine, Redactor.with_new_key() if redact else Redactor(None))
+        file.write(captured.text)
+    for problem in captured.problems:
+        typer.echo(f"not captured: {problem}", err=True)
+    typer.echo(
+        f"Wrote {path}: {captured.gpus} GPUs, {captured.calls} answers, {format_bytes(len(captured.text.encode()))}."
+    )
+    if redact:
+        typer.echo("Names and command lines of processes, users, serial numbers and UUIDs are digests.")
+    else:
+        typer.echo("Nothing is redacted: it has names, command lines, users, serial numbers and UUIDs as they are.")
+    typer.echo(f"To replay it: gpuagent run --simulate {path}")
