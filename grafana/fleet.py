@@ -115,12 +115,12 @@ def fullest() -> table.Panel:
 
 def filled() -> timeseries.Panel:
     """How the GPUs are spread."""
-    ratio = f"gpuagent_gpu_memory_used_ratio{{{GPU}}}"
+    ratio = f"(1 - gpuagent_gpu_memory_free_bytes{{{GPU}}} / gpuagent_gpu_memory_total_bytes{{{GPU}}})"
     marks = ((0, 0.1), (0.1, 0.5), (0.5, 0.9), (0.9, 0.98), (0.98, 2))
     names = ("below 10 %", "10 to 50 %", "50 to 90 %", "90 to 98 %", "full")
     made = lines(
         "GPUs by how full they are",
-        "Number of GPUs in each range of memory in use. GPUs that cannot be read are in none.",
+        "Number of GPUs in each range of memory that is not free. GPUs that cannot be read are in none.",
         "none",
         *(
             query(f"count(({ratio} >= {low}) < {high}) or 0 * count({ratio})", name)

@@ -36,7 +36,7 @@ def full_in(of: str, selector: str, gpu: str) -> str:
     """Seconds until a GPU is full: 0 where it is (unless on purpose), and long where growth is not in sight."""
     prefix = f"gpuagent_{of}_memory"
     full = (
-        f"gpuagent_gpu_memory_used_ratio{{{gpu}}} > 0.98 "
+        f"1 - gpuagent_gpu_memory_free_bytes{{{gpu}}} / gpuagent_gpu_memory_total_bytes{{{gpu}}} > 0.98 "
         f"unless on (job, instance, gpu, uuid) gpuagent_gpu_memory_preallocated{{{gpu}}} == 1 "
         f"and on (job, instance, gpu, uuid) {prefix}_verdict{{{selector}}}"
     )

@@ -21,7 +21,11 @@ WRONG = (
     (3, "GPU lost", f"gpuagent_gpu_lost{{{GPU}}} == 1"),
     (3, "GPU blind: a call into the driver hangs", f"gpuagent_gpu_blind{{{GPU}}} == 1"),
     (3, "GPUs missing", f"gpuagent_gpus{{{NODE}}} < gpuagent_gpus_expected{{{NODE}}}"),
-    (3, "memory is full", f"gpuagent_gpu_memory_used_ratio{{{GPU}}} > 0.98"),
+    (
+        3,
+        "memory is full",
+        f"1 - gpuagent_gpu_memory_free_bytes{{{GPU}}} / gpuagent_gpu_memory_total_bytes{{{GPU}}} > 0.98",
+    ),
     (3, "full within half an hour", f"gpuagent_gpu_memory_exhaustion_seconds{{{GPU}}} < 1800"),
     (3, "a memory row could not be replaced", f"gpuagent_gpu_row_remap_failed{{{GPU}}} == 1"),
     (3, "the driver asks for a recovery", f"gpuagent_gpu_recovery_action{{{GPU}}} > 0"),

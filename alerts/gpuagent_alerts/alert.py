@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
@@ -266,6 +266,18 @@ def _time_of(unix_seconds: float, form: str) -> str:
 def pending_summary(name: str, annotations: Mapping[str, str]) -> str:
     """Return what is true of an alert that does not fire yet."""
     return annotations.get(PENDING_SUMMARY) or f"{name} is true, and fires if it stays so"
+
+
+def moved_alert(alert: Alert, step: float) -> Alert:
+    """Return an alert with its times moved by so many seconds, none before 1970: the wall clock was set."""
+
+    def moved(time: float | None) -> float | None:
+        return None if time is None else max(time + step, 0.0)
+
+    return replace(
+        alert, starts_at=max(alert.starts_at + step, 0.0), ends_at=moved(alert.ends_at),
+        true_from=moved(alert.true_from), true_until=moved(alert.true_until), kept_until=moved(alert.kept_until),
+    )  # fmt: skip
 
 
 def condition_times(alert: Alert) -> tuple[float, float | None]:

@@ -245,6 +245,7 @@ NO_INSTANCE = 0xFFFFFFFF
 PROCESS = Struct("<IxxxxQII")
 """nvmlProcessInfo_v2_t: pid, memory, GPU instance, compute instance; 24 bytes."""
 PROCESS_DETAIL = Struct("<IxxxxQIIQ")
+PROCESS_SHORT = Struct("<IxxxxQ")
 """nvmlProcessDetail_v1_t, and what some 535 drivers call nvmlProcessInfo_t: 32 bytes."""
 SAMPLE = Struct("<IxxxxQIIII")
 """nvmlProcessUtilizationSample_t: pid, stamp, SM, memory, encoder, decoder."""

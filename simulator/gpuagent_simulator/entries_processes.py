@@ -13,6 +13,7 @@ from gpuagent_simulator.abi import (
     NOT_AVAILABLE,
     PROCESS,
     PROCESS_DETAIL,
+    PROCESS_SHORT,
     SAMPLE,
     SAMPLE_INFO,
     AccountingStats,
@@ -87,8 +88,8 @@ def _rows(device: Device, kinds: str) -> list[ListedProcess]:
     return [row for row in device.rows() if any(kind in row.process.spec.kind for kind in kinds)]
 
 
-def _packed(device: Device, rows: list[ListedProcess], extra: int, *, wide: bool) -> bytes:
-    """Return the list as bytes; with `wide` entries of 32 bytes."""
+def _packed(device: Device, rows: list[ListedProcess], extra: int, *, entry_bytes: int = PROCESS.size) -> bytes:
+    """Return the list as bytes, with entries of 16, 24 or 32 bytes."""
     gpu = device.parent
     hidden = gpu.faults.find(FaultKind.UNAVAILABLE_MEMORY, gpu.index) is not None
     impossible = gpu.faults.find(FaultKind.IMPOSSIBLE_MEMORY, gpu.index)
@@ -103,8 +104,10 @@ def _packed(device: Device, rows: list[ListedProcess], extra: int, *, wide: bool
         for row in rows
     ]
     entries += [(FIRST_NEWCOMER_PID + new, 0, NO_INSTANCE, NO_INSTANCE) for new in range(extra)]
-    if wide:
+    if entry_bytes == PROCESS_DETAIL.size:
         return b"".join(PROCESS_DETAIL.pack(*entry, 0) for entry in entries)
+    if entry_bytes == PROCESS_SHORT.size:
+        return b"".join(PROCESS_SHORT.pack(*entry[:2]) for entry in entries)
     return b"".join(PROCESS.pack(*entry) for entry in entries)
 
 
@@ -132,8 +135,9 @@ def _process_list(symbol: str, kind: str, *, third: bool) -> Body:
         gpu.grown.pop(symbol, None)
         buffer_size.value = needed
         if needed:
-            wide = third and gpu.faults.find(FaultKind.PROCESS_STRIDE, gpu.index) is not None
-            put_bytes(out, _packed(device, rows, extra, wide=wide))
+            stride = gpu.faults.find(FaultKind.PROCESS_STRIDE, gpu.index) if third else None
+            length = PROCESS.size if stride is None else stride.entry_bytes
+            put_bytes(out, _packed(device, rows, extra, entry_bytes=length))
 
     return body
 
@@ -164,7 +168,7 @@ def running_process_detail_list(device: Device, out: Any) -> None:
     gpu.grown.pop(symbol, None)
     details.count = needed
     if needed:
-        put_bytes(details.array, _packed(device, rows, extra, wide=True))
+        put_bytes(details.array, _packed(device, rows, extra, entry_bytes=PROCESS_DETAIL.size))
 
 
 # ---- utilization ---------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from dataclasses import fields, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from typing import Literal
 
 from gpuagent.core.sections import Section, key
 from gpuagent_simulator.abi import Code, NvmlError
@@ -56,6 +57,7 @@ _TAKES: dict[FaultKind, tuple[str, ...]] = {
     FaultKind.PROCESS_LIST_GROWS: ("by",),
     FaultKind.GARBAGE_VALUES: ("calls",),
     FaultKind.IMPOSSIBLE_MEMORY: ("size",),
+    FaultKind.PROCESS_STRIDE: ("entry_bytes",),
 }
 _NEEDS: dict[FaultKind, tuple[str, ...]] = {
     FaultKind.SLOW: ("seconds",),
@@ -97,6 +99,8 @@ class Fault(Section, kw_only=False):
     every: PositiveSeconds = 1.0
     by: Whole = key(default=40, ge=1, le=100_000)
     """Entries by which the process list grows after each call that found its buffer too small."""
+    entry_bytes: Literal[16, 32] = 32
+    """Length of the entries of a process list."""
     size: Bytes | None = None
     """Memory that the process list gives for every process, whatever the device says."""
 

@@ -211,4 +211,73 @@ def test_a_budget_or_gpu_that_a_rule_spares_and_is_not_there(tmp_path: Path) -> 
     assert budget.endswith(
         'budget "whispr" is left out, and that spares nobody: there is no budget whispr; did you mean whisper?'
     )
-    assert uuid.endswith('uuid "GPU-a" is left out, and that spares nobody: this machine has no GPU GPU-a')
+    assert uuid.endswith(
+        'uuid "GPU-a" is left out, and that spares nobody: no GPU of this machine has that uuid, but '
+        "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+    )
+
+
+UUID = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
+H100 = "NVIDIA H100 80GB HBM3"
+NO_GPU, SPARES_NOBODY = "no GPU of this machine has that", "is left out, and that spares nobody"
+KEPT = "the kernel keeps 15 bytes of a name; write text-generation"
+
+
+def of_one_gpu(folder: Path) -> Machine:
+    """A machine with one GPU, and with one user."""
+    gpu = folder / "gpus" / "0000:01:00.0"
+    gpu.mkdir(parents=True)
+    (gpu / "information").write_text(f"Model: \t\t {H100}\nIRQ:   \t\t 30\nGPU UUID: \t {UUID}\n")
+    return Machine(lambda names: {name: f"no user {name}" for name in names if name != "ann"}, (), gpus=gpu.parent)
+
+
+@pytest.mark.parametrize(
+    ("expression", "told"),
+    [
+        ('USED{uuid!~"GPU-b.*"} > 1e9', f'uuid "GPU-b.*" {SPARES_NOBODY}: {NO_GPU} uuid, but {UUID}'),
+        (f'USED{{uuid!="{UUID.upper()}"}} > 1e9', f"did you mean {UUID}?"),
+        ('USED{uuid!="MIG-1"} > 1e9', f"{NO_GPU} uuid"),
+        ('USED > 1e9 unless on (gpu, uuid) gpuagent_gpu_info{name="NVIDIA H100"}', f"{NO_GPU} name, but {H100}"),
+        ('USED > 1e9 and on (gpu, uuid) gpuagent_gpu_info{name!~".*A100.*|T4"}', f"{NO_GPU} name"),
+        (f'USED{{uuid="{UUID}", gpu!="3"}} > 1e9', f"{NO_GPU} gpu, but 0"),
+        ('USED{process=~"a.*", process!="text-generation-server"} > 1e9', KEPT),
+        ('VERDICT{verdict!~"steady|leeking"} == 1', f'"leeking" {SPARES_NOBODY}: did you mean leaking?'),
+        ('USED{uuid!~"GPU-a.*"} > 1e9', ""),
+        ('USED > 1e9 and on (gpu, uuid) gpuagent_gpu_info{name!~".*H100.*"}', ""),
+        ('USED > 1e9 and on (gpu, uuid) gpuagent_gpu_info{name="NVIDIA A100"}', ""),
+        ('USED{uuid!=""} > 1e9', ""),
+        ('USED{process!~"text-generation.*"} > 1e9', ""),
+    ],
+)  # fmt: skip
+def test_what_a_rule_spares_and_nothing_here_is_called(tmp_path: Path, expression: str, told: str) -> None:
+    """KILL-01: patterns too, and names of GPUs, of the kernel's length, and of fixed sets of values."""
+    expr = expression.replace("USED", "gpuagent_process_memory_used_bytes")
+    expr = expr.replace("VERDICT", "gpuagent_process_memory_verdict")
+    (tmp_path / "rules.yaml").write_text(f"groups: [{{name: g, rules: [{{alert: A, expr: '{expr}'}}]}}]\n")
+    found = notes(tmp_path, f"rule_files: [{tmp_path}/rules.yaml]\n", of_one_gpu(tmp_path))
+    assert [told in each for each in found] == ([True] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("matcher", "told"),
+    [
+        ('user!="bob"', 'user!="bob" leaves out nobody: no user bob'),
+        ('user!~"ann|bob"', 'user!~"ann|bob" leaves out nobody: no user bob'),
+        (f'uuid!="{UUID[:-1]}1"', f"{NO_GPU} uuid, but {UUID}; did you mean {UUID}?"),
+        ('process!="text-generation-server"', f"leaves out nobody: {KEPT}"),
+        ('user!="ann"', ""),
+        (f'uuid!="{UUID}"', ""),
+        ('process!="vllm"', ""),
+    ],
+)  # fmt: skip
+def test_what_a_ladder_spares_and_nothing_here_is_called(tmp_path: Path, matcher: str, told: str) -> None:
+    """KILL-01: a matcher that excludes whom this machine does not have is noted with the line of its ladder."""
+    rule = "{alert: A, expr: 'gpuagent_process_memory_used_bytes > 9e9'}"
+    (tmp_path / "rules.yaml").write_text(f"groups: [{{name: g, rules: [{rule}]}}]\n")
+    text = (
+        f"rule_files: [{tmp_path}/rules.yaml]\nremedies:\n  allow: {{users: [ann]}}\n  ladders:\n"
+        f"    - match: ['alertname=\"A\"', '{matcher}']\n      steps: [{{terminate: {{}}}}, {{kill: {{}}}}]\n"
+    )
+    found = [each for each in notes(tmp_path, text, of_one_gpu(tmp_path)) if "leaves out" in each]
+    assert [told in each for each in found] == ([True] if told else [])
+    assert all(each.startswith("gpuagent.yaml:5: remedies.ladders[0].match[1]") for each in found)

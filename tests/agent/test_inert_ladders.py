@@ -383,6 +383,37 @@ def test_an_entry_that_is_a_command_line(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ("docker://prod", "is an address, and no name or path of a program: containers and images are spared by"),
+        ("oci+ssh://host/prod", "is an address"),
+        ("1234", "is a number, and is compared with names of programs, not with pids, uids or jobs"),
+        ("GPU-attacked", "is a GPU, and never names programs: GPUs are spared by leaving them out"),
+        ("MIG-1c2d", "is a GPU"),
+        ("0000:01:00.0", "is a PCI address"),
+        ("3f4e1c9a7b20", "looks like the id of a container"),
+        ("/opt/prod/**", ": * means any text here, slashes too, so that ** is no more: write /opt/prod/*"),
+        ("/opt/prod/**/serve", "write /opt/prod/*/serve and, for what lies in the directory itself, /opt/prod/serve"),
+        ("4321", ""),
+        ("deadbeeffeed", ""),
+        ("prod-1234", ""),
+        ("GPU", ""),
+        ("/opt/prod/*", ""),
+    ],
+)  # fmt: skip
+def test_an_entry_in_the_form_of_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str, told: str
+) -> None:
+    """KILL-01: what is no name of a program spares nobody, and the note says what is meant; a program's name does."""
+    (tmp_path / "4321").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = notes_on(tmp_path, never(entry))
+    assert [each.startswith(f"remedies.never[0]: {entry}") and told in each for each in found] == (
+        [True] if told else []
+    )
+
+
 def test_an_entry_that_is_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's name spares programs of that name alone: it is told, unless there is such a program."""
     program = tmp_path / "postgres"

@@ -115,6 +115,31 @@ def test_what_was_last_read_of_a_gpu(arena: Arena, pair: Pair) -> None:
     arena.judge()
 
 
+@pytest.mark.parametrize("pair", [in_one_unit, in_one_namespace], ids=lambda each: each.__name__)
+def test_a_gpu_that_was_never_listed(arena: Arena, pair: Pair) -> None:
+    """KILL-03: nobody knows whether a client of MPS is on it; who ends alone is ended meanwhile."""
+    arena.gpus(ListedGpu("GPU-0"), ListedGpu("GPU-1", fails=True))
+    first, other, step, allow = pair(arena)
+    arena.innocent(first)
+    arena.innocent(other)
+    arena.driver.hold(first.pid, 30)
+    arena.driver.hold(other.pid, 20, gpu=1, kind="M")
+    alone = arena.culprit(arena.crowd.start(uid := next(arena.uids)))
+    rules = [
+        {"alert": "Full", "expr": "gpuagent_process_memory_used_bytes > 25e9"},
+        {"alert": "Much", "expr": "gpuagent_process_memory_used_bytes > 15e9"},
+    ]
+    arena.start(rules=rules, ladders=[ladder("Full", step)], **allow)
+    arena.sees(first.pid)
+    assert "nobody knows whose processes are on it" in arena.refused(first)
+    arena.let_decide()
+    assert arena.tally().innocents_hit == 0
+    arena.stop()
+    arena.start(rules=rules, ladders=[ladder("Much", KILL)], users=[str(uid)])
+    arena.driver.hold(alone.pid, 20)
+    arena.judge()
+
+
 def test_a_member_that_comes_during_the_notice(arena: Arena) -> None:
     """KILL-03: all of a container fall, or none: who has joined it was not judged; without them it is ended."""
     uid, container = next(arena.uids), container_id()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +58,13 @@ class Units:
         (self._arena.folder / f"unit.{unit}").write_text(shown, encoding="utf-8")
         return unit
 
+    def move(self, living: Living, unit: str) -> None:
+        """Move a process at once from the unit that it is in to the same place of another."""
+        (path,) = re.findall(r"^0::/(system\.slice/.*)$", Path(f"/proc/{living.pid}/cgroup").read_text(), re.MULTILINE)
+        below = "/".join(path.split("/")[2:])
+        place = self._arena.cgroups.make(f"system.slice/{unit}/{below}")
+        (place / "cgroup.procs").write_text(str(living.pid), encoding="ascii")
+
     def start(self, unit: str, uid: int, below: str = "") -> Living:
         """Start a process in a unit, or in a cgroup below it."""
         return self._arena.crowd.start(uid, cgroup=self._arena.cgroups.make(f"system.slice/{unit}{below}"))
@@ -99,14 +108,14 @@ def test_a_unit_in_which_others_work(arena: Arena, other: Other, when: str) -> N
     uid, units = next(arena.uids), Units(arena)
     shared, own = units.add(f"shared-{uid}.service", uid), units.add(f"own-{uid}.service", uid)
     greedy = units.start(shared, uid)
-    if when == "before":
-        arena.innocent(other(arena, units, shared, uid))
+    # To start a process may take longer than the notice: who comes after it waits in a unit that nobody means.
+    newcomer = arena.innocent(other(arena, units, shared if when == "before" else f"waits-{uid}.service", uid))
     arena.innocent(greedy)
     arena.driver.hold(greedy.pid, 30)
     arena.start(ladders=[ladder("TooMuch", NOTICE, RESTART)], units=[shared, own])
     if when != "before":
         arena.step_of(greedy.pid)
-        arena.innocent(other(arena, units, shared, uid))
+        units.move(newcomer, shared)
     assert shared in arena.refused(greedy)
     guilty = arena.culprit(units.start(own, uid))
     arena.driver.hold(guilty.pid, 25)

@@ -41,6 +41,7 @@ def memory(used_gib: float | None = 19.5, total_gib: float | None = 24.0, reserv
     if used_gib is None or total_gib is None:
         return Memory()
     used, total, reserved = (int(size * GIB) for size in (used_gib, total_gib, reserved_gib))
+    reserved = max(0, min(reserved, total - used))
     return Memory(total_bytes=total, used_bytes=used, free_bytes=total - used - reserved, reserved_bytes=reserved)
 
 

@@ -75,7 +75,7 @@ def full_snapshot() -> Snapshot:
         utilization=Utilization(0.5, 0.4, 0.3, 0.2, 0.1, 0.0),
         profile=_FULL_PROFILE,
         thermal=Thermal(61.0, 70.0, 20.0, 89.0, 92.0, 95.0, 87.0, (0.3, 0.4)),
-        power=Power(400.0, 410.0, 700.0, 690.0, 700.0, 200.0, 700.0, 1e6, 0),
+        power=Power(400.0, 410.0, 700.0, 690.0, 700.0, 200.0, 700.0, 1e6, 1e3, 0),
         clocks=Clocks((("sm", 1.98e9),), (("sm", 2.1e9),), (("gpu_idle", False),), (("sync_boost", 1.5),)),
         pcie=Pcie(5, 5, 16, 16, 0, 10, 20),
         ecc=Ecc(**_FULL_ECC),

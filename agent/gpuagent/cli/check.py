@@ -29,6 +29,8 @@ class _Wall(NamedTuple):
     label: str
     used_bytes: int
     total_bytes: int
+    taken_bytes: int
+    """What is not free: used, and reserved by the driver."""
 
 
 class CheckCommand(TyperCommand):
@@ -101,19 +103,22 @@ def _walls(gpu: Any) -> Iterator[_Wall]:
         parts.append((f"{name} MIG {number}", f"gpu{gpu['index']}_mig{number}", instance))
     for whose, label, part in parts:
         if part["memory_used_bytes"] is not None and part["memory_total_bytes"]:
-            yield _Wall(whose, f"{label}_memory", part["memory_used_bytes"], part["memory_total_bytes"])
+            used, free, total = part["memory_used_bytes"], part["memory_free_bytes"], part["memory_total_bytes"]
+            yield _Wall(whose, f"{label}_memory", used, total, used if free is None else total - free)
 
 
 def _performance(wall: _Wall, warning: float, critical: float) -> str:
-    total = wall.total_bytes
-    return f"'{wall.label}'={wall.used_bytes}B;{round(warning * total)};{round(critical * total)};0;{total}"
+    """Return the used memory with its limits, which leave out what is reserved."""
+    total, reserved = wall.total_bytes, wall.taken_bytes - wall.used_bytes
+    limits = (max(0, round(limit * total) - reserved) for limit in (warning, critical))
+    return f"'{wall.label}'={wall.used_bytes}B;{';'.join(map(str, limits))};0;{total}"
 
 
 def _memory(walls: Iterable[_Wall], warning: float, critical: float) -> Iterator[tuple[int, str]]:
     for wall in walls:
-        ratio = wall.used_bytes / wall.total_bytes
+        ratio = wall.taken_bytes / wall.total_bytes
         if ratio > warning:
-            sizes = f"{format_bytes(wall.used_bytes)} of {format_bytes(wall.total_bytes)}"
+            sizes = f"{format_bytes(wall.taken_bytes)} of {format_bytes(wall.total_bytes)}"
             yield (
                 CRITICAL if ratio > critical else WARNING,
                 f"{wall.name}: {format_ratio(ratio)} of memory used ({sizes})",

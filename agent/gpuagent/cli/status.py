@@ -16,6 +16,7 @@ from rich.cells import cell_len
 from gpuagent.cli.agent import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
 from gpuagent.cli.cells import Paint, clean, cut, fit, width_of, wrap
 from gpuagent.cli.ps import process_table
+from gpuagent.core.hardware import FULL_RATIO
 from gpuagent.core.units import GIB, format_duration, format_ratio
 from gpuagent.core.wording import assessment_words, unmeasured_words
 
@@ -194,7 +195,7 @@ def _last_known(known: Document | None, width: int, paint: Paint) -> list[str]:
     return ["", cut(unmeasured_words(known), width), *table, *more]
 
 
-_FULL_CRITICAL, _FULL_WARNING = 0.98, 0.90
+_FULL_WARNING = 0.90
 _WORTH_A_WORD_BYTES = GIB // 10
 """Unattributed memory below this is the driver's own, on every GPU."""
 _GRAVE = frozenset({"critical", "warning"})
@@ -260,7 +261,9 @@ def _memory(gpu: Document, width: int, room: int, paint: Paint) -> str:
     used, total, ratio = gpu["memory_used_bytes"], gpu["memory_total_bytes"], gpu["memory_used_ratio"]
     if ratio is None:
         return f"{_INDENT}memory {_gib(used)}/{_gib(total)} GiB"
-    style = "critical" if ratio > _FULL_CRITICAL else "warning" if ratio > _FULL_WARNING else "ok"
+    free = gpu["memory_free_bytes"]
+    taken = ratio if free is None or not total else 1 - free / total
+    style = "critical" if taken > FULL_RATIO else "warning" if taken > _FULL_WARNING else "ok"
     line = _bar(_INDENT, used, total, room, paint, style)
     return line + paint(_spark(gpu, total, _spark_width(width), paint), "dim") if room < width else line
 

@@ -16,6 +16,7 @@ from shutil import which
 from typing import TYPE_CHECKING
 
 from gpuagent.config.remedy_settings import step_of
+from gpuagent.config_notes.never_forms import form_notes
 from gpuagent.config_notes.user_database import existing_users, user_problems
 from gpuagent_alerts.remedies.facts.never_entries import interpreter_entries, unbounded_patterns
 from gpuagent_alerts.remedies.facts.symlinks import is_pattern
@@ -128,8 +129,16 @@ def _of_never(config: Config) -> Iterator[str]:
             )
         if "/" in entry and Path(entry).is_dir():
             yield f"remedies.never[{index}]: {entry} is a directory, and no program: write {entry.rstrip('/')}/*"
+    for index, note in form_notes(remedies.never, _is_program):
+        yield f"remedies.never[{index}]: {note}"
     for index, entry, why in unbounded_patterns(remedies.never):
         yield f"remedies.never[{index}]: {entry} cannot be looked up, so every ladder is refused: {why}"
+    yield from _of_units(config)
+
+
+def _of_units(config: Config) -> Iterator[str]:
+    """Yield a note for each unit that is allowed and never restarted."""
+    remedies = config.remedies
     shared = len(remedies.allow.units)
     for index, unit in enumerate(_units(remedies.allow)):
         place = f"units[{index}]" if index < shared else f"shared_units[{index - shared}]"
@@ -140,7 +149,7 @@ def _of_never(config: Config) -> Iterator[str]:
 
 def _of_named_users(never: Sequence[str], accounts: Accounts) -> Iterator[str]:
     """Yield a note for each entry of the never-list that names a user of this machine, and no program that is found."""
-    names = [entry for entry in never if not set(entry) & set("/*?[") and which(entry, path=_program_folders()) is None]
+    names = [entry for entry in never if not set(entry) & set("/*?[") and not _is_program(entry)]
     found = accounts(names)
     for index, entry in enumerate(never):
         if entry in found:
@@ -150,8 +159,8 @@ def _of_named_users(never: Sequence[str], accounts: Accounts) -> Iterator[str]:
             )
 
 
-def _program_folders() -> str:
-    return os.pathsep.join((os.environ.get("PATH", os.defpath), *_SYSTEM_FOLDERS))
+def _is_program(name: str) -> bool:
+    return which(name, path=os.pathsep.join((os.environ.get("PATH", os.defpath), *_SYSTEM_FOLDERS))) is not None
 
 
 def _of_ladder(ladder: Ladder, reach: Reach, alerts: list[KnownAlert], config: Config) -> Iterator[str]:

@@ -16,7 +16,7 @@ from gpuagent.config.load import LIMITS, read_file
 from gpuagent.config.models import Config
 from gpuagent.config_notes.inert_ladders import Accounts, Users, known_alerts, may_end_nobody, never_acts
 from gpuagent.config_notes.receivers import receiver_notes
-from gpuagent.config_notes.spared_names import spared_name_notes
+from gpuagent.config_notes.spared_names import KnownNames, spared_by_ladders, spared_name_notes
 from gpuagent.config_notes.user_database import existing_users, user_problems
 from gpuagent.core.matchers import Matcher
 from gpuagent.core.problems import KeyPath
@@ -37,6 +37,7 @@ _UNIT_FOLDERS = tuple(
 """Where systemd looks for units (systemd.unit(5))."""
 _GPUS = Path("/proc/driver/nvidia/gpus")
 _UUID = re.compile(r"^GPU UUID:\s*(GPU-[0-9a-fA-F-]+)\s*$", re.MULTILINE)
+_MODEL = re.compile(r"^Model:\s*(\S.*?)\s*$", re.MULTILINE)
 _PATH = re.compile(r"[a-z_]+(?:\.[a-z_]+|\[\d+\])*")
 _PART = re.compile(r"[a-z_]+|\d+")
 
@@ -101,12 +102,14 @@ def config_notes(
     groups, machine = tuple(groups), machine or Machine()
     alerts = known_alerts(groups, [budget.label for budget in config.budgets])
     never = never_acts(config, groups, machine.users, machine.accounts)
+    spared = _known_names(config, machine)
     notes = [
         *receiver_notes(config, file, machine.service_user, asked=asked),
         *route_notes(config, alerts, _lookups(machine)),
         *_units(config, machine.unit_folders),
         *_unseen_paths(config, machine.may_trace),
-        *map(str, spared_name_notes(groups, _spared_lookups(config, machine))),
+        *map(str, spared_name_notes(groups, spared)),
+        *spared_by_ladders(config, alerts, spared),
         *never,
         *(may_end_nobody(config, never) if asked else ()),
     ]
@@ -141,11 +144,7 @@ def _lookups(machine: Machine) -> dict[str, Known]:
 
     def uuids(names: Iterable[str]) -> dict[str, str]:
         known = _gpu_uuids(machine.gpus)
-        return {
-            name: f"this machine has no GPU {name}"
-            for name in names
-            if known and name.startswith("GPU-") and name not in known
-        }
+        return {name: f"this machine has no GPU {name}" for name in names if known and name not in known}
 
     def indices(names: Iterable[str]) -> dict[str, str]:
         number = len(_gpu_uuids(machine.gpus))
@@ -161,8 +160,8 @@ def _lookups(machine: Machine) -> dict[str, Known]:
     return {"user": users, "unit": units, "uuid": uuids, "gpu": indices}
 
 
-def _spared_lookups(config: Config, machine: Machine) -> dict[str, Known]:
-    """Return what looks up whom rules leave out: units are left out of it, as containers and pods are unknown too."""
+def _known_names(config: Config, machine: Machine) -> KnownNames:
+    """Return what is known of whom rules leave out: no units, as containers and pods are unknown too."""
     labels = [budget.label for budget in config.budgets]
 
     def budgets(names: Iterable[str]) -> dict[str, str]:
@@ -174,7 +173,9 @@ def _spared_lookups(config: Config, machine: Machine) -> dict[str, Known]:
         }
 
     lookups = _lookups(machine)
-    return {"user": lookups["user"], "uuid": lookups["uuid"], "budget": budgets}
+    uuids, names = _gpu_uuids(machine.gpus), _gpu_names(machine.gpus)
+    present = {"uuid": uuids, "name": names, "gpu": frozenset(map(str, range(len(uuids))))}
+    return KnownNames({"user": lookups["user"], "budget": budgets}, present)
 
 
 def _with_suffix(name: str, folders: Sequence[Path]) -> str:
@@ -184,13 +185,22 @@ def _with_suffix(name: str, folders: Sequence[Path]) -> str:
 
 def _gpu_uuids(folder: Path) -> frozenset[str]:
     """Return the GPUs of which the driver tells; empty where it tells of none, or not of all."""
+    return _told_of_gpus(folder, _UUID)
+
+
+def _gpu_names(folder: Path) -> frozenset[str]:
+    """Return what the driver calls its GPUs; empty where it does not tell that of all."""
+    return _told_of_gpus(folder, _MODEL)
+
+
+def _told_of_gpus(folder: Path, pattern: re.Pattern[str]) -> frozenset[str]:
     found: set[str] = set()
     with suppress(OSError):
         for gpu in folder.iterdir():
-            uuid = _UUID.search((gpu / "information").read_text(encoding="utf-8", errors="replace"))
-            if uuid is None:
+            told = pattern.search((gpu / "information").read_text(encoding="utf-8", errors="replace"))
+            if told is None:
                 return frozenset()
-            found.add(uuid[1])
+            found.add(told[1])
         return frozenset(found)
     return frozenset()
 

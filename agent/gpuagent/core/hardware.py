@@ -7,7 +7,10 @@ GPU in words: NVML field 230, nvmlDeviceGpuRecoveryAction_t of nvml.h.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+FULL_RATIO: Final = 0.98
+"""Share of a memory that is not free from which on it is full: there `GpuMemoryFull` begins, and a leak has no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,18 @@ class Memory:
         if not self.total_bytes or self.used_bytes is None:
             return None
         return self.used_bytes / self.total_bytes
+
+    @property
+    def taken_ratio(self) -> float | None:
+        """Share that is not free: used and reserved; `used_ratio` where the driver does not tell what is free."""
+        if not self.total_bytes or self.free_bytes is None:
+            return self.used_ratio
+        return 1 - self.free_bytes / self.total_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether next to nothing is free. What the driver reserves is nobody's to take."""
+        return (self.taken_ratio or 0.0) > FULL_RATIO
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +100,8 @@ class Power:
     min_limit_watts: float | None = None
     max_limit_watts: float | None = None
     energy_joules: float | None = None
+    integrated_energy_joules: float | None = None
+    """Sum of power over time since the first reading, where the GPU has no counter of its energy."""
     performance_state: int | None = None
 
 

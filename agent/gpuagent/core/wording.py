@@ -221,7 +221,7 @@ NOT_ON_LAST_LIST = (
     " manager, its container runtime)"
 )
 """What is said of a pid that a request names, where a GPU cannot be read."""
-SHUFFLED_LIST = "this driver is known to shuffle its process list (535.43 to 535.98)"
+SHUFFLED_LIST = "this driver's process list has another form than documented (535.43 to 535.98, 550.127.08)"
 """Refusal to act where `GpuReading.processes_trusted` is False."""
 MPS_UNKNOWN = "the MPS list may not be read: clients of MPS cannot be told"
 """Refusal to act where a process without "M" among its kinds may be a client of MPS all the same."""

@@ -26,7 +26,7 @@ from gpuagent.core.metrics.series import ExtraFamilies
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.driver.backend import longest_gap
 from gpuagent.service.receivers import ReceiverFactory, count_alerts, count_messages, find_undelivered
-from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.alert import Alert, Status, moved_alert
 from gpuagent_alerts.messages.briefing import BriefingWriter, Links
 from gpuagent_alerts.messages.restored_growth import RestoredGrowth
 from gpuagent_alerts.messages.snapshot_inputs import (
@@ -42,6 +42,7 @@ from gpuagent_alerts.messages.waiting import WaitingIncident, find_waiting
 from gpuagent_alerts.notify.incident_record import IncidentRecord, process_of, subject_of_alert
 from gpuagent_alerts.notify.limiter import HeldSummary
 from gpuagent_alerts.notify.notifier import Notifier, Suppressions
+from gpuagent_alerts.notify.outbox.attempt import WallSteps
 from gpuagent_alerts.notify.outbox.delivery import Delivery, MessageOrigin
 from gpuagent_alerts.notify.outbox.queue import Outbox
 from gpuagent_alerts.notify.routes import Routes
@@ -97,6 +98,7 @@ class Alerting:
         self.endings = EndReasons(self.engine.rules)
         self._series = RuleSeries(where.simulated)
         self._ended: dict[str, Alert] = {}
+        self._steps = WallSteps(clock)
         self._notifier = Notifier(
             self.store, self.outbox, clock, Suppressions(self.silences, self.acks),
             routes=self._routes(config), node_labels=where.labels,
@@ -121,6 +123,7 @@ class Alerting:
         self.remedy_of: Callable[[Alert], str] = lambda _: ""
         """What a remedy has done about an alert, in words; "" where none has."""
         self._under_way: Callable[[], Collection[tuple[str, str]]] = tuple
+        self._freed: Callable[[], Mapping[str, float]] = dict
 
     @property
     def notifies(self) -> bool:
@@ -162,6 +165,8 @@ class Alerting:
         if loaded.broken:
             log.warning("the state of %d alerts could not be read and begins anew", loaded.broken)
         self._restored.note_loaded(tuple(self.engine.rules()), self._clock.now())
+        ended = (alert for one in self.incidents.values() for alert in one.ended.values())
+        self._note_ended(Transition(Change.ENDED, alert) for alert in ended)
         self._note_ended(loaded.ended)
         self._tell_of_rules()
         await self._use_receivers(alive)
@@ -207,16 +212,18 @@ class Alerting:
         further: Callable[[], Sequence[ExtraFamilies]],
         remedy_of: Callable[[Alert], str],
         under_way: Callable[[], Collection[tuple[str, str]]] = tuple,
+        freed: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
         """Tell somebody what fires after each evaluation, and ask what was done about an alert when it is told.
 
         `further` are series of other parts that rules see too; `under_way` are UUID and pid of the processes on which a
-        remedy acts.
+        remedy acts, and `freed` has the Unix time of a remedy that helped, by pid.
         """
         self._listener = listener
         self._further = further
         self.remedy_of = remedy_of
         self._under_way = under_way
+        self._freed = freed
 
     def feed(self, snapshot: Snapshot) -> None:
         """Evaluate what is due on a new snapshot, unless the last evaluation is still being written down."""
@@ -322,6 +329,8 @@ class Alerting:
                     alerting=self._figures, preallocates=self.config.preallocates, further=self._further(),
                 )  # fmt: skip
                 tick = EvaluatedTick(snapshot, index, wall)
+                if step := self._steps.step():
+                    self._ended = {name: moved_alert(one, step) for name, one in self._ended.items()}
                 is_over = partial(self.endings.is_over, seen=tick)
                 self._restored.observe(self.engine.rules(), snapshot)
                 missing = find_missing(snapshot, self._restored.is_unproven)
@@ -336,7 +345,7 @@ class Alerting:
                 self.briefings.snapshot = snapshot
                 due = self._is_due()
                 if due:
-                    self._facts = SnapshotFacts(snapshot, self._under_way())
+                    self._facts = SnapshotFacts(snapshot, self._under_way(), self._freed())
                     self._ended = {name: self.endings.revised(one) for name, one in self._ended.items()}
                     alerts = (*self._ended.values(), *self.firing())
                     told = [with_place(with_remedy(each, self.remedy_of(each)), snapshot) for each in alerts]

@@ -175,7 +175,7 @@ def assemble(
             leaks.further(),
         ]
 
-    alerting.listen(remedies.update_alerts, further, remedies.remedy_of, remedies.under_way)
+    alerting.listen(remedies.update_alerts, further, remedies.remedy_of, remedies.under_way, remedies.freed)
     alerting.endings.ask(remedies.history.ending_of, node.processes.is_running)
     parts = Parts(
         config=config,

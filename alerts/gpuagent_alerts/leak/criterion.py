@@ -174,7 +174,7 @@ class Criterion:
         self.epoch = epoch
         """Number of the first base block that a window may reach back to."""
         self.repeats: bytearray | None = None
-        """Per level, windows in a row that met the criterion; None while that is none anywhere."""
+        """Per level, windows in a row that met the criterion; None while that is none anywhere, or an alarm is on."""
         self.alarm: Alarm | None = None
         self.high = 0
         """Highest block since the alarm, and its end."""
@@ -246,6 +246,7 @@ class Criterion:
         )
         self.high, self.high_seconds = passed.last, now.end_seconds
         self.rejection = None
+        self.repeats = None  # nothing is counted while the alarm is on
         return True
 
     def bar_now(self, store: BlockStore) -> int:

@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from gpuagent.core.hardware import FULL_RATIO
+
 Sensitivity = Literal["strict", "balanced", "sensitive"]
 
 SENSITIVITIES: Final[tuple[Sensitivity, ...]] = ("strict", "balanced", "sensitive")
@@ -22,7 +24,7 @@ Dial = Literal["off", "strict", "balanced", "sensitive"]
 DIALS: Final[tuple[Dial, ...]] = ("off", *SENSITIVITIES)
 """From the least sensitive on."""
 
-FULL_SHARE: Final = 0.02
+FULL_SHARE: Final = 1 - FULL_RATIO
 """Free part of the memory below which there is no room to grow: where `GpuMemoryFull` begins."""
 
 

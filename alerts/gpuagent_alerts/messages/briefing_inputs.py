@@ -21,7 +21,6 @@ SOON = "GpuMemoryExhaustionSoon"
 HIGH = "GpuMemoryHigh"
 BLIND = "GpuMonitorBlind"
 DEAD = "GpuDeadProcessesHoldMemory"
-_FULL_RATIO = 0.98
 _CAN_BLAME = frozenset({"census", "lines"})
 _ABOUT_PROCESSES = frozenset({CauseKind.PROCESS, CauseKind.GROUP})
 _OVER = frozenset({GrowthState.FULL, GrowthState.STOPPED})
@@ -234,7 +233,7 @@ class BriefingInputs:
     def full_instances(self) -> list[str]:
         """Numbers of the MIG instances of it that have no room, whatever their GPUs have."""
         told = {one.labels.get("gpu_instance_id", "") for one in self.alerts if one.name in FULL and one.holds}
-        full = self.instance is not None and any((one.used_ratio or 0.0) >= _FULL_RATIO for one in self.memories)
+        full = self.instance is not None and any(one.is_full for one in self.memories)
         return _in_order(told - {"-1"} | ({str(self.instance)} if full else set()))
 
     @property
@@ -247,7 +246,7 @@ class BriefingInputs:
         full = {
             str(gpu.identity.index) for gpu in self.gpus
             if gpu.identity.uuid in told
-            or (gpu.memory and gpu.state is GpuState.OK and (gpu.memory.used_ratio or 0.0) >= _FULL_RATIO)
+            or (gpu.memory and gpu.state is GpuState.OK and gpu.memory.is_full)
         }  # fmt: skip
         known = {gpu.identity.uuid for gpu in self.gpus}
         return _in_order(full | {index for uuid, index in told.items() if uuid not in known})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuagent.core.growth import Growth, MemoryKey, Verdict
 from gpuagent.core.hardware import Memory
@@ -27,6 +27,12 @@ class MeasuredFacts:
     """All that held memory there, of an alert that names no process."""
     pause: str = ""
     """Who paused the agent and until when, while it was paused."""
+
+    def with_figures_of(self, before: MeasuredFacts) -> MeasuredFacts:
+        """Return these facts of a GPU that cannot be read now, with what was known of its memory before."""
+        return replace(
+            self, process=before.process, memory=before.memory, grower=before.grower, processes=before.processes
+        )
 
 
 @dataclass(frozen=True, slots=True)

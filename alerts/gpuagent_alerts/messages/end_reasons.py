@@ -18,7 +18,6 @@ _MOST_CAME_BACK = 0.9
 """Share of what a process held: less is not called the return of its memory."""
 _FELL = 0.95
 """Below this share of what was used, memory has come back; above it, growth has merely stopped."""
-_FULL = 0.98
 _ABOUT_A_REMEDY = frozenset({"GpuRemedy", "GpuRemedyAnnounced"})
 """Alerts that name a process and tell of a remedy, which is over when it is, whatever became of the process."""
 
@@ -159,7 +158,7 @@ def _growth(case: EndedAlert) -> str:
     if was is not None and used < _FELL * was:
         return f"memory back to {format_bytes(used)}"
     is_full_soon = case.growth is not None and case.growth.exhaustion is not None and case.growth.exhaustion.value < 1
-    if memory.used_bytes >= _FULL * memory.total_bytes or is_full_soon:
+    if memory.is_full or is_full_soon:
         instance = case.alert.labels.get("gpu_instance_id", "")
         return "the MIG instance became full" if instance.isdecimal() else "the GPU became full"
     growth = case.growth

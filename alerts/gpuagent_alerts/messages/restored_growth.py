@@ -22,7 +22,6 @@ from gpuagent_alerts.states.instance import State
 LONGEST_WAIT_SECONDS = 900.0
 """Wait for a verdict: the detector has one 6 to 9 min after it began anew."""
 _ROOM_RATIO = 0.9
-_FULL_RATIO = 0.98
 _IS_MEASURED = frozenset({Verdict.LEAKING, Verdict.LEVELLED_OFF, Verdict.CACHED})
 """Verdicts that take a history: it was kept, or has been learned anew."""
 
@@ -88,14 +87,14 @@ class RestoredGrowth:
         }  # fmt: skip
         if gpu.processes_known and are_processes_gone(self._incidents(), name, running):
             return False
-        if not key.pid and key.gpu_uuid in self._full and gpu.memory and (gpu.memory.used_ratio or 1.0) < _ROOM_RATIO:
+        if not key.pid and key.gpu_uuid in self._full and gpu.memory and (gpu.memory.taken_ratio or 1.0) < _ROOM_RATIO:
             return False  # a forecast of a GPU that was full, and has room again
         used = _used(key, snapshot, labels)
         if used is None:
             return key.pid == 0 or not gpu.processes_known
         self._meters[name].add({name: used}, snapshot.clock_seconds)
         # Growth that stops for want of room proves nothing.
-        is_full = gpu.memory is not None and (gpu.memory.used_ratio or 0.0) >= _FULL_RATIO
+        is_full = gpu.memory is not None and gpu.memory.is_full
         return self._may_grow(name, snapshot.growth.get(key), snapshot.clock_seconds, is_full=is_full)
 
     def _may_grow(self, name: str, growth: Growth | None, now: float, *, is_full: bool) -> bool:

@@ -138,9 +138,15 @@ _UNLISTED = frozenset({GpuState.BLIND, GpuState.FAILED, GpuState.STARTING})
 class SnapshotFacts:
     """Looks into one snapshot, and only for what alerts name."""
 
-    def __init__(self, snapshot: Snapshot, under_way: Collection[tuple[str, str]] = ()) -> None:
-        """`under_way` are UUID and pid of the processes on which a remedy acts."""
+    def __init__(
+        self, snapshot: Snapshot, under_way: Collection[tuple[str, str]] = (), freed: Mapping[str, float] | None = None
+    ) -> None:
+        """`under_way` are UUID and pid of the processes on which a remedy acts.
+
+        `freed` has the Unix time at which a remedy that helped ended, by the pid of its process.
+        """
         self._snapshot = snapshot
+        self._freed = {} if freed is None else freed
         self._acted_on = {name for uuid, pid in under_way for name in (f"pid:{pid}", f"memory:{uuid}")}
 
     def program(self, uuid: str, pid: int) -> CauseProcess | None:
@@ -217,6 +223,10 @@ class SnapshotFacts:
     def is_acted_on(self, identities: Collection[str]) -> bool:
         """Return whether a remedy is under way, or has just ended, for a process or the memory of these identities."""
         return not self._acted_on.isdisjoint(identities)
+
+    def freed_at(self, identities: Collection[str]) -> float | None:
+        """Return the Unix time at which a remedy gave the memory of one of these processes back; None if none."""
+        return max((time for pid, time in self._freed.items() if f"pid:{pid}" in identities), default=None)
 
     def is_nobodys(self, uuid: str) -> bool:
         """Return whether it is memory of no process that grows on a GPU, or that most of what is used there is such."""

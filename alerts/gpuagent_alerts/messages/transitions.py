@@ -67,13 +67,15 @@ class EndReasons:
     def explain(self, transitions: Iterable[Transition], seen: EvaluatedTick) -> tuple[Transition, ...]:
         """Return the transitions of an evaluation; those whose condition does not hold any more have the reason."""
         explained = []
-        self._unread |= {gpu.identity.uuid for gpu in seen.snapshot.gpus if gpu.state is not GpuState.OK}
+        unread = {gpu.identity.uuid for gpu in seen.snapshot.gpus if gpu.state is not GpuState.OK}
+        self._unread |= unread
         for change, told in transitions:
             alert, name = told, told.fingerprint
             if alert.holds:
                 self._reasons.pop(name, None)
                 if (facts := facts_of(alert.labels, seen.snapshot)) is not None:
-                    self._facts[name] = facts
+                    before = self._facts.get(name) if alert.labels.get("uuid", "") in unread else None
+                    self._facts[name] = facts if before is None else facts.with_figures_of(before)
                 explained.append(Transition(change, alert))
                 continue
             if not alert.end_reason:

@@ -83,6 +83,10 @@ class CauseFacts(Protocol):
         """Return whether a remedy is under way, or has just ended, for a process or the memory of these identities."""
         ...
 
+    def freed_at(self, identities: Collection[str]) -> float | None:
+        """Return the Unix time at which a remedy gave the memory of one of these processes back; None if none."""
+        ...
+
     def is_nobodys(self, uuid: str) -> bool:
         """Return whether it is memory of no process that grows on a GPU, or that most of what is used there is such."""
         ...
@@ -126,6 +130,10 @@ class NoCauseFacts:
     def is_acted_on(self, identities: Collection[str]) -> bool:  # noqa: ARG002
         """Return False."""
         return False
+
+    def freed_at(self, identities: Collection[str]) -> float | None:  # noqa: ARG002
+        """Return None."""
+        return None
 
     def is_nobodys(self, uuid: str) -> bool:  # noqa: ARG002
         """Return False."""

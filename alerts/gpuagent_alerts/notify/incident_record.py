@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpuagent.core.identity import ProcessId
-from gpuagent_alerts.alert import CauseKind, Incident, News
+from gpuagent_alerts.alert import Alert, CauseKind, Incident, News, moved_alert
+from gpuagent_alerts.notify.outbox.entry import dump_alert, load_alert
 from gpuagent_alerts.notify.succession import Restarts, dump_restarts, find_process, load_restarts
 from gpuagent_alerts.notify.urgency import CALM, Urgency, load_urgency
 from gpuagent_alerts.store.database import Store
@@ -53,8 +54,10 @@ class IncidentRecord:
     """Fingerprints of true alerts of other incidents that are about the memory in which its processes grow too: it is
     as severe as they are. Never written down, as each update finds them anew."""
     left: tuple[str, ...] = field(default=(), compare=False)
-    """Fingerprints of its alerts that have ended while it went on; after its end of all. Never written down: when it is
-    gone again, nothing that is kept has changed."""
+    """Fingerprints of its alerts that have ended while it went on; after its end of all. That one has left is alone no
+    change to write down."""
+    ended: Mapping[str, Alert] = field(default_factory=dict, compare=False)
+    """Those of them that are remembered: its end names them, also after a restart of the agent."""
     reopened: int = 0
     """Number of times it began again."""
     headline: str = ""
@@ -114,6 +117,7 @@ def moved_record(one: IncidentRecord, step: float) -> IncidentRecord:
         ends_at=moved(one.ends_at),
         ceased_at=moved(one.ceased_at),
         restarts=restarts,
+        ended={name: moved_alert(alert, step) for name, alert in one.ended.items()},
     )
 
 
@@ -151,11 +155,18 @@ def _dump(one: IncidentRecord) -> dict[str, Any]:
         "headline": one.headline,
         "restarts": dump_restarts(one.restarts),
         "ceased_at": one.ceased_at,
+        "ended": [dump_alert(alert) for alert in one.ended.values()] if _is_yet_to_be_told(one) else [],
     }
+
+
+def _is_yet_to_be_told(one: IncidentRecord) -> bool:
+    """Return whether its end may yet be told: that of one that began again waits for calm."""
+    return one.ends_at is None or one.reopened > 0
 
 
 def _load(key: str, dump: str) -> IncidentRecord:
     found = document(parsed(dump))
+    ended = {alert.fingerprint: alert for alert in map(load_alert, array(found.get("ended", [])))}
     return IncidentRecord(
         key,
         CauseKind(word(member(found, "kind"))),
@@ -171,6 +182,8 @@ def _load(key: str, dump: str) -> IncidentRecord:
         headline=text(found.get("headline", "")),
         restarts=load_restarts(found.get("restarts")),
         ceased_at=unix_time_or_none(found.get("ceased_at")),
+        left=tuple(ended),
+        ended=ended,
     )
 
 

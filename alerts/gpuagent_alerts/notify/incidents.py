@@ -137,7 +137,7 @@ class IncidentBook:
                 seen = facts.owner_of(one.identities)
                 elsewhere = {name for other, each in going_on.items() if other != key for name in each.identities}
                 own = tuple(each for each in seen.others if f"process:{each.identity}" not in elsewhere)
-                seen = seen._replace(others=own)
+                seen = seen._replace(others=own, freed_at=facts.freed_at(one.identities))
                 now_runs = watch(one.restarts, one.identities, seen, now, one.starts_at, self._meters[key])
                 if now_runs.growth is None:
                     self._meters[key] = MemoryMeter(now)
@@ -181,6 +181,13 @@ class _Update:
             )
             for key, one in before.items()
         }  # fmt: skip
+        self._records = {key: self._with_ended(one) for key, one in self._records.items()}
+
+    def _with_ended(self, one: IncidentRecord) -> IncidentRecord:
+        """Return it with the alerts that have left it, as far as they are known."""
+        known = ((name, self._ended.get(name) or one.ended.get(name)) for name in one.left)
+        found = {name: alert for name, alert in known if alert is not None}
+        return one if found == one.ended else replace(one, ended=found)
 
     def result(self) -> Mapping[str, IncidentRecord]:
         facts = self._facts

@@ -28,6 +28,7 @@ from gpuagent_alerts.notify.state import (
     format_labels,
     load_notification_states,
     save_notification_states,
+    shift_alert,
     shift_times,
 )
 from gpuagent_alerts.notify.succession import Watch
@@ -267,7 +268,12 @@ class Notifier:
             now = self._clock.wall()
             self._book.follow_clock(step)
             self._told = {
-                key: replace(told, told_at=told.told_at + step, incident=shift_times(told.incident, step, now))
+                key: replace(
+                    told,
+                    told_at=told.told_at + step,
+                    incident=shift_times(told.incident, step, now),
+                    alerts={name: shift_alert(one, step) for name, one in told.alerts.items()},
+                )
                 for key, told in self._told.items()
             }
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from gpuagent_alerts.alert import Alert, Incident, Status, fingerprint
+from gpuagent_alerts.alert import Alert, Incident, Status, fingerprint, moved_alert
 from gpuagent_alerts.notify.incident_record import IncidentRecord
 from gpuagent_alerts.notify.outbox.entry import Occasion, dump_alert, load_alert
 from gpuagent_alerts.notify.routes import Destination, Recipient
@@ -163,6 +163,12 @@ def _until(told: NotificationState, now: float) -> NotificationState:
     return replace(told, told_at=min(told.told_at, now), alerts=alerts, incident=shift_times(told.incident, 0.0, now))
 
 
+def shift_alert(one: NotifiedAlert, step: float) -> NotifiedAlert:
+    """Return it with its times moved by a step of the wall clock."""
+    ended_at = None if one.ended_at is None else max(one.ended_at + step, 0.0)
+    return replace(one, alert=moved_alert(one.alert, step), ended_at=ended_at)
+
+
 def shift_times(incident: NotifiedIncident | None, step: float, latest: float) -> NotifiedIncident | None:
     """Return it with its waits moved by a step of the wall clock; none began after `latest`."""
     if incident is None:
@@ -170,6 +176,7 @@ def shift_times(incident: NotifiedIncident | None, step: float, latest: float) -
     lowered, calm = incident.lowered_at, incident.calm_at
     return replace(
         incident,
+        starts_at=max(incident.starts_at + step, 0.0),
         lowered_at=None if lowered is None else min(max(lowered + step, 0.0), latest),
         calm_at=None if calm is None else min(max(calm + step, 0.0), latest),
     )

@@ -26,6 +26,8 @@ BY_HAND_SECONDS = 30.0
 """The same of a job, and of a command that a script may repeat."""
 RESTART_AGAIN_SECONDS = 330.0
 """The same of each once it has been started again: Kubernetes' back-off is up to 5 min."""
+_FREED_SLACK_SECONDS = 120.0
+"""How long after a remedy a successor may come that is started in place of what it ended."""
 _MANAGED = ("group:unit:", "group:container:", "group:pod:")
 _REPEATED = ("group:job:", "command:")
 _OF_MEMORY = ":memory"
@@ -62,6 +64,8 @@ class OwnerFacts(NamedTuple):
     """Bytes a second by which the incident's own grow together; 0 where that is not known."""
     is_readable: bool = True
     """False while the processes of a GPU of the incident cannot be listed: who is not seen may run."""
+    freed_at: float | None = None
+    """Unix time at which a remedy gave the memory of one of the incident's processes back; None if none did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +163,8 @@ def _holds(
         return True
     if seen.runs or after.since is None:
         return False
+    if seen.freed_at is not None and seen.freed_at >= after.since - _FREED_SLACK_SECONDS:
+        return False  # it was ended on purpose, and its memory is seen to be back: that is told at once
     if growth is not None:
         waited = now - max(after.since, measured_since)
         return _may_grow(after, growth, waited, is_judged=all(one.is_judged for one in later))

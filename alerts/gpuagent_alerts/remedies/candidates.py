@@ -8,10 +8,10 @@ from gpuagent.core.metrics.remedies import BudgetUse
 from gpuagent.core.snapshot import GpuState, ProcessReading, Snapshot
 from gpuagent.core.units import format_bytes
 from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation
+from gpuagent_alerts.remedies.safeguards.rule_need import calls_more_than_half_too_little
 from gpuagent_alerts.remedies.safeguards.rule_sampling import (
     PROCESS_LABELS,
     is_always_true_on,
-    is_true_while_most_is_free,
     reads_whole_gpus,
 )
 from gpuagent_alerts.remedies.settings import MemoryBudget
@@ -84,7 +84,7 @@ def _doubt_there(evaluation: AlertEvaluation, snapshot: Snapshot) -> str:
     if is_always_true_on(evaluation.expression, total, named=evaluation.analysis.named):
         where = "MIG instance" if evaluation.result_labels.get("gpu_instance_id") else "GPU"
         return f"it is true whatever is used of a {where} with {format_bytes(total)}, as far as it was tried"
-    if is_true_while_most_is_free(evaluation.expression, total):
+    if calls_more_than_half_too_little(evaluation.expression, total):
         return f"it is true while more than half of {format_bytes(total)} is free"
     return ""
 

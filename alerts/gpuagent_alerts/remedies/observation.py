@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.safeguards.never_list import find_listed
@@ -36,6 +36,16 @@ class Condition(StrEnum):
     OVER = "over"
     UNKNOWN = "unknown"
     """The data behind it is missing or old: nothing is done on it."""
+
+
+class UnlistedGpu(NamedTuple):
+    """A GPU of which this agent has never read a list of processes."""
+
+    gpu_index: int
+    gpu_uuid: str
+    """"" where it is not known."""
+    text: str
+    """Which GPU it is and why it cannot be read, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,8 @@ class Observation:
     the last good list of a GPU that cannot be read now."""
     act_refusals: Mapping[str, str] = field(default_factory=dict)
     """By UUID, why nobody may be acted on by the figures of a GPU: of all GPUs of the node that have a reason."""
+    unlisted_gpus: tuple[UnlistedGpu, ...] = ()
+    """GPUs of the node of which no list of processes was ever read: anybody may be on them."""
     unreadable: str = ""
     """Why the GPU cannot be read, where a person has forced a process of its last list; "" for every other."""
 

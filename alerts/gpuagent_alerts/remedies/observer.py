@@ -16,7 +16,7 @@ from gpuagent.core.identity import NO_INSTANCE, ProcessId
 from gpuagent.core.snapshot import GpuReading, GpuState, Snapshot
 from gpuagent.core.units import format_duration
 from gpuagent_alerts.remedies.alert_evaluation import DATA_MISSING, ONLY_KEPT, AlertEvaluation
-from gpuagent_alerts.remedies.observation import Condition, Observation
+from gpuagent_alerts.remedies.observation import Condition, Observation, UnlistedGpu
 from gpuagent_alerts.remedies.safeguards.refusals import UNPROVEN_HOLDER
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
 from gpuagent_alerts.remedies.target import Target
@@ -51,7 +51,7 @@ class SnapshotObserver:
         """Take in the snapshot of a tick."""
         self._snapshot = snapshot
         for gpu in snapshot.gpus:
-            if gpu.state is GpuState.OK and gpu.processes_known:
+            if _is_readable(gpu):
                 self._last_good[gpu.identity.uuid] = snapshot
         await self._tell()
 
@@ -100,6 +100,7 @@ class SnapshotObserver:
             members=fall_too,
             everybody=(*all_there, *self._last_on_unread()),
             act_refusals={each.identity.uuid: each.act_refusal for each in snapshot.gpus if each.act_refusal},
+            unlisted_gpus=self.unlisted_gpus(),
             apart=unjoined_lookalikes(target, all_there, scope, never),
             present=frozenset(each.id for each in on_it),
             choice=self._choose(evaluation, snapshot) if evaluation is not None else None,
@@ -110,6 +111,18 @@ class SnapshotObserver:
         """Return every process on every GPU, by the last good list of those that cannot be read now."""
         read = () if self._snapshot is None else all_targets(self._snapshot, unknown_memory=True)
         return (*read, *self._last_on_unread())
+
+    def unlisted_gpus(self) -> tuple[UnlistedGpu, ...]:
+        """Return the GPUs that cannot be read now, and of which no list was ever read: anybody may be on them."""
+        return tuple(
+            UnlistedGpu(
+                gpu.identity.index,
+                gpu.identity.uuid,
+                f"GPU {gpu.identity.index} has not been readable since the agent started ({_why_unread(gpu)})",
+            )
+            for gpu in (self._snapshot.gpus if self._snapshot is not None else ())
+            if not _is_readable(gpu) and gpu.identity.uuid not in self._last_good
+        )
 
     def _last_on_unread(self) -> Iterator[Target]:
         """Yield who was on GPUs that cannot be read now: nobody knows that they have left, or whether they are idle."""
@@ -182,6 +195,16 @@ class SnapshotObserver:
     async def _tell(self) -> None:
         async with self._news:
             self._news.notify_all()
+
+
+def _is_readable(gpu: GpuReading) -> bool:
+    return gpu.state is GpuState.OK and gpu.processes_known
+
+
+def _why_unread(gpu: GpuReading) -> str:
+    if gpu.state is GpuState.OK:
+        return gpu.act_refusal or "its list of processes cannot be read"
+    return gpu.reason or str(gpu.state)
 
 
 def _gpus(snapshot: Snapshot | None, target: Target) -> list[GpuReading]:

@@ -16,7 +16,7 @@ from typing import Any
 from gpuagent.core.background import in_daemon_thread
 from gpuagent.core.clock import Clock
 from gpuagent.core.identity import ProcessId
-from gpuagent.core.metrics.remedies import RemedyCount, RemedyFigures
+from gpuagent.core.metrics.remedies import RemedyCount, RemedyFigures, freed_by
 from gpuagent.core.snapshot import Snapshot
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation, ValueHistory
@@ -327,6 +327,10 @@ class RemedyService:
         """Return UUID and pid of each process on which a remedy acts for real, or has acted a moment ago."""
         targets = (run.plan.target for run in self.remedies.running if not run.plan.dry_run)
         return frozenset({(one.key.gpu_uuid, str(one.pid)) for one in targets} | self.history.just_acted_on())
+
+    def freed(self) -> dict[str, float]:
+        """Return the Unix time of each remedy that lately gave the memory of a process back, by pid."""
+        return freed_by(self.history.recent())
 
     def remedy_of(self, alert: Alert) -> str:
         """Return what was done about this alert, or why nothing is while it fires; "" if neither is known."""

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from gpuagent.core.clock import Clock
 from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
 from gpuagent.core.units import format_duration
-from gpuagent_alerts.remedies.observation import Condition, Observation, Observer
+from gpuagent_alerts.remedies.observation import Condition, Observation, Observer, UnlistedGpu
 from gpuagent_alerts.remedies.target import Target
 
 
@@ -134,6 +134,10 @@ class TickObserver(Observer, Protocol):
         """Return every process on every GPU, by the last good list of those that cannot be read now."""
         ...
 
+    def unlisted_gpus(self) -> tuple[UnlistedGpu, ...]:
+        """Return the GPUs that cannot be read now, and of which no list was ever read."""
+        ...
+
 
 class LastListObserver:
     """Observer of a process that a person has forced on a GPU which cannot be read.
@@ -162,6 +166,7 @@ class LastListObserver:
             everybody=self._observer.everybody(),
             present=frozenset({target.id}),
             act_refusal=gpu.act_refusal,
+            unlisted_gpus=self._observer.unlisted_gpus(),
             unreadable=gpu.text,
         )
 

@@ -59,6 +59,8 @@ _SMALL = ("m", "u", "n", "p", "f", "a", "z", "y")
 _BINARY = ("ki", "Mi", "Gi", "Ti", "Pi", "Ei", "Zi", "Yi")
 _MAX_INT64 = 2**63
 _SHORTEST_EXPONENT = 6
+_AT_ONCE = "less than 1 s"
+_FULL_AT_ONCE = re.compile(rf"\bfull in {_AT_ONCE}(?: at this pace| if it goes on like this)?")
 """`%v` prints the shortest digits that are exact, with an exponent from 1e+06 on."""
 
 
@@ -191,7 +193,16 @@ def _duration(value: float, _: str) -> str | None:
     """Return no milliseconds: what a rule tells in them is a forecast, or has just happened."""
     if not 0 <= value <= MAX_SECONDS:
         return None
-    return format_duration(value) if value >= 1 else "less than 1 s"
+    return format_duration(value) if value >= 1 else _AT_ONCE
+
+
+def write_now(text: str) -> str:
+    """Return the text with what is full in less than a second as full now, as every other surface says it.
+
+    >>> write_now("GPU 0: memory is full in less than 1 s if it goes on like this")
+    'GPU 0: memory is full now'
+    """
+    return _FULL_AT_ONCE.sub("full now", text)
 
 
 HOUSE_FORMATS: dict[str, HouseFormat] = {

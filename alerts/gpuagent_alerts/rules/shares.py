@@ -222,24 +222,6 @@ def free_share_limit(comparison: Binary) -> float | None:
     return None
 
 
-def free_bytes_limits(node: Node) -> Iterator[float]:
-    """Yield each amount in bytes below which the free memory of a GPU or an instance has to be."""
-    match node:
-        case Binary("<" | "<=", side, other) | Binary(">" | ">=", other, side):
-            amount, limit = amount_of(side), constant(other)
-            if amount is not None and limit is not None and amount.family in _FREE:
-                yield limit / amount.factor
-    match node:
-        case Negation(operand) | Aggregation(_, operand):
-            yield from free_bytes_limits(operand)
-        case Binary(_, left, right):
-            yield from free_bytes_limits(left)
-            yield from free_bytes_limits(right)
-        case Call(_, arguments):
-            for each in arguments:
-                yield from free_bytes_limits(each)
-
-
 def _free_share_factor(node: Node) -> float | None:
     """Return by what the free share is multiplied in an expression; None where it is something else."""
     if (share := share_of(node)) is not None:

@@ -23,6 +23,7 @@ from gpuagent_alerts.rules.formats import (
     humanize_duration,
     humanize_percentage,
     print_float,
+    write_now,
 )
 
 Part = Callable[[Mapping[str, str], float], str]
@@ -95,7 +96,7 @@ class Template:
                 texts.append(part.in_house_format(labels))
             else:
                 texts.append(part(labels, value))
-        return "".join(texts)
+        return write_now("".join(texts)) if house_format else "".join(texts)
 
     def with_external_url(self, url: str) -> Template:
         """Return the template with this in place of `{{ externalURL }}`."""

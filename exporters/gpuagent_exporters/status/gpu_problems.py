@@ -15,7 +15,7 @@ from gpuagent.core.wording import MPS_UNKNOWN, NO_PCI_ADDRESS
 from gpuagent.core.xids import Severity
 from gpuagent_exporters.status.severity import Problem, joined
 
-_FULL_WARNING, _FULL_CRITICAL = 0.90, 0.98
+_FULL_WARNING = 0.90
 _UNATTRIBUTED_RATIO = 0.05
 """Below this, and below 1 GiB, it is the driver's own: contexts, page tables."""
 
@@ -74,12 +74,14 @@ def memory_problems(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Ite
 
 
 def _fullness(memory: Memory | None) -> tuple[Severity, str] | None:
-    ratio = memory.used_ratio if memory else None
+    ratio = memory.taken_ratio if memory else None
     if memory is None or ratio is None or ratio <= _FULL_WARNING:
         return None
-    severity = Severity.CRITICAL if ratio > _FULL_CRITICAL else Severity.WARNING
-    used, total = memory.used_bytes or 0, memory.total_bytes or 0
-    return severity, f"{format_ratio(ratio)} full, {format_bytes(max(0, total - used))} left"
+    left = (
+        max(0, (memory.total_bytes or 0) - (memory.used_bytes or 0)) if memory.free_bytes is None else memory.free_bytes
+    )
+    severity = Severity.CRITICAL if memory.is_full else Severity.WARNING
+    return severity, f"{format_ratio(ratio)} full, {format_bytes(left)} left"
 
 
 def _full(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Iterator[Problem]:

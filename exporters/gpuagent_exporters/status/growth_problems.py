@@ -9,6 +9,7 @@ from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.preallocation import fast_growth_expected
 from gpuagent.core.metrics.process import FrameworkRecognizer
 from gpuagent.core.snapshot import GpuReading, ProcessReading, Snapshot
+from gpuagent.core.units import format_duration
 from gpuagent.core.wording import alone_words, forecast_words, pace_words, since_words
 from gpuagent.core.xids import Severity
 from gpuagent_exporters.status.severity import Assessments, Document, Problem
@@ -61,6 +62,10 @@ def _of_process(process: ProcessReading, growth: Growth, said: Assessments, now_
         advice = f"If others need it: `gpuagent release {process.pid}` has the app give it back."
     elif said.alerted(process.key) is not None and not growth.fast:
         kind, text = "leak", f"{name} is no longer leaking, its alert ends soon ({growth.verdict}){why}"
+        if growth.verdict is Verdict.LEARNING:  # what it did before is not remembered: that proves no end
+            began_at = said.alerted_since(process.key)
+            begun = "" if began_at is None else f" for {format_duration(max(0.0, now_seconds - began_at))}"
+            text = f"{name} has had an alert about its growth{begun}; whether it still leaks is being measured anew"
         advice = "`gpuagent alerts` shows it."
     if text:
         yield Problem(severity, kind, text, advice, gpu=process.gpu_index, pid=process.pid)

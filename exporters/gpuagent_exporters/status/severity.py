@@ -115,6 +115,18 @@ class Assessments:
         """Of the gravest alert that fires about it; None while none does."""
         return gravest(self._alerts(key, self._growth.get(key)))
 
+    def alerted_since(self, key: MemoryKey) -> float | None:
+        """Return the Unix time from which on the longest of the alerts that name it has been true, over restarts."""
+        named = [alert for alert in self._firing if (alert.uuid, alert.pid) == (key.gpu_uuid, key.pid)]
+        return min((alert.began_at for alert in named if alert.began_at is not None), default=None)
+
+    def _since(self, key: MemoryKey, growth: Growth | None) -> float | None:
+        """Return since when it grows: at least since its alert began, should its history be lost."""
+        if growth is None or growth.since_seconds is None or growth.verdict is not Verdict.LEAKING:
+            return None if growth is None else growth.since_seconds
+        known = self.alerted_since(key)
+        return growth.since_seconds if known is None else min(growth.since_seconds, known)
+
     def document(self, key: MemoryKey) -> Document:
         """All keys, always; null is what is not known, or what will not come. Times are Unix time."""
         growth = self._growth.get(key)
@@ -126,8 +138,8 @@ class Assessments:
             "severity": str(severity) if severity else None,
             "growth_bytes_per_second": _value(growth.slope if growth else None),
             "growth_range_bytes_per_second": _range(growth.slope if growth else None),
-            "growth_since_seconds": growth.since_seconds if growth else None,
-            "leak_since_seconds": growth.since_seconds if growth and growth.verdict is Verdict.LEAKING else None,
+            "growth_since_seconds": self._since(key, growth),
+            "leak_since_seconds": self._since(key, growth) if growth and growth.verdict is Verdict.LEAKING else None,
             "exhaustion_seconds": growth.forecast_seconds if growth else None,
             "gpu_exhaustion_seconds": self._of_gpu(key, growth),
             "exhaustion_range_seconds": _range(_exhaustion(growth) if growth else None),

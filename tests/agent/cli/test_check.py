@@ -45,11 +45,12 @@ NO_DRIVER = {"nvml_state": NvmlState.FAILED, "nvml_reason": "no driver", "gpus_e
     [
         (snapshot(), NOW, [], 0, "GPU OK - 1 GPU, nothing wrong"),
         (snapshot([gpu(0), gpu(1)]), NOW, [], 0, "GPU OK - 2 GPUs, nothing wrong"),
-        (full(22), NOW, [], 1, "GPU WARNING - GPU 0: 92 % of memory used (22.0 GiB of 24.0 GiB)"),
-        (full(23.9), NOW, [], 2, "GPU CRITICAL - GPU 0: 99 % of memory used"),
+        (full(22), NOW, [], 1, "GPU WARNING - GPU 0: 93 % of memory used (22.2 GiB of 24.0 GiB)"),
+        (full(23.4), NOW, [], 2, "GPU CRITICAL - GPU 0: 99 % of memory used (23.6 GiB of 24.0 GiB)"),
+        (full(23.9), NOW, [], 2, "GPU CRITICAL - GPU 0: 100 % of memory used"),
         (full(23.9), NOW, ["--warning", "100", "--critical", "1.0"], 0, "GPU OK"),
-        (full(10), NOW, ["--warning", "20%", "--critical", "40%"], 2, "42 % of memory used"),
-        (full(10), NOW, ["-w", "0.2", "-c", "1"], 1, "42 % of memory used"),
+        (full(10), NOW, ["--warning", "20%", "--critical", "40%"], 2, "43 % of memory used"),
+        (full(10), NOW, ["-w", "0.2", "-c", "1"], 1, "43 % of memory used"),
         (snapshot([gpu(ecc=Ecc(remap_pending=True))]), NOW, [], 1, "GPU WARNING - GPU 0: bad memory"),
         (snapshot([gpu(), absent_gpu(1, GpuState.LOST)]), NOW, [], 2, "GPU CRITICAL - GPU 1: lost"),
         (snapshot(), NOW + 60, [], 3, "GPU UNKNOWN - no fresh figures: the last are 1 min old"),
@@ -71,13 +72,13 @@ def test_exit_status(of: Snapshot | None, now: float, options: list[str], code: 
 
 
 def test_performance_data() -> None:
-    """Each GPU's memory is there with the limits that were asked for, in bytes."""
+    """Each GPU's used memory is there with the limits that were asked for, in bytes, less what the driver reserves."""
     _, line = checked(document(snapshot([gpu(0, used_gib=10), gpu(1, used_gib=0)])), "--warning", "50%")
 
-    total = 24 * GIB
+    total, reserved = 24 * GIB, GIB // 4
+    limits = f"{total // 2 - reserved};{round(0.98 * total) - reserved}"
     assert line.rstrip().partition("|")[2] == (
-        f"'gpu0_memory'={10 * GIB}B;{total // 2};{round(0.98 * total)};0;{total} "
-        f"'gpu1_memory'=0B;{total // 2};{round(0.98 * total)};0;{total}"
+        f"'gpu0_memory'={10 * GIB}B;{limits};0;{total} 'gpu1_memory'=0B;{limits};0;{total}"
     )
 
 
@@ -107,7 +108,7 @@ def test_the_gravest_first() -> None:
     here = snapshot([gpu(0, used_gib=22), absent_gpu(1, GpuState.LOST)], [])
     _, line = checked(document(here))
 
-    assert line.index("GPU 1: lost") < line.index("GPU 0: 92 %")
+    assert line.index("GPU 1: lost") < line.index("GPU 0: 93 %")
 
 
 @pytest.mark.parametrize(

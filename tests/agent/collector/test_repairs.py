@@ -81,6 +81,22 @@ def test_what_shows_a_reset(gpu: GpuReading, session: DriverSession) -> None:
     assert open_xids(memory, gpu, [xid(95, 200.0)], session) == [95]
 
 
+@pytest.mark.parametrize(
+    ("gpu", "session", "words"),
+    [
+        (reading(energy=3.0), SECOND, "the GPU was reset: its energy counter began anew"),
+        (reading(energy=900.0), DriverSession(2, 1, "580.1"), "the driver was loaded anew"),
+        (reading(energy=900.0), DriverSession(2, 0, "590.2"), "driver 590.2 was loaded"),
+    ],
+)
+def test_a_repair_in_words(gpu: GpuReading, session: DriverSession, words: str) -> None:
+    """ALERT-01: the end of an Xid says what has shown its repair."""
+    memory = FaultTracker(ManualClock())
+    open_xids(memory, reading(energy=500.0), [xid(95)])
+    (seen,), _ = memory.observe([gpu], [xid(95)], session)
+    assert seen.repair == words
+
+
 def test_an_energy_counter_that_goes_back_within_a_session_shows_nothing() -> None:
     """ALERT-01: a reset needs every session to be left, so this is an odd reading."""
     memory = FaultTracker(ManualClock())

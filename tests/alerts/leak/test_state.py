@@ -10,7 +10,7 @@ from functools import cache
 from types import NoneType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpuagent.core.growth import Verdict
@@ -121,6 +121,7 @@ def test_another_sensitivity_goes_on() -> None:
 
 
 @given(st.integers(0, 2**32))
+@example(16_384)  # restarts while the alarms of all criteria are on
 @settings(max_examples=12)
 def test_a_changed_dial_is_a_restart_with_another(seed: int) -> None:
     """GEN: `use` does in place what a dump, loaded with that sensitivity, does; nothing else changes."""

@@ -62,6 +62,7 @@ def test_a_ladder_that_disrupts_nobody_needs_no_grounds() -> None:
 
 
 MIG_FREE, USED = "gpuagent_mig_memory_free_bytes", "gpuagent_process_memory_used_bytes"
+GPU_USED, TOTAL = "gpuagent_gpu_memory_used_bytes", "gpuagent_gpu_memory_total_bytes"
 FULL = "and on (gpu, uuid) gpuagent_gpu_memory_free_bytes < 70 * 1024^3"
 
 
@@ -108,6 +109,24 @@ def test_an_amount_that_suits_larger_gpus_alone(text: str, instance: str, named:
         ("gpuagent_gpu_memory_free_bytes < 41 * 1024^3", True),
         ("60 >= gpuagent_gpu_memory_free_bytes / 1024^3", True),
         (f"{USED} > 1e9 {FULL}", True),
+        # What is left, in other spellings
+        (f"{GPU_USED} + 70 * 1024^3 > {TOTAL}", True),
+        (f"{GPU_USED} > {TOTAL} - 70 * 1024^3", True),
+        (f"{TOTAL} - {GPU_USED} < 70e9", True),
+        (f"gpuagent_gpu_memory_free_bytes - {GPU_USED} < 60e9", True),
+        (f"-{GPU_USED} < 70e9 - {TOTAL}", True),
+        (f"gpuagent_gpu_memory_used_ratio > 1 - 70e9 / {TOTAL}", True),
+        (f"({TOTAL} - {GPU_USED}) / 1024^3 <= 60", True),
+        (f"max by (gpu, uuid) ({GPU_USED}) + 70e9 > max by (gpu, uuid) ({TOTAL})", True),
+        (f"{USED} > on (gpu, uuid) group_left () ({TOTAL} - 70e9)", True),
+        (f"{GPU_USED} > 5e9 and {GPU_USED} + 70e9 > {TOTAL}", True),
+        ("gpuagent_mig_memory_used_bytes + 70e9 > gpuagent_mig_memory_total_bytes", True),
+        (f"{GPU_USED} + 20e9 > {TOTAL}", False),
+        (f"{GPU_USED} > {TOTAL} - 30 * 1024^3", False),
+        (f"{TOTAL} - gpuagent_gpu_memory_free_bytes > 8 * 1024^3", False),
+        (f"{GPU_USED} > 0.2 * {TOTAL}", False),
+        (f"{GPU_USED} - 8e9 > 0.1 * {TOTAL}", False),
+        (f"{USED} > on (gpu, uuid) group_left () (0.2 * {TOTAL})", False),
         ("gpuagent_gpu_memory_free_bytes < 40 * 1024^3", False),
         ("gpuagent_gpu_memory_used_bytes > 8 * 1024^3", False),
     ],

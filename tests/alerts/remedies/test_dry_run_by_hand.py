@@ -67,7 +67,7 @@ CASES: list[tuple[str, Callable[[World], None], dict[str, Any], tuple[RemedyStep
     ("state D, restart", changed("state", "D"), {"unit": UNIT}, (RESTART,), RULES, "only SIGKILL may reach it now"),
     ("ending", facts(ending=True), {}, LADDER, RULES, "it is ending"),
     ("oom_score_adj", facts(oom_score_adjust=-1000), {}, LADDER, RULES, "oom_score_adj"),
-    ("list in doubt", observation(trusted=False), {}, LADDER, RULES, "shuffle"),
+    ("list in doubt", observation(trusted=False), {}, LADDER, RULES, "form than documented"),
     ("other namespace", observation(host_pid_namespace=False), {}, LADDER, RULES, "namespace"),
     ("left the GPU", observation(target=None), {}, LADDER, RULES, "no longer on the GPU"),
     ("no reading", lambda world: setattr(world, "deaf", True), {}, LADDER, RULES, "fresh reading"),

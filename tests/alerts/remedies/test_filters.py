@@ -272,7 +272,6 @@ def test_what_is_about_idleness(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        f"{SM} > 0.9",
         f"{USED} > 1e9",
         f"{USED} > 1e9 and {PID} {SM} > 0.5",
         f"{RATIO} > 0.9",

@@ -132,7 +132,7 @@ def test_another_program_by_exec(store: Store) -> None:
     ("change", "word"),
     [
         ({"condition": Condition.UNKNOWN, "reason": "GPU 0 is blind"}, "blind"),
-        ({"trusted": False}, "shuffle"),
+        ({"trusted": False}, "form than documented"),
         ({"host_pid_namespace": False}, "namespace"),
     ],
 )

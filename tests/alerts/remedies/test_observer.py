@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -150,6 +151,36 @@ def test_figures_that_forbid_it() -> None:
     assert look(doubtful, target).act_refusal == "impossible"
     assert look(withheld, target).condition is Condition.UNKNOWN
     assert "impossible" in look(withheld, target).reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"processes_known": False}, "its list of processes cannot be read"),
+        ({"processes_known": False, "act_refusal": "figures that cannot be true"}, "figures that cannot be true"),
+        ({"state": GpuState.BLIND, "reason": "no answer"}, "no answer"),
+        ({"state": GpuState.LOST}, "lost"),
+        ({"state": GpuState.STARTING}, "starting"),
+    ],
+)
+def test_a_gpu_that_was_never_listed(changes: dict[str, Any], why: str) -> None:
+    """KILL-03: it is named with its reason until its list was read once; then its last good list counts."""
+    snapshot, target = healthy()
+    good = replace(snapshot.gpus[0], identity=replace(snapshot.gpus[0].identity, index=1, uuid="GPU-1"))
+    unread = replace(snapshot, gpus=(snapshot.gpus[0], replace(good, **changes)))
+
+    async def story() -> None:
+        observer = SnapshotObserver(ManualClock())
+        await observer.update_snapshot(unread)
+        (gpu,) = observer.observe(target, "").unlisted_gpus
+        assert gpu == (1, "GPU-1", f"GPU 1 has not been readable since the agent started ({why})")
+        assert observer.unlisted_gpus() == (gpu,)
+        await observer.update_snapshot(replace(snapshot, gpus=(snapshot.gpus[0], good)))
+        assert observer.observe(target, "").unlisted_gpus == ()
+        await observer.update_snapshot(unread)
+        assert observer.observe(target, "").unlisted_gpus == ()
+
+    asyncio.run(story())
 
 
 def idle_for(snapshot: Snapshot, process: ProcessReading) -> float | None:

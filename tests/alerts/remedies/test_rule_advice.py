@@ -72,8 +72,20 @@ FOLLOWED = [
         f"sum by (gpu, uuid, budget) ({BUDGET_USED}) > 5e9",
     ),
     (f"{BUDGET_USED} > 70 * 1024^2", "for GiB write 70 * 1024^3", f"{BUDGET_USED} > 70 * 1024^3"),
-    (f"100 * {BUDGET_USED} / {BUDGET} > 0.9", "write 90", f"100 * {BUDGET_USED} / {BUDGET} > 90"),
-    (f"100 * {BUDGET_USED} / {BUDGET} > 0.9", "or leave out the 100", f"{BUDGET_USED} / {BUDGET} > 0.9"),
+    (f"100 * {BUDGET_USED} / {BUDGET} > 0.9", f"as in `{BUDGET_USED} > {BUDGET}`", f"{BUDGET_USED} > {BUDGET}"),
+    (f"{BUDGET_USED} / {BUDGET} > 90", f"as in `{BUDGET_USED} > {BUDGET}`", f"{BUDGET_USED} > {BUDGET}"),
+    (f"{BUDGET} - {BUDGET_USED} < 5e9", f"as in `{BUDGET_USED} > {BUDGET}`", f"{BUDGET_USED} > {BUDGET}"),
+    (f"100 * {MIG_USED} / {MIG_TOTAL} > 0.9", "write 90", f"100 * {MIG_USED} / {MIG_TOTAL} > 90"),
+    (f"100 * {MIG_USED} / {MIG_TOTAL} > 0.9", "or leave out the 100", f"{MIG_USED} / {MIG_TOTAL} > 0.9"),
+    # Work, and a full GPU turned round
+    (f"{SM} > 0.9", f"`... and {PID} {USED} > LIMIT`", f"{SM} > 0.6 and {PID} {USED} > 20e9"),
+    (
+        f"{USED} > 1e9 and {GPU} {RATIO} < 0.9",
+        f"`... and {GPU} {RATIO} > 0.9`",
+        f"{USED} > 1e9 and {GPU} {RATIO} > 0.9",
+    ),
+    (f"{USED} > 1e9 unless {GPU} {RATIO} > 0.9", "or leave it out", f"{USED} > 1e9"),
+    (f"gpuagent_gpu_memory_processes_bytes / {TOTAL} > 0.3", f"`{RATIO} > 0.9`", f"{RATIO} > 0.9"),
     # Units, containers, users
     (
         f"sum by (gpu, uuid, unit) ({USED} * {PID} group_left (unit) {INFO}) > 5e9",

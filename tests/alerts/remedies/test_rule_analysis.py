@@ -104,7 +104,7 @@ REFUSED = [
     (f"sum by (user) ({USED}) > 1", "name no GPU"),
     ("vector(1)", "name no GPU"),
     # Shares in percent that are compared as ratios
-    ("100 * gpuagent_budget_used_bytes / gpuagent_budget_limit_bytes > 0.9", "write 90"),
+    ("100 * gpuagent_budget_used_bytes / gpuagent_budget_limit_bytes > 0.9", "with the limit itself"),
     ("gpuagent_mig_memory_used_bytes / gpuagent_mig_memory_total_bytes * 100 >= 0.95", "write 95"),
     (f"0.5 < {USED} * 100 / on (gpu, uuid) group_left gpuagent_gpu_memory_total_bytes", "write 50"),
     (f"{USED} / on (gpu, uuid) group_left () (gpuagent_gpu_memory_total_bytes / 100) > 1", "write 100"),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpuagent.core.growth import MemoryKey
-from gpuagent_alerts.remedies.observation import Condition, Observation, RemedyRequest
+from gpuagent_alerts.remedies.observation import Condition, Observation, RemedyRequest, UnlistedGpu
 from gpuagent_alerts.remedies.safeguards import policy as policy_module
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.safeguards.refusals import advice_on
@@ -27,6 +27,8 @@ ID = "a1" * 32
 RESET = RemedyStep(StepKind.RESET, 1.0)
 HAND = RemedyRequest(alertname="", asked_by="root (uid 0)")
 TIED = (TiedProcess(7, 70, ("sleep",), "bob", belongs=False),)
+
+UNLISTED = (UnlistedGpu(1, "GPU-1", "GPU 1 has not been readable since the agent started (refused)"),)
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Case:
     policy: dict[str, Any] = field(default_factory=dict)
     step: RemedyStep = KILL
     proven: frozenset[str] = frozenset({"unit", "container", "job"})
+    scope: str = "process"
 
     def reasons(self) -> list[str]:
         """Why not."""
@@ -56,7 +59,8 @@ class Case:
         observation = replace(Observation(NOW, Condition.HOLDS, target=of, target_listed=True), **self.observation)
         request = replace(HAND, **self.request)
         policy = replace(Policy(AllowList(**self.allow)), **self.policy)
-        return list(policy.refusals(self.step, request, observation, Facts(identity, **known), NOW, frozenset({2})))
+        facts = Facts(identity, **known)
+        return list(policy.refusals(self.step, request, observation, facts, NOW, frozenset({2}), self.scope))
 
     def matching(self) -> list[str]:
         """The refusals that this is about."""
@@ -123,6 +127,13 @@ LIFTED = (
     Case("ends with it: it is a client of MPS", facts={"ties": Ties((replace(TIED[0], belongs=True),))},
          observation={"everybody": (target(7, kinds="M"),)}),
     Case("ending it also ends", facts={"ties": Ties(TIED)}, allow={}),
+    Case("nobody knows whose processes are on it, and restart_unit ends more", observation={"unlisted_gpus": UNLISTED},
+         target={"unit": "a.service"}, allow={"units": ("a.service",)}, step=RESTART),
+    Case("and scope: container means more", observation={"unlisted_gpus": UNLISTED}, scope="container"),
+    Case("and others end with this process", observation={"unlisted_gpus": UNLISTED},
+         facts={"ties": Ties((replace(TIED[0], belongs=True),))}),
+    Case("the process may be on it too", observation={"unlisted_gpus": UNLISTED},
+         allow={"users": ("svc",), "gpus": ("GPU-0",)}),
     Case("systemd supervises it", target={"unit": "a.service"}),
     Case("no systemd unit runs it", step=RESTART),
     Case("belongs to a user's own manager", target={"unit": "user@1000.service/a.service"}, step=RESTART),
@@ -147,7 +158,7 @@ STANDING = (
     Case("is a zombie", facts={"state": "Z"}),
     Case("it is ending", facts={"ending": True}),
     Case("not in the host's pid namespace", observation={"host_pid_namespace": False}),
-    Case("shuffle", observation={"trusted": False}),
+    Case("form than documented", observation={"trusted": False}),
     Case("cannot be told whom", facts={"ties": Ties(unseen="hidden")}),
     Case("ends with it", facts={"ties": Ties((TiedProcess(7, 70, ("sshd",), "svc", belongs=True),))}),
     Case("or hang up, more than", facts={"ties": Ties(TIED * 257)}),
@@ -179,6 +190,13 @@ def test_the_way_out_lifts_the_refusal(case: Case) -> None:
     assert options, advice
     for option in options:
         assert option(case).matching() == [], advice
+
+
+@pytest.mark.parametrize("gpus", [(), ("GPU-0", "GPU-1"), ("0", "1")])
+def test_one_process_is_ended_beside_a_gpu_that_was_never_listed(gpus: tuple[str, ...]) -> None:
+    """KILL-03: nothing else ends, and the list of GPUs leaves out none: what was measured of it is enough."""
+    case = Case("", allow={"users": ("svc",), "gpus": gpus}, observation={"unlisted_gpus": UNLISTED})
+    assert case.reasons() == []
 
 
 @pytest.mark.parametrize("case", STANDING, ids=lambda case: case.reason)

@@ -112,3 +112,5 @@ def test_people_read_words() -> None:
     labels = {"result": "dry_run", "process": "a_b"}
     assert template.fill(labels, 0.5) == "in 500ms: dry_run of a_b"
     assert template.fill(labels, 0.5, house_format=True) == "in less than 1 s: dry run of a_b"
+    forecast = parse_template("GPU 0: memory is full in {{ $value | humanizeDuration }} at this pace")
+    assert forecast.fill({}, 0.5, house_format=True) == "GPU 0: memory is full now"

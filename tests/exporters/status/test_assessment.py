@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpuagent.core.growth import Evidence, Growth, GrowthState, MemoryKey, Range, Verdict
@@ -91,6 +93,16 @@ def test_an_alert_that_holds_on_keeps_its_word() -> None:
     """While it fires, what it is about is shown with it, though it has levelled off."""
     said = Assessments({KEY: Growth(Verdict.LEVELLED_OFF)}, [alert("warning")])
     assert (said.severity(KEY), said.alerted(KEY)) == (Severity.WARNING, Severity.WARNING)
+
+
+@pytest.mark.parametrize(("began_at", "since"), [(None, 9000.0), (5000.0, 5000.0), (9500.0, 9000.0)])
+def test_a_leak_is_as_old_as_its_alert(began_at: float | None, since: float) -> None:
+    """A history that was lost with the agent makes no leak younger than the alert that outlived it."""
+    leak = replace(growth(Verdict.LEAKING), since_seconds=9000.0)
+    told = Assessments({KEY: leak}, [alert("warning", began_at=began_at)]).document(KEY)
+    assert (told["leak_since_seconds"], told["growth_since_seconds"]) == (since, since)
+    other = Assessments({KEY: leak}, [alert("warning", began_at=1.0, pid=8)]).document(KEY)
+    assert other["leak_since_seconds"] == 9000.0
 
 
 def test_labels_of_a_rule_of_ones_own() -> None:

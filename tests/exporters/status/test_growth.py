@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.core.growth import Evidence, Growth, GrowthState, MemoryKey, Range, Verdict
+from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.core.units import GIB
 from gpuagent.core.wording import full_in_words
@@ -88,6 +89,20 @@ def test_a_leak_in_words() -> None:
         "(evidence: strict): floor of memory rose in 8 of 8 parts of 34 min, did not slow down"
     )
     assert "gpuagent blame 4242" in problem.advice
+
+
+def test_a_leak_of_which_the_history_was_lost() -> None:
+    """Its alert outlived the agent: nothing says that it is over before it has been measured anew."""
+    here, alert = (
+        seen(Growth(Verdict.LEARNING)),
+        FiringAlert("GpuProcessMemoryLeak", "warning", True, "GPU-00000000", 4242, gpu=0, began_at=WALL - 1620.0),
+    )
+    (problem,) = find_problems(here, NOW, firing=[alert])
+    assert problem.severity is Severity.WARNING
+    assert problem.sentence == (
+        "GPU 0: python3 (pid 4242) has had an alert about its growth for 27 min; whether it still leaks is being "
+        "measured anew"
+    )
 
 
 MINUTES = Range(900.0, 450.0, 1350.0)

@@ -131,7 +131,7 @@ def test_all_gpus_that_vanished() -> None:
 
 @pytest.mark.parametrize(
     ("used_gib", "expected"),
-    [(21.5, []), (21.7, [(WARNING, "memory_full")]), (23.6, [(CRITICAL, "memory_full")])],
+    [(21.3, []), (21.5, [(WARNING, "memory_full")]), (23.4, [(CRITICAL, "memory_full")])],
     ids=["90 %", "over 90 %", "over 98 %"],
 )
 def test_memory_that_runs_out(used_gib: float, expected: list[tuple[Severity, str]]) -> None:

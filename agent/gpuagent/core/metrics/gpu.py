@@ -218,6 +218,9 @@ POWER = (
     _family("power_max_limit_watts", "power", "max_limit_watts", "Highest power limit that can be set."),
     _family("energy_joules_total", "power", "energy_joules", "Energy used since the driver was loaded.",
             kind=MetricType.COUNTER),
+    _family("energy_integrated_joules_total", "power", "integrated_energy_joules",
+            "Energy used since the agent began to read the GPU, for GPUs without a counter: power over time.",
+            kind=MetricType.COUNTER),
     _family("performance_state", "power", "performance_state", "Performance state: 0 fastest to 15 slowest."),
 )  # fmt: skip
 

@@ -11,6 +11,10 @@ from gpuagent.core.metrics.family import Family, LabeledValue, MetricType, Value
 TARGET_LABELS = ("gpu", "uuid", "pid", "process", "user", "unit")
 
 
+RELEASED = "released"
+"""Result of a remedy after which the memory was back."""
+
+
 class RemedyCount(NamedTuple):
     """Runs of ladders that came to one end."""
 
@@ -42,6 +46,11 @@ class RemedyNote(NamedTuple):
     """Unix time at which it ended, or at which it will act."""
     step_taken: bool = True
     """A step was taken, or would have been in a dry run; False for what was only considered."""
+
+
+def freed_by(notes: Iterable[RemedyNote]) -> dict[str, float]:
+    """Return the Unix time at which remedies that gave the memory of a process back ended, by pid."""
+    return {one.about.pid: one.time_seconds for one in notes if one.result == RELEASED and not one.dry_run}
 
 
 class OutstandingStep(NamedTuple):

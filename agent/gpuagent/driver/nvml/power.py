@@ -91,6 +91,29 @@ _AVERAGE, _INSTANT, _MIN_LIMIT, _MAX_LIMIT, _DEFAULT_LIMIT, _LIMIT = 185, 186, 1
 _UNKNOWN_PERFORMANCE_STATE = 32
 
 
+_LONGEST_STEP_SECONDS = 60.0
+"""Over a longer time without a reading nothing is known of the power, and nothing is added."""
+
+
+class _IntegratedEnergy:
+    """Energy of a GPU without a counter of it: the sum of power over time, by the trapezoidal rule."""
+
+    def __init__(self) -> None:
+        self._joules = 0.0
+        self._last: tuple[float, float] | None = None
+
+    def add(self, now_seconds: float, power_watts: float | None) -> float | None:
+        """Return the joules since the first reading; None while there is no power."""
+        if power_watts is None:
+            self._last = None
+            return None
+        if self._last is not None and now_seconds - self._last[0] <= _LONGEST_STEP_SECONDS:
+            then, before = self._last
+            self._joules += (now_seconds - then) * (before + power_watts) / 2
+        self._last = now_seconds, power_watts
+        return self._joules
+
+
 def collect_power(device: NvmlDevice) -> Power:
     """Read power by field values, which tell average and instant apart; by the old call where there are none."""
     fields = device.fields(_AVERAGE, _INSTANT, _MIN_LIMIT, _MAX_LIMIT, _DEFAULT_LIMIT, _LIMIT)
@@ -101,6 +124,9 @@ def collect_power(device: NvmlDevice) -> Power:
     if limit is None:
         limit = watts(device.ask("nvmlDeviceGetPowerManagementLimit"))
     energy_millijoules = count(device.ask("nvmlDeviceGetTotalEnergyConsumption"))
+    integrated = None
+    if device.lacks("nvmlDeviceGetTotalEnergyConsumption"):
+        integrated = device.state(_IntegratedEnergy).add(device.clock.now(), average)
     state = device.ask("nvmlDeviceGetPerformanceState")
     return Power(
         watts=average,
@@ -111,5 +137,6 @@ def collect_power(device: NvmlDevice) -> Power:
         min_limit_watts=watts(fields.get(_MIN_LIMIT)),
         max_limit_watts=watts(fields.get(_MAX_LIMIT)),
         energy_joules=None if energy_millijoules is None else energy_millijoules / 1000,
+        integrated_energy_joules=integrated,
         performance_state=None if state is None or state >= _UNKNOWN_PERFORMANCE_STATE else int(state),
     )

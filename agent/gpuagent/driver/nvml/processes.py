@@ -1,9 +1,11 @@
 """Read which processes hold memory on a GPU: the compute, graphics and MPS lists, merged.
 
 The lists are read with a buffer of our own instead of pynvml's wrapper, which asks the driver twice, gives up when
-the list grows in between, and trusts the entries. Some 535 drivers put 32-byte entries where 24 are documented and so
-shuffle pids and memory (https://github.com/XuehaiPan/nvitop/issues/88): the buffer has room for the longer ones,
-and a list that cannot be true is not believed.
+the list grows in between, and trusts the entries. Some 535 drivers put 32-byte entries where 24 are documented
+(https://github.com/XuehaiPan/nvitop/issues/88), and 550.127.08 was seen with 16 (https://github.com/XuehaiPan/nvitop/pull/226):
+read as 24 they shuffle pids and memory. So the buffer has room for the longer ones, how long they are is measured by
+what the driver writes, and a list that cannot be true is not believed. Processes of a list with other entries than
+documented are shown, and never acted on.
 """
 
 from __future__ import annotations
@@ -23,6 +25,14 @@ from gpuagent.driver.nvml.device import NO_INSTANCE_U32, NOT_AVAILABLE_U64, Nvml
 from gpuagent.driver.nvml.library import IMPOSSIBLE, INSUFFICIENT_SIZE, NO_PERMISSION, SUCCESS, Handle, NvmlFailure
 
 _ENTRY = Struct("<IxxxxQII")  # nvmlProcessInfo_v2_t: pid, usedGpuMemory, gpuInstanceId, computeInstanceId
+_LAYOUTS = {
+    16: Struct("<IxxxxQ"),  # nvmlProcessInfo_v1_t: no instances
+    _ENTRY.size: _ENTRY,
+    32: Struct("<IxxxxQIIxxxxxxxx"),  # with usedGpuCcProtectedMemory
+}
+_UNWRITTEN = 0xAA
+"""Byte in the buffer where the driver has written nothing. No entry ends with one: its last part is an instance, a size
+below 2**48, or padding."""
 _ROOM_PER_ENTRY = 32
 _FIRST_CAPACITY = 128
 _MAX_CAPACITY = 65536
@@ -75,6 +85,8 @@ class _Buffer:
         self.computing: frozenset[int] = frozenset()
         """Numbers of the last compute list."""
         self.suspect = False
+        self.layouts: dict[str, Struct] = {}
+        """Form of the entries by function, measured at the first list that is not empty."""
         self.answers: dict[str, _Answer] = {}
         self.lists: list[tuple[str, list[Entry]]] = []
         self.merged: tuple[GpuProcess, ...] = ()
@@ -121,7 +133,8 @@ def collect(device: NvmlDevice, *, slow: bool = True, mig_handles: tuple[Handle,
     if lists != buffer.lists:
         buffer.merged = _merged(lists, buffer.merged)
         buffer.lists = lists
-    return ProcessList(buffer.merged, known, not (shuffled or buffer.suspect), buffer.suspect, kinds_known)
+    odd = any(layout is not _ENTRY for layout in buffer.layouts.values())
+    return ProcessList(buffer.merged, known, not (shuffled or odd or buffer.suspect), buffer.suspect, kinds_known)
 
 
 def _merged(lists: list[tuple[str, list[Entry]]], before: tuple[GpuProcess, ...]) -> tuple[GpuProcess, ...]:
@@ -205,18 +218,36 @@ def _read(device: NvmlDevice, buffer: _Buffer, handle: Handle, function: str) ->
     count = ctypes.c_uint()
     while True:
         count.value = buffer.capacity
+        if function not in buffer.layouts:
+            ctypes.memset(buffer.memory, _UNWRITTEN, ctypes.sizeof(buffer.memory))
         code = device.library.raw(function, handle, ctypes.byref(count), buffer.memory)
         if code == SUCCESS:
-            size = min(count.value, buffer.capacity) * _ENTRY.size
-            raw = ctypes.string_at(buffer.memory, size)
+            number = min(count.value, buffer.capacity)
+            if number and function not in buffer.layouts:
+                buffer.layouts[function] = _measure(buffer.memory, number)
+            layout = buffer.layouts.get(function, _ENTRY)
+            raw = ctypes.string_at(buffer.memory, number * layout.size)
             answer = buffer.answers.get(function)
             if answer is None or answer.raw != raw:
-                entries = list(_ENTRY.iter_unpack(raw))
+                entries = [_entry(values) for values in layout.iter_unpack(raw)]
                 answer = buffer.answers[function] = _Answer(raw, entries, _plausible(device, entries))
             return answer
         if code != INSUFFICIENT_SIZE or buffer.capacity == _MAX_CAPACITY:
             raise NvmlFailure(function, code)
         buffer.grow(count.value)
+
+
+def _measure(memory: ctypes.Array[ctypes.c_char], number: int) -> Struct:
+    """Return the form of so many entries by the bytes that were written; the documented one where none fits."""
+    written = len(memory.raw.rstrip(bytes([_UNWRITTEN])))
+    return _LAYOUTS.get(written // number if written % number == 0 else 0, _ENTRY)
+
+
+def _entry(values: tuple[int, ...]) -> Entry:
+    """Return pid, memory and instances; without instances in the entry it is the whole GPU."""
+    if len(values) == len(_LAYOUTS[16].unpack(bytes(16))):
+        return values[0], values[1], NO_INSTANCE_U32, NO_INSTANCE_U32
+    return values[0], values[1], values[2], values[3]
 
 
 def _plausible(device: NvmlDevice, entries: list[Entry]) -> bool:

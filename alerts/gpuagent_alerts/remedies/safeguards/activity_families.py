@@ -58,6 +58,7 @@ ACTIVITY: Mapping[str, _Values] = {
         "gpu_power_watts": _WATTS,
         "gpu_power_instant_watts": _WATTS,
         "gpu_energy_joules_total": _TOTAL,
+        "gpu_energy_integrated_joules_total": _TOTAL,
         "gpu_performance_state": (15.0, 12.0, 10.0, 8.0, 5.0, 3.0, 2.0, 1.0, 0.0),
         "gpu_clock_hertz": _HERTZ,
         _CLOCK_REASON: (0.0, 1.0),

@@ -30,6 +30,7 @@ from gpuagent_alerts.remedies.safeguards.refusals import (
     unproven_job,
     unproven_unit,
 )
+from gpuagent_alerts.remedies.safeguards.unlisted_gpus import on_unlisted_gpus
 from gpuagent_alerts.remedies.safeguards.victim import IDLE_FOR_SECONDS, VictimPolicy
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind, wrong_scope
 from gpuagent_alerts.remedies.target import (
@@ -121,7 +122,9 @@ class Policy:
         yield from self._never(target, facts, protected)
         yield from _out_of_reach(step, facts)
         yield from self._of_mps(target) if step.disrupts else ()
-        yield from self._on_other_gpus(request, observation) if may_end(step) else ()
+        if may_end(step):
+            yield from self._on_other_gpus(request, observation)
+            yield from on_unlisted_gpus(step, scope, request, observation, facts, self.allow.gpus)
         is_not_meant = False
         if not (request.forced or self._may_be_asked_by_hand(request)):
             for refusal in self._not_allowed(step, target, facts, observation, now_seconds):

@@ -177,6 +177,11 @@ FACTS: Final = (
         FactWriter.DRIVER,
         "withholds: who ends along with the process is on a GPU whose figures are in doubt",
     ),
+    Fact(
+        "Observation.unlisted_gpus",
+        FactWriter.DRIVER,
+        "withholds: who ends along may be on a GPU of which no list was ever read",
+    ),
     Fact("Observation.choice", FactWriter.AGENT, "withholds: the one that was chosen must be the choice still"),
     Fact("Observation.present", FactWriter.DRIVER, "tells who holds the memory after the act"),
     Fact("Observation.unreadable", FactWriter.AGENT, "is shown: why nobody can see whether the memory came back"),

@@ -62,6 +62,10 @@ _LOST_GPU = (
     "Say --force if you know that it is the process to end: gpuagent kill --force PID. Nobody can see then whether its"
     " memory came back."
 )
+_UNLISTED_GPU = (
+    "Say --force if you know that nobody on that GPU has to stay, or have the GPU mended: `gpuagent doctor` says why it"
+    " cannot be read."
+)
 _SUPERVISED = r"^systemd supervises it"
 _ENDS_OTHERS = r"ending it also ends"
 _MAY_NOT_TRACE = (
@@ -136,7 +140,8 @@ _ADVICE = tuple(
         (r"it is stopped \(state", "Have it go on (SIGCONT), or kill it: a kill step, or `gpuagent kill`."),
         (r"uninterruptible sleep", "Kill it (gpuagent kill, or a kill step), or wait for its call into the kernel."),
         (r"not in the host's pid namespace", 'Run the agent on the host, or with the host\'s pids ("hostPID: true").'),
-        (r"known to shuffle its process list", "Upgrade the driver."),
+        (r"process list has another form than documented", "Upgrade the driver."),
+        (r"since the agent started \(.*\): (nobody knows whose|the process may be)", _UNLISTED_GPU),
         (r"has not been readable", _LOST_GPU),
         (r"no fresh reading|cannot be read \(|cannot be held|cannot be looked at|behind the alert", _DOCTOR),
         (r"another remedy is under way|began to act on this GPU", "Wait for its end: `gpuagent remedies` shows it."),

@@ -13,14 +13,17 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from gpuagent_alerts.promql.expression import Expression
+from gpuagent_alerts.remedies.safeguards.rule_need import needs
 from gpuagent_alerts.remedies.safeguards.rule_reading import shape_of
 from gpuagent_alerts.remedies.safeguards.rule_sampling import (
+    BUDGET_LIMIT,
     BUDGETS,
     FLAGS,
     GROWTH,
     INFO,
     NARROWER,
     OWNER_LABELS,
+    PROCESSES_TOGETHER,
     SampledFindings,
     findings,
 )
@@ -55,6 +58,24 @@ _OF_LITTLE_USE = (
 _OF_MUCH_FREE = (
     "it is true while more than half of the memory is free, on GPUs of every size: ask for a free share of 0.5 at most,"
     " or compare what is used, as in `gpuagent_gpu_memory_used_ratio > 0.9`"
+)
+_OF_WORK = (
+    "it is true of a process because that works, however little it holds: that it works is no evidence of memory;"
+    " compare its own memory too, as in `... and on (gpu, uuid, pid) gpuagent_process_memory_used_bytes > LIMIT`"
+)
+_TO_THE_LIMIT = (
+    "compare what is used with the limit itself, as in `gpuagent_budget_used_bytes > gpuagent_budget_limit_bytes`, and"
+    " lower the budget if it is to be kept sooner"
+)
+_WITHIN_BUDGET = f"it is true of a budget that is not exceeded, and who would be ended keeps to it: {_TO_THE_LIMIT}"
+_NO_NEED = (
+    "it is true while more than half of a GPU is free, and no longer when the same GPU is full, so that the act comes"
+    " when there is no need: turn the comparison round, as in `... and on (gpu, uuid) gpuagent_gpu_memory_used_ratio >"
+    " 0.9`, or leave it out"
+)
+_ADDED_UP = (
+    "it adds up what all processes of a GPU are listed with, where memory that two of them share counts twice: compare"
+    " what the GPU has in use, as in `gpuagent_gpu_memory_used_ratio > 0.9`, or each process's own memory"
 )
 _NOT_ABOUT = "what it compares is no memory that the end of a process would give back, and no figure of a process"
 
@@ -138,7 +159,7 @@ def _check_shape(shape: Shape) -> None:
     if not shape.filtered:
         raise RefusedError(_compares_nothing(shape.read))
     if not shape.tested:
-        raise RefusedError(_NOT_ABOUT)
+        raise RefusedError(_ADDED_UP if PROCESSES_TOGETHER in shape.read else _NOT_ABOUT)
     if shape.read & NARROWER and "gpu_instance_id" not in shape.labels:
         raise RefusedError("it drops the label gpu_instance_id: keep it, so that the instance's own are chosen")
 
@@ -148,21 +169,33 @@ def _check_findings(found: SampledFindings, shape: Shape, expression: Expression
     if not found.tests_figures:
         hints = implausible_comparisons(expression) or small_amounts(expression)
         raise RefusedError("; ".join((_ALWAYS_TRUE, *hints)))
+    need = needs(expression.text)
+    if need.true_within_budget and not found.about_idleness:
+        raise RefusedError(_WITHIN_BUDGET)
     if wrong := misread_numbers(expression) or large_free_shares(expression):
-        raise RefusedError("; ".join(wrong))
+        raise RefusedError("; ".join([*wrong, *([_TO_THE_LIMIT] if BUDGET_LIMIT in shape.read else [])]))
     if found.about_nobodys:
         raise RefusedError(_NOBODYS)
     if found.about_unread:
         raise RefusedError(_UNREAD)
     if found.about_defects:
         raise RefusedError(_DEFECT)
+    _check_amounts(found, shape, expression)
+    if need.false_when_full and not found.about_idleness:
+        raise RefusedError(_NO_NEED)
+    if found.true_while_free or need.calls_much_too_little:
+        raise RefusedError(_OF_MUCH_FREE)
+
+
+def _check_amounts(found: SampledFindings, shape: Shape, expression: Expression) -> None:
+    """Refuse what is true of who holds next to nothing, unless the rule is about idleness."""
     little = [] if found.about_idleness or expression.metric_names & GROWTH else small_amounts(expression)
     if found.true_of_least and not shape.named:
         raise RefusedError("; ".join((_OF_LITTLE_PROCESSES if shape.per_process else _OF_LITTLE_USE, *little)))
     if little:
         raise RefusedError("; ".join(little))
-    if found.true_while_free:
-        raise RefusedError(_OF_MUCH_FREE)
+    if found.about_work and not shape.named:
+        raise RefusedError(_OF_WORK)
 
 
 def _compares_nothing(read: frozenset[str]) -> str:

@@ -27,6 +27,8 @@ from gpuagent_alerts.remedies.safeguards.rule_matching import (
 )
 from gpuagent_alerts.remedies.safeguards.rule_sampling import (
     ALWAYS_THERE,
+    BUDGET_LIMIT,
+    BUDGETS,
     CAN_BE_MISSING,
     COUNTS,
     EVIDENCE,
@@ -226,9 +228,12 @@ def _joined(node: Binary, negations: int) -> Shape:
         raise RefusedError("its `bool` gives 0 where a comparison does not hold, and 0 counts as true: leave it out")
     compares = node.operator in COMPARISONS
     if compares and (share := small_percentage(node)) is not None:
-        raise RefusedError(
-            f"it compares a percentage with {share:g}, that is {share:g} %: write {100 * share:g}, or leave out the 100"
-        )
+        instead = f"write {100 * share:g}, or leave out the 100"
+        if BUDGET_LIMIT in left.read | right.read:  # a budget of which 90 % are used is kept to
+            instead = (
+                f"compare what is used with the limit itself, as in `{min(BUDGETS - {BUDGET_LIMIT})} > {BUDGET_LIMIT}`"
+            )
+        raise RefusedError(f"it compares a percentage with {share:g}, that is {share:g} %: {instead}")
     telling = left.telling or right.telling
     found = Shape(
         read=left.read | right.read,

@@ -26,7 +26,6 @@ from gpuagent_alerts.promql.values import EvaluationError
 from gpuagent_alerts.remedies.safeguards.activity_families import ACTIVITY, LIMITS, activity_name
 from gpuagent_alerts.remedies.safeguards.doubtful_families import LASTING, NOBODYS, UNREAD
 from gpuagent_alerts.rules.plausibility import LEAST_HELD_BYTES, MOST_FREE
-from gpuagent_alerts.rules.shares import free_bytes_limits
 
 _PLACES = 48
 """States of all that tells nothing of a process or of the memory of its GPU, as temperatures."""
@@ -45,11 +44,11 @@ _LEAST_BYTES = 64 * 2.0**20
 _LEAST_RATIO = 0.01
 """Share of a GPU, of an instance or of a budget that is in use at least where anybody uses it, and that a process holds
 at least: that somebody holds anything is true of everybody."""
-_USED_RATIO = 0.9 * (1 - MOST_FREE)
+USED_RATIO = 0.9 * (1 - MOST_FREE)
 """Share of a GPU that is used where more than half is free."""
-_LEAST_FREE = 2.0**20
+LEAST_FREE = 2.0**20
 """Bytes that are left on the fullest GPU: drivers fail before the last page."""
-_TOTALS = tuple(gib * 2.0**30 for gib in (8, 24, 80, 288, 1024))
+TOTALS = tuple(gib * 2.0**30 for gib in (8, 24, 80, 288, 1024))
 _RATIOS = (0.0, 0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 _Values = tuple[float | None, ...]
 _Figures = Mapping[str, float | None]
@@ -63,9 +62,11 @@ PLACE = frozenset({"gpu", "uuid", "gpu_instance_id", "compute_instance_id"})
 LABELS = {family.name: frozenset(family.labels) for family in FAMILIES}
 """Labels of every family that the agent has."""
 INFO = "gpuagent_process_info"
+PROCESSES_TOGETHER = "gpuagent_gpu_memory_processes_bytes"
 EVIDENCE = "gpuagent_process_memory_leak_evidence"
 """Has a series only while a process leaks: that there is one is a finding of its own."""
 BUDGETS = frozenset(family.name for family in REMEDY_FAMILIES if "budget" in family.labels)
+BUDGET_LIMIT = "gpuagent_budget_limit_bytes"
 UTILIZATION = frozenset(family.name for family in PROCESS_FAMILIES if family.collector == "process_utilization")
 """Families that tell how busy a process is, each in one engine."""
 UNIX_TIMES = frozenset(
@@ -81,7 +82,7 @@ WITHHOLDING = frozenset({"gpuagent_gpu_memory_preallocated", "gpuagent_gpu_memor
 _GPU_MEMORY = frozenset(
     f"gpuagent_gpu_memory_{name}" for name in ("total_bytes", "used_bytes", "free_bytes", "used_ratio")
 )
-_FREE = frozenset({"gpuagent_gpu_memory_free_bytes", "gpuagent_mig_memory_free_bytes"})
+FREE = frozenset({"gpuagent_gpu_memory_free_bytes", "gpuagent_mig_memory_free_bytes"})
 _USED = frozenset(
     {"gpuagent_gpu_memory_used_bytes", "gpuagent_gpu_memory_used_ratio", "gpuagent_mig_memory_used_bytes"}
 )
@@ -116,7 +117,7 @@ _LEAST: Mapping[str, float | None] = {
     "gpuagent_process_uninterruptible": None,
     "gpuagent_process_zombie": None,
     "gpuagent_budget_used_bytes": _LEAST_BYTES,
-    "gpuagent_budget_limit_bytes": _TOTALS[-1],
+    "gpuagent_budget_limit_bytes": TOTALS[-1],
 }
 """Figures of a process that holds next to nothing and does nothing, of a budget that has hardly begun, and of what is
 no amount to compare memory with."""
@@ -137,6 +138,8 @@ class SampledFindings(NamedTuple):
     """It is true because less can be read."""
     about_defects: bool = False
     """It is true because a GPU has a defect that stays."""
+    about_work: bool = False
+    """It is true of a process because that works, however little it holds."""
     true_while_free: bool = False
     """It asks for little free memory, and is true on GPUs of every size while more than half of it is free."""
 
@@ -158,13 +161,7 @@ def is_always_true_on(text: str, total_bytes: int, *, named: bool = False) -> bo
     expression = compile_expression(text)
     if not expression.metric_names or not expression.metric_names <= LABELS.keys():
         return False
-    return not _SampledRule(text, expression.tree, named=named).tests_figures((float(total_bytes),))
-
-
-@lru_cache(maxsize=512)
-def is_true_while_most_is_free(text: str, total_bytes: int) -> bool:
-    """Return whether some comparison takes more free bytes for too few than half of a GPU, or an instance, has."""
-    return any(limit > MOST_FREE * total_bytes for limit in free_bytes_limits(compile_expression(text).tree))
+    return not SampledRule(text, expression.tree, named=named).tests_figures((float(total_bytes),))
 
 
 @lru_cache(maxsize=512)
@@ -175,7 +172,7 @@ def reads_whole_gpus(text: str) -> bool:
 
 @lru_cache(maxsize=512)
 def _findings(text: str, tree: Node, per_process: bool) -> SampledFindings:
-    sampled = _SampledRule(text, tree)
+    sampled = SampledRule(text, tree)
     if not sampled.tests_figures():
         return SampledFindings(tests_figures=False)
     about_idleness = sampled.turns_false(ACTIVITY, if_never_true=True)
@@ -189,32 +186,33 @@ def _findings(text: str, tree: Node, per_process: bool) -> SampledFindings:
         sampled.turns_false(NOBODYS),
         sampled.turns_false(UNREAD),
         sampled.turns_false(LASTING),
+        per_process and not about_idleness and sampled.is_true_of_hundredth(per_process=True, at_work=True),
         sampled.is_true_while_free(),
     )
 
 
-class _SampledRule:
+class SampledRule:
     """An expression over figures of one process on one GPU; matchers of labels are taken to hold."""
 
     def __init__(self, text: str, tree: Node, *, named: bool = False) -> None:
         self._process_ratio = 0.0 if named else _LEAST_RATIO
         self._expression = compile_tree(text, _without_matchers(tree))
-        self._names = sorted(self._expression.metric_names)
-        self._reads_instances = any(name.startswith("gpuagent_mig_memory_") for name in self._names)
+        self.names = sorted(self._expression.metric_names)
+        self._reads_instances = any(name.startswith("gpuagent_mig_memory_") for name in self.names)
         literals = sorted({abs(each) for each in _numbers(tree) if math.isfinite(each)})
         self._ratios = (*_RATIOS, *(each for each in literals if each <= 1))
         self._near = [literal * factor for literal in literals for factor in (0.5, 0.99, 1.0, 1.01, 2.0)]
         """The numbers of the expression, and a little more and less."""
 
-    def tests_figures(self, totals: Sequence[float] = _TOTALS) -> bool:
+    def tests_figures(self, totals: Sequence[float] = TOTALS) -> bool:
         """See `SampledFindings`; `totals` are bytes that GPUs may have."""
-        telling = [name for name in self._names if name in TELLING or name in {EVIDENCE, VERDICT}]
+        telling = [name for name in self.names if name in TELLING or name in {EVIDENCE, VERDICT}]
         chance = random.Random(0)  # noqa: S311  the same figures for the same rule
         is_ever_true = False
         for _ in range(_PLACES):
             total = chance.choice(totals)
-            place = self._sample(self._names, total, chance)
-            found = {self._is_true(place | self._sample(telling, total, chance)) for _ in range(_LOOKS)}
+            place = self.sample(total, chance)
+            found = {self.is_true(place | self._sample(telling, total, chance)) for _ in range(_LOOKS)}
             if len(found) == 2:
                 return True
             is_ever_true |= True in found
@@ -222,18 +220,18 @@ class _SampledRule:
 
     def turns_false(self, table: Mapping[str, _Values], *, if_never_true: bool = False) -> bool:
         """Return whether it is true only as long as some family of a table is not at its last value."""
-        read = {name: self._values_of(table[name]) for name in self._names if name in table}
+        read = {name: self._values_of(table[name]) for name in self.names if name in table}
         if not read:
             return False
         chance = random.Random(0)  # noqa: S311
         found = 0
         for tries in range(_PLACES * _LOOKS):
             is_first = chance.random() < 0.5
-            figures = self._sample(self._names, chance.choice(_TOTALS), chance)
+            figures = self.sample(chance.choice(TOTALS), chance)
             figures |= {name: values[0] if is_first else chance.choice(values) for name, values in read.items()}
-            if not self._is_true(figures):
+            if not self.is_true(figures):
                 continue
-            if not all(self._is_true(figures | later) for later in _later_values(figures, read, chance)):
+            if not all(self.is_true(figures | later) for later in _later_values(figures, read, chance)):
                 return True
             found += 1
             if found >= (_ENOUGH if tries < _TRIES else _FEW):
@@ -242,51 +240,59 @@ class _SampledRule:
 
     def is_true_of_least(self, *, per_process: bool) -> bool:
         """See `SampledFindings`. Growth is told by the leak detector alone, which looks at each process itself."""
-        if GROWTH.intersection(self._names):
+        if GROWTH.intersection(self.names):
             return False
         chance = random.Random(0)  # noqa: S311
-        least = {name: value for name, value in _LEAST.items() if name in self._names}
+        least = {name: value for name, value in _LEAST.items() if name in self.names}
         if not per_process:
             return any(
-                self._is_true(self._sample(self._names, _TOTALS[-1], chance) | least | _least_of_gpu(self._names))
-                for _ in range(_LOOKS)
+                self.is_true(self.sample(TOTALS[-1], chance) | least | _least_of_gpu(self.names)) for _ in range(_LOOKS)
             )
-        least |= dict.fromkeys(UTILIZATION.intersection(self._names), 0.0)
+        least |= dict.fromkeys(UTILIZATION.intersection(self.names), 0.0)
         return any(
-            self._is_true(self._sample(self._names, chance.choice(_TOTALS), chance) | gpu | least)
-            for gpu in ({}, _least_of_gpu(self._names), _most_of_gpu(self._names))
+            self.is_true(self.sample(chance.choice(TOTALS), chance) | gpu | least)
+            for gpu in ({}, _least_of_gpu(self.names), _most_of_gpu(self.names))
             for _ in range(_LOOKS)
         )
 
-    def is_true_of_hundredth(self, *, per_process: bool) -> bool:
-        """Return whether it is true, on GPUs of every size, of who holds a hundredth; see `is_true_of_least`."""
-        return not GROWTH.intersection(self._names) and all(
-            self._is_true_of_hundredth_of(total, per_process=per_process) for total in _TOTALS
+    def is_true_of_hundredth(self, *, per_process: bool, at_work: bool = False) -> bool:
+        """Return whether it is true, on GPUs of every size, of who holds a hundredth; see `is_true_of_least`.
+
+        With `at_work` of a process that may use any engine, else of one that rests.
+        """
+        return not GROWTH.intersection(self.names) and all(
+            self._is_true_of_hundredth_of(total, per_process=per_process, at_work=at_work) for total in TOTALS
         )
 
     def is_true_while_free(self) -> bool:
         """See `SampledFindings`. What reads the memory that is used names a share or an amount of that."""
-        if not _FREE.intersection(self._names) or _USED.intersection(self._names):
+        if not FREE.intersection(self.names) or _USED.intersection(self.names):
             return False
         chance = random.Random(0)  # noqa: S311
         return all(
             any(
-                self._is_true(self._sample(self._names, total, chance) | _gpu(self._names, _USED_RATIO * total, total))
+                self.is_true(self.sample(total, chance) | figures_of_gpu(self.names, USED_RATIO * total, total))
                 for _ in range(_LOOKS)
             )
-            for total in _TOTALS
+            for total in TOTALS
         )
 
-    def _is_true_of_hundredth_of(self, total: float, *, per_process: bool) -> bool:
+    def _is_true_of_hundredth_of(self, total: float, *, per_process: bool, at_work: bool) -> bool:
         chance = random.Random(0)  # noqa: S311
         held = max(LEAST_HELD_BYTES, _LEAST_RATIO * total)
-        figures = {name: value for name, value in _hundredth(held, total).items() if name in self._names}
-        gpus = [_gpu(self._names, held, total)]
-        if per_process or BUDGETS.intersection(self._names):
-            gpus += [{}, _gpu(self._names, total - _LEAST_FREE, total)]
+        figures = {name: value for name, value in _hundredth(held, total).items() if name in self.names}
+        gpus = [figures_of_gpu(self.names, held, total)]
+        if per_process or BUDGETS.intersection(self.names):
+            gpus += [{}, figures_of_gpu(self.names, total - LEAST_FREE, total)]
+        work: list[dict[str, float | None]] = [{}]
+        if at_work:
+            busy = UTILIZATION.intersection(self.names)
+            figures = {name: value for name, value in figures.items() if name not in busy}
+            work.append(dict.fromkeys(busy, 1.0))
         return any(
-            self._is_true(self._sample(self._names, total, chance) | gpu | figures)
+            self.is_true(self.sample(total, chance) | gpu | figures | engines)
             for gpu in gpus
+            for engines in work
             for _ in range(_SHORT_LOOKS)
         )
 
@@ -299,19 +305,24 @@ class _SampledRule:
         between = sorted({*known, *near}, reverse=known[0] > known[-1])
         return (*between, None) if None in values else tuple(between)
 
-    def _is_true(self, figures: _Figures) -> bool:
+    def is_true(self, figures: _Figures) -> bool:
+        """Return whether the expression has a result on these figures, by name; None is no series."""
         series = ((name, _labels(name), value) for name, value in figures.items() if value is not None)
         try:
             return bool(self._expression.rows(SeriesIndex(series), 0))
         except EvaluationError:
             return False
 
+    def sample(self, total: float, chance: random.Random) -> dict[str, float | None]:
+        """Return figures that could be of all that the expression reads, on a GPU of so many bytes."""
+        return self._sample(self.names, total, chance)
+
     def _sample(self, names: list[str], total: float, chance: random.Random) -> dict[str, float | None]:
         return dict(self._values(names, total, chance))
 
     def _values(self, names: list[str], total: float, chance: random.Random) -> Iterator[tuple[str, float | None]]:
         least = max(LEAST_HELD_BYTES, _LEAST_RATIO * total + 1)
-        used = self._bytes(chance, total - _LEAST_FREE, least)
+        used = self._bytes(chance, total - LEAST_FREE, least)
         instance = self._bytes(chance, used, least) if self._reads_instances else used
         memory = {
             "gpuagent_gpu_memory_used_bytes": used,
@@ -326,9 +337,9 @@ class _SampledRule:
             elif name == "gpuagent_process_memory_used_bytes":
                 yield name, self._bytes(chance, used, max(LEAST_HELD_BYTES, self._process_ratio * total))
             elif name == "gpuagent_process_resident_memory_bytes":
-                yield name, self._bytes(chance, _TOTALS[-1], LEAST_HELD_BYTES)
+                yield name, self._bytes(chance, TOTALS[-1], LEAST_HELD_BYTES)
             elif name == "gpuagent_budget_used_bytes":
-                yield name, self._bytes(chance, total - _LEAST_FREE, LEAST_HELD_BYTES)
+                yield name, self._bytes(chance, total - LEAST_FREE, LEAST_HELD_BYTES)
             elif name.endswith("_memory_total_bytes"):
                 yield name, total
             elif choices := _CHOICES.get(name.partition(":")[0]):
@@ -336,7 +347,7 @@ class _SampledRule:
             elif name.endswith("_ratio"):
                 yield name, chance.choice(self._ratios)
             elif name.endswith("_bytes"):
-                yield name, self._bytes(chance, _TOTALS[-1])
+                yield name, self._bytes(chance, TOTALS[-1])
             else:
                 sign = chance.choice((-1.0, 1.0)) if name.endswith("_per_second") else 1.0
                 yield name, sign * chance.choice((0.0, 1.0, 10.0 ** chance.uniform(-3, 12), *self._near))
@@ -372,14 +383,14 @@ def _hundredth(held: float, total: float) -> dict[str, float | None]:
 
 
 def _least_of_gpu(names: Iterable[str]) -> dict[str, float | None]:
-    return _gpu(names, _LEAST_BYTES, _TOTALS[-1])
+    return figures_of_gpu(names, _LEAST_BYTES, TOTALS[-1])
 
 
 def _most_of_gpu(names: Iterable[str]) -> dict[str, float | None]:
-    return _gpu(names, _TOTALS[-1] - _LEAST_FREE, _TOTALS[-1])
+    return figures_of_gpu(names, TOTALS[-1] - LEAST_FREE, TOTALS[-1])
 
 
-def _gpu(names: Iterable[str], used: float, total: float) -> dict[str, float | None]:
+def figures_of_gpu(names: Iterable[str], used: float, total: float) -> dict[str, float | None]:
     """Return the figures of a GPU, and of an instance that is all of it."""
     found = {
         "gpuagent_gpu_memory_used_bytes": used,

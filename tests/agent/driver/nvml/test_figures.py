@@ -13,7 +13,7 @@ from gpuagent.core.wording import WITHHELD
 from gpuagent.driver.backend import Collected
 from gpuagent.driver.nvml.memory import POSSIBLE, SLACK_BYTES, check_figures
 from gpuagent_simulator.abi import Code
-from gpuagent_simulator.faults import Fault, FaultKind
+from gpuagent_simulator.faults import FaultKind
 from tests.agent.driver.nvml.conftest import Bench, Open
 from tests.fakes.rig import failing
 
@@ -213,7 +213,10 @@ def test_a_call_that_fails_is_no_contradiction(open_gpu: Open) -> None:
 
 def test_an_impossible_list_of_one_form(open_gpu: Open) -> None:
     """NUM-10: a driver that shuffles the newer list alone is shown by the older one, and in doubt."""
-    found = open_gpu(TWO, Fault(FaultKind.PROCESS_STRIDE)).collect()
+    bench = open_gpu(TWO)
+    bench.collect()
+    bench.fail(FaultKind.PROCESS_STRIDE)
+    found = bench.collect()
 
     assert "in doubt" in found.contradiction
     assert [process.used_bytes for process in found.processes] == [GIB, 2 * GIB]

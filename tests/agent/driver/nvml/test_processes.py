@@ -91,9 +91,24 @@ def test_memory_that_is_not_available(open_gpu: Open) -> None:
     assert {process.used_bytes for process in read(bench).processes} == {None}
 
 
-def test_entries_of_32_bytes(open_gpu: Open) -> None:
+FIVE = "{model: h100, processes: [{name: 'a{n}', memory: 1GiB, count: 5}]}"
+
+
+@pytest.mark.parametrize("entry_bytes", [16, 32])
+def test_entries_of_another_length(open_gpu: Open, entry_bytes: int) -> None:
+    """NUM-10: how long they are is measured; the processes are shown as they are, and never acted on."""
+    bench = open_gpu(FIVE)
+    bench.fail(FaultKind.PROCESS_STRIDE, entry_bytes=entry_bytes)
+    found = read(bench)
+
+    assert [(process.pid, process.used_bytes) for process in found.processes] == [(FIRST + n, GIB) for n in range(5)]
+    assert (found.known, found.trusted, found.implausible) == (True, False, False)
+
+
+def test_entries_that_change_their_length(open_gpu: Open) -> None:
     """NUM-10: a list that cannot be true is not believed; version 2 tells the truth, and nothing is acted on."""
-    bench = open_gpu("{model: h100, processes: [{name: 'a{n}', memory: 1GiB, count: 5}]}")
+    bench = open_gpu(FIVE)
+    read(bench)
     bench.fail(FaultKind.PROCESS_STRIDE)
     found = read(bench)
 
@@ -101,9 +116,10 @@ def test_entries_of_32_bytes(open_gpu: Open) -> None:
     assert (found.known, found.trusted) == (True, False)
 
 
-def test_entries_of_32_bytes_without_a_way_out(open_gpu: Open) -> None:
+def test_entries_that_change_their_length_without_a_way_out(open_gpu: Open) -> None:
     """NUM-10: where there is no version 2 the list is withheld, and the collector says so."""
-    bench = open_gpu("{model: h100, processes: [{name: 'a{n}', memory: 1GiB, count: 5}]}")
+    bench = open_gpu(FIVE)
+    read(bench)
     bench.fail(FaultKind.PROCESS_STRIDE)
     bench.fail(FaultKind.MISSING, calls=("nvmlDeviceGet*RunningProcesses_v2",))
     found = read(bench)

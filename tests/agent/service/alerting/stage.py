@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
-from gpuagent.core.metrics.remedies import REMEDY_FAMILIES, RemedyFigures, RemedyNote, RemedyTarget
+from gpuagent.core.metrics.remedies import REMEDY_FAMILIES, RemedyFigures, RemedyNote, RemedyTarget, freed_by
 from gpuagent.core.metrics.series import series
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.core.units import GIB
@@ -94,7 +94,8 @@ class Stage:
         self.endings.former_of = lambda name: subject_of_alert(self.notifier.incidents, name)
         self.restored = RestoredGrowth(lambda: self.notifier.incidents)
         self.restored.note_loaded(tuple(self.engine.rules()), self.clock.now())
-        self.ended: dict[str, Alert] = {}
+        records = self.notifier.incidents.values()
+        self.ended: dict[str, Alert] = {name: alert for one in records for name, alert in one.ended.items()}
 
     def kill(self) -> None:
         """End the process without a word, and begin anew."""
@@ -130,7 +131,9 @@ class Stage:
                 pending = self._instances(State.PENDING)
                 self.ended = {name: self.endings.revised(one) for name, one in self.ended.items()}
                 alerts = (*self.ended.values(), *firing.values())
-                self.notifier.notify(alerts, pending, SnapshotFacts(snapshot, self.further.under_way))
+                self.notifier.notify(
+                    alerts, pending, SnapshotFacts(snapshot, self.further.under_way, freed_by(self.further.ended))
+                )
             self.ended = {name: one for name, one in self.ended.items() if self.notifier.is_open(name)}
         if self.up:
             self.deliver()

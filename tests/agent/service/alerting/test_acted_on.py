@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.core.growth import Evidence
+from gpuagent.core.growth import Evidence, Growth, MemoryKey, Verdict
 from gpuagent.core.metrics.remedies import RemedyFigures, RemedyNote, RemedyTarget
+from gpuagent.core.snapshot import Snapshot
 from gpuagent.core.units import GIB
 from gpuagent_alerts.messages.snapshot_inputs import subjects_of
 from gpuagent_alerts.remedies.outcome import RemedyEnding
@@ -26,6 +27,12 @@ FULL = grown(
 )  # fmt: skip
 EMPTY = snapshot([gpu(0, used_gib=1.0)], [])
 IDLE = RemedyFigures(1, stopped=False)
+
+
+def of_unit(pid: int, used_gib: float, growth: Growth, stage: Stage) -> Snapshot:
+    """The process of a unit, which started a minute ago."""
+    who = process(pid, used_gib=used_gib, unit="api.service", start_time_seconds=stage.clock.wall() - MINUTE)
+    return replace(snapshot([gpu(0, used_gib=used_gib + 1)], [who]), growth={MemoryKey(UUID, pid): growth})
 
 
 def act(stage: Stage, ending: RemedyEnding, *, wait_seconds: float = 20.0) -> None:
@@ -63,6 +70,45 @@ def test_the_end_waits_for_the_remedy_and_names_it(tmp_path: Path, ending: Remed
     stage.further = IDLE
     stage.show(EMPTY, 30 * MINUTE)
     assert len(stage.heard) == 2
+
+
+@pytest.mark.parametrize("comes_after", [None, 10.0, 45.0])
+def test_a_remedy_that_helped_a_unit_is_told_at_once(tmp_path: Path, comes_after: float | None) -> None:
+    """Nobody waits to see whether the unit is started again, nor for a verdict on what runs then: the line says so."""
+    stage = Stage(tmp_path / "state")
+    stage.show(of_unit(PID, 12.25, leaking(Evidence.BALANCED), stage), 5 * MINUTE)
+    ending = RemedyEnding("SIGTERM", int(12.25 * GIB), 3.0)
+    stage.further = replace(IDLE, running=1, under_way=frozenset({(UUID, str(PID))}))
+    stage.show(EMPTY, comes_after or 20.0)
+    young = EMPTY if comes_after is None else of_unit(300, 3.0, Growth(Verdict.LEARNING), stage)
+    stage.remedy_endings[str(PID), UUID] = ending
+    note = RemedyNote(ABOUT, "run-1", "SIGTERM", "released", False, stage.clock.wall())
+    stage.further = replace(IDLE, ended=(note,))
+    stage.show(young, MINUTE)
+
+    assert [one.news for one in stage.heard] == ["began", "ended"]
+    runs = (
+        "; api.service was restarted once and runs as pid 300, with 3.0 GiB, and it is not known yet whether that grows"
+    )
+    assert stage.headlines()[-1].endswith(
+        "was leaking memory: gpuagent terminated it (SIGTERM); 12.2 GiB came back after 3 s"
+        + (runs if comes_after else "")
+    )
+    stage.further = IDLE
+    stage.show(young, 30 * MINUTE)
+    assert len(stage.heard) == 2
+
+
+def test_a_successor_that_leaks_after_a_remedy_is_no_end(tmp_path: Path) -> None:
+    """What is started in its place and is seen to grow keeps the incident open."""
+    stage = Stage(tmp_path / "state")
+    stage.show(of_unit(PID, 12.25, leaking(Evidence.BALANCED), stage), 5 * MINUTE)
+    stage.remedy_endings[str(PID), UUID] = RemedyEnding("SIGTERM", int(12.25 * GIB), 3.0)
+    note = RemedyNote(ABOUT, "run-1", "SIGTERM", "released", False, stage.clock.wall())
+    stage.further = replace(IDLE, ended=(note,))
+    stage.show(of_unit(300, 3.0, leaking(Evidence.BALANCED), stage), 10 * MINUTE)
+
+    assert "ended" not in [one.news for one in stage.heard]
 
 
 def test_every_alert_of_the_end_names_the_remedy(tmp_path: Path) -> None:

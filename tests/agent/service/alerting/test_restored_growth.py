@@ -59,6 +59,20 @@ def test_what_may_still_leak_is_not_over(tmp_path: Path, verdict: Verdict) -> No
     assert len(stage.keys()) == 1
 
 
+def test_a_killed_agent_without_histories_tells_one_story(tmp_path: Path) -> None:
+    """The leak goes on to the wall: one key, a message for the full GPU, one for the end, and none for the restart."""
+    stage = restarted(tmp_path)
+    run(stage, 6.0, 60.0, Verdict.LEARNING)
+    stage.show(seen(15.0, leaking(Evidence.BALANCED, full_in=4 * MINUTE)), 4 * MINUTE)
+    stage.show(seen(22.9, leaking(Evidence.BALANCED, full_in=0.0)), 10 * MINUTE)
+    stage.show(EMPTY, 20 * MINUTE)
+
+    assert [one.news for one in stage.heard] == ["began", "worsened", "worsened", "ended"]
+    assert "full now" in stage.headlines()[2]
+    assert "the process ended" in stage.headlines()[3]
+    assert len(stage.keys()) == 1
+
+
 def test_what_has_stopped_is_over_once_that_was_measured(tmp_path: Path) -> None:
     """Some minutes of flat memory and a verdict end it, and the reason is what was measured."""
     stage = restarted(tmp_path)

@@ -74,6 +74,27 @@ def test_a_leak_to_the_wall(tmp_path: Path, kill: bool) -> None:
     assert stage.messages[-1].incident.labels["pid"] == str(PID)
 
 
+@pytest.mark.parametrize("kill", [False, True])
+def test_an_end_after_a_restart_has_every_alert(tmp_path: Path, kill: bool) -> None:
+    """What ended before the agent was killed, and was muted or told to nobody, is in the message of the end."""
+    stage = Stage(tmp_path / "state")
+    both = (Evidence.BALANCED, Evidence.STRICT)
+    stage.show(leak(14, *both, full_in=3 * HOUR), 20 * MINUTE)
+    stage.show(leak(22, *both, full_in=25 * MINUTE), 8 * MINUTE)
+    stage.show(leak(20, *both, full_in=25 * MINUTE), 6 * MINUTE)
+    assert all(one.name != "GpuMemoryHigh" for message in stage.messages for one in message.alerts)
+    if kill:
+        stage.kill()
+    stage.show(node(2, 9), 20 * MINUTE)
+
+    last = stage.messages[-1]
+    assert last.incident is not None
+    assert last.incident.news == "ended"
+    assert {one.name + one.labels.get("tier", "") for one in last.alerts} == {
+        "GpuProcessMemoryLeak", "GpuMemoryExhaustionSoonhours", "GpuMemoryExhaustionSoonminutes", "GpuMemoryHigh",
+    }  # fmt: skip
+
+
 def test_six_ranks_of_one_job(tmp_path: Path) -> None:
     """Ranks that leak together on six GPUs are one incident, with as many messages as one leak."""
     stage = Stage(tmp_path / "state")
@@ -409,7 +430,7 @@ def test_a_gpu_that_has_another_index_after_a_reload_of_the_driver(tmp_path: Pat
     assert [one.news for one in stage.heard] == ["began", "reminder"]
     assert len(stage.keys()) == 1
     assert stage.heard[-1].alerts == "MemoryFull/0 MemoryHigh/0 -MemoryFull/1"
-    assert stage.headlines()[-1].startswith("CRITICAL node7 GPU 0: memory is full (99 %)")
+    assert stage.headlines()[-1].startswith("CRITICAL node7 GPU 0: memory is full (100 %)")
     stage.show(snapshot([gpu(0, used_gib=1.0), gpu(1, used_gib=1.0)], []), 20 * MINUTE)
     assert stage.heard[-1].news == "ended"
 
@@ -424,7 +445,7 @@ def test_an_incident_that_goes_on_without_its_process_says_so(tmp_path: Path) ->
 
     assert [one.news for one in stage.heard] == ["began", "reminder"]
     assert stage.headlines()[-1] == (
-        "CRITICAL node7 GPU 0: memory is full (99 %), 23.5 GiB of it held by other (alice, pid 9)"
+        "CRITICAL node7 GPU 0: memory is full (100 %), 23.5 GiB of it held by other (alice, pid 9)"
     )
     assert "-ProcessMemoryLeak[balanced]/0" in stage.heard[-1].alerts
 

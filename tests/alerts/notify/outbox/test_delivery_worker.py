@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +31,16 @@ def steps(made: DeliveryWorker, bench: Bench, count: int) -> list[float | None]:
     return waits
 
 
+class KilledSender(ScriptedSender):
+    """The receiver takes the message, and the agent ends before it hears of that."""
+
+    async def send(self, message: Message, context: MessageContext) -> DeliveryOutcome:
+        await super().send(message, context)
+        if len(self.sent) == 1:
+            raise asyncio.CancelledError
+        return DELIVERED
+
+
 def ids(messages: Sequence[Message]) -> list[str]:
     """In the order in which they were sent."""
     return [message.id for message in messages]
@@ -52,6 +63,19 @@ def test_a_failure_is_tried_again_under_the_same_id() -> None:
 
     assert steps(lane(bench, sender), bench, 5) == [0.0, 2.0, 0.0, 4.0, 0.0]
     assert ids(sender.sent) == ["one"] * 3
+
+
+def test_what_was_taken_and_not_recorded_is_sent_again_under_the_same_id(tmp_path: Path) -> None:
+    """ALERT-08: an agent that is killed before it records a delivery repeats it, so that the receiver can tell."""
+    bench, sender = Bench(path=tmp_path / "state"), KilledSender()
+    bench.outbox.enqueue([entry(name="one")])
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(lane(bench, sender).step())
+    bench.restart()
+
+    assert bench.states() == {"one": "queued"}
+    assert steps(lane(bench, sender), bench, 2) == [0.0, None]
+    assert (ids(sender.sent), bench.states()) == (["one"] * 2, {"one": "sent"})
 
 
 def test_since_when_it_fails() -> None:
