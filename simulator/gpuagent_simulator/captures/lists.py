@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
-from struct import Struct
 from typing import Any
 
 from gpuagent_simulator.abi import (
@@ -17,6 +16,7 @@ from gpuagent_simulator.abi import (
     NOT_AVAILABLE,
     PROCESS,
     PROCESS_DETAIL,
+    PROCESS_SHORT,
     SAMPLE,
     SAMPLE_INFO,
     Code,
@@ -33,7 +33,7 @@ from gpuagent_simulator.abi import (
     view,
 )
 from gpuagent_simulator.captures.arguments import RAW, bytes_from_hex, hex_value, whole
-from gpuagent_simulator.spec import FIRST_MADE_UP_PID, MAX_PID
+from gpuagent_simulator.spec import FIRST_MADE_UP_PID
 
 PROCESS_LISTS = frozenset(
     f"nvmlDeviceGet{kind}RunningProcesses{version}"
@@ -47,10 +47,10 @@ GPM_METRICS = "nvmlGpmMetricsGet"
 GPM_SAMPLES = ("nvmlGpmSampleGet", "nvmlGpmMigSampleGet")
 
 ERROR = "error"
-_FIRST_STRIDE = Struct("<IxxxxQ")
-"""nvmlProcessInfo_v1_t: pid and memory, 16 bytes."""
-_LAYOUTS = {16: _FIRST_STRIDE, 24: PROCESS, 32: PROCESS_DETAIL}
-MOST_STRIDE = 32
+_LAYOUTS = {layout.size: layout for layout in (PROCESS, PROCESS_DETAIL, PROCESS_SHORT)}
+MOST_STRIDE = PROCESS_DETAIL.size
+UNWRITTEN = 0xAA
+"""Byte that a caller puts into a buffer to see how much of it the driver writes: no entry ends with one."""
 _BLANKS = (None, NOT_AVAILABLE, NO_INSTANCE, NO_INSTANCE, NOT_AVAILABLE)
 _VALUE_TYPES = ("double", "uint", "ulong", "ulonglong", "longlong", "int", "ushort")
 _MEMBERS: tuple[Any, ...] = (
@@ -72,29 +72,19 @@ def made_up_pid(pid: int) -> int:
 
 
 def read_list(data: bytes, count: int, stride: int = 0) -> dict[str, Any]:
-    """Return a list of `count` entries from the start of the caller's buffer.
-
-    Without a `stride` it is the one of 24, 32 and 16 bytes by which the entries can be true.
-    """
-    stride = stride or next((each for each in (24, 32, 16) if _possible(data, count, each)), 24)
-    layout = _LAYOUTS[stride]
-    entries = [list(entry) for entry in layout.iter_unpack(data[: count * layout.size])]
-    packed = data[: count * layout.size]
-    found: dict[str, Any] = {"stride": stride, "processes": [_shown(entry) for entry in entries]}
-    if packed != b"".join(layout.pack(*entry) for entry in entries) or data[len(packed) :].strip(b"\0"):
-        found[RAW] = hex_value(data.rstrip(b"\0"))
+    """Return a list of `count` entries that the driver has written as `data`; without a `stride` by their length."""
+    if not stride:
+        stride = len(data) // count if count and len(data) % count == 0 else PROCESS.size
+    layout = _LAYOUTS.get(stride, PROCESS)
+    entries = list(layout.iter_unpack(data[: len(data) // layout.size * layout.size][: count * layout.size]))
+    found: dict[str, Any] = {"stride": layout.size, "processes": [_shown(entry) for entry in entries]}
+    if data != b"".join(layout.pack(*entry) for entry in entries):
+        found[RAW] = hex_value(data)
     return found
 
 
-def _shown(entry: list[int]) -> list[int | None]:
+def _shown(entry: Sequence[int]) -> list[int | None]:
     return [None if value == blank else value for value, blank in zip(entry, _BLANKS, strict=False)]
-
-
-def _possible(data: bytes, count: int, stride: int) -> bool:
-    if len(data) < count * stride:
-        return False
-    entries = _LAYOUTS[stride].iter_unpack(data[: count * stride])
-    return all(0 < pid <= MAX_PID and (used == NOT_AVAILABLE or used < 2**48) for pid, used, *_ in entries)
 
 
 def list_bytes(answer: Mapping[str, Any], pid_of: Pid = made_up_pid) -> tuple[int, bytes]:

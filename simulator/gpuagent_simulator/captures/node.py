@@ -29,7 +29,7 @@ from gpuagent_simulator.scenario import ScenarioError, load_scenario
 from gpuagent_simulator.spec import ProcessSpec, Scenario
 
 _PROCESS_FACTS = frozenset(
-    {"name", "command", "user", "uid", "cgroup", "state", "resident_bytes", "age_seconds", "gone", "namespace_pid"}
+    {"name", "command", "user", "uid", "cgroup", "state", "resident_bytes", "age_seconds", "gone"}
 )
 _INSTANCE_IDS = (
     ("gpu_instance", "nvmlDeviceGetGpuInstanceId"),

@@ -122,7 +122,7 @@ class RecordingLibrary:
     def _call(self, symbol: str, function: Callable[..., Any], args: tuple[Any, ...]) -> int:
         device, rest = self._device(args)
         if symbol in lists.PROCESS_LISTS and len(rest) > 1 and (size := buffer_size(rest[1])):
-            ctypes.memset(address(rest[1]), 0, size)  # what lies behind the list then is the driver's
+            ctypes.memset(address(rest[1]), lists.UNWRITTEN, size)  # as the agent itself does, to measure
         self.in_flight = symbol, device
         began = time.perf_counter()
         code = int(function(*args))
@@ -193,7 +193,8 @@ def _answer(symbol: str, args: tuple[Any, ...], now_microseconds: int) -> Any:
     if symbol in lists.PROCESS_LISTS:
         count = view(ctypes.c_uint, args[0]).value
         size = min(count * lists.MOST_STRIDE, buffer_size(args[1]) or 0)
-        return lists.read_list(ctypes.string_at(address(args[1]), size) if size else b"", count)
+        written = ctypes.string_at(address(args[1]), size).rstrip(bytes([lists.UNWRITTEN])) if size else b""
+        return lists.read_list(written, count)
     if symbol == lists.DETAIL_LIST:
         request = view(ProcessDetailList, args[0])
         size = request.count * lists.MOST_STRIDE
