@@ -47,12 +47,20 @@ def open_node(
     Raises:
         ScenarioError: there is no such scenario, or the file has mistakes.
     """
-    path = Path(name_or_path)
-    text = _text_of_capture(path)
-    if text is None:
+    capture = read_capture(Path(name_or_path))
+    if capture is None:
         return SimulatedNode(load_scenario(name_or_path), clock, start, fallback=fallback)
-    capture = parse_capture(text, file=str(path), name=path.name.removesuffix(".yaml"))
     return CapturedNode(capture, clock, start, fallback=fallback)
+
+
+def read_capture(path: Path) -> Capture | None:
+    """Read a capture; None if the file is none.
+
+    Raises:
+        ScenarioError: it has mistakes.
+    """
+    text = _text_of_capture(path)
+    return None if text is None else parse_capture(text, file=str(path), name=path.name.removesuffix(".yaml"))
 
 
 def _text_of_capture(path: Path) -> str | None:

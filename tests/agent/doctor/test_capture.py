@@ -14,6 +14,8 @@ from gpuagent.core.clock import ManualClock
 from gpuagent.core.snapshot import GpuState
 from gpuagent.doctor.capture.redaction import Redactor
 from gpuagent.doctor.capture.session import Machine, _NoLibrary, capture
+from gpuagent.doctor.captured import captured_host, captured_machine
+from gpuagent.doctor.finding import Level
 from gpuagent.procfs.files import RealProc
 from gpuagent.service.view import View
 from tests.fakes.captures import captured
@@ -133,3 +135,21 @@ def test_a_machine_without_the_library_is_captured() -> None:
     assert found.problems
     assert 'nvmlInitWithFlags: {"error": "library_not_found"}' in found.text
     assert "kernel:" in found.text
+
+
+def test_doctor_tells_of_the_captured_host(tmp_path: Path) -> None:
+    """`doctor --simulate` of a capture says what the captured host may do, and nothing of this one's."""
+    path = tmp_path / "node.yaml"
+    path.write_text(
+        "gpuagent_capture: 1\nbase: h100\ngpus: [{}]\n"
+        "host: {pid_namespace: container, capabilities: '0x20', kernel: Linux 6.1 x86_64,"
+        " device_files: [{path: /dev/nvidia0, usable: false}]}\n"
+    )
+    host = captured_host(str(path))
+    assert host is not None
+    found = {finding.subject: finding for finding in captured_machine(host)}
+    assert found["captured machine"].text == "Linux 6.1 x86_64"
+    assert found["pid namespace"].level is Level.WARNING
+    assert found["device nodes"].text == "no permission for /dev/nvidia0"
+    assert found["capabilities"].text == "without CAP_SYS_PTRACE"
+    assert captured_host("healthy") is None
