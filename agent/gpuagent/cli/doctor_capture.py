@@ -1,4 +1,4 @@
-"""`gpuagent doctor --capture FILE`: write down what the driver answers, for a report or for a test."""
+"""`gpuagent doctor --capture` and `--bundle`: what the driver answers, and all else that a report needs, as a file."""
 
 from __future__ import annotations
 
@@ -43,3 +43,48 @@ def write_capture(path: Path, *, simulate: str | None, redact: bool) -> None:
     else:
         typer.echo("Nothing is redacted: it has names, command lines, users, serial numbers and UUIDs as they are.")
     typer.echo(f"To replay it: gpuagent run --simulate {path}")
+
+
+def write_bundle(
+    path: Path, *, config: Path | None, simulate: str | None, log: Path | None, redact: bool, yes: bool
+) -> None:
+    """Gather a report about this machine, list it, ask, and write it into a new archive.
+
+    Raises:
+        typer.Exit: with status 1, if the file cannot be made, there is no such scenario, or the answer is no.
+    """
+    from gpuagent.doctor import bundle, service
+    from gpuagent.doctor.capture.redaction import Redactor
+    from gpuagent.doctor.capture.session import capture, simulated_machine, this_machine
+    from gpuagent.doctor.examine import examine
+    from gpuagent.node import NoSuchNode
+
+    try:
+        bundle.check_new(path)
+        machine = simulated_machine(simulate) if simulate else this_machine()
+        typer.echo("Gathering; the driver is asked twice, with some seconds in between ...", err=True)
+        gathered = bundle.gather(
+            bundle.Sources(
+                config=service.configuration(config, simulated=simulate is not None)[0],
+                findings=lambda: list(examine(config, simulate)),
+                capture=lambda redactor: capture(machine, redactor).text,
+                log=log,
+            ),
+            Redactor.with_new_key() if redact else Redactor(None),
+        )
+        typer.echo(f"{path} will contain:")
+        for line in gathered.lines():
+            typer.echo(line)
+        if redact:
+            typer.echo("Names of processes and users, command lines, serial numbers and UUIDs are digests.")
+            typer.echo("Addresses and names in configuration and log may be left: read them before you send the file.")
+        if not yes and not typer.confirm("Write it?"):
+            raise typer.Exit(1)
+        bundle.write(gathered, path)
+    except NoSuchNode as error:
+        typer.echo(error, err=True)
+        raise typer.Exit(1) from None
+    except OSError as error:
+        typer.echo(f"{path}: {error.strerror}: give the name of a new file", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(f"Wrote {path}.")

@@ -29,6 +29,27 @@ _PREFIXES = (
     *("cri-containerd-", "crio-", "docker-", "libpod-", "kubepods-burstable-pod", "kubepods-besteffort-pod"),
     *("kubepods-pod", "pod", "job_", "step_", "task_", "uid_", "session-"),
 )
+_NAMES = {
+    "process": "p-",
+    "name_of_process": "p-",
+    "command": "w-",
+    "user": "u-",
+    "unit": "c-",
+    "cgroup": "c-",
+    "container_name": "c-",
+    "container_id": "c-",
+    "container": "c-",
+    "pod": "c-",
+    "namespace": "c-",
+    "app": "c-",
+    "slurm_job": "c-",
+    "hostname": "h-",
+    "node": "h-",
+    "instance": "h-",
+}
+"""Keys of the agent's documents and labels whose texts name somebody, with the beginnings of their digests."""
+_NOBODY = frozenset({"", "root", "init"})
+_SHORTEST_WORD = 3
 _HEX_ID = re.compile(r"[0-9a-f]{12,64}")
 _USER_PART = re.compile(r"user(-|@)(\d+)\.(slice|service)")
 
@@ -39,6 +60,8 @@ class Redactor:
     def __init__(self, key: bytes | None) -> None:
         self._key = key
         self._uids: dict[int, int] = {0: 0}
+        self._words: dict[str, str] = {}
+        """Names that were met, and what stands for each."""
 
     @classmethod
     def with_new_key(cls) -> Redactor:
@@ -60,6 +83,47 @@ class Redactor:
             return _UUID.sub(lambda found: self._uuid(found[0]), value)
         if isinstance(value, Mapping):
             return {name: self.answer(key, each) for name, each in value.items()}
+        return value
+
+    def document(self, value: Any) -> Any:
+        """Redact a document of the agent's API: names by their keys, and wherever else they stand in it."""
+        if self._key is None:
+            return value
+        self._meet(value)
+        return self._replaced(value)
+
+    def text(self, text: str) -> str:
+        """Redact free text: UUIDs, and every name that was met so far."""
+        if self._key is None:
+            return text
+        text = _UUID.sub(lambda found: self._uuid(found[0]), text)
+        words = sorted((word for word in self._words if len(word) >= _SHORTEST_WORD), key=len, reverse=True)
+        if not words:
+            return text
+        names = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, words))})(?![\w-])")
+        return names.sub(lambda found: self._words[found[0]], text)
+
+    def _meet(self, value: Any) -> None:
+        if isinstance(value, Mapping):
+            for key, each in value.items():
+                if key in _NAMES and isinstance(each, str) and each not in _NOBODY:
+                    self._word(each, _NAMES[key])
+                else:
+                    self._meet(each)
+        elif isinstance(value, list | tuple):
+            for each in value:
+                self._meet(each)
+
+    def _replaced(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {
+                key: self.uid(each) if key == "uid" and isinstance(each, int) else self._replaced(each)
+                for key, each in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [self._replaced(each) for each in value]
+        if isinstance(value, str):
+            return self._words[value] if value in self._words else self.text(value)
         return value
 
     def process(self, facts: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +182,9 @@ class Redactor:
         return hmac.new(self._key or b"", text.encode(errors="replace"), hashlib.sha256).hexdigest()
 
     def _word(self, text: str, prefix: str) -> str:
-        return f"{prefix}{self._digest(text)[:8]}" if text else text
+        if not text:
+            return text
+        return self._words.setdefault(text, f"{prefix}{self._digest(text)[:8]}")
 
     def _digits(self, text: str) -> str:
         return f"{int(self._digest(text)[:16], 16) % 10 ** len(text):0{len(text)}d}" if text else text

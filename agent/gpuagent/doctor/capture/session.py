@@ -101,10 +101,11 @@ def capture(
     machine: Machine,
     redactor: Redactor,
     *,
-    seconds: float = BETWEEN_PASSES_SECONDS,
+    seconds: float | None = None,
     stuck_seconds: float = STUCK_SECONDS,
 ) -> Captured:
-    """Ask everything twice, `seconds` apart."""
+    """Ask everything twice, `seconds` apart: `BETWEEN_PASSES_SECONDS` if not given."""
+    seconds = BETWEEN_PASSES_SECONDS if seconds is None else seconds
     run = _Run(machine, seconds)
     thread = threading.Thread(target=run.run, name="nvml capture", daemon=True)
     thread.start()
