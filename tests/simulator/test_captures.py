@@ -13,7 +13,8 @@ import pytest
 from gpuagent.core.clock import ManualClock
 from gpuagent.driver.nvml.library import FUNCTION_NOT_FOUND, Library, NvmlFailure
 from gpuagent_simulator.abi import NO_INSTANCE, NOT_AVAILABLE, PROCESS, SAMPLE
-from gpuagent_simulator.captures.node import CapturedNode, open_node
+from gpuagent_simulator.captures import file
+from gpuagent_simulator.captures.node import PROCESS_FACTS, CapturedNode, open_node
 from gpuagent_simulator.scenario import ScenarioError
 from tests.fakes.nvml import use
 
@@ -179,3 +180,15 @@ def test_which_file_is_a_capture(tmp_path: Path) -> None:
     capture.write_text(HEAD + "gpus: [{base: h100}]\n")
     assert not isinstance(open_node(str(scenario), ManualClock()), CapturedNode)
     assert isinstance(open_node(str(capture), ManualClock()), CapturedNode)
+
+
+def test_the_documented_file_is_one(tmp_path: Path) -> None:
+    """The example of docs/captures.md can be replayed as it stands there, and all keys are in the tables."""
+    document = (Path(__file__).parents[2] / "docs" / "captures.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```yaml\n(.*?)```", document, re.DOTALL)
+    bench = Bench(example, tmp_path)
+    assert bench.ask("nvmlDeviceGetName") == "NVIDIA GB10"
+    assert bench.ask("nvmlDeviceGetClockInfo", 1) == 208
+    assert bench.processes()[0][1] == 63931 * 2**20
+    words = set(re.findall(r"`(\w+)(?:: \w+)?`", document))
+    assert words >= file.KEYS | file.GPU_KEYS | PROCESS_FACTS

@@ -22,8 +22,8 @@ _DEFAULT_SECONDS = 5.0
 _RANGE = re.compile(r"(\d+)/(\d+)-(\d+)")
 _MOST_SCOPES = 256
 _HEADER = ("description", "sources", "captured", "host")
-_TOP = frozenset({MARK, "base", "system", "gpus", "processes", "seconds_between_passes", "faults", *_HEADER})
-_GPU = frozenset({"base", "count", "calls", "fields", "mig", "latency_us"})
+KEYS = frozenset({MARK, "base", "system", "gpus", "processes", "seconds_between_passes", "faults", *_HEADER})
+GPU_KEYS = frozenset({"base", "count", "calls", "fields", "mig", "latency_us"})
 
 
 class Missing:
@@ -157,7 +157,7 @@ def _problems(top: Mapping[str, Any]) -> Iterator[str]:
     if top.get(MARK) != VERSION:
         yield f"{MARK}: version {top.get(MARK)} is none that this gpuagent reads; it reads {VERSION}"
         return
-    yield from _unknown_keys(top, _TOP, "")
+    yield from _unknown_keys(top, KEYS, "")
     for key, kind in (("system", Mapping), ("processes", Mapping), ("host", Mapping), ("gpus", tuple)):
         if not isinstance(top.get(key) or kind(()) if kind is tuple else top.get(key) or {}, kind):
             yield f"{key}: not a {'list' if kind is tuple else 'mapping'}"
@@ -167,7 +167,7 @@ def _problems(top: Mapping[str, Any]) -> Iterator[str]:
         if not isinstance(gpu, Mapping):
             yield f"gpus[{number}]: not a mapping"
             continue
-        yield from _unknown_keys(gpu, _GPU, f"gpus[{number}].")
+        yield from _unknown_keys(gpu, GPU_KEYS, f"gpus[{number}].")
         for where, device in [("", gpu), *[(f"mig.{slot}.", each) for slot, each in (gpu.get("mig") or {}).items()]]:
             for part in ("calls", "fields"):
                 yield from _codes(device.get(part), f"gpus[{number}].{where}{part}")

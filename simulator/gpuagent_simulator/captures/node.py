@@ -28,7 +28,7 @@ from gpuagent_simulator.process import FallbackProc, Process
 from gpuagent_simulator.scenario import ScenarioError, load_scenario
 from gpuagent_simulator.spec import ProcessSpec, Scenario
 
-_PROCESS_FACTS = frozenset(
+PROCESS_FACTS = frozenset(
     {"name", "command", "user", "uid", "cgroup", "state", "resident_bytes", "age_seconds", "gone"}
 )
 _INSTANCE_IDS = (
@@ -148,8 +148,8 @@ def _instance(calls: Answers) -> dict[str, Any]:
 def _processes(capture: Capture) -> Iterator[Process]:
     listed = _listed_pids(capture)
     for pid, facts in capture.processes.items():
-        if not isinstance(facts, Mapping) or set(facts) - _PROCESS_FACTS:
-            raise ScenarioError([f"{capture.name}: processes.{pid}: facts are {', '.join(sorted(_PROCESS_FACTS))}"])
+        if not isinstance(facts, Mapping) or set(facts) - PROCESS_FACTS:
+            raise ScenarioError([f"{capture.name}: processes.{pid}: facts are {', '.join(sorted(PROCESS_FACTS))}"])
         if not facts.get("gone"):
             yield _process(made_up_pid(pid), facts, listed.get(pid, 0))
 
