@@ -18,7 +18,7 @@ from gpuagent_simulator.captures.node import PROCESS_FACTS, CapturedNode, open_n
 from gpuagent_simulator.scenario import ScenarioError
 from tests.fakes.nvml import use
 
-HEAD = "gpuagent_capture: 1\n"
+HEAD = "gpuagent-capture: 1\n"
 
 
 class Bench:
@@ -146,7 +146,7 @@ def test_field_ranges(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("gpuagent_capture: 9\n", "version 9"),
+        ("gpuagent-capture: 9\n", "version 9"),
         (HEAD + "gpu: []\n", "gpu: unknown key"),
         (HEAD + "gpus: 3\n", "gpus: not a list"),
         (HEAD + "gpus: [{call: {}}]\n", "gpus[0].call: unknown key"),
@@ -176,7 +176,7 @@ def test_an_answer_that_does_not_fit_is_unknown(tmp_path: Path, caplog: pytest.L
 def test_which_file_is_a_capture(tmp_path: Path) -> None:
     """The content decides, not the name: a scenario stays one."""
     scenario, capture = tmp_path / "capture.yaml", tmp_path / "node.txt"
-    scenario.write_text("gpus: [{model: h100}]\n# gpuagent_capture: in a comment\n")
+    scenario.write_text("gpus: [{model: h100}]\n# gpuagent-capture: in a comment\n")
     capture.write_text(HEAD + "gpus: [{base: h100}]\n")
     assert not isinstance(open_node(str(scenario), ManualClock()), CapturedNode)
     assert isinstance(open_node(str(capture), ManualClock()), CapturedNode)
@@ -190,5 +190,5 @@ def test_the_documented_file_is_one(tmp_path: Path) -> None:
     assert bench.ask("nvmlDeviceGetName") == "NVIDIA GB10"
     assert bench.ask("nvmlDeviceGetClockInfo", 1) == 208
     assert bench.processes()[0][1] == 63931 * 2**20
-    words = set(re.findall(r"`(\w+)(?:: \w+)?`", document))
+    words = set(re.findall(r"`([\w-]+)(?:: \w+)?`", document))
     assert words >= file.KEYS | file.GPU_KEYS | PROCESS_FACTS

@@ -1,4 +1,4 @@
-"""Read a capture: YAML with `gpuagent_capture: 1`, recorded by `gpuagent doctor --capture` or written by hand."""
+"""Read a capture: YAML with `gpuagent-capture: 1`, recorded by `gpuagent doctor --capture` or written by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuagent_simulator.abi import parse_code
 from gpuagent_simulator.captures.lists import field_error, field_key
 from gpuagent_simulator.scenario import ScenarioError
 
-MARK = "gpuagent_capture"
+MARK = "gpuagent-capture"
 VERSION = 1
 MAX_FILE_BYTES = 8 * 1024**2
 PASSES = "passes"

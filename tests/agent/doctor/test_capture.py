@@ -141,7 +141,7 @@ def test_doctor_tells_of_the_captured_host(tmp_path: Path) -> None:
     """`doctor --simulate` of a capture says what the captured host may do, and nothing of this one's."""
     path = tmp_path / "node.yaml"
     path.write_text(
-        "gpuagent_capture: 1\nbase: h100\ngpus: [{}]\n"
+        "gpuagent-capture: 1\nbase: h100\ngpus: [{}]\n"
         "host: {pid_namespace: container, capabilities: '0x20', kernel: Linux 6.1 x86_64,"
         " device_files: [{path: /dev/nvidia0, usable: false}]}\n"
     )
