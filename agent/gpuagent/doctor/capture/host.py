@@ -21,6 +21,7 @@ _MOST_TEXT_BYTES = 4096
 _MEMINFO = ("MemTotal", "MemFree", "MemAvailable", "SwapTotal", "SwapFree", "HugePages_Total", "Hugepagesize")
 _CONTAINER_FILES = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
 _CONTAINER_VARIABLES = {"KUBERNETES_SERVICE_HOST": "kubernetes", "container": "container"}
+_NVIDIA = "0x10de"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -47,7 +48,8 @@ def host_facts(redactor: Redactor, root: Path = Path("/")) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "kernel": f"{name.sysname} {name.release} {name.version} {name.machine}",
         "pid_namespace": "host" if in_host_pid_namespace(str(proc)) else "container",
-        "pci_gpus": count_pci_gpus(),
+        "pci_gpus": count_pci_gpus(root / "sys/bus/pci/devices"),
+        "pci_devices": _pci_devices(root / "sys/bus/pci/devices"),
         "nvidia_version": _text(proc / "driver/nvidia/version"),
         "nvidia_params": _params(proc / "driver/nvidia/params"),
         "container": _container(root),
@@ -58,9 +60,11 @@ def host_facts(redactor: Redactor, root: Path = Path("/")) -> dict[str, Any]:
         "uid": redactor.uid(os.geteuid()),
         "groups": [redactor.uid(group) for group in sorted(os.getgroups())],
         "capabilities": _capabilities(proc),
-        "device_files": [_device_file(path, redactor) for path in sorted((root / "dev").glob("nvidia*"))],
+        "device_files": [_device_file(path, root, redactor) for path in sorted((root / "dev").glob("nvidia*"))],
         "memory": _memory(proc),
         "memory_pressure": _text(proc / "pressure/memory"),
+        "buddyinfo": _text(proc / "buddyinfo"),
+        "cgroup_memory": _cgroup_memory(root / "sys/fs/cgroup"),
         "numa_nodes": len(list((root / "sys/devices/system/node").glob("node[0-9]*"))) or None,
     }
     return {key: value for key, value in facts.items() if value not in (None, "", [], {})}
@@ -98,8 +102,8 @@ def _capabilities(proc: Path) -> str | None:
     return None if found is None else f"{found:#x}"
 
 
-def _device_file(path: Path, redactor: Redactor) -> dict[str, Any]:
-    facts: dict[str, Any] = {"path": str(path)}
+def _device_file(path: Path, root: Path, redactor: Redactor) -> dict[str, Any]:
+    facts: dict[str, Any] = {"path": f"/{path.relative_to(root)}"}
     with suppress(OSError):
         found = path.stat()
         facts |= {
@@ -109,6 +113,26 @@ def _device_file(path: Path, redactor: Redactor) -> dict[str, Any]:
             "usable": os.access(path, os.R_OK | os.W_OK),
         }
     return facts
+
+
+def _pci_devices(folder: Path) -> list[dict[str, str]]:
+    """Return how NVIDIA's devices are on the PCI bus: whether one sleeps, who owns it, and which node it is near."""
+    found = []
+    for device in sorted(folder.glob("*")):
+        if _text(device / "vendor") != _NVIDIA:
+            continue
+        facts = {"address": device.name, "class": _text(device / "class"), "numa_node": _text(device / "numa_node")}
+        facts["runtime_status"] = _text(device / "power/runtime_status")
+        with suppress(OSError):
+            facts["driver"] = (device / "driver").readlink().name
+        found.append({key: value for key, value in facts.items() if value is not None})
+    return found
+
+
+def _cgroup_memory(folder: Path) -> dict[str, str]:
+    """Return the limit of the cgroup that this runs in, as a container sees it: the root has none."""
+    told = {name: _text(folder / f"memory.{name}") for name in ("max", "current", "swap.max")}
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def _memory(proc: Path) -> dict[str, str]:

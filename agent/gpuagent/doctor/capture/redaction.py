@@ -20,7 +20,7 @@ _KNOWN_PARTS = frozenset(
     {
         *("", "init.scope", "system.slice", "user.slice", "machine.slice", "app.slice", "session.slice"),
         *("kubepods", "kubepods.slice", "kubepods-burstable.slice", "kubepods-besteffort.slice", "burstable"),
-        *("besteffort", "docker", "slurm", "..", "init", "supervisor", "payload"),
+        *("besteffort", "docker", "slurm", "slurmstepd.scope", "user", "..", "init", "supervisor", "payload"),
     }
 )
 """Parts of a cgroup's path that say what kind it is, and not whose."""

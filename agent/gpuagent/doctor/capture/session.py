@@ -106,11 +106,12 @@ def capture(
 ) -> Captured:
     """Ask everything twice, `seconds` apart: `BETWEEN_PASSES_SECONDS` if not given."""
     seconds = BETWEEN_PASSES_SECONDS if seconds is None else seconds
+    host = host_facts(redactor) | machine.facts  # before the driver is asked, which wakes a GPU that sleeps
     run = _Run(machine, seconds)
     thread = threading.Thread(target=run.run, name="nvml capture", daemon=True)
     thread.start()
     stuck = _wait(thread, run.recorder, stuck_seconds)
-    return _result(run, redactor, stuck, seconds)
+    return _result(run, redactor, stuck, {"seconds_between_passes": seconds, "host": host})
 
 
 def _wait(
@@ -129,14 +130,13 @@ def _wait(
     return None
 
 
-def _result(run: _Run, redactor: Redactor, stuck: tuple[str, RecordedDevice] | None, seconds: float) -> Captured:
+def _result(run: _Run, redactor: Redactor, stuck: tuple[str, RecordedDevice] | None, known: dict[str, Any]) -> Captured:
     machine, recorder = run.machine, run.recorder
     pids = recorder.pids()
     facts = run.processes | process_facts(pids - run.processes.keys(), machine.files, run.began, machine.user_name)
     header: dict[str, Any] = {
         "captured": program_facts() | {"redacted": redactor.active},
-        "seconds_between_passes": seconds,
-        "host": host_facts(redactor) | machine.facts,
+        **known,
     }
     problems = list(run.problems)
     if stuck is not None:
