@@ -18,6 +18,8 @@ from gpuagent.doctor.captured import captured_host, captured_machine
 from gpuagent.doctor.finding import Level
 from gpuagent.procfs.files import RealProc
 from gpuagent.service.view import View
+from gpuagent_simulator.captures.node import open_node
+from gpuagent_simulator.spec import FIRST_MADE_UP_PID
 from tests.fakes.captures import captured
 from tests.fakes.nvml import use
 from tests.fakes.rig import rig
@@ -74,6 +76,24 @@ def test_what_is_wrong_is_captured(fault: str, tmp_path: Path) -> None:
     path.write_text(captured(str(node)), encoding="utf-8")
 
     assert asyncio.run(metrics(str(path))) == asyncio.run(metrics(str(node)))
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    """Processes whose names and command lines are no UTF-8 are replayed byte by byte."""
+    node = tmp_path / "node.yaml"
+    node.write_text(
+        "gpus:\n  - processes:\n"
+        '      - {name: "caf\\\\xe9", command: ["/bin/\\\\xff", "\\\\x01", "ü"], memory: 1GiB, state: D}\n'
+        "      - {name: gone, memory: 2GiB, dead: true}\n"
+    )
+    path = tmp_path / "replay.yaml"
+    path.write_text(captured(str(node)), encoding="utf-8")
+    assert asyncio.run(metrics(str(path))) == asyncio.run(metrics(str(node)))
+
+    replayed = open_node(str(path), ManualClock()).proc
+    assert replayed.read(FIRST_MADE_UP_PID, "cmdline") == b"/bin/\xff\0\x01\0\xc3\xbc\0"
+    assert replayed.read(FIRST_MADE_UP_PID, "comm") == b"caf\xe9\n"
+    assert not replayed.exists(FIRST_MADE_UP_PID + 1)
 
 
 def test_a_redacted_capture_names_nobody(tmp_path: Path) -> None:

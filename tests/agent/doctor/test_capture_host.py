@@ -60,6 +60,7 @@ def test_paths_keep_their_form() -> None:
     container = "1f0e9d8c7b6a5f4e3d2c1b0a9f8e7d6c5b4a3f2e1d0c9b8a7f6e5d4c3b2a1f0e"
     slurm = redactor.cgroup("0::/system.slice/slurmstepd.scope/job_48213/step_0/user/task_0")
     assert slurm == "0::/system.slice/slurmstepd.scope/job_48213/step_0/user/task_0"
+    assert redactor.cgroup("0::/slurm/uid_1002/job_7") == "0::/slurm/uid_200001/job_7"
     user = redactor.cgroup("0::/user.slice/user-1002.slice/user@1002.service/app.slice/jupyter.service")
     assert user.startswith("0::/user.slice/user-200001.slice/user@200001.service/app.slice/c-")
     pod = redactor.cgroup(f"0::/system.slice/docker-{container}.scope")

@@ -174,6 +174,8 @@ class Redactor:
             stem = self._uuid(stem.replace("_", "-")).replace("-", "_" if "_" in stem else "-")
         elif _HEX_ID.fullmatch(stem):
             stem = self._digest(stem)[: len(stem)]
+        elif prefix == "uid_" and stem.isdecimal():
+            stem = str(self.uid(int(stem)))
         elif not stem.isdecimal():
             stem = self._word(stem, "c-")
         return prefix + stem + suffix
