@@ -263,11 +263,6 @@ def _time_of(unix_seconds: float, form: str) -> str:
     return datetime.fromtimestamp(min(max(unix_seconds, 0.0), _LATEST), UTC).strftime(form)
 
 
-def pending_summary(name: str, annotations: Mapping[str, str]) -> str:
-    """Return what is true of an alert that does not fire yet."""
-    return annotations.get(PENDING_SUMMARY) or f"{name} is true, and fires if it stays so"
-
-
 def moved_alert(alert: Alert, step: float) -> Alert:
     """Return an alert with its times moved by so many seconds, none before 1970: the wall clock was set."""
 

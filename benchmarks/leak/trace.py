@@ -91,9 +91,3 @@ class Trace:
     @property
     def begin_seconds(self) -> float:
         return self.samples.times[0] if len(self.samples) else 0.0
-
-    @property
-    def life_seconds(self) -> float:
-        """From the leak's start until the memory is gone, or the trace ends."""
-        assert self.leak_seconds is not None
-        return (self.exhausted_seconds or self.end_seconds) - self.leak_seconds

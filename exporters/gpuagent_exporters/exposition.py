@@ -1,6 +1,6 @@
 """The text formats of Prometheus and OpenMetrics, written from series.
 
-prometheus-client writes the same (see `prometheus.SnapshotCollector`; the tests compare the two) at 7 to 10
+prometheus-client writes the same (the tests compare the two) at 7 to 10
 microseconds a line. A node with 512 GPU processes has 6,000 lines and is scraped every few seconds, so this writer does
 not write again what it has written before: a family whose samples are those of the last scrape keeps its lines, and a
 line with another value keeps its beginning.
@@ -11,15 +11,13 @@ failed is absent, never the last good value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gpuagent.core.metrics.family import Family, MetricType, Sample
 from gpuagent_exporters.http.slim_imports import (
-    Collector,
     CollectorRegistry,
-    Metric,
     ProcessCollector,
     generate_latest,
     generate_openmetrics,
@@ -109,29 +107,6 @@ def _label_text(names: Names, values: Labels) -> str:
         f'{name}="{value.translate(_ESCAPES)}"' for name, value in zip(names, values, strict=True) if value is not None
     )
     return f"{{{pairs}}}" if pairs else ""
-
-
-class SnapshotCollector(Collector):
-    """Hands the series of the last snapshot to a prometheus-client registry."""
-
-    def __init__(self, series: Callable[[], Series]) -> None:
-        self._series = series
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing: which families there are depends on the GPUs."""
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        """One metric per family that has samples."""
-        for family, samples in self._series():
-            name = family.name
-            if family.kind is MetricType.COUNTER:
-                name = name.removesuffix("_total")
-            metric = Metric(name, family.help, str(family.kind))
-            for labels, value in samples:
-                pairs = zip(family.labels, labels, strict=True)
-                metric.add_sample(family.name, {key: text for key, text in pairs if text is not None}, value)
-            yield metric
 
 
 class MetricsPage:

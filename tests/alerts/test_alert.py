@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuagent_alerts.alert import pending_summary, resolved_summary, shown_annotations
+from gpuagent_alerts.alert import resolved_summary, shown_annotations
 from tests.alerts.messages import SHOWN, SHOWN_ENDED, alert
 
 
@@ -27,5 +27,3 @@ def test_a_rule_without_these_texts() -> None:
 
     assert resolved_summary(bare) == "GpuLost has ended: no longer true"
     assert shown_annotations(bare) == {"summary": "GpuLost has ended: no longer true"}
-    assert pending_summary("GpuLost", bare.annotations) == "GpuLost is true, and fires if it stays so"
-    assert pending_summary("GpuLost", alert().annotations) == "The GPU is going."

@@ -100,12 +100,12 @@ def test_prometheus_tells_its_time(tmp_path: Path) -> None:
     assert prometheus_milliseconds(promql.families(), promql.texts(), tmp_path) > 0
 
 
-@pytest.mark.exhaustive  # a crossing lasts a second: it is missed where the agent gets no processor time
+@pytest.mark.exhaustive  # a crossing lasts three seconds: it is missed where the agent gets no processor time
 @pytest.mark.slow
 def test_every_crossing_is_told_of() -> None:
     """A real agent tells a real receiver of each crossing; both figures are printed."""
     run = subprocess.run(
-        [sys.executable, "-m", "benchmarks.crossings", "3"],
+        [sys.executable, "-m", "benchmarks.crossings", "3", "6.3"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -14,10 +14,11 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from prometheus_client.registry import Collector
 
 from gpuagent.core.metrics.family import Family, MetricType, Sample
 from gpuagent.core.metrics.series import series
-from gpuagent_exporters.exposition import SnapshotCollector, TextWriter
+from gpuagent_exporters.exposition import TextWriter
 from tests.fakes.snapshots import full_alerting, full_snapshot, snapshots, texts
 
 Series = list[tuple[Family[Any], list[Sample]]]
@@ -33,6 +34,25 @@ RENAMED: Family[Any] = Family("gpuagent_some_bytes", MetricType.GAUGE, "Bytes.",
 
 numbers = st.floats(allow_nan=False) | st.integers(-(2**64), 2**64).map(float)
 labels = st.tuples(st.none() | texts, st.none() | texts)
+
+
+class SnapshotCollector(Collector):
+    """Hands series to a registry of prometheus-client."""
+
+    def __init__(self, series: Callable[[], Series]) -> None:
+        self._series = series
+
+    def collect(self) -> Iterator[Metric]:
+        """One metric per family that has samples."""
+        for family, samples in self._series():
+            name = family.name
+            if family.kind is MetricType.COUNTER:
+                name = name.removesuffix("_total")
+            metric = Metric(name, family.help, str(family.kind))
+            for labels, value in samples:
+                pairs = zip(family.labels, labels, strict=True)
+                metric.add_sample(family.name, {key: text for key, text in pairs if text is not None}, value)
+            yield metric
 
 
 def parsed(families: Iterable[Metric]) -> Parsed:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -14,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from gpuagent.core.metrics.family import Family, MetricType, Sample
 from gpuagent.core.metrics.series import series
 from gpuagent.core.snapshot import Snapshot
-from gpuagent_exporters.exposition import MetricsPage, Series, SnapshotCollector
+from gpuagent_exporters.exposition import MetricsPage, Series
 from tests.fakes.snapshots import full_snapshot
 
 NOW = 100.0
@@ -66,15 +65,3 @@ def test_a_letter_that_is_none() -> None:
     body = MetricsPage(lambda: [(family, [Sample(("b\udcffb",), 1.0)])]).render()
 
     assert b'gpuagent_x{a="b?b"} 1' in body
-
-
-def test_a_registry_takes_the_collector_twice_over() -> None:
-    """EXP-04: for whoever has a registry of their own: nothing is described before it is collected."""
-    registry = CollectorRegistry()
-    collector = SnapshotCollector(of(full_snapshot()))
-    registry.register(collector)
-
-    assert list(collector.describe()) == []
-    assert registry.get_sample_value("gpuagent_gpu_memory_used_bytes", {"gpu": "0", "uuid": "GPU-0"}) == 40 * 2**30
-    assert registry.get_sample_value("gpuagent_ticks_total") == 3
-    assert {metric.type for metric in registry.collect()} == {"gauge", "counter"}

@@ -9,8 +9,7 @@ import bcrypt
 import pytest
 import yaml
 
-from gpuagent_exporters.http.web_config import WebConfig, WebConfigError
-from gpuagent_exporters.http.web_config_file import read_file
+from gpuagent_exporters.http.web_config import WebConfig, WebConfigError, read_file
 from tests.exporters.wire import Answer, ask, run, serving
 
 HASH = bcrypt.hashpw(b"open sesame", bcrypt.gensalt(4)).decode()

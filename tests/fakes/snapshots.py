@@ -203,6 +203,7 @@ _runs = st.lists(
     unique_by=lambda run: run.collector,
 ).map(tuple)
 _errors = st.dictionaries(st.sampled_from(["replay", "crc"]), st.integers(0, 9)).map(lambda found: tuple(found.items()))
+_joules = st.none() | st.floats(0, 1e12)
 _links = st.builds(
     Links,
     st.lists(
@@ -249,7 +250,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
                 profile=_profiles,
                 thermal=st.none()
                 | _all(Thermal, _numbers, fan_ratios=st.lists(st.floats(0, 1), max_size=2).map(tuple)),
-                power=st.none() | _all(Power, _numbers, energy_joules=st.none() | st.floats(0, 1e12)),
+                power=st.none() | _all(Power, _numbers, energy_joules=_joules, integrated_energy_joules=_joules),
                 clocks=st.none() | _all(Clocks, _pairs(st.floats(0, 1e10)), event_reasons=_pairs(st.booleans())),
                 pcie=st.none() | _all(Pcie, _amounts),
                 ecc=st.none() | _all(Ecc, _amounts),

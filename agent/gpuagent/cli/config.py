@@ -78,8 +78,7 @@ def _check_beside(config: Config, path: Path) -> None:
 
 
 def _load(path: Path | None) -> Config:
-    from gpuagent.config.faults import ConfigError, ConfigUnreadableError
-    from gpuagent.config.load import load_config
+    from gpuagent.config.load import ConfigError, ConfigUnreadableError, load_config
 
     try:
         return load_config(path, is_root=os.geteuid() == 0)

@@ -41,8 +41,7 @@ def tune_file(
     config: Path | None, match: Mapping[str, str], sensitivity: str, socket: Path | None, *, show: bool, yes: bool
 ) -> int:
     """Check an override, and write it or print its lines; returns the exit status."""
-    from gpuagent.config.faults import ConfigError
-    from gpuagent.config.load import DEFAULT_PATH
+    from gpuagent.config.load import DEFAULT_PATH, ConfigError
     from gpuagent.config.tuning import fragment
 
     path = config or DEFAULT_PATH

@@ -113,8 +113,7 @@ def demo() -> None:
 
     Exit status: 0 every step succeeded, 1 a step failed, 130 interrupted.
     """
-    from gpuagent.demo.stage import StageError, running
-    from gpuagent.demo.story import NotSeen, tell
+    from gpuagent.demo.story import NotSeen, StageError, running, tell
 
     def say(text: str) -> None:
         typer.echo(f"demo: {text}")

@@ -37,11 +37,6 @@ class LineBuffer:
         self._data = bytearray()
         self._searched = 0
 
-    @property
-    def pending_bytes(self) -> int:
-        """What has come and was not taken yet."""
-        return len(self._data)
-
     def feed(self, data: bytes | memoryview) -> None:
         """Take what has come."""
         self._data += data

@@ -1,18 +1,54 @@
-"""From a file to a `Config`, or to every fault in it at once; and where things are kept that no file places."""
+"""From a file to a `Config`, or to every fault in it with its line; and where things are kept that no file places."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from gpuagent.config.faults import ConfigError, ConfigUnreadableError, Fault
 from gpuagent.config.models import Config
 from gpuagent.core.identity import SIMULATED_NAME
-from gpuagent.core.problems import Problem, kind_of, write_path
+from gpuagent.core.problems import Problem, explain, kind_of, write_path
 from gpuagent.core.regular_files import MAX_FILE_BYTES, read_regular_file
 from gpuagent.core.sections import ReadContext, read_section
 from gpuagent.core.yaml_document import Limits, Place, YamlFault, place_in, read_document
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing to put right. Lines and columns count from 1; 0 is unknown (a missing file)."""
+
+    file: str
+    line: int
+    column: int
+    path: str
+    """As people write it: receivers[0].slack.url_file; "" where the fault is of the whole file."""
+    problem: str
+    allowed: str = ""
+    suggestion: str = ""
+    """What was probably meant; "" where nothing is near."""
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        subject = f"{self.path}: " if self.path else ""
+        return f"{place}: {subject}{explain(self.problem, self.allowed, self.suggestion)}"
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; `faults` has every reason, in the order of the file."""
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__(self.faults)
+
+    def __str__(self) -> str:
+        return "\n".join(str(fault) for fault in self.faults)
+
+
+class ConfigUnreadableError(ConfigError):
+    """There is no text to judge: the file is missing, forbidden or not a file."""
+
 
 DEFAULT_PATH = Path("/etc/gpuagent/gpuagent.yaml")
 """The configuration file where none is named; there need not be one."""

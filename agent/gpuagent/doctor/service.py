@@ -1,32 +1,109 @@
-"""Checks of the agent's own places: configuration and the files that it names, directories, sockets."""
+"""Checks of the agent's own places: configuration and the files that it names, directories, sockets.
+
+They are about the user that the service runs as. State belongs to that user: a check as root that goes by its own uid
+would call the agent's own files those of a stranger.
+"""
 
 from __future__ import annotations
 
 import grp
 import os
+import pwd
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from gpuagent import __version__
-from gpuagent.config.faults import ConfigError
-from gpuagent.config.load import DEFAULT_PATH, load_config
+from gpuagent.config.load import DEFAULT_PATH, ConfigError, load_config
 from gpuagent.config.models import Config
 from gpuagent.config.rules import implausible_rules, load_rules, unknown_metrics
 from gpuagent.config_notes import ConfigFile, Machine, config_notes
 from gpuagent.config_notes.user_database import no_user_problems, no_users
-from gpuagent.core.api_client import AgentUnreachable, fetch_document
-from gpuagent.doctor.agent_user import agent_may_trace, agent_uid
+from gpuagent.core.api_client import AgentUnreachable, fetch_document, listener
 from gpuagent.doctor.finding import Finding, Level
 from gpuagent.doctor.machine import managed_memory
+from gpuagent.procfs.machine import CAP_SYS_PTRACE, effective_capabilities, may_trace
 from gpuagent.service.http_servers import GROUP, control_socket
 from gpuagent.service.remedies import RemediesRefused, acts_for_real, check_permissions, state_faults
 from gpuagent_alerts.remedies.files.permissions import CheckedFiles
 from gpuagent_alerts.rules.model import RuleFileError
 from gpuagent_exporters.http.listeners import parse_listen
 from gpuagent_exporters.http.web_config import WebConfig, WebConfigError
+
+_UNIT = "gpuagent.service"
+_SECONDS = 5.0
+
+ShowUnit = Callable[[], str]
+
+
+def show_unit() -> str:
+    """Return `LoadState=`, `User=` and `AmbientCapabilities=` of the unit, as systemd tells them; "" for none."""
+    command = ["systemctl", "show", "--property=LoadState,User,AmbientCapabilities", _UNIT]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_SECONDS)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout
+
+
+def agent_uid(config: Config, show: ShowUnit = show_unit, own: int | None = None) -> int:
+    """Return the uid of the agent that runs by this configuration, or would run.
+
+    That is the user of whoever listens on the control socket. Where nobody does, and root asks: the `User=` of the
+    unit, else the owner of the state directory. Anybody else runs an agent of their own.
+    """
+    own = os.geteuid() if own is None else own
+    running = listener(control_socket(config))
+    if running is not None:
+        return running.uid
+    if own != 0:
+        return own
+    by_unit = _uid_of_unit(show())
+    return by_unit if by_unit is not None else _owner(config.state_dir)
+
+
+def agent_may_trace(config: Config, show: ShowUnit = show_unit, own: int | None = None) -> bool | None:
+    """Return whether the agent has, or would have, CAP_SYS_PTRACE; None is unknown. See `agent_uid`."""
+    own = os.geteuid() if own is None else own
+    running = listener(control_socket(config))
+    if running is not None:
+        found = effective_capabilities(running.pid)
+        return None if found is None else bool(found >> CAP_SYS_PTRACE & 1)
+    if own != 0:
+        return may_trace()
+    text = show()
+    uid = _uid_of_unit(text)
+    if uid is None or uid == 0:  # what root keeps is said by more than one line of a unit
+        return None
+    return "cap_sys_ptrace" in _properties(text).get("AmbientCapabilities", "").lower().split()
+
+
+def _properties(text: str) -> dict[str, str]:
+    return dict(line.partition("=")[::2] for line in text.splitlines())
+
+
+def _uid_of_unit(text: str) -> int | None:
+    """Return whom the unit runs as; None where there is no unit, or no such user."""
+    properties = _properties(text)
+    if properties.get("LoadState") != "loaded":
+        return None
+    name = properties.get("User") or "root"
+    if name.isdecimal():
+        return int(name)
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        return None
+
+
+def _owner(directory: Path) -> int:
+    try:
+        return directory.stat().st_uid
+    except OSError:
+        return 0
 
 
 class Beside(NamedTuple):

@@ -27,7 +27,7 @@ from gpuagent.core.snapshot import Snapshot
 from gpuagent.driver.backend import longest_gap
 from gpuagent.service.receivers import ReceiverFactory, count_alerts, count_messages, find_undelivered
 from gpuagent_alerts.alert import Alert, Status, moved_alert
-from gpuagent_alerts.messages.briefing import BriefingWriter, Links
+from gpuagent_alerts.messages.briefing import BriefingWriter, Links, WaitingIncident, find_waiting
 from gpuagent_alerts.messages.restored_growth import RestoredGrowth
 from gpuagent_alerts.messages.snapshot_inputs import (
     RuleSeries,
@@ -38,7 +38,6 @@ from gpuagent_alerts.messages.snapshot_inputs import (
     with_remedy,
 )
 from gpuagent_alerts.messages.transitions import EndReasons, EvaluatedTick, close_for_handover, log_transitions
-from gpuagent_alerts.messages.waiting import WaitingIncident, find_waiting
 from gpuagent_alerts.notify.incident_record import IncidentRecord, process_of, subject_of_alert
 from gpuagent_alerts.notify.limiter import HeldSummary
 from gpuagent_alerts.notify.notifier import Notifier, Suppressions

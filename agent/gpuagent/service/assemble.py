@@ -15,8 +15,7 @@ from gpuagent.clients.commands import AutomaticBlame, ClientCommands
 from gpuagent.clients.model_servers import Sources
 from gpuagent.clients.server import client_server
 from gpuagent.collector.tick import Monitor, TickTimeouts
-from gpuagent.config.faults import ConfigError
-from gpuagent.config.load import DEFAULT_PATH, load_config
+from gpuagent.config.load import DEFAULT_PATH, ConfigError, load_config
 from gpuagent.config.models import Config
 from gpuagent.config.rules import load_rules
 from gpuagent.core.background import Progress

@@ -7,21 +7,21 @@ are scheduled anew when the wall clock steps against CLOCK_BOOTTIME.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC
-from types import ModuleType
 from typing import Any
 
-# Jobs run on the event loop: pools of threads and processes, and multiprocessing with them, are 0.6 MiB for nothing.
-_absent = ModuleType("apscheduler.executors.pool", "Not loaded: see gpuagent.service.schedule.")
-for _name in ("BasePoolExecutor", "ProcessPoolExecutor", "ThreadPoolExecutor"):
-    setattr(_absent, _name, None)
-sys.modules.setdefault("apscheduler.executors.pool", _absent)
+from gpuagent.core.slim_imports import absent
 
-from apscheduler.events import EVENT_JOB_ERROR  # noqa: E402  after the lines above
-from apscheduler.schedulers.asyncio import AsyncIOScheduler  # noqa: E402
-from apscheduler.triggers.interval import IntervalTrigger  # noqa: E402
+# Jobs run on the event loop, at intervals in UTC, and no plug-in of another distribution is looked for: pools of
+# threads and processes, time zones and the metadata of distributions are 1.2 MiB for nothing.
+with (
+    absent("apscheduler.executors.pool", "tzlocal"),
+    absent("importlib.metadata", version=lambda _: "3.11", entry_points=lambda group: ()),  # noqa: ARG005  its name
+):
+    from apscheduler.events import EVENT_JOB_ERROR
+    from apscheduler.schedulers.asyncio import AsyncIOScheduler
+    from apscheduler.triggers.interval import IntervalTrigger
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from gpuagent.clients.commands import AutomaticBlame, ClientCommands
 from gpuagent.clients.model_servers import Sources
 from gpuagent.clients.server import ClientServer, limits_of
 from gpuagent.collector.tick import Monitor
-from gpuagent.config.faults import ConfigError
+from gpuagent.config.load import ConfigError
 from gpuagent.config.models import Config
 from gpuagent.core.background import Progress, in_daemon_thread
 from gpuagent.core.clock import Clock
@@ -26,7 +26,7 @@ from gpuagent.service.alert_commands import AlertCommands
 from gpuagent.service.alerting import Alerting
 from gpuagent.service.http_servers import HttpServers
 from gpuagent.service.leak_commands import LeakCommands
-from gpuagent.service.remedy_commands import RemedyCommands
+from gpuagent.service.remedies import RemedyCommands
 from gpuagent.service.schedule import Schedule
 from gpuagent.service.view import View
 from gpuagent_alerts.leak.sensor import LeakDetection

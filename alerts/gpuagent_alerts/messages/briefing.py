@@ -1,24 +1,40 @@
 """What a person is told of an incident: one headline, and what helps to decide what to do.
 
 Made when a message is made, of the last snapshot. A forecast stands only while it is true, and nothing of a firing
-alert is said of one that has ended.
+alert is said of one that has ended. An incident of which nothing is true now and whose end is held back has a headline
+as well: what is waited for. Mostly, a process was started again and may grow again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from urllib.parse import quote
 
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.hardware import Memory
+from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent.core.snapshot import ProcessReading, Snapshot
-from gpuagent.core.units import format_bytes, format_ratio
+from gpuagent.core.units import format_bytes, format_duration, format_ratio
 from gpuagent.core.xids import explain_xid
-from gpuagent_alerts.alert import UNKNOWN_END, Alert, Briefing, Holder, Incident
-from gpuagent_alerts.messages.briefing_inputs import BriefingInputs
-from gpuagent_alerts.messages.headline import decisive_alert, end_reason_of, headline_of, labels_of, main_alert
-from gpuagent_alerts.messages.held import held_headline, held_text
+from gpuagent_alerts.alert import UNKNOWN_END, Alert, Briefing, Holder, Incident, News
+from gpuagent_alerts.messages.briefing_inputs import BriefingInputs, Successors
+from gpuagent_alerts.messages.headline import (
+    decisive_alert,
+    end_reason_of,
+    group_name,
+    headline_of,
+    labels_of,
+    main_alert,
+    place_of,
+    process_name,
+    running,
+    times,
+)
+from gpuagent_alerts.messages.snapshot_inputs import subject_of
+from gpuagent_alerts.notify.incident_record import incident_of
+from gpuagent_alerts.notify.notifier import Notifier
 from gpuagent_alerts.notify.succession import Watch
 
 _MOST_HOLDERS = 3
@@ -191,3 +207,73 @@ def _next_command(seen: BriefingInputs, main: Alert | None) -> str:
     if not indices:
         return "gpuagent alerts"
     return f"gpuagent ps --gpu {indices[0]}" if len(indices) == 1 else "gpuagent ps"
+
+
+def held_headline(seen: BriefingInputs, watch: Watch, node: str, now: float) -> str:
+    """Return the line of such an incident. `seen` has no alerts, `now` is Unix time."""
+    return f"{(seen.incident.severity or 'firing').upper()} {place_of(seen, node)}: {held_text(seen, watch, now)}"
+
+
+def held_text(seen: BriefingInputs, watch: Watch, now: float) -> str:
+    """Return what has become of the owner of its processes, and what is waited for."""
+    restarts, labels = watch.restarts, seen.incident.labels
+    age = "" if restarts.since is None else format_duration(max(1.0, now - restarts.since))
+    who = group_name(seen, labels)
+    if restarts.since is None:
+        return f"{who}: what was true of it is not true now; waiting to see whether that lasts"
+    again = seen.successors if restarts.runs_as else None
+    if again is not None:
+        began = f"{who} was restarted {times(restarts.count)} and {running(again)}" if restarts.count else (
+            f"{who} {running(again)}")  # fmt: skip
+        return f"{began}{_on_others(seen, again)}, for {age}{_growth(watch)}"
+    if restarts.count:
+        return f"{who} was restarted {times(restarts.count)} and left the GPU {age} ago{_WHETHER_RESTARTED}"
+    who = process_name(labels) if labels.get("pid") else who
+    return f"{who} left the GPU {age} ago{_WHETHER_RESTARTED}"
+
+
+_WHETHER_RESTARTED = ": waiting to see whether it is started again"
+
+
+def _on_others(seen: BriefingInputs, again: Successors) -> str:
+    indices = [str(index) for index in again.gpus]
+    if not seen.indices or set(indices) <= set(seen.indices):
+        return ""
+    return f" on GPU{'s' if len(indices) > 1 else ''} {', '.join(indices)}"
+
+
+def _growth(watch: Watch) -> str:
+    pace = 0.0 if watch.growth is None else watch.growth.bytes_per_second
+    if pace:
+        return f", and grows again: {format_bytes(pace * 3600)}/h"
+    return ": waiting to see whether it grows again"
+
+
+class WaitingIncident(NamedTuple):
+    """One such incident."""
+
+    key: str
+    headline: str
+    """One line, as of any incident that goes on."""
+    for_restart: bool
+    """Whether its end waits for what was, or may be, started in place of its processes."""
+    subject: FiringAlert
+    """What it is about, as a warning."""
+
+
+def find_waiting(
+    notifier: Notifier, briefings: BriefingWriter, present: Collection[str], now: float
+) -> list[WaitingIncident]:
+    """Return them by key; `present` are fingerprints of alerts whose conditions are true, `now` is Unix time."""
+    found, records = [], notifier.incidents
+    for key, watch in sorted(notifier.owners().items()):
+        record = records.get(key)
+        if record is None or any(name in present for name, keeps in record.members.items() if keeps):
+            continue
+        incident = incident_of(record, News.BEGAN)
+        headline, text = briefings.held(incident, watch, now)
+        subject = subject_of({**incident.labels, "alertname": key, "severity": "warning"}, about_growth=False)
+        subject = subject._replace(pid=0, summary=text, silenced=notifier.is_incident_silenced(record))
+        for_restart = watch.holds and watch.restarts.since is not None
+        found.append(WaitingIncident(key, headline, for_restart, subject))
+    return found

@@ -32,13 +32,6 @@ WALK_SECONDS = 3.0
 Names = list[list[str]]
 
 
-class Named(NamedTuple):
-    """A threading.local and how code reaches it: module, name, attribute ..."""
-
-    names: Sequence[str]
-    item: object
-
-
 def find(objects: list[object], heap: Heap) -> bytes:
     """Return, in a child, the names of all threading.local objects, as JSON."""
     kinds = exact_types(threading.local)

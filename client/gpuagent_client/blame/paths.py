@@ -40,11 +40,6 @@ def class_name(kind: type) -> str:
     return short(name if module == "builtins" or not isinstance(module, str) else f"{module}.{name}")
 
 
-def function_name(function: types.FunctionType) -> str:
-    """Return a function's name as module.qualified.name."""
-    return short(f"{function.__module__}.{function.__qualname__}")
-
-
 def code_name(code: types.CodeType) -> str:
     """Return the name of a function, as the code knows it."""
     return short(getattr(code, "co_qualname", code.co_name))  # co_qualname: Python 3.11

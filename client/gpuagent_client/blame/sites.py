@@ -56,7 +56,6 @@ READERS = frozenset(
         "tuple",
     ]
 )
-LOADS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FAST", "LOAD_ATTR", "LOAD_METHOD")
 ASSIGNS = ("STORE_GLOBAL", "STORE_NAME", "STORE_DEREF", "STORE_ATTR", "STORE_FAST")
 METHODS = ("LOAD_METHOD", "LOAD_ATTR")
 # How deep the stack is when these come, counted from what is stored into.

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 
-from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -39,7 +38,7 @@ from gpuagent_exporters.http.middleware import (
     error_response,
     wants_openmetrics,
 )
-from gpuagent_exporters.page import page
+from gpuagent_exporters.http.slim_imports import Starlette
 from gpuagent_exporters.page.assets import asset_routes
 
 logger = logging.getLogger(__name__)
@@ -194,9 +193,7 @@ class _Routes:
 
     async def page(self, _: Request) -> Response:
         alerts, remedies = await self._further.alerts(), await self._further.remedies()
-        body = await self._render(lambda: self._page(alerts, remedies))
-        headers = {"content-security-policy": page.CONTENT_SECURITY_POLICY}
-        return Response(body, media_type="text/html", headers=headers)
+        return await self._render(lambda: self._page(alerts, remedies))
 
     async def healthy(self, _: Request) -> Response:
         return _verdict(self._source.healthy())
@@ -204,10 +201,13 @@ class _Routes:
     async def ready(self, _: Request) -> Response:
         return _verdict(self._source.ready())
 
-    def _page(self, alerts: Document | None, remedies: Document | None) -> bytes:
+    def _page(self, alerts: Document | None, remedies: Document | None) -> Response:
+        from gpuagent_exporters.page import page  # noqa: PLC0415  0.3 MiB, and nobody looks at most nodes
+
         status = self._visible(self._source.status())
         told = page.Told(status, alerts, remedies, hidden=not self._show_commands)
-        return page.render(told, self._hostname)
+        headers = {"content-security-policy": page.CONTENT_SECURITY_POLICY}
+        return Response(page.render(told, self._hostname), media_type="text/html", headers=headers)
 
     async def _render(self, render: Callable[[], T]) -> T:
         """One at a time, then the loop's turn: a crowd of scrapes must not delay a tick."""

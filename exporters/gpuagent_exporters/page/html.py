@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Mapping
 from typing import Any, TypeGuard
@@ -14,15 +13,22 @@ Document = Mapping[str, Any]
 UNKNOWN = "\N{EN DASH}"
 SEVERITIES = ("critical", "warning", "info")
 
+_ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
+
+
+def escape(value: str) -> str:
+    """Return what `html.escape` does; the module `html` has a table of all entities, 0.3 MiB."""
+    return value.translate(_ENTITIES)
+
 
 def text(value: object) -> str:
     """Return a value as harmless HTML, isolated: right-to-left marks must not turn its neighbors."""
-    return "" if value is None or value == "" else f"<bdi>{html.escape(str(value))}</bdi>"
+    return "" if value is None or value == "" else f"<bdi>{escape(str(value))}</bdi>"
 
 
 def attribute(value: object) -> str:
     """Escape a value for between double quotes."""
-    return html.escape("" if value is None else str(value), quote=True)
+    return escape("" if value is None else str(value))
 
 
 def is_number(value: object) -> TypeGuard[float]:

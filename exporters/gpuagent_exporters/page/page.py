@@ -7,13 +7,12 @@ name: every value goes through `page.html`, and the Content-Security-Policy forb
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpuagent_exporters.page.alerts import alerts, firing, pending, remedies, unread
 from gpuagent_exporters.page.gpus import gpus, processes
-from gpuagent_exporters.page.html import SEVERITIES, UNKNOWN, Document, chapter, duration, text
+from gpuagent_exporters.page.html import SEVERITIES, UNKNOWN, Document, chapter, duration, escape, text
 from gpuagent_exporters.status.problems import stale_after_seconds
 
 REFRESH_SECONDS = 5
@@ -38,7 +37,7 @@ class Told:
 def render(told: Told, hostname: str = "") -> bytes:
     """Render the page as UTF-8. What is not known shows as a dash, what could not be read says so."""
     status = told.status
-    title = html.escape(" · ".join(filter(None, ["gpuagent", hostname])))
+    title = escape(" · ".join(filter(None, ["gpuagent", hostname])))
     parts = [
         "<!doctype html>",
         f'<html lang="en" data-refresh-seconds="{REFRESH_SECONDS}"><head><meta charset="utf-8">',

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.config.faults import ConfigError, Fault
-from gpuagent.config.load import load_config
+from gpuagent.config.load import ConfigError, Fault, load_config
 from gpuagent.config.models import Config
 from gpuagent.core.sections import Section
 

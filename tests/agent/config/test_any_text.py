@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.config.faults import ConfigError
+from gpuagent.config.load import ConfigError
 from gpuagent.config.models import Config
 from gpuagent.config.reference import to_yaml
 from gpuagent.core.sections import Section

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.config.faults import ConfigError, Fault
+from gpuagent.config.load import ConfigError, Fault
 from gpuagent.core.matchers import MATCHER_HELP
 from gpuagent.core.problems import listed, nearest, write_path
 from gpuagent_alerts.notify.receivers.registry import KINDS

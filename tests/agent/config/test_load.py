@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.config.faults import ConfigError, ConfigUnreadableError
-from gpuagent.config.load import load_config
+from gpuagent.config.load import ConfigError, ConfigUnreadableError, load_config
 from gpuagent.config.models import Config
 from tests.agent.config.loading import COMPLETE, NO_ENVIRONMENT, faults_of, keys_of, load, write
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.config.faults import ConfigError
+from gpuagent.config.load import ConfigError
 from gpuagent.config.reference import to_yaml
 from tests.agent.config.loading import load, write
 

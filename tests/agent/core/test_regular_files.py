@@ -10,16 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.config.faults import ConfigError
-from gpuagent.config.load import load_config
+from gpuagent.config.load import ConfigError, load_config
 from gpuagent.core.regular_files import read_regular_file
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.rules.model import RuleFileError
 from gpuagent_alerts.rules.unit_file import load_unit_tests
 from gpuagent_alerts.secret import Misconfigured, Secret
 from gpuagent_exporters.http.tls import TlsError, TlsServerConfig
-from gpuagent_exporters.http.web_config import WebConfigError
-from gpuagent_exporters.http.web_config_file import read_file
+from gpuagent_exporters.http.web_config import WebConfigError, read_file
 
 
 def _device(path: Path) -> None:

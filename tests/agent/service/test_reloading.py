@@ -46,7 +46,7 @@ class _Files:
 def _service(files: _Files, **others: Any) -> Service:
     given: dict[str, Any] = {field.name: None for field in fields(Parts)}
     parts = Parts(**given | {"config": Config(), "notifier": _Notifier(), "load": files.load} | others)
-    return Service(parts, reload_seconds=0.05 if others else 30.0)
+    return Service(parts, reload_seconds=0.5 if others else 30.0)
 
 
 def test_a_storm_of_signals_is_two_reloads() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpuagent.config.models import Config
-from gpuagent.service.remedy_commands import RemedyCommands
+from gpuagent.service.remedies import RemedyCommands
 from gpuagent_alerts.remedies.audit import NotRecorded
 from gpuagent_alerts.remedies.audit_rows import STOP
 from gpuagent_alerts.remedies.service import describe_user

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.config.faults import ConfigError
-from gpuagent.config.load import load_config
+from gpuagent.config.load import ConfigError, load_config
 from gpuagent.config.models import Config
 from gpuagent.config.rules import load_rules
 from gpuagent.service.assemble import StartError, assemble

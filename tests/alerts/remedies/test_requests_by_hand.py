@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.service.remedy_commands import RemedyCommands
+from gpuagent.service.remedies import RemedyCommands
 from gpuagent_alerts.remedies.execution.executor import AppFailure
 from gpuagent_alerts.store.database import Store
 from gpuagent_exporters.api.process_routes import NotDone

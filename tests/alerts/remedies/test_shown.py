@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpuagent.core.identity import SHOWN_FIELDS
-from gpuagent.service.remedy_commands import RemedyCommands
+from gpuagent.service.remedies import RemedyCommands
 from gpuagent_alerts.remedies.manual_requests import read_identified
 from gpuagent_alerts.store.database import Store
 from gpuagent_exporters.api.process_routes import NotDone

@@ -15,8 +15,7 @@ import pytest
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.clients.server import client_server
 from gpuagent.config.load import load_config
-from gpuagent.doctor.agent_user import agent_may_trace, agent_uid
-from gpuagent.doctor.service import look_beside
+from gpuagent.doctor.service import agent_may_trace, agent_uid, look_beside
 from gpuagent.node import simulated_node
 from gpuagent.procfs.containers import docker_container, docker_names
 from gpuagent.procfs.machine import may_trace

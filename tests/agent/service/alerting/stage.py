@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
 from gpuagent.core.metrics.remedies import REMEDY_FAMILIES, RemedyFigures, RemedyNote, RemedyTarget, freed_by
@@ -37,8 +37,10 @@ from gpuagent_alerts.states.persister import StatePersister
 from gpuagent_alerts.store.database import Store
 from tests.alerts.notify.outbox.parts import SteppingClock
 from tests.alerts.notify.parts import Route
+from tests.fakes import readings
 
 TICK_SECONDS = 15.0
+PID = 4242
 GROUPS = load_rule_file(RULES_FILE)
 
 
@@ -209,3 +211,14 @@ def dry_run(pid: int, at: float, process: str = "python3") -> RemedyFigures:
     about = RemedyTarget("0", "GPU-00000000", str(pid), process, "alice", "")
     note = RemedyNote(about, "run-1", "terminate", "dry_run", True, at)
     return RemedyFigures(1, stopped=False, ended=(note,))
+
+
+def node(used_gib: float, *pids: int, **info: Any) -> Snapshot:
+    """One GPU of 24 GiB with processes."""
+    processes = [readings.process(pid, **info) for pid in pids or (PID,)]
+    return readings.snapshot([readings.gpu(0, used_gib=used_gib)], processes)
+
+
+def leak(used_gib: float, *evidence: Evidence, full_in: float | None = None) -> Snapshot:
+    """One process that leaks."""
+    return grown(node(used_gib), PID, leaking(*evidence, full_in=full_in))

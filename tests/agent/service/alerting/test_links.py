@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.config.faults import ConfigError
+from gpuagent.config.load import ConfigError
 from gpuagent.config.rules import load_rules
 from gpuagent.core.clock import ManualClock
 from gpuagent.service.alerting import links_of

@@ -13,7 +13,7 @@ import pytest
 from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
 from gpuagent.core.snapshot import ProcessInfo, Snapshot
 from gpuagent.core.units import GIB
-from gpuagent_alerts.messages.waiting import WaitingIncident, find_waiting
+from gpuagent_alerts.messages.briefing import WaitingIncident, find_waiting
 from gpuagent_exporters.status.problems import find_problems
 from tests.agent.service.alerting.stage import TICK_SECONDS, Stage
 from tests.fakes.readings import gpu, process, snapshot

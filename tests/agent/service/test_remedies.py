@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from gpuagent.service.remedy_commands import RemedyCommands
+from gpuagent.service.remedies import RemedyCommands
 
 NOTHING = cast("Any", None)
 """Whoever is refused has met no process, no limit and no record."""

@@ -1,0 +1,192 @@
+"""Stories of processes that die, jobs that end, GPUs that are renumbered, and memory that nobody owns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuagent.core.growth import Evidence, MemoryKey, Verdict
+from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Reconciliation, Snapshot
+from gpuagent.core.units import GIB
+from tests.agent.service.alerting.stage import PID, Stage, grown, leak, leaking
+from tests.alerts.notify.parts import Route
+from tests.fakes.readings import absent_gpu, gpu, process, snapshot
+
+MINUTE, HOUR = 60.0, 3600.0
+
+
+def dying_job(seen: Snapshot) -> Snapshot:
+    """The same processes, ended, with all that they held."""
+    held = {gpu.identity.uuid: gpu.memory.used_bytes or 0 for gpu in seen.gpus if gpu.memory is not None}
+    dead = [one._replace(state=ProcessState.DEAD, former=one.info, info=None) for one in seen.processes]
+    gpus = [replace(one, reconciliation=Reconciliation(0, held[one.identity.uuid], 0)) for one in seen.gpus]
+    return replace(seen, gpus=tuple(gpus), processes=tuple(dead), growth={})
+
+
+def test_a_leaker_that_has_died_leaks_no_more(tmp_path: Path) -> None:
+    """Also while its GPU was not read since, and the verdict is the last one: no second alert names it `[dead]`."""
+    stage = Stage(tmp_path / "state")
+    seen = leak(12, Evidence.BALANCED)
+    stage.show(seen, 5 * MINUTE)
+    stage.show(replace(dying_job(seen), growth=seen.growth), 5 * MINUTE)
+    alerts = [one for message in stage.messages for one in message.alerts]
+    assert {one.labels["process"] for one in alerts if one.name == "GpuProcessMemoryLeak"} == {"python3"}
+
+
+@pytest.mark.parametrize("leaks", [False, True])
+def test_a_job_that_dies_and_holds_its_memory_is_one_incident(tmp_path: Path, leaks: bool) -> None:
+    """Eight ranks on eight GPUs, whether they leaked before or not: one key, and the job is named."""
+    stage = Stage(tmp_path / "state")
+    ranks = [
+        process(100 + each, gpu_index=each, used_gib=19.5, name="rank", slurm_job="77", process_group=100 + each)
+        for each in range(8)
+    ]
+    alive = snapshot([gpu(each, used_gib=19.5) for each in range(8)], ranks)
+    grows = alive
+    for each in range(8 if leaks else 0):
+        grows = grown(grows, 100 + each, leaking(Evidence.BALANCED), gpu=each)
+    stage.show(grows, 5 * MINUTE)
+    stage.show(dying_job(alive), 10 * MINUTE)
+    stage.show(snapshot([gpu(each, used_gib=0.5) for each in range(8)], []), 20 * MINUTE)
+
+    assert [one.news for one in stage.heard] == ["began", *(["reminder"] if leaks else []), "ended"]
+    assert stage.headlines()[-2] == (
+        "WARNING node7 GPUs 0, 1, 2, 3, 4, 5, 6, 7: Slurm job 77 (8 ranks, alice) have ended and still hold 156.0 GiB"
+    )
+    assert stage.headlines()[-1] == (
+        "RESOLVED node7 GPUs 0, 1, 2, 3, 4, 5, 6, 7: Slurm job 77 (8 ranks, alice) had ended and held 156.0 GiB: "
+        "the driver no longer lists them; 156.0 GiB came back"
+    )
+
+
+def test_the_end_of_a_job_counts_all_its_ranks(tmp_path: Path) -> None:
+    """Also one that ended long before the others, whose end a message has told."""
+    stage = Stage(tmp_path / "state", routes=[Route(("slack",), repeat_interval=20 * MINUTE)])
+
+    def ranks(*pids: int) -> Snapshot:
+        seen = snapshot(
+            [gpu(0, used_gib=1.0 + 5 * len(pids))],
+            [process(pid, used_gib=5.0, name="rank", slurm_job="77", process_group=0) for pid in pids],
+        )
+        for pid in pids:
+            seen = grown(seen, pid, leaking(Evidence.BALANCED))
+        return seen
+
+    stage.show(ranks(100, 101, 102, 103), 5 * MINUTE)
+    stage.show(ranks(100, 101), 30 * MINUTE)
+    assert any(one.alerts.count("-ProcessMemoryLeak") == 2 for one in stage.heard)
+    stage.show(snapshot([gpu(0, used_gib=1.0)], []), 20 * MINUTE)
+
+    assert stage.heard[-1].alerts.count("-ProcessMemoryLeak") == 4
+    assert stage.headlines()[-1] == (
+        "RESOLVED node7 GPU 0: Slurm job 77 (4 ranks, alice) was leaking memory: all 4 processes ended "
+        "(22:18 to 22:48 UTC); 20.0 GiB came back"
+    )
+
+
+def test_a_gpu_that_has_another_index_after_a_reload_of_the_driver(tmp_path: Path) -> None:
+    """GPU 1 comes back as GPU 0: by its UUID it is the same, stays full, and nobody hears of an end."""
+    stage = Stage(tmp_path / "state", routes=[Route(("slack",), repeat_interval=30 * MINUTE)])
+    full, other = gpu(1, used_gib=23.9), gpu(0, used_gib=1.0)
+    moved = [
+        replace(full, identity=replace(full.identity, index=0)),
+        replace(other, identity=replace(other.identity, index=1)),
+    ]
+    stage.show(snapshot([other, full], []), 10 * MINUTE)
+    blind = [absent_gpu(each, GpuState.BLIND, "a call hangs") for each in range(2)]
+    stage.show(snapshot(blind, [], node={"nvml_state": NvmlState.FAILED}), 15.0)
+    starting = [replace(one, state=GpuState.STARTING, memory=None, runs=()) for one in moved]
+    stage.show(snapshot(starting, []), 30.0)
+    stage.show(snapshot(moved, []), 40 * MINUTE)
+
+    assert [one.news for one in stage.heard] == ["began", "reminder"]
+    assert len(stage.keys()) == 1
+    assert stage.heard[-1].alerts == "MemoryFull/0 MemoryHigh/0 -MemoryFull/1"
+    assert stage.headlines()[-1].startswith("CRITICAL node7 GPU 0: memory is full (100 %)")
+    stage.show(snapshot([gpu(0, used_gib=1.0), gpu(1, used_gib=1.0)], []), 20 * MINUTE)
+    assert stage.heard[-1].news == "ended"
+
+
+def test_an_incident_that_goes_on_without_its_process_says_so(tmp_path: Path) -> None:
+    """A leaker ends, others keep the GPU full: its line would go on naming what is gone, on a thread's head too."""
+    stage = Stage(tmp_path / "state")
+    both = [process(PID, used_gib=12.0), process(9, used_gib=11.7, name="other")]
+    full = snapshot([gpu(0, used_gib=23.9)], both)
+    stage.show(grown(full, PID, leaking(Evidence.BALANCED)), 5 * MINUTE)
+    stage.show(snapshot([gpu(0, used_gib=23.9)], [process(9, used_gib=23.5, name="other")]), 20 * MINUTE)
+
+    assert [one.news for one in stage.heard] == ["began", "reminder"]
+    assert stage.headlines()[-1] == (
+        "CRITICAL node7 GPU 0: memory is full (100 %), 23.5 GiB of it held by other (alice, pid 9)"
+    )
+    assert "-ProcessMemoryLeak[balanced]/0" in stage.heard[-1].alerts
+
+
+def test_a_unit_that_is_restarted_and_grows_again_is_no_all_clear(tmp_path: Path) -> None:
+    """It goes on under the new pid: one incident, which ends when the last one does."""
+    stage = Stage(tmp_path / "state")
+
+    def of_unit(pid: int, *evidence: Evidence, used_gib: float = 12.0) -> Snapshot:
+        who = process(pid, used_gib=used_gib, unit="api.service", process_group=0, start_time_seconds=2e9 + pid)
+        seen = snapshot([gpu(0, used_gib=used_gib + 1)], [who])
+        growth = leaking(*evidence) if evidence else replace(leaking(Evidence.BALANCED), verdict=Verdict.GROWING)
+        growth = growth if evidence else replace(growth, evidence=None, evidence_told=())
+        return grown(seen, pid, growth)
+
+    stage.show(of_unit(100, Evidence.BALANCED), 5 * MINUTE)
+    stage.show(of_unit(200, used_gib=3.0), 10 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began"]
+    stage.show(of_unit(200, Evidence.BALANCED), 5 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began", "restarted"]
+    assert "python3 (alice, pid 200) leaking" in stage.headlines()[-1]
+    steady = process(300, used_gib=5.0, unit="api.service", process_group=0, start_time_seconds=2e9 + 300)
+    stage.show(snapshot([gpu(0, used_gib=6.0)], [steady]), 30 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began", "restarted", "ended"]
+    assert len(stage.keys()) == 1
+    assert "; api.service was restarted twice and runs as pid 300, with 5.0 GiB" in stage.headlines()[-1]
+    assert stage.headlines()[-1].endswith(", and has not grown for 3 min")
+
+
+def unowned(gib: float, *evidence: Evidence, own_gib: float = 1.0, full_in: float | None = None) -> Snapshot:
+    """One GPU with so much memory of no process, which leaks if there is evidence, beside a process."""
+    whole = gpu(0, used_gib=gib + own_gib, reconciliation=Reconciliation(0, 0, int(gib * GIB)))
+    seen = snapshot([whole], [process(PID, used_gib=own_gib)])
+    growth = {MemoryKey("GPU-00000000"): leaking(*evidence, full_in=full_in)} if evidence else {}
+    return replace(seen, growth=growth)
+
+
+@pytest.mark.parametrize(
+    "course",
+    [
+        [unowned(3), unowned(21.5), unowned(21.8, Evidence.BALANCED, full_in=1000.0), unowned(22.8)],
+        [unowned(3, Evidence.BALANCED), unowned(21.5, Evidence.BALANCED, full_in=1000.0), unowned(22.8)],
+        [unowned(22.8), unowned(3), unowned(22.8)],
+    ],
+)
+def test_memory_of_no_process_that_fills_the_gpu_is_one_incident(tmp_path: Path, course: list[Snapshot]) -> None:
+    """In whatever order its alerts come; while the GPU is full nothing of it is told as ended."""
+    stage = Stage(tmp_path / "state")
+    for seen in course:
+        stage.show(seen, 12 * MINUTE)
+    assert len(stage.keys()) == 1
+    assert "ended" not in {one.news for one in stage.heard}
+    assert stage.heard[-1].severity == "critical"
+    stage.show(unowned(0.5), 30 * MINUTE)
+    assert [one.news for one in stage.heard].count("ended") == 1
+
+
+def test_memory_without_an_owner_is_one_incident(tmp_path: Path) -> None:
+    """That there is some, that it grows, and that it fills the GPU: one cause, which ends once."""
+    stage = Stage(tmp_path / "state")
+    rest = Reconciliation(0, 0, 8 * GIB)
+    some = snapshot([gpu(0, used_gib=8.0, reconciliation=rest)], [])
+    grows = replace(some, growth={MemoryKey("GPU-00000000"): leaking(Evidence.BALANCED)})
+    stage.show(some, 15 * MINUTE)
+    stage.show(grows, 10 * MINUTE)
+    stage.show(some, 10 * MINUTE)
+    stage.show(snapshot([gpu(0, used_gib=0.5)], []), 30 * MINUTE)
+
+    assert len(stage.keys()) == 1
+    assert [one.news for one in stage.heard] == ["began", "worsened", "ended"]
