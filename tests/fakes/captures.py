@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from gpuagent.core.clock import ManualClock
-from gpuagent.doctor.capture.redaction import Redactor
-from gpuagent.doctor.capture.session import Machine, capture
+from gpuagent.doctor.capture.redaction import CaptureRedactor
+from gpuagent.doctor.capture.session import MachineToCapture, capture
 from gpuagent_simulator.captures.node import open_node
 from gpuagent_simulator.node import SimulatedNode
 from tests.fakes.nvml import use
 
 
-def machine_of(node: SimulatedNode, clock: ManualClock) -> Machine:
+def machine_of(node: SimulatedNode, clock: ManualClock) -> MachineToCapture:
     """The node as the machine that is captured."""
-    return Machine(
+    return MachineToCapture(
         node.library,
         node.proc,
         lambda uid: node.proc.user_name(uid) or str(uid),
@@ -23,12 +23,12 @@ def machine_of(node: SimulatedNode, clock: ManualClock) -> Machine:
     )
 
 
-def captured(scenario: str, redactor: Redactor | None = None, *, stuck_seconds: float = 20.0) -> str:
+def captured(scenario: str, redactor: CaptureRedactor | None = None, *, stuck_seconds: float = 20.0) -> str:
     """The text of a capture of a scenario; nothing is redacted unless asked for."""
     clock = ManualClock()
     node = open_node(scenario, clock)
     try:
         with use(None):
-            return capture(machine_of(node, clock), redactor or Redactor(None), stuck_seconds=stuck_seconds).text
+            return capture(machine_of(node, clock), redactor or CaptureRedactor(None), stuck_seconds=stuck_seconds).text
     finally:
         node.close()

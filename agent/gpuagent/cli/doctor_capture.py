@@ -15,7 +15,7 @@ def write_capture(path: Path, *, simulate: str | None, redact: bool) -> None:
         typer.Exit: with status 1, if the file cannot be made or there is no such scenario.
     """
     from gpuagent.core.units import format_bytes
-    from gpuagent.doctor.capture.redaction import Redactor
+    from gpuagent.doctor.capture.redaction import CaptureRedactor
     from gpuagent.doctor.capture.session import capture, simulated_machine, this_machine
     from gpuagent.node import NoSuchNode
 
@@ -31,7 +31,7 @@ def write_capture(path: Path, *, simulate: str | None, redact: bool) -> None:
         raise typer.Exit(1) from None
     typer.echo("Asking the driver twice, with some seconds in between ...", err=True)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        captured = capture(machine, Redactor.with_new_key() if redact else Redactor(None))
+        captured = capture(machine, CaptureRedactor.with_new_key() if redact else CaptureRedactor(None))
         file.write(captured.text)
     for problem in captured.problems:
         typer.echo(f"not captured: {problem}", err=True)
@@ -54,7 +54,7 @@ def write_bundle(
         typer.Exit: with status 1, if the file cannot be made, there is no such scenario, or the answer is no.
     """
     from gpuagent.doctor import bundle, service
-    from gpuagent.doctor.capture.redaction import Redactor
+    from gpuagent.doctor.capture.redaction import CaptureRedactor
     from gpuagent.doctor.capture.session import capture, simulated_machine, this_machine
     from gpuagent.doctor.examine import examine
     from gpuagent.node import NoSuchNode
@@ -64,13 +64,13 @@ def write_bundle(
         machine = simulated_machine(simulate) if simulate else this_machine()
         typer.echo("Gathering; the driver is asked twice, with some seconds in between ...", err=True)
         gathered = bundle.gather(
-            bundle.Sources(
+            bundle.BundleSources(
                 config=service.configuration(config, simulated=simulate is not None)[0],
                 findings=lambda: list(examine(config, simulate)),
                 capture=lambda redactor: capture(machine, redactor).text,
                 log=log,
             ),
-            Redactor.with_new_key() if redact else Redactor(None),
+            CaptureRedactor.with_new_key() if redact else CaptureRedactor(None),
         )
         typer.echo(f"{path} will contain:")
         for line in gathered.lines():

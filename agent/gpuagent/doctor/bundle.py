@@ -21,7 +21,7 @@ from gpuagent.config.models import Config
 from gpuagent.config.reference import to_yaml
 from gpuagent.core.api_client import AgentUnreachable, fetch_document
 from gpuagent.doctor.capture.host import program_facts
-from gpuagent.doctor.capture.redaction import Redactor
+from gpuagent.doctor.capture.redaction import CaptureRedactor
 from gpuagent.doctor.finding import Finding
 from gpuagent.service.http_servers import control_socket
 
@@ -76,19 +76,19 @@ def read_journal() -> str:
 
 
 @dataclass(frozen=True)
-class Sources:
+class BundleSources:
     """Where the parts come from."""
 
     config: Config
     findings: Callable[[], list[Finding]]
-    capture: Callable[[Redactor], str]
+    capture: Callable[[CaptureRedactor], str]
     log: Path | None = None
     """The agent's log where it is not in the journal."""
     fetch: Callable[[Path, str], Any] = fetch_document
     journal: Callable[[], str] = read_journal
 
 
-def gather(sources: Sources, redactor: Redactor) -> Bundle:
+def gather(sources: BundleSources, redactor: CaptureRedactor) -> Bundle:
     """Gather everything. What the capture and the status name is what the log is redacted by, so these come first."""
     bundle = Bundle()
     bundle.add("capture.yaml", sources.capture(redactor), "what the driver answers: gpuagent run --simulate replays it")
@@ -116,7 +116,7 @@ def _finding(finding: Finding) -> str:
     return f"{finding.level:<8} {finding.subject}: {finding.text}{advice}"
 
 
-def _add_log(bundle: Bundle, sources: Sources, redactor: Redactor) -> None:
+def _add_log(bundle: Bundle, sources: BundleSources, redactor: CaptureRedactor) -> None:
     try:
         text = _tail(sources.log) if sources.log is not None else sources.journal()
     except (OSError, subprocess.SubprocessError) as error:

@@ -21,7 +21,7 @@ _HEX_CHUNK = 4096
 _POINTERS = (ctypes.c_void_p, ctypes.c_char_p, ctypes._Pointer)
 
 
-class Call(NamedTuple):
+class DescribedCall(NamedTuple):
     """A call as a capture knows it."""
 
     key: str
@@ -30,7 +30,7 @@ class Call(NamedTuple):
     """Objects behind the arguments that are passed by reference, in their order."""
 
 
-def describe_call(symbol: str, args: tuple[Any, ...]) -> Call:
+def describe_call(symbol: str, args: tuple[Any, ...]) -> DescribedCall:
     """Take a call apart; `args` are those after the device.
 
     The size that follows a text buffer is no part of the key.
@@ -45,7 +45,7 @@ def describe_call(symbol: str, args: tuple[Any, ...]) -> Call:
         elif not after_text and not isinstance(argument, _POINTERS):
             numbers.append(str(number(argument)))
         after_text = _is_text(target)
-    return Call(f"{symbol}({', '.join(numbers)})" if numbers else symbol, tuple(outputs))
+    return DescribedCall(f"{symbol}({', '.join(numbers)})" if numbers else symbol, tuple(outputs))
 
 
 def _target(argument: Any) -> Any:

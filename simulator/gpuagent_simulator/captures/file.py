@@ -26,11 +26,11 @@ KEYS = frozenset({MARK, "base", "system", "gpus", "processes", "seconds_between_
 GPU_KEYS = frozenset({"base", "count", "calls", "fields", "mig", "latency_us"})
 
 
-class Missing:
+class NotCaptured:
     """Stands for what was not captured: an answer may well be null."""
 
 
-MISSING = Missing()
+MISSING = NotCaptured()
 
 
 class Answers:

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from gpuagent.cli.app import app
 from gpuagent.config.load import load_config
 from gpuagent.core.api_client import AgentUnreachable
-from gpuagent.doctor.bundle import Bundle, Sources, gather, write
-from gpuagent.doctor.capture.redaction import Redactor
+from gpuagent.doctor.bundle import Bundle, BundleSources, gather, write
+from gpuagent.doctor.capture.redaction import CaptureRedactor
 from gpuagent.doctor.finding import Finding, Level
 from tests.fakes.captures import captured
 from tests.fakes.nvml import use
@@ -43,13 +43,13 @@ def gathered(
     config.write_text("receivers:\n  - {name: team, slack: {url: https://hooks.slack.com/services/T0/B0/hush}}\n")
     given = {"findings": lambda: [Finding("group", Level.INFO, "alice is in no group")], "journal": lambda: LOG}
     return gather(
-        Sources(
+        BundleSources(
             config=load_config(config, is_root=False),
             capture=lambda redactor: captured("healthy", redactor),
             fetch=fetch,
             **(given | sources),
         ),
-        Redactor.with_new_key() if redact else Redactor(None),
+        CaptureRedactor.with_new_key() if redact else CaptureRedactor(None),
     )
 
 

@@ -12,8 +12,8 @@ import pytest
 from gpuagent.config.models import Config
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.snapshot import GpuState
-from gpuagent.doctor.capture.redaction import Redactor
-from gpuagent.doctor.capture.session import Machine, _NoLibrary, capture
+from gpuagent.doctor.capture.redaction import CaptureRedactor
+from gpuagent.doctor.capture.session import MachineToCapture, _NoLibrary, capture
 from gpuagent.doctor.captured import captured_host, captured_machine
 from gpuagent.doctor.finding import Level
 from gpuagent.procfs.files import RealProc
@@ -98,7 +98,7 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
 
 def test_a_redacted_capture_names_nobody(tmp_path: Path) -> None:
     """Names, command lines, users, serial numbers and UUIDs are not in a redacted file, and stay tellable apart."""
-    plain, redacted = captured("healthy"), captured("healthy", Redactor.with_new_key())
+    plain, redacted = captured("healthy"), captured("healthy", CaptureRedactor.with_new_key())
     secrets = ("whisper-server", "vllm", "svc-ml", "alice", "GPU-51a0f2d4", "16512200", "train.py")
     assert [each for each in secrets if each not in plain] == []
     assert [each for each in secrets if each in redacted] == []
@@ -116,7 +116,7 @@ def test_a_redacted_capture_names_nobody(tmp_path: Path) -> None:
 
 def test_digests_differ_between_files() -> None:
     """Two captures of one machine cannot be told to be of the same machine."""
-    texts = [captured("no-gpus"), *(captured("healthy", Redactor.with_new_key()) for _ in range(2))]
+    texts = [captured("no-gpus"), *(captured("healthy", CaptureRedactor.with_new_key()) for _ in range(2))]
     uuids = [set(re.findall(r"GPU-[0-9a-f-]{36}", text)) for text in texts]
     assert len(uuids[1]) == len(uuids[2]) == 2
     assert not uuids[1] & uuids[2]
@@ -124,7 +124,7 @@ def test_digests_differ_between_files() -> None:
 
 def test_eight_full_gpus_fit_into_a_small_file() -> None:
     """8 GPUs with 64 processes each make less than 300 KB."""
-    assert len(captured("crowd", Redactor.with_new_key()).encode()) < 300_000
+    assert len(captured("crowd", CaptureRedactor.with_new_key()).encode()) < 300_000
 
 
 def test_a_hanging_call_ends_the_capture_and_hangs_in_the_replay(tmp_path: Path) -> None:
@@ -148,9 +148,9 @@ def test_a_hanging_call_ends_the_capture_and_hangs_in_the_replay(tmp_path: Path)
 
 def test_a_machine_without_the_library_is_captured() -> None:
     """Without NVML the facts around it are written down, and the code of the initialization."""
-    machine = Machine(_NoLibrary(), RealProc(), str, ManualClock(), sleep=lambda _: None)
+    machine = MachineToCapture(_NoLibrary(), RealProc(), str, ManualClock(), sleep=lambda _: None)
     with use(None):
-        found = capture(machine, Redactor.with_new_key(), stuck_seconds=20)
+        found = capture(machine, CaptureRedactor.with_new_key(), stuck_seconds=20)
     assert found.gpus == 0
     assert found.problems
     assert 'nvmlInitWithFlags: {"error": "library_not_found"}' in found.text

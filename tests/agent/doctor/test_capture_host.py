@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuagent.doctor.capture.host import host_facts
-from gpuagent.doctor.capture.redaction import Redactor
+from gpuagent.doctor.capture.redaction import CaptureRedactor
 
 
 def test_facts_of_a_machine(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_facts_of_a_machine(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    facts = host_facts(Redactor.with_new_key(), tmp_path)
+    facts = host_facts(CaptureRedactor.with_new_key(), tmp_path)
     assert "580.95.05" in facts["nvidia_version"]
     assert facts["nvidia_params"] == {"RmProfilingAdminOnly": "1", "EnableMSI": "1"}
     assert facts["container"][0] == "docker"
@@ -56,7 +56,7 @@ def test_facts_of_a_machine(tmp_path: Path) -> None:
 
 def test_paths_keep_their_form() -> None:
     """In a redacted cgroup path the kind of unit, container, job and user can still be told, and nobody by name."""
-    redactor = Redactor.with_new_key()
+    redactor = CaptureRedactor.with_new_key()
     container = "1f0e9d8c7b6a5f4e3d2c1b0a9f8e7d6c5b4a3f2e1d0c9b8a7f6e5d4c3b2a1f0e"
     slurm = redactor.cgroup("0::/system.slice/slurmstepd.scope/job_48213/step_0/user/task_0")
     assert slurm == "0::/system.slice/slurmstepd.scope/job_48213/step_0/user/task_0"
@@ -67,4 +67,4 @@ def test_paths_keep_their_form() -> None:
     assert container not in pod
     assert len(pod) == len(f"0::/system.slice/docker-{container}.scope")
     assert redactor.cgroup(f"0::/system.slice/docker-{container}.scope") == pod
-    assert Redactor(None).cgroup("0::/a/b") == "0::/a/b"
+    assert CaptureRedactor(None).cgroup("0::/a/b") == "0::/a/b"

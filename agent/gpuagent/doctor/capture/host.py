@@ -12,7 +12,7 @@ from typing import Any
 
 from gpuagent import __version__
 from gpuagent.collector.inventory import count_pci_gpus
-from gpuagent.doctor.capture.redaction import Redactor
+from gpuagent.doctor.capture.redaction import CaptureRedactor
 from gpuagent.procfs.files import ProcFiles, parse_stat, parse_status
 from gpuagent.procfs.machine import effective_capabilities, in_host_pid_namespace
 from gpuagent_simulator.captures.arguments import text_value
@@ -41,7 +41,7 @@ def program_facts() -> dict[str, Any]:
     }
 
 
-def host_facts(redactor: Redactor, root: Path = Path("/")) -> dict[str, Any]:
+def host_facts(redactor: CaptureRedactor, root: Path = Path("/")) -> dict[str, Any]:
     """Return what can be told of the machine at `root`; what cannot be read is left out. No name of the machine."""
     proc = root / "proc"
     name = os.uname()
@@ -102,7 +102,7 @@ def _capabilities(proc: Path) -> str | None:
     return None if found is None else f"{found:#x}"
 
 
-def _device_file(path: Path, root: Path, redactor: Redactor) -> dict[str, Any]:
+def _device_file(path: Path, root: Path, redactor: CaptureRedactor) -> dict[str, Any]:
     facts: dict[str, Any] = {"path": f"/{path.relative_to(root)}"}
     with suppress(OSError):
         found = path.stat()

@@ -54,7 +54,7 @@ _HEX_ID = re.compile(r"[0-9a-f]{12,64}")
 _USER_PART = re.compile(r"user(-|@)(\d+)\.(slice|service)")
 
 
-class Redactor:
+class CaptureRedactor:
     """Replace what identifies somebody. With `key` None nothing is replaced."""
 
     def __init__(self, key: bytes | None) -> None:
@@ -64,7 +64,7 @@ class Redactor:
         """Names that were met, and what stands for each."""
 
     @classmethod
-    def with_new_key(cls) -> Redactor:
+    def with_new_key(cls) -> CaptureRedactor:
         """Return a redactor whose digests no other file shares."""
         return cls(secrets.token_bytes(32))
 

@@ -18,7 +18,7 @@ from gpuagent.core.clock import Clock, SystemClock
 from gpuagent.doctor.capture.getters import ask_everything
 from gpuagent.doctor.capture.host import UserName, host_facts, process_facts, program_facts
 from gpuagent.doctor.capture.recorder import Abandoned, RecordedDevice, RecordingLibrary
-from gpuagent.doctor.capture.redaction import Redactor
+from gpuagent.doctor.capture.redaction import CaptureRedactor
 from gpuagent.doctor.capture.write import render
 from gpuagent.driver.nvml.driver import Collector, NvmlDriver
 from gpuagent.driver.nvml.library import LIBRARY_NOT_FOUND, Library, NvmlFailure
@@ -55,7 +55,7 @@ class Captured(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineToCapture:
     """What is captured: this machine, or a simulated one in its place."""
 
     library: Any
@@ -69,7 +69,7 @@ class Machine:
     sleep: Callable[[float], None] = time.sleep
 
 
-def this_machine() -> Machine:
+def this_machine() -> MachineToCapture:
     """Return the machine that this runs on."""
     library: object
     try:
@@ -77,17 +77,17 @@ def this_machine() -> Machine:
     except OSError:
         library = _NoLibrary()
     clock = SystemClock()
-    return Machine(library, RealProc(), UserNames(clock), clock)
+    return MachineToCapture(library, RealProc(), UserNames(clock), clock)
 
 
-def simulated_machine(scenario: str) -> Machine:
+def simulated_machine(scenario: str) -> MachineToCapture:
     """Return a scenario, or another capture, in place of the machine. Raises NoSuchNode."""
     clock = SystemClock()
     try:
         node = open_node(scenario, clock, fallback=RealProc())
     except ScenarioError as error:
         raise NoSuchNode(str(error)) from None
-    return Machine(
+    return MachineToCapture(
         node.library,
         node.proc,
         lambda uid: node.proc.user_name(uid) or str(uid),
@@ -98,8 +98,8 @@ def simulated_machine(scenario: str) -> Machine:
 
 
 def capture(
-    machine: Machine,
-    redactor: Redactor,
+    machine: MachineToCapture,
+    redactor: CaptureRedactor,
     *,
     seconds: float | None = None,
     stuck_seconds: float = STUCK_SECONDS,
@@ -130,7 +130,12 @@ def _wait(
     return None
 
 
-def _result(run: _Run, redactor: Redactor, stuck: tuple[str, RecordedDevice] | None, known: dict[str, Any]) -> Captured:
+def _result(
+    run: _Run,
+    redactor: CaptureRedactor,
+    stuck: tuple[str, RecordedDevice] | None,
+    known: dict[str, Any],
+) -> Captured:
     machine, recorder = run.machine, run.recorder
     pids = recorder.pids()
     facts = run.processes | process_facts(pids - run.processes.keys(), machine.files, run.began, machine.user_name)
@@ -158,7 +163,7 @@ def _result(run: _Run, redactor: Redactor, stuck: tuple[str, RecordedDevice] | N
 
 
 class _Run:
-    def __init__(self, machine: Machine, seconds: float) -> None:
+    def __init__(self, machine: MachineToCapture, seconds: float) -> None:
         self.machine = machine
         self.recorder = RecordingLibrary(machine.library, machine.clock.wall)
         self.processes: dict[int, dict[str, Any]] = {}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuagent.doctor.capture.recorder import RecordedDevice
-from gpuagent.doctor.capture.redaction import Redactor
+from gpuagent.doctor.capture.redaction import CaptureRedactor
 from gpuagent_simulator.captures.file import MARK, PASSES, VERSION
 from gpuagent_simulator.captures.lists import field_key
 
@@ -22,7 +22,7 @@ def render(
     system: RecordedDevice,
     gpus: Mapping[int, RecordedDevice],
     processes: Mapping[int, Mapping[str, Any]],
-    redactor: Redactor,
+    redactor: CaptureRedactor,
 ) -> str:
     """Return the file. `header` has the keys above the answers, in their order."""
     lines = [f"{MARK}: {VERSION}"]
@@ -53,7 +53,7 @@ def _without_repetition(lines: list[str]) -> Iterator[str]:
             yield f"{key}{colon}{value}"
 
 
-def _device(device: RecordedDevice, indent: str, redactor: Redactor) -> Iterator[str]:
+def _device(device: RecordedDevice, indent: str, redactor: CaptureRedactor) -> Iterator[str]:
     below = indent + "  "
     yield from _section("calls", indent, _answers(device.calls, below, redactor))
     yield from _section("fields", indent, _fields(device.fields, below))
@@ -72,7 +72,7 @@ def _section(name: str, indent: str, lines: Iterator[str]) -> Iterator[str]:
     yield from found
 
 
-def _answers(calls: Mapping[str, Mapping[int, Any]], indent: str, redactor: Redactor) -> Iterator[str]:
+def _answers(calls: Mapping[str, Mapping[int, Any]], indent: str, redactor: CaptureRedactor) -> Iterator[str]:
     for key in sorted(calls):
         passes = {number: redactor.answer(key, answer) for number, answer in calls[key].items()}
         yield f"{indent}{key}: {_both(passes)}"
