@@ -135,6 +135,22 @@ def test_a_list_longer_than_the_buffer(tmp_path: Path) -> None:
     assert (count.value, buffer.raw) == (3, bytes(64))
 
 
+def test_faults_on_top_of_a_capture(tmp_path: Path) -> None:
+    """A captured machine can be given the faults of a scenario, for calls that were captured too."""
+    text = HEAD + (
+        "gpus:\n  - calls: {nvmlDeviceGetPowerUsage: 70500, nvmlDeviceGetPerformanceState: 8}\n"
+        "faults:\n  - {kind: error, calls: [nvmlDeviceGetPowerUsage], code: unknown, until: 10s}\n"
+        "  - {kind: missing, calls: [nvmlDeviceGetPerformanceState]}\n  - {kind: lost, gpu: 0, at: 20s}\n"
+    )
+    bench = Bench(text, tmp_path)
+    assert bench.ask("nvmlDeviceGetPowerUsage") == 999
+    assert bench.ask("nvmlDeviceGetPerformanceState") == FUNCTION_NOT_FOUND
+    bench.clock.advance(10)
+    assert bench.ask("nvmlDeviceGetPowerUsage") == 70500
+    bench.clock.advance(10)
+    assert bench.ask("nvmlDeviceGetPowerUsage") == 15
+
+
 def test_field_ranges(tmp_path: Path) -> None:
     """One line states a field for all links; a single link may be stated by itself."""
     text = HEAD + "gpus:\n  - fields: {'206/0-2': uint 5, '206/1': error not_supported, '82': uint 40}\n"

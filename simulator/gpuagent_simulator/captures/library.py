@@ -74,7 +74,7 @@ class ReplayedLibrary(SimulatedLibrary):
         if symbol in (_COUNT, _HANDLE):
             body = self._count if symbol == _COUNT else self._handle
             return bind(symbol, EntrySpec(body, takes_device=False), self._session)
-        if not self._knows(symbol):
+        if not self._knows(symbol) or self._is_taken_away(symbol):
             raise AttributeError(f"undefined symbol: {symbol}")
         if symbol in _OF_THE_SESSION or self._capture.system.has_symbol(symbol):
             return bind(symbol, EntrySpec(self._of_system(symbol), takes_device=False), self._session)
