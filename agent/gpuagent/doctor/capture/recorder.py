@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuagent_simulator.abi import (
     SAMPLE,
@@ -42,6 +42,15 @@ _NOTHING: Any = object()
 
 class Abandoned(BaseException):
     """Ends a thread for which nobody waits any more; nothing between it and the thread may handle that."""
+
+
+class CallResult(NamedTuple):
+    """How a call has ended."""
+
+    code: int
+    microseconds: int
+    room: int
+    """Entries for which the caller had room, in a call that answers a list."""
 
 
 @dataclass
@@ -123,6 +132,7 @@ class RecordingLibrary:
         device, rest = self._device(args)
         if symbol in lists.PROCESS_LISTS and len(rest) > 1 and (size := buffer_size(rest[1])):
             ctypes.memset(address(rest[1]), lists.UNWRITTEN, size)  # as the agent itself does, to measure
+        room = _room(symbol, rest)
         self.in_flight = symbol, device
         began = time.perf_counter()
         code = int(function(*args))
@@ -131,7 +141,8 @@ class RecordingLibrary:
         microseconds = round((time.perf_counter() - began) * 1e6)
         self.in_flight = None
         if symbol not in _NOT_RECORDED:
-            self._record(symbol, device, rest, code, microseconds)
+            with suppress(NvmlError):  # NULL in place of a result: there is nothing to read
+                self._record(symbol, device, rest, CallResult(code, microseconds, room))
         return code
 
     def _device(self, args: tuple[Any, ...]) -> tuple[RecordedDevice, tuple[Any, ...]]:
@@ -141,7 +152,8 @@ class RecordingLibrary:
                 return known, args[1:]
         return self.system, args
 
-    def _record(self, symbol: str, device: RecordedDevice, args: tuple[Any, ...], code: int, microseconds: int) -> None:
+    def _record(self, symbol: str, device: RecordedDevice, args: tuple[Any, ...], result: CallResult) -> None:
+        code = result.code
         in_a_list = symbol in lists.PROCESS_LISTS or symbol in _SAMPLES or symbol == lists.DETAIL_LIST
         if code == Code.INSUFFICIENT_SIZE and in_a_list:  # the caller comes again with a larger buffer
             return
@@ -150,15 +162,15 @@ class RecordingLibrary:
             device, key = self.gpus.setdefault(number(args[0]), RecordedDevice()), symbol
         elif symbol == lists.GPM_METRICS:
             device, key = self._sampled.get(view(GpmMetricsGet, args[0]).sample2 or 0, (device, symbol))
-        answer = {lists.ERROR: lists.code_name(code)} if code else self._read(symbol, device, args)
+        answer = {lists.ERROR: lists.code_name(code)} if code else self._read(symbol, device, args, result.room)
         if answer is not _NOTHING:
             passes = device.calls.setdefault(key, {})
             # Samples are told once: the second time that one asks there are none since.
             if not (code == Code.NOT_FOUND and symbol in _SAMPLES and self.pass_number in passes):
                 passes[self.pass_number] = answer
-        device.latency.setdefault(key, {})[self.pass_number] = microseconds
+        device.latency.setdefault(key, {})[self.pass_number] = result.microseconds
 
-    def _read(self, symbol: str, device: RecordedDevice, args: tuple[Any, ...]) -> Any:
+    def _read(self, symbol: str, device: RecordedDevice, args: tuple[Any, ...], room: int) -> Any:
         """Return what a call has answered; _NOTHING where that is kept elsewhere, or follows from the rest."""
         if symbol in INITIALIZE:
             return _NOTHING
@@ -176,7 +188,7 @@ class RecordingLibrary:
         if symbol == lists.FIELD_VALUES:
             self._record_fields(device, args)
             return _NOTHING
-        return _answer(symbol, args, int(self._wall() * 1e6))
+        return _answer(symbol, args, int(self._wall() * 1e6), room)
 
     def _record_fields(self, device: RecordedDevice, args: tuple[Any, ...]) -> None:
         for entry in view(FieldValue * number(args[0]), args[1]):
@@ -189,23 +201,41 @@ def _handle(out: Any) -> int:
     return view(ctypes.c_void_p, out).value or 0
 
 
-def _answer(symbol: str, args: tuple[Any, ...], now_microseconds: int) -> Any:
+def _room(symbol: str, args: tuple[Any, ...]) -> int:
+    """Return for how many entries a caller has room: no more are read, whatever the driver says."""
+    with suppress(NvmlError):
+        return _given_room(symbol, args)
+    return 0
+
+
+def _given_room(symbol: str, args: tuple[Any, ...]) -> int:
     if symbol in lists.PROCESS_LISTS:
-        count = view(ctypes.c_uint, args[0]).value
+        return view(ctypes.c_uint, args[0]).value
+    if symbol == lists.DETAIL_LIST:
+        return int(view(ProcessDetailList, args[0]).count)
+    if symbol == lists.OLD_SAMPLES:
+        return view(ctypes.c_uint, args[1]).value
+    return int(view(ProcessesUtilizationInfo, args[0]).count) if symbol == lists.NEW_SAMPLES else 0
+
+
+def _answer(symbol: str, args: tuple[Any, ...], now_microseconds: int, room: int) -> Any:
+    if symbol in lists.PROCESS_LISTS:
+        count = min(view(ctypes.c_uint, args[0]).value, room)
         size = min(count * lists.MOST_STRIDE, buffer_size(args[1]) or 0)
         written = ctypes.string_at(address(args[1]), size).rstrip(bytes([lists.UNWRITTEN])) if size else b""
         return lists.read_list(written, count)
     if symbol == lists.DETAIL_LIST:
         request = view(ProcessDetailList, args[0])
-        size = request.count * lists.MOST_STRIDE
-        return lists.read_list(ctypes.string_at(request.array, size) if size else b"", request.count, lists.MOST_STRIDE)
+        count = min(request.count, room)
+        data = ctypes.string_at(request.array, count * lists.MOST_STRIDE) if count else b""
+        return lists.read_list(data, count, lists.MOST_STRIDE)
     if symbol == lists.OLD_SAMPLES:
-        count = view(ctypes.c_uint, args[1]).value
+        count = min(view(ctypes.c_uint, args[1]).value, room)
         data = ctypes.string_at(address(args[0]), count * SAMPLE.size)
         return lists.read_samples(data, now_microseconds, new=False)
     if symbol == lists.NEW_SAMPLES:
         asked = view(ProcessesUtilizationInfo, args[0])
-        data = ctypes.string_at(asked.array, asked.count * SAMPLE_INFO.size)
+        data = ctypes.string_at(asked.array, min(asked.count, room) * SAMPLE_INFO.size)
         return lists.read_samples(data, now_microseconds, new=True)
     if symbol == lists.GPM_METRICS:
         return lists.read_metrics(view(GpmMetricsGet, args[0]))
