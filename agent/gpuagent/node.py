@@ -23,6 +23,7 @@ from gpuagent.procfs.cgroup import CgroupLevel
 from gpuagent.procfs.cgroup_owner import CgroupOwner, CgroupOwners
 from gpuagent.procfs.containers import ContainerNames, PodNames, docker_names
 from gpuagent.procfs.files import ProcFiles, RealProc
+from gpuagent.procfs.host_memory import read_host_memory, read_memory_pressure
 from gpuagent.procfs.kernel_log import KernelLog
 from gpuagent.procfs.machine import PidSpace, boot_id, boot_time_seconds
 from gpuagent.procfs.table import PidfdWatcher, ProcessTable
@@ -88,7 +89,8 @@ def real_node(config: Config, *, keep_inventory: bool = True) -> Node:
         listings = Listings(None, boot, now_seconds=clock.now(), pid_space=PidSpace())
         place = MonitorContext(boot, trusts=TrustRegistry(), pci_gpus=count_pci_gpus, listings=listings)
     place = replace(place, fallen=KernelLog.open().fallen)
-    return Node(NvmlDriver(), processes, clock, place, RealProc())
+    place = replace(place, host_memory=read_host_memory, memory_pressure=read_memory_pressure)
+    return Node(NvmlDriver(host_memory=read_host_memory), processes, clock, place, RealProc())
 
 
 def _remembering_place(config: Config, clock: Clock, boot: str) -> MonitorContext:
@@ -182,8 +184,14 @@ def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[
         except ProcessLookupError:
             raise NoSuchNode(f"--bind {key}={pid}: there is no such process") from None
     log.warning("SIMULATED: every reading comes from the scenario %s", node.name)
-    place = MonitorContext(boot_id=boot, simulated=node.name, pci_gpus=node.pci_gpu_count)
-    driver = NvmlDriver(Library(node.library, max_pid=node.max_pid))
+    place = MonitorContext(
+        boot_id=boot,
+        simulated=node.name,
+        pci_gpus=node.pci_gpu_count,
+        host_memory=node.host_memory,
+        memory_pressure=node.memory_pressure,
+    )
+    driver = NvmlDriver(Library(node.library, max_pid=node.max_pid), node.host_memory)
     return Node(driver, processes, clock, place, node.proc, frozenset((bind or {}).values()))
 
 

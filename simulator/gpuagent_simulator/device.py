@@ -239,6 +239,12 @@ class Gpu:
             used + self.base_used_bytes(moment.seconds),
         )
 
+    def shared_bytes(self) -> int:
+        """Return how much of the host's memory its processes hold; 0 where the GPU has memory of its own."""
+        if Feature.MEMORY not in self.lacks:
+            return 0
+        return sum(row.used_bytes or 0 for row in self.moment().rows)
+
     def rows(self) -> tuple[ListedProcess, ...]:
         """Return the processes that a process list of this device has."""
         return self.moment().rows

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpuagent.core.clock import Clock
+from gpuagent.core.hardware import HostMemory, MemoryPressure
 from gpuagent_simulator.curves import ScenarioClock
 from gpuagent_simulator.device import Gpu
 from gpuagent_simulator.faults import Fault, FaultInjector
@@ -123,6 +124,30 @@ class SimulatedNode:
         self._faults_file = (
             FaultsFile(Path(scenario.faults_file), self._faults, len(self._gpus)) if scenario.faults_file else None
         )
+
+    # ---- the host --------------------------------------------------------------------------------
+
+    def host_memory(self) -> HostMemory:
+        """Return the memory of the machine: what the processes hold on GPUs that share it is taken from it."""
+        now, host = self.scenario_clock.now(), self.scenario.host
+        kernel = int(host.kernel(now))
+        on_gpus = sum(gpu.shared_bytes() for gpu in self._gpus)
+        available = max(0, host.memory - kernel - int(host.used(now)) - self.proc.resident_bytes() - on_gpus)
+        page_cache = min(available, int(host.page_cache(now)))
+        return HostMemory(
+            total_bytes=host.memory,
+            available_bytes=available,
+            free_bytes=available - page_cache,
+            page_cache_bytes=page_cache,
+            kernel_bytes=kernel,
+            swap_total_bytes=host.swap,
+            swap_free_bytes=max(0, host.swap - int(host.swap_used(now))),
+        )
+
+    def memory_pressure(self) -> MemoryPressure:
+        """Return the shares of time in which programs waited for memory; the scenario gives percent."""
+        now, host = self.scenario_clock.now(), self.scenario.host
+        return MemoryPressure(min(1.0, host.pressure(now) / 100), min(1.0, host.full_pressure(now) / 100))
 
     # ---- real processes --------------------------------------------------------------------------
 

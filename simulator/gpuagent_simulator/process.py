@@ -318,6 +318,11 @@ class SimulatedProc:
         self._users = {process.uid: process.user for process in self._by_pid.values()}
         self.boot_time_seconds = scenario_clock.clock.wall() - scenario_clock.clock.now()
 
+    def resident_bytes(self) -> int:
+        """Return the host memory of all made-up processes that live."""
+        now = self._scenario_clock.now()
+        return sum(process.resident_bytes(now) for process in self._by_pid.values() if process.is_alive(now))
+
     def read(self, pid: int, name: str) -> bytes:
         """Return a file of /proc/<pid>.
 

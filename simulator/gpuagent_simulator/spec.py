@@ -397,6 +397,19 @@ class FaultList(Section):
     faults: tuple[Fault, ...] = ()
 
 
+class HostSpec(Section):
+    """Memory of the machine, for GPUs that share it. `used` is what others than the GPU's processes have taken."""
+
+    memory: Bytes = 128 * 1024**3
+    used: Curve = Constant(6 * 1024**3)
+    kernel: Curve = Constant(1024**3)
+    page_cache: Curve = Constant(20 * 1024**3)
+    swap: Bytes = 0
+    swap_used: Curve = ZERO
+    pressure: Curve = ZERO
+    full_pressure: Curve = ZERO
+
+
 class Scenario(Section):
     """A whole scenario."""
 
@@ -408,6 +421,7 @@ class Scenario(Section):
     driver: str = "580.95.05"
     nvml: str = ""
     cuda: Whole = 13000
+    host: HostSpec = HostSpec()
     gpus: tuple[GpuSpec, ...] = ()
     faults: tuple[Fault, ...] = ()
     faults_file: str = ""

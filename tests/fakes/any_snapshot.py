@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from gpuagent.core.hardware import Clocks, Ecc, Memory, MigInstance, Power, Thermal, Utilization
+from gpuagent.core.hardware import Clocks, Ecc, Memory, MemoryKind, MigInstance, Power, Thermal, Utilization
 from gpuagent.core.identity import NO_INSTANCE, ProcessId
 from gpuagent.core.snapshot import (
     CollectorRun,
@@ -57,7 +57,7 @@ def gpus(index: int) -> st.SearchStrategy[GpuReading]:
             uuid=st.just(f"GPU-{index}") | st.just(""),
             name=texts,
             mig_enabled=flags,
-            unified_memory=st.booleans(),
+            memory_kind=st.sampled_from(MemoryKind),
         ),
         state=st.sampled_from(GpuState),
         reason=texts,

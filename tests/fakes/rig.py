@@ -144,10 +144,12 @@ async def rig(
         inventory=inventory,
         pci_gpus=pci_gpus,
         fallen=fallen,
+        host_memory=node.host_memory,
+        memory_pressure=node.memory_pressure,
     )
     library = node.library if events else _WithoutEvents(node.library)
     with use(wrap(library)):
-        monitor = Monitor(NvmlDriver(Library(max_pid=node.max_pid)), table, clock, PATIENT, place)
+        monitor = Monitor(NvmlDriver(Library(max_pid=node.max_pid), node.host_memory), table, clock, PATIENT, place)
         stage = Rig(node, clock, monitor)
         try:
             yield stage

@@ -95,9 +95,9 @@ def _line(code: int, text: str, data: list[str] | None = None) -> str:
 
 
 def _walls(gpu: Any) -> Iterator[_Wall]:
-    """Yield a GPU with memory of its own, and each of its MIG instances: a full one has no room though its GPU may."""
+    """Yield a GPU and each of its MIG instances: a full one has no room though its GPU may."""
     name = f"GPU {gpu['index']}"
-    parts = [(name, f"gpu{gpu['index']}", gpu)] if not gpu["unified_memory"] else []
+    parts = [(name, f"gpu{gpu['index']}", gpu)]
     instances = {instance["gpu_instance_id"]: instance for instance in gpu["mig"]}  # what shares memory counts once
     for number, instance in instances.items():
         parts.append((f"{name} MIG {number}", f"gpu{gpu['index']}_mig{number}", instance))

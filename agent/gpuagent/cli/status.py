@@ -255,9 +255,6 @@ def _vitals(gpu: Document) -> str:
 
 def _memory(gpu: Document, width: int, room: int, paint: Paint) -> str:
     """Return the bar with its figures in `room`, and the sparkline in what is left of `width`."""
-    if gpu["unified_memory"]:
-        held = gpu["memory_processes_bytes"]
-        return f"{_INDENT}memory shared with the host; GPU processes hold {_gib(held)} GiB"
     used, total, ratio = gpu["memory_used_bytes"], gpu["memory_total_bytes"], gpu["memory_used_ratio"]
     if ratio is None:
         return f"{_INDENT}memory {_gib(used)}/{_gib(total)} GiB"
@@ -314,8 +311,10 @@ def _unusual(gpu: Document) -> str:
     parts = []
     if gpu["memory_dead_processes_bytes"]:
         parts.append(f"dead processes {_gib(gpu['memory_dead_processes_bytes'])} GiB")
-    if (gpu["memory_unattributed_bytes"] or 0) >= _WORTH_A_WORD_BYTES and not gpu["unified_memory"]:
+    if (gpu["memory_unattributed_bytes"] or 0) >= _WORTH_A_WORD_BYTES:
         parts.append(f"unattributed {_gib(gpu['memory_unattributed_bytes'])} GiB")
+    if gpu["memory_host_bytes"] is not None:
+        parts.append(f"shared with the CPU: {_gib(gpu['memory_host_bytes'])} GiB used beside the GPU")
     parts += _growth(gpu, "")
     for number, instance in {instance["gpu_instance_id"]: instance for instance in gpu["mig"]}.items():
         parts += _growth(instance, f"MIG {number} ")

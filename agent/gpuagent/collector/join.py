@@ -61,9 +61,13 @@ class Joiner:
             readings = last.readings
             if _used_bytes(collected) == _used_bytes(last.collected):
                 return last
-        made = Joined(readings, reconcile(collected.reading.memory, readings), collected, infos, holders)
+        made = Joined(readings, _reconcile(collected.reading, readings), collected, infos, holders)
         self._last[place] = made
         return made
+
+
+def _reconcile(gpu: GpuReading, processes: Iterable[ProcessReading]) -> Reconciliation | None:
+    return reconcile(gpu.memory, processes, unified=gpu.identity.unified_memory)
 
 
 def _is_same(last: Joined, collected: Collected, infos: Infos, holders: Holders) -> bool:
@@ -120,11 +124,14 @@ def join_processes(
     return readings
 
 
-def reconcile(memory: Memory | None, processes: Iterable[ProcessReading]) -> Reconciliation | None:
+def reconcile(
+    memory: Memory | None, processes: Iterable[ProcessReading], *, unified: bool = False
+) -> Reconciliation | None:
     """Return where the used memory of a GPU is; None where it is not known.
 
     Unattributed memory is what no process is listed for: contexts of the driver, managed memory, leftovers. Memory
     and processes are read microseconds apart, so their difference may come out below zero: it is not shown then.
+    Where memory is the host's, the rest is what is used beside the GPU.
     """
     if memory is None or memory.used_bytes is None:
         return None
@@ -134,7 +141,8 @@ def reconcile(memory: Memory | None, processes: Iterable[ProcessReading]) -> Rec
             dead += process.used_bytes or 0
         else:
             live += process.used_bytes or 0
-    return Reconciliation(live, dead, max(0, memory.used_bytes - live - dead))
+    rest = max(0, memory.used_bytes - live - dead)
+    return Reconciliation(live, dead, 0, rest) if unified else Reconciliation(live, dead, rest)
 
 
 _Place = tuple[_GpuKey, int, int]

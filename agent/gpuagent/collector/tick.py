@@ -19,6 +19,7 @@ from gpuagent.collector.session import NvmlSession
 from gpuagent.collector.trust import TrustRegistry
 from gpuagent.collector.workers import ElasticThreadPool, Worker
 from gpuagent.core.clock import Backoff, Clock
+from gpuagent.core.hardware import HostMemory, MemoryKind, MemoryPressure
 from gpuagent.core.snapshot import (
     CollectorRun,
     GpuReading,
@@ -87,6 +88,8 @@ class MonitorContext:
     listings: Listings | None = None
     repairs: FaultTracker | None = None
     holders: LastHolders | None = None
+    host_memory: Callable[[], HostMemory | None] = lambda: None
+    memory_pressure: Callable[[], MemoryPressure | None] = lambda: None
     fallen: Callable[[], Iterable[Address]] = tuple
     """GPUs that have fallen off the bus since it was asked last, by what NVML does not report."""
 
@@ -331,7 +334,7 @@ class Monitor:
         return Snapshot(
             time_seconds=self._clock.wall(),
             clock_seconds=now,
-            node=self._node(),
+            node=self._node(gpus),
             gpus=tuple(gpus),
             processes=tuple(processes),
             xids=xids,
@@ -377,7 +380,8 @@ class Monitor:
                 answers.append(Collected(GpuReading(gpu, state, reason, time_seconds=self._clock.now())))
         return answers
 
-    def _node(self) -> NodeReading:
+    def _node(self, gpus: Iterable[GpuReading]) -> NodeReading:
+        shares = any(gpu.identity.memory_kind is not MemoryKind.DEDICATED for gpu in gpus)
         versions = self.session.versions
         return NodeReading(
             nvml_state=self.session.state,
@@ -391,5 +395,7 @@ class Monitor:
             gpus_doubt=self._indices.uncertainty,
             pci_gpus=self._pci_count,
             nvml_initializations=self._driver.initializations,
+            host_memory=self._place.host_memory() if shares else None,
+            memory_pressure=self._place.memory_pressure() if shares else None,
             pause=self.session.asked,
         )

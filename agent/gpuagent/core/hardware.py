@@ -7,15 +7,58 @@ GPU in words: NVML field 230, nvmlDeviceGpuRecoveryAction_t of nvml.h.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 FULL_RATIO: Final = 0.98
 """Share of a memory that is not free from which on it is full: there `GpuMemoryFull` begins, and a leak has no room."""
 
 
+class MemoryKind(StrEnum):
+    """Where the memory of a GPU is."""
+
+    DEDICATED = "dedicated"
+    """On its own board."""
+    UNIFIED = "unified"
+    """The host's: GPU and CPU share it, and it is full for both at once (GB10, Jetson)."""
+    COHERENT = "coherent"
+    """Its own, beside a CPU that reads it over C2C links (GH200, GB200, GB300)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Memory of the machine, by /proc/meminfo."""
+
+    total_bytes: int
+    available_bytes: int
+    """What can still be given out without swapping: free memory and what can be reclaimed of caches, less what the
+    kernel keeps for itself (MemAvailable)."""
+    free_bytes: int
+    page_cache_bytes: int
+    """Files in memory, mapped ones and models that are read through it among them; most of it can be reclaimed."""
+    kernel_bytes: int
+    """Slabs, page tables and stacks of the kernel."""
+    swap_total_bytes: int = 0
+    swap_free_bytes: int = 0
+    """No memory of the GPU can go there, but that of other processes can, slowly."""
+    huge_pages_free_bytes: int = 0
+    """Set aside for those who ask for huge pages: not part of `available_bytes`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPressure:
+    """Shares of the last 10 s in which some, or all, that could run waited for memory, by /proc/pressure/memory."""
+
+    some_ratio: float
+    full_ratio: float
+
+
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Device memory. `used_bytes` excludes `reserved_bytes` where the driver tells them apart (R510 and later)."""
+    """Device memory. `used_bytes` excludes `reserved_bytes` where the driver tells them apart (R510 and later).
+
+    Of a GPU with unified memory it is the host's: what is not available is used, by whomever.
+    """
 
     total_bytes: int | None = None
     used_bytes: int | None = None
@@ -26,7 +69,7 @@ class Memory:
 
     @property
     def used_ratio(self) -> float | None:
-        """Used over total; None where the GPU has no memory of its own."""
+        """Used over total; None where either is not known."""
         if not self.total_bytes or self.used_bytes is None:
             return None
         return self.used_bytes / self.total_bytes

@@ -12,7 +12,21 @@ from typing import NamedTuple
 
 from gpuagent.core.clock import CLOCK_STEP_SECONDS
 from gpuagent.core.growth import Growth, MemoryKey
-from gpuagent.core.hardware import Clocks, Ecc, Links, Memory, MigInstance, Pcie, Power, Profile, Thermal, Utilization
+from gpuagent.core.hardware import (
+    Clocks,
+    Ecc,
+    HostMemory,
+    Links,
+    Memory,
+    MemoryKind,
+    MemoryPressure,
+    MigInstance,
+    Pcie,
+    Power,
+    Profile,
+    Thermal,
+    Utilization,
+)
 from gpuagent.core.identity import NO_INSTANCE, JobSign, ProcessId
 
 
@@ -129,17 +143,25 @@ class GpuIdentity:
     brand: str = ""
     compute_capability: str = ""
     mig_enabled: bool | None = None
-    unified_memory: bool = False
-    """The GPU has no memory of its own (GB10, Jetson): the host's RAM serves both."""
+    memory_kind: MemoryKind = MemoryKind.DEDICATED
+    numa_node: int | None = None
+    """NUMA node of coherent memory that the kernel manages: it may hand out pages of it to any process."""
+
+    @property
+    def unified_memory(self) -> bool:
+        """The GPU has no memory of its own: the host's serves both."""
+        return self.memory_kind is MemoryKind.UNIFIED
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """Where the used memory of one GPU is: used = processes + dead_processes + unattributed."""
+    """Where the used memory of one GPU is: used = processes + dead_processes + unattributed + host."""
 
     processes_bytes: int
     dead_processes_bytes: int
     unattributed_bytes: int
+    host_bytes: int = 0
+    """Of memory that GPU and CPU share: what programs and the kernel hold beside the GPU."""
 
 
 class CollectorRun(NamedTuple):
@@ -315,6 +337,9 @@ class NodeReading:
     """Reason why a GPU may be missing, or an index mean another GPU than it did; "" if nothing says so."""
     pci_gpus: int | None = None
     nvml_initializations: int = 0
+    host_memory: HostMemory | None = None
+    """Memory of the machine, where a GPU shares it or reads it over C2C links."""
+    memory_pressure: MemoryPressure | None = None
     pause: Pause | None = None
     """The pause that is in force; None where there is none, or nobody told of it."""
 

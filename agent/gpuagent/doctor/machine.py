@@ -118,6 +118,21 @@ def gpus(snapshot: Snapshot) -> Iterator[Finding]:
         yield from gpu(reading)
 
 
+def _shared_memory(subject: str, reading: GpuReading) -> Iterator[Finding]:
+    """Yield what is special about memory that a CPU has a part in."""
+    identity, memory = reading.identity, reading.memory
+    if identity.unified_memory:
+        if memory is None or memory.free_bytes is None or memory.total_bytes is None:
+            yield Finding(subject, Level.WARNING, "it shares the memory of the machine, and /proc/meminfo tells none",
+                          "without it nothing is known of how full the memory is")  # fmt: skip
+        else:
+            sizes = f"{format_bytes(memory.free_bytes)} of {format_bytes(memory.total_bytes)}"
+            yield Finding(subject, Level.INFO, f"it shares the memory of the machine: {sizes} can still be given out")
+    elif identity.numa_node is not None:
+        text = f"its memory is NUMA node {identity.numa_node} of the machine"
+        yield Finding(subject, Level.INFO, f"{text}: the kernel may use what programs have given back")
+
+
 def gpu(reading: GpuReading) -> Iterator[Finding]:
     """One GPU: its state, and once what it cannot tell and why."""
     subject = f"GPU {reading.identity.index}"
@@ -127,8 +142,7 @@ def gpu(reading: GpuReading) -> Iterator[Finding]:
                       "a reset (nvidia-smi --gpu-reset) or a reboot; the other GPUs go on meanwhile")  # fmt: skip
         return
     yield Finding(subject, Level.OK, name)
-    if reading.identity.unified_memory:
-        yield Finding(subject, Level.INFO, "it has no memory of its own: rules on device memory do not apply")
+    yield from _shared_memory(subject, reading)
     if reading.act_refusal and reading.processes_trusted:
         yield Finding(subject, Level.WARNING, reading.act_refusal,
                       "compare with nvidia-smi; if it lasts, update the driver or reset the GPU")  # fmt: skip
@@ -136,7 +150,7 @@ def gpu(reading: GpuReading) -> Iterator[Finding]:
         yield Finding(subject, Level.WARNING, "its process list cannot be read", "under MIG this needs root")
     if not reading.processes_trusted:
         yield Finding(subject, Level.WARNING,
-                      "this driver shuffles its process list: processes are shown, never acted on",
+                      "this driver's process list has another form than documented: it is shown, never acted on",
                       "upgrade the driver to 535.104 or later")  # fmt: skip
     for run in reading.runs:
         if not run.ok and not (reading.act_refusal and WITHHELD in run.reason):

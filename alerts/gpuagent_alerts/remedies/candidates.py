@@ -77,7 +77,9 @@ def _reasons(evaluation: AlertEvaluation, snapshot: Snapshot, *, disrupts: bool)
 
 
 def _doubt_there(evaluation: AlertEvaluation, snapshot: Snapshot) -> str:
-    """Return why the amounts of a rule do not suit the size of its GPU or MIG instance; "" where they do."""
+    """Return why a rule is no reason there: by the size of the GPU or instance, or by who uses it; "" if it is."""
+    if beside := _used_beside(evaluation, snapshot):
+        return beside
     total = _total_bytes_there(evaluation, snapshot)
     if not total:
         return ""
@@ -87,6 +89,24 @@ def _doubt_there(evaluation: AlertEvaluation, snapshot: Snapshot) -> str:
     if calls_more_than_half_too_little(evaluation.expression, total):
         return f"it is true while more than half of {format_bytes(total)} is free"
     return ""
+
+
+def _used_beside(evaluation: AlertEvaluation, snapshot: Snapshot) -> str:
+    """Return why a rule that names no process accuses none of a GPU that shares the memory of the machine.
+
+    What is used there may be the CPU's: to end a process of the GPU would give back the lesser part.
+    """
+    labels = evaluation.result_labels
+    if labels.get("pid"):
+        return ""
+    gpu = next((each for each in snapshot.gpus if each.identity.uuid == labels.get("uuid", "")), None)
+    split = None if gpu is None or not gpu.identity.unified_memory else gpu.reconciliation
+    if split is None or split.host_bytes <= split.processes_bytes:
+        return ""
+    return (
+        f"GPU and CPU share their memory, and more of it is used beside the GPU ({format_bytes(split.host_bytes)}) "
+        f"than by its processes ({format_bytes(split.processes_bytes)})"
+    )
 
 
 def _total_bytes_there(evaluation: AlertEvaluation, snapshot: Snapshot) -> int:

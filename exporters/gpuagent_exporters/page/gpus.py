@@ -71,22 +71,26 @@ def _last_read(gpu: Document) -> str:
 
 
 def _memory(gpu: Document) -> str:
-    if gpu.get("unified_memory"):
-        shared = size(gpu.get("memory_processes_bytes"))
-        return f'<p class="figure">{shared}</p><p class="quiet">of memory shared with the host</p>'
     used, total = gpu.get("memory_used_bytes"), gpu.get("memory_total_bytes")
     ratio = percent(gpu.get("memory_used_ratio"))
     figure = f'<p class="figure">{size(used)} of {size(total)} · {ratio}</p>'
     parts = [
         ("used", "processes", gpu.get("memory_processes_bytes")),
         ("dead", "dead processes", gpu.get("memory_dead_processes_bytes")),
-        ("unknown", "unattributed", gpu.get("memory_unattributed_bytes")),
+        ("unknown", *_rest(gpu)),
     ]
     told = " ".join(f'<span class="key {kind}">{label} {size(part)}</span>' for kind, label, part in parts)
     shares = [(kind, share(part, total)) for kind, _, part in parts]
     if not any(part for _, part in shares):  # the split is not known: the whole is still worth a bar
         shares = [("used", share(used, total))]
     return f'{figure}{_bar(shares, ratio)}<p class="quiet keys">{told}</p>'
+
+
+def _rest(gpu: Document) -> tuple[str, object]:
+    """Return what no process of the GPU holds: of memory that it shares, that is what the machine uses beside it."""
+    if gpu.get("memory_kind") == "unified":
+        return "beside the GPU", gpu.get("memory_host_bytes")
+    return "unattributed", gpu.get("memory_unattributed_bytes")
 
 
 def _bar(shares: Sequence[tuple[str, float]], label: str) -> str:
@@ -133,7 +137,7 @@ def _chart(gpu: Document) -> str:
 
     A lost GPU has no figures, but what led to the loss is worth looking at.
     """
-    if gpu.get("unified_memory") or not gpu.get("uuid"):
+    if not gpu.get("uuid"):
         return ""
     total = gpu.get("memory_total_bytes")
     line = _history(gpu, total) if gpu.get("state") == "ok" else ""

@@ -351,7 +351,7 @@ def gpu_status(gpu: GpuReading, processes: Sequence[ProcessReading], now_seconds
         "reason": gpu.reason,
         "age_seconds": _age(gpu, now_seconds),
         "lost_seconds": None if gpu.lost_since_seconds is None else max(0.0, now_seconds - gpu.lost_since_seconds),
-        "unified_memory": identity.unified_memory,
+        "memory_kind": str(identity.memory_kind),
         "mig_enabled": identity.mig_enabled,
         "memory_total_bytes": memory.total_bytes,
         "memory_used_bytes": memory.used_bytes,
@@ -380,11 +380,12 @@ def gpu_status(gpu: GpuReading, processes: Sequence[ProcessReading], now_seconds
 
 
 def _split(gpu: GpuReading, processes: Sequence[ProcessReading]) -> dict[str, int | None]:
-    """Where the used memory is. Without memory of its own a GPU has no rest, but its processes hold some."""
+    """Where the used memory is; what the processes hold is known even where the whole is not."""
     split = gpu.reconciliation
-    live = dead = rest = None
+    live = dead = rest = host = None
     if split is not None:
         live, dead, rest = split.processes_bytes, split.dead_processes_bytes, split.unattributed_bytes
+        host = split.host_bytes if gpu.identity.unified_memory else None
     elif gpu.identity.unified_memory and gpu.processes_known:
         live = sum(process.used_bytes or 0 for process in processes if process.state is not ProcessState.DEAD)
         dead = sum(process.used_bytes or 0 for process in processes if process.state is ProcessState.DEAD)
@@ -392,6 +393,7 @@ def _split(gpu: GpuReading, processes: Sequence[ProcessReading]) -> dict[str, in
         "memory_processes_bytes": live,
         "memory_dead_processes_bytes": dead,
         "memory_unattributed_bytes": rest,
+        "memory_host_bytes": host,
     }
 
 

@@ -85,20 +85,25 @@ def _fullness(memory: Memory | None) -> tuple[Severity, str] | None:
 
 
 def _full(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Iterator[Problem]:
-    full = None if gpu.identity.unified_memory else _fullness(gpu.memory)
+    full = _fullness(gpu.memory)
     if full is not None:
         severity, text = full
+        host = gpu.reconciliation.host_bytes if gpu.reconciliation else 0
         largest = max(processes, key=lambda process: process.used_bytes or 0, default=None)
         held = (largest.used_bytes or 0) if largest else 0
         nobodys = 0 if gpu.reconciliation is None else gpu.reconciliation.unattributed_bytes
         holder = f"; {_named(largest)} holds {format_bytes(held)}" if largest and held else ""
         if nobodys > held:
             holder = f"; {format_bytes(nobodys)} of it held by no process that the driver lists"
+        if host > held:
+            holder = f"; {format_bytes(host)} of it are used beside the GPU"
+        whose = "memory of GPU and CPU" if gpu.identity.unified_memory else "memory"
+        wedge = " If it runs out, the whole machine may hang." if gpu.identity.unified_memory else ""
         yield Problem(
             severity,
             "memory_full",
-            f"memory is {text}{holder}",
-            f"The next allocation may fail. `gpuagent ps --gpu {gpu.identity.index}` shows who holds what.",
+            f"{whose} is {text}{holder}",
+            f"The next allocation may fail. `gpuagent ps --gpu {gpu.identity.index}` shows who holds what.{wedge}",
             gpu=gpu.identity.index,
         )
 
@@ -169,7 +174,7 @@ def _who(process: ProcessReading) -> str:
 
 def _unattributed(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Iterator[Problem]:
     total = gpu.memory.total_bytes if gpu.memory else None
-    if gpu.reconciliation is None or not total or gpu.identity.unified_memory:
+    if gpu.reconciliation is None or not total:
         return
     size = gpu.reconciliation.unattributed_bytes
     if size <= max(GIB, _UNATTRIBUTED_RATIO * total):

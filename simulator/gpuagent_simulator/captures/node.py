@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuagent.core.clock import Clock
+from gpuagent.core.hardware import HostMemory, MemoryPressure
 from gpuagent.core.problems import explain, write_path
 from gpuagent.core.regular_files import read_regular_file
 from gpuagent.core.sections import read_section
@@ -91,6 +92,21 @@ class CapturedNode(SimulatedNode):
 
     def _pass_number(self) -> int:
         return int(self.scenario_clock.now() >= self.capture.seconds_between_passes)
+
+    def host_memory(self) -> HostMemory | None:  # type: ignore[override]  # it may not be told
+        """Return the memory of the captured machine; None where the capture does not tell it."""
+        given = self.capture.host.get("memory")
+        if not isinstance(given, Mapping):
+            return None
+        found = {name: int(whole(value)) for name, value in given.items()}
+        found = {"page_cache_bytes": 0, "kernel_bytes": 0} | found
+        free = max(0, found["available_bytes"] - found["page_cache_bytes"])
+        return HostMemory(**({"free_bytes": free} | found))
+
+    def memory_pressure(self) -> MemoryPressure | None:  # type: ignore[override]
+        """Return the pressure on it, None as above."""
+        given = self.capture.host.get("memory_pressure")
+        return MemoryPressure(**given) if isinstance(given, Mapping) else None
 
     def pci_gpu_count(self) -> int:
         """Count the GPUs on the PCI bus of the captured machine; where that is not known, those of the capture."""

@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from gpuagent.cli.check import CheckCommand, check
-from gpuagent.core.hardware import Ecc
+from gpuagent.core.hardware import Ecc, MemoryKind
 from gpuagent.core.snapshot import GpuState, NvmlState, Snapshot
 from tests.fakes.answering import answering, says
 from tests.fakes.documents import document
@@ -83,8 +83,8 @@ def test_performance_data() -> None:
 
 
 def test_what_cannot_be_known_has_no_performance_data() -> None:
-    """EXP-05, NUM-05: lost GPUs, unified memory and stale figures are no points in a graph."""
-    unified = gpu(1, identity=identity(1, unified_memory=True))
+    """EXP-05, NUM-05: lost GPUs, memory that nobody tells and stale figures are no points in a graph."""
+    unified = gpu(1, identity=identity(1, memory_kind=MemoryKind.UNIFIED), memory=None)
     lost = snapshot([absent_gpu(0, GpuState.LOST), unified], [])
 
     assert "|" not in checked(document(lost))[1]

@@ -14,6 +14,7 @@ from gpuagent.cli.cells import Paint
 from gpuagent.cli.ps import process_table
 from gpuagent.cli.status import status_screen
 from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
+from gpuagent.core.hardware import MemoryKind
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Reconciliation, Snapshot
 from gpuagent.core.units import GIB
 from tests.fakes.any_snapshot import HOSTILE, snapshots, texts
@@ -64,11 +65,11 @@ def mig() -> Snapshot:
 
 
 def unified() -> Snapshot:
-    """A GB10: no memory of its own."""
+    """A GB10, which shares the memory of the machine."""
     whole = gpu(
-        identity=identity(name="NVIDIA GB10", unified_memory=True),
-        memory=memory(None),
-        reconciliation=None,
+        identity=identity(name="NVIDIA GB10", memory_kind=MemoryKind.UNIFIED),
+        memory=memory(19.5, 119.0),
+        reconciliation=Reconciliation(12 * GIB, 0, 0, int(7.5 * GIB)),
     )
     return snapshot([whole], [process(used_gib=12.0)])
 

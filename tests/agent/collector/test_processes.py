@@ -125,7 +125,7 @@ def test_memory_that_the_driver_does_not_tell() -> None:
 
 
 def test_unified_memory() -> None:
-    """NUM-05: no total, no ratio, no division; processes have memory all the same."""
+    """NUM-05: its memory is the machine's: what can still be given out is free, and the page cache is no use of it."""
 
     async def run() -> None:
         async with rig("unified-memory", events=False) as stage:
@@ -134,10 +134,30 @@ def test_unified_memory() -> None:
             assert reading.state is GpuState.OK
             assert reading.identity.unified_memory
             assert reading.memory is not None
-            assert (reading.memory.total_bytes, reading.memory.used_ratio) == (None, None)
-            assert stage.value("gpuagent_gpu_info", unified_memory="true") == 1
+            assert reading.memory.total_bytes == 128 * GIB
+            assert stage.value("gpuagent_gpu_memory_free_bytes") == stage.value("gpuagent_host_memory_available_bytes")
+            assert reading.reconciliation is not None
+            assert (
+                reading.reconciliation.processes_bytes + reading.reconciliation.host_bytes == reading.memory.used_bytes
+            )
+            assert stage.value("gpuagent_gpu_memory_host_bytes") == reading.reconciliation.host_bytes
+            assert stage.value("gpuagent_host_memory_pressure_ratio", waiting="some") == 0
+            assert stage.value("gpuagent_gpu_info", memory_kind="unified") == 1
             assert stage.value("gpuagent_process_memory_used_bytes", process="ollama") == 63 * GIB
-            assert stage.value("gpuagent_gpu_memory_unattributed_bytes") is None
+            assert stage.value("gpuagent_gpu_memory_unattributed_bytes") == 0
+            assert failing(reading) == {}
+
+    asyncio.run(run())
+
+
+def test_memory_of_a_machine_whose_gpus_have_their_own() -> None:
+    """NUM-05: is for an exporter of the machine: there is none of it."""
+
+    async def run() -> None:
+        async with rig("healthy", events=False) as stage:
+            await stage.tick()
+
+            assert not any(name.startswith("gpuagent_host_memory") for name in stage.names())
 
     asyncio.run(run())
 
@@ -150,7 +170,7 @@ def test_a_lost_gpu_is_not_taken_for_unified_memory() -> None:
             stage.fail(FaultKind.LOST, gpu=0)
             await stage.tick()
 
-            assert stage.value("gpuagent_gpu_info", gpu="0", unified_memory="true") is None
+            assert stage.value("gpuagent_gpu_info", gpu="0", memory_kind="unified") is None
 
     asyncio.run(run())
 

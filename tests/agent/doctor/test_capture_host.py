@@ -16,8 +16,8 @@ def test_facts_of_a_machine(tmp_path: Path) -> None:
         "proc/self/cgroup": "0::/kubepods.slice/kubepods-pod0c5b2d3e_8f14_4f4e_b1a6_6f3a2e1d9c77.slice/acme.scope\n",
         "proc/self/status": "CapEff:\t0000000000000020\n",
         "proc/mounts": "proc /proc proc rw,hidepid=2 0 0\n",
-        "proc/meminfo": "MemTotal: 64 kB\nMemAvailable: 32 kB\nSlab: 1 kB\n",
-        "proc/pressure/memory": "some avg10=1.00\n",
+        "proc/meminfo": "MemTotal: 64 kB\nMemFree: 8 kB\nMemAvailable: 32 kB\nSlab: 1 kB\n",
+        "proc/pressure/memory": "some avg10=1.00 total=5\nfull avg10=0.50 total=1\n",
         "sys/fs/cgroup/cgroup.controllers": "memory\n",
         "sys/fs/cgroup/memory.max": "1073741824\n",
         "sys/bus/pci/devices/0000:01:00.0/vendor": "0x10de\n",
@@ -40,8 +40,9 @@ def test_facts_of_a_machine(tmp_path: Path) -> None:
     assert facts["wsl"] is True
     assert facts["capabilities"] == "0x20"
     assert facts["proc_options"] == "rw,hidepid=2"
-    assert facts["memory"] == {"MemTotal": "64 kB", "MemAvailable": "32 kB"}
-    assert facts["memory_pressure"] == "some avg10=1.00"
+    assert facts["meminfo"] == {"MemTotal": "64 kB", "MemFree": "8 kB", "MemAvailable": "32 kB"}
+    assert (facts["memory"]["total_bytes"], facts["memory"]["available_bytes"]) == (64 * 1024, 32 * 1024)
+    assert facts["memory_pressure"] == {"some_ratio": 0.01, "full_ratio": 0.005}
     assert facts["cgroup_memory"] == {"max": "1073741824"}
     assert facts["cgroup_version"] == 2
     (device,) = facts["pci_devices"]

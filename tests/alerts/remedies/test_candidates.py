@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent.core.hardware import Memory, MigInstance
-from gpuagent.core.snapshot import GpuState, Snapshot
+from gpuagent.core.hardware import Memory, MemoryKind, MigInstance
+from gpuagent.core.snapshot import GpuState, Reconciliation, Snapshot
+from gpuagent.core.units import GIB
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation
 from gpuagent_alerts.remedies.candidates import candidates_of, why_nobody
@@ -139,3 +140,30 @@ def test_too_little_free_is_less_than_half(text: str, loose: bool) -> None:
 
     assert ("more than half of 80.0 GiB is free" in why_nobody(what, snapshot, disrupts=True)) == loose
     assert (candidates_of(what, snapshot, (), disrupts=True) == []) == loose
+
+
+@pytest.mark.parametrize(
+    ("kind", "host_gib", "named", "spared"),
+    [
+        (MemoryKind.UNIFIED, 39, {}, True),
+        (MemoryKind.UNIFIED, 37, {}, False),
+        (MemoryKind.UNIFIED, 39, {"pid": "10"}, False),
+        (MemoryKind.DEDICATED, 0, {}, False),
+    ],
+)
+def test_what_is_used_beside_a_gpu_accuses_none_of_its_processes(
+    kind: MemoryKind, host_gib: int, named: dict[str, str], spared: bool
+) -> None:
+    """KILL-08, NUM-05: of shared memory the larger part has to be the processes', unless the rule names one of them."""
+    gpu = shown().gpus[0]
+    split = Reconciliation(38 * GIB, 0, 0, host_gib * GIB)
+    gpu = replace(gpu, identity=replace(gpu.identity, memory_kind=kind), reconciliation=split)
+    snapshot = replace(shown(), gpus=(gpu, *shown().gpus[1:]))
+    what = evaluation({"uuid": UUID, **named}, RuleAnalysis())._replace(
+        expression="gpuagent_gpu_memory_free_bytes < 1e9"
+    )
+
+    assert ("used beside the GPU" in why_nobody(what, snapshot, disrupts=True)) == spared
+    if spared:
+        assert candidates_of(what, snapshot, (), disrupts=True) == []
+        assert "used beside the GPU" not in why_nobody(what, snapshot, disrupts=False)

@@ -139,12 +139,12 @@ def test_bar_and_history_are_to_scale() -> None:
     assert lines == ["2,26.2 3,25.0"]
 
 
-def test_unified_memory_is_not_a_bar() -> None:
-    """A GPU without memory of its own shows what its processes use, not a share of nothing."""
-    text = shown(gpus=gpu(unified_memory=True, memory_total_bytes=None)).text
+def test_what_is_used_beside_a_gpu_is_told() -> None:
+    """NUM-05: of memory that GPU and CPU share nothing is without an owner: the machine uses the rest."""
+    text = shown(gpus=gpu(memory_kind="unified", memory_host_bytes=9 * 1024**3)).text
 
-    assert "58.0 GiB" in text
-    assert "shared with the host" in text
+    assert "beside the GPU 9.0 GiB" in text
+    assert "unattributed" not in text
 
 
 def test_mig_instances_and_slowdown_are_told() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent.core.hardware import Clocks, Ecc, Power
+from gpuagent.core.hardware import Clocks, Ecc, MemoryKind, Power
 from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent.core.snapshot import CollectorRun, GpuState, NvmlState, ProcessState, Reconciliation, Snapshot, XidCount
 from gpuagent.core.units import GIB
@@ -157,11 +157,14 @@ def test_memory_that_compute_instances_share_is_full_once() -> None:
     assert "MIG instance 3 (0c)" in only(snapshot([gpu(used_gib=9.7, total_gib=80, mig=shared)], [])).text
 
 
-def test_unified_memory_is_not_full() -> None:
-    """NUM-05: where the host's RAM serves the GPU too, there is no wall of the GPU's own."""
-    unified = gpu(identity=identity(unified_memory=True), used_gib=119, total_gib=120)
+def test_unified_memory_that_is_full() -> None:
+    """NUM-05: is so for GPU and CPU at once, and who uses more of it is named."""
+    split = Reconciliation(20 * GIB, 0, 0, 99 * GIB)
+    unified = gpu(identity=identity(memory_kind=MemoryKind.UNIFIED), used_gib=119, total_gib=120, reconciliation=split)
+    problem = only(snapshot([unified]))
 
-    assert found(snapshot([unified])) == []
+    assert problem.text == "memory of GPU and CPU is 99 % full, 768.0 MiB left; 99.0 GiB of it are used beside the GPU"
+    assert "the whole machine may hang" in problem.advice
 
 
 def test_a_lost_gpu_that_answers_again() -> None:

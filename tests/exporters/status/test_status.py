@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from gpuagent.core.hardware import Ecc, Power, Thermal
+from gpuagent.core.hardware import Ecc, MemoryKind, Power, Thermal
 from gpuagent.core.snapshot import CollectorRun, GpuIdentity, GpuReading, GpuState, ProcessState, Snapshot, XidCount
 from gpuagent_exporters.status.document import processes_document, status_document
 from tests.fakes.any_snapshot import snapshots
@@ -103,7 +103,7 @@ def test_what_the_driver_does_not_tell_is_null() -> None:
         "uuid",
         "state",
         "age_seconds",
-        "unified_memory",
+        "memory_kind",
         "processes_trusted",
         "history_interval_seconds",
     }
@@ -115,13 +115,16 @@ def test_a_gpu_that_cannot_be_read_has_no_figures() -> None:
     (card,) = document(snapshot([absent_gpu(0, GpuState.LOST, "the GPU is lost")], []))["gpus"]
 
     assert (card["state"], card["reason"], card["age_seconds"]) == ("lost", "the GPU is lost", 120.0)
-    assert all(card[key] is None for key in card if key.startswith("memory_") and not key.endswith("history_bytes"))
+    figures = {
+        key for key in card if key.startswith("memory_") and key not in {"memory_kind", "memory_used_history_bytes"}
+    }
+    assert all(card[key] is None for key in figures)
     assert card["processes"] is None
 
 
-def test_unified_memory_is_told_by_its_processes() -> None:
-    """NUM-05: a GPU without memory of its own has no used memory, but what its processes hold is known."""
-    whole = gpu(identity=identity(unified_memory=True), memory=memory(None), reconciliation=None)
+def test_memory_that_nobody_tells_is_told_by_its_processes() -> None:
+    """NUM-05: how full it is is not known, but what its processes hold is."""
+    whole = gpu(identity=identity(memory_kind=MemoryKind.UNIFIED), memory=memory(None), reconciliation=None)
     rows = [process(1, used_gib=12), process(2, used_gib=2, state=ProcessState.DEAD)]
     (card,) = document(snapshot([whole], rows))["gpus"]
 

@@ -15,12 +15,14 @@ from gpuagent.core.metrics.clients import CLIENT_FAMILIES, SOURCE_FAMILIES, TORC
 from gpuagent.core.metrics.family import Family
 from gpuagent.core.metrics.gpu import GPU_FAMILIES, MIG_FAMILIES
 from gpuagent.core.metrics.growth import DETECTOR_FAMILIES, GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, MIG_GROWTH_FAMILIES
+from gpuagent.core.metrics.host import HOST_FAMILIES
 from gpuagent.core.metrics.node import NODE_FAMILIES
 from gpuagent.core.metrics.process import FRAMEWORK_FAMILIES, PROCESS_FAMILIES
 from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
 
 FAMILIES: tuple[Family[Any], ...] = (
     *NODE_FAMILIES,
+    *HOST_FAMILIES,
     *GPU_FAMILIES,
     *MIG_FAMILIES,
     *PROCESS_FAMILIES,

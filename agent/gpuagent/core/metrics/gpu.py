@@ -117,17 +117,22 @@ def _figures_trusted(gpu: GpuReading) -> Value:
     return 1 if gpu.state is GpuState.OK else None
 
 
+def _beside(gpu: GpuReading) -> Iterable[LabeledValue]:
+    if gpu.identity.unified_memory and gpu.reconciliation is not None:
+        yield (), gpu.reconciliation.host_bytes
+
+
 def _info(gpu: GpuReading) -> Iterable[LabeledValue]:
     identity = gpu.identity
     mig = "" if identity.mig_enabled is None else str(identity.mig_enabled).lower()
     yield (
         identity.name, identity.serial, identity.pci_bus_id, identity.vbios_version, identity.brand,
-        identity.compute_capability, mig, str(identity.unified_memory).lower(),
+        identity.compute_capability, mig, identity.memory_kind,
     ), 1  # fmt: skip
 
 
 _INFO_LABELS = (
-    "name", "serial", "pci_bus_id", "vbios_version", "brand", "compute_capability", "mig_enabled", "unified_memory",
+    "name", "serial", "pci_bus_id", "vbios_version", "brand", "compute_capability", "mig_enabled", "memory_kind",
 )  # fmt: skip
 
 IDENTITY = (
@@ -166,6 +171,8 @@ MEMORY = (
     _family("memory_unattributed_bytes", "reconciliation", "unattributed_bytes",
             "Memory in use for which no process is listed: driver contexts, managed memory, leftovers.",
             collector="processes"),
+    _labelled("gpu_memory_host_bytes", "processes", (),
+              "Memory in use beside the GPU, where it shares the memory of the machine.", _beside),
 )  # fmt: skip
 
 UTILIZATION = tuple(

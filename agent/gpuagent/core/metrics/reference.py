@@ -15,6 +15,7 @@ from gpuagent.core.metrics.clients import CLIENT_FAMILIES, SOURCE_FAMILIES, TORC
 from gpuagent.core.metrics.family import Family
 from gpuagent.core.metrics.gpu import MIG_FAMILIES
 from gpuagent.core.metrics.growth import DETECTOR_FAMILIES, GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, MIG_GROWTH_FAMILIES
+from gpuagent.core.metrics.host import HOST_FAMILIES
 from gpuagent.core.metrics.node import NODE_FAMILIES
 from gpuagent.core.metrics.process import FRAMEWORK_FAMILIES, OTHER, PROCESS_FAMILIES
 from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
@@ -32,11 +33,17 @@ GROUPS = (
     Group(
         "Node and agent", "Whether there is anything to see, and how old it is. Alert on these first.", NODE_FAMILIES
     ),
+    Group(
+        "Memory of the machine",
+        "On nodes whose GPUs share it with the CPU (GB10, Jetson), or read it over C2C links (GH200, GB200).",
+        HOST_FAMILIES,
+    ),
     Group("GPU: identity and state", "`gpuagent_gpu_info` is there for every GPU that was ever seen.", gpu.IDENTITY),
     Group(
         "GPU: memory",
         "`used` is the sum of `processes`, `dead_processes` and `unattributed`; `total` is the sum of `used`, `free` "
-        "and `reserved`. GPUs without memory of their own (GB10, Jetson) have none of these.",
+        "and `reserved`. Where GPU and CPU share the memory (GB10, Jetson) it is the machine's: `free` is what is "
+        "available, and a part of `used` is `host`: what programs hold beside the GPU.",
         gpu.MEMORY,
     ),
     Group(

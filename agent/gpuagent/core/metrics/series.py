@@ -12,6 +12,7 @@ from gpuagent.core.metrics.clients import TORCH_FAMILIES, Allocator
 from gpuagent.core.metrics.family import Family, Labels, Part, Sample, SampleCache
 from gpuagent.core.metrics.gpu import GPU_FAMILIES, MIG_FAMILIES
 from gpuagent.core.metrics.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, MIG_GROWTH_FAMILIES, mig_growth
+from gpuagent.core.metrics.host import HOST_FAMILIES
 from gpuagent.core.metrics.node import NODE_FAMILIES, NodeView
 from gpuagent.core.metrics.process import (
     FRAMEWORK_FAMILIES,
@@ -56,6 +57,7 @@ def series(
     memo.begin()
     view = NodeView(snapshot, now_seconds, simulated, framework_recognizer(preallocates))
     yield from _each(_wanted(NODE_FAMILIES, only), _NO_LABELS, [view], memo)
+    yield from _each(_wanted(HOST_FAMILIES, only), _NO_LABELS, [view], memo)
     yield from _each(_wanted(ALERTING_FAMILIES, only), _NO_LABELS, [alerting], memo)
     for families, figures in extra_families:
         yield from _each(_wanted(families, only), _NO_LABELS, [figures], memo)

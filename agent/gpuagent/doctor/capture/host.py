@@ -6,14 +6,17 @@ import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from gpuagent import __version__
 from gpuagent.collector.inventory import count_pci_gpus
+from gpuagent.core.hardware import HostMemory, MemoryPressure
 from gpuagent.doctor.capture.redaction import CaptureRedactor
 from gpuagent.procfs.files import ProcFiles, parse_stat, parse_status
+from gpuagent.procfs.host_memory import read_host_memory, read_memory_pressure
 from gpuagent.procfs.machine import effective_capabilities, in_host_pid_namespace
 from gpuagent_simulator.captures.arguments import text_value
 
@@ -61,13 +64,21 @@ def host_facts(redactor: CaptureRedactor, root: Path = Path("/")) -> dict[str, A
         "groups": [redactor.uid(group) for group in sorted(os.getgroups())],
         "capabilities": _capabilities(proc),
         "device_files": [_device_file(path, root, redactor) for path in sorted((root / "dev").glob("nvidia*"))],
-        "memory": _memory(proc),
-        "memory_pressure": _text(proc / "pressure/memory"),
+        **memory_facts(read_host_memory(proc), read_memory_pressure(proc)),
+        "meminfo": _meminfo(proc),
         "buddyinfo": _text(proc / "buddyinfo"),
         "cgroup_memory": _cgroup_memory(root / "sys/fs/cgroup"),
         "numa_nodes": len(list((root / "sys/devices/system/node").glob("node[0-9]*"))) or None,
     }
     return {key: value for key, value in facts.items() if value not in (None, "", [], {})}
+
+
+def memory_facts(memory: HostMemory | None, pressure: MemoryPressure | None) -> dict[str, Any]:
+    """Return the memory of the machine as the agent reads it, for a replay to tell the same."""
+    return {
+        "memory": None if memory is None else asdict(memory),
+        "memory_pressure": None if pressure is None else asdict(pressure),
+    }
 
 
 def _text(path: Path) -> str | None:
@@ -135,7 +146,7 @@ def _cgroup_memory(folder: Path) -> dict[str, str]:
     return {name: value for name, value in told.items() if value is not None}
 
 
-def _memory(proc: Path) -> dict[str, str]:
+def _meminfo(proc: Path) -> dict[str, str]:
     pairs = (line.partition(":") for line in (_text(proc / "meminfo") or "").splitlines())
     return {name: value.strip() for name, _, value in pairs if name in _MEMINFO}
 

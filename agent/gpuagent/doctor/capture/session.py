@@ -15,8 +15,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from gpuagent.core.clock import Clock, SystemClock
+from gpuagent.core.hardware import HostMemory
 from gpuagent.doctor.capture.getters import ask_everything
-from gpuagent.doctor.capture.host import UserName, host_facts, process_facts, program_facts
+from gpuagent.doctor.capture.host import UserName, host_facts, memory_facts, process_facts, program_facts
 from gpuagent.doctor.capture.recorder import Abandoned, RecordedDevice, RecordingLibrary
 from gpuagent.doctor.capture.redaction import CaptureRedactor
 from gpuagent.doctor.capture.write import render
@@ -24,8 +25,10 @@ from gpuagent.driver.nvml.driver import Collector, NvmlDriver
 from gpuagent.driver.nvml.library import LIBRARY_NOT_FOUND, Library, NvmlFailure
 from gpuagent.node import NoSuchNode
 from gpuagent.procfs.files import ProcFiles, RealProc
+from gpuagent.procfs.host_memory import read_host_memory
 from gpuagent.procfs.users import UserNames
 from gpuagent_simulator.captures.node import open_node
+from gpuagent_simulator.node import SimulatedNode
 from gpuagent_simulator.scenario import ScenarioError
 
 BETWEEN_PASSES_SECONDS = 5.0
@@ -66,6 +69,7 @@ class MachineToCapture:
     max_pid: int | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     """Facts of the host that are known better than by looking."""
+    host_memory: Callable[[], HostMemory | None] = read_host_memory
     sleep: Callable[[float], None] = time.sleep
 
 
@@ -87,13 +91,24 @@ def simulated_machine(scenario: str) -> MachineToCapture:
         node = open_node(scenario, clock, fallback=RealProc())
     except ScenarioError as error:
         raise NoSuchNode(str(error)) from None
+    return machine_of(node, clock)
+
+
+def machine_of(node: SimulatedNode, clock: Clock, sleep: Callable[[float], None] = time.sleep) -> MachineToCapture:
+    """Return a simulated node as the machine that is captured."""
     return MachineToCapture(
         node.library,
         node.proc,
         lambda uid: node.proc.user_name(uid) or str(uid),
         clock,
         max_pid=node.max_pid,
-        facts={"pci_gpus": node.pci_gpu_count(), "pid_namespace": "host" if node.host_pid_namespace else "container"},
+        facts={
+            "pci_gpus": node.pci_gpu_count(),
+            "pid_namespace": "host" if node.host_pid_namespace else "container",
+            **memory_facts(node.host_memory(), node.memory_pressure()),
+        },
+        host_memory=node.host_memory,
+        sleep=sleep,
     )
 
 
@@ -106,7 +121,8 @@ def capture(
 ) -> Captured:
     """Ask everything twice, `seconds` apart: `BETWEEN_PASSES_SECONDS` if not given."""
     seconds = BETWEEN_PASSES_SECONDS if seconds is None else seconds
-    host = host_facts(redactor) | machine.facts  # before the driver is asked, which wakes a GPU that sleeps
+    # Before the driver is asked, which wakes a GPU that sleeps.
+    host = {key: value for key, value in (host_facts(redactor) | machine.facts).items() if value is not None}
     run = _Run(machine, seconds)
     thread = threading.Thread(target=run.run, name="nvml capture", daemon=True)
     thread.start()
@@ -172,7 +188,7 @@ class _Run:
         self._seconds = seconds
         limit = {} if machine.max_pid is None else {"max_pid": machine.max_pid}
         self._library = Library(self.recorder, **limit)
-        self._driver = NvmlDriver(self._library)
+        self._driver = NvmlDriver(self._library, machine.host_memory)
 
     def run(self) -> None:
         try:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from gpuagent.core.clock import Clock
+from gpuagent.core.hardware import HostMemory
 from gpuagent.core.snapshot import GpuIdentity
 from gpuagent.driver.backend import LONGEST_GAP_SECONDS
 from gpuagent.driver.nvml.library import INVALID_ARGUMENT, NO_PERMISSION, Handle, Library, NvmlFailure
@@ -107,6 +108,8 @@ class NvmlDevice:
         self.identity = identity
         self.clock = clock
         self.driver_version = ""
+        self.host_memory: Callable[[], HostMemory | None] = lambda: None
+        """Memory of the machine, for a GPU that shares it."""
         self.address_read = True
         """The PCI address in `identity` is the driver's own answer."""
         self.failures: list[NvmlFailure] = []

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from gpuagent.core.clock import Clock
-from gpuagent.core.hardware import Memory, Utilization
+from gpuagent.core.hardware import HostMemory, Memory, Utilization
 from gpuagent.core.snapshot import CollectorRun, GpuProcess, GpuReading, GpuState, ProcessUtilization
 from gpuagent.core.wording import WITHHELD
 from gpuagent.driver.backend import NOT_BELIEVED, Collected, Versions
@@ -202,9 +202,12 @@ class NvmlDriver:
 
     collectors = COLLECTORS
 
-    def __init__(self, library: Library | None = None) -> None:
-        """Use `library`; None is the driver's own."""
+    def __init__(
+        self, library: Library | None = None, host_memory: Callable[[], HostMemory | None] = lambda: None
+    ) -> None:
+        """Use `library`; None is the driver's own. `host_memory` is asked for GPUs that share it."""
         self.library = library or Library()
+        self._host_memory = host_memory
 
     @property
     def initializations(self) -> int:
@@ -233,7 +236,7 @@ class NvmlDriver:
 
     def open_gpu(self, index: int, clock: Clock, driver_version: str, address_of: Callable[[str], str]) -> Collector:
         """Attach to a GPU, which may wake it: see `open_device`. Raises NvmlFailure."""
-        device = open_device(self.library, index, clock, address_of)
+        device = open_device(self.library, index, clock, address_of, self._host_memory)
         device.driver_version = driver_version
         return Collector(device)
 

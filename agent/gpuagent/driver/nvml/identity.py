@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 from gpuagent.core.clock import Clock
+from gpuagent.core.hardware import HostMemory, MemoryKind
 from gpuagent.core.snapshot import GpuIdentity
-from gpuagent.driver.nvml.device import NvmlDevice
+from gpuagent.driver.nvml.device import NvmlDevice, count
 from gpuagent.driver.nvml.library import GET_HANDLE, NOT_SUPPORTED, UNKNOWN, Library, NvmlFailure
 
 _BRANDS = {
@@ -18,7 +20,11 @@ _BRANDS = {
 
 
 def open_device(
-    library: Library, index: int, clock: Clock, address_of: Callable[[str], str] = lambda _: ""
+    library: Library,
+    index: int,
+    clock: Clock,
+    address_of: Callable[[str], str] = lambda _: "",
+    host_memory: Callable[[], HostMemory | None] = lambda: None,
 ) -> NvmlDevice:
     """Attach to a GPU by its index and read what it is. May block: the driver wakes the GPU.
 
@@ -31,6 +37,7 @@ def open_device(
     """
     handle = library.call(GET_HANDLE, index)
     device = NvmlDevice(library, handle, GpuIdentity(index=index, uuid=""), clock)
+    device.host_memory = host_memory
     device.identity = read(device, index)
     if not device.identity.uuid:
         raise device.failures[0] if device.failures else NvmlFailure("nvmlDeviceGetUUID", UNKNOWN)
@@ -46,6 +53,7 @@ def read(device: NvmlDevice, index: int) -> GpuIdentity:
     pci = device.ask("nvmlDeviceGetPciInfo")
     capability = device.ask("nvmlDeviceGetCudaComputeCapability")
     brand = device.ask("nvmlDeviceGetBrand")
+    kind = memory_kind(device)
     return GpuIdentity(
         index=index,
         uuid=device.ask_text("nvmlDeviceGetUUID"),
@@ -56,7 +64,8 @@ def read(device: NvmlDevice, index: int) -> GpuIdentity:
         brand=_BRANDS.get(brand, "") if brand is not None else "",
         compute_capability=f"{capability[0]}.{capability[1]}" if capability else "",
         mig_enabled=mig_enabled(device),
-        unified_memory=_unified_memory(device),
+        memory_kind=kind,
+        numa_node=count(_told(device, "nvmlDeviceGetNumaNodeId")) if kind is MemoryKind.COHERENT else None,
     )
 
 
@@ -96,19 +105,57 @@ def _pci_bus_id(pci: object | None) -> str:
     return bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else str(bus_id)
 
 
-def _unified_memory(device: NvmlDevice) -> bool:
-    """Return whether the GPU has no memory of its own.
+_C2C_LINKS = 170
+_BAR1 = "nvmlDeviceGetBAR1MemoryInfo"
+_ADDRESSES_OF_THE_CPU = 2  # NVML_DEVICE_ADDRESSING_MODE_ATS
+_SAME_SIZE_RATIO = 0.02
+
+
+def memory_kind(device: NvmlDevice) -> MemoryKind:
+    """Return where the memory of the GPU is, by more than one sign.
 
     GB10, Jetson and the like answer NOT_SUPPORTED to every form of the memory call, and only they
-    (https://github.com/leptonai/gpud/issues/1170). A lost GPU answers otherwise and is not taken for one.
+    (https://github.com/leptonai/gpud/issues/1170); on one, the call was seen to succeed with the figures of the host
+    (https://github.com/XuehaiPan/nvitop/issues/208): then the size is that of the host, and there is no BAR1 through
+    which a CPU would reach memory on a board. A lost GPU answers otherwise and is not taken for one.
     """
+    total = _total_bytes(device)
+    if total == _NOT_SUPPORTED:
+        return MemoryKind.UNIFIED
+    host = device.host_memory()
+    as_large = host is not None and abs(total - host.total_bytes) <= _SAME_SIZE_RATIO * host.total_bytes
+    if as_large and device.ask(_BAR1) is None and device.lacks(_BAR1):
+        return MemoryKind.UNIFIED
+    if _c2c_links(device) or _told(device, "nvmlDeviceGetAddressingMode") == _ADDRESSES_OF_THE_CPU:
+        return MemoryKind.COHERENT
+    return MemoryKind.DEDICATED
+
+
+def _told(device: NvmlDevice, function: str, *args: object) -> Any | None:
+    """Return what a call answers; None where it fails: that nearly every GPU lacks it is no news."""
+    try:
+        return device.library.call(function, device.handle, *args)
+    except NvmlFailure as failure:
+        if failure.lost or failure.ends_session:
+            raise
+        return None
+
+
+def _c2c_links(device: NvmlDevice) -> int:
+    answers = _told(device, "nvmlDeviceGetFieldValues", [_C2C_LINKS])
+    return int(answers[0].value.uiVal) if answers and not answers[0].nvmlReturn else 0
+
+
+_NOT_SUPPORTED = -1
+
+
+def _total_bytes(device: NvmlDevice) -> int:
+    """Return the size that the driver tells; _NOT_SUPPORTED where no form of the call is, 0 where one fails."""
     for version in ("nvmlMemory_v2", None):
         args = () if version is None else (device.library.constant(version),)
         try:
-            device.library.call("nvmlDeviceGetMemoryInfo", device.handle, *args)
+            return int(device.library.call("nvmlDeviceGetMemoryInfo", device.handle, *args).total)
         except NvmlFailure as failure:
             if failure.code != NOT_SUPPORTED:
-                return False
-        else:
-            return False
-    return True
+                return 0
+    return _NOT_SUPPORTED

@@ -20,7 +20,17 @@ from gpuagent.driver.nvml.library import IMPOSSIBLE, UNKNOWN, NvmlFailure
 
 
 def collect(device: NvmlDevice) -> Memory:
-    """Read memory as the driver counts it, BAR1 aside: that is `collect_bar1`, at the slow rate."""
+    """Read memory as the driver counts it, BAR1 aside: that is `collect_bar1`, at the slow rate.
+
+    Of a GPU that shares the host's memory it is the host's: what the driver tells of it, if anything, takes page cache
+    for used, which is given up when a program asks for memory.
+    """
+    if device.identity.unified_memory:
+        host = device.host_memory()
+        if host is None:
+            return Memory()
+        used = host.total_bytes - host.available_bytes
+        return Memory(total_bytes=host.total_bytes, used_bytes=used, free_bytes=host.available_bytes)
     bar1 = device.state(_Bar1)
     return _read(device, bar1.total_bytes, bar1.used_bytes)
 

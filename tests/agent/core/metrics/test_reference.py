@@ -101,9 +101,15 @@ async def _scrape(scenario: str) -> set[str]:
             boot_time_seconds=node.proc.boot_time_seconds,
             host_pid_namespace=True,
         )
-        place = MonitorContext(boot_id="boot", simulated=node.name, pci_gpus=node.pci_gpu_count)
+        place = MonitorContext(
+            boot_id="boot",
+            simulated=node.name,
+            pci_gpus=node.pci_gpu_count,
+            host_memory=node.host_memory,
+            memory_pressure=node.memory_pressure,
+        )
         pace = TickTimeouts(deadline_seconds=0.2)
-        monitor = Monitor(NvmlDriver(Library(max_pid=node.max_pid)), table, clock, pace, place)
+        monitor = Monitor(NvmlDriver(Library(max_pid=node.max_pid), node.host_memory), table, clock, pace, place)
         view = View(
             Config(),
             clock,

@@ -59,7 +59,7 @@ def open_gpu() -> Iterator[Open]:
             stack.callback(node.close)
             library = Library(max_pid=node.max_pid)
             library.initialize()
-            device = open_device(library, 0, clock)
+            device = open_device(library, 0, clock, host_memory=node.host_memory)
             device.driver_version = driver
             return Bench(node, clock, library, device, Collector(device))
 

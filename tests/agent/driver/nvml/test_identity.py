@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpuagent.core.hardware import MemoryKind
 from gpuagent.core.snapshot import GpuIdentity
 from gpuagent.driver.nvml.identity import open_device, refresh_mig_mode, refresh_pci_address
 from gpuagent.driver.nvml.library import NvmlFailure
@@ -28,7 +29,6 @@ def test_an_h100(open_gpu: Open) -> None:
         brand="NVIDIA",
         compute_capability="9.0",
         mig_enabled=False,
-        unified_memory=False,
     )
 
 
@@ -60,6 +60,27 @@ def test_an_address_that_could_not_be_read(open_gpu: Open) -> None:
 def test_a_gb10(open_gpu: Open) -> None:
     """NUM-05: its memory is the host's."""
     assert open_gpu("{model: gb10}").device.identity.unified_memory
+
+
+def test_a_gb10_that_tells_the_figures_of_the_host(open_gpu: Open) -> None:
+    """NUM-05: where the memory call succeeds, it is known by its size and by what it lacks; cache is no use."""
+    bench = open_gpu("{model: gb10, memory: {total: 127GiB, base_used: 100GiB}, lacks: [bar1]}")
+    memory = bench.collect().reading.memory
+
+    assert bench.device.identity.memory_kind is MemoryKind.UNIFIED
+    assert memory
+    assert memory.total_bytes == 128 * 2**30
+    assert (memory.used_bytes or 0) < 10 * 2**30
+
+
+def test_a_board_as_large_as_the_host(open_gpu: Open) -> None:
+    """NUM-05: the size alone says nothing."""
+    assert open_gpu("{model: h100, memory: {total: 128GiB}}").device.identity.memory_kind is MemoryKind.DEDICATED
+
+
+def test_a_gh200(open_gpu: Open) -> None:
+    """NUM-05: has memory of its own, beside a CPU that reads it."""
+    assert open_gpu("{model: gh200}").device.identity.memory_kind is MemoryKind.COHERENT
 
 
 @pytest.mark.parametrize("code", [Code.UNKNOWN, Code.TIMEOUT, Code.NO_PERMISSION])

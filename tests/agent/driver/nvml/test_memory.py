@@ -66,13 +66,23 @@ def test_a_failure_of_version_2_is_not_hidden_by_version_1(open_gpu: Open) -> No
 
 
 def test_no_memory_of_its_own(open_gpu: Open) -> None:
-    """NUM-05: nothing is told, nothing has failed, nothing is divided."""
-    bench = open_gpu("{model: gb10}")
+    """NUM-05: it is the host's: what is not available is used, and nothing has failed."""
+    bench = open_gpu("{model: gb10, processes: [{name: a, memory: 30GiB}]}")
     found = read(bench)
+    host = bench.node.host_memory()
 
-    assert found == Memory()
-    assert found.used_ratio is None
+    assert found == Memory(host.total_bytes, host.total_bytes - host.available_bytes, host.available_bytes)
+    assert (found.used_bytes or 0) > 30 * 2**30
     assert bench.device.failures == []
+
+
+def test_no_memory_of_its_own_and_none_of_the_host(open_gpu: Open) -> None:
+    """NUM-05: nothing is told, nothing is divided."""
+    bench = open_gpu("{model: gb10}")
+    bench.device.host_memory = lambda: None
+
+    assert read(bench) == Memory()
+    assert read(bench).used_ratio is None
 
 
 def test_a_total_of_zero() -> None:
