@@ -152,12 +152,12 @@ def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[
     Raises:
         NoSuchNode: there is no such scenario, or it is at fault, or it has no such key, or there is no such process.
     """
-    from gpuagent_simulator.node import SimulatedNode  # noqa: PLC0415  a real node has no use for it
-    from gpuagent_simulator.scenario import ScenarioError, load_scenario  # noqa: PLC0415
+    from gpuagent_simulator.captures.node import open_node  # noqa: PLC0415  a real node has no use for it
+    from gpuagent_simulator.scenario import ScenarioError  # noqa: PLC0415
 
     clock = SystemClock() if speed == 1.0 else ScaledClock(speed)
     try:
-        node = SimulatedNode(load_scenario(name), clock, fallback=RealProc())
+        node = open_node(name, clock, fallback=RealProc())
     except ScenarioError as error:
         raise NoSuchNode(str(error)) from None
     boot = boot_id()
@@ -173,7 +173,7 @@ def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[
         boot_time_seconds=node.proc.boot_time_seconds,
         command=config.processes.command,
         redact=config.processes.redact,
-        host_pid_namespace=True,
+        host_pid_namespace=node.host_pid_namespace,
         cgroup_owner=_simulated_owner(),
     )
     for key, pid in (bind or {}).items():

@@ -18,9 +18,10 @@ from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.kernel_log import Address
 from gpuagent.procfs.table import ProcessTable
+from gpuagent_simulator.captures.node import open_node
 from gpuagent_simulator.faults import Fault, FaultKind
 from gpuagent_simulator.node import SimulatedNode
-from gpuagent_simulator.scenario import load_scenario, parse_scenario
+from gpuagent_simulator.scenario import parse_scenario
 from tests.fakes.nvml import use
 from tests.fakes.proc import FakeWatcher
 
@@ -122,8 +123,8 @@ async def rig(
     """
     before = _nvml_threads()
     clock = clock or ManualClock()
-    loaded = parse_scenario(scenario, name="test") if "\n" in scenario else load_scenario(scenario)
-    node = SimulatedNode(loaded, clock)
+    text = "\n" in scenario
+    node = SimulatedNode(parse_scenario(scenario, name="test"), clock) if text else open_node(scenario, clock)
     for fault in faults:
         node.inject(fault)
     table = processes or ProcessTable(
@@ -133,7 +134,7 @@ async def rig(
         users=lambda uid: node.proc.user_name(uid) or str(uid),
         boot_id=BOOT_ID,
         boot_time_seconds=node.proc.boot_time_seconds,
-        host_pid_namespace=host_pid_namespace,
+        host_pid_namespace=host_pid_namespace and node.host_pid_namespace,
         cgroup_owner=lambda level, *, whole: True,  # made-up cgroups are root's
     )
     pci_gpus = pci_gpus or node.pci_gpu_count
