@@ -88,7 +88,7 @@ def _memory(gpu: Document) -> str:
 
 def _rest(gpu: Document) -> tuple[str, object]:
     """Return what no process of the GPU holds: of memory that it shares, that is what the machine uses beside it."""
-    if gpu.get("memory_kind") == "unified":
+    if gpu.get("memory_host_bytes") is not None:
         return "beside the GPU", gpu.get("memory_host_bytes")
     return "unattributed", gpu.get("memory_unattributed_bytes")
 

@@ -185,13 +185,8 @@ def _unattributed(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Itera
         if untold
         else "Managed memory, hidden processes or a leftover: `fuser -v /dev/nvidia*` shows who has the GPU open."
     )
-    node = gpu.identity.numa_node
-    if node is not None:  # "not released even after the process terminates" (nvml.h, nvmlDeviceGetMemoryInfo)
-        advice = (
-            f"Its memory is NUMA node {node}: the kernel keeps pages and files there, and takes them back if need be."
-        )
     text = f"{format_bytes(size)} is used by no process that the driver lists"
-    severity = Severity.INFO if untold or node is not None else Severity.WARNING
+    severity = Severity.INFO if untold else Severity.WARNING
     yield Problem(severity, "unattributed", text, advice, gpu=gpu.identity.index)
 
 
