@@ -13,6 +13,7 @@ from gpuagent.collector.inventory import IndexRegistry, Inventory, count_pci_gpu
 from gpuagent.collector.listings import Listings
 from gpuagent.collector.repairs import FaultTracker, RepairsFile
 from gpuagent.collector.saved_state import find_traces, write_stamp
+from gpuagent.collector.sleep import read_runtime_power
 from gpuagent.collector.tick import MonitorContext
 from gpuagent.collector.trust import TrustRegistry
 from gpuagent.config.models import Config
@@ -89,7 +90,7 @@ def real_node(config: Config, *, keep_inventory: bool = True) -> Node:
         listings = Listings(None, boot, now_seconds=clock.now(), pid_space=PidSpace())
         place = MonitorContext(boot, trusts=TrustRegistry(), pci_gpus=count_pci_gpus, listings=listings)
     place = replace(place, fallen=KernelLog.open().fallen)
-    place = replace(place, host_memory=read_host_memory, memory_pressure=read_memory_pressure)
+    place = replace(place, host_memory=read_host_memory, memory_pressure=read_memory_pressure, power=read_runtime_power)
     return Node(NvmlDriver(host_memory=read_host_memory), processes, clock, place, RealProc())
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuagent.collector.inventory import Inventory
+from gpuagent.collector.sleep import RuntimePower
 from gpuagent.collector.tick import Monitor, MonitorContext, ProcessResolver, TickTimeouts
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.metrics.series import series
@@ -111,6 +112,7 @@ async def rig(
     inventory: Inventory | None = None,
     pci_gpus: Callable[[], int | None] | None = None,
     fallen: Callable[[], Iterable[Address]] = tuple,
+    power: Callable[[str], RuntimePower | None] = lambda _: None,
     host_pid_namespace: bool = True,
     wrap: Callable[[object], object] = lambda library: library,
     events: bool = True,
@@ -144,6 +146,7 @@ async def rig(
         inventory=inventory,
         pci_gpus=pci_gpus,
         fallen=fallen,
+        power=power,
         host_memory=node.host_memory,
         memory_pressure=node.memory_pressure,
     )

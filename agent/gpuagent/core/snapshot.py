@@ -44,6 +44,8 @@ class GpuState(StrEnum):
     """The driver answers, but the memory of this GPU could not be read in this tick."""
     GONE = "gone"
     """Seen before, no longer enumerated."""
+    ASLEEP = "asleep"
+    """Powered down, or left alone so that it can be: it had no process when it was last read."""
 
 
 class ProcessState(StrEnum):

@@ -47,7 +47,7 @@ def _card(gpu: Document, stale_seconds: float, read: Collection[object]) -> str:
     head = f"<h3>{former}GPU {text(gpu.get('index'))}{name}</h3><small>{text(gpu.get('uuid'))}</small>"
     kind = "card"
     if state != "ok":
-        kind = "card troubled"
+        kind = "card" if state == "asleep" else "card troubled"
         body = f'<p class="figure">{text(state.upper())}</p><p>{text(gpu.get("reason") or "no reason is known")}</p>'
         lost = gpu.get("lost_seconds")
         body += f'<p class="quiet">last read: {_last_read(gpu)}</p>' if lost is None else _lost_for(lost)

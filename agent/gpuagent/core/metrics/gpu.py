@@ -98,7 +98,7 @@ def _lost(gpu: GpuReading) -> Value:
     """Return whether the GPU is lost; unknown, not 0, where nothing can be said."""
     if gpu.state in (GpuState.LOST, GpuState.GONE) or gpu.lost_since_seconds is not None:
         return 1
-    return 0 if gpu.state is GpuState.OK else None
+    return 0 if gpu.state in (GpuState.OK, GpuState.ASLEEP) else None
 
 
 def _unrepaired(gpu: GpuReading) -> Iterable[LabeledValue]:
