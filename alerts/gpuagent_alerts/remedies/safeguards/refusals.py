@@ -52,6 +52,10 @@ _RENAMES_ITSELF = (
 )
 _OWN_HAND = "If you mean it, do it yourself: systemctl restart {unit}."
 _NAMED_BY_ITS_USER = "Say --force for the process alone: gpuagent kill --force PID; no rule goes by such an id."
+_BY_SCOPE_JOB = (
+    "Take steps that signal (terminate, kill) with scope: job in that ladder in {file}: they end the processes of this"
+    " job on this node and nothing else. Or cancel it yourself: scancel with the id that squeue shows."
+)
 _BY_RUNTIME = "No option lifts this. If all of it may end, restart it yourself: systemctl, or its container runtime."
 _FORCE_INTO_CONTAINER = (
     "Say --force: remedies.allow.users ends at a container, and remedies.allow.containers needs an id that is known."
@@ -92,6 +96,7 @@ _ADVICE = tuple(
         (r"the allow list means what is proven", "Say --force if you know what it is."),
         (r"^it is not proven that root", _OWN_HAND),
         (r"^container .* is not proven: its cgroup /\S+\.service/libpod-", _QUADLET),
+        (r"job array|heterogeneous job|Slurm does not tell|by Slurm's word", _BY_SCOPE_JOB),
         (r"is not proven: |others than root may have chosen", _NAMED_BY_ITS_USER),
         (r"not been shown to hold this memory", "Say --force if it holds it, or wait until it grows or computes."),
         (r"remedies\.evidence", "Add it to remedies.evidence in {file}."),
