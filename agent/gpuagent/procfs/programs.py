@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gpuagent.core.identity import JobSign, SignKind
@@ -92,6 +93,11 @@ _CODE_OPTIONS = tuple(
 """Options whose value is code: no path, whatever is in it."""
 _LONGEST_WORD = 4096
 """PATH_MAX (linux/limits.h): no path is longer."""
+_PIECE = re.compile(r"""[^\s:,;=@|&<>()'"`]+""")
+"""What stands between the signs by which paths are listed, named, or put into code."""
+_OWN_PATH = re.compile(r"(?:/dev/fd|/proc/(?:self|thread-self)/fd)/([0-9]+)|/dev/std(in)")
+_OWN_FOLDER = re.compile(r"/proc/(?:self|thread-self)/(cwd|root)(?=/|$)")
+"""Paths that each process has for itself: open files, its working directory, its root."""
 _PYTHON_SUFFIXES = (".py", ".pyc", ".pyz")
 
 
@@ -126,12 +132,37 @@ def launched(arguments: Sequence[str], *, interprets: bool) -> Iterator[str]:
             return
         first, plain = last[0] + 1, _is_plain_script(last[1], is_python=_is_python(arguments))
     for argument in arguments[first:]:
-        word = argument
-        if argument.startswith("-"):
-            word = argument.partition("=")[2] or argument[2:]  # `-d/opt/prod`
-            word = word if "=" in argument or word.startswith("/") else ""
-        if 0 < len(word) <= _LONGEST_WORD and not word.startswith("-") and (not plain or is_script(word)):
-            yield word
+        for word in _values(argument):
+            if 0 < len(word) <= _LONGEST_WORD and not word.startswith("-") and (not plain or is_script(word)):
+                yield word
+
+
+def _values(argument: str) -> Iterator[str]:
+    """Yield the argument, or of an option each value that it may have: `--app=prod`, `-Aprod`, `-vAprod`."""
+    if not argument.startswith("-"):
+        yield argument
+        return
+    _, equals, value = argument.partition("=")
+    if equals:
+        yield value
+    if not argument.startswith("--"):
+        yield argument[2:]
+        yield argument[3:]
+
+
+def paths_in(arguments: Sequence[str]) -> Iterator[str]:
+    """Yield every text in arguments that may be a path, or the name of a file: whole, and split where lists are.
+
+    `--path=/usr,/opt/prod`, `-cp a.jar:b.jar`, `file:/opt/x.py:app`, `@/opt/conf`, `-C/opt/prod`, and what is in code
+    (`bash -c '. x.sh'`). A name may have such a sign in it, so the whole is one of them.
+    """
+    for argument in arguments:
+        if len(argument) <= _LONGEST_WORD:
+            yield from _values(argument)
+        for piece in _PIECE.findall(argument):
+            text = piece[2:] if piece.startswith("-") and not piece.startswith("--") else piece
+            if 0 < len(text) <= _LONGEST_WORD and not text.startswith("-"):
+                yield text
 
 
 def _is_plain_script(script: str, *, is_python: bool) -> bool:
@@ -206,6 +237,7 @@ def _name(path: str) -> str:
 
 
 _DELETED = " (deleted)"
+_MOST_OPEN_FILES = 64
 
 
 class ProcessProgram(NamedTuple):
@@ -227,6 +259,10 @@ class ProcessProgram(NamedTuple):
     """PYTHONHOME at its start; "" for none, or where that may not be read."""
     python_path: str = ""
     """PYTHONPATH at its start, likewise."""
+    mentioned: tuple[str, ...] = ()
+    """Every text in its arguments that may be a path: see `paths_in`."""
+    unseen_script: str = ""
+    """Why it cannot be told what an interpreter runs, where it reads that from an open file; "" where it does not."""
 
 
 def read_program(files: ProcFiles, pid: int) -> ProcessProgram:
@@ -240,13 +276,17 @@ def read_program(files: ProcFiles, pid: int) -> ProcessProgram:
     if stat.state == "D":
         raise ValueError("it is in uninterruptible sleep: its command line cannot be read")
     living = read_living(files, stat, _read_thread)  # none of a zombie
-    program, line, folder, home, path = living or ("", b"", "", "", "")
-    arguments = [decode(each) for each in line.removesuffix(b"\0").split(b"\0")]
+    read = living or _Read()
+    program, folder = read.program, read.folder
+    arguments = [decode(each) for each in read.line.removesuffix(b"\0").split(b"\0")]
     names = [decode(stat.name), program, arguments[0]]
     # A title that was written over the first argument tells nothing of what the others mean.
     interpreter = next((each for each in (arguments[0], program, names[0]) if is_interpreter(each)), None)
-    command_line = [arguments[0] if interpreter is None else interpreter, *arguments[1:]]
+    command_line = _with_own_paths([arguments[0] if interpreter is None else interpreter, *arguments[1:]], read)
     run = tuple(scripts(command_line)) if interpreter is not None else ()
+    if interpreter is not None and not run and _reads_standard_input(command_line):
+        standard_input = read.open_files.get("0", "")
+        run = (standard_input,) if standard_input.startswith("/") and not standard_input.startswith("/dev/") else ()
     names += run
     relative = names[3:] if program and " " in names[2] else names[2:]  # a title that was written over it is no path
     in_folder = [f"{folder}/{each}" for each in relative if folder and _is_relative(each) and _is_file(each, names[2])]
@@ -255,7 +295,44 @@ def read_program(files: ProcFiles, pid: int) -> ProcessProgram:
     words += [name for each in words for name in module_names(each)]
     words += [name for each in run for name in module_names(each, may_be_plain=True)]
     named = tuple(dict.fromkeys(each for each in names if each))
-    return ProcessProgram(named, tuple(dict.fromkeys(words)), arguments[0], program, run, folder, home, path)
+    return ProcessProgram(
+        named, tuple(dict.fromkeys(words)), arguments[0], program, run, folder, read.python_home, read.python_path,
+        tuple(dict.fromkeys(paths_in(command_line[1:]))), _unseen_script(run, read),
+    )  # fmt: skip
+
+
+def _with_own_paths(command_line: Sequence[str], read: _Read) -> list[str]:
+    """Return the command line with what the process's own paths lead to, where that is a file and may be seen.
+
+    `/dev/fd/9` is the open file 9 of whoever asks; so it is asked for that process.
+    """
+    found = []
+    for argument in command_line:
+        own = _OWN_PATH.fullmatch(argument)
+        if own is None:
+            found.append(_OWN_FOLDER.sub(lambda part: read.folder if part[1] == "cwd" else "", argument))
+        else:
+            target = read.open_files.get(own[1] or "0", "")
+            found.append(target if target.startswith("/") else argument)
+    return found
+
+
+def _unseen_script(run: Sequence[str], read: _Read) -> str:
+    """Return why it cannot be told what script an interpreter has read from an open file; "" where it has not."""
+    for script in run:
+        if own := _OWN_PATH.fullmatch(script):
+            target = read.open_files.get(own[1] or "0", "")
+            return f"it runs what it reads from {script}" + (f" ({target})" if target else ", which may not be seen")
+    return ""
+
+
+def _reads_standard_input(command_line: Sequence[str]) -> bool:
+    """Return whether an interpreter without a script is given one on its standard input: no code, no `--version`."""
+    code = _code_option(command_line)
+    python_code = _is_python(command_line) and any(
+        (option := _PYTHON_OPTION.fullmatch(each)) is not None and option[1] in "mc" for each in command_line[1:]
+    )
+    return not python_code and not (code is not None and any(map(code.fullmatch, command_line[1:])))
 
 
 def _is_file(name: str, first_argument: str) -> bool:
@@ -267,15 +344,31 @@ def _is_relative(name: str) -> bool:
     return bool(name) and not name.startswith("/")
 
 
-def _read_thread(thread: LivingThread) -> tuple[str, bytes, str, str, str]:
-    """Return the path of the program, the command line, the working directory, PYTHONHOME and PYTHONPATH."""
+class _Read(NamedTuple):
+    """What a living thread of a process tells of it."""
+
+    program: str = ""
+    line: bytes = b""
+    folder: str = ""
+    python_home: str = ""
+    python_path: str = ""
+    open_files: Mapping[str, str] = MappingProxyType({})
+    """Where its standard input leads, and each open file that its command line names."""
+
+
+def _read_thread(thread: LivingThread) -> _Read:
+    """Read the path of the program, the command line, the working directory, and what Python is told at its start."""
     program = _link(thread, "exe").removesuffix(_DELETED)
     try:
         environment = thread.read("environ")
     except OSError:
         environment = b""
     home, path = (_variable(environment, each) for each in (b"PYTHONHOME", b"PYTHONPATH"))
-    return program, thread.read("cmdline"), _link(thread, "cwd"), home, path
+    line = thread.read("cmdline")
+    named = [own[1] or "0" for each in line.split(b"\0") if (own := _OWN_PATH.fullmatch(decode(each)))]
+    numbers = dict.fromkeys(["0", *named][:_MOST_OPEN_FILES])
+    open_files = {number: _link(thread, f"fd/{number}").removesuffix(_DELETED) for number in numbers}
+    return _Read(program, line, _link(thread, "cwd"), home, path, open_files)
 
 
 def _variable(environment: bytes, name: bytes) -> str:
