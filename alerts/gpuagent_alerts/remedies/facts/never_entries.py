@@ -253,6 +253,17 @@ class NeverListEntries:
         if self._memory is not None and self._entries:
             self._memory.follow(ids, self.snapshot())
 
+    def first_seen(self, identity: ProcessId) -> str:
+        """Return which entry meant a process when it was first seen, or that this is being looked up; it does not wait.
+
+        "" says nothing: whoever is acted on is looked at by itself.
+        """
+        if self._memory is None or not self._entries:
+            return ""
+        if self._memory.is_looking_for(identity, self._entries):
+            return "it is being compared with remedies.never: it is new, or the entries are"
+        return self._memory.meant((identity.pid, identity.start_ticks), self._entries)
+
 
 NO_ENTRIES = NeverListSnapshot()
 """No entries of the operator's: for whom nobody judges."""
@@ -422,6 +433,11 @@ class FirstSeenMatches:
         new = now - known
         self._thread = threading.Thread(target=self._look, args=(now, new, look), name="never-list", daemon=True)
         self._thread.start()
+
+    def is_looking_for(self, identity: ProcessId, entries: tuple[str, ...]) -> bool:
+        """Return whether a thread still has to look at this process, or at all of them by these entries."""
+        known = self._entries == entries and identity in self._seen
+        return not known and self._thread is not None and self._thread.is_alive()
 
     def meant(self, key: Key, entries: Collection[str]) -> str:
         """Return why a process was meant by one of these entries when it was first seen; "" where it was not."""
