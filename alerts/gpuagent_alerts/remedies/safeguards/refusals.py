@@ -253,7 +253,7 @@ def unproven_job(target: Target) -> str:
     if _NAMED_SLURMD.search(target.cgroup):
         return (
             f"job {target.slurm_job} is not proven: its slurmd has a name of its own (cgroup {target.cgroup}), and"
-            " another one on this node may have a job of that number"
+            " another one on this node may have a job of that number, or others than root may have made that cgroup"
         )
     return f"job {target.slurm_job} is not proven: others than root may have made the cgroup of it ({target.cgroup})"
 
