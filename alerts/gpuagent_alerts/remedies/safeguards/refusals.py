@@ -143,6 +143,7 @@ _ADVICE = tuple(
         (r"it is ending", _LOOK_AGAIN),
         (r"is a zombie", "End or restart its parent, pid {parent}: only the parent can reap it."),
         (r"it is stopped \(state", "Have it go on (SIGCONT), or kill it: a kill step, or `gpuagent kill`."),
+        (r"of version 1 \(as by docker pause\)", "Thaw it first (docker unpause, systemctl thaw), and ask again."),
         (r"uninterruptible sleep", "Kill it (gpuagent kill, or a kill step), or wait for its call into the kernel."),
         (r"not in the host's pid namespace", 'Run the agent on the host, or with the host\'s pids ("hostPID: true").'),
         (r"known to shuffle its process list", "Upgrade the driver."),
