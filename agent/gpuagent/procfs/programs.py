@@ -1,13 +1,8 @@
-"""Read what a process runs (names, program, script), and the signs that processes are one job.
+"""Read what a process runs: its names, program, script, and the paths in its arguments.
 
 The kernel cuts a name (`comm`) to 15 bytes and tells the file of the interpreter for the file of a script, so none of
 these is enough alone. All but the program's file are written by the process itself: they may withhold an act, and
 permit none. Read only where somebody is judged.
-
-Signs of one job are ranks that were counted, what one launcher started, and workers of one program. One parent, one
-process group and one command line are no sign: a supervisor, a shell's loop or GNU parallel start what is unrelated. A
-user may have written what is read here, as to the environment and the command line. So it joins only processes of one
-user in one container, each of which shows the sign itself.
 """
 
 from __future__ import annotations
@@ -18,15 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from gpuagent.core.identity import JobSign, SignKind
 from gpuagent.procfs.files import (
     LivingThread,
-    ProcessStatus,
     ProcFiles,
-    Stat,
     decode,
     parse_stat,
-    parse_status,
     read_living,
 )
 
@@ -261,6 +252,8 @@ class ProcessProgram(NamedTuple):
     """PYTHONPATH at its start, likewise."""
     mentioned: tuple[str, ...] = ()
     """Every text in its arguments that may be a path: see `paths_in`."""
+    root: str = ""
+    """Where its files are found, if its mounts are not the agent's own and may be seen: `/proc/PID/root`."""
     unseen_script: str = ""
     """Why it cannot be told what an interpreter runs, where it reads that from an open file; "" where it does not."""
 
@@ -297,7 +290,7 @@ def read_program(files: ProcFiles, pid: int) -> ProcessProgram:
     named = tuple(dict.fromkeys(each for each in names if each))
     return ProcessProgram(
         named, tuple(dict.fromkeys(words)), arguments[0], program, run, folder, read.python_home, read.python_path,
-        tuple(dict.fromkeys(paths_in(command_line[1:]))), _unseen_script(run, read),
+        tuple(dict.fromkeys(paths_in(command_line[1:]))), read.root, _unseen_script(run, read),
     )  # fmt: skip
 
 
@@ -354,6 +347,8 @@ class _Read(NamedTuple):
     python_path: str = ""
     open_files: Mapping[str, str] = MappingProxyType({})
     """Where its standard input leads, and each open file that its command line names."""
+    root: str = ""
+    """As of `ProcessProgram`."""
 
 
 def _read_thread(thread: LivingThread) -> _Read:
@@ -368,7 +363,16 @@ def _read_thread(thread: LivingThread) -> _Read:
     named = [own[1] or "0" for each in line.split(b"\0") if (own := _OWN_PATH.fullmatch(decode(each)))]
     numbers = dict.fromkeys(["0", *named][:_MOST_OPEN_FILES])
     open_files = {number: _link(thread, f"fd/{number}").removesuffix(_DELETED) for number in numbers}
-    return _Read(program, line, _link(thread, "cwd"), home, path, open_files)
+    mounts = _link(thread, "ns/mnt")
+    root = f"/proc/{thread.stat.pid}/root" if mounts and mounts != _own_mounts() else ""
+    return _Read(program, line, _link(thread, "cwd"), home, path, open_files, root)
+
+
+def _own_mounts() -> str:
+    try:
+        return os.readlink("/proc/self/ns/mnt")  # noqa: PTH115
+    except OSError:
+        return ""
 
 
 def _variable(environment: bytes, name: bytes) -> str:
@@ -381,108 +385,3 @@ def _link(thread: LivingThread, name: str) -> str:
         return thread.link(name)
     except OSError:
         return ""
-
-
-_LAUNCHERS = re.compile(
-    r"torchrun|torch\.distributed\.(?:run|launch)|accelerate-launch|accelerate\.commands\.launch"
-    r"|deepspeed\.launcher\.launch|mpirun|mpiexec(?:\.[a-z]+)?|orterun|orted|prterun|prted|hydra_pmi_proxy"
-)
-"""Programs and modules whose children are the ranks of one job, and nothing else."""
-_ACCELERATE = "accelerate"
-_SPAWNED = b"from multiprocessing.spawn import spawn_main; spawn_main("
-_FORK_SERVER = b"from multiprocessing.forkserver import main; main("
-_VARIABLES = (b"RANK", b"WORLD_SIZE", b"MASTER_ADDR", b"MASTER_PORT")
-_RUN_ID = b"TORCHELASTIC_RUN_ID"
-
-
-class _Parent(NamedTuple):
-    stat: Stat
-    arguments: list[bytes]
-    names: tuple[str, ...]
-
-    @property
-    def key(self) -> str:
-        return f"{self.stat.pid}:{self.stat.start_ticks}"
-
-
-def read_job_signs(
-    files: ProcFiles, stat: Stat, status: ProcessStatus, thread: LivingThread | None
-) -> tuple[JobSign, ...]:
-    """Return the signs of a process; () where it shows none, or they may not be read (the environment: CAP_SYS_PTRACE).
-
-    Nothing is asked of a process in state D: its command line lies in memory that may be locked for ever.
-    """
-    if thread is None or thread.stat.state == "D" or status.uid is None:
-        return ()
-    parent = _read_parent(files, stat, status.uid)
-    names = parent.names if parent is not None else ()
-    try:
-        arguments = _split(thread.read("cmdline"))
-    except OSError:
-        arguments = []
-    found = tuple(_of_parent(stat, arguments, parent))
-    try:
-        rank = _of_environment(thread.read("environ"), names)
-    except OSError:
-        rank = None
-    return found if rank is None else (*found, rank)
-
-
-def _of_parent(stat: Stat, arguments: list[bytes], parent: _Parent | None) -> Iterator[JobSign]:
-    if parent is None:
-        return
-    if any(_LAUNCHERS.fullmatch(each) for each in parent.names) or _launches_by_accelerate(parent):
-        yield JobSign(SignKind.LAUNCHER, parent.key, parent_names=parent.names)
-    if stat.process_group != parent.stat.process_group:
-        return
-    code = arguments[arguments.index(b"-c") + 1 :][:1] if b"-c" in arguments else []
-    spawned = code and code[0].startswith(_SPAWNED) and _runs_python(parent)
-    served = code and code[0].startswith(_FORK_SERVER) and parent.arguments == arguments
-    if spawned or served:
-        yield JobSign(SignKind.WORKERS, parent.key, parent_names=parent.names)
-    # Where the stack and the arguments lie is random per exec: alike, the one is a fork of the other.
-    elif len(stat.image) > 1 and stat.image[1:] == parent.stat.image[1:] and parent.arguments == arguments:
-        yield JobSign(SignKind.FORK, parent.key, parent_names=parent.names)
-
-
-def _of_environment(environment: bytes, parent_names: tuple[str, ...]) -> JobSign | None:
-    """Return the rank that a launcher has given: by the environment at the start of the program."""
-    variables = dict(each.split(b"=", 1) for each in environment.split(b"\0") if b"=" in each)
-    rank, world, address, port = (variables.get(name, b"") for name in _VARIABLES)
-    if not (rank.isdigit() and world.isdigit() and port.isdigit() and address) or int(rank) >= int(world):
-        return None
-    group = b"\0".join((address, port, world, variables.get(_RUN_ID, b"")))
-    return JobSign(SignKind.RANK, decode(group), int(rank), parent_names)
-
-
-def _read_parent(files: ProcFiles, stat: Stat, uid: int) -> _Parent | None:
-    """Return the parent, if it is of the same user and was there before; None for any other, and for init."""
-    if stat.parent_pid <= 1:
-        return None
-    try:
-        parent = parse_stat(files.read(stat.parent_pid, "stat"))
-        if parent.start_ticks > stat.start_ticks or parent.state == "D" or parent.exiting:
-            return None
-        if parse_status(files.read(parent.pid, "status")).uid != uid:
-            return None
-        arguments = _split(files.read(parent.pid, "cmdline"))
-        names = read_program(files, parent.pid).names
-    except (OSError, ValueError):
-        return None
-    return _Parent(parent, arguments, tuple(dict.fromkeys(each for name in names for each in (name, _last(name)))))
-
-
-def _launches_by_accelerate(parent: _Parent) -> bool:
-    return _ACCELERATE in parent.names and b"launch" in parent.arguments
-
-
-def _runs_python(parent: _Parent) -> bool:
-    return bool(re.fullmatch(r"(?:python|pypy)[0-9.]*t?", _last(decode(parent.arguments[0]))))
-
-
-def _split(line: bytes) -> list[bytes]:
-    return line.removesuffix(b"\0").split(b"\0")
-
-
-def _last(path: str) -> str:
-    return path.rpartition("/")[2]

@@ -244,6 +244,22 @@ def test_a_path_anywhere_in_an_argument(app: Path, launcher: str, words: tuple[s
                 assert bool(withheld(pid, entry)) is is_meant, entry
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount")
+@pytest.mark.parametrize(
+    "words", ["{python} {mods}/app.py", "cd {mods}; {python} app.py", "cd {mods}; {python} -m app"]
+)
+def test_a_directory_that_the_process_has_mounted_elsewhere(app: Path, words: str) -> None:
+    """KILL-01: in a mount namespace of its own, as a container's, a path is what it is there (`docker -v`)."""
+    mods = app / "mods"
+    mods.mkdir()
+    for name, is_meant in (("prod", True), ("other", False)):
+        run = words.format(python=f"exec {sys.executable}", mods=mods)
+        with started(("unshare", "--mount", "sh", "-c", f"mount --bind {app / name} {mods}; {run}"), Path("/")) as pid:
+            assert bool(withheld(pid, f"{app}/prod/*")) is is_meant
+            if "-m" not in words:
+                assert bool(withheld(pid, f"{app}/prod/app.py")) is is_meant
+
+
 def test_links_are_looked_up_anew(folder: Path) -> None:
     """A link that leads elsewhere by the next judgment is judged by where it leads then."""
     link = folder / "links" / "tool"

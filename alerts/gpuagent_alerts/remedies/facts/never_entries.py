@@ -33,6 +33,7 @@ from gpuagent_alerts.remedies.facts.never_paths import (
     links_in_path,
     match_text,
     other_release,
+    same_file,
     same_name,
 )
 from gpuagent_alerts.remedies.facts.process_scan import Placement, read_placement
@@ -192,16 +193,18 @@ class NeverListSnapshot:
         return self._by_hard_link(process, entry)
 
     def _by_hard_link(self, process: ProgramPaths, entry: str) -> str:
-        """Return why a pattern means a file that has a second name, which it does not mean."""
-        for place in (*process.places, *process.mentioned):
+        """Return why a pattern means a file that has a second name, by a hard link or a mount of the process."""
+        if folder := process.works_in(entry.partition("*")[0]):
+            return f"it may run what lies in {match_text(folder, entry, '')}"
+        for place, file in process.files:
             try:
-                status = os.stat(place.file)  # noqa: PTH116
+                status = os.stat(file)  # noqa: PTH116
             except (OSError, ValueError):
                 continue
-            if status.st_nlink < 2 or not stat.S_ISREG(status.st_mode):
+            if not stat.S_ISREG(status.st_mode) or (status.st_nlink < 2 and not process.has_own_mounts):
                 continue
             name = self._files_of(entry).get(status.st_ino, "")
-            if name and _same_file(name, place.file):
+            if name and same_file(name, file):
                 return match_text(place.written, entry, name)
         return ""
 
@@ -314,8 +317,8 @@ def _of_path(process: ProgramPaths, entry: str) -> str:
     names = {os.path.basename(each) for each in led}  # noqa: PTH119
     if environment := next(filter(None, (environment_of(each, target) for each in led)), ""):
         return process.started_words(entry, target) if process.runs_in(environment, names, target) else ""
-    for place in (*process.places, *process.mentioned):
-        if place.file == target or _same_file(place.file, target):
+    for place, file in process.files:
+        if place.file == target or same_file(file, target):
             return match_text(place.written, entry, target)
     relative = [*process.unplaced, *(each for each in process.mentioned_unplaced if "/" in each or is_script(each))]
     for each in relative:
@@ -337,14 +340,6 @@ def _script_in(program: ProcessProgram, names: Iterable[str]) -> Listed | None:
     """Return the name of a script that stands anywhere in the arguments, also in code (`bash -c '. prod.sh'`)."""
     scripts = [each for each in names if is_script(each)]
     return find_listed(program.mentioned, scripts) if scripts else None
-
-
-def _same_file(one: str, other: str) -> bool:
-    """Return whether two paths name one file: by a hard link, or a directory that is mounted in two places."""
-    try:
-        return os.path.samefile(one, other)  # noqa: PTH121
-    except (OSError, ValueError):
-        return False
 
 
 def interpreter_entries(entries: Iterable[str]) -> Iterator[tuple[int, str, str, bool]]:

@@ -92,6 +92,24 @@ class ProgramPaths:
         return self._program.names
 
     @property
+    def files(self) -> Iterator[tuple[ProgramPath, str]]:
+        """Each path, and where the file is found that the process has there: by its own mounts, if they are others."""
+        for place in (*self.places, *self.mentioned):
+            yield place, f"{self._program.root}{place.spellings[0]}" if self._program.root else place.file
+
+    @property
+    def has_own_mounts(self) -> bool:
+        return bool(self._program.root)
+
+    def works_in(self, folder: str) -> str:
+        """Return which of its directories is this one by its own mounts; "" for none, or where they are the agent's."""
+        for place in self.folders if self._program.root else ():
+            path = f"{self._program.root}{os.path.dirname(place.spellings[0])}"  # noqa: PTH120
+            if same_file(path, folder):
+                return place.written
+        return ""
+
+    @property
     def texts(self) -> Iterator[str]:
         """Everything that a relative entry may be the end of: names, paths as written and as they lead on, modules."""
         yield from (*self._program.names, *self._program.words, *self._program.mentioned)
@@ -196,6 +214,14 @@ class ProgramPaths:
             return match_text(program.first_argument, entry, target)
         name = program.executable or program.first_argument or program.names[0]
         return match_text(name, entry, target, may_be=True, unseen="" if program.executable else UNSEEN_PROGRAM)
+
+
+def same_file(one: str, other: str) -> bool:
+    """Return whether two paths name one file: by a hard link, or a directory that is mounted in two places."""
+    try:
+        return os.path.samefile(one, other)  # noqa: PTH121
+    except (OSError, ValueError):
+        return False
 
 
 def environment_of(path: str, target: str) -> str:
