@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from gpuagent.procfs.files import (
+    READ_LIMIT_BYTES,
     LivingThread,
     ProcFiles,
     decode,
@@ -86,6 +88,7 @@ _LONGEST_WORD = 4096
 """PATH_MAX (linux/limits.h): no path is longer."""
 _PIECE = re.compile(r"""[^\s:,;=@|&<>()'"`]+""")
 """What stands between the signs by which paths are listed, named, or put into code."""
+MOST_MENTIONED = 4096
 _OWN_PATH = re.compile(r"(?:/dev/fd|/proc/(?:self|thread-self)/fd)/([0-9]+)|/dev/std(in)")
 _OWN_FOLDER = re.compile(r"/proc/(?:self|thread-self)/(cwd|root)(?=/|$)")
 """Paths that each process has for itself: open files, its working directory, its root."""
@@ -229,6 +232,8 @@ def _name(path: str) -> str:
 
 _DELETED = " (deleted)"
 _MOST_OPEN_FILES = 64
+_MOST_ARGUMENTS_BYTES = 8 * 1024 * 1024
+"""The kernel takes at most 6 MiB of arguments and environment (`bprm_stack_limits`, fs/exec.c)."""
 
 
 class ProcessProgram(NamedTuple):
@@ -251,7 +256,7 @@ class ProcessProgram(NamedTuple):
     python_path: str = ""
     """PYTHONPATH at its start, likewise."""
     mentioned: tuple[str, ...] = ()
-    """Every text in its arguments that may be a path: see `paths_in`."""
+    """Texts in its arguments that may be paths: see `paths_in`. More than `MOST_MENTIONED` are not all of them."""
     root: str = ""
     """Where its files are found, if its mounts are not the agent's own and may be seen: `/proc/PID/root`."""
     unseen_script: str = ""
@@ -290,8 +295,18 @@ def read_program(files: ProcFiles, pid: int) -> ProcessProgram:
     named = tuple(dict.fromkeys(each for each in names if each))
     return ProcessProgram(
         named, tuple(dict.fromkeys(words)), arguments[0], program, run, folder, read.python_home, read.python_path,
-        tuple(dict.fromkeys(paths_in(command_line[1:]))), read.root, _unseen_script(run, read),
+        _first_different(paths_in(command_line[1:])), read.root, _unseen_script(run, read),
     )  # fmt: skip
+
+
+def _first_different(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the different ones, up to one beyond `MOST_MENTIONED`."""
+    found: dict[str, None] = {}
+    for text in texts:
+        found[text] = None
+        if len(found) > MOST_MENTIONED:
+            break
+    return tuple(found)
 
 
 def _with_own_paths(command_line: Sequence[str], read: _Read) -> list[str]:
@@ -355,17 +370,30 @@ def _read_thread(thread: LivingThread) -> _Read:
     """Read the path of the program, the command line, the working directory, and what Python is told at its start."""
     program = _link(thread, "exe").removesuffix(_DELETED)
     try:
-        environment = thread.read("environ")
+        environment = _read_whole(thread, "environ")
     except OSError:
         environment = b""
     home, path = (_variable(environment, each) for each in (b"PYTHONHOME", b"PYTHONPATH"))
-    line = thread.read("cmdline")
+    line = read_command_line(thread)
     named = [own[1] or "0" for each in line.split(b"\0") if (own := _OWN_PATH.fullmatch(decode(each)))]
     numbers = dict.fromkeys(["0", *named][:_MOST_OPEN_FILES])
     open_files = {number: _link(thread, f"fd/{number}").removesuffix(_DELETED) for number in numbers}
     mounts = _link(thread, "ns/mnt")
     root = f"/proc/{thread.stat.pid}/root" if mounts and mounts != _own_mounts() else ""
     return _Read(program, line, _link(thread, "cwd"), home, path, open_files, root)
+
+
+def read_command_line(thread: LivingThread) -> bytes:
+    """Return the whole command line; what `ProcFiles` reads of it is cut."""
+    return _read_whole(thread, "cmdline")
+
+
+def _read_whole(thread: LivingThread, name: str) -> bytes:
+    found = thread.read(name)
+    if len(found) < READ_LIMIT_BYTES:
+        return found
+    with Path(f"/proc/{thread.pid}/{thread.folder}{name}").open("rb") as file:
+        return file.read(_MOST_ARGUMENTS_BYTES)
 
 
 def _own_mounts() -> str:

@@ -244,6 +244,17 @@ def test_a_path_anywhere_in_an_argument(app: Path, launcher: str, words: tuple[s
                 assert bool(withheld(pid, entry)) is is_meant, entry
 
 
+def test_a_path_at_the_end_of_a_long_command_line(app: Path) -> None:
+    """KILL-01: an argument beyond 16 KiB of a command line counts; with too many of them it is left alone."""
+    jars = ":".join(f"/usr/lib/java/library-of-many-{number}.jar" for number in range(1000))
+    for name, is_meant in (("prod", True), ("other", False)):
+        with started((sys.executable, str(app / "other" / "app.py"), f"-cp={jars}:{app}/{name}/app.jar"), app) as pid:
+            assert bool(withheld(pid, f"{app}/prod/*")) is is_meant
+    words = ",".join(f"a{number}" for number in range(5000))
+    with started((sys.executable, str(app / "other" / "app.py"), words), app) as pid:
+        assert "more than 4096 words" in withheld(pid, f"{app}/prod/*")[0]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount")
 @pytest.mark.parametrize(
     "words", ["{python} {mods}/app.py", "cd {mods}; {python} app.py", "cd {mods}; {python} -m app"]

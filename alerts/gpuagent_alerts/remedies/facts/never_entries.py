@@ -24,7 +24,7 @@ from typing import NamedTuple
 from gpuagent.core.identity import ProcessId
 from gpuagent.procfs.cgroup import parse_cgroup
 from gpuagent.procfs.files import ProcFiles, Stat, parse_stat, parse_status
-from gpuagent.procfs.programs import INTERPRETER, ProcessProgram, is_script, read_program
+from gpuagent.procfs.programs import INTERPRETER, MOST_MENTIONED, ProcessProgram, is_script, read_program
 from gpuagent_alerts.remedies.facts.displays import Displays
 from gpuagent_alerts.remedies.facts.never_paths import (
     UNSEEN_FOLDER,
@@ -49,8 +49,6 @@ from gpuagent_alerts.remedies.safeguards.never_list import NEVER, Listed, find_l
 
 log = logging.getLogger(__name__)
 
-MAX_WORDS = 4096
-"""Words of arguments that are compared with entries and looked up: more than any launcher is given by people."""
 NO_ANSWER = "/proc, or a path of remedies.never, does not answer"
 """What a refusal says where a look did not come back: it reads both."""
 _UNKNOWN = "it cannot be told whether it is on the never-list"
@@ -148,8 +146,9 @@ class NeverListSnapshot:
         if listed := find_listed(program.words, self._names) or _script_in(program, self._names):
             return MatchedEntry(listed.pattern, str(listed))
         unknown = program.unseen_script if guess else ""
-        if self._paths and len(program.words) > MAX_WORDS:
-            unknown = f"its arguments have more than {MAX_WORDS} words"
+        asks_all = bool(self._paths) or any(map(is_script, self._names))
+        if asks_all and max(len(program.mentioned), len(program.words)) > MOST_MENTIONED:
+            unknown = f"its arguments have more than {MOST_MENTIONED} words"
         try:
             process = ProgramPaths(program, guess=guess) if self._paths and not unknown else None
         except SearchLimitExceeded as error:

@@ -22,7 +22,6 @@ _COMM_BYTES = 15
 _MODULE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(:.*)?")
 """A module of Python, alone (`-m app`) or with what is taken from it (`uvicorn app:main`)."""
 _MOST_FOLDERS = 64
-_MOST_MENTIONED = 4096
 _MOST_MODULE_FILES = 50_000
 """Files of modules that are looked for: modules by directories."""
 COMMON_NAMES = frozenset({
@@ -134,8 +133,6 @@ class ProgramPaths:
 
     def _place_mentioned(self) -> None:
         """Take note of every path in the arguments, wherever it stands."""
-        if len(self._program.mentioned) > _MOST_MENTIONED:
-            raise SearchLimitExceeded(f"its arguments may name more than {_MOST_MENTIONED} paths")
         folder, known = self._program.folder, {each.written for each in self.places}
         for each in self._program.mentioned:
             if each in known:

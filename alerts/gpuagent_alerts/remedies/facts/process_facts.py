@@ -20,8 +20,8 @@ from gpuagent.core.identity import ProcessId
 from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.cgroup import path_in_hierarchy, systemd_hierarchies, version_1_roots
 from gpuagent.procfs.credentials import has_host_uids, has_own_root, read_uids, thread_elsewhere
-from gpuagent.procfs.files import READ_LIMIT_BYTES, LivingThread, ProcFiles, Stat, parse_stat, parse_status, read_living
-from gpuagent.procfs.programs import read_program
+from gpuagent.procfs.files import LivingThread, ProcFiles, Stat, parse_stat, parse_status, read_living
+from gpuagent.procfs.programs import read_command_line, read_program
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.never_entries import NO_ENTRIES, NeverListSnapshot
 from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader
@@ -34,8 +34,6 @@ _TRAP = "do_freezer_trap"
 _REFRIGERATOR = "__refrigerator"
 """Likewise by a freezer of version 1, and while the machine goes to sleep (kernel/freezer.c)."""
 _TEXT_SIZE = re.compile(rb"^VmExe:\s*(\d+)", re.MULTILINE)
-_MOST_ARGUMENTS_BYTES = 8 * 1024 * 1024
-"""The kernel takes at most 6 MiB of arguments and environment (`bprm_stack_limits`, fs/exec.c)."""
 
 
 def read_facts(
@@ -268,21 +266,12 @@ def _read_thread(thread: LivingThread, digests: CommandDigests) -> _Living:
     except OSError:
         executable = None
     return _Living(
-        command_digest="" if thread.stat.state == "D" else digests(_command_line(thread)),
+        command_digest="" if thread.stat.state == "D" else digests(read_command_line(thread)),
         executable=executable,
         executable_file=_executable_file(f"/proc/{thread.pid}/{thread.folder}exe"),
         image=(*thread.stat.image[1:], _text_size(status)),
         status=status,
     )
-
-
-def _command_line(thread: LivingThread) -> bytes:
-    """Return all of it, however long."""
-    found = thread.read("cmdline")
-    if len(found) < READ_LIMIT_BYTES:
-        return found
-    with Path(f"/proc/{thread.pid}/{thread.folder}cmdline").open("rb") as file:
-        return file.read(_MOST_ARGUMENTS_BYTES)
 
 
 def _executable_file(path: str) -> tuple[int, ...]:
