@@ -45,8 +45,8 @@ def test_who_else_is_in_there(arena: Arena, other: Other, group: str) -> None:
     uid = next(arena.uids)
     ids = [container_id(), container_id()] if group == "container" else ["81", "82"]
     places = [{"job": JOB, "container": CONTAINER}[group].format(each) for each in ids]
-    greedy = arena.innocent(arena.crowd.start(uid, cgroup=arena.cgroups.make(places[0])))
     arena.innocent(other(arena, places[0], uid))
+    greedy = arena.innocent(arena.crowd.start(uid, cgroup=arena.cgroups.make(places[0])))  # not the first in there
     placeholder = {"job": "{slurm_job}", "container": "{container_id}"}[group]
     step = {"exec": {"command": [str(arena.stand_in("program")), placeholder], "wait": "5s"}}
     allow: dict[str, Any] = {"job": {"users": [str(uid)]}, "container": {"containers": [each[:12] for each in ids]}}[
