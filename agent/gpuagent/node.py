@@ -18,6 +18,7 @@ from gpuagent.collector.tick import MonitorContext
 from gpuagent.collector.trust import TrustRegistry
 from gpuagent.config.models import Config
 from gpuagent.core.clock import Clock, ScaledClock, SystemClock
+from gpuagent.core.hardware import MemoryKind
 from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.cgroup import CgroupLevel
@@ -90,8 +91,11 @@ def real_node(config: Config, *, keep_inventory: bool = True) -> Node:
         listings = Listings(None, boot, now_seconds=clock.now(), pid_space=PidSpace())
         place = MonitorContext(boot, trusts=TrustRegistry(), pci_gpus=count_pci_gpus, listings=listings)
     place = replace(place, fallen=KernelLog.open().fallen)
-    place = replace(place, host_memory=read_host_memory, memory_pressure=read_memory_pressure, power=read_runtime_power)
-    return Node(NvmlDriver(host_memory=read_host_memory), processes, clock, place, RealProc())
+    place = replace(place, host_memory=read_host_memory, memory_pressure=read_memory_pressure)
+    if config.nvml.let_sleep:
+        place = replace(place, power=read_runtime_power)
+    driver = NvmlDriver(host_memory=read_host_memory, memory_kind=_memory_kind(config))
+    return Node(driver, processes, clock, place, RealProc())
 
 
 def _remembering_place(config: Config, clock: Clock, boot: str) -> MonitorContext:
@@ -192,8 +196,13 @@ def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[
         host_memory=node.host_memory,
         memory_pressure=node.memory_pressure,
     )
-    driver = NvmlDriver(Library(node.library, max_pid=node.max_pid), node.host_memory)
+    driver = NvmlDriver(Library(node.library, max_pid=node.max_pid), node.host_memory, _memory_kind(config))
     return Node(driver, processes, clock, place, node.proc, frozenset((bind or {}).values()))
+
+
+def _memory_kind(config: Config) -> MemoryKind | None:
+    kind = config.nvml.memory_kind
+    return None if kind == "auto" else MemoryKind(kind)
 
 
 def _table(config: Config, clock: Clock, boot: str) -> ProcessTable:
