@@ -13,10 +13,12 @@ from gpuagent.collector.inventory import IndexRegistry, Inventory, count_pci_gpu
 from gpuagent.collector.listings import Listings
 from gpuagent.collector.repairs import FaultTracker, RepairsFile
 from gpuagent.collector.saved_state import find_traces, write_stamp
+from gpuagent.collector.sleep import read_runtime_power
 from gpuagent.collector.tick import MonitorContext
 from gpuagent.collector.trust import TrustRegistry
 from gpuagent.config.models import Config
 from gpuagent.core.clock import Clock, ScaledClock, SystemClock
+from gpuagent.core.hardware import MemoryKind
 from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.cgroup import CgroupLevel
@@ -90,7 +92,10 @@ def real_node(config: Config, *, keep_inventory: bool = True) -> Node:
         place = MonitorContext(boot, trusts=TrustRegistry(), pci_gpus=count_pci_gpus, listings=listings)
     place = replace(place, fallen=KernelLog.open().fallen)
     place = replace(place, host_memory=read_host_memory, memory_pressure=read_memory_pressure)
-    return Node(NvmlDriver(host_memory=read_host_memory), processes, clock, place, RealProc())
+    if config.nvml.let_sleep:
+        place = replace(place, power=read_runtime_power)
+    driver = NvmlDriver(host_memory=read_host_memory, memory_kind=_memory_kind(config))
+    return Node(driver, processes, clock, place, RealProc())
 
 
 def _remembering_place(config: Config, clock: Clock, boot: str) -> MonitorContext:
@@ -152,12 +157,12 @@ def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[
     Raises:
         NoSuchNode: there is no such scenario, or it is at fault, or it has no such key, or there is no such process.
     """
-    from gpuagent_simulator.node import SimulatedNode  # noqa: PLC0415  a real node has no use for it
-    from gpuagent_simulator.scenario import ScenarioError, load_scenario  # noqa: PLC0415
+    from gpuagent_simulator.captures.node import open_node  # noqa: PLC0415  a real node has no use for it
+    from gpuagent_simulator.scenario import ScenarioError  # noqa: PLC0415
 
     clock = SystemClock() if speed == 1.0 else ScaledClock(speed)
     try:
-        node = SimulatedNode(load_scenario(name), clock, fallback=RealProc())
+        node = open_node(name, clock, fallback=RealProc())
     except ScenarioError as error:
         raise NoSuchNode(str(error)) from None
     boot = boot_id()
@@ -173,7 +178,7 @@ def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[
         boot_time_seconds=node.proc.boot_time_seconds,
         command=config.processes.command,
         redact=config.processes.redact,
-        host_pid_namespace=True,
+        host_pid_namespace=node.host_pid_namespace,
         cgroup_owner=_simulated_owner(),
     )
     for key, pid in (bind or {}).items():
@@ -191,8 +196,13 @@ def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[
         host_memory=node.host_memory,
         memory_pressure=node.memory_pressure,
     )
-    driver = NvmlDriver(Library(node.library, max_pid=node.max_pid), node.host_memory)
+    driver = NvmlDriver(Library(node.library, max_pid=node.max_pid), node.host_memory, _memory_kind(config))
     return Node(driver, processes, clock, place, node.proc, frozenset((bind or {}).values()))
+
+
+def _memory_kind(config: Config) -> MemoryKind | None:
+    kind = config.nvml.memory_kind
+    return None if kind == "auto" else MemoryKind(kind)
 
 
 def _table(config: Config, clock: Clock, boot: str) -> ProcessTable:

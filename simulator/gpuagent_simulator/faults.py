@@ -13,7 +13,6 @@ from dataclasses import fields, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Literal
 
 from gpuagent.core.sections import Section, key
 from gpuagent_simulator.abi import Code, NvmlError
@@ -99,8 +98,8 @@ class Fault(Section, kw_only=False):
     every: PositiveSeconds = 1.0
     by: Whole = key(default=40, ge=1, le=100_000)
     """Entries by which the process list grows after each call that found its buffer too small."""
-    entry_bytes: Literal[16, 32] = 32
-    """Length of the entries of a process list."""
+    entry_bytes: Whole = 32
+    """Length of the entries of a process list: 16 or 32."""
     size: Bytes | None = None
     """Memory that the process list gives for every process, whatever the device says."""
 
@@ -116,6 +115,8 @@ class Fault(Section, kw_only=False):
                 raise ValueError(f"{self.kind} needs {field.name}")
         if self.gpu is not None and self.kind in _NODE_WIDE:
             raise ValueError(f"{self.kind} concerns the whole node: it takes no gpu")
+        if self.entry_bytes not in (16, 32):
+            raise ValueError("entry_bytes is 16 or 32")
         if self.until <= self.at:
             raise ValueError("until must be later than at")
 

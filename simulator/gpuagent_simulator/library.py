@@ -47,11 +47,15 @@ class SimulatedLibrary:
     def __getattr__(self, symbol: str) -> Callable[..., Any]:
         if symbol.startswith("_"):
             raise AttributeError(symbol)
-        missing = (f for f in self._session.faults.of(None) if f.kind is FaultKind.MISSING)
-        now = self._session.scenario_clock.now()
-        if symbol not in self._functions or any(f.active_at(now) and f.applies_to(symbol) for f in missing):
+        if symbol not in self._functions or self._is_taken_away(symbol):
             raise AttributeError(f"undefined symbol: {symbol}")
         return self._functions[symbol]
+
+    def _is_taken_away(self, symbol: str) -> bool:
+        """Return whether a fault says that the library lacks this symbol."""
+        missing = (f for f in self._session.faults.of(None) if f.kind is FaultKind.MISSING)
+        now = self._session.scenario_clock.now()
+        return any(f.active_at(now) and f.applies_to(symbol) for f in missing)
 
     def _life(self, symbol: str, action: Callable[[], None]) -> EntryPoint:
         faults = self._session.faults

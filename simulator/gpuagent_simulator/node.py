@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpuagent.core.clock import Clock
@@ -15,7 +16,7 @@ from gpuagent_simulator.curves import ScenarioClock
 from gpuagent_simulator.device import Gpu
 from gpuagent_simulator.faults import Fault, FaultInjector
 from gpuagent_simulator.library import SimulatedLibrary
-from gpuagent_simulator.process import Bindings, FallbackProc, SimulatedProc, expand
+from gpuagent_simulator.process import Bindings, FallbackProc, Process, SimulatedProc, expand
 from gpuagent_simulator.scenario import ScenarioError, check_calls, load_faults
 from gpuagent_simulator.session import SimulatedSession
 from gpuagent_simulator.spec import MAX_PID, GpuSpec, Scenario
@@ -82,11 +83,13 @@ class SimulatedNode:
 
     Time 0 of the scenario is when the node is made, unless `start` says at which `clock.now()` it was:
     so a process that replaces itself goes on where it was. `library` goes under pynvml; `proc` is
-    /proc with the made-up processes, `fallback` what it asks about real ones.
+    /proc with the made-up processes and `others`, `fallback` what it asks about real ones.
     """
 
     max_pid = MAX_PID
     """Made-up pids lie above the kernel's highest: a reader must believe in them all the same."""
+    host_pid_namespace = True
+    """The agent shares the pid namespace that the driver's pids are of."""
 
     def __init__(
         self,
@@ -95,6 +98,7 @@ class SimulatedNode:
         start: float | None = None,
         *,
         fallback: FallbackProc | None = None,
+        others: Sequence[Process] = (),
     ) -> None:
         self.scenario = scenario
         self.name = scenario.name
@@ -114,9 +118,9 @@ class SimulatedNode:
             )
             for index, spec in enumerate(_each_gpu(scenario))
         ]
-        session = SimulatedSession(scenario, self._gpus, scenario_clock=self.scenario_clock, faults=self._faults)
-        self.library = SimulatedLibrary(session)
-        self.proc = SimulatedProc(every_process, self.scenario_clock, fallback)
+        self.session = SimulatedSession(scenario, self._gpus, scenario_clock=self.scenario_clock, faults=self._faults)
+        self.library = SimulatedLibrary(self.session)
+        self.proc = SimulatedProc([*every_process, *others], self.scenario_clock, fallback)
         self._faults_file = (
             FaultsFile(Path(scenario.faults_file), self._faults, len(self._gpus)) if scenario.faults_file else None
         )

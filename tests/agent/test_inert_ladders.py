@@ -364,11 +364,8 @@ def test_a_ladder_whose_last_step_may_be_ignored(tmp_path: Path) -> None:
 
 
 def test_an_entry_that_is_a_directory(tmp_path: Path) -> None:
-    """A directory means no program: what is in it has to be written."""
-    assert notes_on(tmp_path, never(f"{tmp_path}/x")) == []
-    assert notes_on(tmp_path, never(str(tmp_path))) == [
-        f"remedies.never[0]: {tmp_path} is a directory, and no program: write {tmp_path}/*"
-    ]
+    """A directory means all that lies in it, with a slash at its end or without: there is nothing to note."""
+    assert notes_on(tmp_path, never(f"{tmp_path}/x", str(tmp_path), f"{tmp_path}/")) == []
 
 
 def test_an_entry_that_is_a_command_line(tmp_path: Path) -> None:
@@ -395,6 +392,9 @@ def test_an_entry_that_is_a_command_line(tmp_path: Path) -> None:
         ("3f4e1c9a7b20", "looks like the id of a container"),
         ("/opt/prod/**", ": * means any text here, slashes too, so that ** is no more: write /opt/prod/*"),
         ("/opt/prod/**/serve", "write /opt/prod/*/serve and, for what lies in the directory itself, /opt/prod/serve"),
+        ("prod[0-9].py", ": [ and ? mean themselves here, and * alone stands for any text: write prod*.py, if"),
+        ("/opt/prod/b?n", "write /opt/prod/b*n, if it is meant as a shell's pattern"),
+        ("432?", ""),
         ("4321", ""),
         ("deadbeeffeed", ""),
         ("prod-1234", ""),
@@ -407,6 +407,7 @@ def test_an_entry_in_the_form_of_something_else(
 ) -> None:
     """KILL-01: what is no name of a program spares nobody, and the note says what is meant; a program's name does."""
     (tmp_path / "4321").touch(mode=0o755)
+    (tmp_path / "432?").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     found = notes_on(tmp_path, never(entry))
     assert [each.startswith(f"remedies.never[0]: {entry}") and told in each for each in found] == (

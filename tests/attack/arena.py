@@ -98,6 +98,12 @@ class Arena:
         program.chmod(0o755)
         return program
 
+    def slurm(self, *jobs: str) -> None:
+        """Make a `squeue` beside the stand-ins that knows these jobs, each as `RAW_ID|ID|UID|STATE`."""
+        program = self.folder / "squeue"
+        program.write_text("#!/bin/sh\n" + "".join(f"echo '{each}'\n" for each in jobs), encoding="utf-8")
+        program.chmod(0o755)
+
     def executed(self, name: str) -> list[str]:
         """Return the arguments of every run of a stand-in so far."""
         record = self.folder / f"{name}.runs"

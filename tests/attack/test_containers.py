@@ -18,6 +18,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 # The first process of a pid namespace does not hear SIGTERM: only SIGKILL shows that it was meant.
 KILL: Mapping[str, Any] = {"kill": {"wait": "5s"}}
 INIT = ("unshare", "--pid", "--fork", "--kill-child")
+AT_A_TERMINAL = """
+import fcntl, pty, termios
+_, slave = pty.openpty()
+os.setsid()
+fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+print('ready', flush=True)
+signal.pause()
+"""
 WAITS = "print('ready', flush=True)\nsignal.pause()"
 
 
@@ -100,3 +108,27 @@ def test_threads_in_another_container(arena: Arena) -> None:
         for folder in (*folders, base / "docker"):
             with suppress(OSError):  # another one's containers are there too
                 folder.rmdir()
+
+
+@pytest.mark.parametrize("who", ["another user", "at a terminal", "of the never-list"])
+def test_who_was_started_into_a_container_of_the_hosts_pids(arena: Arena, who: str) -> None:
+    """KILL-03: the runtime ends everybody in a container with its first process; whoever else is in there is ended."""
+    uid, container = next(arena.uids), container_id()
+    cgroup = arena.cgroups.make(f"system.slice/docker-{container}.scope")
+    first = arena.innocent(arena.crowd.start(uid, cgroup=cgroup))
+    if who == "at a terminal":
+        entered = arena.crowd.python(AT_A_TERMINAL, uid, cgroup=cgroup)
+    else:
+        user, name = (next(arena.uids), "sleep") if who == "another user" else (uid, "prodserve")
+        entered = arena.crowd.start(user, name=name, cgroup=cgroup)
+    arena.innocent(entered)
+    worker = arena.crowd.start(uid, cgroup=cgroup)
+    arena.driver.hold(first.pid, 30)
+    arena.start(ladders=[ladder("TooMuch", KILL)], containers=[container], remedies={"never": ["prodserve"]})
+    refusal = arena.refused(first)
+    assert f"pid {entered.pid}" in refusal
+    assert f"in the container of pid {first.pid}, without a pid namespace of its own" in refusal
+    arena.driver.drop(first.pid)
+    arena.culprit(worker)
+    arena.driver.hold(worker.pid, 30)
+    arena.judge()

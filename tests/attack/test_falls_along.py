@@ -47,6 +47,17 @@ def in_one_namespace(arena: Arena) -> tuple[Living, Living, Mapping[str, Any], M
     return first, arena.crowd.child_of(first, cgroup), KILL, {"containers": [container]}
 
 
+def in_one_container(arena: Arena) -> tuple[Living, Living, Mapping[str, Any], Mapping[str, Any]]:
+    """Start a container with the host's pids (`--pid=host`), and one into it: its runtime ends all with the first."""
+    uid, container = next(arena.uids), container_id()
+    cgroup = arena.cgroups.make(f"system.slice/docker-{container}.scope")
+    first = arena.crowd.start(uid, cgroup=cgroup)
+    return first, arena.crowd.start(uid, cgroup=cgroup), KILL, {"containers": [container]}
+
+
+TOGETHER = (in_one_unit, in_one_namespace, in_one_container)
+
+
 def twice(arena: Arena) -> tuple[Living, Living, Mapping[str, Any], Mapping[str, Any]]:
     """Start one process, which is on both GPUs."""
     uid = next(arena.uids)
@@ -64,7 +75,9 @@ def twice(arena: Arena) -> tuple[Living, Living, Mapping[str, Any], Mapping[str,
     ],
     ids=["for others", "on another GPU", "it works", "it works while its GPU rests"],
 )
-@pytest.mark.parametrize("pair", [in_one_unit, in_one_namespace, twice], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "pair", [in_one_unit, in_one_namespace, in_one_container, twice], ids=lambda each: each.__name__
+)
 def test_what_ends_along_with_it(
     arena: Arena, pair: Pair, words: str, entry: Mapping[str, Any], more: Mapping[str, Any]
 ) -> None:
@@ -95,7 +108,9 @@ def test_what_ends_along_with_it(
         arena.judge()
 
 
-@pytest.mark.parametrize("pair", [in_one_unit, in_one_namespace, twice], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "pair", [in_one_unit, in_one_namespace, in_one_container, twice], ids=lambda each: each.__name__
+)
 def test_what_was_last_read_of_a_gpu(arena: Arena, pair: Pair) -> None:
     """KILL-03: a list that fails tells nobody that a client of MPS has gone: the last good one counts."""
     arena.gpus(ListedGpu("GPU-0"), ListedGpu("GPU-1"))
@@ -115,7 +130,7 @@ def test_what_was_last_read_of_a_gpu(arena: Arena, pair: Pair) -> None:
     arena.judge()
 
 
-@pytest.mark.parametrize("pair", [in_one_unit, in_one_namespace], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("pair", TOGETHER, ids=lambda each: each.__name__)
 def test_a_gpu_that_was_never_listed(arena: Arena, pair: Pair) -> None:
     """KILL-03: nobody knows whether a client of MPS is on it; who ends alone is ended meanwhile."""
     arena.gpus(ListedGpu("GPU-0"), ListedGpu("GPU-1", fails=True))
@@ -145,13 +160,13 @@ def test_a_member_that_comes_during_the_notice(arena: Arena) -> None:
     uid, container = next(arena.uids), container_id()
     cgroup = arena.cgroups.make(f"system.slice/docker-{container}.scope")
     first = arena.innocent(arena.crowd.start(uid, cgroup=cgroup))
+    newcomer = arena.innocent(arena.crowd.start(uid, cgroup=arena.cgroups.make(f"elsewhere-{uid}")))
     arena.driver.hold(first.pid, 30)
-    chosen = ladder("TooMuch", {"notify": {"wait": "5s"}}, KILL, scope="container")
+    arena.driver.hold(newcomer.pid, 5)
+    chosen = ladder("TooMuch", {"notify": {"wait": "10s"}}, KILL, scope="container")
     arena.start(ladders=[chosen], containers=[container])
     arena.step_of(first.pid)
-    newcomer = arena.innocent(arena.crowd.start(uid, name="sshd", cgroup=cgroup))
-    arena.driver.hold(newcomer.pid, 5)
+    (cgroup / "cgroup.procs").write_text(str(newcomer.pid))
     until(lambda: any("end" in each for each in arena.runs(first.pid)), "the run has ended")
     assert "joined it meanwhile" in str(arena.runs(first.pid))
-    arena.let_decide()
     assert arena.tally().innocents_hit == 0

@@ -45,16 +45,18 @@ def test_who_else_is_in_there(arena: Arena, other: Other, group: str) -> None:
     uid = next(arena.uids)
     ids = [container_id(), container_id()] if group == "container" else ["81", "82"]
     places = [{"job": JOB, "container": CONTAINER}[group].format(each) for each in ids]
-    greedy = arena.innocent(arena.crowd.start(uid, cgroup=arena.cgroups.make(places[0])))
     arena.innocent(other(arena, places[0], uid))
+    greedy = arena.innocent(arena.crowd.start(uid, cgroup=arena.cgroups.make(places[0])))  # not the first in there
     placeholder = {"job": "{slurm_job}", "container": "{container_id}"}[group]
     step = {"exec": {"command": [str(arena.stand_in("program")), placeholder], "wait": "5s"}}
     allow: dict[str, Any] = {"job": {"users": [str(uid)]}, "container": {"containers": [each[:12] for each in ids]}}[
         group
     ]
+    arena.slurm(*(f"{each}|{each}|{uid}|RUNNING" for each in ids))
     arena.driver.hold(greedy.pid, 30)
     arena.start(ladders=[ladder("TooMuch", step, scope=group)], **allow)
-    assert ids[0][:12] in arena.refused(greedy)
+    reason = arena.refused(greedy)  # both may have started in one tick of the clock: then either may be the first
+    assert ids[0][:12] in reason or f"in the container of pid {greedy.pid}" in reason
     culprit = arena.culprit(arena.crowd.start(uid, cgroup=arena.cgroups.make(places[1])))
     arena.driver.hold(culprit.pid, 25)
     (line,) = until(lambda: arena.executed("program"), "the program was run")
@@ -62,6 +64,24 @@ def test_who_else_is_in_there(arena: Arena, other: Other, group: str) -> None:
     culprit.end()  # as the program would
     arena.judge()
     assert arena.executed("program") == [line]
+
+
+def test_what_slurm_does_not_say(arena: Arena) -> None:
+    """KILL-03: a component of a heterogeneous job is not cancelled, as others may end too; a task of an array is."""
+    uid = next(arena.uids)
+    greedy = arena.innocent(arena.crowd.start(uid, cgroup=arena.cgroups.make(JOB.format(84))))
+    step = {"exec": {"command": [str(arena.stand_in("scancel")), "{slurm_job}"], "wait": "5s"}}
+    arena.slurm(f"84|84+0|{uid}|RUNNING", f"86|86_7|{uid}|RUNNING", f"87|86_6|{uid}|RUNNING")
+    arena.driver.hold(greedy.pid, 30)
+    arena.start(ladders=[ladder("TooMuch", step, scope="job")], users=[str(uid)])
+    assert "job 84 is a component of a heterogeneous job" in arena.refused(greedy)
+    culprit = arena.culprit(arena.crowd.start(uid, cgroup=arena.cgroups.make(JOB.format(86))))
+    arena.driver.hold(culprit.pid, 25)
+    (line,) = until(lambda: arena.executed("scancel"), "the program was run")
+    assert line == "86_7"
+    culprit.end()  # as Slurm would
+    arena.judge()
+    assert arena.executed("scancel") == [line]
 
 
 def test_who_uses_the_network_of_a_container(arena: Arena) -> None:

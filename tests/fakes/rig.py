@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuagent.collector.inventory import Inventory
+from gpuagent.collector.sleep import RuntimePower
 from gpuagent.collector.tick import Monitor, MonitorContext, ProcessResolver, TickTimeouts
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.metrics.series import series
@@ -18,9 +19,10 @@ from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.kernel_log import Address
 from gpuagent.procfs.table import ProcessTable
+from gpuagent_simulator.captures.node import open_node
 from gpuagent_simulator.faults import Fault, FaultKind
 from gpuagent_simulator.node import SimulatedNode
-from gpuagent_simulator.scenario import load_scenario, parse_scenario
+from gpuagent_simulator.scenario import parse_scenario
 from tests.fakes.nvml import use
 from tests.fakes.proc import FakeWatcher
 
@@ -110,6 +112,7 @@ async def rig(
     inventory: Inventory | None = None,
     pci_gpus: Callable[[], int | None] | None = None,
     fallen: Callable[[], Iterable[Address]] = tuple,
+    power: Callable[[str], RuntimePower | None] = lambda _: None,
     host_pid_namespace: bool = True,
     wrap: Callable[[object], object] = lambda library: library,
     events: bool = True,
@@ -122,8 +125,8 @@ async def rig(
     """
     before = _nvml_threads()
     clock = clock or ManualClock()
-    loaded = parse_scenario(scenario, name="test") if "\n" in scenario else load_scenario(scenario)
-    node = SimulatedNode(loaded, clock)
+    text = "\n" in scenario
+    node = SimulatedNode(parse_scenario(scenario, name="test"), clock) if text else open_node(scenario, clock)
     for fault in faults:
         node.inject(fault)
     table = processes or ProcessTable(
@@ -133,7 +136,7 @@ async def rig(
         users=lambda uid: node.proc.user_name(uid) or str(uid),
         boot_id=BOOT_ID,
         boot_time_seconds=node.proc.boot_time_seconds,
-        host_pid_namespace=host_pid_namespace,
+        host_pid_namespace=host_pid_namespace and node.host_pid_namespace,
         cgroup_owner=lambda level, *, whole: True,  # made-up cgroups are root's
     )
     pci_gpus = pci_gpus or node.pci_gpu_count
@@ -143,6 +146,7 @@ async def rig(
         inventory=inventory,
         pci_gpus=pci_gpus,
         fallen=fallen,
+        power=power,
         host_memory=node.host_memory,
         memory_pressure=node.memory_pressure,
     )

@@ -144,7 +144,8 @@ class Setting:
             program.wait_until_ready()
         scenario = self.scenario(*programs, load=load)
         bind = {f"p{program.pid}": program.pid for program in programs} if self.dry else None
-        with running_agent(self.folder, scenario, bind=bind, **keys) as agent:
+        awake: dict[str, Any] = {"nvml": {"let_sleep": False}}  # an idle GPU that sleeps has no figures to compare
+        with running_agent(self.folder, scenario, bind=bind, **awake, **keys) as agent:
             agent.wait_until_ready()
             yield agent
 

@@ -26,11 +26,32 @@ def doctor(
         str | None, typer.Option(help="Examine a simulated node instead of this one", metavar="SCENARIO")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON array")] = False,
+    capture: Annotated[
+        Path | None,
+        typer.Option(help="Write what the driver answers into a new file instead, to be replayed elsewhere"),
+    ] = None,
+    bundle: Annotated[
+        Path | None, typer.Option(help="Write a report with capture, configuration, log and alerts into a new .tar.gz")
+    ] = None,
+    redact: Annotated[
+        bool,
+        typer.Option("--redact/--no-redact", help="With --capture or --bundle: replace names, commands and serials"),
+    ] = True,
+    log: Annotated[Path | None, typer.Option(help="With --bundle: the agent's log, if not in the journal")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --bundle: write without asking")] = False,
 ) -> None:
     """Check configuration, driver, permissions, namespaces, sockets and clock, with advice for each problem.
 
     Exit status: 0 the agent can run here, 1 it cannot.
     """
+    if capture is not None or bundle is not None:
+        from gpuagent.cli.doctor_capture import write_bundle, write_capture
+
+        if capture is not None:
+            write_capture(capture, simulate=simulate, redact=redact)
+        if bundle is not None:
+            write_bundle(bundle, config=config, simulate=simulate, log=log, redact=redact, yes=yes)
+        return
     from gpuagent.doctor.examine import examine
     from gpuagent.doctor.finding import Level
     from gpuagent.node import NoSuchNode

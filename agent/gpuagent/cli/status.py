@@ -219,7 +219,8 @@ def gpu_lines(
     name = fit(
         f"{prefix}GPU {gpu['index']}  {gpu['name'] or gpu['uuid'] or 'unknown'}", width - len(right) - len(words)
     )
-    lines = [paint(name, "bold") + right + paint(words, _style(gpu) if readable else "critical")]
+    style = _style(gpu) if readable else "dim" if state == "asleep" else "critical"
+    lines = [paint(name, "bold") + right + paint(words, style)]
     if not readable:
         return [*lines, cut(_INDENT + _why_no_figures(gpu), width)]
     room = width - (_spark_width(width) + _LABEL_WIDTH + 3 if history else 0)

@@ -6,9 +6,11 @@ import dataclasses
 import logging
 from collections.abc import Callable
 
+from gpuagent.collector.sleep import Rest, RuntimePower
 from gpuagent.collector.trust import TrustRegistry
 from gpuagent.collector.workers import ElasticThreadPool, Worker
 from gpuagent.core.clock import Clock
+from gpuagent.core.hardware import Utilization
 from gpuagent.core.snapshot import CollectorRun, GpuIdentity, GpuReading, GpuState
 from gpuagent.core.wording import MPS_UNKNOWN, NO_PCI_ADDRESS, SHUFFLED_LIST
 from gpuagent.driver.backend import LONGEST_GAP_SECONDS, Collected, Driver, DriverFailure, GpuCollector, WatchedGpu
@@ -58,6 +60,25 @@ class GpuSlot:
         self._trusts = trusts
         self._trust = trusts.of(self.identity)
         self._conflict = ""
+        self._rest = Rest()
+        self._before_rest: GpuReading | None = None
+        """Last reading before it was left alone."""
+
+    def let_sleep(self, power: RuntimePower | None) -> bool:
+        """Return whether to leave the GPU alone at this tick, so that it can power down."""
+        last = self._last
+        used = last is not None and bool(last.processes or (last.reading.utilization or Utilization()).gpu_ratio)
+        reading = last.reading if last is not None else self._before_rest
+        if self.worker.busy:
+            return False
+        rests = self._rest.update(self._clock.now(), power, reading, used=used)
+        if rests:
+            self._before_rest = reading
+            self._last = None
+            self._become(GpuState.ASLEEP, self._rest.reason)
+        else:
+            self._before_rest = None
+        return rests
 
     @property
     def is_identified(self) -> bool:
@@ -128,6 +149,9 @@ class GpuSlot:
                 self._trust.interrupt()
                 if self._state is not GpuState.STARTING or self.worker.busy_seconds > _OPENING_SECONDS:
                     self._become(GpuState.BLIND, "a call into the driver has not come back")
+        if self._state is GpuState.ASLEEP:
+            asleep = self.absent(GpuState.ASLEEP, self._reason)
+            return Collected(dataclasses.replace(asleep, runs=()))
         last = self._last
         if last is not None:
             if self._conflict:
@@ -211,7 +235,7 @@ class GpuSlot:
     def _become(self, state: GpuState, reason: str, *, quiet: bool = False) -> None:
         if state is not self._state:
             if not quiet and (state is not GpuState.OK or self._state is not GpuState.STARTING):
-                level = logging.INFO if state is GpuState.OK else logging.WARNING
+                level = logging.INFO if state in (GpuState.OK, GpuState.ASLEEP) else logging.WARNING
                 log.log(level, "GPU %d %s: %s%s", self.index, self.identity.uuid, state, reason and f" ({reason})")
             self._since = self._clock.now()
         self._state = state

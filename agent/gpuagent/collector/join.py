@@ -67,7 +67,7 @@ class Joiner:
 
 
 def _reconcile(gpu: GpuReading, processes: Iterable[ProcessReading]) -> Reconciliation | None:
-    return reconcile(gpu.memory, processes, unified=gpu.identity.unified_memory)
+    return reconcile(gpu.memory, processes, shared=gpu.identity.shares_memory)
 
 
 def _is_same(last: Joined, collected: Collected, infos: Infos, holders: Holders) -> bool:
@@ -125,13 +125,13 @@ def join_processes(
 
 
 def reconcile(
-    memory: Memory | None, processes: Iterable[ProcessReading], *, unified: bool = False
+    memory: Memory | None, processes: Iterable[ProcessReading], *, shared: bool = False
 ) -> Reconciliation | None:
     """Return where the used memory of a GPU is; None where it is not known.
 
     Unattributed memory is what no process is listed for: contexts of the driver, managed memory, leftovers. Memory
     and processes are read microseconds apart, so their difference may come out below zero: it is not shown then.
-    Where memory is the host's, the rest is what is used beside the GPU.
+    Where the kernel gives the memory out too, the rest is what is used beside the GPU's processes.
     """
     if memory is None or memory.used_bytes is None:
         return None
@@ -142,7 +142,7 @@ def reconcile(
         else:
             live += process.used_bytes or 0
     rest = max(0, memory.used_bytes - live - dead)
-    return Reconciliation(live, dead, 0, rest) if unified else Reconciliation(live, dead, rest)
+    return Reconciliation(live, dead, 0, rest) if shared else Reconciliation(live, dead, rest)
 
 
 _Place = tuple[_GpuKey, int, int]

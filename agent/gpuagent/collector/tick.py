@@ -16,6 +16,7 @@ from gpuagent.collector.join import Idleness, Joiner
 from gpuagent.collector.listings import GAP_SECONDS, TICK_SECONDS, Listings
 from gpuagent.collector.repairs import DriverSession, FaultTracker
 from gpuagent.collector.session import NvmlSession
+from gpuagent.collector.sleep import RuntimePower
 from gpuagent.collector.trust import TrustRegistry
 from gpuagent.collector.workers import ElasticThreadPool, Worker
 from gpuagent.core.clock import Backoff, Clock
@@ -88,6 +89,8 @@ class MonitorContext:
     listings: Listings | None = None
     repairs: FaultTracker | None = None
     holders: LastHolders | None = None
+    power: Callable[[str], RuntimePower | None] = lambda _: None
+    """Runtime power of the GPU at a PCI address."""
     host_memory: Callable[[], HostMemory | None] = lambda: None
     memory_pressure: Callable[[], MemoryPressure | None] = lambda: None
     fallen: Callable[[], Iterable[Address]] = tuple
@@ -169,7 +172,8 @@ class Monitor:
             self._follow_session()
             driver = self.session.versions.driver
             gap = self.pace.longest_gap_seconds
-            begun = [slot for slot in self._slots if slot.begin(self.session.generation, driver, gap)]
+            awake = [slot for slot in self._slots if not slot.let_sleep(self._place.power(slot.identity.pci_bus_id))]
+            begun = [slot for slot in awake if slot.begin(self.session.generation, driver, gap)]
             await self._wait([slot.worker for slot in begun], deadline)
             self._take_results()
         self._watch_events()
@@ -328,7 +332,7 @@ class Monitor:
         self._note_fallen(gpus)
         driver = DriverSession(self.session.generation, self.session.driver_loads, self.session.versions.driver)
         gpus, xids = self._repairs.observe(self._xids.with_runs(gpus), self._xids.counts(), driver)
-        if any(gpu.state is GpuState.OK for gpu in gpus) or (self.session.ready and not gpus):
+        if any(gpu.state in (GpuState.OK, GpuState.ASLEEP) for gpu in gpus) or (self.session.ready and not gpus):
             self._measured_seconds = now
         self._ticks += 1
         return Snapshot(

@@ -87,6 +87,16 @@ class Nvml(Section):
         description="A GPU is `blind`, and its figures absent, once a call into the driver has not come back and its "
         "last reading is older than this (at least two poll intervals); the others go on.",
     )
+    memory_kind: Literal["auto", "dedicated", "unified", "coherent"] = key(
+        default="auto",
+        description="Where the memory of the GPUs is: on their boards (`dedicated`), the machine's (`unified`: GB10, "
+        "Jetson), or their own beside a CPU that reads it (`coherent`: GH200, GB200). `auto` is found out; "
+        "`gpuagent doctor` says what.",
+    )
+    let_sleep: bool = key(
+        default=True,
+        description="Do not read a GPU that may power down and that nobody has used for a minute, so that it can.",
+    )
 
 
 class Processes(Section):

@@ -23,7 +23,7 @@ _SEVERAL = re.compile(r"^[^/]*[,;]|\{[^}]*,[^}]*\}")
 """Names with commas between them, and alternatives in braces: the never-list has neither."""
 _REGEX = re.compile(r"\.[*+]|\]\+|[\^$|\\]")
 _REGEX_IN_PATH = re.compile(r"(?<![0-9])\.[*+]|\]\+|[\^$|\\]")
-"""What shell patterns do not have. `/opt/app/1.*/serve` is a version's directory."""
+"""What entries do not have. `/opt/app/1.*/serve` is a version's directory."""
 HIDDEN = "<hidden>"
 LINK_PLACEHOLDERS = ("{node}", "{gpu}", "{uuid}", "{pid}")
 """What is filled in in the URL of a board."""
@@ -203,10 +203,10 @@ def check_never_entry(text: str) -> str:
     """
     if text != text.strip():
         raise ValueError(f"{shown(text)} has blanks at an end, and is no name of a program: write {text.strip()}")
-    if text.endswith("/"):
-        raise ValueError(f"{shown(text)} is a directory and can never be a program: write {text}* for all in there")
+    if not text.strip("/"):
+        raise ValueError(f"{shown(text)} is the root directory, where every program lies: name what is to be spared")
     if text.startswith(("~", "./", "../")):
-        raise ValueError(f"{shown(text)} is no whole path, and paths are compared whole: write it from / on")
+        raise ValueError(f"{shown(text)} is no whole path, and nobody's directory is meant: write it from / on")
     if text[0] in "\"'" and text[-1] == text[0]:
         raise ValueError(f"{shown(text)} has quotes in it, which no name has: write {text[1:-1]}")
     if _SEVERAL.search(text):
@@ -223,16 +223,18 @@ def check_never_entry(text: str) -> str:
     if len(words) > 1 and "/" not in words[0]:
         raise ValueError(
             f"{shown(text)} has a blank in it, and is compared with names, not with command lines: write"
-            f" {words[0]}, or {'?'.join(words)} if the name has a blank"
+            f" {words[0]}, or {'*'.join(words)} if the name has a blank"
         )
     if (_REGEX_IN_PATH if "/" in text else _REGEX).search(text):
-        raise ValueError(f"{shown(text)} is a regular expression, and patterns are those of a shell: {_as_glob(text)}")
+        raise ValueError(
+            f"{shown(text)} is a regular expression, and an entry has * for any rest and no more: {_as_glob(text)}"
+        )
     return text
 
 
 def _as_glob(text: str) -> str:
     glob = re.sub(r"\\.", ".", re.sub(r"\]\+", "]*", re.sub(r"\.[*+]", "*", text.lstrip("^").rstrip("$"))))
-    if re.search(r"[\^$|\\+()]", glob):
+    if re.search(r"[\^$|\\+()\[\]?]", glob):
         return "write one entry for each name, with * for any rest"
     return f"write {glob}"
 

@@ -337,7 +337,9 @@ class Remedies(Section):
         "sshd, systemd, displays, container runtimes, kubelet, slurmd, NVIDIA's own services). A name is compared, "
         "without regard to case, with the name of a process, of its program, of the script that an interpreter runs "
         "and of the module behind `-m`, with the arguments of a program that may be a launcher, and with units; an "
-        "entry with a slash with the whole paths, and with what they lead to by links.",
+        "entry from / on with the whole paths of these and with every path in their arguments, and with what they lead "
+        "to by links; a directory means all that lies in it; `prod/x1.py` means every path that ends so, and the "
+        "module `prod.x1`.",
     )
     evidence: tuple[Literal["allocator", "strict", "balanced", "sensitive"], ...] = key(
         default=("allocator", "strict"),

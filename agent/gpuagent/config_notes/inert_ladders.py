@@ -19,9 +19,8 @@ from gpuagent.config.remedy_settings import step_of
 from gpuagent.config_notes.never_forms import form_notes
 from gpuagent.config_notes.user_database import existing_users, user_problems
 from gpuagent_alerts.remedies.facts.never_entries import interpreter_entries, unbounded_patterns
-from gpuagent_alerts.remedies.facts.symlinks import is_pattern
 from gpuagent_alerts.remedies.observation import UnitPermission
-from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS, SHARED_UNITS
+from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS, SHARED_UNITS, is_pattern
 from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, Subject, analyze_rule
 from gpuagent_alerts.remedies.safeguards.rule_sampling import PROCESS_LABELS
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
@@ -127,8 +126,6 @@ def _of_never(config: Config) -> Iterator[str]:
                 f"remedies.never[{index}]: there is no file {entry}: an entry is compared with paths, not with command"
                 f" lines; write {entry.split()[0]}"
             )
-        if "/" in entry and Path(entry).is_dir():
-            yield f"remedies.never[{index}]: {entry} is a directory, and no program: write {entry.rstrip('/')}/*"
     for index, note in form_notes(remedies.never, _is_program):
         yield f"remedies.never[{index}]: {note}"
     for index, entry, why in unbounded_patterns(remedies.never):
@@ -149,7 +146,7 @@ def _of_units(config: Config) -> Iterator[str]:
 
 def _of_named_users(never: Sequence[str], accounts: Accounts) -> Iterator[str]:
     """Yield a note for each entry of the never-list that names a user of this machine, and no program that is found."""
-    names = [entry for entry in never if not set(entry) & set("/*?[") and not _is_program(entry)]
+    names = [entry for entry in never if not set(entry) & set("/*") and not _is_program(entry)]
     found = accounts(names)
     for index, entry in enumerate(never):
         if entry in found:

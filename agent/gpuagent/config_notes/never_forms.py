@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 _ALLOW = "are spared by leaving them out of remedies.allow"
@@ -47,8 +48,16 @@ def form_notes(entries: Iterable[str], is_program: Callable[[str], bool]) -> Ite
         form = next((each for each in _FORMS if each.pattern.fullmatch(entry)), None)
         if form is not None and not is_program(entry):
             yield index, f"{entry} {form.text}"
+        elif not {"[", "?"}.isdisjoint(entry) and not is_program(entry) and not Path(entry).exists():
+            yield index, f"{entry}: [ and ? mean themselves here, and * alone stands for any text: {_with_stars(entry)}"
         elif "/" in entry and "**" in entry:
             yield index, f"{entry}: * means any text here, slashes too, so that ** is no more: write {_one_star(entry)}"
+
+
+def _with_stars(entry: str) -> str:
+    """Return what a shell's pattern is written as; it may mean more."""
+    stars = re.sub(r"[*?]+", "*", re.sub(r"\[[^]]*\]", "*", entry))
+    return f"write {stars}, if it is meant as a shell's pattern"
 
 
 def _one_star(entry: str) -> str:

@@ -44,6 +44,8 @@ class GpuState(StrEnum):
     """The driver answers, but the memory of this GPU could not be read in this tick."""
     GONE = "gone"
     """Seen before, no longer enumerated."""
+    ASLEEP = "asleep"
+    """Powered down, or left alone so that it can be: it had no process when it was last read."""
 
 
 class ProcessState(StrEnum):
@@ -152,6 +154,15 @@ class GpuIdentity:
         """The GPU has no memory of its own: the host's serves both."""
         return self.memory_kind is MemoryKind.UNIFIED
 
+    @property
+    def shares_memory(self) -> bool:
+        """The kernel gives out this memory too: what no process of the GPU holds is its own or other programs'.
+
+        Of coherent memory that is a NUMA node, pages are not released when a process ends (nvml.h,
+        nvmlDeviceGetMemoryInfo).
+        """
+        return self.unified_memory or self.numa_node is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
@@ -161,7 +172,7 @@ class Reconciliation:
     dead_processes_bytes: int
     unattributed_bytes: int
     host_bytes: int = 0
-    """Of memory that GPU and CPU share: what programs and the kernel hold beside the GPU."""
+    """Of memory that GPU and CPU share: what programs and the kernel hold beside the GPU's processes."""
 
 
 class CollectorRun(NamedTuple):

@@ -12,6 +12,7 @@ from gpuagent.collector.tick import Monitor, TickTimeouts
 from gpuagent.config.models import Config
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.doctor import machine, service
+from gpuagent.doctor.captured import captured_host, captured_machine
 from gpuagent.doctor.finding import Finding
 from gpuagent.node import Node, real_node, simulated_node
 
@@ -39,6 +40,8 @@ class Check(NamedTuple):
     examine: Callable[[Subject], Iterator[Finding]]
     real_only: bool = False
     """Says nothing about a simulated node."""
+    host_only: bool = False
+    """Says nothing about a captured node: its file says what holds of its host."""
 
 
 CHECKS = (
@@ -49,9 +52,9 @@ CHECKS = (
     Check(lambda _: machine.wsl(), real_only=True),
     Check(lambda subject: machine.nvml(subject.snapshot)),
     Check(lambda subject: machine.gpus(subject.snapshot)),
-    Check(lambda _: machine.pid_namespace()),
-    Check(lambda _: machine.process_visibility()),
-    Check(lambda _: machine.capabilities()),
+    Check(lambda _: machine.pid_namespace(), host_only=True),
+    Check(lambda _: machine.process_visibility(), host_only=True),
+    Check(lambda _: machine.capabilities(), host_only=True),
     Check(lambda _: machine.pidfd()),
     Check(lambda _: machine.descriptors()),
     Check(lambda _: machine.clock()),
@@ -66,7 +69,12 @@ def examine(config_path: Path | None = None, simulate: str | None = None) -> Ite
     config, found = service.configuration(config_path, simulated=simulate is not None)
     yield from found
     subject = Subject(config, simulate)
+    host = captured_host(simulate)
+    if host is not None:
+        yield from captured_machine(host)
     for check in CHECKS:
+        if host is not None and check.host_only:
+            continue
         if simulate is None or not check.real_only:
             yield from check.examine(subject)
 

@@ -137,6 +137,9 @@ def gpu(reading: GpuReading) -> Iterator[Finding]:
     """One GPU: its state, and once what it cannot tell and why."""
     subject = f"GPU {reading.identity.index}"
     name = reading.identity.name or reading.identity.uuid or "unknown"
+    if reading.state is GpuState.ASLEEP:
+        yield Finding(subject, Level.INFO, f"{name}: {reading.reason}")
+        return
     if reading.state is not GpuState.OK:
         yield Finding(subject, Level.FAILURE, f"{name}: {reading.state}, {reading.reason}",
                       "a reset (nvidia-smi --gpu-reset) or a reboot; the other GPUs go on meanwhile")  # fmt: skip

@@ -319,6 +319,18 @@ def systemd_hierarchies(mountinfo: bytes) -> tuple[Hierarchy, ...]:
     return tuple(sorted(found, key=lambda hierarchy: hierarchy.controllers))
 
 
+def version_1_roots(mountinfo: bytes, controller: str) -> tuple[Path, ...]:
+    """Read /proc/<pid>/mountinfo, and return where hierarchies of version 1 with this controller are mounted whole."""
+    found = []
+    for line in os.fsdecode(mountinfo).split("\n"):
+        mount, _, file_system = line.partition(" - ")
+        fields, kind = mount.split(" "), file_system.split(" ")
+        is_whole = len(fields) > 4 and fields[3] == "/"
+        if is_whole and len(kind) > 2 and kind[0] == "cgroup" and controller in kind[2].split(","):
+            found.append(Path(_OCTAL.sub(lambda octal: chr(int(octal[1], 8)), fields[4])))
+    return tuple(found)
+
+
 def path_in_hierarchy(data: bytes, controllers: str) -> str | None:
     """Return the path of a process in one hierarchy from its /proc/<pid>/cgroup; None where it has none."""
     for line in os.fsdecode(data).split("\n"):

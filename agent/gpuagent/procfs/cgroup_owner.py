@@ -9,7 +9,9 @@ process in:
   (kernel documentation, "Control Group v2", section "Delegation Containment"). A unit's own cgroup has to be root's as
   well: systemd moves a process of the user to whom a unit is delegated there when that user asks for it
   (`AttachProcessesToUnit`, org.freedesktop.systemd1(5)).
-* Version 1 knows no common ancestor: every cgroup has to be root's, down to the one that the process is in.
+* Version 1 knows no common ancestor: every cgroup has to be root's, down to the one that the process is in. Below a job
+  of Slurm's (`slurm/uid_N/job_J`) they may be user N's: Slurm gives the cgroup of a step to the user of the job, who
+  can move in what is N's own (cgroup_procs_write_permission() in kernel/cgroup/cgroup-v1.c), and nobody else.
 * Root of a sandbox is uid 0 on the host as well: so the way down to the name has to be one that a manager of the host
   makes, from its first level to its last, and lead through no container.
 """
@@ -44,7 +46,11 @@ _KUBEPODS = (
 )
 _ABOVE_CONTAINER = rf"{_SLICES}(?:{_SERVICES})?(?:{_FOLDERS}|{_KUBEPODS})?"
 _ABOVE_UNIT = re.compile(_SLICES)
-_ABOVE_JOB = re.compile(rf"{_SLICES}(?:slurm/(?:uid_\d+/)?|slurmstepd\.scope/(?:system/)?)")
+_ABOVE_JOB = re.compile(rf"{_SLICES}(?:slurm(?:_[^/]+)?/(?:uid_\d+/)?|(?:[^/]+_)?slurmstepd\.scope/(?:system/)?)")
+_UID_FOLDER = re.compile(r"uid_([0-9]{1,10})")
+_SLURMD = re.compile(r"slurm(?:_[^/]+)?|(?:[^/]+_)?slurmstepd\.scope")
+"""Cgroups of a slurmd, with the name of its node where Slurm was built with `--enable-multiple-slurmd` (Debian's)."""
+_UNNAMED_SLURMD = frozenset({"slurm", "slurmstepd.scope"})
 
 
 def above_container(further: Sequence[str] = ()) -> re.Pattern[str]:
@@ -123,6 +129,31 @@ class CgroupOwners:
         except OSError:
             return None
 
+    def belongs_to(self, level: CgroupLevel, last: int, uid: int) -> bool:
+        """Return whether only root and this user may write to the last ones of the cgroups on a path."""
+        segments = self.absolute(level)
+        if segments is None:
+            return False
+        base = self._base(level.controllers)
+        paths = ("/".join((base, *segments[:depth])) for depth in range(len(segments) - last + 1, len(segments) + 1))
+        try:
+            return all(_only_writes(each, uid) for path in paths for each in _written(path, level.controllers))
+        except OSError:
+            return False
+
+    def has_others(self, level: CgroupLevel, kind: re.Pattern[str]) -> bool | None:
+        """Return whether a cgroup beside this one has a name of its kind and cgroups in it; None if that is unseen."""
+        segments = self.absolute(level)
+        if not segments:
+            return None
+        folder = "/".join((self._base(level.controllers), *segments[:-1]))
+        try:
+            with os.scandir(folder) as entries:
+                beside = [each.path for each in entries if kind.fullmatch(each.name) and each.name != segments[-1]]
+            return any(map(_has_cgroups, beside))
+        except OSError:
+            return None
+
     def absolute(self, level: CgroupLevel) -> tuple[str, ...] | None:
         """Return the names from the root of the host's hierarchy on; None where they are unknown."""
         base = self._base(level.controllers)
@@ -197,11 +228,26 @@ def read_membership(
             return False
         return bool(owner(tree_of[level.controllers], whole=True) if level.controllers else owner(level, whole=whole))
 
+    def is_job_of_its_user(level: CgroupLevel | None) -> bool:
+        """Return whether a job of version 1 is root's, and what is below it is root's or that of the job's user."""
+        if level is None or not level.controllers or not owner(level, whole=True):
+            return False
+        user = _UID_FOLDER.fullmatch(level.segments[-2]) if len(level.segments) > 1 else None
+        belongs: Callable[[CgroupLevel, int, int], bool] | None = getattr(owner, "belongs_to", None)
+        leaf = tree_of[level.controllers]
+        return (
+            user is not None
+            and belongs is not None
+            and _stands_below(level, owner, _ABOVE_JOB)
+            and belongs(leaf, len(leaf.segments) - len(level.segments), int(user[1]))
+        )
+
     found = {
         Name.UNIT: is_proven(membership.unit_level, _ABOVE_UNIT, whole=True),
         Name.CONTAINER: is_proven(membership.container_level, above),
         Name.POD: is_proven(membership.pod_level, above),
-        Name.JOB: is_proven(membership.job_level, _ABOVE_JOB),
+        Name.JOB: (is_proven(membership.job_level, _ABOVE_JOB) or is_job_of_its_user(membership.job_level))
+        and _is_of_the_only_slurmd(membership.job_level, owner),
         Name.PLACE: bool(data) and all(owner(leaf, whole=True) for leaf in tree_of.values()),
     }
     proven = _proven(*(name for name, holds in found.items() if holds))
@@ -218,6 +264,20 @@ def _stands_below(level: CgroupLevel, owner: CgroupOwner, above: re.Pattern[str]
     absolute: Callable[[CgroupLevel], tuple[str, ...] | None] | None = getattr(owner, "absolute", None)
     parents = (level.segments if absolute is None else absolute(level) or ("..", ""))[:-1]
     return not containers_on(parents) and above.fullmatch("".join(f"{segment}/" for segment in parents)) is not None
+
+
+def _is_of_the_only_slurmd(level: CgroupLevel | None, owner: CgroupOwner) -> bool:
+    """Return whether no other slurmd of the node may have a job of the same number.
+
+    One whose cgroup has no name of a node is the only one. An owner without `has_others` cannot tell of others.
+    """
+    segments = level.segments if level is not None else ()
+    depth = next((index for index, each in enumerate(segments) if _SLURMD.fullmatch(each)), None)
+    if level is None or depth is None or segments[depth] in _UNNAMED_SLURMD:
+        return True
+    has_others: Callable[[CgroupLevel, re.Pattern[str]], bool | None] | None = getattr(owner, "has_others", None)
+    slurmd = level._replace(segments=segments[: depth + 1])
+    return has_others is not None and has_others(slurmd, _SLURMD) is False
 
 
 @lru_cache(maxsize=1 << len(Name))
@@ -242,6 +302,14 @@ def _marked(membership: Membership, proven: frozenset[Name], *, named_by_user: b
     return replace(membership, **changes) if changes else membership  # type: ignore[arg-type]
 
 
+def _has_cgroups(path: str) -> bool:
+    """Return whether there is a cgroup below this one; False for what is none. Raises OSError."""
+    if not os.path.isdir(path):  # noqa: PTH112
+        return False
+    with os.scandir(path) as entries:
+        return any(each.is_dir() for each in entries)
+
+
 def _is_roots(path: str, controllers: str) -> bool:
     """Return whether root alone may create a cgroup here or move a process in. Raises OSError."""
     return all(map(_only_root_writes, _written(path, controllers)))
@@ -255,5 +323,10 @@ def _written(path: str, controllers: str) -> Iterator[str]:
 
 
 def _only_root_writes(path: str) -> bool:
+    return _only_writes(path, ROOT_UID)
+
+
+def _only_writes(path: str, uid: int) -> bool:
+    """Return whether root and this user alone may write here. Raises OSError."""
     found = os.lstat(path)
-    return found.st_uid == ROOT_UID and not found.st_mode & _OTHERS_MAY_WRITE
+    return found.st_uid in {ROOT_UID, uid} and not found.st_mode & _OTHERS_MAY_WRITE

@@ -1,31 +1,25 @@
-"""Read what a process runs (names, program, script), and the signs that processes are one job.
+"""Read what a process runs: its names, program, script, and the paths in its arguments.
 
 The kernel cuts a name (`comm`) to 15 bytes and tells the file of the interpreter for the file of a script, so none of
 these is enough alone. All but the program's file are written by the process itself: they may withhold an act, and
 permit none. Read only where somebody is judged.
-
-Signs of one job are ranks that were counted, what one launcher started, and workers of one program. One parent, one
-process group and one command line are no sign: a supervisor, a shell's loop or GNU parallel start what is unrelated. A
-user may have written what is read here, as to the environment and the command line. So it joins only processes of one
-user in one container, each of which shows the sign itself.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
-from gpuagent.core.identity import JobSign, SignKind
 from gpuagent.procfs.files import (
+    READ_LIMIT_BYTES,
     LivingThread,
-    ProcessStatus,
     ProcFiles,
-    Stat,
     decode,
     parse_stat,
-    parse_status,
     read_living,
 )
 
@@ -92,6 +86,12 @@ _CODE_OPTIONS = tuple(
 """Options whose value is code: no path, whatever is in it."""
 _LONGEST_WORD = 4096
 """PATH_MAX (linux/limits.h): no path is longer."""
+_PIECE = re.compile(r"""[^\s:,;=@|&<>()'"`]+""")
+"""What stands between the signs by which paths are listed, named, or put into code."""
+MOST_MENTIONED = 4096
+_OWN_PATH = re.compile(r"(?:/dev/fd|/proc/(?:self|thread-self)/fd)/([0-9]+)|/dev/std(in)")
+_OWN_FOLDER = re.compile(r"/proc/(?:self|thread-self)/(cwd|root)(?=/|$)")
+"""Paths that each process has for itself: open files, its working directory, its root."""
 _PYTHON_SUFFIXES = (".py", ".pyc", ".pyz")
 
 
@@ -126,12 +126,37 @@ def launched(arguments: Sequence[str], *, interprets: bool) -> Iterator[str]:
             return
         first, plain = last[0] + 1, _is_plain_script(last[1], is_python=_is_python(arguments))
     for argument in arguments[first:]:
-        word = argument
-        if argument.startswith("-"):
-            word = argument.partition("=")[2] or argument[2:]  # `-d/opt/prod`
-            word = word if "=" in argument or word.startswith("/") else ""
-        if 0 < len(word) <= _LONGEST_WORD and not word.startswith("-") and (not plain or is_script(word)):
-            yield word
+        for word in _values(argument):
+            if 0 < len(word) <= _LONGEST_WORD and not word.startswith("-") and (not plain or is_script(word)):
+                yield word
+
+
+def _values(argument: str) -> Iterator[str]:
+    """Yield the argument, or of an option each value that it may have: `--app=prod`, `-Aprod`, `-vAprod`."""
+    if not argument.startswith("-"):
+        yield argument
+        return
+    _, equals, value = argument.partition("=")
+    if equals:
+        yield value
+    if not argument.startswith("--"):
+        yield argument[2:]
+        yield argument[3:]
+
+
+def paths_in(arguments: Sequence[str]) -> Iterator[str]:
+    """Yield every text in arguments that may be a path, or the name of a file: whole, and split where lists are.
+
+    `--path=/usr,/opt/prod`, `-cp a.jar:b.jar`, `file:/opt/x.py:app`, `@/opt/conf`, `-C/opt/prod`, and what is in code
+    (`bash -c '. x.sh'`). A name may have such a sign in it, so the whole is one of them.
+    """
+    for argument in arguments:
+        if len(argument) <= _LONGEST_WORD:
+            yield from _values(argument)
+        for piece in _PIECE.findall(argument):
+            text = piece[2:] if piece.startswith("-") and not piece.startswith("--") else piece
+            if 0 < len(text) <= _LONGEST_WORD and not text.startswith("-"):
+                yield text
 
 
 def _is_plain_script(script: str, *, is_python: bool) -> bool:
@@ -206,6 +231,9 @@ def _name(path: str) -> str:
 
 
 _DELETED = " (deleted)"
+_MOST_OPEN_FILES = 64
+_MOST_ARGUMENTS_BYTES = 8 * 1024 * 1024
+"""The kernel takes at most 6 MiB of arguments and environment (`bprm_stack_limits`, fs/exec.c)."""
 
 
 class ProcessProgram(NamedTuple):
@@ -227,6 +255,12 @@ class ProcessProgram(NamedTuple):
     """PYTHONHOME at its start; "" for none, or where that may not be read."""
     python_path: str = ""
     """PYTHONPATH at its start, likewise."""
+    mentioned: tuple[str, ...] = ()
+    """Texts in its arguments that may be paths: see `paths_in`. More than `MOST_MENTIONED` are not all of them."""
+    root: str = ""
+    """Where its files are found, if its mounts are not the agent's own and may be seen: `/proc/PID/root`."""
+    unseen_script: str = ""
+    """Why it cannot be told what an interpreter runs, where it reads that from an open file; "" where it does not."""
 
 
 def read_program(files: ProcFiles, pid: int) -> ProcessProgram:
@@ -240,13 +274,17 @@ def read_program(files: ProcFiles, pid: int) -> ProcessProgram:
     if stat.state == "D":
         raise ValueError("it is in uninterruptible sleep: its command line cannot be read")
     living = read_living(files, stat, _read_thread)  # none of a zombie
-    program, line, folder, home, path = living or ("", b"", "", "", "")
-    arguments = [decode(each) for each in line.removesuffix(b"\0").split(b"\0")]
+    read = living or _Read()
+    program, folder = read.program, read.folder
+    arguments = [decode(each) for each in read.line.removesuffix(b"\0").split(b"\0")]
     names = [decode(stat.name), program, arguments[0]]
     # A title that was written over the first argument tells nothing of what the others mean.
     interpreter = next((each for each in (arguments[0], program, names[0]) if is_interpreter(each)), None)
-    command_line = [arguments[0] if interpreter is None else interpreter, *arguments[1:]]
+    command_line = _with_own_paths([arguments[0] if interpreter is None else interpreter, *arguments[1:]], read)
     run = tuple(scripts(command_line)) if interpreter is not None else ()
+    if interpreter is not None and not run and _reads_standard_input(command_line):
+        standard_input = read.open_files.get("0", "")
+        run = (standard_input,) if standard_input.startswith("/") and not standard_input.startswith("/dev/") else ()
     names += run
     relative = names[3:] if program and " " in names[2] else names[2:]  # a title that was written over it is no path
     in_folder = [f"{folder}/{each}" for each in relative if folder and _is_relative(each) and _is_file(each, names[2])]
@@ -255,7 +293,54 @@ def read_program(files: ProcFiles, pid: int) -> ProcessProgram:
     words += [name for each in words for name in module_names(each)]
     words += [name for each in run for name in module_names(each, may_be_plain=True)]
     named = tuple(dict.fromkeys(each for each in names if each))
-    return ProcessProgram(named, tuple(dict.fromkeys(words)), arguments[0], program, run, folder, home, path)
+    return ProcessProgram(
+        named, tuple(dict.fromkeys(words)), arguments[0], program, run, folder, read.python_home, read.python_path,
+        _first_different(paths_in(command_line[1:])), read.root, _unseen_script(run, read),
+    )  # fmt: skip
+
+
+def _first_different(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the different ones, up to one beyond `MOST_MENTIONED`."""
+    found: dict[str, None] = {}
+    for text in texts:
+        found[text] = None
+        if len(found) > MOST_MENTIONED:
+            break
+    return tuple(found)
+
+
+def _with_own_paths(command_line: Sequence[str], read: _Read) -> list[str]:
+    """Return the command line with what the process's own paths lead to, where that is a file and may be seen.
+
+    `/dev/fd/9` is the open file 9 of whoever asks; so it is asked for that process.
+    """
+    found = []
+    for argument in command_line:
+        own = _OWN_PATH.fullmatch(argument)
+        if own is None:
+            found.append(_OWN_FOLDER.sub(lambda part: read.folder if part[1] == "cwd" else "", argument))
+        else:
+            target = read.open_files.get(own[1] or "0", "")
+            found.append(target if target.startswith("/") else argument)
+    return found
+
+
+def _unseen_script(run: Sequence[str], read: _Read) -> str:
+    """Return why it cannot be told what script an interpreter has read from an open file; "" where it has not."""
+    for script in run:
+        if own := _OWN_PATH.fullmatch(script):
+            target = read.open_files.get(own[1] or "0", "")
+            return f"it runs what it reads from {script}" + (f" ({target})" if target else ", which may not be seen")
+    return ""
+
+
+def _reads_standard_input(command_line: Sequence[str]) -> bool:
+    """Return whether an interpreter without a script is given one on its standard input: no code, no `--version`."""
+    code = _code_option(command_line)
+    python_code = _is_python(command_line) and any(
+        (option := _PYTHON_OPTION.fullmatch(each)) is not None and option[1] in "mc" for each in command_line[1:]
+    )
+    return not python_code and not (code is not None and any(map(code.fullmatch, command_line[1:])))
 
 
 def _is_file(name: str, first_argument: str) -> bool:
@@ -267,15 +352,55 @@ def _is_relative(name: str) -> bool:
     return bool(name) and not name.startswith("/")
 
 
-def _read_thread(thread: LivingThread) -> tuple[str, bytes, str, str, str]:
-    """Return the path of the program, the command line, the working directory, PYTHONHOME and PYTHONPATH."""
+class _Read(NamedTuple):
+    """What a living thread of a process tells of it."""
+
+    program: str = ""
+    line: bytes = b""
+    folder: str = ""
+    python_home: str = ""
+    python_path: str = ""
+    open_files: Mapping[str, str] = MappingProxyType({})
+    """Where its standard input leads, and each open file that its command line names."""
+    root: str = ""
+    """As of `ProcessProgram`."""
+
+
+def _read_thread(thread: LivingThread) -> _Read:
+    """Read the path of the program, the command line, the working directory, and what Python is told at its start."""
     program = _link(thread, "exe").removesuffix(_DELETED)
     try:
-        environment = thread.read("environ")
+        environment = _read_whole(thread, "environ")
     except OSError:
         environment = b""
     home, path = (_variable(environment, each) for each in (b"PYTHONHOME", b"PYTHONPATH"))
-    return program, thread.read("cmdline"), _link(thread, "cwd"), home, path
+    line = read_command_line(thread)
+    named = [own[1] or "0" for each in line.split(b"\0") if (own := _OWN_PATH.fullmatch(decode(each)))]
+    numbers = dict.fromkeys(["0", *named][:_MOST_OPEN_FILES])
+    open_files = {number: _link(thread, f"fd/{number}").removesuffix(_DELETED) for number in numbers}
+    mounts = _link(thread, "ns/mnt")
+    root = f"/proc/{thread.stat.pid}/root" if mounts and mounts != _own_mounts() else ""
+    return _Read(program, line, _link(thread, "cwd"), home, path, open_files, root)
+
+
+def read_command_line(thread: LivingThread) -> bytes:
+    """Return the whole command line; what `ProcFiles` reads of it is cut."""
+    return _read_whole(thread, "cmdline")
+
+
+def _read_whole(thread: LivingThread, name: str) -> bytes:
+    found = thread.read(name)
+    if len(found) < READ_LIMIT_BYTES:
+        return found
+    with Path(f"/proc/{thread.pid}/{thread.folder}{name}").open("rb") as file:
+        return file.read(_MOST_ARGUMENTS_BYTES)
+
+
+def _own_mounts() -> str:
+    try:
+        return os.readlink("/proc/self/ns/mnt")  # noqa: PTH115
+    except OSError:
+        return ""
 
 
 def _variable(environment: bytes, name: bytes) -> str:
@@ -288,108 +413,3 @@ def _link(thread: LivingThread, name: str) -> str:
         return thread.link(name)
     except OSError:
         return ""
-
-
-_LAUNCHERS = re.compile(
-    r"torchrun|torch\.distributed\.(?:run|launch)|accelerate-launch|accelerate\.commands\.launch"
-    r"|deepspeed\.launcher\.launch|mpirun|mpiexec(?:\.[a-z]+)?|orterun|orted|prterun|prted|hydra_pmi_proxy"
-)
-"""Programs and modules whose children are the ranks of one job, and nothing else."""
-_ACCELERATE = "accelerate"
-_SPAWNED = b"from multiprocessing.spawn import spawn_main; spawn_main("
-_FORK_SERVER = b"from multiprocessing.forkserver import main; main("
-_VARIABLES = (b"RANK", b"WORLD_SIZE", b"MASTER_ADDR", b"MASTER_PORT")
-_RUN_ID = b"TORCHELASTIC_RUN_ID"
-
-
-class _Parent(NamedTuple):
-    stat: Stat
-    arguments: list[bytes]
-    names: tuple[str, ...]
-
-    @property
-    def key(self) -> str:
-        return f"{self.stat.pid}:{self.stat.start_ticks}"
-
-
-def read_job_signs(
-    files: ProcFiles, stat: Stat, status: ProcessStatus, thread: LivingThread | None
-) -> tuple[JobSign, ...]:
-    """Return the signs of a process; () where it shows none, or they may not be read (the environment: CAP_SYS_PTRACE).
-
-    Nothing is asked of a process in state D: its command line lies in memory that may be locked for ever.
-    """
-    if thread is None or thread.stat.state == "D" or status.uid is None:
-        return ()
-    parent = _read_parent(files, stat, status.uid)
-    names = parent.names if parent is not None else ()
-    try:
-        arguments = _split(thread.read("cmdline"))
-    except OSError:
-        arguments = []
-    found = tuple(_of_parent(stat, arguments, parent))
-    try:
-        rank = _of_environment(thread.read("environ"), names)
-    except OSError:
-        rank = None
-    return found if rank is None else (*found, rank)
-
-
-def _of_parent(stat: Stat, arguments: list[bytes], parent: _Parent | None) -> Iterator[JobSign]:
-    if parent is None:
-        return
-    if any(_LAUNCHERS.fullmatch(each) for each in parent.names) or _launches_by_accelerate(parent):
-        yield JobSign(SignKind.LAUNCHER, parent.key, parent_names=parent.names)
-    if stat.process_group != parent.stat.process_group:
-        return
-    code = arguments[arguments.index(b"-c") + 1 :][:1] if b"-c" in arguments else []
-    spawned = code and code[0].startswith(_SPAWNED) and _runs_python(parent)
-    served = code and code[0].startswith(_FORK_SERVER) and parent.arguments == arguments
-    if spawned or served:
-        yield JobSign(SignKind.WORKERS, parent.key, parent_names=parent.names)
-    # Where the stack and the arguments lie is random per exec: alike, the one is a fork of the other.
-    elif len(stat.image) > 1 and stat.image[1:] == parent.stat.image[1:] and parent.arguments == arguments:
-        yield JobSign(SignKind.FORK, parent.key, parent_names=parent.names)
-
-
-def _of_environment(environment: bytes, parent_names: tuple[str, ...]) -> JobSign | None:
-    """Return the rank that a launcher has given: by the environment at the start of the program."""
-    variables = dict(each.split(b"=", 1) for each in environment.split(b"\0") if b"=" in each)
-    rank, world, address, port = (variables.get(name, b"") for name in _VARIABLES)
-    if not (rank.isdigit() and world.isdigit() and port.isdigit() and address) or int(rank) >= int(world):
-        return None
-    group = b"\0".join((address, port, world, variables.get(_RUN_ID, b"")))
-    return JobSign(SignKind.RANK, decode(group), int(rank), parent_names)
-
-
-def _read_parent(files: ProcFiles, stat: Stat, uid: int) -> _Parent | None:
-    """Return the parent, if it is of the same user and was there before; None for any other, and for init."""
-    if stat.parent_pid <= 1:
-        return None
-    try:
-        parent = parse_stat(files.read(stat.parent_pid, "stat"))
-        if parent.start_ticks > stat.start_ticks or parent.state == "D" or parent.exiting:
-            return None
-        if parse_status(files.read(parent.pid, "status")).uid != uid:
-            return None
-        arguments = _split(files.read(parent.pid, "cmdline"))
-        names = read_program(files, parent.pid).names
-    except (OSError, ValueError):
-        return None
-    return _Parent(parent, arguments, tuple(dict.fromkeys(each for name in names for each in (name, _last(name)))))
-
-
-def _launches_by_accelerate(parent: _Parent) -> bool:
-    return _ACCELERATE in parent.names and b"launch" in parent.arguments
-
-
-def _runs_python(parent: _Parent) -> bool:
-    return bool(re.fullmatch(r"(?:python|pypy)[0-9.]*t?", _last(decode(parent.arguments[0]))))
-
-
-def _split(line: bytes) -> list[bytes]:
-    return line.removesuffix(b"\0").split(b"\0")
-
-
-def _last(path: str) -> str:
-    return path.rpartition("/")[2]

@@ -25,8 +25,8 @@ from gpuagent.procfs.files import (
     parse_status,
     read_living,
 )
+from gpuagent.procfs.job_signs import read_job_signs
 from gpuagent.procfs.machine import namespace_inode
-from gpuagent.procfs.programs import read_job_signs
 from gpuagent.procfs.redact import Redactor
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")

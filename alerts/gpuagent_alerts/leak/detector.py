@@ -294,7 +294,7 @@ class MemoryLeakDetector:
         """Add the fast tier's word, if it has one."""
         growth = self._slow
         if self._last_seconds < self._fast.until_seconds:
-            growth = add_fast_growth(growth, self._fast.exhaustion_seconds, self._free)
+            growth = add_fast_growth(growth, self._fast.pace, self._free)
         if growth != self._growth:
             self._growth = growth
 

@@ -194,7 +194,7 @@ POINTS: Final = 12
 class FastGrowth:
     """The last readings of a process, about a second apart or as they come. Memory in bytes."""
 
-    __slots__ = ("_block_free", "_block_times", "exhaustion_seconds", "free", "times", "until_seconds", "used")
+    __slots__ = ("_block_free", "_block_times", "free", "pace", "times", "until_seconds", "used")
 
     def __init__(self) -> None:
         self.times = array("d")
@@ -206,7 +206,8 @@ class FastGrowth:
         """Free memory of the GPU at one reading in each of the last blocks; a restart loses it."""
         self.until_seconds = -math.inf
         """It is on until then."""
-        self.exhaustion_seconds: float | None = None
+        self.pace: float | None = None
+        """Bytes a second while it is on, as it was last judged: what others take or give back changes nothing of it."""
 
     def update(
         self,
@@ -246,7 +247,7 @@ class FastGrowth:
     def _is_on(self, time_seconds: float) -> bool:
         if time_seconds < self.until_seconds:
             return True
-        self.exhaustion_seconds = None
+        self.pace = None
         return False
 
     def _judge(self, free_bytes: float, store: BlockStore) -> None:
@@ -262,7 +263,7 @@ class FastGrowth:
         growth_pace = max(self._pace_of_fall(path, free_bytes, store) for path in (near, far))
         if growth_pace > 0:
             self.until_seconds = now + HOLD_SECONDS
-            self.exhaustion_seconds = free_bytes / max(pace, growth_pace)
+            self.pace = max(pace, growth_pace)
 
     def _pace(self) -> float:
         """Return bytes a second over the last `PACE_SECONDS`, as far as the GPU's free memory fell with it.

@@ -224,7 +224,7 @@ def write_fast(writer: Writer, fast: FastGrowth) -> None:
     """Write the last readings."""
     writer.put_array(fast.times)
     writer.put_array(fast.used)
-    writer.put("dd", fast.until_seconds, -1.0 if fast.exhaustion_seconds is None else fast.exhaustion_seconds)
+    writer.put("dd", fast.until_seconds, -1.0 if fast.pace is None else fast.pace)
 
 
 def read_fast(reader: Reader, fast: FastGrowth) -> None:
@@ -234,8 +234,8 @@ def read_fast(reader: Reader, fast: FastGrowth) -> None:
     if len(fast.times) != len(fast.used):
         raise ValueError("state of a leak detector: readings without a time")
     fast.free = array("d", [math.nan] * len(fast.times))
-    fast.until_seconds, exhaustion = reader.take("dd")
-    fast.exhaustion_seconds = exhaustion if exhaustion >= 0 else None
+    fast.until_seconds, pace = reader.take("dd")
+    fast.pace = pace if pace > 0 else None
 
 
 def write_growth(writer: Writer, growth: Growth) -> None:

@@ -168,16 +168,16 @@ def judge_signals(
     return Growth(Verdict.STEADY, slope=still, reasons=against)
 
 
-def add_fast_growth(slow: Growth, seconds: float | None, free_bytes: float | None) -> Growth:
-    """Return the verdict with growth that would fill the memory within so many seconds: one pace and one forecast.
+def add_fast_growth(slow: Growth, pace: float | None, free_bytes: float | None) -> Growth:
+    """Return the verdict with growth of so many bytes a second that would fill the memory: one pace and one forecast.
 
     Where the slow judgment has a forecast that comes sooner, that one holds for both.
     """
-    if seconds is None or free_bytes is None:
-        return replace(slow, fast=True, fast_exhaustion_seconds=seconds)
+    if pace is None or free_bytes is None:
+        return replace(slow, fast=True)
+    seconds = free_bytes / pace
     if slow.exhaustion is not None and slow.exhaustion.value <= seconds:
         return replace(slow, fast=True, fast_exhaustion_seconds=slow.exhaustion.value)
-    pace = free_bytes / max(seconds, 1.0)
     return replace(
         slow,
         verdict=slow.verdict if slow.verdict in GROWS else Verdict.GROWING,

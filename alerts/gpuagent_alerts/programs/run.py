@@ -51,7 +51,8 @@ def _has(pid: int, word: str) -> bool:
         return False
 
 
-_CONFINE = str(Path(__file__).with_name("confine.py"))
+CONFINED = (sys.executable, "-I", "-S", str(Path(__file__).with_name("confine.py")))
+"""In front of a command: it is run without a capability."""
 _CONTAIN = str(Path(__file__).with_name("contain.py"))
 _END_SECONDS = 10.0
 """Time that a container has to end all that its program has started."""
@@ -59,7 +60,8 @@ SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """PATH of every program."""
 WORKING_DIRECTORY = "/"
 """Working directory of every program."""
-_ENVIRONMENT = {"PATH": SEARCH_PATH, "LANG": "C.UTF-8"}
+ENVIRONMENT = {"PATH": SEARCH_PATH, "LANG": "C.UTF-8"}
+"""Environment of every program."""
 _KEPT_BYTES = 4096
 _LAST_WORDS_SECONDS = 0.5
 """Time to read the last of standard error, which children of the program may hold open."""
@@ -90,12 +92,12 @@ async def run_program(
     container = (*python, _CONTAIN, str(os.getpid())) if contained else ()
     transport, watch = await asyncio.get_running_loop().subprocess_exec(
         _Watch,
-        *(*container, *python, _CONFINE, *command),
+        *(*container, *CONFINED, *command),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
         cwd=WORKING_DIRECTORY,
-        env={**_ENVIRONMENT, VARIABLE: word} if contained else _ENVIRONMENT,
+        env={**ENVIRONMENT, VARIABLE: word} if contained else ENVIRONMENT,
         start_new_session=True,
     )
     try:

@@ -100,7 +100,7 @@ def _used_beside(evaluation: AlertEvaluation, snapshot: Snapshot) -> str:
     if labels.get("pid"):
         return ""
     gpu = next((each for each in snapshot.gpus if each.identity.uuid == labels.get("uuid", "")), None)
-    split = None if gpu is None or not gpu.identity.unified_memory else gpu.reconciliation
+    split = None if gpu is None else gpu.reconciliation
     if split is None or split.host_bytes <= split.processes_bytes:
         return ""
     return (

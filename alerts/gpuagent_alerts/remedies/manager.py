@@ -136,7 +136,8 @@ class RemedyManager:
             return Plan(request, target, ladder.steps, ladder.dry_run, ladder.scope, self.proof_seconds)
 
         target = chosen.target
-        if standing := self.rules.policy.standing_refusal(target, self.context.now()):
+        standing = self.rules.policy.standing_refusal(target, self.context.now())
+        if standing := standing or self.context.never_listed(target.id):
             if victim and ladder.victim is not None:
                 self._look_ahead(ladder, ladder.victim, firing, chosen, make_plan)
             return f"pid {target.pid} ({target.name}): {standing}"
@@ -320,6 +321,8 @@ class RemedyManager:
             self.released_bytes += outcome.released_bytes or 0
         if outcome.acted and not plan.dry_run and plan.request.alert:
             self._fair_order.record(plan.request.alert)
+        if outcome.result is RunResult.REFUSED and plan.request.alert:
+            self._fair_order.record_refusal(plan.target)
         self._on_run_end(plan, run, outcome, again)
 
 

@@ -74,6 +74,8 @@ class RunContext:
     """How long to wait for a fresh reading before giving up: nothing is done on an old one."""
     wall: Callable[[], float] = time.time
     """Unix time, for people."""
+    never_listed: Callable[[ProcessId], str] = lambda _: ""
+    """Returns which entry of the operator's meant a process when it was first seen, or that this is being looked up."""
 
 
 class LadderRun:

@@ -32,6 +32,8 @@ _NOBODY = {
 }
 _SEVERITIES = ("critical", "page", "error", "high", "warning", "low", "info", "none")
 _NEVER = float("-inf")
+_MOST_PROGRAMS = 4096
+"""Programs whose refusals are remembered, the oldest forgotten first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,13 @@ def _tried(ladder: LadderRule, firing: AlertCandidates, attempts: Attempts, targ
     return f"pid {target.pid} was tried: {came_to}; the next try is due in {format_duration(wait)}"
 
 
+class _Program(NamedTuple):
+    """What a crowd has in common: its user, and its name."""
+
+    uid: int
+    name: str
+
+
 class FairOrder:
     """The order of alerts that want a remedy, by when something was last done for each. For one event loop."""
 
@@ -130,24 +139,50 @@ class FairOrder:
         """`now` is CLOCK_BOOTTIME."""
         self._now = now
         self._last: dict[str, float] = {}
+        self._refused: dict[_Program, int] = {}
+        """Turns of each program of a user that came to nothing, by their order."""
+        self._turns = 0
 
     def forget_ended(self, firing: Collection[str]) -> None:
         """Drop what belongs to alerts that have ended."""
         self._last = {alert: at for alert, at in self._last.items() if alert in firing}
+        if not firing:
+            self._refused.clear()
 
     def record(self, alert: str) -> None:
         """Record that something was done for this alert: those that still wait come before it."""
         self._last[alert] = self._now()
 
+    def record_refusal(self, target: Target) -> None:
+        """Record that a turn for this process came to nothing: programs of which that is not so come before its like.
+
+        A crowd that is refused one by one delays nobody else by more than one turn.
+        """
+        program = _Program(target.uid, target.name)
+        self._refused.pop(program, None)
+        self._turns += 1
+        self._refused[program] = self._turns
+        for oldest in list(self._refused)[:-_MOST_PROGRAMS]:
+            del self._refused[oldest]
+
     def sort(self, firing: Iterable[AlertCandidates]) -> list[AlertCandidates]:
-        """Sort by who has waited longest since their last turn, then by severity, the fuller GPU, the older alert."""
+        """Sort by who has waited longest since their last turn, then by severity, the fuller GPU, the older alert.
+
+        Of those that wait alike, the alerts about a program come last that was refused, the last one behind.
+        """
         return sorted(firing, key=self._key)
 
-    def _key(self, one: AlertCandidates) -> tuple[float, int, float, float, str]:
+    def _key(self, one: AlertCandidates) -> tuple[float, int, int, float, float, str]:
         fingerprint = one.alert.fingerprint
         severity = one.alert.labels.get("severity", "none")
         rank = _SEVERITIES.index(severity) if severity in _SEVERITIES else len(_SEVERITIES)
-        return self._last.get(fingerprint, _NEVER), rank, -one.gpu_used_ratio, one.since_seconds, fingerprint
+        refused = self._refused_turn(one) if self._refused else 0
+        return self._last.get(fingerprint, _NEVER), refused, rank, -one.gpu_used_ratio, one.since_seconds, fingerprint
+
+    def _refused_turn(self, one: AlertCandidates) -> int:
+        pid = one.alert.labels.get("pid")
+        target = next((each for each in one.processes if str(each.pid) == pid), None) if pid else None
+        return 0 if target is None else self._refused.get(_Program(target.uid, target.name), 0)
 
 
 def excludes(other: Plan, plan: Plan, *, same_gpu: bool) -> bool:

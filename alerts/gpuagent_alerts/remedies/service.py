@@ -111,7 +111,7 @@ class RemedyService:
         self._presence = MemoryHoldTimes()
         context = RunContext(
             self.observer, dependencies.executor(self.history), self.audit, asyncio.Lock(), dependencies.clock.now,
-            self._look_seconds(settings), dependencies.clock.wall,
+            self._look_seconds(settings), dependencies.clock.wall, self._never_entries.first_seen,
         )  # fmt: skip
         self.remedies = RemedyManager(
             settings.ladders, settings.rules, context,

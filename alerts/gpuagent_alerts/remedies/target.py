@@ -167,6 +167,8 @@ class Facts:
     """Where in the kernel it waits; for the report on one that cannot be killed."""
     frozen_by: str = ""
     """The cgroup that freezes it, which looks like a sleep; "" where none does."""
+    held_by: str = ""
+    """The cgroup of version 1 that freezes it, where SIGKILL stays pending too; "" where none does."""
     switches: int | None = None
     """How often it began to run (context switches): the same number again means the same sleep. None is unknown."""
 

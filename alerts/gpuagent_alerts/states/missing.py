@@ -48,8 +48,8 @@ _GPU_COLLECTORS = frozenset(family.collector for family in FAMILIES if "gpu" in 
 _NEEDS = {"processes": ("memory",)}
 """Collectors that need another's data: the processes' share of the memory."""
 _PROCESS_NAMES = frozenset(family.name for family in PROCESS_FAMILIES)
-_SAYS_LOST = frozenset({GpuState.OK, GpuState.LOST, GpuState.GONE})
-_NOT_READ = frozenset({GpuState.STARTING, GpuState.LOST, GpuState.BLIND, GpuState.GONE})
+_SAYS_LOST = frozenset({GpuState.OK, GpuState.LOST, GpuState.GONE, GpuState.ASLEEP})
+_NOT_READ = frozenset({GpuState.STARTING, GpuState.LOST, GpuState.BLIND, GpuState.GONE, GpuState.ASLEEP})
 
 
 class Selection(NamedTuple):

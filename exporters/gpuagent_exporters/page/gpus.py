@@ -47,7 +47,7 @@ def _card(gpu: Document, stale_seconds: float, read: Collection[object]) -> str:
     head = f"<h3>{former}GPU {text(gpu.get('index'))}{name}</h3><small>{text(gpu.get('uuid'))}</small>"
     kind = "card"
     if state != "ok":
-        kind = "card troubled"
+        kind = "card" if state == "asleep" else "card troubled"
         body = f'<p class="figure">{text(state.upper())}</p><p>{text(gpu.get("reason") or "no reason is known")}</p>'
         lost = gpu.get("lost_seconds")
         body += f'<p class="quiet">last read: {_last_read(gpu)}</p>' if lost is None else _lost_for(lost)
@@ -88,7 +88,7 @@ def _memory(gpu: Document) -> str:
 
 def _rest(gpu: Document) -> tuple[str, object]:
     """Return what no process of the GPU holds: of memory that it shares, that is what the machine uses beside it."""
-    if gpu.get("memory_kind") == "unified":
+    if gpu.get("memory_host_bytes") is not None:
         return "beside the GPU", gpu.get("memory_host_bytes")
     return "unattributed", gpu.get("memory_unattributed_bytes")
 

@@ -385,7 +385,7 @@ def _split(gpu: GpuReading, processes: Sequence[ProcessReading]) -> dict[str, in
     live = dead = rest = host = None
     if split is not None:
         live, dead, rest = split.processes_bytes, split.dead_processes_bytes, split.unattributed_bytes
-        host = split.host_bytes if gpu.identity.unified_memory else None
+        host = split.host_bytes if gpu.identity.shares_memory else None
     elif gpu.identity.unified_memory and gpu.processes_known:
         live = sum(process.used_bytes or 0 for process in processes if process.state is not ProcessState.DEAD)
         dead = sum(process.used_bytes or 0 for process in processes if process.state is ProcessState.DEAD)

@@ -36,7 +36,7 @@ class LastKnownProcesses:
 
     def of(self, snapshot: Snapshot) -> LastKnown | None:
         """Return what was known of the GPUs whose processes are not read in this snapshot; None if all are."""
-        unread = tuple(gpu for gpu in snapshot.gpus if not is_listed(gpu) and gpu.state is not GpuState.STARTING)
+        unread = tuple(gpu for gpu in snapshot.gpus if not is_listed(gpu) and gpu.state not in _NOTHING_TO_KNOW)
         if not unread:
             return None
         found = {gpu.identity.uuid: known for gpu in unread if (known := self._snapshots.get(gpu.identity.uuid))}
@@ -44,6 +44,10 @@ class LastKnownProcesses:
         return LastKnown(
             unread, _reason(snapshot, unread), min(read, default=None), tuple(_processes(found)),
         )  # fmt: skip
+
+
+_NOTHING_TO_KNOW = (GpuState.STARTING, GpuState.ASLEEP)
+"""Not read yet, or without a process when it was last read."""
 
 
 def is_listed(gpu: GpuReading) -> bool:

@@ -35,6 +35,7 @@ _XID_SECONDS = 900.0
 """An event is no state: after this long it is history, as for its alert. One that takes a repair is a problem until
 that was done."""
 
+_TOLD_ALWAYS = (GpuState.LOST, GpuState.BLIND, GpuState.GONE)
 _NOT_OK = (GpuState.LOST, GpuState.BLIND, GpuState.GONE, GpuState.FAILED, GpuState.STARTING)
 
 
@@ -185,7 +186,7 @@ def _gpus(snapshot: Snapshot, now_seconds: float) -> Iterator[Problem]:
         processes = by_gpu[gpu.identity.index, gpu.identity.uuid]
         if gpu.state is GpuState.OK:
             yield from gpu_problems.of_reading(gpu, processes, now_seconds)
-        elif ready or gpu.state in (GpuState.LOST, GpuState.BLIND, GpuState.GONE):
+        elif gpu.state is not GpuState.ASLEEP and (ready or gpu.state in _TOLD_ALWAYS):
             yield gpu_problems.of_state(gpu, now_seconds)
 
 

@@ -115,7 +115,7 @@ def test_show() -> None:
     as_json = RUNNER.invoke(config_app, ["show", "--config", str(COMPLETE), "--json"])
     assert (as_yaml.exit_code, as_json.exit_code) == (0, 0)
     assert yaml.safe_load(as_yaml.stdout) == json.loads(as_json.stdout)
-    assert json.loads(as_json.stdout)["nvml"] == {"stuck_after": "2s"}
+    assert json.loads(as_json.stdout)["nvml"] == {"stuck_after": "2s", "memory_kind": "auto", "let_sleep": True}
     assert "https://example.org/gpu" not in as_yaml.stdout + as_json.stdout
 
 

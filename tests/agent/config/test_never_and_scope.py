@@ -24,7 +24,7 @@ def config(folder: Path, text: str) -> Config:
     return load(write(folder, text))
 
 
-@pytest.mark.parametrize("entry", ['""', '"  "', '"a\\0b"', "/opt/app/"])
+@pytest.mark.parametrize("entry", ['""', '"  "', '"a\\0b"', "/", "//"])
 def test_an_entry_that_protects_nobody(tmp_path: Path, entry: str) -> None:
     """KILL-01: whoever writes it believes that something is spared: it is a fault."""
     with pytest.raises(ConfigError, match="never"):
@@ -36,12 +36,12 @@ def test_an_entry_that_protects_nobody(tmp_path: Path, entry: str) -> None:
     [
         ("prodserver ", "write prodserver \\(allowed"),
         (" prodserver", "write prodserver \\(allowed"),
-        ("prodserver 1000000", r"write prodserver, or prodserver\?1000000 if the name has a blank"),
+        ("prodserver 1000000", r"write prodserver, or prodserver\*1000000 if the name has a blank"),
         ("python /opt/serve.py", "write python, or"),
         ("prod.*", r"write prod\* \(allowed"),
         ("^prod.+$", r"write prod\* \(allowed"),
         (r"serve\.py", r"write serve\.py \(allowed"),
-        ("prod[0-9]+", r"write prod\[0-9\]\* \(allowed"),
+        ("prod[0-9]+", r"write one entry for each name, with \* for any rest"),
         ("prod|serve", "write one entry for each name"),
         ("/opt/prod/.*", r"write /opt/prod/\* \(allowed"),
         ("~/serve", "write it from / on"),
@@ -65,7 +65,8 @@ def test_an_entry_that_is_no_name(tmp_path: Path, entry: str, instead: str) -> N
 @pytest.mark.parametrize(
     "entry",
     [
-        "protected_inference_server", "/opt/app/*", "important.py", "b?n", "g++", "VLLM::Worker*", "prod.wsgi:app",
+        "protected_inference_server", "/opt/app/*", "/opt/app/", "important.py", "b?n", "g++", "VLLM::Worker*",
+        "prod.wsgi:app",
         "prod[0-9]", "/opt/app/1.*/serve", "/opt/My App/serve", "(sd-pam)", "a-b_c.d@1",
     ],
 )  # fmt: skip

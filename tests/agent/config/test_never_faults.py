@@ -114,6 +114,6 @@ def test_each_placeholder_is_filled_in() -> None:
     """What the configuration takes for one is one."""
 
     class _Target:
-        pid, proven_container_id, proven_slurm_job = 7, "c", "9"
+        pid, proven_container_id = 7, "c"
 
-    assert _filled(PLACEHOLDERS, _Target()) == ("7", "c", "9")  # type: ignore[arg-type]
+    assert _filled(PLACEHOLDERS, _Target(), "9_1") == ("7", "c", "9_1")  # type: ignore[arg-type]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 
@@ -197,6 +198,56 @@ def test_every_hierarchy_is_looked_at() -> None:
     data = f"1:name=systemd:/{USERS}/docker-{ID}.scope\n0::/\n".encode()
     membership, proven = read_membership(data, lambda level, *, whole: level.controllers != "name=systemd")
     assert (membership.container_id, proven) == (f"unproven/{ID}", frozenset())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give directories away")
+@table(
+    "job, owned, other, proven",
+    [
+        ("freezer:slurm/uid_6501/job_7/step_batch", {}, "", True),
+        ("freezer:slurm_vm/uid_6501/job_7/step_batch", {}, "", True),
+        # As Slurm 22.05 of Debian makes it: the directory of the step is the user's, its files are root's.
+        ("freezer:slurm_vm/uid_6501/job_7/step_batch", {"slurm_vm/uid_6501/job_7/step_batch": 6501}, "", True),
+        ("freezer:slurm_vm/uid_6501/job_7/step_0/x", {"slurm_vm/uid_6501/job_7/step_0/x/tasks": 6501}, "", True),
+        ("freezer:slurm_vm/uid_6501/job_7/step_batch", {"slurm_vm/uid_6501/job_7/step_batch": 6502}, "", False),
+        ("freezer:slurm_vm/uid_6501/job_7/step_0/x", {"slurm_vm/uid_6501/job_7/step_0": 6502}, "", False),
+        ("freezer:slurm_vm/uid_6501/job_7/step_batch", {"slurm_vm/uid_6501/job_7": 6501}, "", False),
+        ("freezer:slurm_vm/uid_6501/job_7/step_batch", {"slurm_vm/uid_6501/job_7/tasks": 6501}, "", False),
+        ("freezer:slurm_vm/uid_6501/job_7/step_batch", {"slurm_vm/uid_6501": 6501}, "", False),
+        ("freezer:slurm_vm/job_7/step_batch", {"slurm_vm/job_7/step_batch": 6501}, "", False),
+        ("freezer:slurm_vm/uid_6501/job_7/step_batch", {}, "slurm_vm2/uid_6501", False),
+        ("freezer:slurm_vm/uid_6501/job_7/step_batch", {}, "slurm/uid_6501", False),
+        ("freezer:slurm_vm/uid_6501/job_7/step_batch", {}, "slurm", True),
+        ("unified:system.slice/vm_slurmstepd.scope/job_7/step_0", {}, "", True),
+        ("unified:system.slice/vm_slurmstepd.scope/job_7/step_0", {}, "system.slice/n2_slurmstepd.scope/job_7", False),
+        (
+            "unified:system.slice/vm_slurmstepd.scope/job_7/step_0",
+            {"system.slice/vm_slurmstepd.scope": 6501},
+            "",
+            False,
+        ),
+    ],
+)
+def test_a_slurmd_with_the_name_of_its_node(
+    tmp_path: Path, job: str, owned: Mapping[str, int], other: str, proven: bool
+) -> None:
+    """PROC-05: a job counts where root made it, its steps are of its own user at most, and no other slurmd has jobs."""
+    kind, path = job.split(":")
+    root = Path(tempfile.mkdtemp(dir=tmp_path))  # one for each row
+    base = root / kind
+    for each in filter(None, (path, other)):
+        (base / each).mkdir(parents=True, exist_ok=True)
+    (base / "cgroup.controllers").touch()
+    for folder in (base, *(each for each in base.rglob("*") if each.is_dir())):
+        folder.chmod(0o755)
+        for file in ("cgroup.procs", "tasks"):
+            (folder / file).touch(mode=0o644)
+    for name, uid in owned.items():
+        os.chown(base / name, uid, 0)
+    line = f"0::/{path}\n" if kind == "unified" else f"6:freezer:/{path}\n"
+    membership, found = read_membership(line.encode(), CgroupOwners(str(root), str(root / "proc")))
+    assert (JOB in found) is proven
+    assert membership.slurm_job == ("7" if proven else "unproven/7")
 
 
 @pytest.mark.parametrize("data", [b"", b"0::/../docker-" + ID.encode() + b".scope\n"])

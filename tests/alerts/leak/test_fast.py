@@ -10,7 +10,7 @@ from gpuagent.core.growth import Verdict
 from gpuagent_alerts.leak.blocks import BlockStore
 from gpuagent_alerts.leak.detector import MemoryLeakDetector
 from gpuagent_alerts.leak.forecast import GROWTH_SHARE, FastGrowth
-from tests.alerts.leak.curves import GIB, TOTAL_BYTES, Curve, detector
+from tests.alerts.leak.curves import GIB, MIB, TOTAL_BYTES, Curve, detector
 
 
 def fast_times(
@@ -201,3 +201,19 @@ def test_a_collapse_that_goes_on_after_blindness_is_told() -> None:
     seconds_told, left = told[0]
     assert seconds_told == 1304.0
     assert left == pytest.approx(5.0, rel=0.1)
+
+
+def test_a_neighbor_that_ends_changes_no_pace() -> None:
+    """LEAK-04: what others give back is more room, and no faster growth: the forecast comes later."""
+    watched = detector()
+    told: dict[int, tuple[float, float]] = {}
+    for seconds in range(400):
+        used = (1024 + 120 * max(0, seconds - 20)) * MIB
+        others = (12 if seconds < 390 else 4) * GIB
+        growth = watched.update(seconds, used, TOTAL_BYTES - used - others)
+        if growth.fast and growth.slope is not None and growth.fast_exhaustion_seconds is not None:
+            told[seconds] = growth.slope.value, growth.fast_exhaustion_seconds
+
+    assert told.keys() >= set(range(386, 400))
+    assert told[390][0] == told[389][0] == pytest.approx(120 * MIB, rel=0.1)
+    assert told[390][1] > told[389][1] + 60

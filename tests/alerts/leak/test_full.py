@@ -173,12 +173,12 @@ def test_every_verdict_agrees_with_its_growth() -> None:
 def test_one_forecast() -> None:
     """Beside the fast judgment the slow one has the same forecast: the sooner of the two."""
     leaks = Growth(Verdict.LEAKING, slope=Range(1, 1, 1), exhaustion=Range(425, 212, 640), state=GrowthState.RISING)
-    sooner, later = add_fast_growth(leaks, 351.0, 10 * GIB), add_fast_growth(leaks, 500.0, 10 * GIB)
-    assert (sooner.fast_exhaustion_seconds, sooner.forecast_seconds) == (351, 351)
+    sooner, later = (add_fast_growth(leaks, 10 * GIB / seconds, 10 * GIB) for seconds in (351, 500))
+    assert (sooner.fast_exhaustion_seconds, sooner.forecast_seconds) == pytest.approx((351, 351))
     assert sooner.slope is not None
     assert sooner.slope.value == pytest.approx(10 * GIB / 351)
     assert (later.fast_exhaustion_seconds, later.forecast_seconds, later.slope) == (425, 425, leaks.slope)
-    alone = add_fast_growth(Growth(Verdict.LEARNING), 9.0, 18 * GIB)
+    alone = add_fast_growth(Growth(Verdict.LEARNING), 2 * GIB, 18 * GIB)
     assert (alone.verdict, alone.exhaustion, alone.forecast_seconds) == (Verdict.GROWING, None, 9)
 
 

@@ -10,9 +10,10 @@ from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import runs
 from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import RunResult
+from gpuagent_alerts.remedies.safeguards.refusals import advice_on
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.store.database import Store
-from tests.alerts.remedies.world import BOOT, KILL, RELEASE, TERMINATE, World, plan, run_ladder
+from tests.alerts.remedies.world import BOOT, KILL, RELEASE, TERMINATE, World, plan, run_ladder, target
 
 NOTIFY = RemedyStep(StepKind.NOTIFY, 30.0)
 
@@ -163,3 +164,15 @@ def test_a_frozen_process_gets_sigkill_alone(store: Store, step: RemedyStep) -> 
     assert world.log == []
     assert run_ladder(world, plan(step, KILL), store).result is RunResult.RELEASED
     assert world.log == [("SIGKILL", 100)]
+
+
+@pytest.mark.parametrize("steps", [(TERMINATE,), (KILL,), (TERMINATE, KILL)], ids=str)
+def test_a_process_that_a_freezer_of_version_1_holds(store: Store, steps: tuple[RemedyStep, ...]) -> None:
+    """PROC-02: SIGKILL too would reach it at the thaw alone, when the reason may have gone: nothing is sent."""
+    world = World()
+    world.bodies[100].facts_changes = {"held_by": "/docker/1", "state": "D", "switches": 5}
+    outcome = run_ladder(world, plan(*steps), store)
+    assert outcome.result is RunResult.REFUSED
+    assert "no signal reaches it, not even SIGKILL, until it is thawed" in outcome.detail
+    assert any("Thaw it" in each for each in advice_on(outcome.reasons, target(), "/etc/gpuagent.yaml"))
+    assert world.log == []

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gpuagent.procfs.files import RealProc
-from gpuagent_alerts.remedies.facts.process_facts import frozen_by
-from tests.alerts.remedies.processes import PLAIN, running
+from gpuagent_alerts.remedies.facts.process_facts import frozen_by, held_by
+from tests.alerts.remedies.processes import PLAIN, refusals_of, running
 from tests.attack.cgroups import Cgroups
 from tests.integration.waiting import until
 
@@ -49,3 +50,31 @@ def test_a_hierarchy_that_cannot_be_seen(tmp_path: Path) -> None:
     for place in (b"0::/a\n", b"0::/../../a\n", b""):
         assert frozen_by(place, "hrtimer_nanosleep", nothing) == ""
         assert frozen_by(place, "do_freezer_trap", nothing) != ""
+
+
+def test_a_freezer_of_version_1() -> None:
+    """PROC-02: where the freezer is one of version 1, no signal reaches the process until it is thawed."""
+    above = Path("/sys/fs/cgroup/freezer") / f"gpuagent-test-{os.getpid()}"
+    own = above / "own"
+    try:
+        own.mkdir(parents=True)
+    except OSError:
+        pytest.skip("needs a writable freezer of version 1 (run as root)")
+    try:
+        with running(PLAIN) as process:
+            (own / "cgroup.procs").write_text(str(process.pid), encoding="ascii")
+            place = RealProc().read(process.pid, "cgroup")
+            assert held_by(place, "") == ""
+            for frozen in (own, above):
+                (frozen / "freezer.state").write_text("FROZEN", encoding="ascii")
+                assert held_by(place, "") == f"/{above.name}/own"
+                assert held_by(place, "", Path("/dev/null")) == ""
+                assert held_by(place, "__refrigerator", Path("/dev/null")) != ""
+                assert any("of version 1" in each for each in refusals_of(process.pid))
+                (frozen / "freezer.state").write_text("THAWED", encoding="ascii")
+                assert held_by(place, "") == ""
+            assert not any("of version 1" in each for each in refusals_of(process.pid))
+    finally:
+        until(lambda: not (own / "tasks").read_text(encoding="ascii"), "it is empty")
+        own.rmdir()
+        above.rmdir()

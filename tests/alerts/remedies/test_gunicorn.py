@@ -26,6 +26,14 @@ def app(environ, answer):
     answer("200 OK", [])
     return [b"ok"]
 """
+AS_MUCH = """
+description: two workers, which take as much whenever they begin
+gpus:
+  - model: h100
+    processes:
+      - {name: leaker, bind: leaker, memory: 4GiB}
+      - {name: neighbor, bind: neighbor, memory: 8GiB}
+"""
 SETTINGS = """
 import os, time
 bind = "unix:{folder}/s"
@@ -142,7 +150,7 @@ def test_the_successor_takes_the_memory_again(store: Store, tmp_path: Path) -> N
 
         async def story() -> None:
             pids = {"leaker": leaker, "neighbor": innocent}
-            async with stage(config(as_target(leaker).user, proof=5), store, pids) as one:
+            async with stage(config(as_target(leaker).user, proof=5), store, pids, AS_MUCH) as one:
                 new = await ended_by_term(one, master, leaker, {leaker, innocent})
                 one.rig.node.bind("leaker", new)
                 await one.until(lambda: one.ended() == ["held_by_other"])

@@ -89,15 +89,19 @@ def test_a_parent_that_has_ended_is_remembered(tmp_path: Path) -> None:
     entries = NeverListEntries(("prodtrain.py",), files=RealProc())
     with worker(tmp_path, "orphan") as (pid, process):
         stat = parse_stat(RealProc().read(pid, "stat"))
-        entries.follow([ProcessId(boot_id(), pid, stat.start_ticks)])
+        identity = ProcessId(boot_id(), pid, stat.start_ticks)
+        entries.follow([identity])
         program = read_program(RealProc(), pid)
+        assert entries.first_seen(identity)  # being looked up, or known already: no turn for it in between
         until(lambda: entries.snapshot().remembered(RealProc(), pid), "it was looked at")
+        assert "as it was first seen" in entries.first_seen(identity)
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
         process.wait()
         assert "as it was first seen" in entries.snapshot().reason(RealProc(), pid, program)
         entries.use(["other.py"])
+        assert entries.first_seen(identity) == ""
         assert entries.snapshot().reason(RealProc(), pid, program) == ""
 
 

@@ -91,6 +91,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "links" / "twice").symlink_to("tool")
     (tmp_path / "above").symlink_to("links")
     os.link(tmp_path / "real" / "tool", tmp_path / "hard")
+    os.link(tmp_path / "real" / "serve.py", tmp_path / "hard.py")
     return tmp_path
 
 
@@ -108,6 +109,10 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     "started by a link in the middle": (tool("links/current/tool"), "real/tool"),
     "both are links": (tool("links/current/tool"), "above/twice"),
     "a hard link": (tool("hard"), "links/tool"),
+    "a hard link to what a pattern means": (tool("hard"), "real/*"),
+    "a hard link to a script that a pattern means": ((sys.executable, "hard.py"), "real/*.py"),
+    "a directory": (tool("real/tool"), "real"),
+    "a directory with a slash": ((sys.executable, "real/serve.py"), "real/"),
     "the entry is a link to the script": ((sys.executable, "real/serve.py"), "links/serve"),
     "a script by a link": ((sys.executable, "links/serve"), "real/serve.py"),
     "a script by another link": ((sys.executable, "links/current/serve.py"), "above/serve"),
@@ -115,7 +120,7 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
     "a pattern with a link to a directory": (tool("real/deep/tool"), "links/*"),
     "a pattern of a name behind a link": (tool("real/deep/tool"), "links/*/tool"),
     "a pattern below a link": (tool("real/tool"), "above/curr*/tool"),
-    "a pattern for a script behind a link": ((sys.executable, "real/serve.py"), "links/ser?e"),
+    "a pattern for a script behind a link": ((sys.executable, "real/serve.py"), "links/ser*e"),
     "a pattern, started by a link": (tool("links/tool"), "real/to*"),
     "a launcher, by a link": ((*tool("hard"), "run", "links/serve"), "real/serve.py"),
     "a launcher, by a name": ((*tool("hard"), "run", "serve.py"), "=serve.py"),
@@ -127,7 +132,7 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
 def test_whatever_leads_there(folder: Path, command: tuple[str, ...], entry: str) -> None:
     """KILL-01: by links on either side, hard links, patterns and launchers; and no entry that leads elsewhere."""
     wanted = entry[1:] if entry.startswith("=") else f"{folder}/{entry}"
-    other = [f"{folder}/links/other", f"{folder}/real/d?ep/other", f"{folder}/*/unlike", "/usr/bin/env", "unlike"]
+    other = [f"{folder}/links/other", f"{folder}/real/d*ep/other", f"{folder}/*/unlike", "/usr/bin/env", "unlike"]
     for words in (
         command,
         [f"{folder}/{each}" if each[0] != "/" and (folder / each).is_file() else each for each in command],
@@ -210,11 +215,60 @@ def test_the_refusal_names_the_entry_and_where_it_leads(tmp_path: Path) -> None:
         ]
 
 
-def test_code_is_no_path(tmp_path: Path) -> None:
-    """What stands behind `-c` is code, whatever paths are in it."""
-    code = f"echo ready; read _; : {tmp_path}/serve.py"
+def test_a_path_in_code(tmp_path: Path) -> None:
+    """KILL-01: what stands behind `-c` is code: a path or script in it may be what it runs; a bare word is not."""
+    code = f"echo ready; read _; : {tmp_path}/serve.py; : worker"
     with started(("sh", "-c", code), Path("/")) as pid:
-        assert withheld(pid, f"{tmp_path}/*", "serve.py") == []
+        assert withheld(pid, f"{tmp_path}/*")
+        assert withheld(pid, "serve.py")
+        assert withheld(pid, f"{tmp_path}/serve", "worker", "serve", "/srv/*", "code.py") == []
+
+
+MENTIONED = (
+    ("--app-dir", "{}", "x:y"), ("--pythonpath", "/usr,{}"), ("--pythonpath={},/usr",), ("--to", "/usr", "--of", "{}/"),
+    ("-cp", "/usr/x.jar:{}/app.jar"), ("file:{}/app.py:x",), ("{}/app.py:x",), ("file://{}/app.py",), ("@{}/conf",),
+    ("-m", "{}/model"), ("--model={}/m",), ("--load", "a={}/m"), ("-C{}",), ("--params", "path={}/conf.yaml,x=1"),
+    ("({}/a)",),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", MENTIONED, ids=" ".join)
+@pytest.mark.parametrize("launcher", ["tools/uvicorn", "tools/launch.py"])
+def test_a_path_anywhere_in_an_argument(app: Path, launcher: str, words: tuple[str, ...]) -> None:
+    """KILL-01: whatever launches it, and in whatever list or option the path stands; no other directory."""
+    (app / "tools" / "launch.py").write_text(PLAIN, encoding="utf-8")
+    for name, is_meant in (("prod", True), ("other", False), ("prod2", False)):
+        command = (sys.executable, str(app / launcher), *(each.format(app / name) for each in words))
+        with started(command, Path("/")) as pid:
+            for entry in (f"{app}/prod/*", f"{app}/prod/", f"{app}/prod"):
+                assert bool(withheld(pid, entry)) is is_meant, entry
+
+
+def test_a_path_at_the_end_of_a_long_command_line(app: Path) -> None:
+    """KILL-01: an argument beyond 16 KiB of a command line counts; with too many of them it is left alone."""
+    jars = ":".join(f"/usr/lib/java/library-of-many-{number}.jar" for number in range(1000))
+    for name, is_meant in (("prod", True), ("other", False)):
+        with started((sys.executable, str(app / "other" / "app.py"), f"-cp={jars}:{app}/{name}/app.jar"), app) as pid:
+            assert bool(withheld(pid, f"{app}/prod/*")) is is_meant
+    words = ",".join(f"a{number}" for number in range(5000))
+    with started((sys.executable, str(app / "other" / "app.py"), words), app) as pid:
+        assert "more than 4096 words" in withheld(pid, f"{app}/prod/*")[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount")
+@pytest.mark.parametrize(
+    "words", ["{python} {mods}/app.py", "cd {mods}; {python} app.py", "cd {mods}; {python} -m app"]
+)
+def test_a_directory_that_the_process_has_mounted_elsewhere(app: Path, words: str) -> None:
+    """KILL-01: in a mount namespace of its own, as a container's, a path is what it is there (`docker -v`)."""
+    mods = app / "mods"
+    mods.mkdir()
+    for name, is_meant in (("prod", True), ("other", False)):
+        run = words.format(python=f"exec {sys.executable}", mods=mods)
+        with started(("unshare", "--mount", "sh", "-c", f"mount --bind {app / name} {mods}; {run}"), Path("/")) as pid:
+            assert bool(withheld(pid, f"{app}/prod/*")) is is_meant
+            if "-m" not in words:
+                assert bool(withheld(pid, f"{app}/prod/app.py")) is is_meant
 
 
 def test_links_are_looked_up_anew(folder: Path) -> None:

@@ -72,7 +72,70 @@ def test_what_is_on_the_list_is_left_alone(folder: Path, command: tuple[str, ...
     wanted = pattern.format(folder=folder)
     with started([each.format(folder=folder) for each in command], folder) as pid:
         assert refusals(pid, ("another", wanted)), Path(f"/proc/{pid}/cmdline").read_bytes()
-        assert refusals(pid, ("another", "unimportant.py", "/srv/other.py", f"x{LONG}", f"{folder}")) == []
+        assert refusals(pid, ("another", "unimportant.py", "/srv/other.py", f"x{LONG}", f"{folder}x")) == []
+
+
+APPLICATIONS = (
+    ("prod.x1:app",), ("prod.x1:make()",), ("-A", "prod.x1"), ("-Aprod.x1",), ("-vAprod.x1",), ("--app=prod.x1",),
+    ("-m", "prod.x1"), ("prod/x1.py",), ("/srv/prod/x1.py",), ("file:/srv/prod/x1.py:app",),
+    ("--app", "srv/prod/x1.py"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", APPLICATIONS, ids=" ".join)
+def test_a_relative_entry(folder: Path, words: tuple[str, ...]) -> None:
+    """KILL-01: `prod/x1.py` means every path that ends so, and the module `prod.x1`, for launchers of every kind."""
+    for launcher in (("{folder}/abs", "-c", "echo ready; read _"), (sys.executable, "{folder}/important.py")):
+        command = [each.format(folder=folder) for each in (*launcher, *words)]
+        with started(command, folder) as pid:
+            assert refusals(pid, ("another", "prod/x1.py")), command
+            assert refusals(pid, ("another", "prod/*")), command
+            others = ("another", "other/x1.py", "d/x1.py", "prod/x1.p", "prod/x1", "other/*", "srv/x1.py")
+            assert refusals(pid, others) == [], command
+
+
+@pytest.mark.parametrize("words", [("-Aprod",), ("-lINFO", "-Aprod"), ("-vAprod",), ("-A=prod",)], ids=" ".join)
+def test_a_value_that_is_glued_to_its_option(folder: Path, words: tuple[str, ...]) -> None:
+    """KILL-01: `celery -Aprod worker` runs `prod`, as `celery -A prod worker` does."""
+    (folder / "celery.py").write_text(PLAIN, encoding="utf-8")
+    for launcher in (("{folder}/abs", "-c", "echo ready; read _"), (sys.executable, "-m", "celery")):
+        with started([*(each.format(folder=folder) for each in launcher), *words, "worker"], folder) as pid:
+            assert refusals(pid, ("another", "prod"))
+            assert refusals(pid, ("another", "like", "pro", "Ap")) == []
+
+
+def test_what_is_read_from_an_open_file(folder: Path) -> None:
+    """KILL-01: a script that is read from a descriptor or from standard input is the file that this leads to."""
+    script = folder / "important.py"
+    for text in (
+        f"exec {sys.executable} /dev/fd/9 9<{script}",
+        f"exec {sys.executable} /proc/self/fd/9 9<{script}",
+        f"exec {sys.executable} - <{script}",
+        f"exec {sys.executable} <{script}",
+        f"cd {folder} && exec {sys.executable} /proc/self/cwd/important.py",
+    ):
+        with started(("bash", "-c", text), Path("/")) as pid:
+            assert refusals(pid, ("another", "important.py")), text
+            assert refusals(pid, ("another", f"{folder}/*")), text
+            assert refusals(pid, ("another", "unimportant.py", "/srv/*")) == [], text
+    with started(("bash", "-c", f"exec {sys.executable} <(cat {script})"), Path("/")) as pid:
+        assert "it runs what it reads from /dev/fd/" in refusals(pid, ("another",))[0]
+
+
+def test_brackets_and_question_marks_are_characters(folder: Path) -> None:
+    """KILL-01: `a[1].py` means that file, and not `a1.py`; only `*` stands for more."""
+    for name in ("a[1].py", "a1.py", "b?.py", "bx.py"):
+        (folder / name).write_text(PLAIN, encoding="utf-8")
+    for name, meant, unlike in (
+        ("a[1].py", ("a[1].py", "{folder}/a[1].py", "a[*"), ("a1.py",)),
+        ("a1.py", ("a1.py", "a*"), ("a[1].py", "{folder}/a[1].py", "a?.py")),
+        ("b?.py", ("b?.py", "{folder}/b?.py", "{folder}/b?*"), ("bx.py",)),
+        ("bx.py", ("bx.py",), ("b?.py", "{folder}/b?.py", "[a-z]x.py")),
+    ):
+        with started((sys.executable, f"{folder}/{name}"), folder) as pid:
+            for entry in meant:
+                assert refusals(pid, ("another", entry.format(folder=folder))), (name, entry)
+            assert refusals(pid, tuple(each.format(folder=folder) for each in unlike)) == [], name
 
 
 def test_a_program_with_an_argument_of_that_name(folder: Path) -> None:

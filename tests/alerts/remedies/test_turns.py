@@ -268,6 +268,52 @@ def test_a_crowd_that_is_not_meant_delays_nobody(store: Store, names_a_pid: bool
     assert recorded == {100}
 
 
+def test_a_crowd_that_never_means_by_its_script_delays_nobody(store: Store) -> None:
+    """Sixty processes that an entry meant when they were first seen (a script, a link) use up no turn and no row."""
+    crowd = tuple(replace(each, user="svc", uid=1000, name="bash") for each in CROWD)
+    world, listed = World(target(), *crowd), {each.id for each in crowd}
+    why = "prodserve.sh is on the never-list (prodserve.sh), as it was first seen"
+
+    async def story() -> list[str]:
+        ends: list[str] = []
+        made = remedies(world, store, ends)
+        made.context = replace(made.context, never_listed=lambda each: why if each in listed else "")
+        made.ladders = (LadderRule(lambda _: True, (KILL,), dry_run=False),)
+        made.consider([firing(world, each.pid, full=0.99) for each in crowd] + [firing(world, 100, full=0.5)])
+        assert len(made.running) == 1
+        assert {str(each["reason"]) for each in made.withheld.documents(0.0)} == {
+            f"pid {each.pid} (bash): {why}" for each in crowd
+        }
+        await made.idle()
+        return ends
+
+    assert asyncio.run(story()) == ["100 released"]
+    recorded = {event.data.get("pid") for event in Audit(store, world.clock, BOOT).events()} - {None}
+    assert recorded == {100}
+
+
+def test_a_crowd_that_is_refused_one_by_one_delays_by_one_turn(store: Store) -> None:
+    """Sixty processes of one program, each with a session that its end would hang up: who is guilty comes second."""
+    crowd = tuple(replace(each, user="svc", uid=1000, name="tmux") for each in CROWD)
+    world = World(target(), *crowd)
+    for each in crowd:
+        world.bodies[each.pid].facts_changes = {"oom_score_adjust": -1000}
+
+    async def story() -> list[str]:
+        ends: list[str] = []
+        made = remedies(world, store, ends)
+        made.ladders = (LadderRule(lambda _: True, (KILL,), dry_run=False),)
+        alerts = [firing(world, each.pid, "critical", full=0.99) for each in crowd] + [firing(world, 100, full=0.5)]
+        for _ in range(3):
+            made.consider(alerts)
+            await made.idle()
+        return ends
+
+    first, second, *_ = asyncio.run(story())
+    assert first.endswith("refused")
+    assert second == "100 released"
+
+
 def test_who_hides_in_the_crowd_is_no_reason_for_the_next(store: Store) -> None:
     """KILL-01: one that is measured as another user's and has two users' rights ends the choice, as ever."""
     world = World(target(), *CROWD)

@@ -156,6 +156,7 @@ STANDING = (
     Case("oom_score_adj", facts={"oom_score_adjust": -1000}),
     Case("no longer on the GPU", observation={"target": None}),
     Case("is a zombie", facts={"state": "Z"}),
+    Case("of version 1 (as by docker pause)", facts={"held_by": "/docker/1", "state": "D"}),
     Case("it is ending", facts={"ending": True}),
     Case("not in the host's pid namespace", observation={"host_pid_namespace": False}),
     Case("form than documented", observation={"trusted": False}),

@@ -98,7 +98,7 @@ def _lost(gpu: GpuReading) -> Value:
     """Return whether the GPU is lost; unknown, not 0, where nothing can be said."""
     if gpu.state in (GpuState.LOST, GpuState.GONE) or gpu.lost_since_seconds is not None:
         return 1
-    return 0 if gpu.state is GpuState.OK else None
+    return 0 if gpu.state in (GpuState.OK, GpuState.ASLEEP) else None
 
 
 def _unrepaired(gpu: GpuReading) -> Iterable[LabeledValue]:
@@ -118,7 +118,7 @@ def _figures_trusted(gpu: GpuReading) -> Value:
 
 
 def _beside(gpu: GpuReading) -> Iterable[LabeledValue]:
-    if gpu.identity.unified_memory and gpu.reconciliation is not None:
+    if gpu.identity.shares_memory and gpu.reconciliation is not None:
         yield (), gpu.reconciliation.host_bytes
 
 
@@ -172,7 +172,8 @@ MEMORY = (
             "Memory in use for which no process is listed: driver contexts, managed memory, leftovers.",
             collector="processes"),
     _labelled("gpu_memory_host_bytes", "processes", (),
-              "Memory in use beside the GPU, where it shares the memory of the machine.", _beside),
+              "Memory in use beside the GPU's processes, where the machine gives it out too (unified, NUMA node).",
+              _beside),
 )  # fmt: skip
 
 UTILIZATION = tuple(

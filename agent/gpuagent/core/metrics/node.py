@@ -38,7 +38,7 @@ def _of(read: Callable[[Snapshot], Value]) -> Callable[[NodeView], Iterable[Labe
 
 def _ages(view: NodeView) -> Iterable[LabeledValue]:
     for gpu in view.snapshot.gpus if view.snapshot else ():
-        if gpu.measured_seconds is not None:
+        if gpu.measured_seconds is not None and gpu.state is not GpuState.ASLEEP:
             yield _gpu(gpu), max(0.0, view.now_seconds - gpu.measured_seconds)
 
 
@@ -142,7 +142,7 @@ def _driver(view: NodeView) -> Iterable[LabeledValue]:
 
 
 def _readable(snapshot: Snapshot) -> int:
-    return sum(gpu.state is GpuState.OK for gpu in snapshot.gpus)
+    return sum(gpu.state in (GpuState.OK, GpuState.ASLEEP) for gpu in snapshot.gpus)
 
 
 def _enumerated(snapshot: Snapshot) -> Value:
@@ -167,7 +167,8 @@ NODE_FAMILIES: tuple[NodeFamily, ...] = (
             single(_snapshot_age)),
     _family("snapshot_timestamp_seconds", "Unix time of the last tick, successful or not.",
             _of(lambda snapshot: snapshot.time_seconds)),
-    _family("gpu_reading_age_seconds", "Time since this GPU was last read with success.", _ages, GPU_LABELS),
+    _family("gpu_reading_age_seconds", "Time since this GPU was last read with success; absent while it is asleep.",
+            _ages, GPU_LABELS),
     _family("gpu_lost_timestamp_seconds", "Unix time since which the GPU is lost; absent while it is not.",
             _lost_since, GPU_LABELS, collector="identity"),
     _family("collector_success", "1 if the collector succeeded at its last run; `gpu` is empty for the node's own.",
@@ -184,7 +185,7 @@ NODE_FAMILIES: tuple[NodeFamily, ...] = (
     _family("driver_info", "Versions of driver, NVML and CUDA; always 1.", _driver,
             ("driver_version", "nvml_version", "cuda_version")),
     _family("gpus", "GPUs that the driver enumerates.", _of(_enumerated)),
-    _family("gpus_readable", "GPUs that were read in the last tick.", _of(_readable)),
+    _family("gpus_readable", "GPUs that were read in the last tick, or are left asleep.", _of(_readable)),
     _family("gpus_expected", "GPUs that there should be: seen since the boot, or on the PCI bus.",
             _of(lambda snapshot: snapshot.node.gpus_expected)),
     _family("pci_gpus", "GPUs on the PCI bus, whatever the driver says.",

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from gpuagent.core.clock import Clock
-from gpuagent.core.hardware import HostMemory, Memory, Utilization
+from gpuagent.core.hardware import HostMemory, Memory, MemoryKind, Utilization
 from gpuagent.core.snapshot import CollectorRun, GpuProcess, GpuReading, GpuState, ProcessUtilization
 from gpuagent.core.wording import WITHHELD
 from gpuagent.driver.backend import NOT_BELIEVED, Collected, Versions
@@ -203,11 +203,18 @@ class NvmlDriver:
     collectors = COLLECTORS
 
     def __init__(
-        self, library: Library | None = None, host_memory: Callable[[], HostMemory | None] = lambda: None
+        self,
+        library: Library | None = None,
+        host_memory: Callable[[], HostMemory | None] = lambda: None,
+        memory_kind: MemoryKind | None = None,
     ) -> None:
-        """Use `library`; None is the driver's own. `host_memory` is asked for GPUs that share it."""
+        """Use `library`; None is the driver's own. `host_memory` is asked for GPUs that share it.
+
+        `memory_kind` is where the memory of the GPUs is; None is to be found out.
+        """
         self.library = library or Library()
         self._host_memory = host_memory
+        self._memory_kind = memory_kind
 
     @property
     def initializations(self) -> int:
@@ -236,7 +243,7 @@ class NvmlDriver:
 
     def open_gpu(self, index: int, clock: Clock, driver_version: str, address_of: Callable[[str], str]) -> Collector:
         """Attach to a GPU, which may wake it: see `open_device`. Raises NvmlFailure."""
-        device = open_device(self.library, index, clock, address_of, self._host_memory)
+        device = open_device(self.library, index, clock, address_of, self._host_memory, self._memory_kind)
         device.driver_version = driver_version
         return Collector(device)
 

@@ -25,11 +25,13 @@ def open_device(
     clock: Clock,
     address_of: Callable[[str], str] = lambda _: "",
     host_memory: Callable[[], HostMemory | None] = lambda: None,
+    kind: MemoryKind | None = None,
 ) -> NvmlDevice:
     """Attach to a GPU by its index and read what it is. May block: the driver wakes the GPU.
 
     `address_of` tells the PCI address at which the GPU with a UUID was last seen, for when the driver does not: one
-    call that fails makes no other GPU of it. The driver is asked again by `refresh_pci_address`.
+    call that fails makes no other GPU of it. The driver is asked again by `refresh_pci_address`. `kind` is where the
+    memory is, for whoever knows better than the signs.
 
     Raises:
         NvmlFailure: the GPU has no handle. UNKNOWN here is another face of a lost GPU
@@ -38,7 +40,7 @@ def open_device(
     handle = library.call(GET_HANDLE, index)
     device = NvmlDevice(library, handle, GpuIdentity(index=index, uuid=""), clock)
     device.host_memory = host_memory
-    device.identity = read(device, index)
+    device.identity = read(device, index, kind)
     if not device.identity.uuid:
         raise device.failures[0] if device.failures else NvmlFailure("nvmlDeviceGetUUID", UNKNOWN)
     device.address_read = bool(device.identity.pci_bus_id)
@@ -48,12 +50,12 @@ def open_device(
     return device
 
 
-def read(device: NvmlDevice, index: int) -> GpuIdentity:
+def read(device: NvmlDevice, index: int, kind: MemoryKind | None = None) -> GpuIdentity:
     """Read the identity of an attached GPU; what it does not tell is ""."""
     pci = device.ask("nvmlDeviceGetPciInfo")
     capability = device.ask("nvmlDeviceGetCudaComputeCapability")
     brand = device.ask("nvmlDeviceGetBrand")
-    kind = memory_kind(device)
+    kind = kind or memory_kind(device)
     return GpuIdentity(
         index=index,
         uuid=device.ask_text("nvmlDeviceGetUUID"),

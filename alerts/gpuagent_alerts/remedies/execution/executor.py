@@ -17,6 +17,7 @@ from gpuagent.procfs.files import ProcFiles, parse_stat
 from gpuagent_alerts.masker import Masker
 from gpuagent_alerts.programs.run import run_program
 from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess, ancestors
+from gpuagent_alerts.remedies.execution.slurm_jobs import JobName, SlurmJobs
 from gpuagent_alerts.remedies.execution.units import LOOK_SECONDS, Systemctl
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.container_processes import GroupProcesses
@@ -75,8 +76,9 @@ class NodeActionExecutor:
         program_check: Callable[[Sequence[str]], str] = lambda _: "",
         digests: CommandDigests | None = None,
         never: NeverListEntries | None = None,
+        jobs: SlurmJobs | None = None,
     ) -> None:
-        """Put them together; `never` are the operator's entries in force.
+        """Put them together; `never` are the operator's entries in force, and `jobs` asks Slurm.
 
         `ask_runtime` asks the container runtime, in a thread, where that is permitted. `may_touch` is narrower under a
         scenario: only processes that the scenario was given. `program_check` returns why a command must not be run, ""
@@ -91,6 +93,7 @@ class NodeActionExecutor:
         units = UnitProcesses(files, ties=self._ties, never=self._never)
         self._systemctl = systemctl or Systemctl(units)
         self._groups = GroupProcesses(files, reader, units)
+        self._jobs = jobs or SlurmJobs()
         self._may_touch = may_touch
         self._ask_runtime = ask_runtime
         self._program_check = program_check
@@ -164,6 +167,8 @@ class NodeActionExecutor:
                 refusal = f"it cannot be seen whose processes the {group} runs: {NO_ANSWER}"
             if refusal:
                 return refusal
+        if StepGroup.JOB in groups_of(step):
+            return (await self._jobs.name(target, step.command)).refusal
         return ""
 
     async def container_refusal(self, target: Target) -> str:
@@ -202,14 +207,17 @@ class NodeActionExecutor:
             raise ActionRefused(refusal)
         command, deadline_seconds, groups = step.command, step.wait_seconds, groups_of(step)
         container_id = target.proven_container_id if StepGroup.CONTAINER in groups else ""
+        job = await self._jobs.name(target, command) if StepGroup.JOB in groups else JobName()
+        if job.refusal:
+            raise ActionRefused(job.refusal)
         document = {
             "pid": target.pid, "start_ticks": target.id.start_ticks, "boot_id": target.id.boot_id,
             "name": target.name, "user": target.user, "container_id": container_id,
             "container_name": target.container_name if container_id else "",
-            "slurm_job": target.proven_slurm_job if StepGroup.JOB in groups else "", "gpu": target.gpu_index,
+            "slurm_job": job.id, "gpu": target.gpu_index,
             "gpu_uuid": target.key.gpu_uuid, "used_bytes": target.used_bytes,
         }  # fmt: skip
-        filled = _filled(command, target)
+        filled = _filled(command, target, job.id)
         # In a thread: the files may lie on a network.
         if refusal := await asyncio.to_thread(self._program_check, filled):
             return ActionResult(ok=False, detail=f"the program is not run: {refusal}", taken=False)
@@ -222,12 +230,12 @@ class NodeActionExecutor:
         )
 
 
-def _filled(command: tuple[str, ...], target: Target) -> tuple[str, ...]:
+def _filled(command: tuple[str, ...], target: Target, job: str) -> tuple[str, ...]:
     """Fill in `{pid}`, `{container_id}` and `{slurm_job}`: none of them is chosen by the process or its user."""
     places = {
         "{pid}": str(target.pid),
         "{container_id}": target.proven_container_id,
-        "{slurm_job}": target.proven_slurm_job,
+        "{slurm_job}": job,
     }
     filled = []
     for argument in command:

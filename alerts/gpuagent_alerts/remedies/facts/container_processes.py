@@ -17,9 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuagent.core.identity import format_container
-from gpuagent.procfs.cgroup import CgroupLevel, Membership, leaves, parse_cgroup
+from gpuagent.procfs.cgroup import Membership, parse_cgroup
 from gpuagent.procfs.credentials import Credentials, MissingFact, read_credentials
 from gpuagent.procfs.files import ProcFiles
+from gpuagent_alerts.remedies.facts.container_ends import is_below, is_in_container
 from gpuagent_alerts.remedies.facts.process_scan import list_pids
 from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
@@ -107,18 +108,9 @@ class GroupProcesses:
 
 def _is_in(data: bytes, own: Membership, group: StepGroup) -> bool:
     """Return whether a process is in the group or in a cgroup below it, in any hierarchy, or says that it is."""
-    other = parse_cgroup(data)
     if group is StepGroup.CONTAINER:
-        return other.container_id == own.container_id or _is_below(data, own.container_level)
-    return other.slurm_job == own.slurm_job or _is_below(data, own.job_level)
-
-
-def _is_below(data: bytes, level: CgroupLevel | None) -> bool:
-    return level is not None and any(
-        (leaf.controllers, leaf.above) == (level.controllers, level.above)
-        and leaf.segments[: len(level.segments)] == level.segments
-        for leaf in leaves(data)
-    )
+        return is_in_container(data, own)
+    return parse_cgroup(data).slurm_job == own.slurm_job or is_below(data, own.job_level)
 
 
 def _name(target: Target, group: StepGroup) -> str:

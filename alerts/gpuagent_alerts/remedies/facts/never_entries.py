@@ -16,15 +16,15 @@ from __future__ import annotations
 
 import logging
 import os
+import stat
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from gpuagent.core.identity import ProcessId
 from gpuagent.procfs.cgroup import parse_cgroup
 from gpuagent.procfs.files import ProcFiles, Stat, parse_stat, parse_status
-from gpuagent.procfs.programs import INTERPRETER, ProcessProgram, read_program
+from gpuagent.procfs.programs import INTERPRETER, MOST_MENTIONED, ProcessProgram, is_script, read_program
 from gpuagent_alerts.remedies.facts.displays import Displays
 from gpuagent_alerts.remedies.facts.never_paths import (
     UNSEEN_FOLDER,
@@ -33,6 +33,7 @@ from gpuagent_alerts.remedies.facts.never_paths import (
     links_in_path,
     match_text,
     other_release,
+    same_file,
     same_name,
 )
 from gpuagent_alerts.remedies.facts.process_scan import Placement, read_placement
@@ -42,17 +43,15 @@ from gpuagent_alerts.remedies.facts.symlinks import (
     SymbolicLink,
     UnreadableDirectory,
     find_links,
-    is_pattern,
     spellings,
 )
-from gpuagent_alerts.remedies.safeguards.never_list import NEVER, find_listed, show_name
+from gpuagent_alerts.remedies.safeguards.never_list import NEVER, Listed, find_listed, is_pattern, matches, show_name
 
 log = logging.getLogger(__name__)
 
-MAX_WORDS = 1024
-"""Arguments that are looked up as paths: more than any launcher is given by people."""
 NO_ANSWER = "/proc, or a path of remedies.never, does not answer"
 """What a refusal says where a look did not come back: it reads both."""
+_UNKNOWN = "it cannot be told whether it is on the never-list"
 _GONE = (FileNotFoundError, ProcessLookupError)
 _HOST_INIT = 1
 _MOST_ANCESTORS = 256
@@ -78,6 +77,7 @@ class NeverListSnapshot:
         self._paths = tuple(each for each in self.entries if "/" in each)
         self._bounds = bounds or SearchLimits()
         self._links: dict[str, tuple[SymbolicLink, ...]] = {}
+        self._files: dict[str, dict[int, str]] = {}
         self._unread: dict[str, list[UnreadableDirectory]] = {}
 
     def reason(self, files: ProcFiles, pid: int, program: ProcessProgram) -> str:
@@ -143,42 +143,77 @@ class NeverListSnapshot:
         What one of its users (`uids`; none is unknown) keeps from being looked into may mean it. Where its program
         cannot be read, it is taken for whatever it may be only with `guess`.
         """
-        if listed := find_listed(program.words, self._names):
+        if listed := find_listed(program.words, self._names) or _script_in(program, self._names):
             return MatchedEntry(listed.pattern, str(listed))
-        if not self._paths:
-            return None
-        if len(program.words) > MAX_WORDS:
-            why = f"it has more than {MAX_WORDS} arguments: it cannot be told whether one is on the never-list"
-            return MatchedEntry("", why)
-        process = ProgramPaths(program, guess=guess)
+        unknown = program.unseen_script if guess else ""
+        asks_all = bool(self._paths) or any(map(is_script, self._names))
+        if asks_all and max(len(program.mentioned), len(program.words)) > MOST_MENTIONED:
+            unknown = f"its arguments have more than {MOST_MENTIONED} words"
+        try:
+            process = ProgramPaths(program, guess=guess) if self._paths and not unknown else None
+        except SearchLimitExceeded as error:
+            process, unknown = None, str(error)
+        if process is None:
+            return MatchedEntry("", f"{_UNKNOWN}: {unknown}") if unknown else None
         for entry in self._paths:
             try:
-                why = self._of_pattern(process, entry, uids) if is_pattern(entry) else _of_path(process, entry)
+                why = self._of_entry(process, entry, uids)
             except SearchLimitExceeded as error:
-                return MatchedEntry(
-                    "", f"it cannot be told whether it is on the never-list ({show_name(entry)}): {error}"
-                )
+                return MatchedEntry("", f"{_UNKNOWN} ({show_name(entry)}): {error}")
             if why := why or self._by_name(process, entry):
                 return MatchedEntry(entry, why)
         return None
 
+    def _of_entry(self, process: ProgramPaths, entry: str, uids: Collection[int]) -> str:
+        """Return why an entry with a slash means a process; a directory means all that lies in it."""
+        if not entry.startswith("/"):
+            return _of_ending(process, entry)
+        if is_pattern(entry):
+            return self._of_pattern(process, entry, uids)
+        if pattern := as_directory(entry):
+            return self._of_pattern(process, pattern, uids)
+        return _of_path(process, entry)
+
     def _of_pattern(self, process: ProgramPaths, entry: str, uids: Collection[int]) -> str:
-        for place in process.places:
-            if any(fnmatchcase(each, entry) for each in place.spellings):
+        for place in (*process.places, *process.mentioned):
+            if any(matches(each, entry) for each in place.spellings):
                 return match_text(place.written, entry, place.file)
         for place in process.folders:
-            if any(fnmatchcase(each, entry) for each in place.spellings):
+            if any(matches(each, entry) for each in place.spellings):
                 return f"it may run what lies in {match_text(place.written, entry, '')}"
-        for written in process.unplaced:
-            if fnmatchcase(f"/{written}", f"*/{entry.rpartition('/')[2]}"):
-                return match_text(written, entry, "", may_be=True, unseen=UNSEEN_FOLDER)
+        if found := _of_unplaced(process, entry):
+            return found
         links = self._links_of(entry)
         if found := next(filter(None, (_by_link(process, entry, link) for link in links)), ""):
             return found
         own = next((each for each in self._unread[entry] if not uids or each.uid in uids), None)
         if own is not None:
             raise SearchLimitExceeded(f"{own.folder} of its user cannot be read ({own.why})")
+        return self._by_hard_link(process, entry)
+
+    def _by_hard_link(self, process: ProgramPaths, entry: str) -> str:
+        """Return why a pattern means a file that has a second name, by a hard link or a mount of the process."""
+        if folder := process.works_in(entry.partition("*")[0]):
+            return f"it may run what lies in {match_text(folder, entry, '')}"
+        for place, file in process.files:
+            try:
+                status = os.stat(file)  # noqa: PTH116
+            except (OSError, ValueError):
+                continue
+            if not stat.S_ISREG(status.st_mode) or (status.st_nlink < 2 and not process.has_own_mounts):
+                continue
+            name = self._files_of(entry).get(status.st_ino, "")
+            if name and same_file(name, file):
+                return match_text(place.written, entry, name)
         return ""
+
+    def _files_of(self, entry: str) -> Mapping[int, str]:
+        """Return the files that a pattern means, by inode. Raises SearchLimitExceeded."""
+        if entry not in self._files:
+            self._files[entry] = {}
+            for _ in find_links(entry, self._bounds, [], self._files[entry]):
+                pass
+        return self._files[entry]
 
     def _by_name(self, process: ProgramPaths, entry: str) -> str:
         """Return why an entry means a process whose release it does not lead to any more, or which is called alike."""
@@ -220,6 +255,17 @@ class NeverListEntries:
         if self._memory is not None and self._entries:
             self._memory.follow(ids, self.snapshot())
 
+    def first_seen(self, identity: ProcessId) -> str:
+        """Return which entry meant a process when it was first seen, or that this is being looked up; it does not wait.
+
+        "" says nothing: whoever is acted on is looked at by itself.
+        """
+        if self._memory is None or not self._entries:
+            return ""
+        if self._memory.is_looking_for(identity, self._entries):
+            return "it is being compared with remedies.never: it is new, or the entries are"
+        return self._memory.meant((identity.pid, identity.start_ticks), self._entries)
+
 
 NO_ENTRIES = NeverListSnapshot()
 """No entries of the operator's: for whom nobody judges."""
@@ -230,11 +276,29 @@ def _by_link(process: ProgramPaths, entry: str, link: SymbolicLink) -> str:
     names = {os.path.basename(link.name)}  # noqa: PTH119
     if environment := environment_of(link.name, link.target):
         return process.started_words(entry, link.target) if process.runs_in(environment, names, link.target) else ""
-    for place in (*process.places, *process.folders):
+    for place in (*process.places, *process.folders, *process.mentioned):
         inside = place.file == link.target or place.file.startswith(link.target.rstrip("/") + "/")
-        if inside and fnmatchcase(link.name + place.file[len(link.target) :], entry):
+        if inside and matches(link.name + place.file[len(link.target) :], entry):
             return match_text(place.written, entry, place.file, by=link.name)
     return process.started_words(entry, link.target) if process.may_run(link.target, names) else ""
+
+
+def as_directory(entry: str) -> str:
+    """Return the pattern of all that lies in an entry that is a directory; "" for any other."""
+    is_directory = entry.startswith("/") and (entry.endswith("/") or os.path.isdir(entry))  # noqa: PTH112
+    return f"{entry.rstrip('/')}/*" if is_directory else ""
+
+
+def _of_unplaced(process: ProgramPaths, entry: str) -> str:
+    """Return why a pattern may mean a process by a relative path, where the working directory is unknown."""
+    last, ending = entry.rpartition("/")[2], "/".join(entry.split("/")[-2:])
+    for written in process.unplaced:
+        if matches(f"/{written}", f"*/{last}"):
+            return match_text(written, entry, "", may_be=True, unseen=UNSEEN_FOLDER)
+    for written in process.mentioned_unplaced:
+        if matches(f"/{written}", f"*/{ending}") or matches(f"/{written}/_", f"*/{ending}"):
+            return match_text(written, entry, "", may_be=True, unseen=UNSEEN_FOLDER)
+    return ""
 
 
 def _of_path(process: ProgramPaths, entry: str) -> str:
@@ -242,7 +306,8 @@ def _of_path(process: ProgramPaths, entry: str) -> str:
     try:
         os.stat(entry)  # noqa: PTH116
     except (FileNotFoundError, NotADirectoryError):
-        written = next((each.written for each in process.places if entry in each.spellings), "")
+        places = (*process.places, *process.mentioned)
+        written = next((each.written for each in places if entry in each.spellings), "")
         return match_text(written, entry, "") if written else ""
     except (OSError, ValueError) as error:
         raise SearchLimitExceeded(f"it cannot be read ({getattr(error, 'strerror', None) or error})") from error
@@ -251,22 +316,29 @@ def _of_path(process: ProgramPaths, entry: str) -> str:
     names = {os.path.basename(each) for each in led}  # noqa: PTH119
     if environment := next(filter(None, (environment_of(each, target) for each in led)), ""):
         return process.started_words(entry, target) if process.runs_in(environment, names, target) else ""
-    if os.path.isdir(target):  # noqa: PTH112
-        return ""
-    for place in process.places:
-        if place.file == target or _same_file(place.file, target):
+    for place, file in process.files:
+        if place.file == target or same_file(file, target):
             return match_text(place.written, entry, target)
-    if any(target.endswith(f"/{os.path.normpath(each)}") or entry.endswith(f"/{each}") for each in process.unplaced):
-        return match_text(process.unplaced[0], entry, target, may_be=True, unseen=UNSEEN_FOLDER)
+    relative = [*process.unplaced, *(each for each in process.mentioned_unplaced if "/" in each or is_script(each))]
+    for each in relative:
+        if target.endswith(f"/{os.path.normpath(each)}") or entry.endswith(f"/{each}"):
+            return match_text(each, entry, target, may_be=True, unseen=UNSEEN_FOLDER)
     return process.started_words(entry, target) if process.may_run(target, names) else ""
 
 
-def _same_file(one: str, other: str) -> bool:
-    """Return whether two paths name one file: by a hard link, or a directory that is mounted in two places."""
-    try:
-        return os.path.samefile(one, other)  # noqa: PTH121
-    except (OSError, ValueError):
-        return False
+def _of_ending(process: ProgramPaths, entry: str) -> str:
+    """Return why a relative entry means a process: the end of a path, or of a module's, is spelled so."""
+    entry = entry.removesuffix("/") + "/*" if entry.endswith("/") else entry
+    for text in process.texts:
+        if matches(text, entry) or matches(text, f"*/{entry}"):
+            return match_text(text, entry, "")
+    return ""
+
+
+def _script_in(program: ProcessProgram, names: Iterable[str]) -> Listed | None:
+    """Return the name of a script that stands anywhere in the arguments, also in code (`bash -c '. prod.sh'`)."""
+    scripts = [each for each in names if is_script(each)]
+    return find_listed(program.mentioned, scripts) if scripts else None
 
 
 def interpreter_entries(entries: Iterable[str]) -> Iterator[tuple[int, str, str, bool]]:
@@ -284,12 +356,13 @@ def interpreter_entries(entries: Iterable[str]) -> Iterator[tuple[int, str, str,
 
 
 def unbounded_patterns(entries: Iterable[str], bounds: SearchLimits | None = None) -> Iterator[tuple[int, str, str]]:
-    """Yield each entry with `*` that means more than can be looked up: its place, its text, and why. It may hang."""
+    """Yield each entry that means more than can be looked up: its place, its text, and why. It may hang."""
     for index, entry in enumerate(entries):
-        if "/" not in entry or not is_pattern(entry):
+        pattern = entry if is_pattern(entry) else as_directory(entry)
+        if "/" not in entry or not pattern:
             continue
         try:
-            for _ in find_links(entry, bounds):
+            for _ in find_links(pattern, bounds):
                 pass
         except SearchLimitExceeded as error:
             yield index, entry, str(error)
@@ -354,6 +427,11 @@ class FirstSeenMatches:
         new = now - known
         self._thread = threading.Thread(target=self._look, args=(now, new, look), name="never-list", daemon=True)
         self._thread.start()
+
+    def is_looking_for(self, identity: ProcessId, entries: tuple[str, ...]) -> bool:
+        """Return whether a thread still has to look at this process, or at all of them by these entries."""
+        known = self._entries == entries and identity in self._seen
+        return not known and self._thread is not None and self._thread.is_alive()
 
     def meant(self, key: Key, entries: Collection[str]) -> str:
         """Return why a process was meant by one of these entries when it was first seen; "" where it was not."""

@@ -12,17 +12,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from gpuagent.procfs.programs import INTERPRETER, ProcessProgram, is_interpreter
-from gpuagent_alerts.remedies.facts.symlinks import SymbolicLink, is_pattern, spellings
-from gpuagent_alerts.remedies.safeguards.never_list import find_listed, show_name
+from gpuagent.procfs.programs import INTERPRETER, ProcessProgram, is_interpreter, module_names
+from gpuagent_alerts.remedies.facts.symlinks import SearchLimitExceeded, SymbolicLink, spellings
+from gpuagent_alerts.remedies.safeguards.never_list import find_listed, is_pattern, matches, show_name
 
 _COMM_BYTES = 15
 _MODULE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(:.*)?")
 """A module of Python, alone (`-m app`) or with what is taken from it (`uvicorn app:main`)."""
-_MOST_FOLDERS = 16
+_MOST_FOLDERS = 64
+_MOST_MODULE_FILES = 50_000
+"""Files of modules that are looked for: modules by directories."""
 COMMON_NAMES = frozenset({
     "__init__", "__main__", "agent", "api", "app", "application", "asgi", "batch", "bench", "benchmark", "bot",
     "cli", "client", "daemon", "demo", "download", "entry", "entrypoint", "env", "eval", "evaluate", "example",
@@ -54,6 +55,7 @@ class ProgramPaths:
     """What a process runs, with the paths looked up."""
 
     def __init__(self, program: ProcessProgram, *, guess: bool) -> None:
+        """Look all of it up. Raises SearchLimitExceeded where that is more than can be looked up."""
         self._program = program
         self._guess = guess
         self.places: list[ProgramPath] = []
@@ -61,6 +63,10 @@ class ProgramPaths:
         """Its working directory and those among its arguments, each as a file in there: it may run any of them."""
         self.unplaced: list[str] = []
         """Relative paths, where the working directory is unknown."""
+        self.mentioned: list[ProgramPath] = []
+        """Paths anywhere in its arguments, which it may run or load; relative ones where there is such a file."""
+        self.mentioned_unplaced: list[str] = []
+        """Likewise relative ones, where the working directory is unknown."""
         if program.executable:
             self.places.append(ProgramPath(program.executable, (program.executable,)))
         self._start: ProgramPath | None = None
@@ -71,6 +77,7 @@ class ProgramPaths:
         for each in program.words:
             if "/" in each or os.path.lexists(os.path.join(program.folder, each)):  # noqa: PTH118
                 self._place(each)
+        self._place_mentioned()
         self._place_folders()
         self._place_modules()
         if self._start is not None and program.executable and self._start.file != program.executable:
@@ -82,6 +89,33 @@ class ProgramPaths:
     def names(self) -> tuple[str, ...]:
         """What it is called."""
         return self._program.names
+
+    @property
+    def files(self) -> Iterator[tuple[ProgramPath, str]]:
+        """Each path, and where the file is found that the process has there: by its own mounts, if they are others."""
+        for place in (*self.places, *self.mentioned):
+            yield place, f"{self._program.root}{place.spellings[0]}" if self._program.root else place.file
+
+    @property
+    def has_own_mounts(self) -> bool:
+        return bool(self._program.root)
+
+    def works_in(self, folder: str) -> str:
+        """Return which of its directories is this one by its own mounts; "" for none, or where they are the agent's."""
+        for place in self.folders if self._program.root else ():
+            path = f"{self._program.root}{os.path.dirname(place.spellings[0])}"  # noqa: PTH120
+            if same_file(path, folder):
+                return place.written
+        return ""
+
+    @property
+    def texts(self) -> Iterator[str]:
+        """Everything that a relative entry may be the end of: names, paths as written and as they lead on, modules."""
+        yield from (*self._program.names, *self._program.words, *self._program.mentioned)
+        for each in self._program.mentioned:
+            yield from module_names(each)
+        for place in (*self.places, *self.mentioned, *self.folders):
+            yield from place.spellings
 
     @property
     def spellings(self) -> list[str]:
@@ -97,12 +131,29 @@ class ProgramPaths:
         self.places.append(place)
         return place
 
+    def _place_mentioned(self) -> None:
+        """Take note of every path in the arguments, wherever it stands."""
+        folder, known = self._program.folder, {each.written for each in self.places}
+        for each in self._program.mentioned:
+            if each in known:
+                continue
+            if not (each.startswith("/") or folder):
+                self.mentioned_unplaced.append(each)
+                continue
+            whole = os.path.join(folder, each)  # noqa: PTH118  an absolute path stays one
+            if each.startswith("/") or os.path.lexists(whole):
+                self.mentioned.append(ProgramPath(each, spellings(os.path.normpath(whole))))
+
     def _place_folders(self) -> None:
         """Take note of directories; one that an interpreter is given is run by its `__main__.py`."""
         named = [each for each in self.places if os.path.isdir(each.file)]  # noqa: PTH112
         for each in named:
             self._place(f"{each.written}/__main__.py")
-        for written in [self._program.folder, *(each.written for each in named)][:_MOST_FOLDERS]:
+        named += [each for each in self.mentioned if os.path.isdir(each.file)]  # noqa: PTH112
+        folders = dict.fromkeys([self._program.folder, *(each.written for each in named)])
+        if len(folders) > _MOST_FOLDERS or self._program.python_path.count(":") >= _MOST_FOLDERS:
+            raise SearchLimitExceeded(f"it is given more than {_MOST_FOLDERS} directories")
+        for written in folders:
             if written:
                 whole = os.path.join(self._program.folder, written, "_")  # noqa: PTH118
                 self.folders.append(ProgramPath(written, spellings(whole)))
@@ -110,9 +161,12 @@ class ProgramPaths:
     def _place_modules(self) -> None:
         """Find the files of modules that it may run: below its directories, and those of PYTHONPATH."""
         program = self._program
-        found = [_MODULE.fullmatch(each) for each in (*program.scripts, *program.words)]
+        words = dict.fromkeys((*program.scripts, *program.words, *program.mentioned))
+        found = [_MODULE.fullmatch(each) for each in words]
         modules = [each for each in found if each is not None]
-        folders = [each.written for each in self.folders] + program.python_path.split(":")[:_MOST_FOLDERS]
+        folders = [each.written for each in self.folders] + program.python_path.split(":")
+        if len(modules) * len(folders) > _MOST_MODULE_FILES:
+            raise SearchLimitExceeded(f"its arguments may name more than {_MOST_MODULE_FILES} files of modules")
         for module in modules:
             path = module[1].replace(".", "/")
             for folder in folders:
@@ -157,6 +211,14 @@ class ProgramPaths:
             return match_text(program.first_argument, entry, target)
         name = program.executable or program.first_argument or program.names[0]
         return match_text(name, entry, target, may_be=True, unseen="" if program.executable else UNSEEN_PROGRAM)
+
+
+def same_file(one: str, other: str) -> bool:
+    """Return whether two paths name one file: by a hard link, or a directory that is mounted in two places."""
+    try:
+        return os.path.samefile(one, other)  # noqa: PTH121
+    except (OSError, ValueError):
+        return False
 
 
 def environment_of(path: str, target: str) -> str:
@@ -213,7 +275,7 @@ def other_release(entry: str, link: SymbolicLink, files: Iterable[str]) -> str:
         if not beside or not file.startswith(f"{beside}/"):
             continue
         _, _, inside = file.removeprefix(f"{beside}/").partition("/")
-        if inside and fnmatchcase(f"{link.name}/{inside}", entry):
+        if inside and matches(f"{link.name}/{inside}", entry):
             return file
     return ""
 

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.snapshot import ProcessInfo
-from gpuagent.procfs.cgroup import path_in_hierarchy, systemd_hierarchies
+from gpuagent.procfs.cgroup import path_in_hierarchy, systemd_hierarchies, version_1_roots
 from gpuagent.procfs.credentials import has_host_uids, has_own_root, read_uids, thread_elsewhere
-from gpuagent.procfs.files import READ_LIMIT_BYTES, LivingThread, ProcFiles, Stat, parse_stat, parse_status, read_living
-from gpuagent.procfs.programs import read_program
+from gpuagent.procfs.files import LivingThread, ProcFiles, Stat, parse_stat, parse_status, read_living
+from gpuagent.procfs.programs import read_command_line, read_program
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.never_entries import NO_ENTRIES, NeverListSnapshot
 from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader
@@ -31,9 +31,9 @@ _KERNEL_THREAD = 0x0020_0000  # PF_KTHREAD, include/linux/sched.h
 _MOUNTINFO = Path("/proc/self/mountinfo")
 _TRAP = "do_freezer_trap"
 """Where in the kernel a frozen process waits (kernel/signal.c)."""
+_REFRIGERATOR = "__refrigerator"
+"""Likewise by a freezer of version 1, and while the machine goes to sleep (kernel/freezer.c)."""
 _TEXT_SIZE = re.compile(rb"^VmExe:\s*(\d+)", re.MULTILINE)
-_MOST_ARGUMENTS_BYTES = 8 * 1024 * 1024
-"""The kernel takes at most 6 MiB of arguments and environment (`bprm_stack_limits`, fs/exec.c)."""
 
 
 def read_facts(
@@ -70,6 +70,7 @@ def read_facts(
         pending_signals=_mask(status, b"SigPnd") | _mask(status, b"ShdPnd"),
         wait_channel=wait_channel,
         frozen_by=frozen_by(seen.identity.cgroups, wait_channel),
+        held_by=held_by(seen.identity.cgroups, wait_channel),
         switches=_switches(status),
     )
     return with_program_facts(facts, files, pid, never)
@@ -169,6 +170,25 @@ def _frozen_at(root: Path, path: str) -> str:
     return ""
 
 
+def held_by(cgroups: bytes, wait_channel: str, mountinfo: Path = _MOUNTINFO) -> str:
+    """Return the cgroup of version 1 that freezes a process, or is about to: no signal reaches it, SIGKILL neither.
+
+    "" where none does, or that cannot be seen. Arguments are as of `frozen_by`.
+    """
+    names = next((each for each in _controllers(cgroups) if "freezer" in each.split(",")), "")
+    path = path_in_hierarchy(cgroups, names) if names else None
+    if path and ".." not in path.split("/"):
+        for root in version_1_roots(mountinfo.read_bytes(), "freezer"):
+            state = _content(root / path.lstrip("/") / "freezer.state").strip()
+            if state in {"FROZEN", "FREEZING"}:  # of one above it too: it says so of all below
+                return path
+    return (path or "/") if wait_channel == _REFRIGERATOR else ""
+
+
+def _controllers(cgroups: bytes) -> list[str]:
+    return [line.split(":", 2)[1] for line in os.fsdecode(cgroups).split("\n") if line.count(":") >= 2]
+
+
 def _content(file: Path) -> str:
     """Return "" for what is not there: before Linux 5.2, and in the root of the hierarchy."""
     try:
@@ -246,21 +266,12 @@ def _read_thread(thread: LivingThread, digests: CommandDigests) -> _Living:
     except OSError:
         executable = None
     return _Living(
-        command_digest="" if thread.stat.state == "D" else digests(_command_line(thread)),
+        command_digest="" if thread.stat.state == "D" else digests(read_command_line(thread)),
         executable=executable,
         executable_file=_executable_file(f"/proc/{thread.pid}/{thread.folder}exe"),
         image=(*thread.stat.image[1:], _text_size(status)),
         status=status,
     )
-
-
-def _command_line(thread: LivingThread) -> bytes:
-    """Return all of it, however long."""
-    found = thread.read("cmdline")
-    if len(found) < READ_LIMIT_BYTES:
-        return found
-    with Path(f"/proc/{thread.pid}/{thread.folder}cmdline").open("rb") as file:
-        return file.read(_MOST_ARGUMENTS_BYTES)
 
 
 def _executable_file(path: str) -> tuple[int, ...]:

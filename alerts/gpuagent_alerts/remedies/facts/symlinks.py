@@ -8,15 +8,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from gpuagent_alerts.remedies.files.mounts import fuse_of_users
 from gpuagent_alerts.remedies.files.path_walk import MAX_LINKS
+from gpuagent_alerts.remedies.safeguards.never_list import matches
 
-_MAGIC = frozenset("*?[")
 _NOT_SEARCHED = ("/proc", "/sys", "/dev")
 _CHECK_CLOCK_EVERY = 256
 
@@ -50,11 +49,6 @@ class UnreadableDirectory(NamedTuple):
     why: str
 
 
-def is_pattern(path: str) -> bool:
-    """Return whether fnmatch takes any character of it for more than itself."""
-    return not _MAGIC.isdisjoint(path)
-
-
 def spellings(path: str) -> tuple[str, ...]:
     """Return an absolute path, and each one that it leads to, link by link; the last is the file itself.
 
@@ -75,30 +69,41 @@ def spellings(path: str) -> tuple[str, ...]:
 
 
 def find_links(
-    pattern: str, bounds: SearchLimits | None = None, unread: list[UnreadableDirectory] | None = None
+    pattern: str,
+    bounds: SearchLimits | None = None,
+    unread: list[UnreadableDirectory] | None = None,
+    files: dict[int, str] | None = None,
 ) -> Iterator[SymbolicLink]:
     """Yield each link that a pattern of absolute paths means, or that lies on the way to what it means.
 
-    `*` stands for any text, slashes too, as in fnmatch: everything below the first directory with one is searched, also
+    `*` stands for any text, slashes too: everything below the first directory with one is searched, also
     through links, but for those that lead back to where the search began. What a user keeps from being looked into is
-    added to `unread`: a FUSE file system of theirs is not even asked, as it may not answer. Raises SearchLimitExceeded.
+    added to `unread`: a FUSE file system of theirs is not even asked, as it may not answer. The files that the pattern
+    means are added to `files`, by their inodes. Raises SearchLimitExceeded.
     """
     if not pattern.startswith("/"):
         return  # it means whatever is called so, wherever it lies: its words are all that can be compared
     bounds = bounds or SearchLimits()
-    literal = pattern[: next(index for index, each in enumerate(pattern) if each in _MAGIC)]
+    literal = pattern.partition("*")[0]
     base = os.path.dirname(literal)  # noqa: PTH120
     real = os.path.realpath(base)
     if real != base:
         yield SymbolicLink(base, real)
-    search = _Search(pattern, literal, real, bounds, [] if unread is None else unread)
+    search = _Search(pattern, literal, real, bounds, [] if unread is None else unread, files)
     yield from search.run(base)
 
 
 class _Search:
     def __init__(
-        self, pattern: str, literal: str, real: str, bounds: SearchLimits, unread: list[UnreadableDirectory]
+        self,
+        pattern: str,
+        literal: str,
+        real: str,
+        bounds: SearchLimits,
+        unread: list[UnreadableDirectory],
+        files: dict[int, str] | None,
     ) -> None:
+        self._files = files
         self._unread = unread
         self._pattern = pattern
         self._literal = literal
@@ -123,7 +128,7 @@ class _Search:
                             continue
                         if not entry.is_symlink():
                             below = f"{real.rstrip('/')}/{entry.name}"
-                            waiting += [(path, below)] if entry.is_dir(follow_symlinks=False) else []
+                            waiting += [(path, below)] if self._is_directory(entry, path) else []
                         elif link := self._link(path):
                             yield link
                             if link.target not in visited and os.path.isdir(link.target):  # noqa: PTH112
@@ -133,6 +138,14 @@ class _Search:
                 continue
             except OSError as error:
                 self._unread.append(UnreadableDirectory(folder, _user_of(folder, error), f"{error.strerror}"))
+
+    def _is_directory(self, entry: os.DirEntry[str], path: str) -> bool:
+        """Return whether it is one; take note of a file that the pattern means. Raises OSError."""
+        if entry.is_dir(follow_symlinks=False):
+            return True
+        if self._files is not None and matches(path, self._pattern):
+            self._files[entry.stat(follow_symlinks=False).st_ino] = path
+        return False
 
     @cached_property
     def _fuse(self) -> Mapping[str, int]:
@@ -161,7 +174,7 @@ class _Search:
         if os.path.isdir(target):  # noqa: PTH112
             if self._leads_back(target):
                 return None
-        elif not fnmatchcase(path, self._pattern):
+        elif not matches(path, self._pattern):
             return None
         self._found += 1
         if self._found > self._bounds.links:

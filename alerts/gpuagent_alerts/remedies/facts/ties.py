@@ -1,6 +1,7 @@
 """Find who ends, is hung up, or is stopped for good when others end: the one answer for every kind of step.
 
-Only what the kernel does counts, and what a child may have asked it for. A process of the same user that merely gets
+Only what the kernel does counts, what a child may have asked it for, and what a container's runtime does
+(`container_ends`). A process of the same user that merely gets
 another parent lives on and is not tied. Of a signal at the end of a parent (PR_SET_PDEATHSIG) the kernel tells nobody:
 so a descendant in another place or of another user counts, and the target's own children are its own work.
 
@@ -25,6 +26,7 @@ from gpuagent.procfs.credentials import read_uids
 from gpuagent.procfs.files import ProcFiles, living_thread, parse_stat, parse_status
 from gpuagent.procfs.programs import read_program
 from gpuagent.procfs.reader import ProcessRecord
+from gpuagent_alerts.remedies.facts.container_ends import ContainerEnds
 from gpuagent_alerts.remedies.facts.never_entries import NO_ENTRIES, NeverListSnapshot
 from gpuagent_alerts.remedies.facts.process_scan import (
     Placement,
@@ -91,10 +93,11 @@ class TieFinder:
         seen = scan or self.scan()
         ended = {pid for pid in pids if pid in seen.rows}
         masters = cache(self._masters.held_by)
+        containers = ContainerEnds(self._files, seen.rows)
         found: dict[int, Tie] = {}
         while True:
             new: dict[int, Tie] = {}
-            for tie in self._direct(seen, ended, masters):
+            for tie in self._direct(seen, ended, masters, containers):
                 if tie.row.pid not in ended:
                     new.setdefault(tie.row.pid, tie)
             if not new:
@@ -105,13 +108,17 @@ class TieFinder:
             found.setdefault(tie.row.pid, tie)
         return found
 
-    def _direct(self, scan: ProcessScan, ended: Collection[int], masters_of: MastersOf) -> Iterator[Tie]:
-        """Yield whom the kernel ends or hangs up with these; the first one for a pid stands."""
+    def _direct(
+        self, scan: ProcessScan, ended: Collection[int], masters_of: MastersOf, containers: ContainerEnds
+    ) -> Iterator[Tie]:
+        """Yield whom the kernel or a runtime ends, or hangs up, with these; the first one for a pid stands."""
         for pid in ended:
             if scan.rows[pid].is_namespace_init:
                 inside = ended_with_init(scan, self._files, self._proven_container, scan.rows[pid])
                 for other, certain in inside.items():
                     yield Tie(scan.rows[other], f"in the pid namespace of pid {pid}", certain)
+            for row in containers.ended_with(scan.rows[pid]):
+                yield Tie(row, f"in the container of pid {pid}, without a pid namespace of its own")
         yield from self._sessions_held(scan, ended, masters_of)
         for pid in ended:
             for row in in_foreground_of(scan, scan.rows[pid]):

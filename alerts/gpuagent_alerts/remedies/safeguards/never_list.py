@@ -1,4 +1,4 @@
-"""What no remedy acts on, whatever the configuration says: patterns of names and paths (fnmatch).
+"""What no remedy acts on, whatever the configuration says: patterns of names and paths, with `*` for any rest.
 
 That a process gives itself such a name keeps it from being acted on, and makes nobody else a target.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import NamedTuple
 
 NEVER = (
@@ -91,7 +92,7 @@ def find_listed(names: Iterable[str], patterns: Iterable[str], *, exact: bool = 
 
 def _fits(name: str, pattern: str, exact: bool) -> bool:
     if "/" in pattern:
-        return fnmatchcase(name, pattern)
+        return matches(name, pattern)
     last = name.rpartition("/")[2]
     if _fits_name(last, pattern, exact):
         return True
@@ -101,4 +102,23 @@ def _fits(name: str, pattern: str, exact: bool) -> bool:
 
 
 def _fits_name(name: str, pattern: str, exact: bool) -> bool:
-    return fnmatchcase(name, pattern) or (not exact and fnmatchcase(name.lower(), pattern.lower()))
+    return matches(name, pattern) or (not exact and matches(name.lower(), pattern.lower()))
+
+
+def is_pattern(entry: str) -> bool:
+    """Return whether an entry means more than itself."""
+    return "*" in entry
+
+
+def matches(text: str, pattern: str) -> bool:
+    """Return whether a text is what a pattern means: `*` stands for any text, slashes too, and all else for itself.
+
+    `[` and `?` are characters of names. A shell takes them for more, but then an entry would not mean the file that it
+    names.
+    """
+    return text == pattern if "*" not in pattern else fnmatchcase(text, _literal_but_star(pattern))
+
+
+@lru_cache(maxsize=1024)
+def _literal_but_star(pattern: str) -> str:
+    return pattern.replace("[", "[[]").replace("?", "[?]")

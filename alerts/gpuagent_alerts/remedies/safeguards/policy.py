@@ -417,7 +417,12 @@ def _out_of_reach(step: RemedyStep, facts: Facts) -> Iterator[str]:
             f"it is frozen by its cgroup {facts.frozen_by} (as by docker pause): only SIGKILL reaches it now, and not"
             f" {step}"
         )
-    if facts.state == "D" and step.disrupts and step.sends != signal.SIGKILL:
+    if facts.held_by and step.disrupts:
+        yield (
+            f"it is frozen by its cgroup {facts.held_by} of version 1 (as by docker pause): no signal reaches it, not"
+            " even SIGKILL, until it is thawed, when it may hold less"
+        )
+    elif facts.state == "D" and step.disrupts and step.sends != signal.SIGKILL:
         where = f" in {facts.wait_channel}" if facts.wait_channel not in {"", "0"} else ""
         yield OnlyKillHelps(
             f"it is in uninterruptible sleep (state D){where}: only SIGKILL may reach it now, and not {step}"

@@ -115,6 +115,7 @@ FACTS: Final = (
         FactWriter.KERNEL,
         "withholds all but SIGKILL: a signal would stay pending until it is thawed",
     ),
+    Fact("Facts.held_by", FactWriter.KERNEL, "withholds: a signal, SIGKILL too, would end it once it is thawed"),
     Fact("Facts.switches", FactWriter.KERNEL, "withholds: it has run since it slept where only SIGKILL could reach it"),
     Fact("Identity.id", FactWriter.KERNEL, "withholds: another process now"),
     Fact("Identity.uid", FactWriter.KERNEL, "withholds: another user now"),

@@ -52,6 +52,10 @@ _RENAMES_ITSELF = (
 )
 _OWN_HAND = "If you mean it, do it yourself: systemctl restart {unit}."
 _NAMED_BY_ITS_USER = "Say --force for the process alone: gpuagent kill --force PID; no rule goes by such an id."
+_BY_SCOPE_JOB = (
+    "Take steps that signal (terminate, kill) with scope: job in that ladder in {file}: they end the processes of this"
+    " job on this node and nothing else. Or cancel it yourself: scancel with the id that squeue shows."
+)
 _BY_RUNTIME = "No option lifts this. If all of it may end, restart it yourself: systemctl, or its container runtime."
 _FORCE_INTO_CONTAINER = (
     "Say --force: remedies.allow.users ends at a container, and remedies.allow.containers needs an id that is known."
@@ -92,6 +96,7 @@ _ADVICE = tuple(
         (r"the allow list means what is proven", "Say --force if you know what it is."),
         (r"^it is not proven that root", _OWN_HAND),
         (r"^container .* is not proven: its cgroup /\S+\.service/libpod-", _QUADLET),
+        (r"job array|heterogeneous job|Slurm does not tell|by Slurm's word", _BY_SCOPE_JOB),
         (r"is not proven: |others than root may have chosen", _NAMED_BY_ITS_USER),
         (r"not been shown to hold this memory", "Say --force if it holds it, or wait until it grows or computes."),
         (r"remedies\.evidence", "Add it to remedies.evidence in {file}."),
@@ -138,6 +143,7 @@ _ADVICE = tuple(
         (r"it is ending", _LOOK_AGAIN),
         (r"is a zombie", "End or restart its parent, pid {parent}: only the parent can reap it."),
         (r"it is stopped \(state", "Have it go on (SIGCONT), or kill it: a kill step, or `gpuagent kill`."),
+        (r"of version 1 \(as by docker pause\)", "Thaw it first (docker unpause, systemctl thaw), and ask again."),
         (r"uninterruptible sleep", "Kill it (gpuagent kill, or a kill step), or wait for its call into the kernel."),
         (r"not in the host's pid namespace", 'Run the agent on the host, or with the host\'s pids ("hostPID: true").'),
         (r"process list has another form than documented", "Upgrade the driver."),
@@ -248,7 +254,7 @@ def unproven_job(target: Target) -> str:
     if _NAMED_SLURMD.search(target.cgroup):
         return (
             f"job {target.slurm_job} is not proven: its slurmd has a name of its own (cgroup {target.cgroup}), and"
-            " another one on this node may have a job of that number"
+            " another one on this node may have a job of that number, or others than root may have made that cgroup"
         )
     return f"job {target.slurm_job} is not proven: others than root may have made the cgroup of it ({target.cgroup})"
 

@@ -115,11 +115,11 @@ def with_state(state: GpuState) -> Snapshot:
 
 
 def test_lost_is_known_or_missing() -> None:
-    """GPU-01: 1 for lost and gone, 0 for a GPU that answers, and nothing where nothing can be said."""
+    """GPU-01: 1 for lost and gone, 0 for a GPU that answers or sleeps, and nothing where nothing can be said."""
     lost = {state: list(values(with_state(state), "gpuagent_gpu_lost").values()) for state in GpuState}
 
     assert lost == {
-        GpuState.OK: [0], GpuState.LOST: [1], GpuState.GONE: [1],
+        GpuState.OK: [0], GpuState.ASLEEP: [0], GpuState.LOST: [1], GpuState.GONE: [1],
         GpuState.STARTING: [], GpuState.BLIND: [], GpuState.FAILED: [],
     }  # fmt: skip
 

@@ -6,6 +6,7 @@ import pytest
 
 from gpuagent.core.hardware import MemoryKind
 from gpuagent.core.snapshot import GpuIdentity
+from gpuagent.driver.nvml.driver import Collector
 from gpuagent.driver.nvml.identity import open_device, refresh_mig_mode, refresh_pci_address
 from gpuagent.driver.nvml.library import NvmlFailure
 from gpuagent_simulator.abi import Code
@@ -76,6 +77,17 @@ def test_a_gb10_that_tells_the_figures_of_the_host(open_gpu: Open) -> None:
 def test_a_board_as_large_as_the_host(open_gpu: Open) -> None:
     """NUM-05: the size alone says nothing."""
     assert open_gpu("{model: h100, memory: {total: 128GiB}}").device.identity.memory_kind is MemoryKind.DEDICATED
+
+
+def test_whoever_knows_better_is_believed(open_gpu: Open) -> None:
+    """NUM-05: the configuration corrects a wrong guess."""
+    bench = open_gpu("{model: h100}")
+    device = open_device(bench.library, 0, bench.clock, host_memory=bench.node.host_memory, kind=MemoryKind.UNIFIED)
+    reading = Collector(device).collect(slow=False).reading
+
+    assert reading.identity.memory_kind is MemoryKind.UNIFIED
+    assert reading.memory
+    assert reading.memory.total_bytes == bench.node.host_memory().total_bytes
 
 
 def test_a_gh200(open_gpu: Open) -> None:
