@@ -13,7 +13,7 @@ from typing import Any
 from tests.gpu.plan import SIGNALS
 from tests.gpu.report import CannotRun, Report
 from tests.gpu.setting import CONTEXT_BYTES, GIB, MIB, Program, Setting, is_client, listed
-from tests.integration.agent import Agent, command
+from tests.integration.agent import Agent, command, running_agent
 from tests.integration.waiting import until
 
 _HELD_BYTES = 2 * GIB
@@ -208,11 +208,20 @@ def _settled(agent: Agent, program: Program) -> dict[str, Any]:
 
 
 def capture(setting: Setting, report: Report) -> None:
-    """Have the doctor capture what the driver answers, where this version can."""
+    """Have the doctor write down what the driver answers, and replay it as a simulated node."""
     if "--capture" not in command("doctor", "--help", COLUMNS="200").stdout:
         raise CannotRun("this gpuagent has no `doctor --capture`")
-    path = setting.out / "capture.json"
-    done = command("doctor", "--capture", str(path))
-    size = path.stat().st_size if path.exists() else 0
-    text = f"{size / 1024:.0f} KiB" if size else done.stderr.strip() or "no file"
-    report.agrees("capture", size > 0, text)
+    path = setting.out / "capture.yaml"
+    path.unlink(missing_ok=True)
+    scenario = setting.scenario()
+    simulate = [] if scenario is None else ["--simulate", str(scenario)]
+    done = command("doctor", "--capture", str(path), *simulate)
+    if not path.exists():
+        raise AssertionError(done.stderr.strip() or "no file")
+    with setting.agent() as agent:
+        real = [(gpu["name"], gpu["memory_total_bytes"]) for gpu in agent.status()["gpus"]]
+    with running_agent(setting.folder, path) as agent:
+        agent.wait_until_ready()
+        replayed = [(gpu["name"], gpu["memory_total_bytes"]) for gpu in agent.status()["gpus"]]
+    text = f"{path.stat().st_size / 1024:.0f} KiB; replayed: {', '.join(name for name, _ in replayed) or 'no GPU'}"
+    report.agrees("capture", replayed == real, text)

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 NO_TORCH_CUDA = "needs torch on a real GPU"
-NO_GPU = "needs a real GPU"
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ EXPERIMENTS = (
         Check("agent", "CPU time of the agent, beside a loop of three NVML calls a second"),
     )),
     Experiment("capture", "ending:capture", 40, (
-        Check("capture", "`gpuagent doctor --capture` writes what the driver answers", NO_GPU),
+        Check("capture", "`gpuagent doctor --capture`, replayed as a simulated node: the same GPUs"),
     )),
     Experiment("context", "figures:measure_context", 40, (
         Check("reserved", "memory of a process beside `torch.cuda.memory_reserved`: the rest is its context"),
