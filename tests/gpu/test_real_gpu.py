@@ -48,7 +48,7 @@ def test_on_this_gpu(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", usually(NAMES, "figures", "capture", "ladder", "fork", "allocators", "oom", "jax"))
+@pytest.mark.parametrize("name", usually(NAMES, "figures", "capture", "ladder", "allocators", "oom", "jax"))
 def test_dry(name: str, tmp_path: Path, apps_python: Path) -> None:
     """Over the simulator each check agrees or says why it needs a GPU, and the exit status tells that."""
     status, text, lines = run(tmp_path, "--dry", "--only", name)
