@@ -218,10 +218,10 @@ def held_text(seen: BriefingInputs, watch: Watch, now: float) -> str:
     """Return what has become of the owner of its processes, and what is waited for."""
     restarts, labels = watch.restarts, seen.incident.labels
     age = "" if restarts.since is None else format_duration(max(1.0, now - restarts.since))
-    who = group_name(seen, labels)
+    again = seen.successors if restarts.runs_as else None
+    who = group_name(seen, labels, again)
     if restarts.since is None:
         return f"{who}: what was true of it is not true now; waiting to see whether that lasts"
-    again = seen.successors if restarts.runs_as else None
     if again is not None:
         began = f"{who} was restarted {times(restarts.count)} and {running(again)}" if restarts.count else (
             f"{who} {running(again)}")  # fmt: skip

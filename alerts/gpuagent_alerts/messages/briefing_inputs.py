@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gpuagent.core.displaced import displaced_gpus
 from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Verdict
 from gpuagent.core.hardware import Memory
 from gpuagent.core.identity import NO_INSTANCE
+from gpuagent.core.process_labels import alert_labels
 from gpuagent.core.snapshot import GpuIdentity, GpuReading, GpuState, NvmlState, ProcessInfo, ProcessReading, Snapshot
 from gpuagent.core.units import format_duration
 from gpuagent_alerts.alert import Alert, CauseKind, Incident
@@ -35,6 +37,8 @@ class Successors(NamedTuple):
     """Of all of them, on all GPUs."""
     gpus: tuple[int, ...]
     """Indices of the GPUs that they are on."""
+    origin: Mapping[str, str] = MappingProxyType({})
+    """Where the first of them comes from, by label: unit, container and pod of it."""
 
 
 class Grower(NamedTuple):
@@ -210,7 +214,9 @@ class BriefingInputs:
             return None
         pids = tuple(dict.fromkeys(one.pid for one in found))
         gpus = tuple(sorted({one.gpu_index for one in found}))
-        return Successors(pids, sum(one.used_bytes or 0 for one in found), gpus)
+        first = found[0].info
+        origin = {} if first is None else alert_labels(first)
+        return Successors(pids, sum(one.used_bytes or 0 for one in found), gpus, origin)
 
     @property
     def others(self) -> list[Grower]:

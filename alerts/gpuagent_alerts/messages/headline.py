@@ -266,7 +266,7 @@ def end_reason_of(seen: BriefingInputs, main: Alert) -> str:
     """Return why an incident ended, and who runs in place of what ended: that is no all-clear for what comes next."""
     again, restarts = seen.successors, seen.incident.restarts
     reason = _dated(_end_of_all(seen, main), _times_of_ends(seen, main), seen.now)
-    was_restarted = f"; {group_name(seen, main.labels)} was restarted {times(restarts)}" if restarts else ""
+    was_restarted = f"; {group_name(seen, main.labels, again)} was restarted {times(restarts)}" if restarts else ""
     if again is None:
         return reason + (f"{was_restarted} and does not run now" if restarts else "")
     if not restarts and not main.labels.get("pid"):
@@ -420,9 +420,11 @@ def process_name(labels: Mapping[str, str]) -> str:
     return f"{labels.get('process', 'a process')} ({who})"
 
 
-def group_name(seen: BriefingInputs, labels: Mapping[str, str]) -> str:
-    """Return what several processes have in common, the narrowest first."""
+def group_name(seen: BriefingInputs, labels: Mapping[str, str], again: Successors | None = None) -> str:
+    """Return what several processes have in common, the narrowest first; `again` was started in place of them."""
     labels = {**labels, **{name: text for name, text in seen.incident.labels.items() if text}}
+    if again is not None and again.origin:  # what is created anew has another id
+        labels = {name: text for name, text in labels.items() if again.origin.get(name, text) == text}
     if labels.get("slurm_job"):
         return f"Slurm job {labels['slurm_job']}"
     if labels.get("pod_name"):

@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from gpuagent_alerts.alert import Alert, CauseKind, condition_times
-from gpuagent_alerts.notify.cause import Cause, CauseFacts, cause_of, concerns, moved_cause
+from gpuagent_alerts.notify.cause import Cause, CauseFacts, cause_of, concerns, is_other_container, moved_cause
 from gpuagent_alerts.notify.incident_record import (
     IncidentRecord,
     load_records,
@@ -40,7 +40,7 @@ _KEPT_SECONDS = 86_400.0
 _MOST_ENDED = 500
 _MOST_LEFT = 64
 _PROCESS_KINDS = frozenset({CauseKind.PROCESS, CauseKind.GROUP})
-_GONE_LABELS = ("pid", "gpu", "uuid", "gpu_instance_id", "profile", "container_id", "pod_name")
+_GONE_LABELS = ("pid", "gpu", "uuid", "gpu_instance_id", "profile", "container_id", "unit", "pod_name")
 """Labels in which the processes of one group differ: where they do, the incident has none of them."""
 
 
@@ -262,13 +262,20 @@ class _Update:
         for identity in cause.succeeds:
             for one in candidates:
                 is_candidate = identity in one.identities and self._can_join(one, begins=cause.begins)
-                if is_candidate and not self._facts.owner_of(one.identities).runs:
+                if is_candidate and self._is_successor(cause, one):
                     return one
         for identity in cause.adopts:
             for one in candidates:
                 if identity in one.identities and one.kind is CauseKind.GPU and self._can_join(one, begins=True):
                     return one
         return None
+
+    def _is_successor(self, cause: Cause, one: IncidentRecord) -> bool:
+        """Return whether a process with the command line of an incident's may have been started in its place."""
+        ran_beside = cause.identity.removeprefix("process:") in (one.restarts.peers or ())
+        if ran_beside or is_other_container(cause.brings, one.identities):
+            return False
+        return not self._facts.owner_of(one.identities).runs
 
     def _can_join(self, one: IncidentRecord, *, begins: bool) -> bool:
         if one.ends_at is None:

@@ -260,3 +260,87 @@ def test_the_end_of_a_restarted_group_counts_those_that_ran_last(tmp_path: Path)
         "RESOLVED node7 GPUs 0, 1, 2, 3: Slurm job 77 (4 ranks, alice) was leaking memory: all 4 processes ended; "
         "48.0 GiB came back; Slurm job 77 was restarted once and does not run now"
     )
+
+
+A, B = "a" * 64, "b" * 64
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"container_id": A, "unit": f"docker-{A}.scope"}, {"container_id": B, "unit": f"docker-{B}.scope"}),
+        ({"container_id": A, "container_name": "rec"}, {"container_id": B, "container_name": "rec"}),
+        ({"container_id": A, "container_name": "sad_turing"}, {"container_id": B, "container_name": "happy_bell"}),
+        (
+            {"container_id": A, "pod_uid": "1", "pod": "api-7d9f8c6b5d-x2kqz", "namespace": "prod"},
+            {"container_id": B, "pod_uid": "2", "pod": "api-7d9f8c6b5d-qqwwz", "namespace": "prod"},
+        ),
+        ({"unit": "run-u12.service"}, {"unit": "run-u15.service"}),
+    ],
+    ids=["docker", "named", "made-up names", "pod", "systemd-run"],
+)
+def test_what_is_created_anew_under_another_id_is_a_successor(
+    tmp_path: Path, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    """Known by user and command line, and by the container's name where it has one: no end while it runs and grows."""
+    story = Story(tmp_path, **first)
+    story.leak(100)
+    story.pause(15.0)
+    story.owner = second
+    story.run(10 * MINUTE, rising(40.0), STEADY, [200])
+    assert story.news() == ["began"]
+    (waiting,) = story.waiting()
+    assert " was restarted once and runs as pid 200, with " in waiting.headline
+    assert A[:12] not in waiting.headline
+    story.stage.show(story.seen(15.0, LEAKING, 200), 5 * MINUTE)
+
+    assert story.news() == ["began", "restarted"]
+    assert len(story.stage.keys()) == 1
+    assert " was restarted once and grows again" in story.stage.headlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"container_id": A, "container_name": "rec"}, {"container_id": B, "container_name": "search"}),
+        (
+            {"container_id": A, "pod": "api-7d9f8c6b5d-x2kqz", "namespace": "prod"},
+            {"container_id": B, "pod": "batch-7d9f8c6b5d-x2kqz", "namespace": "prod"},
+        ),
+        ({"container_id": A, "user": "alice"}, {"container_id": B, "user": "bob", "uid": 1001}),
+        ({"container_id": A}, {"container_id": B, "command": "python3 serve.py"}),
+        ({"unit": "a.service"}, {"unit": "b.service"}),
+    ],
+    ids=["name", "pod", "user", "command", "unit"],
+)
+def test_what_is_another_ones_is_no_successor(tmp_path: Path, first: dict[str, Any], second: dict[str, Any]) -> None:
+    """It holds no end back, whether or not it grows."""
+    story = Story(tmp_path, **first)
+    story.leak(100)
+    story.pause(15.0)
+    story.owner = second
+    story.run(5 * MINUTE, rising(40.0), STEADY, [200])
+
+    assert story.news() == ["began", "ended"]
+    assert "200" not in story.stage.headlines()[-1]
+
+
+def test_a_replica_that_ran_beside_is_no_successor(tmp_path: Path) -> None:
+    """Two containers of one image: what was there all along was not started in place of the one that ended."""
+    story = Story(tmp_path, container_id=A)
+    story.stage.show(story.seen(10.0, LEARNING, 100), 30.0)
+    beside = story.seen(3.0, STEADY, 200, gpu_index=1).processes[0]
+    info = beside.info
+    assert info is not None
+    beside = beside._replace(info=replace(info, container_id=B))
+    leaking = story.seen(12.0, LEAKING, 100)
+    story.stage.show(replace(leaking, processes=(*leaking.processes, beside)), 5 * MINUTE)
+    ended = story.seen(0.0, LEARNING)
+    story.stage.show(replace(ended, processes=(beside,)), 5 * MINUTE)
+    assert story.news() == ["began", "ended"]
+    grows = {MemoryKey("GPU-00000001", 200): LEAKING, MemoryKey("GPU-00000001"): LEAKING}
+    story.stage.show(replace(ended, processes=(beside,), growth=grows), 5 * MINUTE)
+
+    assert story.news() == ["began", "ended", "began"]
+    assert len(story.stage.keys()) == 2
+    assert "restarted" not in story.stage.headlines()[-1]
