@@ -16,6 +16,7 @@ from gpuagent.core.snapshot import GpuIdentity, GpuReading, GpuState, NvmlState,
 from gpuagent.core.units import format_duration
 from gpuagent_alerts.alert import Alert, CauseKind, Incident
 from gpuagent_alerts.messages.snapshot_inputs import groups_of
+from gpuagent_alerts.notify.urgency import is_remedy_note
 
 LEAK = "GpuProcessMemoryLeak"
 FULL = frozenset({"GpuMemoryFull", "GpuInstanceMemoryFull"})
@@ -59,6 +60,11 @@ class BriefingInputs:
     snapshot: Snapshot | None
     budgets: Mapping[str, int] = field(default_factory=dict)
     """Bytes that each budget allows, by its label."""
+
+    @property
+    def conditions(self) -> tuple[Alert, ...]:
+        """Its alerts but those that report a remedy: a neighbour that was ended is none of those that grow."""
+        return tuple(one for one in self.alerts if not is_remedy_note(one.labels))
 
     @property
     def now(self) -> float | None:
@@ -276,7 +282,7 @@ class BriefingInputs:
 
     @property
     def _labels(self) -> Iterable[Mapping[str, str]]:
-        return (self.incident.labels, *(one.labels for one in self.alerts))
+        return (self.incident.labels, *(one.labels for one in self.conditions))
 
     @property
     def _uuids(self) -> set[str]:

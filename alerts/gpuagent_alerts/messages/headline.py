@@ -299,9 +299,9 @@ def _last_run(seen: BriefingInputs, main: Alert) -> tuple[Alert, ...]:
     Those ran at the same time as the one that `main` names.
     """
     if not (seen.incident.is_over and seen.incident.restarts):
-        return seen.alerts
+        return seen.conditions
     begins, _ = condition_times(main)
-    return tuple(one for one in seen.alerts if (end := condition_times(one)[1]) is None or end > begins)
+    return tuple(one for one in seen.conditions if (end := condition_times(one)[1]) is None or end > begins)
 
 
 def _ended_pids(seen: BriefingInputs, main: Alert) -> set[str] | set[int]:
@@ -391,7 +391,7 @@ def _subject(seen: BriefingInputs, main: Alert) -> str:
     pids = told | {each.process.pid for each in seen.members} or seen.pids
     if len(pids) < 2:
         return process_name(labels)
-    users = {one.labels.get("user", "") for one in seen.alerts if one.labels.get("pid")}
+    users = {one.labels.get("user", "") for one in seen.conditions if one.labels.get("pid")}
     users |= {each.process.info.user for each in seen.members if each.process.info is not None}
     many = f"{len(pids)} {'ranks' if labels.get('slurm_job') else 'processes'}"
     return f"{group_name(seen, labels)} ({', '.join([many, *sorted(users - {''})])})"
@@ -422,8 +422,10 @@ def process_name(labels: Mapping[str, str]) -> str:
 
 def group_name(seen: BriefingInputs, labels: Mapping[str, str], again: Successors | None = None) -> str:
     """Return what several processes have in common, the narrowest first; `again` was started in place of them."""
-    labels = {**labels, **{name: text for name, text in seen.incident.labels.items() if text}}
-    if again is not None and again.origin:  # what is created anew has another id
+    common = {name: text for name, text in seen.incident.labels.items() if text}
+    # What is created anew has another id: of several that ran one after another only what they share is a name.
+    labels = common or labels if seen.incident.restarts else {**labels, **common}
+    if again is not None and again.origin:
         labels = {name: text for name, text in labels.items() if again.origin.get(name, text) == text}
     if labels.get("slurm_job"):
         return f"Slurm job {labels['slurm_job']}"
