@@ -38,7 +38,7 @@ from gpuagent_alerts.messages.snapshot_inputs import (
     with_remedy,
 )
 from gpuagent_alerts.messages.transitions import EndReasons, EvaluatedTick, close_for_handover, log_transitions
-from gpuagent_alerts.notify.incident_record import IncidentRecord, process_of, subject_of_alert
+from gpuagent_alerts.notify.incident_record import IncidentRecord, kept_reason, process_of, subject_of_alert
 from gpuagent_alerts.notify.limiter import HeldSummary
 from gpuagent_alerts.notify.notifier import Notifier, Suppressions
 from gpuagent_alerts.notify.outbox.attempt import WallSteps
@@ -104,6 +104,7 @@ class Alerting:
         )  # fmt: skip
         self.endings.former_id = lambda pid: process_of(self._notifier.incidents, pid)
         self.endings.former_of = lambda name: subject_of_alert(self._notifier.incidents, name)
+        self.endings.kept_reason = lambda name: kept_reason(self._notifier.incidents, name)
         self._restored = RestoredGrowth(lambda: self._notifier.incidents)
         self.briefings = BriefingWriter(where.node)
         self._notifier.brief = self.briefings.write

@@ -58,6 +58,9 @@ class IncidentRecord:
     change to write down."""
     ended: Mapping[str, Alert] = field(default_factory=dict, compare=False)
     """Those of them that are remembered: its end names them, also after a restart of the agent."""
+    reasons: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
+    """What became of a process, by fingerprint of alerts that are only kept, and whether that is certain: an agent that
+    is started meanwhile has not seen it."""
     reopened: int = 0
     """Number of times it began again."""
     headline: str = ""
@@ -92,6 +95,12 @@ def are_processes_gone(records: Mapping[str, IncidentRecord], fingerprint: str, 
     record = next((one for one in records.values() if one.ends_at is None and fingerprint in one.members), None)
     own = () if record is None else [one for one in record.identities if one.startswith("process:")]
     return bool(own) and not any(one.removeprefix("process:") in running for one in own)
+
+
+def kept_reason(records: Mapping[str, IncidentRecord], fingerprint: str) -> tuple[str, bool] | None:
+    """Return what was seen to become of the process of an alert that is only kept, and whether that is certain."""
+    found = (one.reasons.get(fingerprint) for one in records.values() if fingerprint in one.members)
+    return next((one for one in found if one is not None), None)
 
 
 def incident_of(record: IncidentRecord, news: News) -> Incident:
@@ -155,6 +164,7 @@ def _dump(one: IncidentRecord) -> dict[str, Any]:
         "headline": one.headline,
         "restarts": dump_restarts(one.restarts),
         "ceased_at": one.ceased_at,
+        "reasons": {name: list(reason) for name, reason in one.reasons.items()},
         "ended": [dump_alert(alert) for alert in one.ended.values()] if _is_yet_to_be_told(one) else [],
     }
 
@@ -184,7 +194,13 @@ def _load(key: str, dump: str) -> IncidentRecord:
         ceased_at=unix_time_or_none(found.get("ceased_at")),
         left=tuple(ended),
         ended=ended,
+        reasons={word(name): _load_reason(told) for name, told in document(found.get("reasons", {})).items()},
     )
+
+
+def _load_reason(value: object) -> tuple[str, bool]:
+    told, is_certain = array(value)
+    return text(told), flag(is_certain)
 
 
 INCIDENTS_TABLE = Table(

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from gpuagent_alerts.alert import Alert, CauseKind, condition_times
 from gpuagent_alerts.notify.cause import Cause, CauseFacts, cause_of, concerns, is_other_container, moved_cause
+from gpuagent_alerts.notify.final_reason import tells_of_a_process
 from gpuagent_alerts.notify.incident_record import (
     IncidentRecord,
     load_records,
@@ -176,7 +177,7 @@ class _Update:
         self._records = {
             key: replace(
                 one, members={f: keeps for f, keeps in one.members.items() if f in firing or f in pending},
-                left=_left(one, firing),
+                left=_left(one, firing), reasons=_reasons(one, firing),
                 restarts=owners[key].restarts if key in owners else one.restarts,
             )
             for key, one in before.items()
@@ -330,6 +331,23 @@ class _Update:
                 if ended > _MOST_ENDED or self._now - one.ends_at >= _KEPT_SECONDS:
                     continue
             yield one
+
+
+def _reasons(one: IncidentRecord, firing: Mapping[str, Alert]) -> Mapping[str, tuple[str, bool]]:
+    """Return what became of the processes of its alerts that are only kept. The first words stand: figures change."""
+    kept = {name: alert for name in one.members if (alert := firing.get(name)) is not None and not alert.holds}
+    told = {
+        name: (alert.end_reason, alert.end_is_certain)
+        for name, alert in kept.items() if tells_of_a_process(alert.end_reason)
+    }  # fmt: skip
+    return {
+        name: one.reasons[name] if name in one.reasons and _head(one.reasons[name][0]) == _head(reason[0]) else reason
+        for name, reason in told.items()
+    }
+
+
+def _head(reason: str) -> str:
+    return reason.partition(";")[0]
 
 
 def _left(one: IncidentRecord, firing: Collection[str]) -> tuple[str, ...]:
