@@ -431,6 +431,8 @@ def group_name(seen: BriefingInputs, labels: Mapping[str, str], again: Successor
         return f"Slurm job {labels['slurm_job']}"
     if labels.get("pod_name"):
         return f"pod {labels.get('pod_namespace', '')}/{labels['pod_name']}"
+    if labels.get("pod_uid"):
+        return f"pod {labels['pod_uid'][:8]}"
     if labels.get("unit"):
         return labels["unit"]
     if labels.get("container_id"):

@@ -300,6 +300,8 @@ def groups_of(info: ProcessInfo) -> Iterator[str]:
     if info.namespace and info.pod and "pod" in info.proven_names:
         # Another container, and often another pod: the program is the same.
         yield f"pod:{info.namespace}/{program_of_pod(info.pod)}:{info.uid}"
+    if info.pod_uid:
+        yield f"pod-uid:{info.pod_uid}:{info.uid}"
     if info.container_id:
         yield f"container:{info.container_id}:{info.uid}"
     elif _is_service(info.unit):

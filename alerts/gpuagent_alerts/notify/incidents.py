@@ -41,7 +41,7 @@ _KEPT_SECONDS = 86_400.0
 _MOST_ENDED = 500
 _MOST_LEFT = 64
 _PROCESS_KINDS = frozenset({CauseKind.PROCESS, CauseKind.GROUP})
-_GONE_LABELS = ("pid", "gpu", "uuid", "gpu_instance_id", "profile", "container_id", "unit", "pod_name")
+_GONE_LABELS = ("pid", "gpu", "uuid", "gpu_instance_id", "profile", "container_id", "unit", "pod_name", "pod_uid")
 """Labels in which the processes of one group differ: where they do, the incident has none of them."""
 
 

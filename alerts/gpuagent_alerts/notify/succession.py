@@ -28,7 +28,7 @@ RESTART_AGAIN_SECONDS = 330.0
 """The same of each once it has been started again: Kubernetes' back-off is up to 5 min."""
 _FREED_SLACK_SECONDS = 120.0
 """How long after a remedy a successor may come that is started in place of what it ended."""
-_MANAGED = ("group:unit:", "group:container:", "group:pod:")
+_MANAGED = ("group:unit:", "group:container:", "group:pod:", "group:pod-uid:")
 _REPEATED = ("group:job:", "command:")
 _OF_MEMORY = ":memory"
 
