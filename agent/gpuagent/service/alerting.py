@@ -151,8 +151,10 @@ class Alerting:
 
     def waiting(self) -> list[WaitingIncident]:
         """Return the incidents that go on although nothing of them is true now, with what is waited for."""
-        present = {one.fingerprint for one in self._firing() if not one.is_kept}
-        return find_waiting(self._notifier, self.briefings, present, self._clock.wall())
+        known = {one.fingerprint: one for one in self._firing()}
+        present = {name for name, one in known.items() if not one.is_kept}
+        labels = {name: one.labels for name, one in known.items()}
+        return find_waiting(self._notifier, self.briefings, present, self._clock.wall(), labels)
 
     @property
     def routes(self) -> Routes:
@@ -429,7 +431,7 @@ class Alerting:
         undelivered = find_undelivered(receivers, self.delivery.workers, self.heartbeats, self._clock.now())
         firing = (
             *subjects_of(self.engine, self._notifier.is_silenced),
-            *(each.subject for each in self.waiting() if each.for_restart),
+            *(each.subject for each in self.waiting()),
         )
         figures = count_alerts(self.engine, self.store, receivers, self._evaluation_seconds)
         return replace(figures, undelivered=undelivered, firing=firing)

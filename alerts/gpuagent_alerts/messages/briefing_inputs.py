@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
@@ -40,6 +40,8 @@ class Successors(NamedTuple):
     """Indices of the GPUs that they are on."""
     origin: Mapping[str, str] = MappingProxyType({})
     """Where the first of them comes from, by label: unit, container and pod of it."""
+    bytes_per_hour: float = 0.0
+    """Pace of all of them by the leak detector; 0 where it has none for one of them."""
 
 
 class Grower(NamedTuple):
@@ -222,7 +224,14 @@ class BriefingInputs:
         gpus = tuple(sorted({one.gpu_index for one in found}))
         first = found[0].info
         origin = {} if first is None else alert_labels(first)
-        return Successors(pids, sum(one.used_bytes or 0 for one in found), gpus, origin)
+        used = sum(one.used_bytes or 0 for one in found)
+        return Successors(pids, used, gpus, origin, self._pace_of(found))
+
+    def _pace_of(self, processes: Sequence[ProcessReading]) -> float:
+        """Return by how many bytes an hour they grow by the leak detector; 0 where one of them has no pace."""
+        said = [None if self.snapshot is None else self.snapshot.growth.get(one.key) for one in processes]
+        paces = [0.0 if one is None or one.slope is None else one.slope.value * 3600 for one in said]
+        return sum(paces) if min(paces, default=0.0) > 0 else 0.0
 
     @property
     def others(self) -> list[Grower]:

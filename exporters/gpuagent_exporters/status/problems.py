@@ -286,6 +286,8 @@ def alert_problems(firing: Iterable[FiringAlert], others: Sequence[Problem]) -> 
 
 def _severity(alert: FiringAlert, firing: Iterable[FiringAlert]) -> Severity | None:
     """Return how grave an alert is; of a process, what was known last of the memory in which it grew counts too."""
+    if alert.is_ending:
+        return Severity.INFO
     about = [alert]
     if alert.pid and alert.about_growth and alert.unmeasured_seconds:
         place = alert.uuid, alert.gpu_instance_id

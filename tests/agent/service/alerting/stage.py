@@ -150,9 +150,13 @@ class Stage:
             if each.state is state
         }
 
+    def firing(self) -> list[Alert]:
+        """Return the alerts that fire; those that are only kept with why their conditions ceased to hold."""
+        return list(self._instances(State.FIRING).values())
+
     def kept(self) -> list[Alert]:
-        """Return the alerts that fire only because they are kept, with why their conditions ceased to hold."""
-        return [one for one in self._instances(State.FIRING).values() if one.is_kept]
+        """Return the alerts that fire only because they are kept."""
+        return [one for one in self.firing() if one.is_kept]
 
     def deliver(self) -> None:
         """Let the receivers take all that waits."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
+from gpuagent.core.matchers import parse_matcher
 from gpuagent.core.snapshot import ProcessInfo, Snapshot
 from gpuagent.core.units import GIB
 from gpuagent_alerts.messages.briefing import WaitingIncident, find_waiting
@@ -80,10 +81,16 @@ class Story:
         """Every message so far."""
         return [one.news for one in self.stage.heard]
 
-    def waiting(self) -> list[WaitingIncident]:
+    def shown(self) -> list[WaitingIncident]:
         """What the surfaces show beside alerts."""
         stage = self.stage
-        return [one for one in find_waiting(stage.notifier, stage.briefings, (), stage.clock.wall()) if one.for_restart]
+        labels = {one.fingerprint: one.labels for one in stage.firing()}
+        present = {one.fingerprint for one in stage.firing() if one.holds}
+        return find_waiting(stage.notifier, stage.briefings, present, stage.clock.wall(), labels)
+
+    def waiting(self) -> list[WaitingIncident]:
+        """Those of which a restart is waited for, or a verdict on what was started."""
+        return [one for one in self.shown() if one.for_restart]
 
 
 def rising(gib_per_hour: float, start: float = 3.0) -> Callable[[float], float]:
@@ -346,3 +353,68 @@ def test_a_replica_that_ran_beside_is_no_successor(tmp_path: Path) -> None:
     assert story.news() == ["began", "ended", "began"]
     assert len(story.stage.keys()) == 2
     assert "restarted" not in story.stage.headlines()[-1]
+
+
+def test_one_pace_and_one_severity_of_what_grows_again(tmp_path: Path) -> None:
+    """The detector has one pace for a process on every surface; the problem is as severe as the incident."""
+    story = Story(tmp_path, **UNIT)
+    story.stage.show(story.seen(10.0, LEARNING, 100), 30.0)
+    wall = replace(LEAKING, exhaustion=Range(300.0, 200.0, 400.0))
+    leaking = story.seen(22.0, LEAKING, 100)
+    growth = {**leaking.growth, MemoryKey("GPU-00000000"): wall}
+    story.stage.show(replace(leaking, growth=growth), 5 * MINUTE)
+    story.pause(30.0)
+    slope = 35 * GIB / HOUR
+    young = Growth(Verdict.LEARNING, slope=Range(slope, slope, slope))
+    story.run(8 * MINUTE, rising(40.0), young, [200])
+
+    (waiting,) = story.waiting()
+    assert waiting.headline.startswith("CRITICAL ")
+    assert waiting.subject.severity == "critical"
+    assert waiting.headline.endswith("and grows again: 35.0 GiB/h")
+
+
+def problems(story: Story, seen: Snapshot) -> list[tuple[str, str]]:
+    """Severity and text of each problem of a node that looks like this."""
+    shown = replace(seen, clock_seconds=0.0, measured_seconds=0.0)
+    found = find_problems(shown, 0.0, firing=[one.subject for one in story.shown()])
+    return [(str(one.severity), one.text) for one in found]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_incident_that_goes_on_is_listed_until_it_is_over(tmp_path: Path, restarts: bool) -> None:
+    """While its end is only kept nothing is wrong, and a screen says so instead of nothing."""
+    story = Story(tmp_path, **UNIT)
+    story.leak(100)
+    other = process(9, used_gib=8.0, name="other", user="bob", uid=7, command="other")
+    empty = story.seen(0.0, LEARNING)
+    rest = replace(empty, gpus=(gpu(0, used_gib=9.0), *empty.gpus[1:]), processes=(other,))
+    story.stage.show(rest, 2 * MINUTE)
+    if restarts:
+        story.stage.kill()
+        story.stage.show(rest, 15.0)
+    assert story.news() == ["began"]
+    words = "api.service: what was true of it is not true now; waiting to see whether that lasts"
+    assert problems(story, rest) == [("info", words)]
+    story.stage.show(rest, 20 * MINUTE)
+
+    assert story.news() == ["began", "ended"]
+    assert problems(story, rest) == []
+
+
+@pytest.mark.parametrize(
+    ("matcher", "is_shown"),
+    [('alertname="GpuProcessMemoryLeak"', True), ('unit="api.service"', True), ('gpu="0"', False)],
+)
+def test_an_incident_is_silenced_when_all_of_its_alerts_are(tmp_path: Path, matcher: str, is_shown: bool) -> None:
+    """A silence that takes one alert of it leaves a problem of the rest, which somebody was told of."""
+    story = Story(tmp_path, **UNIT)
+    story.stage.show(story.seen(10.0, LEARNING, 100), 30.0)
+    wall = replace(LEAKING, exhaustion=Range(300.0, 200.0, 400.0))
+    leaking = story.seen(22.0, LEAKING, 100)
+    growth = {**leaking.growth, MemoryKey("GPU-00000000"): wall}
+    story.stage.show(replace(leaking, growth=growth), 5 * MINUTE)
+    story.stage.silences.add([parse_matcher(matcher)], HOUR, comment="", creator="eve")
+    story.pause(30.0)
+
+    assert bool(problems(story, story.seen(0.0, LEARNING))) == is_shown
