@@ -14,6 +14,7 @@ from gpuagent.core.metrics.remedies import RemedyFigures, RemedyNote, RemedyTarg
 from gpuagent.core.snapshot import GpuIdentity, GpuState, NvmlState, ProcessState, Reconciliation, Snapshot, XidCount
 from gpuagent.core.units import GIB
 from gpuagent_alerts.messages.snapshot_inputs import subjects_of
+from gpuagent_alerts.notify.routes import Recipient
 from tests.agent.service.alerting.stage import PID, Stage, dry_run, grown, leak, leaking, node
 from tests.alerts.notify.parts import Route
 from tests.fakes.readings import absent_gpu, gpu, process, snapshot
@@ -211,6 +212,21 @@ def test_two_programs_that_leak_on_one_gpu(tmp_path: Path) -> None:
 
     assert [one.news for one in stage.heard] == ["began", "began"]
     assert len(stage.keys()) == 2
+
+
+def test_a_cap_holds_back_what_was_critical_before(tmp_path: Path) -> None:
+    """Past the cap of an hour a critical beginning and the end are told; that the GPU is full now waits for room."""
+    stage = Stage(tmp_path / "state", recipients=[Recipient("slack", max_messages_per_hour=1)])
+    stage.show(leak(12, Evidence.BALANCED), 5 * MINUTE)
+    stage.show(leak(22, Evidence.BALANCED, full_in=5 * MINUTE), 5 * MINUTE)
+    stage.show(leak(23.9, Evidence.BALANCED, full_in=1.0), 10 * MINUTE)
+    assert stage.told() == [
+        "began warning: ProcessMemoryLeak[balanced]/0",
+        "worsened critical: MemoryExhaustionSoon[minutes]/0 ProcessMemoryLeak[balanced]/0",
+    ]
+    stage.show(node(2, 9), 15 * MINUTE)
+
+    assert [one.news for one in stage.heard] == ["began", "worsened", "ended"]
 
 
 def test_two_containers_of_one_pod_that_leak(tmp_path: Path) -> None:
