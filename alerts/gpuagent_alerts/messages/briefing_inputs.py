@@ -76,7 +76,7 @@ class BriefingInputs:
     @property
     def gpus(self) -> list[GpuReading]:
         """The GPUs that it happened on, as they were read last, by index; those of others in its job too."""
-        uuids = self._uuids | {each.process.gpu_uuid for each in self.members}
+        uuids = self._uuids | {each.process.gpu_uuid for each in self.members} | self._grew_on
         return self._gpus_of(uuids)
 
     @property
@@ -86,6 +86,7 @@ class BriefingInputs:
         now = {one.identity.uuid: str(one.identity.index) for one in listed if one.identity.uuid}
         found = {now.get(labels.get("uuid", ""), labels.get("gpu", "")) for labels in self._labels}
         found |= {str(each.process.gpu_index) for each in self.members}
+        found |= {now[uuid] for uuid in self._grew_on if uuid in now}
         return _in_order(found)
 
     @property
@@ -292,6 +293,11 @@ class BriefingInputs:
     @property
     def _labels(self) -> Iterable[Mapping[str, str]]:
         return (self.incident.labels, *(one.labels for one in self.conditions))
+
+    @property
+    def _grew_on(self) -> set[str]:
+        """UUIDs of the GPUs on which its processes grew, at its end: until then those count on which they do."""
+        return set(self.incident.grew_on) if self.incident.is_over else set()
 
     @property
     def _uuids(self) -> set[str]:

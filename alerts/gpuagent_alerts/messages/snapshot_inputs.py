@@ -193,6 +193,7 @@ class SnapshotFacts:
     def owner_of(self, identities: Collection[str]) -> OwnerFacts:
         """Return what runs of the owner of these identities."""
         runs, pace = False, 0.0
+        grow_on: set[str] = set()
         found: dict[str, Successor] = {}
         for each in self._snapshot.processes:
             if each.info is None:
@@ -200,12 +201,15 @@ class SnapshotFacts:
             program = _program(each, each.info)
             if f"process:{program.identity}" in identities:
                 runs = True
-                pace += _pace(self._snapshot.growth.get(each.key))
+                said = self._snapshot.growth.get(each.key)
+                pace += _pace(said)
+                grow_on |= {each.gpu_uuid} if said is not None and _counts(said, leaking=False) else set()
                 continue
             is_owned = shares_owner(program, identities)
             if is_owned or shares_command(program, identities):
                 growth, known = self._snapshot.growth.get(each.key), found.get(program.identity)
                 grows = growth is not None and _counts(growth, leaking=False)
+                grow_on |= {each.gpu_uuid} if grows and is_owned else set()
                 is_judged = growth is not None and growth.verdict is not Verdict.LEARNING
                 found[program.identity] = Successor(
                     program.identity, each.info.start_time_seconds,
@@ -214,7 +218,7 @@ class SnapshotFacts:
                     used_bytes=(each.used_bytes or 0) + (0 if known is None else known.used_bytes),
                 )  # fmt: skip
         others = tuple(sorted(found.values(), key=lambda one: (one.started_at, one.identity)))
-        return OwnerFacts(runs, others, pace, self._are_listed(identities))
+        return OwnerFacts(runs, others, pace, self._are_listed(identities), grow_on=tuple(sorted(grow_on)))
 
     def _are_listed(self, identities: Collection[str]) -> bool:
         """Return whether the processes of all GPUs of whose memory these identities tell can be listed."""

@@ -479,7 +479,7 @@ class IncidentGroup:
         return Incident(
             key, kind, shown, severity, starts_at, ends_at, news,
             restarts=restarts.count, restarted_pids=restarts.pids, flat_seconds=restarts.flat_seconds,
-            grows_by=restarts.grows_by,
+            grows_by=restarts.grows_by, grew_on=() if record is None else record.grew_on,
         )  # fmt: skip
 
     def _note_if_changed(

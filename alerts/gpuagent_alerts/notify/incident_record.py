@@ -61,6 +61,8 @@ class IncidentRecord:
     reasons: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
     """What became of a process, by fingerprint of alerts that are only kept, and whether that is certain: an agent that
     is started meanwhile has not seen it."""
+    grew_on: tuple[str, ...] = ()
+    """UUIDs of the GPUs on which its processes have grown, with alerts about them or without."""
     reopened: int = 0
     """Number of times it began again."""
     headline: str = ""
@@ -110,6 +112,7 @@ def incident_of(record: IncidentRecord, news: News) -> Incident:
         record.key, record.kind, labels, record.severity, record.starts_at, record.ends_at, news,
         restarts=record.restarts.count, restarted_pids=record.restarts.pids,
         flat_seconds=record.restarts.flat_seconds, grows_by=record.restarts.grows_by,
+        grew_on=record.grew_on,
     )  # fmt: skip
 
 
@@ -164,6 +167,7 @@ def _dump(one: IncidentRecord) -> dict[str, Any]:
         "headline": one.headline,
         "restarts": dump_restarts(one.restarts),
         "ceased_at": one.ceased_at,
+        "grew_on": list(one.grew_on),
         "reasons": {name: list(reason) for name, reason in one.reasons.items()},
         "ended": [dump_alert(alert) for alert in one.ended.values()] if _is_yet_to_be_told(one) else [],
     }
@@ -194,6 +198,7 @@ def _load(key: str, dump: str) -> IncidentRecord:
         ceased_at=unix_time_or_none(found.get("ceased_at")),
         left=tuple(ended),
         ended=ended,
+        grew_on=tuple(word(one) for one in array(found.get("grew_on", []))),
         reasons={word(name): _load_reason(told) for name, told in document(found.get("reasons", {})).items()},
     )
 

@@ -142,7 +142,7 @@ class IncidentBook:
                 now_runs = watch(one.restarts, one.identities, seen, now, one.starts_at, self._meters[key])
                 if now_runs.growth is None:
                     self._meters[key] = MemoryMeter(now)
-                found[key] = now_runs._replace(holds=now_runs.holds or found[key].holds)
+                found[key] = now_runs._replace(holds=now_runs.holds or found[key].holds, grow_on=seen.grow_on)
         self.watched = found
         return found
 
@@ -179,6 +179,7 @@ class _Update:
                 one, members={f: keeps for f, keeps in one.members.items() if f in firing or f in pending},
                 left=_left(one, firing), reasons=_reasons(one, firing),
                 restarts=owners[key].restarts if key in owners else one.restarts,
+                grew_on=tuple(dict.fromkeys((*one.grew_on, *owners[key].grow_on))) if key in owners else one.grew_on,
             )
             for key, one in before.items()
         }  # fmt: skip
@@ -371,7 +372,7 @@ def _reopened(one: IncidentRecord, alert: Alert) -> IncidentRecord:
     """Return an incident that ended as this alert begins it again: since then, and not since its first beginning."""
     return replace(
         one, ends_at=None, reopened=one.reopened + 1, starts_at=alert.begins_at, headline="", restarts=Restarts(),
-        left=(),
+        left=(), grew_on=(),
     )  # fmt: skip
 
 

@@ -115,6 +115,23 @@ def test_what_was_seen_of_an_end_is_told_after_a_restart(tmp_path: Path, stops: 
     )
 
 
+@pytest.mark.parametrize("stops", [False, True])
+def test_the_end_is_of_every_gpu_on_which_it_grew(tmp_path: Path, stops: bool) -> None:
+    """The message named two GPUs, and one of them has no alert of its own: the end names both."""
+    stage = Stage(tmp_path / "state")
+    own = [process(PID, used_gib=12.0), process(PID, gpu_index=1, used_gib=3.0)]
+    slow = replace(leaking(Evidence.BALANCED), verdict=Verdict.GROWING, evidence_told=())
+    seen = grown(snapshot([gpu(0, used_gib=13.0), gpu(1, used_gib=4.0)], own), PID, leaking(Evidence.BALANCED))
+    seen = replace(seen, growth={**seen.growth, MemoryKey("GPU-00000001", PID): slow})
+    stage.show(seen, 5 * MINUTE)
+    if stops:
+        stage.kill()
+    stage.show(snapshot([gpu(0, used_gib=1.0), gpu(1, used_gib=1.0)], []), 10 * MINUTE)
+
+    assert stage.heard[-1].news == "ended"
+    assert ["GPUs 0, 1: python3 (alice, pid 4242) " in line for line in stage.headlines()] == [True, True]
+
+
 def test_no_level_is_told_of_growth_whose_process_is_gone(tmp_path: Path) -> None:
     """It ended while the agent was down, and another one holds memory there: that is not where growth stopped."""
     stage = Stage(tmp_path / "state")
