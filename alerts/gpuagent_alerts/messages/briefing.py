@@ -283,10 +283,11 @@ def find_waiting(
             continue
         incident = incident_of(record, News.BEGAN)
         headline, text = briefings.held(incident, watch, now)
+        for_restart = watch.holds and watch.restarts.since is not None
         severity = incident.severity if incident.severity in _SEVERITIES else "warning"
+        severity = severity if for_restart else "info"
         subject = subject_of({**incident.labels, "alertname": key, "severity": severity}, about_growth=False)
         labels = {**{name: one.labels for name, one in record.ended.items()}, **known}
-        for_restart = watch.holds and watch.restarts.since is not None
         subject = subject._replace(
             pid=0, summary=text, silenced=notifier.is_incident_silenced(record, labels), is_ending=not for_restart
         )
