@@ -96,6 +96,8 @@ class Incident:
     """How long it was measured that those do not grow; 0 where it was not."""
     grows_by: float = 0.0
     """Bytes a second by which they grow, where that is known at the end."""
+    grew_on: tuple[str, ...] = ()
+    """UUIDs of the GPUs on which its processes have grown: an end is about all of them."""
 
     @property
     def is_over(self) -> bool:

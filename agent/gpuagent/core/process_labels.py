@@ -47,7 +47,7 @@ ORIGIN_LABELS = (
         "container_name", attrgetter("container_name"), outlives=True,
         help="Where it is known; `namespace/pod/container` in Kubernetes.",
     ),
-    ProcessLabel("pod_uid", attrgetter("pod_uid")),
+    ProcessLabel("pod_uid", attrgetter("pod_uid"), in_alerts=True),
     ProcessLabel("pod_name", attrgetter("pod"), key="pod", in_alerts=True, outlives=True),
     ProcessLabel("pod_namespace", attrgetter("namespace"), key="namespace", in_alerts=True, outlives=True),
     ProcessLabel("slurm_job", attrgetter("slurm_job"), in_alerts=True, outlives=True),

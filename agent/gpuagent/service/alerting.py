@@ -38,7 +38,7 @@ from gpuagent_alerts.messages.snapshot_inputs import (
     with_remedy,
 )
 from gpuagent_alerts.messages.transitions import EndReasons, EvaluatedTick, close_for_handover, log_transitions
-from gpuagent_alerts.notify.incident_record import IncidentRecord, process_of, subject_of_alert
+from gpuagent_alerts.notify.incident_record import IncidentRecord, kept_reason, process_of, subject_of_alert
 from gpuagent_alerts.notify.limiter import HeldSummary
 from gpuagent_alerts.notify.notifier import Notifier, Suppressions
 from gpuagent_alerts.notify.outbox.attempt import WallSteps
@@ -104,6 +104,7 @@ class Alerting:
         )  # fmt: skip
         self.endings.former_id = lambda pid: process_of(self._notifier.incidents, pid)
         self.endings.former_of = lambda name: subject_of_alert(self._notifier.incidents, name)
+        self.endings.kept_reason = lambda name: kept_reason(self._notifier.incidents, name)
         self._restored = RestoredGrowth(lambda: self._notifier.incidents)
         self.briefings = BriefingWriter(where.node)
         self._notifier.brief = self.briefings.write
@@ -150,8 +151,10 @@ class Alerting:
 
     def waiting(self) -> list[WaitingIncident]:
         """Return the incidents that go on although nothing of them is true now, with what is waited for."""
-        present = {one.fingerprint for one in self._firing() if not one.is_kept}
-        return find_waiting(self._notifier, self.briefings, present, self._clock.wall())
+        known = {one.fingerprint: one for one in self._firing()}
+        present = {name for name, one in known.items() if not one.is_kept}
+        labels = {name: one.labels for name, one in known.items()}
+        return find_waiting(self._notifier, self.briefings, present, self._clock.wall(), labels)
 
     @property
     def routes(self) -> Routes:
@@ -428,7 +431,7 @@ class Alerting:
         undelivered = find_undelivered(receivers, self.delivery.workers, self.heartbeats, self._clock.now())
         firing = (
             *subjects_of(self.engine, self._notifier.is_silenced),
-            *(each.subject for each in self.waiting() if each.for_restart),
+            *(each.subject for each in self.waiting()),
         )
         figures = count_alerts(self.engine, self.store, receivers, self._evaluation_seconds)
         return replace(figures, undelivered=undelivered, firing=firing)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -18,7 +19,7 @@ from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent.core.snapshot import ProcessReading, Snapshot
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
 from gpuagent.core.xids import explain_xid
-from gpuagent_alerts.alert import UNKNOWN_END, Alert, Briefing, Holder, Incident, News
+from gpuagent_alerts.alert import UNKNOWN_END, Alert, Briefing, CauseKind, Holder, Incident, News
 from gpuagent_alerts.messages.briefing_inputs import BriefingInputs, Successors
 from gpuagent_alerts.messages.headline import (
     decisive_alert,
@@ -218,20 +219,22 @@ def held_text(seen: BriefingInputs, watch: Watch, now: float) -> str:
     """Return what has become of the owner of its processes, and what is waited for."""
     restarts, labels = watch.restarts, seen.incident.labels
     age = "" if restarts.since is None else format_duration(max(1.0, now - restarts.since))
-    who = group_name(seen, labels)
-    if restarts.since is None:
-        return f"{who}: what was true of it is not true now; waiting to see whether that lasts"
     again = seen.successors if restarts.runs_as else None
+    who = group_name(seen, labels, again)
+    if not watch.holds or restarts.since is None:
+        who = who if seen.incident.kind in {CauseKind.PROCESS, CauseKind.GROUP} else f"incident {seen.incident.key}"
+        return f"{who}: what was true of it is not true now; waiting to see whether that lasts"
     if again is not None:
         began = f"{who} was restarted {times(restarts.count)} and {running(again)}" if restarts.count else (
             f"{who} {running(again)}")  # fmt: skip
-        return f"{began}{_on_others(seen, again)}, for {age}{_growth(watch)}"
+        return f"{began}{_on_others(seen, again)}, for {age}{_growth(watch, again)}"
     if restarts.count:
         return f"{who} was restarted {times(restarts.count)} and left the GPU {age} ago{_WHETHER_RESTARTED}"
     who = process_name(labels) if labels.get("pid") else who
     return f"{who} left the GPU {age} ago{_WHETHER_RESTARTED}"
 
 
+_SEVERITIES = frozenset({"critical", "warning", "info"})
 _WHETHER_RESTARTED = ": waiting to see whether it is started again"
 
 
@@ -242,10 +245,11 @@ def _on_others(seen: BriefingInputs, again: Successors) -> str:
     return f" on GPU{'s' if len(indices) > 1 else ''} {', '.join(indices)}"
 
 
-def _growth(watch: Watch) -> str:
-    pace = 0.0 if watch.growth is None else watch.growth.bytes_per_second
-    if pace:
-        return f", and grows again: {format_bytes(pace * 3600)}/h"
+def _growth(watch: Watch, again: Successors) -> str:
+    """Return whether they grow, as measured, by the pace that the leak detector has for them, as soon as it has one."""
+    measured = 0.0 if watch.growth is None else watch.growth.bytes_per_second
+    if measured:
+        return f", and grows again: {format_bytes(again.bytes_per_hour or measured * 3600)}/h"
     return ": waiting to see whether it grows again"
 
 
@@ -258,13 +262,20 @@ class WaitingIncident(NamedTuple):
     for_restart: bool
     """Whether its end waits for what was, or may be, started in place of its processes."""
     subject: FiringAlert
-    """What it is about, as a warning."""
+    """What it is about, as severe as the incident; one that only ends is no trouble."""
 
 
 def find_waiting(
-    notifier: Notifier, briefings: BriefingWriter, present: Collection[str], now: float
+    notifier: Notifier,
+    briefings: BriefingWriter,
+    present: Collection[str],
+    now: float,
+    known: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> list[WaitingIncident]:
-    """Return them by key; `present` are fingerprints of alerts whose conditions are true, `now` is Unix time."""
+    """Return them by key; `present` are fingerprints of alerts whose conditions are true, `now` is Unix time.
+
+    `known` are labels of alerts that fire, by fingerprint.
+    """
     found, records = [], notifier.incidents
     for key, watch in sorted(notifier.owners().items()):
         record = records.get(key)
@@ -272,8 +283,13 @@ def find_waiting(
             continue
         incident = incident_of(record, News.BEGAN)
         headline, text = briefings.held(incident, watch, now)
-        subject = subject_of({**incident.labels, "alertname": key, "severity": "warning"}, about_growth=False)
-        subject = subject._replace(pid=0, summary=text, silenced=notifier.is_incident_silenced(record))
         for_restart = watch.holds and watch.restarts.since is not None
+        severity = incident.severity if incident.severity in _SEVERITIES else "warning"
+        severity = severity if for_restart else "info"
+        subject = subject_of({**incident.labels, "alertname": key, "severity": severity}, about_growth=False)
+        labels = {**{name: one.labels for name, one in record.ended.items()}, **known}
+        subject = subject._replace(
+            pid=0, summary=text, silenced=notifier.is_incident_silenced(record, labels), is_ending=not for_restart
+        )
         found.append(WaitingIncident(key, headline, for_restart, subject))
     return found

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gpuagent.core.displaced import displaced_gpus
 from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Verdict
 from gpuagent.core.hardware import Memory
 from gpuagent.core.identity import NO_INSTANCE
+from gpuagent.core.process_labels import alert_labels
 from gpuagent.core.snapshot import GpuIdentity, GpuReading, GpuState, NvmlState, ProcessInfo, ProcessReading, Snapshot
 from gpuagent.core.units import format_duration
 from gpuagent_alerts.alert import Alert, CauseKind, Incident
 from gpuagent_alerts.messages.snapshot_inputs import groups_of
+from gpuagent_alerts.notify.urgency import is_remedy_note
 
 LEAK = "GpuProcessMemoryLeak"
 FULL = frozenset({"GpuMemoryFull", "GpuInstanceMemoryFull"})
@@ -35,6 +38,10 @@ class Successors(NamedTuple):
     """Of all of them, on all GPUs."""
     gpus: tuple[int, ...]
     """Indices of the GPUs that they are on."""
+    origin: Mapping[str, str] = MappingProxyType({})
+    """Where the first of them comes from, by label: unit, container and pod of it."""
+    bytes_per_hour: float = 0.0
+    """Pace of all of them by the leak detector; 0 where it has none for one of them."""
 
 
 class Grower(NamedTuple):
@@ -57,6 +64,11 @@ class BriefingInputs:
     """Bytes that each budget allows, by its label."""
 
     @property
+    def conditions(self) -> tuple[Alert, ...]:
+        """Its alerts but those that report a remedy: a neighbour that was ended is none of those that grow."""
+        return tuple(one for one in self.alerts if not is_remedy_note(one.labels))
+
+    @property
     def now(self) -> float | None:
         """Unix time of the last snapshot; None before the first."""
         return None if self.snapshot is None else self.snapshot.time_seconds
@@ -64,7 +76,7 @@ class BriefingInputs:
     @property
     def gpus(self) -> list[GpuReading]:
         """The GPUs that it happened on, as they were read last, by index; those of others in its job too."""
-        uuids = self._uuids | {each.process.gpu_uuid for each in self.members}
+        uuids = self._uuids | {each.process.gpu_uuid for each in self.members} | self._grew_on
         return self._gpus_of(uuids)
 
     @property
@@ -74,6 +86,7 @@ class BriefingInputs:
         now = {one.identity.uuid: str(one.identity.index) for one in listed if one.identity.uuid}
         found = {now.get(labels.get("uuid", ""), labels.get("gpu", "")) for labels in self._labels}
         found |= {str(each.process.gpu_index) for each in self.members}
+        found |= {now[uuid] for uuid in self._grew_on if uuid in now}
         return _in_order(found)
 
     @property
@@ -210,7 +223,16 @@ class BriefingInputs:
             return None
         pids = tuple(dict.fromkeys(one.pid for one in found))
         gpus = tuple(sorted({one.gpu_index for one in found}))
-        return Successors(pids, sum(one.used_bytes or 0 for one in found), gpus)
+        first = found[0].info
+        origin = {} if first is None else alert_labels(first)
+        used = sum(one.used_bytes or 0 for one in found)
+        return Successors(pids, used, gpus, origin, self._pace_of(found))
+
+    def _pace_of(self, processes: Sequence[ProcessReading]) -> float:
+        """Return by how many bytes an hour they grow by the leak detector; 0 where one of them has no pace."""
+        said = [None if self.snapshot is None else self.snapshot.growth.get(one.key) for one in processes]
+        paces = [0.0 if one is None or one.slope is None else one.slope.value * 3600 for one in said]
+        return sum(paces) if min(paces, default=0.0) > 0 else 0.0
 
     @property
     def others(self) -> list[Grower]:
@@ -270,7 +292,12 @@ class BriefingInputs:
 
     @property
     def _labels(self) -> Iterable[Mapping[str, str]]:
-        return (self.incident.labels, *(one.labels for one in self.alerts))
+        return (self.incident.labels, *(one.labels for one in self.conditions))
+
+    @property
+    def _grew_on(self) -> set[str]:
+        """UUIDs of the GPUs on which its processes grew, at its end: until then those count on which they do."""
+        return set(self.incident.grew_on) if self.incident.is_over else set()
 
     @property
     def _uuids(self) -> set[str]:

@@ -113,11 +113,16 @@ def _how_it_left_unwatched(case: EndedAlert) -> str:
 def _former_left(case: EndedAlert) -> str:
     """Return that the process of an alert's incident is gone, where it is; else no more than that it is not so now."""
     identity = case.former_id
-    listed = {one.info.id for one in case.snapshot.processes if one.info is not None}
-    if identity is None or not case.former_name or identity in listed:
+    if identity is None or not _is_former_gone(case):
         return f"{UNKNOWN_END}, as measured since gpuagent was started again"
     how = _how_it_left_unwatched(case).removeprefix("the process ")
     return f"{case.former_name} (pid {identity.pid}) {how}"
+
+
+def _is_former_gone(case: EndedAlert) -> bool:
+    """Return whether the process of its incident is not listed, of an alert that this agent never saw true."""
+    listed = {one.info.id for one in case.snapshot.processes if one.info is not None}
+    return case.before is None and bool(case.former_name) and case.former_id not in {None, *listed}
 
 
 def _came_back(case: EndedAlert, before: ProcessReading | None) -> str:
@@ -151,7 +156,7 @@ def _process_memory_level(case: EndedAlert) -> str:
 
 def _growth(case: EndedAlert) -> str:
     memory, used, was = case.memory, _used(case), _used_before(case)
-    if memory is None or used is None or memory.used_bytes is None or not memory.total_bytes:
+    if memory is None or used is None or memory.used_bytes is None or not memory.total_bytes or _is_former_gone(case):
         return ""
     if (grower := _gone_grower(case)) is not None:
         return f"{_name(grower)} {_left_how(case, [grower])}{_came_back(case, grower)}"

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from gpuagent.core.displaced import name_displaced
 from gpuagent.core.growth import GrowthState, Verdict
+from gpuagent.core.holding import LARGE_SHARE, find_holding, is_nobodys
 from gpuagent.core.identity import format_container
 from gpuagent.core.process_labels import alert_labels
 from gpuagent.core.snapshot import ProcessReading, ProcessState, pause_overrun_seconds
@@ -71,9 +72,6 @@ def _candidates(seen: BriefingInputs) -> Iterator[tuple[tuple[object, ...], Aler
 
 _PLACE = re.compile(r"(?:the former )?GPU \d+(?: \(GPU-[^)]*\))?(?:, MIG instance \d+(?: \([^)]*\))?)?(?::| )\s*")
 """Beginning of a rule's text that the headline says by itself."""
-_LARGE_SHARE = 1 / 3
-_STANDS_OUT = 1.2
-"""Share of what is used, and ratio to the next holder, from which on a process is named as who fills a GPU."""
 _LEAST_BESIDE = 0.1
 """Share of the pace of an incident's own processes from which on another one that grows is mentioned."""
 _READ_IT = re.compile(r"\bread it\b")
@@ -266,7 +264,7 @@ def end_reason_of(seen: BriefingInputs, main: Alert) -> str:
     """Return why an incident ended, and who runs in place of what ended: that is no all-clear for what comes next."""
     again, restarts = seen.successors, seen.incident.restarts
     reason = _dated(_end_of_all(seen, main), _times_of_ends(seen, main), seen.now)
-    was_restarted = f"; {group_name(seen, main.labels)} was restarted {times(restarts)}" if restarts else ""
+    was_restarted = f"; {group_name(seen, main.labels, again)} was restarted {times(restarts)}" if restarts else ""
     if again is None:
         return reason + (f"{was_restarted} and does not run now" if restarts else "")
     if not restarts and not main.labels.get("pid"):
@@ -299,9 +297,9 @@ def _last_run(seen: BriefingInputs, main: Alert) -> tuple[Alert, ...]:
     Those ran at the same time as the one that `main` names.
     """
     if not (seen.incident.is_over and seen.incident.restarts):
-        return seen.alerts
+        return seen.conditions
     begins, _ = condition_times(main)
-    return tuple(one for one in seen.alerts if (end := condition_times(one)[1]) is None or end > begins)
+    return tuple(one for one in seen.conditions if (end := condition_times(one)[1]) is None or end > begins)
 
 
 def _ended_pids(seen: BriefingInputs, main: Alert) -> set[str] | set[int]:
@@ -391,7 +389,7 @@ def _subject(seen: BriefingInputs, main: Alert) -> str:
     pids = told | {each.process.pid for each in seen.members} or seen.pids
     if len(pids) < 2:
         return process_name(labels)
-    users = {one.labels.get("user", "") for one in seen.alerts if one.labels.get("pid")}
+    users = {one.labels.get("user", "") for one in seen.conditions if one.labels.get("pid")}
     users |= {each.process.info.user for each in seen.members if each.process.info is not None}
     many = f"{len(pids)} {'ranks' if labels.get('slurm_job') else 'processes'}"
     return f"{group_name(seen, labels)} ({', '.join([many, *sorted(users - {''})])})"
@@ -420,13 +418,19 @@ def process_name(labels: Mapping[str, str]) -> str:
     return f"{labels.get('process', 'a process')} ({who})"
 
 
-def group_name(seen: BriefingInputs, labels: Mapping[str, str]) -> str:
-    """Return what several processes have in common, the narrowest first."""
-    labels = {**labels, **{name: text for name, text in seen.incident.labels.items() if text}}
+def group_name(seen: BriefingInputs, labels: Mapping[str, str], again: Successors | None = None) -> str:
+    """Return what several processes have in common, the narrowest first; `again` was started in place of them."""
+    common = {name: text for name, text in seen.incident.labels.items() if text}
+    # What is created anew has another id: of several that ran one after another only what they share is a name.
+    labels = common or labels if seen.incident.restarts else {**labels, **common}
+    if again is not None and again.origin:
+        labels = {name: text for name, text in labels.items() if again.origin.get(name, text) == text}
     if labels.get("slurm_job"):
         return f"Slurm job {labels['slurm_job']}"
     if labels.get("pod_name"):
         return f"pod {labels.get('pod_namespace', '')}/{labels['pod_name']}"
+    if labels.get("pod_uid"):
+        return f"pod {labels['pod_uid'][:8]}"
     if labels.get("unit"):
         return labels["unit"]
     if labels.get("container_id"):
@@ -446,32 +450,18 @@ def _forecast(seen: BriefingInputs) -> str:
 
 
 def _largest(seen: BriefingInputs) -> str:
-    """Return who holds most of a full GPU, or that nobody alone does; of an incident about processes, which of those.
-
-    A process is named for a third of what is used, if it holds clearly more than the next one: one of twelve equal ones
-    is not who fills the GPU.
-    """
+    """Return who holds most of a full GPU, or that nobody does; of an incident about processes, which of those."""
     nobodys, used = seen.unattributed_bytes, sum(memory.used_bytes or 0 for memory in seen.memories)
     about = seen.processes if seen.incident.kind in {CauseKind.PROCESS, CauseKind.GROUP} else []
-    if sum(one.used_bytes or 0 for one in about) < _LARGE_SHARE * used:
+    if sum(one.used_bytes or 0 for one in about) < LARGE_SHARE * used:
         about = []
-    held: dict[int, int] = {}
-    named: dict[int, ProcessReading] = {}
-    for one in about or seen.listed:
-        is_known = one.info is not None or one.former is not None or one.state is ProcessState.DEAD
-        if one.used_bytes and is_known:
-            held[one.pid] = held.get(one.pid, 0) + one.used_bytes
-            named.setdefault(one.pid, one)
-    first, second = (*sorted(held, key=lambda pid: (-held[pid], pid)), None, None)[:2]
-    most = 0 if first is None else held[first]
-    if nobodys > most and nobodys >= _LARGE_SHARE * used:
+    listed = about or seen.listed
+    if is_nobodys(nobodys, listed, used):
         return f", {format_bytes(nobodys)} of it held by no process that the driver lists"
-    if first is None or most < _LARGE_SHARE * used:
-        many = len(held)
-        return f", {format_bytes(sum(held.values()))} of it held by {many} processes" if many > 1 else ""
-    if second is not None and most < _STANDS_OUT * held[second]:
-        many = sum(held[pid] > most / _STANDS_OUT for pid in held)
-        together = sum(size for size in held.values() if size > most / _STANDS_OUT)
-        return f", {format_bytes(together)} of it held by {many} processes of {format_bytes(most)} at most"
-    ended = ", which has ended" if named[first].state is ProcessState.DEAD else ""
-    return f", {format_bytes(most)} of it held by {process_name(labels_of(named[first]))}{ended}"
+    found = find_holding(listed, used)
+    if found is None:
+        return ""
+    if found.process is None:
+        return f", {format_bytes(found.used_bytes)} of it held by {found.text}"
+    ended = ", which has ended" if found.process.state is ProcessState.DEAD else ""
+    return f", {format_bytes(found.used_bytes)} of it held by {process_name(labels_of(found.process))}{ended}"

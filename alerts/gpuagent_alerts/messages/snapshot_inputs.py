@@ -128,6 +128,10 @@ _SUFFIX = re.compile(rf"(.+?)(?:-[{_SAFE}]{{8,10}})?-[{_SAFE}]{{5}}")
 """Suffix that Kubernetes appends to names of pods that it makes (`SafeEncodeString` in apimachinery, `util/rand`)."""
 _SERVICE = ".service"
 _SESSIONS = "user@"
+_TRANSIENT = re.compile(r"run-(?:u\d+|r[0-9a-f]+|p\d+-i\d+)\.service")
+"""Names that `systemd-run` makes up."""
+_MADE_UP = re.compile(r"[a-z]+_[a-z]+\d?")
+"""Names that Docker and Podman make up (`moby/moby`, `pkg/namesgenerator`)."""
 _INIT = 1
 _MOST = 0.5
 """Share of what is used on a GPU that makes its memory somebody's, or nobody's."""
@@ -189,6 +193,7 @@ class SnapshotFacts:
     def owner_of(self, identities: Collection[str]) -> OwnerFacts:
         """Return what runs of the owner of these identities."""
         runs, pace = False, 0.0
+        grow_on: set[str] = set()
         found: dict[str, Successor] = {}
         for each in self._snapshot.processes:
             if each.info is None:
@@ -196,12 +201,15 @@ class SnapshotFacts:
             program = _program(each, each.info)
             if f"process:{program.identity}" in identities:
                 runs = True
-                pace += _pace(self._snapshot.growth.get(each.key))
+                said = self._snapshot.growth.get(each.key)
+                pace += _pace(said)
+                grow_on |= {each.gpu_uuid} if said is not None and _counts(said, leaking=False) else set()
                 continue
             is_owned = shares_owner(program, identities)
             if is_owned or shares_command(program, identities):
                 growth, known = self._snapshot.growth.get(each.key), found.get(program.identity)
                 grows = growth is not None and _counts(growth, leaking=False)
+                grow_on |= {each.gpu_uuid} if grows and is_owned else set()
                 is_judged = growth is not None and growth.verdict is not Verdict.LEARNING
                 found[program.identity] = Successor(
                     program.identity, each.info.start_time_seconds,
@@ -210,7 +218,7 @@ class SnapshotFacts:
                     used_bytes=(each.used_bytes or 0) + (0 if known is None else known.used_bytes),
                 )  # fmt: skip
         others = tuple(sorted(found.values(), key=lambda one: (one.started_at, one.identity)))
-        return OwnerFacts(runs, others, pace, self._are_listed(identities))
+        return OwnerFacts(runs, others, pace, self._are_listed(identities), grow_on=tuple(sorted(grow_on)))
 
     def _are_listed(self, identities: Collection[str]) -> bool:
         """Return whether the processes of all GPUs of whose memory these identities tell can be listed."""
@@ -281,7 +289,7 @@ def _program(reading: ProcessReading, info: ProcessInfo) -> CauseProcess:
     }  # fmt: skip
     identity = f"{info.id.boot_id}:{info.id.pid}:{info.id.start_ticks}"
     known = {name: value for name, value in labels.items() if value}
-    return CauseProcess(identity, reading.pid, tuple(groups_of(info)), known, _command_of(info))
+    return CauseProcess(identity, reading.pid, tuple(groups_of(info)), known, _command_of(info), _container_of(info))
 
 
 def groups_of(info: ProcessInfo) -> Iterator[str]:
@@ -296,9 +304,11 @@ def groups_of(info: ProcessInfo) -> Iterator[str]:
     if info.namespace and info.pod and "pod" in info.proven_names:
         # Another container, and often another pod: the program is the same.
         yield f"pod:{info.namespace}/{program_of_pod(info.pod)}:{info.uid}"
+    if info.pod_uid:
+        yield f"pod-uid:{info.pod_uid}:{info.uid}"
     if info.container_id:
         yield f"container:{info.container_id}:{info.uid}"
-    elif info.unit.endswith(_SERVICE) and not info.unit.startswith(_SESSIONS):
+    elif _is_service(info.unit):
         yield f"unit:{info.unit}:{info.uid}"
     boot = info.id.boot_id
     if info.process_group:
@@ -314,17 +324,38 @@ def _owner_of(info: ProcessInfo) -> str:
         return f":job-{info.slurm_job}"
     if info.container_id:
         return f":container-{info.container_id}"
-    is_service = info.unit.endswith(_SERVICE) and not info.unit.startswith(_SESSIONS)
-    return f":unit-{info.unit}" if is_service else ""
+    return f":unit-{info.unit}" if _is_service(info.unit) else ""
 
 
 def _command_of(info: ProcessInfo) -> str:
-    """Return what stands for a process that nobody owns, and for one that is started in its place; "" of others."""
-    is_owned = bool(info.slurm_job or info.container_id or info.pod)
-    is_owned = is_owned or (info.unit.endswith(_SERVICE) and not info.unit.startswith(_SESSIONS))
-    if is_owned or not info.command:
+    """Return what stands for a process that no job or lasting service owns, and for one that is started in its place.
+
+    A container is re-created under another id, and `systemd-run` makes up a name: neither says who runs there.
+    """
+    if info.slurm_job or not info.command:
+        return ""
+    if not (info.container_id or info.pod_uid) and _is_service(info.unit) and not _TRANSIENT.fullmatch(info.unit):
         return ""
     return f"{info.id.boot_id}:{info.uid}:{fingerprint({'name': info.name, 'command': info.command})}"
+
+
+def _container_of(info: ProcessInfo) -> str:
+    """Return what the container of a process is called, the same when it is re-created; "" where that is not known.
+
+    A name that the runtime made up (`focused_turing`) is none: the next container has another one.
+    """
+    if info.pod:
+        namespace, pod, container = info.namespace, info.pod, info.container_name.rpartition("/")[2]
+    else:
+        namespace, slash, rest = info.container_name.partition("/")
+        pod, _, container = rest.partition("/")
+        if not slash:
+            return "" if _MADE_UP.fullmatch(namespace) else namespace
+    return f"{namespace}/{program_of_pod(pod)}/{container}"
+
+
+def _is_service(unit: str) -> bool:
+    return unit.endswith(_SERVICE) and not unit.startswith(_SESSIONS)
 
 
 def program_of_pod(name: str) -> str:

@@ -59,6 +59,9 @@ class EndReasons:
         """Function from a pid to the process that an incident which goes on knows by it."""
         self.former_of: Callable[[str], tuple[str, ProcessId] | None] = lambda _: None
         """Function from an alert's fingerprint to name and identity of the process that its incident is about."""
+        self.kept_reason: Callable[[str], tuple[str, bool] | None] = lambda _: None
+        """Function from the fingerprint of an alert that is only kept to what was seen to become of its process, and
+        whether that is certain."""
 
     def ask(self, remedy_of: RemedyOf, is_alive: IsAlive) -> None:
         """Ask these from now on: what a remedy did to a process, and whether a process runs."""
@@ -116,6 +119,8 @@ class EndReasons:
         if known is not None and (known.is_certain or (name not in self._facts and _tells_of_former(known))):
             return known
         pid, before = alert.labels.get("pid", ""), self._facts.get(name)
+        if before is None and (seen_before := self.kept_reason(name)) is not None:
+            return EndReason(*seen_before)
         blind = ", or could not read the GPU" if alert.labels.get("uuid", "") in self._unread else ""
         case = EndedAlert(
             alert, before, seen.snapshot, seen.wall_seconds, self._is_alive,

@@ -35,6 +35,7 @@ _NODE = frozenset({_COUNT, "GpuMonitorBlind", "GpuRemediesStopped"})
 _VARIANTS = frozenset({"severity", "evidence", "tier"})
 """Labels in which alerts about one thing differ as it gets worse."""
 _OF_GPU = ("gpu", "uuid", "gpu_instance_id", "profile")
+_NAMED = "container-name:"
 _OF_PROCESS = (*_OF_GPU, "pid", "process", "user", *(label.name for label in ALERT_LABELS), "app")
 
 
@@ -49,8 +50,10 @@ class CauseProcess:
     """Identities shared with others of the same program, narrowest first: job, pod, container, unit, process group."""
     labels: Mapping[str, str] | None = None
     command: str = ""
-    """Stands for its user and command line, of one that no service, container or job owns: one that is started later
-    in its place has the same."""
+    """Stands for its user and command line, of one that no service or job owns: one that is started later in its place
+    has the same."""
+    container: str = ""
+    """Name of its container, the same when that is re-created under another id; "" without one, and if unknown."""
 
 
 class CauseFacts(Protocol):
@@ -191,8 +194,19 @@ def shares_owner(program: CauseProcess, identities: Collection[str]) -> bool:
 
 
 def shares_command(program: CauseProcess, identities: Collection[str]) -> bool:
-    """Return whether a process that nobody owns has the user and the command line of those with these identities."""
-    return not set(_command(program, "memory")).isdisjoint(identities)
+    """Return whether a process has the user and the command line of those with these identities, and is no other's.
+
+    Containers are told apart by name, where both are known: what replaces one has another id.
+    """
+    if f"command:{program.command}:memory" not in identities:
+        return False
+    return not is_other_container(_command(program, "memory"), identities)
+
+
+def is_other_container(brings: Collection[str], identities: Collection[str]) -> bool:
+    """Return whether two sets of identities name containers, and no common one."""
+    own, others = ({one for one in each if one.startswith(_NAMED)} for each in (brings, identities))
+    return bool(own and others) and own.isdisjoint(others)
 
 
 def is_leak(labels: Mapping[str, str]) -> bool:
@@ -302,7 +316,7 @@ def _of_process(labels: Mapping[str, str], facts: CauseFacts, pid: int) -> Cause
     command = _command(program, what)
     return Cause(
         CauseKind.PROCESS, (own, *groups, *about), (own, *by_pid, *groups, *command, *leaks),
-        adopts=leaks, labels=shown, succeeds=command,
+        adopts=leaks, labels=shown, succeeds=command[:1],
     )  # fmt: skip
 
 
@@ -319,7 +333,7 @@ def _of_memory(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
     command = _command(program, "memory")
     brings = (own, pid, *groups, *command, *memory)
     # Two MIG instances are of one GPU, and what fills the one is not what fills the other.
-    return Cause(CauseKind.PROCESS, (own, *groups, *memory[:1]), brings, labels=shown, succeeds=command)
+    return Cause(CauseKind.PROCESS, (own, *groups, *memory[:1]), brings, labels=shown, succeeds=command[:1])
 
 
 def _of_nobody(labels: Mapping[str, str]) -> Cause:
@@ -364,8 +378,14 @@ def _identities(program: CauseProcess | None, pid: int, what: str) -> tuple[str,
 
 
 def _command(program: CauseProcess | None, what: str) -> tuple[str, ...]:
-    """Return the identity of a process's user and command line; nothing where they do not stand for it."""
-    return () if program is None or not program.command else (f"command:{program.command}:{what}",)
+    """Return the identities of a process's user and command line, and of the container that it has, by name.
+
+    Nothing where they do not stand for it.
+    """
+    if program is None or not program.command:
+        return ()
+    container = (f"{_NAMED}{program.container}",) if program.container else ()
+    return f"command:{program.command}:{what}", *container
 
 
 def _memory(labels: Mapping[str, str]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ tells what the others know of it, also to a receiver that hears of none of them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from gpuagent_alerts.notify.cause import is_about_memory, is_leak
 _NO_END = (UNKNOWN_END, "the GPU became full", "the MIG instance became full", "it slowed down")
 _OF_THE_PROCESS = "the process "
 _OF_A_REMEDY = "gpuagent "
+_WENT = re.compile(r"\bended\b|\bleft the GPU\b|\bby gpuagent\b")
 _LEVEL = ("growth stopped", "its tensors stopped")
 
 
@@ -38,6 +40,11 @@ def with_final_reason(alert: Alert, others: Iterable[Alert]) -> Alert:
 def is_level_reached(alert: Alert) -> bool:
     """Return whether a leak ended as it stopped, and its process goes on."""
     return is_leak(alert.labels) and alert.end_reason.startswith(_LEVEL)
+
+
+def tells_of_a_process(reason: str) -> bool:
+    """Return whether the reason of an end says what became of a process: that is seen once, and not measured again."""
+    return reason.startswith(_OF_A_REMEDY) or bool(_WENT.search(reason.partition(";")[0]))
 
 
 def _is_no_end(alert: Alert) -> bool:

@@ -455,8 +455,13 @@ class IncidentGroup:
         return NotificationDecision(
             self._key, after, alerts, occasion=occasion, news=unheard,
             incident=self._incident(news, severity, starts_at, None),
-            urgent=news not in {*_REPEATS, News.UPDATED} and self._current.severity >= CRITICAL,
+            urgent=news in {News.BEGAN, News.WORSENED} and self._is_newly_critical(told),
         )  # fmt: skip
+
+    def _is_newly_critical(self, told: NotifiedIncident | None) -> bool:
+        """Return whether it is critical, and was not when this receiver was told of it last."""
+        before = None if told is None else told.urgency.severity
+        return self._current.severity >= CRITICAL and (before is None or before < CRITICAL)
 
     def _starts_at(self, told: NotifiedIncident | None) -> float:
         """Return since when it goes on for this receiver: not later than was told before."""
@@ -474,7 +479,7 @@ class IncidentGroup:
         return Incident(
             key, kind, shown, severity, starts_at, ends_at, news,
             restarts=restarts.count, restarted_pids=restarts.pids, flat_seconds=restarts.flat_seconds,
-            grows_by=restarts.grows_by,
+            grows_by=restarts.grows_by, grew_on=() if record is None else record.grew_on,
         )  # fmt: skip
 
     def _note_if_changed(

@@ -58,6 +58,11 @@ class IncidentRecord:
     change to write down."""
     ended: Mapping[str, Alert] = field(default_factory=dict, compare=False)
     """Those of them that are remembered: its end names them, also after a restart of the agent."""
+    reasons: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
+    """What became of a process, by fingerprint of alerts that are only kept, and whether that is certain: an agent that
+    is started meanwhile has not seen it."""
+    grew_on: tuple[str, ...] = ()
+    """UUIDs of the GPUs on which its processes have grown, with alerts about them or without."""
     reopened: int = 0
     """Number of times it began again."""
     headline: str = ""
@@ -94,6 +99,12 @@ def are_processes_gone(records: Mapping[str, IncidentRecord], fingerprint: str, 
     return bool(own) and not any(one.removeprefix("process:") in running for one in own)
 
 
+def kept_reason(records: Mapping[str, IncidentRecord], fingerprint: str) -> tuple[str, bool] | None:
+    """Return what was seen to become of the process of an alert that is only kept, and whether that is certain."""
+    found = (one.reasons.get(fingerprint) for one in records.values() if fingerprint in one.members)
+    return next((one for one in found if one is not None), None)
+
+
 def incident_of(record: IncidentRecord, news: News) -> Incident:
     """Return a record as it is told of."""
     labels = {name: value for name, value in record.labels.items() if value}
@@ -101,6 +112,7 @@ def incident_of(record: IncidentRecord, news: News) -> Incident:
         record.key, record.kind, labels, record.severity, record.starts_at, record.ends_at, news,
         restarts=record.restarts.count, restarted_pids=record.restarts.pids,
         flat_seconds=record.restarts.flat_seconds, grows_by=record.restarts.grows_by,
+        grew_on=record.grew_on,
     )  # fmt: skip
 
 
@@ -155,6 +167,8 @@ def _dump(one: IncidentRecord) -> dict[str, Any]:
         "headline": one.headline,
         "restarts": dump_restarts(one.restarts),
         "ceased_at": one.ceased_at,
+        "grew_on": list(one.grew_on),
+        "reasons": {name: list(reason) for name, reason in one.reasons.items()},
         "ended": [dump_alert(alert) for alert in one.ended.values()] if _is_yet_to_be_told(one) else [],
     }
 
@@ -184,7 +198,14 @@ def _load(key: str, dump: str) -> IncidentRecord:
         ceased_at=unix_time_or_none(found.get("ceased_at")),
         left=tuple(ended),
         ended=ended,
+        grew_on=tuple(word(one) for one in array(found.get("grew_on", []))),
+        reasons={word(name): _load_reason(told) for name, told in document(found.get("reasons", {})).items()},
     )
+
+
+def _load_reason(value: object) -> tuple[str, bool]:
+    told, is_certain = array(value)
+    return text(told), flag(is_certain)
 
 
 INCIDENTS_TABLE = Table(

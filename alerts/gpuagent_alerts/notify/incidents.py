@@ -15,7 +15,8 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from gpuagent_alerts.alert import Alert, CauseKind, condition_times
-from gpuagent_alerts.notify.cause import Cause, CauseFacts, cause_of, concerns, moved_cause
+from gpuagent_alerts.notify.cause import Cause, CauseFacts, cause_of, concerns, is_other_container, moved_cause
+from gpuagent_alerts.notify.final_reason import tells_of_a_process
 from gpuagent_alerts.notify.incident_record import (
     IncidentRecord,
     load_records,
@@ -40,7 +41,7 @@ _KEPT_SECONDS = 86_400.0
 _MOST_ENDED = 500
 _MOST_LEFT = 64
 _PROCESS_KINDS = frozenset({CauseKind.PROCESS, CauseKind.GROUP})
-_GONE_LABELS = ("pid", "gpu", "uuid", "gpu_instance_id", "profile", "container_id", "pod_name")
+_GONE_LABELS = ("pid", "gpu", "uuid", "gpu_instance_id", "profile", "container_id", "unit", "pod_name", "pod_uid")
 """Labels in which the processes of one group differ: where they do, the incident has none of them."""
 
 
@@ -141,7 +142,7 @@ class IncidentBook:
                 now_runs = watch(one.restarts, one.identities, seen, now, one.starts_at, self._meters[key])
                 if now_runs.growth is None:
                     self._meters[key] = MemoryMeter(now)
-                found[key] = now_runs._replace(holds=now_runs.holds or found[key].holds)
+                found[key] = now_runs._replace(holds=now_runs.holds or found[key].holds, grow_on=seen.grow_on)
         self.watched = found
         return found
 
@@ -176,8 +177,9 @@ class _Update:
         self._records = {
             key: replace(
                 one, members={f: keeps for f, keeps in one.members.items() if f in firing or f in pending},
-                left=_left(one, firing),
+                left=_left(one, firing), reasons=_reasons(one, firing),
                 restarts=owners[key].restarts if key in owners else one.restarts,
+                grew_on=tuple(dict.fromkeys((*one.grew_on, *owners[key].grow_on))) if key in owners else one.grew_on,
             )
             for key, one in before.items()
         }  # fmt: skip
@@ -262,13 +264,20 @@ class _Update:
         for identity in cause.succeeds:
             for one in candidates:
                 is_candidate = identity in one.identities and self._can_join(one, begins=cause.begins)
-                if is_candidate and not self._facts.owner_of(one.identities).runs:
+                if is_candidate and self._is_successor(cause, one):
                     return one
         for identity in cause.adopts:
             for one in candidates:
                 if identity in one.identities and one.kind is CauseKind.GPU and self._can_join(one, begins=True):
                     return one
         return None
+
+    def _is_successor(self, cause: Cause, one: IncidentRecord) -> bool:
+        """Return whether a process with the command line of an incident's may have been started in its place."""
+        ran_beside = cause.identity.removeprefix("process:") in (one.restarts.peers or ())
+        if ran_beside or is_other_container(cause.brings, one.identities):
+            return False
+        return not self._facts.owner_of(one.identities).runs
 
     def _can_join(self, one: IncidentRecord, *, begins: bool) -> bool:
         if one.ends_at is None:
@@ -325,6 +334,23 @@ class _Update:
             yield one
 
 
+def _reasons(one: IncidentRecord, firing: Mapping[str, Alert]) -> Mapping[str, tuple[str, bool]]:
+    """Return what became of the processes of its alerts that are only kept. The first words stand: figures change."""
+    kept = {name: alert for name in one.members if (alert := firing.get(name)) is not None and not alert.holds}
+    told = {
+        name: (alert.end_reason, alert.end_is_certain)
+        for name, alert in kept.items() if tells_of_a_process(alert.end_reason)
+    }  # fmt: skip
+    return {
+        name: one.reasons[name] if name in one.reasons and _head(one.reasons[name][0]) == _head(reason[0]) else reason
+        for name, reason in told.items()
+    }
+
+
+def _head(reason: str) -> str:
+    return reason.partition(";")[0]
+
+
 def _left(one: IncidentRecord, firing: Collection[str]) -> tuple[str, ...]:
     """Return the fingerprints of the alerts that an incident has had, and that fire no more."""
     if one.ends_at is not None:
@@ -346,7 +372,7 @@ def _reopened(one: IncidentRecord, alert: Alert) -> IncidentRecord:
     """Return an incident that ended as this alert begins it again: since then, and not since its first beginning."""
     return replace(
         one, ends_at=None, reopened=one.reopened + 1, starts_at=alert.begins_at, headline="", restarts=Restarts(),
-        left=(),
+        left=(), grew_on=(),
     )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ from gpuagent_alerts.notify.state import (
     shift_times,
 )
 from gpuagent_alerts.notify.succession import Watch
+from gpuagent_alerts.notify.urgency import is_remedy_note
 from gpuagent_alerts.store.database import Store
 
 
@@ -209,10 +210,16 @@ class Notifier:
         labels = {**self._node_labels, **alert.labels, **({INCIDENT_LABEL: key} if key else {})}
         return bool(self._quiet.silences.silencing(labels))
 
-    def is_incident_silenced(self, record: IncidentRecord) -> bool:
-        """Return whether a silence is in force for an incident as such, or for all that has its labels."""
-        labels = {name: value for name, value in record.labels.items() if value}
-        return bool(self._quiet.silences.silencing({**self._node_labels, **labels, INCIDENT_LABEL: record.key}))
+    def is_incident_silenced(self, record: IncidentRecord, known: Mapping[str, Mapping[str, str]]) -> bool:
+        """Return whether silences are in force for all of an incident: as such, or for each of its alerts.
+
+        `known` are labels of alerts by fingerprint. Where none of its own is known, its own labels stand for them.
+        """
+        own = [known[name] for name in (*record.members, *record.left) if name in known]
+        own = [labels for labels in own if not is_remedy_note(labels)]
+        every = own or [{name: value for name, value in record.labels.items() if value}]
+        silencing = self._quiet.silences.silencing
+        return all(silencing({**self._node_labels, **labels, INCIDENT_LABEL: record.key}) for labels in every)
 
     def is_open(self, fingerprint: str) -> bool:
         """Return whether some receiver takes the alert for firing, or the end of its incident is yet to tell of it."""

@@ -28,7 +28,7 @@ RESTART_AGAIN_SECONDS = 330.0
 """The same of each once it has been started again: Kubernetes' back-off is up to 5 min."""
 _FREED_SLACK_SECONDS = 120.0
 """How long after a remedy a successor may come that is started in place of what it ended."""
-_MANAGED = ("group:unit:", "group:container:", "group:pod:")
+_MANAGED = ("group:unit:", "group:container:", "group:pod:", "group:pod-uid:")
 _REPEATED = ("group:job:", "command:")
 _OF_MEMORY = ":memory"
 
@@ -66,6 +66,8 @@ class OwnerFacts(NamedTuple):
     """False while the processes of a GPU of the incident cannot be listed: who is not seen may run."""
     freed_at: float | None = None
     """Unix time at which a remedy gave the memory of one of the incident's processes back; None if none did."""
+    grow_on: tuple[str, ...] = ()
+    """UUIDs of the GPUs on which the incident's own processes grow, and others of their owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,8 @@ class Watch(NamedTuple):
     holds: bool
     growth: MeasuredGrowth | None = None
     """Measured of the processes that run in place of the incident's own; None while none does."""
+    grow_on: tuple[str, ...] = ()
+    """UUIDs of the GPUs on which the incident's own processes grow."""
 
 
 def watch(

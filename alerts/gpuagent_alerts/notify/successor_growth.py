@@ -28,15 +28,16 @@ class MeasuredGrowth(NamedTuple):
 
     window_seconds: float
     rise_bytes: float
-    """Of their lower envelopes, over `span_seconds`; what a process gave back counts too."""
-    span_seconds: float
+    """Of their lower envelopes; what a process gave back counts too."""
+    pace: float
+    """The same in bytes a second, each over the time between its two lowest points."""
     is_complete: bool
     """Whether each of them was measured over the whole window."""
 
     @property
     def bytes_per_second(self) -> float:
         """Pace; 0 for what does not rise beyond noise."""
-        return self.rise_bytes / self.span_seconds if self.rise_bytes > NOISE_BYTES else 0.0
+        return max(self.pace, 0.0) if self.rise_bytes > NOISE_BYTES else 0.0
 
     @property
     def is_flat(self) -> bool:
@@ -85,12 +86,14 @@ class MemoryMeter:
     def measure(self, pace: float, now: float) -> MeasuredGrowth:
         """Return how they grow, over the window that follows from the old leak's pace in bytes a second."""
         window = window_seconds(pace)
-        rise, complete = 0.0, bool(self._blocks)
+        rise, pace_of_all, complete = 0.0, 0.0, bool(self._blocks)
         for blocks in self._blocks.values():
-            first = [used for time, used in blocks if now - window <= time <= now - window * 2 / 3]
-            last = [used for time, used in blocks if time >= now - window / 3]
+            first = [(used, time) for time, used in blocks if now - window <= time <= now - window * 2 / 3]
+            last = [(used, time) for time, used in blocks if time >= now - window / 3]
             if first and last and blocks[0][0] <= now - window + _BLOCK_SECONDS:
-                rise += min(last) - min(first)
+                (low, low_at), (high, high_at) = min(first), min(last)
+                rise += high - low
+                pace_of_all += (high - low) / (high_at - low_at)
             else:
                 complete = False
-        return MeasuredGrowth(window, rise, window * 2 / 3, complete)
+        return MeasuredGrowth(window, rise, pace_of_all, complete)

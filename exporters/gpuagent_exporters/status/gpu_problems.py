@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpuagent.core.hardware import Ecc, Memory, MigInstance, Power, recovery_action
+from gpuagent.core.holding import Holding, find_holding, is_nobodys
 from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, ProcessState, Snapshot
 from gpuagent.core.units import GIB, format_bytes, format_duration, format_ratio
@@ -89,13 +90,14 @@ def _full(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Iterator[Prob
     if full is not None:
         severity, text = full
         host = gpu.reconciliation.host_bytes if gpu.reconciliation else 0
-        largest = max(processes, key=lambda process: process.used_bytes or 0, default=None)
-        held = (largest.used_bytes or 0) if largest else 0
+        used = (gpu.memory.used_bytes if gpu.memory else None) or 0
         nobodys = 0 if gpu.reconciliation is None else gpu.reconciliation.unattributed_bytes
-        holder = f"; {_named(largest)} holds {format_bytes(held)}" if largest and held else ""
-        if nobodys > held:
+        found = find_holding(processes, used)
+        largest = max((process.used_bytes or 0 for process in processes), default=0)
+        holder = "" if found is None else f"; {_holder(found)}"
+        if is_nobodys(nobodys, processes, used):
             holder = f"; {format_bytes(nobodys)} of it held by no process that the driver lists"
-        if host > held:
+        if host > largest:
             holder = f"; {format_bytes(host)} of it are used beside the GPU"
         whose = "memory of GPU and CPU" if gpu.identity.unified_memory else "memory"
         wedge = " If it runs out, the whole machine may hang." if gpu.identity.unified_memory else ""
@@ -190,8 +192,16 @@ def _unattributed(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Itera
     yield Problem(severity, "unattributed", text, advice, gpu=gpu.identity.index)
 
 
+def _holder(found: Holding) -> str:
+    if found.process is None:
+        return f"{format_bytes(found.used_bytes)} of it held by {found.text}"
+    ended = ", which has ended," if found.process.state is ProcessState.DEAD else ""
+    return f"{_named(found.process)}{ended} holds {format_bytes(found.used_bytes)}"
+
+
 def _named(process: ProcessReading) -> str:
-    return f"{process.info.name} (pid {process.pid})" if process.info else f"pid {process.pid}"
+    known = process.info or process.former
+    return f"{known.name} (pid {process.pid})" if known else f"pid {process.pid}"
 
 
 _NOT_TOLD = {MPS_UNKNOWN, NO_PCI_ADDRESS}

@@ -263,7 +263,8 @@ _KINDS: dict[str, frozenset[str]] = {
     "GpuMonitorBlind": _HEALTH | {"collector", "figures_untrusted", "nvml_failed", "nvml_paused", "stale"},
 }
 """Problems that already say what an alert says."""
-_TOLD = frozenset({Severity.CRITICAL, Severity.WARNING})
+_GRAVITY = (Severity.CRITICAL, Severity.WARNING)
+_TOLD = frozenset(_GRAVITY)
 _ALERT_ADVICE = "`gpuagent alerts` shows it, and who is told."
 
 
@@ -271,12 +272,13 @@ def alert_problems(firing: Iterable[FiringAlert], others: Sequence[Problem]) -> 
     """Yield a problem for each alert that fires, is not silenced, and that none of the others stands for.
 
     What could not be measured any more is told as it was known last: a check does not get better because less is known.
+    Of several tiers of one alert the gravest is told.
     """
-    told: set[tuple[str, int | None, int]] = set()
-    firing = tuple(firing)
+    told: set[tuple[str, int | None, int, int]] = set()
+    firing = sorted(firing, key=lambda one: _GRAVITY.index(one.severity) if one.severity in _TOLD else len(_GRAVITY))
     for alert in firing:
         severity = _severity(alert, firing)
-        about = alert.name, alert.gpu, alert.pid
+        about = alert.name, alert.gpu, alert.gpu_instance_id, alert.pid
         if severity is None or alert.silenced or about in told or _is_told(alert, severity, others):
             continue
         told.add(about)
@@ -287,6 +289,8 @@ def alert_problems(firing: Iterable[FiringAlert], others: Sequence[Problem]) -> 
 
 def _severity(alert: FiringAlert, firing: Iterable[FiringAlert]) -> Severity | None:
     """Return how grave an alert is; of a process, what was known last of the memory in which it grew counts too."""
+    if alert.is_ending:
+        return Severity.INFO
     about = [alert]
     if alert.pid and alert.about_growth and alert.unmeasured_seconds:
         place = alert.uuid, alert.gpu_instance_id

@@ -9,14 +9,15 @@ from gpuagent.core.snapshot import ProcessInfo
 
 INFO = ProcessInfo(
     ProcessId("boot", 7, 1), "train", 1000, "ann", unit="a.service", container_id="c", pod="api-1", namespace="prod",
-    slurm_job="42",
+    pod_uid="0123abcd", slurm_job="42",
 )  # fmt: skip
 
 
 def test_incidents_name_the_narrowest_first() -> None:
     """A job before a pod before a unit: people read the first words."""
     assert [(name, value) for name, value in alert_labels(INFO).items() if value] == [
-        ("slurm_job", "42"), ("pod_namespace", "prod"), ("pod_name", "api-1"), ("container_id", "c"),
+        ("slurm_job", "42"), ("pod_namespace", "prod"), ("pod_name", "api-1"), ("pod_uid", "0123abcd"),
+        ("container_id", "c"),
         ("unit", "a.service"),
     ]  # fmt: skip
 

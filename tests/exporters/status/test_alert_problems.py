@@ -44,3 +44,13 @@ def test_what_cannot_be_measured_any_more() -> None:
     (found,) = alert_problems([leak], [blind])
     assert found.severity is Severity.CRITICAL
     assert found.sentence == "GPU 0: last known 7 min ago: x is leaking"
+
+
+def test_of_several_tiers_the_gravest_is_told() -> None:
+    """A forecast of a GPU that is lost is as severe as its incident, whichever tier comes first."""
+    hours = FiringAlert(
+        "GpuMemoryExhaustionSoon", "warning", True, "GPU-0", gpu=0, summary="full in 3 min", unmeasured_seconds=60.0
+    )
+    (found,) = alert_problems([hours, hours._replace(severity="critical")], [])
+    assert found.severity is Severity.CRITICAL
+    assert len(list(alert_problems([hours, hours._replace(gpu_instance_id=3)], []))) == 2

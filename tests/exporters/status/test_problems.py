@@ -142,6 +142,19 @@ def test_memory_that_runs_out(used_gib: float, expected: list[tuple[Severity, st
     assert all("python3 (pid 8) holds 20.0 GiB" in problem.text for problem in find_problems(here, NOW))
 
 
+def test_a_full_gpu_says_who_holds_it_as_its_incident_does() -> None:
+    """Nobody is named who is one of many alike; a process that has ended is named as long as it is known."""
+    many = [process(pid, used_gib=0.375) for pid in range(1, 61)]
+    (problem,) = find_problems(snapshot([gpu(0, used_gib=23.8)], many), NOW)
+    assert problem.text.endswith("; 22.5 GiB of it held by 60 processes")
+
+    alive = process(8, used_gib=20.0)
+    dead = alive._replace(state=ProcessState.DEAD, former=alive.info, info=None)
+    seen = snapshot([gpu(0, used_gib=23.8)], [dead, process(7, used_gib=3.0)])
+    full = next(one for one in find_problems(seen, NOW) if one.kind == "memory_full")
+    assert full.text.endswith("; python3 (pid 8), which has ended, holds 20.0 GiB")
+
+
 def test_memory_of_an_instance_that_runs_out() -> None:
     """PROC-09: under MIG each instance has a wall of its own, though the GPU as a whole has room."""
     problem = only(snapshot([gpu(used_gib=9.7, total_gib=80, mig=(mig_instance(3, 9.7), mig_instance(4, 1.0)))], []))

@@ -43,6 +43,8 @@ class FiringAlert(NamedTuple):
     """Seconds for which its subject could not be measured; 0 while it is."""
     began_at: float | None = None
     """Unix time at which its condition began to hold, also before a restart of the agent; None if that is not known."""
+    is_ending: bool = False
+    """Whether nothing of it is true now, and only its end is waited for: to be seen, and no trouble."""
 
 
 class RuleFailures(NamedTuple):

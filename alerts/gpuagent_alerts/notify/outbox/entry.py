@@ -234,6 +234,7 @@ def _dump_restarts(incident: Incident) -> dict[str, Any]:
         "restarted_pids": list(incident.restarted_pids),
         "flat_seconds": incident.flat_seconds,
         "grows_by": incident.grows_by,
+        "grew_on": list(incident.grew_on),
     }
 
 
@@ -264,6 +265,7 @@ def load_incident(value: object) -> Incident:
         restarted_pids=tuple(integer(one) for one in array(found.get("restarted_pids", []))),
         flat_seconds=finite(found.get("flat_seconds", 0.0)),
         grows_by=finite(found.get("grows_by", 0.0)),
+        grew_on=tuple(word(one) for one in array(found.get("grew_on", []))),
     )
 
 

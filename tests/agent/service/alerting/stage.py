@@ -18,7 +18,7 @@ from gpuagent_alerts.messages.briefing import BriefingWriter
 from gpuagent_alerts.messages.restored_growth import RestoredGrowth
 from gpuagent_alerts.messages.snapshot_inputs import SnapshotFacts, explainer
 from gpuagent_alerts.messages.transitions import EndReasons, EvaluatedTick
-from gpuagent_alerts.notify.incident_record import process_of, subject_of_alert
+from gpuagent_alerts.notify.incident_record import kept_reason, process_of, subject_of_alert
 from gpuagent_alerts.notify.notifier import Notifier, Suppressions
 from gpuagent_alerts.notify.outbox.attempt import DELIVERED
 from gpuagent_alerts.notify.outbox.queue import Outbox
@@ -94,6 +94,7 @@ class Stage:
         self.endings.ask(lambda pid, uuid: self.remedy_endings.get((pid, uuid)), lambda _: self.is_alive)
         self.endings.former_id = lambda pid: process_of(self.notifier.incidents, pid)
         self.endings.former_of = lambda name: subject_of_alert(self.notifier.incidents, name)
+        self.endings.kept_reason = lambda name: kept_reason(self.notifier.incidents, name)
         self.restored = RestoredGrowth(lambda: self.notifier.incidents)
         self.restored.note_loaded(tuple(self.engine.rules()), self.clock.now())
         records = self.notifier.incidents.values()
@@ -148,6 +149,14 @@ class Stage:
             for each in running.states.instances
             if each.state is state
         }
+
+    def firing(self) -> list[Alert]:
+        """Return the alerts that fire; those that are only kept with why their conditions ceased to hold."""
+        return list(self._instances(State.FIRING).values())
+
+    def kept(self) -> list[Alert]:
+        """Return the alerts that fire only because they are kept."""
+        return [one for one in self.firing() if one.is_kept]
 
     def deliver(self) -> None:
         """Let the receivers take all that waits."""

@@ -138,3 +138,22 @@ def test_the_next_leak_on_that_gpu_is_another_incident(tmp_path: Path) -> None:
     assert {one.key for one in stage.heard[:told]}.isdisjoint(one.key for one in stage.heard[told:])
     assert stage.heard[told].news == "began"
     assert all("pid 4242" not in line and "2 processes" not in line for line in stage.headlines()[told:])
+
+
+@pytest.mark.parametrize("was_ended", [False, True], ids=["dry run", "by hand"])
+def test_a_neighbor_that_was_acted_on_is_no_part_of_the_leak(tmp_path: Path, was_ended: bool) -> None:
+    """The act is told with the incident; who grows, how many and how fast, and the end are the leaker's alone."""
+    stage = Stage(tmp_path / "state")
+    neighbor = process(5151, used_gib=1.0, user="root", uid=0, name="sleep", command="sleep 900")
+    beside = [] if was_ended else [neighbor]
+    stage.show(replace(LEAK, processes=(*LEAK.processes, neighbor)), 4 * MINUTE)
+    about = RemedyTarget("0", UUID, "5151", "sleep", "root", "")
+    result = "released" if was_ended else "dry_run"
+    note = RemedyNote(about, "run-1", "terminate", result, not was_ended, stage.clock.wall())
+    stage.further = replace(IDLE, ended=(note,))
+    stage.show(replace(FULL, processes=(*FULL.processes, *beside)), 10 * MINUTE)
+    assert "Remedy/0" in stage.heard[-1].alerts
+    stage.show(replace(EMPTY, processes=tuple(beside)), 10 * MINUTE)
+
+    assert stage.heard[-1].news == "ended"
+    assert all("0: python3 (alice, pid 4242) " in line for line in stage.headlines()), stage.headlines()

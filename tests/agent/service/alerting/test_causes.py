@@ -48,6 +48,14 @@ def test_a_pod_that_only_root_can_have_named_survives_its_container() -> None:
     assert not set(first) & set(unproven)
 
 
+def test_containers_of_one_pod_belong_together() -> None:
+    """The kernel's word for the pod is enough: no name has to be proven, and another user's are none of them."""
+    first = groups(container_id="c1", pod_uid="0123abcd")
+    assert set(first) & set(groups(container_id="c2", pod_uid="0123abcd")) == {"pod-uid:0123abcd:1000"}
+    assert not set(first) & set(groups(container_id="c2", pod_uid="0123abcd", uid=7))
+    assert not set(first) & set(groups(container_id="c2", pod_uid="4567ef01"))
+
+
 def test_a_session_is_no_program() -> None:
     """Two notebooks of one user in a login session have nothing in common; six ranks of one launcher do."""
     session = {"unit": "session-3.scope", "process_group": 0}

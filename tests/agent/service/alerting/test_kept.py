@@ -64,7 +64,10 @@ def test_no_surface_says_that_it_is_so(tmp_path: Path) -> None:
             figures = bench.alerting.figures()
             assert figures is not None
             assert [(one.alertstate, one.number) for one in figures.alerts] == [("ending", 1)]
-            assert figures.firing == (), "status and check take no severity from it"
+            (about,) = figures.firing
+            assert about.is_ending, "status and check take no severity from it"
+            assert about.severity == "info"
+            assert "is full" not in about.summary
 
             await bench.show(BUSY)
             assert (await bench.state())["state"] == "firing", "it is true again"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from gpuagent.core.metrics.remedies import RemedyFigures, RemedyNote, RemedyTarg
 from gpuagent.core.snapshot import GpuIdentity, GpuState, NvmlState, ProcessState, Reconciliation, Snapshot, XidCount
 from gpuagent.core.units import GIB
 from gpuagent_alerts.messages.snapshot_inputs import subjects_of
+from gpuagent_alerts.notify.routes import Recipient
 from tests.agent.service.alerting.stage import PID, Stage, dry_run, grown, leak, leaking, node
 from tests.alerts.notify.parts import Route
 from tests.fakes.readings import absent_gpu, gpu, process, snapshot
@@ -210,6 +212,41 @@ def test_two_programs_that_leak_on_one_gpu(tmp_path: Path) -> None:
 
     assert [one.news for one in stage.heard] == ["began", "began"]
     assert len(stage.keys()) == 2
+
+
+def test_a_cap_holds_back_what_was_critical_before(tmp_path: Path) -> None:
+    """Past the cap of an hour a critical beginning and the end are told; that the GPU is full now waits for room."""
+    stage = Stage(tmp_path / "state", recipients=[Recipient("slack", max_messages_per_hour=1)])
+    stage.show(leak(12, Evidence.BALANCED), 5 * MINUTE)
+    stage.show(leak(22, Evidence.BALANCED, full_in=5 * MINUTE), 5 * MINUTE)
+    stage.show(leak(23.9, Evidence.BALANCED, full_in=1.0), 10 * MINUTE)
+    assert stage.told() == [
+        "began warning: ProcessMemoryLeak[balanced]/0",
+        "worsened critical: MemoryExhaustionSoon[minutes]/0 ProcessMemoryLeak[balanced]/0",
+    ]
+    stage.show(node(2, 9), 15 * MINUTE)
+
+    assert [one.news for one in stage.heard] == ["began", "worsened", "ended"]
+
+
+def test_two_containers_of_one_pod_that_leak(tmp_path: Path) -> None:
+    """They grow together and are one incident, named as the pod; the end of one of them is none of it."""
+    stage = Stage(tmp_path / "state")
+    pod: dict[str, Any] = {"pod_uid": "0123abcd-77", "user": "svc-ml"}
+    gateway = process(1, used_gib=10.0, name="gw", container_id="a" * 64, unit="cri-a.scope", process_group=1, **pod)
+    sidecar = process(2, used_gib=4.0, name="side", container_id="b" * 64, unit="cri-b.scope", process_group=2, **pod)
+    both = grown(snapshot([gpu(0, used_gib=15.0)], [gateway, sidecar]), 1, leaking(Evidence.BALANCED))
+    stage.show(both, 5 * MINUTE)
+    stage.show(grown(both, 2, leaking(Evidence.BALANCED)), 5 * MINUTE)
+    alone = snapshot([gpu(0, used_gib=11.0)], [gateway])
+    stage.show(grown(alone, 1, leaking(Evidence.BALANCED)), 20 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began"]
+    stage.show(snapshot([gpu(0, used_gib=1.0)], []), 20 * MINUTE)
+
+    assert [one.news for one in stage.heard] == ["began", "ended"]
+    assert stage.headlines()[-1].startswith(
+        "RESOLVED node7 GPU 0: pod 0123abcd (2 processes, svc-ml) was leaking memory: both processes ended"
+    )
 
 
 def test_a_reload_of_the_driver(tmp_path: Path) -> None:

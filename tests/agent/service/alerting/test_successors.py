@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
+from gpuagent.core.matchers import parse_matcher
 from gpuagent.core.snapshot import ProcessInfo, Snapshot
 from gpuagent.core.units import GIB
 from gpuagent_alerts.messages.briefing import WaitingIncident, find_waiting
+from gpuagent_alerts.notify.successor_growth import MemoryMeter
 from gpuagent_exporters.status.problems import find_problems
 from tests.agent.service.alerting.stage import TICK_SECONDS, Stage
 from tests.fakes.readings import gpu, process, snapshot
@@ -80,10 +82,16 @@ class Story:
         """Every message so far."""
         return [one.news for one in self.stage.heard]
 
-    def waiting(self) -> list[WaitingIncident]:
+    def shown(self) -> list[WaitingIncident]:
         """What the surfaces show beside alerts."""
         stage = self.stage
-        return [one for one in find_waiting(stage.notifier, stage.briefings, (), stage.clock.wall()) if one.for_restart]
+        labels = {one.fingerprint: one.labels for one in stage.firing()}
+        present = {one.fingerprint for one in stage.firing() if one.holds}
+        return find_waiting(stage.notifier, stage.briefings, present, stage.clock.wall(), labels)
+
+    def waiting(self) -> list[WaitingIncident]:
+        """Those of which a restart is waited for, or a verdict on what was started."""
+        return [one for one in self.shown() if one.for_restart]
 
 
 def rising(gib_per_hour: float, start: float = 3.0) -> Callable[[float], float]:
@@ -260,3 +268,168 @@ def test_the_end_of_a_restarted_group_counts_those_that_ran_last(tmp_path: Path)
         "RESOLVED node7 GPUs 0, 1, 2, 3: Slurm job 77 (4 ranks, alice) was leaking memory: all 4 processes ended; "
         "48.0 GiB came back; Slurm job 77 was restarted once and does not run now"
     )
+
+
+A, B = "a" * 64, "b" * 64
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"container_id": A, "unit": f"docker-{A}.scope"}, {"container_id": B, "unit": f"docker-{B}.scope"}),
+        ({"container_id": A, "container_name": "rec"}, {"container_id": B, "container_name": "rec"}),
+        ({"container_id": A, "container_name": "sad_turing"}, {"container_id": B, "container_name": "happy_bell"}),
+        (
+            {"container_id": A, "pod_uid": "1", "pod": "api-7d9f8c6b5d-x2kqz", "namespace": "prod"},
+            {"container_id": B, "pod_uid": "2", "pod": "api-7d9f8c6b5d-qqwwz", "namespace": "prod"},
+        ),
+        ({"unit": "run-u12.service"}, {"unit": "run-u15.service"}),
+    ],
+    ids=["docker", "named", "made-up names", "pod", "systemd-run"],
+)
+def test_what_is_created_anew_under_another_id_is_a_successor(
+    tmp_path: Path, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    """Known by user and command line, and by the container's name where it has one: no end while it runs and grows."""
+    story = Story(tmp_path, **first)
+    story.leak(100)
+    story.pause(15.0)
+    story.owner = second
+    story.run(10 * MINUTE, rising(40.0), STEADY, [200])
+    assert story.news() == ["began"]
+    (waiting,) = story.waiting()
+    assert " was restarted once and runs as pid 200, with " in waiting.headline
+    assert A[:12] not in waiting.headline
+    story.stage.show(story.seen(15.0, LEAKING, 200), 5 * MINUTE)
+
+    assert story.news() == ["began", "restarted"]
+    assert len(story.stage.keys()) == 1
+    (last,) = story.stage.headlines()[1:]
+    assert " was restarted once and grows again" in last
+    assert all(one not in last for one in (A[:12], B[:12], "run-u"))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"container_id": A, "container_name": "rec"}, {"container_id": B, "container_name": "search"}),
+        (
+            {"container_id": A, "pod": "api-7d9f8c6b5d-x2kqz", "namespace": "prod"},
+            {"container_id": B, "pod": "batch-7d9f8c6b5d-x2kqz", "namespace": "prod"},
+        ),
+        ({"container_id": A, "user": "alice"}, {"container_id": B, "user": "bob", "uid": 1001}),
+        ({"container_id": A}, {"container_id": B, "command": "python3 serve.py"}),
+        ({"unit": "a.service"}, {"unit": "b.service"}),
+    ],
+    ids=["name", "pod", "user", "command", "unit"],
+)
+def test_what_is_another_ones_is_no_successor(tmp_path: Path, first: dict[str, Any], second: dict[str, Any]) -> None:
+    """It holds no end back, whether or not it grows."""
+    story = Story(tmp_path, **first)
+    story.leak(100)
+    story.pause(15.0)
+    story.owner = second
+    story.run(5 * MINUTE, rising(40.0), STEADY, [200])
+
+    assert story.news() == ["began", "ended"]
+    assert "200" not in story.stage.headlines()[-1]
+
+
+def test_a_replica_that_ran_beside_is_no_successor(tmp_path: Path) -> None:
+    """Two containers of one image: what was there all along was not started in place of the one that ended."""
+    story = Story(tmp_path, container_id=A)
+    story.stage.show(story.seen(10.0, LEARNING, 100), 30.0)
+    beside = story.seen(3.0, STEADY, 200, gpu_index=1).processes[0]
+    info = beside.info
+    assert info is not None
+    beside = beside._replace(info=replace(info, container_id=B))
+    leaking = story.seen(12.0, LEAKING, 100)
+    story.stage.show(replace(leaking, processes=(*leaking.processes, beside)), 5 * MINUTE)
+    ended = story.seen(0.0, LEARNING)
+    story.stage.show(replace(ended, processes=(beside,)), 5 * MINUTE)
+    assert story.news() == ["began", "ended"]
+    grows = {MemoryKey("GPU-00000001", 200): LEAKING, MemoryKey("GPU-00000001"): LEAKING}
+    story.stage.show(replace(ended, processes=(beside,), growth=grows), 5 * MINUTE)
+
+    assert story.news() == ["began", "ended", "began"]
+    assert len(story.stage.keys()) == 2
+    assert "restarted" not in story.stage.headlines()[-1]
+
+
+def test_one_pace_and_one_severity_of_what_grows_again(tmp_path: Path) -> None:
+    """The detector has one pace for a process on every surface; the problem is as severe as the incident."""
+    story = Story(tmp_path, **UNIT)
+    story.stage.show(story.seen(10.0, LEARNING, 100), 30.0)
+    wall = replace(LEAKING, exhaustion=Range(300.0, 200.0, 400.0))
+    leaking = story.seen(22.0, LEAKING, 100)
+    growth = {**leaking.growth, MemoryKey("GPU-00000000"): wall}
+    story.stage.show(replace(leaking, growth=growth), 5 * MINUTE)
+    story.pause(30.0)
+    slope = 35 * GIB / HOUR
+    young = Growth(Verdict.LEARNING, slope=Range(slope, slope, slope))
+    story.run(8 * MINUTE, rising(40.0), young, [200])
+
+    (waiting,) = story.waiting()
+    assert waiting.headline.startswith("CRITICAL ")
+    assert waiting.subject.severity == "critical"
+    assert waiting.headline.endswith("and grows again: 35.0 GiB/h")
+
+
+def problems(story: Story, seen: Snapshot) -> list[tuple[str, str]]:
+    """Severity and text of each problem of a node that looks like this."""
+    shown = replace(seen, clock_seconds=0.0, measured_seconds=0.0)
+    found = find_problems(shown, 0.0, firing=[one.subject for one in story.shown()])
+    return [(str(one.severity), one.text) for one in found]
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_incident_that_goes_on_is_listed_until_it_is_over(tmp_path: Path, restarts: bool) -> None:
+    """While its end is only kept nothing is wrong, and a screen says so instead of nothing."""
+    story = Story(tmp_path, **UNIT)
+    story.leak(100)
+    other = process(9, used_gib=8.0, name="other", user="bob", uid=7, command="other")
+    empty = story.seen(0.0, LEARNING)
+    rest = replace(empty, gpus=(gpu(0, used_gib=9.0), *empty.gpus[1:]), processes=(other,))
+    story.stage.show(rest, 2 * MINUTE)
+    if restarts:
+        story.stage.kill()
+        story.stage.show(rest, 15.0)
+    assert story.news() == ["began"]
+    words = "api.service: what was true of it is not true now; waiting to see whether that lasts"
+    assert problems(story, rest) == [("info", words)]
+    story.stage.show(rest, 20 * MINUTE)
+
+    assert story.news() == ["began", "ended"]
+    assert problems(story, rest) == []
+
+
+@pytest.mark.parametrize(
+    ("matcher", "is_shown"),
+    [('alertname="GpuProcessMemoryLeak"', True), ('unit="api.service"', True), ('gpu="0"', False)],
+)
+def test_an_incident_is_silenced_when_all_of_its_alerts_are(tmp_path: Path, matcher: str, is_shown: bool) -> None:
+    """A silence that takes one alert of it leaves a problem of the rest, which somebody was told of."""
+    story = Story(tmp_path, **UNIT)
+    story.stage.show(story.seen(10.0, LEARNING, 100), 30.0)
+    wall = replace(LEAKING, exhaustion=Range(300.0, 200.0, 400.0))
+    leaking = story.seen(22.0, LEAKING, 100)
+    growth = {**leaking.growth, MemoryKey("GPU-00000000"): wall}
+    story.stage.show(replace(leaking, growth=growth), 5 * MINUTE)
+    story.stage.silences.add([parse_matcher(matcher)], HOUR, comment="", creator="eve")
+    story.pause(30.0)
+
+    assert bool(problems(story, story.seen(0.0, LEARNING))) == is_shown
+
+
+@pytest.mark.parametrize("tick", [1.0, 5.0, 7.0, 15.0, 29.0])
+def test_the_pace_of_a_successor_does_not_depend_on_when_it_is_asked(tick: float) -> None:
+    """Blocks of half a minute do not end where its window does: a steady pace is told as that at every tick."""
+    meter, now, paces = MemoryMeter(0.0), 0.0, []
+    while now < 900.0:
+        now += tick
+        meter.add({"a": int(PACE * now)}, now)
+        if now > 300.0:
+            paces.append(meter.measure(PACE, now).bytes_per_second)
+
+    assert min(paces) == pytest.approx(PACE, rel=0.01)
+    assert max(paces) == pytest.approx(PACE, rel=0.01)

@@ -92,6 +92,58 @@ def test_a_process_that_ended_while_the_agent_was_down(
     assert stage.headlines()[-1] == f"RESOLVED node7 GPU 0: python3 (alice, pid 4242) was leaking memory: {words}"
 
 
+@pytest.mark.parametrize("stops", [1, 2])
+def test_what_was_seen_of_an_end_is_told_after_a_restart(tmp_path: Path, stops: int) -> None:
+    """The agent saw the process end and waits to see whether that lasts: a restart meanwhile makes it no riddle."""
+    stage = Stage(tmp_path / "state")
+    stage.show(leak(22.9, full_in=60.0), 5 * MINUTE)
+    taken = snapshot([gpu(0, used_gib=12.0)], [process(9, used_gib=11.0, name="other", user="bob", uid=7)])
+    stage.show(taken, 30.0)
+    assert stage.heard[-1].news != "ended"
+    for _ in range(stops):
+        stage.kill()
+        steady = {MemoryKey("GPU-00000000"): Growth(Verdict.STEADY)}
+        stage.show(replace(taken, growth=steady), 30.0)
+    kept = {one.name: one.end_reason for one in stage.kept()}
+    assert kept["GpuProcessMemoryLeak"] == "the process ended; it held 22.9 GiB, and 12.0 GiB is in use now"
+    assert kept["GpuMemoryExhaustionSoon"].startswith("python3 (pid 4242) ended; it held 22.9 GiB")
+    stage.show(taken, 20 * MINUTE)
+
+    assert stage.headlines()[-1] == (
+        "RESOLVED node7 GPU 0: python3 (alice, pid 4242) was leaking memory: the process ended; it held 22.9 GiB, and "
+        "12.0 GiB is in use now"
+    )
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_the_end_is_of_every_gpu_on_which_it_grew(tmp_path: Path, stops: bool) -> None:
+    """The message named two GPUs, and one of them has no alert of its own: the end names both."""
+    stage = Stage(tmp_path / "state")
+    own = [process(PID, used_gib=12.0), process(PID, gpu_index=1, used_gib=3.0)]
+    slow = replace(leaking(Evidence.BALANCED), verdict=Verdict.GROWING, evidence_told=())
+    seen = grown(snapshot([gpu(0, used_gib=13.0), gpu(1, used_gib=4.0)], own), PID, leaking(Evidence.BALANCED))
+    seen = replace(seen, growth={**seen.growth, MemoryKey("GPU-00000001", PID): slow})
+    stage.show(seen, 5 * MINUTE)
+    if stops:
+        stage.kill()
+    stage.show(snapshot([gpu(0, used_gib=1.0), gpu(1, used_gib=1.0)], []), 10 * MINUTE)
+
+    assert stage.heard[-1].news == "ended"
+    assert ["GPUs 0, 1: python3 (alice, pid 4242) " in line for line in stage.headlines()] == [True, True]
+
+
+def test_no_level_is_told_of_growth_whose_process_is_gone(tmp_path: Path) -> None:
+    """It ended while the agent was down, and another one holds memory there: that is not where growth stopped."""
+    stage = Stage(tmp_path / "state")
+    stage.show(leak(22.0, full_in=60.0), 5 * MINUTE)
+    stage.kill()
+    taken = snapshot([gpu(0, used_gib=12.0)], [process(9, used_gib=11.0, name="other", user="bob", uid=7)])
+    stage.show(replace(taken, growth={MemoryKey("GPU-00000000"): Growth(Verdict.STEADY)}), 30.0)
+
+    reasons = {one.end_reason for one in stage.kept() if one.name == "GpuMemoryExhaustionSoon"}
+    assert reasons == {"python3 (pid 4242) ended while gpuagent was not running"}
+
+
 def test_a_full_gpu_says_that_its_holder_is_dead(tmp_path: Path) -> None:
     """Nobody can end what has ended: whoever reads the line must not look for the process."""
     stage = Stage(tmp_path / "state")

@@ -1,0 +1,58 @@
+"""Who holds most of a memory that is full, in the same words on every surface."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gpuagent.core.snapshot import ProcessReading, ProcessState
+from gpuagent.core.units import format_bytes
+
+LARGE_SHARE = 1 / 3
+STANDS_OUT = 1.2
+"""Share of what is used, and ratio to the next holder, from which on a process is named as who fills a GPU."""
+
+
+class Holding(NamedTuple):
+    """The process that holds most of a memory, or the several that do where none stands out."""
+
+    used_bytes: int
+    """Of all of them."""
+    process: ProcessReading | None = None
+    """The one that stands out; None of several."""
+    text: str = ""
+    """`60 processes`, or `3 processes of 8.0 GiB at most`; "" of one."""
+
+
+def find_holding(processes: Iterable[ProcessReading], used_bytes: int) -> Holding | None:
+    """Return who holds most of a memory of which so much is used; None where nobody is known to, or none stands out.
+
+    A process stands out with a third of what is used, and clearly more than the next one: one of twelve equal ones is
+    not who fills the GPU. Such of which nothing but the pid is known do not count.
+    """
+    held: dict[int, int] = {}
+    named: dict[int, ProcessReading] = {}
+    for one in processes:
+        is_known = one.info is not None or one.former is not None or one.state is ProcessState.DEAD
+        if one.used_bytes and is_known:
+            held[one.pid] = held.get(one.pid, 0) + one.used_bytes
+            named.setdefault(one.pid, one)
+    first, second = (*sorted(held, key=lambda pid: (-held[pid], pid)), None, None)[:2]
+    if first is None:
+        return None
+    most = held[first]
+    if most < LARGE_SHARE * used_bytes:
+        many = len(held)
+        return Holding(sum(held.values()), text=f"{many} processes") if many > 1 else None
+    if second is not None and most < STANDS_OUT * held[second]:
+        alike = [size for size in held.values() if size > most / STANDS_OUT]
+        return Holding(sum(alike), text=f"{len(alike)} processes of {format_bytes(most)} at most")
+    return Holding(most, named[first])
+
+
+def is_nobodys(nobodys_bytes: int, processes: Iterable[ProcessReading], used_bytes: int) -> bool:
+    """Return whether most of it, and a third at least, is held by no process that the driver lists."""
+    held: dict[int, int] = {}
+    for one in processes:
+        held[one.pid] = held.get(one.pid, 0) + (one.used_bytes or 0)
+    return nobodys_bytes > max(held.values(), default=0) and nobodys_bytes >= LARGE_SHARE * used_bytes
