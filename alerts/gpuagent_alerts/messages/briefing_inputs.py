@@ -65,7 +65,7 @@ class BriefingInputs:
 
     @property
     def conditions(self) -> tuple[Alert, ...]:
-        """Its alerts but those that report a remedy: a neighbour that was ended is none of those that grow."""
+        """Its alerts but those that report a remedy: a neighbor that was ended is none of those that grow."""
         return tuple(one for one in self.alerts if not is_remedy_note(one.labels))
 
     @property
