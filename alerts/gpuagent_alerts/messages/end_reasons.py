@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gpuagent.core.growth import Growth, GrowthState, Verdict
+from gpuagent.core.growth import GrowthState, Verdict
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessReading, ProcessState
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
 from gpuagent_alerts.alert import PROCESS_ENDED, UNKNOWN_END
+from gpuagent_alerts.leak.verdict import GAVE_BACK, NO_NEW_HIGH
 from gpuagent_alerts.messages.end_facts import EndedAlert
 from gpuagent_alerts.remedies.outcome import RemedyEnding
 
@@ -42,6 +43,7 @@ class EndReason(NamedTuple):
     """Whether it is a fact that does not undo itself, and not a level that may rise again."""
 
 
+_OF_A_LEVEL = ("growth stopped", GAVE_BACK, "memory back to", "its memory is back to")
 _UNKNOWN = EndReason()
 
 
@@ -78,6 +80,11 @@ def reason_by_name(case: EndedAlert) -> EndReason:
         return EndReason(_former_left(case))
     is_back = name in _ABOUT_READING or (name == "GpuLost" and bool(_since_initialized(case)))
     return EndReason(text, is_certain=bool(text) and is_back)
+
+
+def tells_of_a_level(reason: EndReason) -> bool:
+    """Return whether a reason tells at what memory stopped, or came back to: figures of that moment."""
+    return reason.text.startswith(_OF_A_LEVEL)
 
 
 def with_remedies(reason: str, uuid: str, remedy_of: Callable[[str, str], RemedyEnding | None]) -> str:
@@ -155,8 +162,9 @@ def _growth(case: EndedAlert) -> str:
         return ""
     if (grower := _gone_grower(case)) is not None:
         return f"{_name(grower)} {_left_how(case, [grower])}{_came_back(case, grower)}"
-    if was is not None and used < _FELL * was:
-        return f"memory back to {format_bytes(used)}"
+    fell = f"memory back to {format_bytes(used)}" if was is not None and used < _FELL * was else ""
+    if told := _how_it_levelled_off(case) or fell:
+        return told
     is_full_soon = case.growth is not None and case.growth.exhaustion is not None and case.growth.exhaustion.value < 1
     if memory.is_full or is_full_soon:
         instance = case.alert.labels.get("gpu_instance_id", "")
@@ -166,7 +174,16 @@ def _growth(case: EndedAlert) -> str:
     if case.alert.name == "GpuProcessMemoryLeak" and rises:
         return "it still grows, and is no leak by the sensitivity that now holds for it"
     free = memory.free_bytes if memory.free_bytes is not None else memory.total_bytes - memory.used_bytes
-    return _growth_now(case.growth, used, max(0, free))
+    return _growth_now(case, used, max(0, free))
+
+
+def _how_it_levelled_off(case: EndedAlert) -> str:
+    """Return the detector's own words for the end of a process's leak: at what it stopped, or what it gave back."""
+    growth = case.growth
+    if growth is None or growth.verdict is not Verdict.LEVELLED_OFF or not case.alert.labels.get("pid"):
+        return ""
+    told = growth.reasons[0].partition(NO_NEW_HIGH)[0] if growth.reasons else ""
+    return told if told.startswith((GAVE_BACK, "growth stopped at ")) else ""
 
 
 def _who_left(case: EndedAlert) -> str:
@@ -212,16 +229,33 @@ def _left_how(case: EndedAlert, gone: Sequence[ProcessReading]) -> str:
     return "ended" if all(_how_it_left(case, one) != LEFT for one in gone) else "left the GPU"
 
 
-def _growth_now(growth: Growth | None, used: int, free: int) -> str:
+def _growth_now(case: EndedAlert, used: int, free: int) -> str:
+    growth = case.growth
     if growth is None:
         return ""
+    names_one = bool(case.alert.labels.get("pid"))
+    grower = None if names_one or case.before is None else _now(case, case.before.grower)
     if growth.exhaustion is not None:
-        return f"it slowed down: the forecast was {format_duration(growth.exhaustion.value)} then"
+        pace = "" if growth.slope is None else f", {format_bytes(3600 * growth.slope.value)}/h"
+        goes_on = "it goes on" if grower is None else f"{_name(grower)} goes on growing"
+        return f"it slowed down, and {goes_on}{pace}, full in {format_duration(growth.exhaustion.value)}"
     if growth.verdict is Verdict.CACHED:
         return "its tensors stopped growing: what it held beyond them was cache"
-    if growth.verdict in {Verdict.STEADY, Verdict.LEVELLED_OFF}:
-        return f"growth stopped at {format_bytes(used)} with {format_bytes(free)} free"
-    return ""
+    has_stopped = growth.state is GrowthState.STOPPED
+    if not has_stopped and growth.verdict not in {Verdict.STEADY, Verdict.LEVELLED_OFF}:
+        return ""
+    if grower is not None and grower.used_bytes is not None:
+        return f"growth stopped: {_name(grower)} holds {format_bytes(grower.used_bytes)}, {format_bytes(free)} is free"
+    return f"growth stopped at {format_bytes(used)} with {format_bytes(free)} free"
+
+
+def _now(case: EndedAlert, process: ProcessReading | None) -> ProcessReading | None:
+    """Return the reading of today of a process; None where it is gone."""
+    if process is None:
+        return None
+    return next(
+        (one for one in case.snapshot.processes if one.key == process.key and not _is_other(process, one)), None
+    )
 
 
 def _idle(case: EndedAlert) -> str:

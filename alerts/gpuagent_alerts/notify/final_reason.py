@@ -10,12 +10,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gpuagent_alerts.alert import PROCESS_ENDED, UNKNOWN_END, Alert, condition_times
+from gpuagent_alerts.leak.verdict import GAVE_BACK
 from gpuagent_alerts.notify.cause import is_about_memory, is_leak
 
-_NO_END = (UNKNOWN_END, "the GPU became full", "the MIG instance became full", "it slowed down")
+_NO_END = (UNKNOWN_END, "the GPU became full", "the MIG instance became full", "it slowed down", "growth stopped: ")
 _OF_THE_PROCESS = "the process "
 _OF_A_REMEDY = "gpuagent "
-_LEVEL = ("growth stopped", "its tensors stopped")
+_LEVEL = ("growth stopped", "its tensors stopped", GAVE_BACK)
 
 
 def with_final_reason(alert: Alert, others: Iterable[Alert]) -> Alert:
@@ -25,7 +26,11 @@ def with_final_reason(alert: Alert, others: Iterable[Alert]) -> Alert:
     """
     if not is_about_memory(alert.labels) or is_leak(alert.labels) or not _is_no_end(alert):
         return alert
-    told = [one for one in others if is_about_memory(one.labels) and one.end_reason and not _is_no_end(one)]
+    told = [
+        one
+        for one in others
+        if is_about_memory(one.labels) and one.end_reason and (is_leak(one.labels) or not _is_no_end(one))
+    ]
     best = max(told, key=_weight, default=None)
     if best is None:
         return alert
