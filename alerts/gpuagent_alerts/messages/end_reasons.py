@@ -57,8 +57,7 @@ def reason_of_process(case: EndedAlert, remedy: RemedyEnding | None) -> EndReaso
     now = case.process
     if now is not None and not _is_other(before, now):
         if now.state is ProcessState.DEAD and (before is None or before.state is not ProcessState.DEAD):
-            held = f": the driver went on counting {format_bytes(now.used_bytes)} for it" if now.used_bytes else ""
-            return EndReason(f"{PROCESS_ENDED}{held}")
+            return EndReason(f"{PROCESS_ENDED}{_still_held(now)}")
         # The only step that frees memory while its process goes on.
         return EndReason(str(remedy)) if remedy is not None and remedy.step == "release_cache" else _UNKNOWN
     back = _came_back(case, before)
@@ -97,6 +96,14 @@ def with_remedies(reason: str, uuid: str, remedy_of: Callable[[str, str], Remedy
         return f"(pid {found[1]}) was {remedy.participle}"
 
     return _NAMED_END.sub(replaced, reason)
+
+
+def _still_held(dead: ProcessReading) -> str:
+    zombie = " (a zombie)" if dead.is_zombie else ""
+    if not dead.used_bytes:
+        return zombie
+    held = format_bytes(dead.used_bytes)
+    return f"{zombie}: its {held} have not come back" if zombie else f": the driver went on counting {held} for it"
 
 
 def _how_it_left(case: EndedAlert, before: ProcessReading | None) -> str:
@@ -160,10 +167,8 @@ def _growth(case: EndedAlert) -> str:
     memory, used, was = case.memory, _used(case), _used_before(case)
     if memory is None or used is None or memory.used_bytes is None or not memory.total_bytes:
         return ""
-    if (grower := _gone_grower(case)) is not None:
-        return f"{_name(grower)} {_left_how(case, [grower])}{_came_back(case, grower)}"
     fell = f"memory back to {format_bytes(used)}" if was is not None and used < _FELL * was else ""
-    if told := _how_it_levelled_off(case) or fell:
+    if told := _what_became_of_grower(case) or _how_it_levelled_off(case) or fell:
         return told
     is_full_soon = case.growth is not None and case.growth.exhaustion is not None and case.growth.exhaustion.value < 1
     if memory.is_full or is_full_soon:
@@ -247,6 +252,22 @@ def _growth_now(case: EndedAlert, used: int, free: int) -> str:
     if grower is not None and grower.used_bytes is not None:
         return f"growth stopped: {_name(grower)} holds {format_bytes(grower.used_bytes)}, {format_bytes(free)} is free"
     return f"growth stopped at {format_bytes(used)} with {format_bytes(free)} free"
+
+
+def _what_became_of_grower(case: EndedAlert) -> str:
+    """Return how the process has ended that grew most, of an alert that names none; "" while it goes on."""
+    if (grower := _gone_grower(case)) is not None:
+        return f"{_name(grower)} {_left_how(case, [grower])}{_came_back(case, grower)}"
+    dead = _dead_grower(case)
+    return "" if dead is None else f"{_name(dead)} ended{_still_held(dead)}"
+
+
+def _dead_grower(case: EndedAlert) -> ProcessReading | None:
+    """Return the process that grew most, of an alert that names none, where it has ended and its memory stays."""
+    was = None if case.before is None else case.before.grower
+    now = _now(case, was)
+    is_news = was is not None and was.state is not ProcessState.DEAD
+    return now if is_news and now is not None and now.state is ProcessState.DEAD else None
 
 
 def _now(case: EndedAlert, process: ProcessReading | None) -> ProcessReading | None:

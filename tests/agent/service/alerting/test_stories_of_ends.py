@@ -35,6 +35,24 @@ def test_a_leaker_that_has_died_leaks_no_more(tmp_path: Path) -> None:
     assert {one.labels["process"] for one in alerts if one.name == "GpuProcessMemoryLeak"} == {"python3"}
 
 
+def test_a_leaker_that_is_a_zombie_is_told_as_dead(tmp_path: Path) -> None:
+    """Its leak has ended though its memory stays: whose it was is told, and nothing blames it for leaking."""
+    stage = Stage(tmp_path / "state")
+    seen = leak(20, Evidence.BALANCED)
+    stage.show(seen, 5 * MINUTE)
+    dead = dying_job(seen)
+    was = [one.former for one in dead.processes if one.former is not None]
+    zombies = [
+        one._replace(former=replace(info, state="Z", resident_bytes=0))
+        for one, info in zip(dead.processes, was, strict=True)
+    ]
+    stage.show(replace(dead, processes=tuple(zombies)), 30 * MINUTE)
+
+    ended = [one for message in stage.messages for one in message.alerts if one.end_reason]
+    assert "the process ended (a zombie): its 12.2 GiB have not come back" in {one.end_reason for one in ended}
+    assert stage.headlines()[-1].endswith(f"GPU 0: python3 (alice, pid {PID}) has ended and still holds 12.2 GiB")
+
+
 @pytest.mark.parametrize("leaks", [False, True])
 def test_a_job_that_dies_and_holds_its_memory_is_one_incident(tmp_path: Path, leaks: bool) -> None:
     """Eight ranks on eight GPUs, whether they leaked before or not: one key, and the job is named."""
