@@ -136,7 +136,7 @@ def judge_signals(
     suspicion, suspected = _suspicion(signals)
     alarm = leak or suspicion
     if alarm is not None:
-        state, slope = _pace(signals, alarm, room, before)
+        state, slope = _pace(signals, alarm, room, before, now_seconds)
         onsets = [one.onset_seconds for one in (leak, suspicion) if one is not None]
         if (before.suspected or before.verdict is Verdict.LEAKING) and before.since_seconds is not None:
             onsets.append(before.since_seconds)
@@ -201,10 +201,13 @@ def add_fast_growth(slow: Growth, pace: float | None, free_bytes: float | None) 
     )
 
 
-def _pace(signals: ProcessSignals, alarm: Alarm, room: Headroom, before: Growth) -> tuple[GrowthState, Range | None]:
+def _pace(
+    signals: ProcessSignals, alarm: Alarm, room: Headroom, before: Growth, now_seconds: float
+) -> tuple[GrowthState, Range | None]:
     """Return whether it still rises, and how fast; of what has stopped, how fast it did while it rose."""
     window = forecast_window(alarm.window_seconds)
-    slope = _slope(signals, window)
+    # What began within that time stood still before: no part of its pace.
+    slope = _slope(signals, min(window, now_seconds - alarm.onset_seconds)) or _slope(signals, window)
     had_pace = before.verdict in GROWS and before.slope is not None and before.slope.value > 0
     if slope is None and had_pace and before.state is not GrowthState.FULL and not room.full:
         return before.state or GrowthState.RISING, before.slope  # nothing was read: neither has it stopped
