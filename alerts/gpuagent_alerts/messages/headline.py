@@ -35,8 +35,8 @@ from gpuagent_alerts.notify.urgency import did_nothing, urgency_of
 
 _SEVERITIES = ("critical", "error", "warning", "info", "none")
 _ORDER = (
-    "GpuLost", "GpuXidCritical", "GpuProcessUnkillable", LEAK, *sorted(FULL), SOON, "GpuMemoryLeak", "GpuMemoryHigh",
-    "GpuXidWarning",
+    "GpuLost", "GpuXidCritical", "GpuProcessUnkillable", LEAK, *sorted(FULL), SOON, "GpuMemoryLeak", DEAD,
+    "GpuMemoryHigh", "GpuXidWarning",
 )  # fmt: skip
 """Alerts in the order in which they name an incident. The leak comes before the full GPU that it led to."""
 _NOTES = frozenset({"GpuRemedy", "GpuRemedyAnnounced"})

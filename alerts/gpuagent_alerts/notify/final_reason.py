@@ -14,6 +14,7 @@ from gpuagent_alerts.leak.verdict import GAVE_BACK
 from gpuagent_alerts.notify.cause import is_about_memory, is_leak
 
 _NO_END = (UNKNOWN_END, "the GPU became full", "the MIG instance became full", "it slowed down", "growth stopped: ")
+_ENDED_HOLDING = (") ended (a zombie): its ", ") ended: the driver went on counting ")
 _OF_THE_PROCESS = "the process "
 _OF_A_REMEDY = "gpuagent "
 _LEVEL = ("growth stopped", "its tensors stopped", GAVE_BACK)
@@ -38,6 +39,11 @@ def with_final_reason(alert: Alert, others: Iterable[Alert]) -> Alert:
     ends = (condition_times(one)[1] for one in (alert, best))
     until = max((end for end in ends if end is not None), default=None)
     return replace(alert, end_reason=text, end_is_certain=best.end_is_certain, true_until=until)
+
+
+def names_ended_process(reason: str) -> bool:
+    """Return whether a reason says of a process by name that it ended, and that its memory stays."""
+    return any(words in reason for words in _ENDED_HOLDING)
 
 
 def is_level_reached(alert: Alert) -> bool:

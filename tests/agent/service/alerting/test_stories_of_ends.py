@@ -53,6 +53,28 @@ def test_a_leaker_that_is_a_zombie_is_told_as_dead(tmp_path: Path) -> None:
     assert stage.headlines()[-1].endswith(f"GPU 0: python3 (alice, pid {PID}) has ended and still holds 12.2 GiB")
 
 
+@pytest.mark.parametrize("state", ["Z", "S"])
+def test_who_grew_and_died_is_told_with_the_memory_that_stays(tmp_path: Path, state: str) -> None:
+    """Only a forecast was told before: that its process has ended is a message of its own, zombie or not."""
+    stage = Stage(tmp_path / "state")
+    growth = Growth(
+        Verdict.GROWING, slope=Range(1e8, 1e8, 1e8), exhaustion=Range(600.0, 300.0, 900.0),
+        state=GrowthState.RISING, suspected=True,
+    )  # fmt: skip
+    seen = grown(node(22.5), PID, growth)
+    stage.show(seen, 10 * MINUTE)
+    dead = dying_job(seen)
+    resident = 0 if state == "Z" else 4096
+    ended = [
+        one._replace(former=replace(one.former, state=state, resident_bytes=resident))
+        for one in dead.processes
+        if one.former is not None
+    ]
+    stage.show(replace(dead, processes=tuple(ended)), 10 * MINUTE)
+    assert f"GPU 0: python3 (alice, pid {PID}) has ended and still holds 12.2 GiB" in stage.headlines()[-1]
+    assert len(stage.headlines()) == 2
+
+
 def test_a_leak_that_gave_back_most_of_it_and_grows_again(tmp_path: Path) -> None:
     """Its end says how much came back, in figures of that moment: they do not follow what it does next."""
     stage = Stage(tmp_path / "state")
