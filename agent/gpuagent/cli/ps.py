@@ -189,7 +189,8 @@ def who(process: Document) -> str:
     """Return the most telling name first: a state that matters, then job, pod, unit or container, then what runs."""
     if process["state"] == "dead":
         was = (owner(process), process["command"] or process["process"])
-        return "  ".join(["DEAD, memory still held", *(part for part in was if part)])
+        ended = "ZOMBIE" if process["process_state"] == "Z" else "DEAD"
+        return "  ".join([f"{ended}, memory still held", *(part for part in was if part)])
     if process["state"] == "unresolved":
         return "in another pid namespace"
     state = {"Z": "ZOMBIE", "D": "STUCK (D)"}.get(process["process_state"], "")

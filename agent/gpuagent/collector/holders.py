@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpuagent.collector.saved_state import LatestWriter
@@ -72,7 +73,7 @@ class LastHolders:
                     self._known[key] = info
                 made.append(reading)
             elif reading.state is ProcessState.DEAD:
-                made.append(reading._replace(former=self._known.get(key)))
+                made.append(reading._replace(former=_with_end(self._known.get(key), reading.former)))
             else:
                 made.append(reading)
         if complete:
@@ -158,3 +159,10 @@ def _whole(value: object) -> int | None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
         raise TypeError(f"{value!r} is not a whole number")
     return value
+
+
+def _with_end(known: ProcessInfo | None, zombie: ProcessInfo | None) -> ProcessInfo | None:
+    """Return what a process was, and that it is a zombie where /proc still lists it."""
+    if zombie is None or known is None or known.id != zombie.id:
+        return zombie or known
+    return replace(known, state=zombie.state, resident_bytes=zombie.resident_bytes)

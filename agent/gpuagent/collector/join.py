@@ -102,7 +102,7 @@ def join_processes(
         info = infos.get(process.pid) if host_pid_namespace and process.pid not in holders.strangers else None
         if not host_pid_namespace:
             state = ProcessState.UNRESOLVED
-        elif info is None:
+        elif info is None or info.is_zombie:
             state = ProcessState.DEAD
         else:
             state = ProcessState.LIVE
@@ -112,13 +112,14 @@ def join_processes(
                 identity.uuid,
                 process.pid,
                 state,
-                info,
+                None if state is ProcessState.DEAD else info,
                 process.used_bytes,
                 process.kinds,
                 None if utilizations is None else utilizations.get(process.pid),
                 process.gpu_instance_id,
                 process.compute_instance_id,
                 holder_unproven=process.pid in holders.unproven,
+                former=info if state is ProcessState.DEAD else None,
             )
         )
     return readings

@@ -271,7 +271,7 @@ class FaultTracker:
             if xid.open and (anew or loaded):
                 xid.open = False
                 loaded_anew |= loaded
-                closed.append(f"Xid {code} ({anew or _LOADED_ANEW})")
+                closed.append(f"Xid {code} ({_LOADED_ANEW if loaded else anew})")
         if reading.ecc is not None and reading.ecc.recovery_action == 0 and gpu.advised:
             for code, xid in gpu.xids.items():
                 if xid.open:
@@ -284,7 +284,7 @@ class FaultTracker:
             if fallen is not None:
                 fallen.open = False
         if closed:
-            shown = proof or (_LOADED_ANEW if loaded_anew else "")
+            shown = _LOADED_ANEW if loaded_anew else proof
             gpu.repair = "" if gpu.faulty else shown or (ANSWERS_AGAIN if ANSWERS_AGAIN in closed else _NOT_ADVISED)
             identity = reading.identity
             log.info("GPU %d (%s) was repaired: %s", identity.index, identity.uuid, ", ".join(closed))
@@ -324,7 +324,7 @@ def _proof_of_reset(gpu: _Gpu, reading: GpuReading, session: DriverSession) -> s
     """
     energy = reading.power.energy_joules if reading.power is not None else None
     if energy is not None and gpu.energy_joules is not None and energy < gpu.energy_joules:
-        return "the GPU was reset: its energy counter began anew"
+        return "the GPU was reset, or its driver loaded anew"
     if gpu.driver_version and session.driver_version and gpu.driver_version != session.driver_version:
         return f"driver {session.driver_version} was loaded"
     return ""

@@ -53,7 +53,7 @@ class ProcessState(StrEnum):
 
     LIVE = "live"
     DEAD = "dead"
-    """Listed by the driver, unknown to /proc: no signal frees its memory."""
+    """Listed by the driver, unknown to /proc or a zombie there: it has ended, and no signal frees its memory."""
     UNRESOLVED = "unresolved"
     """The agent sees another pid namespace than the driver: the pid means nothing here."""
 
@@ -86,6 +86,11 @@ class ProcessInfo:
     process_group: int = 0  # 0 is unknown
     job_signs: tuple[JobSign, ...] = ()
     on_host: bool = False  # not in a container by the kernel's word, so its user is an account: `procfs.credentials`
+
+    @property
+    def is_zombie(self) -> bool:
+        """Whether it has ended, and its parent has not taken note: one whose first thread only has ended has memory."""
+        return self.state == "Z" and self.resident_bytes == 0
 
 
 class GpuProcess(NamedTuple):
@@ -125,6 +130,11 @@ class ProcessReading(NamedTuple):
     holder_unproven: bool = False
     """Whether somebody before it may have held this memory (see `collector.listings`): it is not acted on."""
     former: ProcessInfo | None = None  # of a dead one, what it was while it lived: to be read, never acted on
+
+    @property
+    def is_zombie(self) -> bool:
+        """Whether it has ended, and /proc still lists it."""
+        return self.state is ProcessState.DEAD and self.former is not None and self.former.is_zombie
 
     @property
     def key(self) -> MemoryKey:

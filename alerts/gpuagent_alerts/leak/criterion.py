@@ -11,7 +11,7 @@ from enum import IntEnum
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from gpuagent_alerts.leak.blocks import EMPTY, LEVELS, PAGE_BYTES, SLOTS, BlockStore
+from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, LEVELS, PAGE_BYTES, RING, SLOTS, BlockStore
 from gpuagent_alerts.leak.settings import Evenness, Settings
 from gpuagent_alerts.leak.windows import LENGTHS, Window, Windows, window_seconds
 
@@ -143,12 +143,26 @@ class BlockContext(NamedTuple):
     age_seconds: float
     full: bool = False
     """There is no room to grow: see `settings.FULL_SHARE`."""
+    leaked_before: bool = False
+    """A leak of this signal has ended: ground that it held speaks against another leak, and against no suspicion."""
 
 
 @cache
 def least_shares(settings: Settings) -> tuple[float, ...]:
     """Per level, the least share that any of its windows asks for: that of the longest."""
     return tuple(settings.share_over(window_seconds(level, LENGTHS[-1])) for level in range(LEVELS))
+
+
+def held_of(store: BlockStore, seconds: float) -> int:
+    """Return the most pages that were held for so many seconds without a break, of late; 0 where that is not known."""
+    level = 0
+    while (RING // 2 - 1) * BLOCK_SECONDS << level < seconds:
+        level += 1
+    if level >= store.levels:
+        return 0
+    values, blocks = store.ring(level), max(2, math.ceil(seconds / (BLOCK_SECONDS << level)))
+    lows = (min(values[begin : begin + blocks]) for begin in range(len(values) - blocks + 1))
+    return max((low for low in lows if low != EMPTY), default=0)
 
 
 class Criterion:
@@ -203,7 +217,7 @@ class Criterion:
             self.high, self.high_seconds = value, end_seconds
         elif full:
             self.high_seconds = end_seconds
-        released = value < alarm.floor - settings.released * alarm.growth
+        released = value < alarm.floor - settings.released * alarm.growth or self._gave_back(alarm, value, store)
         if not released and end_seconds - self.high_seconds <= max(alarm.window_seconds, settings.plateau_seconds):
             return False
         self.ending = Ending(end_seconds, released, alarm, self.high)
@@ -212,6 +226,17 @@ class Criterion:
         self.repeats = None
         self.bar, self.bar_slot = self.high, store.slot
         return True
+
+    def _gave_back(self, alarm: Alarm, value: int, store: BlockStore) -> bool:
+        """Return whether the half is gone of all that it has grown by, also since the alarm.
+
+        What it held for half of the alarm's window counts, and not what it held for a moment.
+        """
+        base = alarm.floor - alarm.growth
+        if value >= self.high - self.settings.released * (self.high - base):  # the cheap test: no floor lies above it
+            return False
+        held = held_of(store, alarm.window_seconds / 2)
+        return held > alarm.floor and value < held - self.settings.released * (held - base)
 
     def reset(self, level: int) -> None:
         """Record that the newest window of this level does not meet the criterion."""
@@ -270,7 +295,9 @@ class Criterion:
             if growth < self.least or not is_enough(growth, seconds, self.settings, free, now.age_seconds):
                 continue
             window = windows.of(blocks)
-            if bar > window.older_high:
+            if now.leaked_before and self.settings.suspects_what_leaked:
+                window = window._replace(older_high=0)
+            elif bar > window.older_high:
                 window = window._replace(older_high=bar)
             stop = reject_reason(window, self.settings, free, now.age_seconds)
             if stop is not None:

@@ -138,7 +138,10 @@ class MemoryLeakDetector:
         if used_bytes is not None and LEAST_BYTES < used_bytes < MOST_BYTES:
             self._low_used = min(self._low_used, used_bytes)
             if self._free is not None:
-                on = self._fast.update(time_seconds, used_bytes, self._free, self._signals.used.store, declared_bytes)
+                store, grows = self._signals.used.store, self._slow.verdict in GROWS
+                on = self._fast.update(
+                    time_seconds, used_bytes, self._free, store, declared_bytes, grows_in_steps=grows
+                )
                 if on or self._growth.fast:
                     self._add_fast_growth()
         else:

@@ -35,6 +35,8 @@ FLAT_PLATEAUS: Final = 3
 """Flat time after which growth is over: see `stop_of`."""
 _LEVEL: Final = 0.01
 """Part of the growth below which the floor counts as flat."""
+_OVERDUE_SHARE: Final = 0.1
+"""Of the time between two steps: a step that is late is expected so soon."""
 _LEAST_BLOCKS: Final = 5
 _PARTS: Final = 8
 _T_95: Final = 2.365
@@ -92,10 +94,31 @@ def stop_of(store: BlockStore, seconds: float) -> Stop | None:
 
 
 def growing_slope(store: BlockStore, seconds: float) -> float | None:
-    """Return bytes a second of the floor while it rose within the last so many seconds; None where it did not."""
+    """Return bytes a second of the floor while it rose within the last so many seconds; None where it did not.
+
+    Of what comes in steps, the first one has its time as the others have: n steps take n times what lies between two.
+    """
     step, values = _blocks(store, seconds)
     rises = _rises_of(values)
-    return None if rises is None else rises.growth * PAGE_BYTES / ((rises.end - rises.begin) * step)
+    return None if rises is None else rises.growth * PAGE_BYTES / ((rises.end - rises.begin + rises.plateau) * step)
+
+
+class Steps(NamedTuple):
+    """Growth that comes in steps, and stands still between them."""
+
+    plateau_seconds: float
+    """The longest time between two steps."""
+    flat_seconds: float
+    """Time since the last one."""
+
+
+def steps_of(store: BlockStore, seconds: float) -> Steps | None:
+    """Return the steps in which the floor rose within the last so many seconds; None where it rises all the time."""
+    step, values = _blocks(store, seconds)
+    rises = _rises_of(values)
+    if rises is None or rises.plateau * step < FLAT_SECONDS:
+        return None
+    return Steps(float(rises.plateau * step), float(rises.flat * step))
 
 
 class _Rises(NamedTuple):
@@ -150,11 +173,18 @@ def _blocks(store: BlockStore, seconds: float) -> tuple[int, array[int]]:
     return step, values[first:]  # a gap before the first reading is no time in which it did not rise
 
 
-def exhaustion_of(free_bytes: float, slope: float) -> Range | None:
-    """Return seconds until the GPU is full; None where nothing grows."""
+def exhaustion_of(free_bytes: float, slope: float, steps: Steps | None = None) -> Range | None:
+    """Return seconds until the GPU is full; None where nothing grows.
+
+    What is free does not change between two steps, and yet the time goes by: it is full at a step, the next one at the
+    earliest.
+    """
     if slope <= 0:
         return None
     seconds = max(free_bytes, 0.0) / slope
+    if steps is not None:
+        at_least = _OVERDUE_SHARE * steps.plateau_seconds
+        seconds = max(max(seconds, steps.plateau_seconds) - steps.flat_seconds, min(seconds, at_least))
     return Range(seconds, LOW_FACTOR * seconds, HIGH_FACTOR * seconds)
 
 
@@ -189,6 +219,10 @@ _OWN_SHARE: Final = 0.8
 _GAP: Final = 3.0
 """Readings that come so many times as late as the ones before tell that nothing was seen meanwhile."""
 POINTS: Final = 12
+_LIKE_STEP: Final = 1.5
+"""What rose by so many times its largest step so far, at once, is more than the next step."""
+_ONE_STEP: Final = 0.8
+"""Share of the growth that a single step has, and noise has the rest."""
 
 
 class FastGrowth:
@@ -216,9 +250,12 @@ class FastGrowth:
         free_bytes: float,
         store: BlockStore,
         declared_bytes: float | None = None,
+        *,
+        grows_in_steps: bool = False,
     ) -> bool:
         """Take a reading; whether it is on. `store` has the blocks of the same readings.
 
+        Of what `grows_in_steps`, a step like those before is no pace: the slow judgment has the one of all steps.
         Growth to `declared_bytes`, what the app says it usually needs, is expected wherever there is room for it.
         """
         times, used = self.times, self.used
@@ -240,7 +277,8 @@ class FastGrowth:
         # Then the longest look back there is, without any of the conditions.
         rise = max(used_bytes - min(used), used_bytes - PAGE_BYTES * store.recent_low)
         declared = declared_bytes is not None and used_bytes <= declared_bytes <= used_bytes + free_bytes
-        if rise >= GROWTH_SHARE * (free_bytes + rise) and rise > 0 and not declared:
+        counts = rise >= GROWTH_SHARE * (free_bytes + rise) and rise > 0 and not declared
+        if counts and not (grows_in_steps and self._is_next_step(store)):
             self._judge(free_bytes, store)
         return self._is_on(time_seconds)
 
@@ -249,6 +287,15 @@ class FastGrowth:
             return True
         self.pace = None
         return False
+
+    def _is_next_step(self, store: BlockStore) -> bool:
+        """Return whether all that rose lately is a single step, no larger than those before it."""
+        lows = [*(value * PAGE_BYTES for value in store.ring(0, RECENT) if value != EMPTY), *self.used]
+        rises = [high - low for low, high in pairwise(lows) if high > low]
+        growth = self.used[-1] - min(lows)
+        if steps_of(store, LONGEST_SECONDS) is None or max(rises, default=0.0) < _ONE_STEP * growth:
+            return False
+        return growth <= _LIKE_STEP * _largest_step(store)
 
     def _judge(self, free_bytes: float, store: BlockStore) -> None:
         pace = self._pace()
@@ -299,6 +346,16 @@ class FastGrowth:
         readings = (*zip(self.times, self.free, strict=True), *zip(self._block_times, self._block_free, strict=True))
         near = [free for time, free in readings if abs(time - time_seconds) <= BLOCK_SECONDS and not math.isnan(free)]
         return max(near, default=None)
+
+
+def _largest_step(store: BlockStore) -> float:
+    """Return the most bytes by which memory rose from one block to the next within the last hours, before lately."""
+    level = 0
+    while (RING - 1) * BLOCK_SECONDS << level < LONGEST_SECONDS:
+        level += 1
+    recent = max(1, RECENT >> level)
+    blocks = [value for value in store.ring(level)[:-recent] if value != EMPTY] if level < store.levels else []
+    return PAGE_BYTES * max((high - low for low, high in pairwise(blocks)), default=0.0)
 
 
 def _pace_of_growth(path: list[tuple[float, float]], free_bytes: float, store: BlockStore) -> tuple[float, float]:

@@ -7,12 +7,16 @@ do not show that; what is free does.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Final
 
 SPACING_SECONDS: Final = 30.0
-LONGEST_SECONDS: Final = 1800.0
-_WINDOWS: Final = (120.0, 300.0, 600.0, 1200.0, LONGEST_SECONDS)
+_WINDOWS: Final = (120.0, 300.0, 600.0, 1200.0, 1800.0)
 """Several, so that neither a program that ended in one of them nor growth in steps hides a fall."""
+LONGEST_SECONDS: Final = 14_400.0
+_LONG_WINDOWS: Final = (3600.0, 7200.0, LONGEST_SECONDS)
+"""Those of growth in steps that are hours apart: only where none of the others has a fall."""
 _MOST: Final = int(LONGEST_SECONDS / SPACING_SECONDS) + 2
 
 
@@ -39,12 +43,16 @@ class FreeMemory:
 
         0 or less: in none of them is less free than before.
         """
+        fall = self._fastest(_WINDOWS, time_seconds, free_bytes)
+        if fall is not None and fall <= 0:
+            long = self._fastest(_LONG_WINDOWS, time_seconds, free_bytes)
+            return fall if long is None else max(fall, long)
+        return fall
+
+    def _fastest(self, windows: Sequence[float], time_seconds: float, free_bytes: float) -> float | None:
         falls = []
-        for window in _WINDOWS:
-            begin = next(
-                (place for place in range(len(self._times) - 1, -1, -1) if time_seconds - self._times[place] >= window),
-                None,
-            )
-            if begin is not None:
+        for window in windows:
+            begin = bisect_right(self._times, time_seconds - window) - 1
+            if begin >= 0:
                 falls.append((self._free[begin] - free_bytes) / (time_seconds - self._times[begin]))
         return max(falls, default=None)

@@ -96,6 +96,8 @@ class Settings:
     """What an exponential approach would still bring, as a share of free, for growth that slows down to matter."""
     new_ground: float = 0.8
     """Share of the growth that must lie above all that was held before: what was held and given back is no news."""
+    suspects_what_leaked: bool = False
+    """What leaked before, and gave it back, needs no new ground: it may fill the GPU with what it held already."""
     repeats: int = 2
     """Windows in a row, each one block later. One alone cost 4 false alarms in 1,047 days for 7 minutes less delay."""
     most_lengths: int = 1
@@ -179,8 +181,12 @@ SETTINGS: Final[dict[Sensitivity, Settings]] = {
 _SUSPECTED_SHARE = 0.2
 """17 % of what was free: 0.9 to 1.7 false alarms in 100 process-days, at a third of a leak's life."""
 
-ALLOCATOR_SUSPECTED: Final = replace(_ALLOCATOR, growth_share=_SUSPECTED_SHARE)
+ALLOCATOR_SUSPECTED: Final = replace(_ALLOCATOR, growth_share=_SUSPECTED_SHARE, suspects_what_leaked=True)
 SUSPECTED: Final = replace(
-    _BALANCED, growth_share=_SUSPECTED_SHARE, blackout_seconds=600.0, urgent_growth_share=math.inf
+    _BALANCED,
+    growth_share=_SUSPECTED_SHARE,
+    blackout_seconds=600.0,
+    urgent_growth_share=math.inf,
+    suspects_what_leaked=True,
 )
 """The criterion of the verdict `growing`."""

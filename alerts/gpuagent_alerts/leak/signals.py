@@ -78,7 +78,9 @@ class Signal:
         if now.free is None:
             self._bounds = _NO_BOUNDS[:]
             return ended
-        return self._judge_up_to(highest, now, now.free, judges) or ended
+        leaked_before = any(one.ending is not None and one.bar_now(store) for one in self.criteria[:-1])
+        seen = now._replace(leaked_before=True) if leaked_before else now
+        return self._judge_up_to(highest, seen, now.free, judges) or ended
 
     def _judge_up_to(self, highest: int, now: BlockContext, free: float, judges: Sequence[Criterion]) -> bool:
         """Show the newest block of each of these levels to those who have no alarm on, where it may be a leak."""

@@ -14,10 +14,12 @@ from gpuagent_alerts.leak.forecast import (
     HIGH_FACTOR,
     LOW_FACTOR,
     USUAL_SECONDS,
+    Steps,
     exhaustion_of,
     forecast_window,
     growing_slope,
     slope_of,
+    steps_of,
     stop_of,
 )
 from gpuagent_alerts.leak.settings import SENSITIVITIES, SUSPECTED, Dial
@@ -47,13 +49,14 @@ def format_pages(count: float) -> str:
     return format_bytes(max(count, 0) * PAGE_BYTES)
 
 
-def describe_rise(alarm: Alarm, what: str) -> tuple[str, ...]:
-    """Return why it grows, or leaks."""
+def describe_rise(alarm: Alarm, what: str, free_bytes: float | None = None) -> tuple[str, ...]:
+    """Return why it grows, or leaks; `free_bytes` is what is left now, not known: what was at the alarm."""
     curve = "it slows down, yet not enough to end before the GPU is full" if alarm.slows_down else "did not slow down"
     lasted = format_duration(alarm.window_seconds)
+    left = format_pages(alarm.free) if free_bytes is None else format_bytes(max(free_bytes, 0.0))
     return (
         f"floor of {what} rose in {alarm.even_eighths} of 8 parts of {lasted}, {curve}",
-        f"+{format_pages(alarm.growth)}, with {format_pages(alarm.free)} left",
+        f"+{format_pages(alarm.growth)}, with {left} left",
     )
 
 
@@ -62,10 +65,12 @@ def describe_end(ending: Ending, held: int, free_bytes: float | None) -> tuple[s
     alarm = ending.alarm
     rise = f"it had risen by {format_pages(alarm.growth)} in {format_duration(alarm.window_seconds)}"
     if ending.released:
-        return ("gave back more than half of what it had grown by", rise)
+        return (f"{GAVE_BACK}{format_pages(ending.high - held)}, and held {format_pages(held)} then", rise)
     room = "" if free_bytes is None else f" with {format_bytes(free_bytes)} free"
+    if held < STILL_HELD_SHARE * ending.high:
+        room = f", of which it held {format_pages(held)} later{room}"
     waited = format_duration(max(alarm.window_seconds, 1800.0))
-    return (f"growth stopped at {format_pages(max(ending.high, held))}{room}: no new high for {waited}", rise)
+    return (f"growth stopped at {format_pages(max(ending.high, held))}{room}{NO_NEW_HIGH}{waited}", rise)
 
 
 def describe_rejection(rejection: Rejection) -> tuple[str, ...]:
@@ -82,6 +87,12 @@ def describe_cache(alarm: Alarm, slack_bytes: float) -> tuple[str, ...]:
     )
 
 
+GAVE_BACK: Final = "it gave back "
+"""What the reason for the end of a leak begins with, where its memory came back ..."""
+NO_NEW_HIGH: Final = ": no new high for "
+"""... and what stands before the proof, where it stopped."""
+STILL_HELD_SHARE: Final = 0.95
+"""Of its high: what holds less has given some of it back."""
 LEARNING_BLOCKS: Final = 16
 """Blocks before the first window exists."""
 LEARNING_LEVELS: Final = 3
@@ -125,7 +136,7 @@ def judge_signals(
     suspicion, suspected = _suspicion(signals)
     alarm = leak or suspicion
     if alarm is not None:
-        state, slope = _pace(signals, alarm, room, before)
+        state, slope = _pace(signals, alarm, room, before, now_seconds)
         onsets = [one.onset_seconds for one in (leak, suspicion) if one is not None]
         if (before.suspected or before.verdict is Verdict.LEAKING) and before.since_seconds is not None:
             onsets.append(before.since_seconds)
@@ -136,8 +147,8 @@ def judge_signals(
             evidence,
             slope,
             min(onsets),
-            _exhaustion(state, room, slope),
-            describe_rise(alarm, what or suspected),
+            _exhaustion(state, room, slope, _steps(signals, alarm)),
+            describe_rise(alarm, what or suspected, room.free_bytes),
             driver_confirms=confirms or (stopped and leak is not None and before.driver_confirms),
             suspected=leak is None,
             state=state,
@@ -155,6 +166,7 @@ def judge_signals(
     if slope is not None and _rises(judged, room.total_bytes):
         seen = min(USUAL_SECONDS, judged.store.base_count * BLOCK_SECONDS)
         since = before.since_seconds if before.verdict is Verdict.GROWING else now_seconds - seen
+        slope = _grown_at(signals, USUAL_SECONDS) or slope  # it may have begun to rise within that time
         return Growth(
             Verdict.GROWING, slope=slope, since_seconds=since, reasons=against or GOES_ON, state=GrowthState.RISING
         )
@@ -189,10 +201,13 @@ def add_fast_growth(slow: Growth, pace: float | None, free_bytes: float | None) 
     )
 
 
-def _pace(signals: ProcessSignals, alarm: Alarm, room: Headroom, before: Growth) -> tuple[GrowthState, Range | None]:
+def _pace(
+    signals: ProcessSignals, alarm: Alarm, room: Headroom, before: Growth, now_seconds: float
+) -> tuple[GrowthState, Range | None]:
     """Return whether it still rises, and how fast; of what has stopped, how fast it did while it rose."""
     window = forecast_window(alarm.window_seconds)
-    slope = _slope(signals, window)
+    # What began within that time stood still before: no part of its pace.
+    slope = _slope(signals, min(window, now_seconds - alarm.onset_seconds)) or _slope(signals, window)
     had_pace = before.verdict in GROWS and before.slope is not None and before.slope.value > 0
     if slope is None and had_pace and before.state is not GrowthState.FULL and not room.full:
         return before.state or GrowthState.RISING, before.slope  # nothing was read: neither has it stopped
@@ -235,12 +250,17 @@ def _grown_at(signals: ProcessSignals, seconds: float) -> Range | None:
     return _around(max(paces)) if paces else None
 
 
-def _exhaustion(state: GrowthState, room: Headroom, slope: Range | None) -> Range | None:
+def _exhaustion(state: GrowthState, room: Headroom, slope: Range | None, steps: Steps | None) -> Range | None:
     if state is GrowthState.FULL:
         return FULL_NOW
     if state is GrowthState.STOPPED or slope is None or room.free_bytes is None:
         return None
-    return exhaustion_of(room.free_bytes, slope.value)
+    return exhaustion_of(room.free_bytes, slope.value, steps)
+
+
+def _steps(signals: ProcessSignals, alarm: Alarm) -> Steps | None:
+    """Return how growth that comes in steps goes on; None where it rises all the time, or that cannot be said."""
+    return steps_of(_stores(signals)[-1], forecast_window(alarm.window_seconds))
 
 
 def _rises(signal: Signal, total_bytes: float) -> bool:

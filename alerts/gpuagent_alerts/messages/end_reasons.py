@@ -6,10 +6,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gpuagent.core.growth import Growth, GrowthState, Verdict
+from gpuagent.core.growth import GrowthState, Verdict
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessReading, ProcessState
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
 from gpuagent_alerts.alert import PROCESS_ENDED, UNKNOWN_END
+from gpuagent_alerts.leak.verdict import GAVE_BACK, NO_NEW_HIGH
 from gpuagent_alerts.messages.end_facts import EndedAlert
 from gpuagent_alerts.remedies.outcome import RemedyEnding
 
@@ -42,6 +43,7 @@ class EndReason(NamedTuple):
     """Whether it is a fact that does not undo itself, and not a level that may rise again."""
 
 
+_OF_A_LEVEL = ("growth stopped", GAVE_BACK, "memory back to", "its memory is back to")
 _UNKNOWN = EndReason()
 
 
@@ -55,8 +57,7 @@ def reason_of_process(case: EndedAlert, remedy: RemedyEnding | None) -> EndReaso
     now = case.process
     if now is not None and not _is_other(before, now):
         if now.state is ProcessState.DEAD and (before is None or before.state is not ProcessState.DEAD):
-            held = f": the driver went on counting {format_bytes(now.used_bytes)} for it" if now.used_bytes else ""
-            return EndReason(f"{PROCESS_ENDED}{held}")
+            return EndReason(f"{PROCESS_ENDED}{_still_held(now)}")
         # The only step that frees memory while its process goes on.
         return EndReason(str(remedy)) if remedy is not None and remedy.step == "release_cache" else _UNKNOWN
     back = _came_back(case, before)
@@ -80,6 +81,11 @@ def reason_by_name(case: EndedAlert) -> EndReason:
     return EndReason(text, is_certain=bool(text) and is_back)
 
 
+def tells_of_a_level(reason: EndReason) -> bool:
+    """Return whether a reason tells at what memory stopped, or came back to: figures of that moment."""
+    return reason.text.startswith(_OF_A_LEVEL)
+
+
 def with_remedies(reason: str, uuid: str, remedy_of: Callable[[str, str], RemedyEnding | None]) -> str:
     """Return the reason with the processes on a GPU that remedies ended told as that."""
 
@@ -90,6 +96,14 @@ def with_remedies(reason: str, uuid: str, remedy_of: Callable[[str, str], Remedy
         return f"(pid {found[1]}) was {remedy.participle}"
 
     return _NAMED_END.sub(replaced, reason)
+
+
+def _still_held(dead: ProcessReading) -> str:
+    zombie = " (a zombie)" if dead.is_zombie else ""
+    if not dead.used_bytes:
+        return zombie
+    held = format_bytes(dead.used_bytes)
+    return f"{zombie}: its {held} have not come back" if zombie else f": the driver went on counting {held} for it"
 
 
 def _how_it_left(case: EndedAlert, before: ProcessReading | None) -> str:
@@ -158,10 +172,9 @@ def _growth(case: EndedAlert) -> str:
     memory, used, was = case.memory, _used(case), _used_before(case)
     if memory is None or used is None or memory.used_bytes is None or not memory.total_bytes or _is_former_gone(case):
         return ""
-    if (grower := _gone_grower(case)) is not None:
-        return f"{_name(grower)} {_left_how(case, [grower])}{_came_back(case, grower)}"
-    if was is not None and used < _FELL * was:
-        return f"memory back to {format_bytes(used)}"
+    fell = f"memory back to {format_bytes(used)}" if was is not None and used < _FELL * was else ""
+    if told := _what_became_of_grower(case) or _how_it_levelled_off(case) or fell:
+        return told
     is_full_soon = case.growth is not None and case.growth.exhaustion is not None and case.growth.exhaustion.value < 1
     if memory.is_full or is_full_soon:
         instance = case.alert.labels.get("gpu_instance_id", "")
@@ -171,7 +184,16 @@ def _growth(case: EndedAlert) -> str:
     if case.alert.name == "GpuProcessMemoryLeak" and rises:
         return "it still grows, and is no leak by the sensitivity that now holds for it"
     free = memory.free_bytes if memory.free_bytes is not None else memory.total_bytes - memory.used_bytes
-    return _growth_now(case.growth, used, max(0, free))
+    return _growth_now(case, used, max(0, free))
+
+
+def _how_it_levelled_off(case: EndedAlert) -> str:
+    """Return the detector's own words for the end of a process's leak: at what it stopped, or what it gave back."""
+    growth = case.growth
+    if growth is None or growth.verdict is not Verdict.LEVELLED_OFF or not case.alert.labels.get("pid"):
+        return ""
+    told = growth.reasons[0].partition(NO_NEW_HIGH)[0] if growth.reasons else ""
+    return told if told.startswith((GAVE_BACK, "growth stopped at ")) else ""
 
 
 def _who_left(case: EndedAlert) -> str:
@@ -217,16 +239,49 @@ def _left_how(case: EndedAlert, gone: Sequence[ProcessReading]) -> str:
     return "ended" if all(_how_it_left(case, one) != LEFT for one in gone) else "left the GPU"
 
 
-def _growth_now(growth: Growth | None, used: int, free: int) -> str:
+def _growth_now(case: EndedAlert, used: int, free: int) -> str:
+    growth = case.growth
     if growth is None:
         return ""
+    names_one = bool(case.alert.labels.get("pid"))
+    grower = None if names_one or case.before is None else _now(case, case.before.grower)
     if growth.exhaustion is not None:
-        return f"it slowed down: the forecast was {format_duration(growth.exhaustion.value)} then"
+        pace = "" if growth.slope is None else f", {format_bytes(3600 * growth.slope.value)}/h"
+        goes_on = "it goes on" if grower is None else f"{_name(grower)} goes on growing"
+        return f"it slowed down, and {goes_on}{pace}, full in {format_duration(growth.exhaustion.value)}"
     if growth.verdict is Verdict.CACHED:
         return "its tensors stopped growing: what it held beyond them was cache"
-    if growth.verdict in {Verdict.STEADY, Verdict.LEVELLED_OFF}:
-        return f"growth stopped at {format_bytes(used)} with {format_bytes(free)} free"
-    return ""
+    has_stopped = growth.state is GrowthState.STOPPED
+    if not has_stopped and growth.verdict not in {Verdict.STEADY, Verdict.LEVELLED_OFF}:
+        return ""
+    if grower is not None and grower.used_bytes is not None:
+        return f"growth stopped: {_name(grower)} holds {format_bytes(grower.used_bytes)}, {format_bytes(free)} is free"
+    return f"growth stopped at {format_bytes(used)} with {format_bytes(free)} free"
+
+
+def _what_became_of_grower(case: EndedAlert) -> str:
+    """Return how the process has ended that grew most, of an alert that names none; "" while it goes on."""
+    if (grower := _gone_grower(case)) is not None:
+        return f"{_name(grower)} {_left_how(case, [grower])}{_came_back(case, grower)}"
+    dead = _dead_grower(case)
+    return "" if dead is None else f"{_name(dead)} ended{_still_held(dead)}"
+
+
+def _dead_grower(case: EndedAlert) -> ProcessReading | None:
+    """Return the process that grew most, of an alert that names none, where it has ended and its memory stays."""
+    was = None if case.before is None else case.before.grower
+    now = _now(case, was)
+    is_news = was is not None and was.state is not ProcessState.DEAD
+    return now if is_news and now is not None and now.state is ProcessState.DEAD else None
+
+
+def _now(case: EndedAlert, process: ProcessReading | None) -> ProcessReading | None:
+    """Return the reading of today of a process; None where it is gone."""
+    if process is None:
+        return None
+    return next(
+        (one for one in case.snapshot.processes if one.key == process.key and not _is_other(process, one)), None
+    )
 
 
 def _idle(case: EndedAlert) -> str:

@@ -30,13 +30,14 @@ from gpuagent_alerts.alert import (
 )
 from gpuagent_alerts.messages.briefing_inputs import BLIND, DEAD, FULL, LEAK, SOON, BriefingInputs, Successors
 from gpuagent_alerts.messages.group_end import summarize_ends
+from gpuagent_alerts.messages.nobodys_growth import nobodys_bytes_per_hour
 from gpuagent_alerts.notify.final_reason import is_level_reached
 from gpuagent_alerts.notify.urgency import did_nothing, urgency_of
 
 _SEVERITIES = ("critical", "error", "warning", "info", "none")
 _ORDER = (
-    "GpuLost", "GpuXidCritical", "GpuProcessUnkillable", LEAK, *sorted(FULL), SOON, "GpuMemoryLeak", "GpuMemoryHigh",
-    "GpuXidWarning",
+    "GpuLost", "GpuXidCritical", "GpuProcessUnkillable", LEAK, *sorted(FULL), SOON, "GpuMemoryLeak", DEAD,
+    "GpuMemoryHigh", "GpuXidWarning",
 )  # fmt: skip
 """Alerts in the order in which they name an incident. The leak comes before the full GPU that it led to."""
 _NOTES = frozenset({"GpuRemedy", "GpuRemedyAnnounced"})
@@ -177,11 +178,15 @@ def _beside(seen: BriefingInputs) -> str:
     """Return who else grows there: the forecast is of all of them together, and each may be an incident of its own."""
     others = [each for each in seen.others if each.bytes_per_hour >= _LEAST_BESIDE * seen.pace]
     pids = {each.process.pid for each in others}
-    if not pids:
-        return ""
-    who = process_name(labels_of(others[0].process)) if len(pids) == 1 else f"{len(pids)} other processes"
-    pace = sum(each.bytes_per_hour for each in others)
-    return f" (and {who} {format_bytes(pace)}/h)"
+    parts = []
+    if pids:
+        who = process_name(labels_of(others[0].process)) if len(pids) == 1 else f"{len(pids)} other processes"
+        parts.append(f"{who} {format_bytes(sum(each.bytes_per_hour for each in others))}/h")
+    uuids = [] if seen.instance is not None else [gpu.identity.uuid for gpu in seen.gpus]
+    nobodys = nobodys_bytes_per_hour(seen.snapshot, uuids)
+    if nobodys >= _LEAST_BESIDE * seen.pace and nobodys > 0:
+        parts.append(f"memory of no process {format_bytes(nobodys)}/h")
+    return f" (and {' and '.join(parts)})" if parts else ""
 
 
 def _full(seen: BriefingInputs, main: Alert) -> str:

@@ -17,7 +17,14 @@ from gpuagent.core.snapshot import GpuState, Snapshot
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
 from gpuagent_alerts.alert import PROCESS_ENDED, UNKNOWN_END, Alert, Status, fingerprint, shown_annotations
 from gpuagent_alerts.messages.end_facts import EndedAlert, MeasuredFacts, facts_of
-from gpuagent_alerts.messages.end_reasons import LEFT, EndReason, reason_by_name, reason_of_process, with_remedies
+from gpuagent_alerts.messages.end_reasons import (
+    LEFT,
+    EndReason,
+    reason_by_name,
+    reason_of_process,
+    tells_of_a_level,
+    with_remedies,
+)
 from gpuagent_alerts.promql.expression import compile_measured_side
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.values import EvaluationError
@@ -132,6 +139,8 @@ class EndReasons:
             case = replace(case, former_name=former[0], former_id=former[1])
         remedy = self._remedy_of(alert.labels.get("pid", ""), alert.labels.get("uuid", ""))
         of_process = reason_of_process(case, remedy)
+        if known is not None and not of_process.text and tells_of_a_level(known):
+            return known
         reason = of_process if of_process.text else reason_by_name(case)
         return reason._replace(text=with_remedies(reason.text, alert.labels.get("uuid", ""), self._remedy_of))
 

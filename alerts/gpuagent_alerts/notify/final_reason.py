@@ -11,13 +11,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gpuagent_alerts.alert import PROCESS_ENDED, UNKNOWN_END, Alert, condition_times
+from gpuagent_alerts.leak.verdict import GAVE_BACK
 from gpuagent_alerts.notify.cause import is_about_memory, is_leak
 
-_NO_END = (UNKNOWN_END, "the GPU became full", "the MIG instance became full", "it slowed down")
+_NO_END = (UNKNOWN_END, "the GPU became full", "the MIG instance became full", "it slowed down", "growth stopped: ")
+_ENDED_HOLDING = (") ended (a zombie): its ", ") ended: the driver went on counting ")
 _OF_THE_PROCESS = "the process "
 _OF_A_REMEDY = "gpuagent "
 _WENT = re.compile(r"\bended\b|\bleft the GPU\b|\bby gpuagent\b")
-_LEVEL = ("growth stopped", "its tensors stopped")
+_LEVEL = ("growth stopped", "its tensors stopped", GAVE_BACK)
 
 
 def with_final_reason(alert: Alert, others: Iterable[Alert]) -> Alert:
@@ -27,7 +29,11 @@ def with_final_reason(alert: Alert, others: Iterable[Alert]) -> Alert:
     """
     if not is_about_memory(alert.labels) or is_leak(alert.labels) or not _is_no_end(alert):
         return alert
-    told = [one for one in others if is_about_memory(one.labels) and one.end_reason and not _is_no_end(one)]
+    told = [
+        one
+        for one in others
+        if is_about_memory(one.labels) and one.end_reason and (is_leak(one.labels) or not _is_no_end(one))
+    ]
     best = max(told, key=_weight, default=None)
     if best is None:
         return alert
@@ -35,6 +41,11 @@ def with_final_reason(alert: Alert, others: Iterable[Alert]) -> Alert:
     ends = (condition_times(one)[1] for one in (alert, best))
     until = max((end for end in ends if end is not None), default=None)
     return replace(alert, end_reason=text, end_is_certain=best.end_is_certain, true_until=until)
+
+
+def names_ended_process(reason: str) -> bool:
+    """Return whether a reason says of a process by name that it ended, and that its memory stays."""
+    return any(words in reason for words in _ENDED_HOLDING)
 
 
 def is_level_reached(alert: Alert) -> bool:

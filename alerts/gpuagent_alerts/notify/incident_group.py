@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from gpuagent_alerts.alert import PROCESS_ENDED, Alert, CauseKind, Incident, News, condition_times
-from gpuagent_alerts.notify.final_reason import with_final_reason
+from gpuagent_alerts.notify.final_reason import names_ended_process, with_final_reason
 from gpuagent_alerts.notify.incident_record import IncidentRecord
 from gpuagent_alerts.notify.outbox.entry import Occasion
 from gpuagent_alerts.notify.routes import Recipient
@@ -366,7 +366,7 @@ class IncidentGroup:
         """Return alerts about a process that have ended with it since the last message."""
         return [
             one for one in self._known.values()
-            if not one.firing and not one.end_told and _names_a_process(one.alert) and _ended_with_it(one.alert)
+            if not one.firing and not one.end_told and _tells_of_an_end(one.alert)
         ]  # fmt: skip
 
     def _begin(self) -> NotificationDecision | None:
@@ -488,6 +488,11 @@ class IncidentGroup:
         if self._known == before and told == self._told:
             return None
         return NotificationDecision(self._key, NotificationState(self._told_at, {}, self._known, told))
+
+
+def _tells_of_an_end(alert: Alert) -> bool:
+    """Return whether an alert has ended with its process, or with the one that its reason names."""
+    return (_names_a_process(alert) and _ended_with_it(alert)) or names_ended_process(alert.end_reason)
 
 
 def _names_a_process(alert: Alert) -> bool:

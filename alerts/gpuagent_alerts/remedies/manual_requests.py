@@ -142,6 +142,10 @@ def _nobody_known_reason(process: ProcessReading, fresh: Fresh) -> str:
     """Say what is known of memory that no process was shown to hold. No option acts on whoever has its number now."""
     memory = "memory" if process.used_bytes is None else format_bytes(process.used_bytes)
     counted = f"the driver counts {memory} on GPU {process.gpu_index} for pid {process.pid}"
+    if process.is_zombie and process.former is not None:
+        parent = process.former.parent_pid
+        whose = f" End or restart the parent, pid {parent}." if parent > 1 else ""
+        return f"{counted}: it has ended and is a zombie: its parent has to reap it, and no signal helps.{whose}"
     if process.pid not in fresh:
         return (
             f"{counted}, of no process that is known to hold it, and who has that number now cannot be read from /proc:"

@@ -273,7 +273,7 @@ def _process(process: ProcessReading, time_seconds: float) -> Document:
         "uid": who.uid if who else None,
         "state": str(process.state),
         "holder_unproven": process.holder_unproven,
-        "process_state": info.state if info else "",
+        "process_state": info.state if info else "Z" if process.is_zombie else "",
         "memory_used_bytes": process.used_bytes,
         "sm_utilization_ratio": utilization.sm_ratio if utilization else None,
         "memory_utilization_ratio": utilization.memory_ratio if utilization else None,

@@ -39,7 +39,7 @@ def _in_state(letter: str) -> Callable[[ProcessReading], bool]:
 _DEAD = _Stuck(
     "dead_processes",
     Severity.WARNING,
-    lambda process: process.state is ProcessState.DEAD,
+    lambda process: process.state is ProcessState.DEAD and not process.is_zombie,
     "a process that has ended still holds",
     "processes that have ended still hold",
     "No signal can free this memory. If it stays, it takes a reset of the GPU or a reboot.",
@@ -48,7 +48,7 @@ _STUCK = (
     _Stuck(
         "zombie_processes",
         Severity.WARNING,
-        _in_state("Z"),
+        lambda process: process.is_zombie or (process.info is not None and process.info.state == "Z"),
         "a zombie process holds",
         "zombie processes hold",
         "It has ended and cannot be killed: its parent has to collect it, or has to end.",

@@ -246,7 +246,7 @@ _KINDS: dict[str, frozenset[str]] = {
     "GpuMemoryFull": frozenset({"memory_full"}),
     "GpuInstanceMemoryFull": frozenset({"memory_full"}),
     "GpuMemoryUnattributed": frozenset({"unattributed", "unowned_leak"}),
-    "GpuDeadProcessesHoldMemory": frozenset({"dead_processes"}),
+    "GpuDeadProcessesHoldMemory": frozenset({"dead_processes", "zombie_processes"}),
     "GpuProcessMemoryLeak": _LEAKS,
     "GpuMemoryLeak": _LEAKS,
     "GpuMemoryExhaustionSoon": _LEAKS,

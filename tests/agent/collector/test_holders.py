@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -137,7 +138,7 @@ def test_from_the_driver_to_the_series() -> None:
     async def run() -> None:
         async with rig("dead-process", events=False) as stage:
             await stage.tick()
-            assert stage.value("gpuagent_dead_process_memory_used_bytes") is None
+            assert stage.value("gpuagent_dead_process_memory_used_bytes", user="alice") is None
             await stage.tick(10)
             found = stage.value(
                 "gpuagent_dead_process_memory_used_bytes", gpu="0", process="python3", user="alice", slurm_job="48213"
@@ -145,3 +146,23 @@ def test_from_the_driver_to_the_series() -> None:
             assert found == 38 * GIB
 
     asyncio.run(run())
+
+
+def test_a_zombie_is_a_dead_process_with_what_it_was() -> None:
+    """PROC-01: /proc lists a zombie without its command; what was known while it lived stays, with that it is one."""
+    holders = LastHolders(ManualClock())
+    alive = replace(INFO, command="python3 train.py")
+    holders.name(UUID, [live()._replace(info=alive)], complete=True)
+    seen = replace(INFO, command="", state="Z", resident_bytes=0)
+    (one,) = holders.name(UUID, [dead()._replace(former=seen)], complete=True)
+    assert one.is_zombie
+    assert one.former == replace(alive, state="Z", resident_bytes=0)
+    other = replace(seen, id=ProcessId(seen.id.boot_id, seen.id.pid, seen.id.start_ticks + 1))
+    assert former(holders, dead()._replace(former=other)) == other
+
+
+def test_a_first_thread_that_has_ended_is_no_zombie() -> None:
+    """PROC-02: others of the process live and hold its memory: its host memory says so."""
+    assert not replace(INFO, state="Z", resident_bytes=4096).is_zombie
+    assert not replace(INFO, state="Z", resident_bytes=None).is_zombie
+    assert replace(INFO, state="Z", resident_bytes=0).is_zombie

@@ -40,20 +40,21 @@ class AskedFor:
 
 
 def test_a_dead_process() -> None:
-    """PROC-01: what the driver lists and /proc does not know is dead memory, beside that of the living."""
+    """PROC-01: what the driver lists and /proc does not know, or as a zombie, is dead memory."""
 
     async def run() -> None:
         async with rig("dead-process", events=False) as stage:
             first = await stage.tick()
             snapshot = await stage.tick(10)
 
-            assert {process.state for process in first.processes} == {ProcessState.LIVE}
-            assert sorted(process.state for process in snapshot.processes) == ["dead", "live", "live"]
-            assert stage.value("gpuagent_gpu_memory_dead_processes_bytes", gpu="0") == 38 * GIB
-            assert stage.value("gpuagent_gpu_memory_processes_bytes", gpu="0") == 10 * GIB
-            assert stage.value("gpuagent_dead_processes", gpu="0") == 1
-            assert stage.value("gpuagent_process_memory_used_bytes", process="[dead]") == 38 * GIB
-            assert stage.value("gpuagent_process_zombie", user="bob") == 1
+            assert [process.is_zombie for process in first.processes if process.state is ProcessState.DEAD] == [True]
+            assert sorted(process.state for process in snapshot.processes) == ["dead", "dead", "live"]
+            assert stage.value("gpuagent_gpu_memory_dead_processes_bytes", gpu="0") == 43 * GIB
+            assert stage.value("gpuagent_gpu_memory_processes_bytes", gpu="0") == 5 * GIB
+            assert stage.value("gpuagent_dead_processes", gpu="0") == 2
+            assert stage.value("gpuagent_dead_process_memory_used_bytes", user="alice") == 38 * GIB
+            assert stage.value("gpuagent_dead_process_memory_used_bytes", user="bob") == 5 * GIB
+            assert stage.value("gpuagent_process_zombie", process="[dead]") == 1
 
     asyncio.run(run())
 

@@ -84,7 +84,8 @@ def test_what_shows_a_reset(gpu: GpuReading, session: DriverSession) -> None:
 @pytest.mark.parametrize(
     ("gpu", "session", "words"),
     [
-        (reading(energy=3.0), SECOND, "the GPU was reset: its energy counter began anew"),
+        (reading(energy=3.0), SECOND, "the GPU was reset, or its driver loaded anew"),
+        (reading(energy=3.0), DriverSession(2, 1, "580.1"), "the driver was loaded anew"),
         (reading(energy=900.0), DriverSession(2, 1, "580.1"), "the driver was loaded anew"),
         (reading(energy=900.0), DriverSession(2, 0, "590.2"), "driver 590.2 was loaded"),
     ],

@@ -83,6 +83,10 @@ def _state(letter: str) -> Callable[[ProcessReading], Iterable[LabeledValue]]:
     return single(lambda process: 1 if process.info and process.info.state == letter else None)
 
 
+def _zombie(process: ProcessReading) -> int | None:
+    return 1 if process.is_zombie or (process.info and process.info.state == "Z") else None
+
+
 _INFO_LABELS = ("uid", "command", *(label.name for label in ORIGIN_LABELS), "parent_pid", "type", "state")
 _ORIGIN = tuple(label.of for label in ORIGIN_LABELS)
 
@@ -122,7 +126,7 @@ PROCESS_FAMILIES: tuple[ProcessFamily, ...] = (
     _family("start_time_seconds", "procfs", "Unix time at which the process started.",
             single(lambda process: process.info.start_time_seconds if process.info else None)),
     _family("uninterruptible", "procfs", "1 while the process is in D state: only SIGKILL may reach it.", _state("D")),
-    _family("zombie", "procfs", "1 if the process has ended and its parent has not taken note.", _state("Z")),
+    _family("zombie", "procfs", "1 if the process has ended and its parent has not taken note.", single(_zombie)),
     _family("info", "procfs", "What the process is; always 1.", _info, _INFO_LABELS),
 )  # fmt: skip
 

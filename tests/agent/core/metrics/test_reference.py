@@ -45,7 +45,6 @@ DOCUMENT = Path(__file__).parents[4] / "docs" / "metrics.md"
 NEEDS_THE_MACHINE = {
     "gpuagent_gpu_retired_pages": "before Ampere, which no shipped scenario is",
     "gpuagent_gpu_retired_pages_pending": "before Ampere, which no shipped scenario is",
-    "gpuagent_dead_process_memory_used_bytes": "the end of a process, of which the fake watch tells nothing",
     "gpuagent_gpu_xid_unrepaired_timestamp_seconds": "an Xid that takes a repair: no scenario ships one",
     "gpuagent_gpu_energy_integrated_joules_total": "before Volta, which no shipped scenario is",
     "gpuagent_pause_remaining_seconds": "a person who pauses the agent",

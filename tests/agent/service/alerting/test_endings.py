@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuagent.core.clock import ManualClock
-from gpuagent.core.growth import Growth, MemoryKey, Range, Verdict
+from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Range, Verdict
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.metrics.series import series
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Snapshot, XidCount
@@ -23,6 +23,7 @@ from tests.fakes.readings import BOOT_ID, WALL, absent_gpu, gpu, mig_instance, n
 
 UUID = "GPU-00000000"
 GROWN = Growth(Verdict.LEAKING, slope=Range(1e6, 1e6, 1e6), exhaustion=Range(60.0, 30.0, 90.0))
+STOPPED = replace(GROWN, exhaustion=None, state=GrowthState.STOPPED)
 
 
 def seen(*gpus: Any, processes: Any = (), growth: Growth | None = None, pid: int = 0, **changes: Any) -> Snapshot:
@@ -152,7 +153,12 @@ def test_a_cache_that_was_released() -> None:
         (
             20.0,
             Growth(Verdict.GROWING, exhaustion=Range(18000.0, 1.0, 2.0)),
-            "it slowed down: the forecast was 5 h then",
+            "it slowed down, and it goes on, full in 5 h",
+        ),
+        (
+            20.0,
+            replace(GROWN, exhaustion=None, state=GrowthState.STOPPED),
+            "growth stopped at 20.0 GiB with 3.8 GiB free",
         ),
         (20.0, Growth(Verdict.GROWING), "no longer true"),
         (20.0, Growth(Verdict.CACHED), "its tensors stopped growing: what it held beyond them was cache"),

@@ -215,17 +215,26 @@ def test_a_pause_is_called_a_pause() -> None:
     assert told.next_command == "gpuagent resume"
 
 
-@pytest.mark.parametrize(("others", "said"), [
-    ((), "leaking 10.0 GiB/h, full in 10 min"),
-    ((5.0,), "leaking 10.0 GiB/h (and p200 (alice, pid 200) 5.0 GiB/h), full in 10 min"),
-    ((5.0, 2.0), "leaking 10.0 GiB/h (and 2 other processes 7.0 GiB/h), full in 10 min"),
+@pytest.mark.parametrize(("others", "nobodys", "said"), [
+    ((), 0.0, "leaking 10.0 GiB/h, full in 10 min"),
+    ((5.0,), 0.0, "leaking 10.0 GiB/h (and p200 (alice, pid 200) 5.0 GiB/h), full in 10 min"),
+    ((5.0, 2.0), 0.0, "leaking 10.0 GiB/h (and 2 other processes 7.0 GiB/h), full in 10 min"),
+    ((), 8.0, "leaking 10.0 GiB/h (and memory of no process 8.0 GiB/h), full in 10 min"),
+    ((5.0, 2.0), 8.0, "(and 2 other processes 7.0 GiB/h and memory of no process 8.0 GiB/h), full in 10 min"),
 ])  # fmt: skip
-def test_others_that_grow_on_the_gpu_are_told_with_the_forecast(others: tuple[float, ...], said: str) -> None:
+def test_others_that_grow_on_the_gpu_are_told_with_the_forecast(
+    others: tuple[float, ...], nobodys: float, said: str
+) -> None:
     """The time to full is that of all of them: one leak alone would not explain it."""
     processes = [process(100, name="rank"), *(process(200 + n, name=f"p{200 + n}") for n in range(len(others)))]
     growth = {MemoryKey("GPU-00000000", 100): growing(10.0, Verdict.LEAKING)}
     growth |= {MemoryKey("GPU-00000000", 200 + n): growing(pace) for n, pace in enumerate(others)}
-    growth[MemoryKey("GPU-00000000")] = Growth(Verdict.LEAKING, exhaustion=Range(600.0, 300.0, 900.0))
+    growth = {key: replace(one, state=GrowthState.RISING) for key, one in growth.items()}
+    whole = (10.0 + sum(others) + nobodys) * GIB / 3600
+    growth[MemoryKey("GPU-00000000")] = Growth(
+        Verdict.LEAKING, slope=Range(whole, whole, whole), exhaustion=Range(600.0, 300.0, 900.0),
+        state=GrowthState.RISING,
+    )  # fmt: skip
     seen = replace(snapshot([gpu(0, used_gib=30.0, total_gib=80.0)], processes), growth=growth)
     who = {**LABELS, "pid": "100", "process": "rank", "user": "alice"}
     leak = replace(alert("GpuProcessMemoryLeak", who), value=10.0 * GIB)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.core.growth import Evidence, MemoryKey, Verdict
+from gpuagent.core.growth import Evidence, Growth, GrowthState, MemoryKey, Range, Verdict
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Reconciliation, Snapshot
 from gpuagent.core.units import GIB
-from tests.agent.service.alerting.stage import PID, Stage, grown, leak, leaking
+from tests.agent.service.alerting.stage import PID, Stage, grown, leak, leaking, node
 from tests.alerts.notify.parts import Route
 from tests.fakes.readings import absent_gpu, gpu, process, snapshot
 
@@ -33,6 +33,75 @@ def test_a_leaker_that_has_died_leaks_no_more(tmp_path: Path) -> None:
     stage.show(replace(dying_job(seen), growth=seen.growth), 5 * MINUTE)
     alerts = [one for message in stage.messages for one in message.alerts]
     assert {one.labels["process"] for one in alerts if one.name == "GpuProcessMemoryLeak"} == {"python3"}
+
+
+def test_a_leaker_that_is_a_zombie_is_told_as_dead(tmp_path: Path) -> None:
+    """Its leak has ended though its memory stays: whose it was is told, and nothing blames it for leaking."""
+    stage = Stage(tmp_path / "state")
+    seen = leak(20, Evidence.BALANCED)
+    stage.show(seen, 5 * MINUTE)
+    dead = dying_job(seen)
+    was = [one.former for one in dead.processes if one.former is not None]
+    zombies = [
+        one._replace(former=replace(info, state="Z", resident_bytes=0))
+        for one, info in zip(dead.processes, was, strict=True)
+    ]
+    stage.show(replace(dead, processes=tuple(zombies)), 30 * MINUTE)
+
+    ended = [one for message in stage.messages for one in message.alerts if one.end_reason]
+    assert "the process ended (a zombie): its 12.2 GiB have not come back" in {one.end_reason for one in ended}
+    assert stage.headlines()[-1].endswith(f"GPU 0: python3 (alice, pid {PID}) has ended and still holds 12.2 GiB")
+
+
+@pytest.mark.parametrize("state", ["Z", "S"])
+def test_who_grew_and_died_is_told_with_the_memory_that_stays(tmp_path: Path, state: str) -> None:
+    """Only a forecast was told before: that its process has ended is a message of its own, zombie or not."""
+    stage = Stage(tmp_path / "state")
+    growth = Growth(
+        Verdict.GROWING, slope=Range(1e8, 1e8, 1e8), exhaustion=Range(600.0, 300.0, 900.0),
+        state=GrowthState.RISING, suspected=True,
+    )  # fmt: skip
+    seen = grown(node(22.5), PID, growth)
+    stage.show(seen, 10 * MINUTE)
+    dead = dying_job(seen)
+    resident = 0 if state == "Z" else 4096
+    ended = [
+        one._replace(former=replace(one.former, state=state, resident_bytes=resident))
+        for one in dead.processes
+        if one.former is not None
+    ]
+    stage.show(replace(dead, processes=tuple(ended)), 10 * MINUTE)
+    assert f"GPU 0: python3 (alice, pid {PID}) has ended and still holds 12.2 GiB" in stage.headlines()[-1]
+    assert len(stage.headlines()) == 2
+
+
+def test_a_leak_that_gave_back_most_of_it_and_grows_again(tmp_path: Path) -> None:
+    """Its end says how much came back, in figures of that moment: they do not follow what it does next."""
+    stage = Stage(tmp_path / "state")
+    stage.show(leak(20, Evidence.BALANCED), 5 * MINUTE)
+    told = "it gave back 12.0 GiB, and held 8.0 GiB then"
+    for step in range(20):
+        over = Growth(Verdict.LEVELLED_OFF, reasons=(told, "it had risen by 16.0 GiB in 34 min"))
+        stage.show(grown(node(8 + 0.3 * step), PID, over), MINUTE)
+
+    assert stage.headlines()[-1].endswith(f"was leaking memory: {told}")
+    assert {one.end_reason for message in stage.messages for one in message.alerts if one.end_reason} == {told}
+
+
+def test_growth_that_stops_or_slows_down_names_who_grew(tmp_path: Path) -> None:
+    """The end of a forecast says who grew, and that it goes on where it does: at what pace, and when it is full."""
+    stage = Stage(tmp_path / "state")
+    slow = Growth(
+        Verdict.GROWING, slope=Range(1e7, 1e7, 1e7), exhaustion=Range(14000.0, 7000.0, 21000.0),
+        state=GrowthState.RISING, suspected=True,
+    )  # fmt: skip
+    fast = replace(slow, slope=Range(1e8, 1e8, 1e8), exhaustion=Range(600.0, 300.0, 900.0))
+    stage.show(grown(node(20), PID, fast), 5 * MINUTE)
+    assert any("GpuMemoryExhaustionSoon" in {one.name for one in message.alerts} for message in stage.messages)
+    stage.show(grown(node(20.2), PID, slow), 15 * MINUTE)
+    assert stage.headlines()[-1].endswith(
+        "it slowed down, and python3 (pid 4242) goes on growing, 33.5 GiB/h, full in 3 h 53 min"
+    )
 
 
 @pytest.mark.parametrize("leaks", [False, True])
