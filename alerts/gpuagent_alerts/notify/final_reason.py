@@ -13,6 +13,7 @@ from dataclasses import replace
 from gpuagent_alerts.alert import PROCESS_ENDED, UNKNOWN_END, Alert, condition_times
 from gpuagent_alerts.leak.verdict import GAVE_BACK
 from gpuagent_alerts.notify.cause import is_about_memory, is_leak
+from gpuagent_alerts.notify.urgency import Action, urgency_of
 
 _NO_END = (UNKNOWN_END, "the GPU became full", "the MIG instance became full", "it slowed down", "growth stopped: ")
 _ENDED_HOLDING = (") ended (a zombie): its ", ") ended: the driver went on counting ")
@@ -56,6 +57,20 @@ def is_level_reached(alert: Alert) -> bool:
 def tells_of_a_process(reason: str) -> bool:
     """Return whether the reason of an end says what became of a process: that is seen once, and not measured again."""
     return reason.startswith(_OF_A_REMEDY) or bool(_WENT.search(reason.partition(";")[0]))
+
+
+def tells_of_an_end(alert: Alert) -> bool:
+    """Return whether an alert has ended with its process, or with the one that its reason names."""
+    return (names_a_process(alert) and _ended_with_it(alert)) or names_ended_process(alert.end_reason)
+
+
+def names_a_process(alert: Alert) -> bool:
+    """Return whether an alert is about a process, and no note of a remedy."""
+    return bool(alert.labels.get("pid")) and urgency_of(alert.labels).action <= Action.NONE
+
+
+def _ended_with_it(alert: Alert) -> bool:
+    return alert.end_is_certain or alert.end_reason.startswith(PROCESS_ENDED)
 
 
 def _is_no_end(alert: Alert) -> bool:

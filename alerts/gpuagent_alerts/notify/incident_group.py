@@ -12,8 +12,12 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from gpuagent_alerts.alert import PROCESS_ENDED, Alert, CauseKind, Incident, News, condition_times
-from gpuagent_alerts.notify.final_reason import names_ended_process, with_final_reason
+from gpuagent_alerts.alert import Alert, CauseKind, Incident, News, condition_times
+from gpuagent_alerts.notify.final_reason import (
+    names_a_process,
+    tells_of_an_end,
+    with_final_reason,
+)
 from gpuagent_alerts.notify.incident_record import IncidentRecord
 from gpuagent_alerts.notify.outbox.entry import Occasion
 from gpuagent_alerts.notify.routes import Recipient
@@ -29,7 +33,6 @@ from gpuagent_alerts.notify.state import (
 from gpuagent_alerts.notify.succession import Restarts
 from gpuagent_alerts.notify.urgency import (
     CRITICAL,
-    Action,
     Urgency,
     UrgencyStage,
     by_urgency,
@@ -343,7 +346,7 @@ class IncidentGroup:
     def _has_another_subject(self) -> bool:
         """Return whether all processes that were told of are out of it, while it goes on: the last message misleads."""
         left = self._left_subjects()
-        stays = any(one.firing and _names_a_process(one.alert) for one in self._known.values())
+        stays = any(one.firing and names_a_process(one.alert) for one in self._known.values())
         latest = max((one.ended_at or 0.0 for one in left), default=math.inf)
         if self._told is not None and self._told.restarts < self._restarts:
             return False  # that it was restarted tells more
@@ -366,7 +369,7 @@ class IncidentGroup:
         """Return alerts about a process that have ended with it since the last message."""
         return [
             one for one in self._known.values()
-            if not one.firing and not one.end_told and _tells_of_an_end(one.alert)
+            if not one.firing and not one.end_told and tells_of_an_end(one.alert)
         ]  # fmt: skip
 
     def _begin(self) -> NotificationDecision | None:
@@ -488,16 +491,3 @@ class IncidentGroup:
         if self._known == before and told == self._told:
             return None
         return NotificationDecision(self._key, NotificationState(self._told_at, {}, self._known, told))
-
-
-def _tells_of_an_end(alert: Alert) -> bool:
-    """Return whether an alert has ended with its process, or with the one that its reason names."""
-    return (_names_a_process(alert) and _ended_with_it(alert)) or names_ended_process(alert.end_reason)
-
-
-def _names_a_process(alert: Alert) -> bool:
-    return bool(alert.labels.get("pid")) and urgency_of(alert.labels).action <= Action.NONE
-
-
-def _ended_with_it(alert: Alert) -> bool:
-    return alert.end_is_certain or alert.end_reason.startswith(PROCESS_ENDED)
