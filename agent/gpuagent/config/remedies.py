@@ -19,7 +19,7 @@ from gpuagent.config.values import (
     Text,
     UserName,
 )
-from gpuagent.core.matchers import parse_matcher
+from gpuagent.core.matchers import Matcher, parse_matcher
 from gpuagent.core.problems import Problem, listed, nearest, shown
 from gpuagent.core.sections import Section, key
 from gpuagent.core.units import parse_bytes
@@ -276,7 +276,27 @@ class Ladder(Section):
                 "names a GPU by its index, which may come to mean another one after a driver reload",
                 "a uuid beside it, or in its place",
             )
+        yield from _check_match(given)
         yield from _check_scope(given)
+
+
+_SPARING_STEPS = frozenset({"notify", "release_cache"})
+
+
+def _check_match(given: Mapping[str, object]) -> Iterator[Problem]:
+    """Find matchers by which a rule may not mean processes either: numbers, and everybody but those of a name."""
+    from gpuagent_alerts.remedies.safeguards.rule_matchers import matcher_fault  # noqa: PLC0415  for ladders alone
+
+    texts, steps = given.get("match"), given.get("steps")
+    if not isinstance(texts, list | tuple) or not isinstance(steps, list | tuple):
+        return
+    if {name for step in steps if isinstance(step, Mapping) for name in step} <= _SPARING_STEPS:
+        return
+    matchers = [_parsed(text) for text in texts]
+    for index, matcher in enumerate(matchers):
+        same = [each for each in matchers if matcher is not None and each is not None and each.name == matcher.name]
+        if matcher is not None and same[0] is matcher and (fault := matcher_fault(same)):
+            yield Problem(("match", index), *fault)
 
 
 def _check_scope(given: Mapping[str, object]) -> Iterator[Problem]:
@@ -296,11 +316,17 @@ def _check_scope(given: Mapping[str, object]) -> Iterator[Problem]:
 
 
 def _label_of(text: object) -> str:
-    """Return the label of a matcher; "" for what is none, which is told elsewhere."""
+    """Return the label of a matcher; "" for what is none."""
+    matcher = _parsed(text)
+    return "" if matcher is None else matcher.name
+
+
+def _parsed(text: object) -> Matcher | None:
+    """Return a matcher; None for what is none, which is told elsewhere."""
     try:
-        return parse_matcher(str(text)).name
+        return parse_matcher(str(text))
     except ValueError:
-        return ""
+        return None
 
 
 class Limits(Section):

@@ -237,8 +237,8 @@ class LadderRun:
         self._acted = self._acted or step.disrupts
         if self.plan.is_question(step):
             return outcome_of_answer(step, done, self._context.now() - started)
-        if not done.ok and not step.disrupts:
-            return None
+        if not done.ok and (not step.disrupts or (step.asks_app and step != self.plan.steps[-1])):
+            return None  # an app that has no client, refuses or is silent keeps no later step away
         if not done.ok:
             raise _RunEnded(
                 RunOutcome(RunResult.FAILED, f"{step}: {done.detail}", acted=True), not_permitted=done.errno == 1

@@ -88,3 +88,37 @@ def test_a_program_that_is_given_a_whole_group(tmp_path: Path, scope: str, argum
         return
     with pytest.raises(ConfigError, match="hands over the whole"):
         config(tmp_path, text)
+
+
+MATCH = """
+remedies:
+  ladders:
+    - match: ['alertname="Full"', '{matcher}']
+      steps: [{{notify: {{}}}}, {{{step}: {{}}}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("matcher", "fault"),
+    [
+        ('process!="vllm"', "everybody but some of a process"),
+        ('process!~"vllm|prod.*"', "everybody but some of a process"),
+        ('process=~"[^v].*"', "everybody but some of a process"),
+        ('command!~".*prod.*"', "everybody but some of a command"),
+        ('pid="4242"', "by pid"),
+        ('parent_pid="1"', "by parent_pid"),
+    ],
+)
+def test_a_ladder_names_whom_it_means(tmp_path: Path, matcher: str, fault: str) -> None:
+    """KILL-01: what processes write of themselves, or is given again, chooses nobody, in a ladder as in a rule."""
+    with pytest.raises(ConfigError, match=fault):
+        config(tmp_path, MATCH.format(matcher=matcher, step="terminate"))
+    assert config(tmp_path, MATCH.format(matcher=matcher, step="release_cache")).remedies.ladders
+
+
+@pytest.mark.parametrize(
+    "matcher", ['unit!=""', 'unit=""', 'user!="root"', 'process="whisper"', 'uuid!="GPU-1"', 'process!="[dead]"']
+)
+def test_whom_a_ladder_may_mean(tmp_path: Path, matcher: str) -> None:
+    """KILL-01: by a name, by what the kernel says, and by having a unit at all."""
+    assert config(tmp_path, MATCH.format(matcher=matcher, step="kill")).remedies.ladders

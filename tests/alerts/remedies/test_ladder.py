@@ -23,6 +23,7 @@ from tests.alerts.remedies.world import (
     KILL,
     ORDER,
     RELEASE,
+    RESET,
     RESTART,
     RULES,
     TERMINATE,
@@ -87,14 +88,25 @@ def test_the_cache_alone_is_enough(store: Store) -> None:
     assert outcome.helped is None  # the breaker counts actions, and this was none
 
 
-def test_an_app_without_a_client_costs_no_time(store: Store) -> None:
-    """Where the cache cannot be asked for, the next step comes at once."""
+@pytest.mark.parametrize(
+    ("ask", "kind"), [(RELEASE, "release_cache"), (RESET, "reset")], ids=["release_cache", "reset"]
+)
+def test_an_app_without_a_client_costs_no_time(store: Store, ask: RemedyStep, kind: str) -> None:
+    """Where the app cannot be asked, refuses or is silent, the next step comes at once: that keeps nothing away."""
     world = World()
     world.app_answers = ActionResult(ok=False, detail="no client in the app")
     started = world.clock.now()
-    run_ladder(world, plan(RELEASE, TERMINATE), store)
-    assert world.clock.now() - started < RELEASE.wait_seconds
-    assert world.log == [("release_cache", 100), ("SIGTERM", 100)]
+    run_ladder(world, plan(ask, TERMINATE), store)
+    assert world.clock.now() - started < ask.wait_seconds
+    assert world.log == [(kind, 100), ("SIGTERM", 100)]
+
+
+def test_a_last_step_that_fails_is_told(store: Store) -> None:
+    """A reset that no client answers is a failure where nothing comes after it."""
+    world = World()
+    world.app_answers = ActionResult(ok=False, detail="no client in the app")
+    outcome = run_ladder(world, plan(RESET), store)
+    assert (outcome.result, outcome.detail) == (RunResult.FAILED, "reset: no client in the app")
 
 
 def test_reused_pid_before_the_ladder(store: Store) -> None:

@@ -40,6 +40,7 @@ MOMENT = 0.001
 BOOT = "boot"
 ALERT = "a1"
 RELEASE = RemedyStep(StepKind.RELEASE_CACHE, 30.0)
+RESET = RemedyStep(StepKind.RESET, 60.0)
 TERMINATE = RemedyStep(StepKind.TERMINATE, 30.0)
 KILL = RemedyStep(StepKind.KILL, 60.0)
 RESTART = RemedyStep(StepKind.RESTART_UNIT, 60.0)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 import string
+from collections.abc import Sequence
 from enum import StrEnum
 
-from gpuagent.core.matchers import MatchOperator
+from gpuagent.core.matchers import Matcher, MatchOperator
 from gpuagent_alerts.promql.series import accepts
 from gpuagent_alerts.promql.syntax import Selector
 from gpuagent_alerts.remedies.safeguards.rule_shape import RefusedError
@@ -84,6 +85,22 @@ def check_matchers(node: Selector, negations: int) -> None:
                 raise RefusedError(
                     f"it means everybody but some of a {label}, which programs write and change themselves: {_INSTEAD}"
                 )
+
+
+def matcher_fault(matchers: Sequence[Matcher]) -> tuple[str, str] | None:
+    """Return what is wrong with the matchers of one label in a ladder, and what to write; None where nothing is.
+
+    The labels of an alert about a process are those of its series. A ladder may ask for a process without a unit: that
+    it has none is judged by itself before each step.
+    """
+    if WRITERS.get(matchers[0].name) is Writer.ORIGIN:
+        return None
+    try:
+        check_matchers(Selector(None, tuple(matchers)), 0)
+    except RefusedError as refusal:
+        text = str(refusal).removesuffix(f": {_INSTEAD}").removeprefix("it ")
+        return text, _INSTEAD.replace("in the matcher", "(a user, unit or container)")
+    return None
 
 
 def _takes_every_name(node: Selector, label: str) -> bool:
