@@ -23,7 +23,7 @@ RUN = r"gpuagent\b|curl\b|promtool\b|python -m gpuagent_client\b|GPUAGENT_"
 """How a line begins that is run, unless the next table says why not. A line in neither is a fault."""
 
 NOT_RUN = {
-    r"make (demo|test|wheelhouse|leakbench)\b": "takes minutes; what it does has tests of its own",
+    r"make (demo|test|wheelhouse|leakbench|gpu-wheels)\b": "takes minutes; what it does has tests of its own",
     r"(sudo )?make (install|uninstall)\b": "changes the machine; the tests of the installation run it",
     r"(sudo )?(gpuagent service|\S+/gpuagent service)\b": "changes the machine; the tests of the installation run it",
     r".*\bsystemctl\b|(sudo )?systemd-|(sudo )?journalctl\b": "needs systemd; tests/systemd runs the unit",
@@ -41,6 +41,7 @@ NOT_RUN = {
 """By how the line begins. What these name of the repository has to exist all the same."""
 
 OUTCOMES = {
+    r"gpuagent doctor --capture": ((0, 1), "Wrote node.yaml"),
     r"gpuagent doctor": ((0, 1), "driver library"),
     r"gpuagent status --watch": ((124,), ""),
     r"gpuagent check$": ((0, 1, 2), "GPU "),
