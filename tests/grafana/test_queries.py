@@ -153,7 +153,7 @@ def values(seen: Fleet, name: str, job: str, title: str) -> dict[str, float]:
 
 
 def test_the_stack_adds_up(seen: Fleet) -> None:
-    """Live, dead, unattributed, free and reserved are all there is, also with 38 GiB of a dead process and 5 of a zombie."""
+    """Live, dead, unattributed, free and reserved are all there is, with 38 GiB of a dead process and 5 of a zombie."""
     parts = values(seen, "gpu-node", "dead-process", "Where the memory is")
     total = sum(values(seen, "gpu-node", "dead-process", "Memory used").values())
     used = values(seen, "gpu-node", "dead-process", "Memory used")
