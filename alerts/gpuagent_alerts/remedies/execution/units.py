@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from gpuagent.core.background import in_daemon_thread
 from gpuagent_alerts.programs.run import SEARCH_PATH
 from gpuagent_alerts.remedies.execution.unit_state import (
     PROPERTIES,
     STARTED_PROPERTIES,
+    STATE_PROPERTIES,
     STOPPED_PROPERTIES,
     UNIT,
     UnitState,
@@ -38,6 +41,8 @@ _OWN_KEPT = 100
 _MOST_DEPENDENTS = 64
 _MOST_STARTED = 256
 _NAMED = 3
+_CONDITION = re.compile(rb"^\s*(Condition|Assert)[A-Z]\w*\s*=\s*\S", re.MULTILINE)
+"""Settings without which a unit is not started, or its start fails (systemd.unit(5))."""
 _NOT_RUN = 127
 """Status of a program that could not be started, as a shell has it."""
 
@@ -85,7 +90,31 @@ class Systemctl:
             return ActionResult(ok=False, detail=f"systemctl restart {unit} took longer than {deadline_seconds:.0f} s")
         denied = "denied" in output or "authentication" in output
         taken = code != _NOT_RUN and not (code and denied)
-        return ActionResult(code == 0, _detail(output) if code else "", errno=1 if code and denied else 0, taken=taken)
+        said = _detail(output) if code else ""
+        if taken and (down := await self._down(unit)):
+            return ActionResult(ok=False, detail="; ".join(filter(None, (down, said))))
+        return ActionResult(code == 0, said, errno=1 if code and denied else 0, taken=taken)
+
+    async def _down(self, unit: str) -> str:
+        """Return how it is that the unit does not run after its restart; "" where it does, or that cannot be told."""
+        output, failure = await self._show(STATE_PROPERTIES, unit)
+        state = UnitState(unit, output)
+        if failure or not state.is_down:
+            return ""
+        unmet = [name for name in ("Condition", "Assert") if state.value(f"{name}Result") == "no"]
+        why = f": a {unmet[0]}...= of it does not hold" if unmet else ""
+        return f"{unit} was restarted, and is {state.value('ActiveState')} now{why}; nobody starts it again"
+
+    async def _against_conditions(self, state: UnitState) -> str:
+        """Return which condition of the unit does not hold now, so that a restart would leave it down."""
+        files = [*(state.value("FragmentPath") or "").splitlines(), *(state.value("DropInPaths") or "").split()]
+        if not await in_daemon_thread(lambda: _has_conditions(files), "unit conditions"):
+            return ""
+        code, output = await self._run("condition", f"--unit={state.id}", seconds=_ASK_SECONDS, name="systemd-analyze")
+        if code == 0:
+            return ""
+        said = _detail(output) or f"status {code}"
+        return f"{state.id} has conditions, which may not hold now, and a restart would leave it down: {said}"
 
     async def _judge(self, target: Target, permission: UnitPermission) -> tuple[str, str]:
         """Return the unit's own name and why it must not be restarted: facts first that no permission changes."""
@@ -98,6 +127,7 @@ class Systemctl:
         refusal = (
             state.refusal(self._monotonic(), self._restarted.get(state.id, ()))
             or permission.against(state.names)
+            or await self._against_conditions(state)
             or await self._against_conflicts(state)
             or await self._in_thread(lambda: self._processes.not_in_unit(target, state.id, state.cgroup))
             or await self._in_thread(lambda: self._processes.never_ended(state.id, state.cgroup, permission))
@@ -196,19 +226,19 @@ class Systemctl:
             return "", _detail(output) or f"systemctl failed with status {code}"
         return output, "its answer is too long" if len(output) > _OUTPUT else ""
 
-    def _find_program(self) -> tuple[tuple[str, ...], str]:
+    def _find_program(self, name: str) -> tuple[tuple[str, ...], str]:
         """Return the program to run, and why there is none."""
         if self._program:
             return self._program, ""
-        found = shutil.which("systemctl", path=self._search_path)
+        found = shutil.which(name, path=self._search_path)
         if found is None:
-            return (), f"there is no systemctl in {self._search_path}"
+            return (), f"there is no {name} in {self._search_path}"
         return (found,), ProgramCheck()((found,))
 
-    async def _run(self, *arguments: str, seconds: float) -> tuple[int | None, str]:
-        program, fault = await in_daemon_thread(self._find_program, "systemctl")
+    async def _run(self, *arguments: str, seconds: float, name: str = "systemctl") -> tuple[int | None, str]:
+        program, fault = await in_daemon_thread(lambda: self._find_program(name), name)
         if fault:
-            return _NOT_RUN, f"systemctl is not run: {fault}"
+            return _NOT_RUN, f"{name} is not run: {fault}"
         try:
             process = await asyncio.create_subprocess_exec(
                 *program, *arguments,
@@ -224,6 +254,14 @@ class Systemctl:
             await process.wait()
             return None, "no answer"
         return process.returncode, output[: _OUTPUT + 1].decode("utf-8", "surrogateescape")
+
+
+def _has_conditions(files: Sequence[str]) -> bool:
+    """Return whether these files of a unit have a condition of its start; True where that cannot be read."""
+    try:
+        return any(_CONDITION.search(Path(each).read_bytes()) for each in files)
+    except OSError:
+        return True
 
 
 def _detail(output: str) -> str:
