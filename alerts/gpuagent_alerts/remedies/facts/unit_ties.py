@@ -17,7 +17,7 @@ from typing import NamedTuple
 from gpuagent.procfs.cgroup import leaves, parse_cgroup
 from gpuagent.procfs.files import ProcFiles, parse_stat, read_living
 from gpuagent_alerts.remedies.execution.unit_ends import UnitEnds
-from gpuagent_alerts.remedies.facts.process_scan import ProcessRow, ProcessScan, UnseenProcesses
+from gpuagent_alerts.remedies.facts.process_scan import ProcessRow, ProcessScan, UnseenProcesses, list_pids
 from gpuagent_alerts.remedies.facts.terminals import OpenFiles
 from gpuagent_alerts.remedies.facts.ties import Tie, TieFinder
 
@@ -59,13 +59,14 @@ class SystemdTieFinder(TieFinder):
         ends: Callable[[], UnitEnds] = UnitEnds,
         linger: Path = _LINGER,
         user_of: Callable[[int], pwd.struct_passwd] = pwd.getpwuid,
+        pids: Callable[[], Collection[int]] = list_pids,
         open_files: OpenFiles | None = None,
     ) -> None:
         """Read `files`, which is /proc, and ask systemd by `ends`.
 
         `linger` has a file for each user who lingers; `user_of` raises KeyError for unknown uids.
         """
-        super().__init__(files, proven_container, open_files=open_files)
+        super().__init__(files, proven_container, pids=pids, open_files=open_files)
         self._proc = files
         self._ends = ends
         self._linger = linger
