@@ -157,7 +157,7 @@ def test_a_unit_that_is_down_after_its_restart(tmp_path: Path) -> None:
     done = machine.restart()
     assert not done.ok
     assert done.taken
-    assert f"{UNIT} was restarted, and is inactive now: a Condition...=" in done.detail
+    assert f"{UNIT} was restarted, and is inactive now: a condition of it does not hold" in done.detail
 
 
 @pytest.mark.parametrize(("conditions", "status", "is_refused"), [("", 1, False), ("x", 1, True), ("x", 0, False)])

@@ -36,7 +36,7 @@ PROPERTIES = (
     *_END_ACTIONS, *_LATER_ACTIONS, "UID", "User", "DynamicUser", "ControlGroup", *_DEPENDENTS, *_PULLED, *_CONFLICTS,
     *_STARTED_AT_ITS_END, *_ISOLATING, *_STOPPED, "FragmentPath", "DropInPaths",
 )  # fmt: skip
-STATE_PROPERTIES = ("ActiveState", "Id", "ConditionResult", "AssertResult")
+STATE_PROPERTIES = ("ActiveState", "Id", "ConditionResult")
 """Of a unit that has been restarted."""
 STARTED_PROPERTIES = ("Id", "ActiveState", *_PULLED, *_CONFLICTS)
 """Of units that are started with another one."""

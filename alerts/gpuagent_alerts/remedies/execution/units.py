@@ -91,18 +91,20 @@ class Systemctl:
         denied = "denied" in output or "authentication" in output
         taken = code != _NOT_RUN and not (code and denied)
         said = _detail(output) if code else ""
-        if taken and (down := await self._down(unit)):
+        if taken and (down := await self._down(unit, was_skipped=code == 0)):
             return ActionResult(ok=False, detail="; ".join(filter(None, (down, said))))
         return ActionResult(code == 0, said, errno=1 if code and denied else 0, taken=taken)
 
-    async def _down(self, unit: str) -> str:
-        """Return how it is that the unit does not run after its restart; "" where it does, or that cannot be told."""
+    async def _down(self, unit: str, *, was_skipped: bool) -> str:
+        """Return how it is that the unit does not run after its restart; "" where it does, or that cannot be told.
+
+        `was_skipped` says that systemd counts its start as done, as it does where a condition does not hold.
+        """
         output, failure = await self._show(STATE_PROPERTIES, unit)
         state = UnitState(unit, output)
         if failure or not state.is_down:
             return ""
-        unmet = [name for name in ("Condition", "Assert") if state.value(f"{name}Result") == "no"]
-        why = f": a {unmet[0]}...= of it does not hold" if unmet else ""
+        why = ": a condition of it does not hold" if was_skipped and state.value("ConditionResult") == "no" else ""
         return f"{unit} was restarted, and is {state.value('ActiveState')} now{why}; nobody starts it again"
 
     async def _against_conditions(self, state: UnitState) -> str:

@@ -63,6 +63,8 @@ class Tie(NamedTuple):
     """Whether it may be the target's own work, by its user and place. A session at a terminal is a person's."""
     is_own: bool = False
     """Whether it is nobody's work but the target's user's, wherever it runs."""
+    is_stopped_by_unit: bool = False
+    """Whether systemd stops its unit once another one has ended."""
 
 
 class TieFinder:
@@ -396,6 +398,7 @@ def _read_tied(
         score,
         tie.why,
         never.reason(files, pid, program),
+        tie.is_stopped_by_unit,
     )
 
 

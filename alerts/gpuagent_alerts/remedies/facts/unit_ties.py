@@ -108,7 +108,7 @@ class SystemdTieFinder(TieFinder):
                 if not inside and not other.endswith(_WITHOUT_WORK) and not _RUNTIME_DIRECTORY.fullmatch(other):
                     raise UnseenProcesses(f"{other} ends with {unit} ({why}), and it has no process to judge")
                 for row in inside:
-                    yield Tie(row, f"in {other}; {why}", may_be_own=False)
+                    yield Tie(row, f"in {other}; {why}", may_be_own=False, is_stopped_by_unit=True)
 
     def _lingers(self, user_id: int) -> bool:
         """Return whether the user's manager stays without a session; False where that cannot be told."""

@@ -108,7 +108,7 @@ FACTS: Final = (
     Fact(
         "Facts.ties",
         FactWriter.AGENT,
-        "withholds: each that ends, or is hung up, together with it is judged; by /proc and by what systemd says of units",
+        "withholds: each that ends, or is hung up, together with it is judged; by /proc and by systemd's word on units",
     ),
     Fact("Facts.ignored_signals", FactWriter.TARGET, "withholds, and shortens a wait"),
     Fact("Facts.caught_signals", FactWriter.TARGET, "withholds, and shortens a wait"),
