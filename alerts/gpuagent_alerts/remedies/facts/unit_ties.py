@@ -71,13 +71,14 @@ class SystemdTieFinder(TieFinder):
         self._ends = ends
         self._linger = linger
         self._user_of = user_of
+        self._last: tuple[ProcessScan | None, dict[int, _Place]] = (None, {})
 
     def find(self, pids: Collection[int], scan: ProcessScan | None = None) -> Mapping[int, Tie]:
         """See `TieFinder.find`."""
         seen = scan or self.scan()
         along: dict[int, Tie] = {}
         asked: set[str] = set()
-        places: dict[int, _Place] = {}
+        places = self._places_in(seen)
         ends: UnitEnds | None = None
         for _ in range(_MOST_ROUNDS):
             found = {**super().find({*pids, *along}, seen), **along}
@@ -91,6 +92,14 @@ class SystemdTieFinder(TieFinder):
                 return found
             along |= new
         raise UnseenProcesses("too many units end one after the other")
+
+    def _places_in(self, scan: ProcessScan) -> dict[int, _Place]:
+        """Return the places that were read for this scan: several questions may be asked about one."""
+        last, places = self._last
+        if last is not scan:
+            places = {}
+            self._last = (scan, places)
+        return places
 
     def _along(self, look: _Look) -> Iterator[Tie]:
         """Yield who ends with the units that end."""
