@@ -99,7 +99,11 @@ class Arena:
         return program
 
     def slurm(self, *jobs: str) -> None:
-        """Make a `squeue` beside the stand-ins that knows these jobs, each as `RAW_ID|ID|UID|STATE`."""
+        """Make a `squeue` beside the stand-ins that knows these jobs, each as `RAW_ID|ID|UID|STATE`.
+
+        As on a node, a process of Slurm itself keeps the scope of all jobs.
+        """
+        self.crowd.start(0, name="slurmstepd", cgroup=self.cgroups.make("system.slice/slurmstepd.scope/system"))
         program = self.folder / "squeue"
         program.write_text("#!/bin/sh\n" + "".join(f"echo '{each}'\n" for each in jobs), encoding="utf-8")
         program.chmod(0o755)

@@ -170,7 +170,7 @@ def test_who_depends_on_a_group(arena: Arena, group: str) -> None:
         allow = {"containers": names}
     _, other = tied(arena, TERMINAL, uid, cgroup=arena.cgroups.make(places[0]))
     greedy = arena.innocent(arena.crowd.start(uid, cgroup=arena.cgroups.make(places[0])))  # not the first in there
-    (arena.cgroups.make("user.slice/elsewhere.scope") / "cgroup.procs").write_text(str(other.pid), encoding="ascii")
+    (arena.cgroups.make("user.slice/elsewhere") / "cgroup.procs").write_text(str(other.pid), encoding="ascii")
     arena.driver.hold(greedy.pid, 30)
     arena.start(ladders=[ladder("TooMuch", step, scope=scope)], **allow)
     refused = arena.refused(greedy)

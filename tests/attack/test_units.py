@@ -25,7 +25,12 @@ signal.pause()
 SYSTEMCTL = """#!/bin/sh
 for unit; do :; done
 case "$*" in
-show*) cat {folder}/unit.$unit;;
+show*)
+    for unit; do
+        [ "$names" ] && {{ cat {folder}/unit.$unit 2>&- || printf 'Id=%s\nActiveState=inactive\n' $unit; echo; }}
+        [ "$unit" = -- ] && names=1
+    done
+    exit 0;;
 *restart*) kill $(find {root}/system.slice/$unit -name cgroup.procs -exec cat {{}} +);;
 esac
 """
@@ -52,7 +57,7 @@ class Units:
             "DynamicUser": "no", "ControlGroup": f"/system.slice/{unit}", "RequiredBy": "", "RequisiteOf": "",
             "BoundBy": "", "ConsistsOf": "", "Requires": "", "BindsTo": "", "Wants": "", "Conflicts": "",
             "ConflictedBy": "", "SuccessAction": "none", "FailureAction": "none",
-            "OnFailure": "",
+            "OnFailure": "", "MainPID": "0",
         } | more  # fmt: skip
         shown = "".join(f"{key}={value}\n" for key, value in known.items())
         (self._arena.folder / f"unit.{unit}").write_text(shown, encoding="utf-8")
@@ -133,6 +138,24 @@ def test_a_unit_that_stops_another(arena: Arena) -> None:
     arena.driver.hold(greedy.pid, 30)
     arena.start(ladders=[ladder("TooMuch", RESTART)], units=[stops, own])
     assert f"stops, for good, {other}" in arena.refused(greedy)
+    guilty = arena.culprit(units.start(own, uid))
+    arena.driver.hold(guilty.pid, 25)
+    arena.judge()
+
+
+@pytest.mark.parametrize("tie", ["BoundBy", "OnSuccess"])
+def test_the_last_process_of_a_scope(arena: Arena, tie: str) -> None:
+    """KILL-03: nobody is ended by a signal whose end has systemd stop another user's unit."""
+    uid, units = next(arena.uids), Units(arena)
+    other, helper = units.add(f"innocent-{uid}.service", next(arena.uids)), f"helper-{uid}.service"
+    units.add(helper, 0, ActiveState="inactive", Conflicts=other)
+    bound = units.add(f"bound-{uid}.scope", uid, **{tie: other if tie == "BoundBy" else helper})
+    own = units.add(f"own-{uid}.scope", uid)
+    greedy = arena.innocent(units.start(bound, uid))
+    arena.innocent(units.start(other, next(arena.uids)))
+    arena.driver.hold(greedy.pid, 30)
+    arena.start(ladders=[ladder("TooMuch")], users=[str(uid)])
+    assert f"in {other}" in arena.refused(greedy)
     guilty = arena.culprit(units.start(own, uid))
     arena.driver.hold(guilty.pid, 25)
     arena.judge()

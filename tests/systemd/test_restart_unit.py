@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from gpuagent.procfs.files import RealProc
+from gpuagent_alerts.remedies.execution.unit_ends import UnitEnds
 from gpuagent_alerts.remedies.execution.units import Systemctl
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
+from gpuagent_alerts.remedies.facts.unit_ties import SystemdTieFinder
 from gpuagent_alerts.remedies.observation import UnitPermission
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused
 from gpuagent_alerts.remedies.target import Target
@@ -250,3 +252,38 @@ def test_the_polkit_rule_permits_exactly_its_units() -> None:
         with rule(named):
             assert as_nobody(named) == "True 0"
             assert as_nobody(other) == "False 1"
+
+
+def test_conditions_of_its_start(tmp_path: Path) -> None:
+    """A unit is not restarted while a condition of it does not hold: systemd would stop it, and not start it."""
+    flag, unit = tmp_path / "flag", f"gpuagent-test-{uuid.uuid4().hex[:8]}.service"
+    flag.touch()
+    file = Path("/run/systemd/system") / unit
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"[Unit]\nConditionPathExists={flag}\n[Service]\nExecStart=sleep 1000\n")
+    try:
+        run("systemctl", "daemon-reload")
+        run("systemctl", "start", unit)
+        assert refusal(unit) == ""
+        flag.unlink()
+        assert f"ConditionPathExists={flag} failed" in refusal(unit)
+    finally:
+        subprocess.run(["systemctl", "stop", unit], capture_output=True, check=False)
+        file.unlink()
+        run("systemctl", "daemon-reload")
+
+
+def test_who_is_bound_to_a_scope() -> None:
+    """A service that is bound to a scope ends with the last process of it."""
+    scope = f"gpuagent-test-{uuid.uuid4().hex[:8]}.scope"
+    with subprocess.Popen(["systemd-run", "--quiet", "--scope", "--unit", scope, *SLEEP]) as job:
+        try:
+            while show(scope, "ActiveState") != "active":
+                assert job.poll() is None
+            with service(f"BindsTo={scope}", f"After={scope}") as unit, service() as other:
+                assert UnitEnds().ended_with(scope).keys() == {unit}
+                tied = SystemdTieFinder(RealProc()).find([job.pid])
+                assert main_process(unit).pid in tied
+                assert main_process(other).pid not in tied
+        finally:
+            job.kill()

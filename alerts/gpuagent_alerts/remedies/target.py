@@ -106,6 +106,8 @@ class TiedProcess:
     """How it is tied to them, in words that follow its name."""
     never_listed: str = ""
     """As `Facts.never_listed`."""
+    is_stopped_by_unit: bool = False
+    """It ends as systemd stops its unit once another one has ended."""
 
     @property
     def key(self) -> tuple[int, int]:

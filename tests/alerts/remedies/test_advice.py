@@ -69,7 +69,7 @@ RETURNING = (manager, observer, executor, units, container_processes, unit_proce
 """Modules of which a function returns a refusal as a text."""
 PARTS = (
     "comes from a login", "is in a pid namespace of its own", "is in container x", "xx", "x times within",
-    "x was started up to x", "x (GPU x", "org.freedesktop",
+    "x was started up to x", "x was restarted, and is", "x (GPU x", "org.freedesktop",
     "pid x of x", "GPU x", "x at", "has held the memory", "pid x (x): x",
 )  # fmt: skip
 """Beginnings of returned texts that are a part of a refusal, or no refusal; of a rule alone the last."""

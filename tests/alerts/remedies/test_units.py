@@ -151,6 +151,24 @@ def test_restart(tmp_path: Path) -> None:
     assert machine.restarts == [f"--no-ask-password restart -- {UNIT}"]
 
 
+def test_a_unit_that_is_down_after_its_restart(tmp_path: Path) -> None:
+    """A restart that leaves the unit down is no success, whatever systemctl returns, and the result says so."""
+    machine = Machine(tmp_path, restart="sed -i 's/^ActiveState=.*/ActiveState=inactive\\nConditionResult=no/' show")
+    done = machine.restart()
+    assert not done.ok
+    assert done.taken
+    assert f"{UNIT} was restarted, and is inactive now: a condition of it does not hold" in done.detail
+
+
+@pytest.mark.parametrize(("conditions", "status", "is_refused"), [("", 1, False), ("x", 1, True), ("x", 0, False)])
+def test_conditions_of_the_start(tmp_path: Path, conditions: str, status: int, is_refused: bool) -> None:
+    """A unit with a condition that does not hold now is not restarted: its stop alone would be done."""
+    fragment = tmp_path / "fragment"
+    fragment.write_text("[Unit]\n" + (f"ConditionPathExists=/{conditions}\n" if conditions else ""))
+    machine = Machine(tmp_path, shown(FragmentPath=str(fragment)), f"exit {status}")
+    assert ("conditions" in machine.refusal()) is is_refused
+
+
 def test_own_restarts_count(tmp_path: Path) -> None:
     """Those are not in systemd's own count, and use up the unit's limit as well."""
     machine = Machine(tmp_path, shown(5, StartLimitBurst="3"))

@@ -23,8 +23,9 @@ from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.container_processes import GroupProcesses
 from gpuagent_alerts.remedies.facts.fresh_lookup import READ_SECONDS, read_with_timeout
 from gpuagent_alerts.remedies.facts.never_entries import NO_ANSWER, NeverListEntries
-from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader, TieFinder, read_ties
+from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader, read_ties
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
+from gpuagent_alerts.remedies.facts.unit_ties import SystemdTieFinder
 from gpuagent_alerts.remedies.observation import ActionResult, NotPermitted, ProcessHandle, UnitPermission
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused
 from gpuagent_alerts.remedies.steps import RemedyStep, StepGroup, StepKind, groups_of
@@ -89,7 +90,7 @@ class NodeActionExecutor:
         self._apps = apps
         self._warn = warn
         self._never = never or NeverListEntries()
-        self._ties = TieFinder(files, reader.proven_container)
+        self._ties = SystemdTieFinder(files, reader.proven_container)
         units = UnitProcesses(files, ties=self._ties, never=self._never)
         self._systemctl = systemctl or Systemctl(units)
         self._groups = GroupProcesses(files, reader, units)

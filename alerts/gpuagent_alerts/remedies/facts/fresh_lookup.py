@@ -13,15 +13,18 @@ import select
 import signal
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from typing import NamedTuple, TypeVar
 
 from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.table import ProcessTable
+from gpuagent_alerts.remedies.execution.unit_ends import UnitEnds
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.process_facts import IdentityReading, read_identity
 from gpuagent_alerts.remedies.facts.process_scan import ProcessScan, UnseenProcesses
-from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader, TieFinder, read_ties
+from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader, read_ties
+from gpuagent_alerts.remedies.facts.unit_ties import SystemdTieFinder
 from gpuagent_alerts.remedies.target import Identity, TiedProcess
 
 T = TypeVar("T")
@@ -73,7 +76,7 @@ def look_up(
 ) -> dict[int, FreshProcess | None]:
     """See `ProcessLookup`."""
     found: dict[int, FreshProcess | None] = {}
-    finder = TieFinder(files, reader.proven_container)
+    finder = SystemdTieFinder(files, reader.proven_container, ends=cache(UnitEnds))
     scan: ProcessScan | None = None
     with contextlib.suppress(UnseenProcesses):
         scan = finder.scan()

@@ -61,6 +61,10 @@ class Tie(NamedTuple):
     """False where it only may depend on them: the agent lacks the right to see it."""
     may_be_own: bool = True
     """Whether it may be the target's own work, by its user and place. A session at a terminal is a person's."""
+    is_own: bool = False
+    """Whether it is nobody's work but the target's user's, wherever it runs."""
+    is_stopped_by_unit: bool = False
+    """Whether systemd stops its unit once another one has ended."""
 
 
 class TieFinder:
@@ -377,8 +381,11 @@ def _read_tied(
     score = None
     with suppress(OSError, ValueError):
         score = int(files.read(pid, "oom_score_adj"))
-    belongs = tie.may_be_own and any(
-        is_own_work(files, reader, pid, each) and not _is_anothers_session(reader, tie.row, each) for each in of
+    belongs = tie.is_own or (
+        tie.may_be_own
+        and any(
+            is_own_work(files, reader, pid, each) and not _is_anothers_session(reader, tie.row, each) for each in of
+        )
     )
     program = read_program(files, pid)
     return TiedProcess(
@@ -391,6 +398,7 @@ def _read_tied(
         score,
         tie.why,
         never.reason(files, pid, program),
+        tie.is_stopped_by_unit,
     )
 
 

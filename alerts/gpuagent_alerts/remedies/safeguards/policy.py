@@ -373,6 +373,8 @@ class Policy:
             yield from self._against_end_of(each, protected, permission.spared)
         if step.kind is StepKind.RESTART_UNIT and permission.shared:
             return
+        if step.kind is StepKind.RESTART_UNIT:  # which units it stops is asked of the unit as a whole, with its way out
+            tied = tuple(each for each in tied if not each.is_stopped_by_unit)
         shown = request.shown if request.by_hand and request.forced else frozenset()
         if others := [str(each) for each in tied if not each.belongs and each.key not in shown]:
             yield f"ending it also ends, or hangs up, {', '.join(_shortened(others))}"

@@ -105,7 +105,11 @@ FACTS: Final = (
     ),
     Fact("Facts.own_root", FactWriter.KERNEL, "withholds: a container, or not to be told"),
     Fact("Facts.namespace_pids", FactWriter.KERNEL, "withholds: a container"),
-    Fact("Facts.ties", FactWriter.KERNEL, "withholds: each that ends, or is hung up, together with it is judged"),
+    Fact(
+        "Facts.ties",
+        FactWriter.AGENT,
+        "withholds: each that ends, or is hung up, together with it is judged; by /proc and by systemd's word on units",
+    ),
     Fact("Facts.ignored_signals", FactWriter.TARGET, "withholds, and shortens a wait"),
     Fact("Facts.caught_signals", FactWriter.TARGET, "withholds, and shortens a wait"),
     Fact("Facts.pending_signals", FactWriter.KERNEL, "is shown"),

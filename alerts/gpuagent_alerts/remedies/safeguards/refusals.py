@@ -122,6 +122,10 @@ _ADVICE = tuple(
         (r"may not be read, which takes CAP_SYS_PTRACE", _MAY_NOT_TRACE),
         (r"on the never-list|oom_score_adj|would lose the session", _NOTHING_LIFTS),
         (r"a scenario has made it up|no process of the scenario", "Nothing lifts this: only a simulation knows it."),
+        (
+            r"has conditions, which may not hold",
+            "Ask again once systemd-analyze condition --unit={unit} says they hold.",
+        ),
         (r"within its start limit", f"Wait until the interval of its start limit is over. {_OWN_HAND}"),
         (
             r"^systemd (cannot be asked about|has no unit|did not tell|has a job)|is not the name of a service",

@@ -1,0 +1,218 @@
+"""What `systemctl show` says about a unit, and what of it speaks against a restart."""
+
+from __future__ import annotations
+
+import pwd
+import re
+import shlex
+from collections.abc import Callable, Sequence
+
+UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}\.service")
+_ANY_UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}")
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_DURATION = re.compile(r"([\d.]+)(us|ms|min|s|h|d|w)\b")
+_DEPENDENTS = ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf")
+"""Units that a restart of this one restarts as well, where they are active: UNIT_ATOM_PROPAGATE_RESTART in systemd's
+src/core/unit-dependency-atom.c."""
+_PULLED = ("Requires", "BindsTo", "Wants")
+"""Units that a start of this one starts as well: UNIT_ATOM_PULL_IN_START and _IGNORED there. `Upholds=`, which is
+newer, starts them whether or not this one is restarted."""
+_CONFLICTS = ("Conflicts", "ConflictedBy")
+"""Units that a start of this one stops."""
+_STARTED_AT_ITS_END = ("OnSuccess", "OnFailure")
+"""Units that its end starts, a restart included."""
+_STOPPED = ("PropagatesStopTo",)
+"""Units that a stop of this one stops, a restart included, and that nobody starts again."""
+_ISOLATING = ("OnSuccessJobMode", "OnFailureJobMode")
+_SINCE_249 = frozenset({"OnSuccess", "OnSuccessJobMode", *_STOPPED})
+"""What an older systemd has not, and does not tell."""
+_END_ACTIONS = ("SuccessAction", "FailureAction")
+_LATER_ACTIONS = ("StartLimitAction", "JobTimeoutAction")
+"""Likewise of a start that fails, or takes too long."""
+_UNSET_UIDS = frozenset({"", "[not set]", str(2**32 - 1)})
+PROPERTIES = (
+    "Id", "Names", "LoadState", "ActiveState", "Job", "RefuseManualStart", "RefuseManualStop",
+    "StartLimitBurst", "StartLimitIntervalUSec", "NRestarts", "ActiveEnterTimestampMonotonic",
+    *_END_ACTIONS, *_LATER_ACTIONS, "UID", "User", "DynamicUser", "ControlGroup", *_DEPENDENTS, *_PULLED, *_CONFLICTS,
+    *_STARTED_AT_ITS_END, *_ISOLATING, *_STOPPED, "FragmentPath", "DropInPaths",
+)  # fmt: skip
+STATE_PROPERTIES = ("ActiveState", "Id", "ConditionResult")
+"""Of a unit that has been restarted."""
+STARTED_PROPERTIES = ("Id", "ActiveState", *_PULLED, *_CONFLICTS)
+"""Of units that are started with another one."""
+STOPPED_PROPERTIES = ("Id", "ActiveState", *_DEPENDENTS, *_STOPPED)
+"""Of units that are restarted with another one."""
+
+
+class UnitState:
+    """The properties of one unit."""
+
+    def __init__(self, unit: str, output: str) -> None:
+        """Read `output`, which `systemctl show` printed for `unit`, the name that was asked for."""
+        self._unit = unit
+        self._known = _properties(output)
+
+    @property
+    def id(self) -> str:
+        """The unit's own name, where `unit` may be an alias."""
+        return self._known.get("Id", "")
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All names of the unit; none where systemd did not tell."""
+        return _words(self._known.get("Names")) or frozenset()
+
+    @property
+    def dependents(self) -> frozenset[str] | None:
+        """Units that are restarted with it, where they are active; None where systemd did not tell."""
+        return self._units(_DEPENDENTS)
+
+    @property
+    def is_down(self) -> bool:
+        """Whether it is neither active nor on its way up or down."""
+        return self._known.get("ActiveState") in {"inactive", "failed"}
+
+    @property
+    def pulled(self) -> frozenset[str] | None:
+        """Units that are started with it, where they are down; None where systemd did not tell."""
+        return self._units(_PULLED)
+
+    @property
+    def started_at_its_end(self) -> frozenset[str] | None:
+        """Units that its end may start; None where systemd did not tell."""
+        return self._units(_STARTED_AT_ITS_END)
+
+    @property
+    def stopped(self) -> frozenset[str] | None:
+        """Units that are stopped with it, for good; None where systemd did not tell."""
+        return self._units(_STOPPED)
+
+    @property
+    def conflicts(self) -> frozenset[str] | None:
+        """Units that a start of it stops; None where systemd did not tell."""
+        return self._units(_CONFLICTS)
+
+    @property
+    def cgroup(self) -> str:
+        """Its path, as in `/system.slice/whisper.service`; "" while the unit has none."""
+        return self._known.get("ControlGroup", "")
+
+    def uid(self, uid_of: Callable[[str], pwd.struct_passwd] = pwd.getpwnam) -> int | None:
+        """Return the user id under which systemd starts its processes; None where that cannot be told.
+
+        systemd tells the id only of a unit that has `User=` or `DynamicUser=`, and only while it runs.
+        """
+        uid, user = self._known.get("UID", ""), self._known.get("User")
+        if uid not in _UNSET_UIDS:
+            return int(uid) if uid.isdigit() else None
+        if user is None or self._known.get("DynamicUser") != "no":
+            return None
+        if user == "" or user.isdigit():
+            return int(user or "0")
+        try:
+            return uid_of(user).pw_uid
+        except (KeyError, OSError):
+            return None
+
+    def value(self, name: str) -> str | None:
+        """Return a property as systemctl prints it; None where it did not."""
+        return self._known.get(name)
+
+    def listed(self, name: str) -> frozenset[str]:
+        """Return the units of a property that an older systemd has not; none where it did not tell."""
+        return _words(self._known.get(name)) or frozenset()
+
+    def _units(self, properties: Sequence[str]) -> frozenset[str] | None:
+        found = [_words(self._known.get(name, "" if name in _SINCE_249 else None)) for name in properties]
+        return None if None in found else frozenset(unit for units in found for unit in units or ())
+
+    def refusal(self, monotonic_seconds: float, own_restarts: Sequence[float]) -> str:
+        """Return why the unit must not be restarted in this state; "" if it may.
+
+        `own_restarts` is when the agent restarted it, in CLOCK_MONOTONIC as `monotonic_seconds`.
+        """
+        known = self._known
+        if known.get("LoadState") != "loaded":
+            return f"systemd has no unit {self._unit}"
+        if not UNIT.fullmatch(self.id) or not {self._unit, self.id} <= self.names:
+            return f"systemd did not tell the names of {self._unit}"
+        if known.get("RefuseManualStart") == "yes" or known.get("RefuseManualStop") == "yes":
+            return f"{self.id} refuses to be restarted by hand"
+        if known.get("ActiveState") != "active":
+            return f"{self.id} is {known.get('ActiveState') or 'in an unknown state'}, not active"
+        if known.get("Job", "") not in {"", "0"}:
+            return f"systemd has a job for {self.id} in its queue, which a restart could replace"
+        return self._against_machine() or self._against_start_limit(monotonic_seconds, own_restarts)
+
+    def _against_machine(self) -> str:
+        action = self.machine_action()
+        return f"{self.id} has {action}: its end could set that off for the whole machine" if action else ""
+
+    def machine_action(self) -> str:
+        """Return what its end may do to the machine, such as `FailureAction=reboot`; "" for nothing."""
+        found = {name: self._known.get(name) for name in _END_ACTIONS}
+        found |= {name: self._known.get(name, "") for name in _LATER_ACTIONS}
+        refused = [f"{name}={value or '?'}" for name, value in found.items() if value not in {"", "none"}]
+        refused += [
+            f"{mode}=isolate"
+            for mode in _ISOLATING
+            if self._known.get(mode, "") == "isolate" and self._known.get(mode.removesuffix("JobMode"))
+        ]
+        return refused[0] if refused else ""
+
+    def _against_start_limit(self, monotonic_seconds: float, own: Sequence[float]) -> str:
+        """One start too many within the interval leaves the unit `failed`, and nobody starts it again (measured, v252).
+
+        systemd does not tell when its automatic restarts were, so all of them count while the last start is recent. It
+        does not count those by hand (NRestarts), which use up the limit as well: of these the agent knows its own.
+        """
+        known = self._known
+        interval = _seconds(known.get("StartLimitIntervalUSec", "infinity"))
+        burst = _count(known.get("StartLimitBurst", ""))
+        entered = _count(known.get("ActiveEnterTimestampMonotonic", ""))
+        restarts = _count(known.get("NRestarts", ""))
+        if burst is None or entered is None or restarts is None:
+            return f"systemd did not tell how often {self.id} was started"
+        if burst == 0 or monotonic_seconds - entered / 1e6 > interval:
+            return ""
+        starts = 1 + restarts + sum(monotonic_seconds - each <= interval for each in own)
+        if starts + 1 < burst:
+            return ""
+        limit = f"{starts} times within its start limit of {burst}"
+        return f"{self.id} was started up to {limit}: one more could leave it down"
+
+
+def active_units(output: str) -> list[str]:
+    """Return the names of those that are neither inactive nor failed, from `systemctl show` of several units."""
+    return sorted(state.id or "a unit without a name" for state in states(output) if not state.is_down)
+
+
+def states(output: str) -> list[UnitState]:
+    """Return what `systemctl show` says of several units."""
+    return [UnitState("", block) for block in output.split("\n\n") if block.strip()]
+
+
+def _properties(output: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in output.split("\n") if "=" in line)
+
+
+def _words(text: str | None) -> frozenset[str] | None:
+    """Split a list of units; systemctl puts a name with a backslash in double quotes, as a shell would.
+
+    None where one of them is no name of a unit.
+    """
+    try:
+        words = None if text is None else shlex.split(text)
+    except ValueError:
+        return None
+    return None if words is None or not all(map(_ANY_UNIT.fullmatch, words)) else frozenset(words)
+
+
+def _count(text: str) -> int | None:
+    return int(text) if text.isdigit() else None
+
+
+def _seconds(text: str) -> float:
+    """Read a duration as systemd writes it: `1min 30s`; `infinity`."""
+    parts = _DURATION.findall(text)
+    return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else float("inf")
