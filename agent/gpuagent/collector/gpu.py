@@ -21,6 +21,9 @@ _OPENING_SECONDS = 5.0
 """Attaching to a sleeping GPU takes 1.5 s and more (https://github.com/pop-os/system76-power/issues/492)."""
 
 
+_OPENS_SLOWLY = (GpuState.STARTING, GpuState.ASLEEP)
+
+
 class GpuSlot:
     """The GPU at one NVML index, read by one thread at a time for as long as the agent runs.
 
@@ -61,11 +64,19 @@ class GpuSlot:
         self._trust = trusts.of(self.identity)
         self._conflict = ""
         self._rest = Rest()
+        self._may_sleep = False
         self._before_rest: GpuReading | None = None
         """Last reading before it was left alone."""
 
-    def let_sleep(self, power: RuntimePower | None) -> bool:
-        """Return whether to leave the GPU alone at this tick, so that it can power down."""
+    def let_sleep(self, read_power: Callable[[str], RuntimePower | None]) -> bool:
+        """Return whether to leave the GPU alone at this tick, so that it can power down.
+
+        Of one that may not sleep, as on servers, the power is looked at again at the slow rate only.
+        """
+        if not (self._may_sleep or self.slow_due):
+            return False
+        power = read_power(self.identity.pci_bus_id)
+        self._may_sleep = power is not None and power.may_sleep
         last = self._last
         used = last is not None and bool(last.processes or (last.reading.utilization or Utilization()).gpu_ratio)
         reading = last.reading if last is not None else self._before_rest
@@ -147,7 +158,7 @@ class GpuSlot:
             if age is None or age > fresh_seconds:
                 self._last = None
                 self._trust.interrupt()
-                if self._state is not GpuState.STARTING or self.worker.busy_seconds > _OPENING_SECONDS:
+                if self._state not in _OPENS_SLOWLY or self.worker.busy_seconds > _OPENING_SECONDS:
                     self._become(GpuState.BLIND, "a call into the driver has not come back")
         if self._state is GpuState.ASLEEP:
             asleep = self.absent(GpuState.ASLEEP, self._reason)

@@ -172,7 +172,7 @@ class Monitor:
             self._follow_session()
             driver = self.session.versions.driver
             gap = self.pace.longest_gap_seconds
-            awake = [slot for slot in self._slots if not slot.let_sleep(self._place.power(slot.identity.pci_bus_id))]
+            awake = [slot for slot in self._slots if not slot.let_sleep(self._place.power)]
             begun = [slot for slot in awake if slot.begin(self.session.generation, driver, gap)]
             await self._wait([slot.worker for slot in begun], deadline)
             self._take_results()

@@ -18,6 +18,7 @@ from gpuagent.collector.sleep import (
     read_runtime_power,
 )
 from gpuagent.core.snapshot import GpuIdentity, GpuReading, GpuState
+from gpuagent_simulator.faults import FaultKind
 from tests.fakes.rig import at, rig
 
 AWAKE, SLEEPING, ALWAYS_ON = RuntimePower(True, False), RuntimePower(True, True), RuntimePower(False, False)
@@ -95,6 +96,46 @@ def test_what_the_kernel_says(tmp_path: Path, control: str, status: str, expecte
     assert read_runtime_power("00000000:3B:00.0", tmp_path) == expected
     assert read_runtime_power("00000000:18:00.0", tmp_path) is None
     assert read_runtime_power("", tmp_path) is None
+
+
+def test_one_that_wakes_slowly_is_not_blind() -> None:
+    """GPU-04: a GPU that powers up takes seconds to answer: it is asleep until then, as one that starts is starting."""
+    power = AWAKE
+
+    async def run() -> None:
+        nonlocal power
+        async with rig(LAPTOP, events=False, power=lambda _: power) as stage:
+            for _ in range(8):
+                await stage.tick(10)
+            power = SLEEPING
+            await stage.tick()
+            power = AWAKE
+            stage.fail(FaultKind.HANG, gpu=0)
+            assert at(await stage.hasty_tick(well=()), 0).state is GpuState.ASLEEP
+            await stage.mend()
+
+    asyncio.run(run())
+
+
+def test_one_that_may_not_sleep_costs_no_look_at_each_tick() -> None:
+    """EXP-08: its power is looked at again at the slow rate."""
+    looks: list[str] = []
+
+    def power(address: str) -> RuntimePower:
+        looks.append(address)
+        return ALWAYS_ON
+
+    async def run() -> None:
+        async with rig(LAPTOP, events=False, power=power) as stage:
+            await stage.tick(slow=True)
+            looks.clear()
+            for _ in range(5):
+                await stage.tick()
+            assert not looks
+            await stage.tick(slow=True)
+            assert looks
+
+    asyncio.run(run())
 
 
 def test_a_laptop() -> None:
