@@ -87,6 +87,7 @@ def watts(milliwatts: float | None) -> float | None:
 REFUSED_SECONDS = 60.0
 """Time after which a call is tried again that this GPU has refused for lack of permission."""
 T = TypeVar("T")
+K = TypeVar("K")
 
 Field = int | tuple[int, int]
 """A field id, or (field id, scope id)."""
@@ -228,19 +229,18 @@ class NvmlDevice:
         self._ask_again_at.clear()
 
     def _is_absent_field(self, field: Field) -> bool:
-        if field not in self._unsupported_fields:
-            return False
-        if self.clock.now() < self._ask_again_at.get((field,), math.inf):
-            return True
-        del self._unsupported_fields[field], self._ask_again_at[(field,)]
-        return False
+        return self._still_absent(self._unsupported_fields, field, (field,))
 
     def _is_absent(self, key: tuple[Any, ...]) -> bool:
-        if key not in self._unsupported:
+        return self._still_absent(self._unsupported, key, key)
+
+    def _still_absent(self, absent: dict[K, NvmlFailure], what: K, key: tuple[Any, ...]) -> bool:
+        """Return whether not to ask for it; what was refused is forgotten when it is time to ask once more."""
+        if what not in absent:
             return False
         if self.clock.now() < self._ask_again_at.get(key, math.inf):
             return True
-        del self._unsupported[key], self._ask_again_at[key]
+        del absent[what], self._ask_again_at[key]
         return False
 
     def _absent_or_failed(self, key: tuple[Any, ...], failure: NvmlFailure) -> None:

@@ -11,6 +11,7 @@ from gpuagent.core.hardware import HostMemory, MemoryKind
 from gpuagent.core.snapshot import GpuIdentity
 from gpuagent.driver.nvml.device import NvmlDevice, count
 from gpuagent.driver.nvml.library import GET_HANDLE, NOT_SUPPORTED, UNKNOWN, Library, NvmlFailure
+from gpuagent.driver.nvml.links import C2C_LINKS
 
 _BRANDS = {
     1: "Quadro", 2: "Tesla", 3: "NVS", 4: "GRID", 5: "GeForce", 6: "Titan", 7: "vApps", 8: "vPC", 9: "vCS",
@@ -107,7 +108,6 @@ def _pci_bus_id(pci: object | None) -> str:
     return bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else str(bus_id)
 
 
-_C2C_LINKS = 170
 _BAR1 = "nvmlDeviceGetBAR1MemoryInfo"
 _ADDRESSES_OF_THE_CPU = 2  # NVML_DEVICE_ADDRESSING_MODE_ATS
 _SAME_SIZE_RATIO = 0.02
@@ -144,7 +144,7 @@ def _told(device: NvmlDevice, function: str, *args: object) -> Any | None:
 
 
 def _c2c_links(device: NvmlDevice) -> int:
-    answers = _told(device, "nvmlDeviceGetFieldValues", [_C2C_LINKS])
+    answers = _told(device, "nvmlDeviceGetFieldValues", [C2C_LINKS])
     return int(answers[0].value.uiVal) if answers and not answers[0].nvmlReturn else 0
 
 

@@ -76,7 +76,7 @@ _COUNTERS = ("replay", "recovery", "crc_flit", "crc_data")
 _MAX_LINKS = 36
 Errors = tuple[tuple[str, int], ...]
 """Errors by kind."""
-_C2C_LINKS, _C2C_ACTIVE, _C2C_SPEED = 170, 171, 172
+C2C_LINKS, _C2C_ACTIVE, _C2C_SPEED = 170, 171, 172
 _C2C_ERRORS = {231: "interrupt", 232: "replay", 233: "replay_back_to_back"}
 _MEGABYTES = 10**6
 
@@ -134,7 +134,7 @@ def collect_nvlink(device: NvmlDevice) -> Links | None:
 
 def collect_c2c(device: NvmlDevice) -> Links | None:
     """Read every link between this GPU and a CPU on its board (GH200, GB200); None where there is none."""
-    number = min(count(device.fields(_C2C_LINKS).get(_C2C_LINKS)) or 0, _MAX_LINKS)
+    number = min(count(device.fields(C2C_LINKS).get(C2C_LINKS)) or 0, _MAX_LINKS)
     if not number:
         return None
     ids = (_C2C_ACTIVE, _C2C_SPEED, *_C2C_ERRORS)
