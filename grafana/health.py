@@ -66,8 +66,8 @@ def errors() -> Iterator[Panel]:
     xid = lines(
         "Xid errors",
         "Errors that the driver reported, by code (docs.nvidia.com/deploy/xid-errors); at least 1 "
-        "while the last one is younger than a minute. 13, 31, 43 and 45 are the application's; 48, 64, 74, "
-        "79, 95, 119 and 120 the GPU's. `none` at 0: the agent listens and has heard nothing.",
+        "while the last one is younger than a minute. `gpuagent status` on the node says what a code means, "
+        "and what NVIDIA says to do. `none` at 0: the agent listens and has heard nothing.",
         "none",
         query(
             f"{by_xid} (increase(gpuagent_xid_events_total{{{GPU}}}[$__rate_interval])) > 0 or "
