@@ -245,9 +245,8 @@ def _measure(memory: ctypes.Array[ctypes.c_char], number: int) -> Struct:
 
 def _entry(values: tuple[int, ...]) -> Entry:
     """Return pid, memory and instances; without instances in the entry it is the whole GPU."""
-    if len(values) == len(_LAYOUTS[16].unpack(bytes(16))):
-        return values[0], values[1], NO_INSTANCE_U32, NO_INSTANCE_U32
-    return values[0], values[1], values[2], values[3]
+    pid, used, gpu_instance, compute_instance = (*values, NO_INSTANCE_U32, NO_INSTANCE_U32)[:4]
+    return pid, used, gpu_instance, compute_instance
 
 
 def _plausible(device: NvmlDevice, entries: list[Entry]) -> bool:
