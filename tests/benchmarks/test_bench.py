@@ -126,6 +126,7 @@ def test_status_is_judged_by_the_faster_peer() -> None:
     assert [line.split()[-2:] for line in show_status([ours])] == [["CPU,", "ms"], ["100", "90"]]
 
 
+@pytest.mark.slow
 def test_what_is_loaded_has_a_size() -> None:
     """A process of its own tells it, and it is more than an interpreter takes."""
     assert loaded_bytes([], dict(os.environ), str(ROOT)) > 20 * 2**20

@@ -63,6 +63,7 @@ def test_messages_are_the_programs() -> None:
     assert {quotation: pieces for quotation in quotations() if (pieces := missing(quotation))} == {}
 
 
+@pytest.mark.slow
 def test_quotations_are_looked_at() -> None:
     """The page has them, and a message that nobody says is noticed."""
     assert len(set(quotations())) > 60

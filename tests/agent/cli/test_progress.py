@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.fakes.answering import read_request
 from tests.fakes.identified import identified, row
 
@@ -98,6 +100,7 @@ def killing(folder: Path, run: Mapping[str, Any] = NEW) -> Iterator[tuple[FakeAg
         agent.close()
 
 
+@pytest.mark.slow
 def test_steps_are_told_while_they_go_on(tmp_path: Path) -> None:
     """Each once, on standard error, with its wait; not those of an earlier run, and nothing that a terminal obeys."""
     with killing(tmp_path) as (agent, process):
@@ -111,6 +114,7 @@ def test_steps_are_told_while_they_go_on(tmp_path: Path) -> None:
     assert output == "pid 7 (python) on GPU 0: released, 1.0 GiB came back in 9 s\n"
 
 
+@pytest.mark.slow
 def test_a_dry_run_waits_for_nothing(tmp_path: Path) -> None:
     """A step that is not taken is told as what would be done."""
     with killing(tmp_path, NEW | {"dry_run": True}) as (agent, process):
@@ -121,6 +125,7 @@ def test_a_dry_run_waits_for_nothing(tmp_path: Path) -> None:
         process.communicate(timeout=30)
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_looking_alone(tmp_path: Path) -> None:
     """The command ends at once with 130 and says that the agent continues; no traceback."""
     with killing(tmp_path) as (agent, process):

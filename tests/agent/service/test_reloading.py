@@ -72,6 +72,7 @@ def test_a_storm_of_signals_is_two_reloads() -> None:
     assert (files.reads, files.most_together) == (3, 1)  # the first, one for all that followed, the command's
 
 
+@pytest.mark.slow
 def test_a_reload_that_hangs_is_refused_and_holds_no_later_one_up() -> None:
     """A file that does not answer is named in the refusal; the next reload reads anew, however long the first hangs."""
 

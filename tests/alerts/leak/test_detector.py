@@ -96,6 +96,7 @@ def test_memory_outside_the_allocator() -> None:
     assert growth.reasons[0].startswith("floor of memory outside the allocator rose")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", [True, False])
 def test_a_leak_that_stops_has_levelled_off(client: bool) -> None:
     """An alarm ends on a plateau, is told as such for a stated time, and the plateau raises no other."""

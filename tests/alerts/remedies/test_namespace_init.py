@@ -362,6 +362,7 @@ signal.pause()
 """
 
 
+@pytest.mark.slow
 def test_an_init_that_is_not_let_go() -> None:
     """A parent outside that does not reap keeps a killed init for ever: it has no files any more, and blocks no GPU."""
     with init() as pid:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 
+import pytest
 from benchmarks.leak.allocator import MIB
 from benchmarks.leak.cost import measure
 from benchmarks.leak.detector import judge
@@ -74,6 +75,7 @@ def test_missing_readings_are_handed_on_as_missing() -> None:
     assert judge(trace, "sensitive", client=True).leaking == []
 
 
+@pytest.mark.slow
 def test_the_cost_is_measured_and_told() -> None:
     """Per process and tick, and of 4,096 processes; without numpy there is no line to compare with."""
     cost = measure(processes=3, seconds=40)

@@ -159,6 +159,7 @@ def test_an_unknown_command_is_refused() -> None:
     assert blame.run("eval", {}, 60.0, Idle())["ok"] is False
 
 
+@pytest.mark.slow
 def test_loading_it_costs_only_the_standard_library() -> None:
     """No torch is imported by looking for it."""
     probe = "import sys, gpuagent_client.blame; print([n for n in sys.modules if n.startswith(('torch', 'numpy'))])"

@@ -42,6 +42,7 @@ LINES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["3.9", "3.10", "3.11", "3.12", "3.13"])
 def test_the_line_is_read_from_the_bytecode_that_runs(version: str, apps: Apps) -> None:
     """What adds to a container is told from what only looks at it, and its line is right."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from tests.fakes.snapshots import full_snapshot, snapshots
 NOW = 100.0
 
 
+@pytest.mark.slow
 @given(looks=st.lists(st.tuples(snapshots() | st.just(full_snapshot()) | st.none(), st.sampled_from([0.0, NOW]))))
 @settings(max_examples=15)
 def test_it_changes_nothing(looks: list[tuple[Snapshot | None, float]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +30,7 @@ def told(index: SeriesIndex) -> dict[str, list[tuple[str, dict[str, str], float]
     return {name: list(index.elements(name)) for name in index.names()}
 
 
+@pytest.mark.slow
 @given(looks=st.lists(st.tuples(snapshots() | st.just(full_snapshot()), st.sampled_from([None, USED, BUSY]))))
 @settings(max_examples=10)
 def test_it_changes_nothing(looks: list[tuple[Snapshot, Names]]) -> None:

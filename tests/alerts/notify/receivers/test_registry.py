@@ -44,6 +44,7 @@ def configured(receiver: Sink, folder: Path) -> tuple[Sequence[ReceiverConfig], 
     return config.receivers, config.routes
 
 
+@pytest.mark.slow
 def test_every_kind_of_the_configuration_tells(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each delivers, in its own form, to its own place; none is shown with its secret."""
     caplog.set_level(logging.DEBUG)
