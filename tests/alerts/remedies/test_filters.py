@@ -15,7 +15,7 @@ from gpuagent_alerts.promql.functions import _FUNCTIONS as EVERY_FUNCTION
 from gpuagent_alerts.promql.functions import CALENDAR_FUNCTIONS
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.values import EvaluationError
-from gpuagent_alerts.remedies.safeguards import activity_families, rule_reading, rule_sampling
+from gpuagent_alerts.remedies.safeguards import plausible_values, rule_reading, rule_sampling
 from gpuagent_alerts.remedies.safeguards.rule_analysis import analyze
 
 USED = "gpuagent_process_memory_used_bytes"
@@ -291,12 +291,12 @@ def test_what_is_not_about_idleness(text: str) -> None:
 
 def test_every_family_tells_of_work_or_does_not() -> None:
     """A new family fails here until somebody has said whether a rule on it may be a rule on idleness."""
-    tables = [set(activity_families.ACTIVITY), set(activity_families.LIMITS), activity_families.OF_NO_WORK]
+    tables = [set(plausible_values.ACTIVITY), set(plausible_values.LIMITS), plausible_values.OF_NO_WORK]
     named = [name.partition(":")[0] for table in tables for name in table if ":" not in name]
     assert sorted(named) == sorted(family.name for family in FAMILIES)
 
 
-@pytest.mark.parametrize("name", activity_families.ACTIVITY)
+@pytest.mark.parametrize("name", plausible_values.ACTIVITY)
 def test_whatever_tells_of_work_tells_of_rest(name: str) -> None:
     """KILL-08: of every family the value at rest, asked for beside much memory, makes a rule on idleness."""
     family, _, reason = name.partition(":")
@@ -307,7 +307,7 @@ def test_whatever_tells_of_work_tells_of_rest(name: str) -> None:
     if "gpu_instance_id" in labels and "pid" not in labels:
         held, by = f"{MIG_USED} > 5e9", MIG
     matcher = f'{{reason="{reason}"}}' if reason else '{reason="sync_boost"}' if "reason" in labels else ""
-    asked = f"{held} and {by} {family}{matcher} == {activity_families.ACTIVITY[name][0]:g}"
+    asked = f"{held} and {by} {family}{matcher} == {plausible_values.ACTIVITY[name][0]:g}"
     found = analyze(compile_expression(asked))
     assert (found.refusal, found.about_idleness) == ("", True)
 

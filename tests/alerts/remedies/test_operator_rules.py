@@ -7,7 +7,7 @@ import pytest
 from gpuagent.core.metrics import FAMILIES
 from gpuagent.core.metrics.family import MetricType
 from gpuagent_alerts.promql.expression import compile_expression
-from gpuagent_alerts.remedies.safeguards.doubtful_families import LASTING, NOBODYS, UNREAD
+from gpuagent_alerts.remedies.safeguards.plausible_values import LASTING, NOBODYS, UNREAD
 from gpuagent_alerts.remedies.safeguards.rule_analysis import analyze
 
 USED, RESIDENT, INFO, SM = (

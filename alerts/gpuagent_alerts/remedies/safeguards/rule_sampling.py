@@ -23,8 +23,14 @@ from gpuagent_alerts.promql.expression import Expression, compile_expression, co
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.syntax import Aggregation, Binary, Call, Negation, Node, Number, Selector
 from gpuagent_alerts.promql.values import EvaluationError
-from gpuagent_alerts.remedies.safeguards.activity_families import ACTIVITY, LIMITS, activity_name
-from gpuagent_alerts.remedies.safeguards.doubtful_families import LASTING, NOBODYS, UNREAD
+from gpuagent_alerts.remedies.safeguards.plausible_values import (
+    ACTIVITY,
+    LASTING,
+    LIMITS,
+    NOBODYS,
+    UNREAD,
+    activity_name,
+)
 from gpuagent_alerts.rules.plausibility import LEAST_HELD_BYTES, MOST_FREE
 
 _PLACES = 48

@@ -1,9 +1,14 @@
-"""Which metric families tell whether a GPU or a process works: the plausible values of each, from rest to full work.
+"""The plausible values of metric families that tell whether a GPU works, and of those that excuse its processes.
 
 A rule that is true because less work is done (`gpuagent_gpu_utilization_ratio == 0`, `gpuagent_gpu_power_watts < 100`)
 is about idleness, whatever it reads. A transcoder leaves the multiprocessors at 0 %, a trainer that waits for data the
-whole GPU. Families that grow with work are listed in ascending order, those that fall in descending order. A test fails
-on a family of the catalogue that is in none of these tables.
+whole GPU. Families that grow with work are listed in ascending order, those that fall in descending order.
+
+Nor is it a reason to end a process that more memory has no living owner, that less can be read, or that a defect stays:
+its end gives none of that memory back, and mends no reading and no GPU. Those families have their values from the worst
+to the best, as a rule may ask for a GPU without them (`... and gpuagent_gpu_memory_dead_processes_bytes == 0`).
+
+A test fails on a family of the catalogue that is in none of these tables.
 """
 
 from __future__ import annotations
@@ -13,9 +18,49 @@ from collections.abc import Mapping
 from gpuagent_alerts.promql.series import accepts
 from gpuagent_alerts.promql.syntax import Selector
 
-_PREFIX = "gpuagent_"
 _Values = tuple[float | None, ...]
+_BYTES: _Values = (2.0**40, 2.0**38, 2.0**36, 2.0**34, 2.0**33, 2.0**32, 2.0**30, 2.0**28, 2.0**20, 0.0)
+_SECONDS: _Values = (86400.0, 3600.0, 600.0, 120.0, 60.0, 30.0, 10.0, 5.0, 1.0, 0.1, 0.0)
 
+NOBODYS: Mapping[str, _Values] = {
+    "gpuagent_gpu_memory_dead_processes_bytes": _BYTES,
+    "gpuagent_gpu_memory_unattributed_bytes": _BYTES,
+    "gpuagent_gpu_memory_host_bytes": _BYTES,
+    "gpuagent_dead_processes": (100.0, 10.0, 3.0, 2.0, 1.0, 0.0),
+    "gpuagent_dead_process_memory_used_bytes": (*_BYTES[:-1], None),
+    "gpuagent_gpu_memory_processes_bytes": tuple(reversed(_BYTES)),
+}
+"""Memory that no living process holds; what living ones hold is its complement."""
+UNREAD: Mapping[str, _Values] = {
+    "gpuagent_gpu_reading_age_seconds": _SECONDS,
+    "gpuagent_collector_duration_seconds": _SECONDS,
+    "gpuagent_collector_success": (0.0, 1.0),
+    "gpuagent_gpu_blind": (1.0, 0.0),
+    "gpuagent_gpu_lost": (1.0, 0.0),
+    "gpuagent_gpu_processes_trusted": (0.0, 1.0),
+    "gpuagent_gpu_figures_trusted": (0.0, 1.0),
+}
+"""How well a GPU can be read."""
+_FLAG: _Values = (1.0, 0.0)
+_ROWS: _Values = (512.0, 64.0, 8.0, 2.0, 1.0, 0.0)
+LASTING: Mapping[str, _Values] = {
+    "gpuagent_gpu_ecc_sram_threshold_exceeded": _FLAG,
+    "gpuagent_gpu_remapped_rows": _ROWS,
+    "gpuagent_gpu_row_remap_pending": _FLAG,
+    "gpuagent_gpu_row_remap_failed": _FLAG,
+    "gpuagent_gpu_retired_pages": _ROWS,
+    "gpuagent_gpu_retired_pages_pending": _FLAG,
+    "gpuagent_gpu_recovery_action": (7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0),
+    "gpuagent_gpu_recovery_action_advised": (1.0, None),
+    "gpuagent_gpu_nvlink_active": (0.0, 1.0),
+    "gpuagent_gpu_nvlink_speed_bytes_per_second": (0.0, 25e9, 100e9, 300e9, 450e9, 900e9),
+    "gpuagent_gpu_c2c_active": (0.0, 1.0),
+    "gpuagent_gpu_c2c_speed_bytes_per_second": (0.0, 100e9, 400e9, 450e9),
+}
+"""Defects of a GPU. They stay until it is reset, repaired or replaced, whoever came to it since, like a count."""
+
+
+_PREFIX = "gpuagent_"
 _RATIO: _Values = (0.0, 0.001, 0.005, 0.01, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
 _RATE: _Values = (0.0, 1e3, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12)
 _TOTAL: _Values = (0.0, 1.0, 1e3, 1e6, 1e9, 1e12, 1e15)
