@@ -15,7 +15,7 @@ from gpuagent.cli.agent import Refused, Socket, Url, answer_of, ask_agent, tell
 from gpuagent.cli.cells import Paint, clean, cut, fit, width_of, wrap
 from gpuagent.core.api_client import DEFAULT_URL
 from gpuagent.core.units import format_bytes, format_duration
-from gpuagent.core.wording import forecast_words, pace_words, verdict_words
+from gpuagent.core.wording import assessment_words, verdict_words
 
 Document = dict[str, Any]
 
@@ -219,8 +219,8 @@ _ASCII = _Marks("#", ".", "+", "-", "|", "|", "|")
 def lines_of(document: Document, width: int, paint: Paint) -> list[str]:
     """Return the whole screen, no line longer than `width` cells."""
     lines = [cut(_head(document), width)]
-    verdict = clean(verdict_words(document) or "no verdict")
-    said = wrap(", ".join(filter(None, (verdict, pace_words(document), forecast_words(document)))), width)
+    verdict = clean(verdict_words(document | {"growth_state": None}) or "no verdict")
+    said = wrap(clean(assessment_words(document)) or verdict, width)
     lines += [said[0].replace(verdict, paint(verdict, _STYLES.get(document["verdict"], "ok")), 1), *said[1:]]
     lines += wrap(_judged_by(document["judged_by"]), width)
     for reason in document["reasons"]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpuagent.core.growth import GrowthState, Verdict
+from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.units import MAX_SECONDS, format_duration, format_forecast, format_rate, format_time
 
 Document = Mapping[str, Any]
@@ -22,7 +23,7 @@ _INSTANCE_FULL = "stopped: MIG instance full"
 
 def _is_of_instance(part: Document) -> bool:
     """Return whether it grows into the memory of a MIG instance, and not into that of its GPU."""
-    return part.get("gpu_instance_id") is not None
+    return part.get("gpu_instance_id", NO_INSTANCE) not in {None, NO_INSTANCE}
 
 
 def state_words(part: Document) -> str:
@@ -30,6 +31,8 @@ def state_words(part: Document) -> str:
 
     >>> state_words({"growth_state": "stopped: GPU full", "gpu_instance_id": 1}), state_words({})
     ('stopped: MIG instance full', '')
+    >>> state_words({"growth_state": "stopped: GPU full", "gpu_instance_id": -1})
+    'stopped: GPU full'
     """
     state = part.get("growth_state")
     return _INSTANCE_FULL if state == GrowthState.FULL.value and _is_of_instance(part) else str(state or "")
