@@ -22,8 +22,7 @@ from gpuagent.core.units import GIB, format_bytes, format_duration, format_rate
 
 if TYPE_CHECKING:
     from gpuagent_alerts.leak.replay.rows import ProcessFacts
-    from gpuagent_alerts.leak.replay.run import Point, Replayed, ReplayedAlarm
-    from gpuagent_alerts.leak.replay.score import Labelled, Outcome, Score
+    from gpuagent_alerts.leak.replay.run import Labelled, Outcome, Point, Replayed, ReplayedAlarm, Score
 
 
 CURVE_CELLS = 40
@@ -202,7 +201,7 @@ def replay(
 
 def _score(files: Sequence[Path], socket: Path | None, url: str | None, *, as_json: bool, ascii_only: bool) -> NoReturn:
     """Show how each sensitivity did; the command ends with it."""
-    from gpuagent_alerts.leak.replay.score import score
+    from gpuagent_alerts.leak.replay.run import score
 
     scores = score(labelled(files, socket, url))
     paint = Paint.for_stream(sys.stdout, ascii_only=ascii_only)
@@ -331,7 +330,7 @@ def labelled(files: Sequence[Path], socket: Path | None, url: str | None) -> lis
     """
     from gpuagent_alerts.leak.replay.exported import read_document
     from gpuagent_alerts.leak.replay.rows import TraceError
-    from gpuagent_alerts.leak.replay.score import Labelled
+    from gpuagent_alerts.leak.replay.run import Labelled
 
     found: list[Labelled] = []
     for name, entry in _entries(files, socket, url):

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpuagent.core.matchers import Matcher, MatchOperator
-from gpuagent_alerts.notify.matchers import Matchers
+from gpuagent.core.matchers import Matcher, Matchers, MatchOperator
 from gpuagent_alerts.promql.syntax import Binary, Node, Selector
 from gpuagent_alerts.rules.alert_labels import FAMILY_LABELS, AlertLabels, known_values, literals, matcher_note
 from gpuagent_alerts.rules.label_names import children

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuagent.core.clock import Clock
 from gpuagent.core.displaced import displaced_gpus, name_displaced
-from gpuagent.core.matchers import MatchOperator, parse_matchers
+from gpuagent.core.matchers import Matchers, MatchOperator, parse_matchers
 from gpuagent.core.metrics.alerting import ENDING, ReceiverCounts
 from gpuagent.core.units import format_duration
 from gpuagent.service.alerting import Alerting
@@ -23,7 +23,6 @@ from gpuagent_alerts.messages.snapshot_inputs import with_place, with_remedy
 from gpuagent_alerts.notify.incident_record import IncidentRecord, incident_of
 from gpuagent_alerts.notify.incidents import REOPEN_SECONDS
 from gpuagent_alerts.notify.inhibition import inhibited_by_loss, inhibited_by_tier
-from gpuagent_alerts.notify.matchers import Matchers
 from gpuagent_alerts.notify.outbox.entry import QueuedMessage
 from gpuagent_alerts.notify.receivers.base import send_test_message
 from gpuagent_alerts.notify.silences import INCIDENT_LABEL, Ack, Silence

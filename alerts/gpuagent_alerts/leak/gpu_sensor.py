@@ -9,8 +9,7 @@ from zlib import crc32
 from gpuagent.core.growth import Growth, MemoryKey, Verdict, shifted
 from gpuagent.core.identity import NO_INSTANCE, ProcessId
 from gpuagent.core.snapshot import ClientReading, GpuReading, ProcessReading, ProcessState
-from gpuagent_alerts.leak.device import GrowingPart, MemoryPool, memory_pools, sum_up_device, unowned_bytes
-from gpuagent_alerts.leak.free_memory import FreeMemory
+from gpuagent_alerts.leak.device import FreeMemory, GrowingPart, MemoryPool, memory_pools, sum_up_device, unowned_bytes
 from gpuagent_alerts.leak.histories import BLOCK_TICKS, Beginning, Histories, History
 
 FORGET_SECONDS = 600.0

@@ -14,7 +14,7 @@ from gpuagent_alerts.alert import fingerprint
 from gpuagent_alerts.messages.briefing_inputs import FULL
 from gpuagent_alerts.messages.end_facts import key_of, memory_of
 from gpuagent_alerts.notify.incident_record import IncidentRecord, are_processes_gone
-from gpuagent_alerts.notify.successor_growth import MemoryMeter
+from gpuagent_alerts.notify.succession import MemoryMeter
 from gpuagent_alerts.remedies.safeguards.rule_sampling import GROWTH
 from gpuagent_alerts.states.group import RunningRule
 from gpuagent_alerts.states.instance import State

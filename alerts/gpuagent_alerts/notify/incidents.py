@@ -23,8 +23,7 @@ from gpuagent_alerts.notify.incident_record import (
     moved_record,
     save_records,
 )
-from gpuagent_alerts.notify.succession import Restarts, Watch, watch
-from gpuagent_alerts.notify.successor_growth import MemoryMeter
+from gpuagent_alerts.notify.succession import MemoryMeter, Restarts, Watch, watch
 from gpuagent_alerts.notify.urgency import (
     did_nothing,
     is_remedy_note,

@@ -16,9 +16,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from gpuagent.core.matchers import parse_matcher
+from gpuagent.core.matchers import Matchers, parse_matcher
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.notify.matchers import Matchers
 
 LOST = "GpuLost"
 BLIND = "GpuMonitorBlind"

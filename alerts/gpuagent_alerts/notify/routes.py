@@ -15,8 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpuagent.core.matchers import Matcher
-from gpuagent_alerts.notify.matchers import Matchers
+from gpuagent.core.matchers import Matcher, Matchers
 
 DEFAULT_REPEAT_SECONDS = 4 * 3600.0
 DEFAULT_WAIT_SECONDS = 5.0

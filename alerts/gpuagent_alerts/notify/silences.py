@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gpuagent.core.clock import Clock
-from gpuagent.core.matchers import Matcher, parse_matcher
+from gpuagent.core.matchers import Matcher, Matchers, parse_matcher
 from gpuagent_alerts.alert import Alert
-from gpuagent_alerts.notify.matchers import Matchers
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.tables import LATEST_UNIX_SECONDS, Column, Table, array, parsed, text, unix_time, word
 

@@ -9,10 +9,9 @@ from itertools import islice, product
 from types import MappingProxyType
 
 from gpuagent.core.growth import Evidence, Verdict
-from gpuagent.core.matchers import Matcher, MatchOperator
+from gpuagent.core.matchers import Matcher, Matchers, MatchOperator
 from gpuagent.core.metrics import FAMILIES
 from gpuagent.core.metrics.alerting import UndeliveredReason
-from gpuagent_alerts.notify.matchers import Matchers
 from gpuagent_alerts.promql.functions import CALENDAR_FUNCTIONS
 from gpuagent_alerts.promql.numbers import SET_OPERATORS
 from gpuagent_alerts.promql.syntax import (

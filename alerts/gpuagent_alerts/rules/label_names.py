@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from gpuagent_alerts.notify.matchers import Matchers
+from gpuagent.core.matchers import Matchers
 from gpuagent_alerts.promql.syntax import (
     Aggregation,
     Binary,

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.core.growth import Growth, GrowthState, Range, Verdict
-from gpuagent_alerts.leak.device import GrowingPart, sum_up_device
+from gpuagent_alerts.leak.device import FreeMemory, GrowingPart, sum_up_device
 from gpuagent_alerts.leak.forecast import Steps, exhaustion_of
-from gpuagent_alerts.leak.free_memory import FreeMemory
 from tests.alerts.leak.curves import GIB, HOUR, TOTAL_BYTES, detector
 
 SIZE, EVERY = 4, 2 * HOUR

@@ -16,8 +16,7 @@ from gpuagent_alerts.leak.blocks import EMPTY
 from gpuagent_alerts.leak.detector import MemoryLeakDetector
 from gpuagent_alerts.leak.replay.exported import csv_of, read_document, rows_of, trace_document
 from gpuagent_alerts.leak.replay.rows import ProcessFacts, TraceError
-from gpuagent_alerts.leak.replay.run import Replayed, replay_rows
-from gpuagent_alerts.leak.replay.score import Labelled, score
+from gpuagent_alerts.leak.replay.run import Labelled, Replayed, replay_rows, score
 from gpuagent_alerts.leak.replay.trace_files import read_csv
 from gpuagent_alerts.leak.settings import SENSITIVITIES, Sensitivity
 from gpuagent_alerts.leak.signals import Lows

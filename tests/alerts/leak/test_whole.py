@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuagent.core.growth import Evidence, Growth, GrowthState, Range, Verdict
-from gpuagent_alerts.leak.device import GrowingPart, sum_up_device
-from gpuagent_alerts.leak.free_memory import FreeMemory
+from gpuagent_alerts.leak.device import FreeMemory, GrowingPart, sum_up_device
 
 STEADY, LEARNING = Growth(Verdict.STEADY), Growth(Verdict.LEARNING)
 

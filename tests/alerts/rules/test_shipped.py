@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuagent.core.matchers import parse_matcher
+from gpuagent.core.matchers import Matchers, parse_matcher
 from gpuagent_alerts.notify.inhibition import LOSS_RULES, TIER_RULES
-from gpuagent_alerts.notify.matchers import Matchers
 from gpuagent_alerts.rules.file import find_unknown_metrics, load_rule_file
 from gpuagent_alerts.rules.model import AlertRule
 from gpuagent_alerts.rules.unit_test import run_unit_tests

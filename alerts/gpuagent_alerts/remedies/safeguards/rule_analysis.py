@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from gpuagent_alerts.promql.expression import Expression
+from gpuagent_alerts.remedies.safeguards.rule_matchers import CHOOSING, SUMMED_UP, RefusedError, Shape
 from gpuagent_alerts.remedies.safeguards.rule_need import needs
 from gpuagent_alerts.remedies.safeguards.rule_reading import shape_of
 from gpuagent_alerts.remedies.safeguards.rule_sampling import (
@@ -27,7 +28,6 @@ from gpuagent_alerts.remedies.safeguards.rule_sampling import (
     SampledFindings,
     findings,
 )
-from gpuagent_alerts.remedies.safeguards.rule_shape import CHOOSING, SUMMED_UP, RefusedError, Shape
 from gpuagent_alerts.rules.label_names import unknown_matchers, unknown_modifiers
 from gpuagent_alerts.rules.model import AlertRule
 from gpuagent_alerts.rules.plausibility import (

@@ -19,7 +19,14 @@ from gpuagent_alerts.promql.syntax import (
     String,
     is_scalar,
 )
-from gpuagent_alerts.remedies.safeguards.rule_matchers import check_matchers, is_named
+from gpuagent_alerts.remedies.safeguards.rule_matchers import (
+    CHOOSING,
+    SUMMED_UP,
+    RefusedError,
+    Shape,
+    check_matchers,
+    is_named,
+)
 from gpuagent_alerts.remedies.safeguards.rule_sampling import (
     ALWAYS_THERE,
     BUDGET_LIMIT,
@@ -42,7 +49,6 @@ from gpuagent_alerts.remedies.safeguards.rule_sampling import (
     VERDICT,
     WITHHOLDING,
 )
-from gpuagent_alerts.remedies.safeguards.rule_shape import CHOOSING, SUMMED_UP, RefusedError, Shape
 from gpuagent_alerts.rules.shares import small_percentage
 
 _INSTANCE = "gpu_instance_id"

@@ -15,7 +15,7 @@ from gpuagent.core.matchers import parse_matcher
 from gpuagent.core.snapshot import ProcessInfo, Snapshot
 from gpuagent.core.units import GIB
 from gpuagent_alerts.messages.briefing import WaitingIncident, find_waiting
-from gpuagent_alerts.notify.successor_growth import MemoryMeter
+from gpuagent_alerts.notify.succession import MemoryMeter
 from gpuagent_exporters.status.problems import find_problems
 from tests.agent.service.alerting.stage import TICK_SECONDS, Stage
 from tests.fakes.readings import gpu, process, snapshot

@@ -1,11 +1,10 @@
-"""Matchers on labels."""
+"""Matchers on sets of labels, as receivers, silences and ladders have them."""
 
 from __future__ import annotations
 
 import pytest
 
-from gpuagent.core.matchers import parse_matcher
-from gpuagent_alerts.notify.matchers import Matchers
+from gpuagent.core.matchers import Matchers, parse_matcher
 
 LABELS = {"severity": "critical", "gpu": "10", "unit": "a.service\nb"}
 
