@@ -196,7 +196,7 @@ class Message:
     incident: Incident | None = None
     """Incident that all its alerts belong to; None where a route groups by labels, and of a digest."""
     digest: tuple[DigestLine, ...] = ()
-    """Of a message that stands for those that were held back: what they were about."""
+    """What the messages were about that were held back, in the one that stands for them."""
     written_at: float | None = None
     """Unix time at which it was written; None until it is in the outbox."""
     tells_beginning: bool = False

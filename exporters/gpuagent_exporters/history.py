@@ -39,7 +39,7 @@ class _Ring:
         self._points = array("f", [_NOTHING]) * length
         self.first_slot = slot
         self.last_slot = slot
-        """Of the newest reading."""
+        """The time of the newest reading."""
         self.peak = 0.0
 
     def note(self, slot: int, value: float) -> None:
@@ -119,7 +119,7 @@ class History:
         self._noted = snapshot.processes
 
     def _changed(self, processes: Sequence[ProcessReading]) -> Sequence[ProcessReading]:
-        """Those that are not as they were noted in this slot already.
+        """Return the processes that are not as they were noted in this slot already.
 
         The monitor gives the same reading again while nothing about a process changes. To look each one up at every
         tick took 0.57 of 12 ms of CPU time a second with 512 processes; now it is one tick in ten that does.

@@ -144,7 +144,7 @@ class SawTooth(Shape):
 
 
 class WarmUp(Shape):
-    """From `start` towards `level`, ever more slowly.
+    """Rise from `start` towards `level`, ever more slowly.
 
     63 % of the way after `time_constant`, 95 % after three.
     """

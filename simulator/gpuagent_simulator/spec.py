@@ -27,7 +27,7 @@ from gpuagent_simulator.values import (
 )
 
 LIMITS = Limits(depth=64, values=200_000, typed=True)
-"""Of a scenario, and of the models."""
+"""How large and deep a scenario, or the file of models, may be."""
 
 DEFAULT_MODEL = "h100"
 

@@ -18,7 +18,7 @@ PIPED_WIDTH = 80
 _SPARKS = "▁▂▃▄▅▆▇█"
 _ASCII_SPARKS = "_.-=+*#@"
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
-"""Of ECMA-48: a control sequence (colors), or an operating system command (titles, links)."""
+"""Escape sequences of ECMA-48: a control sequence (colors), or an operating system command (titles, links)."""
 _BREAKS = re.compile(r"[^\S\r\n]*[\r\n]+\s*")
 _STYLES = {"critical": "1;31", "warning": "33", "info": "36", "ok": "32", "bold": "1", "dim": "2"}
 

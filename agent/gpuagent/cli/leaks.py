@@ -195,7 +195,7 @@ _MOST_AHEAD = 14
 """Columns of the forecast."""
 _ROWS = 7
 _LEAST_SHARE = 0.01
-"""Of the GPU's memory that the plot's height shows at least: less is no growth to be seen."""
+"""The least share of the GPU's memory that the plot's height shows: less is no growth to be seen."""
 _STYLES = {"leaking": "critical", "growing": "warning", "learning": "dim"}
 _MOST_WINDOWS = 6
 

@@ -34,7 +34,7 @@ class _Edit(NamedTuple):
     before: bytes
     after: bytes
     status: os.stat_result
-    """Of the file as it was read."""
+    """The file's status when it was read."""
 
 
 def tune_file(

@@ -120,7 +120,7 @@ class Hello:
     interval_seconds: float | None = None
     """Seconds between two figures, where the app has set them; then the agent's request does not count."""
     frameworks: Mapping[str, bool] = field(default_factory=dict)
-    """Those that use the GPU beside torch, and whether they took most of it at their start."""
+    """The frameworks that use the GPU beside torch, and whether they took most of it at their start."""
 
 
 class AllocatorDevice(NamedTuple):

@@ -110,7 +110,7 @@ class ClientRegistry:
 
     @property
     def clients(self) -> Iterable[Connection]:
-        """Those that have said who they are."""
+        """The connected clients that have said who they are."""
         return self._by_pid.values()
 
     @property

@@ -39,7 +39,7 @@ class Inventory:
         self._boot_id = boot_id
         self._known: dict[str, GpuIdentity] = {}
         self._earlier: dict[str, GpuIdentity] = {}
-        """Those of earlier boots that have not been seen in this one."""
+        """GPUs of earlier boots that have not been seen in this one."""
         self.was_readable = False
         """The file was there and could be read, be it of another boot."""
         if path is not None:

@@ -173,7 +173,7 @@ class FaultTracker:
         self._file = file
         self._gpus: dict[str, _Gpu] = {}
         self._present: set[str] = set()
-        """Those in the last tick."""
+        """The lost GPUs of the last tick."""
         self._seen: dict[tuple[str, int], float] = {}
         """Last time of each (GPU, Xid) that was taken in from the event thread."""
         self._saved_at = clock.now()

@@ -54,7 +54,7 @@ DEFAULT_PATH = Path("/etc/gpuagent/gpuagent.yaml")
 """The configuration file where none is named; there need not be one."""
 
 LIMITS = Limits(depth=32, values=5_000, typed=True)
-"""Of a configuration file."""
+"""How large and deep a configuration file may be."""
 
 Read = Callable[[Path], bytes]
 """Returns a file's content, of a larger one the first `MAX_FILE_BYTES` + 1 bytes; raises OSError."""

@@ -17,7 +17,7 @@ class Holding(NamedTuple):
     """The process that holds most of a memory, or the several that do where none stands out."""
 
     used_bytes: int
-    """Of all of them."""
+    """The sum over all of them."""
     process: ProcessReading | None = None
     """The one that stands out; None of several."""
     text: str = ""

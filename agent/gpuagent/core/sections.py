@@ -264,7 +264,7 @@ class Section:
     key_noun: ClassVar[str] = "key"
     """What an unknown key is called in a fault."""
     variant_key: ClassVar[str] = ""
-    """Of a base class: the key whose word says which of its subclasses is meant."""
+    """The key of a base class whose word says which of its subclasses is meant."""
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def __init_subclass__(cls, *, kw_only: bool = True) -> None:

@@ -315,7 +315,7 @@ class ClientReading:
     declared_minimum_bytes: int | None = None
     declared_typical_bytes: int | None = None
     frameworks: Mapping[str, bool] = field(default_factory=dict)
-    """Those that use the GPU beside torch, and whether they took most of it when they came up."""
+    """The frameworks that use the GPU beside torch, and whether they took most of it when they came up."""
 
 
 class NvmlState(StrEnum):

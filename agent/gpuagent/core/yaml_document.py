@@ -15,10 +15,10 @@ import yaml
 from gpuagent.core.problems import KeyPath, Problem, shown
 
 MAX_TEXT_CHARACTERS = 8192
-"""Of one value among `plain_values`: PyYAML reads an integer in base 60 at the cost of the square of its length."""
+"""The longest of the `plain_values`: PyYAML reads an integer in base 60 at the cost of the square of its length."""
 
 _FAST_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Of rule files, which may be large: libyaml, as go-yaml, refuses some of what PyYAML takes, such as `{a:}`."""
+"""Parses rule files, which may be large: libyaml, as go-yaml, refuses some of what PyYAML takes, such as `{a:}`."""
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _TAG = "tag:yaml.org,2002:"
 _STRING_TAGS = frozenset({"!", f"{_TAG}str"})

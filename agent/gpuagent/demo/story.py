@@ -91,7 +91,7 @@ SPEED = 60.0
 CHILDREN = ("leaker", "server", "trainer")
 _STOP_SECONDS = 10.0
 _AGENT_POLL_SECONDS = 5.0
-"""Of the story: twelve readings a second of the machine's."""
+"""Seconds of the story: twelve readings a second of the machine's."""
 
 
 class StageError(Exception):

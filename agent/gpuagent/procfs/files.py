@@ -81,7 +81,7 @@ class Stat(NamedTuple):
     process_group: int = 0
     """0 where the kernel does not report it, as of one that is being reaped."""
     flags: int = 0
-    """Those of the task, `PF_*` of include/linux/sched.h."""
+    """The flags of the task, `PF_*` of include/linux/sched.h."""
 
     @property
     def exiting(self) -> bool:

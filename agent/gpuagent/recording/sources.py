@@ -25,10 +25,10 @@ class Held(NamedTuple):
     gpu: int
     name: str
     age_seconds: float | None
-    """Of the process."""
+    """The process's age."""
     used_bytes: int | None
     free_bytes: int | None
-    """Of the GPU."""
+    """What is free on the GPU."""
     total_bytes: int | None
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 Document = dict[str, Any]
 SAID: Final = {"false": "does not leak", "true": "leaks"}
 MOST_TRACES: Final = 256
-"""Of one GPU in one answer, the largest first: each may be 200 KiB."""
+"""The most traces of one GPU in one answer, the largest first: each may be 200 KiB."""
 MOST_NOTE_CHARACTERS: Final = 1000
 
 

@@ -164,7 +164,7 @@ class MemoryLeakDetector:
 
     @property
     def sensitivity(self) -> Dial:
-        """By what it judges."""
+        """The settings by which it judges."""
         return self._sensitivity
 
     def use(self, sensitivity: Dial) -> None:

@@ -176,7 +176,7 @@ _WINDOWS: Final = (120.0, 300.0, 600.0, 1200.0, 1800.0)
 """Several, so that neither a program that ended in one of them nor growth in steps hides a fall."""
 LONGEST_SECONDS: Final = 14_400.0
 _LONG_WINDOWS: Final = (3600.0, 7200.0, LONGEST_SECONDS)
-"""Those of growth in steps that are hours apart: only where none of the others has a fall."""
+"""Windows for growth in steps that are hours apart: used only where none of the others has a fall."""
 _MOST: Final = int(LONGEST_SECONDS / SPACING_SECONDS) + 2
 
 

@@ -36,7 +36,7 @@ FLAT_PLATEAUS: Final = 3
 _LEVEL: Final = 0.01
 """Part of the growth below which the floor counts as flat."""
 _OVERDUE_SHARE: Final = 0.1
-"""Of the time between two steps: a step that is late is expected so soon."""
+"""A step that is late is expected after this share of the time between two steps."""
 _LEAST_BLOCKS: Final = 5
 _PARTS: Final = 8
 _T_95: Final = 2.365

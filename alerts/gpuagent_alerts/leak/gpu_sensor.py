@@ -25,7 +25,7 @@ _Slot = int | tuple[int, int]
 
 
 class GpuSensor:
-    """Of one GPU. `boot_id` keeps nobody's memory of another boot apart."""
+    """Observe one GPU. With `boot_id`, memory without an owner is not taken for that of another boot."""
 
     def __init__(self, uuid: str, histories: Histories, boot_id: str) -> None:
         self._uuid = uuid
@@ -47,7 +47,7 @@ class GpuSensor:
         self._stood_still = False
         """Nothing had changed at the last reading, and so it was not noted in each history."""
         self._time_seconds: float | None = None
-        """Of the last reading that was taken."""
+        """Monotonic time of the last reading that was taken."""
 
     def is_new(self, reading: GpuReading) -> bool:
         """Return a reading that is shown again, because the GPU was late, is taken once."""

@@ -38,7 +38,7 @@ class Beginning(NamedTuple):
 
     total_bytes: int
     started_seconds: float | None
-    """Of the process, on the detector's clock; None: unknown, or no process."""
+    """When the process started, on the detector's clock; None where that is not known, or there is no process."""
     phase: int
 
 
@@ -72,9 +72,9 @@ class History:
     over: bool = False
     """Forgotten, to make room for another."""
     seen_seconds: float = 0.0
-    """Of the last reading in which its process was listed; 0 for none."""
+    """Time of the last reading in which its process was listed; 0 for none."""
     given_seconds: float = 0.0
-    """Of the last reading that the detector was given, which are the two figures."""
+    """Time of the last reading that the detector was given: the two figures above."""
     used_bytes: int | None = None
     free_bytes: int | None = None
     again_seconds: float = 0.0
@@ -283,7 +283,7 @@ class Histories:
 
     @property
     def ended(self) -> Sequence[History]:
-        """Of processes that have ended after they were called leaking, the newest last."""
+        """Histories of processes that have ended after they were called leaking, the newest last."""
         return tuple(self._ended)
 
     def restore(self, rows: Iterable[LeakHistory], clock_seconds: float) -> None:

@@ -22,7 +22,7 @@ Dial = Literal["off", "strict", "balanced", "sensitive"]
 """A sensitivity, or `off`: nothing is ever called a leak. What is read of the memory is the same."""
 
 DIALS: Final[tuple[Dial, ...]] = ("off", *SENSITIVITIES)
-"""From the least sensitive on."""
+"""The sensitivities from the least to the most sensitive."""
 
 FULL_SHARE: Final = 1 - FULL_RATIO
 """Free part of the memory below which there is no room to grow: where `GpuMemoryFull` begins."""
@@ -33,7 +33,7 @@ class Evenness:
     """How evenly growth must be spread over the window: one jump is no trend."""
 
     eighths: int
-    """Of 8, that must carry their part of the growth. The driver's figure moves in steps."""
+    """How many of the 8 parts of a window must carry their share of its growth. The driver's figure moves in steps."""
     largest_eighth: float
     """The most of the growth that one eighth may have."""
     increments: float
@@ -67,7 +67,7 @@ class Settings:
     urgent_growth_share: float = 3.0
     """From this growth on, as a share of free, the urgent limits below hold: nothing is left to wait for."""
     life_windows_urgent: float = 0.0
-    """The same where the urgent limits hold: a few large steps are what a start is made of."""
+    """As `life_windows`, where the urgent limits hold: a few large steps are what a start is made of."""
     even: Evenness = EVEN
     even_urgent: Evenness = Evenness(eighths=4, largest_eighth=0.5, increments=4.0)
     even_long: Evenness = EVEN
@@ -77,7 +77,7 @@ class Settings:
     last_quarter: float = 0.10
     """Share of the growth that the last quarter of the window must have (even: 0.25): it must still be growing."""
     last_quarter_long: float = 0.15
-    """The same in windows of `long_seconds`."""
+    """As `last_quarter`, in windows of `long_seconds`."""
     bend_errors: float = 1.5
     """Standard errors by which the bend may be worse than it looks: a doubt counts as slowing down."""
     bend_stopped: float = -0.95
@@ -87,7 +87,7 @@ class Settings:
     bend_long: float = -0.35
     """The worst bend in windows of `long_seconds`."""
     bend_long_few: float = -0.35
-    """The same where only `even_long` is met: a few steps that come ever more slowly are a cache's."""
+    """As `bend_long`, where only `even_long` is met: a few steps that come ever more slowly are a cache's."""
     bend_by_work: float = -0.14
     """The worst bend of growth that follows the work, in windows of `long_seconds` up to 29 h: a leak takes its part of
     every request, a cache only what is new to it. It names 9 of 15 caches that seem to grow evenly for a day because

@@ -19,7 +19,7 @@ MOST_RUNS: Final = 2048
 """8.5 hours in which every block is another; a trace then takes 64 KiB."""
 LEAST_RUNS: Final = 32
 MOST_RUNS_TOGETHER: Final = 131_072
-"""Of all traces that share a budget: 4 MiB."""
+"""The most runs of all traces that share a budget: 4 MiB."""
 _CELLS: Final = 8
 
 

@@ -92,7 +92,7 @@ GAVE_BACK: Final = "it gave back "
 NO_NEW_HIGH: Final = ": no new high for "
 """... and what stands before the proof, where it stopped."""
 STILL_HELD_SHARE: Final = 0.95
-"""Of its high: what holds less has given some of it back."""
+"""The share of its high that it still holds: what holds less has given some of it back."""
 LEARNING_BLOCKS: Final = 16
 """Blocks before the first window exists."""
 LEARNING_LEVELS: Final = 3
@@ -103,10 +103,10 @@ MOST_LEVELLED_SECONDS: Final = 86_400.0
 """... and at most a day."""
 
 CONFIRMING_SHARE: Final = 0.5
-"""Of the allocator's slope: its reserved memory moves in steps, and begins with room of its own."""
+"""The share of the allocator's slope that confirms: reserved memory moves in steps, and begins with room."""
 
 LATE_SHARE: Final = 0.4
-"""Of its pace, what the later half of the usual window must have: what has slowed down to less does not rise."""
+"""The share of its pace that the later half of the usual window must have: what slowed to less does not rise."""
 
 GROWS: Final = frozenset({Verdict.GROWING, Verdict.LEAKING})
 _OVER: Final = frozenset({GrowthState.STOPPED, GrowthState.FULL})

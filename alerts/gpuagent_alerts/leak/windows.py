@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, RING, BlockStore
 
 WORK_LEVEL: Final = 8
-"""Of the store's blocks: 64 min each, windows of up to 29 h. In longer ones a day's load has come round."""
+"""The level of the store's blocks: 64 min each, windows of up to 29 h. In longer ones a day's load has come round."""
 FLOOR_BLOCKS: Final = 32
 """Work is what lies above the lowest reading of 8 min: longer than a request, and too short for a leak to show."""
 _WORK_BLOCKS: Final = 1 << WORK_LEVEL
@@ -69,10 +69,10 @@ class WorkSignal:
     def __init__(self) -> None:
         self._ring = array("f", [UNKNOWN]) * RING
         self._low = EMPTY
-        """Of the current 8 min: the lowest reading, the sum of the blocks' means, and their number."""
+        """The current 8 min: the lowest reading, the sum of the blocks' means, and their number."""
         self._means = self._times = 0
         self._sum = 0
-        """Of the current block of `WORK_LEVEL`: what lay above the lows, and in how many blocks."""
+        """The current block of `WORK_LEVEL`: what lay above the lows, and in how many blocks."""
         self._count = 0
 
     def push(self, low: int, mean: int, base_count: int) -> None:
@@ -153,7 +153,7 @@ class Window(NamedTuple):
     onset_seconds: float
     """How long before the window's end the floor began to rise."""
     bend_by_work: float | None = None
-    """The same change of the growth for the same work, where that is known and the growth follows it."""
+    """The change of the growth for the same work, where that is known and the growth follows it."""
 
 
 def window_seconds(level: int, blocks: int) -> float:
@@ -162,7 +162,7 @@ def window_seconds(level: int, blocks: int) -> float:
 
 
 def _mean(numbers: Sequence[float]) -> float:
-    """Of those that are known."""
+    """Return the mean of the values that are known."""
     known = [number for number in numbers if not math.isnan(number)]
     return math.fsum(known) / len(known) if known else math.nan
 
@@ -191,7 +191,7 @@ class Windows:
         self.ring = store.ring(level)
 
     def of(self, blocks: int) -> Window:
-        """Of so many blocks, of which the newest has a reading and lies above another."""
+        """Return the window of so many blocks, of which the newest has a reading and lies above another."""
         window = self._measured.get(blocks)
         if window is None:
             window = measure(self.ring, self._store.highs_of(self.level), self.level, blocks)

@@ -35,7 +35,7 @@ class Successors(NamedTuple):
 
     pids: tuple[int, ...]
     used_bytes: int
-    """Of all of them, on all GPUs."""
+    """What all of them hold, on all GPUs."""
     gpus: tuple[int, ...]
     """Indices of the GPUs that they are on."""
     origin: Mapping[str, str] = MappingProxyType({})

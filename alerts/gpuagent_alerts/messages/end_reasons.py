@@ -31,7 +31,7 @@ LEFT = "the process left the GPU"
 _BACK = " came back"
 _NAMED_END = re.compile(r"\(pid (\d+)\) (?:ended|left the GPU)")
 _MOST_OF_THE_FALL = 0.5
-"""Of the memory that came back: processes that held less of it than this did not end the alert by ending."""
+"""The share of the memory that came back: processes that held less of it than this did not end the alert by ending."""
 
 
 class EndReason(NamedTuple):

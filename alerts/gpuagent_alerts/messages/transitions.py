@@ -59,7 +59,7 @@ class EndReasons:
         self._rules = rules
         self._facts: dict[str, MeasuredFacts] = {}
         self._reasons: dict[str, EndReason] = {}
-        """Of alerts that are only kept, and of those that have just ended for certain."""
+        """Reasons of alerts that are only kept, and of those that have just ended for certain."""
         self._unread: set[str] = set()
         """UUIDs of GPUs that could not be read at some tick of this agent."""
         self.former_id: Callable[[int], ProcessId | None] = lambda _: None

@@ -66,9 +66,9 @@ class IncidentRecord:
     reopened: int = 0
     """Number of times it began again."""
     headline: str = ""
-    """Of one that has ended: what happened and why it is over, in one line."""
+    """What happened and why it is over, in one line; only of one that has ended."""
     restarts: Restarts = field(default_factory=Restarts)
-    """Of the owner of its processes, since it began."""
+    """How often the owner of its processes was restarted since it began."""
     ceased_at: float | None = None
     """Unix time at which the last condition ceased to hold, while a restart holds its end back; else None."""
 

@@ -36,9 +36,9 @@ class MeasuredGrowth(NamedTuple):
 
     window_seconds: float
     rise_bytes: float
-    """Of their lower envelopes; what a process gave back counts too."""
+    """How far their lower envelopes rose; what a process gave back counts too."""
     pace: float
-    """The same in bytes a second, each over the time between its two lowest points."""
+    """The rise in bytes a second, each over the time between its two lowest points."""
     is_complete: bool
     """Whether each of them was measured over the whole window."""
 
@@ -115,9 +115,9 @@ _MEASURING_SLACK_SECONDS = 120.0
 RESTART_SECONDS = 90.0
 """Wait for a successor of a service or container: `RestartSec`, imports and the first use of the GPU."""
 BY_HAND_SECONDS = 30.0
-"""The same of a job, and of a command that a script may repeat."""
+"""As `RESTART_SECONDS`, for a job and a command that a script may repeat."""
 RESTART_AGAIN_SECONDS = 330.0
-"""The same of each once it has been started again: Kubernetes' back-off is up to 5 min."""
+"""As the two above, for what it has been started again: Kubernetes' back-off is up to 5 min."""
 _FREED_SLACK_SECONDS = 120.0
 """How long after a remedy a successor may come that is started in place of what it ended."""
 _MANAGED = ("group:unit:", "group:container:", "group:pod:", "group:pod-uid:")

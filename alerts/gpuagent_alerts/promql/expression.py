@@ -39,7 +39,7 @@ class Expression:
         self.selectors = selectors
         """What it looks at, in the order of the text."""
         self.metric_names = frozenset(selector.name for selector in selectors if selector.name is not None)
-        """Of the selectors that name a metric; one that chooses names by a pattern has none."""
+        """The names in the selectors that name a metric; one that chooses names by a pattern has none."""
         self._plan = plan
 
     @property

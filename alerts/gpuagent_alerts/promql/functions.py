@@ -37,7 +37,7 @@ from gpuagent_alerts.promql.values import (
 
 _SECONDS_PER_DAY = 86_400
 _DAYS_PER_CYCLE = 146_097
-"""Of 400 years, after which the calendar repeats."""
+"""The days of 400 years, after which the calendar repeats."""
 _CYCLE_START = date(2001, 1, 1)
 """A Monday, as the first day of Go's absolute year."""
 _ABSOLUTE_YEAR = -292_277_022_399
@@ -120,7 +120,7 @@ def _check_label(label: str, role: str, function: str) -> None:
 
 
 class _Arguments:
-    """Of one call. Asking for one of another type raises ExpressionError, which says how the function is written."""
+    """The arguments of one call. Asking for one of another type raises ExpressionError, which says how to write it."""
 
     def __init__(self, node: Call, plans: Sequence[Plan], signature: str) -> None:
         self.nodes = node.arguments

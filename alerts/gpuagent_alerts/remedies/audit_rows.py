@@ -36,7 +36,7 @@ from gpuagent_alerts.store.tables import (
 
 BEGIN, INTENT, RESULT, END = "begin", "intent", "result", "end"
 STOP, RESET = "stop", "reset"
-"""By a person: of no run."""
+"""Acts of a person that belong to no run."""
 MOST_ROW_BYTES: Final = 2**20
 _SHORTER: Final = (100_000, 10_000, 1000, 100)
 """Characters of a text, and elements of a list, that are kept of a row that is too long."""
@@ -50,7 +50,7 @@ _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
 _OURS: Final = frozenset({"id", "time_seconds", "steps", "kind", "end"})
 """Fields that `runs` adds."""
 _ENDING_STEPS = frozenset({"SIGTERM", "SIGKILL", "restart_unit"})
-"""Of a row that an older version has written."""
+"""Steps that are in a row of an older version."""
 _LAST_STEP = "SIGKILL"
 """After it nothing else helps: it is not sent twice."""
 _NOT_PERMITTED = 1

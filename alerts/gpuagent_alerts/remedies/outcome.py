@@ -67,7 +67,7 @@ class RunOutcome:
     answer: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """What the app said, where a person had it asked."""
     reasons: tuple[str, ...] = field(default=(), compare=False)
-    """Of a refusal, one by one: `detail` has all of them."""
+    """The reasons of a refusal, one by one: `detail` has all of them."""
 
     @property
     def gist(self) -> str:

@@ -121,12 +121,12 @@ class LadderRun:
 
     @property
     def identities(self) -> frozenset[ProcessId]:
-        """Of the target and of all that fall with it."""
+        """The identities of the target and of all that fall with it."""
         return frozenset({self.plan.target.id, *(member.target.id for member in self._pinned.members)})
 
     @property
     def name_of_step(self) -> str:
-        """Of the one that is being taken; of the first, where nothing has come of that yet."""
+        """Return the name of the step that is being taken, or of the first where nothing has come of that yet."""
         return str(self.step or self.plan.steps[0])
 
     def call_off(self, reason: str) -> None:

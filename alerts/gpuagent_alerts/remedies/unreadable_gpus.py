@@ -36,7 +36,7 @@ class UnreadableGpu(NamedTuple):
 class _LastReading:
     gpu: GpuReading
     processes: tuple[ProcessReading, ...]
-    """Of all GPUs."""
+    """The processes of all GPUs."""
 
 
 class UnreadableGpus:

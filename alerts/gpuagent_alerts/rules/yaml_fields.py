@@ -15,7 +15,7 @@ from gpuagent_alerts.rules.model import RuleFault, quote_text, suggest
 
 MAX_FILE_BYTES = 1024 * 1024
 LIMITS = Limits(depth=16, values=100_000)
-"""Of a rule file."""
+"""How large and deep a rule file may be."""
 
 _INTEGER = re.compile(r"0|[1-9]\d{0,17}", re.ASCII)
 

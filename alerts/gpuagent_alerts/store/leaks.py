@@ -63,7 +63,10 @@ class LeakHistories:
         self._store = store
 
     def load(self, boot_id: str) -> list[LeakHistory]:
-        """Those of this boot, at a start; of another one no process is left, and they are deleted. Never raises."""
+        """Load the histories of this boot, at a start, and delete those of another: none of its processes is left.
+
+        Never raises.
+        """
         self._store.at_start(lambda: self._forget_others(boot_id), None)
         return [one for one in self._store.load(LEAK_HISTORIES) if one.key.id.boot_id == boot_id]
 

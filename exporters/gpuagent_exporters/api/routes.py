@@ -271,7 +271,7 @@ async def _explain(request: Request, error: Exception) -> Response:
 TOP = 6
 """Lines that a person can still tell apart in one chart."""
 MOST = 16
-"""Of each GPU: an hour of many more would hold up the loop for too long."""
+"""The most processes of each GPU: an hour of many more would hold up the loop for too long."""
 
 
 class Points(Protocol):

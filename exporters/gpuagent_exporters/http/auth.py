@@ -151,7 +151,7 @@ _MAX_REMEMBERED = 64
 _MAX_PASSWORD_BYTES = 72
 """bcrypt knows no more of a password; `htpasswd -B` cuts it off there too."""
 _LOWEST_COST = 10
-"""Of the work for a refusal where there are no users at all."""
+"""The cost of the work for a refusal where there are no users at all."""
 _NOBODY = "$2b${cost:02}$CCCCCCCCCCCCCCCCCCCCC.E5YPO9kmyuRGyh0XouQYb4YMJKvyOeW"
 """A hash that is not compared for its result, only for its time."""
 

@@ -19,7 +19,7 @@ from gpuagent.core.sections import ReadContext, SecretText, Section, ValueType
 from gpuagent.core.sections import key as setting  # a key is called so here
 
 MAX_FILE_BYTES = 1024 * 1024
-"""Of a web configuration, and of each file that it names: all authorities of a system are some 200 KiB."""
+"""The largest web configuration, and the largest file that it names: all authorities of a system are some 200 KiB."""
 
 _VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 _UNVERIFIED = frozenset({"RequestClientCert", "RequireAnyClientCert", "RequireClientCert"})

@@ -119,7 +119,7 @@ def _headline(incident: Document) -> str:
 
 
 def _ended(incidents: Sequence[Document], now: object) -> str:
-    """Those of the last day that are over, a line for each, the latest first."""
+    """Return the incidents of the last day that are over, a line for each, the latest first."""
     if not incidents:
         return ""
     items = "".join(

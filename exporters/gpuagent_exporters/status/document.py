@@ -238,7 +238,7 @@ def _gpus(
 def _processes(
     snapshot: Snapshot, recognize: FrameworkRecognizer, said: Assessments, *, identified: bool = False
 ) -> list[Document]:
-    """By GPU, the largest first; those of which the driver tells no memory are last."""
+    """Return the processes by GPU, the largest first; those of which the driver tells no memory are last."""
     ordered = sorted(
         snapshot.processes,
         key=lambda process: (
@@ -420,7 +420,7 @@ def mig_status(instance: MigInstance) -> dict[str, object]:
 
 
 def allocator_status(snapshot: Snapshot, process: ProcessReading) -> dict[str, object]:
-    """Of one process on one GPU; all null where no embedded client tells of it."""
+    """Return the allocator's figures of one process on one GPU; all null where no embedded client tells of it."""
     client = snapshot.clients.get(process.pid)
     reading = client.devices.get(process.gpu_uuid) if client else None
     figures = reading or AllocatorReading()

@@ -65,7 +65,7 @@ _STUCK = (
 
 
 def memory_problems(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Iterator[Problem]:
-    """Of a GPU that answers, with its processes."""
+    """Return the problems of the memory of a GPU that answers, with its processes."""
     yield from _full(gpu, processes)
     # Compute instances share the memory of their GPU instance: it is full once.
     for instance in {instance.gpu_instance_id: instance for instance in reversed(gpu.mig)}.values():
@@ -124,7 +124,7 @@ def _instance_full(gpu: GpuReading, instance: MigInstance) -> Iterator[Problem]:
 
 
 def dead_process_problems(processes: Iterable[ProcessReading]) -> Iterator[Problem]:
-    """Of the processes of GPUs that answer: one that holds memory on several GPUs is one process."""
+    """Return the problems of dead processes of GPUs that answer: one on several GPUs is one process."""
     gpus_of: dict[int, set[int]] = defaultdict(set)
     dead = [process for process in processes if process.used_bytes != 0 and _DEAD.includes(process)]
     for process in dead:
@@ -247,7 +247,7 @@ def with_begin_of_loss(snapshot: Snapshot | None, firing: Iterable[FiringAlert])
 
 
 def of_state(gpu: GpuReading, now_seconds: float) -> Problem:
-    """Of a GPU that could not be read in this tick."""
+    """Return the problems of a GPU that could not be read in this tick."""
     reason = f" ({gpu.reason})" if gpu.reason else ""
     begun = gpu.since_seconds
     if gpu.state is GpuState.BLIND and gpu.measured_seconds is not None:
@@ -277,7 +277,7 @@ def of_state(gpu: GpuReading, now_seconds: float) -> Problem:
 
 
 def of_reading(gpu: GpuReading, processes: Sequence[ProcessReading], now_seconds: float) -> Iterator[Problem]:
-    """Of a GPU that answers."""
+    """Return the problems of a GPU that answers."""
     if gpu.lost_since_seconds is not None:
         since = format_duration(max(0.0, now_seconds - gpu.lost_since_seconds))
         yield Problem(
@@ -303,7 +303,7 @@ def of_reading(gpu: GpuReading, processes: Sequence[ProcessReading], now_seconds
 
 
 def _figures(gpu: GpuReading) -> Problem:
-    """Of a GPU whose figures contradict each other, or another GPU's, or of which too little is told."""
+    """Return the problem of a GPU whose figures contradict each other or another GPU's, or tell too little."""
     if gpu.act_refusal in _NOT_TOLD:
         hint = "The figures are shown; nothing is done to a process by them. Compare with nvidia-smi -q as root."
         return Problem(Severity.WARNING, "figures_untrusted", gpu.act_refusal, hint, gpu=gpu.identity.index)

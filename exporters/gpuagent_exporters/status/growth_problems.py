@@ -18,7 +18,7 @@ _GONE_WHEN_FULL = "What stopped because there is no room goes on when there is. 
 
 
 def growth_problems(snapshot: Snapshot, recognize: FrameworkRecognizer, said: Assessments) -> Iterator[Problem]:
-    """By GPU. A figure that is not known in this tick makes no problem."""
+    """Return the problems of growth, by GPU. A figure that is not known in this tick makes no problem."""
     leaking_on = set()
     for process in snapshot.processes:
         growth = said.of(process.key)

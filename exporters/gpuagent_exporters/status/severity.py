@@ -66,7 +66,7 @@ def gravest(severities: Iterable[Severity]) -> Severity | None:
 
 
 def most_severe_first(problems: Iterable[Problem]) -> list[Problem]:
-    """By severity, then the node before its GPUs, then as found; who is not told of it comes after what is wrong."""
+    """Sort by severity, then the node before its GPUs, then as found; who is not told comes after what is wrong."""
     return sorted(
         problems,
         key=lambda problem: (
@@ -112,7 +112,7 @@ class Assessments:
         return gravest(found) if is_full else by_alerts or by_itself
 
     def alerted(self, key: MemoryKey) -> Severity | None:
-        """Of the gravest alert that fires about it; None while none does."""
+        """Return the severity of the gravest alert that fires about it; None while none does."""
         return gravest(self._alerts(key, self._growth.get(key)))
 
     def alerted_since(self, key: MemoryKey) -> float | None:
@@ -155,7 +155,7 @@ class Assessments:
         return whole.forecast_seconds if own is not None and whole is not None and known else own
 
     def _alerts(self, key: MemoryKey, growth: Growth | None) -> Iterable[Severity]:
-        """Of alerts that name it; an alert about its GPU, or its instance, is about what grows there.
+        """Yield the alerts that name it; an alert about its GPU, or its instance, is about what grows there.
 
         What has stopped, with room left, fills nothing any more.
         """
@@ -172,7 +172,7 @@ class Assessments:
 
 
 def _severity_of_growth(growth: Growth) -> Severity | None:
-    """By what it is alone: what is no leak is never critical."""
+    """Return the severity of growth by itself: what is no leak is never critical."""
     left = growth.forecast_seconds
     soon = left is not None and left < MINUTES_LEFT_SECONDS
     if growth.verdict is Verdict.LEAKING:

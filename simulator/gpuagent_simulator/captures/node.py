@@ -37,7 +37,7 @@ _INSTANCE_IDS = (
     ("compute_instance", "nvmlDeviceGetComputeInstanceId"),
 )
 _INSTANCE_MEMORY_BYTES = 2**30
-"""Of a MIG device of the session behind a capture, which nobody is told."""
+"""The memory of a MIG device of the session behind a capture, which nobody is told."""
 
 
 def open_node(

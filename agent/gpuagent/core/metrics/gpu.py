@@ -64,7 +64,7 @@ def _links_active(part: str) -> Callable[[GpuReading], Iterable[LabeledValue]]:
 
 
 def _link_errors(gpu: GpuReading) -> Iterable[LabeledValue]:
-    """Of links that had one: the others are counted in the sum."""
+    """Errors of links that had one: the others are counted in the sum."""
     for link in (gpu.nvlink or Links()).links:
         for error, number in link.errors:
             if number:

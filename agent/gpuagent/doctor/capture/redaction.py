@@ -15,7 +15,7 @@ from typing import Any
 _UUID = re.compile(r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b")
 _SERIAL_CALLS = ("nvmlDeviceGetSerial",)
 _FIRST_UID = 200_001
-"""Of users in a redacted file: root alone keeps its number."""
+"""The first uid that stands for a user in a redacted file: root alone keeps its number."""
 _KNOWN_PARTS = frozenset(
     {
         *("", "init.scope", "system.slice", "user.slice", "machine.slice", "app.slice", "session.slice"),

@@ -83,7 +83,7 @@ class XidWatcher:
         self._changed = False
         self._stopping = False
         self._counts: dict[tuple[int, str, int], tuple[int, float, float]] = {}
-        """By GPU and code: how many, and the last one in Unix time and CLOCK_BOOTTIME."""
+        """How many, by GPU and code, and the last one in Unix time and CLOCK_BOOTTIME."""
         self._fallen: dict[str, float] = {}
         self._lines: dict[tuple[int, str, int], _LogLimiter] = {}
         self._thread: threading.Thread | None = None

@@ -72,7 +72,7 @@ _NVLINK_ERRORS = {
     211: "local_link_integrity", 212: "transmit_discard", 214: "link_recovery_failed", 215: "link_recovery",
 }  # fmt: skip
 _COUNTERS = ("replay", "recovery", "crc_flit", "crc_data")
-"""By nvmlNvLinkErrorCounter_t: a call for each counter of each link, for drivers without the fields."""
+"""Counters by nvmlNvLinkErrorCounter_t: a call for each of each link, for drivers without the fields."""
 _MAX_LINKS = 36
 Errors = tuple[tuple[str, int], ...]
 """Errors by kind."""
@@ -103,11 +103,11 @@ class _Sums:
 
 
 class _NvLinkSums(_Sums):
-    """Of all NVLinks."""
+    """Sums over all NVLinks."""
 
 
 class _C2cSums(_Sums):
-    """Of all C2C links."""
+    """Sums over all C2C links."""
 
 
 def collect_nvlink(device: NvmlDevice) -> Links | None:

@@ -15,7 +15,7 @@ from gpuagent_alerts.leak.trace import Run, Trace
 SCHEMA: Final = 1
 HEADER: Final = "time_seconds,used_bytes,free_bytes,allocated_bytes,reserved_bytes,process,total_bytes,started_seconds"
 _LATE_SECONDS: Final = 5
-"""Of a block's row, behind the block's beginning; a second row of it follows 5 s later."""
+"""How far a block's row is behind the block's beginning; a second row of it follows 5 s later."""
 _NEAR: Final = 64
 """Blocks from the end of a run in which each one has a row: beyond, a row in each so much longer stretch will do."""
 _MOST_RUNS: Final = 4096

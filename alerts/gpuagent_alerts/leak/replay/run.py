@@ -139,7 +139,7 @@ class _Track:
         self.replayed = Replayed(process)
         self.add = self.replayed.sketch.add
         self.update: Callable[..., Growth] | None = None
-        """Of the detector, once the GPU's size is known."""
+        """The detector's settings, once the GPU's size is known."""
         self.growth = self.replayed.growth
         self.last = float("-inf")
 
@@ -213,9 +213,9 @@ class Outcome(NamedTuple):
     process: str
     is_leak: bool
     alarm_seconds: float | None
-    """Of its first alarm; None: it would have been silent."""
+    """Time of its first alarm; None if it would have been silent."""
     begin_seconds: float
-    """Of the history."""
+    """Time at which the history begins."""
 
     @property
     def right(self) -> bool:

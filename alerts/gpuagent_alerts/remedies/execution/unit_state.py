@@ -37,11 +37,11 @@ PROPERTIES = (
     *_STARTED_AT_ITS_END, *_ISOLATING, *_STOPPED, "FragmentPath", "DropInPaths",
 )  # fmt: skip
 STATE_PROPERTIES = ("ActiveState", "Id", "ConditionResult")
-"""Of a unit that has been restarted."""
+"""What is asked of a unit that has been restarted."""
 STARTED_PROPERTIES = ("Id", "ActiveState", *_PULLED, *_CONFLICTS)
-"""Of units that are started with another one."""
+"""What is asked of units that are started with another one."""
 STOPPED_PROPERTIES = ("Id", "ActiveState", *_DEPENDENTS, *_STOPPED)
-"""Of units that are restarted with another one."""
+"""What is asked of units that are restarted with another one."""
 
 
 class UnitState:

@@ -46,7 +46,7 @@ _TRIES, _FEW = 256, 8
 _FEWEST = 3
 """Families with less values than these are flags: nothing lies between."""
 _LEAST_BYTES = 64 * 2.0**20
-"""Of what is listed, nothing is less."""
+"""The least memory that a listed process may have."""
 _LEAST_RATIO = 0.01
 """Share of a GPU, of an instance or of a budget that is in use at least where anybody uses it, and that a process holds
 at least: that somebody holds anything is true of everybody."""
