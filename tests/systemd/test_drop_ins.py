@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import gpuagent_alerts.programs.confine
+import gpuagent_alerts.programs.drop_privileges
 from tests.alerts.remedies.processes import PLAIN, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.extended, pytest.mark.timeout(120)]
@@ -88,7 +88,7 @@ def test_the_right_to_signal() -> None:
 
 def test_programs_of_exec_steps_do_not_have_it() -> None:
     """What an exec step runs goes through the same confinement as a receiver's program: the right is gone there."""
-    CONFINE.write_text(Path(gpuagent_alerts.programs.confine.__file__).read_text())
+    CONFINE.write_text(Path(gpuagent_alerts.programs.drop_privileges.__file__).read_text())
     CONFINE.chmod(0o644)
     try:
         program = f"{PYTHON} -I -S {CONFINE} {PYTHON} -c '{SENDS}'"

@@ -56,7 +56,7 @@ def _folder() -> Iterator[None]:
         source = Path(gpuagent_alerts.programs.run.__file__)
         package = FOLDER / "gpuagent_alerts" / "programs"
         package.mkdir(parents=True)
-        for name in ("run.py", "confine.py", "contain.py"):
+        for name in ("run.py", "drop_privileges.py", "subreaper.py"):
             (package / name).write_bytes(source.with_name(name).read_bytes())
         (FOLDER / "agent.py").write_text(AGENT.format(folder=str(FOLDER)))
         FOLDER.chmod(0o755)

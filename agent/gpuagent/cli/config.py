@@ -66,9 +66,9 @@ def show(
 
 def _check_beside(config: Config, path: Path) -> None:
     """Check the files that the configuration names. Rules that never fire and ladders that never act are notes."""
-    from gpuagent.doctor.service import look_beside
+    from gpuagent.doctor.service import examine_config
 
-    found = look_beside(config, path)
+    found = examine_config(config, path)
     for note in found.notes:
         typer.echo(f"note: {note}", err=True)
     for fault in found.faults:

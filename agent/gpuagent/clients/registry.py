@@ -15,7 +15,7 @@ from typing import Any
 from gpuagent.clients.admission import Allowance, ConnectionSlots, CpuShare, NoFreeSlot, Rate
 from gpuagent.clients.connection import Connection
 from gpuagent.clients.protocol import ClientEvent
-from gpuagent.clients.wire import Accounts, Peer, RefusedPeer, Wire, identify, open_peer
+from gpuagent.clients.wire import Peer, PeerQuotas, RefusedPeer, Wire, identify, open_peer
 from gpuagent.core.clock import Clock
 from gpuagent.core.snapshot import GpuState, ProcessInfo, Snapshot
 from gpuagent.procfs.files import ProcFiles
@@ -97,7 +97,7 @@ class ClientRegistry:
         self._reader = reader
         self._files = files
         self._numbers = itertools.count(1)
-        self._accounts = Accounts(files)
+        self._accounts = PeerQuotas(files)
         self._waiting: dict[int, Connection] = {}
         self._waiting_places = ConnectionSlots()
         self._by_pid: dict[int, Connection] = {}

@@ -27,7 +27,7 @@ from gpuagent.core.snapshot import AllocatorReading, ClientReading, GpuReading, 
 from gpuagent.procfs.containers import PodNames
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.machine import boot_time_seconds, own_namespace
-from gpuagent.procfs.reader import Boot, ProcessReader
+from gpuagent.procfs.reader import BootContext, ProcessReader
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
 from gpuagent_exporters.http.listeners import ListenError, UnixListener
@@ -325,7 +325,7 @@ def client_server(config: Config, clock: Clock, boot_id: str) -> ClientServer:
     files = RealProc()
     reader = ProcessReader(
         files,
-        Boot(boot_id, boot_time_seconds(), own_namespace()),
+        BootContext(boot_id, boot_time_seconds(), own_namespace()),
         users=UserNames(clock),
         redactor=Redactor(config.processes.redact),
         command=config.processes.command,

@@ -113,7 +113,7 @@ def identify(peer: Peer, claimed_pid: int, reader: ProcessReader, files: ProcFil
     return info
 
 
-class Accounts:
+class PeerQuotas:
     """On whose account a process connects: what it costs, and how many places it takes, is counted there."""
 
     def __init__(self, files: ProcFiles) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Callable
 
-from gpuagent.collector.sleep import Rest, RuntimePower
+from gpuagent.collector.sleep import IdleGpuTracker, RuntimePower
 from gpuagent.collector.trust import TrustRegistry
 from gpuagent.collector.workers import ElasticThreadPool, Worker
 from gpuagent.core.clock import Clock
@@ -63,7 +63,7 @@ class GpuSlot:
         self._trusts = trusts
         self._trust = trusts.of(self.identity)
         self._conflict = ""
-        self._rest = Rest()
+        self._rest = IdleGpuTracker()
         self._may_sleep = False
         self._before_rest: GpuReading | None = None
         """Last reading before it was left alone."""

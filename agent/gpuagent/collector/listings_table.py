@@ -32,7 +32,7 @@ _SLOTS = 1 << 16
 """256 KiB per table; none before the first pid is dropped."""
 
 
-class Absent(NamedTuple):
+class UnlistedPid(NamedTuple):
     """A pid that is not listed now."""
 
     pid: int
@@ -70,12 +70,12 @@ class DroppedPids:
         return max(self._latest - now_seconds, 0.0)
 
 
-def choose_to_drop(absent: Iterable[Absent], number: int) -> list[Absent]:
+def choose_to_drop(absent: Iterable[UnlistedPid], number: int) -> list[UnlistedPid]:
     """Return whose listings are dropped: of the user with the most of them first, and those gone for longest.
 
     So nobody's pids make room for the many of another user.
     """
-    of_users: dict[int, list[Absent]] = defaultdict(list)
+    of_users: dict[int, list[UnlistedPid]] = defaultdict(list)
     for each in absent:
         of_users[each.uid].append(each)
     ranked = []
@@ -375,7 +375,7 @@ class ListingTable:
         """Keep the table small. A pid that is dropped proves nothing until its listing would be over."""
         if len(self.listings) <= MOST_LISTINGS:
             return
-        absent = [Absent(pid, one.uid, one.gone_seconds) for pid, one in self.listings.items() if pid not in pids]
+        absent = [UnlistedPid(pid, one.uid, one.gone_seconds) for pid, one in self.listings.items() if pid not in pids]
         if absent and not self._dropped.seconds_left(self._list_seconds):
             log.warning(
                 "more than %d numbers of processes are to be remembered for one GPU: those that are dropped prove"

@@ -46,7 +46,7 @@ def read_runtime_power(pci_bus_id: str, root: Path = Path("/sys/bus/pci/devices"
         return None
 
 
-class Rest:
+class IdleGpuTracker:
     """Whether one GPU is left alone at this tick."""
 
     def __init__(self) -> None:

@@ -106,7 +106,7 @@ def _owner(directory: Path) -> int:
         return 0
 
 
-class Beside(NamedTuple):
+class ConfigFindings(NamedTuple):
     """What was found, in the words of who refuses it."""
 
     faults: tuple[str, ...]
@@ -114,7 +114,9 @@ class Beside(NamedTuple):
     """Rules that can never fire, ladders that can never act, secrets that are missing, alerts that go to nobody."""
 
 
-def look_beside(config: Config, path: Path, machine: Machine | None = None, own_uid: int | None = None) -> Beside:
+def examine_config(
+    config: Config, path: Path, machine: Machine | None = None, own_uid: int | None = None
+) -> ConfigFindings:
     """Rule files, TLS and passwords, and who may write what remedies go by; `path` is the configuration's.
 
     `own_uid` is the user of the agent, by default whoever `agent_uid` finds.
@@ -140,7 +142,7 @@ def look_beside(config: Config, path: Path, machine: Machine | None = None, own_
             look()
         except (RuleFileError, RemediesRefused, WebConfigError) as error:
             faults += [file.place(line) for line in str(error).splitlines()]
-    return Beside((*faults, *_examine_state(config, agent)), tuple(notes))
+    return ConfigFindings((*faults, *_examine_state(config, agent)), tuple(notes))
 
 
 def _check(config: Config, path: Path, own_uid: int) -> None:
@@ -165,7 +167,7 @@ def configuration(path: Path | None, *, simulated: bool = False) -> tuple[Config
         found = [Finding("configuration", Level.FAILURE, line) for line in str(error).splitlines()]
         return Config(), found
     machine = Machine(no_user_problems, (), may_trace=lambda: None, accounts=no_users) if simulated else None
-    beside = look_beside(config, path or DEFAULT_PATH, machine)
+    beside = examine_config(config, path or DEFAULT_PATH, machine)
     found = [Finding("configuration", Level.FAILURE, line) for fault in beside.faults for line in fault.splitlines()]
     found += [Finding("configuration", Level.WARNING, note) for note in beside.notes]
     return config, found or [Finding("configuration", Level.OK, str(path) if path else "no fault")]

@@ -36,7 +36,7 @@ _REAL_UID = re.compile(rb"^Uid:\t(\d+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Boot:
+class BootContext:
     """What places a process in time and space: the same for all of them."""
 
     boot_id: str
@@ -67,7 +67,7 @@ class ProcessReader:
     def __init__(
         self,
         files: ProcFiles,
-        boot: Boot,
+        boot: BootContext,
         *,
         users: Callable[[int], str],
         fresh_users: Callable[[int], str] | None = None,

@@ -25,7 +25,7 @@ from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.machine import HOST_PID_NAMESPACE, in_host_pid_namespace, own_namespace
 from gpuagent.procfs.machine import boot_id as read_boot_id
 from gpuagent.procfs.machine import boot_time_seconds as read_boot_time_seconds
-from gpuagent.procfs.reader import Boot, ProcessReader, ProcessRecord
+from gpuagent.procfs.reader import BootContext, ProcessReader, ProcessRecord
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
 
@@ -184,7 +184,7 @@ class ProcessTable:
         self._containers = containers
         self.reader = ProcessReader(
             files,
-            Boot(
+            BootContext(
                 read_boot_id() if boot_id is None else boot_id,
                 read_boot_time_seconds() if boot_time_seconds is None else boot_time_seconds,
                 HOST_PID_NAMESPACE if host_pid_namespace else own_namespace(),

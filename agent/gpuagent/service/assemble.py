@@ -29,7 +29,7 @@ from gpuagent.node import STATE_FILE, NoSuchNode, lost_state, real_node, simulat
 from gpuagent.procfs.machine import machine_id, raise_descriptor_limit
 from gpuagent.runtime import logs
 from gpuagent.runtime.memory import Reserve, c_library, set_up_heap
-from gpuagent.runtime.notify import Notifier
+from gpuagent.runtime.sd_notify import SystemdNotifier
 from gpuagent.runtime.state_files import LOCK_FILE, StateInUseError, lock_state, make_own_directory
 from gpuagent.service.alert_commands import AlertCommands
 from gpuagent.service.alerting import Alerting
@@ -188,7 +188,7 @@ def assemble(
             further,
         ),
         http_servers=HttpServers(config, web),
-        notifier=Notifier(),
+        notifier=SystemdNotifier(),
         alerting=alerting,
         clients=clients,
         sources=sources,

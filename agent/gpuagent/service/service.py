@@ -21,7 +21,7 @@ from gpuagent.core.background import Progress, in_daemon_thread
 from gpuagent.core.clock import Clock
 from gpuagent.core.snapshot import Pause, Snapshot
 from gpuagent.runtime.memory import Reserve, c_library, endure, freeze_gc, trim_and_freeze, trim_heap
-from gpuagent.runtime.notify import Notifier
+from gpuagent.runtime.sd_notify import SystemdNotifier
 from gpuagent.service.alert_commands import AlertCommands
 from gpuagent.service.alerting import Alerting
 from gpuagent.service.http_servers import HttpServers
@@ -59,7 +59,7 @@ class Parts:
     monitor: Monitor
     view: View
     http_servers: HttpServers
-    notifier: Notifier
+    notifier: SystemdNotifier
     alerting: Alerting
     alert_commands: AlertCommands
     clients: ClientServer

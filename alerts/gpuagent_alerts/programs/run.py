@@ -51,9 +51,9 @@ def _has(pid: int, word: str) -> bool:
         return False
 
 
-CONFINED = (sys.executable, "-I", "-S", str(Path(__file__).with_name("confine.py")))
+CONFINED = (sys.executable, "-I", "-S", str(Path(__file__).with_name("drop_privileges.py")))
 """In front of a command: it is run without a capability."""
-_CONTAIN = str(Path(__file__).with_name("contain.py"))
+_CONTAIN = str(Path(__file__).with_name("subreaper.py"))
 _END_SECONDS = 10.0
 """Time that a container has to end all that its program has started."""
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -147,7 +147,7 @@ def _asks_time(node: Node) -> bool:
     return isinstance(node, Call) and not node.arguments and node.function in {"time", *CALENDAR_FUNCTIONS}
 
 
-class Repeated:
+class CachedPlan:
     """Gives the last result again for as long as all that the expression selects is the very same.
 
     On a quiet node that is so for nearly all rules; where it is not, to find that out costs a look at each metric.

@@ -15,8 +15,8 @@ from gpuagent_alerts.remedies.safeguards.rule_sampling import (
     reads_whole_gpus,
 )
 from gpuagent_alerts.remedies.settings import MemoryBudget
+from gpuagent_alerts.remedies.snapshot_targets import targets_named, targets_on
 from gpuagent_alerts.remedies.target import Target, names_container
-from gpuagent_alerts.remedies.targets import targets_named, targets_on
 
 
 def candidates_of(

@@ -24,7 +24,7 @@ MakePlan = Callable[[Target, frozenset[ProcessId]], Plan]
 NoteRefusal = Callable[[Target, RunOutcome], object]
 
 
-class LooksAhead:
+class CandidatePrecheck:
     """The looks that go on, one for each alert; for one event loop. Nothing of them is recorded."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.attempts import Attempts, WithheldLadders
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import OutstandingProcess, outstanding_in_the_way
-from gpuagent_alerts.remedies.look_ahead import LooksAhead, MakePlan
+from gpuagent_alerts.remedies.look_ahead import CandidatePrecheck, MakePlan
 from gpuagent_alerts.remedies.observation import Observer, RemedyRequest
 from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
@@ -68,7 +68,7 @@ class RemedyManager:
         """Runs that go on and were begun by an earlier configuration: their refusals bind nobody by this one."""
         self._attempts = Attempts(context.now, context.wall)
         self._fair_order = FairOrder(context.now)
-        self._looks = LooksAhead()
+        self._looks = CandidatePrecheck()
         self.stopped = False
         """A person has stopped remedies: rules begin nothing."""
         self._outstanding: tuple[OutstandingProcess, ...] = ()

@@ -16,8 +16,8 @@ from gpuagent.core.units import format_bytes
 from gpuagent.core.wording import NOT_ON_LAST_LIST
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.fresh_lookup import FreshProcess
+from gpuagent_alerts.remedies.snapshot_targets import context_of, target_of
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.targets import context_of, target_of
 from gpuagent_alerts.remedies.unreadable_gpus import UnreadableGpu
 
 Fresh = Mapping[int, FreshProcess | None]

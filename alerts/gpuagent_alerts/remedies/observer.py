@@ -19,8 +19,8 @@ from gpuagent_alerts.remedies.alert_evaluation import DATA_MISSING, ONLY_KEPT, A
 from gpuagent_alerts.remedies.observation import Condition, Observation, UnlistedGpu
 from gpuagent_alerts.remedies.safeguards.refusals import UNPROVEN_HOLDER
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
+from gpuagent_alerts.remedies.snapshot_targets import all_targets, members, relatives, successors, unjoined_lookalikes
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.targets import all_targets, members, relatives, successors, unjoined_lookalikes
 
 Choose = Callable[[AlertEvaluation, Snapshot], VictimChoice | None]
 """Return whom an alert would choose on a snapshot; None where the alert names its process."""

@@ -46,9 +46,9 @@ from gpuagent_alerts.remedies.safeguards.refusals import advice_on
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
 from gpuagent_alerts.remedies.selection import AlertCandidates
 from gpuagent_alerts.remedies.settings import RemedySettings
+from gpuagent_alerts.remedies.snapshot_targets import unranked_memory, used_ratio
 from gpuagent_alerts.remedies.steps import RemedyStep
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.targets import unranked_memory, used_ratio
 from gpuagent_alerts.remedies.unreadable_gpus import LastListObserver, UnreadableGpus
 from gpuagent_alerts.store.cached_query import CachedQuery
 from gpuagent_alerts.store.database import Store

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from gpuagent_alerts.promql.expression import Repeated
+from gpuagent_alerts.promql.expression import CachedPlan
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.values import Element, EvaluationError, Row, without_name
 from gpuagent_alerts.rules.model import AlertRule, Rule, RuleGroup
@@ -54,7 +54,7 @@ class RunningRule:
 
     key: RuleKey
     rule: Rule
-    repeated: Repeated
+    repeated: CachedPlan
     """The rule's expression."""
     states: AlertStates | None
     """States of an alert rule; None of a recording rule."""
@@ -99,7 +99,7 @@ class GroupRunner:
                 else None
             )
             key = RuleKey(runner.name, rule.name, number)
-            runner.rules.append(RunningRule(key, rule, Repeated(rule.expression), states, group.limit))
+            runner.rules.append(RunningRule(key, rule, CachedPlan(rule.expression), states, group.limit))
         return runner
 
     def evaluate(

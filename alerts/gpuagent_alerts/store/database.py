@@ -35,7 +35,7 @@ from gpuagent_alerts.store.opening import (
     open_memory,
     rewrite,
 )
-from gpuagent_alerts.store.problem import ANY_OWNER, OWNER_KEY, StateOwner, StoreFailure, StoreProblem, Trouble
+from gpuagent_alerts.store.problem import ANY_OWNER, OWNER_KEY, StateOwner, StoreFailure, StoreProblem, StoreProblemKind
 from gpuagent_alerts.store.schema import STEPS, Step
 from gpuagent_alerts.store.tables import Column, DamagedRow, QueryResult, Table, Value, select, set_aside, text
 
@@ -48,7 +48,7 @@ _META: Table[str] = Table(
     "meta", ("key",), {"key": Column(), "value": Column(text, 2**20)}, lambda _, value: str(value)
 )
 _MOST_OWED = 1000
-_PASSING = {Trouble.CORRUPT, Trouble.DAMAGED, Trouble.WRITES_FAIL, Trouble.MISSING}
+_PASSING = {StoreProblemKind.CORRUPT, StoreProblemKind.DAMAGED, StoreProblemKind.WRITES_FAIL, StoreProblemKind.MISSING}
 """Problems after which the file, or a new one in its place, may be written again."""
 
 
@@ -74,7 +74,7 @@ class Store:
         self._reasons: dict[str, str] = {}
         self._skipped: set[tuple[str, tuple[Value, ...]]] = set()  # damaged rows that stay, and have been told of
         db, self.problem, self._notices = open_file(path, steps, owner) if path is not None else Opened(None)
-        self._file_is_unread = self.problem is not None and self.problem.trouble is Trouble.CORRUPT
+        self._file_is_unread = self.problem is not None and self.problem.trouble is StoreProblemKind.CORRUPT
         """What the file holds is not all here: it is moved aside before something is written in its place."""
         self._open_files = OpenedFiles(path) if db is not None and path is not None else None  # None: all in memory
         self._db = db or open_memory(steps)
@@ -308,7 +308,7 @@ class Store:
                 problem = self.problem
             if self._path is None or problem is None or not problem.in_memory:
                 return False
-            if problem.trouble is Trouble.UNUSABLE:
+            if problem.trouble is StoreProblemKind.UNUSABLE:
                 healed = self._open_again(self._path)
             else:
                 healed = problem.trouble in _PASSING and self._write_anew(self._path, problem)
@@ -319,9 +319,9 @@ class Store:
     def _write_anew(self, path: Path, problem: StoreProblem) -> bool:
         with self._lock:
             try:
-                if problem.trouble is Trouble.MISSING:
+                if problem.trouble is StoreProblemKind.MISSING:
                     move_if_any(path, "replaced")
-                    problem = replace(problem, trouble=Trouble.WRITES_FAIL)
+                    problem = replace(problem, trouble=StoreProblemKind.WRITES_FAIL)
                 elif self._file_is_unread and problem.moved_to is None:
                     problem = replace(problem, moved_to=move_aside(path))
                 self.problem = problem
@@ -329,7 +329,7 @@ class Store:
             except (OSError, sqlite3.Error):
                 return False
             self._file_is_unread = False
-            in_its_place = replace(problem, trouble=Trouble.CORRUPT, in_memory=False)
+            in_its_place = replace(problem, trouble=StoreProblemKind.CORRUPT, in_memory=False)
             self._use(path, db, None if problem.moved_to is None else in_its_place)
         return True
 
@@ -368,7 +368,7 @@ class Store:
         """Go on in memory where the file is not the one at its path: what is written into it would be lost."""
         files = self._open_files
         if files is not None and (detail := files.difference()):
-            self._go_to_memory(detail, damaged=False, trouble=Trouble.MISSING)
+            self._go_to_memory(detail, damaged=False, trouble=StoreProblemKind.MISSING)
             files.remove_log()
 
     def _consider(self, error: sqlite3.Error) -> None:
@@ -378,7 +378,7 @@ class Store:
         if code in DAMAGE or (code in LOST and not in_memory):
             self._go_to_memory(str(error), damaged=code in DAMAGE)
 
-    def _go_to_memory(self, detail: str, *, damaged: bool, trouble: Trouble | None = None) -> None:
+    def _go_to_memory(self, detail: str, *, damaged: bool, trouble: StoreProblemKind | None = None) -> None:
         if self._path is None:
             return
         memory, whole = copy_to_memory(self._db, self._steps, damaged=damaged)
@@ -389,7 +389,7 @@ class Store:
             self._db.close()
         self._db, self._open_files = memory, None
         self._moves += 1
-        trouble = trouble or (Trouble.DAMAGED if damaged else Trouble.WRITES_FAIL)
+        trouble = trouble or (StoreProblemKind.DAMAGED if damaged else StoreProblemKind.WRITES_FAIL)
         self.problem = StoreProblem(trouble, self._path, detail, in_memory=True)
         log.error("%s", self.problem)
 

@@ -24,7 +24,7 @@ from gpuagent_alerts.store.files import (
     salvage,
     salvage_file,
 )
-from gpuagent_alerts.store.problem import StateOwner, StoreProblem, Trouble, owner_of
+from gpuagent_alerts.store.problem import StateOwner, StoreProblem, StoreProblemKind, owner_of
 from gpuagent_alerts.store.schema import APPLICATION_ID, Step
 from gpuagent_alerts.store.tables import LARGEST_INTEGER, decode_text
 
@@ -59,7 +59,7 @@ class Opened(NamedTuple):
 
 
 class _Refused(Exception):
-    def __init__(self, trouble: Trouble, detail: str) -> None:
+    def __init__(self, trouble: StoreProblemKind, detail: str) -> None:
         super().__init__(detail)
         self.trouble = trouble
 
@@ -83,14 +83,14 @@ def open_file(path: Path, steps: Sequence[Step], owner: StateOwner) -> Opened:
         notices = tuple(_tend_companions(path))
         db = _open(path, steps, owner)
     except _Refused as refused:
-        if refused.trouble is Trouble.OTHER_NODE and not owner.simulated:
+        if refused.trouble is StoreProblemKind.OTHER_NODE and not owner.simulated:
             return _begin_anew(path, steps, owner, refused, notices)
-        if refused.trouble is not Trouble.CORRUPT:
+        if refused.trouble is not StoreProblemKind.CORRUPT:
             return Opened(None, StoreProblem(refused.trouble, path, str(refused), in_memory=True), notices)
         damage = refused
     except OSError as error:
         detail = error.strerror or "an error"
-        return Opened(None, StoreProblem(Trouble.UNUSABLE, path, detail, in_memory=True), notices)
+        return Opened(None, StoreProblem(StoreProblemKind.UNUSABLE, path, detail, in_memory=True), notices)
     else:
         if notices:
             note_loss(db, notices[0])
@@ -152,11 +152,11 @@ def _begin_anew(
 ) -> Opened:
     problem = StoreProblem(refused.trouble, path, str(refused), in_memory=True)
     try:
-        aside = move_aside(path, "corrupt" if refused.trouble is Trouble.CORRUPT else "other-node")
+        aside = move_aside(path, "corrupt" if refused.trouble is StoreProblemKind.CORRUPT else "other-node")
         db = _open(path, steps, owner)
     except (OSError, _Refused):
         return Opened(None, problem, notices)
-    if refused.trouble is Trouble.CORRUPT:
+    if refused.trouble is StoreProblemKind.CORRUPT:
         with suppress(sqlite3.Error):  # a disk that is full: the next write will say so
             salvage_file(aside, db)
         if db.in_transaction:
@@ -196,7 +196,7 @@ def _open(path: Path, steps: Sequence[Step], owner: StateOwner) -> sqlite3.Conne
     except sqlite3.Error as error:
         db.close()
         damaged = (getattr(error, "sqlite_errorcode", 0) & 0xFF) in DAMAGE
-        raise _Refused(Trouble.CORRUPT if damaged else Trouble.UNUSABLE, str(error)) from None
+        raise _Refused(StoreProblemKind.CORRUPT if damaged else StoreProblemKind.UNUSABLE, str(error)) from None
     except _Refused:
         db.close()
         raise
@@ -221,17 +221,17 @@ def _examine(db: sqlite3.Connection, known: int, owner: StateOwner) -> None:
     version, application = _number(db, "user_version"), _number(db, "application_id")
     tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if application != APPLICATION_ID and (application or version or tables):
-        raise _Refused(Trouble.FOREIGN, f"its application id is {application}")
+        raise _Refused(StoreProblemKind.FOREIGN, f"its application id is {application}")
     if version > known:
-        raise _Refused(Trouble.NEWER, f"its version is {version}, this program knows {known}")
+        raise _Refused(StoreProblemKind.NEWER, f"its version is {version}, this program knows {known}")
     if version < 0 or (tables and not version):
-        raise _Refused(Trouble.CORRUPT, f"its version is {version}, and it has {tables} tables")
+        raise _Refused(StoreProblemKind.CORRUPT, f"its version is {version}, and it has {tables} tables")
     found = _check(db)
     if found != "ok":
-        raise _Refused(Trouble.CORRUPT, found.replace("\n", " ")[:200])
+        raise _Refused(StoreProblemKind.CORRUPT, found.replace("\n", " ")[:200])
     writer = owner_of(db) if version else None
     if writer is not None and (difference := owner.differs(writer)):
-        raise _Refused(Trouble.OTHER_NODE, difference)
+        raise _Refused(StoreProblemKind.OTHER_NODE, difference)
 
 
 def _check(db: sqlite3.Connection) -> str:
@@ -256,7 +256,7 @@ def _compare(db: sqlite3.Connection, steps: Sequence[Step]) -> None:
     memory.close()
     lacking = sorted(str(name) for _, name, _ in expected - set(db.execute(ours)))
     if lacking:
-        raise _Refused(Trouble.CORRUPT, f"it is not as it was made: {', '.join(lacking)}"[:200])
+        raise _Refused(StoreProblemKind.CORRUPT, f"it is not as it was made: {', '.join(lacking)}"[:200])
     numbered = [name for _, name, sql in expected if "AUTOINCREMENT" in str(sql)]
     for name in numbered:
         rows = db.execute(
@@ -265,7 +265,7 @@ def _compare(db: sqlite3.Connection, steps: Sequence[Step]) -> None:
         )
         for kind, number in rows.fetchall():
             if number is not None and (kind != "integer" or not -1 <= number <= LARGEST_INTEGER):
-                raise _Refused(Trouble.CORRUPT, f"the rows of {name} have come to number {number!r}"[:200])
+                raise _Refused(StoreProblemKind.CORRUPT, f"the rows of {name} have come to number {number!r}"[:200])
 
 
 def _number(db: sqlite3.Connection, pragma: str) -> int:

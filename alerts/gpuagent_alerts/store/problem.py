@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 
-class Trouble(StrEnum):
+class StoreProblemKind(StrEnum):
     """Kinds of problems."""
 
     CORRUPT = "corrupt"
@@ -35,7 +35,7 @@ class Trouble(StrEnum):
 class StoreProblem:
     """Why what should survive a restart may not."""
 
-    trouble: Trouble
+    trouble: StoreProblemKind
     path: Path
     detail: str
     in_memory: bool
@@ -44,18 +44,18 @@ class StoreProblem:
 
     def __str__(self) -> str:
         words = {
-            Trouble.CORRUPT: f"{self.path} is damaged ({self.detail})",
-            Trouble.NEWER: f"{self.path} was written by a newer version of gpuagent ({self.detail})",
-            Trouble.FOREIGN: f"{self.path} is another program's database ({self.detail})",
-            Trouble.OTHER_NODE: f"{self.path} is {self.detail}",
-            Trouble.UNUSABLE: f"{self.path} cannot be used ({self.detail})",
-            Trouble.DAMAGED: f"{self.path} is damaged ({self.detail})",
-            Trouble.WRITES_FAIL: f"writing to {self.path} failed ({self.detail})",
-            Trouble.MISSING: f"{self.path} is not the file that was opened ({self.detail})",
+            StoreProblemKind.CORRUPT: f"{self.path} is damaged ({self.detail})",
+            StoreProblemKind.NEWER: f"{self.path} was written by a newer version of gpuagent ({self.detail})",
+            StoreProblemKind.FOREIGN: f"{self.path} is another program's database ({self.detail})",
+            StoreProblemKind.OTHER_NODE: f"{self.path} is {self.detail}",
+            StoreProblemKind.UNUSABLE: f"{self.path} cannot be used ({self.detail})",
+            StoreProblemKind.DAMAGED: f"{self.path} is damaged ({self.detail})",
+            StoreProblemKind.WRITES_FAIL: f"writing to {self.path} failed ({self.detail})",
+            StoreProblemKind.MISSING: f"{self.path} is not the file that was opened ({self.detail})",
         }[self.trouble]
         if self.moved_to is not None:
             words += f"; it was moved to {self.moved_to}"
-        if self.trouble is Trouble.OTHER_NODE and not self.in_memory:
+        if self.trouble is StoreProblemKind.OTHER_NODE and not self.in_memory:
             return words + "; a new one was begun"
         if self.in_memory:
             return words + "; the state of alerts is kept in memory only, and a restart forgets it"

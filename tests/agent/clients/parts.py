@@ -18,7 +18,7 @@ from gpuagent.clients.server import ClientServer
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.procfs.files import RealProc
-from gpuagent.procfs.reader import Boot, ProcessReader
+from gpuagent.procfs.reader import BootContext, ProcessReader
 from gpuagent.procfs.redact import Redactor
 from tests.fakes.embedded import FakeApp
 
@@ -68,7 +68,7 @@ async def stage(limits: ClientLimits | None = None, interval_seconds: float = 1.
     """A door that is open. At the end nothing is left of any connection."""
     clock = ManualClock()
     files = RealProc()
-    reader = ProcessReader(files, Boot("boot", 0.0, 0), users=str, redactor=Redactor(()))
+    reader = ProcessReader(files, BootContext("boot", 0.0, 0), users=str, redactor=Redactor(()))
     registry = ClientRegistry(clock, reader, files, limits)
     registry.interval_seconds = interval_seconds
     with tempfile.TemporaryDirectory(prefix="gpuagent-", dir="/tmp") as folder:

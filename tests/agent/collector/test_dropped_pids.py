@@ -10,8 +10,8 @@ from gpuagent.collector.listings import KNOWN_HOLDERS, Holders, Listings
 from gpuagent.collector.listings_table import (
     LONG_BREAK_SECONDS,
     MOST_LISTINGS,
-    Absent,
     DroppedPids,
+    UnlistedPid,
     choose_to_drop,
 )
 from gpuagent.core.identity import ProcessId
@@ -71,8 +71,8 @@ def test_a_restart_keeps_that_and_for_no_longer(tmp_path: Path, after: float, th
 
 def test_a_flood_of_one_user_drops_nobody_elses() -> None:
     """Whoever has the most numbers gives way first, and of theirs what went first."""
-    mine = [Absent(pid, 1, float(pid)) for pid in range(100)]
-    others = [Absent(1000 + pid, 2, 500.0) for pid in range(3)]
+    mine = [UnlistedPid(pid, 1, float(pid)) for pid in range(100)]
+    others = [UnlistedPid(1000 + pid, 2, 500.0) for pid in range(3)]
     assert choose_to_drop([*others, *mine], 90) == mine[:9:-1]
 
 

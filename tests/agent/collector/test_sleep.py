@@ -13,7 +13,7 @@ from gpuagent.collector.sleep import (
     IDLE_SECONDS,
     LEFT_ALONE,
     PATIENCE_SECONDS,
-    Rest,
+    IdleGpuTracker,
     RuntimePower,
     read_runtime_power,
 )
@@ -29,14 +29,14 @@ gpus:
 """
 
 
-def rests(rest: Rest, seconds: float, power: RuntimePower | None = AWAKE, *, used: bool = False) -> bool:
+def rests(rest: IdleGpuTracker, seconds: float, power: RuntimePower | None = AWAKE, *, used: bool = False) -> bool:
     """Whether it is left alone at this time."""
     return rest.update(seconds, power, EMPTY, used=used)
 
 
 def test_nobody_for_a_minute() -> None:
     """It is left alone then, and read again as soon as somebody has woken it."""
-    rest = Rest()
+    rest = IdleGpuTracker()
     assert not rests(rest, 0)
     assert not rests(rest, IDLE_SECONDS - 1)
     assert rests(rest, IDLE_SECONDS)
@@ -50,7 +50,7 @@ def test_nobody_for_a_minute() -> None:
 
 def test_one_that_does_not_fall_asleep_is_looked_at() -> None:
     """Somebody may have come to it: it is read once a minute."""
-    rest = Rest()
+    rest = IdleGpuTracker()
     times = [second for second in range(600) if not rests(rest, second)]
 
     assert len(times) < 600 * IDLE_SECONDS / (IDLE_SECONDS + PATIENCE_SECONDS) + 10
@@ -60,19 +60,19 @@ def test_one_that_does_not_fall_asleep_is_looked_at() -> None:
 @pytest.mark.parametrize("power", [None, ALWAYS_ON])
 def test_one_that_may_not_sleep_is_always_read(power: RuntimePower | None) -> None:
     """As on servers, and where the kernel tells nothing."""
-    assert not any(rests(Rest(), second, power) for second in range(0, 600, 10))
+    assert not any(rests(IdleGpuTracker(), second, power) for second in range(0, 600, 10))
 
 
 def test_one_in_use_is_always_read() -> None:
     """By a process or by work that no process is listed for."""
-    rest = Rest()
+    rest = IdleGpuTracker()
     assert not any(rests(rest, second, used=True) for second in range(0, 600, 10))
 
 
 @pytest.mark.parametrize("state", [GpuState.LOST, GpuState.FAILED])
 def test_one_in_trouble_is_looked_at(state: GpuState) -> None:
     """A lost GPU is not told as asleep."""
-    rest = Rest()
+    rest = IdleGpuTracker()
     reading = GpuReading(GpuIdentity(0, "GPU-0"), state)
     assert not any(rest.update(second, SLEEPING, reading, used=False) for second in range(0, 600, 10))
 

@@ -12,7 +12,7 @@ from gpuagent.procfs.cgroup_owner import Name
 from gpuagent.procfs.credentials import read_credentials
 from gpuagent.procfs.files import RealProc, living_thread, parse_stat, read_living
 from gpuagent.procfs.machine import boot_id
-from gpuagent.procfs.reader import Boot, ProcessReader
+from gpuagent.procfs.reader import BootContext, ProcessReader
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
 from tests.agent.procfs.children import UNIT, end_first_thread, end_without_reaping, in_unit, python, running
@@ -25,7 +25,7 @@ DEAD = stat_text(7, state="Z", threads=2)
 def reader(files: RealProc | FakeProc) -> ProcessReader:
     """Read as the agent does; every cgroup is root's."""
     return ProcessReader(
-        files, Boot(boot_id(), 0.0, 0), users=UserNames(SystemClock()), redactor=Redactor(()),
+        files, BootContext(boot_id(), 0.0, 0), users=UserNames(SystemClock()), redactor=Redactor(()),
         cgroup_owner=lambda level, *, whole: True,
     )  # fmt: skip
 

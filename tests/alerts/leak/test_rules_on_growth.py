@@ -10,9 +10,9 @@ from gpuagent.core.growth import Verdict
 from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.safeguards.rule_analysis import analyze_rule
+from gpuagent_alerts.remedies.snapshot_targets import all_targets
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.targets import all_targets
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.rules.model import AlertRule
 from gpuagent_alerts.states.engine import RuleEngine

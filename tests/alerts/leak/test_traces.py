@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gpuagent_alerts.leak.replay.prometheus_trace import MOST_VALUE_BYTES, JsonScanner
 from gpuagent_alerts.leak.replay.rows import LINE_CHARACTERS, Row, TraceError
-from gpuagent_alerts.leak.replay.run import MOST_PROCESSES, Sketch, replay_rows
+from gpuagent_alerts.leak.replay.run import MOST_PROCESSES, DownsampledSeries, replay_rows
 from gpuagent_alerts.leak.replay.trace_files import open_trace
 
 GIB = 2**30
@@ -289,7 +289,7 @@ def test_processes_without_end_are_bounded() -> None:
 @settings(max_examples=50)
 def test_a_sketch_is_bounded_and_keeps_the_highest(steps: list[tuple[float, float]]) -> None:
     """Any number of readings over any time: few points, in order, with the highest of all."""
-    sketch = Sketch(most=16)
+    sketch = DownsampledSeries(most=16)
     seconds = 0.0
     for step, value in steps:
         seconds += step

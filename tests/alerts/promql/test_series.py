@@ -8,7 +8,7 @@ import pytest
 
 from gpuagent.core.matchers import Matcher, MatchOperator
 from gpuagent.core.metrics.family import Family, MetricType, Sample
-from gpuagent_alerts.promql.expression import Repeated, compile_expression
+from gpuagent_alerts.promql.expression import CachedPlan, compile_expression
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.values import EvaluationError, Row, ValueType, Vector
 
@@ -164,7 +164,7 @@ def test_other_series_have_other_labels() -> None:
 @pytest.mark.parametrize("expression", ["used > 0", "sum(used)", "used > 0 and on () busy < 1", "absent(nothing)"])
 def test_an_expression_on_nothing_new_is_not_evaluated(expression: str) -> None:
     """EXP-08: its last rows are given again until something that it selects has changed."""
-    repeated = Repeated(compile_expression(expression))
+    repeated = CachedPlan(compile_expression(expression))
     used, busy = family("used", "gpu"), family("busy", "gpu")
     samples = [Sample(("0",), 1.0)], [Sample(("0",), 0.5)]
     index = SeriesIndex.of(zip((used, busy), samples, strict=True))
@@ -180,7 +180,7 @@ def test_an_expression_on_nothing_new_is_not_evaluated(expression: str) -> None:
 @pytest.mark.parametrize("expression", ["used > time()", "vector(time())", "hour() >= 0", '{__name__="used"}'])
 def test_what_depends_on_more_than_series_is_evaluated_each_time(expression: str) -> None:
     """Time goes on while no series changes, and a pattern of names may meet new ones."""
-    repeated, used = Repeated(compile_expression(expression)), family("used", "gpu")
+    repeated, used = CachedPlan(compile_expression(expression)), family("used", "gpu")
     index = SeriesIndex.of([(used, [Sample(("0",), 1.0)])])
 
     for time_seconds in (0.0, 2.0, 7200.0):
@@ -189,7 +189,7 @@ def test_what_depends_on_more_than_series_is_evaluated_each_time(expression: str
 
 def test_an_expression_that_failed_is_evaluated_again() -> None:
     """A failure is no result: it is told each time."""
-    repeated = Repeated(compile_expression("used + on () used"))
+    repeated = CachedPlan(compile_expression("used + on () used"))
     index = SeriesIndex.of([(family("used", "gpu"), [Sample(("0",), 1.0), Sample(("1",), 2.0)])])
 
     for _ in range(2):

@@ -12,7 +12,7 @@ from gpuagent.core.clock import SystemClock
 from gpuagent.core.growth import MemoryKey
 from gpuagent.procfs.files import ProcFiles, RealProc
 from gpuagent.procfs.machine import boot_id, boot_time_seconds, own_namespace
-from gpuagent.procfs.reader import Boot, ProcessReader
+from gpuagent.procfs.reader import BootContext, ProcessReader
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
 from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess
@@ -50,7 +50,7 @@ def running(code: str, *before: str, stdin: int | None = None) -> Iterator[subpr
 
 def reader() -> ProcessReader:
     """Reads /proc as the agent does."""
-    boot = Boot(boot_id(), boot_time_seconds(), own_namespace())
+    boot = BootContext(boot_id(), boot_time_seconds(), own_namespace())
     return ProcessReader(RealProc(), boot, users=UserNames(SystemClock()), redactor=Redactor(()))
 
 

@@ -124,7 +124,7 @@ def test_what_a_program_started_ends_with_the_agent(tmp_path: Path) -> None:
 
 def test_an_agent_that_ended_before_the_program_began(tmp_path: Path) -> None:
     """KILL-06: where the agent is gone by the time that its program would start, nothing is started."""
-    contain = Path(program.__file__).with_name("contain.py")
+    contain = Path(program.__file__).with_name("subreaper.py")
     note = tmp_path / "note"
     for agent, status in ((os.getppid(), 126), (os.getpid(), 0)):
         command = (sys.executable, "-I", "-S", contain, str(agent), "/bin/touch", note)

@@ -15,7 +15,7 @@ from gpuagent.core.clock import ManualClock
 from gpuagent.procfs.containers import RunningContainer
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.machine import boot_id, boot_time_seconds
-from gpuagent.procfs.reader import Boot, ProcessReader, ProcessRecord
+from gpuagent.procfs.reader import BootContext, ProcessReader, ProcessRecord
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
 from gpuagent_alerts.remedies.execution.executor import NodeActionExecutor
@@ -62,7 +62,11 @@ def test_facts_have_the_name_of_this_moment() -> None:
     database = {uid: pwd.struct_passwd(("svc-ml", "x", uid, uid, "", "/", "/bin/sh"))}
     users = UserNames(ManualClock(), lambda asked: database[asked])
     known = ProcessReader(
-        RealProc(), Boot(boot_id(), boot_time_seconds(), 0), users=users, fresh_users=users.fresh, redactor=Redactor(())
+        RealProc(),
+        BootContext(boot_id(), boot_time_seconds(), 0),
+        users=users,
+        fresh_users=users.fresh,
+        redactor=Redactor(()),
     )
     with running(PLAIN) as process:
         assert known.read(process.pid).info.user == "svc-ml"
@@ -76,7 +80,7 @@ def test_a_measured_process_gets_the_new_name_of_its_user() -> None:
     uid, clock = os.geteuid(), ManualClock()
     database = {uid: pwd.struct_passwd(("svc-ml", "x", uid, uid, "", "/", "/bin/sh"))}
     known = ProcessReader(
-        RealProc(), Boot(boot_id(), boot_time_seconds(), 0),
+        RealProc(), BootContext(boot_id(), boot_time_seconds(), 0),
         users=UserNames(clock, lambda asked: database[asked]), redactor=Redactor(()),
     )  # fmt: skip
     with running(PLAIN) as process:

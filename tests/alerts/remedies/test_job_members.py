@@ -15,8 +15,8 @@ import pytest
 
 from gpuagent.core.identity import JobSign, SignKind
 from gpuagent_alerts.remedies.plan import intent_note
+from gpuagent_alerts.remedies.snapshot_targets import job_members, lookalikes_outside, members, unjoined_lookalikes
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.targets import job_members, lookalikes_outside, members, unjoined_lookalikes
 from tests.alerts.remedies.processes import as_target, reader
 
 FOR_EVER = r"import os, signal; os.write(1, b'ready\n'); signal.pause()"

@@ -15,8 +15,8 @@ from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation, ValueHistory
 from gpuagent_alerts.remedies.observation import Condition, Observation
 from gpuagent_alerts.remedies.observer import SnapshotObserver
+from gpuagent_alerts.remedies.snapshot_targets import all_targets, members, target_of, targets_on
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.targets import all_targets, members, target_of, targets_on
 from tests.fakes.snapshots import full_snapshot
 
 ALERT = Alert({"alertname": "Full"}, {}, Status.FIRING, 1.7e9, value=2.0)

@@ -13,8 +13,8 @@ from gpuagent.config.remedy_settings import budgets_of, ladders_of, rules_of, si
 from gpuagent.core.snapshot import ClientReading, ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.remedies.candidates import budget_uses
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
+from gpuagent_alerts.remedies.snapshot_targets import relatives, target_of
 from gpuagent_alerts.remedies.steps import StepKind
-from gpuagent_alerts.remedies.targets import relatives, target_of
 from tests.agent.config.loading import faults_of, load, write
 from tests.fakes.snapshots import full_snapshot
 

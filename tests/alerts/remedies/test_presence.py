@@ -11,7 +11,7 @@ import pytest
 from gpuagent.core.hardware import Memory, MigInstance
 from gpuagent.core.snapshot import GpuState, ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.remedies.observer import MemoryHoldTimes
-from gpuagent_alerts.remedies.targets import target_of
+from gpuagent_alerts.remedies.snapshot_targets import target_of
 from tests.fakes.snapshots import full_snapshot
 
 GIB = 2**30

@@ -15,8 +15,8 @@ from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation
 from gpuagent_alerts.remedies.safeguards.rule_analysis import UNKNOWN, RuleAnalysis, Subject
+from gpuagent_alerts.remedies.snapshot_targets import targets_named
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.targets import targets_named
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.processes import PLAIN, as_target, running
 from tests.alerts.remedies.staging import config, evaluation, let_threads_work, stage

@@ -15,7 +15,7 @@ import pytest
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.clients.server import client_server
 from gpuagent.config.load import load_config
-from gpuagent.doctor.service import agent_may_trace, agent_uid, look_beside
+from gpuagent.doctor.service import agent_may_trace, agent_uid, examine_config
 from gpuagent.node import simulated_node
 from gpuagent.procfs.containers import docker_container, docker_names
 from gpuagent.procfs.machine import may_trace
@@ -101,8 +101,8 @@ def test_root_asks_about_the_agents_files(tree: Path) -> None:
     state = give(make_directory(tree / "state", 0o700), BOB)
     give(make_file(state / "state.db"), BOB)
     config = load_config(path, is_root=os.geteuid() == 0, read=CheckedFiles(0).read)
-    assert look_beside(config, path, own_uid=agent_uid(config, lambda: "", 0)).faults == ()
-    assert any("belongs to uid" in fault for fault in look_beside(config, path, own_uid=ALICE).faults)
+    assert examine_config(config, path, own_uid=agent_uid(config, lambda: "", 0)).faults == ()
+    assert any("belongs to uid" in fault for fault in examine_config(config, path, own_uid=ALICE).faults)
 
 
 @pytest.mark.parametrize(

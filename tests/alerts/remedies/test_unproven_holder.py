@@ -12,9 +12,9 @@ from gpuagent.core.snapshot import ProcessState
 from gpuagent_alerts.remedies.observation import Condition, Observation, RemedyRequest
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.safeguards.refusals import NotAllowListed
+from gpuagent_alerts.remedies.snapshot_targets import target_of
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import Facts, Identity
-from gpuagent_alerts.remedies.targets import target_of
 from tests.agent.collector.test_listings import HELD, PID, STRANGER, UNPROVEN, answer, process
 from tests.alerts.remedies.world import target
 

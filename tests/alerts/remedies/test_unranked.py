@@ -11,7 +11,7 @@ import pytest
 from gpuagent.core.hardware import Memory, MigInstance
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.snapshot import ProcessReading, ProcessState, Reconciliation, Snapshot
-from gpuagent_alerts.remedies.targets import unranked_memory
+from gpuagent_alerts.remedies.snapshot_targets import unranked_memory
 from tests.fakes.snapshots import full_snapshot
 
 GIB = 2**30

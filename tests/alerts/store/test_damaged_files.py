@@ -18,7 +18,7 @@ from gpuagent_alerts.remedies.audit import Audit, NotRecorded
 from gpuagent_alerts.remedies.audit_rows import END, INTENT, runs
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.files import KEPT
-from gpuagent_alerts.store.problem import StoreFailure, Trouble
+from gpuagent_alerts.store.problem import StoreFailure, StoreProblemKind
 from gpuagent_alerts.store.tables import MOST_SET_ASIDE
 from tests.alerts.store.damage import BEGUN
 from tests.alerts.store.test_database import fill, write_much
@@ -182,7 +182,7 @@ def test_tables_that_are_not_as_they_were_made(tmp_path: Path, statement: str) -
         db.commit()
     store = Store(path)
     assert store.problem is not None
-    assert (store.problem.trouble, store.problem.in_memory, store.meta("a")) == (Trouble.CORRUPT, False, "1")
+    assert (store.problem.trouble, store.problem.in_memory, store.meta("a")) == (StoreProblemKind.CORRUPT, False, "1")
     audit = Audit(store, ManualClock(), BOOT)
     assert [event.run for event in audit.events()] == [run]
     audit.write(run, END, {"result": "refused"})
@@ -223,11 +223,11 @@ def test_damage_in_the_middle_of_a_run(tmp_path: Path) -> None:
     with pytest.raises(StoreFailure):
         store.execute("SELECT count(*) FROM meta WHERE value LIKE '%y%'")
     assert store.problem is not None
-    assert (store.problem.trouble, store.problem.in_memory) == (Trouble.DAMAGED, True)
+    assert (store.problem.trouble, store.problem.in_memory) == (StoreProblemKind.DAMAGED, True)
     assert (store.meta("key 0000"), store.meta("key 9998")) == ("x" * 200, "x" * 200)
     store.set_meta("new", "1")
     assert store.heal()
-    assert store.problem.trouble is Trouble.CORRUPT
+    assert store.problem.trouble is StoreProblemKind.CORRUPT
     assert not store.problem.in_memory
     assert store.has_lost_rows
     store.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.problem import StoreFailure, Trouble
+from gpuagent_alerts.store.problem import StoreFailure, StoreProblemKind
 from gpuagent_alerts.store.schema import STEPS
 
 MORE = (*STEPS, ("CREATE TABLE more (thing TEXT)", "INSERT INTO more VALUES ('of the second version')"))
@@ -134,7 +134,7 @@ def test_a_step_that_fails_changes_nothing(path: Path) -> None:
     good = Store(path, steps=MORE)
 
     assert problem is not None
-    assert (problem.trouble, problem.in_memory, good.problem) == (Trouble.UNUSABLE, True, None)
+    assert (problem.trouble, problem.in_memory, good.problem) == (StoreProblemKind.UNUSABLE, True, None)
     good.close()
 
 
@@ -150,7 +150,7 @@ def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
     newer = Store(path, steps=MORE)
 
     assert problem is not None
-    assert (problem.trouble, problem.in_memory, newer.meta("a")) == (Trouble.NEWER, True, "1")
+    assert (problem.trouble, problem.in_memory, newer.meta("a")) == (StoreProblemKind.NEWER, True, "1")
     assert "newer version of gpuagent" in str(problem)
     newer.close()
 
@@ -165,7 +165,7 @@ def test_a_damaged_file_is_moved_aside(path: Path) -> None:
     store.close()
 
     assert problem is not None
-    assert (problem.trouble, problem.in_memory) == (Trouble.CORRUPT, False)
+    assert (problem.trouble, problem.in_memory) == (StoreProblemKind.CORRUPT, False)
     assert problem.moved_to is not None
     assert problem.moved_to.read_bytes().startswith(b"no database")
     assert str(problem.moved_to) in str(problem)
@@ -187,7 +187,7 @@ def test_a_damaged_page_is_found_when_the_file_is_opened(path: Path) -> None:
     store = Store(path)
 
     assert store.problem is not None
-    assert store.problem.trouble is Trouble.CORRUPT
+    assert store.problem.trouble is StoreProblemKind.CORRUPT
     store.close()
 
 
@@ -206,7 +206,7 @@ def test_another_programs_database_is_left_alone(path: Path) -> None:
     other.close()
 
     assert problem is not None
-    assert (problem.trouble, problem.in_memory, tables) == (Trouble.FOREIGN, True, [("theirs",)])
+    assert (problem.trouble, problem.in_memory, tables) == (StoreProblemKind.FOREIGN, True, [("theirs",)])
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "under a file"])
@@ -224,7 +224,7 @@ def test_what_cannot_be_a_file_is_a_problem_not_an_end(path: Path, kind: str) ->
     store.set_meta("a", "1")
 
     assert store.problem is not None
-    assert (store.problem.trouble, store.problem.in_memory, store.meta("a")) == (Trouble.UNUSABLE, True, "1")
+    assert (store.problem.trouble, store.problem.in_memory, store.meta("a")) == (StoreProblemKind.UNUSABLE, True, "1")
     store.close()
 
 
@@ -238,7 +238,7 @@ def test_a_full_disk_moves_everything_into_memory(path: Path) -> None:
     write_much(store)
 
     assert store.problem is not None
-    assert (store.problem.trouble, store.problem.in_memory) == (Trouble.WRITES_FAIL, True)
+    assert (store.problem.trouble, store.problem.in_memory) == (StoreProblemKind.WRITES_FAIL, True)
     assert (store.meta("before"), store.meta("key199")) == ("1", "x" * 1000)
     store.close()
 

@@ -13,7 +13,7 @@ from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.remedies.audit import Audit, NotRecorded
 from gpuagent_alerts.remedies.audit_rows import END, INTENT
 from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.problem import Trouble
+from gpuagent_alerts.store.problem import StoreProblemKind
 
 BOOT = "b8c23df1-820e-4860-8918-e92c9c0ad98a"
 BEGUN = {
@@ -67,7 +67,7 @@ def test_no_intent_is_written_into_a_file_that_is_gone(tmp_path: Path, lose: Cal
     with pytest.raises(NotRecorded):
         audit.write(run, INTENT, {**INTENDED, "step": "SIGKILL"})
     assert store.problem is not None
-    assert (store.problem.trouble, store.problem.in_memory) == (Trouble.MISSING, True)
+    assert (store.problem.trouble, store.problem.in_memory) == (StoreProblemKind.MISSING, True)
     assert store.heal()
     assert store.problem_text == ""
     audit.write(run, INTENT, {**INTENDED, "step": "SIGKILL"})

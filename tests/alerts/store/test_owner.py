@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.problem import ANY_OWNER, StateOwner, Trouble, owner_of
+from gpuagent_alerts.store.problem import ANY_OWNER, StateOwner, StoreProblemKind, owner_of
 
 HERE, ELSEWHERE = StateOwner("firmware 1"), StateOwner("firmware 2")
 SIMULATED = StateOwner("firmware 1", simulated=True)
@@ -40,7 +40,7 @@ def test_a_real_node_begins_anew(tmp_path: Path, before: StateOwner, words: str)
     leave(path, before)
     store = Store(path, owner=HERE)
     assert store.problem is not None
-    assert (store.problem.trouble, store.problem.in_memory) == (Trouble.OTHER_NODE, False)
+    assert (store.problem.trouble, store.problem.in_memory) == (StoreProblemKind.OTHER_NODE, False)
     assert words in store.problem_text
     assert "a new one was begun" in store.problem_text
     assert store.meta("mine") is None
@@ -61,7 +61,7 @@ def test_a_simulated_node_leaves_a_real_ones_state_alone(tmp_path: Path) -> None
     before = path.read_bytes()
     store = Store(path, owner=SIMULATED)
     assert store.problem is not None
-    assert (store.problem.trouble, store.problem.in_memory) == (Trouble.OTHER_NODE, True)
+    assert (store.problem.trouble, store.problem.in_memory) == (StoreProblemKind.OTHER_NODE, True)
     assert "a real node's" in store.problem_text
     store.set_meta("mine", "made up")
     assert not store.heal()

@@ -47,7 +47,7 @@ def number(cell: str, most: float = MOST_BYTES) -> float | None:
     return value
 
 
-class Leftover:
+class EstimatedFreeMemory:
     """What is free on a GPU of which a trace tells the size alone: what its processes leave."""
 
     def __init__(self, total_bytes: float) -> None:

@@ -26,7 +26,7 @@ class Point(NamedTuple):
     allocated_bytes: float | None
 
 
-class Sketch:
+class DownsampledSeries:
     """Between `most` / 2 and `most` stretches of equal length; when they are too many, each two become one."""
 
     def __init__(self, most: int = 512) -> None:
@@ -112,7 +112,7 @@ class Replayed:
     """When the fast tier began to speak."""
     judged: bool = False
     """Whether some row told what is free: without it there is no verdict."""
-    sketch: Sketch = field(default_factory=Sketch)
+    sketch: DownsampledSeries = field(default_factory=DownsampledSeries)
 
     def note(self, seconds: float, growth: Growth) -> None:
         """Record that the detector's verdict has changed."""

@@ -26,7 +26,7 @@ from gpuagent_alerts.leak.replay.rows import (
     LINE_CHARACTERS,
     MOST_BYTES,
     MOST_SECONDS,
-    Leftover,
+    EstimatedFreeMemory,
     OnFault,
     ProcessFacts,
     Rows,
@@ -70,7 +70,7 @@ def read_csv(  # noqa: C901, PLR0912 - one loop, a million times
         header.index(name) if name in header else width for name in _COLUMNS
     )
     facts_at = [header.index(name) if name in header else width for name in ("total_bytes", "started_seconds")]
-    leftover = Leftover(total_bytes) if total_bytes is not None and free_at == width else None
+    leftover = EstimatedFreeMemory(total_bytes) if total_bytes is not None and free_at == width else None
     while True:
         try:
             for row in reader:
@@ -144,7 +144,7 @@ def read_smi(lines: Iterable[str], total_bytes: float | None, on_fault: OnFault)
     name_at = next((names.index(name) for name in _NAMES if name in names), None)
     gpu_at = next((names.index(name) for name in _GPUS if name in names), None)
     unit = _SMI_UNITS.get(header[used_at].partition("[")[2].rstrip("] "), 2**20)
-    leftovers: dict[str, Leftover] = {}
+    leftovers: dict[str, EstimatedFreeMemory] = {}
     for row in reader:
         if not row or row == header:  # runs that were appended to one file
             continue
@@ -160,7 +160,7 @@ def read_smi(lines: Iterable[str], total_bytes: float | None, on_fault: OnFault)
         name = row[name_at].rpartition("/")[2] if name_at is not None else "process"
         process = f"{name}:{row[pid_at]}" + (f" on {gpu}" if gpu else "")
         if gpu not in leftovers:
-            leftovers[gpu] = Leftover(total_bytes)
+            leftovers[gpu] = EstimatedFreeMemory(total_bytes)
         free = leftovers[gpu].after(moment, process, used)
         yield moment, used, free, None, None, process
 

@@ -15,7 +15,7 @@ import pytest
 from gpuagent_alerts.masker import Masker
 from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
 from gpuagent_alerts.notify.receivers.exec import Exec
-from gpuagent_alerts.programs import confine
+from gpuagent_alerts.programs import drop_privileges
 from gpuagent_alerts.secret import Secret
 from tests.alerts.messages import CONTEXT, message
 from tests.alerts.notify.receivers.sink import PATIENCE_SECONDS
@@ -162,7 +162,7 @@ def test_a_program_that_is_none_is_said_to_be(command: str) -> None:
     outcome = run(command)
 
     assert outcome.reason is Reason.FAILED
-    assert f"status {confine.CANNOT_RUN}: cannot be run" in outcome.detail
+    assert f"status {drop_privileges.CANNOT_RUN}: cannot be run" in outcome.detail
 
 
 def test_it_need_not_read_its_input() -> None:
@@ -175,7 +175,8 @@ def test_it_need_not_read_its_input() -> None:
 def test_where_nothing_can_be_taken_away_nothing_is_run() -> None:
     """The wrapper judges by what the kernel says, not by what it asked for: this process is not confined."""
     judge = (
-        "from gpuagent_alerts.programs.confine import *; print(is_confined()); drop_everything(); print(is_confined())"
+        "from gpuagent_alerts.programs.drop_privileges import *; "
+        "print(is_confined()); drop_everything(); print(is_confined())"
     )
     done = subprocess.run([sys.executable, "-c", judge], capture_output=True, text=True, check=True)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 log = logging.getLogger(__name__)
 
 
-class Notifier:
+class SystemdNotifier:
     """Silent where the agent was not started by systemd. A message that is lost is never an error."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:

@@ -1,7 +1,7 @@
 """Becomes another program, which can do no more than its user: run as a program itself, never imported by the agent.
 
-`python -I -S confine.py PROGRAM ARGUMENT...`. It exists because code between fork and exec is not safe in a process
-with threads. No setuid program or file capability can give back what is taken here (PR_SET_NO_NEW_PRIVS).
+`python -I -S drop_privileges.py PROGRAM ARGUMENT...`. It exists because code between fork and exec is not safe in a
+process with threads. No setuid program or file capability can give back what is taken here (PR_SET_NO_NEW_PRIVS).
 """
 
 from __future__ import annotations

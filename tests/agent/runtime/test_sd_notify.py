@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.runtime.notify import Notifier
+from gpuagent.runtime.sd_notify import SystemdNotifier
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def systemd(path: Path) -> Iterator[socket.socket]:
 
 def test_every_message_is_one_datagram(systemd: socket.socket, path: Path) -> None:
     """As sd_notify(3) has them."""
-    notifier = Notifier({"NOTIFY_SOCKET": str(path)})
+    notifier = SystemdNotifier({"NOTIFY_SOCKET": str(path)})
     notifier.reloading(17)
     notifier.ready()
     notifier.alive()
@@ -45,7 +45,7 @@ def test_every_message_is_one_datagram(systemd: socket.socket, path: Path) -> No
 
 def test_the_status_is_told_when_it_changes(systemd: socket.socket, path: Path) -> None:
     """A tick a second is no news a second."""
-    notifier = Notifier({"NOTIFY_SOCKET": str(path)})
+    notifier = SystemdNotifier({"NOTIFY_SOCKET": str(path)})
     for text in ("2 GPUs", "2 GPUs", "1 GPU lost", "2 GPUs"):
         notifier.status(text)
     notifier.stopping()
@@ -61,14 +61,14 @@ def test_an_abstract_socket() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(f"\0{name}")
         receiver.settimeout(20)
-        Notifier({"NOTIFY_SOCKET": f"@{name}"}).ready()
+        SystemdNotifier({"NOTIFY_SOCKET": f"@{name}"}).ready()
 
         assert receiver.recv(100) == b"READY=1"
 
 
 def test_without_systemd() -> None:
     """Nothing is sent, and nothing is watched."""
-    notifier = Notifier({})
+    notifier = SystemdNotifier({})
     notifier.ready()
 
     assert notifier.watchdog_seconds is None
@@ -76,12 +76,12 @@ def test_without_systemd() -> None:
 
 def test_nobody_listens(path: Path) -> None:
     """A message that is lost is no error."""
-    Notifier({"NOTIFY_SOCKET": str(path)}).ready()
+    SystemdNotifier({"NOTIFY_SOCKET": str(path)}).ready()
 
 
 def test_a_receiver_that_does_not_read(systemd: socket.socket, path: Path) -> None:
     """GPU-04: a full queue loses messages; it does not stop the loop."""
-    notifier = Notifier({"NOTIFY_SOCKET": str(path)})
+    notifier = SystemdNotifier({"NOTIFY_SOCKET": str(path)})
     for _ in range(5000):
         notifier.alive()
 
@@ -102,4 +102,4 @@ def test_a_receiver_that_does_not_read(systemd: socket.socket, path: Path) -> No
 )
 def test_the_watchdog(environ: dict[str, str], seconds: float | None) -> None:
     """How often systemd wants to hear from this very process (sd_watchdog_enabled(3))."""
-    assert Notifier(environ).watchdog_seconds == seconds
+    assert SystemdNotifier(environ).watchdog_seconds == seconds
