@@ -1,8 +1,8 @@
 """Runs a program so that nothing that it starts outlives it: run as a program itself, never imported by the agent.
 
 `python -I -S subreaper.py AGENT_PID PROGRAM ARGUMENT...`. Whatever leaves its process group or session is adopted by
-this process (PR_SET_CHILD_SUBREAPER) and ended with the rest: when the program has ended, on SIGTERM, and when the agent has
-gone (PR_SET_PDEATHSIG). No cgroup and no systemd is needed.
+this process (PR_SET_CHILD_SUBREAPER) and ended with the rest: when the program has ended, on SIGTERM, and when the
+agent has gone (PR_SET_PDEATHSIG). No cgroup and no systemd is needed.
 """
 
 from __future__ import annotations
