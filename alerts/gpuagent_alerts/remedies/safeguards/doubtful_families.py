@@ -44,6 +44,7 @@ LASTING: Mapping[str, _Values] = {
     "gpuagent_gpu_retired_pages_pending": _FLAG,
     "gpuagent_gpu_recovery_action": (7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0),
     "gpuagent_gpu_recovery_action_advised": (1.0, None),
+    "gpuagent_gpu_nvlink_links": (0.0, 1.0, 2.0, 4.0, 6.0, 12.0, 18.0),
     "gpuagent_gpu_nvlink_active": (0.0, 1.0),
     "gpuagent_gpu_nvlink_speed_bytes_per_second": (0.0, 25e9, 100e9, 300e9, 450e9, 900e9),
     "gpuagent_gpu_c2c_active": (0.0, 1.0),
