@@ -5,8 +5,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grafana_foundation_sdk.builders import timeseries
-from panels import AMBER, BLUE, GPU, KEYS, LEGEND, PURPLE, Panel, counts, lines, query, stacked
+from grafana_foundation_sdk.builders import prometheus, timeseries
+from panels import (
+    AMBER,
+    BLUE,
+    GPU,
+    GREEN,
+    KEYS,
+    LEGEND,
+    PURPLE,
+    Panel,
+    counts,
+    latest,
+    lines,
+    query,
+    stacked,
+    states,
+    words,
+)
+from tables import listing
 
 EMPTY = "No app with the embedded client, or no data"
 
@@ -77,3 +94,73 @@ def apps() -> Iterator[Panel]:
         empty=EMPTY,
     )
     yield trouble(GPU, "instance, gpu, pid, app", legend)
+
+
+def details(selector: str) -> Iterator[Panel]:
+    """Yield what else the allocator of one process tells."""
+    of = "instance, gpu"
+
+    def figure(metric: str, word: str) -> prometheus.Dataquery:
+        return query(f"sum by ({of}) (gpuagent_torch_memory_{metric}{{{selector}}})", f"{LEGEND} {word}")
+
+    yield lines(
+        "Peaks",
+        "Most that was allocated and reserved since the app last reset its peaks, and what it declares it needs at "
+        "least.",
+        "bytes",
+        figure("allocated_peak_bytes", "allocated at most"),
+        figure("reserved_peak_bytes", "reserved at most"),
+        figure("declared_minimum_bytes", "declared minimum"),
+        empty=EMPTY,
+    )
+    yield lines(
+        "Fragmentation",
+        "Active: allocated, or freed and still in use on another stream. Split: free pieces of segments that are "
+        "partly in use, which cannot go back to the driver.",
+        "bytes",
+        figure("active_bytes", "active"),
+        figure("inactive_split_bytes", "split"),
+        empty=EMPTY,
+    )
+    yield counts(
+        lines(
+            "Segments",
+            "Pieces that the allocator has taken from the driver.",
+            "none",
+            figure("segments", "segments"),
+            empty=EMPTY,
+        )
+    )
+    yield lines(
+        "Limit of the process",
+        "Share of the GPU that the process may take, where it has been limited.",
+        "percentunit",
+        query(f"max by ({of}) (gpuagent_torch_memory_limit_ratio{{{selector}}})", LEGEND),
+        empty="No limit, no client, or no data",
+        most=1,
+    )
+    yield states(
+        "Takes the GPU by design",
+        "Of processes whose framework or server is known: whether it takes most of the GPU when it starts.",
+        words(("no", GREEN), ("yes", BLUE)),
+        query(f"max by ({of}, framework) (gpuagent_process_preallocates{{{selector}}})", f"{LEGEND} {{{{framework}}}}"),
+        empty="No framework is known, or no data",
+    )
+    by = "instance, gpu, app, backend, torch_version, python_version, client_version"
+    yield listing(
+        "Allocator and versions",
+        "What the embedded client says of its app.",
+        {
+            "instance": "Node",
+            "gpu": "GPU",
+            "app": "App",
+            "backend": "Allocator",
+            "torch_version": "torch",
+            "python_version": "Python",
+            "client_version": "Client",
+        },
+        "GPU",
+        latest(f"max by ({by}) (gpuagent_torch_info{{{selector}}})"),
+        empty=EMPTY,
+        descending=False,
+    )

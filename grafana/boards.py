@@ -11,12 +11,20 @@ import json
 import sys
 from pathlib import Path
 
+from agents import agent
+from details import details
 from fleet import fleet
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from node import node
 from process import process
 
-BOARDS = {"gpu-fleet": fleet, "gpu-node": node, "gpu-process": process}
+BOARDS = {
+    "gpu-fleet": fleet,
+    "gpu-node": node,
+    "gpu-process": process,
+    "gpu-details": details,
+    "gpu-agent": agent,
+}
 
 
 def main(folder: Path) -> None:

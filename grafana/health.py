@@ -105,7 +105,13 @@ def errors() -> Iterator[Panel]:
 
 
 def agent() -> Iterator[Panel]:
-    """Whether the figures above can be trusted."""
+    """Whether the figures above can be trusted; *GPU agent* has more."""
+    yield from reading()
+    yield from waiting()
+
+
+def reading() -> Iterator[Panel]:
+    """Yield whether all parts of the readings succeed, and what they cost."""
     yield lines(
         "Age of the readings",
         "Time since each GPU was last read. A line that rises is a GPU that cannot be "
@@ -129,6 +135,10 @@ def agent() -> Iterator[Panel]:
             "{{instance}} {{collector}}",
         ),
     )
+
+
+def waiting() -> Iterator[Panel]:
+    """Yield how many messages nobody has taken."""
     yield counts(
         lines(
             "Messages that wait",

@@ -14,9 +14,12 @@ from panels import (
     GREY,
     KEYS,
     LEGEND,
+    NODE,
     NOT_TOLD,
+    PURPLE,
     RED,
     Panel,
+    counts,
     dashed,
     latest,
     lines,
@@ -35,6 +38,7 @@ def parts(selector: str) -> timeseries.Panel:
         "processes": "live processes",
         "dead_processes": "dead processes",
         "unattributed": "unattributed",
+        "host": "beside the GPU",
         "free": "free",
         "reserved": "reserved",
     }
@@ -42,12 +46,21 @@ def parts(selector: str) -> timeseries.Panel:
         "Where the memory is",
         "All GPUs selected above together; the whole is what they have. Dead: held for processes that have ended. "
         "Unattributed: in use, and of no process that the driver lists (contexts, managed memory, leftovers). "
+        "Beside the GPU: of programs on the CPU, where the two share the memory. "
         "Reserved: by driver and firmware. A GPU that cannot be read is missing from the sum.",
         "bytes",
         *(query(f"sum(gpuagent_gpu_memory_{part}_bytes{{{selector}}})", name) for part, name in named.items()),
         empty=NOT_TOLD,
     )
-    return stacked(made, live_processes=BLUE, dead_processes=RED, unattributed=AMBER, free="dark-green", reserved=GREY)
+    return stacked(
+        made,
+        live_processes=BLUE,
+        dead_processes=RED,
+        unattributed=AMBER,
+        beside_the_GPU=PURPLE,
+        free="dark-green",
+        reserved=GREY,
+    )
 
 
 def gpus() -> Iterator[Panel]:
@@ -142,4 +155,85 @@ def largest() -> timeseries.Panel:
             f"{LEGEND} {{{{process}}}} ({{{{pid}}}})",
         ),
         empty="No process, or no data",
+    )
+
+
+def dead() -> Iterator[Panel]:
+    """Yield what is known of processes that have ended and still hold memory, and how many processes there are."""
+    by = "instance, gpu, pid, process, user, unit, container_name, pod_namespace, pod_name, slurm_job"
+    ended = listing(
+        "Memory of processes that have ended",
+        "What each was while it lived. No signal frees it: a GPU reset or a reboot does.",
+        {
+            "instance": "Node",
+            "gpu": "GPU",
+            "pid": "PID",
+            "user": "User",
+            "process": "Process",
+            "Value": "Memory",
+            "unit": "Unit",
+            "container_name": "Container",
+            "pod_name": "Pod",
+            "slurm_job": "Slurm job",
+        },
+        "Memory",
+        latest(f"sum by ({by}) (gpuagent_dead_process_memory_used_bytes{{{GPU}}})"),
+        empty="No process has left memory behind, or no data",
+    )
+    ended.override_by_name("Memory", settings(unit="bytes", decimals=1))
+    yield widths(ended, GPU=45, User=90, Process=120, Memory=95)
+    yield counts(
+        lines(
+            "Number of processes",
+            "Processes on each GPU, and how many of them have ended (dashed).",
+            "none",
+            query(f"gpuagent_processes{{{GPU}}}", LEGEND),
+            query(f"gpuagent_dead_processes{{{GPU}}} > 0", f"{LEGEND} ended"),
+            empty=NOT_TOLD,
+        )
+    )
+
+
+def budgets() -> Iterator[Panel]:
+    """Yield the panel of what budgets allow and what is used of them."""
+    legend = f"{LEGEND} {{{{budget}}}}"
+    made = lines(
+        "Budgets",
+        "Memory of the processes that each budget of the configuration matches, on one GPU, and its limit (dashed).",
+        "bytes",
+        query(f"gpuagent_budget_used_bytes{{{GPU}}}", legend),
+        query(f"gpuagent_budget_limit_bytes{{{GPU}}}", f"{legend} limit"),
+        empty="No budget is configured, or no data",
+    )
+    yield dashed(made, "B")
+
+
+def machine() -> Iterator[Panel]:
+    """Yield the panels of the machine's own memory, where GPUs share it or read it."""
+    empty = "No data, or no GPU shares the machine's memory"
+    parts_ = (
+        ("total", "total"),
+        ("available", "available"),
+        ("free", "free"),
+        ("page_cache", "page cache"),
+        ("kernel", "kernel"),
+        ("swap_total", "swap"),
+        ("swap_free", "free swap"),
+    )
+    yield lines(
+        "Memory of the machine",
+        "Where GPU and CPU share it (GB10, Jetson), or the GPU reads it over C2C links (GH200, GB200). Available is "
+        "what can still be given out: page cache is given up for it. No memory of a GPU can be swapped out.",
+        "bytes",
+        *(query(f"gpuagent_host_memory_{part}_bytes{{{NODE}}}", f"{{{{instance}}}} {name}") for part, name in parts_),
+        empty=empty,
+    )
+    yield lines(
+        "Waiting for memory",
+        "Share of the last 10 s in which some, or all, programs that could run waited for memory. All of them for "
+        "long: the machine is about to stall.",
+        "percentunit",
+        query(f"gpuagent_host_memory_pressure_ratio{{{NODE}}}", "{{instance}} {{waiting}}"),
+        empty=empty,
+        most=1,
     )

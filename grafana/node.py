@@ -11,6 +11,7 @@ import growth
 import health
 import load
 import memory
+import servers
 from grafana_foundation_sdk.models import dashboard
 from layout import Row, board, common_choices, notes
 from panels import AMBER, BAD_FROM_ONE, GPU, GREEN, NODE, RED, Panel, number, words
@@ -124,6 +125,9 @@ def node() -> dashboard.Dashboard:
         Row("Memory", list(memory.gpus()), 12, 11),
         Row("Processes", [memory.processes()], 24, 11),
         Row("", [memory.largest(), memory.instances()], 12, 10),
+        Row("", list(memory.dead()), 12, 8),
+        Row("Budgets and model servers", [*memory.budgets(), *servers.panels()], 8, 9, closed=True),
+        Row("Memory of the machine, where GPUs share it", list(memory.machine()), 12, 10, closed=True),
         Row("Leaks", list(growth.leaks()), 8, 9),
         Row("torch's allocator", list(allocator.apps()), 8, 10),
         Row("Remedies", [alerting.remedies()], 24, 7),

@@ -195,11 +195,16 @@ def leak() -> Iterator[Panel]:
     yield states(
         "Evidence",
         "Which standards the leak has met: allocator and strict are nearly never wrong, balanced rarely, sensitive now "
-        "and then. Each raises GpuProcessMemoryLeak once.",
+        "and then. Each raises GpuProcessMemoryLeak once. The configured sensitivity decides whether it "
+        "counts as a leak.",
         words(("met", RED), start=1),
         query(
             f"max by (instance, gpu, evidence) (gpuagent_process_memory_leak_evidence{{{PROCESS}}})",
             f"{LEGEND} {{{{evidence}}}}",
+        ),
+        query(
+            f"max by (instance, gpu) (gpuagent_process_memory_leak_suspected{{{PROCESS}}}) > 0",
+            f"{LEGEND} configured sensitivity",
         ),
         empty="No leak, or no data: see the verdict",
     )
@@ -209,13 +214,18 @@ def use() -> Iterator[Panel]:
     """Yield the panels of GPU use. By GPU, for a process that dies goes on under another name: [dead]."""
     yield lines(
         "Busy",
-        "Share of the multiprocessors' and of the memory's time. A gap is no 0: the driver had no sample then. Not "
-        "told under MIG.",
+        "Share of the time of multiprocessors, memory, and video encoder and decoder. A gap is no 0: the driver "
+        "had no sample then. Not told under MIG.",
         "percentunit",
         query(
             f"max by (instance, gpu) (gpuagent_process_sm_utilization_ratio{{{PROCESS}}})", f"{LEGEND} multiprocessors"
         ),
-        query(f"max by (instance, gpu) (gpuagent_process_memory_utilization_ratio{{{PROCESS}}})", f"{LEGEND} memory"),
+        *(
+            query(
+                f"max by (instance, gpu) (gpuagent_process_{name}_utilization_ratio{{{PROCESS}}})", f"{LEGEND} {name}"
+            )
+            for name in ("memory", "encoder", "decoder")
+        ),
         empty=GONE,
         most=1,
     )
@@ -237,6 +247,7 @@ def process() -> dashboard.Dashboard:
         Row("Memory: driver and allocator", list(memory()), 12, 11),
         Row("Growth", list(leak()), 8, 9),
         Row("Use", list(use()), 8, 9),
+        Row("Allocator in detail", list(allocator.details(PROCESS)), 8, 9, closed=True),
         Row("Alerts and remedies", [alerting.timeline(PROCESS)], 24, 8),
         Row("", [alerting.remedies(PROCESS)], 24, 6),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -13,10 +14,12 @@ import pytest
 import yaml
 
 from gpuagent.core.metrics import FAMILIES
+from gpuagent.core.metrics.optional import SWITCH_OF
+from gpuagent_alerts.shipped import RULES_FILE
 from tests.grafana.boards import DASHBOARDS, FOLDER, NAMES, board, expressions, panels, queries
 
 BASE_UNITS = {"_bytes": {"bytes"}, "_ratio": {"percentunit"}, "_celsius": {"celsius"}, "_watts": {"watt"},
-              "_hertz": {"hertz"}, "_bytes_per_second": {"binBps"}}  # fmt: skip
+              "_hertz": {"hertz"}, "_bytes_per_second": {"binBps"}, "_seconds": {"s"}}  # fmt: skip
 ALL_PANELS = [pytest.param(panel, id=f"{name}: {panel['title']}") for name in NAMES for panel in panels(name)]
 every_board = pytest.mark.parametrize("name", NAMES)
 
@@ -40,6 +43,21 @@ def test_every_metric_is_in_the_catalogue_or_recorded(name: str) -> None:
     asked = set(re.findall(r"[a-z_:]*\bgpuagent_\w+(?::\w+)?", " ".join(expressions(name))))
     assert "gpuagent_build_info" in asked
     assert asked - known - recorded == set()
+
+
+def asked_for(texts: Iterable[str]) -> set[str]:
+    """Names of the families in these expressions."""
+    return set(re.findall(r"\bgpuagent_\w+", " ".join(texts)))
+
+
+def test_every_family_is_on_a_board_or_off_by_default() -> None:
+    """EXP-09: nothing is exported that nobody can look at, and nothing that is looked at is off."""
+    families = {family.name for family in FAMILIES}
+    on_boards = asked_for(expr for name in NAMES for expr in expressions(name)) & families
+    recording = (FOLDER / "prometheus" / "gpuagent.recording.yaml").read_text(encoding="utf-8")
+
+    assert families - on_boards == SWITCH_OF.keys()
+    assert asked_for([recording, RULES_FILE.read_text(encoding="utf-8")]) & SWITCH_OF.keys() == set()
 
 
 @pytest.mark.parametrize("panel", ALL_PANELS)
@@ -88,7 +106,7 @@ def test_units_are_the_metrics_own(name: str) -> None:
         if panel["type"] != "table"
     ]
 
-    assert len([title for title, _, units in shown if units]) >= 8
+    assert len([title for title, _, units in shown if units]) >= (4 if name == "gpu-agent" else 8)
     assert [(title, unit) for title, unit, units in shown if units and unit not in units] == []
 
 

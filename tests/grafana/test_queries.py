@@ -28,10 +28,24 @@ USUALLY_EMPTY = {
     "gpu-node": {
         "Alerts", "MIG instances, share in use", "Growth", "Time until a GPU is full", "Leaks", "First GPU full in",
         "Driver, reserved, allocated", "Cached, by app", "Allocations in trouble", "Remedies", "Messages that wait",
+        "Memory of processes that have ended", "Budgets", "Model servers", "Key-value cache in use",
+        "Requests of model servers", "Memory of model servers", "Memory of the machine", "Waiting for memory",
     },
     "gpu-process": {
         "Growth an hour", "GPU full in", "Leaking since", "Cached", "What the memory is for", "Slope", "Evidence",
-        "Allocations in trouble", "Alerts", "Remedies", "Busy",
+        "Allocations in trouble", "Alerts", "Remedies", "Busy", "Peaks", "Fragmentation", "Segments",
+        "Limit of the process", "Takes the GPU by design", "Allocator and versions",
+    },
+    "gpu-details": {
+        "What the GPUs need", "Links to the CPU (C2C)", "Fans", "What holds the clocks down", "MIG devices",
+        "Free memory of MIG instances", "MIG: multiprocessors and tensor cores", "MIG: engines and memory bandwidth",
+        "MIG: arithmetic outside the tensor cores", "Verdict on MIG instances", "Growth of MIG instances",
+        "Time until a MIG instance is full", "MIG instances leak for",
+    },
+    "gpu-agent": {
+        "Rules that fail", "Rows set aside", "Messages that wait", "Oldest message that waits", "Messages",
+        "Receivers that are not told", "Remedies ended", "Memory that came back", "Processes that have not ended",
+        "Growth that is expected", "GPUs leak for", "Commands to apps",
     },
 }  # fmt: skip
 
@@ -139,6 +153,14 @@ def test_a_node_that_is_well_fills_its_boards(seen: Fleet, name: str) -> None:
         ("app", "gpu-node", {"Driver, reserved, allocated", "Cached, by app", "Allocations in trouble"}),
         ("app", "gpu-process", {"Cached", "What the memory is for", "Allocations in trouble"}),
         ("mig", "gpu-node", {"MIG instances, share in use"}),
+        ("mig", "gpu-details", {
+            "MIG devices", "Free memory of MIG instances", "MIG: multiprocessors and tensor cores",
+            "MIG: engines and memory bandwidth", "MIG: arithmetic outside the tensor cores", "Verdict on MIG instances",
+        }),
+        ("lost-gpu", "gpu-details", {"What the GPUs need"}),
+        ("dead-process", "gpu-node", {"Memory of processes that have ended"}),
+        ("app", "gpu-process", {"Allocator and versions"}),
+        ("leak", "gpu-agent", {"GPUs leak for"}),
     ],
 )  # fmt: skip
 def test_a_sick_node_fills_the_panels_about_its_sickness(seen: Fleet, job: str, name: str, titles: set[str]) -> None:
@@ -256,7 +278,10 @@ def color(panel: Any, value: float) -> str:
 @pytest.mark.parametrize(("job", "calm"), [
     (SILENT, set()),
     # The agent answers, and says that it knows nothing: so much is well.
-    ("no-driver", {"Agents up", "Agents silent", "Critical alerts", "Warnings", "Alerts firing", "Remedies stopped"}),
+    ("no-driver", {
+        "Agents up", "Agents silent", "Critical alerts", "Warnings", "Alerts firing", "Remedies stopped", "Paused",
+        "State not kept", "Undelivered", "Cannot tell pids", "Socket closed",
+    }),
 ])  # fmt: skip
 def test_nothing_looks_calm_when_nothing_is_collected(seen: Fleet, name: str, job: str, calm: set[str]) -> None:
     """EXP-05: no number about GPUs is green while no GPU can be read, and none at all while the agent is silent."""

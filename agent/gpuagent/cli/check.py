@@ -84,7 +84,9 @@ def judge(document: Any, warning: float, critical: float) -> tuple[int, str, lis
     code = max((level for level, _ in found), default=OK)
     texts = [text for _, text in sorted(found, key=lambda item: -item[0])]
     simulated = document["agent"]["simulated"]
-    text = (f"SIMULATED ({simulated}): " if simulated else "") + ("; ".join(texts) or _calm(document["gpus"]))
+    shared = [problem["text"] for problem in document["problems"] if problem["kind"] == "mps_shared"]
+    told = "; ".join([*(texts or [_calm(document["gpus"])]), *shared])
+    text = f"SIMULATED ({simulated}): {told}" if simulated else told
     return code, text, [_performance(wall, warning, critical) for wall in walls]
 
 

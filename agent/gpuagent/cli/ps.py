@@ -196,7 +196,9 @@ def who(process: Document) -> str:
     state = {"Z": "ZOMBIE", "D": "STUCK (D)"}.get(process["process_state"], "")
     holder = "unproven" if process.get("holder_unproven") else ""
     takes = "preallocates" if process.get("preallocates") else ""
-    parts = (state, holder, _verdict(process), owner(process), takes, process["command"] or process["process"] or "?")
+    shared = "shared through MPS" if process.get("shared_through_mps") else ""
+    what = process["command"] or process["process"] or "?"
+    parts = (state, holder, shared, _verdict(process), owner(process), takes, what)
     return "  ".join(part for part in parts if part)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
 from gpuagent.config.values import CgroupPath, Duration, FilePath, HostPattern, Pattern, Size, Text, WebUrl
+from gpuagent.core.metrics.optional import OPTIONAL_FAMILIES, left_out
 from gpuagent.core.problems import Problem
 from gpuagent.core.sections import Section, key
 
@@ -136,6 +137,25 @@ class Processes(Section):
         "LMDeploy, TGI, TensorFlow Serving and MaxText are known, and apps with the embedded client say it themselves. "
         "A process chooses its name: on a GPU that several users or pods share, only the unit counts.",
     )
+
+
+class Metrics(Section):
+    """Families of `/metrics` that few look at and that have many series. Rules see all of them, always."""
+
+    nvlink_links: bool = key(
+        default=False,
+        description="The state of each NVLink by itself, 18 series for an H100. How many are up, their speed, and the "
+        "errors of each link that had one are always there.",
+    )
+    mig_traffic: bool = key(
+        default=False,
+        description="PCI Express and NVLink traffic of each MIG instance, 4 series for each. That of GPUs is there.",
+    )
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Names of the families that are not exported."""
+        return left_out([name for name in OPTIONAL_FAMILIES if getattr(self, name)])
 
 
 SERVER_KINDS = ("vllm", "sglang", "ollama", "triton")

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from gpuagent.config.agent import Clients, Http, Log, Nvml, Processes, ServerSource
+from gpuagent.config.agent import Clients, Http, Log, Metrics, Nvml, Processes, ServerSource
 from gpuagent.config.alerting import MessageLinks, Receiver, Route
 from gpuagent.config.checks import needs_runtime
 from gpuagent.config.leaks import Leaks
@@ -74,6 +74,7 @@ class Config(Section):
     log: Log = key(default=Log(), description=Log.__doc__)
     nvml: Nvml = key(default=Nvml(), description=Nvml.__doc__)
     processes: Processes = key(default=Processes(), description=Processes.__doc__)
+    metrics: Metrics = key(default=Metrics(), description=Metrics.__doc__)
     leaks: Leaks = key(default=Leaks(), description=Leaks.__doc__)
     sources: tuple[ServerSource, ...] = key(default=(), description=ServerSource.__doc__)
     rule_files: tuple[FilePath, ...] = key(

@@ -375,6 +375,11 @@ class Remedies(Section):
     mps_clients: bool = key(
         default=False, description="Permit acting on clients of MPS: ending one can harm the others."
     )
+    restored_processes: bool = key(
+        default=False,
+        description="Permit ending processes that CRIU has restored from a checkpoint: with cuda-checkpoint, the end "
+        "of one has hung the whole machine (NVIDIA/cuda-checkpoint#53).",
+    )
     idle_for: Duration = key(
         default=300.0,
         ge=1,

@@ -56,6 +56,7 @@ def rules_of(remedies: Remedies) -> RemedyRules:
         remedies.never,
         remedies.evidence,
         mps_clients=remedies.mps_clients,
+        restored_processes=remedies.restored_processes,
         idle_for_seconds=remedies.idle_for,
     )
     return RemedyRules(policy, _with_keys_of(remedies.limits, RemedyLimits))

@@ -155,14 +155,21 @@ def gpu(reading: GpuReading) -> Iterator[Finding]:
         yield Finding(subject, Level.WARNING,
                       "this driver's process list has another form than documented: it is shown, never acted on",
                       "upgrade the driver to 535.104 or later")  # fmt: skip
-    for run in reading.runs:
-        if not run.ok and not (reading.act_refusal and WITHHELD in run.reason):
-            yield Finding(subject, Level.WARNING, f"collector {run.collector}: {run.reason}")
+    yield from _collectors(subject, reading)
     by_reason: dict[str, list[str]] = {}
     for call, reason in reading.unsupported:
         by_reason.setdefault(reason, []).append(call.removeprefix("nvmlDeviceGet").removeprefix("nvmlDevice"))
     for reason, calls in by_reason.items():
         yield Finding(subject, Level.INFO, f"{reason}: {', '.join(calls)}")
+
+
+def _collectors(subject: str, reading: GpuReading) -> Iterator[Finding]:
+    """Tell which collectors failed, and what one that did not has to say."""
+    for run in reading.runs:
+        if run.ok and run.reason:
+            yield Finding(subject, Level.INFO, f"collector {run.collector}: {run.reason}")
+        elif not run.ok and not (reading.act_refusal and WITHHELD in run.reason):
+            yield Finding(subject, Level.WARNING, f"collector {run.collector}: {run.reason}")
 
 
 _OLDEST_PLAUSIBLE = 1_735_689_600  # 2025-01-01: a clock before that was never set

@@ -116,7 +116,8 @@ class View:
         return None if self._snapshot is None else self._clock.now() - self._snapshot.clock_seconds
 
     def _series(self) -> Series:
-        return series(
+        left_out = self.config.metrics.left_out
+        everything = series(
             self._snapshot,
             self._clock.now(),
             simulated=self._simulated,
@@ -126,3 +127,4 @@ class View:
             memo=self._memo,
             extra_families=self._further(),
         )
+        return (each for each in everything if each[0].name not in left_out)

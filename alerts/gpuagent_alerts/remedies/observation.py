@@ -157,6 +157,8 @@ class UnitPermission:
     """Patterns of names of processes that no restart may end: the never-list stands for everybody in the unit."""
     spared: Spared = field(default_factory=dict)
     """Processes on GPUs that must not end along with another one."""
+    restored: bool = False
+    """It may be ended although processes in it were restored from a checkpoint."""
     known_shared: tuple[str, ...] = ()
     """Patterns of units that run other people's work even where it cannot be told from the unit's own."""
 

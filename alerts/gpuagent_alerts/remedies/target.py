@@ -108,6 +108,8 @@ class TiedProcess:
     """As `Facts.never_listed`."""
     is_stopped_by_unit: bool = False
     """It ends as systemd stops its unit once another one has ended."""
+    restored: str = ""
+    """As `Facts.restored`, where that is certain."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -171,6 +173,10 @@ class Facts:
     """The cgroup that freezes it, which looks like a sleep; "" where none does."""
     held_by: str = ""
     """The cgroup of version 1 that freezes it, where SIGKILL stays pending too; "" where none does."""
+    restored: str = ""
+    """Why it was, or may have been, restored from a checkpoint; "" where nothing says so."""
+    checkpointing: str = ""
+    """Which program checkpoints or restores it at this moment; "" where none is seen to."""
     switches: int | None = None
     """How often it began to run (context switches): the same number again means the same sleep. None is unknown."""
 

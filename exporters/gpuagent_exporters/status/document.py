@@ -30,6 +30,7 @@ from gpuagent.core.snapshot import (
 )
 from gpuagent_exporters.status.gpu_problems import recovery_name, with_begin_of_loss
 from gpuagent_exporters.status.last_known import LastKnown
+from gpuagent_exporters.status.mps import shared_servers
 from gpuagent_exporters.status.problems import find_problems, stale_after_seconds
 from gpuagent_exporters.status.severity import Assessments, Problem, gravest
 
@@ -248,8 +249,10 @@ def _processes(
             process.pid,
         ),
     )
+    shared = shared_servers(ordered)
     return [
         _process(process, snapshot.time_seconds)
+        | {"shared_through_mps": (process.gpu_uuid, process.pid) in shared}
         | said.document(process.key)
         | _framework(framework_of(process, snapshot.clients, recognize))
         | allocator_status(snapshot, process)

@@ -14,6 +14,7 @@ from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, Process
 from gpuagent.core.units import GIB, format_bytes, format_duration, format_ratio
 from gpuagent.core.wording import MPS_UNKNOWN, NO_PCI_ADDRESS
 from gpuagent.core.xids import Severity
+from gpuagent_exporters.status.mps import mps_problems
 from gpuagent_exporters.status.severity import Problem, joined
 
 _FULL_WARNING = 0.90
@@ -72,6 +73,7 @@ def memory_problems(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Ite
         yield from _instance_full(gpu, instance)
     yield from _stuck(gpu, processes)
     yield from _unattributed(gpu, processes)
+    yield from mps_problems(gpu, processes)
 
 
 def _fullness(memory: Memory | None) -> tuple[Severity, str] | None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from gpuagent.driver.nvml.events import XidWatcher
+from gpuagent_exporters.status.problems import find_problems
 from gpuagent_simulator.faults import FaultKind
 from tests.agent.collector.calls import Recorder
 from tests.fakes.rig import Rig, at, failing, rig
@@ -121,17 +122,20 @@ def waits_for_the_rest(stage: Rig, recorder: Recorder) -> bool:
 
 
 def test_a_gpu_that_sends_no_xids() -> None:
-    """GPU-09: is asked for its event types first, for one unsupported type refuses all; told of that GPU alone."""
+    """GPU-09: is asked for its event types first, for one unsupported type refuses all; that is no fault."""
 
     async def run() -> None:
         async with rig("gpus:\n  - {model: h100, lacks: [events]}\n") as stage:
             await stage.tick()
             watcher = stage.monitor._xids
             assert isinstance(watcher, XidWatcher)
-            assert await until(lambda: bool(watcher._unheard))
+            assert await until(lambda: bool(watcher._silent))
             snapshot = await stage.tick()
 
-            assert failing(at(snapshot, 0)) == {"xid_events": "nvmlDeviceRegisterEvents: not supported"}
+            (run,) = (each for each in at(snapshot, 0).runs if each.collector == "xid_events")
+            assert (run.ok, run.reason) == (True, "this GPU has no Xid events")
+            assert failing(at(snapshot, 0)) == {}
+            assert [each for each in find_problems(snapshot, snapshot.clock_seconds) if each.kind == "collector"] == []
             assert [run.ok for run in snapshot.runs if run.collector == "xid_events"] == [True]
 
     asyncio.run(run())

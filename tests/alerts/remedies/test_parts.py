@@ -131,6 +131,7 @@ remedies:
   never: [important*]
   evidence: [balanced]
   mps_clients: true
+  restored_processes: true
   limits: {pause: 1s, per_hour: 3, per_day: 4, unit_per_hour: 2, cooldown: 7s, breaker: 9}
   ladders:
     - match: ['alertname="Full"']
@@ -156,6 +157,7 @@ remedies:
         ("balanced",),
         True,
     )
+    assert rules.policy.restored_processes is True
     limits = rules.limits
     assert (limits.pause, limits.per_hour, limits.per_day) == (1, 3, 4)
     assert (limits.unit_per_hour, limits.cooldown, limits.breaker) == (2, 7, 9)

@@ -31,7 +31,7 @@ BLANK: dict[str, Any] = {
     "Target.container_runtime": "", "Target.slurm_job": "", "Facts.oom_score_adjust": 0, "Facts.ignored_signals": 0,
     "Facts.caught_signals": 0, "Identity.name": "program", "Identity.command_digest": "d", "Identity.cgroup": "/",
     "Identity.executable": None, "Identity.cgroups": b"", "Identity.executable_file": (), "Facts.program_names": (),
-    "Target.job_signs": (),
+    "Target.job_signs": (), "Facts.checkpointing": "",
 }  # fmt: skip
 """What is left where the process and its user have written nothing."""
 
@@ -74,6 +74,7 @@ POLICIES = st.builds(
     never=mostly((), ("py*",), ("program",)),
     evidence=st.sampled_from([("allocator", "strict"), ("strict",), ("balanced", "sensitive")]),
     mps_clients=st.booleans(),
+    restored_processes=st.booleans(),
 )
 STEPS = st.sampled_from(
     [
@@ -106,6 +107,7 @@ OF_THE_KERNEL = st.fixed_dictionaries({
     ),
     "state": mostly("S", "D", "Z"),
     "kernel_thread": mostly(False, True),
+    "restored": mostly("", "CRIU (pid 7) has restored it from a checkpoint"),
     "proven": st.frozensets(st.sampled_from((*NAMES, "place"))),
     "kinds": mostly("C", "CM"),
     "evidence": mostly("strict", "", "balanced"),
@@ -123,6 +125,7 @@ WRITTEN = st.fixed_dictionaries({
     "Target.container_runtime": text("docker", ""),
     "Target.slurm_job": st.sampled_from(["7", "", "unproven/7"]),
     "Facts.program_names": mostly((), None, ("python3", "/opt/sshd"), ("serve.py",)),
+    "Facts.checkpointing": mostly("", "criu (pid 7) checkpoints or restores it at this moment"),
     "Facts.oom_score_adjust": mostly(0, None, 1000, -1000),
     "Facts.ignored_signals": st.integers(0, 2**20),
     "Facts.caught_signals": st.integers(0, 2**20),

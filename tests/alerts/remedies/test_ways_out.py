@@ -98,6 +98,10 @@ OPTIONS: tuple[tuple[str, Callable[[re.Match[str]], Callable[[Case], Case]]], ..
     (r"name its container in remedies\.allow\.(containers) in", lambda found: listed(found[1])),
     (r"lower remedies\.allow\.(\w+) in", lambda found: lowered(found[1])),
     (r"Set remedies\.mps_clients: true", lambda _: lambda case: replace(case, policy={"mps_clients": True})),
+    (
+        r"set remedies\.restored_processes: true",
+        lambda _: lambda case: replace(case, policy={"restored_processes": True}),
+    ),
     (r"Add it to remedies\.evidence", lambda _: lambda case: replace(case, policy={"evidence": ("balanced",)})),
     (r"Say --restart-unit", lambda _: lambda case: replace(case, step=RESTART)),
     (r"Leave out --restart-unit", lambda _: lambda case: replace(case, step=KILL)),
@@ -123,6 +127,7 @@ LIFTED = (
          target={"container_id": ID}, proven=frozenset()),
     Case("not been shown to hold this memory", target={"holder_proven": False}),
     Case("it is a client of MPS", target={"kinds": "CM"}),
+    Case("remedies.restored_processes", facts={"restored": "CRIU (pid 7) has restored it from a checkpoint"}),
     Case("where it is too", observation={"everybody": (target(100, key=MemoryKey("GPU-1", 100), kinds="M"),)}),
     Case("ends with it: it is a client of MPS", facts={"ties": Ties((replace(TIED[0], belongs=True),))},
          observation={"everybody": (target(7, kinds="M"),)}),

@@ -63,6 +63,13 @@ def _links_active(part: str) -> Callable[[GpuReading], Iterable[LabeledValue]]:
     return lambda gpu: (((str(link.number),), link.active) for link in (read(gpu) or Links()).links)
 
 
+def _nvlinks(gpu: GpuReading) -> Iterable[LabeledValue]:
+    if gpu.nvlink is not None and gpu.nvlink.links:
+        up = sum(link.active for link in gpu.nvlink.links)
+        yield ("active",), up
+        yield ("inactive",), len(gpu.nvlink.links) - up
+
+
 def _link_errors(gpu: GpuReading) -> Iterable[LabeledValue]:
     """Errors of links that had one: the others are counted in the sum."""
     for link in (gpu.nvlink or Links()).links:
@@ -275,6 +282,8 @@ ECC = (
 )  # fmt: skip
 
 LINKS = (
+    _labelled("gpu_nvlink_links", "nvlink", ("state",), "Links that are up or asleep (active), and those that are not.",
+              _nvlinks),
     _labelled("gpu_nvlink_active", "nvlink", ("link",), "1 while the link is up or asleep.", _links_active("nvlink")),
     _family("nvlink_speed_bytes_per_second", "nvlink", "bytes_per_second",
             "Speed of the active links together, in one direction."),

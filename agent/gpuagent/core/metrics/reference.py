@@ -17,6 +17,7 @@ from gpuagent.core.metrics.gpu import MIG_FAMILIES
 from gpuagent.core.metrics.growth import DETECTOR_FAMILIES, GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, MIG_GROWTH_FAMILIES
 from gpuagent.core.metrics.host import HOST_FAMILIES
 from gpuagent.core.metrics.node import NODE_FAMILIES
+from gpuagent.core.metrics.optional import SWITCH_OF
 from gpuagent.core.metrics.process import FRAMEWORK_FAMILIES, OTHER, PROCESS_FAMILIES
 from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
 
@@ -157,6 +158,12 @@ While a process has not been shown to hold what is listed for its number (see
 
 The same works for a GPU's name and serial number with `on (job, instance, uuid) group_left (name) gpuagent_gpu_info`.
 
+## Off by default
+
+What has many series and is of use to few is not exported unless `metrics` in the
+[configuration](configuration.md) says so; the tables name the key. Rules of the agent see these families all the same.
+Everything else is on one of the [boards](dashboards.md).
+
 ## The agent's own process
 
 `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_open_fds` and the other `process_*` metrics
@@ -181,7 +188,9 @@ def _section(group: Group) -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for family in group.families:
         further = ", ".join(f"`{label}`" for label in family.labels if label not in common)
-        cells = (f"`{family.name}`", family.kind, family.unit, further, family.help, f"`{family.collector}`")
+        switch = SWITCH_OF.get(family.name)
+        text = f"{family.help} Off by default: `metrics.{switch}`." if switch else family.help
+        cells = (f"`{family.name}`", family.kind, family.unit, further, text, f"`{family.collector}`")
         yield f"| {' | '.join(_cell(cell) for cell in cells)} |"
     yield ""
 

@@ -89,15 +89,24 @@ class XidWatcher:
         self._thread: threading.Thread | None = None
         self.problem = ""
         self._unheard: dict[int, str] = {}
+        """Reasons why the Xids of a GPU cannot be had, by index."""
+        self._silent: dict[int, str] = {}
+        """GPUs that have no Xid events, by index, in words."""
+        self._said: set[str] = set()
+        """UUIDs of the GPUs of which the log has said so."""
 
     def with_runs(self, gpus: Iterable[GpuReading]) -> list[GpuReading]:
-        """Return the readings; one of a GPU that answers and whose Xids cannot be had reports that as a failed run."""
+        """Return the readings; one of a GPU that answers and whose Xids cannot be had reports that as a failed run.
+
+        A GPU that has no Xid events at all (virtual ones, WSL, Jetson) has not failed; its run says so as information.
+        """
         with self._condition:
-            unheard = dict(self._unheard)
+            unheard, silent = dict(self._unheard), dict(self._silent)
         made = []
         for gpu in gpus:
-            reason = unheard.get(gpu.identity.index) if gpu.state is GpuState.OK else None
-            run = CollectorRun("xid_events", ok=False, duration_seconds=0.0, reason=reason or "")
+            index = gpu.identity.index
+            reason = unheard.get(index) or silent.get(index) if gpu.state is GpuState.OK else None
+            run = CollectorRun("xid_events", ok=index not in unheard, duration_seconds=0.0, reason=reason or "")
             made.append(gpu if reason is None else replace(gpu, runs=(*gpu.runs, run)))
         return made
 
@@ -171,7 +180,7 @@ class XidWatcher:
                     self._free_sets(sets)
                     sets = []
                     with self._condition:
-                        self._unheard = {}
+                        self._unheard, self._silent = {}, {}
                     sets = self._register([wanted])
                 sets = self._wait_for_all(sets)
                 made = bool(sets)
@@ -224,7 +233,9 @@ class XidWatcher:
                     except NvmlFailure as failure:
                         if failure.ends_session or failure.code == FUNCTION_NOT_FOUND:
                             raise
-                        if not failure.lost:
+                        if failure.code == NOT_SUPPORTED:
+                            self._note_silent(gpu)
+                        elif not failure.lost:
                             unheard[gpu.index] = str(failure)
         except NvmlFailure:
             self._free_sets(sets)
@@ -237,6 +248,13 @@ class XidWatcher:
     def _note_unwatched(self, reasons: Mapping[int, str]) -> None:
         with self._condition:
             self._unheard |= reasons
+
+    def _note_silent(self, gpu: WatchedGpu) -> None:
+        with self._condition:
+            self._silent[gpu.index] = "this GPU has no Xid events"
+        if gpu.uuid not in self._said:
+            self._said.add(gpu.uuid)
+            log.info("GPU %d (%s) has no Xid events: its errors are not told", gpu.index, gpu.uuid)
 
     def _register_gpu(self, event_set: _EventSet, gpu: WatchedGpu) -> None:
         types = self._library.call("nvmlDeviceGetSupportedEventTypes", gpu.handle)

@@ -22,6 +22,7 @@ from gpuagent.procfs.cgroup import path_in_hierarchy, systemd_hierarchies, versi
 from gpuagent.procfs.credentials import has_host_uids, has_own_root, read_uids, thread_elsewhere
 from gpuagent.procfs.files import LivingThread, ProcFiles, Stat, parse_stat, parse_status, read_living
 from gpuagent.procfs.programs import read_command_line, read_program
+from gpuagent_alerts.remedies.facts.checkpoints import find_checkpointing, find_restore
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.never_entries import NO_ENTRIES, NeverListSnapshot
 from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader
@@ -72,6 +73,8 @@ def read_facts(
         frozen_by=frozen_by(seen.identity.cgroups, wait_channel),
         held_by=held_by(seen.identity.cgroups, wait_channel),
         switches=_switches(status),
+        restored=find_restore(files, stat),
+        checkpointing=find_checkpointing(files, stat),
     )
     return with_program_facts(facts, files, pid, never)
 

@@ -26,6 +26,7 @@ from gpuagent.procfs.credentials import read_uids
 from gpuagent.procfs.files import ProcFiles, living_thread, parse_stat, parse_status
 from gpuagent.procfs.programs import read_program
 from gpuagent.procfs.reader import ProcessRecord
+from gpuagent_alerts.remedies.facts.checkpoints import find_certain_restore
 from gpuagent_alerts.remedies.facts.container_ends import ContainerEnds
 from gpuagent_alerts.remedies.facts.never_entries import NO_ENTRIES, NeverListSnapshot
 from gpuagent_alerts.remedies.facts.process_scan import (
@@ -399,6 +400,7 @@ def _read_tied(
         tie.why,
         never.reason(files, pid, program),
         tie.is_stopped_by_unit,
+        find_certain_restore(files, parse_stat(files.read(pid, "stat"))),
     )
 
 

@@ -26,6 +26,7 @@ from gpuagent.procfs.credentials import Credentials, MissingFact, has_own_root, 
 from gpuagent.procfs.files import ProcFiles, Stat, parse_stat, printable, read_living
 from gpuagent.procfs.programs import read_program
 from gpuagent_alerts.remedies.execution.pidfd import ancestors
+from gpuagent_alerts.remedies.facts.checkpoints import find_certain_restore
 from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
 from gpuagent_alerts.remedies.facts.ties import TieFinder
@@ -93,7 +94,6 @@ class UnitProcesses:
     def never_among(self, unit: str, pids: Iterable[int], permission: UnitPermission) -> str:
         """Return as `never_ended`, of the processes of a unit, container or job."""
         own, never = ancestors(self._files, os.getpid(), self._parent_of), self._never.snapshot()
-        on_gpus = {pid for pid, _ in permission.spared}
         for pid in pids:
             if pid in own:
                 return f"the agent itself or one of its ancestors runs in {unit} (pid {pid})"
@@ -101,14 +101,15 @@ class UnitProcesses:
                 program = read_program(self._files, pid)
                 score = int(self._files.read(pid, "oom_score_adj"))
                 reason = never.reason(self._files, pid, program)
-                began = parse_stat(self._files.read(pid, "stat")).start_ticks if pid in on_gpus else 0
+                stat = parse_stat(self._files.read(pid, "stat"))
+                restored = "" if permission.restored else find_certain_restore(self._files, stat)
             except (FileNotFoundError, ProcessLookupError):
                 continue
             except (OSError, ValueError) as error:
                 return f"it cannot be seen what pid {pid} of {unit} is: {error}"
             if score == UNKILLABLE_SCORE:
                 return f"pid {pid} of {unit} is protected from the kernel's own killer (oom_score_adj -1000)"
-            if reason := reason or permission.spared.get((pid, began), ""):
+            if reason := reason or permission.spared.get((pid, stat.start_ticks), "") or restored:
                 return f"pid {pid} runs in {unit}: {reason}"
             if listed := find_listed(program.names, permission.never_processes):
                 return f"{listed.shown} runs in {unit} (pid {pid}), and is on the never-list ({listed.pattern})"

@@ -52,6 +52,7 @@ LASTING: Mapping[str, _Values] = {
     "gpuagent_gpu_retired_pages_pending": _FLAG,
     "gpuagent_gpu_recovery_action": (7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0),
     "gpuagent_gpu_recovery_action_advised": (1.0, None),
+    "gpuagent_gpu_nvlink_links": (0.0, 1.0, 2.0, 4.0, 6.0, 12.0, 18.0),
     "gpuagent_gpu_nvlink_active": (0.0, 1.0),
     "gpuagent_gpu_nvlink_speed_bytes_per_second": (0.0, 25e9, 100e9, 300e9, 450e9, 900e9),
     "gpuagent_gpu_c2c_active": (0.0, 1.0),
@@ -166,7 +167,7 @@ host_memory_kernel_bytes host_memory_swap_total_bytes host_memory_swap_free_byte
 gpu_pcie_replays_total
 gpu_ecc_enabled gpu_ecc_errors_total gpu_ecc_sram_threshold_exceeded gpu_remapped_rows gpu_row_remap_pending
 gpu_row_remap_failed gpu_retired_pages gpu_retired_pages_pending gpu_recovery_action gpu_recovery_action_advised
-gpu_nvlink_active gpu_nvlink_errors_total gpu_nvlink_link_errors_total
+gpu_nvlink_links gpu_nvlink_active gpu_nvlink_errors_total gpu_nvlink_link_errors_total
 gpu_nvlink_speed_bytes_per_second gpu_c2c_active gpu_c2c_errors_total gpu_c2c_speed_bytes_per_second
 mig_info mig_memory_total_bytes mig_memory_used_bytes mig_memory_free_bytes
 process_memory_used_bytes process_resident_memory_bytes process_start_time_seconds process_info process_preallocates

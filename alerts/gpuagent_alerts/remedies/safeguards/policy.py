@@ -26,6 +26,7 @@ from gpuagent_alerts.remedies.safeguards.refusals import (
     not_at_rest,
     not_meant,
     of_another_user,
+    of_checkpoints,
     unproven_container,
     unproven_job,
     unproven_unit,
@@ -87,6 +88,8 @@ class Policy:
     """Evidence that a leak must have for any step beyond `release_cache`."""
     mps_clients: bool = False
     """Ending a client of MPS can leave the others in an undefined state (NVIDIA's MPS manual)."""
+    restored_processes: bool = False
+    """Ending a process that cuda-checkpoint has restored has hung machines (NVIDIA/cuda-checkpoint#53)."""
     judges_chosen: bool = True
     """False for the judgment of those that fall with the chosen process: the leak is that one's."""
     idle_for_seconds: float = IDLE_FOR_SECONDS
@@ -122,6 +125,7 @@ class Policy:
         yield from self._never(target, facts, protected)
         yield from _out_of_reach(step, facts)
         yield from self._of_mps(target) if step.disrupts else ()
+        yield from of_checkpoints(facts, permitted=self.restored_processes) if step.disrupts else ()
         if may_end(step):
             yield from self._on_other_gpus(request, observation)
             yield from on_unlisted_gpus(step, scope, request, observation, facts, self.allow.gpus)
@@ -227,6 +231,7 @@ class Policy:
             known_shared=SHARED_UNITS,
             never_processes=(*NEVER, *self.never),
             spared=spared or {},
+            restored=self.restored_processes,
         )
 
     def _never(self, target: Target, facts: Facts, protected: frozenset[int]) -> Iterator[str]:
@@ -385,7 +390,8 @@ class Policy:
             yield f"{each}, which ends with it, is the agent itself or one of its ancestors"
         if each.oom_score_adjust == UNKILLABLE_SCORE:
             yield f"{each}, which ends with it, is protected from the kernel's own killer (oom_score_adj -1000)"
-        for reason in (*self._on_never_list(each.names, each.never_listed), spared.get(each.key, "")):
+        restored = "" if self.restored_processes else each.restored
+        for reason in (*self._on_never_list(each.names, each.never_listed), spared.get(each.key, ""), restored):
             if reason:
                 yield f"{each} ends with it: {reason}"
 

@@ -120,6 +120,12 @@ FACTS: Final = (
         "withholds all but SIGKILL: a signal would stay pending until it is thawed",
     ),
     Fact("Facts.held_by", FactWriter.KERNEL, "withholds: a signal, SIGKILL too, would end it once it is thawed"),
+    Fact(
+        "Facts.restored",
+        FactWriter.KERNEL,
+        "withholds: it was forked and executes nothing since, as what CRIU restores; a name `criu` is anybody's",
+    ),
+    Fact("Facts.checkpointing", FactWriter.TARGET, "withholds: by the arguments of a program of that name"),
     Fact("Facts.switches", FactWriter.KERNEL, "withholds: it has run since it slept where only SIGKILL could reach it"),
     Fact("Identity.id", FactWriter.KERNEL, "withholds: another process now"),
     Fact("Identity.uid", FactWriter.KERNEL, "withholds: another user now"),

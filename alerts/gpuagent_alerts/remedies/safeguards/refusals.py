@@ -61,6 +61,13 @@ _FORCE_INTO_CONTAINER = (
     "Say --force: remedies.allow.users ends at a container, and remedies.allow.containers needs an id that is known."
 )
 _NAME_CONTAINER = "Say --force, or name its container in remedies.allow.containers in {file}: users end at a container."
+RESTORED_WAY_OUT = "to end it can hang the machine (remedies.restored_processes permits it)"
+"""What follows the reason why a process counts as restored from a checkpoint."""
+_SUSPEND_FIRST = (
+    "Suspend it first, which gives its memory back and makes its end safe: cuda-checkpoint --action lock --pid {pid},"
+    " then --action checkpoint --pid {pid}; or set remedies.restored_processes: true in {file}."
+    " --force does not lift this."
+)
 _DOCTOR = "`gpuagent doctor` says why."
 _LOST_GPU = (
     "Say --force if you know that it is the process to end: gpuagent kill --force PID. Nobody can see then whether its"
@@ -89,6 +96,8 @@ _ADVICE = tuple(
         (r"remedies\.allow names no", "Say --force, or name its user in remedies.allow.users in {file}."),
         (r"remedies\.allow\.(?P<key>min_\w+)", "Say --force, or lower remedies.allow.{key} in {file}."),
         (r"remedies\.allow\.(?P<key>\w+)", "Say --force, or add it to remedies.allow.{key} in {file}."),
+        (r"remedies\.restored_processes", _SUSPEND_FIRST),
+        (r"checkpoints or restores it at this moment", "Ask again once that is done."),
         (r"remedies\.mps_clients", "Set remedies.mps_clients: true in {file}; --force does not lift this."),
         (r"remedies\.idle_for|rule is about idleness", "Only rules go by idleness: ask for it by its pid."),
         (r"do not confirm the leak", "Wait until `gpuagent ps` shows its memory growing, or ask for it by its pid."),
@@ -272,6 +281,14 @@ def of_another_user(target: Target, facts: Facts) -> str:
     text = f"{target.user or 'nobody'} is not in remedies.allow.users"
     account = target.uid != 0 and target.user not in {"", str(target.uid)}
     return NotAllowListed(text) if account and facts.root_user_namespace else text
+
+
+def of_checkpoints(facts: Facts, *, permitted: bool) -> Iterator[str]:
+    """Yield that it is being checkpointed, or was restored from a checkpoint where that is not permitted."""
+    if facts.checkpointing:
+        yield TemporaryRefusal(facts.checkpointing)
+    if facts.restored and not permitted:
+        yield f"{facts.restored}: {RESTORED_WAY_OUT}"
 
 
 def not_at_rest(request: RemedyRequest, target: Target, idle_for_seconds: float) -> Iterator[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.collector.tick import Monitor, MonitorContext, TickTimeouts
+from gpuagent.config.agent import Metrics
 from gpuagent.config.models import Config
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.growth import DetectorLoad
@@ -110,7 +111,7 @@ async def _scrape(scenario: str) -> set[str]:
         pace = TickTimeouts(deadline_seconds=0.2)
         monitor = Monitor(NvmlDriver(Library(max_pid=node.max_pid), node.host_memory), table, clock, pace, place)
         view = View(
-            Config(),
+            Config(metrics=Metrics(nvlink_links=True, mig_traffic=True)),
             clock,
             node.name,
             lambda: SOME_ALERTS,

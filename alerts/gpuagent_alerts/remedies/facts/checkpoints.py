@@ -1,0 +1,134 @@
+"""Whether a process was restored from a checkpoint, or is being checkpointed at this moment.
+
+To end a live process whose CUDA state `cuda-checkpoint` has restored hung whole machines
+(https://github.com/NVIDIA/cuda-checkpoint/issues/53); while it is suspended, its end is safe. The driver does not tell,
+so what CRIU leaves behind has to: it forks what it restores and gives it its old program by prctl(PR_SET_MM), without
+an exec. The kernel keeps a flag on each task that was forked and has executed nothing since (PF_FORKNOEXEC), which
+only an exec clears. An ordinary fork has it too, and runs the program of its parent; what CRIU restores does not.
+
+A process without an exec whose parent runs another program is restored, or its own parent has ended and another has
+taken it over (a daemon). The first process of a pid namespace is never taken over. Elsewhere the two look alike: where
+CRIU is installed, it may have been restored.
+
+A process that was suspended and resumed in place, by `cuda-checkpoint` alone, keeps no trace in /proc.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from gpuagent.procfs.files import ProcFiles, Stat, parse_stat, parse_status
+from gpuagent_alerts.remedies.facts.process_scan import list_pids
+from gpuagent_alerts.remedies.safeguards.refusals import RESTORED_WAY_OUT
+
+_NEVER_EXECUTED = 0x40  # PF_FORKNOEXEC, include/linux/sched.h
+_CRIU = "criu"
+_TOOLS = frozenset({_CRIU, "cuda-checkpoint"})
+_CRIU_FILES = tuple(Path(folder, _CRIU) for folder in ("/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"))
+_TEXT_SIZE = re.compile(rb"^VmExe:\s*(\d+)", re.MULTILINE)
+_TRACER = re.compile(rb"^TracerPid:\s*(\d+)", re.MULTILINE)
+_DEEPEST = 64
+"""Generations above a process that are looked at."""
+
+
+def criu_is_installed() -> bool:
+    """Return whether this machine has CRIU where packages and `make install` put it."""
+    return any(file.exists() for file in _CRIU_FILES)
+
+
+def find_restore(files: ProcFiles, stat: Stat, has_criu: Callable[[], bool] = criu_is_installed) -> str:
+    """Return why a process was, or may have been, restored from a checkpoint; "" where nothing says so.
+
+    `stat` is that of its first thread. Raises FileNotFoundError or ProcessLookupError where it has gone.
+    """
+    child = stat
+    for parent in _ancestors(files, stat):
+        if not child.flags & _NEVER_EXECUTED:
+            return ""
+        if parent is not None and _is_called(files, parent, {_CRIU}):
+            return f"CRIU (pid {parent.pid}) has restored it from a checkpoint"
+        if parent is None or not _same_program(files, child, parent):
+            break
+        child = parent
+    else:
+        return ""
+    if _is_namespace_init(files, child.pid):
+        return "its container was restored from a checkpoint: the first process in it has executed no program"
+    if has_criu():
+        return "CRIU may have restored it from a checkpoint: it has executed no program, and its parent runs another"
+    return ""
+
+
+def find_certain_restore(files: ProcFiles, stat: Stat) -> str:
+    """Return as `find_restore`, and "" where it only may have been restored, with the way out."""
+    found = find_restore(files, stat, lambda: False)
+    return f"{found}: {RESTORED_WAY_OUT}" if found else ""
+
+
+def find_checkpointing(files: ProcFiles, stat: Stat, pids: Callable[[], Iterable[int]] = list_pids) -> str:
+    """Return which program checkpoints or restores a process at this moment; "" where none is seen to.
+
+    That is CRIU or cuda-checkpoint with the pid of the process, or of one above it, among its arguments, or as the
+    tracer of the process. Raises FileNotFoundError or ProcessLookupError where it has gone.
+    """
+    tracer = _TRACER.search(files.read(stat.pid, "status"))
+    meant = {str(each.pid) for each in (stat, *_ancestors(files, stat)) if each is not None and each.pid > 1}
+    for pid in pids():
+        try:
+            tool = parse_stat(files.read(pid, "stat"))
+            if tool.name.decode("ascii", "replace") not in _TOOLS:
+                continue
+            arguments = files.read(pid, "cmdline").decode("utf-8", "replace").replace("=", "\0").split("\0")
+        except (OSError, ValueError):
+            continue
+        if meant.intersection(arguments[1:]) or (tracer is not None and int(tracer[1]) == pid):
+            return f"{tool.name.decode('ascii')} (pid {pid}) checkpoints or restores it at this moment"
+    return ""
+
+
+def _ancestors(files: ProcFiles, stat: Stat) -> Iterator[Stat | None]:
+    """Yield those above a process, the nearest first; None at last, where there is no parent or it cannot be read."""
+    for _ in range(_DEEPEST):
+        if stat.parent_pid <= 0:
+            break
+        try:
+            stat = parse_stat(files.read(stat.parent_pid, "stat"))
+        except (OSError, ValueError):
+            break
+        yield stat
+    yield None
+
+
+def _same_program(files: ProcFiles, one: Stat, other: Stat) -> bool:
+    """Return whether both run one program: by the file, or by the size of its code where links may not be read."""
+    programs = _program(files, one.pid), _program(files, other.pid)
+    if all(programs):
+        return programs[0] == programs[1]
+    sizes = _text_size(files, one.pid), _text_size(files, other.pid)
+    return bool(sizes[0]) and sizes[0] == sizes[1]
+
+
+def _program(files: ProcFiles, pid: int) -> str:
+    try:
+        return files.link(pid, "exe").removesuffix(" (deleted)")
+    except OSError:
+        return ""
+
+
+def _text_size(files: ProcFiles, pid: int) -> bytes:
+    try:
+        found = _TEXT_SIZE.search(files.read(pid, "status"))
+    except OSError:
+        return b""
+    return found[1] if found is not None else b""
+
+
+def _is_called(files: ProcFiles, stat: Stat, names: set[str]) -> bool:
+    return bool(names & {stat.name.decode("utf-8", "replace"), Path(_program(files, stat.pid)).name})
+
+
+def _is_namespace_init(files: ProcFiles, pid: int) -> bool:
+    numbers = parse_status(files.read(pid, "status")).namespace_pids
+    return len(numbers) > 1 and numbers[-1] == 1
