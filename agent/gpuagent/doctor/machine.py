@@ -19,7 +19,7 @@ from gpuagent.procfs.machine import CAP_KILL, CAP_SYS_PTRACE, COST, effective_ca
 
 
 def binding() -> Iterator[Finding]:
-    """nvidia-ml-py, and the packages that fight it over the name pynvml."""
+    """Check that nvidia-ml-py is installed, and no other package under the name pynvml."""
     try:
         yield Finding("python binding", Level.OK, f"nvidia-ml-py {version('nvidia-ml-py')}")
     except PackageNotFoundError:
@@ -38,7 +38,7 @@ def binding() -> Iterator[Finding]:
 
 
 def library() -> Iterator[Finding]:
-    """Whether the dynamic loader finds the driver's library, in its own words if not."""
+    """Check whether the dynamic loader finds the driver's library, in its own words if not."""
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError as error:
@@ -54,7 +54,7 @@ def library() -> Iterator[Finding]:
 
 
 def device_nodes(dev: Path = Path("/dev")) -> Iterator[Finding]:
-    """Whether this user may open the GPUs."""
+    """Check whether this user may open the GPUs."""
     nodes = [dev / "nvidiactl", *sorted(dev.glob("nvidia[0-9]*"))]
     present = [node for node in nodes if node.exists()]
     if not present:
@@ -72,11 +72,13 @@ def device_nodes(dev: Path = Path("/dev")) -> Iterator[Finding]:
             "run as a user who may, or look at the options of the nvidia module (NVreg_DeviceFileMode)",
         )  # fmt: skip
     else:
-        yield Finding("device nodes", Level.OK, f"{len(present)} nodes can be opened")
+        yield Finding(
+            "device nodes", Level.OK, f"{len(present)} {'node' if len(present) == 1 else 'nodes'} can be opened"
+        )
 
 
 def profiling(params: Path = Path("/proc/driver/nvidia/params")) -> Iterator[Finding]:
-    """GPM and NVLink counters may be reserved to the administrator."""
+    """Check whether the driver keeps GPM and NVLink counters for the administrator."""
     try:
         admin_only = "RmProfilingAdminOnly: 1" in params.read_text()
     except OSError:
@@ -90,12 +92,12 @@ def profiling(params: Path = Path("/proc/driver/nvidia/params")) -> Iterator[Fin
 
 
 def nvml(snapshot: Snapshot) -> Iterator[Finding]:
-    """NVML as a whole."""
+    """Check that NVML answers, and that it lists every GPU that should be there."""
     node = snapshot.node
     if node.nvml_state is not NvmlState.READY:
         yield Finding(
             "NVML", Level.FAILURE, node.why_unread or "it has not answered",
-            "nvidia-smi should fail alike; after a driver upgrade reload the modules or reboot",
+            "nvidia-smi should fail in the same way; after a driver upgrade reload the modules or reboot",
         )  # fmt: skip
         return
     versions = f"driver {node.driver_version or '?'}, NVML {node.nvml_version or '?'}, CUDA {node.cuda_version or '?'}"
@@ -134,7 +136,7 @@ def _shared_memory(subject: str, reading: GpuReading) -> Iterator[Finding]:
 
 
 def gpu(reading: GpuReading) -> Iterator[Finding]:
-    """One GPU: its state, and once what it cannot tell and why."""
+    """Check the state of one GPU, and say what it cannot tell and why."""
     subject = f"GPU {reading.identity.index}"
     name = reading.identity.name or reading.identity.uuid or "unknown"
     if reading.state is GpuState.ASLEEP:
@@ -164,7 +166,7 @@ def gpu(reading: GpuReading) -> Iterator[Finding]:
 
 
 def _collectors(subject: str, reading: GpuReading) -> Iterator[Finding]:
-    """Tell which collectors failed, and what one that did not has to say."""
+    """Yield which collectors failed, and what those that did not fail report."""
     for run in reading.runs:
         if run.ok and run.reason:
             yield Finding(subject, Level.INFO, f"collector {run.collector}: {run.reason}")
@@ -176,7 +178,7 @@ _OLDEST_PLAUSIBLE = 1_735_689_600  # 2025-01-01: a clock before that was never s
 
 
 def pid_namespace(proc: str = "/proc") -> Iterator[Finding]:
-    """Whether the driver's pids mean the same here."""
+    """Check whether the driver's pids mean the same processes here."""
     if in_host_pid_namespace(proc):
         yield Finding("pid namespace", Level.OK, "the host's")
     else:
@@ -184,7 +186,7 @@ def pid_namespace(proc: str = "/proc") -> Iterator[Finding]:
 
 
 def process_visibility(proc: Path = Path("/proc")) -> Iterator[Finding]:
-    """Whether other users' processes can be looked at."""
+    """Check whether other users' processes can be looked at."""
     try:
         options = next(
             (line.split()[3] for line in (proc / "mounts").read_text().splitlines() if line.split()[1] == "/proc"), ""
@@ -222,7 +224,7 @@ def capabilities(proc: Path = Path("/proc")) -> Iterator[Finding]:
 
 
 def pidfd() -> Iterator[Finding]:
-    """Whether a process can be held by a descriptor, which is what makes a signal safe."""
+    """Check whether a process can be held by a descriptor, which is what makes a signal safe."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
@@ -232,7 +234,7 @@ def pidfd() -> Iterator[Finding]:
 
 
 def descriptors() -> Iterator[Finding]:
-    """One descriptor per GPU process is kept open."""
+    """Check the limit of open files: one descriptor for each GPU process is kept open."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 4096:
         yield Finding("descriptors", Level.WARNING, f"the hard limit is {hard}",
@@ -242,7 +244,7 @@ def descriptors() -> Iterator[Finding]:
 
 
 def clock() -> Iterator[Finding]:
-    """Ages and holds use CLOCK_BOOTTIME; the wall clock is for what people read."""
+    """Check the wall clock: people read it, while ages and holds use CLOCK_BOOTTIME."""
     if time.time() < _OLDEST_PLAUSIBLE:
         yield Finding("clock", Level.WARNING, "the wall clock was never set", "time stamps will be wrong; use NTP")
     else:
@@ -253,7 +255,7 @@ _ADVICE = "start fewer programs, or limit each of them: gpuagent_client.limit_me
 
 
 def wsl(proc: Path = Path("/proc"), dev: Path = Path("/dev")) -> Iterator[Finding]:
-    """WSL's driver does not tell about processes, and falls back to the host's memory.
+    """Say what is missing under WSL: its driver does not list processes, and falls back to the host's memory.
 
     The setting against that in Windows' control panel has no effect there (microsoft/WSL#11050).
     """
@@ -270,7 +272,7 @@ def wsl(proc: Path = Path("/proc"), dev: Path = Path("/dev")) -> Iterator[Findin
 
 
 def managed_memory(status: Mapping[str, Any]) -> Iterator[Finding]:
-    """Programs that have more than the GPU holds, by the running agent's status: only managed memory allows that."""
+    """Say which programs have more than the GPU holds, by the agent's status: only managed memory allows that."""
     reserved: dict[Any, int] = {}
     for process in status.get("processes", ()):
         reserved[process.get("gpu")] = reserved.get(process.get("gpu"), 0) + (process.get("reserved_bytes") or 0)
