@@ -27,6 +27,13 @@ class Config(Section):
         le=60,
         description="Time between two readings of memory, processes and utilization.",
     )
+    pressure_interval: Duration = key(
+        default=0.25,
+        ge=0,
+        le=60,
+        description="Time between two readings while a machine whose GPU shares its memory (GB10, Jetson) gives memory "
+        "out fast or waits for it, and for 15 s after that. At 0, or not below `poll_interval`, that stays as it is.",
+    )
     slow_interval: Duration = key(
         default=15.0,
         ge=1,

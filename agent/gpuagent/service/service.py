@@ -19,6 +19,7 @@ from gpuagent.config.load import ConfigError
 from gpuagent.config.models import Config
 from gpuagent.core.background import Progress, in_daemon_thread
 from gpuagent.core.clock import Clock
+from gpuagent.core.hardware import StallRisk
 from gpuagent.core.snapshot import Pause, Snapshot
 from gpuagent.runtime.memory import Reserve, c_library, endure, freeze_gc, trim_and_freeze, trim_heap
 from gpuagent.runtime.notify import Notifier
@@ -293,14 +294,22 @@ class Service:
                 await self._tick()
             except Exception:
                 log.exception("a tick failed")
-            interval = self._config.poll_interval / self._parts.clock.speed
+            usual = self._config.poll_interval / self._parts.clock.speed
+            interval = min(usual, self._config.pressure_interval or usual) if self._is_pressed() else usual
             due += interval
             if due < loop.time():
-                self._parts.monitor.tick_skipped()
+                if interval == usual:  # of those between two usual ones none is owed
+                    self._parts.monitor.tick_skipped()
                 due = loop.time() + interval - (loop.time() - due) % interval
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(due):  # asyncio.wait_for would make a task for it
                     await self._stopping.wait()
+
+    def _is_pressed(self) -> bool:
+        """Return whether memory that GPU and CPU share runs out fast, or programs wait for it."""
+        snapshot = self._parts.monitor.snapshot
+        outlook = None if snapshot is None else snapshot.node.memory_outlook
+        return outlook is not None and outlook.risk is not StallRisk.NONE
 
     async def _tick(self) -> None:
         parts = self._parts
