@@ -28,6 +28,7 @@ from gpuagent.doctor.machine import managed_memory
 from gpuagent.procfs.machine import CAP_SYS_PTRACE, effective_capabilities, may_trace
 from gpuagent.service.http_servers import GROUP, control_socket
 from gpuagent.service.remedies import RemediesRefused, acts_for_real, check_permissions, state_faults
+from gpuagent_alerts.remedies.execution.reclaim import helper_refusal
 from gpuagent_alerts.remedies.files.permissions import CheckedFiles
 from gpuagent_alerts.rules.model import RuleFileError
 from gpuagent_exporters.http.listeners import parse_listen
@@ -120,7 +121,9 @@ def look_beside(config: Config, path: Path, machine: Machine | None = None, own_
     `own_uid` is the user of the agent, by default whoever `agent_uid` finds.
     """
     agent = agent_uid(config) if own_uid is None else own_uid
-    machine = machine or Machine(may_trace=lambda: agent_may_trace(config))
+    machine = machine or Machine(
+        may_trace=lambda: agent_may_trace(config), reclaim_refusal=lambda: helper_refusal() if agent else ""
+    )
     faults: list[str] = []
     notes: list[str] = []
     file = ConfigFile(path)
@@ -164,7 +167,10 @@ def configuration(path: Path | None, *, simulated: bool = False) -> tuple[Config
     except ConfigError as error:
         found = [Finding("configuration", Level.FAILURE, line) for line in str(error).splitlines()]
         return Config(), found
-    machine = Machine(no_user_problems, (), may_trace=lambda: None, accounts=no_users) if simulated else None
+    of_none = Machine(
+        no_user_problems, (), may_trace=lambda: None, accounts=no_users, reclaim_refusal=lambda: ""
+    )  # fmt: skip
+    machine = of_none if simulated else None
     beside = look_beside(config, path or DEFAULT_PATH, machine)
     found = [Finding("configuration", Level.FAILURE, line) for fault in beside.faults for line in fault.splitlines()]
     found += [Finding("configuration", Level.WARNING, note) for note in beside.notes]
