@@ -11,10 +11,10 @@ import os
 import pwd
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpuagent import __version__
 from gpuagent.config.load import DEFAULT_PATH, ConfigError, load_config
@@ -220,8 +220,28 @@ def agent(config: Config) -> Iterator[Finding]:
     else:
         yield Finding("agent", Level.OK, f"version {running} is running")
     yield from managed_memory(document)
+    yield from _locked_pages(config, document)
     for problem in document.get("problems", []):
         yield Finding("agent", Level.WARNING, str(problem.get("text")), str(problem.get("advice") or ""))
+
+
+def _locked_pages(config: Config, document: Mapping[str, Any], proc: Path = Path("/proc")) -> Iterator[Finding]:
+    """Whether an agent that has to act when memory runs out keeps its own pages then."""
+    running = listener(control_socket(config))
+    unified = any(gpu.get("memory_kind") == "unified" for gpu in document.get("gpus", ()))
+    if running is None or not unified or not config.remedies.ladders:
+        return
+    try:
+        lines = (proc / str(running.pid) / "status").read_text("utf-8", "replace").splitlines()
+        locked = next(int(line.split()[1]) for line in lines if line.startswith("VmLck:"))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return
+    if locked:
+        yield Finding("locked pages", Level.OK, "the agent keeps its pages when memory is short")
+    else:
+        yield Finding("locked pages", Level.WARNING,
+                      "the agent's pages can be taken when memory is short: its ladders would wait for the disk then",
+                      "install systemd/gpuagent-unified-memory.conf as a drop-in, and restart it")  # fmt: skip
 
 
 def _address(config: Config) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from gpuagent.core.background import Progress, in_daemon_thread
 from gpuagent.core.clock import Clock
 from gpuagent.core.hardware import StallRisk
 from gpuagent.core.snapshot import Pause, Snapshot
-from gpuagent.runtime.memory import Reserve, c_library, endure, freeze_gc, trim_and_freeze, trim_heap
+from gpuagent.runtime.memory import Reserve, c_library, endure, freeze_gc, lock_pages, trim_and_freeze, trim_heap
 from gpuagent.runtime.notify import Notifier
 from gpuagent.service.alert_commands import AlertCommands
 from gpuagent.service.alerting import Alerting
@@ -95,6 +95,8 @@ class Service:
         self._reads: set[Progress] = set()
         """Reloads that read files, those that were given up among them."""
         self._config = parts.config
+        self._are_pages_locked: bool | None = None
+        """None before the first reading of memory that GPU and CPU share."""
         self._schedule = Schedule()
         self._stopping = asyncio.Event()
         self._replace = False
@@ -325,6 +327,14 @@ class Service:
         if snapshot.ticks == 1:
             trim_and_freeze(c_library())
             parts.notifier.ready()
+        if (
+            self._are_pages_locked is None
+            and snapshot.node.memory_outlook is not None
+            and self._config.remedies.ladders
+        ):
+            why_not = lock_pages(c_library())
+            self._are_pages_locked = not why_not
+            log.info("pages are locked%s", f": no, {why_not}" if why_not else "")
         if snapshot.ticks == _GROWN_TICKS:
             freeze_gc()
         parts.notifier.alive()
