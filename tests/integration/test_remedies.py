@@ -307,13 +307,14 @@ def test_a_machine_that_is_about_to_stall(folder: Path) -> None:
     (folder / "node.yaml").write_text(STALL)
     (folder / "rules.yaml").write_text(RULES)
     (folder / "rules.yaml").chmod(0o600)
-    with running(PLAIN) as greedy, running(PLAIN) as modest:
-        with again(folder, {"greedy": greedy.pid, "modest": modest.pid}, what) as agent:
-            assert end(agent)["result"] in {"released", "resolved"}
-            assert greedy.wait(10) == -signal.SIGTERM
-            assert modest.poll() is None
-            (run,) = runs(agent)
-            taken = [step["step"] for step in run["steps"] if step["kind"] == "intent"]
-            assert taken == ["drop_caches", "release_cache", "notify", "SIGTERM"]
-            first = next(step for step in run["steps"] if step["kind"] == "result")
-            assert "a scenario is played" in first["detail"]
+    with ExitStack() as stack:
+        greedy, modest = (stack.enter_context(running(PLAIN)) for _ in range(2))
+        agent = stack.enter_context(again(folder, {"greedy": greedy.pid, "modest": modest.pid}, what))
+        assert end(agent)["result"] in {"released", "resolved"}
+        assert greedy.wait(10) == -signal.SIGTERM
+        assert modest.poll() is None
+        (run,) = runs(agent)
+        taken = [step["step"] for step in run["steps"] if step["kind"] == "intent"]
+        assert taken == ["drop_caches", "release_cache", "notify", "SIGTERM"]
+        first = next(step for step in run["steps"] if step["kind"] == "result")
+        assert "a scenario is played" in first["detail"]
