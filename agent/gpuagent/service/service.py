@@ -95,6 +95,8 @@ class Service:
         self._reads: set[Progress] = set()
         """Reloads that read files, those that were given up among them."""
         self._config = parts.config
+        self._is_pressed = False
+        """Memory that GPU and CPU share runs out fast, or programs wait for it, by the last reading."""
         self._are_pages_locked: bool | None = None
         """None before the first reading of memory that GPU and CPU share."""
         self._schedule = Schedule()
@@ -296,26 +298,27 @@ class Service:
                 await self._tick()
             except Exception:
                 log.exception("a tick failed")
-            usual = self._config.poll_interval / self._parts.clock.speed
-            interval = min(usual, self._config.pressure_interval or usual) if self._is_pressed() else usual
+            interval = self._interval_seconds()
             due += interval
             if due < loop.time():
-                if interval == usual:  # of those between two usual ones none is owed
+                if not self._is_pressed:  # of those between two usual ones none is owed
                     self._parts.monitor.tick_skipped()
                 due = loop.time() + interval - (loop.time() - due) % interval
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(due):  # asyncio.wait_for would make a task for it
                     await self._stopping.wait()
 
-    def _is_pressed(self) -> bool:
-        """Return whether memory that GPU and CPU share runs out fast, or programs wait for it."""
-        snapshot = self._parts.monitor.snapshot
-        outlook = None if snapshot is None else snapshot.node.memory_outlook
-        return outlook is not None and outlook.risk is not StallRisk.NONE
+    def _interval_seconds(self) -> float:
+        """Return the time to the next tick, by the machine's clock: a short one while memory is short."""
+        config = self._config
+        usual, pressed = config.poll_interval, config.pressure_interval
+        return (min(usual, pressed) if self._is_pressed and pressed else usual) / self._parts.clock.speed
 
     async def _tick(self) -> None:
         parts = self._parts
         snapshot = await parts.monitor.tick()
+        outlook = snapshot.node.memory_outlook
+        self._is_pressed = outlook is not None and outlook.risk is not StallRisk.NONE
         snapshot = replace(snapshot, clients=parts.clients.readings(snapshot))
         snapshot = parts.leaks.observe(snapshot)
         snapshot = parts.automatic_blame.observe(snapshot)
@@ -327,11 +330,7 @@ class Service:
         if snapshot.ticks == 1:
             trim_and_freeze(c_library())
             parts.notifier.ready()
-        if (
-            self._are_pages_locked is None
-            and snapshot.node.memory_outlook is not None
-            and self._config.remedies.ladders
-        ):
+        if self._are_pages_locked is None and outlook is not None and self._config.remedies.ladders:
             why_not = lock_pages(c_library())
             self._are_pages_locked = not why_not
             log.info("pages are locked%s", f": no, {why_not}" if why_not else "")
