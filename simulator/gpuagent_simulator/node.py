@@ -145,9 +145,13 @@ class SimulatedNode:
         )
 
     def memory_pressure(self) -> MemoryPressure:
-        """Return the shares of time in which programs waited for memory; the scenario gives percent."""
+        """Return the shares of time in which programs waited for memory; the scenario gives percent.
+
+        While there is any, programs reclaim memory themselves ten times a second.
+        """
         now, host = self.scenario_clock.now(), self.scenario.host
-        return MemoryPressure(min(1.0, host.pressure(now) / 100), min(1.0, host.full_pressure(now) / 100))
+        some, full = min(1.0, host.pressure(now) / 100), min(1.0, host.full_pressure(now) / 100)
+        return MemoryPressure(some, full, direct_reclaims=int(10 * now) if some else 0)
 
     # ---- real processes --------------------------------------------------------------------------
 

@@ -148,6 +148,26 @@ def test_a_ladder_that_may_end_nobody(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("poll", "refusal", "told"),
+    [
+        ("1s", "", []),
+        ("1s", "no helper", ["gpuagent.yaml:4: remedies.ladders[0].steps[0].drop_caches: is passed: no helper"]),
+        ("5s", "", ["gpuagent.yaml:1: poll_interval: at more than 3 s"]),
+    ],
+)
+def test_page_cache_that_is_dropped_never_or_too_late(tmp_path: Path, poll: str, refusal: str, told: list[str]) -> None:
+    """CONF-09: a step that the agent has no right to, and readings too far apart to see a stall come."""
+    text = (
+        f"poll_interval: {poll}\nremedies:\n  ladders:\n"
+        "    - {match: ['alertname=\"GpuMemoryStallImminent\"'], victim: largest, steps: [{drop_caches: {}}]}\n"
+    )
+    found = notes(tmp_path, text, Machine(lambda _: {}, (), reclaim_refusal=lambda: refusal))
+    found = [note for note in found if "remedies.allow" not in note]
+    assert len(found) == len(told)
+    assert all(note.startswith(begin) for note, begin in zip(found, told, strict=True))
+
+
 LADDER = "ladders: [{match: ['alertname=\"GpuLost\"'], steps: [{notify: {}}]}]"
 
 

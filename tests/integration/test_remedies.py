@@ -278,3 +278,43 @@ def _commands() -> dict[str, bytes]:
         with suppress(OSError):
             found[path.parent.name] = path.read_bytes()
     return found
+
+
+STALL = """
+description: a GB10 on which a job takes all memory
+host:
+  memory: 128GiB
+  used: 9GiB
+  page_cache: 4GiB
+  pressure: {shape: steps, points: [[0s, 0], [10s, 30]]}
+  full_pressure: {shape: steps, points: [[0s, 0], [10s, 15]]}
+gpus:
+  - model: gb10
+    processes:
+      - {name: greedy, bind: greedy, memory: {shape: ramp, start: 40GiB, rate: 4GiB, after: 2s, cap: 106GiB}}
+      - {name: modest, bind: modest, memory: {shape: constant, value: 8GiB}}
+"""
+
+
+def test_a_machine_that_is_about_to_stall(folder: Path) -> None:
+    """NUM-05: page cache and the app's cache first, each in its second, then the job ends; memory is left."""
+    steps: list[dict[str, Any]] = [
+        {"drop_caches": {"wait": "1s"}}, {"release_cache": {"wait": "1s"}}, {"notify": {"wait": "1s"}},
+        {"terminate": {"wait": "3s"}}, {"kill": {}},
+    ]  # fmt: skip
+    ladder = {"match": ['alertname="GpuMemoryStallImminent"'], "victim": "largest", "steps": steps}
+    what = {"dry_run": False, "allow": {"users": [getpass.getuser()]}, "ladders": [ladder]}
+    (folder / "node.yaml").write_text(STALL)
+    (folder / "rules.yaml").write_text(RULES)
+    (folder / "rules.yaml").chmod(0o600)
+    with ExitStack() as stack:
+        greedy, modest = (stack.enter_context(running(PLAIN)) for _ in range(2))
+        agent = stack.enter_context(again(folder, {"greedy": greedy.pid, "modest": modest.pid}, what))
+        assert end(agent)["result"] in {"released", "resolved"}
+        assert greedy.wait(10) == -signal.SIGTERM
+        assert modest.poll() is None
+        (run,) = runs(agent)
+        taken = [step["step"] for step in run["steps"] if step["kind"] == "intent"]
+        assert taken == ["drop_caches", "release_cache", "notify", "SIGTERM"]
+        first = next(step for step in run["steps"] if step["kind"] == "result")
+        assert "a scenario is played" in first["detail"]

@@ -25,6 +25,7 @@ WANTED = {
     "coherent-memory",
     "no-gpus",
     "consumer-card",
+    "memory-stall",
     "crowd",
     "demo",
 }

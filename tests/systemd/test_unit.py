@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
+from gpuagent.procfs.reclaim_helper import SOCKET
 
 FOLDER = Path(__file__).parents[2] / "systemd"
 UNIT = FOLDER / "gpuagent.service"
@@ -105,9 +108,9 @@ DROP_INS = sorted(FOLDER.glob("gpuagent-*.conf"))
 
 
 def test_there_are_drop_ins() -> None:
-    """For docker, the kernel's log, signals and Slurm."""
+    """For docker, the kernel's log, signals, Slurm, and machines whose GPU shares their memory."""
     names = [path.stem.removeprefix("gpuagent-") for path in DROP_INS]
-    assert names == ["docker", "kernel-log", "kill", "slurm"]
+    assert names == ["docker", "kernel-log", "kill", "slurm", "unified-memory"]
 
 
 @pytest.mark.needs("systemd-analyze")
@@ -131,3 +134,37 @@ def test_every_line_of_a_drop_in_says_why(drop_in: Path) -> None:
     assert found[0].startswith("# /etc/systemd/system/gpuagent.service.d/")
     for before, line in pairwise(found):
         assert line.startswith(("#", "[")) or before.startswith("# "), line
+
+
+HELPER = [FOLDER / f"gpuagent-reclaim.{kind}" for kind in ("service", "socket")]
+
+
+@pytest.mark.needs("systemd-analyze")
+def test_the_helper_is_root_and_nothing_else(tmp_path: Path) -> None:
+    """What drops page cache is accepted by systemd, and less exposed than the agent although it is root: 1.5 of 10."""
+    for unit in HELPER:
+        text = unit.read_text(encoding="utf-8").replace("/opt/gpuagent/current/bin/python", sys.executable)
+        (tmp_path / unit.name).write_text(text, encoding="utf-8")
+    units = [str(tmp_path / unit.name) for unit in HELPER]
+    checked = analyze("verify", "--man=no", "--recursive-errors=yes", *units)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+    checked = analyze("security", "--offline=true", "--threshold=15", units[0])
+    assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize("unit", HELPER, ids=lambda path: path.suffix)
+def test_every_line_of_the_helper_says_why(unit: Path) -> None:
+    """As in the agent's; and the socket is the one that the agent asks."""
+    found = [line for line in unit.read_text(encoding="utf-8").splitlines() if line]
+    assert found[0].startswith(f"# /etc/systemd/system/{unit.name}")
+    for before, line in pairwise(found):
+        assert line.startswith(("#", "[")) or before.startswith("# "), line
+    listens = [line for line in found if line.startswith("ListenStream=")]
+    assert listens in ([], [f"ListenStream={SOCKET}"])
+
+
+def test_the_helper_takes_its_socket_from_systemd() -> None:
+    """Started by hand it says who starts it, and writes nothing."""
+    command = [sys.executable, "-I", "-m", "gpuagent.procfs.reclaim_helper"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (1, "gpuagent-reclaim.socket starts this\n")

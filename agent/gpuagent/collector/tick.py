@@ -14,13 +14,14 @@ from gpuagent.collector.holders import LastHolders
 from gpuagent.collector.inventory import IndexRegistry, Inventory, find_conflicts
 from gpuagent.collector.join import Idleness, Joiner
 from gpuagent.collector.listings import GAP_SECONDS, TICK_SECONDS, Listings
+from gpuagent.collector.memory_watch import MemoryWatch
 from gpuagent.collector.repairs import DriverSession, FaultTracker
 from gpuagent.collector.session import NvmlSession
 from gpuagent.collector.sleep import RuntimePower
 from gpuagent.collector.trust import TrustRegistry
 from gpuagent.collector.workers import ElasticThreadPool, Worker
 from gpuagent.core.clock import Backoff, Clock
-from gpuagent.core.hardware import HostMemory, MemoryKind, MemoryPressure
+from gpuagent.core.hardware import HostMemory, MemoryKind, MemoryPressure, StallRisk
 from gpuagent.core.snapshot import (
     CollectorRun,
     GpuReading,
@@ -123,6 +124,7 @@ class Monitor:
         holders = self._place.holders or LastHolders(clock)
         self._joiner = Joiner(host_pid_namespace=processes.host_pid_namespace, last_holders=holders)
         self._idleness = Idleness()
+        self._memory_watch = MemoryWatch()
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._answered = asyncio.Event()
@@ -335,11 +337,12 @@ class Monitor:
         if any(gpu.state in (GpuState.OK, GpuState.ASLEEP) for gpu in gpus) or (self.session.ready and not gpus):
             self._measured_seconds = now
         self._ticks += 1
+        node = self._node(gpus, now)
         return Snapshot(
             time_seconds=self._clock.wall(),
             clock_seconds=now,
-            node=self._node(gpus),
-            gpus=tuple(gpus),
+            node=node,
+            gpus=tuple(_with_outlook(gpu, node) for gpu in gpus),
             processes=tuple(processes),
             xids=xids,
             measured_seconds=self._measured_seconds,
@@ -384,8 +387,11 @@ class Monitor:
                 answers.append(Collected(GpuReading(gpu, state, reason, time_seconds=self._clock.now())))
         return answers
 
-    def _node(self, gpus: Iterable[GpuReading]) -> NodeReading:
+    def _node(self, gpus: Sequence[GpuReading], now_seconds: float) -> NodeReading:
         shares = any(gpu.identity.memory_kind is not MemoryKind.DEDICATED for gpu in gpus)
+        memory = self._place.host_memory() if shares else None
+        pressure = self._place.memory_pressure() if shares else None
+        unified = any(gpu.identity.unified_memory for gpu in gpus)
         versions = self.session.versions
         return NodeReading(
             nvml_state=self.session.state,
@@ -399,7 +405,14 @@ class Monitor:
             gpus_doubt=self._indices.uncertainty,
             pci_gpus=self._pci_count,
             nvml_initializations=self._driver.initializations,
-            host_memory=self._place.host_memory() if shares else None,
-            memory_pressure=self._place.memory_pressure() if shares else None,
+            host_memory=memory,
+            memory_pressure=pressure,
+            memory_outlook=self._memory_watch.observe(now_seconds, memory, pressure) if unified else None,
             pause=self.session.asked,
         )
+
+
+def _with_outlook(gpu: GpuReading, node: NodeReading) -> GpuReading:
+    if not gpu.identity.unified_memory or node.memory_outlook is None or gpu.state is GpuState.GONE:
+        return gpu
+    return replace(gpu, stall_imminent=node.memory_outlook.risk is StallRisk.IMMINENT)

@@ -27,6 +27,13 @@ class Config(Section):
         le=60,
         description="Time between two readings of memory, processes and utilization.",
     )
+    pressure_interval: Duration = key(
+        default=0.25,
+        ge=0,
+        le=60,
+        description="Time between two readings while a machine whose GPU shares its memory (GB10, Jetson) gives memory "
+        "out fast or waits for it, and for 15 s after that. At 0, or not below `poll_interval`, that stays as it is.",
+    )
     slow_interval: Duration = key(
         default=15.0,
         ge=1,
@@ -102,6 +109,20 @@ class Config(Section):
         yield from _check_routes(given.get("routes"), names)
         yield from _check_budgets(given.get("budgets"))
         yield from _check_containers(given)
+        yield from _check_memory_kind(given)
+
+
+def _check_memory_kind(given: Mapping[str, object]) -> Iterator[Problem]:
+    """Find steps that drop page cache on GPUs of which the configuration says that it is no memory of theirs."""
+    nvml, remedies = given.get("nvml"), given.get("remedies")
+    kind = nvml.get("memory_kind", "auto") if isinstance(nvml, Mapping) else "auto"
+    if kind not in {"dedicated", "coherent"} or not isinstance(remedies, Mapping):
+        return
+    for index, ladder in enumerate(_mappings(remedies.get("ladders"))):
+        for number, step in enumerate(_mappings(ladder.get("steps"))):
+            if "drop_caches" in step:
+                path = ("remedies", "ladders", index, "steps", number, "drop_caches")
+                yield Problem(path, f"page cache is no memory of the GPU by nvml.memory_kind: {kind}")
 
 
 def _check_intervals(given: Mapping[str, object]) -> Iterator[Problem]:

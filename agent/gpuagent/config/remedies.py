@@ -156,6 +156,16 @@ class NotifyStep(Section):
     wait: Duration = key(default=30.0, description="Time for the app to drain before the next step.")
 
 
+class DropCachesStep(Section):
+    """Have the kernel drop clean page cache, on machines whose GPU has no memory of its own; elsewhere it is passed."""
+
+    compact: bool = key(
+        default=True, description="Have the kernel join free pages after it: drivers ask for blocks of 2 MiB."
+    )
+    every: Duration = key(default=60.0, ge=10, le=86400, description="Least time between two of these on this node.")
+    wait: Duration = key(default=2.0, description="Time for the pressure to go.")
+
+
 class ReleaseCacheStep(Section):
     """Ask the app, through the embedded client, to give its allocator's cache back."""
 
@@ -236,6 +246,7 @@ class Step(Section):
     key_noun: ClassVar[str] = "step"
 
     notify: NotifyStep | None = key(default=None, description=NotifyStep.__doc__)
+    drop_caches: DropCachesStep | None = key(default=None, description=DropCachesStep.__doc__)
     release_cache: ReleaseCacheStep | None = key(default=None, description=ReleaseCacheStep.__doc__)
     reset: ResetStep | None = key(default=None, description=ResetStep.__doc__)
     signal: SignalStep | None = key(default=None, description=SignalStep.__doc__)
@@ -280,7 +291,7 @@ class Ladder(Section):
         yield from _check_scope(given)
 
 
-_SPARING_STEPS = frozenset({"notify", "release_cache"})
+_SPARING_STEPS = frozenset({"notify", "drop_caches", "release_cache"})
 
 
 def _check_match(given: Mapping[str, object]) -> Iterator[Problem]:

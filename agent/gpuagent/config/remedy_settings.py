@@ -102,6 +102,8 @@ def step_of(step: Step) -> RemedyStep:
         if given is not None:
             number = signal_number(given.name) if kind is StepKind.SIGNAL else 0
             command = given.command if kind is StepKind.EXEC else ()
+            if kind is StepKind.DROP_CACHES:
+                return RemedyStep(kind, given.wait, compact=given.compact, every_seconds=given.every)
             return RemedyStep(kind, given.wait, number, command)
     raise ValueError("a step without a kind")
 

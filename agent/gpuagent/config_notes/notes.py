@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gpuagent.collector.memory_watch import DEFAULT_LIMITS
 from gpuagent.config.load import LIMITS, read_file
 from gpuagent.config.models import Config
 from gpuagent.config_notes.inert_ladders import Accounts, Users, known_alerts, may_end_nobody, never_acts
@@ -22,6 +23,7 @@ from gpuagent.core.matchers import Matcher
 from gpuagent.core.problems import KeyPath
 from gpuagent.core.yaml_document import Document, YamlFault, read_document
 from gpuagent.procfs.machine import may_trace
+from gpuagent_alerts.remedies.execution.reclaim import CacheReclaimer
 from gpuagent_alerts.rules.alert_labels import AlertLabels, label_note, literals, matcher_note, untaken_example
 from gpuagent_alerts.rules.model import RuleGroup, suggest
 
@@ -53,6 +55,8 @@ class Machine(NamedTuple):
     may_trace: Callable[[], bool | None] = may_trace
     """Whether the agent has CAP_SYS_PTRACE; None is unknown. By default of this process."""
     accounts: Accounts = existing_users
+    reclaim_refusal: Callable[[], str] = CacheReclaimer().refusal
+    """Why the agent cannot drop page cache; "" if it can. By default of this process."""
 
 
 class ConfigFile:
@@ -108,12 +112,32 @@ def config_notes(
         *route_notes(config, alerts, _lookups(machine)),
         *_units(config, machine.unit_folders),
         *_unseen_paths(config, machine.may_trace),
+        *_reclaim(config, machine.reclaim_refusal),
         *map(str, spared_name_notes(groups, spared)),
         *spared_by_ladders(config, alerts, spared),
         *never,
         *(may_end_nobody(config, never) if asked else ()),
     ]
     return [file.place(note) for note in dict.fromkeys(notes)]
+
+
+def _reclaim(config: Config, refusal: Callable[[], str]) -> Iterator[str]:
+    """Yield notes on the first step that drops page cache: it cannot be done, or its alert comes too late."""
+    steps = (
+        f"remedies.ladders[{index}].steps[{number}].drop_caches"
+        for index, ladder in enumerate(config.remedies.ladders)
+        for number, step in enumerate(ladder.steps)
+        if step.drop_caches is not None
+    )
+    if (path := next(steps, None)) is None:
+        return
+    if why := refusal():
+        yield f"{path}: is passed: {why}"
+    if config.poll_interval > DEFAULT_LIMITS.window_seconds:
+        yield (
+            f"poll_interval: at more than {DEFAULT_LIMITS.window_seconds:g} s GpuMemoryStallImminent comes too late, or"
+            " never: memory that GPU and CPU share runs out within seconds"
+        )
 
 
 def _unseen_paths(config: Config, may_trace: Callable[[], bool | None]) -> Iterator[str]:

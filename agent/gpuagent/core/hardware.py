@@ -51,6 +51,32 @@ class MemoryPressure:
 
     some_ratio: float
     full_ratio: float
+    some_seconds: float | None = None
+    """Seconds since the boot in which some waited, which tell of less than 10 s; None where the kernel tells none."""
+    full_seconds: float | None = None
+    """Seconds in which all waited."""
+    direct_reclaims: int | None = None
+    """How often a program had to free or move pages itself before it got any, since the boot: the whole machine was
+    out of free pages then. What a limit of a cgroup causes is not among them."""
+
+
+class StallRisk(StrEnum):
+    """How near a machine whose GPU shares its memory is to a stall."""
+
+    NONE = "none"
+    WATCH = "watch"
+    """Memory is given out fast, or waited for: it is read more often."""
+    IMMINENT = "imminent"
+    """Programs wait for memory, and what is left lasts for seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOutlook:
+    """What the last seconds of memory and pressure say of the next ones."""
+
+    risk: StallRisk = StallRisk.NONE
+    exhaustion_seconds: float | None = None
+    """Time until nothing can be given out any more at the pace of the last seconds; None while it does not fall."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from gpuagent.core.hardware import (
     Links,
     Memory,
     MemoryKind,
+    MemoryOutlook,
     MemoryPressure,
     MigInstance,
     Pcie,
@@ -240,6 +241,8 @@ class GpuReading:
     """Clock at which this GPU was last read with success; grows old while the GPU is blind or lost."""
     memory: Memory | None = None
     reconciliation: Reconciliation | None = None
+    stall_imminent: bool | None = None
+    """Of a GPU that shares the machine's memory: the machine is about to stall for want of it. None elsewhere."""
     utilization: Utilization | None = None
     profile: Profile | None = None
     thermal: Thermal | None = None
@@ -361,6 +364,8 @@ class NodeReading:
     host_memory: HostMemory | None = None
     """Memory of the machine, where a GPU shares it or reads it over C2C links."""
     memory_pressure: MemoryPressure | None = None
+    memory_outlook: MemoryOutlook | None = None
+    """What is to be expected of it, where a GPU has no memory of its own; None where that is unknown."""
     pause: Pause | None = None
     """The pause that is in force; None where there is none, or nobody told of it."""
 

@@ -11,10 +11,10 @@ import os
 import pwd
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpuagent import __version__
 from gpuagent.config.load import DEFAULT_PATH, ConfigError, load_config
@@ -28,6 +28,7 @@ from gpuagent.doctor.machine import managed_memory
 from gpuagent.procfs.machine import CAP_SYS_PTRACE, effective_capabilities, may_trace
 from gpuagent.service.http_servers import GROUP, control_socket
 from gpuagent.service.remedies import RemediesRefused, acts_for_real, check_permissions, state_faults
+from gpuagent_alerts.remedies.execution.reclaim import helper_refusal
 from gpuagent_alerts.remedies.files.permissions import CheckedFiles
 from gpuagent_alerts.rules.model import RuleFileError
 from gpuagent_exporters.http.listeners import parse_listen
@@ -122,7 +123,9 @@ def examine_config(
     `own_uid` is the user of the agent, by default whoever `agent_uid` finds.
     """
     agent = agent_uid(config) if own_uid is None else own_uid
-    machine = machine or Machine(may_trace=lambda: agent_may_trace(config))
+    machine = machine or Machine(
+        may_trace=lambda: agent_may_trace(config), reclaim_refusal=lambda: helper_refusal() if agent else ""
+    )
     faults: list[str] = []
     notes: list[str] = []
     file = ConfigFile(path)
@@ -166,7 +169,10 @@ def configuration(path: Path | None, *, simulated: bool = False) -> tuple[Config
     except ConfigError as error:
         found = [Finding("configuration", Level.FAILURE, line) for line in str(error).splitlines()]
         return Config(), found
-    machine = Machine(no_user_problems, (), may_trace=lambda: None, accounts=no_users) if simulated else None
+    of_none = Machine(
+        no_user_problems, (), may_trace=lambda: None, accounts=no_users, reclaim_refusal=lambda: ""
+    )  # fmt: skip
+    machine = of_none if simulated else None
     beside = examine_config(config, path or DEFAULT_PATH, machine)
     found = [Finding("configuration", Level.FAILURE, line) for fault in beside.faults for line in fault.splitlines()]
     found += [Finding("configuration", Level.WARNING, note) for note in beside.notes]
@@ -216,8 +222,28 @@ def agent(config: Config) -> Iterator[Finding]:
     else:
         yield Finding("agent", Level.OK, f"version {running} is running")
     yield from managed_memory(document)
+    yield from _locked_pages(config, document)
     for problem in document.get("problems", []):
         yield Finding("agent", Level.WARNING, str(problem.get("text")), str(problem.get("advice") or ""))
+
+
+def _locked_pages(config: Config, document: Mapping[str, Any], proc: Path = Path("/proc")) -> Iterator[Finding]:
+    """Whether an agent that has to act when memory runs out keeps its own pages then."""
+    running = listener(control_socket(config))
+    unified = any(gpu.get("memory_kind") == "unified" for gpu in document.get("gpus", ()))
+    if running is None or not unified or not config.remedies.ladders:
+        return
+    try:
+        lines = (proc / str(running.pid) / "status").read_text("utf-8", "replace").splitlines()
+        locked = next(int(line.split()[1]) for line in lines if line.startswith("VmLck:"))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return
+    if locked:
+        yield Finding("locked pages", Level.OK, "the agent keeps its pages when memory is short")
+    else:
+        yield Finding("locked pages", Level.WARNING,
+                      "the agent's pages can be taken when memory is short: its ladders would wait for the disk then",
+                      "install systemd/gpuagent-unified-memory.conf as a drop-in, and restart it")  # fmt: skip
 
 
 def _address(config: Config) -> Iterator[Finding]:

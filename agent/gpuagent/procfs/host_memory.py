@@ -1,4 +1,7 @@
-"""Read the memory of the machine, which is the GPU's too where the two share it: /proc/meminfo and /proc/pressure."""
+"""Read the memory of the machine, which is the GPU's too where the two share it, and how much programs wait for it.
+
+From /proc/meminfo, /proc/pressure and /proc/vmstat. What a cgroup of version 2 says of itself is read in the same form.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +38,62 @@ def read_host_memory(root: str | Path = "/proc") -> HostMemory | None:
 
 
 def read_memory_pressure(root: str | Path = "/proc") -> MemoryPressure | None:
-    """Return the pressure of the last 10 s; None on kernels without it (PSI, Documentation/accounting/psi.rst)."""
+    """Return the pressure of the machine; None on kernels without it (PSI, Documentation/accounting/psi.rst).
+
+    Of /proc/vmstat, `allocstall_*` counts direct reclaim and `compact_stall` direct compaction. The kernel counts
+    neither for the limit of a cgroup (mm/vmscan.c, `do_try_to_free_pages`).
+    """
+    return _read_pressure(Path(root, "pressure/memory"), _counts(Path(root, "vmstat"), ("allocstall", "compact_stall")))
+
+
+def read_cgroup_memory(folder: Path) -> tuple[HostMemory, MemoryPressure] | None:
+    """Return memory and pressure within the limit of a cgroup of version 2; None where it has no limit or no figures.
+
+    The smaller one of `memory.high` and `memory.max` is the machine. `pgscan_direct` stands for direct reclaim.
+    """
+    limits = [each for name in ("memory.high", "memory.max") if (each := _number(folder / name)) is not None]
+    current = _number(folder / "memory.current")
+    pressure = _read_pressure(folder / "memory.pressure", _counts(folder / "memory.stat", ("pgscan_direct",)))
+    if not limits or current is None or pressure is None:
+        return None
+    total = min(limits)
+    cache = _counts(folder / "memory.stat", ("active_file", "inactive_file")) or 0
+    free = max(0, total - current)
+    kernel = _counts(folder / "memory.stat", ("slab_unreclaimable",)) or 0
+    return HostMemory(total, min(total, free + cache), free, cache, kernel), pressure
+
+
+def _read_pressure(path: Path, direct_reclaims: int | None) -> MemoryPressure | None:
     try:
-        lines = Path(root, "pressure/memory").read_text("ascii").splitlines()
-        some, full = (_ten_seconds(line) for line in lines[:2])
+        lines = path.read_text("ascii").splitlines()
+        (some, some_seconds), (full, full_seconds) = (_stalls(line) for line in lines[:2])
     except (OSError, ValueError, KeyError):
         return None
-    return MemoryPressure(some, full)
+    return MemoryPressure(some, full, some_seconds, full_seconds, direct_reclaims)
 
 
-def _ten_seconds(line: str) -> float:
-    """Return the ratio of a line such as `some avg10=0.12 avg60=... total=...`."""
+def _stalls(line: str) -> tuple[float, float | None]:
+    """Return ratio and seconds of a line such as `some avg10=0.12 avg60=... total=MICROSECONDS`."""
     fields = dict(field.split("=", 1) for field in line.split()[1:])
-    return float(fields["avg10"]) / 100
+    return float(fields["avg10"]) / 100, int(fields["total"]) / 1e6 if "total" in fields else None
+
+
+def _number(path: Path) -> int | None:
+    """Return the number in a file; None where there is another word, such as `max`, or nothing."""
+    try:
+        return int(path.read_text("ascii"))
+    except (OSError, ValueError):
+        return None
+
+
+def _counts(path: Path, prefixes: tuple[str, ...]) -> int | None:
+    """Return the sum of counters whose names begin so, a line each; None where there is none."""
+    try:
+        lines = path.read_text("ascii").splitlines()
+        found = [int(line.split()[1]) for line in lines if line.startswith(prefixes)]
+    except (OSError, ValueError, IndexError):
+        return None
+    return sum(found) if found else None
 
 
 def _sizes(path: Path) -> Mapping[str, int]:

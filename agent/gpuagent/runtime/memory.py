@@ -14,6 +14,7 @@ import contextlib
 import ctypes
 import gc
 import mmap
+import resource
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -34,6 +35,10 @@ class CLibrary(Protocol):
 
     def malloc_trim(self, pad: int) -> int:
         """Give free memory back to the kernel."""
+        ...
+
+    def mlockall(self, flags: int) -> int:
+        """Lock the pages of this process; 0 where that was done."""
         ...
 
 
@@ -82,6 +87,26 @@ def trim_heap(library: CLibrary) -> None:
     """Give what is free in the heap back to the kernel: 1.5 MiB with scrapes of 8 GPUs with 64 processes."""
     with suppress(AttributeError):
         library.malloc_trim(0)
+
+
+_MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
+"""Of <sys/mman.h>, the same on x86 and Arm."""
+
+
+def lock_pages(library: CLibrary) -> str:
+    """Have no page of this process taken from it any more; return why that is not done, "" where it is.
+
+    When memory is short the kernel drops pages of programs first, as they are on the disk: who has to act then must not
+    wait for the disk that everybody waits for. Pages are locked as they are used (MCL_ONFAULT), so it takes no more
+    memory than before. Under a finite limit any later mapping might fail, so none is touched.
+    """
+    if resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] != resource.RLIM_INFINITY:
+        return "the limit of locked memory is finite (LimitMEMLOCK= of the unit)"
+    try:
+        failed = library.mlockall(_MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT)
+    except AttributeError:
+        return "the C library has no mlockall"
+    return "the kernel refuses it" if failed else ""
 
 
 _RESERVE_BYTES = 16 * 2**20

@@ -250,7 +250,10 @@ def _tell_notes(config: Config, rules: Iterable[RuleGroup], path: Path | None, *
     from gpuagent.config_notes import ConfigFile, Machine, config_notes  # noqa: PLC0415
     from gpuagent.config_notes.user_database import no_user_problems, no_users  # noqa: PLC0415  as above
 
-    machine = Machine(no_user_problems, (), may_trace=lambda: None, accounts=no_users) if simulated else None
+    of_none = Machine(
+        no_user_problems, (), may_trace=lambda: None, accounts=no_users, reclaim_refusal=lambda: ""
+    )  # fmt: skip
+    machine = of_none if simulated else None
     notes = config_notes(config, rules, ConfigFile(path or DEFAULT_PATH), machine)
     for note in notes:
         log.warning("%s", note)

@@ -20,6 +20,7 @@ from gpuagent.procfs.containers import docker_container
 from gpuagent.procfs.machine import own_namespace
 from gpuagent_alerts.remedies.audit import NotRecorded
 from gpuagent_alerts.remedies.execution.executor import AppFailure, NodeActionExecutor
+from gpuagent_alerts.remedies.execution.reclaim import CacheReclaimer
 from gpuagent_alerts.remedies.facts.command_digests import load_digests
 from gpuagent_alerts.remedies.facts.fresh_lookup import TableLookup
 from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
@@ -37,6 +38,9 @@ from gpuagent_exporters.api.process_routes import CommandFailure, NotDone
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
+
+
+_OF_A_SCENARIO = "a scenario is played: the page cache of this machine is left alone"
 
 
 class RemediesRefused(ValueError):
@@ -114,6 +118,7 @@ def remedy_service_of(
             program_check=ProgramCheck(),
             digests=digests,
             never=never,
+            reclaimer=CacheReclaimer(off=_OF_A_SCENARIO if node.place.simulated else ""),
         )
 
     dependencies = RemedyDependencies(

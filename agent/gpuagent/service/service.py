@@ -19,8 +19,9 @@ from gpuagent.config.load import ConfigError
 from gpuagent.config.models import Config
 from gpuagent.core.background import Progress, in_daemon_thread
 from gpuagent.core.clock import Clock
+from gpuagent.core.hardware import StallRisk
 from gpuagent.core.snapshot import Pause, Snapshot
-from gpuagent.runtime.memory import Reserve, c_library, endure, freeze_gc, trim_and_freeze, trim_heap
+from gpuagent.runtime.memory import Reserve, c_library, endure, freeze_gc, lock_pages, trim_and_freeze, trim_heap
 from gpuagent.runtime.sd_notify import SystemdNotifier
 from gpuagent.service.alert_commands import AlertCommands
 from gpuagent.service.alerting import Alerting
@@ -94,6 +95,10 @@ class Service:
         self._reads: set[Progress] = set()
         """Reloads that read files, those that were given up among them."""
         self._config = parts.config
+        self._is_pressed = False
+        """Memory that GPU and CPU share runs out fast, or programs wait for it, by the last reading."""
+        self._are_pages_locked: bool | None = None
+        """None before the first reading of memory that GPU and CPU share."""
         self._schedule = Schedule()
         self._stopping = asyncio.Event()
         self._replace = False
@@ -293,18 +298,27 @@ class Service:
                 await self._tick()
             except Exception:
                 log.exception("a tick failed")
-            interval = self._config.poll_interval / self._parts.clock.speed
+            interval = self._interval_seconds()
             due += interval
             if due < loop.time():
-                self._parts.monitor.tick_skipped()
+                if not self._is_pressed:  # of those between two usual ones none is owed
+                    self._parts.monitor.tick_skipped()
                 due = loop.time() + interval - (loop.time() - due) % interval
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(due):  # asyncio.wait_for would make a task for it
                     await self._stopping.wait()
 
+    def _interval_seconds(self) -> float:
+        """Return the time to the next tick, by the machine's clock: a short one while memory is short."""
+        config = self._config
+        usual, pressed = config.poll_interval, config.pressure_interval
+        return (min(usual, pressed) if self._is_pressed and pressed else usual) / self._parts.clock.speed
+
     async def _tick(self) -> None:
         parts = self._parts
         snapshot = await parts.monitor.tick()
+        outlook = snapshot.node.memory_outlook
+        self._is_pressed = outlook is not None and outlook.risk is not StallRisk.NONE
         snapshot = replace(snapshot, clients=parts.clients.readings(snapshot))
         snapshot = parts.leaks.observe(snapshot)
         snapshot = parts.automatic_blame.observe(snapshot)
@@ -316,6 +330,10 @@ class Service:
         if snapshot.ticks == 1:
             trim_and_freeze(c_library())
             parts.notifier.ready()
+        if self._are_pages_locked is None and outlook is not None and self._config.remedies.ladders:
+            why_not = lock_pages(c_library())
+            self._are_pages_locked = not why_not
+            log.info("pages are locked%s", f": no, {why_not}" if why_not else "")
         if snapshot.ticks == _GROWN_TICKS:
             freeze_gc()
         parts.notifier.alive()

@@ -19,6 +19,8 @@ _MOST_CAME_BACK = 0.9
 """Share of what a process held: less is not called the return of its memory."""
 _FELL = 0.95
 """Below this share of what was used, memory has come back; above it, growth has merely stopped."""
+_SPARING = frozenset({"release_cache", "drop_caches"})
+"""Steps that free memory while the process goes on."""
 _ABOUT_A_REMEDY = frozenset({"GpuRemedy", "GpuRemedyAnnounced"})
 """Alerts that name a process and tell of a remedy, which is over when it is, whatever became of the process."""
 
@@ -58,10 +60,9 @@ def reason_of_process(case: EndedAlert, remedy: RemedyEnding | None) -> EndReaso
     if now is not None and not _is_other(before, now):
         if now.state is ProcessState.DEAD and (before is None or before.state is not ProcessState.DEAD):
             return EndReason(f"{PROCESS_ENDED}{_still_held(now)}")
-        # The only step that frees memory while its process goes on.
-        return EndReason(str(remedy)) if remedy is not None and remedy.step == "release_cache" else _UNKNOWN
+        return EndReason(str(remedy)) if remedy is not None and remedy.step in _SPARING else _UNKNOWN
     back = _came_back(case, before)
-    if remedy is not None and remedy.step != "release_cache":
+    if remedy is not None and remedy.step not in _SPARING:
         text = str(remedy) if remedy.released_bytes else f"{remedy.act}{back}"
         return EndReason(text, is_certain=bool(remedy.released_bytes) or back.endswith(_BACK))
     return EndReason(f"{_how_it_left(case, before)}{back}", is_certain=back.endswith(_BACK))
@@ -91,7 +92,7 @@ def with_remedies(reason: str, uuid: str, remedy_of: Callable[[str, str], Remedy
 
     def replaced(found: re.Match[str]) -> str:
         remedy = remedy_of(found[1], uuid)
-        if remedy is None or remedy.step == "release_cache":
+        if remedy is None or remedy.step in _SPARING:
             return found[0]
         return f"(pid {found[1]}) was {remedy.participle}"
 

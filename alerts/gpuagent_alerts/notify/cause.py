@@ -18,7 +18,7 @@ from gpuagent_alerts.notify.urgency import did_nothing, is_remedy_note
 
 _LEAK = "GpuProcessMemoryLeak"
 _MEMORY = frozenset({
-    "GpuMemoryHigh", "GpuMemoryFull", "GpuInstanceMemoryFull", "GpuMemoryExhaustionSoon",
+    "GpuMemoryHigh", "GpuMemoryFull", "GpuInstanceMemoryFull", "GpuMemoryExhaustionSoon", "GpuMemoryStallImminent",
 })  # fmt: skip
 _FORECAST = "GpuMemoryExhaustionSoon"
 _HIGH = "GpuMemoryHigh"

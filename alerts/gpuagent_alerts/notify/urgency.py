@@ -68,6 +68,7 @@ _STAGES = {
     "GpuMemoryLeak": UrgencyStage.GROWING,
     "GpuMemoryFull": UrgencyStage.FULL,
     "GpuInstanceMemoryFull": UrgencyStage.FULL,
+    "GpuMemoryStallImminent": UrgencyStage.FULL,
     "GpuXidCritical": UrgencyStage.FULL,
     "GpuLost": UrgencyStage.LOST,
 }

@@ -89,6 +89,8 @@ class Observation:
     """By UUID, why nobody may be acted on by the figures of a GPU: of all GPUs of the node that have a reason."""
     unlisted_gpus: tuple[UnlistedGpu, ...] = ()
     """GPUs of the node of which no list of processes was ever read: anybody may be on them."""
+    unified_memory: bool = False
+    """The GPU has no memory of its own: page cache that is dropped is memory for it."""
     unreadable: str = ""
     """Why the GPU cannot be read, where a person has forced a process of its last list; "" for every other."""
 
@@ -204,6 +206,10 @@ class ActionExecutor(Protocol):
 
     async def release_cache(self, target: Target, deadline_seconds: float, *, collect: bool = False) -> ActionResult:
         """Have the app empty its allocator's cache; `collect` runs Python's garbage collector first."""
+        ...
+
+    async def drop_caches(self, step: RemedyStep, *, rehearse: bool) -> ActionResult:
+        """Have the kernel drop page cache; with `rehearse` only tell how much that would be."""
         ...
 
     async def reset(self, target: Target, deadline_seconds: float) -> ActionResult: ...

@@ -95,6 +95,7 @@ class SnapshotObserver:
             and len(snapshot.gpus) >= snapshot.node.gpus_expected
             and not any(each.state is GpuState.GONE for each in snapshot.gpus),
             host_pid_namespace=snapshot.node.host_pid_namespace,
+            unified_memory=gpu.identity.unified_memory,
             relatives=relatives(target, on_it),
             successors=successors(target, on_it),
             members=fall_too,

@@ -125,6 +125,8 @@ class RemedyEnding:
                 return f"gpuagent restarted {self.unit or 'its unit'}"
             case "release_cache":
                 return "gpuagent had it release its cache"
+            case "drop_caches":
+                return "gpuagent had the kernel drop its page cache"
             case step:
                 return f"gpuagent acted on it ({step})"
 

@@ -385,6 +385,8 @@ class LadderRun:
             raise ActionRefused(*against)
         if self._called_off or self.rules != self._judged_by:
             raise ActionRefused(self._called_off or "the configuration has changed since it was decided")
+        if step.kind is StepKind.DROP_CACHES:
+            return await self._drop_caches(step, observation)
         if self.plan.dry_run:
             return self._rehearse(step)
         if step.sends is not None:
@@ -398,6 +400,12 @@ class LadderRun:
         if step.kind is StepKind.RESTART_UNIT:
             return await executor.restart_unit(target, permission, step.wait_seconds)
         return await executor.execute(step, target, permission)
+
+    async def _drop_caches(self, step: RemedyStep, observation: Observation) -> ActionResult:
+        """Drop page cache, or tell how much that would be; pass where it is no memory of the GPU."""
+        if not observation.unified_memory:
+            return ActionResult(ok=False, detail="the GPU has memory of its own: page cache is none of it", taken=False)
+        return await self._context.executor.drop_caches(step, rehearse=self.plan.dry_run)
 
     def _rehearse(self, step: RemedyStep) -> ActionResult:
         """Do what a dry run may: ask the kernel (signal 0) whether the signal would be permitted."""

@@ -17,6 +17,7 @@ class StepKind(StrEnum):
     """What a step does."""
 
     NOTIFY = "notify"
+    DROP_CACHES = "drop_caches"
     RELEASE_CACHE = "release_cache"
     RESET = "reset"
     SIGNAL = "signal"
@@ -27,7 +28,7 @@ class StepKind(StrEnum):
 
 
 _SIGNALS = {StepKind.TERMINATE: signal.SIGTERM, StepKind.KILL: signal.SIGKILL}
-_HARMLESS = frozenset({StepKind.NOTIFY, StepKind.RELEASE_CACHE})
+_HARMLESS = frozenset({StepKind.NOTIFY, StepKind.DROP_CACHES, StepKind.RELEASE_CACHE})
 _ASKS = frozenset({StepKind.RELEASE_CACHE, StepKind.RESET})
 
 
@@ -43,6 +44,11 @@ class RemedyStep:
     """Command of an `exec` step."""
     collect: bool = False
     """Whether a `release_cache` step runs Python's garbage collector first, for which the app stands still."""
+
+    compact: bool = False
+    """Whether a `drop_caches` step has the kernel join free pages after it."""
+    every_seconds: float = 0.0
+    """Least time between two `drop_caches` steps on this node."""
 
     @property
     def sends(self) -> int | None:

@@ -127,6 +127,10 @@ def test_all_faults_in_one_text() -> None:
             "1: budgets[0].memory: 0B is too little: it must be at least 1MiB",
         ),
         ("poll_interval: 20s", "1: poll_interval: poll_interval is longer than slow_interval"),
+        (
+            "nvml: {memory_kind: coherent}\nremedies:\n  ladders: [{match: ['a=\"b\"'], steps: [{drop_caches: {}}]}]",
+            "3: remedies.ladders[0].steps[0].drop_caches: page cache is no memory of the GPU by nvml.memory_kind: coherent",  # noqa: E501
+        ),
         ("poll_interval: 5s\nslow_interval: 4s", "2: slow_interval: poll_interval is longer than slow_interval"),
         ("poll_interval:\n", "1: poll_interval: has no value"),
         ("poll_interval: [1s]", "1: poll_interval: must be a duration, not a list"),

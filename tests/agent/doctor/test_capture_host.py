@@ -42,7 +42,9 @@ def test_facts_of_a_machine(tmp_path: Path) -> None:
     assert facts["proc_options"] == "rw,hidepid=2"
     assert facts["meminfo"] == {"MemTotal": "64 kB", "MemFree": "8 kB", "MemAvailable": "32 kB"}
     assert (facts["memory"]["total_bytes"], facts["memory"]["available_bytes"]) == (64 * 1024, 32 * 1024)
-    assert facts["memory_pressure"] == {"some_ratio": 0.01, "full_ratio": 0.005}
+    assert facts["memory_pressure"] == {
+        "some_ratio": 0.01, "full_ratio": 0.005, "some_seconds": 5e-6, "full_seconds": 1e-6,
+    }  # fmt: skip
     assert facts["cgroup_memory"] == {"max": "1073741824"}
     assert facts["cgroup_version"] == 2
     (device,) = facts["pci_devices"]

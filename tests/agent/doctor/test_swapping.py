@@ -6,6 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from gpuagent.config.models import Config
+from gpuagent.config.remedies import KillStep, Ladder, Remedies, Step
+from gpuagent.core.api_client import Listener
+from gpuagent.core.matchers import parse_matcher
+from gpuagent.doctor import service
 from gpuagent.doctor.finding import Level
 from gpuagent.doctor.machine import managed_memory, wsl
 
@@ -45,3 +50,26 @@ def test_managed_memory_is_seen_by_what_is_reserved() -> None:
     assert finding.level is Level.WARNING
     assert finding.text.startswith("GPU 0: programs have reserved 12.0 GiB of 10.0 GiB")
     assert list(managed_memory({})) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "locked", "ladders", "levels"),
+    [
+        ("unified", 64, True, [Level.OK]),
+        ("unified", 0, True, [Level.WARNING]),
+        ("unified", 0, False, []),
+        ("dedicated", 0, True, []),
+    ],
+)
+def test_locked_pages_are_told_where_they_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, locked: int, ladders: bool, levels: list[Level]
+) -> None:
+    """Of an agent with ladders on a machine whose GPU shares its memory, and of no other."""
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/status").write_text(f"Name:\tgpuagent\nVmLck:\t   {locked} kB\n")
+    monkeypatch.setattr(service, "listener", lambda _: Listener(7, 0))
+    ladder = Ladder(match=(parse_matcher('alertname="GpuMemoryStallImminent"'),), steps=(Step(kill=KillStep()),))
+    config = Config(remedies=Remedies(ladders=(ladder,) if ladders else ()))
+    found = list(service._locked_pages(config, {"gpus": [{"memory_kind": kind}]}, tmp_path))
+
+    assert [each.level for each in found] == levels

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.core.hardware import MemoryPressure
-from gpuagent.procfs.host_memory import read_host_memory, read_memory_pressure
+from gpuagent.core.hardware import HostMemory, MemoryPressure
+from gpuagent.procfs.host_memory import read_cgroup_memory, read_host_memory, read_memory_pressure
 
 KIB = 1024
 MEMINFO = """\
@@ -70,16 +70,51 @@ def test_no_proc(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("some avg10=12.50 avg60=1.00 total=5\nfull avg10=3.00 avg60=0.00 total=1\n", (0.125, 0.03)),
+        ("some avg10=12.50 total=5000000\nfull avg10=3.00 avg60=0.00 total=1500000\n", (0.125, 0.03, 5.0, 1.5)),
         ("some avg60=1.00 avg10=12.50\nfull avg10=3.00\n", (0.125, 0.03)),
         ("some avg10=12.50\nfull avg60=1\n", None),
         ("some\n", None),
         ("", None),
     ],
 )
-def test_pressure(tmp_path: Path, text: str, expected: tuple[float, float] | None) -> None:
+def test_pressure(tmp_path: Path, text: str, expected: tuple[float, ...] | None) -> None:
     """NUM-05: as shares of the last 10 s; what has another form is not guessed at."""
     (tmp_path / "pressure").mkdir()
     (tmp_path / "pressure" / "memory").write_text(text)
 
-    assert read_memory_pressure(tmp_path) == (MemoryPressure(*expected) if expected else None)
+    assert read_memory_pressure(tmp_path) == (MemoryPressure(*expected) if expected else None)  # type: ignore[arg-type]
+
+
+def test_direct_reclaim(tmp_path: Path) -> None:
+    """NUM-05: what programs had to free themselves is counted over all zones, and compaction with it."""
+    (tmp_path / "pressure").mkdir()
+    (tmp_path / "pressure" / "memory").write_text("some avg10=0.00\nfull avg10=0.00\n")
+    (tmp_path / "vmstat").write_text("allocstall_dma 1\nallocstall_normal 40\npgscan_direct 9\ncompact_stall 2\n")
+
+    assert read_memory_pressure(tmp_path) == MemoryPressure(0, 0, direct_reclaims=43)
+
+
+def test_a_cgroup_is_read_like_a_machine(tmp_path: Path) -> None:
+    """NUM-05: its lower limit is all that there is, and its page cache can be given up."""
+    for name, text in {
+        "memory.max": "max\n", "memory.high": "1000\n", "memory.current": "900\n",
+        "memory.pressure": "some avg10=5.00 total=7000000\nfull avg10=1.00 total=1000000\n",
+        "memory.stat": "anon 500\nactive_file 100\ninactive_file 200\nslab_unreclaimable 10\npgscan_direct 3\n",
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(text)
+
+    assert read_cgroup_memory(tmp_path) == (
+        HostMemory(1000, 400, 100, 300, 10),
+        MemoryPressure(0.05, 0.01, 7.0, 1.0, 3),
+    )
+
+
+@pytest.mark.parametrize("missing", ["memory.high", "memory.current", "memory.pressure"])
+def test_a_cgroup_without_limit_or_figures(tmp_path: Path, missing: str) -> None:
+    """NUM-05: nothing is made up for it."""
+    for name, text in {
+        "memory.high": "1000\n", "memory.current": "900\n", "memory.pressure": "some avg10=0\nfull avg10=0\n",
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text("max\n" if name == missing else text)
+
+    assert read_cgroup_memory(tmp_path) is None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import resource
 import weakref
 from collections.abc import Iterator
 
 import pytest
 
-from gpuagent.runtime.memory import c_library, set_up_heap, trim_and_freeze
+from gpuagent.runtime.memory import c_library, lock_pages, set_up_heap, trim_and_freeze
 
 
 class FakeGlibc:
@@ -23,6 +24,10 @@ class FakeGlibc:
         self.calls.append(("malloc_trim", pad, len(gc.get_objects())))
         return 1
 
+    def mlockall(self, flags: int) -> int:
+        self.calls.append(("mlockall", flags, 0))
+        return 0
+
 
 class OtherLibrary:
     """musl has neither: ctypes raises what a missing symbol raises."""
@@ -32,6 +37,9 @@ class OtherLibrary:
 
     def malloc_trim(self, pad: int) -> int:
         raise AttributeError("malloc_trim")
+
+    def mlockall(self, flags: int) -> int:
+        raise AttributeError("mlockall")
 
 
 @pytest.fixture(autouse=True)
@@ -87,3 +95,21 @@ def test_the_real_library_takes_both() -> None:
     """Symbols and types are right: a wrong one would raise."""
     set_up_heap(c_library())
     trim_and_freeze(c_library())
+
+
+@pytest.mark.parametrize(
+    ("limit", "library", "why", "calls"),
+    [
+        (resource.RLIM_INFINITY, FakeGlibc(), "", [("mlockall", 7, 0)]),
+        (8 * 2**20, FakeGlibc(), "the limit of locked memory is finite (LimitMEMLOCK= of the unit)", []),
+        (resource.RLIM_INFINITY, OtherLibrary(), "the C library has no mlockall", []),
+    ],
+)
+def test_pages_are_locked_where_that_is_without_a_limit(
+    monkeypatch: pytest.MonkeyPatch, limit: int, library: FakeGlibc | OtherLibrary, why: str, calls: list[object]
+) -> None:
+    """As they are used, those of later mappings too; under a finite limit a later mapping would fail."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+
+    assert lock_pages(library) == why
+    assert getattr(library, "calls", []) == calls

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
 from gpuagent.config.models import Config
 from gpuagent.core.clock import ScaledClock
+from gpuagent.core.hardware import MemoryOutlook, StallRisk
+from gpuagent.core.snapshot import Snapshot
 from gpuagent.service.service import Parts, Service
 from tests.fakes.snapshots import full_snapshot
 
 
 class _Monitor:
+    def __init__(self, snapshot: Snapshot | None = None) -> None:
+        self._snapshot = snapshot or full_snapshot()
+
     async def tick(self) -> object:
-        return full_snapshot()
+        return self._snapshot
 
     def tick_skipped(self) -> None:
         """Nobody counts."""
@@ -57,3 +62,30 @@ def test_whoever_looks_at_a_snapshot_cannot_end_the_service(caplog: pytest.LogCa
     asyncio.run(run())
 
     assert caplog.messages.count("a tick failed") >= 2
+
+
+@pytest.mark.parametrize(
+    ("risk", "keys", "seconds"),
+    [
+        (StallRisk.NONE, {}, 1.0),
+        (StallRisk.WATCH, {}, 0.25),
+        (StallRisk.IMMINENT, {}, 0.25),
+        (None, {}, 1.0),
+        (StallRisk.WATCH, {"pressure_interval": 0.0}, 1.0),
+        (StallRisk.WATCH, {"pressure_interval": 5.0}, 1.0),
+        (StallRisk.WATCH, {"pressure_interval": 0.5, "poll_interval": 3.0}, 0.5),
+    ],
+)
+def test_ticks_come_sooner_while_memory_is_short(risk: StallRisk | None, keys: dict[str, Any], seconds: float) -> None:
+    """Where GPU and CPU share it: bounded by what is configured, off at 0, and never longer than usual."""
+    snapshot = full_snapshot()
+    outlook = None if risk is None else MemoryOutlook(risk)
+    snapshot = replace(snapshot, node=replace(snapshot.node, memory_outlook=outlook))
+    given: dict[str, Any] = {field.name: None for field in fields(Parts)}
+    given |= {"config": Config(**keys), "clock": ScaledClock(1), "monitor": _Monitor(snapshot)}
+    given |= {"clients": _Clients(), "leaks": _Leaks(asyncio.Queue())}
+    service = Service(Parts(**given))
+    with pytest.raises(MemoryError):
+        asyncio.run(service._tick())
+
+    assert service._interval_seconds() == seconds

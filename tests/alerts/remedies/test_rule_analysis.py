@@ -207,6 +207,7 @@ SENSIBLE = {
     "GpuProcessMemoryLeak": Subject.PROCESS,
     "GpuProcessIdleHoldingMemory": Subject.PROCESS,
     "GpuBudgetExceeded": Subject.GPU,
+    "GpuMemoryStallImminent": Subject.GPU,
 }
 
 

@@ -195,6 +195,10 @@ class World:
         self.on_release(self)
         return self.app_answers
 
+    async def drop_caches(self, step: RemedyStep, *, rehearse: bool) -> ActionResult:
+        self.log.append(("rehearsed drop_caches" if rehearse else "drop_caches", 0))
+        return ActionResult(ok=True, detail="at most 1.0 GiB")
+
     async def reset(self, target: Target, deadline_seconds: float) -> ActionResult:
         self.log.append(("reset", target.pid))
         return self.app_answers

@@ -181,6 +181,9 @@ MEMORY = (
     _labelled("gpu_memory_host_bytes", "processes", (),
               "Memory in use beside the GPU's processes, where the machine gives it out too (unified, NUMA node).",
               _beside),
+    _labelled("gpu_memory_stall_imminent", "procfs", (),
+              "1 while the machine whose memory the GPU shares is about to stall for want of it: programs wait for "
+              "memory, and what is left lasts for seconds.", single(attrgetter("stall_imminent"))),
 )  # fmt: skip
 
 UTILIZATION = tuple(

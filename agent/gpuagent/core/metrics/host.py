@@ -30,6 +30,11 @@ def _pressure(view: NodeView) -> tuple[LabeledValue, ...]:
     return (("some",), pressure.some_ratio), (("all",), pressure.full_ratio)
 
 
+def _exhaustion(view: NodeView) -> Value:
+    outlook = view.snapshot.node.memory_outlook if view.snapshot else None
+    return None if outlook is None else outlook.exhaustion_seconds
+
+
 def _family(name: str, field: str, text: str) -> NodeFamily:
     return Family(f"gpuagent_host_memory_{name}", MetricType.GAUGE, text, "procfs", (), single(_host(field)))
 
@@ -46,4 +51,7 @@ HOST_FAMILIES: tuple[NodeFamily, ...] = (
     Family("gpuagent_host_memory_pressure_ratio", MetricType.GAUGE,
            "Share of the last 10 s in which some, or all, programs that could run waited for memory.", "procfs",
            ("waiting",), _pressure),
+    Family("gpuagent_host_memory_exhaustion_seconds", MetricType.GAUGE,
+           "Time until no memory can be given out any more at the pace of the last 3 s, where a GPU has none of its "
+           "own; absent while it does not fall.", "procfs", (), single(_exhaustion)),
 )  # fmt: skip

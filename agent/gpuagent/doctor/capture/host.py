@@ -77,7 +77,7 @@ def memory_facts(memory: HostMemory | None, pressure: MemoryPressure | None) -> 
     """Return the memory of the machine as the agent reads it, for a replay to tell the same."""
     return {
         "memory": None if memory is None else asdict(memory),
-        "memory_pressure": None if pressure is None else asdict(pressure),
+        "memory_pressure": None if pressure is None else {k: v for k, v in asdict(pressure).items() if v is not None},
     }
 
 

@@ -17,6 +17,7 @@ from gpuagent.procfs.files import ProcFiles, parse_stat
 from gpuagent_alerts.masker import Masker
 from gpuagent_alerts.programs.run import run_program
 from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess, ancestors
+from gpuagent_alerts.remedies.execution.reclaim import CacheReclaimer
 from gpuagent_alerts.remedies.execution.slurm_jobs import JobName, SlurmJobs
 from gpuagent_alerts.remedies.execution.units import LOOK_SECONDS, Systemctl
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
@@ -78,6 +79,7 @@ class NodeActionExecutor:
         digests: CommandDigests | None = None,
         never: NeverListEntries | None = None,
         jobs: SlurmJobs | None = None,
+        reclaimer: CacheReclaimer | None = None,
     ) -> None:
         """Put them together; `never` are the operator's entries in force, and `jobs` asks Slurm.
 
@@ -95,6 +97,7 @@ class NodeActionExecutor:
         self._systemctl = systemctl or Systemctl(units)
         self._groups = GroupProcesses(files, reader, units)
         self._jobs = jobs or SlurmJobs()
+        self._reclaimer = reclaimer or CacheReclaimer()
         self._may_touch = may_touch
         self._ask_runtime = ask_runtime
         self._program_check = program_check
@@ -149,6 +152,12 @@ class NodeActionExecutor:
         self, target: Target, deadline_seconds: float, *, collect: bool = False  # noqa: ARG002  the app has its own
     ) -> ActionResult:  # fmt: skip
         return await _asked(self._apps.release(target.pid, collect=collect), "the cache was given back")
+
+    async def drop_caches(self, step: RemedyStep, *, rehearse: bool) -> ActionResult:
+        return await self._reclaimer.drop(
+            compact=step.compact, every_seconds=step.every_seconds, deadline_seconds=step.wait_seconds,
+            rehearse=rehearse,
+        )  # fmt: skip
 
     async def reset(self, target: Target, deadline_seconds: float) -> ActionResult:  # noqa: ARG002  the app has its own
         # torch cannot take a CUDA context down inside a process (pytorch#37664): what the context holds stays.

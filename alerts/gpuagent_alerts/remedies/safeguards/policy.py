@@ -46,7 +46,7 @@ from gpuagent_alerts.remedies.target import (
 
 _NAMED = 5
 """Processes that a refusal names one by one."""
-_OF_UNITS = frozenset({StepKind.NOTIFY, StepKind.RELEASE_CACHE, StepKind.RESTART_UNIT})
+_OF_UNITS = frozenset({StepKind.NOTIFY, StepKind.DROP_CACHES, StepKind.RELEASE_CACHE, StepKind.RESTART_UNIT})
 """Steps that a unit's name permits although its processes are in a container."""
 _USERS_OWN_MANAGER = re.compile(r"user@\d+\.service/")
 

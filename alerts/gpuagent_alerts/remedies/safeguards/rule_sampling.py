@@ -94,12 +94,15 @@ _USED = frozenset(
 )
 ALWAYS_THERE = _GPU_MEMORY | WITHHOLDING
 """Families of GPUs that have a sample wherever the GPU can be read at all."""
+STALL = "gpuagent_gpu_memory_stall_imminent"
+"""Is 1 only where next to nothing is left of the memory that GPU and CPU share."""
 MEMORY = (_GPU_MEMORY - {"gpuagent_gpu_memory_total_bytes"}) | {
     "gpuagent_mig_memory_used_bytes",
     "gpuagent_mig_memory_free_bytes",
     "gpuagent_budget_used_bytes",
     "gpuagent_gpu_memory_growth_bytes_per_second",
     "gpuagent_gpu_memory_leak_suspected",
+    STALL,
 }
 """Families of GPUs that tell how much memory is in use which ending a process could give back. What a GPU, an instance
 or a budget has at most is none: it is the same whoever holds it."""
@@ -398,7 +401,8 @@ def _most_of_gpu(names: Iterable[str]) -> dict[str, float | None]:
 
 def figures_of_gpu(names: Iterable[str], used: float, total: float) -> dict[str, float | None]:
     """Return the figures of a GPU, and of an instance that is all of it."""
-    found = {
+    found: dict[str, float | None] = {
+        STALL: float(used > USED_RATIO * total),
         "gpuagent_gpu_memory_used_bytes": used,
         "gpuagent_gpu_memory_free_bytes": total - used,
         "gpuagent_gpu_memory_used_ratio": used / total,
@@ -457,7 +461,7 @@ PROCESSES = _names(PROCESS_FAMILIES, GROWTH_FAMILIES)
 """Families of processes."""
 GROWTH = _names(GROWTH_FAMILIES, GPU_GROWTH_FAMILIES, MIG_GROWTH_FAMILIES)
 """Families of the leak detector: who acts on them acts on a leak."""
-FORECASTS = frozenset(name for name in GROWTH if name.endswith("exhaustion_seconds"))
+FORECASTS = frozenset(name for name in LABELS if name.endswith("exhaustion_seconds"))
 """Families that tell what would be if growth went on: whatever loads a model looks the same until it stops."""
 PROCESS_LABELS = frozenset[str]().union(*(LABELS[name] for name in PROCESSES)) - {"pid"} - PLACE - NODE
 """Labels of process series that say more than which process it is, and on which GPU."""
