@@ -28,7 +28,7 @@ from gpuagent.procfs.files import ProcFiles, RealProc
 from gpuagent.procfs.host_memory import read_memory_pressure
 from gpuagent.procfs.kernel_log import KernelLog
 from gpuagent.procfs.machine import PidSpace, boot_id, boot_time_seconds
-from gpuagent.procfs.memory_view import read_whole_memory
+from gpuagent.procfs.memory_view import own_cgroup_folder, read_whole_memory
 from gpuagent.procfs.table import PidfdWatcher, ProcessTable
 from gpuagent.procfs.users import UserNames
 from gpuagent.runtime.state_files import make_own_directory
@@ -95,7 +95,7 @@ def real_node(config: Config, *, keep_inventory: bool = True) -> Node:
     place = replace(place, host_memory=read_whole_memory, memory_pressure=read_memory_pressure)
     if config.nvml.let_sleep:
         place = replace(place, power=read_runtime_power)
-    driver = NvmlDriver(host_memory=read_whole_memory, memory_kind=_memory_kind(config))
+    driver = NvmlDriver(None, read_whole_memory, _memory_kind(config), own_cgroup_folder())
     return Node(driver, processes, clock, place, RealProc())
 
 

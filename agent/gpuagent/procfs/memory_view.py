@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gpuagent.core.hardware import HostMemory
 from gpuagent.core.units import format_bytes
+from gpuagent.procfs.cgroup import path_in_hierarchy, systemd_hierarchies
 from gpuagent.procfs.host_memory import read_host_memory
 
 _NODE_TOTAL = re.compile(r"MemTotal:\s*(\d+) kB")
@@ -43,6 +44,19 @@ def read_whole_memory() -> HostMemory | None:
 def _own_view() -> str:
     """Return `limited_view()` as it was at first: what is mounted over /proc was so before the agent started."""
     return limited_view()
+
+
+def own_cgroup_folder(proc: str | Path = "/proc") -> str:
+    """Return the folder of this process' cgroup of version 2; "" where it is not mounted, or not to be seen."""
+    try:
+        mountinfo, own = (Path(proc, "self", name).read_bytes() for name in ("mountinfo", "cgroup"))
+    except OSError:
+        return ""
+    path = path_in_hierarchy(own, "")
+    if path is None or ".." in path.split("/"):
+        return ""
+    roots = [hierarchy for hierarchy in systemd_hierarchies(mountinfo) if not hierarchy.controllers]
+    return str(roots[0].folder(path)) if roots else ""
 
 
 def _mounted_over(mountinfo: Path) -> str:

@@ -196,7 +196,18 @@ def _unattributed(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Itera
 
 
 def _unseen_memory(gpu: GpuReading) -> Iterator[Problem]:
-    """Of a GPU that shares the machine's memory, where the agent sees none of it, or a container's share alone."""
+    """Of a GPU whose memory the agent does not see whole: a container's share, or a limit that the driver keeps."""
+    limit = gpu.figures.get("memory_own_limit_bytes")
+    if limit is not None:
+        yield Problem(
+            Severity.WARNING,
+            "memory_view",
+            f"the driver limits the agent's own cgroup to {format_bytes(int(limit))} of it, and tells of that limit "
+            "instead of the GPU's memory: how full the GPU is, is not known",
+            "Take the limit off the agent's cgroup, or run the agent in another one: nvidia-smi memory-limits.",
+            gpu=gpu.identity.index,
+            uuid=gpu.identity.uuid,
+        )
     if gpu.identity.unified_memory and (gpu.memory is None or gpu.memory.total_bytes is None):
         yield Problem(
             Severity.WARNING,

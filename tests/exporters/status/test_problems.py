@@ -65,6 +65,10 @@ def test_shared_memory_that_cannot_be_seen() -> None:
     problem = only(snapshot([unseen]))
     assert (problem.severity, problem.kind) == (WARNING, "memory_view")
     assert "`gpuagent doctor`" in problem.advice
+    limited = gpu(memory=Memory(), reconciliation=None, figures={"memory_own_limit_bytes": 8 * GIB})
+    problem = only(snapshot([limited]))
+    assert (problem.severity, problem.kind) == (WARNING, "memory_view")
+    assert problem.text.startswith("the driver limits the agent's own cgroup to 8.0 GiB of it")
     own = gpu(memory=Memory(), reconciliation=None)
     assert [each for each in find_problems(snapshot([own]), NOW) if each.kind == "memory_view"] == []
 
