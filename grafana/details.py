@@ -292,6 +292,7 @@ def repairs() -> statetimeline.Panel:
         "What the GPUs need",
         "What the driver asks for, Xids that take a reset or reboot that has not been seen yet, GPUs that are lost, "
         "and GPUs on which nothing is acted on, because the driver's figures or process lists cannot be trusted. "
+        "Agent is limited: the driver keeps a limit for the agent's own cgroup, and tells of that instead of the GPU. "
         "docs/operations.md says what ends each.",
         words(("needed", RED), start=1),
         query(f"max by ({by}, action) (gpuagent_gpu_recovery_action_advised{{{GPU}}})", f"{LEGEND}: {{{{action}}}}"),
@@ -302,6 +303,7 @@ def repairs() -> statetimeline.Panel:
         query(f"max by ({by}) (gpuagent_gpu_lost_timestamp_seconds{{{GPU}}} > bool 0)", f"{LEGEND}: lost"),
         query(f"1 - max by ({by}) (gpuagent_gpu_figures_trusted{{{GPU}}}) > 0", f"{LEGEND}: figures not trusted"),
         query(f"1 - max by ({by}) (gpuagent_gpu_processes_trusted{{{GPU}}}) > 0", f"{LEGEND}: list not trusted"),
+        query(f"max by ({by}) (gpuagent_gpu_memory_own_limit_bytes{{{GPU}}} > bool 0)", f"{LEGEND}: agent is limited"),
         empty="Nothing is needed, or no data",
     )
 

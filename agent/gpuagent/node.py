@@ -25,9 +25,10 @@ from gpuagent.procfs.cgroup import CgroupLevel
 from gpuagent.procfs.cgroup_owner import CgroupOwner, CgroupOwners
 from gpuagent.procfs.containers import ContainerNames, PodNames, docker_names
 from gpuagent.procfs.files import ProcFiles, RealProc
-from gpuagent.procfs.host_memory import read_host_memory, read_memory_pressure
+from gpuagent.procfs.host_memory import read_memory_pressure
 from gpuagent.procfs.kernel_log import KernelLog
 from gpuagent.procfs.machine import PidSpace, boot_id, boot_time_seconds
+from gpuagent.procfs.memory_view import own_cgroup_folder, read_whole_memory
 from gpuagent.procfs.table import PidfdWatcher, ProcessTable
 from gpuagent.procfs.users import UserNames
 from gpuagent.runtime.state_files import make_own_directory
@@ -91,10 +92,10 @@ def real_node(config: Config, *, keep_inventory: bool = True) -> Node:
         listings = Listings(None, boot, now_seconds=clock.now(), pid_space=PidSpace())
         place = MonitorContext(boot, trusts=TrustRegistry(), pci_gpus=count_pci_gpus, listings=listings)
     place = replace(place, fallen=KernelLog.open().fallen)
-    place = replace(place, host_memory=read_host_memory, memory_pressure=read_memory_pressure)
+    place = replace(place, host_memory=read_whole_memory, memory_pressure=read_memory_pressure)
     if config.nvml.let_sleep:
         place = replace(place, power=read_runtime_power)
-    driver = NvmlDriver(host_memory=read_host_memory, memory_kind=_memory_kind(config))
+    driver = NvmlDriver(None, read_whole_memory, _memory_kind(config), own_cgroup_folder())
     return Node(driver, processes, clock, place, RealProc())
 
 

@@ -267,6 +267,14 @@ class Memory_v2(ctypes.Structure):
     )
 
 
+class SetMemoryLimits(ctypes.Structure):
+    _fields_ = (("nameSpace", ctypes.c_char_p), ("softLimit", c_ulonglong), ("hardLimit", c_ulonglong))
+
+
+class GetMemoryLimits(ctypes.Structure):
+    _fields_ = (*SetMemoryLimits._fields_, ("currentUsed", c_ulonglong))
+
+
 class Utilization(ctypes.Structure):
     _fields_ = (("gpu", c_uint), ("memory", c_uint))
 

@@ -148,6 +148,8 @@ class Gpu:
         self.name = spec.name.encode()
         self.uuid = (spec.uuid or f"GPU-51a0f2d4-0000-4000-8000-{index:012x}").encode()
         self.serial = (spec.serial or f"16512200{index:05d}").encode()
+        self.memory_limits: dict[bytes, tuple[int, int]] = {}
+        """Soft and hard limit in bytes of each cgroup that was given one, by its folder."""
         self.pci_bus_id = spec.pci_bus_id or f"00000000:{0x18 + index * 8 & 0xFF:02X}:00.0"
         self.mig_enabled = spec.mig is not None
         self.lacks = spec.lacks | LOST_UNDER_MIG if self.mig_enabled else spec.lacks

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from gpuagent_simulator.abi import (
     Code,
+    GetMemoryLimits,
     GpmMetric,
     GpmMetricsGet,
     GpmSupport,
@@ -19,6 +20,7 @@ from gpuagent_simulator.abi import (
     Memory,
     Memory_v2,
     NvmlError,
+    SetMemoryLimits,
     Temperature,
     Utilization,
     address,
@@ -64,6 +66,44 @@ def bar1_memory_info(device: Device, out: Any) -> None:
     used = min(bar1.total, max(0, int(device.parent.now(bar1.used))))
     info = view(Memory, out)  # the same layout, with free before used
     info.total, info.used, info.free = bar1.total, used, bar1.total - used
+
+
+_FIRST_WITH_LIMITS = 615
+"""Driver whose library has the calls for memory limits (NVML's list of changes, v610 to v615)."""
+
+
+@on_device(ENTRIES, "nvmlDeviceSetMemoryLimits_v1", feature=Feature.MEMORY, with_session=True)
+def set_memory_limits(session: SimulatedSession, device: Device, argument: Any) -> None:
+    """Keep the limits of a cgroup; no soft limit and the highest hard limit take them off."""
+    _with_limits(session)
+    given = view(SetMemoryLimits, argument)
+    if not given.nameSpace or given.softLimit > given.hardLimit:
+        raise NvmlError(Code.INVALID_ARGUMENT)
+    device.parent.memory_limits.pop(given.nameSpace, None)
+    if given.softLimit or given.hardLimit != 2**64 - 1:
+        device.parent.memory_limits[given.nameSpace] = given.softLimit, given.hardLimit
+
+
+@on_device(ENTRIES, "nvmlDeviceGetMemoryLimits_v1", feature=Feature.MEMORY, with_session=True)
+def memory_limits(session: SimulatedSession, device: Device, argument: Any) -> None:
+    """Answer the limits of a cgroup, or of the nearest one above it."""
+    _with_limits(session)
+    asked = view(GetMemoryLimits, argument)
+    name: bytes = asked.nameSpace or b""
+    while name and name not in device.parent.memory_limits:
+        name = name.rpartition(b"/")[0]
+    if not name:
+        raise NvmlError(Code.NOT_FOUND)
+    asked.softLimit, asked.hardLimit = device.parent.memory_limits[name]
+    cgroup = name.decode("utf-8", "replace").removeprefix("/sys/fs/cgroup")
+    asked.currentUsed = sum(
+        row.used_bytes or 0 for row in device.rows() if f"{row.process.cgroup}/".startswith(f"{cgroup}/")
+    )
+
+
+def _with_limits(session: SimulatedSession) -> None:
+    if int(session.driver_version().partition(".")[0]) < _FIRST_WITH_LIMITS:
+        raise NvmlError(Code.FUNCTION_NOT_FOUND)
 
 
 # ---- utilization ---------------------------------------------------------------------------------

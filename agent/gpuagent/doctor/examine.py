@@ -50,6 +50,7 @@ CHECKS = (
     Check(lambda _: machine.device_nodes(), real_only=True),
     Check(lambda _: machine.profiling(), real_only=True),
     Check(lambda _: machine.wsl(), real_only=True),
+    Check(lambda _: machine.memory_view(), real_only=True),
     Check(lambda subject: machine.nvml(subject.snapshot)),
     Check(lambda subject: machine.gpus(subject.snapshot)),
     Check(lambda _: machine.pid_namespace(), host_only=True),

@@ -16,6 +16,7 @@ from gpuagent.core.units import format_bytes
 from gpuagent.core.wording import WITHHELD
 from gpuagent.doctor.finding import Finding, Level
 from gpuagent.procfs.machine import CAP_KILL, CAP_SYS_PTRACE, COST, effective_capabilities, in_host_pid_namespace
+from gpuagent.procfs.memory_view import limited_view
 
 
 def binding() -> Iterator[Finding]:
@@ -252,6 +253,15 @@ def clock() -> Iterator[Finding]:
 
 
 _ADVICE = "start fewer programs, or limit each of them: gpuagent_client.limit_memory(0.9)"
+
+
+def memory_view() -> Iterator[Finding]:
+    """Whether the agent sees the memory of the machine, which is the GPU's where the two share it."""
+    if reason := limited_view():
+        yield Finding(
+            "memory", Level.WARNING, f"{reason}; of a GPU that shares it nothing is told",
+            "run the agent on the host, or without LXCFS in its container",
+        )  # fmt: skip
 
 
 def wsl(proc: Path = Path("/proc"), dev: Path = Path("/dev")) -> Iterator[Finding]:

@@ -78,6 +78,8 @@ class Observation:
     """Who looks like a part of its job, and does not fall with it, as nothing shows that it is one."""
     present: frozenset[ProcessId] = frozenset()
     """Every process that holds memory of this GPU."""
+    resumed: frozenset[ProcessId] = frozenset()
+    """Processes that have left all GPUs and come back while the agent watched: see `resumed`."""
     choice: VictimChoice | None = None
     """Whom the alert would choose on this reading; None where the alert names its process, or a person does."""
     act_refusal: str = ""

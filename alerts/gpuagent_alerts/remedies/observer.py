@@ -17,6 +17,7 @@ from gpuagent.core.snapshot import GpuReading, GpuState, Snapshot
 from gpuagent.core.units import format_duration
 from gpuagent_alerts.remedies.alert_evaluation import DATA_MISSING, ONLY_KEPT, AlertEvaluation
 from gpuagent_alerts.remedies.observation import Condition, Observation, UnlistedGpu
+from gpuagent_alerts.remedies.resumed import ResumedProcesses
 from gpuagent_alerts.remedies.safeguards.refusals import UNPROVEN_HOLDER
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
 from gpuagent_alerts.remedies.snapshot_targets import all_targets, members, relatives, successors, unjoined_lookalikes
@@ -41,6 +42,7 @@ class SnapshotObserver:
         self._never = never
         self._clock = clock
         self._choose = choose
+        self._resumed = ResumedProcesses()
         self._snapshot: Snapshot | None = None
         self._last_good: dict[str, Snapshot] = {}
         """The last snapshot that had the processes of a GPU, by UUID."""
@@ -50,6 +52,7 @@ class SnapshotObserver:
     async def update_snapshot(self, snapshot: Snapshot) -> None:
         """Take in the snapshot of a tick."""
         self._snapshot = snapshot
+        self._resumed.update(snapshot)
         for gpu in snapshot.gpus:
             if _is_readable(gpu):
                 self._last_good[gpu.identity.uuid] = snapshot
@@ -102,6 +105,7 @@ class SnapshotObserver:
             everybody=(*all_there, *self._last_on_unread()),
             act_refusals={each.identity.uuid: each.act_refusal for each in snapshot.gpus if each.act_refusal},
             unlisted_gpus=self.unlisted_gpus(),
+            resumed=self._resumed.processes,
             apart=unjoined_lookalikes(target, all_there, scope, never),
             present=frozenset(each.id for each in on_it),
             choice=self._choose(evaluation, snapshot) if evaluation is not None else None,

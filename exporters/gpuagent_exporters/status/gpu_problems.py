@@ -74,6 +74,7 @@ def memory_problems(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Ite
     yield from _stuck(gpu, processes)
     yield from _unattributed(gpu, processes)
     yield from mps_problems(gpu, processes)
+    yield from _unseen_memory(gpu)
 
 
 def _fullness(memory: Memory | None) -> tuple[Severity, str] | None:
@@ -192,6 +193,30 @@ def _unattributed(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Itera
     text = f"{format_bytes(size)} is used by no process that the driver lists"
     severity = Severity.INFO if untold else Severity.WARNING
     yield Problem(severity, "unattributed", text, advice, gpu=gpu.identity.index)
+
+
+def _unseen_memory(gpu: GpuReading) -> Iterator[Problem]:
+    """Of a GPU whose memory the agent does not see whole: a container's share, or a limit that the driver keeps."""
+    limit = gpu.figures.get("memory_own_limit_bytes")
+    if limit is not None:
+        yield Problem(
+            Severity.WARNING,
+            "memory_view",
+            f"the driver limits the agent's own cgroup to {format_bytes(int(limit))} of it, and tells of that limit "
+            "instead of the GPU's memory: how full the GPU is, is not known",
+            "Take the limit off the agent's cgroup, or run the agent in another one: nvidia-smi memory-limits.",
+            gpu=gpu.identity.index,
+            uuid=gpu.identity.uuid,
+        )
+    if gpu.identity.unified_memory and (gpu.memory is None or gpu.memory.total_bytes is None):
+        yield Problem(
+            Severity.WARNING,
+            "memory_view",
+            "its memory is the machine's, and that is not known here: neither how full it is nor when it will be",
+            "An agent in a container may see its own share alone: `gpuagent doctor` says whether. Run it on the host.",
+            gpu=gpu.identity.index,
+            uuid=gpu.identity.uuid,
+        )
 
 
 def _holder(found: Holding) -> str:

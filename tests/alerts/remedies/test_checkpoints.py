@@ -13,8 +13,21 @@ from pathlib import Path
 
 import pytest
 
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import (
+    GpuIdentity,
+    GpuReading,
+    GpuState,
+    NodeReading,
+    NvmlState,
+    ProcessInfo,
+    ProcessReading,
+    ProcessState,
+    Snapshot,
+)
 from gpuagent.procfs.files import RealProc, parse_stat
 from gpuagent_alerts.remedies.facts.checkpoints import find_checkpointing, find_restore
+from gpuagent_alerts.remedies.resumed import ResumedProcesses
 from tests.integration.waiting import until
 
 _CLONE_NEWPID = 0x2000_0000
@@ -140,3 +153,41 @@ def test_a_program_that_checkpoints_it_now(tmp_path: Path, tool: str, *, names_i
         target.kill()
     expected = f"{tool} (pid {at_work.pid}) checkpoints or restores it at this moment"
     assert said == (expected if names_it else "")
+
+
+def reading(*pids: int, whole: bool = True) -> Snapshot:
+    """A tick at which the driver lists these processes, of a GPU that can be read or not."""
+    gpu = GpuReading(GpuIdentity(index=0, uuid="GPU-0"), GpuState.OK, processes_known=whole)
+    listed = tuple(
+        ProcessReading(0, "GPU-0", pid, ProcessState.LIVE, ProcessInfo(ProcessId("boot", pid, pid), "a", 0, "root"),
+                       2**30, "C", None)
+        for pid in pids
+    )  # fmt: skip
+    return Snapshot(0.0, 0.0, NodeReading(NvmlState.READY), (gpu,), listed)
+
+
+@pytest.mark.parametrize(
+    ("readings", "resumed"),
+    [
+        pytest.param([reading(9), *[reading()] * 3, reading(9)], True, id="suspended and resumed"),
+        pytest.param([reading(9), *[reading()] * 3, reading(9), reading(), reading(9)], True, id="it stays so"),
+        pytest.param([reading(9), *[reading()] * 2, reading(9)], False, id="a list that was wrong twice"),
+        pytest.param([reading(9), *[reading(whole=False)] * 9, reading(9)], False, id="a GPU that could not be read"),
+        pytest.param([reading(8), *[reading()] * 3, reading(9)], False, id="it is new"),
+        pytest.param([reading(9)] * 6, False, id="it was there all the time"),
+    ],
+)
+def test_a_process_that_comes_back(readings: list[Snapshot], *, resumed: bool) -> None:
+    """What cuda-checkpoint suspends and resumes in place leaves the driver's list, and is the same process after it."""
+    known = ResumedProcesses()
+    for each in readings:
+        known.update(each)
+    assert (ProcessId("boot", 9, 9) in known.processes) is resumed
+
+
+def test_who_left_is_not_remembered_without_bounds() -> None:
+    """Processes that end look as if they had left: the oldest are forgotten."""
+    known = ResumedProcesses()
+    for pid in range(0, 10_000, 1000):
+        known.update(reading(*range(pid + 1, pid + 1001)))
+    assert len(known._absent) == 4096

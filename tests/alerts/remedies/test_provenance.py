@@ -154,7 +154,8 @@ def world(kernel: dict[str, Any], written: dict[str, Any]) -> tuple[Observation,
     )  # fmt: skip
     facts = Facts(
         identity=Identity(made.id, made.uid, proven_names=proven, **identity),
-        state=kernel["state"], threads=1, kernel_thread=kernel["kernel_thread"], uids=kernel["uids"],
+        state=kernel["state"], threads=1, restored=kernel.get("restored", ""), uids=kernel["uids"],
+        kernel_thread=kernel["kernel_thread"],
         root_user_namespace=kernel["root_user_namespace"], own_root=kernel["own_root"], user=made.user,
         namespace_pids=kernel["namespace_pids"], ties=kernel["ties"], **of["Facts"],
     )  # fmt: skip

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent.core.hardware import Clocks, Ecc, MemoryKind, Power
+from gpuagent.core.hardware import Clocks, Ecc, Memory, MemoryKind, Power
 from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent.core.snapshot import CollectorRun, GpuState, NvmlState, ProcessState, Reconciliation, Snapshot, XidCount
 from gpuagent.core.units import GIB
@@ -57,6 +57,20 @@ def test_a_full_gpu_names_nobody_for_what_is_nobodys() -> None:
         one for one in find_problems(snapshot([full], [process(used_gib=2.0)]), NOW) if one.kind == "memory_full"
     ]
     assert problem.text.endswith("; 21.9 GiB of it held by no process that the driver lists")
+
+
+def test_shared_memory_that_cannot_be_seen() -> None:
+    """NUM-05: where a container's share alone is seen, a GPU that shares the machine's memory says what it lacks."""
+    unseen = gpu(identity=identity(memory_kind=MemoryKind.UNIFIED), memory=Memory(), reconciliation=None)
+    problem = only(snapshot([unseen]))
+    assert (problem.severity, problem.kind) == (WARNING, "memory_view")
+    assert "`gpuagent doctor`" in problem.advice
+    limited = gpu(memory=Memory(), reconciliation=None, figures={"memory_own_limit_bytes": 8 * GIB})
+    problem = only(snapshot([limited]))
+    assert (problem.severity, problem.kind) == (WARNING, "memory_view")
+    assert problem.text.startswith("the driver limits the agent's own cgroup to 8.0 GiB of it")
+    own = gpu(memory=Memory(), reconciliation=None)
+    assert [each for each in find_problems(snapshot([own]), NOW) if each.kind == "memory_view"] == []
 
 
 def test_a_healthy_node_has_none() -> None:

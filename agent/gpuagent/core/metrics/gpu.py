@@ -171,6 +171,9 @@ MEMORY = (
             collector="bar1"),
     _family("bar1_memory_used_bytes", "memory", "bar1_used_bytes", "BAR1 address space mapped.",
             collector="bar1"),
+    _figure("memory_own_limit_bytes", "bar1",
+            "Limit that the driver keeps on this GPU for the agent's own cgroup: it tells of that limit instead of the "
+            "memory, so the figures of that are absent."),
     _family("memory_processes_bytes", "reconciliation", "processes_bytes",
             "Memory of processes that are alive.", collector="processes"),
     _family("memory_dead_processes_bytes", "reconciliation", "dead_processes_bytes",

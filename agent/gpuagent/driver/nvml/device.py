@@ -111,6 +111,8 @@ class NvmlDevice:
         self.driver_version = ""
         self.host_memory: Callable[[], HostMemory | None] = lambda: None
         """Memory of the machine, for a GPU that shares it."""
+        self.own_cgroup = ""
+        """Folder of the agent's own cgroup; "" where it is not known."""
         self.address_read = True
         """The PCI address in `identity` is the driver's own answer."""
         self.failures: list[NvmlFailure] = []
@@ -205,6 +207,10 @@ class NvmlDevice:
         """Return whether this GPU has answered that there is nothing to tell: a refusal to tell is not that."""
         failure = self._unsupported.get((function,))
         return failure is not None and failure.lacking
+
+    def note_absent(self, function: str, failure: NvmlFailure) -> None:
+        """Remember that the driver lacks a call, for a caller that has asked by itself."""
+        self._unsupported[(function,)] = failure
 
     def state(self, kind: Callable[[], T]) -> T:
         """Return a collector's own memory between two runs on this GPU, made at the first use."""

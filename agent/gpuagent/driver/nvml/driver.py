@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 SLOW: dict[str, tuple[str | None, Callable[[NvmlDevice], Any]]] = {
     # collector: (part of the reading that it fills, function); several may fill `figures`
-    "bar1": (None, memory.collect_bar1),
+    "bar1": ("figures", memory.collect_bar1),
     "profile": ("profile", profile.collect),
     "thermal": ("thermal", power.collect_thermal),
     "power": ("power", power.collect_power),
@@ -207,14 +207,17 @@ class NvmlDriver:
         library: Library | None = None,
         host_memory: Callable[[], HostMemory | None] = lambda: None,
         memory_kind: MemoryKind | None = None,
+        own_cgroup: str = "",
     ) -> None:
         """Use `library`; None is the driver's own. `host_memory` is asked for GPUs that share it.
 
-        `memory_kind` is where the memory of the GPUs is; None is to be found out.
+        `memory_kind` is where the memory of the GPUs is; None is to be found out. `own_cgroup` is the folder of the
+        agent's cgroup, on which the driver may have set a limit.
         """
         self.library = library or Library()
         self._host_memory = host_memory
         self._memory_kind = memory_kind
+        self._own_cgroup = own_cgroup
 
     @property
     def initializations(self) -> int:
@@ -245,6 +248,7 @@ class NvmlDriver:
         """Attach to a GPU, which may wake it: see `open_device`. Raises NvmlFailure."""
         device = open_device(self.library, index, clock, address_of, self._host_memory, self._memory_kind)
         device.driver_version = driver_version
+        device.own_cgroup = self._own_cgroup
         return Collector(device)
 
     def watch_events(self, clock: Clock) -> XidWatcher:

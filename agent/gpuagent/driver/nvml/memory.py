@@ -15,6 +15,7 @@ from gpuagent.core.hardware import Memory, MigInstance
 from gpuagent.core.snapshot import GpuProcess
 from gpuagent.core.units import format_bytes
 from gpuagent.driver.backend import NOT_BELIEVED
+from gpuagent.driver.nvml import limits
 from gpuagent.driver.nvml.device import NvmlDevice, count, possible_memory
 from gpuagent.driver.nvml.library import IMPOSSIBLE, UNKNOWN, NvmlFailure
 
@@ -23,7 +24,8 @@ def collect(device: NvmlDevice) -> Memory:
     """Read memory as the driver counts it, BAR1 aside: that is `collect_bar1`, at the slow rate.
 
     Of a GPU that shares the host's memory it is the host's: what the driver tells of it, if anything, takes page cache
-    for used, which is given up when a program asks for memory.
+    for used, which is given up when a program asks for memory. Where the driver limits the agent's own cgroup, it tells
+    of the limit instead of the GPU (`limits`): that is not the GPU's memory, and nothing is told of it.
     """
     if device.identity.unified_memory:
         host = device.host_memory()
@@ -32,20 +34,32 @@ def collect(device: NvmlDevice) -> Memory:
         used = host.total_bytes - host.available_bytes
         return Memory(total_bytes=host.total_bytes, used_bytes=used, free_bytes=host.available_bytes)
     bar1 = device.state(_Bar1)
+    if device.state(_OwnLimit).hard_bytes is not None:
+        return Memory(bar1_total_bytes=bar1.total_bytes, bar1_used_bytes=bar1.used_bytes)
     return _read(device, bar1.total_bytes, bar1.used_bytes)
 
 
-def collect_bar1(device: NvmlDevice) -> None:
-    """Refresh the BAR1 figures, which the next `collect` carries."""
+def collect_bar1(device: NvmlDevice) -> dict[str, float]:
+    """Refresh what the next `collect` goes by: the BAR1 figures, and the limit of the agent's own cgroup.
+
+    Return that limit, where there is one.
+    """
+    own = device.state(_OwnLimit)
+    own.hard_bytes = limits.own_limit_bytes(device)
     info = device.ask("nvmlDeviceGetBAR1MemoryInfo")
     bar1 = device.state(_Bar1)
     bar1.total_bytes = count(info.bar1Total) if info else None
     bar1.used_bytes = count(info.bar1Used) if info else None
+    return {} if own.hard_bytes is None else {"memory_own_limit_bytes": own.hard_bytes}
 
 
 class _Bar1:
     total_bytes: int | None = None
     used_bytes: int | None = None
+
+
+class _OwnLimit:
+    hard_bytes: int | None = None
 
 
 class _Version2:

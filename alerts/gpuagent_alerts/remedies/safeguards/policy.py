@@ -27,6 +27,7 @@ from gpuagent_alerts.remedies.safeguards.refusals import (
     not_meant,
     of_another_user,
     of_checkpoints,
+    of_resumed,
     unproven_container,
     unproven_job,
     unproven_unit,
@@ -125,7 +126,9 @@ class Policy:
         yield from self._never(target, facts, protected)
         yield from _out_of_reach(step, facts)
         yield from self._of_mps(target) if step.disrupts else ()
-        yield from of_checkpoints(facts, permitted=self.restored_processes) if step.disrupts else ()
+        if step.disrupts:
+            yield from of_checkpoints(facts, permitted=self.restored_processes)
+            yield from of_resumed(target, observation.resumed, permitted=self.restored_processes)
         if may_end(step):
             yield from self._on_other_gpus(request, observation)
             yield from on_unlisted_gpus(step, scope, request, observation, facts, self.allow.gpus)
@@ -176,6 +179,7 @@ class Policy:
         if refusal := observation.act_refusals.get(target.key.gpu_uuid):
             yield refusal
         yield from self._of_mps(target)
+        yield from of_resumed(target, observation.resumed, permitted=self.restored_processes)
         if not (request.forced or self._may_be_asked_by_hand(request)) and not self.allow.names_nobody:
             yield from self._not_on_gpu(target, observation)
         yield from not_at_rest(request, target, self.idle_for_seconds)

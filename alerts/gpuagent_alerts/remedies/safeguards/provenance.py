@@ -195,6 +195,11 @@ FACTS: Final = (
     ),
     Fact("Observation.choice", FactWriter.AGENT, "withholds: the one that was chosen must be the choice still"),
     Fact("Observation.present", FactWriter.DRIVER, "tells who holds the memory after the act"),
+    Fact(
+        "Observation.resumed",
+        FactWriter.DRIVER,
+        "withholds: the driver did not list it for a while, as what cuda-checkpoint suspends",
+    ),
     Fact("Observation.unreadable", FactWriter.AGENT, "is shown: why nobody can see whether the memory came back"),
     Fact("RemedyRequest.alert", FactWriter.AGENT, "names the alert of root's rule"),
     Fact("RemedyRequest.alertname", FactWriter.OPERATOR, "chooses the ladder"),

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple, Self
 
+from gpuagent.core.identity import ProcessId
 from gpuagent.core.units import format_duration
 from gpuagent_alerts.remedies.observation import RemedyRequest, UnitPermission
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS
@@ -289,6 +290,12 @@ def of_checkpoints(facts: Facts, *, permitted: bool) -> Iterator[str]:
         yield TemporaryRefusal(facts.checkpointing)
     if facts.restored and not permitted:
         yield f"{facts.restored}: {RESTORED_WAY_OUT}"
+
+
+def of_resumed(target: Target, resumed: Collection[ProcessId], *, permitted: bool) -> Iterator[str]:
+    """Yield that it has left its GPUs and come back, as what cuda-checkpoint suspends and resumes, unless permitted."""
+    if target.id in resumed and not permitted:
+        yield f"it has left the GPU and come back, as what cuda-checkpoint suspends and resumes: {RESTORED_WAY_OUT}"
 
 
 def not_at_rest(request: RemedyRequest, target: Target, idle_for_seconds: float) -> Iterator[str]:

@@ -48,6 +48,7 @@ NEEDS_THE_MACHINE = {
     "gpuagent_gpu_retired_pages_pending": "before Ampere, which no shipped scenario is",
     "gpuagent_gpu_xid_unrepaired_timestamp_seconds": "an Xid that takes a repair: no scenario ships one",
     "gpuagent_gpu_energy_integrated_joules_total": "before Volta, which no shipped scenario is",
+    "gpuagent_gpu_memory_own_limit_bytes": "a memory limit of the agent's own cgroup",
     "gpuagent_pause_remaining_seconds": "a person who pauses the agent",
     "gpuagent_process_uninterruptible": "a process in D state: no scenario ships one",
     "gpuagent_gpu_memory_fast_growth_expected": "growth that would fill the GPU within minutes",
