@@ -237,3 +237,12 @@ def machine() -> Iterator[Panel]:
         empty=empty,
         most=1,
     )
+    yield lines(
+        "Time until the machine's memory is gone",
+        "At the pace of the last seconds, while it falls fast. 0: the machine is about to stall, as programs wait for "
+        "memory and next to nothing is left.",
+        "s",
+        query(f"gpuagent_host_memory_exhaustion_seconds{{{NODE}}}", "{{instance}} at this pace"),
+        query(f"0 * (gpuagent_gpu_memory_stall_imminent{{{GPU}}} == 1)", "{{instance}} GPU {{gpu}} about to stall"),
+        empty="No data, or the memory that GPU and CPU share does not run out",
+    )
