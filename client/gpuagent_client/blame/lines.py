@@ -38,6 +38,17 @@ def allocated_bytes(torch: ModuleType) -> dict[str, int]:
     return {device: used for device, used in found.items() if used}
 
 
+def pinned_bytes(torch: ModuleType) -> int | None:
+    """Return bytes of host memory that torch has pinned for a GPU; None where it does not tell. Never calls CUDA."""
+    stats = getattr(torch._C, "_cuda_hostMemoryStats", None)  # noqa: SLF001 - the public function starts CUDA
+    if stats is None or not torch.cuda.is_initialized():
+        return None
+    try:
+        return int(stats()["allocated_bytes"]["current"])
+    except (RuntimeError, KeyError, TypeError):
+        return None
+
+
 Frame = Mapping[str, object]
 Snapshot = Mapping[str, object]
 

@@ -63,6 +63,13 @@ def relative(filename: str) -> str:
     return best
 
 
+def is_library_file(filename: str) -> bool:
+    """Return whether this is a file that the app brought along, and not its own."""
+    return (
+        "site-packages" in filename or "dist-packages" in filename or "/lib/python3" in filename or filename[:1] == "<"
+    )
+
+
 def where(code: types.CodeType, line: int | None = None) -> str:
     """Return file:line of a function."""
     return f"{relative(code.co_filename)}:{line or code.co_firstlineno}"
@@ -93,7 +100,7 @@ def step(parent: object, child: object, *, show_keys: bool) -> Step:
             found = describe(parent, child, show_keys=show_keys)
             if found is not None:
                 return found
-    return _instance(parent, child) or _by_type_name(parent)
+    return _instance(parent, child) or _by_type_name(parent, child)
 
 
 def instance_dict(item: object) -> dict[str, object] | None:
@@ -267,15 +274,22 @@ BY_TYPE_NAME: Iterable[tuple[str, Step]] = (
 )
 
 
-def _by_type_name(parent: object) -> Step:
+def _by_type_name(parent: object, child: object) -> Step:
     kind = type(parent)
     name = f"{kind.__module__}.{kind.__qualname__}"
+    if is_tensor_type(kind) and is_tensor_type(type(child)):
+        return Step(".grad", "attribute", "grad")
     if kind.__name__.endswith(("Backward", "Backward0", "Backward1")):
         return Step(" -> autograd node", "graph")
     for prefix, found in BY_TYPE_NAME:
         if name.startswith(prefix) or kind.__name__.startswith(prefix):
             return found
     return Step(f" -> {kind.__name__} -> ", "other")
+
+
+def is_tensor_type(kind: type) -> bool:
+    """Return whether it is torch's tensor or a class that derives from it."""
+    return any(one.__name__ == "TensorBase" and one.__module__ == "torch._C" for one in kind.__mro__)
 
 
 class Handle(NamedTuple):

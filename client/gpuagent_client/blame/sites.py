@@ -7,13 +7,14 @@ subscripts and local aliases by the depth of the stack: a value that was pushed 
 from __future__ import annotations
 
 import dis
+import functools
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from types import CodeType
 from typing import NamedTuple
 
 from gpuagent_client.blame.heap import true_instance
-from gpuagent_client.blame.paths import Handle, cell_contents, code_name, relative
+from gpuagent_client.blame.paths import Handle, cell_contents, code_name, instance_dict, is_library_file, relative
 
 ADDING = frozenset(
     [
@@ -63,11 +64,17 @@ STORES = {"STORE_SUBSCR": 2, "DELETE_SUBSCR": 2, "STORE_SLICE": 3}
 MAX_INSTRUCTIONS = 200_000
 
 
+# Functions of the standard library that add to what they are given.
+ADDERS = frozenset(["heappush", "insort", "insort_left", "insort_right"])
+STATEMENT_ENDS = ("STORE_", "POP_TOP", "POP_JUMP", "FOR_ITER", "RETURN", "DELETE_", "RESUME", "JUMP")
+
+
 class Use(NamedTuple):
     """Instruction of a function that changes the container."""
 
     how: str  # added, carried, assigned, passed on, taken
     line: int
+    callees: tuple[str, ...] = ()  # names of what it may be passed on to
 
 
 class _Op(NamedTuple):
@@ -89,10 +96,27 @@ def uses(code: CodeType, name: str, loads: tuple[str, ...]) -> list[Use]:
             if op.name.startswith(kinds) and _is_named(op, current) and not reader:
                 use, alias = _follow(ops, index)
                 if use is not None:
-                    found.append(use)
+                    found.append(_passed_to(ops, index, use))
                 if alias is not None and all(alias != known for known, _ in names):
                     names.append((alias, ("LOAD_FAST",)))
     return sorted(set(found), key=lambda use: use.line)
+
+
+def _passed_to(ops: list[_Op], index: int, use: Use) -> Use:
+    """Return the same use, with what the container is passed on to."""
+    if use.how != "passed on":
+        return use
+    before = [str(op.value) for op in ops[_statement_start(ops, index) : index] if op.name.startswith("LOAD_")]
+    if ADDERS.intersection(before):
+        return Use("added", use.line)
+    return use._replace(callees=tuple(before))
+
+
+def _statement_start(ops: list[_Op], index: int) -> int:
+    """Return where the expression that this instruction is a part of begins."""
+    while index > 0 and not ops[index - 1].name.startswith(STATEMENT_ENDS):
+        index -= 1
+    return index
 
 
 def _is_named(op: _Op, name: str) -> bool:
@@ -120,10 +144,26 @@ def _leaves(one: dis.Instruction) -> bool:
 def _assigned(ops: list[_Op], name: str, loads: tuple[str, ...]) -> Iterator[Use]:
     """Yield the name itself gets another value, one that may be made from its last: `total = total + loss`."""
     kinds = {load.replace("LOAD", "STORE").replace("CLASSDEREF", "DEREF") for load in loads}
-    carried = any(op.name.startswith(loads) and _is_named(op, name) for op in ops)
-    for op in ops:
+    made_from = {name}
+    for index, op in enumerate(ops):  # also through variables: `new = cat([self.keys, k]); self.keys = new`
+        if op.name.startswith("STORE_FAST") and _loads_any(ops, index, name, loads, made_from):
+            made_from.update(op.value if isinstance(op.value, tuple) else (str(op.value),))
+    for index, op in enumerate(ops):
         if op.name in kinds and op.name in ASSIGNS and op.value == name:
+            carried = _loads_any(ops, index, name, loads, made_from)
             yield Use("carried" if carried else "assigned", op.line)
+
+
+def _loads_any(ops: list[_Op], index: int, name: str, loads: tuple[str, ...], variables: set[str]) -> bool:
+    """Return whether what is stored here is made from this name, or from one of these variables."""
+    for op in ops[_statement_start(ops, index) : index]:
+        if op.name.startswith(loads) and _is_named(op, name):
+            return True
+        if op.name.startswith("LOAD_FAST"):
+            known = op.value if isinstance(op.value, tuple) else (op.value,)
+            if any(one in variables and one != name for one in known):
+                return True
+    return False
 
 
 def _follow(ops: list[_Op], index: int) -> tuple[Use | None, str | None]:
@@ -163,7 +203,14 @@ GLOBAL_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
 CLOSURE_LOADS = ("LOAD_DEREF", "LOAD_CLASSDEREF")
 ATTRIBUTE_LOADS = ("LOAD_ATTR", "LOAD_METHOD")
 LOCAL_LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_NAME")
-RANKS = ("added", "carried", "assigned", "passed on")
+# How certain it is that a line fills the container, by what it does and by how certain it is that it means this very
+# one (see _rank): a method that appends comes before another class that appends to something of the same name, and that
+# before a constructor that assigns an empty list.
+HOWS = {"added": 0.0, "carried": 0.0, "passed on": 2.0, "assigned": 3.0}
+RANKS = (0.0, 0.5, 1.5, 4.0)
+MADE_IN = frozenset(["__init__", "__new__", "__post_init__", "<module>", "setup", "reset", "clear"])
+MADE = 3.0
+CERTAIN = 1.5
 
 
 class Site(NamedTuple):
@@ -176,19 +223,50 @@ class Site(NamedTuple):
     code: types.CodeType
 
 
-def sites(handle: Handle, functions: Iterable[types.FunctionType], frames: Iterable[types.FrameType]) -> list[Site]:
-    """Return lines that put something in, most certain first; then those that take something out ("taken")."""
-    found: list[tuple[int, Site]] = []
-    seen: set[types.CodeType] = set()
-    for rank, code, loads in _candidates(handle, list(functions), list(frames)):
-        if code not in seen:
-            seen.add(code)
-            found.extend((rank, _site(code, use)) for use in uses(code, handle.name, loads))
-    adding = [(rank, site) for rank, site in found if site.how != "taken"]
-    best = min(((rank, RANKS.index(site.how)) for rank, site in adding), default=(0, 0))
-    near = [site for rank, site in adding if (rank, RANKS.index(site.how)) == best]
-    taking = [site for rank, site in found if site.how == "taken" and rank <= best[0]]
-    return [*sorted(near, key=_place), *sorted(taking, key=_place)]
+def sites(
+    handle: Handle, functions: list[types.FunctionType], frames: list[types.FrameType], *, keeps_elements: bool = True
+) -> list[Site]:
+    """Return lines that put something in, most certain first; then those that take something out ("taken").
+
+    `keeps_elements` tells a container, to which something is added, from a tensor, which is assigned as a whole.
+    """
+    found: list[tuple[float, Site]] = []
+    taking: list[Site] = []
+    seen: set[tuple[types.CodeType, str]] = set()
+    for rank, code, name, loads in _candidates(handle, functions, frames):
+        if (code, name) in seen:
+            continue
+        seen.add((code, name))
+        for use in uses(code, name, loads):
+            if use.how == "taken":
+                if rank <= 1:
+                    taking.append(_site(code, use))
+                continue
+            if use.how in {"added", "passed on"} and not keeps_elements:
+                continue
+            made = use.how == "assigned" and (keeps_elements or code.co_name in MADE_IN)
+            found.append((HOWS[use.how] + RANKS[rank] + MADE * made, _site(code, use)))
+            found += [(RANKS[rank], site) for site in _in_helpers(use, functions)]
+    best = min((score for score, _ in found), default=0.0)
+    near = {(_place(site), site.how): site for score, site in found if score == best}
+    return [*sorted(near.values(), key=_place), *sorted(taking, key=_place)]
+
+
+def certainty(handle: Handle, found: list[Site]) -> bool:
+    """Return whether these lines are known to add, and not only to make or to pass on."""
+    return any(site.how in {"added", "carried"} for site in found) and handle.name != ""
+
+
+def _in_helpers(use: Use, functions: list[types.FunctionType]) -> list[Site]:
+    """Return lines of functions that add to an argument, where the container is passed on to one of that name."""
+    found = []
+    for function in functions if use.callees else ():
+        code = function.__code__
+        if code.co_name in use.callees and not is_library(code):
+            for parameter in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+                inner = uses(code, parameter, LOCAL_LOADS)
+                found += [_site(code, one) for one in inner if one.how == "added"]
+    return found
 
 
 def _place(site: Site) -> tuple[str, int]:
@@ -201,19 +279,38 @@ def _site(code: types.CodeType, use: Use) -> Site:
 
 def _candidates(
     handle: Handle, functions: list[types.FunctionType], frames: list[types.FrameType]
-) -> Iterator[tuple[int, types.CodeType, tuple[str, ...]]]:
-    """Yield code that may mean this very container by the name; a lower rank is more certain."""
+) -> Iterator[tuple[int, types.CodeType, str, tuple[str, ...]]]:
+    """Yield code that may mean this very container by a name; a lower rank is more certain."""
     if handle.kind == "local" and isinstance(handle.owner, types.FrameType):
-        yield 0, handle.owner.f_code, LOCAL_LOADS
+        for code in nested(handle.owner.f_code):
+            if handle.name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+                yield 0, code, handle.name, LOCAL_LOADS
         return
+    aliases: dict[int, list[str]] = {}
     for function in functions:
-        for code in nested(function.__code__):
-            loads = _loads(handle, function, code)
-            if loads:
-                yield _rank(handle, function, code), code, loads
+        for name in _names_for(handle, function, aliases):
+            known = handle._replace(name=name)
+            for code in nested(function.__code__):
+                loads = _loads(known, function, code)
+                if loads:
+                    yield _rank(known, function, code), code, name, loads
     for frame in frames:  # code at module level is no function, but may be running
         if handle.kind == "global" and frame.f_globals.get(handle.name) is handle.value:
-            yield 0, frame.f_code, GLOBAL_LOADS
+            yield 0, frame.f_code, handle.name, GLOBAL_LOADS
+
+
+def _names_for(handle: Handle, function: types.FunctionType, aliases: dict[int, list[str]]) -> list[str]:
+    """Return the names by which a function may know it: `from store import CACHE as cache` makes another one."""
+    if handle.kind != "global":
+        return [handle.name]
+    key = id(function.__globals__)
+    if key not in aliases:
+        names = [
+            name for name, value in list(function.__globals__.items())
+            if value is handle.value and type(name) is str and name != handle.name
+        ]  # fmt: skip
+        aliases[key] = [handle.name, *names]
+    return aliases[key]
 
 
 def _loads(handle: Handle, function: types.FunctionType, code: types.CodeType) -> tuple[str, ...]:
@@ -257,11 +354,38 @@ def _rank(handle: Handle, function: types.FunctionType, code: types.CodeType) ->
 
 def is_library(code: types.CodeType) -> bool:
     """Return whether this is code that the app brought along, and not its own."""
-    return "site-packages" in code.co_filename or "/lib/python3" in code.co_filename or code.co_filename.startswith("<")
+    return is_library_file(code.co_filename)
+
+
+MAX_WRAPPERS = 6
 
 
 def _codes_of(kind: type) -> Iterator[types.CodeType]:
+    """Yield the code of the methods of a class, also of those that decorators have wrapped."""
     for member in list(vars(kind).values()):
-        plain = getattr(member, "__func__", None) if true_instance(member, staticmethod, classmethod) else member
-        if true_instance(plain, types.FunctionType):
-            yield from nested(plain.__code__)
+        for function in unwrapped(member, MAX_WRAPPERS):
+            yield from nested(function.__code__)
+
+
+def unwrapped(item: object, depth: int) -> Iterator[types.FunctionType]:
+    """Yield the functions in a method, property, partial or decorated function, without calling anything."""
+    if depth == 0:
+        return
+    inside: list[object] = []
+    if true_instance(item, types.FunctionType):
+        yield item
+        inside = [item.__dict__.get("__wrapped__"), *(cell_contents(cell) for cell in item.__closure__ or ())]
+    elif true_instance(item, staticmethod, classmethod):
+        inside = [item.__func__]
+    elif true_instance(item, property):
+        inside = [item.fget, item.fset]
+    elif true_instance(item, functools.partial):
+        inside = [item.func]
+    elif true_instance(item, types.MethodType):
+        inside = [item.__func__]
+    elif not true_instance(item, type):
+        attributes = instance_dict(item) or {}
+        inside = [attributes.get(name) for name in ("__wrapped__", "func", "fn", "_fn")]
+    for one in inside:
+        if one is not None and one is not item:
+            yield from unwrapped(one, depth - 1)
