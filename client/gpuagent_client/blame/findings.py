@@ -53,6 +53,7 @@ class Finding:
         self.in_cycle = in_cycle
         self.in_graph = False
         self.replaced = False  # a tensor that is replaced by a longer one
+        self.chained = False  # the first of a chain of objects of one class
         self.targets: list[Target] = []
         self.gained = 0
         self.bound: int | None = None
@@ -173,7 +174,8 @@ class Comparison:
         position = len(way) - 2
         head = self._head_of_chain(way)
         if head is not None:
-            finding = self._finding(way, None, named=head)
+            finding = self._finding(way[: head + 1], None, named=head)
+            finding.chained = True
         else:
             finding = self._finding(next(one for one in ways if ranked[0] in one), position, named=position)
         finding.gained = level.gained

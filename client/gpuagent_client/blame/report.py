@@ -280,6 +280,8 @@ class _Writer:
             return CYCLE if finding.in_cycle else SOME_GRAPH if finding.has_graph else NATIVE
         if finding.replaced:
             return LONGER
+        if finding.chained:
+            return CHAIN
         return cause_of(
             finding.way,
             container=finding.container,
