@@ -81,8 +81,9 @@ def _dicts_in(owner: object) -> list[dict[str, object]]:
     return [attributes for threads in inner for attributes in list(threads.values()) if type(attributes) is dict]
 
 
-CHILD_SECONDS = 20.0
-# A snapshot takes a second or two in most apps; this is left for them at the end of the deadline.
+# By the clock. A look takes a second of CPU time in most apps: on a host with a load of 15 that is ten by the clock.
+CHILD_SECONDS = 60.0
+# This is left for the looks at the end of the deadline, at least.
 SPARE_SECONDS = 2.0
 ENOUGH_REQUESTS = 100
 SAMPLES = 8
@@ -102,7 +103,7 @@ def census(args: Mapping[str, object], deadline_seconds: float, context: Context
     torch = loaded_torch()
     if torch is None:
         raise Refused("the app has not loaded torch")
-    run = _CensusRun(torch, context, request)
+    run = _CensusRun(torch, context, request, deadline_seconds)
     before = allocated_bytes(torch)
     moments = [Moment.now(context)]
     then = run.first_look()
@@ -147,10 +148,11 @@ def census(args: Mapping[str, object], deadline_seconds: float, context: Context
 class _CensusRun:
     """Fork one child after the other, and note how long the app stood still."""
 
-    def __init__(self, torch: ModuleType, context: Context, request: CensusRequest) -> None:
+    def __init__(self, torch: ModuleType, context: Context, request: CensusRequest, deadline_seconds: float) -> None:
         self._torch = torch
         self._context = context
         self._request = request
+        self._beyond_seconds = deadline_seconds - request.window_seconds
         self._size: fork.Size | None = None
         self._thread_locals: Names = []
         self.notes: list[str] = []
@@ -195,13 +197,17 @@ class _CensusRun:
         values = values_of(self._thread_locals)  # not longer than the fork: they are the app's
         try:
             answer = run_in_child(
-                lambda frames: work(frames, values), CHILD_SECONDS, own_threads=(self._context.thread_id,)
+                lambda frames: work(frames, values), self._seconds(), own_threads=(self._context.thread_id,)
             )
         finally:
             values.clear()
             self.forks += 1
         self.worst_stall_seconds = max(self.worst_stall_seconds, answer.stall_seconds)
         return answer
+
+    def _seconds(self) -> float:
+        """Return how long a child may take: half of what the deadline leaves beyond the window."""
+        return min(CHILD_SECONDS, max(SPARE_SECONDS, self._beyond_seconds / 2))
 
 
 def _wait(context: Context, seconds: float) -> None:
@@ -239,7 +245,7 @@ class Moment(NamedTuple):
 
 
 def pace_of(moments: Sequence[Moment]) -> float:
-    """Return how much more happened after the second look than before: by requests where they are counted, else time."""
+    """Return how much more happened after the second look than before it, by requests if they are counted, or time."""
     first, second, third = moments
     if first.requests is not None and second.requests is not None and third.requests is not None:
         early, late = float(second.requests - first.requests), float(third.requests - second.requests)

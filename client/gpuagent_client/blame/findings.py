@@ -29,7 +29,7 @@ class Growth(NamedTuple):
 
     signature: int
     bytes: int
-    count: int
+    more: int  # tensors more than before
     tensors: list[LiveTensor]  # all that are there now
     in_graph: bool
 
@@ -101,7 +101,7 @@ class Comparison:
             more = entry.bytes - before.bytes
             if more > 0:
                 in_graph = self._names.is_graph(signature)
-                found.append(Growth(signature, more, entry.count - before.count, tensors, in_graph))
+                found.append(Growth(signature, more, entry.tensors - before.tensors, tensors, in_graph))
         return sorted(found, key=lambda one: (is_on_host(one.tensors[0].key), -one.bytes))
 
     def holders(self, most: int) -> list[Holder]:
@@ -227,20 +227,26 @@ class Comparison:
 
     def _unreached(self) -> list[Holder]:
         """Return what no root leads to: reference cycles, and what only native code refers to."""
-        found = []
+        found: dict[tuple[str, bool], Holder] = {}
         for kind, tensors in self._look.unreached.items():
             before = self._then.entry(hash((UNREACHED, kind)))
-            growth = Growth(NO_PARENT, bytes_of(tensors) - before.bytes, len(tensors) - before.count, tensors, False)
-            if growth.bytes > 0:
-                samples = [live.tensor for live in tensors[:: max(1, len(tensors) // UNREACHED_SAMPLES)]]
-                paths = walk(samples[:UNREACHED_SAMPLES], self._look.heap, WALK_SECONDS)
-                longest = max(paths, key=lambda path: (path.in_cycle, len(path.objects)))
-                found.append(Holder([growth], [self._unrooted(longest, growth)]))
-        return found
+            more = bytes_of(tensors) - before.bytes
+            if more <= 0:
+                continue
+            growth = Growth(NO_PARENT, more, len(tensors) - before.tensors, tensors, in_graph=False)
+            samples = [live.tensor for live in tensors[:: max(1, len(tensors) // UNREACHED_SAMPLES)]]
+            paths = walk(samples[:UNREACHED_SAMPLES], self._look.heap, WALK_SECONDS)
+            finding = self._unrooted(max(paths, key=lambda path: (path.in_cycle, len(path.objects))), growth)
+            alike = found.setdefault((finding.way.text(), finding.in_cycle), Holder([], [finding]))
+            alike.growths.append(growth)
+            alike.candidates[0].keys |= finding.keys
+            if alike.candidates[0] is not finding:
+                alike.candidates[0].tensors += finding.tensors
+        return list(found.values())
 
     def _unrooted(self, path: HolderPath, growth: Growth) -> Finding:
         words = trail(path.objects, self._look.heap, show_keys=self._show_keys)
         finding = Finding(words, None, named=len(path.objects) - 1, rooted=path.rooted, in_cycle=path.in_cycle)
-        finding.tensors = growth.tensors
+        finding.tensors = list(growth.tensors)
         finding.keys = {live.key for live in growth.tensors}
         return finding

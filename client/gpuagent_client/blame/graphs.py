@@ -37,11 +37,11 @@ class GraphReader:
         self, outputs: list[tuple[int, LiveTensor]]
     ) -> Iterator[tuple[int, LiveTensor, int, list[LiveTensor]]]:
         """Yield, for each output with its signature: new nodes of its graph, and the tensors that they hold."""
-        began = time.monotonic()
+        began = time.process_time()
         unfinished = []
         with self._torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - see tensors.py
             for number, (signature, output) in enumerate(outputs):
-                if time.monotonic() > began + self._seconds * QUICK_PART:
+                if time.process_time() > began + self._seconds * QUICK_PART:
                     self.partly_read += len(outputs) - number
                     break
                 todo = self._start(output)
@@ -66,7 +66,7 @@ class GraphReader:
         """Read breadth first: what was computed last is seen first, however long the rest is."""
         saved: list[LiveTensor] = []
         nodes = 0
-        while todo and nodes < most and time.monotonic() < until:
+        while todo and nodes < most and time.process_time() < until:
             node = todo.popleft()
             saved.extend(self._saved_by(node))
             for following, _ in getattr(node, "next_functions", ()):

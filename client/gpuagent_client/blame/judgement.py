@@ -49,9 +49,7 @@ def judge(found: Mapping[str, Any], series: Series, pace: float) -> Judgement:
     growing.sort(key=lambda group: -int(str(group["growth_bytes"])))
     explained = sum(int(str(group["growth_bytes"])) for group in growing)
     if growing and total - explained > LEAST_SHARE * total:
-        notes.append(
-            f"of {size(total)} that came between the looks, {size(total - explained)} are not explained by this"
-        )
+        notes.append(f"of {size(total)} that came between the looks, {size(total - explained)} are not explained")
     return Judgement(growing, notes[:MAX_NOTES])
 
 

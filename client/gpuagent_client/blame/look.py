@@ -16,17 +16,18 @@ from gpuagent_client.blame.marking import Marking
 from gpuagent_client.blame.signatures import GRAPH, Signatures
 from gpuagent_client.blame.tensors import LiveTensor, exact_types, gradient_of, live_tensors, tensors_among
 
+# Of CPU time: on a busy host the clock would end a look that has hardly begun.
 MARK_SECONDS = 9.0
 GRAPH_SECONDS = 4.0
 UNREACHED = "unreached"
 
 
 class Entry(NamedTuple):
-    """What had one signature in a look."""
+    """What had one signature in a look: objects, and the tensors at it with their bytes."""
 
     width: int = 0
     bytes: int = 0
-    count: int = 0
+    tensors: int = 0
 
 
 NOTHING = Entry()
@@ -62,7 +63,7 @@ class Look:
         self.heap = heap
         self.objects = objects
         kinds = exact_types(torch.Tensor)
-        self.marking = Marking(heap, kinds, lambda item: gradient_of(torch, item), time.monotonic() + MARK_SECONDS)
+        self.marking = Marking(heap, kinds, lambda item: gradient_of(torch, item), time.process_time() + MARK_SECONDS)
         self.marking.mark_all()
         self.live = live_tensors(torch, objects)
         self.live += tensors_among(torch, self.marking.order, {id(one.tensor) for one in self.live})

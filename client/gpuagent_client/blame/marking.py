@@ -80,7 +80,7 @@ class Marking:
         """Expand what was added, until there is nothing new."""
         order = self.order
         while self._next < len(order):
-            if self._next % CHECK_EVERY == 0 and time.monotonic() > self._until:
+            if self._next % CHECK_EVERY == 0 and time.process_time() > self._until:
                 self.complete = False
                 self._next = len(order)
                 return
@@ -146,7 +146,7 @@ def _flags(kind: type) -> int:
 
 def _namespaces(heap: Heap) -> tuple[list[object], list[object]]:
     """Return the namespaces of the app's own modules, and those of its libraries."""
-    app: list[object] = []
+    app: list[dict[str, object]] = []
     libraries: list[object] = []
     for name, module in list(sys.modules.items()):
         if not true_instance(module, ModuleType):
@@ -157,7 +157,8 @@ def _namespaces(heap: Heap) -> tuple[list[object], list[object]]:
         file = namespace.get("__file__")
         own = name == "__main__" or (type(file) is str and not is_library_file(file))
         (app if own and not name.startswith("gpuagent_client") else libraries).append(namespace)
-    app.sort(key=lambda namespace: heap.modules[id(namespace)] != "__main__")
+    # A name that several modules have is that of the one that made it: packages and the script import it from there.
+    app.sort(key=lambda namespace: (heap.modules[id(namespace)] == "__main__", "__path__" in namespace))
     return app, libraries
 
 

@@ -27,7 +27,7 @@ from gpuagent_client.blame.paths import (
     relative,
     type_name,
 )
-from gpuagent_client.blame.sites import MAX_SITES, Site, is_library, sites
+from gpuagent_client.blame.sites import AT_EXIT, BACKWARD, MAX_SITES, Site, is_library, lines_that_say, sites
 from gpuagent_client.blame.tensors import Key, described, exact_types
 from gpuagent_client.blame.watch import encode, length_of
 
@@ -80,8 +80,8 @@ SOME_GRAPH = Cause("an autograd graph holds it", "some output is kept with its g
 NATIVE = Cause("held by native code", "")
 CHAIN = Cause("a linked list that only grows", "bound it, or cut it behind what is still needed")
 LONGER = Cause(
-    "a tensor that is replaced by a longer one",
-    "keep the last N of it, or start anew at the end of each request; preallocate what has a known end",
+    "a container that only grows",
+    "it is a tensor that is replaced by a longer one: keep the last N of it, or start anew at the end of each request; preallocate what has a known end",
 )
 ATTRIBUTE = Cause("an attribute keeps it", "set it to None, or detach() what it keeps")
 
@@ -219,6 +219,9 @@ def _report(look: Look, then: Table, writer: _Writer, *, show_keys: bool, top: i
     return json.dumps(answer).encode()
 
 
+CALLED_AT_EXIT = (tuple, dict, types.FunctionType, types.MethodType, functools.partial)
+
+
 class _Writer:
     def __init__(
         self, functions: list[types.FunctionType], frames: list[types.FrameType], hooks: set[types.CodeType]
@@ -231,7 +234,7 @@ class _Writer:
         """Return one holder, for the wire."""
         return {
             "growth_bytes": holder.bytes,
-            "growth_count": sum(one.count for one in holder.growths),
+            "growth_count": sum(one.more for one in holder.growths),
             "bytes": sum(live.storage_bytes for live in holder.candidates[0].tensors),
             "count": len(holder.candidates[0].tensors),
             ALTERNATIVES: [self._candidate(one) for one in holder.candidates],
@@ -239,7 +242,7 @@ class _Writer:
 
     def _candidate(self, finding: Finding) -> dict[str, object]:
         way, container = finding.way, finding.container
-        all_sites = self._sites(finding) if finding.rooted else []
+        all_sites = self._sites(finding) if finding.rooted else self._sites_of_unrooted(finding)
         adding = [site for site in all_sites if site.how != "taken"]
         cause = self._cause(finding, adding)
         return {
@@ -274,6 +277,14 @@ class _Writer:
             elif not in_library and finding.container is None:
                 return found
         return in_library
+
+    def _sites_of_unrooted(self, finding: Finding) -> list[Site]:
+        """Return lines that are known to make what no root leads to: gradients with a graph, and exit handlers."""
+        if any(key.requires_grad for key in finding.keys):
+            return lines_that_say(BACKWARD, self._functions, self._frames)
+        if not finding.in_cycle and true_instance(finding.way.objects[0], *CALLED_AT_EXIT):
+            return lines_that_say(AT_EXIT, self._functions, self._frames)
+        return []
 
     def _cause(self, finding: Finding, adding: list[Site]) -> Cause:
         if not finding.rooted:

@@ -77,6 +77,10 @@ class Signatures:
         found.reverse()
         return found
 
+    def label(self, signature: int) -> str:
+        """Return the last of its names."""
+        return self._labels[signature]
+
     def is_graph(self, signature: int) -> bool:
         """Return whether this is what an autograd graph holds."""
         return self._labels[signature] == GRAPH
@@ -121,10 +125,8 @@ class Signatures:
             if labels is None:
                 labels = self._labels_in[above] = self._labels_in_dict(above, parent)
             return labels.get(id(item), "[key]")
-        if true_instance(parent, list, tuple, deque):
+        if true_instance(parent, list, tuple, deque, set, frozenset):
             return ELEMENT
-        if true_instance(parent, set, frozenset):
-            return "{member}"
         running = self._heap.frames.get(id(parent))
         if running is not None:
             return f".{frame_variable(running.frame, item)}"

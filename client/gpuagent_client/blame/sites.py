@@ -32,6 +32,12 @@ ADDING = frozenset(
         "__setitem__",
     ]
 )
+# Methods of an object of the app's or of a library that keeps what it is given.
+KEEPING = (
+    "add", "append", "attach", "cache", "callback", "connect", "emit", "enter", "extend", "feed", "insert", "log",
+    "observe", "on", "publish", "push", "put", "record", "register", "remember", "save", "send", "set", "store",
+    "submit", "subscribe", "track", "update", "watch", "write",
+)  # fmt: skip
 TAKING = frozenset(
     ["clear", "discard", "get_nowait", "pop", "popitem", "popleft", "remove", "task_done", "__delitem__"]
 )
@@ -171,9 +177,7 @@ def _follow(ops: list[_Op], index: int) -> tuple[Use | None, str | None]:
     depth = 1
     for before, op in zip(ops[index:], ops[index + 1 :]):
         if op.name in METHODS and depth == 1:  # not these methods: then something else is changed
-            return _use(
-                {**dict.fromkeys(ADDING, "added"), **dict.fromkeys(TAKING, "taken")}.get(str(op.value)), op
-            ), None
+            return _use(_method(str(op.value)), op), None
         rotated = before.name in {"SWAP", "ROT_THREE"}  # x[k] += v
         if op.name in STORES and depth == STORES[op.name] + rotated:
             return _use("taken" if op.name == "DELETE_SUBSCR" else "added", op), None
@@ -184,6 +188,15 @@ def _follow(ops: list[_Op], index: int) -> tuple[Use | None, str | None]:
         if depth < 1 or (called and depth == 1) or op.leaves:
             return _use("passed on" if called and op.effect < 0 else None, op), None
     return None, None
+
+
+def _method(name: str) -> str | None:
+    """Return what a method of this name does to the container, or to what has the container."""
+    if name in ADDING:
+        return "added"
+    if name in TAKING:
+        return "taken"
+    return "called" if name.lstrip("_").split("_")[0] in KEEPING else None
 
 
 def _use(how: str | None, op: _Op) -> Use | None:
@@ -206,11 +219,10 @@ LOCAL_LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_NAME")
 # How certain it is that a line fills the container, by what it does and by how certain it is that it means this very
 # one (see _rank): a method that appends comes before another class that appends to something of the same name, and that
 # before a constructor that assigns an empty list.
-HOWS = {"added": 0.0, "carried": 0.0, "passed on": 2.0, "assigned": 3.0}
+HOWS = {"added": 0.0, "carried": 0.0, "called": 2.0, "passed on": 2.0, "assigned": 3.0}
 RANKS = (0.0, 0.5, 1.5, 4.0)
 MADE_IN = frozenset(["__init__", "__new__", "__post_init__", "<module>", "setup", "reset", "clear"])
 MADE = 3.0
-CERTAIN = 1.5
 
 
 class Site(NamedTuple):
@@ -242,7 +254,7 @@ def sites(
                 if rank <= 1:
                     taking.append(_site(code, use))
                 continue
-            if use.how in {"added", "passed on"} and not keeps_elements:
+            if use.how in {"added", "passed on", "called"} and not keeps_elements:
                 continue
             made = use.how == "assigned" and (keeps_elements or code.co_name in MADE_IN)
             found.append((HOWS[use.how] + RANKS[rank] + MADE * made, _site(code, use)))
@@ -250,11 +262,6 @@ def sites(
     best = min((score for score, _ in found), default=0.0)
     near = {(_place(site), site.how): site for score, site in found if score == best}
     return [*sorted(near.values(), key=_place), *sorted(taking, key=_place)]
-
-
-def certainty(handle: Handle, found: list[Site]) -> bool:
-    """Return whether these lines are known to add, and not only to make or to pass on."""
-    return any(site.how in {"added", "carried"} for site in found) and handle.name != ""
 
 
 def _in_helpers(use: Use, functions: list[types.FunctionType]) -> list[Site]:
@@ -357,6 +364,28 @@ def is_library(code: types.CodeType) -> bool:
     return is_library_file(code.co_filename)
 
 
+def lines_that_say(
+    words: frozenset[str], functions: list[types.FunctionType], frames: list[types.FrameType]
+) -> list[Site]:
+    """Return lines of the app that use all of these names, or pass an argument by one of them."""
+    found = {}
+    codes = [code for function in functions for code in nested(function.__code__)]
+    for code in (*codes, *(frame.f_code for frame in frames)):
+        known = {name for constant in code.co_consts if isinstance(constant, tuple) for name in constant}
+        if is_library(code) or not words <= {*code.co_names, *(name for name in known if type(name) is str)}:
+            continue
+        for op in _read(code):
+            inside = op.value if isinstance(op.value, tuple) else (op.value,)
+            if LAST_OF[words] in inside:
+                found[code.co_filename, op.line] = Site(
+                    relative(code.co_filename), op.line, code_name(code), "passed on", code
+                )
+    return sorted(found.values(), key=_place)
+
+
+BACKWARD = frozenset({"create_graph"})
+AT_EXIT = frozenset({"atexit", "register"})
+LAST_OF = {BACKWARD: "create_graph", AT_EXIT: "register"}
 MAX_WRAPPERS = 6
 
 
@@ -376,7 +405,7 @@ def unwrapped(item: object, depth: int) -> Iterator[types.FunctionType]:
         yield item
         inside = [item.__dict__.get("__wrapped__"), *(cell_contents(cell) for cell in item.__closure__ or ())]
     elif true_instance(item, staticmethod, classmethod):
-        inside = [item.__func__]
+        inside = [getattr(item, "__func__", None)]
     elif true_instance(item, property):
         inside = [item.fget, item.fset]
     elif true_instance(item, functools.partial):

@@ -12,6 +12,7 @@ import gc
 import itertools
 import queue
 import sys
+import threading
 import types
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +41,8 @@ class Target(NamedTuple):
 
 def length_of(container: object) -> int | None:
     """Return how many things are in it, without asking a subclass; None where it is no container."""
-    for kind in (dict, list, deque, set):
+    kinds: tuple[Any, ...] = (dict, list, deque, set)
+    for kind in kinds:
         if true_instance(container, kind):
             return int(kind.__len__(container))
     if true_instance(container, functools._lru_cache_wrapper):  # noqa: SLF001 - the class has no public name
@@ -54,7 +56,7 @@ def length_of(container: object) -> int | None:
 def bound_of(container: object) -> int | None:
     """Return how many things it can hold; None where it does not say."""
     if true_instance(container, deque):
-        return deque.maxlen.__get__(container)  # type: ignore[attr-defined, no-any-return]
+        return deque.maxlen.__get__(container)  # type: ignore[no-any-return]
     if true_instance(container, functools._lru_cache_wrapper):  # noqa: SLF001
         return container.cache_info().maxsize
     return None
@@ -94,9 +96,11 @@ def _step_to(parent: object, child: object) -> tuple[str | None, int | None, int
 
 
 def _elements(item: object) -> Iterable[object]:
-    for kind in (list, tuple, deque):
+    kinds: tuple[Any, ...] = (list, tuple, deque)
+    for kind in kinds:
         if true_instance(item, kind):
-            return iter(kind.__iter__(item))
+            found: Iterable[object] = kind.__iter__(item)
+            return found
     return ()
 
 
@@ -135,7 +139,7 @@ def _measure(one: Target) -> int | None:
 
 
 def measure(item: object, how: str) -> int | None:
-    """Return the length of a container or chain, the bytes of a tensor or the nodes of its graph; None if it has none."""
+    """Return the length of a container or chain, the bytes of a tensor or the nodes of its graph, or None."""
     if how == BYTES:
         return _bytes_of(item)
     if how == GRAPH:
@@ -171,24 +175,21 @@ OWN_REFERENCES = 3  # the frame's, ours, and the argument of getrefcount
 
 def _follow(item: object, name: str | None, position: int | None, key: int) -> object:
     if true_instance(item, dict):
-        if name is not None:
-            return dict.get(item, name)
-        return _element(list_values(item), position, key)
+        return dict.get(item, name) if name is not None else _element(list_values(item), position, key)
     if true_instance(item, list, tuple, deque):
         return _element(item, position, key)
     attributes = instance_dict(item)
     if attributes is not None and id(attributes) == key:
         return attributes
     found = next((child for child in _referents(item) if id(child) == key), None)
-    if found is not None or name is None:
-        return found
+    return found if found is not None or name is None else _attribute(item, attributes, name)
+
+
+def _attribute(item: object, attributes: Mapping[str, object] | None, name: str) -> object:
     if attributes is not None and name in attributes:
         return attributes[name]
-    for kind in type(item).__mro__:
-        member = vars(kind).get(name)
-        if type(member) is types.MemberDescriptorType:
-            return member.__get__(item)
-    return None
+    members = (vars(kind).get(name) for kind in type(item).__mro__)
+    return next((member.__get__(item) for member in members if type(member) is types.MemberDescriptorType), None)
 
 
 def list_values(item: dict[Any, object]) -> list[object]:
@@ -210,7 +211,7 @@ def _referents(item: object) -> list[object]:
     if true_instance(item, types.ModuleType):
         return []
     found = gc.get_referents(item)
-    if true_instance(item, __import__("threading").local):
+    if true_instance(item, threading.local):
         found += [one for inner in found if type(inner) is dict for one in list(inner.values()) if type(one) is dict]
     return found
 
@@ -280,9 +281,3 @@ def goes_on(values: Sequence[int | None], at_first: int, at_second: int, expecte
             return False
         highest = max(highest, value)
     return True
-
-
-def sum_of(series: Mapping[int, Sequence[int | None]]) -> list[int | None]:
-    """Return the sum of several series, moment by moment; None where none could be measured."""
-    rows = list(zip(*series.values()))
-    return [None if all(one is None for one in row) else sum(one or 0 for one in row) for row in rows]

@@ -156,7 +156,7 @@ def _kind(group: WireGroup) -> str:
 def _added(group: WireGroup) -> str:
     if group["how"] == "added":
         return "appended" if group["kind"] in ORDERED else "stored"
-    return {"carried": "assigned", "assigned": "assigned", "passed on": "passed on"}.get(
+    return {"carried": "assigned", "assigned": "assigned", "passed on": "passed on", "called": "passed on"}.get(
         str(group["how"]), "by the code"
     )
 
