@@ -144,7 +144,7 @@ def _flags(kind: type) -> int:
     return int(type.__dict__["__flags__"].__get__(kind))
 
 
-def _namespaces(heap: Heap) -> tuple[list[object], list[object]]:
+def _namespaces(heap: Heap) -> tuple[list[dict[str, object]], list[object]]:
     """Return the namespaces of the app's own modules, and those of its libraries."""
     app: list[dict[str, object]] = []
     libraries: list[object] = []

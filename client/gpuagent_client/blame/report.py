@@ -81,7 +81,7 @@ NATIVE = Cause("held by native code", "")
 CHAIN = Cause("a linked list that only grows", "bound it, or cut it behind what is still needed")
 LONGER = Cause(
     "a container that only grows",
-    "it is a tensor that is replaced by a longer one: keep the last N of it, or start anew at the end of each request; preallocate what has a known end",
+    "it is a tensor that is replaced by a longer one: keep the last N of it, or start anew at the end of each request",
 )
 ATTRIBUTE = Cause("an attribute keeps it", "set it to None, or detach() what it keeps")
 

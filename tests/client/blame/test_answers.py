@@ -11,7 +11,7 @@ import pytest
 
 from gpuagent_client import blame
 from gpuagent_client.blame.census import Moment, pace_of
-from gpuagent_client.blame.judgement import judge
+from gpuagent_client.blame.judgement import Series, judge
 from gpuagent_client.blame.lines import add_allocating_lines, places_by_block, surviving_lines
 from gpuagent_client.blame.lines import lines_verdict as verdict_of_lines
 from gpuagent_client.blame.look import Entry, Table
@@ -123,7 +123,7 @@ def found(growth_bytes: int, **changes: object) -> dict[str, object]:
         ([32, 35, 40], {}, [1 << 30], ""),
         ([], {"targets": []}, [], None),
         ([], {"targets": []}, [8 << 20], "could not be watched"),
-        ([], {"targets": [], "rooted": False, "path": "<app.Cycle>", "cause": "reference cycle"}, [], "collector frees"),
+        ([], {"targets": [], "rooted": False, "path": "<C>", "cause": "reference cycle"}, [], "collector frees"),
     ],
     ids=[
         "goes on", "warm-up that ended", "a buffer that is flushed", "is gone", "a cache that fills up", "a far bound",
@@ -135,7 +135,7 @@ def test_only_what_goes_on_growing_is_blamed(
 ) -> None:
     """LEAK-02: a container of constant length, one that is emptied, and one that is nearly full are no leaks."""
     groups = [found(1 << 20, **changes), *(found(size) for size in others)]
-    series = {(0, 0): lengths, **{(number + 1, 0): [30, 30, 30] for number in range(len(others))}}
+    series: Series = {(0, 0): lengths, **{(number + 1, 0): [30, 30, 30] for number in range(len(others))}}
 
     judged = judge({"groups": groups, "freed_by_gc": True}, series, pace=0.6)
 

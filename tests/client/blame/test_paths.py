@@ -130,7 +130,7 @@ def test_elements_share_a_signature() -> None:
     things = [Thing() for _ in range(8)]
     for thing in things[:5]:
         HOLDER.keep(thing)
-    HOLDER.by_name["first"] = things[5:]
+    HOLDER.by_name["first"] = [*things[5:]]
 
     found = widths_of(*things)
 
