@@ -50,15 +50,14 @@ class Marking:
         """Mark from all roots, in their order."""
         app, libraries = _namespaces(self._heap)
         frames = list(self._frames())
-        for root in (*app, *libraries, *frames):
+        roots: tuple[object, ...] = (*app, *libraries, *frames)
+        for root in roots:
             self._add(root)
         self._next = len(self.order)
-        for namespace in app:
-            self._expand(self.places[id(namespace)], namespace)
-        self._finish()
-        for namespace in libraries:
-            self._expand(self.places[id(namespace)], namespace)
-        self._finish()
+        for namespaces in (list[object](app), libraries):
+            for namespace in namespaces:
+                self._expand(self.places[id(namespace)], namespace)
+            self._finish()
         for task in asyncio_tasks():
             self._add(task)
         self._finish()

@@ -63,6 +63,9 @@ def relative(filename: str) -> str:
     return best
 
 
+LIBRARY_PARTS = ("site-packages", "dist-packages", "/lib/python3", "/gpuagent_client/")
+
+
 def is_library_file(filename: str) -> bool:
     """Return whether this is a file that the app brought along, and not its own."""
     return (

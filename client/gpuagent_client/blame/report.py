@@ -219,6 +219,9 @@ def _report(look: Look, then: Table, writer: _Writer, *, show_keys: bool, top: i
     return json.dumps(answer).encode()
 
 
+# Added to that of a line: a name further up says less about the container, and a library only does what it is told.
+DOUBT_PER_NAME = 0.3
+DOUBT_OF_LIBRARY = 4.0
 CALLED_AT_EXIT = (tuple, dict, types.FunctionType, types.MethodType, functools.partial)
 
 
@@ -264,19 +267,24 @@ class _Writer:
         }
 
     def _sites(self, finding: Finding) -> list[Site]:
-        """Return lines of the app; of a library only if the app has no name for what it hands to it."""
-        in_library: list[Site] = []
+        """Return the lines that most certainly fill it; those of a library only if the app has none."""
+        best: list[Site] = []
+        least = float("inf")
         held = finding.way.objects[finding.named]
-        for handle in finding.way.handles(finding.named):
+        for depth, handle in enumerate(finding.way.handles(finding.named)):
             is_tensor = finding.container is None and handle.value is held and is_tensor_type(type(held))
             found = sites(handle, self._functions, self._frames, keeps_elements=not is_tensor)
-            if any(site.how != "taken" for site in found):
-                if not all(is_library(site.code) for site in found):
-                    return found
-                in_library = in_library or found
-            elif not in_library and finding.container is None:
-                return found
-        return in_library
+            adding = [site for site in found if site.how != "taken"]
+            if adding:
+                in_library = all(is_library(site.code) for site in adding)
+                doubt = adding[0].doubt + DOUBT_PER_NAME * depth + DOUBT_OF_LIBRARY * in_library
+                if doubt < least:
+                    best, least = found, doubt
+            elif not best:
+                best = found
+            if least < DOUBT_PER_NAME * (depth + 1):
+                break
+        return best
 
     def _sites_of_unrooted(self, finding: Finding) -> list[Site]:
         """Return lines that are known to make what no root leads to: gradients with a graph, and exit handlers."""

@@ -233,6 +233,7 @@ class Site(NamedTuple):
     function: str
     how: str
     code: types.CodeType
+    doubt: float = 0.0  # see HOWS
 
 
 def sites(
@@ -260,7 +261,7 @@ def sites(
             found.append((HOWS[use.how] + RANKS[rank] + MADE * made, _site(code, use)))
             found += [(RANKS[rank], site) for site in _in_helpers(use, functions)]
     best = min((score for score, _ in found), default=0.0)
-    near = {(_place(site), site.how): site for score, site in found if score == best}
+    near = {(_place(site), site.how): site._replace(doubt=score) for score, site in found if score == best}
     return [*sorted(near.values(), key=_place), *sorted(taking, key=_place)]
 
 
