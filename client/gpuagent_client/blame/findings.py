@@ -13,7 +13,7 @@ from gpuagent_client.blame.look import UNREACHED, Entry, Look, Table, bytes_of
 from gpuagent_client.blame.marking import NO_PARENT, from_last_class
 from gpuagent_client.blame.paths import Trail, instance_dict, trail
 from gpuagent_client.blame.tensors import Key, LiveTensor, is_on_host
-from gpuagent_client.blame.watch import BYTES, CHAIN, GRAPH, LENGTH, Target, bound_of, measure, target
+from gpuagent_client.blame.watch import BYTES, CHAIN, GRAPH, Target, bound_of, how_to_measure, measure, target
 
 MAX_SAMPLES = 400
 MAX_WATCHED = 6

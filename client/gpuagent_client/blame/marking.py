@@ -16,7 +16,7 @@ from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
 from typing import Callable
 
 from gpuagent_client.blame.heap import Heap, referents_of, true_instance
-from gpuagent_client.blame.paths import is_library_file
+from gpuagent_client.blame.paths import SUSPENDED, is_library_file, suspended_frame
 
 TRACKED = 1 << 14  # Py_TPFLAGS_HAVE_GC
 NOT_FOLLOWED = frozenset({CodeType, BuiltinFunctionType})
@@ -125,8 +125,18 @@ class Marking:
             return (*referents_of(item), gradient) if gradient is not None else referents_of(item)
         if self._array_type is not None and issubclass(kind, self._array_type):
             return (self._array_type.base.__get__(item), *referents_of(item))
+        if issubclass(kind, SUSPENDED):
+            return self._variables_of(item)
         extra = self._thread_dicts.get(id(item))
         return (*extra, *referents_of(item)) if extra else referents_of(item)
+
+    def _variables_of(self, suspended: object) -> Iterable[object]:
+        """Return what a generator or coroutine refers to: while it runs, its variables are known to its frame only."""
+        frame = suspended_frame(suspended)
+        if frame is None or id(frame) not in self._heap.frames:
+            return referents_of(suspended)
+        variables = frame.f_locals
+        return (*list(variables.values()), *(one for one in referents_of(suspended) if one is not variables))
 
     def _frames(self) -> Iterator[FrameType]:
         """Yield running frames, thread by thread, the outermost first: what it holds lives longest."""

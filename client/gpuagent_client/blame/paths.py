@@ -409,7 +409,15 @@ def _root_name(root: object, heap: Heap) -> str:
 
 def _frame_of(item: object) -> object:
     """Return the frame of a generator or coroutine; a frame is its own."""
-    if not true_instance(item, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType):
-        return item
+    return suspended_frame(item) or item
+
+
+SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+
+
+def suspended_frame(item: object) -> types.FrameType | None:
+    """Return the frame of a generator or coroutine; None where it has ended, or it is something else."""
+    if not true_instance(item, *SUSPENDED):
+        return None
     frames = (getattr(item, name, None) for name in ("gi_frame", "cr_frame", "ag_frame"))
-    return next((frame for frame in frames if frame is not None), item)
+    return next((frame for frame in frames if frame is not None), None)

@@ -77,6 +77,11 @@ LOCAL = Cause("a running function keeps it in a variable", "del the variable, or
 CLASS = Cause("a class attribute only grows", "make it an attribute of an instance, or bound it")
 CYCLE = Cause("reference cycle, freed only by gc", "break the cycle (weakref, del), or gc.collect() between requests")
 SOME_GRAPH = Cause("an autograd graph holds it", "some output is kept with its graph: detach() or no_grad()")
+GRADIENT = Cause(
+    "outputs kept with their graph",
+    "a gradient keeps the graph that keeps the gradient (create_graph=True): use torch.autograd.grad(), or set .grad to"
+    " None",
+)
 NATIVE = Cause("held by native code", "")
 CHAIN = Cause("a linked list that only grows", "bound it, or cut it behind what is still needed")
 LONGER = Cause(
@@ -296,7 +301,16 @@ class _Writer:
 
     def _cause(self, finding: Finding, adding: list[Site]) -> Cause:
         if not finding.rooted:
-            return CYCLE if finding.in_cycle else SOME_GRAPH if finding.has_graph else NATIVE
+            kept_by_gradient = bool(adding) and finding.has_graph
+            return (
+                GRADIENT
+                if kept_by_gradient
+                else CYCLE
+                if finding.in_cycle
+                else SOME_GRAPH
+                if finding.has_graph
+                else NATIVE
+            )
         if finding.replaced:
             return LONGER
         if finding.chained:

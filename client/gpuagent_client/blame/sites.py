@@ -138,7 +138,8 @@ def _read(code: CodeType) -> Iterator[_Op]:
         if number > MAX_INSTRUCTIONS:
             return
         effect = dis.stack_effect(one.opcode, one.arg if one.opcode >= dis.HAVE_ARGUMENT else None, jump=False)
-        yield _Op(one.opname, one.argval, line, effect, _leaves(one))
+        value = code.co_consts[one.arg or 0] if one.opname == "KW_NAMES" else one.argval  # 3.11 does not tell them
+        yield _Op(one.opname, value, line, effect, _leaves(one))
 
 
 def _leaves(one: dis.Instruction) -> bool:
@@ -257,7 +258,9 @@ def sites(
                 continue
             if use.how in {"added", "passed on", "called"} and not keeps_elements:
                 continue
-            made = use.how == "assigned" and (keeps_elements or code.co_name in MADE_IN)
+            if use.how == "assigned" and keeps_elements:  # a container is made there, and not filled
+                continue
+            made = use.how == "assigned" and code.co_name in MADE_IN
             found.append((HOWS[use.how] + RANKS[rank] + MADE * made, _site(code, use)))
             found += [(RANKS[rank], site) for site in _in_helpers(use, functions)]
     best = min((score for score, _ in found), default=0.0)

@@ -20,13 +20,14 @@ from typing import Any, NamedTuple
 
 from gpuagent_client.blame.heap import Heap, true_instance
 from gpuagent_client.blame.marking import asyncio_tasks
-from gpuagent_client.blame.paths import attribute_of, instance_dict, is_tensor_type
+from gpuagent_client.blame.paths import attribute_of, instance_dict, is_tensor_type, suspended_frame
 
 MAX_SCANNED = 20_000
 MAX_STEPS = 60
 MAX_NODES = 2_000
 MAX_LINKS = 5_000
-LENGTH, BYTES, GRAPH, CHAIN = "length", "bytes", "graph", "chain"
+MAX_FILLED = 200_000
+LENGTH, FILLED, BYTES, GRAPH, CHAIN = "length", "filled", "bytes", "graph", "chain"
 LOCALS_ARE_VIEWS = sys.version_info >= (3, 13)  # PEP 667; before, they are a copy that the frame keeps
 
 
@@ -41,7 +42,7 @@ class Target(NamedTuple):
 
 def length_of(container: object) -> int | None:
     """Return how many things are in it, without asking a subclass; None where it is no container."""
-    kinds: tuple[Any, ...] = (dict, list, deque, set)
+    kinds: tuple[Any, ...] = (dict, list, deque, set, tuple, frozenset)
     for kind in kinds:
         if true_instance(container, kind):
             return int(kind.__len__(container))
@@ -87,8 +88,9 @@ def _step_to(parent: object, child: object) -> tuple[str | None, int | None, int
         return None, None, id(child)
     if true_instance(parent, list, tuple, deque):
         return None, next((number for number, one in enumerate(_elements(parent)) if one is child), None), id(child)
-    if true_instance(parent, types.FrameType):
-        names = [name for name, value in parent.f_locals.items() if value is child]
+    frame = parent if true_instance(parent, types.FrameType) else suspended_frame(parent)
+    if frame is not None:
+        names = [name for name, value in frame.f_locals.items() if value is child]
         return (names[0] if names else None), None, id(child)
     if instance_dict(parent) is child:
         return None, None, id(child)
@@ -144,7 +146,22 @@ def measure(item: object, how: str) -> int | None:
         return _bytes_of(item)
     if how == GRAPH:
         return _nodes_above(item)
+    if how == FILLED:
+        return filled_of(item)
     return _links_below(item) if how == CHAIN else length_of(item)
+
+
+def filled_of(container: object) -> int | None:
+    """Return how many places of a list are not None: one that was made at its full length fills up in place."""
+    if not true_instance(container, list) or list.__len__(container) > MAX_FILLED:
+        return None
+    return sum(one is not None for one in list.__iter__(container))
+
+
+def how_to_measure(container: object) -> str:
+    """Return what tells whether a container got longer."""
+    filled = filled_of(container)
+    return FILLED if filled is not None and filled < (length_of(container) or 0) else LENGTH
 
 
 def _root(root: tuple[object, ...], step: tuple[str | None, int | None, int] | None) -> object:
@@ -157,9 +174,11 @@ def _root(root: tuple[object, ...], step: tuple[str | None, int | None, int] | N
     frame = sys._current_frames().get(int(str(root[1])))  # noqa: SLF001 - documented, for debuggers
     while frame is not None and id(frame) != root[2]:
         frame = frame.f_back
-    if frame is None or step is None:
-        return None
-    name, _, key = step
+    return None if frame is None or step is None else _variable(frame, step[0], step[2])
+
+
+def _variable(frame: types.FrameType, name: str | None, key: int) -> object:
+    """Return the value of a variable, without leaving a copy of them all behind."""
     variables = frame.f_locals
     try:
         if name is not None and name in variables:
@@ -182,6 +201,9 @@ def _follow(item: object, name: str | None, position: int | None, key: int) -> o
     if attributes is not None and id(attributes) == key:
         return attributes
     found = next((child for child in _referents(item) if id(child) == key), None)
+    frame = suspended_frame(item) if found is None else None
+    if frame is not None:  # it is running now, or the variable has another value
+        return _variable(frame, name, key)
     return found if found is not None or name is None else _attribute(item, attributes, name)
 
 
