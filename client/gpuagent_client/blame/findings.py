@@ -180,9 +180,11 @@ class Comparison:
             finding = self._finding(next(one for one in ways if ranked[0] in one), position, named=position)
         finding.gained = level.gained
         for place in ranked:
-            self._watch(
-                finding, tops[place][:-1] if head is None else way[: head + 1], LENGTH if head is None else CHAIN
-            )
+            if head is None:
+                how = how_to_measure(self._look.marking.order[place])
+                self._watch(finding, tops[place][:-1], how)
+            else:
+                self._watch(finding, way[: head + 1], CHAIN)
         finding.bound = bound_of(self._look.marking.order[ranked[0]])
         return finding
 
