@@ -127,17 +127,19 @@ def _is_calling(frame: FrameType, names: frozenset[str]) -> bool:
 
 
 PAUSE_PER_BYTE = 0.028 / (1 << 30)
-BASE_PAUSE_SECONDS = 0.004
+BASE_PAUSE_SECONDS = 0.008
+MOST_WAITING = 5.0
 MAX_PINNED_BYTES = 4 << 30
 
 
 def foretell_pause(resident_bytes: int, last_seconds: float = 0.0) -> float:
     """Return how long the app will stand still for a fork, in seconds: its page tables are copied.
 
-    `last_seconds` is what a fork took a moment ago, which says more than the size.
+    `last_seconds` is what a fork took a moment ago, which says more than the size. On a busy host the app waits for a
+    processor as well.
     """
-    reckoned = BASE_PAUSE_SECONDS + PAUSE_PER_BYTE * resident_bytes
-    return last_seconds or reckoned
+    waiting = min(MOST_WAITING, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
+    return last_seconds or BASE_PAUSE_SECONDS * waiting + PAUSE_PER_BYTE * resident_bytes
 
 
 def resident_bytes(proc: Path = Path("/proc")) -> int:

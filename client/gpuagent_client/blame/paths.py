@@ -55,7 +55,11 @@ def key_text(key: object, *, show_keys: bool) -> str:
 def relative(filename: str) -> str:
     """Return a file as its owner knows it: below the working directory or below an entry of sys.path."""
     best = filename
-    for folder in (os.getcwd(), *sys.path):  # noqa: PTH109 - strings in, strings out
+    try:
+        here = os.getcwd()  # noqa: PTH109 - strings in, strings out
+    except OSError:  # it has been removed
+        here = ""
+    for folder in (here, *sys.path):
         if folder and folder != "/" and filename.startswith(folder.rstrip("/") + "/"):
             inside = filename[len(folder.rstrip("/")) + 1 :]
             if len(inside) < len(best):
@@ -68,9 +72,7 @@ LIBRARY_PARTS = ("site-packages", "dist-packages", "/lib/python3", "/gpuagent_cl
 
 def is_library_file(filename: str) -> bool:
     """Return whether this is a file that the app brought along, and not its own."""
-    return (
-        "site-packages" in filename or "dist-packages" in filename or "/lib/python3" in filename or filename[:1] == "<"
-    )
+    return filename[:1] == "<" or any(part in filename for part in LIBRARY_PARTS)
 
 
 def where(code: types.CodeType, line: int | None = None) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import NamedTuple
 
+from gpuagent_client.blame.code_index import CodeIndex
 from gpuagent_client.blame.findings import Comparison, Finding, Holder
 from gpuagent_client.blame.fork import ThreadFrame
 from gpuagent_client.blame.graphs import exposes_saved_tensors
@@ -200,15 +201,19 @@ def report_holders(
     then = Table.decode(told.then)
     functions = [item for item in look.objects if type(item) is types.FunctionType]
     writer = _Writer(functions, [one.frame for one in told.frames], hook_codes(torch, look.objects))
-    if look.has_graphs:
-        yield _report(look, then, writer, show_keys=show_keys, top=top, with_addresses=with_addresses)
+    if look.has_graphs:  # in case that there is no time to read them; what they hold has no holder yet
+        yield _report(look, then, writer, show_keys=show_keys, top=top, with_addresses=with_addresses, whole=False)
     look.read_graphs()
     yield _report(look, then, writer, show_keys=show_keys, top=top, with_addresses=with_addresses)
 
 
-def _report(look: Look, then: Table, writer: _Writer, *, show_keys: bool, top: int, with_addresses: bool) -> bytes:
+def _report(
+    look: Look, then: Table, writer: _Writer, *, show_keys: bool, top: int, with_addresses: bool, whole: bool = True
+) -> bytes:
     written = []
     for holder in Comparison(look, then, show_keys=show_keys).holders(2 * top):
+        if not whole and not holder.candidates[0].rooted:
+            continue
         group = writer.group(holder)
         if with_addresses:
             group[ADDRESSES] = addresses(look.torch, holder.candidates[0].tensors)
@@ -235,7 +240,7 @@ class _Writer:
         self, functions: list[types.FunctionType], frames: list[types.FrameType], hooks: set[types.CodeType]
     ) -> None:
         self._functions = functions
-        self._frames = frames
+        self._index = CodeIndex(functions, frames)
         self._hooks = hooks
 
     def group(self, holder: Holder) -> dict[str, object]:
@@ -278,7 +283,7 @@ class _Writer:
         held = finding.way.objects[finding.named]
         for depth, handle in enumerate(finding.way.handles(finding.named)):
             is_tensor = finding.container is None and handle.value is held and is_tensor_type(type(held))
-            found = sites(handle, self._functions, self._frames, keeps_elements=not is_tensor)
+            found = sites(handle, self._index, keeps_elements=not is_tensor)
             adding = [site for site in found if site.how != "taken"]
             if adding:
                 in_library = all(is_library(site.code) for site in adding)
@@ -294,9 +299,9 @@ class _Writer:
     def _sites_of_unrooted(self, finding: Finding) -> list[Site]:
         """Return lines that are known to make what no root leads to: gradients with a graph, and exit handlers."""
         if any(key.requires_grad for key in finding.keys):
-            return lines_that_say(BACKWARD, self._functions, self._frames)
+            return lines_that_say(BACKWARD, self._functions, self._index)
         if not finding.in_cycle and true_instance(finding.way.objects[0], *CALLED_AT_EXIT):
-            return lines_that_say(AT_EXIT, self._functions, self._frames)
+            return lines_that_say(AT_EXIT, self._functions, self._index)
         return []
 
     def _cause(self, finding: Finding, adding: list[Site]) -> Cause:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import NamedTuple
 
+from gpuagent_client.blame.code_index import CodeIndex, nested
 from gpuagent_client.blame.heap import true_instance
 from gpuagent_client.blame.paths import Handle, cell_contents, code_name, instance_dict, is_library_file, relative
 
@@ -204,14 +205,6 @@ def _use(how: str | None, op: _Op) -> Use | None:
     return Use(how, op.line) if how is not None else None
 
 
-def nested(code: CodeType) -> Iterator[CodeType]:
-    """Yield this code and that of the functions in it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from nested(constant)
-
-
 MAX_SITES = 3
 GLOBAL_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
 CLOSURE_LOADS = ("LOAD_DEREF", "LOAD_CLASSDEREF")
@@ -237,9 +230,7 @@ class Site(NamedTuple):
     doubt: float = 0.0  # see HOWS
 
 
-def sites(
-    handle: Handle, functions: list[types.FunctionType], frames: list[types.FrameType], *, keeps_elements: bool = True
-) -> list[Site]:
+def sites(handle: Handle, index: CodeIndex, *, keeps_elements: bool = True) -> list[Site]:
     """Return lines that put something in, most certain first; then those that take something out ("taken").
 
     `keeps_elements` tells a container, to which something is added, from a tensor, which is assigned as a whole.
@@ -247,7 +238,7 @@ def sites(
     found: list[tuple[float, Site]] = []
     taking: list[Site] = []
     seen: set[tuple[types.CodeType, str]] = set()
-    for rank, code, name, loads in _candidates(handle, functions, frames):
+    for rank, code, name, loads in _candidates(handle, index):
         if (code, name) in seen:
             continue
         seen.add((code, name))
@@ -262,21 +253,20 @@ def sites(
                 continue
             made = use.how == "assigned" and code.co_name in MADE_IN
             found.append((HOWS[use.how] + RANKS[rank] + MADE * made, _site(code, use)))
-            found += [(RANKS[rank], site) for site in _in_helpers(use, functions)]
+            found += [(RANKS[rank], site) for site in _in_helpers(use, index)]
     best = min((score for score, _ in found), default=0.0)
     near = {(_place(site), site.how): site._replace(doubt=score) for score, site in found if score == best}
     return [*sorted(near.values(), key=_place), *sorted(taking, key=_place)]
 
 
-def _in_helpers(use: Use, functions: list[types.FunctionType]) -> list[Site]:
+def _in_helpers(use: Use, index: CodeIndex) -> list[Site]:
     """Return lines of functions that add to an argument, where the container is passed on to one of that name."""
     found = []
-    for function in functions if use.callees else ():
+    for function in index.own_named(use.callees):
         code = function.__code__
-        if code.co_name in use.callees and not is_library(code):
-            for parameter in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
-                inner = uses(code, parameter, LOCAL_LOADS)
-                found += [_site(code, one) for one in inner if one.how == "added"]
+        for parameter in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+            inner = uses(code, parameter, LOCAL_LOADS)
+            found += [_site(code, one) for one in inner if one.how == "added"]
     return found
 
 
@@ -288,40 +278,33 @@ def _site(code: types.CodeType, use: Use) -> Site:
     return Site(relative(code.co_filename), use.line, code_name(code), use.how, code)
 
 
-def _candidates(
-    handle: Handle, functions: list[types.FunctionType], frames: list[types.FrameType]
-) -> Iterator[tuple[int, types.CodeType, str, tuple[str, ...]]]:
+def _candidates(handle: Handle, index: CodeIndex) -> Iterator[tuple[int, types.CodeType, str, tuple[str, ...]]]:
     """Yield code that may mean this very container by a name; a lower rank is more certain."""
     if handle.kind == "local" and isinstance(handle.owner, types.FrameType):
         for code in nested(handle.owner.f_code):
             if handle.name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
                 yield 0, code, handle.name, LOCAL_LOADS
         return
-    aliases: dict[int, list[str]] = {}
-    for function in functions:
-        for name in _names_for(handle, function, aliases):
-            known = handle._replace(name=name)
-            for code in nested(function.__code__):
-                loads = _loads(known, function, code)
-                if loads:
-                    yield _rank(known, function, code), code, name, loads
-    for frame in frames:  # code at module level is no function, but may be running
+    names = index.aliases(handle.name, handle.value) if handle.kind == "global" else [handle.name]
+    for name in names:
+        known = handle._replace(name=name)
+        for function, code in index.users(name):
+            loads = _loads(known, function, code)
+            if loads:
+                yield _rank(known, function, code), code, name, loads
+    yield from _at_module_level(handle, index)
+
+
+def _at_module_level(handle: Handle, index: CodeIndex) -> Iterator[tuple[int, types.CodeType, str, tuple[str, ...]]]:
+    """Yield code of modules that is running: it is no function."""
+    for frame in index.frames:
+        code = frame.f_code
         if handle.kind == "global" and frame.f_globals.get(handle.name) is handle.value:
-            yield 0, frame.f_code, handle.name, GLOBAL_LOADS
-
-
-def _names_for(handle: Handle, function: types.FunctionType, aliases: dict[int, list[str]]) -> list[str]:
-    """Return the names by which a function may know it: `from store import CACHE as cache` makes another one."""
-    if handle.kind != "global":
-        return [handle.name]
-    key = id(function.__globals__)
-    if key not in aliases:
-        names = [
-            name for name, value in list(function.__globals__.items())
-            if value is handle.value and type(name) is str and name != handle.name
-        ]  # fmt: skip
-        aliases[key] = [handle.name, *names]
-    return aliases[key]
+            yield 0, code, handle.name, GLOBAL_LOADS
+        elif handle.kind == "attribute" and code.co_name == "<module>" and handle.name in code.co_names:
+            known = {id(item) for item in (handle.owner, *handle.above)}
+            knows = any(id(frame.f_globals.get(name, known)) in known for name in code.co_names)
+            yield 0 if knows else 2, code, handle.name, ATTRIBUTE_LOADS
 
 
 def _loads(handle: Handle, function: types.FunctionType, code: types.CodeType) -> tuple[str, ...]:
@@ -368,13 +351,11 @@ def is_library(code: types.CodeType) -> bool:
     return is_library_file(code.co_filename)
 
 
-def lines_that_say(
-    words: frozenset[str], functions: list[types.FunctionType], frames: list[types.FrameType]
-) -> list[Site]:
+def lines_that_say(words: frozenset[str], functions: list[types.FunctionType], index: CodeIndex) -> list[Site]:
     """Return lines of the app that use all of these names, or pass an argument by one of them."""
     found = {}
     codes = [code for function in functions for code in nested(function.__code__)]
-    for code in (*codes, *(frame.f_code for frame in frames)):
+    for code in (*codes, *(frame.f_code for frame in index.frames)):
         known = {name for constant in code.co_consts if isinstance(constant, tuple) for name in constant}
         if is_library(code) or not words <= {*code.co_names, *(name for name in known if type(name) is str)}:
             continue

@@ -12,6 +12,7 @@ import pytest
 
 from gpuagent_client.blame import fork
 from gpuagent_client.blame import heap as heaps
+from gpuagent_client.blame.code_index import CodeIndex
 from gpuagent_client.blame.marking import Marking
 from gpuagent_client.blame.paths import Trail, key_text, relative, trail
 from gpuagent_client.blame.signatures import Signatures
@@ -227,7 +228,7 @@ def test_a_variable_of_a_running_thread_is_a_root() -> None:
 def lines_for(way: Trail, last: int) -> list[Site]:
     """Where code changes objects[last] of the way."""
     functions = [item for item in gc.get_objects() if type(item) is types.FunctionType]
-    return sites(next(way.handles(last)), functions, [])
+    return sites(next(way.handles(last)), CodeIndex(functions, []))
 
 
 @pytest.mark.slow
