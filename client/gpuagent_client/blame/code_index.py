@@ -1,4 +1,4 @@
-"""Index the functions of the app by the names that they use: to ask each of some 35,000 for one name takes a second."""
+"""Find the functions of the app that use a name, among some 35,000, of which most are of its libraries."""
 
 from __future__ import annotations
 
@@ -11,23 +11,27 @@ FunctionCode = tuple[types.FunctionType, types.CodeType]
 
 
 class CodeIndex:
-    """Functions with their code and that of the functions in them, by the names that the code uses."""
+    """Functions with their code and that of the functions in them, and code of modules that is running."""
 
     def __init__(self, functions: Iterable[types.FunctionType], frames: Iterable[types.FrameType]) -> None:
         self.frames = list(frames)
+        self._codes = [(function, code) for function in functions for code in nested(function.__code__)]
         self._users: dict[str, list[FunctionCode]] = {}
         self._named: dict[str, list[types.FunctionType]] = {}
         self._namespaces: dict[int, dict[str, object]] = {}
-        for function in functions:
-            self._namespaces.setdefault(id(function.__globals__), function.__globals__)
-            self._named.setdefault(function.__code__.co_name, []).append(function)
-            for code in nested(function.__code__):
-                for name in {*code.co_names, *code.co_freevars, *code.co_cellvars}:
-                    self._users.setdefault(name, []).append((function, code))
+        for function, code in self._codes:
+            if code is function.__code__:
+                self._namespaces[id(function.__globals__)] = function.__globals__
+                self._named.setdefault(code.co_name, []).append(function)
 
     def users(self, name: str) -> list[FunctionCode]:
         """Return the functions whose code uses this name, for a global, an attribute or a closure's variable."""
-        return self._users.get(name, [])
+        if name not in self._users:
+            self._users[name] = [
+                one for one in self._codes
+                if name in one[1].co_names or name in one[1].co_freevars or name in one[1].co_cellvars
+            ]  # fmt: skip
+        return self._users[name]
 
     def own_named(self, names: Iterable[str]) -> Iterator[types.FunctionType]:
         """Yield the app's own functions that are called one of these."""
