@@ -1,6 +1,6 @@
 """Run a function in a forked child, where the host has the memory for one, and return its answer.
 
-A child can take its time and leave marks: the app stands still only for the fork itself, some milliseconds. The rules
+A child can take its time and leave marks: the app stands still only for the fork itself. The rules
 here were each paid for with a hang or a wrong answer; they are explained where they are kept.
 """
 

@@ -306,7 +306,7 @@ class _Writer:
 
     def _cause(self, finding: Finding, adding: list[Site]) -> Cause:
         if not finding.rooted:
-            kept_by_gradient = bool(adding) and finding.has_graph
+            kept_by_gradient = bool(adding) and any(key.requires_grad for key in finding.keys)
             return (
                 GRADIENT
                 if kept_by_gradient
