@@ -14,11 +14,13 @@ from gpuagent_client.blame.findings import Comparison, Finding, Holder
 from gpuagent_client.blame.fork import ThreadFrame
 from gpuagent_client.blame.graphs import exposes_saved_tensors
 from gpuagent_client.blame.heap import ThreadValues, true_instance
+from gpuagent_client.blame.indirect import DOUBT, lines_by_made_names
 from gpuagent_client.blame.judgement import ALTERNATIVES
 from gpuagent_client.blame.lines import ADDRESSES, addresses
 from gpuagent_client.blame.look import Look, Table, take_look
 from gpuagent_client.blame.marking import collector_frees_cycles
 from gpuagent_client.blame.paths import (
+    Handle,
     Trail,
     cell_contents,
     class_name,
@@ -292,9 +294,17 @@ class _Writer:
                     best, least = found, doubt
             elif not best:
                 best = found
+            made = self._by_made_names(handle) if least > DOUBT and not is_tensor else []
+            if made:
+                best, least = made, DOUBT
             if least < DOUBT_PER_NAME * (depth + 1):
                 break
         return best
+
+    def _by_made_names(self, handle: Handle) -> list[Site]:
+        is_container = true_instance(handle.value, dict, list, tuple, set)
+        owner = handle.owner if is_container else handle.value
+        return [] if true_instance(owner, dict, type) else lines_by_made_names(owner, sets=not is_container)
 
     def _sites_of_unrooted(self, finding: Finding) -> list[Site]:
         """Return lines that are known to make what no root leads to: gradients with a graph, and exit handlers."""

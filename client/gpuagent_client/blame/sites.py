@@ -94,7 +94,7 @@ class _Op(NamedTuple):
 
 def uses(code: CodeType, name: str, loads: tuple[str, ...]) -> list[Use]:
     """Return how this code changes what it loads under `name` by one of these instructions."""
-    ops = list(_read(code))
+    ops = list(read_code(code))
     found = list(_assigned(ops, name, loads))
     names = [(name, loads)]
     for current, kinds in names:  # grows: aliases are names too
@@ -131,7 +131,8 @@ def _is_named(op: _Op, name: str) -> bool:
     return op.value == name or (isinstance(op.value, tuple) and op.value[-1:] == (name,))
 
 
-def _read(code: CodeType) -> Iterator[_Op]:
+def read_code(code: CodeType) -> Iterator[_Op]:
+    """Yield the instructions, each with its line and what it does to the depth of the stack."""
     line = code.co_firstlineno
     starts = dict(dis.findlinestarts(code))
     for number, one in enumerate(dis.get_instructions(code)):
@@ -245,14 +246,14 @@ def sites(handle: Handle, index: CodeIndex, *, keeps_elements: bool = True) -> l
         for use in uses(code, name, loads):
             if use.how == "taken":
                 if rank <= 1:
-                    taking.append(_site(code, use))
+                    taking.append(site_of(code, use))
                 continue
             if use.how in {"added", "passed on", "called"} and not keeps_elements:
                 continue
             if use.how == "assigned" and keeps_elements:  # a container is made there, and not filled
                 continue
             made = use.how == "assigned" and code.co_name in MADE_IN
-            found.append((HOWS[use.how] + RANKS[rank] + MADE * made, _site(code, use)))
+            found.append((HOWS[use.how] + RANKS[rank] + MADE * made, site_of(code, use)))
             found += [(RANKS[rank], site) for site in _in_helpers(use, index)]
     best = min((score for score, _ in found), default=0.0)
     near = {(_place(site), site.how): site._replace(doubt=score) for score, site in found if score == best}
@@ -266,7 +267,7 @@ def _in_helpers(use: Use, index: CodeIndex) -> list[Site]:
         code = function.__code__
         for parameter in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
             inner = uses(code, parameter, LOCAL_LOADS)
-            found += [_site(code, one) for one in inner if one.how == "added"]
+            found += [site_of(code, one) for one in inner if one.how == "added"]
     return found
 
 
@@ -274,7 +275,8 @@ def _place(site: Site) -> tuple[str, int]:
     return site.file, site.line
 
 
-def _site(code: types.CodeType, use: Use) -> Site:
+def site_of(code: types.CodeType, use: Use) -> Site:
+    """Return where in the app this is."""
     return Site(relative(code.co_filename), use.line, code_name(code), use.how, code)
 
 
@@ -334,7 +336,7 @@ def _rank(handle: Handle, function: types.FunctionType, code: types.CodeType) ->
     if handle.kind != "attribute":
         return 0
     kinds = handle.owner.__mro__ if true_instance(handle.owner, type) else type(handle.owner).__mro__
-    if any(code in set(_codes_of(kind)) for kind in kinds):
+    if any(code in set(codes_of(kind)) for kind in kinds):
         return 0  # a method of the owner
     known = {id(item) for item in (handle.owner, *handle.above)}
     if any(id(function.__globals__.get(name, known)) in known for name in code.co_names):
@@ -359,7 +361,7 @@ def lines_that_say(words: frozenset[str], functions: list[types.FunctionType], i
         known = {name for constant in code.co_consts if isinstance(constant, tuple) for name in constant}
         if is_library(code) or not words <= {*code.co_names, *(name for name in known if type(name) is str)}:
             continue
-        for op in _read(code):
+        for op in read_code(code):
             inside = op.value if isinstance(op.value, tuple) else (op.value,)
             if LAST_OF[words] in inside:
                 found[code.co_filename, op.line] = Site(
@@ -374,7 +376,7 @@ LAST_OF = {BACKWARD: "create_graph", AT_EXIT: "register"}
 MAX_WRAPPERS = 6
 
 
-def _codes_of(kind: type) -> Iterator[types.CodeType]:
+def codes_of(kind: type) -> Iterator[types.CodeType]:
     """Yield the code of the methods of a class, also of those that decorators have wrapped."""
     for member in list(vars(kind).values()):
         for function in unwrapped(member, MAX_WRAPPERS):

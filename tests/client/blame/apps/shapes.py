@@ -174,6 +174,34 @@ def lists_of_users(number: int) -> None:
     per_user.setdefault(f"user {number % 5}", []).append(fresh())  # leak: lists_of_users
 
 
+class Recorder(torch.nn.Module):
+    """Adds under names that it makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_train: list[torch.Tensor] = []
+
+    def record(self, number: int) -> None:
+        self.register_buffer(f"step_{number}", fresh(), persistent=False)  # leak: buffers_by_number
+
+    def log(self, kind: str) -> None:
+        getattr(self, f"log_{kind}").append(fresh())  # leak: made_name
+
+
+buffers = Recorder()
+logbook = Recorder()
+
+
+@leak
+def buffers_by_number(number: int) -> None:
+    buffers.record(number)
+
+
+@leak
+def made_name(number: int) -> None:
+    logbook.log("train")
+
+
 # ---- healthy ones
 
 
