@@ -268,7 +268,12 @@ def test_a_supervisor_is_left_alone() -> None:
     namespace: dict[str, object] = {}
     exec("def supervise():\n    os.wait()\n", namespace)
     ready, end = threading.Event(), threading.Event()
-    namespace["os"] = SimpleNamespace(wait=lambda: (ready.set(), end.wait()))
+
+    def wait() -> None:
+        ready.set()
+        end.wait()
+
+    namespace["os"] = SimpleNamespace(wait=wait)
     worker = threading.Thread(target=namespace["supervise"])  # type: ignore[arg-type]
     worker.start()
     ready.wait()
