@@ -96,15 +96,37 @@ class Torch:
         if not self.initialized():
             return False
         try:
-            if self.call("torch.cuda", "is_current_stream_capturing"):
-                return True
-            stream = getattr(self.find("torch.cuda", "graph"), "default_capture_stream", None)
-            if stream is None:
-                return False
-            with self.call("torch.cuda", "stream", stream):
-                return bool(self.call("torch.cuda", "is_current_stream_capturing"))
+            return self._on_a_used_device(self._stream_is_capturing)
         except TorchFunctionMissing:
             return False
+        except RuntimeError:  # CUDA has failed, and nobody can say: then as if it were
+            return True
+
+    def _on_a_used_device(self, ask: Callable[[], bool]) -> bool:
+        """Ask on a GPU that the app uses: on another, the question would make a context.
+
+        The current GPU of a thread of ours is the first one, whichever the app uses.
+        """
+        try:
+            current = int(self.call("torch._C", "_cuda_getDevice"))
+        except TorchFunctionMissing:
+            return ask()
+        if self.has_context(current):
+            return ask()
+        used = next((number for number in range(self.device_count()) if self.has_context(number)), None)
+        if used is None:
+            return False
+        with self.call("torch.cuda", "device", used):
+            return ask()
+
+    def _stream_is_capturing(self) -> bool:
+        if self.call("torch.cuda", "is_current_stream_capturing"):
+            return True
+        stream = getattr(self.find("torch.cuda", "graph"), "default_capture_stream", None)
+        if stream is None:
+            return False
+        with self.call("torch.cuda", "stream", stream):
+            return bool(self.call("torch.cuda", "is_current_stream_capturing"))
 
 
 PICKED: tuple[tuple[str, tuple[str, ...]], ...] = (

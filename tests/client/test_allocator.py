@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import types
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,37 @@ def test_a_capture_is_seen_on_the_stream_that_torch_keeps() -> None:
     fake.stream.capturing = True
 
     assert torch.capturing()
+
+
+def test_a_capture_is_asked_about_on_a_gpu_that_the_app_uses() -> None:
+    """On a GPU that the app does not use, the question would make a context and take some 300 MiB."""
+    fake = FakeTorch().start_cuda()
+    torch = Torch(fake.modules)
+    asked: list[object] = []
+    fake.modules["torch._C"].__dict__.update(
+        _cuda_getDevice=lambda: 0, _cuda_getDeviceCount=lambda: 2, _cuda_hasPrimaryContext=lambda device: device == 1
+    )
+
+    def device(number: int) -> nullcontext[None]:
+        asked.append(number)
+        return nullcontext()
+
+    fake.modules["torch.cuda"].__dict__["device"] = device
+
+    assert not torch.capturing()
+    assert asked == [1]
+
+
+def test_a_failed_cuda_counts_as_a_capture() -> None:
+    """Where CUDA cannot be asked any more, nothing is done that a capture would forbid, and nothing raises."""
+    fake = FakeTorch().start_cuda()
+
+    def fail() -> bool:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    fake.modules["torch.cuda"].__dict__["is_current_stream_capturing"] = fail
+
+    assert Torch(fake.modules).capturing()
 
 
 @pytest.mark.parametrize("nested", [{}, {"allocated_bytes": 7}, {"allocated_bytes": {"all": {}}}, {"num_ooms": "many"}])

@@ -24,7 +24,7 @@ def blame(
     pid: Annotated[int, typer.Argument(help="The process, as `gpuagent ps` shows it")],
     window: Annotated[str, typer.Option(metavar="DURATION", help="How long to watch it grow")] = "60s",
     census: Annotated[
-        bool, typer.Option(help="Find who holds tensors; the app forks for it, which takes some milliseconds")
+        bool, typer.Option(help="Find who holds tensors; the app forks twice for it, some 30 ms per GiB resident each")
     ] = True,
     lines: Annotated[bool, typer.Option(help="Record which lines allocate GPU memory during the window")] = True,
     show_keys: Annotated[

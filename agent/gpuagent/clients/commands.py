@@ -139,6 +139,8 @@ class ClientCommands:
                 joined = answer.get("joined") is True
             except CommandFailure as failure:
                 if failure.reason in {"absent", "gone"}:
+                    if failures or found:  # it was there a moment ago
+                        raise CommandFailure("gone", "the app has ended while it was asked") from None
                     raise
                 failures.append(CommandFailure(failure.reason, f"{name}: {failure}"))
         if not found:

@@ -72,8 +72,8 @@ class Leaks(Section):
     blame: Literal["manual", "automatic"] = key(
         default="manual",
         description="`automatic`: an app with the embedded client that is found leaking is asked which line holds the "
-        "memory, and the alert tells. The app stands still for some milliseconds while it forks. `manual`: only "
-        "`gpuagent blame` asks.",
+        "memory, and the alert tells. The app stands still while it forks, twice for some 30 ms per GiB resident. "
+        "`manual`: only `gpuagent blame` asks.",
     )
 
     @classmethod

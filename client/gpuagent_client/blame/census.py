@@ -1,9 +1,9 @@
-"""Take the census: three snapshots of all tensors, each in a child of its own, and what outlived the window.
+"""Take the census: two looks at all tensors, each in a child of its own, and a watch on what grew between them.
 
 A forked child would lose the values of threading.local in other threads: after a fork Python ends all threads but one,
 and their thread-local values with them. What the app's process refers to at the time of the fork stays, so it must find
-the threading.local objects. A sweep over its heap would stop it for some 15 ms; so a child looks for them, and tells by
-which names they are reached.
+the threading.local objects. A sweep over its heap would stop it for some 15 ms; so the first child looks for them, and
+tells by which names they are reached.
 """
 
 from __future__ import annotations
@@ -15,30 +15,34 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpuagent_client.blame import fork
-from gpuagent_client.blame.fork import ChildAnswer, ThreadFrame, run_in_child
-from gpuagent_client.blame.heap import Heap, ThreadValues, index_heap, walk
-from gpuagent_client.blame.lines import Recorder, allocated_bytes, lines_verdict
+from gpuagent_client.blame.fork import ChildAnswer, ChildWork, ThreadFrame, run_in_child
+from gpuagent_client.blame.heap import ThreadValues
+from gpuagent_client.blame.judgement import ALTERNATIVES, Series, judge
+from gpuagent_client.blame.lines import Recorder, allocated_bytes, lines_verdict, pinned_bytes
+from gpuagent_client.blame.look import Look, take_look
+from gpuagent_client.blame.marking import from_last_class
 from gpuagent_client.blame.paths import Trail, instance_dict, trail
-from gpuagent_client.blame.report import report_holders
-from gpuagent_client.blame.tensors import encode, exact_types, live_tensors, loaded_torch, size_of
-from gpuagent_client.blame.wire import Context, WireGroup, census_request, verdict
+from gpuagent_client.blame.report import Told, report_holders
+from gpuagent_client.blame.tensors import exact_types, loaded_torch
+from gpuagent_client.blame.watch import decode, measure_all
+from gpuagent_client.blame.wire import CensusRequest, Context, census_request, verdict
 from gpuagent_client.errors import Refused
 
 MAX_FOUND = 64
-WALK_SECONDS = 3.0
 Names = list[list[str]]
 
 
-def find(objects: list[object], heap: Heap) -> bytes:
-    """Return, in a child, the names of all threading.local objects, as JSON."""
+def find(look: Look) -> Names:
+    """Return, in a child, the names of all threading.local objects."""
     kinds = exact_types(threading.local)
-    found = [item for item in objects if type(item) in kinds][:MAX_FOUND]
-    paths = walk(found, heap, WALK_SECONDS) if found else []
-    named = [_names(trail(path.objects, heap, show_keys=False)) for path in paths if path.rooted]
-    return json.dumps([names for names in named if names]).encode()
+    order, places = look.marking.order, look.marking.places
+    found = [place for item, place in ((item, places[id(item)]) for item in order if type(item) in kinds)][:MAX_FOUND]
+    ways = (from_last_class(order, look.marking.path(place)) for place in found)
+    named = [_names(trail(tuple(order[one] for one in way), look.heap, show_keys=False)) for way in ways]
+    return [names for names in named if names]
 
 
 def _names(way: Trail) -> list[str]:
@@ -77,58 +81,55 @@ def _dicts_in(owner: object) -> list[dict[str, object]]:
     return [attributes for threads in inner for attributes in list(threads.values()) if type(attributes) is dict]
 
 
-CHILD_SECONDS = 20.0
-# A snapshot takes a fraction of a second in most apps; this is left for three of them at the end of the deadline.
+# By the clock. A look takes a second of CPU time in most apps: on a host with a load of 15 that is ten by the clock.
+CHILD_SECONDS = 60.0
+# This is left for the looks at the end of the deadline, at least.
 SPARE_SECONDS = 2.0
 ENOUGH_REQUESTS = 100
-MAX_OTHERS = 3
-SnapshotTask = Callable[[list[ThreadFrame], list[ThreadValues]], bytes]
+SAMPLES = 8
+LEAST_WATCHED_PART = 0.15  # of the window: as long as the containers are watched at least, if the deadline allows
+ANSWER_SECONDS = 1.0
+SnapshotTask = Callable[[list[ThreadFrame], list[ThreadValues]], ChildWork]
 
 
 def census(args: Mapping[str, object], deadline_seconds: float, context: Context) -> dict[str, object]:
-    """Return who holds the tensors that outlive the window.
+    """Return who holds the tensors that have come in the window and goes on growing.
 
     Raises:
         Refused: the app cannot be looked into now.
     """
     request = census_request(args, deadline_seconds, SPARE_SECONDS)
+    ends = time.monotonic() + deadline_seconds - ANSWER_SECONDS
     torch = loaded_torch()
     if torch is None:
         raise Refused("the app has not loaded torch")
-    run = _CensusRun(torch, context)
+    run = _CensusRun(torch, context, request, deadline_seconds)
     before = allocated_bytes(torch)
-    run.find_thread_locals()
+    moments = [Moment.now(context)]
+    then = run.first_look()
     recorder = Recorder(torch, context) if request.lines else None
     try:
-        moments = [Moment.now(context)]
-        first = run.table()
         _wait(context, request.gaps[0])
-        moments.append(Moment.now(context))
-        second = run.table()
         if recorder is not None:
             recorder.take_snapshot()
-        _wait(context, request.gaps[1])
+        moments.append(Moment.now(context))
+        found = run.second_look(then, with_addresses=recorder is not None)
+        left = request.gaps[1] - (time.monotonic() - moments[1].seconds)
+        left = min(max(left, request.window_seconds * LEAST_WATCHED_PART), ends - time.monotonic())
+        series = _watch(found["groups"], context, left) if request.gaps[1] > 0 else {}
         moments.append(Moment.now(context))
         if recorder is not None:
             recorder.take_snapshot()
     finally:
         if recorder is not None:
             recorder.end()
-    pace = pace_of(moments)
-    answer = run.perform(
-        lambda frames, values: report_holders(
-            torch, frames, values, (first, second), pace,
-            show_keys=request.show_keys, top=request.top, with_addresses=recorder is not None,
-        )
-    )  # fmt: skip
-    found = json.loads(answer.data)
-    lines, line_notes = ([], []) if recorder is None else recorder.results(found["groups"])
-    growing = [group for group in found["groups"] if group["growing"]]
-    others = [group for group in found["groups"] if not group["growing"]][:MAX_OTHERS]
+    judged = judge(found, series, pace_of(moments))
+    lines, line_notes = ([], []) if recorder is None else recorder.results(judged.growing)
     grown = {device: now - before.get(device, 0) for device, now in allocated_bytes(torch).items()}
-    notes = [*found["notes"], *_notes(moments, others), *line_notes]
+    notes = [*found["notes"], *run.notes, *_request_notes(moments), *judged.notes, *line_notes]
     notes += [f"allocated on {device}: {change:+d} bytes in the window" for device, change in sorted(grown.items())]
-    words = verdict(growing, request.window_seconds, grown)
+    growing = judged.growing[: request.top]
+    words = verdict(growing, request.gaps[0], grown)
     if lines and not growing:  # nobody of Python's holds it, and yet there is something to say
         words += f"; {lines_verdict(lines, request.gaps[0])}"
     return {
@@ -138,6 +139,8 @@ def census(args: Mapping[str, object], deadline_seconds: float, context: Context
         "joined": recorder is not None,
         "notes": notes,
         "stall_seconds": run.worst_stall_seconds,
+        "foretold_stall_seconds": run.foretold_seconds,
+        "forks": run.forks,
         "window_seconds": request.window_seconds,
     }
 
@@ -145,46 +148,66 @@ def census(args: Mapping[str, object], deadline_seconds: float, context: Context
 class _CensusRun:
     """Fork one child after the other, and note how long the app stood still."""
 
-    def __init__(self, torch: ModuleType, context: Context) -> None:
+    def __init__(self, torch: ModuleType, context: Context, request: CensusRequest, deadline_seconds: float) -> None:
         self._torch = torch
         self._context = context
+        self._request = request
+        self._beyond_seconds = deadline_seconds - request.window_seconds
         self._size: fork.Size | None = None
         self._thread_locals: Names = []
+        self.notes: list[str] = []
+        self.forks = 0
+        self.foretold_seconds = 0.0
         self.worst_stall_seconds = 0.0
 
-    def find_thread_locals(self) -> None:
-        """Find, in a child of its own, the thread-local values that the other children would lose."""
-        self._thread_locals = json.loads(self.perform(_thread_locals).data)
+    def first_look(self) -> bytes:
+        """Return the table of the first look, and remember where thread-local values are found."""
 
-    def table(self) -> bytes:
-        """Return the table of a snapshot, as bytes for the third one."""
-        data = self.perform(self._encoded).data
-        self._size = size_of(data)
-        return data
+        def work(frames: list[ThreadFrame], values: list[ThreadValues]) -> bytes:
+            look = take_look(self._torch, frames, values)
+            look.read_graphs()
+            return json.dumps([look.table().encode().decode(), len(look.objects), len(look.live), find(look)]).encode()
 
-    def perform(self, work: SnapshotTask) -> ChildAnswer:
+        table, objects, tensors, self._thread_locals = json.loads(self._perform(work).data)
+        self._size = fork.Size(objects, tensors)
+        return str(table).encode()
+
+    def second_look(self, then: bytes, *, with_addresses: bool) -> dict[str, Any]:
+        """Return what holds more than at the first look."""
+        answer = self._perform(
+            lambda frames, values: report_holders(
+                self._torch, Told(frames, values, then),
+                show_keys=self._request.show_keys, top=self._request.top, with_addresses=with_addresses,
+            )
+        )  # fmt: skip
+        if not answer.complete:
+            self.notes.append("the second look ran out of time: what autograd graphs hold was not read to the end")
+        found: dict[str, Any] = json.loads(answer.data)
+        return found
+
+    def _perform(self, work: SnapshotTask) -> ChildAnswer:
         """Run a task in a forked child, unless now is a bad time for it."""
         if self._context.is_capturing():
             raise Refused("a CUDA graph is being captured")
         fork.refuse_without_memory(self._size, fork.available_bytes())
+        fork.refuse_pinned_memory(pinned_bytes(self._torch))
+        self.foretold_seconds = max(
+            self.foretold_seconds, fork.refuse_long_pause(self._request.max_pause_seconds, self.worst_stall_seconds)
+        )
         values = values_of(self._thread_locals)  # not longer than the fork: they are the app's
         try:
             answer = run_in_child(
-                lambda frames: work(frames, values), CHILD_SECONDS, own_threads=(self._context.thread_id,)
+                lambda frames: work(frames, values), self._seconds(), own_threads=(self._context.thread_id,)
             )
         finally:
             values.clear()
+            self.forks += 1
         self.worst_stall_seconds = max(self.worst_stall_seconds, answer.stall_seconds)
         return answer
 
-    def _encoded(self, frames: list[ThreadFrame], values: list[ThreadValues]) -> bytes:  # noqa: ARG002 - for the third
-        objects = gc.get_objects()
-        return encode(live_tensors(self._torch, objects), len(objects))
-
-
-def _thread_locals(frames: list[ThreadFrame], values: list[ThreadValues]) -> bytes:
-    objects = gc.get_objects()
-    return find(objects, index_heap(objects, frames, values))
+    def _seconds(self) -> float:
+        """Return how long a child may take: half of what the deadline leaves beyond the window."""
+        return min(CHILD_SECONDS, max(SPARE_SECONDS, self._beyond_seconds / 2))
 
 
 def _wait(context: Context, seconds: float) -> None:
@@ -192,44 +215,50 @@ def _wait(context: Context, seconds: float) -> None:
         raise Refused("the app is stopping")
 
 
+def _watch(groups: Sequence[Mapping[str, Any]], context: Context, seconds: float) -> Series:
+    """Ask the app's containers for their lengths, several times in so many seconds."""
+    targets = {
+        (number, place): decode(one["targets"])
+        for number, group in enumerate(groups)
+        for place, one in enumerate(group[ALTERNATIVES])
+    }
+    series: dict[tuple[int, int], list[int | None]] = {key: [] for key in targets}
+    for _ in range(SAMPLES):
+        _wait(context, max(0.0, seconds) / SAMPLES)
+        for key, watched in targets.items():
+            values = measure_all(watched)
+            known = [value for value in values if value is not None]
+            series[key].append(sum(known) if known else None)
+    return series
+
+
 class Moment(NamedTuple):
     """How much the app had done by a moment."""
 
     requests: int | None
-    cpu_seconds: float
+    seconds: float
 
     @classmethod
     def now(cls, context: Context) -> Moment:
-        """Return the figures of now, without those of child processes."""
-        return cls(context.requests_served(), time.process_time())
+        """Return the figures of now."""
+        return cls(context.requests_served(), time.monotonic())
 
 
-def pace_of(moments: list[Moment]) -> float:
-    """Return how much more happened in the second gap than in the first.
-
-    By requests where they are counted, else by the CPU time of the app: seconds would take a quiet minute before a busy
-    one for a cache that turns over.
-    """
+def pace_of(moments: Sequence[Moment]) -> float:
+    """Return how much more happened after the second look than before it, by requests if they are counted, or time."""
     first, second, third = moments
     if first.requests is not None and second.requests is not None and third.requests is not None:
         early, late = float(second.requests - first.requests), float(third.requests - second.requests)
     else:
-        early, late = second.cpu_seconds - first.cpu_seconds, third.cpu_seconds - second.cpu_seconds
+        early, late = second.seconds - first.seconds, third.seconds - second.seconds
     return late / early if early > 0 else 1.0
 
 
-def _notes(moments: list[Moment], groups: list[WireGroup]) -> list[str]:
-    notes = []
-    _, second, third = moments
-    if second.requests is not None and third.requests is not None:
-        count = third.requests - second.requests
-        if count < ENOUGH_REQUESTS:
-            notes.append(
-                f"only {count} requests in the longer gap: a cache with more entries than that looks like a leak"
-            )
-    for group in groups:
-        name = group["container"] or group["path"]
-        notes.append(
-            f"not blamed: `{name}` has {group['growth_count']} new tensors, made once or mostly taken out again"
-        )
-    return notes
+def _request_notes(moments: Sequence[Moment]) -> list[str]:
+    first, second, _ = moments
+    if first.requests is None or second.requests is None:
+        return []
+    count = second.requests - first.requests
+    if count >= ENOUGH_REQUESTS:
+        return []
+    return [f"only {count} requests between the looks: a cache with more entries than that looks like a leak"]

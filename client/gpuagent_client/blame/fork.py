@@ -1,25 +1,26 @@
 """Run a function in a forked child, where the host has the memory for one, and return its answer.
 
-A child can take its time and leave marks: the app stands still only for the fork itself, some milliseconds. The rules
+A child can take its time and leave marks: the app stands still only for the fork itself. The rules
 here were each paid for with a hang or a wrong answer; they are explained where they are kept.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dis
 import gc
 import os
+import posix
 import re
-import select
 import signal
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import NamedTuple, Union
 
 from gpuagent_client.errors import Refused
 
@@ -99,9 +100,86 @@ def refuse_in_gunicorn_master(frames: Iterable[FrameType]) -> None:
         raise Refused("this is gunicorn's master: ask one of its workers")
 
 
+WAITING = frozenset({"wait", "wait3", "wait4"})
+
+
+def refuse_in_supervisor(frames: Iterable[FrameType]) -> None:
+    """Refuse in an app that waits for any of its children: it would see the end of one that it does not know.
+
+    Raises:
+        Refused: one of these frames is in os.wait().
+    """
+    for frame in frames:
+        code = frame.f_code
+        if "os" in code.co_names and WAITING.intersection(code.co_names) and _is_calling(frame, WAITING):
+            raise Refused("the app waits for any of its children, and would take the census for one")
+
+
+def _is_calling(frame: FrameType, names: frozenset[str]) -> bool:
+    """Return whether the instruction that runs is a call of something that was loaded by one of these names."""
+    last = ""
+    for one in dis.get_instructions(frame.f_code):
+        if one.offset > frame.f_lasti:
+            break
+        if one.opname in {"LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME"}:
+            last = str(one.argval)
+    return last in names
+
+
+PAUSE_PER_BYTE = 0.028 / (1 << 30)
+BASE_PAUSE_SECONDS = 0.008
+MOST_WAITING = 5.0
+MAX_PINNED_BYTES = 4 << 30
+
+
+def foretell_pause(resident_bytes: int, last_seconds: float = 0.0) -> float:
+    """Return how long the app will stand still for a fork, in seconds: its page tables are copied.
+
+    `last_seconds` is what a fork took a moment ago, which says more than the size. On a busy host the app waits for a
+    processor as well.
+    """
+    waiting = min(MOST_WAITING, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
+    return last_seconds or BASE_PAUSE_SECONDS * waiting + PAUSE_PER_BYTE * resident_bytes
+
+
+def resident_bytes(proc: Path = Path("/proc")) -> int:
+    """Return the resident memory of this process without files and shared memory; 0 if it cannot be read."""
+    fields = dict(line.split(":", 1) for line in _lines(proc / "self" / "status") if ":" in line)
+    known = fields.get("RssAnon", fields.get("VmRSS", "0")).split()
+    return int(known[0]) * 1024 if known and known[0].isdigit() else 0
+
+
+def refuse_long_pause(most_seconds: float, last_seconds: float = 0.0) -> float:
+    """Return the pause that is foretold.
+
+    Raises:
+        Refused: it is longer than allowed.
+    """
+    size = resident_bytes()
+    foretold = foretell_pause(size, last_seconds)
+    if foretold > most_seconds and not last_seconds:  # the app has borne the first: half a census would be for nothing
+        raise Refused(
+            f"a fork of {size / (1 << 30):.1f} GiB would pause the app for about {foretold * 1000:.0f} ms, and"
+            f" {most_seconds * 1000:.0f} ms are allowed (max_pause_seconds)"
+        )
+    return foretold
+
+
+def refuse_pinned_memory(pinned_bytes: int | None) -> None:
+    """Refuse where much memory is pinned for a GPU: the kernel copies such pages at once, and does not share them.
+
+    Raises:
+        Refused: it is more than 4 GiB.
+    """
+    if pinned_bytes is not None and pinned_bytes > MAX_PINNED_BYTES:
+        raise Refused(
+            f"{pinned_bytes >> 20} MiB of host memory are pinned for a GPU: a fork would copy them, which takes long"
+        )
+
+
 LENGTH_BYTES = 8
 MAX_ANSWER_BYTES = 256 << 20
-OK, FAILED = b"+", b"-"
+OK, FAILED, DONE = b"+", b"-", b"."
 _one_at_a_time = threading.Lock()
 _forking_thread: int | None = None
 
@@ -111,6 +189,7 @@ class ChildAnswer(NamedTuple):
 
     data: bytes
     stall_seconds: float
+    complete: bool = True  # False: the best answer that it had when its time was over
 
 
 class ThreadFrame(NamedTuple):
@@ -120,7 +199,9 @@ class ThreadFrame(NamedTuple):
     frame: FrameType
 
 
-ChildTask = Callable[[list[ThreadFrame]], bytes]
+ChildWork = Union[bytes, Iterator[bytes]]
+"""The answer, or several, each more complete than the one before."""
+ChildTask = Callable[[list[ThreadFrame]], ChildWork]
 
 
 def is_census_fork() -> bool:
@@ -138,44 +219,55 @@ def run_in_child(work: ChildTask, seconds: float, own_threads: tuple[int, ...] =
     Raises:
         Refused: a census is under way, this is no process to fork, or the child did not answer.
     """
-    global _forking_thread  # noqa: PLW0603 - at-fork hooks have no argument to get it by
     if not _one_at_a_time.acquire(blocking=False):
         raise Refused("a census is under way already")
     try:
         reading, writing = os.pipe()
-        started = time.perf_counter()
-        # A child has only the thread that forked: it finds the frames of the others through these. Not their locals:
-        # up to Python 3.12 reading f_locals leaves a dict on the frame, which keeps objects of the app alive.
-        frames = running_frames((*own_threads, threading.get_ident()))
         try:
-            refuse_in_gunicorn_master(one.frame for one in frames)
-            _forking_thread = threading.get_ident()
-            pid = _fork()
-            if pid == 0:
-                _child_main(work, frames, writing, seconds)
-        except (OSError, Refused) as failure:  # no memory, no more processes
+            pid, stall = _fork_child(work, writing, seconds, own_threads)
+        except BaseException as failure:  # also what gevent raises in a greenlet that is killed
             os.close(reading)
-            os.close(writing)
-            raise failure if isinstance(failure, Refused) else Refused(f"no fork: {failure}") from None
+            if isinstance(failure, (Refused, GeneratorExit, KeyboardInterrupt, SystemExit)):
+                raise
+            raise Refused(f"no fork: {type(failure).__name__}: {failure}") from None
         finally:
-            _forking_thread = None
-            frames.clear()
-        stall = time.perf_counter() - started
-        os.close(writing)
-        return ChildAnswer(_receive(pid, reading, seconds), stall)
+            os.close(writing)
+        return _receive(pid, reading, seconds, stall)
     finally:
         _one_at_a_time.release()
 
 
+def _fork_child(work: ChildTask, writing: int, seconds: float, own_threads: tuple[int, ...]) -> tuple[int, float]:
+    """Fork, and return the child's pid and how long it took; the child itself never returns."""
+    global _forking_thread  # noqa: PLW0603 - at-fork hooks have no argument to get it by
+    # A child has only the thread that forked: it finds the frames of the others through these. Not their locals:
+    # up to Python 3.12 reading f_locals leaves a dict on the frame, which keeps objects of the app alive.
+    frames = running_frames((*own_threads, threading.get_ident()))
+    try:
+        refuse_in_gunicorn_master(one.frame for one in frames)
+        refuse_in_supervisor(one.frame for one in frames)
+        _forking_thread = threading.get_ident()
+        started = time.perf_counter()
+        pid = _fork()
+        if pid == 0:
+            _child_main(work, frames, writing, seconds)
+        return pid, time.perf_counter() - started
+    finally:
+        _forking_thread = None
+        frames.clear()
+
+
 def _fork() -> int:
     """Fork as os.fork() does, without the warning of Python 3.12 and newer in a process with threads.
+
+    Below the module os: gevent and others replace what is in there, and would take the child for one of theirs.
 
     They warn of locks that are held in the child for ever: that is what it is ended for after its time. The filter
     stays, as taking it away again would take along what another thread of the app has changed in between.
     """
     message = r"This process .*is multi-threaded, use of fork\(\)"
     warnings.filterwarnings("ignore", message, DeprecationWarning, re.escape(__name__))
-    return os.fork()
+    return posix.fork()
 
 
 def running_frames(own_threads: tuple[int, ...]) -> list[ThreadFrame]:
@@ -202,17 +294,23 @@ def _child_main(work: ChildTask, frames: list[ThreadFrame], writing: int, second
         gc.disable()
         gc.unfreeze()  # what a preloading server froze is hidden from the collector, and from us
         try:
-            verdict, data = OK, work(frames)
+            answer = work(frames)
+            for data in (answer,) if isinstance(answer, bytes) else answer:
+                _send(writing, OK, data)
+            _send(writing, DONE, b"")
         except Refused as refusal:
-            verdict, data = FAILED, str(refusal).encode()
+            _send(writing, FAILED, str(refusal).encode())
         except BaseException as failure:  # noqa: BLE001 - its text may hold data of the app, its type does not
-            verdict, data = FAILED, f"the census failed: {type(failure).__name__}{_own_line(failure)}".encode()
-        message = memoryview(verdict + len(data).to_bytes(LENGTH_BYTES, "little") + data)
-        while message:
-            message = message[os.write(writing, message) :]
+            _send(writing, FAILED, f"the census failed: {type(failure).__name__}{_own_line(failure)}".encode())
         code = 0
     finally:
         os._exit(code)
+
+
+def _send(writing: int, verdict: bytes, data: bytes) -> None:
+    message = memoryview(verdict + len(data).to_bytes(LENGTH_BYTES, "little") + data)
+    while message:
+        message = message[posix.write(writing, message) :]
 
 
 def _own_line(failure: BaseException) -> str:
@@ -232,37 +330,73 @@ def _ignore_signals(seconds: float) -> None:
     signal.alarm(max(1, round(seconds)))
 
 
-def _receive(pid: int, reading: int, seconds: float) -> bytes:
-    """Return the child's whole message, or raise a refusal; the child has ended afterwards in any case."""
+def _receive(pid: int, reading: int, seconds: float, stall_seconds: float) -> ChildAnswer:
+    """Return the child's last whole answer, or raise a refusal; the child has ended afterwards in any case.
+
+    The wait is a sleep between reads, which gevent turns into a turn for others: a wait in poll() would stop them all.
+    """
     received = bytearray()
     until = time.monotonic() + seconds
     ended = False
+    status = None
+    pause = SHORTEST_PAUSE
     try:
-        poll = select.poll()
-        poll.register(reading, select.POLLIN)
-        while not ended and len(received) <= MAX_ANSWER_BYTES:
-            left = until - time.monotonic()
-            if left <= 0 or not poll.poll(left * 1000):
-                break
-            data = os.read(reading, 1 << 20)
+        os.set_blocking(reading, False)
+        while not ended and len(received) <= MAX_ANSWER_BYTES and time.monotonic() < until:
+            try:
+                data = posix.read(reading, 1 << 20)
+            except BlockingIOError:
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                continue
             received += data
             ended = not data
     finally:
-        os.close(reading)
+        posix.close(reading)
         if not ended:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):  # the app waits for any child, and was first
-            os.waitpid(pid, 0)
-    return _read_answer(bytes(received), seconds, ended=ended)
+            _, status = posix.waitpid(pid, 0)
+    return _read_answer(bytes(received), seconds, stall_seconds, _why_ended(status, ended=ended))
 
 
-def _read_answer(message: bytes, seconds: float, *, ended: bool) -> bytes:
+SHORTEST_PAUSE = 0.001
+LONGEST_PAUSE = 0.05
+
+
+def _why_ended(status: int | None, *, ended: bool) -> str:
+    """Return how the child ended, in words."""
+    if not ended:
+        return "stopped"
+    if status is not None and os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number == signal.SIGALRM:
+            return "stopped"
+        return f"ended by {signal.Signals(number).name if number in set(signal.Signals) else number}"
+    return ""
+
+
+def _read_answer(message: bytes, seconds: float, stall_seconds: float, why: str) -> ChildAnswer:
     head = 1 + LENGTH_BYTES
-    if len(message) < head or len(message) - head != int.from_bytes(message[1:head], "little"):
-        raise Refused(
-            "the census ended without an answer" if ended else f"the census was stopped: no answer in {seconds:g} s"
-        )
-    if message[:1] == FAILED:
-        raise Refused(message[head:].decode())
-    return message[head:]
+    best: bytes | None = None
+    failure = ""
+    while len(message) >= head:
+        length = int.from_bytes(message[1:head], "little")
+        if len(message) < head + length:
+            break
+        verdict, data = message[:1], message[head : head + length]
+        message = message[head + length :]
+        if verdict == DONE and best is not None:
+            return ChildAnswer(best, stall_seconds)
+        if verdict == FAILED:
+            failure = data.decode()
+        else:
+            best = data
+    if best is not None:
+        return ChildAnswer(best, stall_seconds, complete=False)
+    if failure:
+        raise Refused(failure)
+    if why == "stopped":
+        raise Refused(f"the census was stopped: no answer in {seconds:g} s")
+    raise Refused(f"the census ended without an answer{f': {why}' if why else ''}")

@@ -115,6 +115,7 @@ class Heap(NamedTuple):
     frames: Mapping[int, ThreadFrame]  # id of a running frame -> itself
     locals: Mapping[int, tuple[FrameType, ...]]  # id of a value -> running frames that have it in a variable
     thread_values: Mapping[int, object]  # id of the attributes in one thread -> their threading.local
+    values: tuple[ThreadValues, ...] = ()
 
     def is_root(self, item: object) -> bool:
         """Return whether this is held by the interpreter itself: modules, classes, and functions that are running.
@@ -140,7 +141,9 @@ def index_heap(objects: list[object], frames: list[ThreadFrame], values: list[Th
             if type(value) not in ATOMS:
                 holders[id(value)] = (*holders.get(id(value), ()), one.frame)
     ours = {id(frames), id(values), *map(id, values)}
-    return Heap(known - ours, modules, running, holders, {id(one.attributes): one.owner for one in values})
+    return Heap(
+        known - ours, modules, running, holders, {id(one.attributes): one.owner for one in values}, tuple(values)
+    )
 
 
 class _Walk:

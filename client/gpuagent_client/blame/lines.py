@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import NamedTuple
@@ -29,13 +29,27 @@ def allocated_bytes(torch: ModuleType) -> dict[str, int]:
     if not torch.cuda.is_initialized():
         return {}
     found = {}
+    has_context = getattr(torch._C, "_cuda_hasPrimaryContext", lambda _: True)  # noqa: SLF001 - to ask makes none
     for index in range(torch.cuda.device_count()):
         try:
+            if not has_context(index):
+                continue
             stats = torch._C._cuda_memoryStats(index)  # noqa: SLF001 - memory_stats() costs ten times as much
             found[f"cuda:{index}"] = int(stats["allocated_bytes"]["all"]["current"])
         except (RuntimeError, KeyError, TypeError):
             continue
     return {device: used for device, used in found.items() if used}
+
+
+def pinned_bytes(torch: ModuleType) -> int | None:
+    """Return bytes of host memory that torch has pinned for a GPU; None where it does not tell. Never calls CUDA."""
+    stats = getattr(torch._C, "_cuda_hostMemoryStats", None)  # noqa: SLF001 - the public function starts CUDA
+    if stats is None or not torch.cuda.is_initialized():
+        return None
+    try:
+        return int(stats()["allocated_bytes"]["current"])
+    except (RuntimeError, KeyError, TypeError):
+        return None
 
 
 Frame = Mapping[str, object]
@@ -92,11 +106,15 @@ def refuse_recording(torch: ModuleType | None, context: Context) -> None:
 def snapshot(torch: ModuleType) -> Snapshot:
     """Return what is allocated, without the traces of what was: those cost 700 ms, and are not asked for."""
     memory = torch.cuda.memory
-    if "include_traces" in inspect.signature(memory._snapshot).parameters:  # noqa: SLF001 - torch 2.11
-        found: Snapshot = memory._snapshot(include_traces=False)  # noqa: SLF001
-        return found
-    raw: Snapshot = torch._C._cuda_memorySnapshot(None)  # noqa: SLF001 - _snapshot() would work on the traces
-    return raw
+    if takes_traces(memory.memory_snapshot):  # torch 2.10 and newer
+        return {"segments": memory.memory_snapshot(include_traces=False)}
+    found: Snapshot = memory._snapshot()  # noqa: SLF001 - the public function leaves out the devices' segments
+    return found
+
+
+def takes_traces(function: Callable[..., object]) -> bool:
+    """Return whether a function of torch can leave the traces out."""
+    return "include_traces" in inspect.signature(function).parameters
 
 
 def blocks(taken: Snapshot) -> Iterator[tuple[Block, list[Frame]]]:
@@ -105,6 +123,8 @@ def blocks(taken: Snapshot) -> Iterator[tuple[Block, list[Frame]]]:
     https://docs.pytorch.org/docs/stable/torch_cuda_memory.html#snapshot-api-reference
     """
     for segment in _list(taken.get("segments")):
+        if _is_private(segment):
+            continue
         address = int(str(segment.get("address", 0)))
         for block in _list(segment.get("blocks")):
             here = int(str(block.get("address", address)))
@@ -113,6 +133,12 @@ def blocks(taken: Snapshot) -> Iterator[tuple[Block, list[Frame]]]:
                 requested = int(str(block.get("requested_size", block.get("size", 0))))
                 yield Block(int(str(segment.get("device", 0))), here, requested), frames
             address = here + int(str(block.get("size", 0)))
+
+
+def _is_private(segment: Mapping[str, object]) -> bool:
+    """Return whether this belongs to the pool of a CUDA graph: each replay writes to the same addresses."""
+    pool = segment.get("segment_pool_id")
+    return isinstance(pool, (list, tuple)) and any(pool)
 
 
 def _list(value: object) -> Iterable[Mapping[str, object]]:

@@ -55,12 +55,24 @@ def key_text(key: object, *, show_keys: bool) -> str:
 def relative(filename: str) -> str:
     """Return a file as its owner knows it: below the working directory or below an entry of sys.path."""
     best = filename
-    for folder in (os.getcwd(), *sys.path):  # noqa: PTH109 - strings in, strings out
+    try:
+        here = os.getcwd()  # noqa: PTH109 - strings in, strings out
+    except OSError:  # it has been removed
+        here = ""
+    for folder in (here, *sys.path):
         if folder and folder != "/" and filename.startswith(folder.rstrip("/") + "/"):
             inside = filename[len(folder.rstrip("/")) + 1 :]
             if len(inside) < len(best):
                 best = inside
     return best
+
+
+LIBRARY_PARTS = ("site-packages", "dist-packages", "/lib/python3", "/gpuagent_client/")
+
+
+def is_library_file(filename: str) -> bool:
+    """Return whether this is a file that the app brought along, and not its own."""
+    return filename[:1] == "<" or any(part in filename for part in LIBRARY_PARTS)
 
 
 def where(code: types.CodeType, line: int | None = None) -> str:
@@ -93,7 +105,7 @@ def step(parent: object, child: object, *, show_keys: bool) -> Step:
             found = describe(parent, child, show_keys=show_keys)
             if found is not None:
                 return found
-    return _instance(parent, child) or _by_type_name(parent)
+    return _instance(parent, child) or _by_type_name(parent, child)
 
 
 def instance_dict(item: object) -> dict[str, object] | None:
@@ -267,15 +279,22 @@ BY_TYPE_NAME: Iterable[tuple[str, Step]] = (
 )
 
 
-def _by_type_name(parent: object) -> Step:
+def _by_type_name(parent: object, child: object) -> Step:
     kind = type(parent)
     name = f"{kind.__module__}.{kind.__qualname__}"
+    if is_tensor_type(kind) and is_tensor_type(type(child)):
+        return Step(".grad", "attribute", "grad")
     if kind.__name__.endswith(("Backward", "Backward0", "Backward1")):
         return Step(" -> autograd node", "graph")
     for prefix, found in BY_TYPE_NAME:
         if name.startswith(prefix) or kind.__name__.startswith(prefix):
             return found
     return Step(f" -> {kind.__name__} -> ", "other")
+
+
+def is_tensor_type(kind: type) -> bool:
+    """Return whether it is torch's tensor or a class that derives from it."""
+    return any(one.__name__ == "TensorBase" and one.__module__ == "torch._C" for one in kind.__mro__)
 
 
 class Handle(NamedTuple):
@@ -392,7 +411,15 @@ def _root_name(root: object, heap: Heap) -> str:
 
 def _frame_of(item: object) -> object:
     """Return the frame of a generator or coroutine; a frame is its own."""
-    if not true_instance(item, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType):
-        return item
+    return suspended_frame(item) or item
+
+
+SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+
+
+def suspended_frame(item: object) -> types.FrameType | None:
+    """Return the frame of a generator or coroutine; None where it has ended, or it is something else."""
+    if not true_instance(item, *SUSPENDED):
+        return None
     frames = (getattr(item, name, None) for name in ("gi_frame", "cr_frame", "ag_frame"))
-    return next((frame for frame in frames if frame is not None), item)
+    return next((frame for frame in frames if frame is not None), None)

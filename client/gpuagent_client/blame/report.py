@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import functools
-import gc
 import json
 import types
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import NamedTuple
 
-from gpuagent_client.blame.findings import Finding, Search, length_of
+from gpuagent_client.blame.code_index import CodeIndex
+from gpuagent_client.blame.findings import Comparison, Finding, Holder
 from gpuagent_client.blame.fork import ThreadFrame
-from gpuagent_client.blame.heap import ThreadValues, index_heap, true_instance
+from gpuagent_client.blame.graphs import exposes_saved_tensors
+from gpuagent_client.blame.heap import ThreadValues, true_instance
+from gpuagent_client.blame.indirect import DOUBT, lines_by_made_names
+from gpuagent_client.blame.judgement import ALTERNATIVES
 from gpuagent_client.blame.lines import ADDRESSES, addresses
-from gpuagent_client.blame.paths import Trail, cell_contents, class_name, code_name, instance_dict, relative, type_name
-from gpuagent_client.blame.sites import MAX_SITES, Site, is_library, sites
-from gpuagent_client.blame.tensors import (
-    Key,
-    decode,
-    described,
-    exact_types,
-    exposes_saved_tensors,
-    live_tensors,
-    survivors,
+from gpuagent_client.blame.look import Look, Table, take_look
+from gpuagent_client.blame.marking import collector_frees_cycles
+from gpuagent_client.blame.paths import (
+    Handle,
+    Trail,
+    cell_contents,
+    class_name,
+    code_name,
+    instance_dict,
+    is_tensor_type,
+    relative,
+    type_name,
 )
+from gpuagent_client.blame.sites import AT_EXIT, BACKWARD, MAX_SITES, Site, is_library, lines_that_say, sites
+from gpuagent_client.blame.tensors import Key, described, exact_types
+from gpuagent_client.blame.watch import encode, length_of
 
 HOOKS = (
     "_forward_hooks",
@@ -72,8 +80,17 @@ LOCAL = Cause("a running function keeps it in a variable", "del the variable, or
 CLASS = Cause("a class attribute only grows", "make it an attribute of an instance, or bound it")
 CYCLE = Cause("reference cycle, freed only by gc", "break the cycle (weakref, del), or gc.collect() between requests")
 SOME_GRAPH = Cause("an autograd graph holds it", "some output is kept with its graph: detach() or no_grad()")
+GRADIENT = Cause(
+    "outputs kept with their graph",
+    "a gradient keeps the graph that keeps the gradient (create_graph=True): use torch.autograd.grad(), or set .grad to"
+    " None",
+)
 NATIVE = Cause("held by native code", "")
 CHAIN = Cause("a linked list that only grows", "bound it, or cut it behind what is still needed")
+LONGER = Cause(
+    "a container that only grows",
+    "it is a tensor that is replaced by a longer one: keep the last N of it, or start anew at the end of each request",
+)
 ATTRIBUTE = Cause("an attribute keeps it", "set it to None, or detach() what it keeps")
 
 
@@ -167,125 +184,159 @@ def cause_of(way: Trail, *, container: int | None, in_graph: bool, carried: bool
     return next((cause for applies, cause in RULES if applies(case)), ATTRIBUTE)
 
 
-# Of what goes into a container that only grows, all stays. Where less than this part of it does, something takes it out
-# again: a bounded cache that turns over.
-STAYING_PART = 0.25
+class Told(NamedTuple):
+    """What the second look needs to know."""
+
+    frames: list[ThreadFrame]
+    values: list[ThreadValues]
+    then: bytes
 
 
 def report_holders(
-    torch: ModuleType,
-    frames: list[ThreadFrame],
-    values: list[ThreadValues],
-    tables: tuple[bytes, bytes],
-    pace: float,
-    *,
-    show_keys: bool,
-    top: int,
-    with_addresses: bool = False,
-) -> bytes:
-    """Return the groups as JSON; `pace` is the length of the second gap in lengths of the first.
+    torch: ModuleType, told: Told, *, show_keys: bool, top: int, with_addresses: bool = False
+) -> Iterator[bytes]:
+    """Yield as JSON what holds more than at the first look, and how the app can watch it; the last one is the whole.
 
-    `with_addresses` adds where the tensors that outlived the window lie, for `add_allocating_lines`.
+    `with_addresses` adds where the tensors lie, for `add_allocating_lines`.
     """
-    objects = gc.get_objects()
-    heap = index_heap(objects, frames, values)
-    live = live_tensors(torch, objects)
-    first, second = decode(tables[0]), decode(tables[1])
-    grown = survivors(first, second, live)
-    search = Search(torch, heap, live, first, second, show_keys=show_keys)
-    found = search.findings(grown[:top], objects)
-    functions = [item for item in objects if type(item) is types.FunctionType]
-    writer = _Writer(search, functions, [one.frame for one in frames], hook_codes(torch, objects), pace)
+    look = take_look(torch, told.frames, told.values)
+    then = Table.decode(told.then)
+    functions = [item for item in look.objects if type(item) is types.FunctionType]
+    writer = _Writer(functions, [one.frame for one in told.frames], hook_codes(torch, look.objects))
+    if look.has_graphs:  # in case that there is no time to read them; what they hold has no holder yet
+        yield _report(look, then, writer, show_keys=show_keys, top=top, with_addresses=with_addresses, whole=False)
+    look.read_graphs()
+    yield _report(look, then, writer, show_keys=show_keys, top=top, with_addresses=with_addresses)
+
+
+def _report(
+    look: Look, then: Table, writer: _Writer, *, show_keys: bool, top: int, with_addresses: bool, whole: bool = True
+) -> bytes:
     written = []
-    for one in found:
-        group = writer.group(one)
+    for holder in Comparison(look, then, show_keys=show_keys).holders(2 * top):
+        if not whole and not holder.candidates[0].rooted:
+            continue
+        group = writer.group(holder)
         if with_addresses:
-            kept = [live for live in one.tensors.values() if search.is_survivor(live)]
-            group[ADDRESSES] = addresses(torch, kept)
+            group[ADDRESSES] = addresses(look.torch, holder.candidates[0].tensors)
         written.append(group)
-    groups = sorted(written, key=lambda group: -int(str(group["growth_bytes"])))
-    notes = [] if exposes_saved_tensors(torch) else ["this torch does not let one look into autograd graphs"]
-    if len(grown) > top:
-        notes.append(f"{len(grown) - top} smaller kinds of tensors were not followed")
-    return json.dumps({"groups": groups[:top], "notes": notes}).encode()
+    notes = [] if exposes_saved_tensors(look.torch) else ["this torch does not let one look into autograd graphs"]
+    if not look.marking.complete:
+        notes.append("the app has more objects than there was time for: what is deep in it was not seen")
+    if look.partly_read:
+        notes.append(f"{look.partly_read} autograd graphs were longer than there was time for")
+    now = look.table()
+    grown = sum(one.bytes for one in now.entries.values()) - sum(one.bytes for one in then.entries.values())
+    answer = {"groups": written, "notes": notes, "grown_bytes": grown, "freed_by_gc": collector_frees_cycles()}
+    return json.dumps(answer).encode()
+
+
+# Added to that of a line: a name further up says less about the container, and a library only does what it is told.
+DOUBT_PER_NAME = 0.3
+DOUBT_OF_LIBRARY = 4.0
+CALLED_AT_EXIT = (tuple, dict, types.FunctionType, types.MethodType, functools.partial)
 
 
 class _Writer:
     def __init__(
-        self,
-        search: Search,
-        functions: list[types.FunctionType],
-        frames: list[types.FrameType],
-        hooks: set[types.CodeType],
-        pace: float,
+        self, functions: list[types.FunctionType], frames: list[types.FrameType], hooks: set[types.CodeType]
     ) -> None:
-        self._search = search
         self._functions = functions
-        self._frames = frames
+        self._index = CodeIndex(functions, frames)
         self._hooks = hooks
-        self._pace = pace
 
-    def group(self, finding: Finding) -> dict[str, object]:
+    def group(self, holder: Holder) -> dict[str, object]:
         """Return one holder, for the wire."""
+        return {
+            "growth_bytes": holder.bytes,
+            "growth_count": sum(one.more for one in holder.growths),
+            "bytes": sum(live.storage_bytes for live in holder.candidates[0].tensors),
+            "count": len(holder.candidates[0].tensors),
+            ALTERNATIVES: [self._candidate(one) for one in holder.candidates],
+        }
+
+    def _candidate(self, finding: Finding) -> dict[str, object]:
         way, container = finding.way, finding.container
-        all_sites = self._sites(finding) if finding.held.rooted else []
+        all_sites = self._sites(finding) if finding.rooted else self._sites_of_unrooted(finding)
         adding = [site for site in all_sites if site.how != "taken"]
         cause = self._cause(finding, adding)
-        place = _place(adding, finding)
-        tensors = list(finding.tensors.values())
-        new = [live for live in tensors if self._search.is_new(live)]
         return {
             "key": described(_main_kind(finding)),
-            "count": len(tensors),
-            "bytes": sum(live.storage_bytes for live in tensors) + finding.hidden_bytes,
-            "growth_bytes": sum(live.storage_bytes for live in new),
-            "growth_count": len(new),
-            "growing": self._is_growing(finding),
             "kind": type_name(finding.container_object) if container is not None else "",
             "container": way.text(container) if container is not None else "",
             "container_length": length_of(finding.container_object) if container is not None else None,
             "path": ("autograd graph of " if finding.in_graph else "") + way.text(element=container),
-            **place,
+            **_place(adding, finding),
             "how": adding[0].how if adding else "",
             "others": [f"{site.file}:{site.line} in {site.function}" for site in adding[1:MAX_SITES]],
             "taken_out": [f"{site.file}:{site.line}" for site in all_sites if site.how == "taken"][:MAX_SITES],
             "cause": cause.name,
             "remedy": cause.remedy,
+            "targets": encode(finding.targets),
+            "gained": finding.gained,
+            "bound": finding.bound,
+            "rooted": finding.rooted,
         }
 
     def _sites(self, finding: Finding) -> list[Site]:
-        """Return lines of the app; of a library only if the app has no name for what it hands to it."""
-        in_library: list[Site] = []
-        for handle in finding.way.handles(finding.named):
-            found = sites(handle, self._functions, self._frames)
-            if any(site.how != "taken" for site in found):
-                if not all(is_library(site.code) for site in found):
-                    return found
-                in_library = in_library or found
-            elif not in_library:
-                return found
-        return in_library
+        """Return the lines that most certainly fill it; those of a library only if the app has none."""
+        best: list[Site] = []
+        least = float("inf")
+        held = finding.way.objects[finding.named]
+        for depth, handle in enumerate(finding.way.handles(finding.named)):
+            is_tensor = finding.container is None and handle.value is held and is_tensor_type(type(held))
+            found = sites(handle, self._index, keeps_elements=not is_tensor)
+            adding = [site for site in found if site.how != "taken"]
+            if adding:
+                in_library = all(is_library(site.code) for site in adding)
+                doubt = adding[0].doubt + DOUBT_PER_NAME * depth + DOUBT_OF_LIBRARY * in_library
+                if doubt < least:
+                    best, least = found, doubt
+            elif not best:
+                best = found
+            made = self._by_made_names(handle) if least > DOUBT and not is_tensor else []
+            if made:
+                best, least = made, DOUBT
+            if least < DOUBT_PER_NAME * (depth + 1):
+                break
+        return best
+
+    def _by_made_names(self, handle: Handle) -> list[Site]:
+        is_container = true_instance(handle.value, dict, list, tuple, set)
+        owner = handle.owner if is_container else handle.value
+        return [] if true_instance(owner, dict, type) else lines_by_made_names(owner, sets=not is_container)
+
+    def _sites_of_unrooted(self, finding: Finding) -> list[Site]:
+        """Return lines that are known to make what no root leads to: gradients with a graph, and exit handlers."""
+        if any(key.requires_grad for key in finding.keys):
+            return lines_that_say(BACKWARD, self._functions, self._index)
+        if not finding.in_cycle and true_instance(finding.way.objects[0], *CALLED_AT_EXIT):
+            return lines_that_say(AT_EXIT, self._functions, self._index)
+        return []
 
     def _cause(self, finding: Finding, adding: list[Site]) -> Cause:
-        if not finding.held.rooted:
-            return CYCLE if finding.held.in_cycle else SOME_GRAPH if finding.in_graph else NATIVE
-        carried = finding.in_graph and finding.container is None
+        if not finding.rooted:
+            kept_by_gradient = bool(adding) and any(key.requires_grad for key in finding.keys)
+            return (
+                GRADIENT
+                if kept_by_gradient
+                else CYCLE
+                if finding.in_cycle
+                else SOME_GRAPH
+                if finding.has_graph
+                else NATIVE
+            )
+        if finding.replaced:
+            return LONGER
+        if finding.chained:
+            return CHAIN
         return cause_of(
             finding.way,
             container=finding.container,
             in_graph=finding.has_graph,
-            carried=carried,
+            carried=finding.in_graph and finding.container is None,
             added_by_hook=any(site.code in self._hooks for site in adding),
         )
-
-    def _is_growing(self, finding: Finding) -> bool:
-        """Return whether tensors of the whole window stay: not made once, and not pushed out again."""
-        early, late = finding.made_early, finding.made_late
-        if finding.container is not None:
-            new = [live for live in finding.tensors.values() if self._search.is_new(live)]
-            early = sum(self._search.is_survivor(live) for live in new)
-            late = len(new) - early
-        return late > 0 and early * self._pace >= late * STAYING_PART
 
 
 def _place(adding: list[Site], finding: Finding) -> dict[str, object]:
@@ -316,7 +367,7 @@ def _suspends(item: object) -> bool:
 def _main_kind(finding: Finding) -> list[Key]:
     """Return the keys of one kind: the one with the most sizes, or else bytes."""
     kinds: dict[tuple[object, ...], int] = {}
-    for live in finding.tensors.values():
+    for live in finding.tensors:
         if live.key in finding.keys:
             kinds[live.key.kind] = kinds.get(live.key.kind, 0) + live.storage_bytes
     main = max(kinds, key=lambda kind: kinds[kind]) if kinds else next(iter(finding.keys)).kind

@@ -7,13 +7,15 @@ subscripts and local aliases by the depth of the stack: a value that was pushed 
 from __future__ import annotations
 
 import dis
+import functools
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from types import CodeType
 from typing import NamedTuple
 
+from gpuagent_client.blame.code_index import CodeIndex, nested
 from gpuagent_client.blame.heap import true_instance
-from gpuagent_client.blame.paths import Handle, cell_contents, code_name, relative
+from gpuagent_client.blame.paths import Handle, cell_contents, code_name, instance_dict, is_library_file, relative
 
 ADDING = frozenset(
     [
@@ -31,6 +33,12 @@ ADDING = frozenset(
         "__setitem__",
     ]
 )
+# Methods of an object of the app's or of a library that keeps what it is given.
+KEEPING = (
+    "add", "append", "attach", "cache", "callback", "connect", "emit", "enter", "extend", "feed", "insert", "log",
+    "observe", "on", "publish", "push", "put", "record", "register", "remember", "save", "send", "set", "store",
+    "submit", "subscribe", "track", "update", "watch", "write",
+)  # fmt: skip
 TAKING = frozenset(
     ["clear", "discard", "get_nowait", "pop", "popitem", "popleft", "remove", "task_done", "__delitem__"]
 )
@@ -63,11 +71,17 @@ STORES = {"STORE_SUBSCR": 2, "DELETE_SUBSCR": 2, "STORE_SLICE": 3}
 MAX_INSTRUCTIONS = 200_000
 
 
+# Functions of the standard library that add to what they are given.
+ADDERS = frozenset(["heappush", "insort", "insort_left", "insort_right"])
+STATEMENT_ENDS = ("STORE_", "POP_TOP", "POP_JUMP", "FOR_ITER", "RETURN", "DELETE_", "RESUME", "JUMP")
+
+
 class Use(NamedTuple):
     """Instruction of a function that changes the container."""
 
     how: str  # added, carried, assigned, passed on, taken
     line: int
+    callees: tuple[str, ...] = ()  # names of what it may be passed on to
 
 
 class _Op(NamedTuple):
@@ -80,7 +94,7 @@ class _Op(NamedTuple):
 
 def uses(code: CodeType, name: str, loads: tuple[str, ...]) -> list[Use]:
     """Return how this code changes what it loads under `name` by one of these instructions."""
-    ops = list(_read(code))
+    ops = list(read_code(code))
     found = list(_assigned(ops, name, loads))
     names = [(name, loads)]
     for current, kinds in names:  # grows: aliases are names too
@@ -89,10 +103,27 @@ def uses(code: CodeType, name: str, loads: tuple[str, ...]) -> list[Use]:
             if op.name.startswith(kinds) and _is_named(op, current) and not reader:
                 use, alias = _follow(ops, index)
                 if use is not None:
-                    found.append(use)
+                    found.append(_passed_to(ops, index, use))
                 if alias is not None and all(alias != known for known, _ in names):
                     names.append((alias, ("LOAD_FAST",)))
     return sorted(set(found), key=lambda use: use.line)
+
+
+def _passed_to(ops: list[_Op], index: int, use: Use) -> Use:
+    """Return the same use, with what the container is passed on to."""
+    if use.how != "passed on":
+        return use
+    before = [str(op.value) for op in ops[_statement_start(ops, index) : index] if op.name.startswith("LOAD_")]
+    if ADDERS.intersection(before):
+        return Use("added", use.line)
+    return use._replace(callees=tuple(before))
+
+
+def _statement_start(ops: list[_Op], index: int) -> int:
+    """Return where the expression that this instruction is a part of begins."""
+    while index > 0 and not ops[index - 1].name.startswith(STATEMENT_ENDS):
+        index -= 1
+    return index
 
 
 def _is_named(op: _Op, name: str) -> bool:
@@ -100,7 +131,8 @@ def _is_named(op: _Op, name: str) -> bool:
     return op.value == name or (isinstance(op.value, tuple) and op.value[-1:] == (name,))
 
 
-def _read(code: CodeType) -> Iterator[_Op]:
+def read_code(code: CodeType) -> Iterator[_Op]:
+    """Yield the instructions, each with its line and what it does to the depth of the stack."""
     line = code.co_firstlineno
     starts = dict(dis.findlinestarts(code))
     for number, one in enumerate(dis.get_instructions(code)):
@@ -108,7 +140,8 @@ def _read(code: CodeType) -> Iterator[_Op]:
         if number > MAX_INSTRUCTIONS:
             return
         effect = dis.stack_effect(one.opcode, one.arg if one.opcode >= dis.HAVE_ARGUMENT else None, jump=False)
-        yield _Op(one.opname, one.argval, line, effect, _leaves(one))
+        value = code.co_consts[one.arg or 0] if one.opname == "KW_NAMES" else one.argval  # 3.11 does not tell them
+        yield _Op(one.opname, value, line, effect, _leaves(one))
 
 
 def _leaves(one: dis.Instruction) -> bool:
@@ -120,10 +153,26 @@ def _leaves(one: dis.Instruction) -> bool:
 def _assigned(ops: list[_Op], name: str, loads: tuple[str, ...]) -> Iterator[Use]:
     """Yield the name itself gets another value, one that may be made from its last: `total = total + loss`."""
     kinds = {load.replace("LOAD", "STORE").replace("CLASSDEREF", "DEREF") for load in loads}
-    carried = any(op.name.startswith(loads) and _is_named(op, name) for op in ops)
-    for op in ops:
+    made_from = {name}
+    for index, op in enumerate(ops):  # also through variables: `new = cat([self.keys, k]); self.keys = new`
+        if op.name.startswith("STORE_FAST") and _loads_any(ops, index, name, loads, made_from):
+            made_from.update(op.value if isinstance(op.value, tuple) else (str(op.value),))
+    for index, op in enumerate(ops):
         if op.name in kinds and op.name in ASSIGNS and op.value == name:
+            carried = _loads_any(ops, index, name, loads, made_from)
             yield Use("carried" if carried else "assigned", op.line)
+
+
+def _loads_any(ops: list[_Op], index: int, name: str, loads: tuple[str, ...], variables: set[str]) -> bool:
+    """Return whether what is stored here is made from this name, or from one of these variables."""
+    for op in ops[_statement_start(ops, index) : index]:
+        if op.name.startswith(loads) and _is_named(op, name):
+            return True
+        if op.name.startswith("LOAD_FAST"):
+            known = op.value if isinstance(op.value, tuple) else (op.value,)
+            if any(one in variables and one != name for one in known):
+                return True
+    return False
 
 
 def _follow(ops: list[_Op], index: int) -> tuple[Use | None, str | None]:
@@ -131,9 +180,7 @@ def _follow(ops: list[_Op], index: int) -> tuple[Use | None, str | None]:
     depth = 1
     for before, op in zip(ops[index:], ops[index + 1 :]):
         if op.name in METHODS and depth == 1:  # not these methods: then something else is changed
-            return _use(
-                {**dict.fromkeys(ADDING, "added"), **dict.fromkeys(TAKING, "taken")}.get(str(op.value)), op
-            ), None
+            return _use(_method(str(op.value)), op), None
         rotated = before.name in {"SWAP", "ROT_THREE"}  # x[k] += v
         if op.name in STORES and depth == STORES[op.name] + rotated:
             return _use("taken" if op.name == "DELETE_SUBSCR" else "added", op), None
@@ -146,16 +193,17 @@ def _follow(ops: list[_Op], index: int) -> tuple[Use | None, str | None]:
     return None, None
 
 
+def _method(name: str) -> str | None:
+    """Return what a method of this name does to the container, or to what has the container."""
+    if name in ADDING:
+        return "added"
+    if name in TAKING:
+        return "taken"
+    return "called" if name.lstrip("_").split("_")[0] in KEEPING else None
+
+
 def _use(how: str | None, op: _Op) -> Use | None:
     return Use(how, op.line) if how is not None else None
-
-
-def nested(code: CodeType) -> Iterator[CodeType]:
-    """Yield this code and that of the functions in it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from nested(constant)
 
 
 MAX_SITES = 3
@@ -163,7 +211,13 @@ GLOBAL_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
 CLOSURE_LOADS = ("LOAD_DEREF", "LOAD_CLASSDEREF")
 ATTRIBUTE_LOADS = ("LOAD_ATTR", "LOAD_METHOD")
 LOCAL_LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_NAME")
-RANKS = ("added", "carried", "assigned", "passed on")
+# How certain it is that a line fills the container, by what it does and by how certain it is that it means this very
+# one (see _rank): a method that appends comes before another class that appends to something of the same name, and that
+# before a constructor that assigns an empty list.
+HOWS = {"added": 0.0, "carried": 0.0, "called": 2.0, "passed on": 2.0, "assigned": 3.0}
+RANKS = (0.0, 0.5, 1.5, 4.0)
+MADE_IN = frozenset(["__init__", "__new__", "__post_init__", "<module>", "setup", "reset", "clear"])
+MADE = 3.0
 
 
 class Site(NamedTuple):
@@ -174,46 +228,85 @@ class Site(NamedTuple):
     function: str
     how: str
     code: types.CodeType
+    doubt: float = 0.0  # see HOWS
 
 
-def sites(handle: Handle, functions: Iterable[types.FunctionType], frames: Iterable[types.FrameType]) -> list[Site]:
-    """Return lines that put something in, most certain first; then those that take something out ("taken")."""
-    found: list[tuple[int, Site]] = []
-    seen: set[types.CodeType] = set()
-    for rank, code, loads in _candidates(handle, list(functions), list(frames)):
-        if code not in seen:
-            seen.add(code)
-            found.extend((rank, _site(code, use)) for use in uses(code, handle.name, loads))
-    adding = [(rank, site) for rank, site in found if site.how != "taken"]
-    best = min(((rank, RANKS.index(site.how)) for rank, site in adding), default=(0, 0))
-    near = [site for rank, site in adding if (rank, RANKS.index(site.how)) == best]
-    taking = [site for rank, site in found if site.how == "taken" and rank <= best[0]]
-    return [*sorted(near, key=_place), *sorted(taking, key=_place)]
+def sites(handle: Handle, index: CodeIndex, *, keeps_elements: bool = True) -> list[Site]:
+    """Return lines that put something in, most certain first; then those that take something out ("taken").
+
+    `keeps_elements` tells a container, to which something is added, from a tensor, which is assigned as a whole.
+    """
+    found: list[tuple[float, Site]] = []
+    taking: list[Site] = []
+    seen: set[tuple[types.CodeType, str]] = set()
+    for rank, code, name, loads in _candidates(handle, index):
+        if (code, name) in seen:
+            continue
+        seen.add((code, name))
+        for use in uses(code, name, loads):
+            if use.how == "taken":
+                if rank <= 1:
+                    taking.append(site_of(code, use))
+                continue
+            if use.how in {"added", "passed on", "called"} and not keeps_elements:
+                continue
+            if use.how == "assigned" and keeps_elements:  # a container is made there, and not filled
+                continue
+            made = use.how == "assigned" and code.co_name in MADE_IN
+            found.append((HOWS[use.how] + RANKS[rank] + MADE * made, site_of(code, use)))
+            found += [(RANKS[rank], site) for site in _in_helpers(use, index)]
+    best = min((score for score, _ in found), default=0.0)
+    near = {(_place(site), site.how): site._replace(doubt=score) for score, site in found if score == best}
+    return [*sorted(near.values(), key=_place), *sorted(taking, key=_place)]
+
+
+def _in_helpers(use: Use, index: CodeIndex) -> list[Site]:
+    """Return lines of functions that add to an argument, where the container is passed on to one of that name."""
+    found = []
+    for function in index.own_named(use.callees):
+        code = function.__code__
+        for parameter in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+            inner = uses(code, parameter, LOCAL_LOADS)
+            found += [site_of(code, one) for one in inner if one.how == "added"]
+    return found
 
 
 def _place(site: Site) -> tuple[str, int]:
     return site.file, site.line
 
 
-def _site(code: types.CodeType, use: Use) -> Site:
+def site_of(code: types.CodeType, use: Use) -> Site:
+    """Return where in the app this is."""
     return Site(relative(code.co_filename), use.line, code_name(code), use.how, code)
 
 
-def _candidates(
-    handle: Handle, functions: list[types.FunctionType], frames: list[types.FrameType]
-) -> Iterator[tuple[int, types.CodeType, tuple[str, ...]]]:
-    """Yield code that may mean this very container by the name; a lower rank is more certain."""
+def _candidates(handle: Handle, index: CodeIndex) -> Iterator[tuple[int, types.CodeType, str, tuple[str, ...]]]:
+    """Yield code that may mean this very container by a name; a lower rank is more certain."""
     if handle.kind == "local" and isinstance(handle.owner, types.FrameType):
-        yield 0, handle.owner.f_code, LOCAL_LOADS
+        for code in nested(handle.owner.f_code):
+            if handle.name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
+                yield 0, code, handle.name, LOCAL_LOADS
         return
-    for function in functions:
-        for code in nested(function.__code__):
-            loads = _loads(handle, function, code)
+    names = index.aliases(handle.name, handle.value) if handle.kind == "global" else [handle.name]
+    for name in names:
+        known = handle._replace(name=name)
+        for function, code in index.users(name):
+            loads = _loads(known, function, code)
             if loads:
-                yield _rank(handle, function, code), code, loads
-    for frame in frames:  # code at module level is no function, but may be running
+                yield _rank(known, function, code), code, name, loads
+    yield from _at_module_level(handle, index)
+
+
+def _at_module_level(handle: Handle, index: CodeIndex) -> Iterator[tuple[int, types.CodeType, str, tuple[str, ...]]]:
+    """Yield code of modules that is running: it is no function."""
+    for frame in index.frames:
+        code = frame.f_code
         if handle.kind == "global" and frame.f_globals.get(handle.name) is handle.value:
-            yield 0, frame.f_code, GLOBAL_LOADS
+            yield 0, code, handle.name, GLOBAL_LOADS
+        elif handle.kind == "attribute" and code.co_name == "<module>" and handle.name in code.co_names:
+            known = {id(item) for item in (handle.owner, *handle.above)}
+            knows = any(id(frame.f_globals.get(name, known)) in known for name in code.co_names)
+            yield 0 if knows else 2, code, handle.name, ATTRIBUTE_LOADS
 
 
 def _loads(handle: Handle, function: types.FunctionType, code: types.CodeType) -> tuple[str, ...]:
@@ -243,7 +336,7 @@ def _rank(handle: Handle, function: types.FunctionType, code: types.CodeType) ->
     if handle.kind != "attribute":
         return 0
     kinds = handle.owner.__mro__ if true_instance(handle.owner, type) else type(handle.owner).__mro__
-    if any(code in set(_codes_of(kind)) for kind in kinds):
+    if any(code in set(codes_of(kind)) for kind in kinds):
         return 0  # a method of the owner
     known = {id(item) for item in (handle.owner, *handle.above)}
     if any(id(function.__globals__.get(name, known)) in known for name in code.co_names):
@@ -257,11 +350,58 @@ def _rank(handle: Handle, function: types.FunctionType, code: types.CodeType) ->
 
 def is_library(code: types.CodeType) -> bool:
     """Return whether this is code that the app brought along, and not its own."""
-    return "site-packages" in code.co_filename or "/lib/python3" in code.co_filename or code.co_filename.startswith("<")
+    return is_library_file(code.co_filename)
 
 
-def _codes_of(kind: type) -> Iterator[types.CodeType]:
+def lines_that_say(words: frozenset[str], functions: list[types.FunctionType], index: CodeIndex) -> list[Site]:
+    """Return lines of the app that use all of these names, or pass an argument by one of them."""
+    found = {}
+    codes = [code for function in functions for code in nested(function.__code__)]
+    for code in (*codes, *(frame.f_code for frame in index.frames)):
+        known = {name for constant in code.co_consts if isinstance(constant, tuple) for name in constant}
+        if is_library(code) or not words <= {*code.co_names, *(name for name in known if type(name) is str)}:
+            continue
+        for op in read_code(code):
+            inside = op.value if isinstance(op.value, tuple) else (op.value,)
+            if LAST_OF[words] in inside:
+                found[code.co_filename, op.line] = Site(
+                    relative(code.co_filename), op.line, code_name(code), "passed on", code
+                )
+    return sorted(found.values(), key=_place)
+
+
+BACKWARD = frozenset({"create_graph"})
+AT_EXIT = frozenset({"atexit", "register"})
+LAST_OF = {BACKWARD: "create_graph", AT_EXIT: "register"}
+MAX_WRAPPERS = 6
+
+
+def codes_of(kind: type) -> Iterator[types.CodeType]:
+    """Yield the code of the methods of a class, also of those that decorators have wrapped."""
     for member in list(vars(kind).values()):
-        plain = getattr(member, "__func__", None) if true_instance(member, staticmethod, classmethod) else member
-        if true_instance(plain, types.FunctionType):
-            yield from nested(plain.__code__)
+        for function in unwrapped(member, MAX_WRAPPERS):
+            yield from nested(function.__code__)
+
+
+def unwrapped(item: object, depth: int) -> Iterator[types.FunctionType]:
+    """Yield the functions in a method, property, partial or decorated function, without calling anything."""
+    if depth == 0:
+        return
+    inside: list[object] = []
+    if true_instance(item, types.FunctionType):
+        yield item
+        inside = [item.__dict__.get("__wrapped__"), *(cell_contents(cell) for cell in item.__closure__ or ())]
+    elif true_instance(item, staticmethod, classmethod):
+        inside = [getattr(item, "__func__", None)]
+    elif true_instance(item, property):
+        inside = [item.fget, item.fset]
+    elif true_instance(item, functools.partial):
+        inside = [item.func]
+    elif true_instance(item, types.MethodType):
+        inside = [item.__func__]
+    elif not true_instance(item, type):
+        attributes = instance_dict(item) or {}
+        inside = [attributes.get(name) for name in ("__wrapped__", "func", "fn", "_fn")]
+    for one in inside:
+        if one is not None and one is not item:
+            yield from unwrapped(one, depth - 1)

@@ -13,9 +13,9 @@ MIN_WINDOW_SECONDS = 0.2
 MAX_WINDOW_SECONDS = 3600.0
 DEFAULT_TOP = 10
 MAX_TOP = 50
-# Of the window, this part is for a leak to leave tensors behind, the rest for bounded caches to turn over:
-# what was put into them in the first part has been pushed out of them by the end.
-FIRST_GAP = 0.25
+# Of the window, this part is between the two looks; in the rest, what grew is watched whether it goes on.
+FIRST_GAP = 0.6
+MAX_PAUSE_SECONDS = 1.0
 
 
 class Context(Protocol):
@@ -36,13 +36,15 @@ class Context(Protocol):
 
 
 class CensusRequest(NamedTuple):
-    """Arguments of a census: two gaps between three snapshots, in seconds."""
+    """Arguments of a census: the seconds between the two looks, and those in which what grew is watched."""
 
     gaps: tuple[float, float]
     show_keys: bool
     top: int
     lines: bool = False
     """Also record which line allocated what is held, where that can be done."""
+    max_pause_seconds: float = MAX_PAUSE_SECONDS
+    """Longest pause of the app that a fork may be foretold to take."""
 
     @property
     def window_seconds(self) -> float:
@@ -66,6 +68,7 @@ def census_request(args: Mapping[str, object], deadline_seconds: float, spare_se
         show_keys=args.get("show_keys") is True,
         top=top,
         lines=args.get("lines") is True,
+        max_pause_seconds=number(args, "max_pause_seconds", MAX_PAUSE_SECONDS, 0.001, 60.0),
     )
     fits_into(request.window_seconds, deadline_seconds, spare_seconds)
     return request
@@ -153,7 +156,7 @@ def _kind(group: WireGroup) -> str:
 def _added(group: WireGroup) -> str:
     if group["how"] == "added":
         return "appended" if group["kind"] in ORDERED else "stored"
-    return {"carried": "assigned", "assigned": "assigned", "passed on": "passed on"}.get(
+    return {"carried": "assigned", "assigned": "assigned", "passed on": "passed on", "called": "passed on"}.get(
         str(group["how"]), "by the code"
     )
 

@@ -12,6 +12,8 @@ from tests.client.conftest import ROOT, Apps
 
 HERE = Path(__file__).parent / "apps"
 HOLDERS = HERE / "holders.py"
+SHAPES = HERE / "shapes.py"
+BOUNDED = "bounded_"
 DOCS = ROOT / "docs" / "blame.md"
 MARK = "# leak: "
 
@@ -32,6 +34,11 @@ def marked_lines(source: Path, mark: str = MARK) -> dict[str, int]:
             kind, _, distance = line.partition(mark)[2].partition(" ")
             found[kind] = number + int(distance or 0)
     return found
+
+
+def healthy_kinds() -> list[str]:
+    """The kinds of the second app in which nothing leaks."""
+    return re.findall(rf"^def ({BOUNDED}\w+)", SHAPES.read_text(), re.MULTILINE)
 
 
 def rows() -> list[Row]:

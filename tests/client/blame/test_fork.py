@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, SimpleNamespace
 
 import pytest
 
@@ -227,6 +227,62 @@ def test_a_census_without_memory_is_refused() -> None:
     with pytest.raises(Refused, match="MiB of host memory are free"):
         fork.refuse_without_memory(size, fork.estimate_bytes(size))
     fork.refuse_without_memory(size, 2 * fork.estimate_bytes(size))
+
+
+def test_a_pause_that_would_be_too_long_is_refused() -> None:
+    """It is reckoned from the resident memory, before anything is done; a second fork takes as long as the first."""
+    reckoned = fork.foretell_pause(8 << 30)
+
+    assert 0.2 < reckoned < 0.3  # 8 GiB, and up to 40 ms on a busy host
+    assert fork.foretell_pause(8 << 30, last_seconds=0.5) == 0.5
+    with pytest.raises(Refused, match=r"would pause the app for about \d+ ms, and 1 ms are allowed"):
+        fork.refuse_long_pause(0.001)
+    assert fork.refuse_long_pause(60.0) > 0
+
+
+def test_pinned_memory_is_a_reason() -> None:
+    """The kernel copies pinned pages at the fork; where torch does not tell, they are no reason."""
+    with pytest.raises(Refused, match="8192 MiB of host memory are pinned"):
+        fork.refuse_pinned_memory(8 << 30)
+    fork.refuse_pinned_memory(1 << 30)
+    fork.refuse_pinned_memory(None)
+
+
+def test_the_best_answer_of_a_child_that_was_ended_is_kept() -> None:
+    """Under heavy load a part is better than nothing."""
+    lock = threading.Lock()
+    lock.acquire()
+
+    def work(frames: list[fork.ThreadFrame]) -> Iterator[bytes]:
+        yield b"names"
+        lock.acquire()
+        yield b"names and graphs"
+
+    answer = fork.run_in_child(work, 1.0)
+
+    assert (answer.data, answer.complete) == (b"names", False)
+
+
+def test_a_supervisor_is_left_alone() -> None:
+    """An app that waits for any of its children would be told of the end of one that it does not know."""
+    namespace: dict[str, object] = {}
+    exec("def supervise():\n    os.wait()\n", namespace)
+    ready, end = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        ready.set()
+        end.wait()
+
+    namespace["os"] = SimpleNamespace(wait=wait)
+    worker = threading.Thread(target=namespace["supervise"])  # type: ignore[arg-type]
+    worker.start()
+    ready.wait()
+    try:
+        with pytest.raises(Refused, match="waits for any of its children"):
+            fork.run_in_child(lambda frames: b"", 20.0)
+    finally:
+        end.set()
+        worker.join()
 
 
 def test_a_host_that_tells_nothing_is_no_reason() -> None:

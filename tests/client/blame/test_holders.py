@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.blame.kinds import HERE, HOLDERS, Row, ask, marked_lines, name_of, rows
+from tests.client.blame.kinds import HERE, HOLDERS, SHAPES, Row, ask, healthy_kinds, marked_lines, name_of, rows
 from tests.client.conftest import Apps
 from tests.exhaustive import evenly
 
 pytestmark = pytest.mark.timeout(180)
 
 ROWS = rows()
-LINES = marked_lines(HOLDERS)
+OF_SHAPES = marked_lines(SHAPES)
+LINES = {**marked_lines(HOLDERS), **OF_SHAPES}
 # Nobody adds to a cycle, or to what native code holds; and one kind is not seen at all.
 WITHOUT_LINE = {"pure_cycle", "native_reference", "hidden_thread_local"}
 NOT_NAMED = "not named"
@@ -30,7 +31,8 @@ def test_every_leak_of_the_app_is_documented() -> None:
 @pytest.mark.parametrize("row", evenly(ROWS, 8), ids=lambda row: row.kind)
 def test_the_holder_is_named(row: Row, apps: Apps, apps_python: Path) -> None:
     """LEAK-01: what holds the tensors is blamed, with its line and its cause, and the busy cache never is."""
-    answer = ask(apps, apps_python, HOLDERS, row.kind)
+    program = SHAPES if row.kind in OF_SHAPES else HOLDERS
+    answer = ask(apps, apps_python, program, row.kind)
 
     blamed = [group for group in answer["groups"] if group["growing"]]
     if row.named == NOT_NAMED:
@@ -39,10 +41,19 @@ def test_the_holder_is_named(row: Row, apps: Apps, apps_python: Path) -> None:
     assert blamed, answer
     first = blamed[0]
     assert (name_of(first), first["cause"]) == (row.named, row.cause)
-    assert (first["file"], first["line"]) == (("holders.py", LINES[row.kind]) if row.kind in LINES else ("", None))
+    assert (first["file"], first["line"]) == ((program.name, LINES[row.kind]) if row.kind in LINES else ("", None))
     assert first["growth_bytes"] > 0
+    assert answer["forks"] == 2
     assert "noise" not in json.dumps(blamed)
     assert first["cause"] in answer["verdict"] or first["remedy"] in answer["verdict"]
+
+
+@pytest.mark.few(2)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", evenly(healthy_kinds(), 3))
+def test_what_is_bounded_is_not_blamed(kind: str, apps: Apps, apps_python: Path) -> None:
+    """LEAK-02: caches that are full, rings, buffers that are flushed and a warm-up that ended hear no accusation."""
+    assert ask(apps, apps_python, SHAPES, kind)["groups"] == []
 
 
 @pytest.mark.slow

@@ -12,9 +12,12 @@ import pytest
 
 from gpuagent_client.blame import fork
 from gpuagent_client.blame import heap as heaps
-from gpuagent_client.blame.findings import Cluster, clusters, length_of
+from gpuagent_client.blame.code_index import CodeIndex
+from gpuagent_client.blame.marking import Marking
 from gpuagent_client.blame.paths import Trail, key_text, relative, trail
+from gpuagent_client.blame.signatures import Signatures
 from gpuagent_client.blame.sites import Site, sites
+from gpuagent_client.blame.watch import Target, goes_on, measure_all, target
 
 
 class Thing:
@@ -82,10 +85,14 @@ def way_to(thing: object, *, show_keys: bool = False) -> Trail:
     return trail(path.objects, heap, show_keys=show_keys)
 
 
-def containers(old: set[int], *things: object) -> list[Cluster]:
-    """Clusters of the samples; `old` are ids of containers that were there before the window."""
-    paths, heap = held(*things)
-    return clusters(paths, lambda item, _: id(item) in old, heap.modules)
+def widths_of(*things: object) -> dict[str, list[int]]:
+    """The signature of each thing, and how many objects have it and each one above it, from the root on."""
+    heap = index_heap()
+    marking = Marking(heap, set(), lambda item: None, 1e9)
+    marking.mark_all()
+    names = Signatures(marking, heap)
+    lines = [names.line(names.of(marking.places[id(thing)])) for thing in things]
+    return {"".join(map(names.label, line)): [names.widths[one] for one in line] for line in lines}
 
 
 def put(number: int, thing: object) -> None:
@@ -119,38 +126,40 @@ def test_nothing_of_the_app_is_run() -> None:
 
 
 @pytest.mark.slow
-def test_the_container_is_where_the_ways_part() -> None:
-    """Many samples in one list: the list is the container, by its attribute."""
+def test_elements_share_a_signature() -> None:
+    """Elements of one container have one name, whose count is the length; those of two containers have two."""
     things = [Thing() for _ in range(8)]
-    for thing in things:
+    for thing in things[:5]:
         HOLDER.keep(thing)
+    HOLDER.by_name["first"] = [*things[5:]]
 
-    (cluster,) = containers({id(HOLDER.things)}, *things)
+    found = widths_of(*things)
 
-    assert cluster.container_object is HOLDER.things
-    assert length_of(cluster.container_object) == 8
+    assert found[f"{__name__}.HOLDER.things[*]"][-2:] == [1, 5]
+    assert found[f"{__name__}.HOLDER.by_name[<str>][*]"][-2:] == [1, 3]
 
 
 @pytest.mark.slow
-def test_two_containers_are_told_apart() -> None:
-    """Half of the samples in one list and half in another are two holders."""
-    first, second = [Thing() for _ in range(4)], [Thing() for _ in range(4)]
-    HOLDER.by_name.update(first=list(first), second=list(second))
-    lists = HOLDER.by_name["first"], HOLDER.by_name["second"]
+def test_names_come_before_running_frames() -> None:
+    """What a module holds is named by the module, although a variable of a running function refers to it as well."""
+    thing = Thing()
+    HOLDER.keep(thing)
+    end, ready = threading.Event(), threading.Event()
 
-    found = containers({id(one) for one in lists}, *first, *second)
+    def work() -> None:
+        mine = HOLDER.things
+        ready.set()
+        end.wait()
+        mine.clear()
 
-    assert {id(cluster.container_object) for cluster in found} == {id(one) for one in lists}
-
-
-def test_an_element_is_no_container() -> None:
-    """A young list of many samples in an old dict: the dict grows, the list came as a whole."""
-    things = [Thing() for _ in range(4)]
-    KEPT["batch"] = things[:]
-
-    (cluster,) = containers({id(KEPT)}, *things)
-
-    assert cluster.container_object is KEPT
+    worker = threading.Thread(target=work)
+    worker.start()
+    ready.wait()
+    try:
+        assert list(widths_of(thing)) == [f"{__name__}.HOLDER.things[*]"]
+    finally:
+        end.set()
+        worker.join()
 
 
 @pytest.mark.slow
@@ -219,7 +228,7 @@ def test_a_variable_of_a_running_thread_is_a_root() -> None:
 def lines_for(way: Trail, last: int) -> list[Site]:
     """Where code changes objects[last] of the way."""
     functions = [item for item in gc.get_objects() if type(item) is types.FunctionType]
-    return sites(next(way.handles(last)), functions, [])
+    return sites(next(way.handles(last)), CodeIndex(functions, []))
 
 
 @pytest.mark.slow
@@ -229,7 +238,7 @@ def test_the_line_of_a_method_that_adds_is_found() -> None:
     HOLDER.keep(thing)
     way = way_to(thing)
 
-    (site,) = lines_for(way, len(way.objects) - 2)
+    (site,) = [site for site in lines_for(way, len(way.objects) - 2) if site.how != "taken"]
 
     code = Holder.keep.__code__
     assert (site.function, site.line) == ("Holder.keep", code.co_firstlineno + 1)
@@ -247,3 +256,31 @@ def test_the_line_of_a_function_that_stores_is_found() -> None:
 
     assert ("put", put.__code__.co_firstlineno + 2) in {(site.function, site.line) for site in found}
     assert "test_keys_that_are_no_plain_values_are_never_shown" not in {site.function for site in found}
+
+
+@pytest.mark.slow
+def test_a_container_is_watched_by_its_way() -> None:
+    """The app asks for the length of what it reaches by the same names, and hears none where that is gone."""
+    thing = Thing()
+    KEPT[("user", 1)] = HOLDER
+    HOLDER.by_name["first"] = [thing]
+    heap = index_heap()
+    ways = [KEPT, HOLDER, HOLDER.__dict__, HOLDER.by_name, HOLDER.by_name["first"]]
+    watched = target([globals(), *ways], heap, "length", 1)
+    assert isinstance(watched, Target)
+
+    HOLDER.by_name["first"].append(Thing())
+    assert measure_all([watched]) == [2]
+
+    KEPT.clear()
+    assert measure_all([watched]) == [None]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([11, 12, 13], True), ([10, 10, 10], False), ([14, 3, 9], False), ([14, 5, 20], False), ([11, None, None], False)],
+    ids=["grows", "has stopped", "is emptied", "is emptied and filled", "is gone"],
+)
+def test_growth_is_longer_and_stays_longer(values: list[int | None], expected: bool) -> None:
+    """Between the looks it grew from 0 to 10; afterwards it has to go on, and never be emptied."""
+    assert goes_on(values, 0, 10, 5.0, float("inf")) is expected

@@ -8,11 +8,14 @@ https://docs.pytorch.org/docs/stable/torch_cuda_memory.html
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 import traceback
+import types
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +37,7 @@ class Recorder:
         self.calls: list[object] = []
         self.blocks: dict[int, dict[str, Any]] = {}
 
-    def record(self, enabled: str | None, **kwargs: object) -> None:
+    def record(self, enabled: str | None = "all", context: str | None = "all", stacks: str = "all") -> None:
         self.calls.append(enabled)
         self.on = enabled is not None
 
@@ -55,16 +58,24 @@ class Recorder:
             weakref.finalize(tensor, self.blocks.pop, address, None)
         return tensor
 
-    def snapshot(self, include_traces: bool = True) -> dict[str, Any]:
+    def snapshot(self, mempool_id: object = None, include_traces: bool = True) -> list[dict[str, Any]]:
         self.calls.append("snapshot with traces" if include_traces else "snapshot")
-        return {"segments": [{"device": 0, "address": 0, "total_size": 0, "blocks": list(self.blocks.values())}]}
+        return [{"device": 0, "address": 0, "total_size": 0, "blocks": list(self.blocks.values())}]
+
+
+def replace(module: types.ModuleType, name: str, fake: Callable[..., object]) -> None:
+    """Put a fake in the place of a function that takes the same arguments, or more."""
+    real = inspect.signature(getattr(module, name)).parameters
+    unknown = inspect.signature(fake).parameters.keys() - real.keys()
+    assert not unknown, f"{name} of this torch takes no {unknown}"
+    setattr(module, name, fake)
 
 
 recorder = Recorder()
 torch.cuda.is_initialized = lambda: True
 torch.cuda.memory.get_allocator_backend = lambda: "native"
-torch.cuda.memory._record_memory_history = recorder.record
-torch.cuda.memory._snapshot = recorder.snapshot
+replace(torch.cuda.memory, "_record_memory_history", recorder.record)
+replace(torch.cuda.memory, "memory_snapshot", recorder.snapshot)
 torch._C._cuda_isHistoryEnabled = lambda: "recording" in sys.argv
 
 

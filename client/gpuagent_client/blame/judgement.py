@@ -1,0 +1,91 @@
+"""Judge which of the holders that hold more than before is a leak: it goes on growing, and is a part of the growth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gpuagent_client.blame.watch import LIMITS, goes_on
+from gpuagent_client.blame.wire import size
+
+ALTERNATIVES = "alternatives"
+"""Key of the places where a holder may have grown, of which the watch chooses one. It never leaves the app."""
+LEAST_SHARE = 0.05
+LEAST_BYTES = 2048
+FAR_BOUND = 8
+"""A container that may hold so many times what it holds now is as good as one without a bound."""
+UNWATCHED_SHARE = 0.3
+"""Least share of the growth for a holder that cannot be watched: nobody has seen that it goes on."""
+MAX_NOTES = 5
+Series = Mapping["tuple[int, int]", Sequence["int | None"]]
+OWN_KEYS = ("targets", "gained", "bound", "rooted")
+
+
+class Judgement(NamedTuple):
+    """Holders that go on growing, and what is to be said of the others."""
+
+    growing: list[dict[str, object]]
+    notes: list[str]
+
+
+def judge(found: Mapping[str, Any], series: Series, pace: float) -> Judgement:
+    """Return the verdict on each holder; `pace` is how much more happened after the second look than before."""
+    groups: list[dict[str, Any]] = found["groups"]
+    total = sum(int(group["growth_bytes"]) for group in groups)
+    growing: list[dict[str, object]] = []
+    notes: list[str] = []
+    for number, group in enumerate(groups):
+        share = int(group["growth_bytes"]) / total if total else 0.0
+        if share < LEAST_SHARE or int(group["growth_bytes"]) < LEAST_BYTES:
+            continue
+        chosen, why = _choose(group, number, series, pace, share, freed_by_gc=found["freed_by_gc"])
+        told = {key: value for key, value in group.items() if key != ALTERNATIVES}
+        told.update({key: value for key, value in chosen.items() if key not in OWN_KEYS})
+        if why:
+            name = chosen["container"] or chosen["path"]
+            notes.append(f"not blamed: `{name}` holds {size(int(group['growth_bytes']))} more than before, {why}")
+        else:
+            growing.append({**told, "growing": True})
+    growing.sort(key=lambda group: -int(str(group["growth_bytes"])))
+    explained = sum(int(str(group["growth_bytes"])) for group in growing)
+    if growing and total - explained > LEAST_SHARE * total:
+        notes.append(f"of {size(total)} that came between the looks, {size(total - explained)} are not explained")
+    return Judgement(growing, notes[:MAX_NOTES])
+
+
+def _choose(
+    group: Mapping[str, Any], number: int, series: Series, pace: float, share: float, *, freed_by_gc: bool
+) -> tuple[Mapping[str, Any], str]:
+    """Return the place that grows, and why it is not to be blamed; an empty text if it is."""
+    candidates: Sequence[Mapping[str, Any]] = group[ALTERNATIVES]
+    best: tuple[float, Mapping[str, Any]] | None = None
+    for place, one in enumerate(candidates):
+        values = series.get((number, place), [])
+        at_second = sum(int(target[3]) for target in one["targets"])
+        gained = int(one["gained"])
+        limit = min((LIMITS.get(target[2], float("inf")) for target in one["targets"]), default=float("inf"))
+        if one["targets"] and goes_on(values, at_second - gained, at_second, gained * pace, limit):
+            last = next((value for value in reversed(values) if value is not None), at_second)
+            rise = (last - at_second) / max(1, at_second)
+            if best is None or rise > best[0]:
+                best = rise, one
+    first = candidates[0]
+    if best is not None:
+        return best[1], _bounded(best[1])
+    if any(one["targets"] for one in candidates) and series:
+        return first, "and has not grown since"
+    if not first["rooted"] and first["path"].startswith("<") and freed_by_gc and group_is_cycle(first):
+        return first, "in reference cycles that the garbage collector frees"
+    return first, "" if share >= UNWATCHED_SHARE else "and could not be watched"
+
+
+def group_is_cycle(candidate: Mapping[str, Any]) -> bool:
+    """Return whether what holds it is a reference cycle."""
+    return str(candidate["cause"]).startswith("reference cycle")
+
+
+def _bounded(one: Mapping[str, Any]) -> str:
+    bound, length = one["bound"], one["container_length"] or 0
+    if bound is not None and bound < FAR_BOUND * max(1, length):
+        return f"and has a bound of {bound}"
+    return ""

@@ -1,0 +1,201 @@
+"""Mark the heap forward from its roots, as the garbage collector does, and remember by whom each object was found.
+
+One pass gives every object one path. Roots come in an order: what lives long is found before the frames of functions
+that happen to run, and names of the app before those of its libraries. gc.get_referrers() answers the same question
+backward, but for a few samples only, and goes over the whole heap for each level.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from array import array
+from collections.abc import Iterable, Iterator
+from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
+from typing import Callable
+
+from gpuagent_client.blame.heap import Heap, referents_of, true_instance
+from gpuagent_client.blame.paths import SUSPENDED, is_library_file, suspended_frame
+
+TRACKED = 1 << 14  # Py_TPFLAGS_HAVE_GC
+NOT_FOLLOWED = frozenset({CodeType, BuiltinFunctionType})
+CHECK_EVERY = 4096
+NO_PARENT = -1
+FUNCTION_FLAGS = 0x3  # CO_OPTIMIZED | CO_NEWLOCALS: variables that are not a namespace
+GradientOf = Callable[[object], object]
+
+
+class Marking:
+    """All objects that were found, parents before children."""
+
+    def __init__(self, heap: Heap, tensor_types: set[type], leaf_gradient: GradientOf, until: float) -> None:
+        self.order: list[object] = []
+        self.parents = array("q")
+        self.places: dict[int, int] = {}  # id -> place in order
+        self.complete = True
+        self._heap = heap
+        self._tensors = tensor_types
+        self._gradient_of = leaf_gradient
+        self._until = until
+        self._next = 0
+        self._followed: dict[type, bool] = {}
+        numpy = sys.modules.get("numpy")
+        self._array_type = getattr(numpy, "ndarray", None)
+        self._thread_dicts: dict[int, list[object]] = {}
+        for one in heap.values:
+            self._thread_dicts.setdefault(id(one.owner), []).append(one.attributes)
+
+    def mark_all(self) -> None:
+        """Mark from all roots, in their order."""
+        app, libraries = _namespaces(self._heap)
+        frames = list(self._frames())
+        roots: tuple[object, ...] = (*app, *libraries, *frames)
+        for root in roots:
+            self._add(root)
+        self._next = len(self.order)
+        for namespaces in (list[object](app), libraries):
+            for namespace in namespaces:
+                self._expand(self.places[id(namespace)], namespace)
+            self._finish()
+        for task in asyncio_tasks():
+            self._add(task)
+        self._finish()
+        for frame in frames:
+            for value in list(frame.f_locals.values()):
+                self._note(value, self.places[id(frame)])
+            self._finish()
+
+    def path(self, place: int) -> list[int]:
+        """Return the places from the root down to this one."""
+        found = []
+        while place != NO_PARENT:
+            found.append(place)
+            place = self.parents[place]
+        found.reverse()
+        return found
+
+    def _finish(self) -> None:
+        """Expand what was added, until there is nothing new."""
+        order = self.order
+        while self._next < len(order):
+            if self._next % CHECK_EVERY == 0 and time.process_time() > self._until:
+                self.complete = False
+                self._next = len(order)
+                return
+            self._expand(self._next, order[self._next])
+            self._next += 1
+
+    def _expand(self, place: int, item: object) -> None:
+        for child in self._children(item):
+            self._note(child, place)
+
+    def _note(self, child: object, place: int) -> None:
+        key = id(child)
+        if key in self.places:
+            return
+        kind = type(child)
+        followed = self._followed.get(kind)
+        if followed is None:
+            followed = self._followed[kind] = self._is_followed(kind)
+        if followed:
+            self.places[key] = len(self.order)
+            self.order.append(child)
+            self.parents.append(place)
+
+    def _add(self, root: object) -> None:
+        if id(root) not in self.places:
+            self.places[id(root)] = len(self.order)
+            self.order.append(root)
+            self.parents.append(NO_PARENT)
+
+    def _is_followed(self, kind: type) -> bool:
+        if kind in NOT_FOLLOWED or issubclass(kind, (ModuleType, FrameType)):
+            return issubclass(kind, FrameType)
+        if self._array_type is not None and issubclass(kind, self._array_type):
+            return True
+        return bool(_flags(kind) & TRACKED)
+
+    def _children(self, item: object) -> Iterable[object]:
+        kind = type(item)
+        if kind is FrameType and id(item) in self._heap.frames:
+            return ()  # expanded as a root, outermost first
+        if kind in self._tensors:
+            gradient = self._gradient_of(item)
+            return (*referents_of(item), gradient) if gradient is not None else referents_of(item)
+        if self._array_type is not None and issubclass(kind, self._array_type):
+            return (self._array_type.base.__get__(item), *referents_of(item))
+        if issubclass(kind, SUSPENDED):
+            return self._variables_of(item)
+        extra = self._thread_dicts.get(id(item))
+        return (*extra, *referents_of(item)) if extra else referents_of(item)
+
+    def _variables_of(self, suspended: object) -> Iterable[object]:
+        """Return what a generator or coroutine refers to: while it runs, its variables are known to its frame only."""
+        frame = suspended_frame(suspended)
+        if frame is None or id(frame) not in self._heap.frames:
+            return referents_of(suspended)
+        variables = frame.f_locals
+        return (*list(variables.values()), *(one for one in referents_of(suspended) if one is not variables))
+
+    def _frames(self) -> Iterator[FrameType]:
+        """Yield running frames, thread by thread, the outermost first: what it holds lives longest."""
+        threads: dict[int, list[FrameType]] = {}
+        for one in self._heap.frames.values():
+            threads.setdefault(one.thread_id, []).append(one.frame)
+        for frames in threads.values():
+            for frame in reversed(frames):
+                if frame.f_code.co_flags & FUNCTION_FLAGS == FUNCTION_FLAGS:
+                    yield frame
+
+
+def _flags(kind: type) -> int:
+    return int(type.__dict__["__flags__"].__get__(kind))
+
+
+def _namespaces(heap: Heap) -> tuple[list[dict[str, object]], list[object]]:
+    """Return the namespaces of the app's own modules, and those of its libraries."""
+    app: list[dict[str, object]] = []
+    libraries: list[object] = []
+    for name, module in list(sys.modules.items()):
+        if not true_instance(module, ModuleType):
+            continue
+        namespace = object.__getattribute__(module, "__dict__")
+        if heap.modules.get(id(namespace)) != name:
+            continue  # an alias
+        file = namespace.get("__file__")
+        own = name == "__main__" or (type(file) is str and not is_library_file(file))
+        (app if own and not name.startswith("gpuagent_client") else libraries).append(namespace)
+    # A name that several modules have is that of the one that made it: packages and the script import it from there.
+    app.sort(key=lambda namespace: (heap.modules[id(namespace)] == "__main__", "__path__" in namespace))
+    return app, libraries
+
+
+def asyncio_tasks() -> list[object]:
+    """Return the tasks that asyncio knows, past any code of theirs."""
+    module = sys.modules.get("asyncio.tasks")
+    found: dict[int, object] = {}
+    for name in ("_scheduled_tasks", "_all_tasks", "_eager_tasks"):  # 3.12 and newer; before; and those begun at once
+        known = getattr(module, name, None)
+        references = getattr(known, "data", known)
+        for one in list(references) if true_instance(references, set) else ():
+            task = one() if callable(one) else one
+            if task is not None:
+                found[id(task)] = task
+    return list(found.values())
+
+
+def from_last_class(order: list[object], places: list[int]) -> list[int]:
+    """Return the path from its last class on: a class is named by itself, wherever it was found."""
+    for position in range(len(places) - 1, 0, -1):
+        if true_instance(order[places[position]], type):
+            return places[position:]
+    return places
+
+
+MANY_ALLOCATIONS = 50_000
+
+
+def collector_frees_cycles() -> bool:
+    """Return whether the collector will free reference cycles by itself before long."""
+    return gc.isenabled() and 0 < gc.get_threshold()[0] <= MANY_ALLOCATIONS
