@@ -33,7 +33,10 @@ def judge(own: Mapping[str, str | None], others: Units, permission: UnitPermissi
 
 STARTED = {
     "a path": ({"Wants": "x.path"}, {"x_path": DOWN}, "x.path, which is inactive, and would be started: only a"),
-    "a timer": ({"Wants": "x.timer"}, {"x_timer": DOWN}, "x.timer"),
+    "a timer": (
+        {"Wants": "x.timer"}, {"x_timer": DOWN}, "; start x.timer first, or run systemctl yourself",
+    ),
+    "a timer that is being stopped": ({"Wants": "x.timer"}, {"x_timer": {"Job": "17"}}, "x.timer"),
     "a socket": ({"Requires": "x.socket"}, {"x_socket": FAILED}, "x.socket"),
     "a mount": ({"Requires": "srv-data.mount"}, {"srv-data_mount": DOWN}, "srv-data.mount"),
     "an automount": ({"Wants": "srv.automount"}, {"srv_automount": DOWN}, "srv.automount"),
@@ -42,7 +45,7 @@ STARTED = {
     "OnSuccess of what it wants": (
         {"Wants": "x.service"},
         {"x_service": DOWN | {"OnSuccess": "y.service"}, "y_service": CONFLICTS, "b_service": UP},
-        "it has OnSuccess=y.service; start x.service first, or run systemctl yourself",
+        "it has OnSuccess=y.service; act by hand if that is meant",
     ),
     "OnSuccess of what it wants, of one that is up": (
         {"Wants": "x.service"},

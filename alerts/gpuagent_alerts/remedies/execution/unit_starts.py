@@ -74,7 +74,8 @@ class StartRules:
         self._judged.add(key)
         faults = self._faults(state, kinds, may_fail=may_fail)
         why = next(faults, "") if loaded == "loaded" else "systemd did not tell whether it is loaded"
-        way_out = "act by hand instead (systemctl, kill)" if setting in AT_ITS_END else first
+        # Only of what takes effect later it is safe to say so: a unit with an action must not be started at all.
+        way_out = first if setting in PULLS and not name.endswith(_KINDS) else "act by hand if that is meant"
         return f"{what}, and would be started: {why}; {way_out}" if why else ""
 
     def _faults(self, state: UnitState, kinds: tuple[str, ...], *, may_fail: bool) -> Iterator[str]:

@@ -66,8 +66,8 @@ class UnitState:
 
     @property
     def is_up(self) -> bool:
-        """Whether it is active for certain: a start of it does nothing."""
-        return self._known.get("ActiveState") in {"active", "reloading"}
+        """Whether it is active, and stays so as far as systemd has planned: a start of it does nothing."""
+        return self._known.get("ActiveState") in {"active", "reloading"} and self._known.get("Job", "") in {"", "0"}
 
     @property
     def cgroup(self) -> str:
