@@ -51,6 +51,7 @@ SCRIPT = """#!/bin/sh
 folder={folder}
 show() {{ cat "$folder/unit.$1" 2>&- || sed "s/^Id=.*/Id=$1/" "$folder/unknown"; echo; }}
 if [ "$1" = show ]; then
+    [ "$4" ] || {{ cat "$folder/manager" 2>&-; exit 0; }}
     shift 4
     for unit; do
         case "$unit" in
@@ -61,4 +62,4 @@ if [ "$1" = show ]; then
     exit 0
 fi
 """
-"""Begins a program in place of systemctl: `folder` has a file `unit.NAME` for each unit, and `unknown`."""
+"""Begins a program in place of systemctl: `folder` has files `unit.NAME`, `unknown` and perhaps `manager`."""

@@ -164,6 +164,38 @@ def test_conditions_of_the_start(tmp_path: Path, conditions: str, status: int, i
     assert ("conditions" in machine.refusal()) is is_refused
 
 
+@pytest.mark.parametrize(
+    ("changed", "conditions", "refused"),
+    [
+        ("", "", False),
+        ("", "ConditionPathExists=/", False),
+        ("unit", "", True),
+        ("drop-in", "", True),
+        ("folder", "", False),
+        ("folder", "ConditionPathExists=/", True),
+        ("not told", "ConditionPathExists=/", False),
+    ],
+)
+def test_files_that_systemd_may_not_have_loaded(tmp_path: Path, changed: str, conditions: str, refused: bool) -> None:
+    """What was changed after systemd has loaded all units withholds, whatever time of modification it has."""
+    folder, inside = tmp_path / "system", tmp_path / "system" / "unit"
+    folder.mkdir()
+    inside.write_text(f"[Unit]\n{conditions}\n")
+    (tmp_path / "drop-in").write_text("")
+    machine = Machine(tmp_path, shown(FragmentPath=str(inside), DropInPaths=str(tmp_path / "drop-in")))
+    watched = {"unit": inside, "drop-in": tmp_path / "drop-in", "folder": folder}
+    loaded = max(path.stat().st_ctime for path in watched.values()) + 1e-3
+    if changed in watched:
+        while watched[changed].stat().st_ctime <= loaded:
+            os.utime(watched[changed], (1, 1))  # as `cp -p` does: only the ctime tells
+    told = "" if changed == "not told" else f"UnitsLoadTimestampMonotonic={NOW * 1e6 - 5e6:.0f}\n"
+    (tmp_path / "manager").write_text(f"UnitsLoadStartTimestampMonotonic=5000000\n{told}UnitPath=/none {folder}\n")
+    program = ("sh", str(tmp_path / "systemctl"))
+    processes = UnitProcesses(machine.tree.proc, mountinfo=machine.tree.mountinfo)
+    machine.systemctl = Systemctl(processes, program, monotonic=lambda: NOW, now=lambda: loaded + 5)
+    assert ("has changed since systemd loaded whisper.service" in machine.refusal()) is refused
+
+
 def test_own_restarts_count(tmp_path: Path) -> None:
     """Those are not in systemd's own count, and use up the unit's limit as well."""
     machine = Machine(tmp_path, shown(5, StartLimitBurst="3"))

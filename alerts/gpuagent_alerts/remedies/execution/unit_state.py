@@ -47,7 +47,7 @@ class UnitState:
     def __init__(self, unit: str, output: str) -> None:
         """Read `output`, which `systemctl show` printed for `unit`, the name that was asked for."""
         self._unit = unit
-        self._known = _properties(output)
+        self._known = read_properties(output)
 
     @property
     def id(self) -> str:
@@ -163,10 +163,11 @@ class UnitState:
 def states(output: str) -> list[UnitState]:
     """Return what `systemctl show` says of several units."""
     blocks = [block for block in output.split("\n\n") if block.strip()]
-    return [UnitState(_properties(block).get("Id", ""), block) for block in blocks]
+    return [UnitState(read_properties(block).get("Id", ""), block) for block in blocks]
 
 
-def _properties(output: str) -> dict[str, str]:
+def read_properties(output: str) -> dict[str, str]:
+    """Return the properties that `systemctl show` prints of one unit, or of systemd itself."""
     return dict(line.split("=", 1) for line in output.split("\n") if "=" in line)
 
 

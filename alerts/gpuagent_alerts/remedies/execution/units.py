@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 from gpuagent.core.background import in_daemon_thread
 from gpuagent_alerts.programs.run import SEARCH_PATH
+from gpuagent_alerts.remedies.execution.unit_files import MANAGER_PROPERTIES, look_at_files, parse_loaded
 from gpuagent_alerts.remedies.execution.unit_queries import UnitStates, run_systemctl
 from gpuagent_alerts.remedies.execution.unit_restarts import Restart, judge_restart
 from gpuagent_alerts.remedies.execution.unit_state import PROPERTIES, STATE_PROPERTIES, UNIT, UnitState
@@ -36,8 +35,6 @@ LOOK_SECONDS = 5.0
 _OUTPUT = 64 * 1024
 _DETAIL = 4096
 _OWN_KEPT = 100
-_CONDITION = re.compile(rb"^\s*(Condition|Assert)[A-Z]\w*\s*=\s*\S", re.MULTILINE)
-"""Settings without which a unit is not started, or its start fails (systemd.unit(5))."""
 _NOT_RUN = 127
 """Status of a program that could not be started, as a shell has it."""
 
@@ -63,9 +60,10 @@ class Systemctl:
         *,
         search_path: str | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
-        """`monotonic` is CLOCK_MONOTONIC, by which systemd tells when a unit was started.
+        """Ask systemd at `monotonic`, CLOCK_MONOTONIC, which is its own clock; `now` is in seconds since 1970.
 
         `program` is run as it is given. Without it, `systemctl` is looked for in `search_path` (by default the
         agent's PATH) before each run, and must be one that only root and the agent's user can change.
@@ -75,6 +73,7 @@ class Systemctl:
         self._program = tuple(program)
         self._search_path = search_path or os.environ.get("PATH") or SEARCH_PATH
         self._monotonic = monotonic
+        self._now = now
         self._restarted: dict[str, list[float]] = {}
 
     async def refusal(self, target: Target, permission: UnitPermission) -> str:
@@ -114,10 +113,19 @@ class Systemctl:
         why = ": a condition of it does not hold" if was_skipped and state.value("ConditionResult") == "no" else ""
         return f"{unit} was restarted, and is {state.value('ActiveState')} now{why}; nobody starts it again"
 
-    async def _against_conditions(self, state: UnitState) -> str:
-        """Return which condition of the unit does not hold now, so that a restart would leave it down."""
-        files = [*(state.value("FragmentPath") or "").splitlines(), *(state.value("DropInPaths") or "").split()]
-        if not await in_daemon_thread(lambda: _has_conditions(files), "unit conditions"):
+    async def _against_files(self, state: UnitState) -> str:
+        """Return what the files of the unit have against a restart, which would leave it down; "" for nothing."""
+        code, output = await self._run("show", "--property", ",".join(MANAGER_PROPERTIES), seconds=_ASK_SECONDS)
+        if code != 0:
+            return f"systemd cannot be asked when it loaded {state.id}: {_detail(output) or f'status {code}'}"
+        loaded = parse_loaded(output, self._monotonic(), self._now())
+        found = await in_daemon_thread(lambda: look_at_files(state, loaded), "unit files")
+        if found.changed:
+            return (
+                f"{found.changed} has changed since systemd loaded {state.id}, which may have a condition that no file"
+                f" has now; run systemctl daemon-reload"
+            )
+        if not found.have_conditions:
             return ""
         code, output = await self._run("condition", f"--unit={state.id}", seconds=_ASK_SECONDS, name="systemd-analyze")
         if code == 0:
@@ -136,7 +144,7 @@ class Systemctl:
         refusal = (
             state.refusal(self._monotonic(), self._restarted.get(state.id, ()))
             or permission.against(state.names)
-            or await self._against_conditions(state)
+            or await self._against_files(state)
             or await self._in_thread(lambda: self._processes.not_in_unit(target, state.id, state.cgroup))
             or await self._in_thread(lambda: self._processes.never_ended(state.id, state.cgroup, permission))
         )
@@ -148,7 +156,7 @@ class Systemctl:
             sharing = await self._in_thread(lambda: self._shared(state))
             refusal = f"{sharing}; {SHARED_WAY_OUT}" if sharing else ""
         for other in restart.along:
-            refusal = refusal or await self._against_conditions(other)
+            refusal = refusal or await self._against_files(other)
         if not refusal:
             refusal = await self._in_thread(lambda: self._processes.tied_with(state.id, state.cgroup, permission))
         return _Verdict(state.id, refusal, tuple(each.id for each in restart.along))
@@ -219,14 +227,6 @@ class Systemctl:
             await process.wait()
             return None, "no answer"
         return process.returncode, output[: _OUTPUT + 1].decode("utf-8", "surrogateescape")
-
-
-def _has_conditions(files: Sequence[str]) -> bool:
-    """Return whether these files of a unit have a condition of its start; True where that cannot be read."""
-    try:
-        return any(_CONDITION.search(Path(each).read_bytes()) for each in files)
-    except OSError:
-        return True
 
 
 def _detail(output: str) -> str:
