@@ -11,7 +11,8 @@ _LISTS = (
 HEALTHY = {
     "LoadState": "loaded", "ActiveState": "active", "Job": "", "RefuseManualStart": "no", "RefuseManualStop": "no",
     "StartLimitBurst": "5", "StartLimitIntervalUSec": "10s", "NRestarts": "0",
-    "ActiveEnterTimestampMonotonic": "1000000", "MainPID": "0", "UID": "[not set]", "User": "", "DynamicUser": "no",
+    "ActiveEnterTimestampMonotonic": "1000000",
+    "InactiveExitTimestampMonotonic": "1000000", "MainPID": "0", "UID": "[not set]", "User": "", "DynamicUser": "no",
     "ControlGroup": "", **dict.fromkeys(_LISTS, ""), "OnSuccessJobMode": "fail", "OnFailureJobMode": "replace",
     "SuccessAction": "none", "FailureAction": "none", "StartLimitAction": "none", "JobTimeoutAction": "none",
     "StopWhenUnneeded": "no", "NeedDaemonReload": "no", "RuntimeDirectory": "", "RuntimeDirectoryPreserve": "no",

@@ -99,6 +99,9 @@ NOT_SIMPLE = {
         {"other_service": {"OnSuccess": HELPER}, "helper_service": DOWN | {"Wants": "y.path"}, "y_path": DOWN},
         "y.path",
     ),
+    "of a service that may start again": (
+        {"OnSuccess": "", "BoundBy": OTHER}, {"other_service": {"Wants": "y.timer"}, "y_timer": DOWN}, "y.timer",
+    ),
     "a directory of one that ends along": (
         {"OnSuccess": "", "BoundBy": OTHER},
         {"other_service": {"RuntimeDirectory": "ml"}, "c_service": {"RuntimeDirectory": "ml"}},

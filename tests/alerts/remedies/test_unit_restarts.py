@@ -119,6 +119,14 @@ STARTED = {
     ),
     "what is required has failed": ({"Requires": "x.service"}, {"x_service": FAILED}, "could stay down"),
     "what is required is not there": ({"Requires": "x.service"}, {"x_service": ABSENT}, "could stay down"),
+    "what is required was started a moment ago": (
+        {"Requires": "x.service"},
+        {"x_service": DOWN | {"InactiveExitTimestampMonotonic": f"{(NOW - 9) * 1e6:.0f}"}},
+        "started less than 10s ago, within its start limit of 5: a.service could stay down; try again later",
+    ),
+    "not told when what is required was started": (
+        {"Requires": "x.service"}, {"x_service": DOWN | {"InactiveExitTimestampMonotonic": ""}}, "did not tell when",
+    ),
     "what is requisite is down": ({"Requisite": "x.service"}, {"x_service": DOWN}, "could stay down"),
     "what it is bound to is down": ({"BindsTo": "x.service"}, {"x_service": DOWN}, "could stay down"),
     "not told whether it is loaded": ({"Wants": "x.service"}, {"x_service": DOWN | {"LoadState": ""}}, "did not tell"),
@@ -249,6 +257,13 @@ ORDINARY: dict[str, tuple[dict[str, str | None], Units]] = {
     "a download before each start": (
         {"Requires": "sysinit.target system.slice models.service"},
         {"models_service": BASE | DOWN | {"RequiredBy": "a.service", "StartLimitBurst": "1"}},
+    ),
+    "a download a moment ago, without a limit": (
+        {"Requires": "models.service", "StartLimitIntervalUSec": "0", "NRestarts": "70"},
+        {
+            "models_service": BASE | DOWN | {"StartLimitIntervalUSec": "0"}
+            | {"InactiveExitTimestampMonotonic": f"{NOW * 1e6 - 1e6:.0f}"}
+        },
     ),
     "mounts that are there": ({"Requires": "sysinit.target system.slice srv-models.mount"}, {"srv-models_mount": UP}),
     "docker-like": (

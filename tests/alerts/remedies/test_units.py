@@ -117,6 +117,7 @@ def test_left_alone(tmp_path: Path, show: str, word: str) -> None:
         shown(5, NRestarts="2"),
         shown(11, NRestarts="4"),
         shown(5, NRestarts="100", StartLimitBurst="0"),
+        shown(5, NRestarts="100", StartLimitIntervalUSec="0"),
         shown(2),
         shown(86_400, NRestarts="4", StartLimitIntervalUSec="1h"),
     ],

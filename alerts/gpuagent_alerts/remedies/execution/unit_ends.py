@@ -62,7 +62,9 @@ class UnitEnds:
         """Raise UnseenProcesses where the end of the unit does more than to stop others that can be judged."""
         if action := self._units.state(unit).machine_action():
             raise UnseenProcesses(f"{unit} has {action}: its end could set that off for the whole machine")
-        if why := StartRules(self._units, ended).against(unit, AT_ITS_END):
+        # A service may start again, by `Restart=`, a socket, or a unit that upholds it.
+        settings = (*AT_ITS_END, *PULLS) if unit.endswith(".service") else AT_ITS_END
+        if why := StartRules(self._units, ended).against(unit, settings):
             raise UnseenProcesses(why)
         # The first one may be restarted, or start again by itself: a stop for good is that of the others.
         kept = ("restart", "yes") if is_first else ("yes",)

@@ -36,7 +36,7 @@ def judge_restart(
 
     `own_restarts` is when the agent restarted which unit, in CLOCK_MONOTONIC as `monotonic_seconds`.
     """
-    if refusal := _against_shape(units, unit):
+    if refusal := _against_shape(units, unit, monotonic_seconds):
         return Restart(refusal)
     dependents = units.listed(unit, *DEPENDENTS)
     if len(dependents) > _MOST_DEPENDENTS:
@@ -51,7 +51,7 @@ def judge_restart(
             _against_kind(state)
             or state.refusal(monotonic_seconds, own_restarts.get(state.id, ()))
             or permission.against(state.names)
-            or _against_shape(units, state.id)
+            or _against_shape(units, state.id, monotonic_seconds)
         )
         if why:
             return Restart(f"restarting {unit} also restarts {state.id}: {why}")
@@ -73,7 +73,7 @@ def _against_kind(state: UnitState) -> str:
     return "" if state.id.endswith(_KINDS_ALONG) else f"only a {' or a '.join(_KINDS_ALONG)} may be"
 
 
-def _against_shape(units: UnitStates, unit: str) -> str:
+def _against_shape(units: UnitStates, unit: str, monotonic_seconds: float) -> str:
     """Return what of the shape of a unit speaks against its restart, alone or along with another; "" for nothing."""
     state = units.state(unit)
     if (stale := state.value("NeedDaemonReload")) != "no":
@@ -87,7 +87,7 @@ def _against_shape(units: UnitStates, unit: str) -> str:
         return f"starting {unit} stops {_shown(active)}"
     if active := units.not_down(units.listed(unit, *STOPPED) - {unit}):
         return f"restarting {unit} stops, for good, {_shown(active)}"
-    if why := StartRules(units).against(unit, (*PULLS, *AT_ITS_END)):
+    if why := StartRules(units, (), monotonic_seconds).against(unit, (*PULLS, *AT_ITS_END)):
         return why
     why = against_removal(units, unit, "restart", "yes")
     return f"{unit} cannot be restarted: {why}; run systemctl yourself" if why else ""

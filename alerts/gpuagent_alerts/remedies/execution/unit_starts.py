@@ -41,8 +41,12 @@ _DYNAMIC_UIDS = range(61184, 65520)
 class StartRules:
     """Judges what would be started. Its methods raise UnseenProcesses where systemd does not tell."""
 
-    def __init__(self, units: UnitStates, ended: Collection[str] = ()) -> None:
-        """Judge by `units`; those of `ended` end anyway, so that a stop of them harms nobody."""
+    def __init__(self, units: UnitStates, ended: Collection[str] = (), monotonic_seconds: float | None = None) -> None:
+        """Judge by `units`; those of `ended` end anyway, so that a stop of them harms nobody.
+
+        `monotonic_seconds` is CLOCK_MONOTONIC now, by which a start limit is judged of what a restart needs.
+        """
+        self._now = monotonic_seconds
         self._units = units
         self._ended = ended
         self._judged: set[tuple[str, tuple[str, ...], bool]] = set()
@@ -60,14 +64,11 @@ class StartRules:
         if state.is_up:
             return ""
         what = f"{by} has {setting}={name}, which is {state.value('ActiveState') or 'in an unknown state'}"
-        first = f"start {name} first, or run systemctl yourself"
-        if setting in _NOT_STARTED:
-            return f"{what}: {by} could stay down; {first}"
         loaded = state.value("LoadState")
+        if why := self._stays_down(by, setting, state):
+            return f"{what}{why}"
         if loaded in _ABSENT:
-            return f"{what} ({loaded}): {by} could stay down; {first}" if setting == "Requires" else ""
-        if setting == "Requires" and state.value("ActiveState") == "failed":
-            return f"{what}: {by} could stay down; {first}"
+            return ""
         key = (name, kinds, may_fail)
         if key in self._judged:
             return ""
@@ -75,8 +76,21 @@ class StartRules:
         faults = self._faults(state, kinds, may_fail=may_fail)
         why = next(faults, "") if loaded == "loaded" else "systemd did not tell whether it is loaded"
         # Only of what takes effect later it is safe to say so: a unit with an action must not be started at all.
+        first = f"start {name} first, or run systemctl yourself"
         way_out = first if setting in PULLS and not name.endswith(_KINDS) else "act by hand if that is meant"
         return f"{what}, and would be started: {why}; {way_out}" if why else ""
+
+    def _stays_down(self, by: str, setting: str, needed: UnitState) -> str:
+        """Return, as the end of a sentence, why a unit may not start without one that is down; "" where it does."""
+        stays = f": {by} could stay down; start {needed.id} first, or run systemctl yourself"
+        if setting in _NOT_STARTED or (setting == "Requires" and needed.value("ActiveState") == "failed"):
+            return stays
+        if setting != "Requires":
+            return ""
+        if (loaded := needed.value("LoadState")) in _ABSENT:
+            return f" ({loaded}){stays}"
+        recent = needed.recent_start(self._now) if self._now is not None else ""
+        return f", {recent}: {by} could stay down; try again later, or run systemctl yourself" if recent else ""
 
     def _faults(self, state: UnitState, kinds: tuple[str, ...], *, may_fail: bool) -> Iterator[str]:
         """Yield which lines of the table a unit that would be started does not keep to."""

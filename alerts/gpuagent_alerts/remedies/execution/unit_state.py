@@ -33,6 +33,7 @@ _UNSET_UIDS = frozenset({"", "[not set]", str(2**32 - 1)})
 PROPERTIES = (
     "Id", "Names", "LoadState", "ActiveState", "Job", "RefuseManualStart", "RefuseManualStop",
     "StartLimitBurst", "StartLimitIntervalUSec", "NRestarts", "ActiveEnterTimestampMonotonic", "MainPID",
+    "InactiveExitTimestampMonotonic",
     *_END_ACTIONS, *_LATER_ACTIONS, "UID", "User", "DynamicUser", "ControlGroup", *DEPENDENTS, *_PULLED, *CONFLICTS,
     *_STARTED_AT_ITS_END, *_JOB_MODES, *STOPPED, *_NEEDED_BY, "StopWhenUnneeded", "FragmentPath", "DropInPaths",
     "NeedDaemonReload", "ExecCondition", "RuntimeDirectory", "RuntimeDirectoryPreserve", "RemoveIPC",
@@ -138,6 +139,22 @@ class UnitState:
                 refused.append(f"{mode}={self._known[mode]}")
         return refused[0] if refused else ""
 
+    def recent_start(self, monotonic_seconds: float) -> str:
+        """Return why one more start, also of a unit that is down, could be one too many; "" where it is not.
+
+        systemd does not tell how often a unit was started by others, so one start within the interval is enough.
+        """
+        if not self.id.endswith(".service"):
+            return ""
+        known = self._known
+        burst, began = (_count(known.get(name, "")) for name in ("StartLimitBurst", "InactiveExitTimestampMonotonic"))
+        if burst is None or began is None:
+            return "and systemd did not tell when it was started"
+        interval = known.get("StartLimitIntervalUSec", "infinity")
+        if burst == 0 or began == 0 or monotonic_seconds - began / 1e6 > _seconds(interval):
+            return ""
+        return f"and was started less than {interval} ago, within its start limit of {burst}"
+
     def _against_start_limit(self, monotonic_seconds: float, own: Sequence[float]) -> str:
         """One start too many within the interval leaves the unit `failed`, and nobody starts it again (measured, v252).
 
@@ -188,6 +205,8 @@ def _count(text: str) -> int | None:
 
 
 def _seconds(text: str) -> float:
-    """Read a duration as systemd writes it: `1min 30s`; `infinity`."""
+    """Read a duration as systemd writes it: `1min 30s`; `infinity`; `0`."""
+    if text == "0":
+        return 0.0
     parts = _DURATION.findall(text)
     return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else float("inf")
