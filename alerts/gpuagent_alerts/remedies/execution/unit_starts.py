@@ -82,7 +82,7 @@ class StartRules:
 
     def _stays_down(self, by: str, setting: str, needed: UnitState) -> str:
         """Return, as the end of a sentence, why a unit may not start without one that is down; "" where it does."""
-        stays = f": {by} could stay down; start {needed.id} first, or run systemctl yourself"
+        stays = f": {by} could stay down; see to {needed.id} first, or run systemctl yourself"
         if setting in _NOT_STARTED or (setting == "Requires" and needed.value("ActiveState") == "failed"):
             return stays
         if setting != "Requires":
