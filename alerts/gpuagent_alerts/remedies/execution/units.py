@@ -117,7 +117,7 @@ class Systemctl:
         """Return what the files of the unit have against a restart, which would leave it down; "" for nothing."""
         code, output = await self._run("show", "--property", ",".join(MANAGER_PROPERTIES), seconds=_ASK_SECONDS)
         if code != 0:
-            return f"systemd cannot be asked when it loaded {state.id}: {_detail(output) or f'status {code}'}"
+            return f"systemd cannot be asked about {state.id}: {_detail(output) or f'status {code}'}"
         loaded = parse_loaded(output, self._monotonic(), self._now())
         found = await in_daemon_thread(lambda: look_at_files(state, loaded), "unit files")
         if found.changed:
