@@ -10,6 +10,7 @@ import pytest
 
 from tests.attack.arena import Arena, ladder
 from tests.attack.processes import Living
+from tests.fakes.units import SCRIPT, UNKNOWN, shown
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -22,17 +23,9 @@ fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
 print('ready', flush=True)
 signal.pause()
 """
-SYSTEMCTL = """#!/bin/sh
+RESTART_SCRIPT = """
 for unit; do :; done
-case "$*" in
-show*)
-    for unit; do
-        [ "$names" ] && {{ cat {folder}/unit.$unit 2>&- || printf 'Id=%s\nActiveState=inactive\n' $unit; echo; }}
-        [ "$unit" = -- ] && names=1
-    done
-    exit 0;;
-*restart*) kill $(find {root}/system.slice/$unit -name cgroup.procs -exec cat {{}} +);;
-esac
+case "$*" in *restart*) kill $(find {root}/system.slice/$unit -name cgroup.procs -exec cat {{}} +);; esac
 """
 
 
@@ -43,24 +36,17 @@ class Units:
         self._arena = arena
         programs = arena.folder / "bin"
         programs.mkdir()
-        script = SYSTEMCTL.format(folder=arena.folder, root=arena.cgroups.root)
+        script = (SCRIPT + RESTART_SCRIPT).format(folder=arena.folder, root=arena.cgroups.root)
+        (arena.folder / "unknown").write_text(shown("", UNKNOWN), encoding="utf-8")
         (programs / "systemctl").write_text(script, encoding="utf-8")
         (programs / "systemctl").chmod(0o755)
         arena.search_path = str(programs)
 
     def add(self, unit: str, uid: int, **more: str) -> str:
         """Add an active unit that runs as this user."""
-        known = {
-            "Id": unit, "Names": unit, "LoadState": "loaded", "ActiveState": "active", "Job": "", "UID": str(uid),
-            "RefuseManualStart": "no", "RefuseManualStop": "no", "StartLimitBurst": "5", "NRestarts": "0",
-            "StartLimitIntervalUSec": "10s", "ActiveEnterTimestampMonotonic": "1000000", "User": str(uid),
-            "DynamicUser": "no", "ControlGroup": f"/system.slice/{unit}", "RequiredBy": "", "RequisiteOf": "",
-            "BoundBy": "", "ConsistsOf": "", "Requires": "", "BindsTo": "", "Wants": "", "Conflicts": "",
-            "ConflictedBy": "", "SuccessAction": "none", "FailureAction": "none",
-            "OnFailure": "", "MainPID": "0",
-        } | more  # fmt: skip
-        shown = "".join(f"{key}={value}\n" for key, value in known.items())
-        (self._arena.folder / f"unit.{unit}").write_text(shown, encoding="utf-8")
+        own = {"UID": str(uid), "User": str(uid), "ControlGroup": f"/system.slice/{unit}"}
+        about = shown(unit, own | more)
+        (self._arena.folder / f"unit.{unit}").write_text(about, encoding="utf-8")
         return unit
 
     def move(self, living: Living, unit: str) -> None:
@@ -155,7 +141,7 @@ def test_the_last_process_of_a_scope(arena: Arena, tie: str) -> None:
     arena.innocent(units.start(other, next(arena.uids)))
     arena.driver.hold(greedy.pid, 30)
     arena.start(ladders=[ladder("TooMuch")], users=[str(uid)])
-    assert f"in {other}" in arena.refused(greedy)
+    assert other in arena.refused(greedy)
     guilty = arena.culprit(units.start(own, uid))
     arena.driver.hold(guilty.pid, 25)
     arena.judge()

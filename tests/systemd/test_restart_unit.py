@@ -273,6 +273,106 @@ def test_conditions_of_its_start(tmp_path: Path) -> None:
         run("systemctl", "daemon-reload")
 
 
+SLEEPS = "[Service]\nExecStart=sleep 1000\n"
+ONESHOT = "[Service]\nType=oneshot\nExecStart=true\n"
+ORDINARY: dict[str, tuple[str, dict[str, str]]] = {
+    "a mail at its failure": ("OnFailure={n}-mail@%n.service", {"-mail@.service": f"{ONESHOT}PrivateTmp=yes\n"}),
+    "a program before each start": ("Requires={n}-x.service\nAfter={n}-x.service", {"-x.service": ONESHOT}),
+    "what is not installed": ("Wants={n}-none.service", {}),
+    "a passive target": ("Wants={n}-x.target", {"-x.target": "[Unit]\nDescription=x\n"}),
+}
+NOT_SIMPLE: dict[str, tuple[str, dict[str, str], str]] = {
+    "a path": ("Wants={n}-x.path", {"-x.path": "[Path]\nPathExists=/etc\n", "-x.service": ONESHOT}, "-x.path"),
+    "a timer": ("Wants={n}-x.timer", {"-x.timer": "[Timer]\nOnCalendar=daily\n", "-x.service": ONESHOT}, "-x.timer"),
+    "an action": (
+        "Wants={n}-x.service",
+        {"-x.service": f"[Unit]\nSuccessAction=exit\n{ONESHOT}"},
+        "SuccessAction=exit",
+    ),
+    "a chain": ("Wants={n}-x.service", {"-x.service": f"[Unit]\nOnSuccess={{n}}-y.service\n{ONESHOT}"}, "OnSuccess="),
+    "a chain of failures": (
+        "OnFailure={n}-x.service",
+        {
+            "-x.service": f"[Unit]\nOnFailure={{n}}-y.service\n{ONESHOT}",
+            "-y.service": f"[Unit]\nOnFailure={{n}}-z.service\n{ONESHOT}",
+            "-z.service": SLEEPS,
+        },
+        "OnFailure=",
+    ),
+    "a fallback": (
+        "OnFailure={n}-x.service",
+        {"-x.service": f"[Unit]\nConflicts={{n}}.service\n{SLEEPS}"},
+        "Conflicts=",
+    ),
+    "a suspension": ("OnSuccess=systemd-suspend.service", {}, "part of systemd"),
+    "what has to be there": ("Requires={n}-none.service", {}, "could stay down"),
+}
+
+
+@contextmanager
+def unit_files(unit: str, others: dict[str, str]) -> Iterator[str]:
+    """A service that sleeps, whose files are changed while it runs: what it needs is not started with it."""
+    name = f"gpuagent-test-{uuid.uuid4().hex[:8]}"
+    folder = Path("/run/systemd/system")
+    folder.mkdir(parents=True, exist_ok=True)
+    own = folder / f"{name}.service"
+    own.write_text(SLEEPS)
+    files = [own, *(folder / f"{name}{end}" for end in others)]
+    try:
+        for path, text in zip(files[1:], others.values(), strict=True):
+            path.write_text(text.replace("{n}", name))
+        run("systemctl", "daemon-reload")
+        run("systemctl", "start", own.name)
+        own.write_text(f"[Unit]\n{unit.replace('{n}', name)}\n{SLEEPS}")
+        run("systemctl", "daemon-reload")
+        yield own.name
+    finally:
+        stopped = [path.name for path in files if "@" not in path.name]
+        subprocess.run(["systemctl", "stop", *stopped], capture_output=True, check=False)
+        for path in files:
+            path.unlink()
+        run("systemctl", "daemon-reload")
+
+
+@pytest.mark.parametrize("case", ORDINARY)
+def test_what_a_restart_may_start(case: str) -> None:
+    """Systemd starts what is simple along with a unit that is restarted, and the unit is up."""
+    with unit_files(*ORDINARY[case]) as unit:
+        assert refusal(unit) == ""
+        assert restarts(unit)
+
+
+@pytest.mark.parametrize("case", NOT_SIMPLE)
+def test_what_a_restart_must_not_start(case: str) -> None:
+    """A unit that would start what is not simple is left alone, whoever permits more."""
+    text, others, word = NOT_SIMPLE[case]
+    with unit_files(text, others) as unit:
+        assert word in refusal(unit)
+        assert word in refusal(unit, SHARED)
+
+
+@pytest.mark.parametrize("is_older", [False, True])
+def test_files_that_are_not_loaded(is_older: bool) -> None:
+    """A condition that systemd has loaded, and no file has any more, is not known to hold."""
+    with unit_files("ConditionPathExists=/run", {}) as unit:
+        assert refusal(unit) == ""
+        file = Path(show(unit, "FragmentPath"))
+        file.write_text(SLEEPS)
+        if is_older:
+            os.utime(file, (1, 1))
+        assert "run systemctl daemon-reload" in refusal(unit)
+        run("systemctl", "daemon-reload")
+        assert refusal(unit) == ""
+
+
+def test_a_directory_that_another_unit_has_too() -> None:
+    """The end of a unit removes its RuntimeDirectory=, whoever else is in there."""
+    with service("RuntimeDirectory=gpuagent-test") as unit:
+        assert refusal(unit) == ""
+        with service("RuntimeDirectory=gpuagent-test/other") as other:
+            assert f"RuntimeDirectory=gpuagent-test, which {other} has as well" in refusal(unit)
+
+
 def test_who_is_bound_to_a_scope() -> None:
     """A service that is bound to a scope ends with the last process of it."""
     scope = f"gpuagent-test-{uuid.uuid4().hex[:8]}.scope"

@@ -13,8 +13,8 @@ from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
 from gpuagent_alerts.remedies.facts.terminals import OpenFiles
 from gpuagent_alerts.remedies.facts.ties import Tie
 from gpuagent_alerts.remedies.facts.unit_ties import SystemdTieFinder
-from tests.alerts.remedies.test_unit_ends import Systemd
 from tests.fakes.proc import FakeProc
+from tests.fakes.units import Systemd
 
 ALICE, BOB = 1001, 1002
 USER = f"user.slice/user-{ALICE}.slice"

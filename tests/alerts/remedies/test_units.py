@@ -16,6 +16,7 @@ from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from gpuagent_alerts.remedies.observation import UnitPermission
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS, SHARED_UNITS
+from tests.fakes import units
 from tests.fakes.cgroups import CGROUP, UNIT, CgroupTree, unit_target
 
 NOW = 1_000_000.0
@@ -26,40 +27,32 @@ SHARED = UnitPermission(shared=True, never=NEVER_UNITS, known_shared=SHARED_UNIT
 
 def shown(started_ago: float = 86_400, /, **changes: str | None) -> str:
     """What `systemctl show` prints about a healthy unit of user 1000, with changes; None leaves a line out."""
-    known = {
-        "Id": UNIT, "Names": UNIT, "LoadState": "loaded", "ActiveState": "active", "Job": "", "RefuseManualStart": "no",
-        "RefuseManualStop": "no", "StartLimitBurst": "5", "StartLimitIntervalUSec": "10s", "NRestarts": "0",
-        "ActiveEnterTimestampMonotonic": f"{(NOW - started_ago) * 1e6:.0f}", "UID": "1000", "User": "svc",
-        "DynamicUser": "no", "ControlGroup": CGROUP, "RequiredBy": "", "RequisiteOf": "", "BoundBy": "",
-        "ConsistsOf": "", "Requires": "", "BindsTo": "", "Wants": "", "Conflicts": "", "ConflictedBy": "",
-        "SuccessAction": "none", "FailureAction": "none", "StartLimitAction": "none", "JobTimeoutAction": "none",
-        "OnSuccess": "", "OnFailure": "", "OnSuccessJobMode": "fail", "OnFailureJobMode": "replace",
-        "PropagatesStopTo": "",
-    }  # fmt: skip
-    return "\n".join(f"{key}={value}" for key, value in (known | changes).items() if value is not None)
+    started = f"{(NOW - started_ago) * 1e6:.0f}"
+    own = {"ActiveEnterTimestampMonotonic": started, "UID": "1000", "User": "svc", "ControlGroup": CGROUP}
+    return units.shown(UNIT, own | changes)
 
 
 class Machine:
-    """A unit with one process, and a systemctl that tells of it."""
+    """A unit with one process, others, and a systemctl that tells of them."""
 
-    def __init__(
-        self, folder: Path, show: str = "", restart: str = "exit 0", others: str = "", started: str = ""
-    ) -> None:
+    def __init__(self, folder: Path, show: str = "", restart: str = "exit 0", /, **others: dict[str, str]) -> None:
         self.folder = folder
         self.tree = CgroupTree(folder)
         self.tree.add(100)
         program = folder / "systemctl"
-        (folder / "show").write_text(show or shown())
-        (folder / "others").write_text(others)
-        (folder / "started").write_text(started)
-        here = shlex.quote(str(folder))
-        program.write_text(
-            f'cd {here}; echo "$@" >> asked\n'
-            'case "$1 $3" in "show Id,ActiveState") cat others;; "show Id,ActiveState,"*) cat started;; '
-            f"show*) cat show;; *) {restart};; esac\n"
-        )
+        self.tell(UNIT, show or shown())
+        (folder / "unknown").write_text(units.shown("", units.UNKNOWN))
+        for name, changes in others.items():
+            unit = ".".join(name.rsplit("_", 1))
+            self.tell(unit, units.shown(unit, changes))
+        asked = f'cd {shlex.quote(str(folder))}; echo "$@" >> asked\n'
+        program.write_text(f"{asked}{units.SCRIPT.format(folder=shlex.quote(str(folder)))}{restart}\n")
         processes = UnitProcesses(self.tree.proc, mountinfo=self.tree.mountinfo)
         self.systemctl = Systemctl(processes, ("sh", str(program)), monotonic=lambda: NOW)
+
+    def tell(self, unit: str, show: str) -> None:
+        """Have systemctl print this about a unit."""
+        (self.folder / f"unit.{unit}").write_text(show)
 
     @property
     def restarts(self) -> list[str]:
@@ -124,6 +117,7 @@ def test_left_alone(tmp_path: Path, show: str, word: str) -> None:
         shown(5, NRestarts="2"),
         shown(11, NRestarts="4"),
         shown(5, NRestarts="100", StartLimitBurst="0"),
+        shown(5, NRestarts="100", StartLimitIntervalUSec="0"),
         shown(2),
         shown(86_400, NRestarts="4", StartLimitIntervalUSec="1h"),
     ],
@@ -153,7 +147,9 @@ def test_restart(tmp_path: Path) -> None:
 
 def test_a_unit_that_is_down_after_its_restart(tmp_path: Path) -> None:
     """A restart that leaves the unit down is no success, whatever systemctl returns, and the result says so."""
-    machine = Machine(tmp_path, restart="sed -i 's/^ActiveState=.*/ActiveState=inactive\\nConditionResult=no/' show")
+    machine = Machine(
+        tmp_path, shown(), f"sed -i 's/^ActiveState=.*/ActiveState=inactive\\nConditionResult=no/' unit.{UNIT}"
+    )
     done = machine.restart()
     assert not done.ok
     assert done.taken
@@ -169,6 +165,38 @@ def test_conditions_of_the_start(tmp_path: Path, conditions: str, status: int, i
     assert ("conditions" in machine.refusal()) is is_refused
 
 
+@pytest.mark.parametrize(
+    ("changed", "conditions", "refused"),
+    [
+        ("", "", False),
+        ("", "ConditionPathExists=/", False),
+        ("unit", "", True),
+        ("drop-in", "", True),
+        ("folder", "", False),
+        ("folder", "ConditionPathExists=/", True),
+        ("not told", "ConditionPathExists=/", False),
+    ],
+)
+def test_files_that_systemd_may_not_have_loaded(tmp_path: Path, changed: str, conditions: str, refused: bool) -> None:
+    """What was changed after systemd has loaded all units withholds, whatever time of modification it has."""
+    folder, inside = tmp_path / "system", tmp_path / "system" / "unit"
+    folder.mkdir()
+    inside.write_text(f"[Unit]\n{conditions}\n")
+    (tmp_path / "drop-in").write_text("")
+    machine = Machine(tmp_path, shown(FragmentPath=str(inside), DropInPaths=str(tmp_path / "drop-in")))
+    watched = {"unit": inside, "drop-in": tmp_path / "drop-in", "folder": folder}
+    loaded = max(path.stat().st_ctime for path in watched.values()) + 1e-3
+    if changed in watched:
+        while watched[changed].stat().st_ctime <= loaded:
+            os.utime(watched[changed], (1, 1))  # as `cp -p` does: only the ctime tells
+    told = "" if changed == "not told" else f"UnitsLoadTimestampMonotonic={NOW * 1e6 - 5e6:.0f}\n"
+    (tmp_path / "manager").write_text(f"UnitsLoadStartTimestampMonotonic=5000000\n{told}UnitPath=/none {folder}\n")
+    program = ("sh", str(tmp_path / "systemctl"))
+    processes = UnitProcesses(machine.tree.proc, mountinfo=machine.tree.mountinfo)
+    machine.systemctl = Systemctl(processes, program, monotonic=lambda: NOW, now=lambda: loaded + 5)
+    assert ("has changed since systemd loaded whisper.service" in machine.refusal()) is refused
+
+
 def test_own_restarts_count(tmp_path: Path) -> None:
     """Those are not in systemd's own count, and use up the unit's limit as well."""
     machine = Machine(tmp_path, shown(5, StartLimitBurst="3"))
@@ -181,7 +209,7 @@ def test_own_restarts_count(tmp_path: Path) -> None:
 
 def test_restart_is_denied(tmp_path: Path) -> None:
     """Polkit says no: told as a missing right."""
-    done = Machine(tmp_path, restart="echo 'Access denied' >&2; exit 4").restart()
+    done = Machine(tmp_path, shown(), "echo 'Access denied' >&2; exit 4").restart()
     assert (done.ok, done.errno) == (False, 1)
     assert "Access denied" in done.detail
 
@@ -189,12 +217,12 @@ def test_restart_is_denied(tmp_path: Path) -> None:
 def test_what_systemctl_says_is_one_line(tmp_path: Path) -> None:
     """Its lines are parted by semicolons: no sign of a break is left for a terminal to show."""
     said = "printf 'Job failed.\\nSee systemctl status.\\n' >&2; exit 1"
-    assert Machine(tmp_path, restart=said).restart().detail == "Job failed.; See systemctl status."
+    assert Machine(tmp_path, shown(), said).restart().detail == "Job failed.; See systemctl status."
 
 
 def test_restart_hangs(tmp_path: Path) -> None:
     """A job that takes longer than its time is not waited for."""
-    done = Machine(tmp_path, restart="exec sleep 1000").restart(seconds=0.2)
+    done = Machine(tmp_path, shown(), "exec sleep 1000").restart(seconds=0.2)
     assert not done.ok
     assert "longer" in done.detail
 
@@ -259,7 +287,8 @@ def test_a_name_with_an_escape(tmp_path: Path) -> None:
     unit = r"a\x2db@1.service"
     cgroup = rf"/system.slice/system-a\x5cx2db.slice/{unit}"
     show = shown(Id=unit, Names=r'"a\\x2db@1.service"', ControlGroup=cgroup)
-    machine = Machine(tmp_path, show)
+    machine = Machine(tmp_path)
+    machine.tell(unit, show)
     machine.tree.add(7, cgroup)
     assert machine.refusal(pid=7, unit=unit) == ""
     assert machine.restart(pid=7, unit=unit).ok
@@ -278,10 +307,12 @@ def test_not_in_this_unit(tmp_path: Path) -> None:
 def test_an_alias_on_the_never_list(tmp_path: Path, alias: str) -> None:
     """A unit is judged by all of its names, and never restarted by an alias."""
     show = shown(Id=UNIT, Names=f"alias.service {alias} {UNIT}")
-    machine = Machine(tmp_path, show)
+    machine = Machine(tmp_path)
+    machine.tell("alias.service", show)
     for permission in (STRICT, SHARED):
         assert f"{alias} is on the never-list" in machine.refusal(permission, unit="alias.service")
-    plain = Machine(_folder(tmp_path), shown(Names=f"alias.service {UNIT}"))
+    plain = Machine(_folder(tmp_path))
+    plain.tell("alias.service", shown(Names=f"alias.service {UNIT}"))
     assert plain.restart(unit="alias.service").ok
     assert plain.restarts == [f"--no-ask-password restart -- {UNIT}"]
 
@@ -291,97 +322,6 @@ def test_an_alias_of_a_shared_unit(tmp_path: Path) -> None:
     machine = Machine(tmp_path, shown(Names=f"{UNIT} gitlab-runner-a100.service"))
     assert "gitlab-runner-a100.service runs other people's work" in machine.refusal()
     assert machine.refusal(SHARED) == ""
-
-
-@pytest.mark.parametrize("key", ["RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf"])
-def test_what_would_be_restarted_with_it(tmp_path: Path, key: str) -> None:
-    """A unit that takes an active other down with it is left alone; those that are not active do not count."""
-    others = (
-        "Id=b.service\nActiveState=active\n\nId=a.target\nActiveState=inactive\n\nId=c.service\nActiveState=failed\n"
-    )
-    machine = Machine(tmp_path, shown(**{key: "a.target b.service c.service"}), others=others)
-    refusal = machine.refusal()
-    assert "restarting whisper.service also restarts b.service; " in refusal
-    assert "shared_units" in refusal
-    assert machine.refusal(SHARED) == ""
-    (tmp_path / "others").write_text(others.replace("ActiveState=active", "ActiveState=inactive"))
-    assert machine.refusal() == ""
-
-
-@pytest.mark.parametrize("value", [None, "a;b", " ".join(f"u{number}.service" for number in range(65))])
-def test_dependents_that_cannot_be_seen(tmp_path: Path, value: str | None) -> None:
-    """Missing, no names, or too many to ask for: not the same as none."""
-    assert "cannot be seen which units" in Machine(tmp_path, shown(BoundBy=value)).refusal()
-
-
-STOPPED = "Id=c.service\nActiveState=active\n\nId=shutdown.target\nActiveState=inactive\n"
-PULLS_A_CONFLICT = (
-    "Id=b.service\nActiveState=inactive\nRequires=d.service\nBindsTo=\nWants=\nConflicts=shutdown.target c.service\n"
-    "ConflictedBy=\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("changes", "started"),
-    [
-        ({"Conflicts": "shutdown.target c.service"}, ""),
-        ({"ConflictedBy": "c.service"}, ""),
-        ({"Wants": "b.service"}, PULLS_A_CONFLICT),
-        ({"Requires": "b.service"}, PULLS_A_CONFLICT),
-        ({"BindsTo": "b.service"}, PULLS_A_CONFLICT),
-        ({"OnSuccess": "b.service"}, PULLS_A_CONFLICT),
-        ({"OnFailure": "b.service"}, PULLS_A_CONFLICT),
-    ],
-)
-def test_what_its_start_would_stop(tmp_path: Path, changes: dict[str, str], started: str) -> None:
-    """An active unit that conflicts with it, or with one that it starts, would end: no permission lifts that."""
-    machine = Machine(tmp_path, shown(**changes), others=STOPPED, started=started)
-    for permission in (STRICT, SHARED):
-        assert machine.refusal(permission) == "starting whisper.service stops c.service"
-    (tmp_path / "others").write_text(STOPPED.replace("ActiveState=active", "ActiveState=inactive"))
-    assert machine.refusal() == ""
-
-
-@pytest.mark.parametrize("way", ["directly", "by one that is restarted with it"])
-def test_what_is_stopped_with_it(tmp_path: Path, way: str) -> None:
-    """A unit that is stopped with it, and not started again, would be down for good: no permission lifts that."""
-    directly = way == "directly"
-    changes = {"PropagatesStopTo": "shutdown.target c.service"} if directly else {"RequiredBy": "b.service"}
-    others = STOPPED if directly else f"Id=b.service\nActiveState=active\n\n{STOPPED}"
-    none = "".join(f"{key}=\n" for key in ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf"))
-    started = f"Id=b.service\nActiveState=active\n{none}PropagatesStopTo=c.service\n"
-    machine = Machine(tmp_path, shown(**changes), others=others, started="" if directly else started)
-    assert "restarting whisper.service stops, for good, " in machine.refusal(SHARED)
-    assert "c.service" in machine.refusal(SHARED)
-    assert machine.refusal() != ""
-    (tmp_path / "others").write_text(STOPPED.replace("ActiveState=active", "ActiveState=inactive"))
-    assert machine.refusal(SHARED) == ""
-
-
-def test_a_systemd_that_stops_nothing_with_a_unit(tmp_path: Path) -> None:
-    """Before version 249 systemd has no such properties, and does not tell them: it stops nobody by them."""
-    missing = dict.fromkeys(("PropagatesStopTo", "OnSuccess", "OnSuccessJobMode"))
-    assert Machine(tmp_path, shown(**missing)).refusal() == ""
-
-
-def test_what_its_end_starts_cannot_be_seen(tmp_path: Path) -> None:
-    """Every systemd tells what it starts when the unit has failed."""
-    assert "cannot be seen" in Machine(tmp_path, shown(OnFailure=None)).refusal()
-
-
-def test_what_is_up_already_stops_nothing(tmp_path: Path) -> None:
-    """A unit that it wants and that is active is not started again."""
-    started = PULLS_A_CONFLICT.replace("ActiveState=inactive", "ActiveState=active")
-    machine = Machine(tmp_path, shown(Wants="b.service"), others=STOPPED, started=started)
-    assert machine.refusal() == ""
-
-
-@pytest.mark.parametrize("key", ["Conflicts", "ConflictedBy", "Requires", "BindsTo", "Wants"])
-@pytest.mark.parametrize("value", [None, "a;b", " ".join(f"u{number}.service" for number in range(300))])
-def test_conflicts_that_cannot_be_seen(tmp_path: Path, key: str, value: str | None) -> None:
-    """Missing, no names, or too many to ask for: not the same as none."""
-    machine = Machine(tmp_path, shown(**{key: value}), others=STOPPED, started="Id=b.service\nActiveState=inactive\n")
-    assert "cannot be seen which units are stopped" in machine.refusal()
 
 
 def test_a_session_that_begins_after_the_decision(tmp_path: Path) -> None:

@@ -11,20 +11,20 @@ UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}\.service")
 _ANY_UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}")
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _DURATION = re.compile(r"([\d.]+)(us|ms|min|s|h|d|w)\b")
-_DEPENDENTS = ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf")
+DEPENDENTS = ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf")
 """Units that a restart of this one restarts as well, where they are active: UNIT_ATOM_PROPAGATE_RESTART in systemd's
 src/core/unit-dependency-atom.c."""
-_PULLED = ("Requires", "BindsTo", "Wants")
-"""Units that a start of this one starts as well: UNIT_ATOM_PULL_IN_START and _IGNORED there. `Upholds=`, which is
-newer, starts them whether or not this one is restarted."""
-_CONFLICTS = ("Conflicts", "ConflictedBy")
+CONFLICTS = ("Conflicts", "ConflictedBy")
 """Units that a start of this one stops."""
-_STARTED_AT_ITS_END = ("OnSuccess", "OnFailure")
-"""Units that its end starts, a restart included."""
-_STOPPED = ("PropagatesStopTo",)
+STOPPED = ("PropagatesStopTo",)
 """Units that a stop of this one stops, a restart included, and that nobody starts again."""
-_ISOLATING = ("OnSuccessJobMode", "OnFailureJobMode")
-_SINCE_249 = frozenset({"OnSuccess", "OnSuccessJobMode", *_STOPPED})
+_PULLED = ("Requires", "Requisite", "BindsTo", "Wants", "Upholds")
+_NEEDED_BY = ("WantedBy", "UpheldBy")
+_STARTED_AT_ITS_END = ("OnSuccess", "OnFailure")
+_JOB_MODES = {"OnSuccessJobMode": "OnSuccess", "OnFailureJobMode": "OnFailure"}
+_PLAIN_JOB_MODES = frozenset({"", "fail", "replace"})
+"""Job modes that touch no unit beside those that are named: `isolate` stops all others, `flush` drops their jobs."""
+_SINCE_249 = frozenset({"OnSuccess", "OnSuccessJobMode", "Upholds", "UpheldBy", *STOPPED})
 """What an older systemd has not, and does not tell."""
 _END_ACTIONS = ("SuccessAction", "FailureAction")
 _LATER_ACTIONS = ("StartLimitAction", "JobTimeoutAction")
@@ -32,16 +32,14 @@ _LATER_ACTIONS = ("StartLimitAction", "JobTimeoutAction")
 _UNSET_UIDS = frozenset({"", "[not set]", str(2**32 - 1)})
 PROPERTIES = (
     "Id", "Names", "LoadState", "ActiveState", "Job", "RefuseManualStart", "RefuseManualStop",
-    "StartLimitBurst", "StartLimitIntervalUSec", "NRestarts", "ActiveEnterTimestampMonotonic",
-    *_END_ACTIONS, *_LATER_ACTIONS, "UID", "User", "DynamicUser", "ControlGroup", *_DEPENDENTS, *_PULLED, *_CONFLICTS,
-    *_STARTED_AT_ITS_END, *_ISOLATING, *_STOPPED, "FragmentPath", "DropInPaths",
+    "StartLimitBurst", "StartLimitIntervalUSec", "NRestarts", "ActiveEnterTimestampMonotonic", "MainPID",
+    "InactiveExitTimestampMonotonic",
+    *_END_ACTIONS, *_LATER_ACTIONS, "UID", "User", "DynamicUser", "ControlGroup", *DEPENDENTS, *_PULLED, *CONFLICTS,
+    *_STARTED_AT_ITS_END, *_JOB_MODES, *STOPPED, *_NEEDED_BY, "StopWhenUnneeded", "FragmentPath", "DropInPaths",
+    "NeedDaemonReload", "ExecCondition", "RuntimeDirectory", "RuntimeDirectoryPreserve", "RemoveIPC",
 )  # fmt: skip
 STATE_PROPERTIES = ("ActiveState", "Id", "ConditionResult")
 """What is asked of a unit that has been restarted."""
-STARTED_PROPERTIES = ("Id", "ActiveState", *_PULLED, *_CONFLICTS)
-"""What is asked of units that are started with another one."""
-STOPPED_PROPERTIES = ("Id", "ActiveState", *_DEPENDENTS, *_STOPPED)
-"""What is asked of units that are restarted with another one."""
 
 
 class UnitState:
@@ -50,7 +48,7 @@ class UnitState:
     def __init__(self, unit: str, output: str) -> None:
         """Read `output`, which `systemctl show` printed for `unit`, the name that was asked for."""
         self._unit = unit
-        self._known = _properties(output)
+        self._known = read_properties(output)
 
     @property
     def id(self) -> str:
@@ -63,34 +61,14 @@ class UnitState:
         return _words(self._known.get("Names")) or frozenset()
 
     @property
-    def dependents(self) -> frozenset[str] | None:
-        """Units that are restarted with it, where they are active; None where systemd did not tell."""
-        return self._units(_DEPENDENTS)
-
-    @property
     def is_down(self) -> bool:
         """Whether it is neither active nor on its way up or down."""
         return self._known.get("ActiveState") in {"inactive", "failed"}
 
     @property
-    def pulled(self) -> frozenset[str] | None:
-        """Units that are started with it, where they are down; None where systemd did not tell."""
-        return self._units(_PULLED)
-
-    @property
-    def started_at_its_end(self) -> frozenset[str] | None:
-        """Units that its end may start; None where systemd did not tell."""
-        return self._units(_STARTED_AT_ITS_END)
-
-    @property
-    def stopped(self) -> frozenset[str] | None:
-        """Units that are stopped with it, for good; None where systemd did not tell."""
-        return self._units(_STOPPED)
-
-    @property
-    def conflicts(self) -> frozenset[str] | None:
-        """Units that a start of it stops; None where systemd did not tell."""
-        return self._units(_CONFLICTS)
+    def is_up(self) -> bool:
+        """Whether it is active, and stays so as far as systemd has planned: a start of it does nothing."""
+        return self._known.get("ActiveState") in {"active", "reloading"} and self._known.get("Job", "") in {"", "0"}
 
     @property
     def cgroup(self) -> str:
@@ -118,12 +96,9 @@ class UnitState:
         """Return a property as systemctl prints it; None where it did not."""
         return self._known.get(name)
 
-    def listed(self, name: str) -> frozenset[str]:
-        """Return the units of a property that an older systemd has not; none where it did not tell."""
-        return _words(self._known.get(name)) or frozenset()
-
-    def _units(self, properties: Sequence[str]) -> frozenset[str] | None:
-        found = [_words(self._known.get(name, "" if name in _SINCE_249 else None)) for name in properties]
+    def units(self, settings: Sequence[str]) -> frozenset[str] | None:
+        """Return the units that these settings name; None where systemd did not tell."""
+        found = [_words(self._known.get(name, "" if name in _SINCE_249 else None)) for name in settings]
         return None if None in found else frozenset(unit for units in found for unit in units or ())
 
     def refusal(self, monotonic_seconds: float, own_restarts: Sequence[float]) -> str:
@@ -134,7 +109,7 @@ class UnitState:
         known = self._known
         if known.get("LoadState") != "loaded":
             return f"systemd has no unit {self._unit}"
-        if not UNIT.fullmatch(self.id) or not {self._unit, self.id} <= self.names:
+        if not (UNIT.fullmatch(self.id) or self._is_target) or not {self._unit, self.id} <= self.names:
             return f"systemd did not tell the names of {self._unit}"
         if known.get("RefuseManualStart") == "yes" or known.get("RefuseManualStop") == "yes":
             return f"{self.id} refuses to be restarted by hand"
@@ -142,7 +117,13 @@ class UnitState:
             return f"{self.id} is {known.get('ActiveState') or 'in an unknown state'}, not active"
         if known.get("Job", "") not in {"", "0"}:
             return f"systemd has a job for {self.id} in its queue, which a restart could replace"
-        return self._against_machine() or self._against_start_limit(monotonic_seconds, own_restarts)
+        limit = "" if self._is_target else self._against_start_limit(monotonic_seconds, own_restarts)
+        return self._against_machine() or limit
+
+    @property
+    def _is_target(self) -> bool:
+        """Whether it is a target, which has no start limit."""
+        return self._unit == self.id and self.id.endswith(".target") and _ANY_UNIT.fullmatch(self.id) is not None
 
     def _against_machine(self) -> str:
         action = self.machine_action()
@@ -153,12 +134,26 @@ class UnitState:
         found = {name: self._known.get(name) for name in _END_ACTIONS}
         found |= {name: self._known.get(name, "") for name in _LATER_ACTIONS}
         refused = [f"{name}={value or '?'}" for name, value in found.items() if value not in {"", "none"}]
-        refused += [
-            f"{mode}=isolate"
-            for mode in _ISOLATING
-            if self._known.get(mode, "") == "isolate" and self._known.get(mode.removesuffix("JobMode"))
-        ]
+        for mode, setting in _JOB_MODES.items():
+            if self._known.get(mode, "") not in _PLAIN_JOB_MODES and self._known.get(setting):
+                refused.append(f"{mode}={self._known[mode]}")
         return refused[0] if refused else ""
+
+    def recent_start(self, monotonic_seconds: float) -> str:
+        """Return why one more start, also of a unit that is down, could be one too many; "" where it is not.
+
+        systemd does not tell how often a unit was started by others, so one start within the interval is enough.
+        """
+        if not self.id.endswith(".service"):
+            return ""
+        known = self._known
+        burst, began = (_count(known.get(name, "")) for name in ("StartLimitBurst", "InactiveExitTimestampMonotonic"))
+        if burst is None or began is None:
+            return "and systemd did not tell when it was started"
+        interval = known.get("StartLimitIntervalUSec", "infinity")
+        if burst == 0 or began == 0 or monotonic_seconds - began / 1e6 > _seconds(interval):
+            return ""
+        return f"and was started less than {interval} ago, within its start limit of {burst}"
 
     def _against_start_limit(self, monotonic_seconds: float, own: Sequence[float]) -> str:
         """One start too many within the interval leaves the unit `failed`, and nobody starts it again (measured, v252).
@@ -182,17 +177,14 @@ class UnitState:
         return f"{self.id} was started up to {limit}: one more could leave it down"
 
 
-def active_units(output: str) -> list[str]:
-    """Return the names of those that are neither inactive nor failed, from `systemctl show` of several units."""
-    return sorted(state.id or "a unit without a name" for state in states(output) if not state.is_down)
-
-
 def states(output: str) -> list[UnitState]:
     """Return what `systemctl show` says of several units."""
-    return [UnitState("", block) for block in output.split("\n\n") if block.strip()]
+    blocks = [block for block in output.split("\n\n") if block.strip()]
+    return [UnitState(read_properties(block).get("Id", ""), block) for block in blocks]
 
 
-def _properties(output: str) -> dict[str, str]:
+def read_properties(output: str) -> dict[str, str]:
+    """Return the properties that `systemctl show` prints of one unit, or of systemd itself."""
     return dict(line.split("=", 1) for line in output.split("\n") if "=" in line)
 
 
@@ -213,6 +205,8 @@ def _count(text: str) -> int | None:
 
 
 def _seconds(text: str) -> float:
-    """Read a duration as systemd writes it: `1min 30s`; `infinity`."""
+    """Read a duration as systemd writes it: `1min 30s`; `infinity`; `0`."""
+    if text == "0":
+        return 0.0
     parts = _DURATION.findall(text)
     return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else float("inf")

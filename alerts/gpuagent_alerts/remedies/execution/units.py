@@ -7,25 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from functools import partial
+from typing import NamedTuple
 
 from gpuagent.core.background import in_daemon_thread
 from gpuagent_alerts.programs.run import SEARCH_PATH
-from gpuagent_alerts.remedies.execution.unit_state import (
-    PROPERTIES,
-    STARTED_PROPERTIES,
-    STATE_PROPERTIES,
-    STOPPED_PROPERTIES,
-    UNIT,
-    UnitState,
-    active_units,
-    states,
-)
+from gpuagent_alerts.remedies.execution.unit_files import MANAGER_PROPERTIES, look_at_files, parse_loaded
+from gpuagent_alerts.remedies.execution.unit_queries import UnitStates, run_systemctl
+from gpuagent_alerts.remedies.execution.unit_restarts import Restart, judge_restart
+from gpuagent_alerts.remedies.execution.unit_state import PROPERTIES, STATE_PROPERTIES, UNIT, UnitState
 from gpuagent_alerts.remedies.facts.never_entries import NO_ANSWER
+from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from gpuagent_alerts.remedies.files.programs import ProgramCheck
 from gpuagent_alerts.remedies.observation import SHARED_WAY_OUT, ActionResult, UnitPermission
@@ -33,18 +28,26 @@ from gpuagent_alerts.remedies.pinned_processes import ActionRefused
 from gpuagent_alerts.remedies.target import Target
 
 _ASK_SECONDS = 5.0
+_JUDGE_SECONDS = 15.0
+"""All questions about a unit and those around it, each of which takes milliseconds, mostly."""
 LOOK_SECONDS = 5.0
 """A read of /proc that takes longer hangs in the kernel. Thousands of processes are read in less than a second."""
 _OUTPUT = 64 * 1024
 _DETAIL = 4096
 _OWN_KEPT = 100
-_MOST_DEPENDENTS = 64
-_MOST_STARTED = 256
-_NAMED = 3
-_CONDITION = re.compile(rb"^\s*(Condition|Assert)[A-Z]\w*\s*=\s*\S", re.MULTILINE)
-"""Settings without which a unit is not started, or its start fails (systemd.unit(5))."""
 _NOT_RUN = 127
 """Status of a program that could not be started, as a shell has it."""
+
+
+class _Verdict(NamedTuple):
+    """What a look at a unit has come to."""
+
+    unit: str
+    """Its own name, "" where that is unknown."""
+    refusal: str
+    """Why it must not be restarted; "" if it may."""
+    along: tuple[str, ...] = ()
+    """Other units that are restarted with it."""
 
 
 class Systemctl:
@@ -57,9 +60,10 @@ class Systemctl:
         *,
         search_path: str | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
-        """`monotonic` is CLOCK_MONOTONIC, by which systemd tells when a unit was started.
+        """Ask systemd at `monotonic`, CLOCK_MONOTONIC, which is its own clock; `now` is in seconds since 1970.
 
         `program` is run as it is given. Without it, `systemctl` is looked for in `search_path` (by default the
         agent's PATH) before each run, and must be one that only root and the agent's user can change.
@@ -69,11 +73,12 @@ class Systemctl:
         self._program = tuple(program)
         self._search_path = search_path or os.environ.get("PATH") or SEARCH_PATH
         self._monotonic = monotonic
+        self._now = now
         self._restarted: dict[str, list[float]] = {}
 
     async def refusal(self, target: Target, permission: UnitPermission) -> str:
         """Return why the target's unit must not be restarted now; "" if it may. Raises ProcessEnded."""
-        return (await self._judge(target, permission))[1]
+        return (await self._judge(target, permission)).refusal
 
     async def restart(self, target: Target, permission: UnitPermission, deadline_seconds: float) -> ActionResult:
         """Look again whether its unit may be restarted, then restart it and wait for that.
@@ -81,10 +86,11 @@ class Systemctl:
         Others may log in or start work at any time, so the look comes last. Raises ActionRefused where the unit must
         not be restarted, and ProcessEnded where the target has ended.
         """
-        unit, refusal = await self._judge(target, permission)
+        unit, refusal, along = await self._judge(target, permission)
         if refusal:
             raise ActionRefused(refusal)
-        self._restarted[unit] = [*self._restarted.get(unit, ()), self._monotonic()][-_OWN_KEPT:]
+        for name in (unit, *along):
+            self._restarted[name] = [*self._restarted.get(name, ()), self._monotonic()][-_OWN_KEPT:]
         code, output = await self._run("--no-ask-password", "restart", "--", unit, seconds=deadline_seconds)
         if code is None:
             return ActionResult(ok=False, detail=f"systemctl restart {unit} took longer than {deadline_seconds:.0f} s")
@@ -107,10 +113,19 @@ class Systemctl:
         why = ": a condition of it does not hold" if was_skipped and state.value("ConditionResult") == "no" else ""
         return f"{unit} was restarted, and is {state.value('ActiveState')} now{why}; nobody starts it again"
 
-    async def _against_conditions(self, state: UnitState) -> str:
-        """Return which condition of the unit does not hold now, so that a restart would leave it down."""
-        files = [*(state.value("FragmentPath") or "").splitlines(), *(state.value("DropInPaths") or "").split()]
-        if not await in_daemon_thread(lambda: _has_conditions(files), "unit conditions"):
+    async def _against_files(self, state: UnitState) -> str:
+        """Return what the files of the unit have against a restart, which would leave it down; "" for nothing."""
+        code, output = await self._run("show", "--property", ",".join(MANAGER_PROPERTIES), seconds=_ASK_SECONDS)
+        if code != 0:
+            return f"systemd cannot be asked about {state.id}: {_detail(output) or f'status {code}'}"
+        loaded = parse_loaded(output, self._monotonic(), self._now())
+        found = await in_daemon_thread(lambda: look_at_files(state, loaded), "unit files")
+        if found.changed:
+            return (
+                f"{found.changed} has changed since systemd loaded {state.id}, which may have a condition that no file"
+                f" has now; run systemctl daemon-reload"
+            )
+        if not found.have_conditions:
             return ""
         code, output = await self._run("condition", f"--unit={state.id}", seconds=_ASK_SECONDS, name="systemd-analyze")
         if code == 0:
@@ -118,29 +133,50 @@ class Systemctl:
         said = _detail(output) or f"status {code}"
         return f"{state.id} has conditions, which may not hold now, and a restart would leave it down: {said}"
 
-    async def _judge(self, target: Target, permission: UnitPermission) -> tuple[str, str]:
-        """Return the unit's own name and why it must not be restarted: facts first that no permission changes."""
+    async def _judge(self, target: Target, permission: UnitPermission) -> _Verdict:
+        """Judge facts first that no permission changes."""
         if not UNIT.fullmatch(target.unit):
-            return "", f"{target.unit!r} is not the name of a service"
+            return _Verdict("", f"{target.unit!r} is not the name of a service")
         output, failure = await self._show(PROPERTIES, target.unit)
         if failure:
-            return "", f"systemd cannot be asked about {target.unit}: {failure}"
+            return _Verdict("", f"systemd cannot be asked about {target.unit}: {failure}")
         state = UnitState(target.unit, output)
         refusal = (
             state.refusal(self._monotonic(), self._restarted.get(state.id, ()))
             or permission.against(state.names)
-            or await self._against_conditions(state)
-            or await self._against_conflicts(state)
+            or await self._against_files(state)
             or await self._in_thread(lambda: self._processes.not_in_unit(target, state.id, state.cgroup))
             or await self._in_thread(lambda: self._processes.never_ended(state.id, state.cgroup, permission))
         )
+        if refusal:
+            return _Verdict(state.id, refusal)
+        restart = await self._judge_others(state, permission)
+        refusal = restart.refusal
         if not refusal and not permission.shared:
-            sharing = await self._against_dependents(state) or await self._in_thread(lambda: self._shared(state))
+            sharing = await self._in_thread(lambda: self._shared(state))
             refusal = f"{sharing}; {SHARED_WAY_OUT}" if sharing else ""
-        refusal = refusal or await self._against_stops(state)
+        for other in restart.along:
+            refusal = refusal or await self._against_files(other)
         if not refusal:
             refusal = await self._in_thread(lambda: self._processes.tied_with(state.id, state.cgroup, permission))
-        return state.id, refusal
+        return _Verdict(state.id, refusal, tuple(each.id for each in restart.along))
+
+    async def _judge_others(self, state: UnitState, permission: UnitPermission) -> Restart:
+        """Judge what systemd would start, stop and restart beside the unit."""
+        show = partial(run_systemctl, program=self._program, search_path=self._search_path)
+        now, unit = self._monotonic(), state.id
+
+        def judge() -> Restart:
+            try:
+                return judge_restart(UnitStates(show), unit, permission, now, self._restarted)
+            except UnseenProcesses as error:
+                return Restart(f"it cannot be seen what a restart of {unit} starts and stops: {error}")
+
+        try:
+            async with asyncio.timeout(_JUDGE_SECONDS):
+                return await in_daemon_thread(judge, "unit states")
+        except TimeoutError:
+            return Restart(f"it cannot be seen what a restart of {unit} starts and stops: systemd does not answer")
 
     def _shared(self, state: UnitState) -> str:
         """Resolve the unit's user, which may ask a directory server, and look at its processes: in a thread."""
@@ -148,71 +184,6 @@ class Systemctl:
         if uid is None:
             return f"it cannot be seen whose processes {state.id} runs: its own user is unknown"
         return self._processes.shared_with(state.id, state.cgroup, uid)
-
-    async def _against_dependents(self, state: UnitState) -> str:
-        """Return which other units a restart would restart as well; "" for none."""
-        units = state.dependents
-        unseen = f"it cannot be seen which units are restarted together with {state.id}"
-        if units is None or len(units) > _MOST_DEPENDENTS:
-            return unseen
-        return await self._named_active(units, f"restarting {state.id} also restarts", unseen)
-
-    async def _against_conflicts(self, state: UnitState) -> str:
-        """Return which other units a restart would stop: those that conflict with it, or with one that it starts."""
-        unseen = f"it cannot be seen which units are stopped when {state.id} is started"
-        conflicts, wanted, at_its_end = state.conflicts, state.pulled, state.started_at_its_end
-        if wanted is not None:
-            wanted = None if at_its_end is None else wanted | at_its_end
-        known = {state.id}
-        while conflicts is not None and wanted is not None and (new := wanted - known):
-            known |= new
-            if len(known) > _MOST_STARTED:
-                return unseen
-            output, failure = await self._show(STARTED_PROPERTIES, *sorted(new))
-            if failure:
-                return f"{unseen}: {failure}"
-            for started in states(output):
-                if started.is_down:  # what is up already is not started
-                    if started.conflicts is None or started.pulled is None:
-                        return unseen
-                    conflicts, wanted = conflicts | started.conflicts, wanted | started.pulled
-        if conflicts is None or wanted is None:
-            return unseen
-        return await self._named_active(conflicts - {state.id}, f"starting {state.id} stops", unseen)
-
-    async def _against_stops(self, state: UnitState) -> str:
-        """Return which other units a restart would stop for good: its own, and those of units restarted with it."""
-        unseen = f"it cannot be seen which units are stopped together with {state.id}"
-        stopped, reached, known = state.stopped, state.dependents, {state.id}
-        while stopped is not None and reached is not None and (new := (reached | stopped) - known):
-            known |= new
-            if len(known) > _MOST_STARTED:
-                return unseen
-            output, failure = await self._show(STOPPED_PROPERTIES, *sorted(new))
-            if failure:
-                return f"{unseen}: {failure}"
-            for other in states(output):
-                if other.is_down:  # a unit that is not up is not restarted
-                    continue
-                if other.stopped is None or other.dependents is None:
-                    return unseen
-                stopped, reached = stopped | other.stopped, reached | other.dependents
-        if stopped is None or reached is None:
-            return unseen
-        return await self._named_active(stopped - {state.id}, f"restarting {state.id} stops, for good,", unseen)
-
-    async def _named_active(self, units: frozenset[str], what: str, unseen: str) -> str:
-        """Return `what` with the names of those that are active; "" if none is."""
-        if not units:
-            return ""
-        if len(units) > _MOST_STARTED:
-            return unseen
-        output, failure = await self._show(("Id", "ActiveState"), *sorted(units))
-        if failure:
-            return f"{unseen}: {failure}"
-        active = active_units(output)
-        more = f" and {len(active) - _NAMED} others" if len(active) > _NAMED else ""
-        return f"{what} {', '.join(active[:_NAMED])}{more}" if active else ""
 
     async def _in_thread(self, look: Callable[[], str]) -> str:
         try:
@@ -256,14 +227,6 @@ class Systemctl:
             await process.wait()
             return None, "no answer"
         return process.returncode, output[: _OUTPUT + 1].decode("utf-8", "surrogateescape")
-
-
-def _has_conditions(files: Sequence[str]) -> bool:
-    """Return whether these files of a unit have a condition of its start; True where that cannot be read."""
-    try:
-        return any(_CONDITION.search(Path(each).read_bytes()) for each in files)
-    except OSError:
-        return True
 
 
 def _detail(output: str) -> str:

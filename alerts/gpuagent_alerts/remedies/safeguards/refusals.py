@@ -132,6 +132,15 @@ _ADVICE = tuple(
         (r"may not be read, which takes CAP_SYS_PTRACE", _MAY_NOT_TRACE),
         (r"on the never-list|oom_score_adj|would lose the session", _NOTHING_LIFTS),
         (r"a scenario has made it up|no process of the scenario", "Nothing lifts this: only a simulation knows it."),
+        (r"run systemctl daemon-reload$", "Run systemctl daemon-reload, and ask again."),
+        (
+            r"and would be started: |could stay down; |has ExecCondition=|cannot be restarted: it has ",
+            _OWN_HAND,
+        ),
+        (
+            r"also restarts .*: |^starting .* stops |stops, for good, |what a restart of|for the whole machine",
+            _OWN_HAND,
+        ),
         (
             r"has conditions, which may not hold",
             "Ask again once systemd-analyze condition --unit={unit} says they hold.",
