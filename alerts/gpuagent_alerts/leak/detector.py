@@ -36,6 +36,8 @@ FIRST_BLACKOUT_SECONDS: Final = 120.0
 """Nothing is kept so long after the first reading: what is seen first may be loading, however old it is."""
 FIGURES_BLOCKS: Final = 4
 """Slope and forecast are renewed every minute."""
+MOVED_SHARE: Final = 0.1
+"""... and earlier where what is free has changed by so much, as when another program ends."""
 _DUMPED: Final[tuple[Dial, ...]] = (*SENSITIVITIES, "off")
 _JUDGED_GAP: Final = 64
 """Blocks without a reading that are judged one by one; what follows them is only noted."""
@@ -54,6 +56,7 @@ class MemoryLeakDetector:
         "_held",
         "_held_times",
         "_judge_anew",
+        "_judged_free",
         "_keeps",
         "_keeps_from",
         "_last_seconds",
@@ -103,6 +106,8 @@ class MemoryLeakDetector:
         self._slack = 0.0
         self._slow = self._growth = LEARNING
         """The verdict without and with the fast tier."""
+        self._judged_free: float | None = None
+        """What was free at the last verdict; a restart loses it."""
         self._judge_anew = False
         """The sensitivity has changed since the last verdict."""
         self.trace: Trace | None = None
@@ -284,14 +289,21 @@ class MemoryLeakDetector:
             signals.skip(gap - _JUDGED_GAP, end)
         if self._slow.verdict in GROWS and full is not (self._slow.state is GrowthState.FULL):
             changed = True
+        changed |= self._slow.exhaustion is not None and self._free_has_moved()
         if changed or gap > 0 or signals.used.store.base_count % FIGURES_BLOCKS == 0:
             room = Headroom(self._total_bytes, self._free, full, self._slack)
+            self._judged_free = self._free
             growth = judge_signals(signals, self._sensitivity, end, room, self._slow)
             if growth != self._slow:
                 self._slow = growth
                 self._add_fast_growth()
         if self._growth.fast:
             self._add_fast_growth()
+
+    def _free_has_moved(self) -> bool:
+        """Return whether a forecast that was made of what was free is not of what is free now."""
+        was, now = self._judged_free, self._free
+        return was is not None and now is not None and abs(now - was) > MOVED_SHARE * was
 
     def _add_fast_growth(self) -> None:
         """Add the fast tier's word, if it has one."""
