@@ -233,8 +233,8 @@ class Notifier:
     def _withhold(self, firing: dict[str, Alert], ended: dict[str, Alert], now: float) -> frozenset[str]:
         """Move what was muted, and is only kept, to what has ended as soon as nothing mutes it any more.
 
-        Its receivers would otherwise be told, as news, of what is over. What one of them takes for firing and only a GPU
-        that cannot be read has muted is no news: it is kept for as long as its rule says. Returns what is muted or
+        Its receivers would otherwise be told, as news, of what is over. What one of them takes for firing and only a
+        GPU that cannot be read has muted is no news: it is kept for as long as its rule says. Returns what is muted or
         withheld now.
         """
         found: set[str] = set()
