@@ -56,7 +56,6 @@ class MemoryLeakDetector:
         "_held",
         "_held_times",
         "_judge_anew",
-        "_judged_free",
         "_keeps",
         "_keeps_from",
         "_last_seconds",
@@ -106,8 +105,6 @@ class MemoryLeakDetector:
         self._slack = 0.0
         self._slow = self._growth = LEARNING
         """The verdict without and with the fast tier."""
-        self._judged_free: float | None = None
-        """What was free at the last verdict; a restart loses it."""
         self._judge_anew = False
         """The sensitivity has changed since the last verdict."""
         self.trace: Trace | None = None
@@ -289,10 +286,9 @@ class MemoryLeakDetector:
             signals.skip(gap - _JUDGED_GAP, end)
         if self._slow.verdict in GROWS and full is not (self._slow.state is GrowthState.FULL):
             changed = True
-        changed |= self._slow.exhaustion is not None and self._free_has_moved()
+        changed |= self._free_has_moved()
         if changed or gap > 0 or signals.used.store.base_count % FIGURES_BLOCKS == 0:
             room = Headroom(self._total_bytes, self._free, full, self._slack)
-            self._judged_free = self._free
             growth = judge_signals(signals, self._sensitivity, end, room, self._slow)
             if growth != self._slow:
                 self._slow = growth
@@ -301,9 +297,12 @@ class MemoryLeakDetector:
             self._add_fast_growth()
 
     def _free_has_moved(self) -> bool:
-        """Return whether a forecast that was made of what was free is not of what is free now."""
-        was, now = self._judged_free, self._free
-        return was is not None and now is not None and abs(now - was) > MOVED_SHARE * was
+        """Return whether the forecast is not of what is free now; that of growth in steps never is of that alone."""
+        forecast, slope = self._slow.exhaustion, self._slow.slope
+        if forecast is None or slope is None or self._free is None:
+            return False
+        was = forecast.value * slope.value
+        return abs(self._free - was) > MOVED_SHARE * was
 
     def _add_fast_growth(self) -> None:
         """Add the fast tier's word, if it has one."""
