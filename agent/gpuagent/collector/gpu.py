@@ -17,6 +17,7 @@ from gpuagent.driver.backend import LONGEST_GAP_SECONDS, Collected, Driver, Driv
 
 log = logging.getLogger(__name__)
 
+_SHARED_IDENTITY = "another GPU answered with its UUID or PCI address"
 _OPENING_SECONDS = 5.0
 """Attaching to a sleeping GPU takes 1.5 s and more (https://github.com/pop-os/system76-power/issues/492)."""
 
@@ -184,7 +185,7 @@ class GpuSlot:
         """
         self._conflict = reason
         if reason:
-            self._trust.observe(reason, self._clock.now())
+            self._trust.observe(_SHARED_IDENTITY if self.identity.uuid else reason, self._clock.now())
 
     def _identify(self, identity: GpuIdentity) -> None:
         before, self.identity = self.identity, identity
@@ -193,8 +194,8 @@ class GpuSlot:
 
     def _act_refusal(self, last: Collected | None = None) -> str:
         """Return the first reason against acting on this GPU's processes, by what is known of it and by an answer."""
-        if self._trust.refusal or last is None:
-            return self._trust.refusal
+        if self._trust.refusal or last is None:  # which GPUs those are is told while it is so: numbers change
+            return self._trust.refusal.replace(_SHARED_IDENTITY, self._conflict or _SHARED_IDENTITY)
         if not last.reading.processes_trusted:
             return SHUFFLED_LIST
         if not last.reading.identity.pci_bus_id:

@@ -111,10 +111,11 @@ def forecast_words(part: Document) -> str:
     ('full in 8 min 15 s', 'full now')
     >>> forecast_words({"exhaustion_seconds": None})
     ''
+    >>> forecast_words({"exhaustion_seconds": 9.0, "gpu_exhaustion_seconds": None})
+    ''
     """
-    seconds = part.get("gpu_exhaustion_seconds")
-    if seconds is None:  # an older agent does not tell
-        seconds = part.get("exhaustion_seconds")
+    # An older agent does not tell that of the GPU.
+    seconds = part.get("gpu_exhaustion_seconds", part.get("exhaustion_seconds"))
     return format_forecast(seconds) if seconds is not None and seconds <= MAX_SECONDS else ""
 
 

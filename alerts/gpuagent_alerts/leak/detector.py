@@ -36,6 +36,8 @@ FIRST_BLACKOUT_SECONDS: Final = 120.0
 """Nothing is kept so long after the first reading: what is seen first may be loading, however old it is."""
 FIGURES_BLOCKS: Final = 4
 """Slope and forecast are renewed every minute."""
+MOVED_SHARE: Final = 0.1
+"""... and earlier where what is free has changed by so much, as when another program ends."""
 _DUMPED: Final[tuple[Dial, ...]] = (*SENSITIVITIES, "off")
 _JUDGED_GAP: Final = 64
 """Blocks without a reading that are judged one by one; what follows them is only noted."""
@@ -284,6 +286,7 @@ class MemoryLeakDetector:
             signals.skip(gap - _JUDGED_GAP, end)
         if self._slow.verdict in GROWS and full is not (self._slow.state is GrowthState.FULL):
             changed = True
+        changed |= self._free_has_moved()
         if changed or gap > 0 or signals.used.store.base_count % FIGURES_BLOCKS == 0:
             room = Headroom(self._total_bytes, self._free, full, self._slack)
             growth = judge_signals(signals, self._sensitivity, end, room, self._slow)
@@ -292,6 +295,14 @@ class MemoryLeakDetector:
                 self._add_fast_growth()
         if self._growth.fast:
             self._add_fast_growth()
+
+    def _free_has_moved(self) -> bool:
+        """Return whether the forecast is not of what is free now; that of growth in steps never is of that alone."""
+        forecast, slope = self._slow.exhaustion, self._slow.slope
+        if forecast is None or slope is None or self._free is None:
+            return False
+        was = forecast.value * slope.value
+        return abs(self._free - was) > MOVED_SHARE * was
 
     def _add_fast_growth(self) -> None:
         """Add the fast tier's word, if it has one."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from gpuagent.core.growth import Evidence, Growth, GrowthState, Range, Verdict
@@ -54,6 +55,8 @@ def unowned_bytes(gpu: GpuReading) -> int | None:
 
 
 _STRICTEST_FIRST = tuple(Evidence)
+_OVER = frozenset({GrowthState.STOPPED, GrowthState.FULL})
+"""States of growth that has no pace now."""
 _MOST_REASONS = 4
 _LEAST_OF_PACE = 0.5
 """Share of the pace of those who grow that what is free has to fall by: half is within the doubt of a forecast."""
@@ -94,8 +97,9 @@ def sum_up_device(
     rising = [part for part in slow if part.growth.state is GrowthState.RISING] or slow
     slopes = [part.growth.slope for part in rising if part.growth.slope is not None]
     sharing = [part for part in growing if part.shares_free]
-    exhaustion = _at_most(_exhaustion(sharing, free_bytes), fall, free_bytes)
-    fast = _fast(sharing, exhaustion)
+    together = _together(sharing, free_bytes)
+    exhaustion = _at_most(_exhaustion(sharing, together), fall, free_bytes)
+    fast = _fast(sharing, together, exhaustion)
     if fast is not None and exhaustion is not None:
         exhaustion = _around(fast)
     return Growth(
@@ -122,13 +126,24 @@ def _earliest(times: Iterable[float | None]) -> float | None:
     return min((time for time in times if time is not None), default=None)
 
 
-def _exhaustion(sharing: Sequence[GrowingPart], free_bytes: int | None) -> Range | None:
-    """One part's own forecast if it comes first; several that share what is free fill it sooner than each by itself."""
-    known = [part.growth for part in sharing if part.growth.exhaustion is not None]
-    forecasts = [growth.exhaustion for growth in known if growth.exhaustion is not None]
-    together = [growth.slope.value for growth in known if growth.slope is not None]
-    if len(together) > 1 and sum(together) > 0 and free_bytes is not None:
-        forecasts.append(_around(free_bytes / sum(together)))
+def _together(sharing: Sequence[GrowingPart], free_bytes: int | None) -> float | None:
+    """Return in how many seconds all that rises fills what is free; None for one part alone.
+
+    The paces are the ones that are told: growth that has no forecast of its own yet takes its share of what is free.
+    """
+    rising = [part.growth for part in sharing if part.growth.state not in _OVER]
+    paces = [growth.slope.value for growth in rising if growth.slope is not None and growth.slope.value > 0]
+    return free_bytes / sum(paces) if len(paces) > 1 and free_bytes is not None else None
+
+
+def _exhaustion(sharing: Sequence[GrowingPart], together: float | None) -> Range | None:
+    """One part's own forecast if it comes first; several that share what is free fill it sooner than each by itself.
+
+    There is none unless one of them has one.
+    """
+    forecasts = [part.growth.exhaustion for part in sharing if part.growth.exhaustion is not None]
+    if forecasts and together is not None:
+        forecasts.append(_around(together))
     return min(forecasts, default=None)
 
 
@@ -141,10 +156,11 @@ def _at_most(forecast: Range | None, fall: float | None, free_bytes: int | None)
     return _around(free_bytes / fall) if fall > 0 else None
 
 
-def _fast(sharing: Sequence[GrowingPart], exhaustion: Range | None) -> float | None:
-    """Return the shortest time that is left to fast growth, or less where the slow judgment says so."""
+def _fast(sharing: Sequence[GrowingPart], together: float | None, exhaustion: Range | None) -> float | None:
+    """Return the shortest time that is left to fast growth, or less where the slow judgment or all together say so."""
     fast = [part.growth.fast_exhaustion_seconds for part in sharing if part.growth.fast_exhaustion_seconds is not None]
-    return min((*fast, exhaustion.value) if exhaustion is not None else fast) if fast else None
+    slow = None if exhaustion is None else exhaustion.value
+    return min(seconds for seconds in (*fast, together, slow) if seconds is not None) if fast else None
 
 
 def _around(seconds: float) -> Range:
@@ -177,6 +193,14 @@ _WINDOWS: Final = (120.0, 300.0, 600.0, 1200.0, 1800.0)
 LONGEST_SECONDS: Final = 14_400.0
 _LONG_WINDOWS: Final = (3600.0, 7200.0, LONGEST_SECONDS)
 """Windows for growth in steps that are hours apart: used only where none of the others has a fall."""
+_AT_ONCE: Final = 2
+"""Steps between readings in which a program's memory comes back: it may end in the middle of one."""
+_MOST_OF_IT: Final = 0.7
+"""Share of all that moved in the shortest window, above what two of its four steps have of memory given back evenly."""
+_MOST_RELEASES: Final = 4
+"""Programs that end one after another, as the ranks of a job do: looked behind so many of them."""
+_FULL_SHARE: Final = 0.05
+"""The share of what is free now: a GPU that had less than this free was full, and nothing could grow."""
 _MOST: Final = int(LONGEST_SECONDS / SPACING_SECONDS) + 2
 
 
@@ -201,13 +225,33 @@ class FreeMemory:
     def fastest_fall(self, time_seconds: float, free_bytes: float) -> float | None:
         """Return bytes a second by which it fell, in the window in which it fell fastest; None if none is known.
 
-        0 or less: in none of them is less free than before.
+        0 or less: in none of them is less free than before. Right after much came back at once, as when a program ends,
+        it is the fall of before that: what goes on growing does so as fast as it did. That of a full GPU is not known.
         """
         fall = self._fastest(_WINDOWS, time_seconds, free_bytes)
-        if fall is not None and fall <= 0:
+        place = None if fall is None or fall > 0 else self._before_release(time_seconds, free_bytes)
+        if place is None and fall is not None and fall <= 0:
             long = self._fastest(_LONG_WINDOWS, time_seconds, free_bytes)
             return fall if long is None else max(fall, long)
-        return fall
+        was_free = free_bytes
+        for _ in range(_MOST_RELEASES):
+            if place is None:
+                break
+            was_free = self._free[place]
+            fall = self._fastest(_WINDOWS, self._times[place], was_free)
+            place = self._before_release(self._times[place], was_free) if fall is not None and fall <= 0 else None
+        return None if fall is not None and fall <= 0 and was_free < _FULL_SHARE * free_bytes else fall
+
+    def _before_release(self, time_seconds: float, free_bytes: float) -> int | None:
+        """Return the place of the last reading before most of what came back lately did so at once; None else."""
+        begin = bisect_right(self._times, time_seconds - _WINDOWS[0]) - 1
+        if begin < 0:
+            return None
+        free = [*self._free[begin : bisect_left(self._times, time_seconds)], free_bytes]
+        steps = [after - before for before, after in pairwise(free)]
+        moved = sum(map(abs, steps))
+        release, place = max((sum(steps[at : at + _AT_ONCE]), -at) for at in range(len(steps)))
+        return begin - place if release > 0 and release >= _MOST_OF_IT * moved else None
 
     def _fastest(self, windows: Sequence[float], time_seconds: float, free_bytes: float) -> float | None:
         falls = []

@@ -9,11 +9,15 @@ from zlib import crc32
 from gpuagent.core.growth import Growth, MemoryKey, Verdict, shifted
 from gpuagent.core.identity import NO_INSTANCE, ProcessId
 from gpuagent.core.snapshot import ClientReading, GpuReading, ProcessReading, ProcessState
+from gpuagent_alerts.leak.blocks import PAGE_BYTES
+from gpuagent_alerts.leak.detector import LEAST_BYTES
 from gpuagent_alerts.leak.device import FreeMemory, GrowingPart, MemoryPool, memory_pools, sum_up_device, unowned_bytes
 from gpuagent_alerts.leak.histories import BLOCK_TICKS, Beginning, Histories, History
 
 FORGET_SECONDS = 600.0
 """A process may give all its memory back and take some again; after this long without, its history is over."""
+LEAST_MEASURED_BYTES = LEAST_BYTES + PAGE_BYTES
+"""The least that the detector takes for a measurement."""
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _GROWS = frozenset({Verdict.GROWING, Verdict.LEAKING})
 
@@ -215,7 +219,11 @@ class GpuSensor:
             if history is None:
                 return
             self._unowned = history
-        said = history.update(time, unowned_bytes(reading), pool.free_bytes)
+        used = unowned_bytes(reading)
+        if used is not None and history.growth is not None and history.growth.verdict is not Verdict.LEARNING:
+            # Of a process, next to nothing is a process that comes or goes. Nobody's memory is measured also at 0.
+            used = max(used, LEAST_MEASURED_BYTES)
+        said = history.update(time, used, pool.free_bytes)
         if said is not history.detected or not history.shown:
             self._note_growth(self._key, history.publish(said, to_unix), None)
             self._changed = True

@@ -15,6 +15,7 @@ from gpuagent.core.process_labels import alert_labels
 from gpuagent.core.snapshot import GpuIdentity, GpuReading, GpuState, NvmlState, ProcessInfo, ProcessReading, Snapshot
 from gpuagent.core.units import format_duration
 from gpuagent_alerts.alert import Alert, CauseKind, Incident
+from gpuagent_alerts.leak.device import is_readable
 from gpuagent_alerts.messages.snapshot_inputs import groups_of
 from gpuagent_alerts.notify.urgency import is_remedy_note
 
@@ -157,7 +158,18 @@ class BriefingInputs:
         why = why_not_measured(snapshot)
         if not why and states and states <= _UNREAD:
             why = "the GPU is lost" if states <= {GpuState.LOST, GpuState.GONE} else "the GPU cannot be read"
+        elif not why and self.gpus and all(is_readable(gpu) for gpu in self.gpus):
+            if self._is_told_anew:
+                return ""
+            why = "gpuagent was started again and is measuring its growth anew"
         return f"last known {format_duration(seconds)} ago: {why or 'its processes cannot be read'}"
+
+    @property
+    def _is_told_anew(self) -> bool:
+        """Whether the detector tells a pace of its processes, or a forecast of its GPUs, at this tick."""
+        return any(each.bytes_per_hour for each in self.members) or any(
+            whole is not None and whole.forecast_seconds is not None for whole in map(self._of_whole, self.gpus)
+        )
 
     @property
     def unattributed_bytes(self) -> int:
@@ -276,14 +288,20 @@ class BriefingInputs:
     @property
     def seconds_to_full(self) -> float | None:
         """Seconds until the first of its GPUs, or its MIG instance, is full; None where no forecast is true now."""
-        found = [one.value for one in self.alerts if one.name == SOON and one.holds and one.value >= 0]
+        found = [] if self.snapshot is None else [self._of_whole(gpu) for gpu in self.gpus]
+        seconds = [whole.forecast_seconds for whole in found if whole is not None]
         growth = {} if self.snapshot is None else self.snapshot.growth
+        for alert in self.alerts:
+            if alert.name == SOON and alert.holds and alert.value >= 0:  # what was told last, where nothing is told now
+                whole = growth.get(_key(alert.labels))
+                seconds.append(alert.value if whole is None else whole.forecast_seconds)
+        return min((each for each in seconds if each is not None), default=None)
+
+    def _of_whole(self, gpu: GpuReading) -> Growth | None:
+        """Return what the detector says of a GPU, or of the MIG instance that all of it is about."""
         instance = self.instance
-        for gpu in self.gpus:
-            whole = growth.get(MemoryKey(gpu.identity.uuid, 0, NO_INSTANCE if instance is None else instance))
-            if whole is not None and whole.forecast_seconds is not None:
-                found.append(whole.forecast_seconds)
-        return min(found, default=None)
+        key = MemoryKey(gpu.identity.uuid, 0, NO_INSTANCE if instance is None else instance)
+        return None if self.snapshot is None else self.snapshot.growth.get(key)
 
     def can_blame(self, pid: int) -> bool:
         """Return whether the app of this process can be asked which line of Python holds its memory."""

@@ -11,6 +11,8 @@ from gpuagent.core.identity import NO_INSTANCE, ProcessId
 from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
 from gpuagent_alerts.alert import Alert
 
+_PEAK_SECONDS = 120.0
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredFacts:
@@ -27,6 +29,18 @@ class MeasuredFacts:
     """All that held memory there, of an alert that names no process."""
     pause: str = ""
     """Who paused the agent and until when, while it was paused."""
+
+    peak_bytes: int = 0
+    """The most that was in use there in the last two minutes: what comes back at once is seen before its alert ends."""
+    peak_at: float = 0.0
+    """Unix time of that."""
+
+    def with_peak_of(self, before: MeasuredFacts | None, wall_seconds: float) -> MeasuredFacts:
+        """Return these facts, which are of this Unix time, with the peak of now or of those before."""
+        used = 0 if self.memory is None else self.memory.used_bytes or 0
+        if before is not None and before.peak_bytes > used and 0 <= wall_seconds - before.peak_at <= _PEAK_SECONDS:
+            return replace(self, peak_bytes=before.peak_bytes, peak_at=before.peak_at)
+        return replace(self, peak_bytes=used, peak_at=wall_seconds)
 
     def with_figures_of(self, before: MeasuredFacts) -> MeasuredFacts:
         """Return these facts of a GPU that cannot be read now, with what was known of its memory before."""

@@ -189,12 +189,18 @@ def _growth(case: EndedAlert) -> str:
 
 
 def _how_it_levelled_off(case: EndedAlert) -> str:
-    """Return the detector's own words for the end of a process's leak: at what it stopped, or what it gave back."""
+    """Return the detector's own words for the end of a leak: at what it stopped, or what it gave back.
+
+    Of an alert that names no process they are of memory that nobody owns: of a GPU nothing else levels off.
+    """
     growth = case.growth
-    if growth is None or growth.verdict is not Verdict.LEVELLED_OFF or not case.alert.labels.get("pid"):
+    if growth is None or growth.verdict is not Verdict.LEVELLED_OFF:
         return ""
     told = growth.reasons[0].partition(NO_NEW_HIGH)[0] if growth.reasons else ""
-    return told if told.startswith((GAVE_BACK, "growth stopped at ")) else ""
+    if case.alert.labels.get("pid"):
+        return told if told.startswith((GAVE_BACK, "growth stopped at ")) else ""
+    back = told.removeprefix(GAVE_BACK).partition(",")[0] if told.startswith(GAVE_BACK) else ""
+    return f"{back} of memory that no process owned{_BACK}" if back else ""
 
 
 def _who_left(case: EndedAlert) -> str:
@@ -442,4 +448,4 @@ def _used_before(case: EndedAlert) -> int | None:
         return None
     if case.alert.labels.get("pid"):
         return None if before.process is None else before.process.used_bytes
-    return None if before.memory is None else before.memory.used_bytes
+    return None if before.memory is None else max(before.memory.used_bytes or 0, before.peak_bytes)

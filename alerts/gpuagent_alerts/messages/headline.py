@@ -169,6 +169,10 @@ def _leak(seen: BriefingInputs, main: Alert) -> str:
 def _soon(seen: BriefingInputs, main: Alert) -> str:
     """Return who grows, where somebody does: whoever is woken asks that first."""
     if not seen.members:
+        uuids = [] if seen.instance is not None else [gpu.identity.uuid for gpu in seen.gpus]
+        nobodys = nobodys_bytes_per_hour(seen.snapshot, uuids)
+        if nobodys > 0:
+            return f"memory of no process growing {format_bytes(nobodys)}/h{_forecast(seen)}"
         return f"memory running out{_forecast(seen)}"
     verb = "leaking" if any(one.growth.verdict is Verdict.LEAKING for one in seen.members) else "growing"
     return f"{_subject(seen, main)} {verb} {format_bytes(seen.pace)}/h{_beside(seen)}{_forecast(seen)}"

@@ -84,8 +84,10 @@ class EndReasons:
             if alert.holds:
                 self._reasons.pop(name, None)
                 if (facts := facts_of(alert.labels, seen.snapshot)) is not None:
-                    before = self._facts.get(name) if alert.labels.get("uuid", "") in unread else None
-                    self._facts[name] = facts if before is None else facts.with_figures_of(before)
+                    before = self._facts.get(name)
+                    is_read = alert.labels.get("uuid", "") not in unread
+                    facts = facts if before is None or is_read else facts.with_figures_of(before)
+                    self._facts[name] = facts.with_peak_of(before, seen.wall_seconds)
                 explained.append(Transition(change, alert))
                 continue
             if not alert.end_reason:

@@ -233,14 +233,19 @@ class Notifier:
     def _withhold(self, firing: dict[str, Alert], ended: dict[str, Alert], now: float) -> frozenset[str]:
         """Move what was muted, and is only kept, to what has ended as soon as nothing mutes it any more.
 
-        Its receivers would otherwise be told, as news, of what is over. Returns what is muted or withheld now.
+        Its receivers would otherwise be told, as news, of what is over. What one of them takes for firing and only a
+        GPU that cannot be read has muted is no news: it is kept for as long as its rule says. Returns what is muted or
+        withheld now.
         """
         found: set[str] = set()
+        told = {name for one in self._told.values() for name, each in one.alerts.items() if each.firing}
         while True:  # what is withheld mutes nothing any more
             by_loss, by_tier = inhibited_by_loss(firing.values()), inhibited_by_tier(firing.values())
-            now_muted = {name for name, one in firing.items() if by_loss(one.labels) or by_tier(one.labels)}
-            released = {name for name in (self._muted | found) - now_muted if name in firing and firing[name].is_kept}
-            found |= now_muted | released
+            by_more = {name for name, one in firing.items() if by_tier(one.labels)}
+            unread = {name for name, one in firing.items() if by_loss(one.labels)} - by_more
+            once_muted = (self._muted | found) - by_more - unread
+            released = {name for name in once_muted if name in firing and firing[name].is_kept}
+            found |= by_more | (unread - told) | released
             for name in released:
                 alert = firing.pop(name)
                 ended[name] = as_ended(alert, alert, now)

@@ -148,11 +148,13 @@ class Assessments:
         }
 
     def _of_gpu(self, key: MemoryKey, growth: Growth | None) -> float | None:
-        """Return when the GPU, or the MIG instance, is full in which this grows: several that grow fill it sooner."""
+        """Return when the GPU, or the MIG instance, is full in which this grows: several that grow fill it sooner.
+
+        None also where others give back as much as grows: then it is not going to be full.
+        """
         own = growth.forecast_seconds if growth else None
         whole = self._growth.get(MemoryKey(key.gpu_uuid, 0, key.gpu_instance_id))
-        known = whole is not None and whole.forecast_seconds is not None
-        return whole.forecast_seconds if own is not None and whole is not None and known else own
+        return own if own is None or whole is None else whole.forecast_seconds
 
     def _alerts(self, key: MemoryKey, growth: Growth | None) -> Iterable[Severity]:
         """Yield the alerts that name it; an alert about its GPU, or its instance, is about what grows there.

@@ -137,7 +137,10 @@ def test_a_shuffled_list_takes_the_same_way() -> None:
 
 
 def test_two_gpus_with_one_uuid() -> None:
-    """GPU-13: whose process is whose cannot be told: withheld, refused and named on both, and not on the third."""
+    """GPU-13: whose process is whose cannot be told: withheld, refused and named on both, and not on the third.
+
+    Once it is over, no numbers are told for the minute that is left: the GPUs may have others by then.
+    """
 
     async def run() -> None:
         async with rig(TWINS, events=False) as stage:
@@ -149,6 +152,15 @@ def test_two_gpus_with_one_uuid() -> None:
             assert [("GPUs 0 and 1" in gpu.act_refusal) for gpu in snapshot.gpus] == [True, True, False]
             assert problems(stage) == [(0, "figures_untrusted"), (1, "figures_untrusted")]
             assert stage.value("gpuagent_gpu_memory_used_bytes", gpu="0") == GIB
+
+            for slot in stage.monitor._slots:
+                slot.set_conflict("")
+            (after, _, _) = stage.monitor._slots
+            said = after._act_refusal()
+            assert (
+                said
+                == "another GPU answered with its UUID or PCI address: no act until they have been possible for 60 s"
+            )
 
     asyncio.run(run())
 

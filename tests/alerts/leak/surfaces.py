@@ -104,7 +104,7 @@ def disagreements(said: Told, snapshot: Snapshot) -> list[str]:
         found += [who + text for text in (*_contradictions(part), *_metrics(said, part, gpu, pid))]
     if said.status["processes"] != said.processes["processes"]:
         found.append("/api/v1/status and /api/v1/processes differ")
-    found += _forecasts(said)
+    found += differing_forecasts(said)
     for part, shown in zip(said.status["processes"], _shown(said), strict=True):
         wrong = (
             *_in_words(shown, part), *_graveness(shown, part), *_alerts(said, part, snapshot),
@@ -131,14 +131,14 @@ def _contradictions(part: dict[str, Any]) -> Iterator[str]:
         yield f"two forecasts: {fast} s and {forecast} s"
 
 
-def _forecasts(said: Told) -> Iterator[str]:
+def differing_forecasts(said: Told) -> Iterator[str]:
     """Each GPU and MIG instance has one forecast, whoever it is told with; a process' own is never told as that."""
-    whole = {(gpu["uuid"], None): gpu["exhaustion_seconds"] for gpu in said.status["gpus"]}
-    for gpu in said.status["gpus"]:
-        whole |= {(gpu["uuid"], one["gpu_instance_id"]): one["exhaustion_seconds"] for one in gpu["mig"]}
+    gpus = said.status["gpus"]
+    wholes = {(gpu["uuid"], None): gpu for gpu in gpus if gpu["verdict"]}
+    wholes |= {(gpu["uuid"], one["gpu_instance_id"]): one for gpu in gpus for one in gpu["mig"] if one["verdict"]}
     for part in said.status["processes"]:
-        of_gpu = whole.get((part["gpu_uuid"], part["gpu_instance_id"]))
-        expected = part["exhaustion_seconds"] if of_gpu is None else of_gpu
+        whole = wholes.get((part["gpu_uuid"], part["gpu_instance_id"]), part)
+        of_gpu = expected = whole["exhaustion_seconds"]
         if part["exhaustion_seconds"] is not None and part["gpu_exhaustion_seconds"] != expected:
             yield f"pid {part['pid']}: its GPU is full in {part['gpu_exhaustion_seconds']} s, told of the GPU {of_gpu}"
 

@@ -164,6 +164,25 @@ def test_memory_that_nobody_owns() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("stays", ["-60GiB", "-29GiB"], ids=["nothing stays", "some stays"])
+def test_memory_that_nobody_owns_comes_back(stays: str) -> None:
+    """LEAK-02: its leak ends once it is gone, also where exactly nothing of it stays."""
+    grows = "{shape: ramp, start: 1GiB, rate: 10MiB, cap: 31GiB}"
+    base = f"{{shape: sum, of: [{grows}, {{shape: steps, points: [[0s, 0], [4500s, {stays}]]}}]}}"
+
+    async def test() -> None:
+        async with node(scenario("20GiB", base_used=base)) as stage:
+            await stage.until(4500, 20)
+            assert len(stage.alerts("GpuMemoryLeak")) == 1
+            await stage.until(4900, 20)
+            assert len(stage.alerts("GpuMemoryLeak", Change.ENDED)) == 1
+            whole = stage.growth(0)
+            assert whole is not None
+            assert whole.reasons[0].startswith("it gave back")
+
+    run(test)
+
+
 @pytest.mark.parametrize("lives", [1, 4])
 def test_a_pid_that_is_used_again(lives: int) -> None:
     """LEAK-03: a quarter of a leak of each of four processes is no leak of any, though the number is the same."""

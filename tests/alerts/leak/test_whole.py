@@ -120,6 +120,49 @@ def test_growth_that_another_gives_back_fills_nothing() -> None:
     assert [forecast(fall) for fall in (None, 10.0, 6.0, 2.0, 0.0, -5.0)] == [100.0, 100.0, 100.0, 500.0, None, None]
 
 
+def test_a_forecast_is_of_the_paces_that_are_told() -> None:
+    """LEAK-02: growth that has no forecast of its own yet takes its share; what has stopped, or is an instance's, none.
+
+    In `eb leaking 42 GiB/h (and ea 48 GiB/h), full in 33 min`, both fill what is free.
+    """
+    others: list[tuple[Growth, bool, float]] = [
+        (growing(30.0, state=GrowthState.RISING), True, 25.0),
+        (growing(30.0, state=GrowthState.STOPPED), True, 100.0),
+        (growing(30.0, state=GrowthState.RISING), False, 100.0),
+        (growing(90.0, fast=True, fast_exhaustion_seconds=11.0, state=GrowthState.RISING), True, 10.0),
+    ]
+    leak = GrowingPart("a", growing(10.0, 100.0, verdict=Verdict.LEAKING, state=GrowthState.RISING))
+    for other, shares_free, seconds in others:
+        said = sum_up_device(STEADY, [leak, GrowingPart("b", other, shares_free=shares_free)], 1000)
+        assert said is not None
+        assert said.forecast_seconds == seconds
+
+
+@pytest.mark.parametrize("ends", [(3000.0,), (2990.0, 3020.0)], ids=["at once", "in two steps"])
+@pytest.mark.parametrize("held", [0.0, 1.0], ids=["with room", "full before"])
+def test_the_fall_of_free_memory_after_a_program_ended(ends: tuple[float, ...], held: float) -> None:
+    """LEAK-02: until two minutes have passed it is the one of before, or not known where there was no room."""
+    free, falls = FreeMemory(), []
+    for second in range(0, 3600, 15):
+        back = sum(4e9 / len(ends) for end in ends if second >= end)
+        now = back + (0.0 if held and second < 3000 else 6e9 - 1e6 * second)
+        free.add(float(second), now)
+        if second >= 3000:
+            falls.append(free.fastest_fall(float(second), now))
+    assert {fall if fall is None else round(fall, -3) for fall in falls} <= {1e6} | ({None} if held else set())
+    assert falls[-1] == pytest.approx(1e6)
+
+
+def test_memory_that_is_given_back_evenly_is_no_program_that_ended() -> None:
+    """LEAK-02: what comes back as fast as others grow leaves no fall, at each moment."""
+    free = FreeMemory()
+    for second in range(0, 3600, 15):
+        now = 1e9 + 1000.0 * second
+        free.add(float(second), now)
+        fall = free.fastest_fall(float(second), now)
+        assert fall is None or fall <= 0
+
+
 def test_how_fast_free_memory_falls() -> None:
     """The fastest of several windows: a program that ended hides no fall; two minutes are needed."""
     free = FreeMemory()

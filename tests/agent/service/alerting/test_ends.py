@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.core.growth import Evidence
+from gpuagent.core.growth import Evidence, Growth, Verdict
 from gpuagent.core.snapshot import GpuState, Snapshot, XidCount
 from gpuagent_alerts.notify.routes import Recipient
 from gpuagent_alerts.notify.state import GroupKey, NotificationState, save_notification_states
-from tests.agent.service.alerting.stage import Stage, grown, leaking
+from tests.agent.service.alerting.stage import Stage, grown, leak, leaking
 from tests.alerts.notify.parts import Route
 from tests.fakes.readings import absent_gpu, gpu, process, snapshot
 
@@ -196,6 +196,18 @@ def test_an_xid_and_a_full_gpu_are_muted_by_a_loss_and_not_released_by_its_end(t
     lines = [one.alerts for one in stage.heard[before:]]
     back = next(place for place, line in enumerate(lines) if line == "-Lost/0")
     assert not [line for line in lines[back:] if "Memory" in line and not line.startswith("-")]
+
+
+def test_a_gap_in_readings_does_not_shorten_how_long_an_alert_is_kept(tmp_path: Path) -> None:
+    """What was told, and is not true right after the gap, is kept for as long as its rule says."""
+    stage = Stage(tmp_path / "state")
+    leaks = leak(12, Evidence.BALANCED)
+    stage.show(leaks, 5 * MINUTE)
+    stage.show(replace(leaks, gpus=(absent_gpu(0, GpuState.BLIND, "a call is stuck"),), growth={}), 6 * MINUTE)
+    stage.show(grown(node(12), PID, Growth(Verdict.STEADY)), MINUTE)
+    assert "ProcessMemoryLeak" not in " ".join(one.alerts for one in stage.heard if one.news == "ended")
+    stage.show(leaks, 5 * MINUTE)
+    assert [one.news for one in stage.heard if "ProcessMemoryLeak" in one.alerts] == ["began"]
 
 
 @pytest.mark.slow

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.core.growth import Evidence, Growth, Verdict
+from gpuagent.core.growth import Evidence, Growth, GrowthState, Range, Verdict
 from gpuagent.core.snapshot import Snapshot
+from gpuagent.core.units import GIB
+from gpuagent_alerts.alert import News
+from gpuagent_alerts.notify.incident_record import incident_of
 from gpuagent_alerts.states.instance import State
 from tests.agent.service.alerting.stage import TICK_SECONDS, Stage, grown, leaking
 from tests.fakes.readings import gpu, process, snapshot
@@ -57,6 +60,30 @@ def test_what_may_still_leak_is_not_over(tmp_path: Path, verdict: Verdict) -> No
     assert len(stage.heard) == before
     assert {one.key for one in stage.heard} == stage.keys()
     assert len(stage.keys()) == 1
+
+
+def test_fresh_figures_after_a_restart_are_not_told_as_old(tmp_path: Path) -> None:
+    """Its alerts wait to be measured anew, and the line says so; once the detector has a pace, that one is of now."""
+    stage = restarted(tmp_path)
+    run(stage, 2.0, 20.0, Verdict.LEARNING)
+    (line,) = _lines(stage)
+    assert line.endswith("(last known 1 min 45 s ago: gpuagent was started again and is measuring its growth anew)"), (
+        line
+    )
+    slope = 20 * GIB / 3600
+    stage.show(seen(9.2, Growth(Verdict.GROWING, slope=Range(slope, slope, slope), state=GrowthState.RISING)), MINUTE)
+    (line,) = _lines(stage)
+    assert "20.0 GiB/h" in line
+    assert "last known" not in line
+
+
+def _lines(stage: Stage) -> list[str]:
+    """Return the line of each incident that goes on, as of now."""
+    firing = stage.firing()
+    own = [(one, [each for each in firing if each.fingerprint in one.members])
+           for one in stage.notifier.incidents.values() if one.ends_at is None]  # fmt: skip
+    return [stage.briefings.headline(incident_of(one, News.BEGAN), alerts) for one, alerts in own
+            if any(each.name == "GpuProcessMemoryLeak" for each in alerts)]  # fmt: skip
 
 
 def test_a_killed_agent_without_histories_tells_one_story(tmp_path: Path) -> None:

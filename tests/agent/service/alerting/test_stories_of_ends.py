@@ -260,3 +260,37 @@ def test_memory_without_an_owner_is_one_incident(tmp_path: Path) -> None:
 
     assert len(stage.keys()) == 1
     assert [one.news for one in stage.heard] == ["began", "worsened", "ended"]
+
+
+def test_memory_of_no_process_that_comes_back_is_the_reason_of_the_end(tmp_path: Path) -> None:
+    """Its alerts hold on for a moment after the fall: the end tells what came back, and not where growth stopped.
+
+    While it grows, the line names it and its pace beside the forecast.
+    """
+    stage = Stage(tmp_path / "state")
+    rising = Growth(
+        Verdict.LEAKING, Evidence.STRICT, Range(5e6, 4e6, 6e6), exhaustion=Range(1000.0, 500.0, 1500.0),
+        state=GrowthState.RISING, evidence_told=(Evidence.STRICT,),
+    )  # fmt: skip
+    over = Growth(Verdict.LEVELLED_OFF, reasons=("it gave back 16.0 GiB, and held 1.0 GiB then",))
+    for gib, growth, minutes in ((17.0, rising, 4), (1.0, rising, 0.5), (1.0, over, 8)):
+        seen = replace(unowned(gib), growth={MemoryKey("GPU-00000000"): growth})
+        stage.show(seen, minutes * MINUTE)
+    assert stage.headlines()[0].endswith("memory of no process growing 16.8 GiB/h, full in 17 min"), stage.headlines()
+    ended = {one.name: one.end_reason for one in stage.messages[-1].alerts if one.end_reason}
+    assert ended["GpuMemoryLeak"] == "16.0 GiB of memory that no process owned came back"
+    assert ended["GpuMemoryExhaustionSoon"] == "16.0 GiB of memory that no process owned came back"
+    assert "growth stopped" not in stage.headlines()[-1]
+
+
+def test_memory_of_no_process_that_comes_back_by_the_measurement_alone(tmp_path: Path) -> None:
+    """Then nothing has levelled off by the detector, and where memory fell to is the reason."""
+    stage = Stage(tmp_path / "state")
+    rising = Growth(
+        Verdict.LEAKING, Evidence.STRICT, Range(5e6, 4e6, 6e6), exhaustion=Range(1000.0, 500.0, 1500.0),
+        state=GrowthState.RISING, evidence_told=(Evidence.STRICT,),
+    )  # fmt: skip
+    for gib, growth, minutes in ((17.0, rising, 4), (1.0, rising, 0.5), (1.0, Growth(Verdict.STEADY), 8)):
+        stage.show(replace(unowned(gib), growth={MemoryKey("GPU-00000000"): growth}), minutes * MINUTE)
+    ended = {one.name: one.end_reason for one in stage.messages[-1].alerts if one.end_reason}
+    assert ended["GpuMemoryLeak"] == "memory back to 2.0 GiB"
