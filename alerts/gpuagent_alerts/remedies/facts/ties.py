@@ -124,6 +124,7 @@ class TieFinder:
             for row in containers.ended_with(scan.rows[pid]):
                 yield Tie(row, f"in the container of pid {pid}, without a pid namespace of its own")
         yield from self._sessions_held(scan, ended, masters_of)
+        yield from self._sessions_in_flight(scan, ended)
         for pid in ended:
             for row in in_foreground_of(scan, scan.rows[pid]):
                 yield Tie(row, f"in the foreground of the terminal of pid {pid}")
@@ -170,6 +171,26 @@ class TieFinder:
                     why = f"on the terminal pts/{master.number}, whose other side pid {pid} has open"
                     # What it has started with a terminal in the place of a pipe is no session.
                     yield Tie(row, why, may_be_own=not row.terminal and row.pid in family)
+
+    def _sessions_in_flight(self, scan: ProcessScan, ended: Collection[int]) -> Iterator[Tie]:
+        """Yield who works on a terminal whose other side is seen with nobody, where one of these may keep it unseen."""
+        keeper = 0
+        for pid in ended:
+            try:
+                keeper = keeper or (pid if self._masters.may_have_in_flight(pid) else 0)
+            except PermissionError:  # by descent then, as `_perhaps_held` has it
+                continue
+            except (OSError, ValueError) as error:
+                raise UnseenProcesses(f"the open files of pid {pid} cannot be read: {error}") from error
+        if not keeper:
+            return
+        others = [row for row in scan.rows.values() if row.pid not in ended]
+        for row, number in self._masters.unheld(others, scan.rows.keys()):
+            why = (
+                f"on the terminal pts/{number}, whose other side is with nobody: it may lie unread in a socket of pid"
+                f" {keeper}"
+            )
+            yield Tie(row, why, certain=False, may_be_own=False)
 
     def _terminal_users(
         self, scan: ProcessScan, ended: Collection[int], numbers: Collection[int]
