@@ -21,6 +21,7 @@ from contextlib import suppress
 from functools import cache
 from typing import NamedTuple, Protocol
 
+from gpuagent.core.identity import ProcessId
 from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.credentials import read_uids
 from gpuagent.procfs.files import ProcFiles, living_thread, parse_stat, parse_status
@@ -351,23 +352,50 @@ class ProcessInfoReader(Protocol):
         ...
 
 
+def find_together(
+    finder: TieFinder, pids: Collection[int], ending: Collection[ProcessId], scan: ProcessScan | None = None
+) -> Mapping[int, Tie]:
+    """Return as `find`, and also whom only the end of `ending` together with these takes along.
+
+    Those are about to end anyway, or were asked to and live on. Who is tied to them alone was judged with them. Raises
+    UnseenProcesses.
+    """
+    seen = scan or finder.scan()
+    alone = finder.find(pids, seen)
+    others = {
+        one.pid for one in ending if one.pid in seen.rows and seen.rows[one.pid].start_ticks == one.start_ticks
+    }.difference(pids)
+    if not others or not seen.rows.keys() & set(pids):
+        return alone
+    before = finder.find(others, seen)
+    together = f"if pid {', '.join(map(str, sorted(others)))} ends too, which was asked for"
+    joint = {
+        pid: tie._replace(why=f"{tie.why}, {together}")
+        for pid, tie in finder.find({*pids, *others}, seen).items()
+        if pid not in before
+    }
+    return {**joint, **alone}
+
+
 def read_ties(
     files: ProcFiles,
     reader: ProcessInfoReader,
     pids: Collection[int],
     *,
+    ending: Collection[ProcessId] = (),
     finder: TieFinder | None = None,
     scan: ProcessScan | None = None,
     never: NeverListSnapshot = NO_ENTRIES,
 ) -> Ties:
     """Return everybody who ends, is hung up or is stopped for good together with these processes.
 
-    `never` knows the operator's entries of the never-list. It ends with the first beyond `MAX_TIED`. It may block.
+    `ending` are others whose end is asked for. `never` knows the operator's entries of the never-list. It ends with the
+    first beyond `MAX_TIED`. It may block.
     """
     looks = finder or TieFinder(files, reader.proven_container)
     found: list[TiedProcess] = []
     try:
-        ties = looks.find(pids, scan)
+        ties = find_together(looks, pids, ending, scan)
         of = list(_existing(reader, pids)) if ties else []
         for pid in sorted(ties):
             try:

@@ -124,8 +124,10 @@ class SystemdTieFinder(TieFinder):
     def _along(self, look: _Look) -> Iterator[Tie]:
         """Yield who ends with the units that end."""
         roots = dict.fromkeys(look.units_that_end(), "")
+        logged_out: set[int] = set()
         for user_id in look.users_without_session():
             if not self._lingers(user_id):
+                logged_out.add(user_id)
                 yield from look.in_slice_of(user_id)
                 yield from look.working_as(user_id, users_of(look.scan, user_id, self._proc))
                 roots |= dict.fromkeys(
@@ -140,6 +142,8 @@ class SystemdTieFinder(TieFinder):
                 continue
             look.asked.add(unit)
             for other, why in look.ended_with(unit).items():
+                if any(look.is_of_login(other, user_id) for user_id in logged_out):
+                    continue  # who is in there has been judged
                 inside = [row for pid, row in look.scan.rows.items() if look.places[pid].unit == other]
                 if not inside and not other.endswith(_WITHOUT_WORK) and not _RUNTIME_DIRECTORY.fullmatch(other):
                     raise UnseenProcesses(f"{other} ends with {unit} ({why}), and it has no process to judge")
@@ -276,6 +280,12 @@ class _Look:
             way_out = f"{why}; `loginctl enable-linger {user_id}` keeps it"
             is_own = row.uids == {user_id} and _OF_A_LOGIN.fullmatch(place.inner) is not None
             yield Tie(row, why if is_own else way_out, may_be_own=False, is_own=is_own)
+
+    def is_of_login(self, unit: str, user_id: int) -> bool:
+        """Return whether a unit is the user's manager, or a session of the user."""
+        if _SESSION.fullmatch(unit):
+            return any(self.places[pid].user_id == user_id for pid, scope in self._scopes.items() if scope == unit)
+        return unit == f"user@{user_id}.service"
 
     def working_as(self, user_id: int, pids: Iterable[int]) -> Iterator[Tie]:
         """Yield those of these who are outside of the user's slice and work on something that logind takes away."""
