@@ -257,6 +257,7 @@ class RemedyManager:
 
         By the record this holds over a restart of the agent. Dry runs are none of them.
         """
+        self.forget_ended()
         under_way = {identity for run in self._running if _may_end(run) for identity in run.identities}
         return frozenset(one.identity for one in self._outstanding) | self._signaled | under_way
 

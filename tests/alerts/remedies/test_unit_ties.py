@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.execution.unit_ends import UnitEnds
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
 from gpuagent_alerts.remedies.facts.terminals import OpenFiles
-from gpuagent_alerts.remedies.facts.ties import Tie
+from gpuagent_alerts.remedies.facts.ties import Tie, find_together
 from gpuagent_alerts.remedies.facts.unit_ties import SystemdTieFinder
 from tests.alerts.remedies.test_unit_ends import Systemd
 from tests.fakes.proc import FakeProc
@@ -55,14 +56,14 @@ class Node:
         text = f"# private\nUID={uid}\nSTATE={state}\nCLASS={kind}\nSCOPE=session-{name}.scope\nLEADER={leader}\n"
         (self.sessions / name).write_text(text)
 
-    def tied(self, *pids: int) -> dict[int, Tie]:
-        """Return who ends with these."""
+    def tied(self, *pids: int, ending: Collection[int] = ()) -> dict[int, Tie]:
+        """Return who ends with these, where the end of others is asked for."""
         ends = UnitEnds(self._show)
         finder = SystemdTieFinder(
             self.proc, ends=lambda: ends, linger=self.linger, sessions=self.sessions, user_of=self._user,
             pids=lambda: list(self.proc.files), open_files=NoOpenFiles(),
         )  # fmt: skip
-        return dict(finder.find(pids))
+        return dict(find_together(finder, pids, [ProcessId("boot", pid, pid) for pid in ending]))
 
     def _show(self, properties: Collection[str], units: Collection[str]) -> str:
         if self.is_silent:
@@ -281,3 +282,28 @@ def test_one_login_and_nothing_else(tmp_path: Path) -> None:
 def test_work_of_the_manager_alone(session: Node) -> None:
     """A unit of the user's own manager ends no session."""
     assert not session.tied(34)
+
+
+def test_the_last_two_sessions(session: Node) -> None:
+    """Each of two sessions keeps the manager alone; where the end of both is asked for, neither does."""
+    session.add(11, f"{USER}/session-2.scope")
+    session.log_in("1", 10)
+    session.log_in("2", 11)
+    for one, other in ((10, 11), (11, 10)):
+        assert not session.tied(one)
+        tied = session.tied(one, ending=[other])
+        assert set(tied) == {33, 34}
+        assert f"if pid {other} ends too" in tied[34].why
+    session.proc.end(11)
+    assert set(session.tied(10, ending=[11])) == {33, 34}  # it has ended: nobody is named
+
+
+def test_whom_the_other_takes_along_alone(session: Node) -> None:
+    """Who is tied to the other one alone was judged with that; who is tied to this one alone stays so."""
+    session.systemd.units |= {"job.scope": {"BoundBy": "other.service"}, "other.service": {}, "next.scope": {}}
+    session.add(50, "system.slice/job.scope", BOB)
+    session.add(60, "system.slice/other.service", BOB)
+    session.add(70, "system.slice/next.scope", BOB)
+    assert not session.tied(70, ending=[10, 50])
+    assert set(session.tied(50, ending=[10])) == {60}
+    assert set(session.tied(50, ending=[60, 10])) == {60}

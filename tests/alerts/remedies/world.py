@@ -118,6 +118,8 @@ class World:
         """Called between the decision to restart a unit and the last look at it."""
         self.ties = Ties()
         self.ending: frozenset[ProcessId] = frozenset()
+        self.asked: dict[int, set[int]] = {}
+        """By target, who was ever taken for ending besides."""
         """Who else ends with the processes."""
         self.successors: tuple[int, ...] = ()
         self.relatives: tuple[int, ...] = ()
@@ -185,6 +187,7 @@ class World:
     async def tied_to(self, targets: Sequence[Target], ending: Collection[ProcessId] = ()) -> Ties:
         assert all(self.bodies[each.pid].target.id.pid == each.pid for each in targets)
         self.ending = frozenset(ending)
+        self.asked.setdefault(targets[0].pid, set()).update(each.pid for each in ending)
         return self.ties
 
     async def notify(self, target: Target, reason: str, deadline_seconds: float) -> ActionResult:

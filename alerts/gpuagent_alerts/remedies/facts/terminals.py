@@ -59,6 +59,8 @@ class Master(NamedTuple):
     """N of `/dev/pts/N`."""
     file_system: str
     """Device number of its devpts; "" where it is not told."""
+    possible: frozenset[str] = frozenset()
+    """Devpts that it may be of; none where it may be of any."""
 
 
 class OpenFiles:
@@ -145,17 +147,17 @@ class PtyMasters:
         """
         devices = self._devices_of_slave(row.pid, master.number)
         if pty_number(row.terminal) == master.number:
-            if devices and master.file_system:
-                return master.file_system in devices or "" in devices
-            return not (master.file_system and self._sees_only_others(row.pid, master.file_system))
-        return bool(devices) and (not master.file_system or bool(devices & {master.file_system, ""}))
+            if devices and master.possible:
+                return bool(devices & {*master.possible, ""})
+            return not (master.possible and self._sees_only_others(row.pid, master.possible))
+        return bool(devices) and (not master.possible or bool(devices & {*master.possible, ""}))
 
-    def _sees_only_others(self, pid: int, file_system: str) -> bool:
+    def _sees_only_others(self, pid: int, possible: frozenset[str]) -> bool:
         with suppress(OSError, ValueError):
             folder = self._folder(pid)
             if folder is not None:
                 seen = {each.device for each in mounts_of(self._open.mounts(pid, folder)) if each.is_devpts}
-                return bool(seen) and file_system not in seen
+                return bool(seen) and not seen & possible
         return False
 
     def may_have_in_flight(self, pid: int) -> bool:
@@ -236,7 +238,8 @@ class PtyMasters:
             try:
                 path = self._open.path(pid, folder, descriptor)
                 if is_candidate(path) and (index := _INDEX.search(info := self._open.info(pid, folder, descriptor))):
-                    yield Master(int(index[1]), self._file_system(pid, folder, info, path))
+                    possible = self._file_systems(pid, folder, info, path)
+                    yield Master(int(index[1]), next(iter(possible)) if len(possible) == 1 else "", possible)
             except (FileNotFoundError, ProcessLookupError):  # closed meanwhile
                 continue
 
@@ -248,21 +251,20 @@ class PtyMasters:
             return None
         return None if thread is None else thread.folder
 
-    def _file_system(self, pid: int, folder: str, info: bytes, path: str) -> str:
+    def _file_systems(self, pid: int, folder: str, info: bytes, path: str) -> frozenset[str]:
         """Return the devpts of a master: that of its node, or the one beside a node in another file system.
 
-        So the kernel chooses it (`devpts_acquire`, fs/devpts/inode.c). "" where the process that has opened it may have
-        been in another mount namespace, or several lie one upon the other.
+        So the kernel chooses it (`devpts_acquire`, fs/devpts/inode.c). Several where they lie one upon the other; none
+        where the process that has opened it may have been in another mount namespace.
         """
         try:
             mounts = list(mounts_of(self._open.mounts(pid, folder)))
         except OSError:
-            return ""
+            return frozenset()
         own = [each for each in mounts if each.mount_id == _mount_id(info)]
         beside = f"{path.rpartition('/')[0]}/pts"
         near = own if any(each.is_devpts for each in own) else [each for each in mounts if own and each.point == beside]
-        found = {each.device for each in near if each.is_devpts}
-        return found.pop() if len(found) == 1 else ""
+        return frozenset(each.device for each in near if each.is_devpts)
 
     def _devices_of_slave(self, pid: int, number: int) -> frozenset[str]:
         """Return the devpts of each descriptor for a terminal of this number; "" for one that is not told.
