@@ -281,6 +281,37 @@ def test_where_the_kernel_does_not_tell_of_sockets(kind: str, tied: bool) -> Non
         assert (server.others[0] in [each.pid for each in ties.processes]) is tied
 
 
+class Ring(OpenFiles):
+    """One process has an io_uring as well, with so many files registered."""
+
+    def __init__(self, pid: int, told: bytes) -> None:
+        super().__init__()
+        self._pid = pid
+        self._told = told
+
+    def list(self, pid: int, folder: str) -> list[int]:
+        return [*super().list(pid, folder), *([9999] if pid == self._pid else [])]
+
+    def path(self, pid: int, folder: str, descriptor: int) -> str:
+        return "anon_inode:[io_uring]" if descriptor == 9999 else super().path(pid, folder, descriptor)
+
+    def info(self, pid: int, folder: str, descriptor: int) -> bytes:
+        return self._told if descriptor == 9999 else super().info(pid, folder, descriptor)
+
+
+@pytest.mark.parametrize(("told_of_it", "tied"), [(b"UserFiles:\t1\n", True), (b"UserFiles:\t0\n", False), (b"", True)])
+def test_a_terminal_whose_other_side_may_be_registered(told_of_it: bytes, tied: bool) -> None:
+    """Files that are registered with an io_uring are in nobody's list either; not told is not none."""
+    with (
+        running(IN_FLIGHT.format(how=SEND.format(what="master") + "; os.close(master)")) as server,
+        running("become(ALICE)\nready()") as alone,
+    ):
+        finder = TieFinder(RealProc(), open_files=Ring(alone.pid, told_of_it))
+        ties = read_ties(RealProc(), reader(), [alone.pid], finder=finder)
+        assert ties.unseen == ""
+        assert (server.others[0] in [each.pid for each in ties.processes]) is tied
+
+
 def test_a_terminal_under_another_name() -> None:
     """A terminal of another devpts that is mounted on another name, as a container's console, has its own number."""
     code = """
