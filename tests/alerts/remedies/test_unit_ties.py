@@ -106,6 +106,18 @@ def test_who_waits_in_a_scope(bound: Node, waiting_uid: int) -> None:
     assert set(bound.tied(10)) == {20}
 
 
+@pytest.mark.parametrize("scope", ["slurmstepd.scope", "node1_slurmstepd.scope"])
+def test_the_scope_of_all_slurm_jobs(bound: Node, scope: str) -> None:
+    """It is held by a process of Slurm's own, and does not end with a job: nobody is asked about it."""
+    bound.add(40, f"system.slice/{scope}/system", 0, name="slurmstepd")
+    bound.add(41, f"system.slice/{scope}/job_7/step_0/user/task_0")
+    bound.is_silent = True
+    assert not bound.tied(41)
+    bound.proc.end(40)
+    with pytest.raises(UnseenProcesses):
+        bound.tied(41)
+
+
 def test_a_process_of_a_service(tmp_path: Path) -> None:
     """A service is taken to end with any process of it; who depends on that ends along."""
     node = Node(

@@ -36,6 +36,7 @@ _GONE = (FileNotFoundError, ProcessLookupError)
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,250}\.(service|scope)")
 _USER_SLICE = re.compile(r"user-(\d+)\.slice")
 _SESSION = re.compile(r"session-[A-Za-z0-9]+\.scope")
+_OF_ALL_JOBS = re.compile(r"([A-Za-z0-9.-]+_)?slurmstepd\.scope")
 _USER_MANAGER = re.compile(r"user@\d+\.service")
 _RUNTIME_DIRECTORY = re.compile(r"user-runtime-dir@\d+\.service|run-user-\d+\.mount|user@\d+\.service")
 """Units of a user's login that end with it and have no process that is anybody's work."""
@@ -218,13 +219,20 @@ class _Look:
     def units_that_end(self) -> Iterator[str]:
         """Yield the units that may lose their main process, or their last one: all in which one of these is.
 
-        A user's own manager ends with itself alone: what it runs is in units of its own.
+        A user's own manager ends with itself alone: what it runs is in units of its own. The scope of all Slurm jobs
+        stays while anybody else is in there: `slurmstepd infinity` of root's holds it.
         """
         found = {self.places[pid].unit for pid in self._ended} - {""}
         found |= {f"session-{name}.scope" for name in self._ending}
         for unit in sorted(found - self.asked):
+            if _OF_ALL_JOBS.fullmatch(unit) and not self._loses_all(unit):
+                continue
             if not _USER_MANAGER.fullmatch(unit) or any(self._is_manager_of(unit, pid) for pid in self._ended):
                 yield unit
+
+    def _loses_all(self, unit: str) -> bool:
+        below = {pid for pid, _ in self.scan.descendants(self._ended)}
+        return {pid for pid, place in self.places.items() if place.unit == unit} <= self._waiting | below
 
     def _is_manager_of(self, unit: str, pid: int) -> bool:
         row, place = self.scan.rows[pid], self.places[pid]
