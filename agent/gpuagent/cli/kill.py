@@ -213,7 +213,7 @@ def kill(
     requests = [
         Request(
             each.pid, f"/api/v1/processes/{each.pid}/kill",
-            {"dry_run": dry_run, "force": force, "steps": steps, "gpu": gpu, **each.identity},
+            {"dry_run": dry_run, "force": force, "steps": steps, "gpu": gpu, **each.identity, **_others(each, chosen)},
         )
         for each in chosen
     ]  # fmt: skip
@@ -227,6 +227,12 @@ def kill(
         _print_json(requests, answers)
     if missed or not all(_succeeded(each) for each in answers):
         raise typer.Exit(1)
+
+
+def _others(one: Chosen, chosen: Sequence[Chosen]) -> Document:
+    """Return the part of a request that names those that are ended at the same time: they are judged together."""
+    others = [[each.pid, each.first.get("start_ticks")] for each in chosen if each.pid != one.pid]
+    return {"together": others} if others else {}
 
 
 def _tell_who_ends_too(chosen: Sequence[Chosen]) -> None:

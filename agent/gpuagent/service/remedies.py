@@ -27,7 +27,13 @@ from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.files.permissions import CheckedFiles
 from gpuagent_alerts.remedies.files.programs import ProgramCheck
 from gpuagent_alerts.remedies.history import RemedyHistory
-from gpuagent_alerts.remedies.manual_requests import SHOWN_MEMBERS, AnotherProcess, NoSuchProcess, read_identified
+from gpuagent_alerts.remedies.manual_requests import (
+    SHOWN_MEMBERS,
+    TOGETHER,
+    AnotherProcess,
+    NoSuchProcess,
+    read_identified,
+)
 from gpuagent_alerts.remedies.observation import ActionExecutor
 from gpuagent_alerts.remedies.service import RemedyDependencies, RemedyService
 from gpuagent_alerts.remedies.settings import RemedySettings
@@ -193,7 +199,7 @@ def _commands(config: Config, real: set[int]) -> Iterator[tuple[str, tuple[str, 
 
 Document = dict[str, Any]
 
-_ASK = frozenset({"force", "dry_run", "gpu", SHOWN_MEMBERS, *SHOWN_FIELDS})
+_ASK = frozenset({"force", "dry_run", "gpu", SHOWN_MEMBERS, TOGETHER, *SHOWN_FIELDS})
 _KILL = _ASK | {"steps"}
 _RELEASE = _ASK | {"collect"}
 _STEPS = {

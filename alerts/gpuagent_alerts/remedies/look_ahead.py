@@ -79,7 +79,7 @@ async def _look(
         seen = context.observer.observe(target, plan.request.alert, plan.scope)
         if seen.condition is not Condition.HOLDS or seen.target is None or seen.act_refusal:
             return
-        reasons = await objections(plan, policy, context.observer, context.executor, context.now())
+        reasons = await objections(plan, policy, context.observer, context.executor, context.now(), context.ending)
         if not reasons:
             return
         by_allow_list = all(isinstance(each, NotAllowListed) for each in reasons)

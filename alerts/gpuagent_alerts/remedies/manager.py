@@ -24,6 +24,7 @@ from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.run import LadderRun, RunContext
 from gpuagent_alerts.remedies.safeguards.limits import STOPPED_BY_HAND
+from gpuagent_alerts.remedies.safeguards.policy import may_end
 from gpuagent_alerts.remedies.safeguards.refusals import TemporaryRefusal
 from gpuagent_alerts.remedies.safeguards.victim import Candidate, VictimPolicy, rank
 from gpuagent_alerts.remedies.selection import AlertCandidates, FairOrder, SelectedTarget, excludes, select_target
@@ -61,7 +62,7 @@ class RemedyManager:
         self.released_bytes = 0
         self.withheld = WithheldLadders(context.now)
         """Why nothing is done about what fires."""
-        self.context = context
+        self.context = replace(context, ending=self.ending)
         self._on_run_end = on_run_end
         self._running: dict[LadderRun, asyncio.Task[RunOutcome]] = {}
         self._of_before: set[LadderRun] = set()
@@ -72,6 +73,8 @@ class RemedyManager:
         self.stopped = False
         """A person has stopped remedies: rules begin nothing."""
         self._outstanding: tuple[OutstandingProcess, ...] = ()
+        self._signaled: frozenset[ProcessId] = frozenset()
+        """Those of runs that have ended, also where the record cannot be read."""
         self._handed_over: list[tuple[frozenset[str], str]] = []
         """GPUs on which a person waits for the runs of rules to stop, and who it is."""
 
@@ -245,9 +248,18 @@ class RemedyManager:
 
     def forget_ended(self) -> None:
         """Wait no more for those that have ended. It is asked of /proc: the driver may hang too."""
-        if self._outstanding:
-            alive = self.context.executor.is_alive
-            self._outstanding = tuple(one for one in self._outstanding if alive(one.identity))
+        alive = self.context.executor.is_alive
+        self._outstanding = tuple(one for one in self._outstanding if alive(one.identity))
+        self._signaled = frozenset(one for one in self._signaled if alive(one))
+
+    def ending(self) -> frozenset[ProcessId]:
+        """Return those that a step may end in a run that goes on, or may have ended, and that are not known as gone.
+
+        By the record this holds over a restart of the agent. Dry runs are none of them.
+        """
+        self.forget_ended()
+        under_way = {identity for run in self._running if _may_end(run) for identity in run.identities}
+        return frozenset(one.identity for one in self._outstanding) | self._signaled | under_way
 
     def ladder_of(self, labels: Mapping[str, str]) -> LadderRule | None:
         """Return the ladder for an alert with these labels, by the configuration in force."""
@@ -299,6 +311,9 @@ class RemedyManager:
             if run.id:
                 await self._recall_if_possible()  # before the GPU is let go
         finally:
+            if run.has_taken_a_step and _may_end(run):
+                self._signaled |= run.identities
+                self.forget_ended()
             self._running.pop(run, None)
             run.has_stopped.set()
         self._note(run, outcome)
@@ -328,6 +343,10 @@ class RemedyManager:
 
 def _is_act_of_rule(run: LadderRun) -> bool:
     return not (run.plan.request.by_hand or run.plan.dry_run)
+
+
+def _may_end(run: LadderRun) -> bool:
+    return not run.plan.dry_run and any(may_end(step) for step in run.plan.steps)
 
 
 def _request(firing: AlertCandidates, victim: str, passed_over: frozenset[ProcessId]) -> RemedyRequest:

@@ -23,6 +23,8 @@ from gpuagent_alerts.remedies.unreadable_gpus import UnreadableGpu
 Fresh = Mapping[int, FreshProcess | None]
 SHOWN_MEMBERS = "ends_with_it"
 """Field of those that were shown as ending together with the process; without it nobody was."""
+TOGETHER = "together"
+"""Field of those whose end is asked for at the same time, by other requests."""
 NAMES: Mapping[str, str] = {
     "id": "start", "uid": "user", "uids": "user ids", "name": "name", "command_digest": "command line",
     "cgroup": "cgroup", "cgroups": "cgroups", "proven_names": "owners of its cgroups", "executable": "executable",
@@ -225,6 +227,8 @@ class IdentifiedProcess(NamedTuple):
     """Digest of what is compared of it: see `identity_card`."""
     ends_with_it: frozenset[tuple[int, int]] = frozenset()
     """Pid and start of each that was shown as ending together with it."""
+    together: frozenset[tuple[int, int]] = frozenset()
+    """Pid and start of each whose end is asked for at the same time."""
 
     def difference(self, pid: int, now: FreshProcess | None, gpus: Gpus, digests: CommandDigests) -> str:
         """Return why the process that has this pid now is not the one that was shown; "" if it is."""
@@ -280,10 +284,11 @@ def read_identified(request: Mapping[str, Any]) -> IdentifiedProcess:
         raise ValueError("pid_namespace must be a whole number above 0, or null where it was shown as null")
     if not isinstance(card, str) or not card:
         raise ValueError("card must be a text, as it was shown")
-    return IdentifiedProcess(start, boot_id, namespace, card, _members(request.get(SHOWN_MEMBERS, [])))
+    shown, together = (_members(request.get(name, []), name) for name in (SHOWN_MEMBERS, TOGETHER))
+    return IdentifiedProcess(start, boot_id, namespace, card, shown, together)
 
 
-def _members(value: object) -> frozenset[tuple[int, int]]:
+def _members(value: object, name: str) -> frozenset[tuple[int, int]]:
     """Read a list of pairs. Raises ValueError."""
     found = set()
     for pair in value if isinstance(value, list) else [None]:
@@ -292,7 +297,7 @@ def _members(value: object) -> frozenset[tuple[int, int]]:
             case [int(pid), int(start)]:
                 found.add((pid, start))
             case _:
-                raise ValueError(f"{SHOWN_MEMBERS} must be a list of [pid, start_ticks]")
+                raise ValueError(f"{name} must be a list of [pid, start_ticks]")
     return frozenset(found)
 
 

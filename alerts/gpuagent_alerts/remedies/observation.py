@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
@@ -198,8 +198,11 @@ class ActionExecutor(Protocol):
         """Return whether this very process has not ended; where that cannot be told, it has not."""
         ...
 
-    async def tied_to(self, targets: Sequence[Target]) -> Ties:
-        """Return who else ends, is hung up, or is stopped for good when all of these end."""
+    async def tied_to(self, targets: Sequence[Target], ending: Collection[ProcessId] = ()) -> Ties:
+        """Return who else ends, is hung up, or is stopped for good when all of these end.
+
+        `ending` are others whose end is asked for, or was: who ends only if these end too is among them.
+        """
         ...
 
     async def notify(self, target: Target, reason: str, deadline_seconds: float) -> ActionResult:
@@ -295,6 +298,8 @@ class RemedyRequest:
     its GPU does not work: the rule's `for`, or `remedies.idle_for` where that is longer. None for any other rule."""
     shown: frozenset[tuple[int, int]] = frozenset()
     """Pid and start of those that the person was shown as ending together with the process."""
+    together: frozenset[tuple[int, int]] = frozenset()
+    """Pid and start of those whose end the person has asked for at the same time: all are judged as ending."""
 
     @property
     def by_hand(self) -> bool:

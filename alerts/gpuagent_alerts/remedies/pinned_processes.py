@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 
 from gpuagent.core.identity import ProcessId
@@ -52,8 +52,10 @@ class PinnedProcess:
 class PinnedProcesses:
     """The processes of one run, the target first. Has to be closed."""
 
-    def __init__(self, executor: ActionExecutor) -> None:
+    def __init__(self, executor: ActionExecutor, ending: Callable[[], Collection[ProcessId]] = frozenset) -> None:
+        """Hold nobody yet. `ending` returns whose end is asked for, or was: these may be among them."""
         self._executor = executor
+        self._ending = ending
         self._handles: list[ProcessHandle] = []
         self.members: list[PinnedProcess] = []
         self.known: set[ProcessId] = set()
@@ -88,14 +90,18 @@ class PinnedProcesses:
     async def read(self, *, ties: bool = False) -> list[tuple[PinnedProcess, Facts, list[str]]]:
         """Return every process with what it is now and how that differs from when it was pinned; drop those that ended.
 
-        With `ties` the facts of the first one say who else ends, or is hung up, when all of them end.
+        With `ties` the facts of the first one say who else ends, or is hung up, when all of them end, and those whose
+        end is asked for besides.
 
         Raises:
             ProcessEnded: the target itself has ended.
             ActionRefused: one of them cannot be looked at.
         """
         found = []
-        tied = await self._executor.tied_to([each.target for each in self.members]) if ties else Ties()
+        tied = Ties()
+        if ties:
+            others = set(self._ending()).difference(each.target.id for each in self.members)
+            tied = await self._executor.tied_to([each.target for each in self.members], others)
         for member in list(self.members):
             try:
                 facts = await member.facts()

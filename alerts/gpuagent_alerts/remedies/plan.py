@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import RunOutcome
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
@@ -52,6 +53,12 @@ class Plan:
         if not request.alertname:
             return f"asked for by {request.asked_by}"
         return f"alert {request.alertname} fires: {request.expression} (value {request.value:g})"
+
+
+def all_ending(plan: Plan, ending: Callable[[], Collection[ProcessId]]) -> frozenset[ProcessId]:
+    """Return `ending`, and those whose end the person has asked for together with this one."""
+    boot_id = plan.target.id.boot_id
+    return frozenset(ending()).union(ProcessId(boot_id, *each) for each in plan.request.together)
 
 
 def begin_row(plan: Plan, cooldown_key: str, members: Sequence[int]) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
+from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.observation import ActionExecutor, Observer, ProcessEnded
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused, PinnedProcesses
-from gpuagent_alerts.remedies.plan import Plan
+from gpuagent_alerts.remedies.plan import Plan, all_ending
 from gpuagent_alerts.remedies.safeguards.policy import Policy, may_end
 from gpuagent_alerts.remedies.safeguards.refusals import AdvisedOptions, advice_instead, advice_on, options_in
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
@@ -25,13 +27,14 @@ async def accepted_advice(
     observer: Observer,
     executor: ActionExecutor,
     now_seconds: float,
+    ending: Callable[[], Collection[ProcessId]] = frozenset,
 ) -> list[str]:
     """Return what lifts these refusals of a request by hand, or what an administrator has to do."""
     advice = advice_on(reasons, plan.target, config_file, forced=plan.request.forced)
     options = options_in(advice)
     if options is None:
         return advice
-    against = await objections(with_options(plan, options), policy, observer, executor, now_seconds)
+    against = await objections(with_options(plan, options), policy, observer, executor, now_seconds, ending)
     return advice_instead(advice, options, against, plan.target, config_file) if against else advice
 
 
@@ -43,13 +46,19 @@ def with_options(plan: Plan, options: AdvisedOptions) -> Plan:
 
 
 async def objections(
-    plan: Plan, policy: Policy, observer: Observer, executor: ActionExecutor, now_seconds: float
+    plan: Plan,
+    policy: Policy,
+    observer: Observer,
+    executor: ActionExecutor,
+    now_seconds: float,
+    ending: Callable[[], Collection[ProcessId]] = frozenset,
 ) -> list[str]:
     """Return every refusal that the first step of this plan would meet now; none where the process has ended.
 
     Limits and other runs are left out: those pass.
     """
-    step, pinned = plan.judged_as(plan.steps[0]), PinnedProcesses(executor)
+    step = plan.judged_as(plan.steps[0])
+    pinned = PinnedProcesses(executor, partial(all_ending, plan, ending))
     observation = observer.observe(plan.target, plan.request.alert, plan.scope)
     try:
         await pinned.pin(plan.target)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.audit import Audit, NotRecorded, objections
@@ -27,7 +28,7 @@ from gpuagent_alerts.remedies.observation import (
 )
 from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused, PinnedProcess, PinnedProcesses
-from gpuagent_alerts.remedies.plan import Plan, begin_row, end_row, intent_note, may_end_row, skipped_row
+from gpuagent_alerts.remedies.plan import Plan, all_ending, begin_row, end_row, intent_note, may_end_row, skipped_row
 from gpuagent_alerts.remedies.proof import outcome_of_answer, outcome_without_alert, watch_release
 from gpuagent_alerts.remedies.safeguards.limits import cooldown_key
 from gpuagent_alerts.remedies.safeguards.policy import ended_with, may_end
@@ -76,6 +77,8 @@ class RunContext:
     """Unix time, for people."""
     never_listed: Callable[[ProcessId], str] = lambda _: ""
     """Returns which entry of the operator's meant a process when it was first seen, or that this is being looked up."""
+    ending: Callable[[], Collection[ProcessId]] = frozenset
+    """Returns those whose end was asked for, in any run that is no dry one, and that live on."""
 
 
 class LadderRun:
@@ -109,7 +112,7 @@ class LadderRun:
         self._context = context
         self._claim = claim
         self._known = known
-        self._pinned = PinnedProcesses(context.executor)
+        self._pinned = PinnedProcesses(context.executor, partial(all_ending, plan, context.ending))
         self._called_off = self._passed_over = ""
         self._acted = False
         self._unrecorded = False

@@ -223,7 +223,9 @@ class RemedyService:
         self._lookup.follow_soon([pid])
         fresh = await self._look_up([pid])
         target = find_shown_target(self._snapshot, pid, gpu, shown, fresh, self._digests, self._unreadable.now())
-        request = RemedyRequest(asked_by=describe_user(uid), forced=force, shown=shown.ends_with_it)
+        request = RemedyRequest(
+            asked_by=describe_user(uid), forced=force, shown=shown.ends_with_it, together=shown.together
+        )
         plan = Plan(request, target, tuple(steps), dry_run, proof_seconds=self.remedies.proof_seconds)
         blind = self._unreadable.of(target)
         why = f"remedies are off: {self._off}" if self._off else ""
@@ -252,7 +254,7 @@ class RemedyService:
         return await accepted_advice(
             plan, reasons, self._config_file, policy=self.remedies.rules.policy,
             observer=LastListObserver(self.observer, self._unreadable), executor=self.remedies.context.executor,
-            now_seconds=self._clock.now(),
+            now_seconds=self._clock.now(), ending=self.remedies.ending,
         )  # fmt: skip
 
     async def stop(self, uid: int) -> str:

@@ -166,6 +166,18 @@ def test_one_question(typed: str, status: int, killed: set[int]) -> None:
     assert "pid 9  alice" in seen
 
 
+@pytest.mark.parametrize("option", ["--yes", "--dry-run"])
+def test_each_request_names_the_others(option: str) -> None:
+    """Several that are asked for at once are judged together, in a dry run too: each request names the others."""
+    agent = FakeAgent(identified(row(7), row(8), row(9)), {})
+    asked(agent, "7", "8", option)
+    starts = {pid: agent.killed[pid]["start_ticks"] for pid in (7, 8)}
+    assert agent.killed[7]["together"] == [[8, starts[8]]]
+    assert agent.killed[8]["together"] == [[7, starts[7]]]
+    asked(agent, "9", option)
+    assert "together" not in agent.killed[9]
+
+
 CROWD: list[dict[str, Any]] = [
     {"pid": 70, "start_ticks": 700, "process": "sleep", "user": "svc-ml", "belongs": True, "certain": True},
     {

@@ -187,3 +187,56 @@ def test_a_reload_forgets_nobody(store: Store) -> None:
         assert made.running == ()
 
     asyncio.run(story())
+
+
+def asked_about(made: World, pid: int) -> set[int]:
+    """Whose end was taken for granted when it was last seen whom the end of this one would end."""
+    return {one.pid for one in made.ending} - {pid}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_who_was_signaled_and_lives_counts_as_ending(store: Store, *, restarts: bool) -> None:
+    """Each next one is judged as if it had ended, over a restart too; who has ended, or met a dry run alone, is not."""
+    here = world()
+    here.bodies[102] = World(target(102, key=MemoryKey("GPU-1", 102))).bodies[102]
+
+    async def story() -> None:
+        ends: list[str] = []
+        made = manager(here, store, ends)
+        await made.by_hand(asked(here, 101, TERMINATE, dry_run=True))
+        await made.by_hand(asked(here, 102, TERMINATE, dry_run=True))
+        assert asked_about(here, 102) == set()
+        await made.by_hand(asked(here, 100, TERMINATE))
+        assert ends[-1] == "100 no_effect"
+        if restarts:
+            made = await after_restart(here, store, ends)
+        for dry_run in (True, False):
+            await made.by_hand(asked(here, 102, TERMINATE, dry_run=dry_run))
+            assert asked_about(here, 102) == {100}
+        here.end(100)
+        await made.by_hand(asked(here, 101, TERMINATE, dry_run=True))
+        assert asked_about(here, 101) == set()
+
+    asyncio.run(story())
+
+
+def test_two_that_are_under_way_count_for_each_other(store: Store) -> None:
+    """Of two acts at once neither is judged as if the other stayed, also where neither has signaled yet."""
+    here = world()
+
+    async def story() -> None:
+        made = manager(here, store, [])
+        first, second = (asyncio.create_task(made.by_hand(asked(here, pid, TERMINATE))) for pid in (100, 101))
+        await asyncio.gather(first, second)
+        assert (here.asked[101], here.asked[100]) == ({100}, {101})
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_several_that_a_person_asks_for_are_judged_together(store: Store, *, dry_run: bool) -> None:
+    """What a request names as asked for at the same time counts as ending, in a dry run as in the act."""
+    here = world()
+    what = asked(here, 101, TERMINATE, dry_run=dry_run)
+    run_ladder(here, replace(what, request=replace(what.request, together=frozenset({(100, 1000)}))), store)
+    assert here.ending == {STUBBORN.id}

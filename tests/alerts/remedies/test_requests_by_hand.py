@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from gpuagent.procfs.files import RealProc
 from gpuagent.service.remedies import RemedyCommands
-from gpuagent_alerts.remedies.execution.executor import AppFailure
+from gpuagent_alerts.remedies.execution.executor import AppFailure, NodeActionExecutor
+from gpuagent_alerts.remedies.observation import ActionResult
+from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store
 from gpuagent_exporters.api.process_routes import NotDone
-from tests.alerts.remedies.processes import PLAIN, as_target, running
-from tests.alerts.remedies.staging import NoApps, config, read, stage
+from tests.alerts.remedies.processes import PLAIN, as_target, reader, running
+from tests.alerts.remedies.staging import NoApps, config, no_warning, read, stage
 
 
 @pytest.fixture
@@ -33,6 +36,38 @@ class OneApp(NoApps):
         if len(self.asked) > 1:
             raise AppFailure("refused", "at most once a minute")
         return {"pid": pid, "took_ms": 3.0, "released_bytes": 2**30, "returned_bytes": 2**30}
+
+
+class SlowApp(NoApps):
+    """An app whose answer never comes to an end."""
+
+    async def release(self, pid: int, *, collect: bool = False) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    async def reset(self, pid: int) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    async def notice(self, pid: int, reason: str, seconds: float) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+
+@pytest.mark.parametrize("step", ["release_cache", "reset", "notify"])
+def test_an_answer_is_waited_for_as_long_as_the_step_waits(step: str) -> None:
+    """An app that goes on answering keeps nobody waiting beyond the wait of the step, be it byte by byte."""
+    executor = NodeActionExecutor(RealProc(), reader(), apps=SlowApp(), warn=no_warning)
+
+    async def ask(target: Target) -> ActionResult:
+        if step == "notify":
+            return await executor.notify(target, "", 0.01)
+        return await (executor.release_cache if step == "release_cache" else executor.reset)(target, 0.01)
+
+    with running(PLAIN) as process:
+        done = asyncio.run(ask(as_target(process.pid)))
+    assert done.detail == "the app has not answered within 0.01 s"
+    assert done.ok is (step == "notify")
 
 
 def test_release_goes_on_record(store: Store) -> None:

@@ -87,14 +87,16 @@ def test_another_process_is_refused(
         {"boot_id": 7}, {"boot_id": None}, {"pid_namespace": 0}, {"pid_namespace": 2**32}, {"pid_namespace": "x"},
         {"ends_with_it": 7}, {"ends_with_it": [7]}, {"ends_with_it": [[7]]}, {"ends_with_it": [[7, 0]]},
         {"ends_with_it": [[True, 7]]}, {"ends_with_it": None}, {"card": ""}, {"card": 7}, {"card": None},
-        {"ends_with_it": [[7, 70.0]]}, {"pid_namespace": 7.0},
+        {"ends_with_it": [[7, 70.0]]}, {"pid_namespace": 7.0}, {"together": 7},
+        {"together": [[7]]}, {"together": [[7, 0]]},
     ],
 )  # fmt: skip
 def test_what_names_no_process_is_no_request(change: dict[str, Any]) -> None:
     """A field of another kind is a fault of the caller's, never taken for a match or for unknown."""
-    wanted = (*GOOD.values(), frozenset())
+    wanted = (*GOOD.values(), frozenset(), frozenset())
     assert tuple(read_identified(GOOD)) == wanted
     assert read_identified(GOOD | {"ends_with_it": [[7, 70], [8, 80]]}).ends_with_it == {(7, 70), (8, 80)}
+    assert read_identified(GOOD | {"together": [[9, 90]]}).together == {(9, 90)}
     assert read_identified(GOOD | {"pid_namespace": None}).pid_namespace is None
     with pytest.raises(ValueError, match=f"{next(iter(change))} must be"):
         read_identified(GOOD | change)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.execution.unit_ends import UnitEnds
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
 from gpuagent_alerts.remedies.facts.terminals import OpenFiles
-from gpuagent_alerts.remedies.facts.ties import Tie
+from gpuagent_alerts.remedies.facts.ties import Tie, find_together
 from gpuagent_alerts.remedies.facts.unit_ties import SystemdTieFinder
 from tests.fakes.proc import FakeProc
 from tests.fakes.units import Systemd
@@ -35,6 +36,7 @@ class Node:
     def __init__(self, linger: Path, **units: dict[str, str]) -> None:
         self.proc = FakeProc()
         self.linger = linger
+        self.sessions = linger / "sessions"
         self.systemd = Systemd(**units)
         self.is_silent = False
         self.add(1, "init.scope", 0, parent=0, name="systemd")
@@ -44,17 +46,24 @@ class Node:
         stat = f"{pid} ({name}) S {parent} {pid} {pid} 0 -1 0 {'0 ' * 10}1 0 {pid} 0 0 {'0 ' * 28}".encode()
         status = f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{pid}\nTracerPid:\t0\n".encode()
         self.proc.put(
-            pid, stat, status=status, cgroup=f"0::/{cgroup}\n".encode(), loginuid=b"4294967295", sessionid=b"1"
-        )
+            pid, stat, status=status, cgroup=f"0::/{cgroup}\n".encode(), loginuid=b"4294967295",
+            sessionid=b"4294967295",
+        )  # fmt: skip
 
-    def tied(self, *pids: int) -> dict[int, Tie]:
-        """Return who ends with these."""
+    def log_in(self, name: str, leader: int, uid: int = ALICE, state: str = "active", kind: str = "user") -> None:
+        """Let logind tell of a session."""
+        self.sessions.mkdir(exist_ok=True)
+        text = f"# private\nUID={uid}\nSTATE={state}\nCLASS={kind}\nSCOPE=session-{name}.scope\nLEADER={leader}\n"
+        (self.sessions / name).write_text(text)
+
+    def tied(self, *pids: int, ending: Collection[int] = ()) -> dict[int, Tie]:
+        """Return who ends with these, where the end of others is asked for."""
         ends = UnitEnds(self._show)
         finder = SystemdTieFinder(
-            self.proc, ends=lambda: ends, linger=self.linger, user_of=self._user, pids=lambda: list(self.proc.files),
-            open_files=NoOpenFiles(),
+            self.proc, ends=lambda: ends, linger=self.linger, sessions=self.sessions, user_of=self._user,
+            pids=lambda: list(self.proc.files), open_files=NoOpenFiles(),
         )  # fmt: skip
-        return dict(finder.find(pids))
+        return dict(find_together(finder, pids, [ProcessId("boot", pid, pid) for pid in ending]))
 
     def _show(self, properties: Collection[str], units: Collection[str]) -> str:
         if self.is_silent:
@@ -75,29 +84,42 @@ def bound(tmp_path: Path) -> Node:
     return node
 
 
-def test_the_last_process_of_a_scope(bound: Node) -> None:
-    """A unit that is bound to a scope ends with its last process, and not while another is in there."""
+def test_a_process_of_a_scope(bound: Node) -> None:
+    """A scope is taken to end with any process of it: who waits for whom in there cannot be seen."""
     (tie,) = bound.tied(10).values()
     assert (tie.row.pid, tie.may_be_own) == (20, False)
     assert tie.why == "in other.service; systemd stops it once job.scope has ended"
     bound.add(11, "system.slice/job.scope")
-    assert not bound.tied(10)
-    assert bound.tied(10, 11)
+    bound.add(12, "system.slice/job.scope", uid=0)
+    assert set(bound.tied(10)) == set(bound.tied(10, 11)) == {20}
+    bound.add(30, "system.slice/another.scope")
+    bound.systemd.units["another.scope"] = {}
+    assert not bound.tied(30)
 
 
-@pytest.mark.parametrize("parent_is_alone", [True, False])
-def test_what_mostly_ends_with_the_last_one(bound: Node, parent_is_alone: bool) -> None:
-    """Workers of the last process, and the script that waits for it, do not keep a scope."""
-    bound.add(9, "system.slice/job.scope")
+@pytest.mark.parametrize("waiting_uid", [ALICE, 0])
+def test_who_waits_in_a_scope(bound: Node, waiting_uid: int) -> None:
+    """The script that waits for the job does not keep a scope, nor does sudo, nor the other side of a pipe."""
+    bound.add(9, "system.slice/job.scope", waiting_uid)
     bound.add(10, "system.slice/job.scope", parent=9)
-    bound.add(12, "system.slice/job.scope", parent=10)
-    if not parent_is_alone:
-        bound.add(13, "system.slice/job.scope", parent=9)
-    assert set(bound.tied(10)) == ({20} if parent_is_alone else set())
+    bound.add(13, "system.slice/job.scope", parent=9)
+    assert set(bound.tied(10)) == {20}
 
 
-def test_the_main_process_of_a_service(tmp_path: Path) -> None:
-    """A service ends with its main process, whoever else is in there; who depends on that ends along."""
+@pytest.mark.parametrize("scope", ["slurmstepd.scope", "node1_slurmstepd.scope"])
+def test_the_scope_of_all_slurm_jobs(bound: Node, scope: str) -> None:
+    """It is held by a process of Slurm's own, and does not end with a job: nobody is asked about it."""
+    bound.add(40, f"system.slice/{scope}/system", 0, name="slurmstepd")
+    bound.add(41, f"system.slice/{scope}/job_7/step_0/user/task_0")
+    bound.is_silent = True
+    assert not bound.tied(41)
+    bound.proc.end(40)
+    with pytest.raises(UnseenProcesses):
+        bound.tied(41)
+
+
+def test_a_process_of_a_service(tmp_path: Path) -> None:
+    """A service is taken to end with any process of it; who depends on that ends along."""
     node = Node(
         tmp_path,
         own_service={"MainPID": "10", "BoundBy": "next.service"},
@@ -107,7 +129,7 @@ def test_the_main_process_of_a_service(tmp_path: Path) -> None:
     for pid, unit in ((10, "own"), (11, "own"), (20, "next"), (30, "last")):
         node.add(pid, f"system.slice/{unit}.service", BOB if pid > 11 else ALICE)
     assert set(node.tied(10)) == {20, 30}
-    assert not node.tied(11)
+    assert set(node.tied(11)) == {20, 30}
 
 
 def test_without_an_answer(bound: Node) -> None:
@@ -153,17 +175,147 @@ def test_the_last_session_of_a_user(session: Node) -> None:
 
 
 def test_sessions_that_stay(session: Node) -> None:
-    """Another process in a session of the user keeps the manager, and so does lingering."""
+    """Another session of the user whose leader lives keeps the manager, and so does lingering."""
     session.add(11, f"{USER}/session-2.scope")
+    session.log_in("2", 11)
     assert not session.tied(10)
     assert set(session.tied(10, 11)) == {33, 34}
     session.proc.end(11)
     session.add(12, f"user.slice/user-{BOB}.slice/session-3.scope", BOB)
+    session.log_in("3", 12, BOB)
     assert set(session.tied(10)) == {33, 34}
     (session.linger / "alice").touch()
     assert not session.tied(10)
 
 
+@pytest.mark.parametrize(
+    ("leader", "state", "kind"),
+    [
+        (11, "closing", "user"),
+        (99, "active", "user"),
+        (11, "active", "greeter"),
+        (11, "", "user"),
+        (9, "active", "user"),
+    ],
+)
+def test_sessions_that_are_not_sure_to_stay(session: Node, leader: int, state: str, kind: str) -> None:
+    """A session that closes, that logind does not tell of, or whose leader is gone or waits for the target, is none.
+
+    Who lives in it is judged then too.
+    """
+    session.add(9, "system.slice/ssh.service", uid=0)
+    session.add(10, SESSION, parent=9)
+    session.add(11, f"{USER}/session-2.scope")
+    session.log_in("2", leader, state=state, kind=kind)
+    expected = {33, 34} if leader == 9 else {11, 33, 34}
+    assert set(session.tied(10)) == expected
+
+
+def test_who_holds_a_session(session: Node) -> None:
+    """`su` and sshd wait as root, a pipe and a setuid program beside it: the session is taken to end all the same."""
+    session.add(8, SESSION, uid=0, name="su")
+    session.add(9, SESSION, parent=8)
+    session.add(10, SESSION, parent=9)
+    session.add(12, SESSION, parent=9, name="cat")
+    session.add(13, SESSION, BOB, parent=8)
+    assert set(session.tied(10)) == set(session.tied(13)) == {33, 34}
+
+
+@pytest.mark.parametrize("by", ["ancestor", "login", "leader"])
+def test_a_job_outside_of_its_session(session: Node, by: str) -> None:
+    """A session waits for a job in another unit: told by descent, by the kernel's login, or by logind's leader."""
+    session.systemd.units["job.scope"] = {}
+    session.add(50, "system.slice/job.scope", parent=10 if by == "ancestor" else 1)
+    session.log_in("1", 50 if by == "leader" else 10)
+    if by == "login":
+        session.proc.files[50]["sessionid"] = b"1"
+    assert set(session.tied(50)) == {33, 34}
+
+
+def test_the_session_of_the_manager_itself(session: Node) -> None:
+    """A session that logind keeps for the user's manager ends with that alone."""
+    session.log_in("4", 30, kind="manager")
+    session.proc.files[34]["sessionid"] = b"4"
+    assert not session.tied(34)
+
+
+@pytest.mark.parametrize(
+    ("namespace", "mounts", "falls"),
+    [
+        ("host", "host", True), ("own", "own", False), ("own", "host", True), ("host", "own", True),
+        ("own", "missing", True), ("missing", "own", True),
+    ],
+)  # fmt: skip
+def test_who_works_as_the_user_elsewhere(session: Node, namespace: str, mounts: str, falls: bool) -> None:
+    """/run/user and shared memory go with the last session; who sees neither, as in a container, loses nothing."""
+    lines = {
+        "host": b"30 1 0:26 / /dev/shm rw - tmpfs tmpfs rw\n31 1 0:40 / /run/user/1001 rw - tmpfs tmpfs rw\n",
+        "own": b"50 1 0:90 / /dev/shm rw - tmpfs tmpfs rw\n",
+    }
+    session.proc.files[1] |= {"ns/ipc": b"ipc:[1]", "mountinfo": lines["host"]}
+    session.systemd.units["own.service"] = {}
+    session.add(40, "system.slice/own.service")
+    session.add(41, "system.slice/own.service", BOB)
+    if namespace != "missing":
+        session.proc.files[40]["ns/ipc"] = b"ipc:[1]" if namespace == "host" else b"ipc:[2]"
+    if mounts != "missing":
+        session.proc.files[40]["mountinfo"] = lines[mounts]
+    tied = session.tied(10)
+    assert set(tied) == {33, 34} | ({40} if falls else set())
+    assert not falls or f"enable-linger {ALICE}" in tied[40].why
+
+
+@pytest.mark.parametrize("gone", [f"run-user-{ALICE}.mount", f"user-runtime-dir@{ALICE}.service"])
+def test_what_is_bound_to_the_runtime_directory(session: Node, gone: str) -> None:
+    """A service that is bound to the user's runtime directory ends with the last session."""
+    session.systemd.units |= {gone: {"BoundBy": "other.service"}, "other.service": {}}
+    session.add(60, "system.slice/other.service", BOB)
+    assert 60 in session.tied(10)
+    (session.linger / "alice").touch()
+    assert not session.tied(10)
+
+
+def test_one_login_and_nothing_else(tmp_path: Path) -> None:
+    """One user, one login by ssh, tmux and a job in it, beside what each login has: nobody is tied to the job."""
+    node = Node(tmp_path)
+    node.systemd.units["session-1.scope"] = {"Wants": f"user@{ALICE}.service"}
+    for pid, parent, uid, name in (
+        (10, 1, 0, "sshd"), (11, 10, ALICE, "sshd"), (12, 11, ALICE, "bash"), (13, 1, ALICE, "tmux: server"),
+        (14, 13, ALICE, "bash"), (15, 14, ALICE, "python"), (16, 12, ALICE, "nohup"),
+    ):  # fmt: skip
+        node.add(pid, SESSION, uid, parent=parent, name=name)
+    node.add(30, f"{MANAGER}/init.scope", name="systemd")
+    node.add(31, f"{MANAGER}/init.scope", parent=30, name="(sd-pam)")
+    node.log_in("1", 10)
+    assert not node.tied(15)
+    assert not node.tied(16)
+
+
 def test_work_of_the_manager_alone(session: Node) -> None:
     """A unit of the user's own manager ends no session."""
     assert not session.tied(34)
+
+
+def test_the_last_two_sessions(session: Node) -> None:
+    """Each of two sessions keeps the manager alone; where the end of both is asked for, neither does."""
+    session.add(11, f"{USER}/session-2.scope")
+    session.log_in("1", 10)
+    session.log_in("2", 11)
+    for one, other in ((10, 11), (11, 10)):
+        assert not session.tied(one)
+        tied = session.tied(one, ending=[other])
+        assert set(tied) == {33, 34}
+        assert f"if pid {other} ends too" in tied[34].why
+    session.proc.end(11)
+    assert set(session.tied(10, ending=[11])) == {33, 34}  # it has ended: nobody is named
+
+
+def test_whom_the_other_takes_along_alone(session: Node) -> None:
+    """Who is tied to the other one alone was judged with that; who is tied to this one alone stays so."""
+    session.systemd.units |= {"job.scope": {"BoundBy": "other.service"}, "other.service": {}, "next.scope": {}}
+    session.add(50, "system.slice/job.scope", BOB)
+    session.add(60, "system.slice/other.service", BOB)
+    session.add(70, "system.slice/next.scope", BOB)
+    assert not session.tied(70, ending=[10, 50])
+    assert set(session.tied(50, ending=[10])) == {60}
+    assert set(session.tied(50, ending=[60, 10])) == {60}

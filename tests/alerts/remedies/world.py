@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -117,6 +117,9 @@ class World:
         self.before_restart: Callable[[World], None] = lambda world: None
         """Called between the decision to restart a unit and the last look at it."""
         self.ties = Ties()
+        self.ending: frozenset[ProcessId] = frozenset()
+        self.asked: dict[int, set[int]] = {}
+        """By target, who was ever taken for ending besides."""
         """Who else ends with the processes."""
         self.successors: tuple[int, ...] = ()
         self.relatives: tuple[int, ...] = ()
@@ -181,8 +184,10 @@ class World:
     def is_alive(self, identity: ProcessId) -> bool:
         return any(body.alive and body.identity.id == identity for body in self.bodies.values())
 
-    async def tied_to(self, targets: Sequence[Target]) -> Ties:
+    async def tied_to(self, targets: Sequence[Target], ending: Collection[ProcessId] = ()) -> Ties:
         assert all(self.bodies[each.pid].target.id.pid == each.pid for each in targets)
+        self.ending = frozenset(ending)
+        self.asked.setdefault(targets[0].pid, set()).update(each.pid for each in ending)
         return self.ties
 
     async def notify(self, target: Target, reason: str, deadline_seconds: float) -> ActionResult:

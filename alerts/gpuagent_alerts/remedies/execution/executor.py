@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -134,24 +134,25 @@ class NodeActionExecutor:
         except OSError:
             return False
 
-    async def tied_to(self, targets: Sequence[Target]) -> Ties:
+    async def tied_to(self, targets: Sequence[Target], ending: Collection[ProcessId] = ()) -> Ties:
         try:
-            return await read_with_timeout(partial(self._read_ties, [each.pid for each in targets]))
+            return await read_with_timeout(partial(self._read_ties, [each.pid for each in targets], list(ending)))
         except TimeoutError:
             return Ties(unseen=f"{NO_ANSWER} within {READ_SECONDS:g} s")
 
-    def _read_ties(self, pids: Sequence[int]) -> Ties:
-        return read_ties(self._files, self._reader, pids, finder=self._ties, never=self._never.snapshot())
+    def _read_ties(self, pids: Sequence[int], ending: Sequence[ProcessId]) -> Ties:
+        never = self._never.snapshot()
+        return read_ties(self._files, self._reader, pids, ending=ending, finder=self._ties, never=never)
 
     async def notify(self, target: Target, reason: str, deadline_seconds: float) -> ActionResult:
         await self._warn(target, reason, deadline_seconds)
-        told = await _asked(self._apps.notice(target.pid, reason, deadline_seconds), "the app was told")
+        notice = self._apps.notice(target.pid, reason, deadline_seconds)
+        told = await _asked(notice, "the app was told", deadline_seconds)
         return ActionResult(ok=True, detail=told.detail)
 
-    async def release_cache(
-        self, target: Target, deadline_seconds: float, *, collect: bool = False  # noqa: ARG002  the app has its own
-    ) -> ActionResult:  # fmt: skip
-        return await _asked(self._apps.release(target.pid, collect=collect), "the cache was given back")
+    async def release_cache(self, target: Target, deadline_seconds: float, *, collect: bool = False) -> ActionResult:
+        answer = self._apps.release(target.pid, collect=collect)
+        return await _asked(answer, "the cache was given back", deadline_seconds)
 
     async def drop_caches(self, step: RemedyStep, *, rehearse: bool) -> ActionResult:
         return await self._reclaimer.drop(
@@ -159,11 +160,12 @@ class NodeActionExecutor:
             rehearse=rehearse,
         )  # fmt: skip
 
-    async def reset(self, target: Target, deadline_seconds: float) -> ActionResult:  # noqa: ARG002  the app has its own
+    async def reset(self, target: Target, deadline_seconds: float) -> ActionResult:
         # torch cannot take a CUDA context down inside a process (pytorch#37664): what the context holds stays.
         return await _asked(
-            self._apps.reset(target.pid), "the app unloaded what it had registered; its CUDA context stays"
-        )
+            self._apps.reset(target.pid), "the app unloaded what it had registered; its CUDA context stays",
+            deadline_seconds,
+        )  # fmt: skip
 
     async def group_refusal(self, step: RemedyStep, target: Target, permission: UnitPermission) -> str:
         if step.kind is StepKind.RESTART_UNIT:
@@ -255,9 +257,16 @@ def _filled(command: tuple[str, ...], target: Target, job: str) -> tuple[str, ..
     return tuple(filled)
 
 
-async def _asked(answer: Awaitable[Mapping[str, Any]], done: str) -> ActionResult:
+async def _asked(answer: Awaitable[Mapping[str, Any]], done: str, deadline_seconds: float) -> ActionResult:
+    """Wait for the whole answer of an app, for as long as the step waits, however slowly it comes in."""
     try:
-        document = await answer
+        async with asyncio.timeout(deadline_seconds) as limit:
+            document = await answer
+    except TimeoutError as error:
+        if not limit.expired():
+            return ActionResult(ok=False, detail=str(error) or type(error).__name__)
+        detail = f"the app has not answered within {deadline_seconds:g} s"
+        return ActionResult(ok=False, detail=detail, answer={"reason": "late"})
     except KeyError:
         return ActionResult(ok=False, detail="the app has no embedded client", answer={"reason": "absent"})
     except AppFailure as failure:

@@ -10,6 +10,9 @@ chose: a file system in user space could keep the agent waiting.
 * The leader of a session with a terminal ends: SIGHUP goes to the foreground process group of that terminal, whoever
   its processes belong to, as what a person runs by `sudo -u somebody` in a shell (`disassociate_ctty`,
   drivers/tty/tty_jobctrl.c).
+* A descriptor can be sent through a socket (SCM_RIGHTS), and lie there unread: then it is in nobody's list, and the
+  terminal is hung up with the last socket that leads to it. `fdinfo` of a socket tells how many lie in it (`scm_fds`,
+  since Linux 5.11). Files that are registered with an io_uring are in nobody's list either.
 * A process group becomes an orphan while a member of it is stopped: nobody is left who could continue it, so it gets
   SIGHUP and SIGCONT (`kill_orphaned_pgrp`, kernel/exit.c). It is kept by a member whose parent is in another group of
   the same session.
@@ -21,6 +24,7 @@ import ctypes
 import os
 import platform
 import re
+import socket
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -34,7 +38,12 @@ _SLAVE_MAJOR = 136
 _INDEX = re.compile(rb"^tty-index:\s*(\d+)", re.MULTILINE)
 _MOUNT = re.compile(rb"^mnt_id:\s*(\d+)", re.MULTILINE)
 _MOST_DESCRIPTORS = 65536
+_IN_FLIGHT = re.compile(rb"^scm_fds:\s*(\d+)", re.MULTILINE)
+_REGISTERED = re.compile(rb"^UserFiles:\s*(\d+)", re.MULTILINE)
+_SOCKET = "socket:["
+_RING = "anon_inode:[io_uring]"
 _MASTER = "ptmx"
+_SLAVE = re.compile(r"/pts/(\d{1,9})$")
 _ENDED = frozenset({"Z", "X"})
 """States of a first thread that may have ended before others of its process."""
 _KCMP = {"x86_64": 312, "aarch64": 272}
@@ -50,6 +59,8 @@ class Master(NamedTuple):
     """N of `/dev/pts/N`."""
     file_system: str
     """Device number of its devpts; "" where it is not told."""
+    possible: frozenset[str] = frozenset()
+    """Devpts that it may be of; none where it may be of any."""
 
 
 class OpenFiles:
@@ -69,6 +80,12 @@ class OpenFiles:
     def info(self, pid: int, folder: str, descriptor: int) -> bytes:
         """Return its fdinfo."""
         return Path(f"{self._root}/{pid}/{folder}fdinfo/{descriptor}").read_bytes()
+
+    def tells_of_sockets(self) -> bool:
+        """Return whether the kernel tells how many files lie unread in a socket."""
+        one, other = socket.socketpair(socket.AF_UNIX)
+        with one, other:
+            return b"scm_fds" in Path(f"{self._root}/self/fdinfo/{one.fileno()}").read_bytes()
 
     def mounts(self, pid: int, folder: str) -> bytes:
         """Return its whole mountinfo."""
@@ -125,12 +142,90 @@ class PtyMasters:
         """Return whether a process has this terminal, as the controlling one or open and no more.
 
         Its number alone does not tell: of another devpts it is another terminal, and a file may be called so. Which
-        devpts it is on says a descriptor for the terminal; without one the controlling terminal may be of any.
+        devpts it is on says a descriptor for the terminal. Without one it counts, unless the process sees another
+        devpts and not this one.
         """
         devices = self._devices_of_slave(row.pid, master.number)
         if pty_number(row.terminal) == master.number:
-            return not (devices and master.file_system) or master.file_system in devices
-        return bool(devices) and (not master.file_system or bool(devices & {master.file_system, ""}))
+            if devices and master.possible:
+                return bool(devices & {*master.possible, ""})
+            return not (master.possible and self._sees_only_others(row.pid, master.possible))
+        return bool(devices) and (not master.possible or bool(devices & {*master.possible, ""}))
+
+    def _sees_only_others(self, pid: int, possible: frozenset[str]) -> bool:
+        with suppress(OSError, ValueError):
+            folder = self._folder(pid)
+            if folder is not None:
+                seen = {each.device for each in mounts_of(self._open.mounts(pid, folder)) if each.is_devpts}
+                return bool(seen) and not seen & possible
+        return False
+
+    def may_have_in_flight(self, pid: int) -> bool:
+        """Return whether a process may keep files that are in nobody's list: unread in a socket, or registered.
+
+        Raises OSError, ValueError.
+        """
+        folders = [self._folder(pid), *(f"task/{thread}/" for thread in other_tables(self._files, pid))]
+        return any(self._has_in_flight(pid, folder) for folder in folders if folder is not None)
+
+    def _has_in_flight(self, pid: int, folder: str) -> bool:
+        for descriptor in self._open.list(pid, folder):
+            try:
+                path = self._open.path(pid, folder, descriptor)
+                if path.startswith(_SOCKET):
+                    info = self._open.info(pid, folder, descriptor)
+                    told = _IN_FLIGHT.search(info)
+                    if int(told[1]) if told else self._may_be_untold(pid, path):
+                        return True
+                elif path == _RING:
+                    told = _REGISTERED.search(self._open.info(pid, folder, descriptor))
+                    if told is None or int(told[1]):
+                        return True
+            except (FileNotFoundError, ProcessLookupError):  # closed meanwhile
+                continue
+        return False
+
+    def _may_be_untold(self, pid: int, path: str) -> bool:
+        """Return whether a socket may have files in it of which the kernel does not tell: before Linux 5.11."""
+        if self._open.tells_of_sockets():
+            return False
+        number = path.removeprefix(_SOCKET).removesuffix("]").encode()
+        try:
+            known = self._files.read(pid, "net/unix")
+        except OSError:
+            return True
+        return any(number in line.split() for line in known.splitlines())
+
+    def unheld(self, rows: Collection[ProcessRow], holders: Collection[int]) -> list[tuple[ProcessRow, int]]:
+        """Return which of `rows` are on a terminal whose other side none of `holders` is seen to have open.
+
+        One whose files cannot be read is not seen to have any.
+        """
+        masters: set[Master] = set()
+        for pid in holders:
+            with suppress(OSError, ValueError):
+                masters.update(self._find(pid, lambda path: path.endswith(_MASTER)))
+        by_number: dict[int, list[Master]] = {}
+        for each in masters:
+            by_number.setdefault(each.number, []).append(each)
+        return [
+            (row, number)
+            for row in rows
+            for number in self._slaves_of(row)
+            if not any(self.is_on(row, each) for each in by_number.get(number, ()))
+        ]
+
+    def _slaves_of(self, row: ProcessRow) -> frozenset[int]:
+        """Return the numbers of the terminals that a process has, as the controlling one or open."""
+        own = pty_number(row.terminal)
+        found = set() if own is None else {own}
+        with suppress(OSError, ValueError):
+            folder = self._folder(row.pid)
+            for descriptor in self._open.list(row.pid, folder) if folder is not None else ():
+                name = _SLAVE.search(self._open.path(row.pid, folder or "", descriptor))
+                if name:
+                    found.add(int(name[1]))
+        return frozenset(found)
 
     def _find(self, pid: int, is_candidate: Callable[[str], bool], folder: str | None = None) -> Iterator[Master]:
         folder = self._folder(pid) if folder is None else folder
@@ -143,7 +238,8 @@ class PtyMasters:
             try:
                 path = self._open.path(pid, folder, descriptor)
                 if is_candidate(path) and (index := _INDEX.search(info := self._open.info(pid, folder, descriptor))):
-                    yield Master(int(index[1]), self._file_system(pid, folder, info, path))
+                    possible = self._file_systems(pid, folder, info, path)
+                    yield Master(int(index[1]), next(iter(possible)) if len(possible) == 1 else "", possible)
             except (FileNotFoundError, ProcessLookupError):  # closed meanwhile
                 continue
 
@@ -155,36 +251,43 @@ class PtyMasters:
             return None
         return None if thread is None else thread.folder
 
-    def _file_system(self, pid: int, folder: str, info: bytes, path: str) -> str:
+    def _file_systems(self, pid: int, folder: str, info: bytes, path: str) -> frozenset[str]:
         """Return the devpts of a master: that of its node, or the one beside a node in another file system.
 
-        So the kernel chooses it (`devpts_acquire`, fs/devpts/inode.c). "" where the process that has opened it may have
-        been in another mount namespace, or several lie one upon the other.
+        So the kernel chooses it (`devpts_acquire`, fs/devpts/inode.c). Several where they lie one upon the other; none
+        where the process that has opened it may have been in another mount namespace.
         """
         try:
-            mounts = list(_mounts(self._open.mounts(pid, folder)))
+            mounts = list(mounts_of(self._open.mounts(pid, folder)))
         except OSError:
-            return ""
+            return frozenset()
         own = [each for each in mounts if each.mount_id == _mount_id(info)]
         beside = f"{path.rpartition('/')[0]}/pts"
         near = own if any(each.is_devpts for each in own) else [each for each in mounts if own and each.point == beside]
-        found = {each.device for each in near if each.is_devpts}
-        return found.pop() if len(found) == 1 else ""
+        return frozenset(each.device for each in near if each.is_devpts)
 
     def _devices_of_slave(self, pid: int, number: int) -> frozenset[str]:
-        """Return the devpts of each descriptor for a terminal of this number; "" for one that is not told."""
+        """Return the devpts of each descriptor for a terminal of this number; "" for one that is not told.
+
+        In containers of systemd-nspawn and others a terminal is mounted on another name, as `/dev/console`.
+        """
         found: set[str] = set()
         with suppress(OSError, ValueError):
             folder = self._folder(pid)
+            mounts: dict[int, Mount] | None = None
             for descriptor in self._open.list(pid, folder) if folder is not None else ():
                 path = self._open.path(pid, folder or "", descriptor)
-                if not path.endswith(f"/{number}"):
+                if not path.startswith("/"):
                     continue
-                own = _mount_id(self._open.info(pid, folder or "", descriptor))
-                mounts = [each for each in _mounts(self._open.mounts(pid, folder or "")) if each.mount_id == own]
-                if not mounts and path.endswith(f"/pts/{number}"):
-                    found.add("")  # it was opened in another mount namespace
-                found.update(each.device for each in mounts if each.is_devpts)
+                if mounts is None:
+                    mounts = {each.mount_id: each for each in mounts_of(self._open.mounts(pid, folder or ""))}
+                has_name = path.endswith(f"/{number}")
+                mount = mounts.get(_mount_id(self._open.info(pid, folder or "", descriptor)))
+                if mount is None:
+                    if path.endswith(f"/pts/{number}"):
+                        found.add("")  # it was opened in another mount namespace
+                elif mount.is_devpts and (has_name or mount.root == f"/{number}"):
+                    found.add(mount.device)
         return frozenset(found)
 
 
@@ -194,9 +297,13 @@ def pty_number(device: int) -> int | None:
     return os.minor(unsigned) if os.major(unsigned) == _SLAVE_MAJOR else None
 
 
-class _Mount(NamedTuple):
+class Mount(NamedTuple):
+    """A line of mountinfo."""
+
     mount_id: int
     point: str
+    root: str
+    """What of its file system is mounted there."""
     device: str
     is_devpts: bool
 
@@ -206,13 +313,13 @@ def _mount_id(info: bytes) -> int:
     return int(found[1]) if found else 0
 
 
-def _mounts(mountinfo: bytes) -> Iterator[_Mount]:
+def mounts_of(mountinfo: bytes) -> Iterator[Mount]:
     """Yield every mount: proc_pid_mountinfo(5)."""
     for line in os.fsdecode(mountinfo).split("\n"):
         mount, _, kind = line.partition(" - ")
         fields = mount.split(" ")
         if len(fields) > 4:
-            yield _Mount(int(fields[0]), fields[4], fields[2], kind.startswith("devpts "))
+            yield Mount(int(fields[0]), fields[4], fields[3], fields[2], kind.startswith("devpts "))
 
 
 def other_tables(files: ProcFiles, pid: int) -> Iterator[int]:

@@ -21,6 +21,7 @@ from contextlib import suppress
 from functools import cache
 from typing import NamedTuple, Protocol
 
+from gpuagent.core.identity import ProcessId
 from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.credentials import read_uids
 from gpuagent.procfs.files import ProcFiles, living_thread, parse_stat, parse_status
@@ -125,6 +126,7 @@ class TieFinder:
             for row in containers.ended_with(scan.rows[pid]):
                 yield Tie(row, f"in the container of pid {pid}, without a pid namespace of its own")
         yield from self._sessions_held(scan, ended, masters_of)
+        yield from self._sessions_in_flight(scan, ended)
         for pid in ended:
             for row in in_foreground_of(scan, scan.rows[pid]):
                 yield Tie(row, f"in the foreground of the terminal of pid {pid}")
@@ -171,6 +173,26 @@ class TieFinder:
                     why = f"on the terminal pts/{master.number}, whose other side pid {pid} has open"
                     # What it has started with a terminal in the place of a pipe is no session.
                     yield Tie(row, why, may_be_own=not row.terminal and row.pid in family)
+
+    def _sessions_in_flight(self, scan: ProcessScan, ended: Collection[int]) -> Iterator[Tie]:
+        """Yield who works on a terminal whose other side is seen with nobody, where one of these may keep it unseen."""
+        keeper = 0
+        for pid in ended:
+            try:
+                keeper = keeper or (pid if self._masters.may_have_in_flight(pid) else 0)
+            except PermissionError:  # by descent then, as `_perhaps_held` has it
+                continue
+            except (OSError, ValueError) as error:
+                raise UnseenProcesses(f"the open files of pid {pid} cannot be read: {error}") from error
+        if not keeper:
+            return
+        others = [row for row in scan.rows.values() if row.pid not in ended]
+        for row, number in self._masters.unheld(others, scan.rows.keys()):
+            why = (
+                f"on the terminal pts/{number}, whose other side is with nobody: it may lie unread in a socket of pid"
+                f" {keeper}"
+            )
+            yield Tie(row, why, certain=False, may_be_own=False)
 
     def _terminal_users(
         self, scan: ProcessScan, ended: Collection[int], numbers: Collection[int]
@@ -331,23 +353,50 @@ class ProcessInfoReader(Protocol):
         ...
 
 
+def find_together(
+    finder: TieFinder, pids: Collection[int], ending: Collection[ProcessId], scan: ProcessScan | None = None
+) -> Mapping[int, Tie]:
+    """Return as `find`, and also whom only the end of `ending` together with these takes along.
+
+    Those are about to end anyway, or were asked to and live on. Who is tied to them alone was judged with them. Raises
+    UnseenProcesses.
+    """
+    seen = scan or finder.scan()
+    alone = finder.find(pids, seen)
+    others = {
+        one.pid for one in ending if one.pid in seen.rows and seen.rows[one.pid].start_ticks == one.start_ticks
+    }.difference(pids)
+    if not others or not seen.rows.keys() & set(pids):
+        return alone
+    before = finder.find(others, seen)
+    together = f"if pid {', '.join(map(str, sorted(others)))} ends too, which was asked for"
+    joint = {
+        pid: tie._replace(why=f"{tie.why}, {together}")
+        for pid, tie in finder.find({*pids, *others}, seen).items()
+        if pid not in before
+    }
+    return {**joint, **alone}
+
+
 def read_ties(
     files: ProcFiles,
     reader: ProcessInfoReader,
     pids: Collection[int],
     *,
+    ending: Collection[ProcessId] = (),
     finder: TieFinder | None = None,
     scan: ProcessScan | None = None,
     never: NeverListSnapshot = NO_ENTRIES,
 ) -> Ties:
     """Return everybody who ends, is hung up or is stopped for good together with these processes.
 
-    `never` knows the operator's entries of the never-list. It ends with the first beyond `MAX_TIED`. It may block.
+    `ending` are others whose end is asked for. `never` knows the operator's entries of the never-list. It ends with the
+    first beyond `MAX_TIED`. It may block.
     """
     looks = finder or TieFinder(files, reader.proven_container)
     found: list[TiedProcess] = []
     try:
-        ties = looks.find(pids, scan)
+        ties = find_together(looks, pids, ending, scan)
         of = list(_existing(reader, pids)) if ties else []
         for pid in sorted(ties):
             try:

@@ -1,22 +1,32 @@
 """Find who ends because systemd or logind stops something once processes have ended.
 
-A unit ends with its main process or with its last one, and systemd may stop others then (`unit_ends`). When the last
-session of a user has ended, logind stops the user's own manager with all that runs in it, unless the user lingers
-(logind.conf(5), `UserStopDelaySec`). Which unit a process is in says its cgroup: only root and systemd make the part of
-the path that is read here.
+Who waits for whom in a unit or a session cannot be seen: `sudo`, `su` and sshd wait as root, a script waits for a
+pipe. So a scope or a service is taken to end with any process of it, and systemd may stop others then (`unit_ends`). So
+is a login session, and each session in which a process waits that it was started by. When no session of a user is sure
+to stay, logind stops the user's own manager with all that runs in it, and takes away what other processes of the user
+may work with (`login_sessions`), unless the user lingers (logind.conf(5), `UserStopDelaySec`). Which unit a process is
+in says its cgroup: only root and systemd make the part of the path that is read here.
 """
 
 from __future__ import annotations
 
 import pwd
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from gpuagent.procfs.cgroup import leaves, parse_cgroup
 from gpuagent.procfs.files import ProcFiles, parse_stat, read_living
 from gpuagent_alerts.remedies.execution.unit_ends import UnitEnds
+from gpuagent_alerts.remedies.facts.login_sessions import (
+    SESSIONS,
+    LoginSession,
+    ancestors_of,
+    ending_sessions,
+    read_sessions,
+    users_of,
+)
 from gpuagent_alerts.remedies.facts.process_scan import ProcessRow, ProcessScan, UnseenProcesses, list_pids
 from gpuagent_alerts.remedies.facts.terminals import OpenFiles
 from gpuagent_alerts.remedies.facts.ties import Tie, TieFinder
@@ -26,8 +36,10 @@ _GONE = (FileNotFoundError, ProcessLookupError)
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,250}\.(service|scope)")
 _USER_SLICE = re.compile(r"user-(\d+)\.slice")
 _SESSION = re.compile(r"session-[A-Za-z0-9]+\.scope")
+_OF_ALL_JOBS = re.compile(r"([A-Za-z0-9.-]+_)?slurmstepd\.scope")
 _USER_MANAGER = re.compile(r"user@\d+\.service")
-_RUNTIME_DIRECTORY = re.compile(r"user-runtime-dir@\d+\.service")
+_RUNTIME_DIRECTORY = re.compile(r"user-runtime-dir@\d+\.service|run-user-\d+\.mount|user@\d+\.service")
+"""Units of a user's login that end with it and have no process that is anybody's work."""
 _LINGER = Path("/var/lib/systemd/linger")
 _WITHOUT_WORK = (".target", ".slice", ".scope", ".device")
 _MOST_ROUNDS = 8
@@ -58,18 +70,21 @@ class SystemdTieFinder(TieFinder):
         *,
         ends: Callable[[], UnitEnds] = UnitEnds,
         linger: Path = _LINGER,
+        sessions: Path = SESSIONS,
         user_of: Callable[[int], pwd.struct_passwd] = pwd.getpwuid,
         pids: Callable[[], Collection[int]] = list_pids,
         open_files: OpenFiles | None = None,
     ) -> None:
         """Read `files`, which is /proc, and ask systemd by `ends`.
 
-        `linger` has a file for each user who lingers; `user_of` raises KeyError for unknown uids.
+        `linger` has a file for each user who lingers, `sessions` one for each session; `user_of` raises KeyError for
+        unknown uids.
         """
         super().__init__(files, proven_container, pids=pids, open_files=open_files)
         self._proc = files
         self._ends = ends
         self._linger = linger
+        self._sessions = sessions
         self._user_of = user_of
         self._last: tuple[ProcessScan | None, dict[int, _Place]] = (None, {})
 
@@ -80,13 +95,19 @@ class SystemdTieFinder(TieFinder):
         asked: set[str] = set()
         places = self._places_in(seen)
         ends: UnitEnds | None = None
+        sessions: Mapping[str, LoginSession] | None = None
         for _ in range(_MOST_ROUNDS):
             found = {**super().find({*pids, *along}, seen), **along}
             ended = {pid for pid in (*pids, *found) if pid in seen.rows}
-            if not any(self._place(places, pid).unit for pid in ended):
+            above = ancestors_of(seen, ended)
+            if not any(self._place(places, pid).unit for pid in {*ended, *above}):
                 return found
             ends = ends or self._ends()
-            look = _Look(seen, {pid: self._place(places, pid) for pid in seen.rows}, ended, ends, asked)
+            sessions = read_sessions(self._sessions) if sessions is None else sessions
+            audit = {pid: self._audit_session(pid) for pid in ended} if sessions else {}
+            look = _Look(
+                seen, {pid: self._place(places, pid) for pid in seen.rows}, ended, above, ends, asked, sessions, audit
+            )
             new = {tie.row.pid: tie for tie in self._along(look) if tie.row.pid not in ended}
             if not new:
                 return found
@@ -104,15 +125,26 @@ class SystemdTieFinder(TieFinder):
     def _along(self, look: _Look) -> Iterator[Tie]:
         """Yield who ends with the units that end."""
         roots = dict.fromkeys(look.units_that_end(), "")
+        logged_out: set[int] = set()
         for user_id in look.users_without_session():
             if not self._lingers(user_id):
+                logged_out.add(user_id)
                 yield from look.in_slice_of(user_id)
-                roots[f"user@{user_id}.service"] = ""
+                yield from look.working_as(user_id, users_of(look.scan, user_id, self._proc))
+                roots |= dict.fromkeys(
+                    (
+                        f"user@{user_id}.service", f"user-runtime-dir@{user_id}.service", f"run-user-{user_id}.mount",
+                        f"user-{user_id}.slice",
+                    ),
+                    "",
+                )  # fmt: skip
         for unit in roots:
             if unit in look.asked:
                 continue
             look.asked.add(unit)
             for other, why in look.ended_with(unit).items():
+                if any(look.is_of_login(other, user_id) for user_id in logged_out):
+                    continue  # who is in there has been judged
                 inside = [row for pid, row in look.scan.rows.items() if look.places[pid].unit == other]
                 if not inside and not other.endswith(_WITHOUT_WORK) and not _RUNTIME_DIRECTORY.fullmatch(other):
                     raise UnseenProcesses(f"{other} ends with {unit} ({why}), and it has no process to judge")
@@ -125,6 +157,13 @@ class SystemdTieFinder(TieFinder):
             return (self._linger / self._user_of(user_id).pw_name).exists()
         except (KeyError, OverflowError, OSError, ValueError):
             return False
+
+    def _audit_session(self, pid: int) -> str:
+        """Return the number of the login that the kernel has for a process; "" where it has none, or none is told."""
+        try:
+            return self._proc.read(pid, "sessionid").strip().decode("ascii", "replace")
+        except (OSError, ValueError):
+            return ""
 
     def _place(self, places: dict[int, _Place], pid: int) -> _Place:
         if pid not in places:
@@ -160,41 +199,44 @@ class _Look:
         scan: ProcessScan,
         places: Mapping[int, _Place],
         ended: Collection[int],
+        above: Collection[int],
         ends: UnitEnds,
         asked: set[str],
+        sessions: Mapping[str, LoginSession],
+        audit: Mapping[int, str],
     ) -> None:
+        """`above` are those from whom the `ended` descend, and `audit` has the login of these."""
         self.scan = scan
         self.places = places
         self.asked = asked
         self._ends = ends
         self._ended = frozenset(ended)
-        self._family = self._with_family(ended)
-
-    def _with_family(self, ended: Collection[int]) -> frozenset[int]:
-        """Add the children of those that end, and a parent in the same unit that has no other child.
-
-        They mostly end with them: workers, and the script that has waited.
-        """
-        family = {*ended, *(pid for pid, _ in self.scan.descendants(ended))}
-        for pid in ended:
-            row = self.scan.rows[pid]
-            while (above := self.scan.rows.get(row.parent_pid)) and above.pid not in family:
-                alone = family.issuperset(self.scan.children.get(above.pid, ()))
-                if not alone or above.uids != row.uids or self.places[above.pid].unit != self.places[pid].unit:
-                    break
-                family.add(above.pid)
-                row = above
-        return frozenset(family)
+        self._sessions = sessions
+        self._scopes = {pid: place.unit for pid, place in places.items() if _SESSION.fullmatch(place.unit)}
+        self._waiting = self._ended | frozenset(above)
+        self._ending = ending_sessions(sessions, self._scopes, audit, ended, above)
 
     def units_that_end(self) -> Iterator[str]:
-        """Yield the units that lose their main process, or their last one. Raises UnseenProcesses."""
-        for unit in sorted({self.places[pid].unit for pid in self._ended} - {""} - self.asked):
-            inside = {pid for pid, place in self.places.items() if place.unit == unit}
-            ends = inside <= self._family
-            if not ends and unit.endswith(".service") and not _USER_MANAGER.fullmatch(unit):
-                ends = self._ends.main_pid(unit) in self._family
-            if ends:
+        """Yield the units that may lose their main process, or their last one: all in which one of these is.
+
+        A user's own manager ends with itself alone: what it runs is in units of its own. The scope of all Slurm jobs
+        stays while anybody else is in there: `slurmstepd infinity` of root's holds it.
+        """
+        found = {self.places[pid].unit for pid in self._ended} - {""}
+        found |= {f"session-{name}.scope" for name in self._ending}
+        for unit in sorted(found - self.asked):
+            if _OF_ALL_JOBS.fullmatch(unit) and not self._loses_all(unit):
+                continue
+            if not _USER_MANAGER.fullmatch(unit) or any(self._is_manager_of(unit, pid) for pid in self._ended):
                 yield unit
+
+    def _loses_all(self, unit: str) -> bool:
+        below = {pid for pid, _ in self.scan.descendants(self._ended)}
+        return {pid for pid, place in self.places.items() if place.unit == unit} <= self._waiting | below
+
+    def _is_manager_of(self, unit: str, pid: int) -> bool:
+        row, place = self.scan.rows[pid], self.places[pid]
+        return place.unit == unit and place.inner == "init.scope" and row.parent_pid == 1
 
     def ended_with(self, unit: str) -> Mapping[str, str]:
         """Return the units that systemd stops then. Raises UnseenProcesses.
@@ -214,25 +256,58 @@ class _Look:
         return bool(inside) and all(each.in_container and len(each.unit) > 64 for each in inside)
 
     def users_without_session(self) -> Iterator[int]:
-        """Yield the users whose last session ends with these: no process is left in a scope of their sessions."""
-        sessions: dict[int, set[int]] = {}
-        for pid, place in self.places.items():
-            if place.user_id is not None and _SESSION.fullmatch(place.unit):
-                sessions.setdefault(place.user_id, set()).add(pid)
-        for user_id, inside in sorted(sessions.items()):
-            if inside & self._ended and inside <= self._family:
-                yield user_id
+        """Yield the users of whom a session may end with these, and no session is sure to stay.
+
+        One stays as long as its leader lives, by logind's word that it does not close. One whose leader waits for one
+        of these may end as well.
+        """
+        meant = {each.user_id for each in self._sessions.values() if each.name in self._ending}
+        for pid, scope in self._scopes.items():
+            user_id = self.places[pid].user_id
+            if user_id is not None and self._is_ending(scope):
+                meant.add(user_id)
+        yield from sorted(user_id for user_id in meant if not any(self._stays(user_id)))
+
+    def _is_ending(self, scope: str) -> bool:
+        return scope.removeprefix("session-").removesuffix(".scope") in self._ending
+
+    def _stays(self, user_id: int) -> Iterator[bool]:
+        for each in self._sessions.values():
+            if each.user_id == user_id and each.keeps_user and each.name not in self._ending:
+                yield each.leader in self.scan.rows and each.leader not in self._waiting
 
     def in_slice_of(self, user_id: int) -> Iterator[Tie]:
-        """Yield who runs in the user's slice beside the session, but for the user's manager itself and its bus."""
+        """Yield who runs in the user's slice beside such sessions, but for the user's manager itself and its bus."""
         for pid, place in self.places.items():
             row = self.scan.rows[pid]
-            if place.user_id != user_id or pid in self._family or self._is_manager(row, place, user_id):
+            if place.user_id != user_id or self._is_in_ending_session(pid) or self._is_manager(row, place, user_id):
                 continue
             why = f"in {place.inner or place.unit} of user@{user_id}.service, which logind stops after the last session"
+            if place.unit in self._scopes.values():
+                why = f"in {place.unit}, a session that is not sure to keep what user {user_id} has"
             way_out = f"{why}; `loginctl enable-linger {user_id}` keeps it"
             is_own = row.uids == {user_id} and _OF_A_LOGIN.fullmatch(place.inner) is not None
             yield Tie(row, why if is_own else way_out, may_be_own=False, is_own=is_own)
+
+    def is_of_login(self, unit: str, user_id: int) -> bool:
+        """Return whether a unit is the user's manager, or a session of the user."""
+        if _SESSION.fullmatch(unit):
+            return any(self.places[pid].user_id == user_id for pid, scope in self._scopes.items() if scope == unit)
+        return unit == f"user@{user_id}.service"
+
+    def working_as(self, user_id: int, pids: Iterable[int]) -> Iterator[Tie]:
+        """Yield those of these who are outside of the user's slice and work on something that logind takes away."""
+        for pid in pids:
+            if self.places[pid].user_id != user_id and not self._is_in_ending_session(pid):
+                why = (
+                    f"whose /run/user/{user_id} and shared memory logind takes away after the last session of user"
+                    f" {user_id}; `loginctl enable-linger {user_id}` keeps them"
+                )
+                yield Tie(self.scan.rows[pid], why, may_be_own=False)
+
+    def _is_in_ending_session(self, pid: int) -> bool:
+        """Return whether it is in a session that may end: while it lives there, nothing is taken away."""
+        return pid in self._scopes and self._is_ending(self._scopes[pid])
 
     def _is_manager(self, row: ProcessRow, place: _Place, user_id: int) -> bool:
         if place.unit != f"user@{user_id}.service":

@@ -222,6 +222,11 @@ FACTS: Final = (
         "withholds: the process must leak itself, with the evidence asked for",
     ),
     Fact("RemedyRequest.shown", FactWriter.OPERATOR, "with `forced`, permits that these end together with the process"),
+    Fact(
+        "RemedyRequest.together",
+        FactWriter.OPERATOR,
+        "withholds: each of these counts as ending when it is judged whom the end takes along",
+    ),
 )
 
 
