@@ -76,6 +76,7 @@ _PLACE = re.compile(r"(?:the former )?GPU \d+(?: \(GPU-[^)]*\))?(?:, MIG instanc
 _LEAST_BESIDE = 0.1
 """Share of the pace of an incident's own processes from which on another one that grows is mentioned."""
 _READ_IT = re.compile(r"\bread it\b")
+_NOTHING_READ = "the agent cannot read any GPU"
 _COARSE_SECONDS = 120.0
 """Time above which a forecast is told in whole minutes."""
 
@@ -142,7 +143,7 @@ def times(number: int) -> str:
 
 
 _FORECASTS = frozenset({SOON, *FULL})
-_SAID_BY = dict.fromkeys((LEAK, SOON, *FULL), _FORECASTS) | {"GpuLost": frozenset({"GpuXidCritical"})}
+_SAID_BY = dict.fromkeys((LEAK, SOON, *FULL), _FORECASTS) | {"GpuLost": frozenset({"GpuXidCritical", BLIND})}
 """What the text of an alert tells of others already."""
 
 
@@ -209,7 +210,9 @@ def _full_ones(seen: BriefingInputs) -> str:
 
 
 def _lost(seen: BriefingInputs, _: Alert) -> str:
-    return "the GPU is lost" + "".join(f" after Xid {xid} ({explain_xid(xid).meaning})" for xid in seen.xids[:1])
+    said = "the GPU is lost" + "".join(f" after Xid {xid} ({explain_xid(xid).meaning})" for xid in seen.xids[:1])
+    is_blind = any(one.name == BLIND and one.holds and not one.labels.get("uuid") for one in seen.alerts)
+    return f"{said}; {_NOTHING_READ}" if is_blind else said
 
 
 def _xid(seen: BriefingInputs, main: Alert) -> str:
@@ -225,7 +228,7 @@ def _blind(seen: BriefingInputs, main: Alert) -> str:
     if main.labels.get("scope") == "processes":
         return _summary(main)
     if seen.incident.kind is CauseKind.NODE or not seen.indices:
-        return "the agent cannot read any GPU"
+        return _NOTHING_READ
     return "the agent cannot read these GPUs" if len(seen.indices) > 1 else _READ_IT.sub("read the GPU", _summary(main))
 
 

@@ -136,6 +136,7 @@ _INIT = 1
 _MOST = 0.5
 """Share of what is used on a GPU that makes its memory somebody's, or nobody's."""
 _UNREADABLE = frozenset({GpuState.BLIND, GpuState.FAILED})
+_GONE = frozenset({GpuState.LOST, GpuState.GONE})
 _UNLISTED = frozenset({GpuState.BLIND, GpuState.FAILED, GpuState.STARTING})
 
 
@@ -256,9 +257,13 @@ class SnapshotFacts:
 
     def lost_gpus(self) -> Sequence[Mapping[str, str]]:
         """Return the labels `gpu` and `uuid` of the GPUs that are lost or gone."""
-        gone = (GpuState.LOST, GpuState.GONE)
-        lost = (gpu.identity for gpu in self._snapshot.gpus if gpu.state in gone)
+        lost = (gpu.identity for gpu in self._snapshot.gpus if gpu.state in _GONE)
         return [{"gpu": str(identity.index), "uuid": identity.uuid} for identity in lost]
+
+    def are_all_lost(self) -> bool:
+        """Return whether the node has GPUs, and every one of them is lost or gone."""
+        gpus = self._snapshot.gpus
+        return bool(gpus) and all(gpu.state in _GONE for gpu in gpus)
 
     def is_blind(self) -> bool:
         """Return whether no GPU of the node can be read."""

@@ -257,7 +257,7 @@ class _Update:
         candidates = sorted(self._records.values(), key=lambda one: (one.ends_at is not None, one.starts_at, one.key))
         for identity in cause.joins:
             for one in candidates:
-                begins = cause.begins and not _is_over_for_others(one, cause, identity)
+                begins = cause.begins and not self._is_over_for_others(one, cause, identity)
                 if identity in one.identities and self._can_join(one, begins=begins):
                     return one
         for identity in cause.succeeds:
@@ -270,6 +270,16 @@ class _Update:
                 if identity in one.identities and one.kind is CauseKind.GPU and self._can_join(one, begins=True):
                     return one
         return None
+
+    def _is_over_for_others(self, one: IncidentRecord, cause: Cause, identity: str) -> bool:
+        """Return whether it has ended, and what fills that GPU now is another process, or none that grows.
+
+        Where nobody grows, the memory is that of the incident for as long as its owner runs.
+        """
+        if not identity.startswith("memory:") or one.ends_at is None or one.kind not in _PROCESS_KINDS:
+            return False
+        owner = self._facts.owner_of(one.identities)
+        return cause.kind in _PROCESS_KINDS or (owner.is_readable and not owner.runs and not owner.others)
 
     def _is_successor(self, cause: Cause, one: IncidentRecord) -> bool:
         """Return whether a process with the command line of an incident's may have been started in its place."""
@@ -355,12 +365,6 @@ def _left(one: IncidentRecord, firing: Collection[str]) -> tuple[str, ...]:
     if one.ends_at is not None:
         return one.left
     return tuple(dict.fromkeys(name for name in (*one.left, *one.members) if name not in firing))[-_MOST_LEFT:]
-
-
-def _is_over_for_others(one: IncidentRecord, cause: Cause, identity: str) -> bool:
-    """Return whether it has ended with its process, and another process is what fills that GPU now."""
-    is_memory = identity.startswith("memory:")
-    return is_memory and one.ends_at is not None and one.kind in _PROCESS_KINDS and cause.kind in _PROCESS_KINDS
 
 
 def _has_ended(before: IncidentRecord | None, after: IncidentRecord) -> bool:
