@@ -40,6 +40,8 @@ _ORDER = (
     "GpuMemoryHigh", "GpuXidWarning",
 )  # fmt: skip
 """Alerts in the order in which they name an incident. The leak comes before the full GPU that it led to."""
+_TOGETHER_SECONDS = 60.0
+"""What ends within this time ends together."""
 _NOTES = frozenset({"GpuRemedy", "GpuRemedyAnnounced"})
 """Alerts that tell what is done about an incident, and never name one that has something else."""
 
@@ -51,6 +53,7 @@ def main_alert(seen: BriefingInputs) -> Alert | None:
 
 def _candidates(seen: BriefingInputs) -> Iterator[tuple[tuple[object, ...], Alert]]:
     over, restarts = seen.incident.is_over, seen.incident.restarts
+    last = max((condition_times(one)[1] or 0.0 for one in seen.conditions), default=0.0)
     for place, alert in enumerate(seen.alerts):
         named = _ORDER.index(alert.name) if alert.name in _ORDER else len(_ORDER)
         severity = alert.labels.get("severity", "")
@@ -58,6 +61,8 @@ def _candidates(seen: BriefingInputs) -> Iterator[tuple[tuple[object, ...], Aler
             (
                 not over and not alert.holds,
                 alert.name in _NOTES,
+                # What ended before the last of it did not end the incident.
+                over and (condition_times(alert)[1] or 0.0) < last - _TOGETHER_SECONDS,
                 # Of processes that ran one after another the last one: its end is that of the incident.
                 -(condition_times(alert)[1] or 0.0) if over and restarts and alert.name == LEAK else 0.0,
                 over and not alert.end_is_certain and not is_level_reached(alert),

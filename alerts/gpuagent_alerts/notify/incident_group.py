@@ -8,16 +8,11 @@ Only what is true now begins it, makes it worse or is reminded of: an alert that
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from gpuagent_alerts.alert import Alert, CauseKind, Incident, News, condition_times
-from gpuagent_alerts.notify.final_reason import (
-    names_a_process,
-    tells_of_an_end,
-    with_final_reason,
-)
+from gpuagent_alerts.notify.final_reason import with_final_reason
 from gpuagent_alerts.notify.incident_record import IncidentRecord
 from gpuagent_alerts.notify.outbox.entry import Occasion
 from gpuagent_alerts.notify.routes import Recipient
@@ -31,6 +26,12 @@ from gpuagent_alerts.notify.state import (
     NotifiedIncident,
 )
 from gpuagent_alerts.notify.succession import Restarts
+from gpuagent_alerts.notify.told_subjects import (
+    SUBJECT_SECONDS,
+    has_another_subject,
+    subject_news_times,
+    was_told_as_ended,
+)
 from gpuagent_alerts.notify.urgency import (
     CRITICAL,
     Urgency,
@@ -52,8 +53,6 @@ FORECAST_STANDS_SECONDS = 60.0
 """Time after a message that memory is full soon in which it is no news that it is."""
 LOWERED_SECONDS = 1800.0
 """Time after which a severity that was told and is no longer true counts as forgotten: its return is sent again."""
-_SUBJECT_SECONDS = 30.0
-"""For so long a process has to be out of an incident that goes on before that is told: mostly all of it ends."""
 _LOOK_AGAIN_SECONDS = 60.0
 """While what flaps is true again, and does not fire yet."""
 _WATCH_SECONDS = 5.0
@@ -166,7 +165,7 @@ class IncidentGroup:
             yield self._told_at + self._repeat_seconds
         if told is not None and told.restarts < self._restarts:
             yield self._restart_news_at(told)
-        yield from (one.ended_at + _SUBJECT_SECONDS for one in self._left_subjects() if one.ended_at is not None)
+        yield from subject_news_times(self._known, self._view.firing)
 
     def _find_record(self, group: AlertGroup | None, told: NotifiedIncident | None) -> IncidentRecord | None:
         if group is not None and group.incident is not None:
@@ -190,7 +189,7 @@ class IncidentGroup:
                 ended = self._view.as_ended(fingerprint, one.alert)
                 if where := self._has_moved(fingerprint):
                     ended = replace(ended, end_reason=f"it goes on in another incident: {where}")
-                self._known[fingerprint] = NotifiedAlert(ended, one.lost, ended_at=self._view.now)
+                self._known[fingerprint] = NotifiedAlert(ended, one.lost, self._view.now, was_told_as_ended(one))
             elif one.end_told and fingerprint in self._audible:
                 del self._known[fingerprint]  # it begins again, and that is news
             elif not one.firing and fingerprint in self._audible:
@@ -216,11 +215,13 @@ class IncidentGroup:
     def _is_over(self) -> bool:
         """Return whether nothing of the incident is true or about to be, whoever hears of that, and nothing told fires.
 
-        Neither a silence nor a route makes an end: what became worse unheard is not over.
+        Neither a silence nor a route makes an end: what became worse unheard is not over, and every receiver is told
+        of the end as the incident ends on the screens.
         """
         return (
             not self._live
             and not self._goes_on()
+            and (self._record is None or self._record.ends_at is not None or self._view.closing)
             and not self._stirs()
             and not any(
                 one.firing
@@ -345,12 +346,10 @@ class IncidentGroup:
 
     def _has_another_subject(self) -> bool:
         """Return whether all processes that were told of are out of it, while it goes on: the last message misleads."""
-        left = self._left_subjects()
-        stays = any(one.firing and names_a_process(one.alert) for one in self._known.values())
-        latest = max((one.ended_at or 0.0 for one in left), default=math.inf)
         if self._told is not None and self._told.restarts < self._restarts:
             return False  # that it was restarted tells more
-        return not stays and self._view.now - latest >= _SUBJECT_SECONDS and not self._is_acknowledged()
+        is_other = has_another_subject(self._known, self._view.firing, self._view.now)
+        return is_other and not self._is_acknowledged()
 
     @property
     def _restarts(self) -> int:
@@ -363,14 +362,7 @@ class IncidentGroup:
 
     def _restart_news_at(self, told: NotifiedIncident) -> float:
         oldest = min((one.starts_at for one in self._present), default=self._view.now)
-        return oldest + _SUBJECT_SECONDS if not told.restarts else self._told_at + _RESTART_NEWS_SECONDS
-
-    def _left_subjects(self) -> list[NotifiedAlert]:
-        """Return alerts about a process that have ended with it since the last message."""
-        return [
-            one for one in self._known.values()
-            if not one.firing and not one.end_told and tells_of_an_end(one.alert)
-        ]  # fmt: skip
+        return oldest + SUBJECT_SECONDS if not told.restarts else self._told_at + _RESTART_NEWS_SECONDS
 
     def _begin(self) -> NotificationDecision | None:
         return self._message(News.BEGAN, None) if self._has_waited(None) else None

@@ -1,0 +1,50 @@
+"""Whether an incident goes on without the process that its last message named: that message misleads from then on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from gpuagent_alerts.alert import Alert
+from gpuagent_alerts.notify.final_reason import memory_stays, names_a_process, tells_of_an_end
+from gpuagent_alerts.notify.state import NotifiedAlert
+
+SUBJECT_SECONDS = 30.0
+"""For so long a process has to be out of an incident that goes on before that is told: mostly all of it ends."""
+
+
+def subject_news_times(known: Mapping[str, NotifiedAlert], firing: Mapping[str, Alert]) -> Iterator[float]:
+    """Yield Unix times from which on it is told that processes have left; of those of which that was not told."""
+    for name, one in known.items():
+        if (left_at := _left_at(one, firing.get(name))) is not None:
+            yield left_at + SUBJECT_SECONDS
+
+
+def has_another_subject(known: Mapping[str, NotifiedAlert], firing: Mapping[str, Alert], now: float) -> bool:
+    """Return whether all processes that were told of have left for long enough. `now` is Unix time."""
+    stays = any(
+        one.firing and not one.alert.is_kept and names_a_process(one.alert)
+        and _left_at(one, firing.get(name)) is None
+        for name, one in known.items()
+    )  # fmt: skip
+    return not stays and now >= max(subject_news_times(known, firing), default=math.inf)
+
+
+def was_told_as_ended(one: NotifiedAlert) -> bool:
+    """Return whether the last message said of an alert, which was kept then, that its process had ended."""
+    return one.alert.is_kept and tells_of_an_end(one.alert)
+
+
+def _left_at(one: NotifiedAlert, firing: Alert | None) -> float | None:
+    """Return the Unix time at which the process of an alert left; None if it has not, or if that was told.
+
+    `firing` is the alert as it fires now. One that is kept does not wait for a process that has left. Where its memory
+    stays, an alert of its own is about to say so.
+    """
+    if one.end_told or was_told_as_ended(one):
+        return None
+    if not one.firing:
+        return one.ended_at if tells_of_an_end(one.alert) else None
+    if firing is None or not firing.is_kept or not tells_of_an_end(firing) or memory_stays(firing.end_reason):
+        return None
+    return firing.true_until
