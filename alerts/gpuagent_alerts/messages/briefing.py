@@ -36,7 +36,7 @@ from gpuagent_alerts.messages.headline import (
 from gpuagent_alerts.messages.snapshot_inputs import subject_of
 from gpuagent_alerts.notify.incident_record import incident_of
 from gpuagent_alerts.notify.notifier import Notifier
-from gpuagent_alerts.notify.succession import Watch
+from gpuagent_alerts.notify.succession import Restarts, Watch
 
 _MOST_HOLDERS = 3
 _XIDS = frozenset({"GpuXidCritical", "GpuXidWarning"})
@@ -96,12 +96,13 @@ class BriefingWriter:
         """Return what is said of an incident in a message with these alerts."""
         over = incident.is_over
         present = tuple(one for one in alerts if one.holds)
-        told = tuple(alerts) if over or not present else present
+        is_untold = incident.news is News.RESTARTED and not present  # no alert fires of what grows again
+        told = () if is_untold else tuple(alerts) if over or not present else present
         seen = BriefingInputs(incident, told, self.snapshot, self.budgets)
         main = main_alert(seen)
         reason = "" if not over else UNKNOWN_END if main is None else end_reason_of(seen, main)
         return Briefing(
-            headline=headline_of(seen, main, self.node),
+            headline=_regrowth(seen, self.node) if is_untold else headline_of(seen, main, self.node),
             numbers=_numbers(seen, main),
             holders=() if over else tuple(_holders(seen)[:_MOST_HOLDERS]),
             culprit="" if over else _culprit(seen),
@@ -210,6 +211,17 @@ def _next_command(seen: BriefingInputs, main: Alert | None) -> str:
     return f"gpuagent ps --gpu {indices[0]}" if len(indices) == 1 else "gpuagent ps"
 
 
+def _regrowth(seen: BriefingInputs, node: str) -> str:
+    """Return the line of an incident in which what was started again grows, and of which no alert fires yet."""
+    incident, again = seen.incident, seen.successors
+    who = group_name(seen, incident.labels, again)
+    said = f"{who} was restarted {times(incident.restarts)}"
+    if again is not None:
+        pace = again.bytes_per_hour or incident.grows_by * 3600
+        said += f" and {running(again)}{_on_others(seen, again)}, and grows again: {format_bytes(pace)}/h"
+    return f"{(incident.severity or 'firing').upper()} {place_of(seen, node)}: {said}"
+
+
 def held_headline(seen: BriefingInputs, watch: Watch, node: str, now: float) -> str:
     """Return the line of such an incident. `seen` has no alerts, `now` is Unix time."""
     return f"{(seen.incident.severity or 'firing').upper()} {place_of(seen, node)}: {held_text(seen, watch, now)}"
@@ -229,9 +241,17 @@ def held_text(seen: BriefingInputs, watch: Watch, now: float) -> str:
             f"{who} {running(again)}")  # fmt: skip
         return f"{began}{_on_others(seen, again)}, for {age}{_growth(watch, again)}"
     if restarts.count:
-        return f"{who} was restarted {times(restarts.count)} and left the GPU {age} ago{_WHETHER_RESTARTED}"
+        return f"{who} was restarted {times(restarts.count)} and {_left(restarts, age, now)}{_WHETHER_RESTARTED}"
     who = process_name(labels) if labels.get("pid") else who
-    return f"{who} left the GPU {age} ago{_WHETHER_RESTARTED}"
+    return f"{who} {_left(restarts, age, now)}{_WHETHER_RESTARTED}"
+
+
+def _left(restarts: Restarts, age: str, now: float) -> str:
+    """Return when the process left the GPU; of one that left unseen, since when that was so."""
+    if restarts.unread_since is None:
+        return f"left the GPU {age} ago"
+    unread = format_duration(max(1.0, now - restarts.unread_since))
+    return f"left the GPU in the last {unread}, while its processes could not be read"
 
 
 _SEVERITIES = frozenset({"critical", "warning", "info"})
@@ -247,7 +267,8 @@ def _on_others(seen: BriefingInputs, again: Successors) -> str:
 
 def _growth(watch: Watch, again: Successors) -> str:
     """Return whether they grow, as measured, by the pace that the leak detector has for them, as soon as it has one."""
-    measured = 0.0 if watch.growth is None else watch.growth.bytes_per_second
+    grows = watch.growth is not None and (watch.growth.goes_on or watch.restarts.last_grew)
+    measured = watch.growth.bytes_per_second if watch.growth is not None and grows else 0.0
     if measured:
         return f", and grows again: {format_bytes(again.bytes_per_hour or measured * 3600)}/h"
     return ": waiting to see whether it grows again"

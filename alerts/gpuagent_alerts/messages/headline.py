@@ -22,6 +22,7 @@ from gpuagent_alerts.alert import (
     Alert,
     CauseKind,
     Incident,
+    LastRun,
     Status,
     clock_time,
     condition_times,
@@ -264,6 +265,8 @@ _WRITERS: dict[str, Callable[[BriefingInputs, Alert], str]] = {
 def _what_was(seen: BriefingInputs, main: Alert) -> str:
     if main.name == LEAK and len(_ended_pids(seen, main)) > 1:
         return f"{_subject(seen, main)} was leaking memory: {end_reason_of(seen, main)}"
+    if (last := _unalerted_last(seen)) is not None:
+        return f"{process_name(last.labels)} was leaking memory: {_end_of_last(seen, main, last)}"
     if main.name == DEAD and (many := [one for one in seen.alerts if one.name == DEAD])[1:]:
         who, held = _of_the_dead(many)
         return f"{_dead_subject(seen, who)} had ended and held {format_bytes(held)}: {end_reason_of(seen, main)}"
@@ -276,6 +279,8 @@ def _what_was(seen: BriefingInputs, main: Alert) -> str:
 def end_reason_of(seen: BriefingInputs, main: Alert) -> str:
     """Return why an incident ended, and who runs in place of what ended: that is no all-clear for what comes next."""
     again, restarts = seen.successors, seen.incident.restarts
+    if (last := _unalerted_last(seen)) is not None:
+        return _end_of_last(seen, main, last)
     reason = _dated(_end_of_all(seen, main), _times_of_ends(seen, main), seen.now)
     was_restarted = f"; {group_name(seen, main.labels, again)} was restarted {times(restarts)}" if restarts else ""
     if again is None:
@@ -285,6 +290,20 @@ def end_reason_of(seen: BriefingInputs, main: Alert) -> str:
     if not restarts:
         return f"{reason}; it runs again as pid {again.pids[0]}, with {format_bytes(again.used_bytes)}"
     return f"{reason}{was_restarted} and {running(again)}{_measured(seen.incident)}"
+
+
+def _unalerted_last(seen: BriefingInputs) -> LastRun | None:
+    """Return the process that was started last, if it grew and has left, and no alert has named it; else None."""
+    last, pids = seen.incident.last_run, {one.labels.get("pid", "") for one in seen.conditions}
+    is_untold = last.grew and last.left_at is not None and last.labels.get("pid", "") not in pids
+    return last if is_untold and seen.successors is None else None
+
+
+def _end_of_last(seen: BriefingInputs, main: Alert, last: LastRun) -> str:
+    left_at = last.left_at or 0.0
+    reason = _dated("it left the GPU", (left_at, left_at), seen.now)
+    who = group_name(seen, main.labels)
+    return f"{reason}; {who} was restarted {times(seen.incident.restarts)} and does not run now"
 
 
 def running(again: Successors) -> str:

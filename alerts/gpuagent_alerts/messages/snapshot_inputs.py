@@ -217,6 +217,7 @@ class SnapshotFacts:
                     grows=grows or (known is not None and known.grows),
                     is_judged=is_judged and (known is None or known.is_judged), is_owned=is_owned,
                     used_bytes=(each.used_bytes or 0) + (0 if known is None else known.used_bytes),
+                    labels=program.labels or {},
                 )  # fmt: skip
         others = tuple(sorted(found.values(), key=lambda one: (one.started_at, one.identity)))
         return OwnerFacts(runs, others, pace, self._are_listed(identities), grow_on=tuple(sorted(grow_on)))

@@ -25,10 +25,12 @@ from gpuagent_alerts.notify.state import (
     NotifiedAlert,
     NotifiedIncident,
 )
-from gpuagent_alerts.notify.succession import Restarts
+from gpuagent_alerts.notify.succession import Restarts, Watch
 from gpuagent_alerts.notify.told_subjects import (
+    RESTART_NEWS_SECONDS,
     SUBJECT_SECONDS,
     has_another_subject,
+    is_growth_due,
     subject_news_times,
     was_told_as_ended,
 )
@@ -57,8 +59,6 @@ _LOOK_AGAIN_SECONDS = 60.0
 """While what flaps is true again, and does not fire yet."""
 _WATCH_SECONDS = 5.0
 """While nothing of it is true, and a restart or what is about to fire holds its end back."""
-_RESTART_NEWS_SECONDS = 1800.0
-"""Least time between two messages that say only that it has been restarted: the first one says so at once."""
 _NOTE_WAITS_SECONDS = 300.0
 """For so long what a remedy did waits for the end that it may have brought about: no shipped rule keeps for longer."""
 _REPEATS = frozenset({News.REMINDER, News.RESTARTED})
@@ -121,15 +121,18 @@ class IncidentGroup:
         told = self._with_lowered_since(self._told)
         if self._is_over():
             return self._end(told) if self._hold_is_over(told) else self._note_if_changed(before, told)
-        if self._live:
-            if self._worsens(told.urgency) and self._has_waited(told.urgency) and not self._was_just_told(told.urgency):
-                return self._message(News.WORSENED, told)
-            if (news := self._news_of_what_goes_on(told)) is not None:
-                return self._message(news, told)
+        if (news := self._news_of_what_goes_on(told)) is not None:
+            return self._message(news, told)
         return self._note_if_changed(before, told)
 
     def _news_of_what_goes_on(self, told: NotifiedIncident) -> News | None:
-        """Return why a message is due of an incident that has not become worse; None if none is."""
+        """Return why a message is due of an incident that goes on; None if none is."""
+        if not self._live:
+            again, is_acknowledged = self._grow_again, self._is_acknowledged()
+            is_due = again is not None and is_growth_due(again, told.restarts, self._told_at, self._view.now)
+            return News.RESTARTED if is_due and self._known and not is_acknowledged else None
+        if self._worsens(told.urgency) and self._has_waited(told.urgency) and not self._was_just_told(told.urgency):
+            return News.WORSENED
         if self._was_restarted(told):
             return News.RESTARTED
         if self._repeat_is_due() or self._has_another_subject():
@@ -362,7 +365,11 @@ class IncidentGroup:
 
     def _restart_news_at(self, told: NotifiedIncident) -> float:
         oldest = min((one.starts_at for one in self._present), default=self._view.now)
-        return oldest + SUBJECT_SECONDS if not told.restarts else self._told_at + _RESTART_NEWS_SECONDS
+        return oldest + SUBJECT_SECONDS if not told.restarts else self._told_at + RESTART_NEWS_SECONDS
+
+    @property
+    def _grow_again(self) -> Watch | None:
+        return None if self._record is None else self._view.grow_again.get(self._record.key)
 
     def _begin(self) -> NotificationDecision | None:
         return self._message(News.BEGAN, None) if self._has_waited(None) else None
@@ -383,6 +390,8 @@ class IncidentGroup:
         every = (*ended.values(), *self._all_ended())
         chosen = tuple(with_final_reason(one, every) for one in tuple(ended.values())[: self._view.most_alerts])
         ends_at = max((end for alert in chosen if (end := condition_times(alert)[1]) is not None), default=now)
+        if self._restarts and self._record is not None:  # what was started again may have grown without an alert
+            ends_at = max(ends_at, self._record.ends_at or ends_at)
         starts_at = self._starts_at(told)
         incident = self._incident(News.ENDED, told.severity, starts_at, max(ends_at, starts_at))
         closed = NotificationState(now, {}, {}, replace(told, is_closed=True)) if self._has_rest() else None
@@ -428,8 +437,10 @@ class IncidentGroup:
         )  # fmt: skip
         occasion = Occasion.REPEAT if news in _REPEATS and not unheard else Occasion.FIRING
         occasion = Occasion.RESOLVED if told_ends else occasion
-        occasion = Occasion.REPEAT if news is News.UPDATED else occasion
+        occasion = Occasion.REPEAT if news is News.UPDATED or not self._live else occasion
         alerts = (*chosen.values(), *(ended[fingerprint].alert for fingerprint in told_ends))
+        if not alerts:  # nothing fires of what grows again: its receiver knows it by what was told last
+            alerts = tuple(one.alert for one in self._known.values())[-1:]
         self._known = {
             **{fingerprint: one for fingerprint, one in self._known.items() if fingerprint not in told_ends},
             **{fingerprint: NotifiedAlert(alert) for fingerprint, alert in chosen.items()},
@@ -439,6 +450,7 @@ class IncidentGroup:
         for name in past[: -self._view.most_alerts]:
             del self._known[name]
         severity = worst_severity(alert.labels for alert in (*self._present, *self._shared))
+        severity = severity if self._live or self._record is None else self._record.severity
         starts_at = self._starts_at(told)
         urgency = self._current if told is None else told.urgency.highest(self._current)
         key = self._record.key if self._record is not None else ""
@@ -471,10 +483,12 @@ class IncidentGroup:
         labels = {name: value for name, value in record.labels.items() if value} if record is not None else {}
         shown = {**self._view.node_labels, **labels}
         restarts = record.restarts if record is not None else Restarts()
+        again = None if self._grow_again is None else self._grow_again.growth
         return Incident(
             key, kind, shown, severity, starts_at, ends_at, news,
             restarts=restarts.count, restarted_pids=restarts.pids, flat_seconds=restarts.flat_seconds,
-            grows_by=restarts.grows_by, grew_on=() if record is None else record.grew_on,
+            grows_by=restarts.grows_by if again is None or news is News.ENDED else again.bytes_per_second,
+            grew_on=() if record is None else record.grew_on, last_run=restarts.last_run,
         )  # fmt: skip
 
     def _note_if_changed(

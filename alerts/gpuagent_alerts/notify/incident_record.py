@@ -112,7 +112,7 @@ def incident_of(record: IncidentRecord, news: News) -> Incident:
         record.key, record.kind, labels, record.severity, record.starts_at, record.ends_at, news,
         restarts=record.restarts.count, restarted_pids=record.restarts.pids,
         flat_seconds=record.restarts.flat_seconds, grows_by=record.restarts.grows_by,
-        grew_on=record.grew_on,
+        grew_on=record.grew_on, last_run=record.restarts.last_run,
     )  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def moved_record(one: IncidentRecord, step: float) -> IncidentRecord:
     def moved(time: float | None) -> float | None:
         return None if time is None else max(time + step, 0.0)
 
-    restarts = replace(one.restarts, since=moved(one.restarts.since))
+    restarts = replace(one.restarts, since=moved(one.restarts.since), unread_since=moved(one.restarts.unread_since))
     return replace(
         one,
         starts_at=max(one.starts_at + step, 0.0),

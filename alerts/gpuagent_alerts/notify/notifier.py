@@ -148,7 +148,8 @@ class Notifier:
             )  # fmt: skip
             held: dict[str, list[Alert]] = {key: [] for key, one in owners.items() if one.holds}
             view = self._view(now, firing, ended, pending, incidents)
-            view = replace(view, closing=handed_over is not None, stirring=held | stirring)
+            again = {key: one for key, one in owners.items() if one.news_at is not None}
+            view = replace(view, closing=handed_over is not None, stirring=held | stirring, grow_again=again)
             decisions, next_at = decide(view, self._told)
             offers = [Offer(self._entry(decision, now), decision.urgent) for decision in decisions if decision.alerts]
             if told := {one.key: one.briefing.headline for one in _incidents_of(offers) if one.news is News.ENDED}:

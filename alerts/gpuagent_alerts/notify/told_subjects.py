@@ -1,4 +1,4 @@
-"""Whether an incident goes on without the process that its last message named: that message misleads from then on."""
+"""Whether an incident goes on in another process than its last message named: that message misleads from then on."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from collections.abc import Iterator, Mapping
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.notify.final_reason import memory_stays, names_a_process, tells_of_an_end
 from gpuagent_alerts.notify.state import NotifiedAlert
+from gpuagent_alerts.notify.succession import Watch
 
 SUBJECT_SECONDS = 30.0
 """For so long a process has to be out of an incident that goes on before that is told: mostly all of it ends."""
+
+RESTART_NEWS_SECONDS = 1800.0
+"""Least time between two messages that say only that it has been restarted: the first one says so at once."""
 
 
 def subject_news_times(known: Mapping[str, NotifiedAlert], firing: Mapping[str, Alert]) -> Iterator[float]:
@@ -28,6 +32,16 @@ def has_another_subject(known: Mapping[str, NotifiedAlert], firing: Mapping[str,
         for name, one in known.items()
     )  # fmt: skip
     return not stays and now >= max(subject_news_times(known, firing), default=math.inf)
+
+
+def is_growth_due(again: Watch, restarts_told: int, told_at: float, now: float) -> bool:
+    """Return whether it is due to tell that what was started again grows, while no alert says so.
+
+    `restarts_told` are those that the last message counted, at Unix time `told_at`.
+    """
+    if again.news_at is None or now < again.news_at or restarts_told >= again.restarts.count:
+        return False
+    return not restarts_told or now >= told_at + RESTART_NEWS_SECONDS
 
 
 def was_told_as_ended(one: NotifiedAlert) -> bool:

@@ -12,13 +12,13 @@ import pytest
 
 from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
 from gpuagent.core.matchers import parse_matcher
-from gpuagent.core.snapshot import ProcessInfo, Snapshot
+from gpuagent.core.snapshot import GpuState, NvmlState, ProcessInfo, Snapshot
 from gpuagent.core.units import GIB
 from gpuagent_alerts.messages.briefing import WaitingIncident, find_waiting
 from gpuagent_alerts.notify.succession import MemoryMeter
 from gpuagent_exporters.status.problems import find_problems
 from tests.agent.service.alerting.stage import TICK_SECONDS, Stage
-from tests.fakes.readings import gpu, process, snapshot
+from tests.fakes.readings import absent_gpu, gpu, process, snapshot
 
 MINUTE, HOUR = 60.0, 3600.0
 PACE = 40 * GIB / HOUR
@@ -116,10 +116,13 @@ def test_while_a_successor_grows_nothing_is_resolved(
     story.pause(10.0)
     story.run(minutes * MINUTE, rising(gib_per_hour), verdict, [200])
 
-    assert story.news() == ["began"]
+    assert story.news() == ["began", "restarted"]
     (waiting,) = story.waiting()
-    assert waiting.headline.startswith("WARNING node7 GPU 0: api.service was restarted once and runs as pid 200, with ")
-    assert "and grows again: " in waiting.headline
+    for line in (waiting.headline, story.stage.headlines()[-1]):
+        assert line.startswith("WARNING node7 GPU 0: api.service was restarted once and runs as pid 200, with ")
+        assert "and grows again: " in line
+    began, again = (one.written_at or 0.0 for one in story.stage.messages)
+    assert again - began == pytest.approx(10 * MINUTE, rel=0, abs=15.0), "5 min after its start: it may load a model"
 
 
 @pytest.mark.parametrize("owner", [UNIT, JOB])
@@ -143,10 +146,10 @@ def test_a_successor_that_grows_much_slower(tmp_path: Path) -> None:
     story = Story(tmp_path, **UNIT)
     story.leak(100)
     story.run(14 * MINUTE, rising(4.0), STEADY, [200])
-    assert story.news() == ["began"]
+    assert story.news() == ["began", "restarted"]
     story.run(5 * MINUTE, rising(4.0, start=3.0 + 4.0 * 14 / 60), STEADY, [200])
 
-    assert story.news() == ["began", "ended"]
+    assert story.news() == ["began", "restarted", "ended"]
     assert "and grows 4.0 GiB/h" in story.stage.headlines()[-1]
 
 
@@ -159,7 +162,7 @@ def test_a_slow_leak_is_measured_for_as_long_as_it_needs_to_show(tmp_path: Path)
     story.stage.show(story.seen(12.0, leaking, 100), 5 * MINUTE)
     story.run(HOUR, rising(1.0), STEADY, [200])
 
-    assert story.news() == ["began"]
+    assert story.news() == ["began", "restarted"]
 
 
 def test_ranks_are_looked_at_each_and_added_up(tmp_path: Path) -> None:
@@ -168,12 +171,12 @@ def test_ranks_are_looked_at_each_and_added_up(tmp_path: Path) -> None:
     story.leak(100, 101, 102, 103)
     story.pause(15.0)
     story.run(20 * MINUTE, rising(15.0), STEADY, [200, 201, 202, 203])
-    assert story.news() == ["began"]
+    assert story.news() == ["began", "restarted"]
     (waiting,) = story.waiting()
     assert "Slurm job 77 was restarted once and runs as 4 processes, with " in waiting.headline
     story.run(6 * MINUTE, lambda _: 8.0, STEADY, [200, 201, 202, 203])
 
-    assert story.news() == ["began", "ended"]
+    assert story.news() == ["began", "restarted", "ended"]
     assert story.stage.headlines()[-1].endswith(
         "Slurm job 77 was restarted once and runs as 4 processes, with 32.0 GiB together, and has not grown for 3 min"
     )
@@ -190,7 +193,11 @@ def test_a_job_that_moves_to_another_gpu_is_one_incident(tmp_path: Path) -> None
 
     assert story.news() == ["began", "restarted"]
     assert len(story.stage.keys()) == 1
-    assert story.stage.headlines()[-1].endswith("Slurm job 77 was restarted once and grows again")
+    assert re.fullmatch(
+        r"WARNING node7 GPU 0: Slurm job 77 was restarted once and runs as pid 200, with [\d.]+ GiB on GPU 1, "
+        r"and grows again: [\d.]+ GiB/h",
+        story.stage.headlines()[-1],
+    )
 
 
 def test_one_restart_is_counted_once(tmp_path: Path) -> None:
@@ -296,7 +303,7 @@ def test_what_is_created_anew_under_another_id_is_a_successor(
     story.pause(15.0)
     story.owner = second
     story.run(10 * MINUTE, rising(40.0), STEADY, [200])
-    assert story.news() == ["began"]
+    assert story.news() == ["began", "restarted"]
     (waiting,) = story.waiting()
     assert " was restarted once and runs as pid 200, with " in waiting.headline
     assert A[:12] not in waiting.headline
@@ -305,8 +312,51 @@ def test_what_is_created_anew_under_another_id_is_a_successor(
     assert story.news() == ["began", "restarted"]
     assert len(story.stage.keys()) == 1
     (last,) = story.stage.headlines()[1:]
-    assert " was restarted once and grows again" in last
+    assert " was restarted once and runs as pid 200, with " in last
+    assert " and grows again: " in last
     assert all(one not in last for one in (A[:12], B[:12], "run-u"))
+    told = story.stage.messages[-1].incident
+    assert told is not None
+    assert "pid" not in told.labels, "that is of a process which has ended"
+
+
+def test_the_end_names_who_ran_last_although_no_alert_did(tmp_path: Path) -> None:
+    """A container that is created anew twice, each time too short for a verdict: who ran last, when, by no former id."""
+    story = Story(tmp_path, container_id=A)
+    story.leak(100)
+    for pid, container in ((200, B), (300, "c" * 64)):
+        story.pause(15.0)
+        story.owner = {"container_id": container}
+        story.run(8 * MINUTE, rising(40.0), STEADY, [pid])
+        assert story.news() == ["began", "restarted"], "the second one comes within half an hour"
+    left_at = story.stage.clock.wall()
+    story.pause(10 * MINUTE)
+
+    assert story.news() == ["began", "restarted", "ended"]
+    assert re.fullmatch(
+        r"RESOLVED node7 GPU 0: python3 \(alice, pid 300\) was leaking memory: it left the GPU \(\d\d:\d\d UTC\); "
+        r"python3 was restarted twice and does not run now",
+        story.stage.headlines()[-1],
+    )
+    ended = story.stage.messages[-1].incident
+    assert ended is not None
+    assert ended.ends_at == pytest.approx(left_at, rel=0, abs=MINUTE)
+
+
+def test_a_process_that_ended_unseen_did_not_leave_just_now(tmp_path: Path) -> None:
+    """The driver was away for 20 min: nobody knows when in that time it ended."""
+    story = Story(tmp_path, **UNIT)
+    story.leak(100)
+    unread = replace(story.seen(0.0, LEARNING), gpus=tuple(absent_gpu(each, GpuState.BLIND) for each in range(4)))
+    unread = replace(unread, node=replace(unread.node, nvml_state=NvmlState.FAILED))
+    story.stage.show(unread, 20 * MINUTE)
+    story.pause(30.0)
+
+    (waiting,) = story.waiting()
+    assert waiting.headline.endswith(
+        "left the GPU in the last 20 min 15 s, while its processes could not be read: "
+        "waiting to see whether it is started again"
+    )
 
 
 @pytest.mark.parametrize(
