@@ -154,7 +154,9 @@ class Alerting:
         known = {one.fingerprint: one for one in self._firing()}
         present = {name for name, one in known.items() if not one.is_kept}
         labels = {name: one.labels for name, one in known.items()}
-        return find_waiting(self._notifier, self.briefings, present, self._clock.wall(), labels)
+        pending = self._pending()
+        stirring = self._notifier.about_to_fire(pending, self._facts) if pending and self._facts is not None else {}
+        return find_waiting(self._notifier, self.briefings, present, self._clock.wall(), labels, stirring)
 
     @property
     def routes(self) -> Routes:

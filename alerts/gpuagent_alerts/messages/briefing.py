@@ -19,7 +19,7 @@ from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent.core.snapshot import ProcessReading, Snapshot
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
 from gpuagent.core.xids import explain_xid
-from gpuagent_alerts.alert import UNKNOWN_END, Alert, Briefing, CauseKind, Holder, Incident, News
+from gpuagent_alerts.alert import PENDING_SUMMARY, UNKNOWN_END, Alert, Briefing, CauseKind, Holder, Incident, News
 from gpuagent_alerts.messages.briefing_inputs import BriefingInputs, Successors
 from gpuagent_alerts.messages.headline import (
     decisive_alert,
@@ -32,11 +32,13 @@ from gpuagent_alerts.messages.headline import (
     process_name,
     running,
     times,
+    without_place,
 )
 from gpuagent_alerts.messages.snapshot_inputs import subject_of
 from gpuagent_alerts.notify.incident_record import incident_of
 from gpuagent_alerts.notify.notifier import Notifier
 from gpuagent_alerts.notify.succession import Restarts, Watch
+from gpuagent_alerts.notify.urgency import urgency_of
 
 _MOST_HOLDERS = 3
 _XIDS = frozenset({"GpuXidCritical", "GpuXidWarning"})
@@ -91,6 +93,14 @@ class BriefingWriter:
         """Return the line of an incident of which nothing is true now, and the same without severity and place."""
         seen = BriefingInputs(incident, (), self.snapshot, self.budgets)
         return held_headline(seen, watch, self.node, now), held_text(seen, watch, now)
+
+    def about_to_fire(self, incident: Incident, alerts: Sequence[Alert]) -> tuple[str, str]:
+        """Return the line of an incident of which these alerts are about to fire, and the same without the rest."""
+        seen = BriefingInputs(incident, tuple(alerts), self.snapshot, self.budgets)
+        worst = max(alerts, key=lambda one: urgency_of(one.labels))
+        severity = (incident.severity or "firing").upper()
+        text = without_place(worst.annotations.get(PENDING_SUMMARY) or worst.name)
+        return f"{severity} {place_of(seen, self.node)}: {text}", text
 
     def write(self, incident: Incident, alerts: Sequence[Alert]) -> Briefing:
         """Return what is said of an incident in a message with these alerts."""
@@ -282,6 +292,8 @@ class WaitingIncident(NamedTuple):
     """One line, as of any incident that goes on."""
     for_restart: bool
     """Whether its end waits for what was, or may be, started in place of its processes."""
+    is_ending: bool
+    """Whether it ends unless something becomes true: nothing of it is about to fire, and no restart is waited for."""
     subject: FiringAlert
     """What it is about, as severe as the incident; one that only ends is no trouble."""
 
@@ -292,10 +304,12 @@ def find_waiting(
     present: Collection[str],
     now: float,
     known: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    stirring: Mapping[str, Sequence[Alert]] = MappingProxyType({}),
 ) -> list[WaitingIncident]:
     """Return them by key; `present` are fingerprints of alerts whose conditions are true, `now` is Unix time.
 
-    `known` are labels of alerts that fire, by fingerprint.
+    `known` are labels of alerts that fire, by fingerprint. `stirring` are those that are about to fire, by the key of
+    the incident that they belong to: their conditions are true already.
     """
     found, records = [], notifier.incidents
     for key, watch in sorted(notifier.owners().items()):
@@ -305,6 +319,9 @@ def find_waiting(
         incident = incident_of(record, News.BEGAN)
         headline, text = briefings.held(incident, watch, now)
         for_restart = watch.holds and watch.restarts.since is not None
+        about_to_fire = () if for_restart else stirring.get(key, ())
+        if about_to_fire:
+            headline, text = briefings.about_to_fire(incident, about_to_fire)
         severity = incident.severity if incident.severity in _SEVERITIES else "warning"
         severity = severity if for_restart else "info"
         subject = subject_of({**incident.labels, "alertname": key, "severity": severity}, about_growth=False)
@@ -312,5 +329,5 @@ def find_waiting(
         subject = subject._replace(
             pid=0, summary=text, silenced=notifier.is_incident_silenced(record, labels), is_ending=not for_restart
         )
-        found.append(WaitingIncident(key, headline, for_restart, subject))
+        found.append(WaitingIncident(key, headline, for_restart, not for_restart and not about_to_fire, subject))
     return found

@@ -60,8 +60,8 @@ def _candidates(seen: BriefingInputs) -> Iterator[tuple[tuple[object, ...], Aler
         severity = alert.labels.get("severity", "")
         yield (
             (
-                not over and not alert.holds,
                 alert.name in _NOTES,
+                not over and not alert.holds,
                 # What ended before the last of it did not end the incident.
                 over and (condition_times(alert)[1] or 0.0) < last - _TOGETHER_SECONDS,
                 # Of processes that ran one after another the last one: its end is that of the incident.
@@ -270,7 +270,7 @@ def _what_was(seen: BriefingInputs, main: Alert) -> str:
     if main.name == DEAD and (many := [one for one in seen.alerts if one.name == DEAD])[1:]:
         who, held = _of_the_dead(many)
         return f"{_dead_subject(seen, who)} had ended and held {format_bytes(held)}: {end_reason_of(seen, main)}"
-    said = _without_place(resolved_summary(replace(main, end_reason=end_reason_of(seen, main))))
+    said = without_place(resolved_summary(replace(main, end_reason=end_reason_of(seen, main))))
     if main.name == BLIND and len(seen.indices) > 1:
         return _READ_IT.sub("read these GPUs", said)
     return _READ_IT.sub("read the GPU", said, count=1) if main.name == BLIND else said
@@ -407,10 +407,11 @@ def _dead_subject(seen: BriefingInputs, who: Mapping[str, str]) -> str:
 
 
 def _summary(alert: Alert) -> str:
-    return _without_place(shown_annotations(alert).get("summary") or alert.name)
+    return without_place(shown_annotations(alert).get("summary") or alert.name)
 
 
-def _without_place(text: str) -> str:
+def without_place(text: str) -> str:
+    """Return a rule's text without the GPU that it begins with."""
     return _PLACE.sub("", text, count=1) if _PLACE.match(text) else text
 
 

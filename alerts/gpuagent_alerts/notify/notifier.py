@@ -204,6 +204,10 @@ class Notifier:
         found = self._book.stirring(counts, facts, now) if told and counts else {}
         return {key: alerts for key, alerts in found.items() if key in told}
 
+    def about_to_fire(self, pending: Mapping[str, Alert], facts: CauseFacts) -> dict[str, list[Alert]]:
+        """Return those of these alerts, which are about to fire, that belong to an incident, by its key."""
+        return self._stirring(pending, facts, self._clock.wall())
+
     def is_silenced(self, alert: Alert) -> bool:
         """Return whether a silence is in force for an alert, or for its incident."""
         name = alert.fingerprint

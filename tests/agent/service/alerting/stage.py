@@ -154,6 +154,10 @@ class Stage:
         """Return the alerts that fire; those that are only kept with why their conditions ceased to hold."""
         return list(self._instances(State.FIRING).values())
 
+    def pending(self) -> dict[str, Alert]:
+        """Return what is true and does not fire yet."""
+        return self._instances(State.PENDING)
+
     def kept(self) -> list[Alert]:
         """Return the alerts that fire only because they are kept."""
         return [one for one in self.firing() if one.is_kept]

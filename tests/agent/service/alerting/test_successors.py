@@ -15,6 +15,7 @@ from gpuagent.core.matchers import parse_matcher
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessInfo, Snapshot
 from gpuagent.core.units import GIB
 from gpuagent_alerts.messages.briefing import WaitingIncident, find_waiting
+from gpuagent_alerts.messages.snapshot_inputs import SnapshotFacts
 from gpuagent_alerts.notify.succession import MemoryMeter
 from gpuagent_exporters.status.problems import find_problems
 from tests.agent.service.alerting.stage import TICK_SECONDS, Stage
@@ -87,7 +88,9 @@ class Story:
         stage = self.stage
         labels = {one.fingerprint: one.labels for one in stage.firing()}
         present = {one.fingerprint for one in stage.firing() if one.holds}
-        return find_waiting(stage.notifier, stage.briefings, present, stage.clock.wall(), labels)
+        assert stage.briefings.snapshot is not None
+        stirring = stage.notifier.about_to_fire(stage.pending(), SnapshotFacts(stage.briefings.snapshot))
+        return find_waiting(stage.notifier, stage.briefings, present, stage.clock.wall(), labels, stirring)
 
     def waiting(self) -> list[WaitingIncident]:
         """Those of which a restart is waited for, or a verdict on what was started."""
@@ -321,7 +324,7 @@ def test_what_is_created_anew_under_another_id_is_a_successor(
 
 
 def test_the_end_names_who_ran_last_although_no_alert_did(tmp_path: Path) -> None:
-    """A container that is created anew twice, each time too short for a verdict: who ran last, when, by no former id."""
+    """A container that is created anew twice, each time too short for a verdict: who ran last, and when."""
     story = Story(tmp_path, container_id=A)
     story.leak(100)
     for pid, container in ((200, B), (300, "c" * 64)):
@@ -483,3 +486,24 @@ def test_the_pace_of_a_successor_does_not_depend_on_when_it_is_asked(tick: float
 
     assert min(paces) == pytest.approx(PACE, rel=0.01)
     assert max(paces) == pytest.approx(PACE, rel=0.01)
+
+
+def test_an_incident_is_not_ending_while_more_of_it_is_about_to_fire(tmp_path: Path) -> None:
+    """The forecast has come true, and that the GPU is full fires in a moment: that is said."""
+    story = Story(tmp_path, **UNIT)
+    soon = replace(LEAKING, verdict=Verdict.GROWING, evidence=None, evidence_told=())
+    soon = replace(soon, exhaustion=Range(600.0, 300.0, 900.0))
+    stage = story.stage
+    near = story.seen(19.0, soon, 100)
+    whole = MemoryKey("GPU-00000000")
+    stage.show(replace(near, growth={**near.growth, whole: soon}), 5 * MINUTE)
+    stage.show(story.seen(22.65, STEADY, 100), TICK_SECONDS)
+
+    (shown,) = story.shown()
+    assert not shown.is_ending
+    assert re.fullmatch(
+        r"CRITICAL node7 GPU 0: less than 2 % of memory is free \(\d+ % taken\); this fires once .*", shown.headline
+    )
+    stage.show(story.seen(10.0, STEADY, 100), TICK_SECONDS)
+    (shown,) = story.shown()
+    assert shown.is_ending
