@@ -156,7 +156,8 @@ class Alerting:
         labels = {name: one.labels for name, one in known.items()}
         pending = self._pending()
         stirring = self._notifier.about_to_fire(pending, self._facts) if pending and self._facts is not None else {}
-        return find_waiting(self._notifier, self.briefings, present, self._clock.wall(), labels, stirring)
+        kept = {one.fingerprint: one for one in self.firing() if one.is_kept}
+        return find_waiting(self._notifier, self.briefings, present, self._clock.wall(), labels, stirring, kept)
 
     @property
     def routes(self) -> Routes:

@@ -13,13 +13,23 @@ from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import quote
 
-from gpuagent.core.growth import MemoryKey
+from gpuagent.core.growth import MemoryKey, Verdict
 from gpuagent.core.hardware import Memory
 from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent.core.snapshot import ProcessReading, Snapshot
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
 from gpuagent.core.xids import explain_xid
-from gpuagent_alerts.alert import PENDING_SUMMARY, UNKNOWN_END, Alert, Briefing, CauseKind, Holder, Incident, News
+from gpuagent_alerts.alert import (
+    PENDING_SUMMARY,
+    UNKNOWN_END,
+    Alert,
+    Briefing,
+    CauseKind,
+    Holder,
+    Incident,
+    News,
+    resolved_summary,
+)
 from gpuagent_alerts.messages.briefing_inputs import BriefingInputs, Successors
 from gpuagent_alerts.messages.headline import (
     decisive_alert,
@@ -46,6 +56,8 @@ _KERNEL_LOG = "sudo dmesg | grep -i xid"
 _OPEN_FILES = "sudo fuser -v /dev/nvidia*"
 """Shows who has the GPU open, where the driver's list does not."""
 _MOSTLY = 0.5
+MINUTES_LEFT_SECONDS = 1800.0
+"""Forecast below which somebody has to act now, as for the critical tier of `GpuMemoryExhaustionSoon`."""
 _COMMANDS = {
     "GpuLost": _KERNEL_LOG,
     "GpuXidCritical": _KERNEL_LOG,
@@ -212,13 +224,30 @@ def _next_command(seen: BriefingInputs, main: Alert | None) -> str:
     pids = seen.pids
     if len(pids) == 1 and main is not None and seen.can_blame(next(iter(pids))):
         return f"gpuagent blame {next(iter(pids))}"
+    leaker = _leaker_to_end(seen)
+    return _who_holds(seen) if leaker is None else f"gpuagent kill {leaker}"
+
+
+def _who_holds(seen: BriefingInputs) -> str:
+    """Return the command that shows who holds the memory of its GPUs."""
     used = sum(memory.used_bytes or 0 for memory in seen.memories)
-    if not pids and used and seen.unattributed_bytes >= _MOSTLY * used:
+    if not seen.pids and used and seen.unattributed_bytes >= _MOSTLY * used:
         return _OPEN_FILES
     indices = sorted({gpu.identity.index for gpu in seen.gpus})
     if not indices:
         return "gpuagent alerts"
     return f"gpuagent ps --gpu {indices[0]}" if len(indices) == 1 else "gpuagent ps"
+
+
+def _leaker_to_end(seen: BriefingInputs) -> int | None:
+    """Return the pid of the one process that leaks and has filled its GPU, or does within minutes; None else.
+
+    The command asks before it ends a process.
+    """
+    leaking = {one.process.pid for one in seen.members if one.growth.verdict is Verdict.LEAKING}
+    seconds = seen.seconds_to_full
+    is_urgent = seen.is_full or (seconds is not None and seconds < MINUTES_LEFT_SECONDS)
+    return next(iter(leaking)) if is_urgent and len(leaking) == 1 and leaking == seen.pids else None
 
 
 def _regrowth(seen: BriefingInputs, node: str) -> str:
@@ -244,8 +273,8 @@ def held_text(seen: BriefingInputs, watch: Watch, now: float) -> str:
     again = seen.successors if restarts.runs_as else None
     who = group_name(seen, labels, again)
     if not watch.holds or restarts.since is None:
-        who = who if seen.incident.kind in {CauseKind.PROCESS, CauseKind.GROUP} else f"incident {seen.incident.key}"
-        return f"{who}: what was true of it is not true now; waiting to see whether that lasts"
+        about = f"{who}: " if seen.incident.kind in {CauseKind.PROCESS, CauseKind.GROUP} else ""
+        return f"{about}{_NOT_TRUE}"
     if again is not None:
         began = f"{who} was restarted {times(restarts.count)} and {running(again)}" if restarts.count else (
             f"{who} {running(again)}")  # fmt: skip
@@ -265,6 +294,7 @@ def _left(restarts: Restarts, age: str, now: float) -> str:
 
 
 _SEVERITIES = frozenset({"critical", "warning", "info"})
+_NOT_TRUE = "no alert of it is true now; its end is told if that lasts"
 _WHETHER_RESTARTED = ": waiting to see whether it is started again"
 
 
@@ -305,11 +335,13 @@ def find_waiting(
     now: float,
     known: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     stirring: Mapping[str, Sequence[Alert]] = MappingProxyType({}),
+    kept: Mapping[str, Alert] = MappingProxyType({}),
 ) -> list[WaitingIncident]:
     """Return them by key; `present` are fingerprints of alerts whose conditions are true, `now` is Unix time.
 
     `known` are labels of alerts that fire, by fingerprint. `stirring` are those that are about to fire, by the key of
-    the incident that they belong to: their conditions are true already.
+    the incident that they belong to: their conditions are true already. `kept` are alerts that are only kept, by
+    fingerprint.
     """
     found, records = [], notifier.incidents
     for key, watch in sorted(notifier.owners().items()):
@@ -322,6 +354,10 @@ def find_waiting(
         about_to_fire = () if for_restart else stirring.get(key, ())
         if about_to_fire:
             headline, text = briefings.about_to_fire(incident, about_to_fire)
+        elif not for_restart and (
+            own := [kept[name] for name, keeps in record.members.items() if keeps and name in kept]
+        ):
+            text = without_place(resolved_summary(max(own, key=lambda one: urgency_of(one.labels))))
         severity = incident.severity if incident.severity in _SEVERITIES else "warning"
         severity = severity if for_restart else "info"
         subject = subject_of({**incident.labels, "alertname": key, "severity": severity}, about_growth=False)

@@ -313,7 +313,7 @@ def _is_told(alert: FiringAlert, severity: Severity, others: Sequence[Problem]) 
 
 def _text(alert: FiringAlert) -> str:
     place = "" if alert.gpu is None else f"GPU {alert.gpu}"
-    text = alert.summary.removeprefix(f"{place}: ") if place else alert.summary
+    text = alert.summary.removeprefix(f"{place}: ").removeprefix(f"{place}, ") if place else alert.summary
     text = text or f"the alert {alert.name} fires"
     if not alert.unmeasured_seconds:
         return text
