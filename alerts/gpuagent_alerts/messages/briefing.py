@@ -34,16 +34,13 @@ from gpuagent_alerts.messages.briefing_inputs import BriefingInputs, Successors
 from gpuagent_alerts.messages.headline import (
     decisive_alert,
     end_reason_of,
-    group_name,
     headline_of,
-    labels_of,
     main_alert,
     place_of,
-    process_name,
     running,
-    times,
     without_place,
 )
+from gpuagent_alerts.messages.naming import group_name, labels_of, process_name, times
 from gpuagent_alerts.messages.snapshot_inputs import subject_of
 from gpuagent_alerts.notify.incident_record import incident_of
 from gpuagent_alerts.notify.notifier import Notifier

@@ -12,9 +12,7 @@ from dataclasses import replace
 from gpuagent.core.displaced import name_displaced
 from gpuagent.core.growth import GrowthState, Verdict
 from gpuagent.core.holding import LARGE_SHARE, find_holding, is_nobodys
-from gpuagent.core.identity import format_container
-from gpuagent.core.process_labels import alert_labels
-from gpuagent.core.snapshot import ProcessReading, ProcessState, pause_overrun_seconds
+from gpuagent.core.snapshot import ProcessState, pause_overrun_seconds
 from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration
 from gpuagent.core.xids import explain_xid
 from gpuagent_alerts.alert import (
@@ -31,6 +29,7 @@ from gpuagent_alerts.alert import (
 )
 from gpuagent_alerts.messages.briefing_inputs import BLIND, DEAD, FULL, LEAK, SOON, BriefingInputs, Successors
 from gpuagent_alerts.messages.group_end import summarize_ends
+from gpuagent_alerts.messages.naming import group_name, labels_of, process_name, times
 from gpuagent_alerts.messages.nobodys_growth import nobodys_bytes_per_hour
 from gpuagent_alerts.notify.final_reason import is_level_reached
 from gpuagent_alerts.notify.urgency import did_nothing, urgency_of
@@ -141,11 +140,6 @@ def _what(seen: BriefingInputs, main: Alert | None) -> str:
     if decisive is None or decisive.name in _SAID_BY.get(main.name, ()):
         return said
     return f"{said}; {_clause(decisive)}"
-
-
-def times(number: int) -> str:
-    """Return `once`, `twice`, `3 times`."""
-    return "once" if number == 1 else "twice" if number == 2 else f"{number} times"
 
 
 _FORECASTS = frozenset({SOON, *FULL})
@@ -435,42 +429,6 @@ def _first_labels(seen: BriefingInputs) -> dict[str, str]:
     return labels_of(seen.members[0].process)
 
 
-def labels_of(process: ProcessReading) -> dict[str, str]:
-    """Return what an alert's labels say of a process, and of one that has ended what it was."""
-    info = process.info or process.former
-    if info is None:
-        return {"pid": str(process.pid), "process": "[dead]"}
-    labels = {"pid": str(process.pid), "process": info.name, "user": info.user, **alert_labels(info)}
-    return {name: value for name, value in labels.items() if value}
-
-
-def process_name(labels: Mapping[str, str]) -> str:
-    """Return `whisper-api (svc-ml, pid 81204)`, a rank with its job."""
-    job = f"Slurm job {labels['slurm_job']}" if labels.get("slurm_job") else ""
-    who = ", ".join(part for part in (labels.get("user", ""), job, f"pid {labels.get('pid', '?')}") if part)
-    return f"{labels.get('process', 'a process')} ({who})"
-
-
-def group_name(seen: BriefingInputs, labels: Mapping[str, str], again: Successors | None = None) -> str:
-    """Return what several processes have in common, the narrowest first; `again` was started in place of them."""
-    common = {name: text for name, text in seen.incident.labels.items() if text}
-    # What is created anew has another id: of several that ran one after another only what they share is a name.
-    labels = common or labels if seen.incident.restarts else {**labels, **common}
-    if again is not None and again.origin:
-        labels = {name: text for name, text in labels.items() if again.origin.get(name, text) == text}
-    if labels.get("slurm_job"):
-        return f"Slurm job {labels['slurm_job']}"
-    if labels.get("pod_name"):
-        return f"pod {labels.get('pod_namespace', '')}/{labels['pod_name']}"
-    if labels.get("pod_uid"):
-        return f"pod {labels['pod_uid'][:8]}"
-    if labels.get("unit"):
-        return labels["unit"]
-    if labels.get("container_id"):
-        return f"container {format_container(labels['container_id'])}"
-    return labels.get("process", "processes")
-
-
 def _forecast(seen: BriefingInputs) -> str:
     if seen.is_full:
         return f", {_full_ones(seen)} full now"
@@ -497,4 +455,9 @@ def _largest(seen: BriefingInputs) -> str:
     if found.process is None:
         return f", {format_bytes(found.used_bytes)} of it held by {found.text}"
     ended = ", which has ended" if found.process.state is ProcessState.DEAD else ""
-    return f", {format_bytes(found.used_bytes)} of it held by {process_name(labels_of(found.process))}{ended}"
+    said = f", {format_bytes(found.used_bytes)} of it held by {process_name(labels_of(found.process))}{ended}"
+    # Who made it full is not always who holds most: a screen names that one.
+    most = find_holding(seen.listed, used) if about else None
+    if most is None or most.process is None or most.process.pid in {one.pid for one in about}:
+        return said
+    return f"{said}, and {format_bytes(most.used_bytes)} by {process_name(labels_of(most.process))}"
