@@ -17,6 +17,7 @@ from gpuagent.core.metrics.series import ExtraFamilies, series
 from gpuagent.core.process_labels import alert_labels
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessInfo, ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.alert import SUMMARY, Alert, Status, fingerprint, shown_annotations
+from gpuagent_alerts.messages.end_facts import memory_of
 from gpuagent_alerts.notify.cause import CauseProcess, shares_command, shares_owner
 from gpuagent_alerts.notify.succession import OwnerFacts, Successor
 from gpuagent_alerts.notify.urgency import did_nothing, is_remedy_that_helped
@@ -75,8 +76,13 @@ def explainer(snapshot: Snapshot) -> Callable[[Mapping[str, str]], str]:
     return partial(_explain, snapshot.growth)
 
 
-def subjects_of(engine: RuleEngine, is_silenced: Callable[[Alert], bool] = lambda _: False) -> Iterator[FiringAlert]:
-    """Return what each alert that fires, and whose condition is true now, is about."""
+def subjects_of(
+    engine: RuleEngine, is_silenced: Callable[[Alert], bool] = lambda _: False, snapshot: Snapshot | None = None
+) -> Iterator[FiringAlert]:
+    """Return what each alert that fires, and whose condition is true now, is about.
+
+    `snapshot` is the one that its rule was evaluated over.
+    """
     for running in engine.rules():
         about_growth = bool(running.rule.expression.metric_names & GROWTH)
         for instance in running.states.instances if running.states is not None else ():
@@ -91,7 +97,13 @@ def subjects_of(engine: RuleEngine, is_silenced: Callable[[Alert], bool] = lambd
                     silenced=is_silenced(alert),
                     unmeasured_seconds=instance.frozen_seconds,
                     began_at=instance.began_at,
+                    used_bytes=_used_by(instance.labels, snapshot),
                 )
+
+
+def _used_by(labels: Mapping[str, str], snapshot: Snapshot | None) -> int | None:
+    memory = None if snapshot is None else memory_of(labels, snapshot)
+    return None if memory is None else memory.used_bytes
 
 
 def subject_of(labels: Mapping[str, str], *, about_growth: bool) -> FiringAlert:
