@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from gpuagent_alerts.alert import Alert, CauseKind, Incident, News, condition_times
+from gpuagent_alerts.notify import told_subjects
 from gpuagent_alerts.notify.final_reason import with_final_reason
 from gpuagent_alerts.notify.incident_record import IncidentRecord
 from gpuagent_alerts.notify.outbox.entry import Occasion
@@ -26,14 +27,6 @@ from gpuagent_alerts.notify.state import (
     NotifiedIncident,
 )
 from gpuagent_alerts.notify.succession import Restarts, Watch
-from gpuagent_alerts.notify.told_subjects import (
-    RESTART_NEWS_SECONDS,
-    SUBJECT_SECONDS,
-    has_another_subject,
-    is_growth_due,
-    subject_news_times,
-    was_told_as_ended,
-)
 from gpuagent_alerts.notify.urgency import (
     CRITICAL,
     Urgency,
@@ -129,7 +122,9 @@ class IncidentGroup:
         """Return why a message is due of an incident that goes on; None if none is."""
         if not self._live:
             again, is_acknowledged = self._grow_again, self._is_acknowledged()
-            is_due = again is not None and is_growth_due(again, told.restarts, self._told_at, self._view.now)
+            is_due = again is not None and told_subjects.is_growth_due(
+                again, told.restarts, self._told_at, self._view.now
+            )
             return News.RESTARTED if is_due and self._known and not is_acknowledged else None
         if self._worsens(told.urgency) and self._has_waited(told.urgency) and not self._was_just_told(told.urgency):
             return News.WORSENED
@@ -168,7 +163,9 @@ class IncidentGroup:
             yield self._told_at + self._repeat_seconds
         if told is not None and told.restarts < self._restarts:
             yield self._restart_news_at(told)
-        yield from subject_news_times(self._known, self._view.firing)
+        if self._runs.since is not None:
+            yield self._runs.since + told_subjects.SUBJECT_SECONDS
+        yield from told_subjects.subject_news_times(self._known, self._view.firing)
 
     def _find_record(self, group: AlertGroup | None, told: NotifiedIncident | None) -> IncidentRecord | None:
         if group is not None and group.incident is not None:
@@ -192,7 +189,9 @@ class IncidentGroup:
                 ended = self._view.as_ended(fingerprint, one.alert)
                 if where := self._has_moved(fingerprint):
                     ended = replace(ended, end_reason=f"it goes on in another incident: {where}")
-                self._known[fingerprint] = NotifiedAlert(ended, one.lost, self._view.now, was_told_as_ended(one))
+                self._known[fingerprint] = NotifiedAlert(
+                    ended, one.lost, self._view.now, told_subjects.was_told_as_ended(one)
+                )
             elif one.end_told and fingerprint in self._audible:
                 del self._known[fingerprint]  # it begins again, and that is news
             elif not one.firing and fingerprint in self._audible:
@@ -349,14 +348,21 @@ class IncidentGroup:
 
     def _has_another_subject(self) -> bool:
         """Return whether all processes that were told of are out of it, while it goes on: the last message misleads."""
-        if self._told is not None and self._told.restarts < self._restarts:
+        told, now = self._told, self._view.now
+        if told is None or told.restarts < self._restarts:
             return False  # that it was restarted tells more
-        is_other = has_another_subject(self._known, self._view.firing, self._view.now)
-        return is_other and not self._is_acknowledged()
+        has_left = told_subjects.has_another_subject(self._known, self._view.firing, now)
+        return (
+            has_left or told_subjects.has_last_run_left(told.shown, self._runs, now)
+        ) and not self._is_acknowledged()
+
+    @property
+    def _runs(self) -> Restarts:
+        return Restarts() if self._record is None else self._record.restarts
 
     @property
     def _restarts(self) -> int:
-        return 0 if self._record is None else self._record.restarts.count
+        return self._runs.count
 
     def _was_restarted(self, told: NotifiedIncident) -> bool:
         """Return whether its owner was restarted since the last message, and what is true now is of the new process."""
@@ -365,7 +371,11 @@ class IncidentGroup:
 
     def _restart_news_at(self, told: NotifiedIncident) -> float:
         oldest = min((one.starts_at for one in self._present), default=self._view.now)
-        return oldest + SUBJECT_SECONDS if not told.restarts else self._told_at + RESTART_NEWS_SECONDS
+        return (
+            oldest + told_subjects.SUBJECT_SECONDS
+            if not told.restarts
+            else self._told_at + told_subjects.RESTART_NEWS_SECONDS
+        )
 
     @property
     def _grow_again(self) -> Watch | None:
@@ -472,9 +482,7 @@ class IncidentGroup:
 
     def _starts_at(self, told: NotifiedIncident | None) -> float:
         """Return since when it goes on for this receiver: not later than was told before."""
-        times = [told.starts_at] if told is not None else []
-        times += [self._record.starts_at] if self._record is not None else []
-        return min(times, default=self._view.now)
+        return min((one.starts_at for one in (told, self._record) if one is not None), default=self._view.now)
 
     def _incident(self, news: News, severity: str, starts_at: float, ends_at: float | None) -> Incident:
         record = self._record
@@ -482,7 +490,7 @@ class IncidentGroup:
         kind = record.kind if record is not None else CauseKind.RULE
         labels = {name: value for name, value in record.labels.items() if value} if record is not None else {}
         shown = {**self._view.node_labels, **labels}
-        restarts = record.restarts if record is not None else Restarts()
+        restarts = self._runs
         again = None if self._grow_again is None else self._grow_again.growth
         return Incident(
             key, kind, shown, severity, starts_at, ends_at, news,

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.notify.final_reason import memory_stays, names_a_process, tells_of_an_end
 from gpuagent_alerts.notify.state import NotifiedAlert
-from gpuagent_alerts.notify.succession import Watch
+from gpuagent_alerts.notify.succession import Restarts, Watch
+from gpuagent_alerts.notify.urgency import CALM, Urgency
 
 SUBJECT_SECONDS = 30.0
 """For so long a process has to be out of an incident that goes on before that is told: mostly all of it ends."""
@@ -42,6 +43,15 @@ def is_growth_due(again: Watch, restarts_told: int, told_at: float, now: float) 
     if again.news_at is None or now < again.news_at or restarts_told >= again.restarts.count:
         return False
     return not restarts_told or now >= told_at + RESTART_NEWS_SECONDS
+
+
+def has_last_run_left(shown: Urgency | None, restarts: Restarts, now: float) -> bool:
+    """Return whether the last message told that what was started again grows, and that has left for long enough.
+
+    `shown` is the urgency in that message, below that of every alert where none was true.
+    """
+    has_left = not restarts.runs_as and restarts.since is not None and now >= restarts.since + SUBJECT_SECONDS
+    return shown == CALM and has_left
 
 
 def was_told_as_ended(one: NotifiedAlert) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
 from gpuagent.core.matchers import parse_matcher
-from gpuagent.core.snapshot import GpuState, NvmlState, ProcessInfo, Snapshot
+from gpuagent.core.snapshot import GpuState, NvmlState, ProcessInfo, ProcessState, Reconciliation, Snapshot
 from gpuagent.core.units import GIB
 from gpuagent_alerts.messages.briefing import WaitingIncident, find_waiting
 from gpuagent_alerts.messages.snapshot_inputs import SnapshotFacts
@@ -512,3 +512,21 @@ def test_an_incident_is_not_ending_while_more_of_it_is_about_to_fire(tmp_path: P
     stage.show(story.seen(10.0, STEADY, 100), TICK_SECONDS)
     (shown,) = story.shown()
     assert shown.is_ending
+
+
+def test_what_grew_again_and_died_with_its_memory_is_told(tmp_path: Path) -> None:
+    """The last message says that it runs and grows: that it has ended, and its memory stays, is another one."""
+    story = Story(tmp_path, **UNIT)
+    story.leak(100)
+    story.run(8 * MINUTE, rising(40.0), STEADY, [200])
+    assert story.news() == ["began", "restarted"]
+    last = story.seen(8.0, STEADY, 200)
+    held = replace(last.gpus[0], reconciliation=Reconciliation(0, 8 * GIB, 0))
+    dead = [one._replace(state=ProcessState.DEAD, former=one.info, info=None) for one in last.processes]
+    story.stage.show(replace(last, gpus=(held, *last.gpus[1:]), processes=tuple(dead), growth={}), 5 * MINUTE)
+
+    assert story.news() == ["began", "restarted", "reminder"]
+    assert "python3 (alice, pid 200) has ended and still holds 8.0 GiB" in story.stage.headlines()[-1]
+    story.pause(20 * MINUTE)
+    assert story.news()[-1] == "ended"
+    assert "pid 200) had ended and held 8.0 GiB" in story.stage.headlines()[-1]
