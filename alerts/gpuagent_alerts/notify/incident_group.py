@@ -14,7 +14,7 @@ from dataclasses import replace
 from gpuagent_alerts.alert import Alert, CauseKind, Incident, News, condition_times
 from gpuagent_alerts.notify import told_subjects
 from gpuagent_alerts.notify.final_reason import with_final_reason
-from gpuagent_alerts.notify.incident_record import IncidentRecord
+from gpuagent_alerts.notify.incident_record import IncidentRecord, name_of_owner
 from gpuagent_alerts.notify.outbox.entry import Occasion
 from gpuagent_alerts.notify.routes import Recipient
 from gpuagent_alerts.notify.state import (
@@ -244,8 +244,7 @@ class IncidentGroup:
 
     def _stirs(self) -> bool:
         """Return whether something of the incident is about to fire, or grows again."""
-        key = self._record.key if self._record is not None else ""
-        return not self._view.closing and key in self._view.stirring
+        return not self._view.closing and self._record is not None and self._record.key in self._view.stirring
 
     def _waits_for_end(self, alert: Alert) -> bool:
         """Return whether what a remedy did is told with an end that is near, and not by itself before it.
@@ -261,12 +260,7 @@ class IncidentGroup:
         record = self._record
         if record is None or fingerprint in record.members or fingerprint not in self._view.firing:
             return ""
-        other = next((one for one in self._view.incidents.values() if fingerprint in one.members), None)
-        if other is None:
-            return ""
-        name, pid = other.labels.get("process", ""), other.labels.get("pid", "")
-        who = f"{name} (pid {pid}), " if name and pid else ""
-        return f"{who}{other.key}"
+        return name_of_owner(self._view.incidents, fingerprint)
 
     def _is_past(self, fingerprint: str) -> bool:
         """Return whether an alert that fires speaks of what is over: its incident has ended, and it does not hold."""
@@ -477,8 +471,7 @@ class IncidentGroup:
 
     def _is_newly_critical(self, told: NotifiedIncident | None) -> bool:
         """Return whether it is critical, and was not when this receiver was told of it last."""
-        before = None if told is None else told.urgency.severity
-        return self._current.severity >= CRITICAL and (before is None or before < CRITICAL)
+        return self._current.severity >= CRITICAL and (told is None or told.urgency.severity < CRITICAL)
 
     def _starts_at(self, told: NotifiedIncident | None) -> float:
         """Return since when it goes on for this receiver: not later than was told before."""

@@ -99,6 +99,16 @@ def are_processes_gone(records: Mapping[str, IncidentRecord], fingerprint: str, 
     return bool(own) and not any(one.removeprefix("process:") in running for one in own)
 
 
+def name_of_owner(records: Mapping[str, IncidentRecord], fingerprint: str) -> str:
+    """Return the incident that an alert belongs to, in words: its process where it is about one, and its key."""
+    found = next((one for one in records.values() if fingerprint in one.members), None)
+    if found is None:
+        return ""
+    name, pid = found.labels.get("process", ""), found.labels.get("pid", "")
+    who = f"{name} (pid {pid}), " if name and pid else ""
+    return f"{who}{found.key}"
+
+
 def kept_reason(records: Mapping[str, IncidentRecord], fingerprint: str) -> tuple[str, bool] | None:
     """Return what was seen to become of the process of an alert that is only kept, and whether that is certain."""
     found = (one.reasons.get(fingerprint) for one in records.values() if fingerprint in one.members)
