@@ -73,6 +73,18 @@ class Briefing:
 
 
 @dataclass(frozen=True, slots=True)
+class LastRun:
+    """The process that was started last in place of those of an incident."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """What the labels of an alert would say of it; empty without restarts."""
+    grew: bool = False
+    """Whether it was seen to grow."""
+    left_at: float | None = None
+    """Unix time at which it was seen to be gone; None while it runs."""
+
+
+@dataclass(frozen=True, slots=True)
 class Incident:
     """One incident, as a receiver is told of it."""
 
@@ -98,6 +110,7 @@ class Incident:
     """Bytes a second by which they grow, where that is known at the end."""
     grew_on: tuple[str, ...] = ()
     """UUIDs of the GPUs on which its processes have grown: an end is about all of them."""
+    last_run: LastRun = field(default_factory=LastRun)
 
     @property
     def is_over(self) -> bool:
@@ -204,8 +217,10 @@ class Message:
 
     @property
     def status(self) -> Status:
-        """Firing while one of its alerts is."""
-        return Status.FIRING if any(alert.status is Status.FIRING for alert in self.alerts) else Status.RESOLVED
+        """Firing while one of its alerts is, or its incident goes on in what was started again."""
+        goes_on = self.incident is not None and not self.incident.is_over
+        fires = goes_on or any(alert.status is Status.FIRING for alert in self.alerts)
+        return Status.FIRING if fires else Status.RESOLVED
 
 
 def fingerprint(labels: Mapping[str, str]) -> str:

@@ -210,7 +210,7 @@ def alerts_document(
             acks,
             {one["fingerprint"] for one in alerts if one["state"] == "firing"},
             partial(headline_of_record, alerting),
-            {each.key for each in alerting.waiting() if each.for_restart},
+            {each.key for each in alerting.waiting() if not each.is_ending},
         ),
         "silences": [silence_document(alerting, silence, wall_seconds) for silence in alerting.silences.all()],
         "receivers": _receivers(alerting, receivers),
@@ -231,9 +231,9 @@ def headline_of_record(alerting: Alerting, one: IncidentRecord) -> str:
     if one.ends_at is not None:
         return one.headline
     firing = [alert for alert in alerting.firing() if alert.fingerprint in one.members]
-    if not any(alert.holds for alert in firing):
+    if not any(alert.holds and one.members[alert.fingerprint] for alert in firing):
         waiting = next((each for each in alerting.waiting() if each.key == one.key), None)
-        if waiting is not None and (waiting.for_restart or not firing):
+        if waiting is not None and (not waiting.is_ending or not firing):
             return waiting.headline
     if not firing:
         return ""
@@ -253,7 +253,7 @@ def incident_rows(
     """Return the incidents, those that go on first and the worst of them at the top; then the latest to end.
 
     `present` are fingerprints of alerts whose conditions are true now, `held` are keys of incidents that go on without
-    one, as what was restarted may grow again.
+    one, as what was restarted may grow again, or as one is about to fire. What a remedy did keeps none open.
     """
     rows = [
         {
@@ -264,7 +264,9 @@ def incident_rows(
             "severity": one.severity,
             "starts_at_seconds": one.starts_at,
             "ends_at_seconds": one.ends_at,
-            "ending": one.ends_at is None and one.key not in held and not any(name in present for name in one.members),
+            "ending": one.ends_at is None
+            and one.key not in held
+            and not any(name in present for name, keeps in one.members.items() if keeps),
             "reopened": one.reopened,
             "alerts": sorted(one.members),
             "acknowledged_by": acks[one.key].creator if one.key in acks else "",

@@ -154,7 +154,10 @@ class Alerting:
         known = {one.fingerprint: one for one in self._firing()}
         present = {name for name, one in known.items() if not one.is_kept}
         labels = {name: one.labels for name, one in known.items()}
-        return find_waiting(self._notifier, self.briefings, present, self._clock.wall(), labels)
+        pending = self._pending()
+        stirring = self._notifier.about_to_fire(pending, self._facts) if pending and self._facts is not None else {}
+        kept = {one.fingerprint: one for one in self.firing() if one.is_kept}
+        return find_waiting(self._notifier, self.briefings, present, self._clock.wall(), labels, stirring, kept)
 
     @property
     def routes(self) -> Routes:
@@ -430,7 +433,7 @@ class Alerting:
     def _count(self, receivers: tuple[ReceiverCounts, ...]) -> AlertingFigures:
         undelivered = find_undelivered(receivers, self.delivery.workers, self.heartbeats, self._clock.now())
         firing = (
-            *subjects_of(self.engine, self._notifier.is_silenced),
+            *subjects_of(self.engine, self._notifier.is_silenced, self.briefings.snapshot),
             *(each.subject for each in self.waiting()),
         )
         figures = count_alerts(self.engine, self.store, receivers, self._evaluation_seconds)

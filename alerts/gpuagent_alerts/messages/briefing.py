@@ -13,30 +13,39 @@ from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import quote
 
-from gpuagent.core.growth import MemoryKey
+from gpuagent.core.growth import MemoryKey, Verdict
 from gpuagent.core.hardware import Memory
 from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent.core.snapshot import ProcessReading, Snapshot
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
 from gpuagent.core.xids import explain_xid
-from gpuagent_alerts.alert import UNKNOWN_END, Alert, Briefing, CauseKind, Holder, Incident, News
+from gpuagent_alerts.alert import (
+    PENDING_SUMMARY,
+    UNKNOWN_END,
+    Alert,
+    Briefing,
+    CauseKind,
+    Holder,
+    Incident,
+    News,
+    resolved_summary,
+)
 from gpuagent_alerts.messages.briefing_inputs import BriefingInputs, Successors
 from gpuagent_alerts.messages.headline import (
     decisive_alert,
     end_reason_of,
-    group_name,
     headline_of,
-    labels_of,
     main_alert,
     place_of,
-    process_name,
     running,
-    times,
+    without_place,
 )
+from gpuagent_alerts.messages.naming import group_name, labels_of, process_name, times
 from gpuagent_alerts.messages.snapshot_inputs import subject_of
 from gpuagent_alerts.notify.incident_record import incident_of
 from gpuagent_alerts.notify.notifier import Notifier
-from gpuagent_alerts.notify.succession import Watch
+from gpuagent_alerts.notify.succession import Restarts, Watch
+from gpuagent_alerts.notify.urgency import urgency_of
 
 _MOST_HOLDERS = 3
 _XIDS = frozenset({"GpuXidCritical", "GpuXidWarning"})
@@ -44,6 +53,8 @@ _KERNEL_LOG = "sudo dmesg | grep -i xid"
 _OPEN_FILES = "sudo fuser -v /dev/nvidia*"
 """Shows who has the GPU open, where the driver's list does not."""
 _MOSTLY = 0.5
+MINUTES_LEFT_SECONDS = 1800.0
+"""Forecast below which somebody has to act now, as for the critical tier of `GpuMemoryExhaustionSoon`."""
 _COMMANDS = {
     "GpuLost": _KERNEL_LOG,
     "GpuXidCritical": _KERNEL_LOG,
@@ -92,16 +103,25 @@ class BriefingWriter:
         seen = BriefingInputs(incident, (), self.snapshot, self.budgets)
         return held_headline(seen, watch, self.node, now), held_text(seen, watch, now)
 
+    def about_to_fire(self, incident: Incident, alerts: Sequence[Alert]) -> tuple[str, str]:
+        """Return the line of an incident of which these alerts are about to fire, and the same without the rest."""
+        seen = BriefingInputs(incident, tuple(alerts), self.snapshot, self.budgets)
+        worst = max(alerts, key=lambda one: urgency_of(one.labels))
+        severity = (incident.severity or "firing").upper()
+        text = without_place(worst.annotations.get(PENDING_SUMMARY) or worst.name)
+        return f"{severity} {place_of(seen, self.node)}: {text}", text
+
     def write(self, incident: Incident, alerts: Sequence[Alert]) -> Briefing:
         """Return what is said of an incident in a message with these alerts."""
         over = incident.is_over
         present = tuple(one for one in alerts if one.holds)
-        told = tuple(alerts) if over or not present else present
+        is_untold = incident.news is News.RESTARTED and not present  # no alert fires of what grows again
+        told = () if is_untold else tuple(alerts) if over or not present else present
         seen = BriefingInputs(incident, told, self.snapshot, self.budgets)
         main = main_alert(seen)
         reason = "" if not over else UNKNOWN_END if main is None else end_reason_of(seen, main)
         return Briefing(
-            headline=headline_of(seen, main, self.node),
+            headline=_regrowth(seen, self.node) if is_untold else headline_of(seen, main, self.node),
             numbers=_numbers(seen, main),
             holders=() if over else tuple(_holders(seen)[:_MOST_HOLDERS]),
             culprit="" if over else _culprit(seen),
@@ -201,13 +221,41 @@ def _next_command(seen: BriefingInputs, main: Alert | None) -> str:
     pids = seen.pids
     if len(pids) == 1 and main is not None and seen.can_blame(next(iter(pids))):
         return f"gpuagent blame {next(iter(pids))}"
+    leaker = _leaker_to_end(seen)
+    return _who_holds(seen) if leaker is None else f"gpuagent kill {leaker}"
+
+
+def _who_holds(seen: BriefingInputs) -> str:
+    """Return the command that shows who holds the memory of its GPUs."""
     used = sum(memory.used_bytes or 0 for memory in seen.memories)
-    if not pids and used and seen.unattributed_bytes >= _MOSTLY * used:
+    if not seen.pids and used and seen.unattributed_bytes >= _MOSTLY * used:
         return _OPEN_FILES
     indices = sorted({gpu.identity.index for gpu in seen.gpus})
     if not indices:
         return "gpuagent alerts"
     return f"gpuagent ps --gpu {indices[0]}" if len(indices) == 1 else "gpuagent ps"
+
+
+def _leaker_to_end(seen: BriefingInputs) -> int | None:
+    """Return the pid of the one process that leaks and has filled its GPU, or does within minutes; None else.
+
+    The command asks before it ends a process.
+    """
+    leaking = {one.process.pid for one in seen.members if one.growth.verdict is Verdict.LEAKING}
+    seconds = seen.seconds_to_full
+    is_urgent = seen.is_full or (seconds is not None and seconds < MINUTES_LEFT_SECONDS)
+    return next(iter(leaking)) if is_urgent and len(leaking) == 1 and leaking == seen.pids else None
+
+
+def _regrowth(seen: BriefingInputs, node: str) -> str:
+    """Return the line of an incident in which what was started again grows, and of which no alert fires yet."""
+    incident, again = seen.incident, seen.successors
+    who = group_name(seen, incident.labels, again)
+    said = f"{who} was restarted {times(incident.restarts)}"
+    if again is not None:
+        pace = again.bytes_per_hour or incident.grows_by * 3600
+        said += f" and {running(again)}{_on_others(seen, again)}, and grows again: {format_bytes(pace)}/h"
+    return f"{(incident.severity or 'firing').upper()} {place_of(seen, node)}: {said}"
 
 
 def held_headline(seen: BriefingInputs, watch: Watch, node: str, now: float) -> str:
@@ -222,19 +270,28 @@ def held_text(seen: BriefingInputs, watch: Watch, now: float) -> str:
     again = seen.successors if restarts.runs_as else None
     who = group_name(seen, labels, again)
     if not watch.holds or restarts.since is None:
-        who = who if seen.incident.kind in {CauseKind.PROCESS, CauseKind.GROUP} else f"incident {seen.incident.key}"
-        return f"{who}: what was true of it is not true now; waiting to see whether that lasts"
+        about = f"{who}: " if seen.incident.kind in {CauseKind.PROCESS, CauseKind.GROUP} else ""
+        return f"{about}{_NOT_TRUE}"
     if again is not None:
         began = f"{who} was restarted {times(restarts.count)} and {running(again)}" if restarts.count else (
             f"{who} {running(again)}")  # fmt: skip
         return f"{began}{_on_others(seen, again)}, for {age}{_growth(watch, again)}"
     if restarts.count:
-        return f"{who} was restarted {times(restarts.count)} and left the GPU {age} ago{_WHETHER_RESTARTED}"
+        return f"{who} was restarted {times(restarts.count)} and {_left(restarts, age, now)}{_WHETHER_RESTARTED}"
     who = process_name(labels) if labels.get("pid") else who
-    return f"{who} left the GPU {age} ago{_WHETHER_RESTARTED}"
+    return f"{who} {_left(restarts, age, now)}{_WHETHER_RESTARTED}"
+
+
+def _left(restarts: Restarts, age: str, now: float) -> str:
+    """Return when the process left the GPU; of one that left unseen, since when that was so."""
+    if restarts.unread_since is None:
+        return f"left the GPU {age} ago"
+    unread = format_duration(max(1.0, now - restarts.unread_since))
+    return f"left the GPU in the last {unread}, while its processes could not be read"
 
 
 _SEVERITIES = frozenset({"critical", "warning", "info"})
+_NOT_TRUE = "no alert of it is true now; its end is told if that lasts"
 _WHETHER_RESTARTED = ": waiting to see whether it is started again"
 
 
@@ -247,7 +304,8 @@ def _on_others(seen: BriefingInputs, again: Successors) -> str:
 
 def _growth(watch: Watch, again: Successors) -> str:
     """Return whether they grow, as measured, by the pace that the leak detector has for them, as soon as it has one."""
-    measured = 0.0 if watch.growth is None else watch.growth.bytes_per_second
+    grows = watch.growth is not None and (watch.growth.goes_on or watch.restarts.last_grew)
+    measured = watch.growth.bytes_per_second if watch.growth is not None and grows else 0.0
     if measured:
         return f", and grows again: {format_bytes(again.bytes_per_hour or measured * 3600)}/h"
     return ": waiting to see whether it grows again"
@@ -261,6 +319,8 @@ class WaitingIncident(NamedTuple):
     """One line, as of any incident that goes on."""
     for_restart: bool
     """Whether its end waits for what was, or may be, started in place of its processes."""
+    is_ending: bool
+    """Whether it ends unless something becomes true: nothing of it is about to fire, and no restart is waited for."""
     subject: FiringAlert
     """What it is about, as severe as the incident; one that only ends is no trouble."""
 
@@ -271,10 +331,14 @@ def find_waiting(
     present: Collection[str],
     now: float,
     known: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    stirring: Mapping[str, Sequence[Alert]] = MappingProxyType({}),
+    kept: Mapping[str, Alert] = MappingProxyType({}),
 ) -> list[WaitingIncident]:
     """Return them by key; `present` are fingerprints of alerts whose conditions are true, `now` is Unix time.
 
-    `known` are labels of alerts that fire, by fingerprint.
+    `known` are labels of alerts that fire, by fingerprint. `stirring` are those that are about to fire, by the key of
+    the incident that they belong to: their conditions are true already. `kept` are alerts that are only kept, by
+    fingerprint.
     """
     found, records = [], notifier.incidents
     for key, watch in sorted(notifier.owners().items()):
@@ -284,6 +348,13 @@ def find_waiting(
         incident = incident_of(record, News.BEGAN)
         headline, text = briefings.held(incident, watch, now)
         for_restart = watch.holds and watch.restarts.since is not None
+        about_to_fire = () if for_restart else stirring.get(key, ())
+        if about_to_fire:
+            headline, text = briefings.about_to_fire(incident, about_to_fire)
+        elif not for_restart and (
+            own := [kept[name] for name, keeps in record.members.items() if keeps and name in kept]
+        ):
+            text = without_place(resolved_summary(max(own, key=lambda one: urgency_of(one.labels))))
         severity = incident.severity if incident.severity in _SEVERITIES else "warning"
         severity = severity if for_restart else "info"
         subject = subject_of({**incident.labels, "alertname": key, "severity": severity}, about_growth=False)
@@ -291,5 +362,5 @@ def find_waiting(
         subject = subject._replace(
             pid=0, summary=text, silenced=notifier.is_incident_silenced(record, labels), is_ending=not for_restart
         )
-        found.append(WaitingIncident(key, headline, for_restart, subject))
+        found.append(WaitingIncident(key, headline, for_restart, not for_restart and not about_to_fire, subject))
     return found

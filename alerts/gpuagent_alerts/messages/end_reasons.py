@@ -340,7 +340,8 @@ def _xid(case: EndedAlert) -> str:
 def _lost(case: EndedAlert) -> str:
     if not case.alert.labels.get("uuid"):
         found = (gpu.identity for gpu in case.snapshot.gpus if str(gpu.identity.index) == case.alert.labels.get("gpu"))
-        return next((f"the GPU answers again, as {identity.uuid}" for identity in found if identity.uuid), "")
+        is_back = any(identity.uuid for identity in found)
+        return f"the GPU answers again {_since_initialized(case)}".strip() if is_back else ""
     gpu = case.gpu
     if gpu is None or gpu.state is not GpuState.OK:
         return ""
@@ -371,7 +372,10 @@ def _blind(case: EndedAlert) -> str:
         return ""
     pause = "" if case.before is None else case.before.pause
     again = "the agent can read the GPUs again"
-    return f"measuring was paused ({pause}), and has resumed" if pause else again
+    if not pause:
+        return again
+    is_told = bool(case.alert.labels.get("by"))  # its own text says that it was paused, and by whom
+    return "it has resumed" if is_told else f"measuring was paused ({pause}), and has resumed"
 
 
 def _count(case: EndedAlert) -> str:

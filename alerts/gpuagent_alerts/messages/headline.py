@@ -12,9 +12,7 @@ from dataclasses import replace
 from gpuagent.core.displaced import name_displaced
 from gpuagent.core.growth import GrowthState, Verdict
 from gpuagent.core.holding import LARGE_SHARE, find_holding, is_nobodys
-from gpuagent.core.identity import format_container
-from gpuagent.core.process_labels import alert_labels
-from gpuagent.core.snapshot import ProcessReading, ProcessState, pause_overrun_seconds
+from gpuagent.core.snapshot import ProcessState, pause_overrun_seconds
 from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration
 from gpuagent.core.xids import explain_xid
 from gpuagent_alerts.alert import (
@@ -22,6 +20,7 @@ from gpuagent_alerts.alert import (
     Alert,
     CauseKind,
     Incident,
+    LastRun,
     Status,
     clock_time,
     condition_times,
@@ -30,6 +29,7 @@ from gpuagent_alerts.alert import (
 )
 from gpuagent_alerts.messages.briefing_inputs import BLIND, DEAD, FULL, LEAK, SOON, BriefingInputs, Successors
 from gpuagent_alerts.messages.group_end import summarize_ends
+from gpuagent_alerts.messages.naming import group_name, labels_of, process_name, times
 from gpuagent_alerts.messages.nobodys_growth import nobodys_bytes_per_hour
 from gpuagent_alerts.notify.final_reason import is_level_reached
 from gpuagent_alerts.notify.urgency import did_nothing, urgency_of
@@ -40,6 +40,8 @@ _ORDER = (
     "GpuMemoryHigh", "GpuXidWarning",
 )  # fmt: skip
 """Alerts in the order in which they name an incident. The leak comes before the full GPU that it led to."""
+_TOGETHER_SECONDS = 60.0
+"""What ends within this time ends together."""
 _NOTES = frozenset({"GpuRemedy", "GpuRemedyAnnounced"})
 """Alerts that tell what is done about an incident, and never name one that has something else."""
 
@@ -51,13 +53,16 @@ def main_alert(seen: BriefingInputs) -> Alert | None:
 
 def _candidates(seen: BriefingInputs) -> Iterator[tuple[tuple[object, ...], Alert]]:
     over, restarts = seen.incident.is_over, seen.incident.restarts
+    last = max((condition_times(one)[1] or 0.0 for one in seen.conditions), default=0.0)
     for place, alert in enumerate(seen.alerts):
         named = _ORDER.index(alert.name) if alert.name in _ORDER else len(_ORDER)
         severity = alert.labels.get("severity", "")
         yield (
             (
-                not over and not alert.holds,
                 alert.name in _NOTES,
+                not over and not alert.holds,
+                # What ended before the last of it did not end the incident.
+                over and (condition_times(alert)[1] or 0.0) < last - _TOGETHER_SECONDS,
                 # Of processes that ran one after another the last one: its end is that of the incident.
                 -(condition_times(alert)[1] or 0.0) if over and restarts and alert.name == LEAK else 0.0,
                 over and not alert.end_is_certain and not is_level_reached(alert),
@@ -76,6 +81,7 @@ _PLACE = re.compile(r"(?:the former )?GPU \d+(?: \(GPU-[^)]*\))?(?:, MIG instanc
 _LEAST_BESIDE = 0.1
 """Share of the pace of an incident's own processes from which on another one that grows is mentioned."""
 _READ_IT = re.compile(r"\bread it\b")
+_NOTHING_READ = "the agent cannot read any GPU"
 _COARSE_SECONDS = 120.0
 """Time above which a forecast is told in whole minutes."""
 
@@ -136,13 +142,8 @@ def _what(seen: BriefingInputs, main: Alert | None) -> str:
     return f"{said}; {_clause(decisive)}"
 
 
-def times(number: int) -> str:
-    """Return `once`, `twice`, `3 times`."""
-    return "once" if number == 1 else "twice" if number == 2 else f"{number} times"
-
-
 _FORECASTS = frozenset({SOON, *FULL})
-_SAID_BY = dict.fromkeys((LEAK, SOON, *FULL), _FORECASTS) | {"GpuLost": frozenset({"GpuXidCritical"})}
+_SAID_BY = dict.fromkeys((LEAK, SOON, *FULL), _FORECASTS) | {"GpuLost": frozenset({"GpuXidCritical", BLIND})}
 """What the text of an alert tells of others already."""
 
 
@@ -213,7 +214,9 @@ def _full_ones(seen: BriefingInputs) -> str:
 
 
 def _lost(seen: BriefingInputs, _: Alert) -> str:
-    return "the GPU is lost" + "".join(f" after Xid {xid} ({explain_xid(xid).meaning})" for xid in seen.xids[:1])
+    said = "the GPU is lost" + "".join(f" after Xid {xid} ({explain_xid(xid).meaning})" for xid in seen.xids[:1])
+    is_blind = any(one.name == BLIND and one.holds and not one.labels.get("uuid") for one in seen.alerts)
+    return f"{said}; {_NOTHING_READ}" if is_blind else said
 
 
 def _xid(seen: BriefingInputs, main: Alert) -> str:
@@ -229,7 +232,7 @@ def _blind(seen: BriefingInputs, main: Alert) -> str:
     if main.labels.get("scope") == "processes":
         return _summary(main)
     if seen.incident.kind is CauseKind.NODE or not seen.indices:
-        return "the agent cannot read any GPU"
+        return _NOTHING_READ
     return "the agent cannot read these GPUs" if len(seen.indices) > 1 else _READ_IT.sub("read the GPU", _summary(main))
 
 
@@ -260,10 +263,12 @@ _WRITERS: dict[str, Callable[[BriefingInputs, Alert], str]] = {
 def _what_was(seen: BriefingInputs, main: Alert) -> str:
     if main.name == LEAK and len(_ended_pids(seen, main)) > 1:
         return f"{_subject(seen, main)} was leaking memory: {end_reason_of(seen, main)}"
+    if (last := _unalerted_last(seen)) is not None:
+        return f"{process_name(last.labels)} was leaking memory: {_end_of_last(seen, main, last)}"
     if main.name == DEAD and (many := [one for one in seen.alerts if one.name == DEAD])[1:]:
         who, held = _of_the_dead(many)
         return f"{_dead_subject(seen, who)} had ended and held {format_bytes(held)}: {end_reason_of(seen, main)}"
-    said = _without_place(resolved_summary(replace(main, end_reason=end_reason_of(seen, main))))
+    said = without_place(resolved_summary(replace(main, end_reason=end_reason_of(seen, main))))
     if main.name == BLIND and len(seen.indices) > 1:
         return _READ_IT.sub("read these GPUs", said)
     return _READ_IT.sub("read the GPU", said, count=1) if main.name == BLIND else said
@@ -272,6 +277,8 @@ def _what_was(seen: BriefingInputs, main: Alert) -> str:
 def end_reason_of(seen: BriefingInputs, main: Alert) -> str:
     """Return why an incident ended, and who runs in place of what ended: that is no all-clear for what comes next."""
     again, restarts = seen.successors, seen.incident.restarts
+    if (last := _unalerted_last(seen)) is not None:
+        return _end_of_last(seen, main, last)
     reason = _dated(_end_of_all(seen, main), _times_of_ends(seen, main), seen.now)
     was_restarted = f"; {group_name(seen, main.labels, again)} was restarted {times(restarts)}" if restarts else ""
     if again is None:
@@ -281,6 +288,20 @@ def end_reason_of(seen: BriefingInputs, main: Alert) -> str:
     if not restarts:
         return f"{reason}; it runs again as pid {again.pids[0]}, with {format_bytes(again.used_bytes)}"
     return f"{reason}{was_restarted} and {running(again)}{_measured(seen.incident)}"
+
+
+def _unalerted_last(seen: BriefingInputs) -> LastRun | None:
+    """Return the process that was started last, if it grew and has left, and no alert has named it; else None."""
+    last, pids = seen.incident.last_run, {one.labels.get("pid", "") for one in seen.conditions}
+    is_untold = last.grew and last.left_at is not None and last.labels.get("pid", "") not in pids
+    return last if is_untold and seen.successors is None else None
+
+
+def _end_of_last(seen: BriefingInputs, main: Alert, last: LastRun) -> str:
+    left_at = last.left_at or 0.0
+    reason = _dated("it left the GPU", (left_at, left_at), seen.now)
+    who = group_name(seen, main.labels)
+    return f"{reason}; {who} was restarted {times(seen.incident.restarts)} and does not run now"
 
 
 def running(again: Successors) -> str:
@@ -384,10 +405,11 @@ def _dead_subject(seen: BriefingInputs, who: Mapping[str, str]) -> str:
 
 
 def _summary(alert: Alert) -> str:
-    return _without_place(shown_annotations(alert).get("summary") or alert.name)
+    return without_place(shown_annotations(alert).get("summary") or alert.name)
 
 
-def _without_place(text: str) -> str:
+def without_place(text: str) -> str:
+    """Return a rule's text without the GPU that it begins with."""
     return _PLACE.sub("", text, count=1) if _PLACE.match(text) else text
 
 
@@ -409,42 +431,6 @@ def _first_labels(seen: BriefingInputs) -> dict[str, str]:
     if not seen.members:
         return {}
     return labels_of(seen.members[0].process)
-
-
-def labels_of(process: ProcessReading) -> dict[str, str]:
-    """Return what an alert's labels say of a process, and of one that has ended what it was."""
-    info = process.info or process.former
-    if info is None:
-        return {"pid": str(process.pid), "process": "[dead]"}
-    labels = {"pid": str(process.pid), "process": info.name, "user": info.user, **alert_labels(info)}
-    return {name: value for name, value in labels.items() if value}
-
-
-def process_name(labels: Mapping[str, str]) -> str:
-    """Return `whisper-api (svc-ml, pid 81204)`, a rank with its job."""
-    job = f"Slurm job {labels['slurm_job']}" if labels.get("slurm_job") else ""
-    who = ", ".join(part for part in (labels.get("user", ""), job, f"pid {labels.get('pid', '?')}") if part)
-    return f"{labels.get('process', 'a process')} ({who})"
-
-
-def group_name(seen: BriefingInputs, labels: Mapping[str, str], again: Successors | None = None) -> str:
-    """Return what several processes have in common, the narrowest first; `again` was started in place of them."""
-    common = {name: text for name, text in seen.incident.labels.items() if text}
-    # What is created anew has another id: of several that ran one after another only what they share is a name.
-    labels = common or labels if seen.incident.restarts else {**labels, **common}
-    if again is not None and again.origin:
-        labels = {name: text for name, text in labels.items() if again.origin.get(name, text) == text}
-    if labels.get("slurm_job"):
-        return f"Slurm job {labels['slurm_job']}"
-    if labels.get("pod_name"):
-        return f"pod {labels.get('pod_namespace', '')}/{labels['pod_name']}"
-    if labels.get("pod_uid"):
-        return f"pod {labels['pod_uid'][:8]}"
-    if labels.get("unit"):
-        return labels["unit"]
-    if labels.get("container_id"):
-        return f"container {format_container(labels['container_id'])}"
-    return labels.get("process", "processes")
 
 
 def _forecast(seen: BriefingInputs) -> str:
@@ -473,4 +459,9 @@ def _largest(seen: BriefingInputs) -> str:
     if found.process is None:
         return f", {format_bytes(found.used_bytes)} of it held by {found.text}"
     ended = ", which has ended" if found.process.state is ProcessState.DEAD else ""
-    return f", {format_bytes(found.used_bytes)} of it held by {process_name(labels_of(found.process))}{ended}"
+    said = f", {format_bytes(found.used_bytes)} of it held by {process_name(labels_of(found.process))}{ended}"
+    # Who made it full is not always who holds most: a screen names that one.
+    most = find_holding(seen.listed, used) if about else None
+    if most is None or most.process is None or most.process.pid in {one.pid for one in about}:
+        return said
+    return f"{said}, and {format_bytes(most.used_bytes)} by {process_name(labels_of(most.process))}"

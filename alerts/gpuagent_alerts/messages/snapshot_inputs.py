@@ -17,6 +17,7 @@ from gpuagent.core.metrics.series import ExtraFamilies, series
 from gpuagent.core.process_labels import alert_labels
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessInfo, ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.alert import SUMMARY, Alert, Status, fingerprint, shown_annotations
+from gpuagent_alerts.messages.end_facts import memory_of
 from gpuagent_alerts.notify.cause import CauseProcess, shares_command, shares_owner
 from gpuagent_alerts.notify.succession import OwnerFacts, Successor
 from gpuagent_alerts.notify.urgency import did_nothing, is_remedy_that_helped
@@ -75,8 +76,13 @@ def explainer(snapshot: Snapshot) -> Callable[[Mapping[str, str]], str]:
     return partial(_explain, snapshot.growth)
 
 
-def subjects_of(engine: RuleEngine, is_silenced: Callable[[Alert], bool] = lambda _: False) -> Iterator[FiringAlert]:
-    """Return what each alert that fires, and whose condition is true now, is about."""
+def subjects_of(
+    engine: RuleEngine, is_silenced: Callable[[Alert], bool] = lambda _: False, snapshot: Snapshot | None = None
+) -> Iterator[FiringAlert]:
+    """Return what each alert that fires, and whose condition is true now, is about.
+
+    `snapshot` is the one that its rule was evaluated over.
+    """
     for running in engine.rules():
         about_growth = bool(running.rule.expression.metric_names & GROWTH)
         for instance in running.states.instances if running.states is not None else ():
@@ -91,7 +97,13 @@ def subjects_of(engine: RuleEngine, is_silenced: Callable[[Alert], bool] = lambd
                     silenced=is_silenced(alert),
                     unmeasured_seconds=instance.frozen_seconds,
                     began_at=instance.began_at,
+                    used_bytes=_used_by(instance.labels, snapshot),
                 )
+
+
+def _used_by(labels: Mapping[str, str], snapshot: Snapshot | None) -> int | None:
+    memory = None if snapshot is None else memory_of(labels, snapshot)
+    return None if memory is None else memory.used_bytes
 
 
 def subject_of(labels: Mapping[str, str], *, about_growth: bool) -> FiringAlert:
@@ -136,6 +148,7 @@ _INIT = 1
 _MOST = 0.5
 """Share of what is used on a GPU that makes its memory somebody's, or nobody's."""
 _UNREADABLE = frozenset({GpuState.BLIND, GpuState.FAILED})
+_GONE = frozenset({GpuState.LOST, GpuState.GONE})
 _UNLISTED = frozenset({GpuState.BLIND, GpuState.FAILED, GpuState.STARTING})
 
 
@@ -216,6 +229,7 @@ class SnapshotFacts:
                     grows=grows or (known is not None and known.grows),
                     is_judged=is_judged and (known is None or known.is_judged), is_owned=is_owned,
                     used_bytes=(each.used_bytes or 0) + (0 if known is None else known.used_bytes),
+                    labels=program.labels or {},
                 )  # fmt: skip
         others = tuple(sorted(found.values(), key=lambda one: (one.started_at, one.identity)))
         return OwnerFacts(runs, others, pace, self._are_listed(identities), grow_on=tuple(sorted(grow_on)))
@@ -256,9 +270,13 @@ class SnapshotFacts:
 
     def lost_gpus(self) -> Sequence[Mapping[str, str]]:
         """Return the labels `gpu` and `uuid` of the GPUs that are lost or gone."""
-        gone = (GpuState.LOST, GpuState.GONE)
-        lost = (gpu.identity for gpu in self._snapshot.gpus if gpu.state in gone)
+        lost = (gpu.identity for gpu in self._snapshot.gpus if gpu.state in _GONE)
         return [{"gpu": str(identity.index), "uuid": identity.uuid} for identity in lost]
+
+    def are_all_lost(self) -> bool:
+        """Return whether the node has GPUs, and every one of them is lost or gone."""
+        gpus = self._snapshot.gpus
+        return bool(gpus) and all(gpu.state in _GONE for gpu in gpus)
 
     def is_blind(self) -> bool:
         """Return whether no GPU of the node can be read."""

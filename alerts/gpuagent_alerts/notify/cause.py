@@ -102,6 +102,10 @@ class CauseFacts(Protocol):
         """Return the labels `gpu` and `uuid` of the GPUs that are lost or gone; a UUID that is not known is ""."""
         ...
 
+    def are_all_lost(self) -> bool:
+        """Return whether the node has GPUs, and every one of them is lost or gone."""
+        ...
+
     def is_blind(self) -> bool:
         """Return whether no GPU of the node can be read: the driver is away, or every call into it hangs."""
         ...
@@ -149,6 +153,10 @@ class NoCauseFacts:
     def lost_gpus(self) -> Sequence[Mapping[str, str]]:
         """Return nothing."""
         return ()
+
+    def are_all_lost(self) -> bool:
+        """Return False."""
+        return False
 
     def is_blind(self) -> bool:
         """Return False."""
@@ -279,9 +287,9 @@ def _about_gpu(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
 
 def _about_neither(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
     name = labels.get("alertname", "")
-    lost = facts.lost_gpus() if name == _COUNT else ()
+    lost = facts.lost_gpus() if name == _COUNT or (name == _BLIND and facts.are_all_lost()) else ()
     if lost:
-        # Fewer GPUs are what a lost one looks like from the driver's list.
+        # Fewer GPUs are what a lost one looks like from the driver's list, and none is what the last one looks like.
         gpus = tuple(_gpu_identities("health", labels)[0] for labels in lost)
         return Cause(CauseKind.GPU, gpus, gpus[:1], labels=_some(lost[0], ("uuid",)))
     if name in _NODE or labels.get("scope") == "node":

@@ -1,7 +1,7 @@
 """What ended an incident about memory, for those of its alerts that ended before it and by something else.
 
 A forecast is over when the GPU is full, and that is no end of the trouble. At the end of the incident such an alert
-tells what the others know of it, also to a receiver that hears of none of them.
+tells what the others know of its own GPU, with the time of that, also to a receiver that hears of none of them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ _ENDED_HOLDING = (") ended (a zombie): its ", ") ended: the driver went on count
 _OF_THE_PROCESS = "the process "
 _OF_A_REMEDY = "gpuagent "
 _WENT = re.compile(r"\bended\b|\bleft the GPU\b|\bby gpuagent\b")
+_SLACK_SECONDS = 60.0
+"""What ended longer before an alert than this has not ended it."""
 _LEVEL = ("growth stopped", "its tensors stopped", GAVE_BACK)
 
 
@@ -34,19 +36,39 @@ def with_final_reason(alert: Alert, others: Iterable[Alert]) -> Alert:
         one
         for one in others
         if is_about_memory(one.labels) and one.end_reason and (is_leak(one.labels) or not _is_no_end(one))
-    ]
+        and _is_of_same_memory(alert, one) and _end_of(one) >= _end_of(alert) - _SLACK_SECONDS
+    ]  # fmt: skip
     best = max(told, key=_weight, default=None)
     if best is None:
         return alert
-    text = _with_name(best)
-    ends = (condition_times(one)[1] for one in (alert, best))
-    until = max((end for end in ends if end is not None), default=None)
-    return replace(alert, end_reason=text, end_is_certain=best.end_is_certain, true_until=until)
+    until = max(_end_of(alert), _end_of(best))
+    ends = [time for time in (alert.ends_at, best.ends_at) if time is not None]
+    return replace(
+        alert, end_reason=_with_name(best), end_is_certain=best.end_is_certain, true_until=until,
+        ends_at=max(*ends, until) if ends else None,
+    )  # fmt: skip
+
+
+def _end_of(alert: Alert) -> float:
+    return condition_times(alert)[1] or 0.0
+
+
+def _is_of_same_memory(alert: Alert, other: Alert) -> bool:
+    """Return whether another alert tells of the memory of the same GPU; of a MIG instance only one about that."""
+    if alert.labels.get("uuid", "") != other.labels.get("uuid", ""):
+        return False
+    instance = alert.labels.get("gpu_instance_id", "")
+    return not instance.isdecimal() or other.labels.get("gpu_instance_id", "") == instance
 
 
 def names_ended_process(reason: str) -> bool:
     """Return whether a reason says of a process by name that it ended, and that its memory stays."""
     return any(words in reason for words in _ENDED_HOLDING)
+
+
+def memory_stays(reason: str) -> bool:
+    """Return whether a reason says that a process has ended, and that its memory is not back."""
+    return any(words.removeprefix(")") in reason for words in _ENDED_HOLDING)
 
 
 def is_level_reached(alert: Alert) -> bool:
@@ -79,7 +101,7 @@ def _is_no_end(alert: Alert) -> bool:
 
 def _weight(alert: Alert) -> tuple[bool, bool, float]:
     """Order by who knows most of an end: what became of the leaker, then what is certain, then the latest."""
-    return is_leak(alert.labels), alert.end_is_certain, condition_times(alert)[1] or 0.0
+    return is_leak(alert.labels), alert.end_is_certain, _end_of(alert)
 
 
 def _with_name(alert: Alert) -> str:

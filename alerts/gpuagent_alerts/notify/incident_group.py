@@ -8,17 +8,13 @@ Only what is true now begins it, makes it worse or is reminded of: an alert that
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from gpuagent_alerts.alert import Alert, CauseKind, Incident, News, condition_times
-from gpuagent_alerts.notify.final_reason import (
-    names_a_process,
-    tells_of_an_end,
-    with_final_reason,
-)
-from gpuagent_alerts.notify.incident_record import IncidentRecord
+from gpuagent_alerts.notify import told_subjects
+from gpuagent_alerts.notify.final_reason import with_final_reason
+from gpuagent_alerts.notify.incident_record import IncidentRecord, name_of_owner
 from gpuagent_alerts.notify.outbox.entry import Occasion
 from gpuagent_alerts.notify.routes import Recipient
 from gpuagent_alerts.notify.state import (
@@ -30,7 +26,7 @@ from gpuagent_alerts.notify.state import (
     NotifiedAlert,
     NotifiedIncident,
 )
-from gpuagent_alerts.notify.succession import Restarts
+from gpuagent_alerts.notify.succession import Restarts, Watch
 from gpuagent_alerts.notify.urgency import (
     CRITICAL,
     Urgency,
@@ -52,14 +48,10 @@ FORECAST_STANDS_SECONDS = 60.0
 """Time after a message that memory is full soon in which it is no news that it is."""
 LOWERED_SECONDS = 1800.0
 """Time after which a severity that was told and is no longer true counts as forgotten: its return is sent again."""
-_SUBJECT_SECONDS = 30.0
-"""For so long a process has to be out of an incident that goes on before that is told: mostly all of it ends."""
 _LOOK_AGAIN_SECONDS = 60.0
 """While what flaps is true again, and does not fire yet."""
 _WATCH_SECONDS = 5.0
 """While nothing of it is true, and a restart or what is about to fire holds its end back."""
-_RESTART_NEWS_SECONDS = 1800.0
-"""Least time between two messages that say only that it has been restarted: the first one says so at once."""
 _NOTE_WAITS_SECONDS = 300.0
 """For so long what a remedy did waits for the end that it may have brought about: no shipped rule keeps for longer."""
 _REPEATS = frozenset({News.REMINDER, News.RESTARTED})
@@ -122,15 +114,20 @@ class IncidentGroup:
         told = self._with_lowered_since(self._told)
         if self._is_over():
             return self._end(told) if self._hold_is_over(told) else self._note_if_changed(before, told)
-        if self._live:
-            if self._worsens(told.urgency) and self._has_waited(told.urgency) and not self._was_just_told(told.urgency):
-                return self._message(News.WORSENED, told)
-            if (news := self._news_of_what_goes_on(told)) is not None:
-                return self._message(news, told)
+        if (news := self._news_of_what_goes_on(told)) is not None:
+            return self._message(news, told)
         return self._note_if_changed(before, told)
 
     def _news_of_what_goes_on(self, told: NotifiedIncident) -> News | None:
-        """Return why a message is due of an incident that has not become worse; None if none is."""
+        """Return why a message is due of an incident that goes on; None if none is."""
+        if not self._live:
+            again, is_acknowledged = self._grow_again, self._is_acknowledged()
+            is_due = again is not None and told_subjects.is_growth_due(
+                again, told.restarts, self._told_at, self._view.now
+            )
+            return News.RESTARTED if is_due and self._known and not is_acknowledged else None
+        if self._worsens(told.urgency) and self._has_waited(told.urgency) and not self._was_just_told(told.urgency):
+            return News.WORSENED
         if self._was_restarted(told):
             return News.RESTARTED
         if self._repeat_is_due() or self._has_another_subject():
@@ -166,7 +163,9 @@ class IncidentGroup:
             yield self._told_at + self._repeat_seconds
         if told is not None and told.restarts < self._restarts:
             yield self._restart_news_at(told)
-        yield from (one.ended_at + _SUBJECT_SECONDS for one in self._left_subjects() if one.ended_at is not None)
+        if self._runs.since is not None:
+            yield self._runs.since + told_subjects.SUBJECT_SECONDS
+        yield from told_subjects.subject_news_times(self._known, self._view.firing)
 
     def _find_record(self, group: AlertGroup | None, told: NotifiedIncident | None) -> IncidentRecord | None:
         if group is not None and group.incident is not None:
@@ -190,7 +189,9 @@ class IncidentGroup:
                 ended = self._view.as_ended(fingerprint, one.alert)
                 if where := self._has_moved(fingerprint):
                     ended = replace(ended, end_reason=f"it goes on in another incident: {where}")
-                self._known[fingerprint] = NotifiedAlert(ended, one.lost, ended_at=self._view.now)
+                self._known[fingerprint] = NotifiedAlert(
+                    ended, one.lost, self._view.now, told_subjects.was_told_as_ended(one)
+                )
             elif one.end_told and fingerprint in self._audible:
                 del self._known[fingerprint]  # it begins again, and that is news
             elif not one.firing and fingerprint in self._audible:
@@ -216,11 +217,13 @@ class IncidentGroup:
     def _is_over(self) -> bool:
         """Return whether nothing of the incident is true or about to be, whoever hears of that, and nothing told fires.
 
-        Neither a silence nor a route makes an end: what became worse unheard is not over.
+        Neither a silence nor a route makes an end: what became worse unheard is not over, and every receiver is told
+        of the end as the incident ends on the screens.
         """
         return (
             not self._live
             and not self._goes_on()
+            and (self._record is None or self._record.ends_at is not None or self._view.closing)
             and not self._stirs()
             and not any(
                 one.firing
@@ -241,8 +244,7 @@ class IncidentGroup:
 
     def _stirs(self) -> bool:
         """Return whether something of the incident is about to fire, or grows again."""
-        key = self._record.key if self._record is not None else ""
-        return not self._view.closing and key in self._view.stirring
+        return not self._view.closing and self._record is not None and self._record.key in self._view.stirring
 
     def _waits_for_end(self, alert: Alert) -> bool:
         """Return whether what a remedy did is told with an end that is near, and not by itself before it.
@@ -258,12 +260,7 @@ class IncidentGroup:
         record = self._record
         if record is None or fingerprint in record.members or fingerprint not in self._view.firing:
             return ""
-        other = next((one for one in self._view.incidents.values() if fingerprint in one.members), None)
-        if other is None:
-            return ""
-        name, pid = other.labels.get("process", ""), other.labels.get("pid", "")
-        who = f"{name} (pid {pid}), " if name and pid else ""
-        return f"{who}{other.key}"
+        return name_of_owner(self._view.incidents, fingerprint)
 
     def _is_past(self, fingerprint: str) -> bool:
         """Return whether an alert that fires speaks of what is over: its incident has ended, and it does not hold."""
@@ -345,16 +342,21 @@ class IncidentGroup:
 
     def _has_another_subject(self) -> bool:
         """Return whether all processes that were told of are out of it, while it goes on: the last message misleads."""
-        left = self._left_subjects()
-        stays = any(one.firing and names_a_process(one.alert) for one in self._known.values())
-        latest = max((one.ended_at or 0.0 for one in left), default=math.inf)
-        if self._told is not None and self._told.restarts < self._restarts:
+        told, now = self._told, self._view.now
+        if told is None or told.restarts < self._restarts:
             return False  # that it was restarted tells more
-        return not stays and self._view.now - latest >= _SUBJECT_SECONDS and not self._is_acknowledged()
+        has_left = told_subjects.has_another_subject(self._known, self._view.firing, now)
+        return (
+            has_left or told_subjects.has_last_run_left(told.shown, self._runs, now)
+        ) and not self._is_acknowledged()
+
+    @property
+    def _runs(self) -> Restarts:
+        return Restarts() if self._record is None else self._record.restarts
 
     @property
     def _restarts(self) -> int:
-        return 0 if self._record is None else self._record.restarts.count
+        return self._runs.count
 
     def _was_restarted(self, told: NotifiedIncident) -> bool:
         """Return whether its owner was restarted since the last message, and what is true now is of the new process."""
@@ -363,14 +365,15 @@ class IncidentGroup:
 
     def _restart_news_at(self, told: NotifiedIncident) -> float:
         oldest = min((one.starts_at for one in self._present), default=self._view.now)
-        return oldest + _SUBJECT_SECONDS if not told.restarts else self._told_at + _RESTART_NEWS_SECONDS
+        return (
+            oldest + told_subjects.SUBJECT_SECONDS
+            if not told.restarts
+            else self._told_at + told_subjects.RESTART_NEWS_SECONDS
+        )
 
-    def _left_subjects(self) -> list[NotifiedAlert]:
-        """Return alerts about a process that have ended with it since the last message."""
-        return [
-            one for one in self._known.values()
-            if not one.firing and not one.end_told and tells_of_an_end(one.alert)
-        ]  # fmt: skip
+    @property
+    def _grow_again(self) -> Watch | None:
+        return None if self._record is None else self._view.grow_again.get(self._record.key)
 
     def _begin(self) -> NotificationDecision | None:
         return self._message(News.BEGAN, None) if self._has_waited(None) else None
@@ -391,6 +394,8 @@ class IncidentGroup:
         every = (*ended.values(), *self._all_ended())
         chosen = tuple(with_final_reason(one, every) for one in tuple(ended.values())[: self._view.most_alerts])
         ends_at = max((end for alert in chosen if (end := condition_times(alert)[1]) is not None), default=now)
+        if self._restarts and self._record is not None:  # what was started again may have grown without an alert
+            ends_at = max(ends_at, self._record.ends_at or ends_at)
         starts_at = self._starts_at(told)
         incident = self._incident(News.ENDED, told.severity, starts_at, max(ends_at, starts_at))
         closed = NotificationState(now, {}, {}, replace(told, is_closed=True)) if self._has_rest() else None
@@ -436,8 +441,10 @@ class IncidentGroup:
         )  # fmt: skip
         occasion = Occasion.REPEAT if news in _REPEATS and not unheard else Occasion.FIRING
         occasion = Occasion.RESOLVED if told_ends else occasion
-        occasion = Occasion.REPEAT if news is News.UPDATED else occasion
+        occasion = Occasion.REPEAT if news is News.UPDATED or not self._live else occasion
         alerts = (*chosen.values(), *(ended[fingerprint].alert for fingerprint in told_ends))
+        if not alerts:  # nothing fires of what grows again: its receiver knows it by what was told last
+            alerts = tuple(one.alert for one in self._known.values())[-1:]
         self._known = {
             **{fingerprint: one for fingerprint, one in self._known.items() if fingerprint not in told_ends},
             **{fingerprint: NotifiedAlert(alert) for fingerprint, alert in chosen.items()},
@@ -447,6 +454,7 @@ class IncidentGroup:
         for name in past[: -self._view.most_alerts]:
             del self._known[name]
         severity = worst_severity(alert.labels for alert in (*self._present, *self._shared))
+        severity = severity if self._live or self._record is None else self._record.severity
         starts_at = self._starts_at(told)
         urgency = self._current if told is None else told.urgency.highest(self._current)
         key = self._record.key if self._record is not None else ""
@@ -463,14 +471,11 @@ class IncidentGroup:
 
     def _is_newly_critical(self, told: NotifiedIncident | None) -> bool:
         """Return whether it is critical, and was not when this receiver was told of it last."""
-        before = None if told is None else told.urgency.severity
-        return self._current.severity >= CRITICAL and (before is None or before < CRITICAL)
+        return self._current.severity >= CRITICAL and (told is None or told.urgency.severity < CRITICAL)
 
     def _starts_at(self, told: NotifiedIncident | None) -> float:
         """Return since when it goes on for this receiver: not later than was told before."""
-        times = [told.starts_at] if told is not None else []
-        times += [self._record.starts_at] if self._record is not None else []
-        return min(times, default=self._view.now)
+        return min((one.starts_at for one in (told, self._record) if one is not None), default=self._view.now)
 
     def _incident(self, news: News, severity: str, starts_at: float, ends_at: float | None) -> Incident:
         record = self._record
@@ -478,11 +483,13 @@ class IncidentGroup:
         kind = record.kind if record is not None else CauseKind.RULE
         labels = {name: value for name, value in record.labels.items() if value} if record is not None else {}
         shown = {**self._view.node_labels, **labels}
-        restarts = record.restarts if record is not None else Restarts()
+        restarts = self._runs
+        again = None if self._grow_again is None else self._grow_again.growth
         return Incident(
             key, kind, shown, severity, starts_at, ends_at, news,
             restarts=restarts.count, restarted_pids=restarts.pids, flat_seconds=restarts.flat_seconds,
-            grows_by=restarts.grows_by, grew_on=() if record is None else record.grew_on,
+            grows_by=restarts.grows_by if again is None or news is News.ENDED else again.bytes_per_second,
+            grew_on=() if record is None else record.grew_on, last_run=restarts.last_run,
         )  # fmt: skip
 
     def _note_if_changed(

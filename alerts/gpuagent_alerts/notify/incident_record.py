@@ -99,6 +99,16 @@ def are_processes_gone(records: Mapping[str, IncidentRecord], fingerprint: str, 
     return bool(own) and not any(one.removeprefix("process:") in running for one in own)
 
 
+def name_of_owner(records: Mapping[str, IncidentRecord], fingerprint: str) -> str:
+    """Return the incident that an alert belongs to, in words: its process where it is about one, and its key."""
+    found = next((one for one in records.values() if fingerprint in one.members), None)
+    if found is None:
+        return ""
+    name, pid = found.labels.get("process", ""), found.labels.get("pid", "")
+    who = f"{name} (pid {pid}), " if name and pid else ""
+    return f"{who}{found.key}"
+
+
 def kept_reason(records: Mapping[str, IncidentRecord], fingerprint: str) -> tuple[str, bool] | None:
     """Return what was seen to become of the process of an alert that is only kept, and whether that is certain."""
     found = (one.reasons.get(fingerprint) for one in records.values() if fingerprint in one.members)
@@ -112,7 +122,7 @@ def incident_of(record: IncidentRecord, news: News) -> Incident:
         record.key, record.kind, labels, record.severity, record.starts_at, record.ends_at, news,
         restarts=record.restarts.count, restarted_pids=record.restarts.pids,
         flat_seconds=record.restarts.flat_seconds, grows_by=record.restarts.grows_by,
-        grew_on=record.grew_on,
+        grew_on=record.grew_on, last_run=record.restarts.last_run,
     )  # fmt: skip
 
 
@@ -122,7 +132,7 @@ def moved_record(one: IncidentRecord, step: float) -> IncidentRecord:
     def moved(time: float | None) -> float | None:
         return None if time is None else max(time + step, 0.0)
 
-    restarts = replace(one.restarts, since=moved(one.restarts.since))
+    restarts = replace(one.restarts, since=moved(one.restarts.since), unread_since=moved(one.restarts.unread_since))
     return replace(
         one,
         starts_at=max(one.starts_at + step, 0.0),

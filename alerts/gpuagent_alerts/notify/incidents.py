@@ -44,6 +44,8 @@ _GONE_LABELS = ("pid", "gpu", "uuid", "gpu_instance_id", "profile", "container_i
 """Labels in which the processes of one group differ: where they do, the incident has none of them."""
 
 
+_OF_RUN = ("pid", "container_id", "unit", "pod_name", "pod_uid")
+"""Those in which a process differs from the one that it was started in place of."""
 Describe = Callable[[IncidentRecord, Collection[str]], str]
 """Says in one line what an incident was that has just ended, with the fingerprints of its last alerts."""
 
@@ -56,6 +58,8 @@ class IncidentBook:
         self._store = store
         self._node = node
         self._records: Mapping[str, IncidentRecord] = load_records(store, now)
+        self._unread: dict[str, float] = {}
+        """Unix time since which processes of an incident that goes on cannot be listed, by key."""
         self._meters: dict[str, MemoryMeter] = {}
         """Of the successors of processes, by key of the incident that goes on."""
         self.watched: Mapping[str, Watch] = {}
@@ -111,6 +115,7 @@ class IncidentBook:
     def follow_clock(self, step: float) -> None:
         """Move begins and ends along when the wall clock was set: what matters is how long ago they were."""
         self._records = {key: moved_record(one, step) for key, one in self._records.items()}
+        self._unread = {key: since + step for key, since in self._unread.items()}
         for meter in self._meters.values():
             meter.follow_clock(step)
 
@@ -131,6 +136,7 @@ class IncidentBook:
         found = {}
         going_on = {key: one for key, one in self._records.items() if one.ends_at is None}
         self._meters = {key: self._meters.get(key, MemoryMeter(now)) for key in going_on}
+        self._unread = {key: since for key, since in self._unread.items() if key in going_on}
         for key, one in going_on.items():
             found[key] = Watch(one.restarts, facts.is_acted_on(one.identities))
             if one.kind in _PROCESS_KINDS:
@@ -138,7 +144,14 @@ class IncidentBook:
                 elsewhere = {name for other, each in going_on.items() if other != key for name in each.identities}
                 own = tuple(each for each in seen.others if f"process:{each.identity}" not in elsewhere)
                 seen = seen._replace(others=own, freed_at=facts.freed_at(one.identities))
-                now_runs = watch(one.restarts, one.identities, seen, now, one.starts_at, self._meters[key])
+                now_runs = watch(
+                    one.restarts, one.identities, seen, now, one.starts_at, self._meters[key],
+                    unread_since=self._unread.get(key),
+                )  # fmt: skip
+                if not seen.is_readable:
+                    self._unread.setdefault(key, now)
+                else:
+                    self._unread.pop(key, None)
                 if now_runs.growth is None:
                     self._meters[key] = MemoryMeter(now)
                 found[key] = now_runs._replace(holds=now_runs.holds or found[key].holds, grow_on=seen.grow_on)
@@ -172,12 +185,14 @@ class _Update:
         self._before = before
         self._stirring = stirring
         self._held = {key for key, one in owners.items() if one.holds}
+        self._grow_again = {key for key, one in owners.items() if one.news_at is not None and one.news_at <= now}
         self._facts = facts
         self._records = {
             key: replace(
                 one, members={f: keeps for f, keeps in one.members.items() if f in firing or f in pending},
                 left=_left(one, firing), reasons=_reasons(one, firing),
                 restarts=owners[key].restarts if key in owners else one.restarts,
+                labels=_labels_of_runs(one.labels, owners[key].restarts) if key in owners else one.labels,
                 grew_on=tuple(dict.fromkeys((*one.grew_on, *owners[key].grow_on))) if key in owners else one.grew_on,
             )
             for key, one in before.items()
@@ -257,7 +272,7 @@ class _Update:
         candidates = sorted(self._records.values(), key=lambda one: (one.ends_at is not None, one.starts_at, one.key))
         for identity in cause.joins:
             for one in candidates:
-                begins = cause.begins and not _is_over_for_others(one, cause, identity)
+                begins = cause.begins and not self._is_over_for_others(one, cause, identity)
                 if identity in one.identities and self._can_join(one, begins=begins):
                     return one
         for identity in cause.succeeds:
@@ -270,6 +285,16 @@ class _Update:
                 if identity in one.identities and one.kind is CauseKind.GPU and self._can_join(one, begins=True):
                     return one
         return None
+
+    def _is_over_for_others(self, one: IncidentRecord, cause: Cause, identity: str) -> bool:
+        """Return whether it has ended, and what fills that GPU now is another process, or none that grows.
+
+        Where nobody grows, the memory is that of the incident for as long as its owner runs.
+        """
+        if not identity.startswith("memory:") or one.ends_at is None or one.kind not in _PROCESS_KINDS:
+            return False
+        owner = self._facts.owner_of(one.identities)
+        return cause.kind in _PROCESS_KINDS or (owner.is_readable and not owner.runs and not owner.others)
 
     def _is_successor(self, cause: Cause, one: IncidentRecord) -> bool:
         """Return whether a process with the command line of an incident's may have been started in its place."""
@@ -303,6 +328,7 @@ class _Update:
             )  # fmt: skip
         if one.key in self._held and one.ends_at is None:
             ceased_at = one.ceased_at if one.ceased_at is not None or firing else self._end_of(one)
+            ceased_at = self._now if one.key in self._grow_again else ceased_at
             return replace(one, ceased_at=ceased_at)
         if not firing and one.key in self._stirring:
             return one if one.ends_at is None else replace(one, ends_at=None, reopened=one.reopened + 1, headline="")
@@ -355,12 +381,6 @@ def _left(one: IncidentRecord, firing: Collection[str]) -> tuple[str, ...]:
     if one.ends_at is not None:
         return one.left
     return tuple(dict.fromkeys(name for name in (*one.left, *one.members) if name not in firing))[-_MOST_LEFT:]
-
-
-def _is_over_for_others(one: IncidentRecord, cause: Cause, identity: str) -> bool:
-    """Return whether it has ended with its process, and another process is what fills that GPU now."""
-    is_memory = identity.startswith("memory:")
-    return is_memory and one.ends_at is not None and one.kind in _PROCESS_KINDS and cause.kind in _PROCESS_KINDS
 
 
 def _has_ended(before: IncidentRecord | None, after: IncidentRecord) -> bool:
@@ -420,6 +440,12 @@ def _labels(found: IncidentRecord, cause: Cause) -> dict[str, str]:
         elif labels[name] != value and name in _GONE_LABELS:
             labels[name] = ""
     return labels
+
+
+def _labels_of_runs(labels: Mapping[str, str], restarts: Restarts) -> Mapping[str, str]:
+    """Return the labels of an incident without what the process that was started last has no more."""
+    gone = [name for name in _OF_RUN if labels.get(name) and restarts.last.get(name, "") != labels[name]]
+    return {**labels, **dict.fromkeys(gone, "")} if restarts.last and gone else labels
 
 
 def _key(node: str, cause: Cause, alert: Alert) -> str:

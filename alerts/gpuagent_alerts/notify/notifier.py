@@ -148,7 +148,8 @@ class Notifier:
             )  # fmt: skip
             held: dict[str, list[Alert]] = {key: [] for key, one in owners.items() if one.holds}
             view = self._view(now, firing, ended, pending, incidents)
-            view = replace(view, closing=handed_over is not None, stirring=held | stirring)
+            again = {key: one for key, one in owners.items() if one.news_at is not None}
+            view = replace(view, closing=handed_over is not None, stirring=held | stirring, grow_again=again)
             decisions, next_at = decide(view, self._told)
             offers = [Offer(self._entry(decision, now), decision.urgent) for decision in decisions if decision.alerts]
             if told := {one.key: one.briefing.headline for one in _incidents_of(offers) if one.news is News.ENDED}:
@@ -202,6 +203,10 @@ class Notifier:
         counts = {name: one for name, one in pending.items() if name in known or is_one_course(one.labels)}
         found = self._book.stirring(counts, facts, now) if told and counts else {}
         return {key: alerts for key, alerts in found.items() if key in told}
+
+    def about_to_fire(self, pending: Mapping[str, Alert], facts: CauseFacts) -> dict[str, list[Alert]]:
+        """Return those of these alerts, which are about to fire, that belong to an incident, by its key."""
+        return self._stirring(pending, facts, self._clock.wall())
 
     def is_silenced(self, alert: Alert) -> bool:
         """Return whether a silence is in force for an alert, or for its incident."""

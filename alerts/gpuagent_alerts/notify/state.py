@@ -14,6 +14,7 @@ from gpuagent_alerts.alert import Alert, Incident, Status, fingerprint, moved_al
 from gpuagent_alerts.notify.incident_record import IncidentRecord
 from gpuagent_alerts.notify.outbox.entry import Occasion, dump_alert, load_alert
 from gpuagent_alerts.notify.routes import Destination, Recipient
+from gpuagent_alerts.notify.succession import Watch
 from gpuagent_alerts.notify.urgency import Urgency, load_urgency
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.tables import (
@@ -288,6 +289,8 @@ class NotificationInputs:
     """Test whether something worse of the same incident says the same. An incident's own messages have both."""
     stirring: Mapping[str, Sequence[Alert]] = field(default_factory=dict)
     """Alerts that are about to fire, by the key of the incident that they belong to: it is not over."""
+    grow_again: Mapping[str, Watch] = field(default_factory=dict)
+    """What is seen to grow that was started in place of an incident's processes, by the key of the incident."""
     most_alerts: int = MAX_ALERTS
     closing: bool = False
     """Nothing more is told after this: no end waits for what flaps."""

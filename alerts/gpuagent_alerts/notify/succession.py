@@ -12,12 +12,14 @@ envelope, which the noise of an allocator does not move.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.units import GIB
-from gpuagent_alerts.store.tables import array, finite, integer, text, unix_time_or_none, word
+from gpuagent_alerts.alert import LastRun
+from gpuagent_alerts.store.tables import array, finite, flag, integer, text, texts, unix_time_or_none, word
 
 MIN_WINDOW_SECONDS = 180.0
 MAX_WINDOW_SECONDS = 3600.0
@@ -27,6 +29,8 @@ NOISE_BYTES = GIB / 32
 """Rise of a lower envelope that is none: a few segments of an allocator."""
 COMPARABLE = 0.25
 """Share of the old leak's pace from which on a successor's growth is taken for the same leak."""
+_LEAST_OF_RISE = 0.2
+"""Share of a rise that is in each half of the time in which it goes on."""
 _BLOCK_SECONDS = 30.0
 _MOST_PROCESSES = 256
 
@@ -41,6 +45,8 @@ class MeasuredGrowth(NamedTuple):
     """The rise in bytes a second, each over the time between its two lowest points."""
     is_complete: bool
     """Whether each of them was measured over the whole window."""
+    goes_on: bool = False
+    """Whether they rose in both halves of the window: what has been loaded at a start has risen in the first one."""
 
     @property
     def bytes_per_second(self) -> float:
@@ -69,6 +75,8 @@ class MemoryMeter:
     def __init__(self, began: float) -> None:
         self.began = began
         """Unix time of the first measurement, or since when they do not grow like the old leak any more."""
+        self.grows_since: float | None = None
+        """Unix time since which they go on growing, whatever the pace; None while they do not."""
         self._blocks: dict[str, list[tuple[float, int]]] = {}
         """Begin of each block and the least that was used in it, by the process's identity."""
 
@@ -87,6 +95,7 @@ class MemoryMeter:
     def follow_clock(self, step: float) -> None:
         """Move along with a wall clock that was set by so many seconds."""
         self.began += step
+        self.grows_since = None if self.grows_since is None else self.grows_since + step
         self._blocks = {
             name: [(time + step, used) for time, used in blocks] for name, blocks in self._blocks.items()
         }  # fmt: skip
@@ -94,17 +103,20 @@ class MemoryMeter:
     def measure(self, pace: float, now: float) -> MeasuredGrowth:
         """Return how they grow, over the window that follows from the old leak's pace in bytes a second."""
         window = window_seconds(pace)
-        rise, pace_of_all, complete = 0.0, 0.0, bool(self._blocks)
+        rise, late_rise, pace_of_all, complete = 0.0, 0.0, 0.0, bool(self._blocks)
         for blocks in self._blocks.values():
             first = [(used, time) for time, used in blocks if now - window <= time <= now - window * 2 / 3]
             last = [(used, time) for time, used in blocks if time >= now - window / 3]
+            middle = [used for time, used in blocks if now - window * 2 / 3 <= time <= now - window / 3]
             if first and last and blocks[0][0] <= now - window + _BLOCK_SECONDS:
                 (low, low_at), (high, high_at) = min(first), min(last)
                 rise += high - low
+                late_rise += high - min(middle, default=low)
                 pace_of_all += (high - low) / (high_at - low_at)
             else:
                 complete = False
-        return MeasuredGrowth(window, rise, pace_of_all, complete)
+        goes_on = rise > NOISE_BYTES and _LEAST_OF_RISE * rise <= late_rise <= (1 - _LEAST_OF_RISE) * rise
+        return MeasuredGrowth(window, rise, pace_of_all, complete, goes_on)
 
 
 UNJUDGED_SECONDS = 900.0
@@ -138,6 +150,8 @@ class Successor(NamedTuple):
     """Whether an owner is known; else user and command line are all that it shares with the incident's processes."""
     used_bytes: int = 0
     """GPU memory on all GPUs."""
+    labels: Mapping[str, str] = MappingProxyType({})
+    """What an alert's labels would say of it."""
 
 
 _MOST_PEERS = 256
@@ -181,6 +195,17 @@ class Restarts:
     """How long it was measured that those that run now do not grow; 0 while the end is held back, and if it was not."""
     grows_by: float = 0.0
     """Bytes a second by which they grow although the end is not held back any more."""
+    last: Mapping[str, str] = field(default_factory=dict)
+    """What the labels of an alert would say of the process that was started last, also after it has left."""
+    last_grew: bool = False
+    """Whether that one was seen to grow for as long as it takes to tell of it."""
+    unread_since: float | None = None
+    """Unix time since which nobody could see whether the process that is gone now ran; None where it was seen."""
+
+    @property
+    def last_run(self) -> LastRun:
+        """The process that was started last."""
+        return LastRun(self.last, self.last_grew, self.since if self.last and not self.runs_as else None)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -199,14 +224,24 @@ class Watch(NamedTuple):
     """Measured of the processes that run in place of the incident's own; None while none does."""
     grow_on: tuple[str, ...] = ()
     """UUIDs of the GPUs on which the incident's own processes grow."""
+    news_at: float | None = None
+    """Unix time from which on it is told that what was started again grows; None while it does not."""
+
+
+SUCCESSOR_SECONDS = 300.0
+"""Age up to which a process may be loading what it needs: that it grows is no news before."""
+_NEWS_SECONDS = 30.0
+"""For so long what was started again has to be seen to grow before that is told."""
 
 
 def watch(
-    before: Restarts, identities: Collection[str], seen: OwnerFacts, now: float, began: float, meter: MemoryMeter
-) -> Watch:
+    before: Restarts, identities: Collection[str], seen: OwnerFacts, now: float, began: float, meter: MemoryMeter,
+    *, unread_since: float | None = None,
+) -> Watch:  # fmt: skip
     """Return what has become of the owner of an incident with these identities, which began then. Both in Unix time.
 
-    `meter` follows the memory of the processes that were started in place of the incident's own.
+    `meter` follows the memory of the processes that were started in place of the incident's own. `unread_since` is the
+    Unix time since which processes could not be listed until now.
     """
     if not seen.is_readable:
         return Watch(before, holds=True)
@@ -215,20 +250,30 @@ def watch(
     else:
         earliest = began - _START_SLACK_SECONDS
         later = tuple(one for one in seen.others if one.identity not in before.peers and one.started_at >= earliest)
-    after = _follow(before, seen, later, now)
+    after = _follow(before, seen, later, now, unread_since)
     if seen.runs or not later:
         return Watch(after, _holds(after, identities, seen, later, now, None, 0.0))
     meter.add({one.identity: one.used_bytes for one in later}, now)
     growth = meter.measure(after.pace, now)
     if growth.is_comparable(after.pace):
         meter.began = now
+    if not growth.goes_on:
+        meter.grows_since = None
+    elif meter.grows_since is None:
+        meter.grows_since = now
     holds = _holds(after, identities, seen, later, now, growth, meter.began)
     flat = growth.window_seconds if growth.is_flat and not holds else 0.0
     grows_by = 0.0 if holds else growth.bytes_per_second
-    return Watch(replace(after, flat_seconds=flat, grows_by=grows_by), holds, growth)
+    news_at = None
+    if holds and meter.grows_since is not None and after.since is not None:
+        news_at = max(meter.grows_since + _NEWS_SECONDS, after.since + SUCCESSOR_SECONDS)
+    grew = after.last_grew or (news_at is not None and now >= news_at)
+    return Watch(replace(after, flat_seconds=flat, grows_by=grows_by, last_grew=grew), holds, growth, news_at=news_at)
 
 
-def _follow(before: Restarts, seen: OwnerFacts, later: Sequence[Successor], now: float) -> Restarts:
+def _follow(
+    before: Restarts, seen: OwnerFacts, later: Sequence[Successor], now: float, unread_since: float | None
+) -> Restarts:
     if seen.runs:
         peers = tuple(sorted(one.identity for one in seen.others)[:_MOST_PEERS])
         pace = float(f"{seen.pace:.2g}") if seen.pace > 0 else before.pace
@@ -237,7 +282,9 @@ def _follow(before: Restarts, seen: OwnerFacts, later: Sequence[Successor], now:
     names = [one.identity for one in later]
     if not names:
         is_known = not before.runs_as and before.since is not None
-        return before if is_known else replace(before, runs_as="", since=now, flat_seconds=0.0, grows_by=0.0)
+        return before if is_known else replace(
+            before, runs_as="", since=now, flat_seconds=0.0, grows_by=0.0, unread_since=unread_since,
+        )  # fmt: skip
     known = tuple(dict.fromkeys((*before.processes, *names)))[-_MOST_PEERS:]
     if before.runs_as in names:
         return replace(before, processes=known)
@@ -246,7 +293,10 @@ def _follow(before: Restarts, seen: OwnerFacts, later: Sequence[Successor], now:
     came_later = not before.runs_as or before.since is None or first.started_at > before.since
     if came_later and first.identity not in before.processes:
         names = names[:_MOST_PEERS]
-        return replace(before, count=before.count + 1, runs_as=first.identity, since=now, processes=tuple(names))
+        return replace(
+            before, count=before.count + 1, runs_as=first.identity, since=now, processes=tuple(names),
+            last=dict(first.labels), last_grew=False, unread_since=None,
+        )  # fmt: skip
     since = before.since if before.runs_as and before.since is not None else now
     return replace(before, runs_as=first.identity, since=since, processes=known)
 
@@ -300,6 +350,7 @@ def dump_restarts(one: Restarts) -> list[object]:
     peers = None if one.peers is None else list(one.peers)
     return [
         one.count, one.runs_as, one.since, peers, list(one.processes), one.pace, one.flat_seconds, one.grows_by,
+        dict(one.last), one.last_grew, one.unread_since,
     ]  # fmt: skip
 
 
@@ -313,7 +364,11 @@ def load_restarts(value: object) -> Restarts:
     if not rest:  # written by an older version
         return found
     processes, *figures = rest
-    pace, flat, grows_by = (finite(one) for one in figures)
-    return replace(
+    pace, flat, grows_by = (finite(one) for one in figures[:3])
+    found = replace(
         found, processes=tuple(word(one) for one in array(processes)), pace=pace, flat_seconds=flat, grows_by=grows_by
     )
+    if not figures[3:]:  # written by an older version
+        return found
+    last, grew, unread_since = figures[3:]
+    return replace(found, last=texts(last), last_grew=flag(grew), unread_since=unix_time_or_none(unread_since))

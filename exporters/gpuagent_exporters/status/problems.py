@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpuagent.core.displaced import displaced_gpus, rename_displaced
+from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.alerting import FiringAlert, Undelivered, UndeliveredReason
 from gpuagent.core.metrics.process import framework_recognizer
 from gpuagent.core.snapshot import (
@@ -76,7 +77,8 @@ def find_problems(
         *state,
     )
     displaced = displaced_gpus(snapshot)
-    return most_severe_first(_without_index(one, displaced) for one in (*found, *alert_problems(firing, found)))
+    current = [one for one in firing if not _is_outdated(one, snapshot)]
+    return most_severe_first(_without_index(one, displaced) for one in (*found, *alert_problems(current, found)))
 
 
 def _without_index(problem: Problem, displaced: Mapping[str, GpuIdentity]) -> Problem:
@@ -268,6 +270,28 @@ _TOLD = frozenset(_GRAVITY)
 _ALERT_ADVICE = "`gpuagent alerts` shows it, and who is told."
 
 
+_CAME_BACK = 0.9
+"""Share of the memory that was in use below which some has come back."""
+
+
+def _is_outdated(alert: FiringAlert, snapshot: Snapshot) -> bool:
+    """Return whether the memory that an alert is about came back after its rule was evaluated, or its process left.
+
+    The rule is evaluated in a moment; until then it would say that the memory is full beside what is in use.
+    """
+    gpu = next((one for one in snapshot.gpus if alert.uuid and one.identity.uuid == alert.uuid), None)
+    if gpu is None or gpu.state is not GpuState.OK or "memory_full" not in _KINDS.get(alert.name, frozenset()):
+        return False
+    if alert.pid:
+        listed = {one.pid for one in snapshot.processes if one.gpu_uuid == alert.uuid and one.info is not None}
+        return gpu.processes_known and alert.pid not in listed
+    instance = (one.memory for one in gpu.mig if one.gpu_instance_id == alert.gpu_instance_id)
+    memory = gpu.memory if alert.gpu_instance_id == NO_INSTANCE else next(instance, None)
+    if memory is None or memory.used_bytes is None or alert.used_bytes is None:
+        return False
+    return memory.used_bytes < _CAME_BACK * alert.used_bytes
+
+
 def alert_problems(firing: Iterable[FiringAlert], others: Sequence[Problem]) -> Iterator[Problem]:
     """Yield a problem for each alert that fires, is not silenced, and that none of the others stands for.
 
@@ -313,7 +337,7 @@ def _is_told(alert: FiringAlert, severity: Severity, others: Sequence[Problem]) 
 
 def _text(alert: FiringAlert) -> str:
     place = "" if alert.gpu is None else f"GPU {alert.gpu}"
-    text = alert.summary.removeprefix(f"{place}: ") if place else alert.summary
+    text = alert.summary.removeprefix(f"{place}: ").removeprefix(f"{place}, ") if place else alert.summary
     text = text or f"the alert {alert.name} fires"
     if not alert.unmeasured_seconds:
         return text

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from gpuagent.core.metrics.alerting import FiringAlert
+from gpuagent.core.units import GIB
 from gpuagent.core.xids import Severity
-from gpuagent_exporters.status.problems import alert_problems
+from gpuagent_exporters.status.problems import alert_problems, find_problems
 from gpuagent_exporters.status.severity import Problem
+from tests.fakes.readings import NOW, gpu, mig_instance, process, snapshot
 
 OWN = FiringAlert("TooWarm", "warning", False, "GPU-0", gpu=0, summary="GPU 0: warmer than we like")
 FULL = Problem(Severity.CRITICAL, "memory_full", "memory is full", gpu=0)
@@ -54,3 +56,36 @@ def test_of_several_tiers_the_gravest_is_told() -> None:
     (found,) = alert_problems([hours, hours._replace(severity="critical")], [])
     assert found.severity is Severity.CRITICAL
     assert len(list(alert_problems([hours, hours._replace(gpu_instance_id=3)], []))) == 2
+
+
+UUID = "GPU-00000000"
+
+
+@pytest.mark.parametrize(
+    ("alert", "used_gib", "pids", "is_told"),
+    [
+        (FiringAlert("GpuMemoryFull", "critical", False, UUID, gpu=0, used_bytes=23 * GIB), 5.0, (), False),
+        (FiringAlert("GpuMemoryFull", "critical", False, UUID, gpu=0, used_bytes=6 * GIB), 5.9, (), True),
+        (FiringAlert("GpuMemoryFull", "critical", False, UUID, gpu=0), 5.0, (), True),
+        (FiringAlert("GpuProcessMemoryLeak", "warning", True, UUID, pid=7, gpu=0), 5.0, (), False),
+        (FiringAlert("GpuProcessMemoryLeak", "warning", True, UUID, pid=7, gpu=0), 5.0, (7,), True),
+        (FiringAlert("TooWarm", "warning", False, UUID, pid=7, gpu=0, used_bytes=23 * GIB), 5.0, (), True),
+    ],
+)
+def test_an_alert_that_was_evaluated_before_its_memory_came_back(
+    alert: FiringAlert, used_gib: float, pids: tuple[int, ...], is_told: bool
+) -> None:
+    """Until its rule is evaluated over this snapshot, it does not say `memory is full` beside 21 % in use."""
+    seen = snapshot([gpu(0, used_gib=used_gib)], [process(pid, used_gib=1.0) for pid in pids])
+    assert any(one.kind == "alert" for one in find_problems(seen, NOW, firing=[alert])) == is_told
+
+
+def test_a_mig_instance_names_its_gpu_once() -> None:
+    """The rule's text begins with the GPU and the instance, and so does the sentence."""
+    alert = FiringAlert(
+        "GpuInstanceMemoryFull", "critical", False, UUID, gpu=0, gpu_instance_id=3,
+        summary="GPU 0, MIG instance 3 (2g.20gb): memory is full (100 %)",
+    )  # fmt: skip
+    seen = snapshot([gpu(0, used_gib=5.0, mig=(mig_instance(3, 1.0),))], [])
+    (told,) = [one.sentence for one in find_problems(seen, NOW, firing=[alert]) if one.kind == "alert"]
+    assert told == "GPU 0: MIG instance 3 (2g.20gb): memory is full (100 %)"

@@ -45,6 +45,8 @@ class FiringAlert(NamedTuple):
     """Unix time at which its condition began to hold, also before a restart of the agent; None if that is not known."""
     is_ending: bool = False
     """Whether nothing of it is true now, and only its end is waited for: to be seen, and no trouble."""
+    used_bytes: int | None = None
+    """Memory of its GPU, or instance, that was in use when its rule was evaluated; None where that is not known."""
 
 
 class RuleFailures(NamedTuple):

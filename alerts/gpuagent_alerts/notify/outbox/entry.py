@@ -12,7 +12,18 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from gpuagent_alerts.alert import Alert, Briefing, CauseKind, DigestLine, Holder, Incident, Message, News, Status
+from gpuagent_alerts.alert import (
+    Alert,
+    Briefing,
+    CauseKind,
+    DigestLine,
+    Holder,
+    Incident,
+    LastRun,
+    Message,
+    News,
+    Status,
+)
 from gpuagent_alerts.notify.outbox.attempt import MAX_RETRY_AFTER_SECONDS
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.tables import (
@@ -235,6 +246,7 @@ def _dump_restarts(incident: Incident) -> dict[str, Any]:
         "flat_seconds": incident.flat_seconds,
         "grows_by": incident.grows_by,
         "grew_on": list(incident.grew_on),
+        "last_run": [dict(incident.last_run.labels), incident.last_run.grew, incident.last_run.left_at],
     }
 
 
@@ -266,7 +278,15 @@ def load_incident(value: object) -> Incident:
         flat_seconds=finite(found.get("flat_seconds", 0.0)),
         grows_by=finite(found.get("grows_by", 0.0)),
         grew_on=tuple(word(one) for one in array(found.get("grew_on", []))),
+        last_run=_last_run(found.get("last_run")),
     )
+
+
+def _last_run(value: object) -> LastRun:
+    if value is None:  # written by an older version, or without restarts
+        return LastRun()
+    known, grew, left_at = array(value)
+    return LastRun(labels(known), flag(grew), unix_time_or_none(left_at))
 
 
 def _holder(value: object) -> Holder:

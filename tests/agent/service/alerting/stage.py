@@ -154,6 +154,10 @@ class Stage:
         """Return the alerts that fire; those that are only kept with why their conditions ceased to hold."""
         return list(self._instances(State.FIRING).values())
 
+    def pending(self) -> dict[str, Alert]:
+        """Return what is true and does not fire yet."""
+        return self._instances(State.PENDING)
+
     def kept(self) -> list[Alert]:
         """Return the alerts that fire only because they are kept."""
         return [one for one in self.firing() if one.is_kept]
@@ -186,7 +190,10 @@ def _heard(message: Message) -> Heard:
         return Heard(str(message.status), "", alerts, "")
     assert (message.status is Status.RESOLVED) == (incident.ends_at is not None)
     present = [alert.labels for alert in message.alerts if alert.holds]
-    assert bool(present) == (incident.ends_at is None), "nothing but an end is told of what is not true"
+    is_of_restart = incident.news == "restarted"  # what grows again may have no alert yet
+    assert bool(present) == (incident.ends_at is None) or is_of_restart, (
+        "nothing but an end is told of what is not true"
+    )
     # It is as severe as what it shares with another incident, and never less than its own alerts.
     assert not present or severity_rank(incident.severity) >= severity_rank(worst_severity(present))
     return Heard(str(incident.news), incident.severity, alerts, incident.key)

@@ -75,7 +75,7 @@ def test_a_leak_in_one_line() -> None:
         ("whisper-api", 81204, int(44.1 * GIB)), ("python3", 7, 9 * GIB), ("python3", 8, int(3.5 * GIB)),
     ]  # fmt: skip
     assert told.culprit == "server.py:41 holds 43.0 GiB in `cache`"
-    assert told.next_command == "gpuagent ps --gpu 0"
+    assert told.next_command == "gpuagent kill 81204"
     assert told.silence_command == "gpuagent silence add --incident inc-1 --for 2h"
     assert told.end_reason == ""
 

@@ -14,6 +14,8 @@ from gpuagent.core.identity import ProcessId
 from gpuagent.core.metrics.series import series
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Snapshot, XidCount
 from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.messages.end_facts import EndedAlert, facts_of
+from gpuagent_alerts.messages.end_reasons import reason_by_name
 from gpuagent_alerts.messages.transitions import EndReasons, EvaluatedTick, format_quantity
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.remedies.outcome import RemedyEnding
@@ -61,6 +63,15 @@ def test_a_pause_is_the_reason_of_its_own_end() -> None:
     ended = Transition(Change.ENDED, replace(blind, status=Status.RESOLVED, ends_at=WALL))
     ((_, explained),) = said.explain([ended], EvaluatedTick(WITHOUT, SeriesIndex.of(()), WALL))
     assert explained.end_reason == "measuring was paused (by alice until 10:14 UTC), and has resumed"
+
+
+def test_the_alert_of_a_pause_does_not_say_twice_that_it_was_paused() -> None:
+    """Its own text says that, and by whom: the reason says no more than that it has resumed."""
+    seen = snapshot([gpu(0)], [])
+    paused = replace(seen, node=replace(seen.node, nvml_state=NvmlState.PAUSED, nvml_reason="by alice until 10:14 UTC"))
+    labels = {"alertname": "GpuMonitorBlind", "by": "alice", "scope": "node"}
+    case = EndedAlert(Alert(labels, {}, Status.FIRING, 1.0), facts_of(labels, paused), seen, 2.0, lambda _: None)
+    assert reason_by_name(case).text == "it has resumed"
 
 
 def test_a_mig_instance_is_not_called_the_gpu() -> None:

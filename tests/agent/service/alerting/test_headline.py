@@ -149,16 +149,23 @@ def test_what_made_it_critical_is_in_the_line() -> None:
     assert before.headline.endswith("Xid 94: contained memory error")
 
 
-def test_an_incident_of_a_process_names_that_process_on_a_full_gpu() -> None:
-    """Who else holds more is in the list below."""
+@pytest.mark.parametrize(
+    ("own_gib", "other_gib", "said"),
+    [
+        (39.5, 39.7, "39.5 GiB of it held by mine (dave, pid 100)"),
+        (28.0, 50.0, "28.0 GiB of it held by mine (dave, pid 100), and 50.0 GiB by python3 (carol, pid 7)"),
+    ],
+)
+def test_an_incident_of_a_process_names_that_process_on_a_full_gpu(own_gib: float, other_gib: float, said: str) -> None:
+    """Who else holds more is in the list below, and who holds clearly more, as a screen says, is named too."""
     seen = snapshot(
         [gpu(0, used_gib=79.5, total_gib=80.0)],
-        [process(100, used_gib=39.5, name="mine", user="dave"), process(7, used_gib=39.7, user="carol")],
+        [process(100, used_gib=own_gib, name="mine", user="dave"), process(7, used_gib=other_gib, user="carol")],
     )
     told = brief(
         alert("GpuMemoryFull", LABELS), seen=seen, kind=CauseKind.PROCESS, labels={**LABELS, "pid": "100"}
     )  # fmt: skip
-    assert told.headline.endswith("39.5 GiB of it held by mine (dave, pid 100)")
+    assert told.headline.endswith(said)
     assert told.holders[0].user == "carol"
 
 

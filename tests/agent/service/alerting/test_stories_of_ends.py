@@ -190,7 +190,11 @@ def test_an_incident_that_goes_on_without_its_process_says_so(tmp_path: Path) ->
     assert stage.headlines()[-1] == (
         "CRITICAL node7 GPU 0: memory is full (100 %), 23.5 GiB of it held by other (alice, pid 9)"
     )
-    assert "-ProcessMemoryLeak[balanced]/0" in stage.heard[-1].alerts
+    assert "~ProcessMemoryLeak[balanced]/0" in stage.heard[-1].alerts
+    gone = [one for one in stage.messages[-1].alerts if not one.holds]
+    told_at = stage.messages[-1].written_at
+    assert told_at is not None
+    assert all(30.0 <= told_at - (one.true_until or 0.0) <= MINUTE for one in gone)
 
 
 def test_a_unit_that_is_restarted_and_grows_again_is_no_all_clear(tmp_path: Path) -> None:

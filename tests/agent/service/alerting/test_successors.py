@@ -15,6 +15,7 @@ from gpuagent.core.matchers import parse_matcher
 from gpuagent.core.snapshot import ProcessInfo, Snapshot
 from gpuagent.core.units import GIB
 from gpuagent_alerts.messages.briefing import WaitingIncident, find_waiting
+from gpuagent_alerts.messages.snapshot_inputs import SnapshotFacts
 from gpuagent_alerts.notify.succession import MemoryMeter
 from gpuagent_exporters.status.problems import find_problems
 from tests.agent.service.alerting.stage import TICK_SECONDS, Stage
@@ -87,7 +88,10 @@ class Story:
         stage = self.stage
         labels = {one.fingerprint: one.labels for one in stage.firing()}
         present = {one.fingerprint for one in stage.firing() if one.holds}
-        return find_waiting(stage.notifier, stage.briefings, present, stage.clock.wall(), labels)
+        kept = {one.fingerprint: one for one in stage.kept()}
+        assert stage.briefings.snapshot is not None
+        stirring = stage.notifier.about_to_fire(stage.pending(), SnapshotFacts(stage.briefings.snapshot))
+        return find_waiting(stage.notifier, stage.briefings, present, stage.clock.wall(), labels, stirring, kept)
 
     def waiting(self) -> list[WaitingIncident]:
         """Those of which a restart is waited for, or a verdict on what was started."""
@@ -116,10 +120,13 @@ def test_while_a_successor_grows_nothing_is_resolved(
     story.pause(10.0)
     story.run(minutes * MINUTE, rising(gib_per_hour), verdict, [200])
 
-    assert story.news() == ["began"]
+    assert story.news() == ["began", "restarted"]
     (waiting,) = story.waiting()
-    assert waiting.headline.startswith("WARNING node7 GPU 0: api.service was restarted once and runs as pid 200, with ")
-    assert "and grows again: " in waiting.headline
+    for line in (waiting.headline, story.stage.headlines()[-1]):
+        assert line.startswith("WARNING node7 GPU 0: api.service was restarted once and runs as pid 200, with ")
+        assert "and grows again: " in line
+    began, again = (one.written_at or 0.0 for one in story.stage.messages)
+    assert again - began == pytest.approx(10 * MINUTE, rel=0, abs=15.0), "5 min after its start: it may load a model"
 
 
 @pytest.mark.parametrize("owner", [UNIT, JOB])
@@ -143,10 +150,10 @@ def test_a_successor_that_grows_much_slower(tmp_path: Path) -> None:
     story = Story(tmp_path, **UNIT)
     story.leak(100)
     story.run(14 * MINUTE, rising(4.0), STEADY, [200])
-    assert story.news() == ["began"]
+    assert story.news() == ["began", "restarted"]
     story.run(5 * MINUTE, rising(4.0, start=3.0 + 4.0 * 14 / 60), STEADY, [200])
 
-    assert story.news() == ["began", "ended"]
+    assert story.news() == ["began", "restarted", "ended"]
     assert "and grows 4.0 GiB/h" in story.stage.headlines()[-1]
 
 
@@ -159,7 +166,7 @@ def test_a_slow_leak_is_measured_for_as_long_as_it_needs_to_show(tmp_path: Path)
     story.stage.show(story.seen(12.0, leaking, 100), 5 * MINUTE)
     story.run(HOUR, rising(1.0), STEADY, [200])
 
-    assert story.news() == ["began"]
+    assert story.news() == ["began", "restarted"]
 
 
 def test_ranks_are_looked_at_each_and_added_up(tmp_path: Path) -> None:
@@ -168,12 +175,12 @@ def test_ranks_are_looked_at_each_and_added_up(tmp_path: Path) -> None:
     story.leak(100, 101, 102, 103)
     story.pause(15.0)
     story.run(20 * MINUTE, rising(15.0), STEADY, [200, 201, 202, 203])
-    assert story.news() == ["began"]
+    assert story.news() == ["began", "restarted"]
     (waiting,) = story.waiting()
     assert "Slurm job 77 was restarted once and runs as 4 processes, with " in waiting.headline
     story.run(6 * MINUTE, lambda _: 8.0, STEADY, [200, 201, 202, 203])
 
-    assert story.news() == ["began", "ended"]
+    assert story.news() == ["began", "restarted", "ended"]
     assert story.stage.headlines()[-1].endswith(
         "Slurm job 77 was restarted once and runs as 4 processes, with 32.0 GiB together, and has not grown for 3 min"
     )
@@ -190,7 +197,11 @@ def test_a_job_that_moves_to_another_gpu_is_one_incident(tmp_path: Path) -> None
 
     assert story.news() == ["began", "restarted"]
     assert len(story.stage.keys()) == 1
-    assert story.stage.headlines()[-1].endswith("Slurm job 77 was restarted once and grows again")
+    assert re.fullmatch(
+        r"WARNING node7 GPU 0: Slurm job 77 was restarted once and runs as pid 200, with [\d.]+ GiB on GPU 1, "
+        r"and grows again: [\d.]+ GiB/h",
+        story.stage.headlines()[-1],
+    )
 
 
 def test_one_restart_is_counted_once(tmp_path: Path) -> None:
@@ -296,7 +307,7 @@ def test_what_is_created_anew_under_another_id_is_a_successor(
     story.pause(15.0)
     story.owner = second
     story.run(10 * MINUTE, rising(40.0), STEADY, [200])
-    assert story.news() == ["began"]
+    assert story.news() == ["began", "restarted"]
     (waiting,) = story.waiting()
     assert " was restarted once and runs as pid 200, with " in waiting.headline
     assert A[:12] not in waiting.headline
@@ -305,8 +316,12 @@ def test_what_is_created_anew_under_another_id_is_a_successor(
     assert story.news() == ["began", "restarted"]
     assert len(story.stage.keys()) == 1
     (last,) = story.stage.headlines()[1:]
-    assert " was restarted once and grows again" in last
+    assert " was restarted once and runs as pid 200, with " in last
+    assert " and grows again: " in last
     assert all(one not in last for one in (A[:12], B[:12], "run-u"))
+    told = story.stage.messages[-1].incident
+    assert told is not None
+    assert "pid" not in told.labels, "that is of a process which has ended"
 
 
 @pytest.mark.parametrize(
@@ -395,8 +410,12 @@ def test_an_incident_that_goes_on_is_listed_until_it_is_over(tmp_path: Path, res
         story.stage.kill()
         story.stage.show(rest, 15.0)
     assert story.news() == ["began"]
-    words = "api.service: what was true of it is not true now; waiting to see whether that lasts"
-    assert problems(story, rest) == [("info", words)]
+    ((severity, words),) = problems(story, rest)
+    assert severity == "info"
+    assert re.fullmatch(
+        r"python3 \(alice, pid 100\) was leaking memory: the process ended; it held 12.0 GiB, and 9.0 GiB is in use "
+        r"now \(over at [\d:]+ UTC if that lasts\)", words,
+    )  # fmt: skip
     story.stage.show(rest, 20 * MINUTE)
 
     assert story.news() == ["began", "ended"]

@@ -1,0 +1,68 @@
+"""What begins an incident of its own, and what belongs to one that is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuagent.core.growth import Evidence
+from gpuagent.core.snapshot import GpuState, NvmlState, Snapshot, XidCount
+from tests.agent.service.alerting.stage import PID, Stage, grown, leaking
+from tests.fakes.readings import absent_gpu, gpu, process, snapshot
+
+MINUTE = 60.0
+
+
+@pytest.mark.parametrize("runs_on", [False, True])
+def test_a_gpu_that_others_fill_after_the_end_is_another_incident(tmp_path: Path, runs_on: bool) -> None:
+    """A leaker has ended, and another user's job fills the GPU at once: nothing of the message names the leaker.
+
+    Where the leaker runs on, its memory is a part of what fills the GPU.
+    """
+    stage = Stage(tmp_path / "state")
+    leaker = process(PID, used_gib=12.0, name="emb", unit="emb.service", process_group=0)
+    seen = snapshot([gpu(0, used_gib=13.0)], [leaker])
+    stage.show(grown(seen, PID, leaking(Evidence.BALANCED)), 10 * MINUTE)
+    stage.show(seen if runs_on else snapshot([gpu(0, used_gib=1.0)], []), 15 * MINUTE)
+    other = process(9, used_gib=11.0 if runs_on else 23.0, name="tr", user="dave")
+    stage.show(snapshot([gpu(0, used_gib=23.9)], [other, *([leaker] if runs_on else [])]), 2 * MINUTE)
+
+    assert [one.news for one in stage.heard] == ["began", "ended", "began"]
+    last = stage.messages[-1].incident
+    assert last is not None
+    assert len(stage.keys()) == (1 if runs_on else 2)
+    assert (last.kind, last.labels.get("pid")) == (("process", str(PID)) if runs_on else ("gpu", None))
+    if not runs_on:
+        assert stage.headlines()[-1] == (
+            "CRITICAL node7 GPU 0: memory is full (100 %), 23.0 GiB of it held by tr (dave, pid 9)"
+        )
+
+
+def lost(gpus: int, nvml: NvmlState) -> Snapshot:
+    """A node whose GPUs have all fallen off the bus."""
+    gone = [absent_gpu(each, GpuState.LOST) for each in range(gpus)]
+    seen = snapshot(gone, [], node={"nvml_state": nvml})
+    fell = XidCount(0, "GPU-00000000", 79, 1, seen.time_seconds)
+    return replace(seen, xids=(fell,))
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_node_whose_gpus_are_all_lost_is_no_incident_beside_them(tmp_path: Path, gpus: int) -> None:
+    """That no GPU can be read is what the loss of the last one looks like: one beginning and one end for each GPU."""
+    stage = Stage(tmp_path / "state")
+    well = snapshot([gpu(each, used_gib=5.0) for each in range(gpus)], [])
+    stage.show(well, 2 * MINUTE)
+    stage.show(lost(gpus, NvmlState.READY), MINUTE)
+    stage.show(lost(gpus, NvmlState.FAILED), 10 * MINUTE)
+    assert stage.briefings.snapshot is not None
+    stage.show(replace(well, node=replace(well.node, nvml_initializations=9)), 20 * MINUTE)
+
+    assert [one.news for one in stage.heard] == ["began"] * gpus + ["ended"] * gpus
+    assert len(stage.keys()) == gpus
+    ends = [one for one in stage.messages if one.incident is not None and one.incident.news == "ended"]
+    names = [{alert.name for alert in one.alerts} for one in ends]
+    assert sum("GpuMonitorBlind" in each for each in names) == 1
+    assert any(line.endswith("was lost: the GPU answers again after NVML was initialized again")
+               for line in stage.headlines())  # fmt: skip

@@ -1,0 +1,94 @@
+"""What is told of successors, and of ends that are waited for, while no alert says so."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuagent.core.growth import MemoryKey, Range, Verdict
+from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Reconciliation
+from gpuagent.core.units import GIB
+from tests.agent.service.alerting.stage import TICK_SECONDS
+from tests.agent.service.alerting.test_successors import LEAKING, LEARNING, MINUTE, STEADY, UNIT, A, B, Story, rising
+from tests.fakes.readings import absent_gpu
+
+
+def test_the_end_names_who_ran_last_although_no_alert_did(tmp_path: Path) -> None:
+    """A container that is created anew twice, each time too short for a verdict: who ran last, and when."""
+    story = Story(tmp_path, container_id=A)
+    story.leak(100)
+    for pid, container in ((200, B), (300, "c" * 64)):
+        story.pause(15.0)
+        story.owner = {"container_id": container}
+        story.run(8 * MINUTE, rising(40.0), STEADY, [pid])
+        assert story.news() == ["began", "restarted"], "the second one comes within half an hour"
+    left_at = story.stage.clock.wall()
+    story.pause(10 * MINUTE)
+
+    assert story.news() == ["began", "restarted", "ended"]
+    assert re.fullmatch(
+        r"RESOLVED node7 GPU 0: python3 \(alice, pid 300\) was leaking memory: it left the GPU \(\d\d:\d\d UTC\); "
+        r"python3 was restarted twice and does not run now",
+        story.stage.headlines()[-1],
+    )
+    ended = story.stage.messages[-1].incident
+    assert ended is not None
+    assert ended.ends_at == pytest.approx(left_at, rel=0, abs=MINUTE)
+
+
+def test_a_process_that_ended_unseen_did_not_leave_just_now(tmp_path: Path) -> None:
+    """The driver was away for 20 min: nobody knows when in that time it ended."""
+    story = Story(tmp_path, **UNIT)
+    story.leak(100)
+    unread = replace(story.seen(0.0, LEARNING), gpus=tuple(absent_gpu(each, GpuState.BLIND) for each in range(4)))
+    unread = replace(unread, node=replace(unread.node, nvml_state=NvmlState.FAILED))
+    story.stage.show(unread, 20 * MINUTE)
+    story.pause(30.0)
+
+    (waiting,) = story.waiting()
+    assert waiting.headline.endswith(
+        "left the GPU in the last 20 min 15 s, while its processes could not be read: "
+        "waiting to see whether it is started again"
+    )
+
+
+def test_an_incident_is_not_ending_while_more_of_it_is_about_to_fire(tmp_path: Path) -> None:
+    """The forecast has come true, and that the GPU is full fires in a moment: that is said."""
+    story = Story(tmp_path, **UNIT)
+    soon = replace(LEAKING, verdict=Verdict.GROWING, evidence=None, evidence_told=())
+    soon = replace(soon, exhaustion=Range(600.0, 300.0, 900.0))
+    stage = story.stage
+    near = story.seen(19.0, soon, 100)
+    whole = MemoryKey("GPU-00000000")
+    stage.show(replace(near, growth={**near.growth, whole: soon}), 5 * MINUTE)
+    stage.show(story.seen(22.65, STEADY, 100), TICK_SECONDS)
+
+    (shown,) = story.shown()
+    assert not shown.is_ending
+    assert re.fullmatch(
+        r"CRITICAL node7 GPU 0: less than 2 % of memory is free \(\d+ % taken\); this fires once .*", shown.headline
+    )
+    stage.show(story.seen(10.0, STEADY, 100), TICK_SECONDS)
+    (shown,) = story.shown()
+    assert shown.is_ending
+
+
+def test_what_grew_again_and_died_with_its_memory_is_told(tmp_path: Path) -> None:
+    """The last message says that it runs and grows: that it has ended, and its memory stays, is another one."""
+    story = Story(tmp_path, **UNIT)
+    story.leak(100)
+    story.run(8 * MINUTE, rising(40.0), STEADY, [200])
+    assert story.news() == ["began", "restarted"]
+    last = story.seen(8.0, STEADY, 200)
+    held = replace(last.gpus[0], reconciliation=Reconciliation(0, 8 * GIB, 0))
+    dead = [one._replace(state=ProcessState.DEAD, former=one.info, info=None) for one in last.processes]
+    story.stage.show(replace(last, gpus=(held, *last.gpus[1:]), processes=tuple(dead), growth={}), 5 * MINUTE)
+
+    assert story.news() == ["began", "restarted", "reminder"]
+    assert "python3 (alice, pid 200) has ended and still holds 8.0 GiB" in story.stage.headlines()[-1]
+    story.pause(20 * MINUTE)
+    assert story.news()[-1] == "ended"
+    assert "pid 200) had ended and held 8.0 GiB" in story.stage.headlines()[-1]
