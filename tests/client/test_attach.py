@@ -1,0 +1,173 @@
+"""Attach to a real Python 3.14, which runs an app that has never heard of the client."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuagent.attach.attachment import attached
+from gpuagent.attach.target import NotAttachable
+from tests.client.conftest import APPS, ROOT, Apps
+from tests.client.test_old_pythons import interpreter
+from tests.fakes.agent_socket import FakeAgent
+
+pytestmark = pytest.mark.slow
+
+CLIENT = str(ROOT / "client")
+FAKE = """
+import faketorch
+torch = faketorch.FakeTorch().install().start_cuda()
+torch.allocate(faketorch.GIB)
+"""
+APP = """
+import json, os, sys, threading
+
+def look():
+    import gc, logging, socket, select
+    gc.collect()
+    return {
+        "path": sys.path,
+        "modules": sorted(name for name in sys.modules if "gpuagent" in name),
+        "threads": sorted(thread.name for thread in threading.enumerate()),
+        "descriptors": sorted(os.listdir("/proc/self/fd")),
+        "main": sorted(vars(sys.modules["__main__"])),
+        "loggers": sorted(name for name in logging.root.manager.loggerDict if "gpuagent" in name),
+        "objects": sorted({kind for kind in map(kind_of, gc.get_objects()) if "gpuagent_client" in kind}),
+    }
+
+def kind_of(one):
+    return f"{type(one).__module__}.{type(one).__qualname__}"
+
+def wait_for_a_line():
+    '''In Python, so that the main thread has safe points: as a server's loop that wakes now and then.'''
+    import select
+    while not select.select([sys.stdin], [], [], 0.05)[0]:
+        pass
+    return sys.stdin.readline()
+
+look()
+print(json.dumps(look()), flush=True)
+while wait_for_a_line() == "look\\n":
+    print(json.dumps(look()), flush=True)
+"""
+BLOCKED = """
+import sys
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(1000):
+    pass
+print("went on", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def python() -> str:
+    """A Python 3.14, or a skip."""
+    return interpreter("3.14")
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Iterator[str]:
+    """Where script and socket go."""
+    folder = tmp_path / "attach"
+    folder.mkdir(mode=0o711)
+    yield str(folder)
+    assert not list(folder.iterdir())
+
+
+def start(apps: Apps, code: str, python: str, **environment: str) -> subprocess.Popen[str]:
+    """An app that cannot import the client by itself."""
+    return apps.code(code, python=python, PYTHONPATH=str(APPS), **environment)
+
+
+def look(app: subprocess.Popen[str]) -> Any:
+    """What the app sees of itself."""
+    assert app.stdin is not None
+    app.stdin.write("look\n")
+    app.stdin.flush()
+    return read(app)
+
+
+def settles(app: subprocess.Popen[str], before: Any) -> bool:
+    """Whether the app soon sees itself as before: the thread that says that all is removed is the last to end."""
+    return any(look(app) == before for _ in range(200))
+
+
+def read(app: subprocess.Popen[str]) -> Any:
+    """The next line of the app."""
+    assert app.stdout is not None
+    return json.loads(app.stdout.readline())
+
+
+def test_nothing_stays(apps: Apps, agent: FakeAgent, python: str, base: str) -> None:
+    """The agent gets figures and may look, not act; afterwards threads, descriptors and modules are as before."""
+    app = start(apps, FAKE + APP, python)
+    before = read(app)
+    with attached(app.pid, client_directory=CLIENT, safe_point_seconds=60, base=base) as attachment:
+        (client,) = agent.wait_for_client(having=lambda one: one.of("stats") and one.of("stats")[-1]["dev"])
+        assert (client.pid, client.hello["caps"]) == (app.pid, ["census", "lines"])
+        assert not client.ask("release")["ok"]
+        assert "gpuagent-client" in look(app)["threads"]
+        assert not os.listdir(base)
+
+    assert attachment.left == ([], [], False)
+    agent.wait(lambda: not client.connected)
+    assert settles(app, before)
+    assert app.communicate("end\n")[0] == ""
+
+
+def test_a_command_that_is_lost_takes_the_client_along(apps: Apps, agent: FakeAgent, python: str, base: str) -> None:
+    """As when it is killed: the process hears that the connection ends, and removes the client by itself."""
+    app = start(apps, FAKE + APP, python)
+    before = read(app)
+    with pytest.raises(KeyboardInterrupt), attached(app.pid, client_directory=CLIENT, safe_point_seconds=60, base=base):
+        (client,) = agent.wait_for_client()
+        raise KeyboardInterrupt
+
+    agent.wait(lambda: not client.connected)
+    assert settles(app, before)
+
+
+def test_a_main_thread_that_never_comes_by(apps: Apps, agent: FakeAgent, python: str, base: str) -> None:
+    """It is said, and when the call into C returns at last, nothing is run and nothing printed."""
+    app = start(apps, BLOCKED, python)
+    assert app.stdout is not None
+    app.stdout.readline()
+
+    with (
+        pytest.raises(NotAttachable, match="did not run Python code within 0.5 s"),
+        attached(app.pid, client_directory=CLIENT, safe_point_seconds=0.5, base=base),
+    ):
+        raise AssertionError
+
+    assert app.communicate("\n")[0] == "went on\n"
+    assert not agent.clients
+
+
+@pytest.mark.parametrize(
+    ("environment", "why"),
+    [
+        ({"PYTHON_DISABLE_REMOTE_DEBUG": "1"}, "remote debugging disabled"),
+        ({"GPUAGENT_DISABLE": "1"}, "GPUAGENT_DISABLE is set"),
+    ],
+)
+def test_an_app_that_does_not_want_it(
+    apps: Apps, python: str, base: str, environment: dict[str, str], why: str
+) -> None:
+    """Both ways of forbidding it are kept to, and the app goes on."""
+    app = start(apps, APP, python, **environment)
+    before = read(app)
+
+    with (
+        pytest.raises(NotAttachable, match=why),
+        attached(app.pid, client_directory=CLIENT, safe_point_seconds=60, base=base),
+    ):
+        raise AssertionError
+
+    assert settles(app, before)
