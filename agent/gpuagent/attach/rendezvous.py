@@ -105,7 +105,7 @@ class Rendezvous:
         self._listener.settimeout(timeout_seconds)
         try:
             connection, _ = self._listener.accept()
-        except TimeoutError:
+        except (TimeoutError, BlockingIOError):
             return False
         _, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         if uid != self._target.uid:
