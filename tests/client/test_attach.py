@@ -78,6 +78,8 @@ def work(serve):
     while True:
         serve(number)
         number += 1
+        if number == 100:
+            print("ready", flush=True)
         time.sleep(0.002)
 
 threading.Thread(target=work, args=(holders.serve(sys.argv[1]),), daemon=True).start()
@@ -202,11 +204,17 @@ KINDS = (
 
 
 def ask_census(agent: FakeAgent) -> Any:
-    """What a census of the one app says."""
+    """What a census of the one app says; it has begun to serve."""
     (client,) = agent.wait_for_client()
     answer = client.ask("census", window_seconds=5.0)
     assert answer["ok"], answer
-    return answer
+    return answer["r"]
+
+
+def await_ready(app: subprocess.Popen[str]) -> bool:
+    """Whether the app says that it serves; it may warn before."""
+    assert app.stdout is not None
+    return any(line == "ready\n" for line in app.stdout)
 
 
 def main_finding(answer: Any) -> tuple[object, ...]:
@@ -232,11 +240,13 @@ def test_the_line_is_that_of_an_embedded_client(
     (tmp_path / "holders.py").write_text(source)
 
     embedded = start(apps, LEAKING.format(first=EMBEDDED), python, kind)
+    assert await_ready(embedded)
     with_client = main_finding(ask_census(agent))
     embedded.kill()
     agent.wait(lambda: not any(client.connected for client in agent.clients))
     agent.clients.clear()
     app = start(apps, LEAKING.format(first=""), python, kind)
+    assert await_ready(app)
     with attached(app.pid, client_directory=CLIENT, safe_point_seconds=60, base=base):
         brought_in = main_finding(ask_census(agent))
 

@@ -190,7 +190,7 @@ def test_the_interpreter_that_injects_is_the_targets_own(target: Target) -> None
     """A Python without `sys.remote_exec` says so, by its version."""
     if sys.version_info >= (3, 14):
         pytest.skip("this Python has it")
-    with pytest.raises(NotAttachable, match="came with 3.14"):
+    with pytest.raises(NotAttachable, match=r"came with 3\.14"):
         module.run_injection(target, "/dev/null")
     with pytest.raises(NotAttachable, match="has ended"):
         module.run_injection(target._replace(start_ticks=0), "/dev/null")
