@@ -203,9 +203,9 @@ KINDS = (
 )  # fmt: skip
 
 
-def ask_census(agent: FakeAgent) -> Any:
-    """What a census of the one app says; it has begun to serve."""
-    (client,) = agent.wait_for_client()
+def ask_census(agent: FakeAgent, app: subprocess.Popen[str]) -> Any:
+    """What a census of the app says; it has begun to serve."""
+    *_, client = agent.wait_for_client(having=lambda one: one.pid == app.pid)
     answer = client.ask("census", window_seconds=5.0)
     assert answer["ok"], answer
     return answer["r"]
@@ -241,14 +241,12 @@ def test_the_line_is_that_of_an_embedded_client(
 
     embedded = start(apps, LEAKING.format(first=EMBEDDED), python, kind)
     assert await_ready(embedded)
-    with_client = main_finding(ask_census(agent))
+    with_client = main_finding(ask_census(agent, embedded))
     embedded.kill()
-    agent.wait(lambda: not any(client.connected for client in agent.clients))
-    agent.clients.clear()
     app = start(apps, LEAKING.format(first=""), python, kind)
     assert await_ready(app)
     with attached(app.pid, client_directory=CLIENT, safe_point_seconds=60, base=base):
-        brought_in = main_finding(ask_census(agent))
+        brought_in = main_finding(ask_census(agent, app))
 
     assert with_client
     assert brought_in == with_client
