@@ -7,16 +7,18 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 from gpuagent.attach.attachment import attached
 from gpuagent.attach.target import NotAttachable
-from tests.client.blame.kinds import HERE, HOLDERS
+from tests.client.blame.kinds import HERE, HOLDERS, marked_lines
 from tests.client.conftest import APPS, ROOT, Apps
 from tests.client.test_old_pythons import interpreter
 from tests.fakes.agent_socket import FakeAgent
+from tests.integration.agent import running_agent
 
 pytestmark = pytest.mark.slow
 
@@ -203,6 +205,21 @@ KINDS = (
 )  # fmt: skip
 
 
+def need_torch(apps: Apps, python: str) -> None:
+    """Skip where the interpreter has no torch."""
+    probe = "import importlib.util as u, sys; sys.exit(u.find_spec('torch') is None)"
+    if subprocess.run([python, "-c", probe], env=apps.environment(), check=False).returncode:
+        pytest.skip("the Python 3.14 here has no torch")
+
+
+def lay_out(folder: Path) -> None:
+    """Put the app of holders into a folder, without a word of the client; its lines keep their numbers."""
+    for name in ("driver.py", "noise.py"):
+        shutil.copy(HERE / name, folder)
+    source = HOLDERS.read_text().replace("from gpuagent_client import blame", "blame = None")
+    (folder / "holders.py").write_text(source)
+
+
 def ask_census(agent: FakeAgent, app: subprocess.Popen[str]) -> Any:
     """What a census of the app says; it has begun to serve."""
     *_, client = agent.wait_for_client(having=lambda one: one.pid == app.pid)
@@ -230,14 +247,8 @@ def test_the_line_is_that_of_an_embedded_client(
     apps: Apps, agent: FakeAgent, python: str, base: str, tmp_path: Path, kind: str
 ) -> None:
     """LEAK-01: a real app with torch on Python 3.14, once with the client in it and once without."""
-    if subprocess.run(
-        [python, "-c", "import torch"], env=apps.environment(), check=False, capture_output=True
-    ).returncode:
-        pytest.skip("the Python 3.14 here has no torch")
-    for name in ("driver.py", "noise.py"):
-        shutil.copy(HERE / name, tmp_path)
-    source = HOLDERS.read_text().replace("from gpuagent_client import blame", "blame = None")
-    (tmp_path / "holders.py").write_text(source)
+    need_torch(apps, python)
+    lay_out(tmp_path)
 
     embedded = start(apps, LEAKING.format(first=EMBEDDED), python, kind)
     assert await_ready(embedded)
@@ -250,3 +261,23 @@ def test_the_line_is_that_of_an_embedded_client(
 
     assert with_client
     assert brought_in == with_client
+
+
+@pytest.mark.timeout(240)
+def test_the_command(apps: Apps, python: str, tmp_path: Path) -> None:
+    """The whole way: a real agent, a real app with torch, `gpuagent attach`, and the line."""
+    need_torch(apps, python)
+    lay_out(tmp_path)
+    with (
+        TemporaryDirectory(prefix="gpuagent-", dir="/tmp") as folder,
+        running_agent(Path(folder), "healthy") as agent,
+    ):
+        agent.wait_until_ready()
+        client_socket = agent.folder / "cl" / "client.sock"
+        app = start(apps, LEAKING.format(first=""), python, "global_dict", GPUAGENT_SOCKET=str(client_socket))
+        assert await_ready(app)
+        answer = agent.command("attach", str(app.pid), "--window", "6s", "--no-lines")
+
+    assert answer.returncode == 0, answer.stderr
+    assert f"holders.py:{marked_lines(HOLDERS)['global_dict']}" in answer.stdout.splitlines()[0]
+    assert answer.stderr == ""
