@@ -51,7 +51,7 @@ def _serve(connection: socket.socket, client_directory: str) -> None:
         return
     try:
         lifecycle = _load(client_directory) if not before else importlib.import_module(f"{CLIENT}.lifecycle")
-        if before and lifecycle.is_running():
+        if before and getattr(lifecycle, "is_running", lambda: True)():  # an older client does not say
             _tell(connection, "started", own=True)
             _wait(connection)
             return
