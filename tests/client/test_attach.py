@@ -120,7 +120,11 @@ def look(app: subprocess.Popen[str]) -> Any:
 
 def settles(app: subprocess.Popen[str], before: Any) -> bool:
     """Whether the app soon sees itself as before: the thread that says that all is removed is the last to end."""
-    return any(look(app) == before for _ in range(200))
+    for _ in range(200):
+        now = look(app)
+        if now == before:
+            return True
+    raise AssertionError({key: (before[key], now[key]) for key in now if before[key] != now[key]})
 
 
 def read(app: subprocess.Popen[str]) -> Any:

@@ -54,8 +54,8 @@ def _serve(connection: socket.socket, client_directory: str) -> None:
         if before and getattr(lifecycle, "is_running", lambda: True)():  # an older client does not say
             _tell(connection, "started", own=True)
             _wait(connection)
-            return
-        _start(connection, lifecycle, own=bool(before))
+        else:
+            _start(connection, lifecycle, own=bool(before))
     except Exception as error:  # noqa: BLE001 - a failure is an answer
         _tell(connection, "refused", why=f"{type(error).__name__}: {error}"[:400])
     finally:
@@ -69,9 +69,11 @@ def _start(connection: socket.socket, lifecycle: ModuleType, *, own: bool) -> No
     """Run the client until the other side hangs up."""
     if not own:
         lifecycle.omit_hooks()  # a hook of fork cannot be taken back, so there must be none
-    atexit.register(lifecycle.stop)  # a thread inside torch while the interpreter ends would abort the process
+        atexit.register(lifecycle.stop)  # a thread inside torch while the interpreter ends would abort the process
     try:
         lifecycle.start(allow=ALLOWED)
+        if not lifecycle.is_running():
+            raise RuntimeError("the client gave up: see the app's log")
         _tell(connection, "started", own=own)
         _wait(connection)
     finally:
