@@ -74,7 +74,7 @@ class Rendezvous:
             OSError: that is not possible.
         """
         self._target = target
-        self.directory = Path(base, f"{target.pid}-{secrets.token_hex(8)}")
+        self.directory = Path(base, f"{target.pid}-{secrets.token_hex(4)}")
         self.script = self.directory / "attach.py"
         self._path = self.directory / "socket"
         if len(os.fsencode(self._path)) > _MAX_SOCKET_PATH_BYTES:

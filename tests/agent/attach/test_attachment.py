@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -42,11 +43,10 @@ def target(process: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch) -> T
 
 
 @pytest.fixture
-def base(tmp_path: Path) -> Path:
-    """Where the directory goes."""
-    folder = tmp_path / "attach"
-    folder.mkdir(mode=0o700)
-    return folder
+def base() -> Iterator[Path]:
+    """Where the directory goes: the path of a socket must be short."""
+    with TemporaryDirectory(prefix="attach-", dir="/tmp") as folder:
+        yield Path(folder)
 
 
 class Other:
