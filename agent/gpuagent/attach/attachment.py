@@ -18,12 +18,15 @@ from typing import Any, NamedTuple
 
 from gpuagent.attach.rendezvous import Rendezvous, find_base
 from gpuagent.attach.target import NEXT_START, NotAttachable, Target, is_same, is_visible, read_target
+from gpuagent.procfs.files import printable
 from gpuagent_alerts.remedies.files.path_walk import walk
 from gpuagent_alerts.remedies.files.permissions import directory_tree_faults
 
 _INJECT_TIMEOUT_SECONDS = 30.0
 _START_TIMEOUT_SECONDS = 30.0
 _DETACH_TIMEOUT_SECONDS = 30.0
+_MAX_WORDS_BYTES = 400
+_MAX_NAMES = 20
 _HARMLESS_SCRIPT = "/dev/null"
 _INJECTION = """\
 import sys
@@ -167,7 +170,8 @@ def run_injection(target: Target, script: str) -> None:
     except (OSError, subprocess.SubprocessError) as error:
         raise NotAttachable(f"{target.executable} cannot be run: {error}.") from None
     if done.returncode:
-        raise NotAttachable(explain(target.pid, (done.stderr.strip().splitlines() or ["it said nothing"])[-1]))
+        said = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise NotAttachable(explain(target.pid, printable(said, _MAX_WORDS_BYTES)))
 
 
 def _rights(target: Target) -> dict[str, Any]:
@@ -221,7 +225,8 @@ def _started(answer: dict[str, Any], pid: int) -> bool:
     """Return whether the app had the client by itself."""
     if answer.get("state") == "started":
         return bool(answer.get("own"))
-    raise NotAttachable(f"The client did not start in process {pid}: {answer.get('why') or 'it did not say why'}.")
+    why = printable(str(answer.get("why") or "it did not say why"), _MAX_WORDS_BYTES)
+    raise NotAttachable(f"The client did not start in process {pid}: {why}.")
 
 
 def _left(answer: dict[str, Any], *, own: bool) -> Left | None:
@@ -230,7 +235,11 @@ def _left(answer: dict[str, Any], *, own: bool) -> Left | None:
     threads, modules = answer.get("threads"), answer.get("modules")
     if not isinstance(threads, list) or not isinstance(modules, list):
         return None
-    return Left([str(name) for name in threads], [str(name) for name in modules], own)
+    return Left(_names(threads), _names(modules), own)
+
+
+def _names(said: list[Any]) -> list[str]:
+    return [printable(str(name), _MAX_WORDS_BYTES) for name in said[:_MAX_NAMES]]
 
 
 def describe(left: Left | None) -> str:

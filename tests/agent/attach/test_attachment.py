@@ -101,6 +101,7 @@ def test_script_and_socket_are_there_for_a_moment(target: Target, base: Path) ->
     ("lines", "why"),
     [
         ([{"state": "refused", "why": "GPUAGENT_DISABLE is set"}], "GPUAGENT_DISABLE is set"),
+        ([{"state": "refused", "why": "\x1b[2Jcleared"}], r"\\x1b\[2Jcleared"),
         ([{"state": "odd"}], "it did not say why"),
         ([], "did not run Python code within 0 s"),
     ],
