@@ -204,7 +204,8 @@ def answer_of(
 _REFUSALS = (403, 404, 409, 502, 504)
 ABSENT = """\
 Process {pid} has no client that is connected to the agent, so it cannot be asked.
-In the app: pip install gpuagent-client, then `import gpuagent_client; gpuagent_client.start()`."""
+In the app: pip install gpuagent-client, then `import gpuagent_client; gpuagent_client.start()`.
+Without a change to the app: docs/blame.md, and on Python 3.14 `gpuagent attach {pid}`."""
 
 
 def ask_app(
