@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gpuagent.cli.agent import Socket, tell
+from gpuagent.cli.agent import Socket, ask_agent, tell
 from gpuagent.cli.apps import ask_blame, print_blame, read_duration
 from gpuagent.cli.remedy_requests import read_pid
 
@@ -51,6 +51,7 @@ def attach(
         "show_keys": show_keys,
     }
     wait_seconds = read_duration(wait, "--wait")
+    ask_agent("GET", "/api/v1/clients", socket)  # without an agent nothing could be asked: then the app stays as it is
     try:
         directory = find_client() if client is None else str(client.resolve())
         with attached(pid, client_directory=directory, safe_point_seconds=wait_seconds) as attachment:
