@@ -302,6 +302,20 @@ def stop() -> None:
         _process.arguments = {}
 
 
+def is_running() -> bool:
+    """Return whether this process has a client that was started and not stopped."""
+    running = _process.client
+    return running is not None and running.pid == os.getpid()
+
+
+def omit_hooks() -> None:
+    """Register no hooks for fork and exit: the caller stops the client itself, and forked children get none.
+
+    Hooks of `os.register_at_fork` cannot be removed, and would keep the client in a process that it is to leave.
+    """
+    _process.hooks_registered = True
+
+
 def _start(given: dict[str, object]) -> None:
     if disabled(os.environ):
         return

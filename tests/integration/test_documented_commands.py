@@ -35,6 +35,7 @@ NOT_RUN = {
     r".*python -m gpuagent_client .*(uvicorn|gunicorn)": "serves until it is stopped; other tests of apps run these",
     r"python3? (grafana/|-m tests\.)": "writes into the repository, or measures for minutes",
     r"curl .*http://NODE": "another machine",
+    r"gpuagent-client\b": "changes the environment of an app; tests/client/test_enable.py runs it",
     r"git (clone|pull)\b": "needs the network",
     r"sudo /opt/gpuagent/": "needs the installed service",
 }
@@ -46,6 +47,7 @@ OUTCOMES = {
     r"gpuagent status --watch": ((124,), ""),
     r"gpuagent check$": ((0, 1, 2), "GPU "),
     r"gpuagent blame": ((1,), "has no client that is connected to the agent"),
+    r"gpuagent attach": ((1,), "Process"),
     r"gpuagent release .*--dry-run": ((0,), "Dry run: the app would have been asked"),
     r"gpuagent release": ((1,), ""),
     r"gpuagent workers --list": ((3,), "No such app is connected"),

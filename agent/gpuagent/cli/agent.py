@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -203,14 +204,31 @@ def answer_of(
 _REFUSALS = (403, 404, 409, 502, 504)
 ABSENT = """\
 Process {pid} has no client that is connected to the agent, so it cannot be asked.
-In the app: pip install gpuagent-client, then `import gpuagent_client; gpuagent_client.start()`."""
+In the app: pip install gpuagent-client, then `import gpuagent_client; gpuagent_client.start()`.
+Without a change to the app: docs/blame.md, and on Python 3.14 `gpuagent attach {pid}`."""
 
 
-def ask_app(pid: int, command: str, args: dict[str, Any], socket: Path | None, *, timeout_seconds: float) -> Any:
-    """Return the app's answer. Where there is none, the command ends with 1 and says why."""
-    answer = ask_agent(
-        "POST", f"/api/v1/clients/{pid}/{command}", socket, args, timeout_seconds=timeout_seconds, also=_REFUSALS
-    )
+def ask_app(
+    pid: int,
+    command: str,
+    args: dict[str, Any],
+    socket: Path | None,
+    *,
+    timeout_seconds: float,
+    absent_seconds: float = 0.0,
+) -> Any:
+    """Return the app's answer. Where there is none, the command ends with 1 and says why.
+
+    An app that is not connected is waited for as long as `absent_seconds` says.
+    """
+    give_up = time.monotonic() + absent_seconds
+    while True:
+        answer = ask_agent(
+            "POST", f"/api/v1/clients/{pid}/{command}", socket, args, timeout_seconds=timeout_seconds, also=_REFUSALS
+        )
+        if answer.get("reason") != "absent" or time.monotonic() >= give_up:
+            break
+        time.sleep(_BETWEEN_SECONDS)
     if "reason" not in answer or "message" not in answer:
         return answer
     if answer["reason"] == "absent":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpuagent.cli.alerts import ack, alerts, receivers_app, silence_app
 from gpuagent.cli.apps import blame, release
+from gpuagent.cli.attach import attach
 from gpuagent.cli.base import new_app
 from gpuagent.cli.check import CheckCommand, check
 from gpuagent.cli.config import config_app, reload, rules_app
@@ -21,7 +22,7 @@ from gpuagent.cli.workers import workers
 
 app = new_app()
 
-for command in (run, status, ps, alerts, ack, blame, release, kill, workers, replay, doctor, pause, resume):
+for command in (run, status, ps, alerts, ack, blame, attach, release, kill, workers, replay, doctor, pause, resume):
     app.command()(command)
 app.command(cls=CheckCommand)(check)
 app.command(context_settings=COMMAND_SETTINGS)(record)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -38,16 +39,41 @@ def blame(
     The app must be under load meanwhile: only memory that grows within the window can be found. Exit status: 0 done,
     1 the app could not be asked, or refused.
     """
+    args = {
+        "window_seconds": read_duration(window, "--window"),
+        "census": census,
+        "lines": lines,
+        "show_keys": show_keys,
+    }
+    print_blame(ask_blame(pid, args, socket), as_json=as_json)
+
+
+def read_duration(text: str, option: str) -> float:
+    """Return the seconds that were typed. Raises typer.BadParameter."""
     try:
-        seconds = parse_duration(window)
+        return parse_duration(text)
     except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--window") from None
-    args = {"window_seconds": seconds, "census": census, "lines": lines, "show_keys": show_keys}
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+def ask_blame(pid: int, args: dict[str, Any], socket: Path | None, *, absent_seconds: float = 0.0) -> dict[str, Any]:
+    """Return the app's answer. Where there is none, the command ends with 1 and says why.
+
+    An app that is not connected is waited for as long as `absent_seconds` says.
+    """
+    seconds = args["window_seconds"]
     if sys.stderr.isatty():
         tell(f"Watching process {pid} for {format_duration(seconds)} ...")
-    looks = census + lines
+    looks = args["census"] + args["lines"]
     timeout_seconds = looks * (seconds + _BEYOND_WINDOW_SECONDS)
-    answer = ask_app(pid, "blame", args, socket, timeout_seconds=timeout_seconds)
+    answer: dict[str, Any] = ask_app(
+        pid, "blame", args, socket, timeout_seconds=timeout_seconds, absent_seconds=absent_seconds
+    )
+    return answer
+
+
+def print_blame(answer: dict[str, Any], *, as_json: bool) -> None:
+    """Print the answer as a JSON document, or in words."""
     typer.echo(json.dumps(answer, indent=1) if as_json else "\n".join(report_blame(answer)))
 
 

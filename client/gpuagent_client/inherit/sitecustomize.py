@@ -5,9 +5,10 @@ Such a Python may be older than the client, or without it: the syntax is plain, 
 # ruff: noqa: INP001, UP036 - no package, and for any Python 3
 
 import contextlib
+import os
 import sys
 from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 
@@ -24,9 +25,24 @@ def start() -> None:
     """Start the client, except in Python's own helper processes."""
     if b"multiprocessing.resource_tracker" in Path("/proc/self/cmdline").read_bytes():
         return
+    if os.environ.get("GPUAGENT_START") == "torch":
+        watch_for_torch()
+        return
     import gpuagent_client  # noqa: PLC0415 - after the check, and only where it is installed
 
     gpuagent_client.start()
+
+
+def watch_for_torch() -> None:
+    """Start the client that this file is a part of, once the program imports torch: as a unit's drop-in asks for."""
+    package = Path(__file__).resolve().parent.parent
+    spec = spec_from_file_location("gpuagent_client_on_torch", package / "enable" / "gpuagent_client_on_torch.py")
+    if spec is None or spec.loader is None:
+        return
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    vars(module)["CLIENT"] = str(package.parent)
+    module.watch()
 
 
 if sys.version_info >= (3, 9):
