@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +15,16 @@ from gpuagent.cli.agent import ABSENT, Refused, Socket, ask_app, tell
 from gpuagent.cli.cells import clean
 from gpuagent.cli.kill import advice
 from gpuagent.cli.remedy_requests import Request, Unidentified, attend, choose, fetch_identified, read_pid
-from gpuagent.core.units import format_bytes, format_duration, parse_duration
+from gpuagent.core.units import GIB, format_bytes, format_duration, parse_duration
 
 _SHOWN = 5
+BASE_PAUSE_SECONDS, PAUSE_SECONDS_PER_GIB = 0.008, 0.028
+"""What a fork takes on an idle host, as the client reckons it (`blame/fork.py`): the kernel copies page tables."""
 _BEYOND_WINDOW_SECONDS = 150.0
 """What the agent gives a census and a recording beyond their window, and some more."""
+
+
+DEFAULT_MAX_PAUSE = "1s"
 
 
 def blame(
@@ -31,6 +37,9 @@ def blame(
     show_keys: Annotated[
         bool, typer.Option("--show-keys", help="Show dictionary keys, which may contain your users' data")
     ] = False,
+    max_pause: Annotated[
+        str, typer.Option(metavar="DURATION", help="Ask for no census that would pause the app for longer")
+    ] = DEFAULT_MAX_PAUSE,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything found as a JSON document")] = False,
     socket: Socket = None,
 ) -> None:
@@ -39,13 +48,21 @@ def blame(
     The app must be under load meanwhile: only memory that grows within the window can be found. Exit status: 0 done,
     1 the app could not be asked, or refused.
     """
+    args = blame_args(window, max_pause, census=census, lines=lines, show_keys=show_keys)
+    print_blame(ask_blame(pid, args, socket), as_json=as_json)
+
+
+def blame_args(window: str, max_pause: str, *, census: bool, lines: bool, show_keys: bool) -> dict[str, Any]:
+    """Return what the agent is asked with. Raises typer.BadParameter."""
     args = {
         "window_seconds": read_duration(window, "--window"),
         "census": census,
         "lines": lines,
         "show_keys": show_keys,
     }
-    print_blame(ask_blame(pid, args, socket), as_json=as_json)
+    if max_pause != DEFAULT_MAX_PAUSE:  # the app's own limit is the same, and an older agent knows of none
+        args["max_pause_seconds"] = read_duration(max_pause, "--max-pause")
+    return args
 
 
 def read_duration(text: str, option: str) -> float:
@@ -63,13 +80,24 @@ def ask_blame(pid: int, args: dict[str, Any], socket: Path | None, *, absent_sec
     """
     seconds = args["window_seconds"]
     if sys.stderr.isatty():
-        tell(f"Watching process {pid} for {format_duration(seconds)} ...")
+        tell(f"Watching process {pid} for {format_duration(seconds)}{foretell(pid) if args['census'] else ''} ...")
     looks = args["census"] + args["lines"]
     timeout_seconds = looks * (seconds + _BEYOND_WINDOW_SECONDS)
     answer: dict[str, Any] = ask_app(
         pid, "blame", args, socket, timeout_seconds=timeout_seconds, absent_seconds=absent_seconds
     )
     return answer
+
+
+def foretell(pid: int, proc: Path = Path("/proc")) -> str:
+    """Say how long the app will be paused, by its resident memory; "" where that cannot be seen."""
+    try:
+        pages = int((proc / str(pid) / "statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return ""
+    resident_bytes = pages * os.sysconf("SC_PAGE_SIZE")
+    pause = BASE_PAUSE_SECONDS + PAUSE_SECONDS_PER_GIB * resident_bytes / GIB
+    return f"; it is paused twice, for about {pause * 1000:.0f} ms each ({format_bytes(resident_bytes)} resident)"
 
 
 def print_blame(answer: dict[str, Any], *, as_json: bool) -> None:

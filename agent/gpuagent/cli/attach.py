@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpuagent.cli.agent import Socket, ask_agent, tell
-from gpuagent.cli.apps import ask_blame, print_blame, read_duration
+from gpuagent.cli.apps import DEFAULT_MAX_PAUSE, ask_blame, blame_args, print_blame, read_duration
 from gpuagent.cli.remedy_requests import read_pid
 
 _CONNECT_SECONDS = 15.0
@@ -22,12 +22,15 @@ def attach(
         str, typer.Option(metavar="DURATION", help="How long to wait for the main thread to run Python code")
     ] = "30s",
     census: Annotated[
-        bool, typer.Option(help="Find who holds tensors; the app forks for it, which takes some milliseconds")
+        bool, typer.Option(help="Find who holds tensors; the app forks twice for it, some 30 ms per GiB resident each")
     ] = True,
     lines: Annotated[bool, typer.Option(help="Record which lines allocate GPU memory during the window")] = True,
     show_keys: Annotated[
         bool, typer.Option("--show-keys", help="Show dictionary keys, which may contain your users' data")
     ] = False,
+    max_pause: Annotated[
+        str, typer.Option(metavar="DURATION", help="Ask for no census that would pause the app for longer")
+    ] = DEFAULT_MAX_PAUSE,
     client: Annotated[
         Path | None, typer.Option("--client", help="Directory that contains gpuagent_client, else the agent's own")
     ] = None,
@@ -44,12 +47,7 @@ def attach(
     from gpuagent.attach.attachment import attached, describe, find_client  # only where it is needed
     from gpuagent.attach.target import NotAttachable
 
-    args = {
-        "window_seconds": read_duration(window, "--window"),
-        "census": census,
-        "lines": lines,
-        "show_keys": show_keys,
-    }
+    args = blame_args(window, max_pause, census=census, lines=lines, show_keys=show_keys)
     wait_seconds = read_duration(wait, "--wait")
     ask_agent("GET", "/api/v1/clients", socket)  # without an agent nothing could be asked: then the app stays as it is
     try:

@@ -66,6 +66,7 @@ _BEYOND_WINDOW_SECONDS = 120.0
 """Seconds beyond the window, for a census in an app with many objects on a busy machine."""
 LONGEST_WINDOW_SECONDS = 600.0
 WINDOW_SECONDS = 60.0
+_OF_A_CENSUS = ("window_seconds", "show_keys", "max_pause_seconds")
 
 
 class ClientCommands:
@@ -115,10 +116,12 @@ class ClientCommands:
 
     async def blame(
         self, pid: int, *, window_seconds: float = WINDOW_SECONDS, census: bool = True, lines: bool = True,
-        show_keys: bool = False,
+        show_keys: bool = False, max_pause_seconds: float | None = None,
     ) -> Findings:  # fmt: skip
         """Find out who holds the memory, and which line has allocated it. Takes the window's time.
 
+        The app refuses a census whose forks it expects to pause it for longer than `max_pause_seconds`, or than its own
+        limit where that is None.
         An older client does one after the other, and takes twice the time.
 
         Raises:
@@ -128,7 +131,9 @@ class ClientCommands:
         found: dict[str, Findings] = {}
         app = self._server.registry.client(pid)
         beside = lines and app is not None and app.hello is not None and "lines" in app.hello.capabilities
-        own = {"census": {"show_keys": show_keys, "lines": beside}, "lines": {}}
+        own: dict[str, dict[str, Any]] = {"census": {"show_keys": show_keys, "lines": beside}, "lines": {}}
+        if max_pause_seconds is not None:
+            own["census"]["max_pause_seconds"] = max_pause_seconds
         joined = False
         for name in (name for name, wanted in (("census", census), ("lines", lines)) if wanted):
             if joined:  # the census has said which lines, or why not
@@ -177,13 +182,13 @@ class ClientCommands:
         return await self.reset(pid)
 
     async def _census(self, pid: int, args: Args) -> Document:
-        return await self._blame(pid, {**only(args, "window_seconds", "show_keys"), "lines": False})
+        return await self._blame(pid, {**only(args, *_OF_A_CENSUS), "lines": False})
 
     async def _lines(self, pid: int, args: Args) -> Document:
         return await self._blame(pid, {**only(args, "window_seconds"), "census": False})
 
     async def _blame(self, pid: int, args: Args) -> Document:
-        only(args, "window_seconds", "show_keys", "census", "lines")
+        only(args, *_OF_A_CENSUS, "census", "lines")
         window_seconds = number(args, "window_seconds", 1.0, LONGEST_WINDOW_SECONDS, WINDOW_SECONDS)
         findings = await self.blame(
             pid,
@@ -191,6 +196,7 @@ class ClientCommands:
             census=flag(args, "census", default=True),
             lines=flag(args, "lines", default=True),
             show_keys=flag(args, "show_keys"),
+            max_pause_seconds=number(args, "max_pause_seconds", 0.001, 60.0) if "max_pause_seconds" in args else None,
         )
         return {"pid": pid, "window_seconds": window_seconds, **findings.document()}
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from gpuagent.cli.app import app
+from gpuagent.cli.apps import foretell
 from gpuagent.cli.workers import VARIABLE, fitting
 from tests.fakes.answering import answering, says
 from tests.fakes.identified import identified, identity, row, shows
@@ -142,6 +145,22 @@ def test_a_dry_run_of_a_release() -> None:
     dry = {"pid": 7, "result": "dry_run", "detail": "nothing was done: dry run", "dry_run": True}
 
     assert asked(dry, "release", "7", "--dry-run")[:2] == (0, "Dry run: the app would have been asked.\n")
+
+
+def test_the_longest_pause_is_handed_on() -> None:
+    """Where it is given; without it the app's own limit holds, and an agent that knows of none is asked."""
+    request = asked(BLAMED, "blame", "7", "--max-pause", "50ms")[3]
+
+    assert json.loads(request.partition(b"\r\n\r\n")[2])["max_pause_seconds"] == 0.05
+
+
+def test_the_pause_is_foretold(tmp_path: Path) -> None:
+    """By the resident memory of the process; nothing is said of one that cannot be seen."""
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "statm").write_text(f"9 {2 * 2**30 // os.sysconf('SC_PAGE_SIZE')} 3 4 0 5 0\n")
+
+    assert foretell(7, tmp_path) == "; it is paused twice, for about 64 ms each (2.0 GiB resident)"
+    assert foretell(8, tmp_path) == ""
 
 
 def test_blame_prints_the_verdict_first() -> None:

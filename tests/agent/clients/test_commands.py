@@ -106,6 +106,8 @@ def test_every_plain_command(name: str, args: dict[str, Any]) -> None:
         ("blame", {"window_seconds": 10**9}),
         ("census", {"code": "x"}),
         ("lines", {"show_keys": True}),
+        ("census", {"max_pause_seconds": 0}),
+        ("lines", {"max_pause_seconds": 1}),
         ("blame", {"census": False, "lines": False}),
     ],
 )
