@@ -217,8 +217,7 @@ class IncidentGroup:
     def _is_over(self) -> bool:
         """Return whether nothing of the incident is true or about to be, whoever hears of that, and nothing told fires.
 
-        Neither a silence nor a route makes an end: what became worse unheard is not over, and every receiver is told
-        of the end as the incident ends on the screens.
+        Neither a silence nor a route makes an end: receivers are told of it as the incident ends on the screens.
         """
         return (
             not self._live
@@ -379,7 +378,7 @@ class IncidentGroup:
         return self._message(News.BEGAN, None) if self._has_waited(None) else None
 
     def _end(self, told: NotifiedIncident) -> NotificationDecision:
-        if not self._recipient.send_resolved or all(one.lost for one in self._known.values()):
+        if not self._recipient.send_resolved or (self._known and all(one.lost for one in self._known.values())):
             return NotificationDecision(self._key, None)
         now = self._view.now
         # What a remedy came to may have been learned after the end was noticed.
@@ -392,7 +391,8 @@ class IncidentGroup:
         untold = {**self._left_with_it(), **self._notes}
         ended |= {name: self._view.as_ended(name, self._view.as_told(alert)) for name, alert in untold.items()}
         every = (*ended.values(), *self._all_ended())
-        chosen = tuple(with_final_reason(one, every) for one in tuple(ended.values())[: self._view.most_alerts])
+        told_last = tuple(ended.values()) or every[-1:]  # what was told may have begun again since, without a message
+        chosen = tuple(with_final_reason(one, every) for one in told_last[: self._view.most_alerts])
         ends_at = max((end for alert in chosen if (end := condition_times(alert)[1]) is not None), default=now)
         if self._restarts and self._record is not None:  # what was started again may have grown without an alert
             ends_at = max(ends_at, self._record.ends_at or ends_at)

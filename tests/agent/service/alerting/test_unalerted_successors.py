@@ -92,3 +92,25 @@ def test_what_grew_again_and_died_with_its_memory_is_told(tmp_path: Path) -> Non
     story.pause(20 * MINUTE)
     assert story.news()[-1] == "ended"
     assert "pid 200) had ended and held 8.0 GiB" in story.stage.headlines()[-1]
+
+
+def test_the_end_is_told_of_what_began_again_without_a_message(tmp_path: Path) -> None:
+    """A forecast was told as over with the restart, is true again and no worse, and ends: the end is told."""
+    story = Story(tmp_path, **UNIT)
+    soon = replace(LEAKING, verdict=Verdict.GROWING, evidence=None, evidence_told=())
+    soon = replace(soon, exhaustion=Range(1200.0, 900.0, 1500.0))
+    whole = MemoryKey("GPU-00000000")
+
+    def forecast(pid: int, seconds: float) -> None:
+        near = story.seen(12.0, soon, pid)
+        story.stage.show(replace(near, growth={**near.growth, whole: soon}), seconds)
+
+    forecast(100, 5 * MINUTE)
+    story.pause(15.0)
+    story.run(8 * MINUTE, rising(40.0), STEADY, [200])
+    assert story.news() == ["began", "restarted"]
+    forecast(200, 10 * MINUTE)
+    story.pause(20 * MINUTE)
+
+    assert story.news()[-1] == "ended"
+    assert story.stage.messages[-1].alerts, "each message has an alert"
