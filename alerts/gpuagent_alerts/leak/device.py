@@ -229,7 +229,8 @@ class FreeMemory:
         it is the fall of before that: what goes on growing does so as fast as it did. That of a full GPU is not known.
         """
         fall = self._fastest(_WINDOWS, time_seconds, free_bytes)
-        place = None if fall is None or fall > 0 else self._before_release(time_seconds, free_bytes)
+        # A long window may show a little less free than before, although most of what was taken in it came back.
+        place = None if fall is None else self._before_release(time_seconds, free_bytes)
         if place is None and fall is not None and fall <= 0:
             long = self._fastest(_LONG_WINDOWS, time_seconds, free_bytes)
             return fall if long is None else max(fall, long)
@@ -239,7 +240,7 @@ class FreeMemory:
                 break
             was_free = self._free[place]
             fall = self._fastest(_WINDOWS, self._times[place], was_free)
-            place = self._before_release(self._times[place], was_free) if fall is not None and fall <= 0 else None
+            place = self._before_release(self._times[place], was_free) if fall is not None else None
         return None if fall is not None and fall <= 0 and was_free < _FULL_SHARE * free_bytes else fall
 
     def _before_release(self, time_seconds: float, free_bytes: float) -> int | None:

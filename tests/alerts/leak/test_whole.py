@@ -153,6 +153,18 @@ def test_the_fall_of_free_memory_after_a_program_ended(ends: tuple[float, ...], 
     assert falls[-1] == pytest.approx(1e6)
 
 
+def test_a_program_that_ended_after_others_took_more_than_it_held() -> None:
+    """LEAK-02: over half an hour a little less is free, and that is no slow fall: what goes on is as fast as it was."""
+    free = FreeMemory()
+    for second in range(0, 4200, 15):
+        now = 80e9 - 17.5e6 * min(second, 3000) - 9.7e6 * max(0, second - 3000) + (29e9 if second >= 3000 else 0.0)
+        free.add(float(second), now)
+        if second >= 3000:
+            fall = free.fastest_fall(float(second), now)
+            assert fall is not None
+            assert 9.69e6 <= fall <= 17.51e6
+
+
 def test_memory_that_is_given_back_evenly_is_no_program_that_ended() -> None:
     """LEAK-02: what comes back as fast as others grow leaves no fall, at each moment."""
     free = FreeMemory()
