@@ -37,6 +37,7 @@ ELSEWHERE = (
     "a.service has Wants=x.timer, which is inactive, and would be started: only a .service may be; start x.timer first",
     "a.service has BindsTo=x.service, which is inactive: a.service could stay down; see to x.service first",
     "a.service has ExecCondition=, and whether that holds now cannot be known; run systemctl yourself",
+    "a.service has ConditionUser=, and only systemd can tell whether that holds: its environment is not the agent's",
     "a.service has NeedDaemonReload=yes: systemd goes by what it has loaded; run systemctl daemon-reload",
     "a.service cannot be restarted: it has RuntimeDirectory=ml, which b.service has as well, and its end removes that",
     "restarting a.service also restarts b.socket: only a .service or a .target may be",

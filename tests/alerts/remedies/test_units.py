@@ -35,7 +35,10 @@ def shown(started_ago: float = 86_400, /, **changes: str | None) -> str:
 class Machine:
     """A unit with one process, others, and a systemctl that tells of them."""
 
-    def __init__(self, folder: Path, show: str = "", restart: str = "exit 0", /, **others: dict[str, str]) -> None:
+    def __init__(
+        self, folder: Path, show: str = "", restart: str = "exit 0", /, *, has_mounts: bool = True,
+        **others: dict[str, str],
+    ) -> None:  # fmt: skip
         self.folder = folder
         self.tree = CgroupTree(folder)
         self.tree.add(100)
@@ -48,7 +51,9 @@ class Machine:
         asked = f'cd {shlex.quote(str(folder))}; echo "$@" >> asked\n'
         program.write_text(f"{asked}{units.SCRIPT.format(folder=shlex.quote(str(folder)))}{restart}\n")
         processes = UnitProcesses(self.tree.proc, mountinfo=self.tree.mountinfo)
-        self.systemctl = Systemctl(processes, ("sh", str(program)), monotonic=lambda: NOW)
+        self.systemctl = Systemctl(
+            processes, ("sh", str(program)), monotonic=lambda: NOW, has_mounts=lambda: has_mounts
+        )
 
     def tell(self, unit: str, show: str) -> None:
         """Have systemctl print this about a unit."""
@@ -163,6 +168,29 @@ def test_conditions_of_the_start(tmp_path: Path, conditions: str, status: int, i
     fragment.write_text("[Unit]\n" + (f"ConditionPathExists=/{conditions}\n" if conditions else ""))
     machine = Machine(tmp_path, shown(FragmentPath=str(fragment)), f"exit {status}")
     assert ("conditions" in machine.refusal()) is is_refused
+
+
+@pytest.mark.parametrize(
+    ("condition", "has_mounts", "told"),
+    [
+        ("ConditionPathExists=/", True, True),
+        ("AssertFileNotEmpty=/etc/passwd", True, True),
+        ("ConditionPathExists=/", False, False),
+        ("AssertDirectoryNotEmpty=/home", False, False),
+        ("ConditionKernelVersion=>1", False, True),
+        ("ConditionEnvironment=X", True, False),
+        ("ConditionCapability=CAP_SYS_ADMIN", True, False),
+        ("ConditionUser=root", True, False),
+        ("ConditionKernelVersion=>1\nConditionSecurity=apparmor", True, False),
+        ("ConditionOfTomorrow=yes", True, False),
+    ],
+)
+def test_conditions_that_only_systemd_can_tell(tmp_path: Path, condition: str, has_mounts: bool, told: bool) -> None:
+    """KILL-03: what is asked here goes by this program's environment, rights and mounts; systemd's are others."""
+    fragment = tmp_path / "fragment"
+    fragment.write_text(f"[Unit]\n{condition}\n")
+    machine = Machine(tmp_path, shown(FragmentPath=str(fragment)), "exit 0", has_mounts=has_mounts)
+    assert ("only systemd can tell" in machine.refusal()) is not told
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,12 @@ from typing import NamedTuple
 
 from gpuagent.core.background import in_daemon_thread
 from gpuagent_alerts.programs.run import SEARCH_PATH
-from gpuagent_alerts.remedies.execution.unit_files import MANAGER_PROPERTIES, look_at_files, parse_loaded
+from gpuagent_alerts.remedies.execution.unit_files import (
+    MANAGER_PROPERTIES,
+    has_mounts_of_systemd,
+    look_at_files,
+    parse_loaded,
+)
 from gpuagent_alerts.remedies.execution.unit_queries import UnitStates, run_systemctl
 from gpuagent_alerts.remedies.execution.unit_restarts import Restart, judge_restart
 from gpuagent_alerts.remedies.execution.unit_state import PROPERTIES, STATE_PROPERTIES, UNIT, UnitState
@@ -62,12 +67,15 @@ class Systemctl:
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
         look_seconds: float = LOOK_SECONDS,
+        has_mounts: Callable[[], bool] = has_mounts_of_systemd,
     ) -> None:
         """Ask systemd at `monotonic`, CLOCK_MONOTONIC, which is its own clock; `now` is in seconds since 1970.
 
         `program` is run as it is given. Without it, `systemctl` is looked for in `search_path` (by default the
-        agent's PATH) before each run, and must be one that only root and the agent's user can change.
+        agent's PATH) before each run, and must be one that only root and the agent's user can change. `has_mounts`
+        tells whether files are seen here as systemd sees them.
         """
+        self._has_mounts = has_mounts
         self._look_seconds = look_seconds
         self._processes = processes
         self._program = tuple(program)
@@ -119,7 +127,8 @@ class Systemctl:
         if code != 0:
             return f"systemd cannot be asked about {state.id}: {_detail(output) or f'status {code}'}"
         loaded = parse_loaded(output, self._monotonic(), self._now())
-        found = await in_daemon_thread(lambda: look_at_files(state, loaded), "unit files")
+        has_mounts = self._has_mounts()
+        found = await in_daemon_thread(lambda: look_at_files(state, loaded, has_mounts=has_mounts), "unit files")
         if found.changed:
             return (
                 f"{found.changed} has changed since systemd loaded {state.id}, which may have a condition that no file"
@@ -127,6 +136,11 @@ class Systemctl:
             )
         if not found.have_conditions:
             return ""
+        if found.unsure:
+            return (
+                f"{state.id} has {found.unsure}=, and only systemd can tell whether that holds: its environment, rights"
+                " and mounts are not the agent's; run systemctl yourself"
+            )
         code, output = await self._run("condition", f"--unit={state.id}", seconds=_ASK_SECONDS, name="systemd-analyze")
         if code == 0:
             return ""
