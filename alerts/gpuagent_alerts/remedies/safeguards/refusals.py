@@ -134,10 +134,10 @@ _ADVICE = tuple(
         (r"a scenario has made it up|no process of the scenario", "Nothing lifts this: only a simulation knows it."),
         (r"run systemctl daemon-reload$", "Run systemctl daemon-reload, and ask again."),
         (
-            r"and would be started: |could stay down; |has ExecCondition=|only systemd can tell|"
-            r"cannot be restarted: it has ",
+            r"and would be started: |could stay down; |has ExecCondition=|cannot be restarted: it has ",
             _OWN_HAND,
         ),
+        (r"only systemd can tell", _OWN_HAND),
         (
             r"also restarts .*: |^starting .* stops |stops, for good, |what a restart of|for the whole machine",
             _OWN_HAND,
