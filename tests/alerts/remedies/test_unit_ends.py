@@ -30,7 +30,7 @@ DOWN = {"ActiveState": "inactive"}
                 "other_service": {"StopWhenUnneeded": "yes", "WantedBy": f"{SCOPE} {HELPER}"},
                 "helper_service": {},
             },
-            False,
+            True,
         ),
     ],
 )  # fmt: skip
@@ -144,9 +144,13 @@ UNNEEDED = {"StopWhenUnneeded": "yes", "WantedBy": SCOPE}
     [
         (UNNEEDED, {}, {OTHER}),
         (UNNEEDED | {"ConsistsOf": "y.service"}, {"y_service": {}}, {OTHER, "y.service"}),
-        (UNNEEDED | {"ConsistsOf": "y.service", "RequiredBy": "z.service"}, {"y_service": {}, "z_service": {}}, set()),
-        (UNNEEDED | {"BoundBy": "y.service"}, {"y_service": {}}, set()),
-        (UNNEEDED | {"UpheldBy": "y.service"}, {"y_service": {}}, set()),
+        (
+            UNNEEDED | {"ConsistsOf": "y.service", "RequiredBy": "z.service"}, {"y_service": {}, "z_service": {}},
+            {OTHER, "y.service", "z.service"},
+        ),
+        (UNNEEDED | {"BoundBy": "y.service"}, {"y_service": {}}, {OTHER, "y.service"}),
+        (UNNEEDED | {"UpheldBy": "y.service"}, {"y_service": {}}, {OTHER}),
+        ({"StopWhenUnneeded": "no", "WantedBy": SCOPE}, {}, set()),
         (UNNEEDED | {"RequisiteOf": "y.service"}, {"y_service": DOWN}, {OTHER}),
         (UNNEEDED | {"RequiredBy": "y.service"}, {"y_service": {"ActiveState": "deactivating"}}, {OTHER, "y.service"}),
         (UNNEEDED | {"WantedBy": "y.service"}, {"y_service": {"ActiveState": "activating"}}, {OTHER}),
@@ -164,7 +168,7 @@ UNNEEDED = {"StopWhenUnneeded": "yes", "WantedBy": SCOPE}
     ],
 )  # fmt: skip
 def test_what_is_no_longer_needed(other: dict[str, str], more: dict[str, dict[str, str]], ended: set[str]) -> None:
-    """Only what systemd counts keeps a unit with StopWhenUnneeded=, if it is up for certain; its dependents end too."""
+    """KILL-03: a unit with StopWhenUnneeded= ends with each that needs it, as others may too; its dependents too."""
     wants = "other.service y.service" if more.get("y_service", {}).get("StopWhenUnneeded") else OTHER
     systemd = Systemd(**({"job_scope": {"Wants": wants}, "other_service": other} | more))
     expected = ended | ({"y.service"} if "y.service" in wants else set())

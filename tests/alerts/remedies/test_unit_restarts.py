@@ -159,6 +159,14 @@ OWN = {
     "shared memory of a user who is not dynamic": (
         {"RemoveIPC": "yes", "DynamicUser": "yes", "UID": "1000"}, {}, "RemoveIPC=yes",
     ),
+    "shared memory of a group that is not dynamic": (
+        {"RemoveIPC": "yes", "DynamicUser": "yes", "UID": "61234", "User": "a", "Group": "gpu"}, {}, "RemoveIPC=yes",
+    ),
+    "shared memory of an account that is perhaps not dynamic": (
+        {"Wants": "x.service"},
+        {"x_service": DOWN | {"RemoveIPC": "yes", "DynamicUser": "yes", "User": "svc"}}, "RemoveIPC=yes",
+    ),
+    "a terminal": ({"TTYVHangup": "yes"}, {}, "TTYVHangup=yes"),
 }  # fmt: skip
 ALONG = {
     "start limit": ({"StartLimitBurst": "1", "ActiveEnterTimestampMonotonic": f"{(NOW - 1) * 1e6:.0f}"}, {}, "limit"),

@@ -10,7 +10,7 @@ import pytest
 
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.execution.unit_ends import UnitEnds
-from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
+from gpuagent_alerts.remedies.facts.process_scan import SystemdSilent, UnseenProcesses
 from gpuagent_alerts.remedies.facts.terminals import OpenFiles
 from gpuagent_alerts.remedies.facts.ties import Tie, find_together
 from gpuagent_alerts.remedies.facts.unit_ties import SystemdTieFinder
@@ -67,7 +67,7 @@ class Node:
 
     def _show(self, properties: Collection[str], units: Collection[str]) -> str:
         if self.is_silent:
-            raise UnseenProcesses("systemd cannot be asked")
+            raise SystemdSilent("systemd cannot be asked")
         return self.systemd.show(tuple(properties), tuple(units))
 
     @staticmethod
@@ -143,6 +143,18 @@ def test_without_an_answer(bound: Node) -> None:
     assert not bound.tied(41)
 
 
+@pytest.mark.parametrize(
+    "dropped_in", [{"SuccessAction": "exit"}, {"OnSuccess": "other.timer"}], ids=["for the machine", "not simple"]
+)
+def test_a_drop_in_of_all_containers(bound: Node, dropped_in: dict[str, str]) -> None:
+    """KILL-03: `docker-.scope.d` is of every container's scope: what systemd says of one counts like that of others."""
+    bound.add(40, CONTAINER)
+    scope = CONTAINER.rpartition("/")[2]
+    bound.systemd.units |= {scope: dropped_in, "other.timer": {"ActiveState": "inactive", "LoadState": "loaded"}}
+    with pytest.raises(UnseenProcesses):
+        bound.tied(40)
+
+
 def test_a_unit_without_processes(bound: Node) -> None:
     """A unit that ends along and has no process, as a mount, cannot be judged: it withholds."""
     bound.proc.end(20)
@@ -175,11 +187,10 @@ def test_the_last_session_of_a_user(session: Node) -> None:
 
 
 def test_sessions_that_stay(session: Node) -> None:
-    """Another session of the user whose leader lives keeps the manager, and so does lingering."""
+    """Lingering alone keeps the manager: another session may wait for the target unseen; who is in there is not hit."""
     session.add(11, f"{USER}/session-2.scope")
     session.log_in("2", 11)
-    assert not session.tied(10)
-    assert set(session.tied(10, 11)) == {33, 34}
+    assert set(session.tied(10)) == set(session.tied(10, 11)) == {33, 34}
     session.proc.end(11)
     session.add(12, f"user.slice/user-{BOB}.slice/session-3.scope", BOB)
     session.log_in("3", 12, BOB)
@@ -207,7 +218,7 @@ def test_sessions_that_are_not_sure_to_stay(session: Node, leader: int, state: s
     session.add(10, SESSION, parent=9)
     session.add(11, f"{USER}/session-2.scope")
     session.log_in("2", leader, state=state, kind=kind)
-    expected = {33, 34} if leader == 9 else {11, 33, 34}
+    expected = {33, 34} if leader == 9 else {11, 33, 34}  # that one is in a session which logind does not close
     assert set(session.tied(10)) == expected
 
 
@@ -236,7 +247,8 @@ def test_the_session_of_the_manager_itself(session: Node) -> None:
     """A session that logind keeps for the user's manager ends with that alone."""
     session.log_in("4", 30, kind="manager")
     session.proc.files[34]["sessionid"] = b"4"
-    assert not session.tied(34)
+    session.log_in("1", 10)
+    assert set(session.tied(34)) == {33}
 
 
 @pytest.mark.parametrize(
@@ -292,20 +304,20 @@ def test_one_login_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_work_of_the_manager_alone(session: Node) -> None:
-    """A unit of the user's own manager ends no session."""
-    assert not session.tied(34)
+    """A session may wait for a unit of the user's own manager (`systemd-run --wait`): others in there withhold."""
+    session.log_in("1", 10)
+    assert {pid: tie.is_own for pid, tie in session.tied(34).items()} == {33: True}
+    session.add(35, f"{MANAGER}/app.slice/notebook.service", parent=30)
+    assert set(session.tied(34)) == {33, 35}
 
 
 def test_the_last_two_sessions(session: Node) -> None:
-    """Each of two sessions keeps the manager alone; where the end of both is asked for, neither does."""
+    """Neither of two sessions keeps the manager for the other, whether the end of both is asked for or not."""
     session.add(11, f"{USER}/session-2.scope")
     session.log_in("1", 10)
     session.log_in("2", 11)
     for one, other in ((10, 11), (11, 10)):
-        assert not session.tied(one)
-        tied = session.tied(one, ending=[other])
-        assert set(tied) == {33, 34}
-        assert f"if pid {other} ends too" in tied[34].why
+        assert set(session.tied(one)) == set(session.tied(one, ending=[other])) == {33, 34}
     session.proc.end(11)
     assert set(session.tied(10, ending=[11])) == {33, 34}  # it has ended: nobody is named
 

@@ -14,10 +14,6 @@ from gpuagent_alerts.remedies.execution.unit_starts import AT_ITS_END, PULLS, St
 from gpuagent_alerts.remedies.execution.unit_state import DEPENDENTS, STOPPED
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
 
-_NEEDS = ("RequiredBy", "RequisiteOf", "WantedBy", "BoundBy", "UpheldBy")
-"""Settings by which an active unit keeps one with `StopWhenUnneeded=`: UNIT_ATOM_PINS_STOP_WHEN_UNNEEDED in systemd's
-src/core/unit-dependency-atom.c. `ConsistsOf` (`PartOf=` of the other) is none of them."""
-
 
 class UnitEnds:
     """Asks systemd about units. Made for one look: what it was told once is not asked again."""
@@ -35,7 +31,7 @@ class UnitEnds:
     def ended_with(self, unit: str) -> Mapping[str, str]:
         """Return each active unit that ends once this one has, and why, in words.
 
-        The need of a unit with `StopWhenUnneeded=` is asked of those that are active and do not end themselves.
+        A unit with `StopWhenUnneeded=` is taken to end with each that needs it: whoever else needs it may end as well.
         Raises UnseenProcesses, also where what would be started then is not simple.
         """
         units = self._units
@@ -49,7 +45,7 @@ class UnitEnds:
                     found.setdefault(other, f"systemd stops it once {name} has ended")
                 perhaps_unneeded |= units.listed(name, *PULLS)
             for other in units.not_down(perhaps_unneeded - ended.keys() - found.keys()):
-                if self._may_be_unneeded(other, ended.keys() | found.keys()):
+                if self._may_be_unneeded(other):
                     found.setdefault(other, f"systemd stops it once {waiting[0]} needs it no longer")
             waiting = sorted(found.keys() - ended.keys())
             ended |= {name: found[name] for name in waiting}
@@ -71,9 +67,6 @@ class UnitEnds:
         if why := against_removal(self._units, unit, *kept):
             raise UnseenProcesses(f"{unit} would end, and {why}")
 
-    def _may_be_unneeded(self, unit: str, ended: Collection[str]) -> bool:
-        """Return whether nobody who is up for certain, and stays, needs a unit with `StopWhenUnneeded=`."""
-        if (self._units.state(unit).value("StopWhenUnneeded") or "no") == "no":
-            return False
-        needed_by = self._units.listed(unit, *_NEEDS) - set(ended)
-        return not any(self._units.state(name).is_up for name in needed_by)
+    def _may_be_unneeded(self, unit: str) -> bool:
+        """Return whether systemd stops a unit once nobody needs it."""
+        return (self._units.state(unit).value("StopWhenUnneeded") or "no") != "no"

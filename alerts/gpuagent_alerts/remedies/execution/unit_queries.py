@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 
 from gpuagent_alerts.programs.run import SEARCH_PATH
 from gpuagent_alerts.remedies.execution.unit_state import PROPERTIES, UnitState, states
-from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
+from gpuagent_alerts.remedies.facts.process_scan import SystemdSilent, UnseenProcesses
 from gpuagent_alerts.remedies.files.programs import ProgramCheck
 
 Show = Callable[[Sequence[str], Sequence[str]], str]
@@ -37,7 +37,7 @@ def run_systemctl(
         found = shutil.which("systemctl", path=path)
         fault = ProgramCheck()((found,)) if found else f"there is no systemctl in {path}"
         if found is None or fault:
-            raise UnseenProcesses(f"systemd cannot be asked about {units[0]}: {fault}")
+            raise SystemdSilent(f"systemd cannot be asked about {units[0]}: {fault}")
         program = (found,)
     command = (*program, "show", "--property", ",".join(properties), "--", *units)
     try:
@@ -45,13 +45,13 @@ def run_systemctl(
             command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASK_SECONDS, check=False
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise UnseenProcesses(f"systemd cannot be asked about {units[0]}: {error}") from error
+        raise SystemdSilent(f"systemd cannot be asked about {units[0]}: {error}") from error
     if len(done.stdout) > _LONGEST_ANSWER:
-        raise UnseenProcesses(f"systemd cannot be asked about {units[0]}: its answer is too long")
+        raise SystemdSilent(f"systemd cannot be asked about {units[0]}: its answer is too long")
     if done.returncode:
         said = done.stderr.decode("utf-8", "replace").strip().splitlines()
         why = said[-1] if said else f"status {done.returncode}"
-        raise UnseenProcesses(f"systemd cannot be asked about {units[0]}: {why}")
+        raise SystemdSilent(f"systemd cannot be asked about {units[0]}: {why}")
     return done.stdout.decode("utf-8", "surrogateescape")
 
 
@@ -90,7 +90,7 @@ class UnitStates:
             raise UnseenProcesses(f"more than {_MOST_UNITS} units depend on {new[0]} and others")
         told = states(self._show(PROPERTIES, new))
         if [state.id for state in told] != new:
-            raise UnseenProcesses(f"systemd did not tell of {', '.join(new[:3])}")
+            raise SystemdSilent(f"systemd did not tell of {', '.join(new[:3])}")
         self._states |= zip(new, told, strict=True)
 
     def shared_directory(self, unit: str, *kept: str) -> str:

@@ -120,9 +120,13 @@ def against_removal(units: UnitStates, unit: str, *kept: str) -> str:
     if shared := units.shared_directory(unit, *kept):
         return f"it has {shared}, and its end removes that"
     state = units.state(unit)
+    if state.value("TTYVHangup") == "yes":
+        return "it has TTYVHangup=yes, which hangs up whoever works on its terminal"
     if state.value("RemoveIPC") != "yes":
         return ""
     uid = state.value("UID") or ""
-    if state.value("DynamicUser") == "yes" and (not uid.isdigit() or int(uid) in _DYNAMIC_UIDS or state.is_down):
+    # With a group or an account of its own that is not dynamic, systemd removes what others of these have as well.
+    is_dynamic = state.value("DynamicUser") == "yes" and not state.value("Group")
+    if is_dynamic and (int(uid) in _DYNAMIC_UIDS if uid.isdigit() else not state.value("User")):
         return ""
     return "it has RemoveIPC=yes, and its end removes the shared memory of all processes of its user"

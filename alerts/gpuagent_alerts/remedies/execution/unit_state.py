@@ -37,6 +37,7 @@ PROPERTIES = (
     *_END_ACTIONS, *_LATER_ACTIONS, "UID", "User", "DynamicUser", "ControlGroup", *DEPENDENTS, *_PULLED, *CONFLICTS,
     *_STARTED_AT_ITS_END, *_JOB_MODES, *STOPPED, *_NEEDED_BY, "StopWhenUnneeded", "FragmentPath", "DropInPaths",
     "NeedDaemonReload", "ExecCondition", "RuntimeDirectory", "RuntimeDirectoryPreserve", "RemoveIPC",
+    "Group", "TTYVHangup",
 )  # fmt: skip
 STATE_PROPERTIES = ("ActiveState", "Id", "ConditionResult")
 """What is asked of a unit that has been restarted."""

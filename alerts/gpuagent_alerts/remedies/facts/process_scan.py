@@ -32,6 +32,10 @@ class UnseenProcesses(Exception):
     """Not every process can be seen, so nobody can tell who is tied to whom."""
 
 
+class SystemdSilent(UnseenProcesses):
+    """Systemd cannot be asked: there is none, or it does not answer."""
+
+
 class ProcessRow(NamedTuple):
     """One living process: fields 1 to 8, 20 and 22 of proc_pid_stat(5), and three of proc_pid_status(5)."""
 

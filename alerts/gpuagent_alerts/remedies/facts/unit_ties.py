@@ -27,7 +27,13 @@ from gpuagent_alerts.remedies.facts.login_sessions import (
     read_sessions,
     users_of,
 )
-from gpuagent_alerts.remedies.facts.process_scan import ProcessRow, ProcessScan, UnseenProcesses, list_pids
+from gpuagent_alerts.remedies.facts.process_scan import (
+    ProcessRow,
+    ProcessScan,
+    SystemdSilent,
+    UnseenProcesses,
+    list_pids,
+)
 from gpuagent_alerts.remedies.facts.terminals import OpenFiles
 from gpuagent_alerts.remedies.facts.ties import Tie, TieFinder
 
@@ -44,7 +50,10 @@ _LINGER = Path("/var/lib/systemd/linger")
 _WITHOUT_WORK = (".target", ".slice", ".scope", ".device")
 _MOST_ROUNDS = 8
 _BUS = frozenset({"dbus.service", "dbus-broker.service"})
-_OF_A_LOGIN = re.compile(r"(gpg-agent|ssh-agent|pipewire(-pulse)?|wireplumber|pulseaudio|gvfs-.*|xdg-.*)\.service")
+_OF_A_LOGIN = re.compile(
+    r"(gpg-agent|ssh-agent|snapd\.session-agent|dconf|at-spi-dbus-bus|pipewire(-pulse)?|wireplumber|pulseaudio|gvfs-.*"
+    r"|xdg-.*)\.service"
+)
 """What a user's manager starts for each login; none of it is a person's work."""
 
 
@@ -241,12 +250,12 @@ class _Look:
     def ended_with(self, unit: str) -> Mapping[str, str]:
         """Return the units that systemd stops then. Raises UnseenProcesses.
 
-        Of the scope of a container, which has the container's id for a name, no unit file can know before it is there:
-        without an answer about it nothing depends on it.
+        Of the scope of a container, which has the container's id for a name, no unit file knows before it is there but
+        drop-ins of all such scopes: where systemd cannot be asked, nothing depends on it.
         """
         try:
             return self._ends.ended_with(unit)
-        except UnseenProcesses:
+        except SystemdSilent:
             if unit.endswith(".scope") and self._is_a_container(unit):
                 return {}
             raise
@@ -256,31 +265,35 @@ class _Look:
         return bool(inside) and all(each.in_container and len(each.unit) > 64 for each in inside)
 
     def users_without_session(self) -> Iterator[int]:
-        """Yield the users of whom a session may end with these, and no session is sure to stay.
+        """Yield the users whose last session may end with these: of whom a session may, or any unit of the user's.
 
-        One stays as long as its leader lives, by logind's word that it does not close. One whose leader waits for one
-        of these may end as well.
+        No other session is sure to stay: its leader may wait for one of these by a pipe, a bus or a file, as `tmux
+        attach`, `systemd-run --wait` and `tail --pid` do, and nobody can see that.
         """
         meant = {each.user_id for each in self._sessions.values() if each.name in self._ending}
+        meant |= {user_id for pid in self._ended if (user_id := self.places[pid].user_id) is not None}
         for pid, scope in self._scopes.items():
             user_id = self.places[pid].user_id
             if user_id is not None and self._is_ending(scope):
                 meant.add(user_id)
-        yield from sorted(user_id for user_id in meant if not any(self._stays(user_id)))
+        yield from sorted(meant)
 
     def _is_ending(self, scope: str) -> bool:
         return scope.removeprefix("session-").removesuffix(".scope") in self._ending
 
-    def _stays(self, user_id: int) -> Iterator[bool]:
-        for each in self._sessions.values():
-            if each.user_id == user_id and each.keeps_user and each.name not in self._ending:
-                yield each.leader in self.scan.rows and each.leader not in self._waiting
+    def _is_in_open_session(self, pid: int) -> bool:
+        """Return whether it is in a session which logind does not close: whoever waits there ends by itself alone."""
+        name = self._scopes.get(pid, "").removeprefix("session-").removesuffix(".scope")
+        session = self._sessions.get(name)
+        return session is not None and session.keeps_user and session.leader in self.scan.rows
 
     def in_slice_of(self, user_id: int) -> Iterator[Tie]:
         """Yield who runs in the user's slice beside such sessions, but for the user's manager itself and its bus."""
         for pid, place in self.places.items():
             row = self.scan.rows[pid]
-            if place.user_id != user_id or self._is_in_ending_session(pid) or self._is_manager(row, place, user_id):
+            if place.user_id != user_id or self._is_manager(row, place, user_id):
+                continue
+            if self._is_in_ending_session(pid) or self._is_in_open_session(pid):
                 continue
             why = f"in {place.inner or place.unit} of user@{user_id}.service, which logind stops after the last session"
             if place.unit in self._scopes.values():

@@ -200,6 +200,7 @@ FACTS: Final = (
         FactWriter.DRIVER,
         "withholds: the driver did not list it for a while, as what cuda-checkpoint suspends",
     ),
+    Fact("Observation.unified_memory", FactWriter.DRIVER, "permits the step drop_caches, which harms nobody"),
     Fact("Observation.unreadable", FactWriter.AGENT, "is shown: why nobody can see whether the memory came back"),
     Fact("RemedyRequest.alert", FactWriter.AGENT, "names the alert of root's rule"),
     Fact("RemedyRequest.alertname", FactWriter.OPERATOR, "chooses the ladder"),
