@@ -141,7 +141,15 @@ class Ring(OpenFiles):
         return self._told if descriptor == 9999 else super().info(pid, folder, descriptor)
 
 
-@pytest.mark.parametrize(("told_of_it", "tied"), [(b"UserFiles:\t1\n", True), (b"UserFiles:\t0\n", False), (b"", True)])
+@pytest.mark.parametrize(
+    ("told_of_it", "tied"),
+    [
+        (b"UserFiles:\t1\n", True),
+        (b"UserFiles:\t0\nPollList:\n", False),
+        (b"UserFiles:\t0\nPollList:\n  op=6, task_works=0\n", True),
+        (b"", True),
+    ],
+)
 def test_a_terminal_whose_other_side_may_be_registered(told_of_it: bytes, tied: bool) -> None:
     """Files that are registered with an io_uring are in nobody's list either; not told is not none."""
     with (

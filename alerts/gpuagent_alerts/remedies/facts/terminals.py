@@ -40,6 +40,8 @@ _MOUNT = re.compile(rb"^mnt_id:\s*(\d+)", re.MULTILINE)
 _MOST_DESCRIPTORS = 65536
 _IN_FLIGHT = re.compile(rb"^scm_fds:\s*(\d+)", re.MULTILINE)
 _REGISTERED = re.compile(rb"^UserFiles:\s*(\d+)", re.MULTILINE)
+_PENDING = re.compile(rb"^\s*op=\d+", re.MULTILINE)
+"""A request of an io_uring that waits, below `PollList:`: its file stays open, whatever is closed meanwhile."""
 _SOCKET = "socket:["
 _RING = "anon_inode:[io_uring]"
 _MASTER = "ptmx"
@@ -178,8 +180,9 @@ class PtyMasters:
                     if int(told[1]) if told else self._may_be_untold(pid, path):
                         return True
                 elif path == _RING:
-                    told = _REGISTERED.search(self._open.info(pid, folder, descriptor))
-                    if told is None or int(told[1]):
+                    info = self._open.info(pid, folder, descriptor)
+                    told = _REGISTERED.search(info)
+                    if told is None or int(told[1]) or _PENDING.search(info):
                         return True
             except (FileNotFoundError, ProcessLookupError):  # closed meanwhile
                 continue
