@@ -13,7 +13,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -155,6 +155,7 @@ class _CensusRun:
         self._beyond_seconds = deadline_seconds - request.window_seconds
         self._size: fork.Size | None = None
         self._thread_locals: Names = []
+        self._whole = True
         self.notes: list[str] = []
         self.forks = 0
         self.foretold_seconds = 0.0
@@ -163,12 +164,18 @@ class _CensusRun:
     def first_look(self) -> bytes:
         """Return the table of the first look, and remember where thread-local values are found."""
 
-        def work(frames: list[ThreadFrame], values: list[ThreadValues]) -> bytes:
-            look = take_look(self._torch, frames, values)
-            look.read_graphs()
-            return json.dumps([look.table().encode().decode(), len(look.objects), len(look.live), find(look)]).encode()
+        def work(frames: list[ThreadFrame], values: list[ThreadValues]) -> Iterator[bytes]:
+            look = take_look(self._torch, frames, values, self._seconds())
+            size = [len(look.objects), len(look.live)]
+            if look.has_graphs:
+                yield json.dumps([look.table().encode().decode(), *size, [], False]).encode()
+                look.read_graphs()
+            yield json.dumps([look.table().encode().decode(), *size, find(look), look.marking.complete]).encode()
 
-        table, objects, tensors, self._thread_locals = json.loads(self._perform(work).data)
+        answer = self._perform(work)
+        table, objects, tensors, self._thread_locals, self._whole = json.loads(answer.data)
+        if not self._whole:
+            self.notes.append("the first look ran out of time: what autograd graphs and native code hold is not told")
         self._size = fork.Size(objects, tensors)
         return str(table).encode()
 
@@ -176,7 +183,7 @@ class _CensusRun:
         """Return what holds more than at the first look."""
         answer = self._perform(
             lambda frames, values: report_holders(
-                self._torch, Told(frames, values, then),
+                self._torch, Told(frames, values, then, self._whole, self._seconds()),
                 show_keys=self._request.show_keys, top=self._request.top, with_addresses=with_addresses,
             )
         )  # fmt: skip

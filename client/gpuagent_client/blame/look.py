@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import time
 from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import NamedTuple
@@ -12,13 +11,15 @@ from typing import NamedTuple
 from gpuagent_client.blame.fork import ThreadFrame
 from gpuagent_client.blame.graphs import GraphReader
 from gpuagent_client.blame.heap import Heap, ThreadValues, index_heap
-from gpuagent_client.blame.marking import Marking
+from gpuagent_client.blame.marking import Marking, Until
 from gpuagent_client.blame.signatures import GRAPH, Signatures
 from gpuagent_client.blame.tensors import LiveTensor, exact_types, gradient_of, live_tensors, tensors_among
 
 # Of CPU time: on a busy host the clock would end a look that has hardly begun.
 MARK_SECONDS = 9.0
 GRAPH_SECONDS = 4.0
+MARK_PART = 0.5
+"""Of the time by the clock that a child has, as much may be used to mark."""
 UNREACHED = "unreached"
 
 
@@ -58,14 +59,17 @@ class Table(NamedTuple):
 class Look:
     """One look, with everything that the child knows."""
 
-    def __init__(self, torch: ModuleType, heap: Heap, objects: list[object]) -> None:
+    def __init__(self, torch: ModuleType, heap: Heap, objects: list[object], clock_seconds: float) -> None:
         self.torch = torch
         self.heap = heap
         self.objects = objects
         kinds = exact_types(torch.Tensor)
-        self.marking = Marking(heap, kinds, lambda item: gradient_of(torch, item), time.process_time() + MARK_SECONDS)
-        self.marking.mark_all()
         self.live = live_tensors(torch, objects)
+        self.marking = Marking(
+            heap, kinds, lambda item: gradient_of(torch, item),
+            Until.after(MARK_SECONDS, clock_seconds * MARK_PART), [one.tensor for one in self.live],
+        )  # fmt: skip
+        self.marking.mark_all()
         self.live += tensors_among(torch, self.marking.order, {id(one.tensor) for one in self.live})
         self.signatures = Signatures(self.marking, heap)
         self.held: dict[int, list[LiveTensor]] = {}  # signature -> tensors at it, each storage once
@@ -98,6 +102,8 @@ class Look:
 
     def _list_unreached(self) -> None:
         self.unreached = {}
+        if not self.marking.complete:  # nobody knows what would have been reached
+            return
         seen = set(self._storages)
         for one in self._unplaced.values():
             if one.storage not in seen:
@@ -129,10 +135,15 @@ class Look:
         return Table(rows, len(self.objects), len(self.live))
 
 
-def take_look(torch: ModuleType, frames: list[ThreadFrame], values: list[ThreadValues]) -> Look:
-    """Look at everything that the collector knows; before anything of ours could be mistaken for the app's."""
+def take_look(
+    torch: ModuleType, frames: list[ThreadFrame], values: list[ThreadValues], clock_seconds: float = 60.0
+) -> Look:
+    """Look at everything that the collector knows; before anything of ours could be mistaken for the app's.
+
+    `clock_seconds` is the time that the child has: where it does not suffice, what is deep in the app is not seen.
+    """
     objects = gc.get_objects()
-    return Look(torch, index_heap(objects, frames, values), objects)
+    return Look(torch, index_heap(objects, frames, values), objects, clock_seconds)
 
 
 def bytes_of(tensors: Iterable[LiveTensor]) -> int:
