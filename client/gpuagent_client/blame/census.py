@@ -165,7 +165,7 @@ class _CensusRun:
         """Return the table of the first look, and remember where thread-local values are found."""
 
         def work(frames: list[ThreadFrame], values: list[ThreadValues]) -> Iterator[bytes]:
-            look = take_look(self._torch, frames, values, self._seconds())
+            look = take_look(self._torch, frames, values, self._seconds(), is_first=True)
             size = [len(look.objects), len(look.live)]
             if look.has_graphs:
                 yield json.dumps([look.table().encode().decode(), *size, [], False]).encode()

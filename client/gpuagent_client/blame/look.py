@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import threading
 from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import NamedTuple
@@ -59,16 +60,19 @@ class Table(NamedTuple):
 class Look:
     """One look, with everything that the child knows."""
 
-    def __init__(self, torch: ModuleType, heap: Heap, objects: list[object], clock_seconds: float) -> None:
+    def __init__(
+        self, torch: ModuleType, heap: Heap, objects: list[object], clock_seconds: float, *, is_first: bool
+    ) -> None:
         self.torch = torch
         self.heap = heap
         self.objects = objects
         kinds = exact_types(torch.Tensor)
         self.live = live_tensors(torch, objects)
-        self.marking = Marking(
-            heap, kinds, lambda item: gradient_of(torch, item),
-            Until.after(MARK_SECONDS, clock_seconds * MARK_PART), [one.tensor for one in self.live],
-        )  # fmt: skip
+        wanted = [one.tensor for one in self.live]
+        if is_first:  # the values of other threads are gone in the child, but not the objects that had them
+            wanted += _thread_locals(objects)
+        until = Until.after(MARK_SECONDS, clock_seconds * MARK_PART)
+        self.marking = Marking(heap, kinds, lambda item: gradient_of(torch, item), until, wanted)
         self.marking.mark_all()
         self.live += tensors_among(torch, self.marking.order, {id(one.tensor) for one in self.live})
         self.signatures = Signatures(self.marking, heap)
@@ -136,14 +140,34 @@ class Look:
 
 
 def take_look(
-    torch: ModuleType, frames: list[ThreadFrame], values: list[ThreadValues], clock_seconds: float = 60.0
+    torch: ModuleType,
+    frames: list[ThreadFrame],
+    values: list[ThreadValues],
+    clock_seconds: float = 60.0,
+    *,
+    is_first: bool = False,
 ) -> Look:
     """Look at everything that the collector knows; before anything of ours could be mistaken for the app's.
 
     `clock_seconds` is the time that the child has: where it does not suffice, what is deep in the app is not seen.
     """
     objects = gc.get_objects()
-    return Look(torch, index_heap(objects, frames, values), objects, clock_seconds)
+    return Look(torch, index_heap(objects, frames, values), objects, clock_seconds, is_first=is_first)
+
+
+def _thread_locals(objects: Iterable[object]) -> list[object]:
+    """Return the threading.local objects, without those that torch keeps for itself."""
+    kinds = exact_types(threading.local)
+    found = [item for item in objects if type(item) in kinds and not _is_torchs(type(item).__module__)]
+    of_torch: set[int] = set()
+    for owner in gc.get_referrers(*found) if found else ():
+        if type(owner) is dict and _is_torchs(owner.get("__module__", owner.get("__name__"))):  # of a class or module
+            of_torch.update(id(value) for value in list(owner.values()))
+    return [item for item in found if id(item) not in of_torch]
+
+
+def _is_torchs(name: object) -> bool:
+    return type(name) is str and (name == "torch" or name.startswith("torch."))
 
 
 def bytes_of(tensors: Iterable[LiveTensor]) -> int:

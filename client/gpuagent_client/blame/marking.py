@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 import time
 from array import array
 from collections.abc import Iterable, Iterator
@@ -48,9 +49,9 @@ class Marking:
     def __init__(
         self, heap: Heap, tensor_types: set[type], leaf_gradient: GradientOf, until: Until, wanted: Iterable[object]
     ) -> None:
-        """Mark until then at the latest; the paths to `wanted`, tensors, are enough.
+        """Mark until then at the latest; the paths to `wanted` are enough.
 
-        A tensor that a running function has in a variable is not waited for: it may be reached in no other way.
+        What a running function has in a variable is not waited for: it may be reached in no other way.
         """
         self._wanted = {id(item) for item in wanted} - heap.locals.keys()
         self.order: list[object] = []
@@ -76,11 +77,14 @@ class Marking:
         roots: tuple[object, ...] = (*app, *libraries, *frames)
         for root in roots:
             self._add(root)
+        early = self._note_thread_locals(libraries)
         self._next = len(self.order)
         for namespaces in (list[object](app), libraries):
             for namespace in namespaces:
                 self._expand(self.places[id(namespace)], namespace)
             self._finish()
+        for place in early:
+            self._expand(place, self.order[place])
         for task in asyncio_tasks():
             self._add(task)
         self._finish()
@@ -112,7 +116,18 @@ class Marking:
             self._expand(self._next, order[self._next])
             self._next += 1
 
+    def _note_thread_locals(self, namespaces: Iterable[object]) -> range:
+        """Note the threading.local objects of libraries, which are not waited for; return where they are."""
+        first = len(self.order)
+        for namespace in namespaces:
+            for value in list(dict.values(namespace)) if true_instance(namespace, dict) else ():
+                if true_instance(value, threading.local):
+                    self._note(value, self.places[id(namespace)])
+                    self._wanted.discard(id(value))
+        return range(first, len(self.order))
+
     def _expand(self, place: int, item: object) -> None:
+        self._wanted.discard(id(item))
         for child in self._children(item):
             self._note(child, place)
 
@@ -147,7 +162,6 @@ class Marking:
         if kind is FrameType and id(item) in self._heap.frames:
             return ()  # expanded as a root, outermost first
         if kind in self._tensors:
-            self._wanted.discard(id(item))
             gradient = self._gradient_of(item)
             if gradient is None:
                 return referents_of(item)

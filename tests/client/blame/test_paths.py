@@ -13,7 +13,7 @@ import pytest
 from gpuagent_client.blame import fork
 from gpuagent_client.blame import heap as heaps
 from gpuagent_client.blame.code_index import CodeIndex
-from gpuagent_client.blame.marking import Marking
+from gpuagent_client.blame.marking import Marking, Until
 from gpuagent_client.blame.paths import Trail, key_text, relative, trail
 from gpuagent_client.blame.signatures import Signatures
 from gpuagent_client.blame.sites import Site, sites
@@ -88,7 +88,7 @@ def way_to(thing: object, *, show_keys: bool = False) -> Trail:
 def widths_of(*things: object) -> dict[str, list[int]]:
     """The signature of each thing, and how many objects have it and each one above it, from the root on."""
     heap = index_heap()
-    marking = Marking(heap, set(), lambda item: None, 1e9)
+    marking = Marking(heap, set(), lambda item: None, Until(1e9, 1e9), things)
     marking.mark_all()
     names = Signatures(marking, heap)
     lines = [names.line(names.of(marking.places[id(thing)])) for thing in things]
