@@ -99,14 +99,23 @@ def uses(code: CodeType, name: str, loads: tuple[str, ...]) -> list[Use]:
     names = [(name, loads)]
     for current, kinds in names:  # grows: aliases are names too
         for index, op in enumerate(ops):
-            reader = index > 0 and ops[index - 1].value in READERS
-            if op.name.startswith(kinds) and _is_named(op, current) and not reader:
+            if op.name.startswith(kinds) and _is_named(op, current) and not _is_only_read(ops, index):
                 use, alias = _follow(ops, index)
                 if use is not None:
                     found.append(_passed_to(ops, index, use))
                 if alias is not None and all(alias != known for known, _ in names):
                     names.append((alias, ("LOAD_FAST",)))
     return sorted(set(found), key=lambda use: use.line)
+
+
+def _is_only_read(ops: list[_Op], index: int) -> bool:
+    """Return whether what is loaded here is the first argument of a function that only looks: len(owner.name)."""
+    while index > 0 and ops[index].name.startswith(ATTRIBUTE_LOADS):  # back to where the owner is loaded
+        index -= 1
+    index -= 1
+    if index > 0 and ops[index].name == "PUSH_NULL":  # after the function from 3.13 on
+        index -= 1
+    return index >= 0 and ops[index].value in READERS
 
 
 def _passed_to(ops: list[_Op], index: int, use: Use) -> Use:
