@@ -21,7 +21,7 @@ from gpuagent_client.blame import fork
 from gpuagent_client.blame.fork import ChildAnswer, ChildWork, ThreadFrame, run_in_child
 from gpuagent_client.blame.heap import ThreadValues
 from gpuagent_client.blame.judgement import ALTERNATIVES, Series, judge
-from gpuagent_client.blame.lines import Recorder, allocated_bytes, lines_verdict, pinned_bytes
+from gpuagent_client.blame.lines import Recorder, allocated_bytes, grown_bytes, lines_verdict, pinned_bytes
 from gpuagent_client.blame.look import Look, take_look
 from gpuagent_client.blame.marking import from_last_class
 from gpuagent_client.blame.paths import Trail, instance_dict, trail
@@ -125,8 +125,9 @@ def census(args: Mapping[str, object], deadline_seconds: float, context: Context
             recorder.end()
     judged = judge(found, series, pace_of(moments))
     lines, line_notes = ([], []) if recorder is None else recorder.results(judged.growing)
-    grown = {device: now - before.get(device, 0) for device, now in allocated_bytes(torch).items()}
+    grown, said = grown_bytes(torch, before, allocated_bytes(torch))
     notes = [*found["notes"], *run.notes, *_request_notes(moments), *judged.notes, *line_notes]
+    notes += [said] if said else []
     notes += [f"allocated on {device}: {change:+d} bytes in the window" for device, change in sorted(grown.items())]
     growing = judged.growing[: request.top]
     words = verdict(growing, request.gaps[0], grown)

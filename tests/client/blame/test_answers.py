@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from gpuagent_client import blame
 from gpuagent_client.blame.census import Moment, pace_of
 from gpuagent_client.blame.judgement import Series, judge
-from gpuagent_client.blame.lines import add_allocating_lines, places_by_block, surviving_lines
+from gpuagent_client.blame.lines import add_allocating_lines, grown_bytes, places_by_block, surviving_lines
 from gpuagent_client.blame.lines import lines_verdict as verdict_of_lines
 from gpuagent_client.blame.look import Entry, Table
 from gpuagent_client.blame.tensors import Key, described
@@ -294,3 +295,22 @@ def test_the_verdict_names_both_lines() -> None:
     group = {**GROUP, "allocated_file": "app.py", "allocated_line": 57, "allocated_function": "predict"}
 
     assert ", allocated at app.py:57 in `predict`" in sentence(group, 300)
+
+
+@pytest.mark.parametrize(
+    ("backend", "before", "now", "grown", "said"),
+    [
+        ("native", {}, {"cuda:0": 5}, {"cuda:0": 5}, ""),
+        ("native", {"cuda:0": 2}, {"cuda:0": 5}, {"cuda:0": 3}, ""),
+        ("cudaMallocAsync", {"cuda:0": 2}, {"cuda:0": 5}, {"cuda:0": 3}, ""),
+        ("cudaMallocAsync", {}, {"cuda:0": 5}, {}, "cudaMallocAsync tells of no bytes on cuda:0: not believed"),
+        ("cudaMallocAsync", {"cuda:1": 5}, {}, {}, "cudaMallocAsync tells of no bytes on cuda:1: not believed"),
+    ],
+)
+def test_no_bytes_of_cudas_own_allocator_are_no_answer(
+    backend: str, before: dict[str, int], now: dict[str, int], grown: dict[str, int], said: str
+) -> None:
+    """An allocator that may tell of 0 bytes where there are some is not the source of a growth."""
+    cuda = SimpleNamespace(is_initialized=lambda: True, memory=SimpleNamespace(get_allocator_backend=lambda: backend))
+
+    assert grown_bytes(cast("ModuleType", SimpleNamespace(cuda=cuda)), before, now) == (grown, said)
