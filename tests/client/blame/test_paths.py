@@ -95,6 +95,37 @@ def widths_of(*things: object) -> dict[str, list[int]]:
     return {"".join(map(names.label, line)): [names.widths[one] for one in line] for line in lines}
 
 
+def marked(until: Until, *wanted: object) -> Marking:
+    """What is marked by then, where these are enough."""
+    marking = Marking(index_heap(), set(), lambda item: None, until, wanted)
+    marking.mark_all()
+    return marking
+
+
+LATE = Until(1e9, 1e9)
+
+
+@pytest.mark.slow
+def test_marking_ends_where_all_that_is_wanted_is_found() -> None:
+    """The rest of the heap costs no time, and what was found has the way that it has in the whole."""
+    thing = Thing()
+    HOLDER.keep(thing)
+
+    part, whole = marked(LATE, thing), marked(LATE, thing, object())
+
+    assert part.complete
+    assert len(part.order) < len(whole.order)
+    ways = [[id(one.order[place]) for place in one.path(one.places[id(thing)])] for one in (part, whole)]
+    assert ways[0] == ways[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("until", [Until(0.0, 1e9), Until(1e9, 0.0)], ids=["processor", "clock"])
+def test_marking_ends_with_its_time(until: Until) -> None:
+    """On a busy host the clock is over first; what is marked by then is told as a part."""
+    assert not marked(until, object()).complete
+
+
 def put(number: int, thing: object) -> None:
     """Store it as an app would."""
     KEPT[number] = {"thing": thing}

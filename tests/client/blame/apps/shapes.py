@@ -184,7 +184,7 @@ class Recorder(torch.nn.Module):
     def record(self, number: int) -> None:
         self.register_buffer(f"step_{number}", fresh(), persistent=False)  # leak: buffers_by_number
 
-    def log(self, kind: str) -> None:
+    def add(self, kind: str) -> None:
         getattr(self, f"log_{kind}").append(fresh())  # leak: made_name
 
 
@@ -199,7 +199,7 @@ def buffers_by_number(number: int) -> None:
 
 @leak
 def made_name(number: int) -> None:
-    logbook.log("train")
+    logbook.add("train")
 
 
 # ---- healthy ones
