@@ -15,7 +15,7 @@ from gpuagent_client.blame import heap as heaps
 from gpuagent_client.blame.code_index import CodeIndex
 from gpuagent_client.blame.marking import Marking, Until
 from gpuagent_client.blame.paths import Trail, key_text, relative, trail
-from gpuagent_client.blame.signatures import Signatures
+from gpuagent_client.blame.signatures import ROOT, Signatures
 from gpuagent_client.blame.sites import Site, sites
 from gpuagent_client.blame.watch import Target, goes_on, measure_all, target
 
@@ -103,6 +103,27 @@ def marked(until: Until, *wanted: object) -> Marking:
 
 
 LATE = Until(1e9, 1e9)
+
+
+class Shared:
+    """Keeps something for all of its instances."""
+
+    kept: tuple[object, ...] = ()
+
+
+@pytest.mark.slow
+def test_what_is_above_a_class_has_no_signature() -> None:
+    """A class is named by itself: nothing was counted on the way to it."""
+    thing = Thing()
+    Shared.kept = (thing,)
+    marking = marked(LATE, thing)
+    names = Signatures(marking, index_heap())
+    place = marking.places[id(thing)]
+
+    lowest = names.of(place)
+
+    line = [names.seen(one) for one in marking.path(place)]
+    assert (line[0], line[-1]) == (ROOT, lowest)
 
 
 @pytest.mark.slow

@@ -202,6 +202,23 @@ def made_name(number: int) -> None:
     logbook.add("train")
 
 
+waiting = threading.Event()
+
+
+def wait_for_ever() -> None:
+    mine = fresh()  # leak: threads_that_wait
+    waiting.wait()
+    mine.zero_()
+
+
+@leak
+def threads_that_wait(number: int) -> None:
+    if number % 8 == 0:
+        threading.Thread(target=wait_for_ever, daemon=True).start()
+    else:
+        fresh()
+
+
 # ---- healthy ones
 
 
