@@ -197,6 +197,21 @@ def buffers_by_number(number: int) -> None:
     buffers.record(number)
 
 
+class Bag:
+    """Anything may be put in, under a name of its own."""
+
+    def take(self, number: int) -> None:
+        self.__dict__.update({f"taken_{number}": fresh()})  # leak: attributes_by_number
+
+
+attributes = Bag()
+
+
+@leak
+def attributes_by_number(number: int) -> None:
+    attributes.take(number)
+
+
 @leak
 def made_name(number: int) -> None:
     logbook.add("train")
