@@ -14,7 +14,7 @@ from gpuagent_client.blame.findings import Comparison, Finding, Holder
 from gpuagent_client.blame.fork import ThreadFrame
 from gpuagent_client.blame.graphs import exposes_saved_tensors
 from gpuagent_client.blame.heap import ThreadValues, true_instance
-from gpuagent_client.blame.indirect import DOUBT, lines_by_made_names
+from gpuagent_client.blame.indirect import DOUBT, lines_by_calls, lines_by_made_names
 from gpuagent_client.blame.judgement import ALTERNATIVES
 from gpuagent_client.blame.lines import ADDRESSES, addresses
 from gpuagent_client.blame.look import Look, Table, take_look
@@ -288,7 +288,12 @@ class _Writer:
         if doubt < DOUBT_OF_LIBRARY:
             return own
         others, doubt_of_others = self._best_sites(finding, in_libraries=True)
-        return others if doubt_of_others + DOUBT_OF_LIBRARY < doubt or not own else own
+        if own and doubt <= doubt_of_others + DOUBT_OF_LIBRARY:
+            return own
+        fillers = [site for site in others if site.how != "taken"]
+        owners = [handle.owner for handle in finding.way.handles(finding.named) if handle.kind == "attribute"]
+        calls = lines_by_calls(owners, fillers, self._index) if fillers else []
+        return [*calls, *(site for site in others if site.how == "taken")] if calls else others
 
     def _best_sites(self, finding: Finding, *, in_libraries: bool) -> tuple[list[Site], float]:
         """Return the lines, and how doubtful they are; infinite where none adds."""

@@ -234,6 +234,14 @@ def threads_that_wait(number: int) -> None:
         fresh()
 
 
+loop = asyncio.new_event_loop()
+
+
+@leak
+def timers_of_a_loop(number: int) -> None:
+    loop.call_later(3600.0, torch.sum, fresh())  # leak: timers_of_a_loop
+
+
 # ---- healthy ones
 
 
