@@ -117,6 +117,7 @@ def found(growth_bytes: int, **changes: object) -> dict[str, object]:
     [
         ([32, 35, 40], {}, [], None),
         ([30, 30, 30], {}, [], "has not grown since"),
+        ([100, 200, 300], {"gained": 2}, [], "has not grown since"),  # most of what comes has no tensors
         ([35, 2, 40], {}, [], "has not grown since"),
         ([None, None, None], {}, [], "has not grown since"),
         ([32, 35, 40], {"bound": 64}, [], "has a bound of 64"),
