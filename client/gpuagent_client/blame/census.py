@@ -106,6 +106,7 @@ def census(args: Mapping[str, object], deadline_seconds: float, context: Context
     run = _CensusRun(torch, context, request, deadline_seconds)
     before = allocated_bytes(torch)
     moments = [Moment.now(context)]
+    collections = _full_collections()
     then = run.first_look()
     recorder = Recorder(torch, context) if request.lines else None
     try:
@@ -123,6 +124,8 @@ def census(args: Mapping[str, object], deadline_seconds: float, context: Context
     finally:
         if recorder is not None:
             recorder.end()
+    if _full_collections() > collections:  # the app may do that itself, with the collector off
+        found["freed_by_gc"] = True
     judged = judge(found, series, pace_of(moments))
     lines, line_notes = ([], []) if recorder is None else recorder.results(judged.growing)
     grown, said = grown_bytes(torch, before, allocated_bytes(torch))
@@ -216,6 +219,11 @@ class _CensusRun:
     def _seconds(self) -> float:
         """Return how long a child may take: half of what the deadline leaves beyond the window."""
         return min(CHILD_SECONDS, max(SPARE_SECONDS, self._beyond_seconds / 2))
+
+
+def _full_collections() -> int:
+    """Return how often all generations were collected, by the interpreter or by the app."""
+    return int(gc.get_stats()[-1]["collections"])
 
 
 def _wait(context: Context, seconds: float) -> None:
