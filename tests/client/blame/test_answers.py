@@ -128,7 +128,8 @@ def found(growth_bytes: int, **changes: object) -> dict[str, object]:
         ([], {"targets": [], "rooted": False, "path": "<C>", "cause": "reference cycle"}, [], "collector frees"),
     ],
     ids=[
-        "goes on", "warm-up that ended", "mostly without tensors", "a buffer that is flushed", "is gone", "a cache that fills up", "a far bound",
+        "goes on", "warm-up that ended", "mostly without tensors", "a buffer that is flushed", "is gone",
+        "a cache that fills up", "a far bound",
         "a small share", "nothing else grew", "not watched, and a small share", "a cycle",
     ],
 )  # fmt: skip
