@@ -13,7 +13,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from gpuagent_client.blame import fork
 from gpuagent_client.blame.fork import ChildAnswer, ChildWork, ThreadFrame, run_in_child
 from gpuagent_client.blame.heap import ThreadValues
 from gpuagent_client.blame.judgement import ALTERNATIVES, Series, judge
-from gpuagent_client.blame.lines import Recorder, allocated_bytes, lines_verdict, pinned_bytes
+from gpuagent_client.blame.lines import Recorder, allocated_bytes, grown_bytes, lines_verdict, pinned_bytes
 from gpuagent_client.blame.look import Look, take_look
 from gpuagent_client.blame.marking import from_last_class
 from gpuagent_client.blame.paths import Trail, instance_dict, trail
@@ -106,6 +106,7 @@ def census(args: Mapping[str, object], deadline_seconds: float, context: Context
     run = _CensusRun(torch, context, request, deadline_seconds)
     before = allocated_bytes(torch)
     moments = [Moment.now(context)]
+    collections = _full_collections()
     then = run.first_look()
     recorder = Recorder(torch, context) if request.lines else None
     try:
@@ -123,10 +124,13 @@ def census(args: Mapping[str, object], deadline_seconds: float, context: Context
     finally:
         if recorder is not None:
             recorder.end()
+    if _full_collections() > collections:  # the app may do that itself, with the collector off
+        found["freed_by_gc"] = True
     judged = judge(found, series, pace_of(moments))
     lines, line_notes = ([], []) if recorder is None else recorder.results(judged.growing)
-    grown = {device: now - before.get(device, 0) for device, now in allocated_bytes(torch).items()}
+    grown, said = grown_bytes(torch, before, allocated_bytes(torch))
     notes = [*found["notes"], *run.notes, *_request_notes(moments), *judged.notes, *line_notes]
+    notes += [said] if said else []
     notes += [f"allocated on {device}: {change:+d} bytes in the window" for device, change in sorted(grown.items())]
     growing = judged.growing[: request.top]
     words = verdict(growing, request.gaps[0], grown)
@@ -155,6 +159,7 @@ class _CensusRun:
         self._beyond_seconds = deadline_seconds - request.window_seconds
         self._size: fork.Size | None = None
         self._thread_locals: Names = []
+        self._whole = True
         self.notes: list[str] = []
         self.forks = 0
         self.foretold_seconds = 0.0
@@ -163,12 +168,18 @@ class _CensusRun:
     def first_look(self) -> bytes:
         """Return the table of the first look, and remember where thread-local values are found."""
 
-        def work(frames: list[ThreadFrame], values: list[ThreadValues]) -> bytes:
-            look = take_look(self._torch, frames, values)
-            look.read_graphs()
-            return json.dumps([look.table().encode().decode(), len(look.objects), len(look.live), find(look)]).encode()
+        def work(frames: list[ThreadFrame], values: list[ThreadValues]) -> Iterator[bytes]:
+            look = take_look(self._torch, frames, values, self._seconds(), is_first=True)
+            size = [len(look.objects), len(look.live)]
+            if look.has_graphs:
+                yield json.dumps([look.table().encode().decode(), *size, [], False]).encode()
+                look.read_graphs()
+            yield json.dumps([look.table().encode().decode(), *size, find(look), look.marking.complete]).encode()
 
-        table, objects, tensors, self._thread_locals = json.loads(self._perform(work).data)
+        answer = self._perform(work)
+        table, objects, tensors, self._thread_locals, self._whole = json.loads(answer.data)
+        if not self._whole:
+            self.notes.append("the first look ran out of time: what autograd graphs and native code hold is not told")
         self._size = fork.Size(objects, tensors)
         return str(table).encode()
 
@@ -176,7 +187,7 @@ class _CensusRun:
         """Return what holds more than at the first look."""
         answer = self._perform(
             lambda frames, values: report_holders(
-                self._torch, Told(frames, values, then),
+                self._torch, Told(frames, values, then, self._whole, self._seconds()),
                 show_keys=self._request.show_keys, top=self._request.top, with_addresses=with_addresses,
             )
         )  # fmt: skip
@@ -208,6 +219,11 @@ class _CensusRun:
     def _seconds(self) -> float:
         """Return how long a child may take: half of what the deadline leaves beyond the window."""
         return min(CHILD_SECONDS, max(SPARE_SECONDS, self._beyond_seconds / 2))
+
+
+def _full_collections() -> int:
+    """Return how often all generations were collected, by the interpreter or by the app."""
+    return int(gc.get_stats()[-1]["collections"])
 
 
 def _wait(context: Context, seconds: float) -> None:

@@ -13,7 +13,17 @@ from gpuagent_client.blame.look import UNREACHED, Entry, Look, Table, bytes_of
 from gpuagent_client.blame.marking import NO_PARENT, from_last_class
 from gpuagent_client.blame.paths import Trail, instance_dict, trail
 from gpuagent_client.blame.tensors import Key, LiveTensor, is_on_host
-from gpuagent_client.blame.watch import BYTES, CHAIN, GRAPH, Target, bound_of, how_to_measure, measure, target
+from gpuagent_client.blame.watch import (
+    BYTES,
+    CHAIN,
+    GRAPH,
+    Target,
+    bound_of,
+    frames_target,
+    how_to_measure,
+    measure,
+    target,
+)
 
 MAX_SAMPLES = 400
 MAX_WATCHED = 6
@@ -200,6 +210,13 @@ class Comparison:
     def _by_name(self, ways: list[list[int]], growth: Growth) -> Finding:
         """Return the name of a tensor that is longer than what had the name before, or has a longer graph."""
         finding = self._finding(ways[0], None, named=len(ways[0]) - 1)
+        running = self._look.heap.frames.get(id(self._look.marking.order[ways[0][0]]))
+        if running is not None:
+            now, before = self._entries(self._names.line(growth.signature)[0])
+            if now.width > before.width:  # more threads are in this function, and each keeps its own
+                finding.gained = now.width - before.width
+                finding.targets.append(frames_target(running.frame, self._look.heap))
+                return finding
         finding.replaced = not growth.in_graph
         entry, before = self._entries(growth.signature)
         finding.gained = entry.width - before.width if growth.in_graph else growth.bytes

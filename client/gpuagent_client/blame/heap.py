@@ -127,7 +127,7 @@ class Heap(NamedTuple):
 
 def index_heap(objects: list[object], frames: list[ThreadFrame], values: list[ThreadValues]) -> Heap:
     """Index the heap as it was before the census made objects of its own."""
-    known = frozenset(id(item) for item in objects if item is not objects)
+    known = frozenset(map(id, objects))
     modules: dict[int, str] = {}
     for name, module in list(sys.modules.items()):
         if true_instance(module, ModuleType):
@@ -140,7 +140,7 @@ def index_heap(objects: list[object], frames: list[ThreadFrame], values: list[Th
         for value in list(one.frame.f_locals.values()):
             if type(value) not in ATOMS:
                 holders[id(value)] = (*holders.get(id(value), ()), one.frame)
-    ours = {id(frames), id(values), *map(id, values)}
+    ours = {id(objects), id(frames), id(values), *map(id, values)}
     return Heap(
         known - ours, modules, running, holders, {id(one.attributes): one.owner for one in values}, tuple(values)
     )

@@ -1,9 +1,16 @@
-"""Find lines that fill an object by a name that is made at run time: getattr(self, name).append(x)."""
+"""Find lines that fill an object by a name that is made at run time, or through a method of a library."""
 
 from __future__ import annotations
 
+import types
+from collections.abc import Iterable
+
+from gpuagent_client.blame.code_index import CodeIndex
+from gpuagent_client.blame.heap import true_instance
 from gpuagent_client.blame.sites import (
     ADDING,
+    ATTRIBUTE_LOADS,
+    MAX_SITES,
     STATEMENT_ENDS,
     Site,
     Use,
@@ -16,6 +23,7 @@ from gpuagent_client.blame.sites import (
 SETTERS = frozenset(
     ["setattr", "__setattr__", "register_buffer", "register_parameter", "add_module", "register_module"]
 )
+ATTRIBUTES = frozenset(["__dict__", "vars"])
 DOUBT = 1.0
 """More than that of a method that adds by the name itself, less than that of a caller."""
 
@@ -25,14 +33,40 @@ def lines_by_made_names(owner: object, *, sets: bool) -> list[Site]:
     found = {}
     for kind in type(owner).__mro__:
         for code in codes_of(kind):
-            if is_library(code) or not {"getattr", *SETTERS}.intersection(code.co_names):
+            if is_library(code) or not {"getattr", *ATTRIBUTES, *SETTERS}.intersection(code.co_names):
                 continue
             asked = False
             for op in read_code(code):
+                changes = asked and (op.value in ADDING or (sets and op.name == "STORE_SUBSCR"))
                 if op.name.startswith(STATEMENT_ENDS):
                     asked = False
-                asked = asked or op.value == "getattr"
-                if op.value in SETTERS if sets else asked and op.value in ADDING:
+                asked = asked or (op.value in ATTRIBUTES if sets else op.value == "getattr")
+                if changes or (sets and op.value in SETTERS):
                     site = site_of(code, Use("added", op.line))._replace(doubt=DOUBT)
                     found[site.file, site.line] = site
     return [found[place] for place in sorted(found)]
+
+
+def lines_by_calls(owners: Iterable[object], fillers: Iterable[Site], index: CodeIndex) -> list[Site]:
+    """Return lines of the app that call what fills a container in a library: loop.call_later() for its list of timers.
+
+    `owners` are objects on the way to the container, `fillers` the lines of the library. None where more lines of the
+    app use such names than may be told: then they mean something else.
+    """
+    inner = {site.code.co_name for site in fillers}
+    names = {name for name in inner if not name.startswith("_")}
+    for kind in {one for owner in owners for one in type(owner).__mro__}:
+        for name, member in list(vars(kind).items()):
+            calls = true_instance(member, types.FunctionType) and not inner.isdisjoint(member.__code__.co_names)
+            if calls and not name.startswith("_"):
+                names.add(name)
+    found = {}
+    running = [frame.f_code for frame in index.frames if not is_library(frame.f_code)]
+    for code in dict.fromkeys([*(code for _, code in index.own), *running]):
+        if names.isdisjoint(code.co_names):
+            continue
+        for op in read_code(code):
+            if op.name.startswith(ATTRIBUTE_LOADS) and op.value in names:
+                site = site_of(code, Use("passed on", op.line))
+                found[site.file, site.line] = site
+    return [found[place] for place in sorted(found)] if len(found) <= MAX_SITES else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpuagent_client.blame.watch import LIMITS, goes_on
+from gpuagent_client.blame.watch import LENGTH, LIMITS, goes_on
 from gpuagent_client.blame.wire import size
 
 ALTERNATIVES = "alternatives"
@@ -16,6 +16,8 @@ FAR_BOUND = 8
 """A container that may hold so many times what it holds now is as good as one without a bound."""
 UNWATCHED_SHARE = 0.3
 """Least share of the growth for a holder that cannot be watched: nobody has seen that it goes on."""
+MUCH_MORE = 10
+"""A container that gets so many times more than came with tensors keeps most of it without: the tensors go again."""
 MAX_NOTES = 5
 Series = Mapping["tuple[int, int]", Sequence["int | None"]]
 OWN_KEYS = ("targets", "gained", "bound", "rooted")
@@ -66,6 +68,8 @@ def _choose(
         limit = min((LIMITS.get(target[2], float("inf")) for target in one["targets"]), default=float("inf"))
         if one["targets"] and goes_on(values, at_second - gained, at_second, gained * pace, limit):
             last = next((value for value in reversed(values) if value is not None), at_second)
+            if one["targets"][0][2] == LENGTH and last - at_second > MUCH_MORE * max(1.0, gained * pace):
+                continue
             rise = (last - at_second) / max(1, at_second)
             if best is None or rise > best[0]:
                 best = rise, one

@@ -41,6 +41,18 @@ def allocated_bytes(torch: ModuleType) -> dict[str, int]:
     return {device: used for device, used in found.items() if used}
 
 
+def grown_bytes(torch: ModuleType, before: Mapping[str, int], now: Mapping[str, int]) -> tuple[dict[str, int], str]:
+    """Return how many bytes more are in tensors than before, by device, and what is to be said of it.
+
+    CUDA's own allocator (cudaMallocAsync) may tell of no bytes where there are some: that is taken for no answer.
+    """
+    may_be_silent = torch.cuda.is_initialized() and torch.cuda.memory.get_allocator_backend() == "cudaMallocAsync"
+    known = [device for device in now if device in before or not may_be_silent]
+    silent = sorted(now.keys() ^ before.keys()) if may_be_silent else []
+    said = f"cudaMallocAsync tells of no bytes on {', '.join(silent)}: not believed" if silent else ""
+    return {device: now[device] - before.get(device, 0) for device in known}, said
+
+
 def pinned_bytes(torch: ModuleType) -> int | None:
     """Return bytes of host memory that torch has pinned for a GPU; None where it does not tell. Never calls CUDA."""
     stats = getattr(torch._C, "_cuda_hostMemoryStats", None)  # noqa: SLF001 - the public function starts CUDA

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-import time
+import threading
 from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import NamedTuple
@@ -12,13 +12,15 @@ from typing import NamedTuple
 from gpuagent_client.blame.fork import ThreadFrame
 from gpuagent_client.blame.graphs import GraphReader
 from gpuagent_client.blame.heap import Heap, ThreadValues, index_heap
-from gpuagent_client.blame.marking import Marking
+from gpuagent_client.blame.marking import Marking, Until
 from gpuagent_client.blame.signatures import GRAPH, Signatures
 from gpuagent_client.blame.tensors import LiveTensor, exact_types, gradient_of, live_tensors, tensors_among
 
 # Of CPU time: on a busy host the clock would end a look that has hardly begun.
 MARK_SECONDS = 9.0
 GRAPH_SECONDS = 4.0
+MARK_PART = 0.5
+"""Of the time by the clock that a child has, as much may be used to mark."""
 UNREACHED = "unreached"
 
 
@@ -58,14 +60,20 @@ class Table(NamedTuple):
 class Look:
     """One look, with everything that the child knows."""
 
-    def __init__(self, torch: ModuleType, heap: Heap, objects: list[object]) -> None:
+    def __init__(
+        self, torch: ModuleType, heap: Heap, objects: list[object], clock_seconds: float, *, is_first: bool
+    ) -> None:
         self.torch = torch
         self.heap = heap
         self.objects = objects
         kinds = exact_types(torch.Tensor)
-        self.marking = Marking(heap, kinds, lambda item: gradient_of(torch, item), time.process_time() + MARK_SECONDS)
-        self.marking.mark_all()
         self.live = live_tensors(torch, objects)
+        wanted = [one.tensor for one in self.live]
+        if is_first:  # the values of other threads are gone in the child, but not the objects that had them
+            wanted += _thread_locals(objects)
+        until = Until.after(MARK_SECONDS, clock_seconds * MARK_PART)
+        self.marking = Marking(heap, kinds, lambda item: gradient_of(torch, item), until, wanted)
+        self.marking.mark_all()
         self.live += tensors_among(torch, self.marking.order, {id(one.tensor) for one in self.live})
         self.signatures = Signatures(self.marking, heap)
         self.held: dict[int, list[LiveTensor]] = {}  # signature -> tensors at it, each storage once
@@ -98,6 +106,8 @@ class Look:
 
     def _list_unreached(self) -> None:
         self.unreached = {}
+        if not self.marking.complete:  # nobody knows what would have been reached
+            return
         seen = set(self._storages)
         for one in self._unplaced.values():
             if one.storage not in seen:
@@ -129,10 +139,35 @@ class Look:
         return Table(rows, len(self.objects), len(self.live))
 
 
-def take_look(torch: ModuleType, frames: list[ThreadFrame], values: list[ThreadValues]) -> Look:
-    """Look at everything that the collector knows; before anything of ours could be mistaken for the app's."""
+def take_look(
+    torch: ModuleType,
+    frames: list[ThreadFrame],
+    values: list[ThreadValues],
+    clock_seconds: float = 60.0,
+    *,
+    is_first: bool = False,
+) -> Look:
+    """Look at everything that the collector knows; before anything of ours could be mistaken for the app's.
+
+    `clock_seconds` is the time that the child has: where it does not suffice, what is deep in the app is not seen.
+    """
     objects = gc.get_objects()
-    return Look(torch, index_heap(objects, frames, values), objects)
+    return Look(torch, index_heap(objects, frames, values), objects, clock_seconds, is_first=is_first)
+
+
+def _thread_locals(objects: Iterable[object]) -> list[object]:
+    """Return the threading.local objects, without those that torch keeps for itself."""
+    kinds = exact_types(threading.local)
+    found = [item for item in objects if type(item) in kinds and not _is_torchs(type(item).__module__)]
+    of_torch: set[int] = set()
+    for owner in gc.get_referrers(*found) if found else ():
+        if type(owner) is dict and _is_torchs(owner.get("__module__", owner.get("__name__"))):  # of a class or module
+            of_torch.update(id(value) for value in list(owner.values()))
+    return [item for item in found if id(item) not in of_torch]
+
+
+def _is_torchs(name: object) -> bool:
+    return type(name) is str and (name == "torch" or name.startswith("torch."))
 
 
 def bytes_of(tensors: Iterable[LiveTensor]) -> int:

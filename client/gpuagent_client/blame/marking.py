@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 import time
 from array import array
 from collections.abc import Iterable, Iterator
 from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
-from typing import Callable
+from typing import Callable, NamedTuple
 
 from gpuagent_client.blame.heap import Heap, referents_of, true_instance
 from gpuagent_client.blame.paths import SUSPENDED, is_library_file, suspended_frame
@@ -26,10 +27,33 @@ FUNCTION_FLAGS = 0x3  # CO_OPTIMIZED | CO_NEWLOCALS: variables that are not a na
 GradientOf = Callable[[object], object]
 
 
+class Until(NamedTuple):
+    """When a look has to be done, by the CPU time and by the clock: on a busy host the clock is over first."""
+
+    cpu_seconds: float
+    clock_seconds: float
+
+    @classmethod
+    def after(cls, cpu_seconds: float, clock_seconds: float) -> Until:
+        """Return the moment when the process has used that much more CPU time, or so long has passed by the clock."""
+        return cls(time.process_time() + cpu_seconds, time.monotonic() + clock_seconds)
+
+    def is_over(self) -> bool:
+        """Return whether the one or the other has come."""
+        return time.process_time() > self.cpu_seconds or time.monotonic() > self.clock_seconds
+
+
 class Marking:
     """All objects that were found, parents before children."""
 
-    def __init__(self, heap: Heap, tensor_types: set[type], leaf_gradient: GradientOf, until: float) -> None:
+    def __init__(
+        self, heap: Heap, tensor_types: set[type], leaf_gradient: GradientOf, until: Until, wanted: Iterable[object]
+    ) -> None:
+        """Mark until then at the latest; the paths to `wanted` are enough.
+
+        What a running function has in a variable is not waited for: it may be reached in no other way.
+        """
+        self._wanted = {id(item) for item in wanted} - heap.locals.keys()
         self.order: list[object] = []
         self.parents = array("q")
         self.places: dict[int, int] = {}  # id -> place in order
@@ -53,11 +77,14 @@ class Marking:
         roots: tuple[object, ...] = (*app, *libraries, *frames)
         for root in roots:
             self._add(root)
+        early = self._note_thread_locals(libraries)
         self._next = len(self.order)
         for namespaces in (list[object](app), libraries):
             for namespace in namespaces:
                 self._expand(self.places[id(namespace)], namespace)
             self._finish()
+        for place in early:
+            self._expand(place, self.order[place])
         for task in asyncio_tasks():
             self._add(task)
         self._finish()
@@ -76,17 +103,31 @@ class Marking:
         return found
 
     def _finish(self) -> None:
-        """Expand what was added, until there is nothing new."""
+        """Expand what was added, until there is nothing new, or all tensors have been found and expanded."""
         order = self.order
         while self._next < len(order):
-            if self._next % CHECK_EVERY == 0 and time.process_time() > self._until:
+            if self._next % CHECK_EVERY == 0 and self._until.is_over():
                 self.complete = False
+                self._next = len(order)
+                return
+            if not self._wanted:
                 self._next = len(order)
                 return
             self._expand(self._next, order[self._next])
             self._next += 1
 
+    def _note_thread_locals(self, namespaces: Iterable[object]) -> range:
+        """Note the threading.local objects of libraries, which are not waited for; return where they are."""
+        first = len(self.order)
+        for namespace in namespaces:
+            for value in list(dict.values(namespace)) if true_instance(namespace, dict) else ():
+                if true_instance(value, threading.local):
+                    self._note(value, self.places[id(namespace)])
+                    self._wanted.discard(id(value))
+        return range(first, len(self.order))
+
     def _expand(self, place: int, item: object) -> None:
+        self._wanted.discard(id(item))
         for child in self._children(item):
             self._note(child, place)
 
@@ -122,7 +163,11 @@ class Marking:
             return ()  # expanded as a root, outermost first
         if kind in self._tensors:
             gradient = self._gradient_of(item)
-            return (*referents_of(item), gradient) if gradient is not None else referents_of(item)
+            if gradient is None:
+                return referents_of(item)
+            if id(gradient) not in self.places:
+                self._wanted.add(id(gradient))
+            return (*referents_of(item), gradient)
         if self._array_type is not None and issubclass(kind, self._array_type):
             return (self._array_type.base.__get__(item), *referents_of(item))
         if issubclass(kind, SUSPENDED):

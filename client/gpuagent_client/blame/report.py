@@ -14,7 +14,7 @@ from gpuagent_client.blame.findings import Comparison, Finding, Holder
 from gpuagent_client.blame.fork import ThreadFrame
 from gpuagent_client.blame.graphs import exposes_saved_tensors
 from gpuagent_client.blame.heap import ThreadValues, true_instance
-from gpuagent_client.blame.indirect import DOUBT, lines_by_made_names
+from gpuagent_client.blame.indirect import DOUBT, lines_by_calls, lines_by_made_names
 from gpuagent_client.blame.judgement import ALTERNATIVES
 from gpuagent_client.blame.lines import ADDRESSES, addresses
 from gpuagent_client.blame.look import Look, Table, take_look
@@ -30,7 +30,7 @@ from gpuagent_client.blame.paths import (
     relative,
     type_name,
 )
-from gpuagent_client.blame.sites import AT_EXIT, BACKWARD, MAX_SITES, Site, is_library, lines_that_say, sites
+from gpuagent_client.blame.sites import AT_EXIT, BACKWARD, MAX_SITES, Site, lines_that_say, sites
 from gpuagent_client.blame.tensors import Key, described, exact_types
 from gpuagent_client.blame.watch import encode, length_of
 
@@ -190,6 +190,9 @@ class Told(NamedTuple):
     frames: list[ThreadFrame]
     values: list[ThreadValues]
     then: bytes
+    whole: bool = True
+    """Whether the first look had the time to see everything; else what it did not see would seem to have grown."""
+    clock_seconds: float = 60.0
 
 
 def report_holders(
@@ -199,12 +202,14 @@ def report_holders(
 
     `with_addresses` adds where the tensors lie, for `add_allocating_lines`.
     """
-    look = take_look(torch, told.frames, told.values)
+    look = take_look(torch, told.frames, told.values, told.clock_seconds)
     then = Table.decode(told.then)
     functions = [item for item in look.objects if type(item) is types.FunctionType]
     writer = _Writer(functions, [one.frame for one in told.frames], hook_codes(torch, look.objects))
-    if look.has_graphs:  # in case that there is no time to read them; what they hold has no holder yet
+    if look.has_graphs or not told.whole:  # there may be no time to read them; what they hold has no holder yet
         yield _report(look, then, writer, show_keys=show_keys, top=top, with_addresses=with_addresses, whole=False)
+    if not told.whole:
+        return
     look.read_graphs()
     yield _report(look, then, writer, show_keys=show_keys, top=top, with_addresses=with_addresses)
 
@@ -241,7 +246,6 @@ class _Writer:
     def __init__(
         self, functions: list[types.FunctionType], frames: list[types.FrameType], hooks: set[types.CodeType]
     ) -> None:
-        self._functions = functions
         self._index = CodeIndex(functions, frames)
         self._hooks = hooks
 
@@ -280,26 +284,38 @@ class _Writer:
 
     def _sites(self, finding: Finding) -> list[Site]:
         """Return the lines that most certainly fill it; those of a library only if the app has none."""
+        own, doubt = self._best_sites(finding, in_libraries=False)
+        if doubt < DOUBT_OF_LIBRARY:
+            return own
+        others, doubt_of_others = self._best_sites(finding, in_libraries=True)
+        if own and doubt <= doubt_of_others + DOUBT_OF_LIBRARY:
+            return own
+        fillers = [site for site in others if site.how != "taken"]
+        owners = [handle.owner for handle in finding.way.handles(finding.named) if handle.kind == "attribute"]
+        calls = lines_by_calls(owners, fillers, self._index) if fillers else []
+        return [*calls, *(site for site in others if site.how == "taken")] if calls else others
+
+    def _best_sites(self, finding: Finding, *, in_libraries: bool) -> tuple[list[Site], float]:
+        """Return the lines, and how doubtful they are; infinite where none adds."""
         best: list[Site] = []
         least = float("inf")
         held = finding.way.objects[finding.named]
         for depth, handle in enumerate(finding.way.handles(finding.named)):
             is_tensor = finding.container is None and handle.value is held and is_tensor_type(type(held))
-            found = sites(handle, self._index, keeps_elements=not is_tensor)
+            found = sites(handle, self._index, keeps_elements=not is_tensor, in_libraries=in_libraries)
             adding = [site for site in found if site.how != "taken"]
             if adding:
-                in_library = all(is_library(site.code) for site in adding)
-                doubt = adding[0].doubt + DOUBT_PER_NAME * depth + DOUBT_OF_LIBRARY * in_library
+                doubt = adding[0].doubt + DOUBT_PER_NAME * depth
                 if doubt < least:
                     best, least = found, doubt
             elif not best:
                 best = found
-            made = self._by_made_names(handle) if least > DOUBT and not is_tensor else []
+            made = self._by_made_names(handle) if least > DOUBT and not is_tensor and not in_libraries else []
             if made:
                 best, least = made, DOUBT
             if least < DOUBT_PER_NAME * (depth + 1):
                 break
-        return best
+        return best, least
 
     def _by_made_names(self, handle: Handle) -> list[Site]:
         is_container = true_instance(handle.value, dict, list, tuple, set)
@@ -309,9 +325,9 @@ class _Writer:
     def _sites_of_unrooted(self, finding: Finding) -> list[Site]:
         """Return lines that are known to make what no root leads to: gradients with a graph, and exit handlers."""
         if any(key.requires_grad for key in finding.keys):
-            return lines_that_say(BACKWARD, self._functions, self._index)
+            return lines_that_say(BACKWARD, self._index)
         if not finding.in_cycle and true_instance(finding.way.objects[0], *CALLED_AT_EXIT):
-            return lines_that_say(AT_EXIT, self._functions, self._index)
+            return lines_that_say(AT_EXIT, self._index)
         return []
 
     def _cause(self, finding: Finding, adding: list[Site]) -> Cause:

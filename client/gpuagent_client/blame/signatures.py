@@ -59,8 +59,8 @@ class Signatures:
         return current
 
     def seen(self, place: int) -> int:
-        """Return the signature of a place that a way has led through."""
-        return self._of_place[place]
+        """Return the signature of a place that a way has led through; ROOT above a class, which is named by itself."""
+        return self._of_place.get(place, ROOT)
 
     def special(self, above: int, label: str, width: int) -> int:
         """Return the signature of something that is no Python object, and count so many of it."""

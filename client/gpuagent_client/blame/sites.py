@@ -14,7 +14,7 @@ from types import CodeType
 from typing import NamedTuple
 
 from gpuagent_client.blame.code_index import CodeIndex, nested
-from gpuagent_client.blame.heap import true_instance
+from gpuagent_client.blame.heap import HEAP_TYPE, true_instance
 from gpuagent_client.blame.paths import Handle, cell_contents, code_name, instance_dict, is_library_file, relative
 
 ADDING = frozenset(
@@ -99,14 +99,23 @@ def uses(code: CodeType, name: str, loads: tuple[str, ...]) -> list[Use]:
     names = [(name, loads)]
     for current, kinds in names:  # grows: aliases are names too
         for index, op in enumerate(ops):
-            reader = index > 0 and ops[index - 1].value in READERS
-            if op.name.startswith(kinds) and _is_named(op, current) and not reader:
+            if op.name.startswith(kinds) and _is_named(op, current) and not _is_only_read(ops, index):
                 use, alias = _follow(ops, index)
                 if use is not None:
                     found.append(_passed_to(ops, index, use))
                 if alias is not None and all(alias != known for known, _ in names):
                     names.append((alias, ("LOAD_FAST",)))
     return sorted(set(found), key=lambda use: use.line)
+
+
+def _is_only_read(ops: list[_Op], index: int) -> bool:
+    """Return whether what is loaded here is the first argument of a function that only looks: len(owner.name)."""
+    while index > 0 and ops[index].name.startswith(ATTRIBUTE_LOADS):  # back to where the owner is loaded
+        index -= 1
+    index -= 1
+    if index > 0 and ops[index].name == "PUSH_NULL":  # after the function from 3.13 on
+        index -= 1
+    return index >= 0 and ops[index].value in READERS
 
 
 def _passed_to(ops: list[_Op], index: int, use: Use) -> Use:
@@ -231,15 +240,27 @@ class Site(NamedTuple):
     doubt: float = 0.0  # see HOWS
 
 
-def sites(handle: Handle, index: CodeIndex, *, keeps_elements: bool = True) -> list[Site]:
+def sites(handle: Handle, index: CodeIndex, *, keeps_elements: bool = True, in_libraries: bool = False) -> list[Site]:
     """Return lines that put something in, most certain first; then those that take something out ("taken").
 
-    `keeps_elements` tells a container, to which something is added, from a tensor, which is assigned as a whole.
+    `keeps_elements` tells a container, to which something is added, from a tensor, which is assigned as a whole. Only
+    lines of libraries are returned with `in_libraries`, and only others without.
     """
+    found, taking = _sites(handle, index, keeps_elements=keeps_elements, in_libraries=in_libraries)
+    best = min((score for score, _ in found), default=0.0)
+    near = {(_place(site), site.how): site._replace(doubt=score) for score, site in found if score == best}
+    return [*sorted(near.values(), key=_place), *sorted(taking, key=_place)]
+
+
+def _sites(
+    handle: Handle, index: CodeIndex, *, keeps_elements: bool, in_libraries: bool
+) -> tuple[list[tuple[float, Site]], list[Site]]:
+    """Return the lines that put something in, with how doubtful each is, and those that take something out."""
     found: list[tuple[float, Site]] = []
     taking: list[Site] = []
     seen: set[tuple[types.CodeType, str]] = set()
-    for rank, code, name, loads in _candidates(handle, index):
+    asks_an_object = _is_made_by_app(type(handle.value))
+    for rank, code, name, loads in _candidates(handle, index, in_libraries=in_libraries):
         if (code, name) in seen:
             continue
         seen.add((code, name))
@@ -248,16 +269,21 @@ def sites(handle: Handle, index: CodeIndex, *, keeps_elements: bool = True) -> l
                 if rank <= 1:
                     taking.append(site_of(code, use))
                 continue
-            if use.how in {"added", "passed on", "called"} and not keeps_elements:
+            # What a method of the app's does is written in the method.
+            how = "called" if use.how == "added" and asks_an_object else use.how
+            if how in {"added", "passed on", "called"} and not keeps_elements:
                 continue
-            if use.how == "assigned" and keeps_elements:  # a container is made there, and not filled
+            if how == "assigned" and keeps_elements:  # a container is made there, and not filled
                 continue
-            made = use.how == "assigned" and code.co_name in MADE_IN
-            found.append((HOWS[use.how] + RANKS[rank] + MADE * made, site_of(code, use)))
+            made = how == "assigned" and code.co_name in MADE_IN
+            found.append((HOWS[how] + RANKS[rank] + MADE * made, site_of(code, use._replace(how=how))))
             found += [(RANKS[rank], site) for site in _in_helpers(use, index)]
-    best = min((score for score, _ in found), default=0.0)
-    near = {(_place(site), site.how): site._replace(doubt=score) for score, site in found if score == best}
-    return [*sorted(near.values(), key=_place), *sorted(taking, key=_place)]
+    return found, taking
+
+
+def _is_made_by_app(kind: type) -> bool:
+    """Return whether the app itself wrote methods of this class."""
+    return any(not is_library(code) for one in kind.__mro__ if one.__flags__ & HEAP_TYPE for code in codes_of(one))
 
 
 def _in_helpers(use: Use, index: CodeIndex) -> list[Site]:
@@ -280,9 +306,13 @@ def site_of(code: types.CodeType, use: Use) -> Site:
     return Site(relative(code.co_filename), use.line, code_name(code), use.how, code)
 
 
-def _candidates(handle: Handle, index: CodeIndex) -> Iterator[tuple[int, types.CodeType, str, tuple[str, ...]]]:
+def _candidates(
+    handle: Handle, index: CodeIndex, *, in_libraries: bool
+) -> Iterator[tuple[int, types.CodeType, str, tuple[str, ...]]]:
     """Yield code that may mean this very container by a name; a lower rank is more certain."""
     if handle.kind == "local" and isinstance(handle.owner, types.FrameType):
+        if is_library(handle.owner.f_code) != in_libraries:
+            return
         for code in nested(handle.owner.f_code):
             if handle.name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
                 yield 0, code, handle.name, LOCAL_LOADS
@@ -290,11 +320,12 @@ def _candidates(handle: Handle, index: CodeIndex) -> Iterator[tuple[int, types.C
     names = index.aliases(handle.name, handle.value) if handle.kind == "global" else [handle.name]
     for name in names:
         known = handle._replace(name=name)
-        for function, code in index.users(name):
+        for function, code in index.users(name, in_libraries=in_libraries):
             loads = _loads(known, function, code)
             if loads:
                 yield _rank(known, function, code), code, name, loads
-    yield from _at_module_level(handle, index)
+    if not in_libraries:
+        yield from _at_module_level(handle, index)
 
 
 def _at_module_level(handle: Handle, index: CodeIndex) -> Iterator[tuple[int, types.CodeType, str, tuple[str, ...]]]:
@@ -353,11 +384,10 @@ def is_library(code: types.CodeType) -> bool:
     return is_library_file(code.co_filename)
 
 
-def lines_that_say(words: frozenset[str], functions: list[types.FunctionType], index: CodeIndex) -> list[Site]:
+def lines_that_say(words: frozenset[str], index: CodeIndex) -> list[Site]:
     """Return lines of the app that use all of these names, or pass an argument by one of them."""
     found = {}
-    codes = [code for function in functions for code in nested(function.__code__)]
-    for code in (*codes, *(frame.f_code for frame in index.frames)):
+    for code in (*(code for _, code in index.own), *(frame.f_code for frame in index.frames)):
         known = {name for constant in code.co_consts if isinstance(constant, tuple) for name in constant}
         if is_library(code) or not words <= {*code.co_names, *(name for name in known if type(name) is str)}:
             continue

@@ -27,7 +27,7 @@ MAX_STEPS = 60
 MAX_NODES = 2_000
 MAX_LINKS = 5_000
 MAX_FILLED = 200_000
-LENGTH, FILLED, BYTES, GRAPH, CHAIN = "length", "filled", "bytes", "graph", "chain"
+LENGTH, FILLED, BYTES, GRAPH, CHAIN, FRAMES = "length", "filled", "bytes", "graph", "chain", "frames"
 LOCALS_ARE_VIEWS = sys.version_info >= (3, 13)  # PEP 667; before, they are a copy that the frame keeps
 
 
@@ -78,6 +78,22 @@ def target(objects: Sequence[object], heap: Heap, measure: str, value: int) -> T
     if len(objects) > MAX_STEPS:
         return None
     return Target(start, tuple(map(_step_to, objects, objects[1:])), measure, value)
+
+
+def frames_target(frame: types.FrameType, heap: Heap) -> Target:
+    """Return how the app counts the threads that are in a function, for the child."""
+    same = sum(one.frame.f_code is frame.f_code for one in heap.frames.values())
+    return Target(("code", id(frame.f_code)), (), FRAMES, same)
+
+
+def _frames_of(code: object) -> int:
+    found = 0
+    for innermost in sys._current_frames().values():  # noqa: SLF001 - documented, for debuggers
+        frame: types.FrameType | None = innermost
+        while frame is not None:
+            found += id(frame.f_code) == code
+            frame = frame.f_back
+    return found
 
 
 def _step_to(parent: object, child: object) -> tuple[str | None, int | None, int]:
@@ -131,6 +147,8 @@ def measure_all(targets: Sequence[Target]) -> list[int | None]:
 
 
 def _measure(one: Target) -> int | None:
+    if one.measure == FRAMES:
+        return _frames_of(one.root[1])
     item = _root(one.root, one.steps[0] if one.steps else None)
     steps = one.steps[1:] if one.root[0] == "frame" else one.steps
     for name, position, key in steps:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from gpuagent_client import blame
 from gpuagent_client.blame.census import Moment, pace_of
 from gpuagent_client.blame.judgement import Series, judge
-from gpuagent_client.blame.lines import add_allocating_lines, places_by_block, surviving_lines
+from gpuagent_client.blame.lines import add_allocating_lines, grown_bytes, places_by_block, surviving_lines
 from gpuagent_client.blame.lines import lines_verdict as verdict_of_lines
 from gpuagent_client.blame.look import Entry, Table
 from gpuagent_client.blame.tensors import Key, described
@@ -116,6 +117,7 @@ def found(growth_bytes: int, **changes: object) -> dict[str, object]:
     [
         ([32, 35, 40], {}, [], None),
         ([30, 30, 30], {}, [], "has not grown since"),
+        ([100, 200, 300], {"gained": 2}, [], "has not grown since"),  # most of what comes has no tensors
         ([35, 2, 40], {}, [], "has not grown since"),
         ([None, None, None], {}, [], "has not grown since"),
         ([32, 35, 40], {"bound": 64}, [], "has a bound of 64"),
@@ -126,7 +128,8 @@ def found(growth_bytes: int, **changes: object) -> dict[str, object]:
         ([], {"targets": [], "rooted": False, "path": "<C>", "cause": "reference cycle"}, [], "collector frees"),
     ],
     ids=[
-        "goes on", "warm-up that ended", "a buffer that is flushed", "is gone", "a cache that fills up", "a far bound",
+        "goes on", "warm-up that ended", "mostly without tensors", "a buffer that is flushed", "is gone",
+        "a cache that fills up", "a far bound",
         "a small share", "nothing else grew", "not watched, and a small share", "a cycle",
     ],
 )  # fmt: skip
@@ -294,3 +297,22 @@ def test_the_verdict_names_both_lines() -> None:
     group = {**GROUP, "allocated_file": "app.py", "allocated_line": 57, "allocated_function": "predict"}
 
     assert ", allocated at app.py:57 in `predict`" in sentence(group, 300)
+
+
+@pytest.mark.parametrize(
+    ("backend", "before", "now", "grown", "said"),
+    [
+        ("native", {}, {"cuda:0": 5}, {"cuda:0": 5}, ""),
+        ("native", {"cuda:0": 2}, {"cuda:0": 5}, {"cuda:0": 3}, ""),
+        ("cudaMallocAsync", {"cuda:0": 2}, {"cuda:0": 5}, {"cuda:0": 3}, ""),
+        ("cudaMallocAsync", {}, {"cuda:0": 5}, {}, "cudaMallocAsync tells of no bytes on cuda:0: not believed"),
+        ("cudaMallocAsync", {"cuda:1": 5}, {}, {}, "cudaMallocAsync tells of no bytes on cuda:1: not believed"),
+    ],
+)
+def test_no_bytes_of_cudas_own_allocator_are_no_answer(
+    backend: str, before: dict[str, int], now: dict[str, int], grown: dict[str, int], said: str
+) -> None:
+    """An allocator that may tell of 0 bytes where there are some is not the source of a growth."""
+    cuda = SimpleNamespace(is_initialized=lambda: True, memory=SimpleNamespace(get_allocator_backend=lambda: backend))
+
+    assert grown_bytes(cast("ModuleType", SimpleNamespace(cuda=cuda)), before, now) == (grown, said)

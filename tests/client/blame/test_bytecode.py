@@ -33,6 +33,8 @@ LINES = {
     "popped": [["taken", 1]],
     "appended_in_a_loop": [["added", 4]],
     "only_counted": [],
+    "only_an_attribute_counted": [],
+    "only_a_deep_attribute_counted": [],
     "only_read": [],
     "only_a_key": [],
     "only_a_value": [],

@@ -77,6 +77,17 @@ def test_keys_are_masked_unless_asked_for(apps: Apps, apps_python: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("look", ["first", "second"])
+def test_a_look_whose_time_is_over_answers_in_part(look: str, apps: Apps, apps_python: Path) -> None:
+    """What names lead to is told although nobody had the time for graphs, and a note says what is missing."""
+    answer = ask(apps, apps_python, HERE / "cut_short.py", look)
+
+    line = marked_lines(HERE / "cut_short.py")["cut_short"]
+    assert [(group["container"], group["line"]) for group in answer["groups"]] == [("__main__.kept", line)]
+    assert any(note.startswith(f"the {look} look ran out of time") for note in answer["notes"])
+
+
+@pytest.mark.slow
 def test_an_app_that_cannot_be_looked_into_says_why(apps: Apps, apps_python: Path) -> None:
     """Refusals are answers: a capture, the end of the app, no CUDA, no time."""
     answers = ask(apps, apps_python, HERE / "refusing.py")

@@ -13,9 +13,9 @@ import pytest
 from gpuagent_client.blame import fork
 from gpuagent_client.blame import heap as heaps
 from gpuagent_client.blame.code_index import CodeIndex
-from gpuagent_client.blame.marking import Marking
+from gpuagent_client.blame.marking import Marking, Until
 from gpuagent_client.blame.paths import Trail, key_text, relative, trail
-from gpuagent_client.blame.signatures import Signatures
+from gpuagent_client.blame.signatures import ROOT, Signatures
 from gpuagent_client.blame.sites import Site, sites
 from gpuagent_client.blame.watch import Target, goes_on, measure_all, target
 
@@ -88,11 +88,63 @@ def way_to(thing: object, *, show_keys: bool = False) -> Trail:
 def widths_of(*things: object) -> dict[str, list[int]]:
     """The signature of each thing, and how many objects have it and each one above it, from the root on."""
     heap = index_heap()
-    marking = Marking(heap, set(), lambda item: None, 1e9)
+    marking = Marking(heap, set(), lambda item: None, Until(1e9, 1e9), things)
     marking.mark_all()
     names = Signatures(marking, heap)
     lines = [names.line(names.of(marking.places[id(thing)])) for thing in things]
     return {"".join(map(names.label, line)): [names.widths[one] for one in line] for line in lines}
+
+
+def marked(until: Until, *wanted: object) -> Marking:
+    """What is marked by then, where these are enough."""
+    marking = Marking(index_heap(), set(), lambda item: None, until, wanted)
+    marking.mark_all()
+    return marking
+
+
+LATE = Until(1e9, 1e9)
+
+
+class Shared:
+    """Keeps something for all of its instances."""
+
+    kept: tuple[object, ...] = ()
+
+
+@pytest.mark.slow
+def test_what_is_above_a_class_has_no_signature() -> None:
+    """A class is named by itself: nothing was counted on the way to it."""
+    thing = Thing()
+    Shared.kept = (thing,)
+    marking = marked(LATE, thing)
+    names = Signatures(marking, index_heap())
+    place = marking.places[id(thing)]
+
+    lowest = names.of(place)
+
+    line = [names.seen(one) for one in marking.path(place)]
+    assert (line[0], line[-1]) == (ROOT, lowest)
+
+
+@pytest.mark.slow
+def test_marking_ends_where_all_that_is_wanted_is_found() -> None:
+    """The rest of the heap costs no time, and what was found has the way that it has in the whole."""
+    thing = Thing()
+    HOLDER.keep(thing)
+
+    part, whole = marked(LATE, thing), marked(LATE, thing, object())
+
+    assert part.complete
+    assert len(part.order) < len(whole.order)
+    ways = [[id(one.order[place]) for place in one.path(one.places[id(thing)])] for one in (part, whole)]
+    assert ways[0] == ways[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("until", [Until(0.0, 1e9), Until(1e9, 0.0)], ids=["processor", "clock"])
+def test_marking_ends_with_its_time(until: Until) -> None:
+    """On a busy host the clock is over first; what is marked by then is told as a part."""
+    assert not marked(until, object()).complete
 
 
 def put(number: int, thing: object) -> None:

@@ -184,7 +184,7 @@ class Recorder(torch.nn.Module):
     def record(self, number: int) -> None:
         self.register_buffer(f"step_{number}", fresh(), persistent=False)  # leak: buffers_by_number
 
-    def log(self, kind: str) -> None:
+    def add(self, kind: str) -> None:
         getattr(self, f"log_{kind}").append(fresh())  # leak: made_name
 
 
@@ -197,9 +197,49 @@ def buffers_by_number(number: int) -> None:
     buffers.record(number)
 
 
+class Bag:
+    """Anything may be put in, under a name of its own."""
+
+    def take(self, number: int) -> None:
+        self.__dict__.update({f"taken_{number}": fresh()})  # leak: attributes_by_number
+
+
+attributes = Bag()
+
+
+@leak
+def attributes_by_number(number: int) -> None:
+    attributes.take(number)
+
+
 @leak
 def made_name(number: int) -> None:
-    logbook.log("train")
+    logbook.add("train")
+
+
+waiting = threading.Event()
+
+
+def wait_for_ever() -> None:
+    mine = fresh()  # leak: threads_that_wait
+    waiting.wait()
+    mine.zero_()
+
+
+@leak
+def threads_that_wait(number: int) -> None:
+    if number % 8 == 0:
+        threading.Thread(target=wait_for_ever, daemon=True).start()
+    else:
+        fresh()
+
+
+loop = asyncio.new_event_loop()
+
+
+@leak
+def timers_of_a_loop(number: int) -> None:
+    loop.call_later(3600.0, torch.sum, fresh())  # leak: timers_of_a_loop
 
 
 # ---- healthy ones

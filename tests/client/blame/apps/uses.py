@@ -74,6 +74,10 @@ def appended_in_a_loop(xs):
 @case
 def only_counted(): return len(KEPT)
 @case
+def only_an_attribute_counted(x): return len(x.KEPT) > 1
+@case
+def only_a_deep_attribute_counted(x, push): push(len(x.y.KEPT))
+@case
 def only_read(k): return KEPT[k]
 @case
 def only_a_key(x, y): x[KEPT[0]] = y
