@@ -21,7 +21,7 @@ from tests.client.conftest import ROOT
 from tests.integration.agent import Agent, running_agent
 from tests.integration.waiting import free_port, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.extended, pytest.mark.timeout(300)]
 
 APP = HERE / "kept_requests.py"
 SERVER = ("-m", "gpuagent_client", "-m", "gunicorn", "-k", "gevent", "-w", "1", "--log-level", "warning")

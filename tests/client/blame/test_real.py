@@ -27,6 +27,7 @@ def test_every_leak_has_an_expected_name() -> None:
     assert LINES.keys() == NAMES.keys()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("app", NAMES)
 def test_the_leak_is_named(app: str, apps: Apps, apps_python: Path) -> None:
     """LEAK-01: the holder, its line and its cause, and nothing beside them."""
@@ -37,6 +38,7 @@ def test_the_leak_is_named(app: str, apps: Apps, apps_python: Path) -> None:
     assert found == {(name, REAL.name, LINES[app], cause)}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("app", NAMES)
 def test_the_healthy_twin_is_not_blamed(app: str, apps: Apps, apps_python: Path) -> None:
     """LEAK-02: the same app, bounded, hears that there is nothing to blame."""
