@@ -30,6 +30,7 @@ USUALLY_EMPTY = {
         "Driver, reserved, allocated", "Cached, by app", "Allocations in trouble", "Remedies", "Messages that wait",
         "Memory of processes that have ended", "Budgets", "Model servers", "Key-value cache in use",
         "Requests of model servers", "Memory of model servers", "Memory of the machine", "Waiting for memory",
+        "Time until the machine's memory is gone",
     },
     "gpu-process": {
         "Growth an hour", "GPU full in", "Leaking since", "Cached", "What the memory is for", "Slope", "Evidence",
