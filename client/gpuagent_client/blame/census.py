@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from gpuagent_client.blame import fork
 from gpuagent_client.blame.fork import ChildAnswer, ChildWork, ThreadFrame, run_in_child
 from gpuagent_client.blame.heap import ThreadValues
-from gpuagent_client.blame.judgement import ALTERNATIVES, Series, judge
+from gpuagent_client.blame.judgment import ALTERNATIVES, Series, judge
 from gpuagent_client.blame.lines import Recorder, allocated_bytes, grown_bytes, lines_verdict, pinned_bytes
 from gpuagent_client.blame.look import Look, take_look
 from gpuagent_client.blame.marking import from_last_class

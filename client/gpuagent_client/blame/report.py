@@ -15,7 +15,7 @@ from gpuagent_client.blame.fork import ThreadFrame
 from gpuagent_client.blame.graphs import exposes_saved_tensors
 from gpuagent_client.blame.heap import ThreadValues, true_instance
 from gpuagent_client.blame.indirect import DOUBT, lines_by_calls, lines_by_made_names
-from gpuagent_client.blame.judgement import ALTERNATIVES
+from gpuagent_client.blame.judgment import ALTERNATIVES
 from gpuagent_client.blame.lines import ADDRESSES, addresses
 from gpuagent_client.blame.look import Look, Table, take_look
 from gpuagent_client.blame.marking import collector_frees_cycles

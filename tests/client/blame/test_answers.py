@@ -12,7 +12,7 @@ import pytest
 
 from gpuagent_client import blame
 from gpuagent_client.blame.census import Moment, pace_of
-from gpuagent_client.blame.judgement import Series, judge
+from gpuagent_client.blame.judgment import Series, judge
 from gpuagent_client.blame.lines import add_allocating_lines, grown_bytes, places_by_block, surviving_lines
 from gpuagent_client.blame.lines import lines_verdict as verdict_of_lines
 from gpuagent_client.blame.look import Entry, Table

@@ -23,14 +23,14 @@ Series = Mapping["tuple[int, int]", Sequence["int | None"]]
 OWN_KEYS = ("targets", "gained", "bound", "rooted")
 
 
-class Judgement(NamedTuple):
+class Judgment(NamedTuple):
     """Holders that go on growing, and what is to be said of the others."""
 
     growing: list[dict[str, object]]
     notes: list[str]
 
 
-def judge(found: Mapping[str, Any], series: Series, pace: float) -> Judgement:
+def judge(found: Mapping[str, Any], series: Series, pace: float) -> Judgment:
     """Return the verdict on each holder; `pace` is how much more happened after the second look than before."""
     groups: list[dict[str, Any]] = found["groups"]
     total = sum(int(group["growth_bytes"]) for group in groups)
@@ -52,7 +52,7 @@ def judge(found: Mapping[str, Any], series: Series, pace: float) -> Judgement:
     explained = sum(int(str(group["growth_bytes"])) for group in growing)
     if growing and total - explained > LEAST_SHARE * total:
         notes.append(f"of {size(total)} that came between the looks, {size(total - explained)} are not explained")
-    return Judgement(growing, notes[:MAX_NOTES])
+    return Judgment(growing, notes[:MAX_NOTES])
 
 
 def _choose(
