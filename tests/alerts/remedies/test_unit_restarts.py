@@ -293,7 +293,11 @@ ORDINARY: dict[str, tuple[dict[str, str | None], Units]] = {
         {"RuntimeDirectory": "ml", "RuntimeDirectoryPreserve": "restart"}, {"b_service": {"RuntimeDirectory": "ml"}},
     ),
     "a directory of one that is down": ({"RuntimeDirectory": "ml"}, {"b_service": DOWN | {"RuntimeDirectory": "ml"}}),
-    "a dynamic user": ({"DynamicUser": "yes", "RemoveIPC": "yes", "UID": "61234", "User": "a"}, {}),
+    "a dynamic user": ({"DynamicUser": "yes", "RemoveIPC": "yes", "UID": "61234", "User": "a", "Group": "a"}, {}),
+    "a dynamic user of what it starts": (
+        {"Wants": "x.service"},
+        {"x_service": DOWN | {"RemoveIPC": "yes", "DynamicUser": "yes", "User": "x", "Group": "x"}},
+    ),
     "conflicts with one that is down": ({"Conflicts": "shutdown.target b.service"}, {"b_service": DOWN}),
     "before version 249": (dict.fromkeys(("PropagatesStopTo", "OnSuccess", "OnSuccessJobMode", "Upholds")), {}),
 }  # fmt: skip

@@ -124,9 +124,14 @@ def against_removal(units: UnitStates, unit: str, *kept: str) -> str:
         return "it has TTYVHangup=yes, which hangs up whoever works on its terminal"
     if state.value("RemoveIPC") != "yes":
         return ""
-    uid = state.value("UID") or ""
+    uid, user = state.value("UID") or "", state.value("User") or ""
     # With a group or an account of its own that is not dynamic, systemd removes what others of these have as well.
-    is_dynamic = state.value("DynamicUser") == "yes" and not state.value("Group")
-    if is_dynamic and (int(uid) in _DYNAMIC_UIDS if uid.isdigit() else not state.value("User")):
+    is_dynamic = state.value("DynamicUser") == "yes" and state.value("Group") in {None, "", user}
+    if is_dynamic and (int(uid) in _DYNAMIC_UIDS if uid.isdigit() else _is_made_up(user, unit)):
         return ""
     return "it has RemoveIPC=yes, and its end removes the shared memory of all processes of its user"
+
+
+def _is_made_up(user: str, unit: str) -> bool:
+    """Return whether systemd made the name of a dynamic user from that of its unit: no account need be called so."""
+    return user in {"", unit.rpartition(".")[0].partition("@")[0]} or user.startswith("_du")
