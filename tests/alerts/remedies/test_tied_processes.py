@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
 from pathlib import Path
@@ -21,37 +20,19 @@ from tests.alerts.remedies.tied import (
     BEGINS_WORK,
     BOB,
     BY_A_THREAD,
+    BY_DEVPTS,
     BY_ITSELF,
     LENDS_A_THREAD,
     SERVES_A_TERMINAL,
     STOPS_A_JOB,
     TRACES,
+    ends,
     running,
+    told,
 )
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be two users")
-PATIENCE_SECONDS = 30.0
 STAGED = "pty.openpty"
-BY_DEVPTS = "open_pty"
-
-
-def told(*pids: int) -> list[tuple[int, bool, str]]:
-    """Whom the end of these reaches: pid, whether it is their own work, and why."""
-    ties = read_ties(RealProc(), reader(), pids)
-    assert ties.unseen == ""
-    return [(each.pid, each.belongs, each.why) for each in ties.processes]
-
-
-def ends(pid: int) -> bool:
-    """Wait for the end of a process; return whether it came."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([descriptor], [], [], PATIENCE_SECONDS)[0])
-    finally:
-        os.close(descriptor)
 
 
 @pytest.mark.parametrize("opened", [STAGED, BY_DEVPTS])

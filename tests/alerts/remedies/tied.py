@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -10,7 +11,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
+from gpuagent.procfs.files import RealProc
+from gpuagent_alerts.remedies.facts.ties import read_ties
+from tests.alerts.remedies.processes import reader
+
 ALICE, BOB = 4001, 4002
+BY_DEVPTS = "open_pty"
+_PATIENCE_SECONDS = 30.0
 
 _TOOLS = f"""
 import ctypes, fcntl, os, platform, pty, signal, sys, termios, threading
@@ -156,3 +163,22 @@ become(ALICE)
 ready(other)
 """
 """A child of its own user by the first thread, of which another thread is somebody else's, as in file servers."""
+
+
+def told(*pids: int) -> list[tuple[int, bool, str]]:
+    """Whom the end of these reaches: pid, whether it is their own work, and why."""
+    ties = read_ties(RealProc(), reader(), pids)
+    assert ties.unseen == ""
+    return [(each.pid, each.belongs, each.why) for each in ties.processes]
+
+
+def ends(pid: int) -> bool:
+    """Wait for the end of a process; return whether it came."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], _PATIENCE_SECONDS)[0])
+    finally:
+        os.close(descriptor)
