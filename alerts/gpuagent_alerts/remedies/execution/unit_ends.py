@@ -36,17 +36,15 @@ class UnitEnds:
         """
         units = self._units
         ended = {unit: ""}
-        perhaps_unneeded: set[str] = set()
         waiting = [unit]
         while waiting:
             found: dict[str, str] = {}
             for name in waiting:
                 for other in units.not_down(units.listed(name, *DEPENDENTS, *STOPPED)):
                     found.setdefault(other, f"systemd stops it once {name} has ended")
-                perhaps_unneeded |= units.listed(name, *PULLS)
-            for other in units.not_down(perhaps_unneeded - ended.keys() - found.keys()):
-                if self._may_be_unneeded(other):
-                    found.setdefault(other, f"systemd stops it once {waiting[0]} needs it no longer")
+                for other in units.not_down(units.listed(name, *PULLS)):
+                    if (units.state(other).value("StopWhenUnneeded") or "no") != "no":
+                        found.setdefault(other, f"systemd stops it once {name} needs it no longer")
             waiting = sorted(found.keys() - ended.keys())
             ended |= {name: found[name] for name in waiting}
         for name in ended:
@@ -66,7 +64,3 @@ class UnitEnds:
         kept = ("restart", "yes") if is_first else ("yes",)
         if why := against_removal(self._units, unit, *kept):
             raise UnseenProcesses(f"{unit} would end, and {why}")
-
-    def _may_be_unneeded(self, unit: str) -> bool:
-        """Return whether systemd stops a unit once nobody needs it."""
-        return (self._units.state(unit).value("StopWhenUnneeded") or "no") != "no"

@@ -19,12 +19,11 @@ CONFLICTS = ("Conflicts", "ConflictedBy")
 STOPPED = ("PropagatesStopTo",)
 """Units that a stop of this one stops, a restart included, and that nobody starts again."""
 _PULLED = ("Requires", "Requisite", "BindsTo", "Wants", "Upholds")
-_NEEDED_BY = ("WantedBy", "UpheldBy")
 _STARTED_AT_ITS_END = ("OnSuccess", "OnFailure")
 _JOB_MODES = {"OnSuccessJobMode": "OnSuccess", "OnFailureJobMode": "OnFailure"}
 _PLAIN_JOB_MODES = frozenset({"", "fail", "replace"})
 """Job modes that touch no unit beside those that are named: `isolate` stops all others, `flush` drops their jobs."""
-_SINCE_249 = frozenset({"OnSuccess", "OnSuccessJobMode", "Upholds", "UpheldBy", *STOPPED})
+_SINCE_249 = frozenset({"OnSuccess", "OnSuccessJobMode", "Upholds", *STOPPED})
 """What an older systemd has not, and does not tell."""
 _END_ACTIONS = ("SuccessAction", "FailureAction")
 _LATER_ACTIONS = ("StartLimitAction", "JobTimeoutAction")
@@ -35,7 +34,7 @@ PROPERTIES = (
     "StartLimitBurst", "StartLimitIntervalUSec", "NRestarts", "ActiveEnterTimestampMonotonic", "MainPID",
     "InactiveExitTimestampMonotonic",
     *_END_ACTIONS, *_LATER_ACTIONS, "UID", "User", "DynamicUser", "ControlGroup", *DEPENDENTS, *_PULLED, *CONFLICTS,
-    *_STARTED_AT_ITS_END, *_JOB_MODES, *STOPPED, *_NEEDED_BY, "StopWhenUnneeded", "FragmentPath", "DropInPaths",
+    *_STARTED_AT_ITS_END, *_JOB_MODES, *STOPPED, "StopWhenUnneeded", "FragmentPath", "DropInPaths",
     "NeedDaemonReload", "ExecCondition", "RuntimeDirectory", "RuntimeDirectoryPreserve", "RemoveIPC",
     "Group", "TTYVHangup",
 )  # fmt: skip

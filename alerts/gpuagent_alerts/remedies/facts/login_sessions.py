@@ -1,4 +1,4 @@
-"""Which login sessions there are, which of them are sure to stay, and who loses by the end of a user's last one.
+"""Which login sessions there are, which of them are open, and who loses by the end of a user's last one.
 
 logind writes a file for each session (`/run/systemd/sessions`), as root. A session begins to close when its leader has
 ended. After the last one logind stops the user's own manager, and takes away `/run/user/UID` and, for ordinary users,
