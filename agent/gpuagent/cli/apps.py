@@ -26,21 +26,27 @@ _BEYOND_WINDOW_SECONDS = 150.0
 
 DEFAULT_MAX_PAUSE = "1s"
 
+Window = Annotated[str, typer.Option(metavar="DURATION", help="How long to watch it grow")]
+Census = Annotated[
+    bool, typer.Option(help="Find who holds tensors; the app forks twice for it, some 30 ms per GiB resident each")
+]
+Lines = Annotated[bool, typer.Option(help="Record which lines allocate GPU memory during the window")]
+ShowKeys = Annotated[bool, typer.Option("--show-keys", help="Show dictionary keys, which may contain your users' data")]
+MaxPause = Annotated[
+    str, typer.Option(metavar="DURATION", help="Ask for no census that would pause the app for longer")
+]
+EverythingAsJson = Annotated[bool, typer.Option("--json", help="Print everything found as a JSON document")]
+"""Options that `gpuagent blame` and `gpuagent attach` have in common."""
+
 
 def blame(
     pid: Annotated[int, typer.Argument(help="The process, as `gpuagent ps` shows it")],
-    window: Annotated[str, typer.Option(metavar="DURATION", help="How long to watch it grow")] = "60s",
-    census: Annotated[
-        bool, typer.Option(help="Find who holds tensors; the app forks twice for it, some 30 ms per GiB resident each")
-    ] = True,
-    lines: Annotated[bool, typer.Option(help="Record which lines allocate GPU memory during the window")] = True,
-    show_keys: Annotated[
-        bool, typer.Option("--show-keys", help="Show dictionary keys, which may contain your users' data")
-    ] = False,
-    max_pause: Annotated[
-        str, typer.Option(metavar="DURATION", help="Ask for no census that would pause the app for longer")
-    ] = DEFAULT_MAX_PAUSE,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything found as a JSON document")] = False,
+    window: Window = "60s",
+    census: Census = True,
+    lines: Lines = True,
+    show_keys: ShowKeys = False,
+    max_pause: MaxPause = DEFAULT_MAX_PAUSE,
+    as_json: EverythingAsJson = False,
     socket: Socket = None,
 ) -> None:
     """Find the line of code that holds growing memory, in an app with gpuagent-client.

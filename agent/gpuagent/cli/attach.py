@@ -8,7 +8,19 @@ from typing import Annotated
 import typer
 
 from gpuagent.cli.agent import Socket, ask_agent, tell
-from gpuagent.cli.apps import DEFAULT_MAX_PAUSE, ask_blame, blame_args, print_blame, read_duration
+from gpuagent.cli.apps import (
+    DEFAULT_MAX_PAUSE,
+    Census,
+    EverythingAsJson,
+    Lines,
+    MaxPause,
+    ShowKeys,
+    Window,
+    ask_blame,
+    blame_args,
+    print_blame,
+    read_duration,
+)
 from gpuagent.cli.remedy_requests import read_pid
 
 _CONNECT_SECONDS = 15.0
@@ -17,24 +29,18 @@ _CONNECT_SECONDS = 15.0
 
 def attach(
     pid: Annotated[int, typer.Argument(metavar="PID", parser=read_pid, help="The process, as `gpuagent ps` shows it")],
-    window: Annotated[str, typer.Option(metavar="DURATION", help="How long to watch it grow")] = "60s",
+    window: Window = "60s",
     wait: Annotated[
         str, typer.Option(metavar="DURATION", help="How long to wait for the main thread to run Python code")
     ] = "30s",
-    census: Annotated[
-        bool, typer.Option(help="Find who holds tensors; the app forks twice for it, some 30 ms per GiB resident each")
-    ] = True,
-    lines: Annotated[bool, typer.Option(help="Record which lines allocate GPU memory during the window")] = True,
-    show_keys: Annotated[
-        bool, typer.Option("--show-keys", help="Show dictionary keys, which may contain your users' data")
-    ] = False,
-    max_pause: Annotated[
-        str, typer.Option(metavar="DURATION", help="Ask for no census that would pause the app for longer")
-    ] = DEFAULT_MAX_PAUSE,
+    census: Census = True,
+    lines: Lines = True,
+    show_keys: ShowKeys = False,
+    max_pause: MaxPause = DEFAULT_MAX_PAUSE,
     client: Annotated[
         Path | None, typer.Option("--client", help="Directory that contains gpuagent_client, else the agent's own")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything found as a JSON document")] = False,
+    as_json: EverythingAsJson = False,
     socket: Socket = None,
 ) -> None:
     """Find the line of code that holds growing memory, in a running app without gpuagent-client (Python 3.14).
