@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import json
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
 from tests.client.blame.kinds import marked_lines
+from tests.client.blame.serving import agent_of_apps, is_client, traffic
 from tests.client.blame.test_served import LEAKS
 from tests.client.conftest import ROOT
 from tests.exhaustive import usually
-from tests.integration.agent import Agent, running_agent
+from tests.integration.agent import Agent
 from tests.integration.waiting import free_port, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -64,40 +62,16 @@ def ask(port: int, method: str, path: str) -> int:
         connection.close()
 
 
-@contextmanager
-def traffic(port: int) -> Iterator[None]:
+def predictions(port: int) -> AbstractContextManager[None]:
     """Requests, one after the other, each with a text of its own."""
-    end = threading.Event()
-
-    def run() -> None:
-        number = 0
-        while not end.is_set():
-            ask(port, "GET", f"/predict?text=request+{number}")
-            number += 1
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        end.set()
-        thread.join()
+    return traffic(lambda number: ask(port, "GET", f"/predict?text=request+{number}"))
 
 
 @pytest.fixture(scope="module")
 def agent() -> Iterator[Agent]:
     """An agent that listens to apps."""
-    with (
-        TemporaryDirectory(prefix="gpuagent-", dir="/tmp") as folder,
-        running_agent(Path(folder), "healthy") as running,
-    ):
-        running.wait_until_ready()
+    with agent_of_apps() as running:
         yield running
-
-
-def is_client(agent: Agent, pid: int) -> bool:
-    """Whether the agent knows this process from within."""
-    return pid in {client["pid"] for client in json.loads(agent.get("/api/v1/clients").body)["clients"]}
 
 
 @pytest.mark.parametrize("cause", usually(["outputs", "no_grad", "cache", "hook", "exception"], "outputs"))
@@ -108,7 +82,7 @@ def test_blame_names_the_line_of_a_served_app(cause: str, agent: Agent, apps_pyt
         until(lambda: ask(port, "GET", "/healthz") == 200, "the app serves")
         until(lambda: is_client(agent, process.pid), "the app is a client")
         assert ask(port, "PUT", f"/leak/{cause}") == 200
-        with traffic(port):
+        with predictions(port):
             answer = agent.command("blame", str(process.pid), "--window", WINDOW, "--no-lines")
 
     assert answer.returncode == 0, answer.stderr

@@ -8,17 +8,16 @@ import json
 import os
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
 from tests.client.blame.kinds import HERE, marked_lines
+from tests.client.blame.serving import agent_of_apps, is_client, traffic
 from tests.client.conftest import ROOT
-from tests.integration.agent import Agent, running_agent
+from tests.integration.agent import Agent
 from tests.integration.waiting import free_port, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.extended, pytest.mark.timeout(300)]
@@ -30,11 +29,7 @@ SERVER = ("-m", "gpuagent_client", "-m", "gunicorn", "-k", "gevent", "-w", "1", 
 @pytest.fixture(scope="module")
 def agent() -> Iterator[Agent]:
     """An agent that listens to apps."""
-    with (
-        TemporaryDirectory(prefix="gpuagent-", dir="/tmp") as folder,
-        running_agent(Path(folder), "healthy") as running,
-    ):
-        running.wait_until_ready()
+    with agent_of_apps() as running:
         yield running
 
 
@@ -83,24 +78,6 @@ def worker_on(port: int) -> int:
         connection.close()
 
 
-@contextmanager
-def traffic(port: int) -> Iterator[None]:
-    """Requests, one after the other."""
-    end = threading.Event()
-
-    def run() -> None:
-        while not end.is_set():
-            worker_on(port)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        end.set()
-        thread.join()
-
-
 def children_of(pid: int) -> list[str]:
     """The pids of the children of a process."""
     return [pid for task in Path(f"/proc/{pid}/task").iterdir() for pid in (task / "children").read_text().split()]
@@ -121,11 +98,8 @@ def test_blame_answers_in_a_worker_of_gevent(bounded: str, agent: Agent, gevent_
     port = free_port()
     with served(agent, gevent_python, port, BOUNDED=bounded):
         worker = until(lambda: worker_on(port), "the app serves")
-        until(
-            lambda: worker in {one["pid"] for one in json.loads(agent.get("/api/v1/clients").body)["clients"]},
-            "the worker is a client",
-        )
-        with traffic(port):
+        until(lambda: is_client(agent, worker), "the worker is a client")
+        with traffic(lambda _: worker_on(port)):
             answers = [agent.command("blame", str(worker), "--window", "6s", "--no-lines", "--json")]
             # gevent itself opens a loop in the client's thread, once.
             before = lasting_descriptors(worker)
