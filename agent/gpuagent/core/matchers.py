@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 REGEX_HELP = "a regular expression, as RE2 has them (https://github.com/google/re2/wiki/Syntax)"
 _FOREIGN = ("invalid perl operator", "invalid escape sequence")
 _MISSING = r"there are no look-around and no back-references, and the end of the text is \z"
+_LITERALS = re.compile(r"[A-Za-z0-9_|:/@ -]+")
 _LONE_SURROGATES = range(0xD800, 0xE000)
 _PRIVATE_PLANE = 0x100000
 """The last plane of Unicode, of private use: nobody writes these."""
@@ -69,6 +70,14 @@ def compile_regex(pattern: str) -> Compiled:
         why = error.args[0] if error.args else ""
         raise RegexError(why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)) from None
     return compiled
+
+
+def literal_alternatives(pattern: str) -> frozenset[str] | None:
+    """Return the texts that a pattern such as `critical|warning` matches whole; None where it takes more than that.
+
+    Most matchers are of this kind. To look a text up in a set is exact, and RE2, 2.4 MiB of it, is not loaded.
+    """
+    return frozenset(pattern.split("|")) if _LITERALS.fullmatch(pattern) else None
 
 
 def check_regex(pattern: str) -> str:
@@ -244,6 +253,9 @@ def _test(matcher: Matcher) -> _Test:
 
 
 def _pattern(matcher: Matcher) -> _Test:
+    literals = literal_alternatives(matcher.value)
+    if literals is not None:
+        return literals.__contains__
     fullmatch = compile_pattern(matcher)
 
     def matches(text: str) -> bool:

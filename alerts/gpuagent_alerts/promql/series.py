@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
-from gpuagent.core.matchers import Matcher, MatchOperator, RegexError, compile_regex
+from gpuagent.core.matchers import Matcher, MatchOperator, RegexError, compile_regex, literal_alternatives
 from gpuagent.core.metrics.family import Family, Sample
 from gpuagent_alerts.promql.syntax import Selector
 from gpuagent_alerts.promql.values import (
@@ -301,7 +301,12 @@ def value_test(matcher: Matcher) -> Test:
         case MatchOperator.NOT_EQUAL:
             return lambda value: value != wanted
         case MatchOperator.MATCHES:
-            return Pattern(wanted).matches
+            return _whole_match(wanted)
         case MatchOperator.MATCHES_NOT:
-            matches = Pattern(wanted).matches
+            matches = _whole_match(wanted)
             return lambda value: not matches(value)
+
+
+def _whole_match(pattern: str) -> Test:
+    literals = literal_alternatives(pattern)
+    return Pattern(pattern).matches if literals is None else literals.__contains__

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.core.matchers import TextRegex, check_regex
+from gpuagent.core.matchers import RegexError, TextRegex, check_regex, compile_regex, literal_alternatives
 from gpuagent.core.metrics.process import CONFIGURED, Framework, framework_recognizer
 from gpuagent.procfs.redact import MASK, Redactor
 from tests.agent.config.loading import faults_of, write
@@ -82,3 +82,19 @@ def test_it_replaces_as_python_does(text: str, pattern: str) -> None:
 
     assert TextRegex(pattern).replaced(text, MASK) == expected
     assert TextRegex(pattern).is_in(text) is (re.search(pattern, text, re.ASCII) is not None)
+
+
+@given(
+    st.lists(st.text(st.sampled_from("ab-_ /.*"), max_size=3), min_size=1, max_size=3).map("|".join),
+    st.text(st.sampled_from("ab-_ /.|\n"), max_size=3),
+)
+def test_alternatives_match_what_re2_matches(pattern: str, text: str) -> None:
+    """A set of texts in the place of a pattern changes no answer, and any other pattern is left alone."""
+    literals = literal_alternatives(pattern)
+    try:
+        expected = compile_regex(pattern).fullmatch(text) is not None
+    except RegexError:
+        assert literals is None
+        return
+
+    assert literals is None or (text in literals) is expected
