@@ -163,6 +163,8 @@ class UnitPermission:
     """Processes on GPUs that must not end along with another one."""
     restored: bool = False
     """It may be ended although processes in it were restored from a checkpoint."""
+    ending: Collection[ProcessId] = ()
+    """Others whose end was asked for and who may live on: who falls only with them as well is counted too."""
     known_shared: tuple[str, ...] = ()
     """Patterns of units that run other people's work even where it cannot be told from the unit's own."""
 

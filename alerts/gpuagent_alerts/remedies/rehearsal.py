@@ -66,6 +66,7 @@ async def objections(
         against = policy.refusals(step, plan.request, observation, facts, now_seconds, executor.protected(), plan.scope)
         found = [*against, *changed]
         permission = policy.unit_permission(plan.target, policy.spared(plan.request, observation))
+        permission = replace(permission, ending=all_ending(plan, ending))
         if not found and (of_group := await executor.group_refusal(step, plan.target, permission)):
             found.append(of_group)
     except ProcessEnded:

@@ -376,7 +376,8 @@ class LadderRun:
 
     def _permission(self, observation: Observation) -> UnitPermission:
         policy = self._judged_by.policy
-        return policy.unit_permission(self.plan.target, policy.spared(self.plan.request, observation))
+        permission = policy.unit_permission(self.plan.target, policy.spared(self.plan.request, observation))
+        return replace(permission, ending=all_ending(self.plan, self._context.ending))
 
     async def _dispatch(self, step: RemedyStep, observation: Observation) -> ActionResult:  # noqa: PLR0911  one for each kind
         """Do it. The intent is on the disk; writing took time, so who it is and what is permitted are asked again."""

@@ -17,7 +17,7 @@ from gpuagent_alerts.remedies.outcome import RunResult
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.test_person_and_rules import asked, fire, manager
-from tests.alerts.remedies.world import BOOT, KILL, RELEASE, RULES, TERMINATE, World, plan, run_ladder, target
+from tests.alerts.remedies.world import BOOT, KILL, RELEASE, RESTART, RULES, TERMINATE, World, plan, run_ladder, target
 
 STUBBORN, INNOCENT = target(100), target(101, key=MemoryKey("GPU-0", 101))
 TELL = RemedyStep(StepKind.EXEC, 5.0, command=("/usr/bin/logger", "full"))
@@ -240,3 +240,18 @@ def test_several_that_a_person_asks_for_are_judged_together(store: Store, *, dry
     what = asked(here, 101, TERMINATE, dry_run=dry_run)
     run_ladder(here, replace(what, request=replace(what.request, together=frozenset({(100, 1000)}))), store)
     assert here.ending == {STUBBORN.id}
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_restart_counts_who_was_signaled_before(store: Store, *, dry_run: bool) -> None:
+    """A unit is judged, in a dry run as in the act, as if who was asked to end before had ended with all of it."""
+    here = world()
+    here.bodies[102] = World(target(102, key=MemoryKey("GPU-1", 102), unit="a.service")).bodies[102]
+
+    async def story() -> None:
+        made = manager(here, store, [])
+        await made.by_hand(asked(here, 100, TERMINATE))
+        await made.by_hand(asked(here, 102, RESTART, dry_run=dry_run))
+        assert STUBBORN.id in here.ending_beside_unit
+
+    asyncio.run(story())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ import pytest
 
 from gpuagent.core.identity import ProcessId
 from gpuagent.procfs.files import ProcFiles
+from gpuagent_alerts.remedies.facts.process_scan import ProcessScan
 from gpuagent_alerts.remedies.facts.terminals import OpenFiles
-from gpuagent_alerts.remedies.facts.ties import TieFinder
+from gpuagent_alerts.remedies.facts.ties import Tie, TieFinder
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from gpuagent_alerts.remedies.observation import ProcessEnded, UnitPermission
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER
@@ -309,6 +310,25 @@ def test_who_depends_on_a_unit(tree: CgroupTree) -> None:
     assert others.tied(tree, shared=True) == ""
     others.seen.remove(201)
     assert others.tied(tree) == ""
+
+
+def test_who_depends_on_a_unit_and_on_another_that_ends(tree: CgroupTree) -> None:
+    """KILL-03: one that only the end of both takes along counts once the end of the other was asked for."""
+
+    class OfBoth(TieFinder):
+        def find(self, pids: Collection[int], scan: ProcessScan | None = None) -> Mapping[int, Tie]:
+            seen = scan or self.scan()
+            return {201: Tie(seen.rows[201], "held by both")} if {100, 300} <= set(pids) else {}
+
+    tree.add(201, "/user.slice/session-1.scope", uids=ALICE, name=b"bash")
+    tree.add(300, "/user.slice/session-1.scope", uids=ALICE, name=b"train")
+    finder = OfBoth(tree.proc, pids=lambda: [1, 100, 201, 300], open_files=NoOpenFiles())
+    look = UnitProcesses(tree.proc, mountinfo=tree.mountinfo, user_of=user_of, ties=finder)
+    other = ProcessId("boot", 300, START_TICKS)
+    assert look.tied_with(UNIT, CGROUP, PERMISSION) == ""
+    refusal = look.tied_with(UNIT, CGROUP, replace(PERMISSION, ending=[other]))
+    assert "pid 201 (bash of alice, held by both, if pid 300 ends too" in refusal
+    assert look.tied_with(UNIT, CGROUP, replace(PERMISSION, ending=[other._replace(start_ticks=1)])) == ""
 
 
 def test_many_depend_on_a_unit(tree: CgroupTree) -> None:

@@ -117,10 +117,12 @@ class World:
         self.before_restart: Callable[[World], None] = lambda world: None
         """Called between the decision to restart a unit and the last look at it."""
         self.ties = Ties()
+        """Who else ends with the processes."""
         self.ending: frozenset[ProcessId] = frozenset()
+        self.ending_beside_unit: frozenset[ProcessId] = frozenset()
+        """Who was taken for ending besides when a unit was last looked at."""
         self.asked: dict[int, set[int]] = {}
         """By target, who was ever taken for ending besides."""
-        """Who else ends with the processes."""
         self.successors: tuple[int, ...] = ()
         self.relatives: tuple[int, ...] = ()
         """Pids of those that belong to the target; with a scope, they fall with it."""
@@ -209,6 +211,7 @@ class World:
         return self.app_answers
 
     async def unit_refusal(self, target: Target, permission: UnitPermission) -> str:
+        self.ending_beside_unit = frozenset(permission.ending)
         return self.unit_problem or (self.unit_sharing if not permission.shared else "")
 
     async def container_refusal(self, target: Target) -> str:

@@ -29,7 +29,7 @@ from gpuagent_alerts.remedies.execution.pidfd import ancestors
 from gpuagent_alerts.remedies.facts.checkpoints import find_certain_restore
 from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
-from gpuagent_alerts.remedies.facts.ties import TieFinder
+from gpuagent_alerts.remedies.facts.ties import TieFinder, find_together
 from gpuagent_alerts.remedies.observation import SHARED_WAY_OUT, ProcessEnded, UnitPermission
 from gpuagent_alerts.remedies.safeguards.never_list import UNKILLABLE_SCORE, find_listed
 from gpuagent_alerts.remedies.target import Target
@@ -129,7 +129,7 @@ class UnitProcesses:
     def tied_among(self, unit: str, pids: Collection[int], permission: UnitPermission, *, way_out: str = "") -> str:
         """Return as `tied_with`, of the processes of a unit, container or job; `way_out` is what lifts it."""
         try:
-            ties = self._ties.find(pids)
+            ties = find_together(self._ties, pids, permission.ending)
         except UnseenProcesses as error:
             return f"it cannot be told whom the end of {unit} would end as well: {error}"
         never = self.never_among(f"the work that depends on {unit}", sorted(ties), permission)
