@@ -287,6 +287,28 @@ def test_what_is_bound_to_the_runtime_directory(session: Node, gone: str) -> Non
     assert not session.tied(10)
 
 
+def test_what_a_user_who_lingers_keeps(session: Node) -> None:
+    """Slice and runtime directory of a user are stopped when nobody needs them: a manager that lingers needs them."""
+    unneeded, of_user = {"StopWhenUnneeded": "yes"}, f"user-{ALICE}.slice user-runtime-dir@{ALICE}.service"
+    for name in of_user.split():
+        session.systemd.units[name] = unneeded | {"RequiredBy": f"user@{ALICE}.service session-2.scope"}
+    session.systemd.units |= {
+        "session-1.scope": {"Requires": of_user}, "session-2.scope": {"Requires": of_user},
+        f"user@{ALICE}.service": {"MainPID": "30", "Requires": of_user},
+    }  # fmt: skip
+    session.add(11, f"{USER}/session-2.scope")
+    session.log_in("2", 11)
+    (session.linger / "alice").touch()
+    assert not session.tied(10)
+    assert not session.tied(34)
+    assert 11 in session.tied(30)  # the manager itself
+    (session.linger / "alice").unlink()
+    assert set(session.tied(10)) == {33, 34}
+    (session.linger / "alice").touch()
+    session.proc.end(30)  # it lingers no more
+    assert 11 in session.tied(10)
+
+
 def test_one_login_and_nothing_else(tmp_path: Path) -> None:
     """One user, one login by ssh, tmux and a job in it, beside what each login has: nobody is tied to the job."""
     node = Node(tmp_path)

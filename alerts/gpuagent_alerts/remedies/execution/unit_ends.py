@@ -28,11 +28,12 @@ class UnitEnds:
             raise UnseenProcesses(f"systemd does not tell the main process of {unit}")
         return int(pid)
 
-    def ended_with(self, unit: str) -> Mapping[str, str]:
+    def ended_with(self, unit: str, needed: Collection[str] = ()) -> Mapping[str, str]:
         """Return each active unit that ends once this one has, and why, in words.
 
         A unit with `StopWhenUnneeded=` is taken to end with each that needs it: whoever else needs it may end as well.
-        Raises UnseenProcesses, also where what would be started then is not simple.
+        Of those that are `needed` it is known that somebody stays who needs them. Raises UnseenProcesses, also where
+        what would be started then is not simple.
         """
         units = self._units
         ended = {unit: ""}
@@ -42,7 +43,7 @@ class UnitEnds:
             for name in waiting:
                 for other in units.not_down(units.listed(name, *DEPENDENTS, *STOPPED)):
                     found.setdefault(other, f"systemd stops it once {name} has ended")
-                for other in units.not_down(units.listed(name, *PULLS)):
+                for other in units.not_down(units.listed(name, *PULLS) - set(needed)):
                     if (units.state(other).value("StopWhenUnneeded") or "no") != "no":
                         found.setdefault(other, f"systemd stops it once {name} needs it no longer")
             waiting = sorted(found.keys() - ended.keys())

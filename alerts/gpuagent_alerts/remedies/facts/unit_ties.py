@@ -147,11 +147,18 @@ class SystemdTieFinder(TieFinder):
                     ),
                     "",
                 )  # fmt: skip
+        # systemd has StopWhenUnneeded=yes for these of every user; the manager of one who lingers needs them.
+        needed = {
+            unit
+            for user_id in look.users_with_manager()
+            if self._lingers(user_id)
+            for unit in (f"user-{user_id}.slice", f"user-runtime-dir@{user_id}.service")
+        }
         for unit in roots:
             if unit in look.asked:
                 continue
             look.asked.add(unit)
-            for other, why in look.ended_with(unit).items():
+            for other, why in look.ended_with(unit, needed).items():
                 if any(look.is_of_login(other, user_id) for user_id in logged_out):
                     continue  # who is in there has been judged
                 inside = [row for pid, row in look.scan.rows.items() if look.places[pid].unit == other]
@@ -247,14 +254,21 @@ class _Look:
         row, place = self.scan.rows[pid], self.places[pid]
         return place.unit == unit and place.inner == "init.scope" and row.parent_pid == 1
 
-    def ended_with(self, unit: str) -> Mapping[str, str]:
-        """Return the units that systemd stops then. Raises UnseenProcesses.
+    def users_with_manager(self) -> Iterator[int]:
+        """Yield the users whose own manager runs and does not end."""
+        for pid in self.scan.rows.keys() - self._ended:
+            place = self.places[pid]
+            if place.user_id is not None and self._is_manager_of(f"user@{place.user_id}.service", pid):
+                yield place.user_id
+
+    def ended_with(self, unit: str, needed: Collection[str]) -> Mapping[str, str]:
+        """Return the units that systemd stops then, where some stay `needed`. Raises UnseenProcesses.
 
         Of the scope of a container, which has the container's id for a name, no unit file knows before it is there but
         drop-ins of all such scopes: where systemd cannot be asked, nothing depends on it.
         """
         try:
-            return self._ends.ended_with(unit)
+            return self._ends.ended_with(unit, needed)
         except SystemdSilent:
             if unit.endswith(".scope") and self._is_a_container(unit):
                 return {}
