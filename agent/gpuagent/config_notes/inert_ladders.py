@@ -20,7 +20,7 @@ from gpuagent.config_notes.never_forms import form_notes
 from gpuagent.config_notes.user_database import existing_users, user_problems
 from gpuagent_alerts.remedies.facts.never_entries import interpreter_entries, unbounded_patterns
 from gpuagent_alerts.remedies.observation import UnitPermission
-from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS, SHARED_UNITS, is_pattern
+from gpuagent_alerts.remedies.safeguards.never_list import JOB_DAEMONS, NEVER_UNITS, SHARED_UNITS, is_pattern
 from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, Subject, analyze_rule
 from gpuagent_alerts.remedies.safeguards.rule_sampling import PROCESS_LABELS
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
@@ -262,7 +262,7 @@ def _of_steps(ladder: Ladder, reach: Reach, config: Config) -> Iterator[str]:
     allow, steps = remedies.allow, [step_of(step) for step in ladder.steps]
     disrupting = [step for step in steps if step.disrupts]
     signals = list(dict.fromkeys(_name_of(step) for step in disrupting if step.signal_may_end))
-    if signals and _units(allow) and not allow.containers:
+    if signals and set(_units(allow)) - JOB_DAEMONS and not allow.containers:
         yield (
             ".steps: what remedies.allow.units permits is supervised by systemd, and gets no"
             f" {' or '.join(signals)} (but in containers of podman): use restart_unit"

@@ -19,6 +19,7 @@ from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.rehearsal import accepted_advice, objections
 from gpuagent_alerts.remedies.safeguards import policy
+from gpuagent_alerts.remedies.safeguards.never_list import is_supervised
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.safeguards.refusals import advice_on, unproven_job
 from tests.alerts.remedies.world import KILL, TERMINATE, World, target
@@ -204,8 +205,7 @@ SUPERVISED = "systemd supervises it ({unit}): a bare SIGTERM could leave it down
     ("unit", "policy_keys", "changes", "says"),
     [
         ("a.service", {}, {}, ["Say --restart-unit, or stop the unit yourself: systemctl stop a.service."]),
-        ("cron.service", {}, {}, ["on the never-list", "sudo kill 100"]),
-        ("atd.service", {}, {}, ["on the never-list", "sudo kill 100"]),
+        ("docker.service", {}, {}, ["on the never-list", "sudo kill 100"]),
         ("gitlab-runner.service", {}, {},
          ["With --restart-unit it would be refused too: gitlab-runner.service runs other people's work",
           "Name gitlab-runner.service in remedies.allow.shared_units", "sudo kill 100"]),
@@ -271,3 +271,22 @@ def test_an_entry_that_cannot_be_looked_up() -> None:
 def test_why_a_job_is_not_proven(cgroup: str, words: str) -> None:
     """A slurmd with a name is root's too: what is wrong is that its numbers may be another's as well."""
     assert words in unproven_job(target(cgroup=cgroup, slurm_job="7"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "supervised"),
+    [
+        ({"uid": 0, "parent_pid": 1}, True),
+        ({"uid": 0, "parent_pid": 0}, True),
+        ({"uid": 0, "parent_pid": 7}, False),
+        ({"uid": 1000, "parent_pid": 1}, False),
+    ],
+)
+@pytest.mark.parametrize("unit", ["cron.service", "crond.service", "atd.service"])
+def test_the_daemon_of_jobs_is_supervised_and_its_jobs_are_not(
+    unit: str, changes: dict[str, int], *, supervised: bool
+) -> None:
+    """KILL-03: the daemon runs as root and is systemd's own child; a name alone makes no process one of its jobs."""
+    assert is_supervised(target(unit=unit, **changes)) is supervised
+    assert is_supervised(target(unit="a.service", **changes))
+    assert not is_supervised(target(unit=f"user@1000.service/{unit}", **changes))

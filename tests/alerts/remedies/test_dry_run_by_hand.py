@@ -56,6 +56,8 @@ CASES: list[tuple[str, Callable[[World], None], dict[str, Any], tuple[RemedyStep
     ("never-list", nothing, {"name": "sshd"}, LADDER, RULES, "never-list"),
     ("no right to signal", changed("permitted", False), {}, LADDER, RULES, "not permitted"),
     ("supervised", nothing, {"unit": UNIT}, LADDER, RULES, "systemd supervises it"),
+    ("job of cron", nothing, {"unit": "cron.service", "parent_pid": 7}, LADDER, RULES, ""),
+    ("orphan of a job of at", nothing, {"unit": "atd.service", "parent_pid": 1}, LADDER, RULES, ""),
     ("unit refuses", lambda world: setattr(world, "unit_problem", "start limit"), {"unit": UNIT}, (RESTART,), RULES,
      "start limit"),
     ("unit restarted", nothing, {"unit": UNIT}, (RESTART,), RULES, ""),

@@ -5,10 +5,13 @@ That a process gives itself such a name keeps it from being acted on, and makes 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import NamedTuple
+
+from gpuagent_alerts.remedies.target import Target
 
 NEVER = (
     # What the machine stands on
@@ -51,6 +54,10 @@ SHARED_UNITS = (
     "jenkins*", "condor*", "htcondor*", "pbs*", "torque*", "sge*", "lsf*",
 )  # fmt: skip
 """Units (without `.service`) that run others' jobs or sessions, maybe all under one user, where no look can tell."""
+
+_USERS_OWN_MANAGER = re.compile(r"user@\d+\.service/")
+JOB_DAEMONS = frozenset({"cron.service", "crond.service", "cronie.service", "atd.service"})
+"""Units that start the jobs of users, in their own cgroup where no PAM module moves them, and go on when one ends."""
 
 UNKILLABLE_SCORE = -1000
 """`oom_score_adj` of what even the kernel spares."""
@@ -122,3 +129,19 @@ def matches(text: str, pattern: str) -> bool:
 @lru_cache(maxsize=1024)
 def _literal_but_star(pattern: str) -> str:
     return pattern.replace("[", "[[]").replace("?", "[?]")
+
+
+def is_supervised(target: Target) -> bool:
+    """Return whether systemd of the system runs it as its own: with a bare signal it could stay down.
+
+    A user's own manager does so for the user alone, and a job of cron or at ends without the daemon: that one runs as
+    root, and was started by systemd itself.
+    """
+    if not target.unit or target.proven_container_id or is_users_own(target):
+        return False
+    return target.unit not in JOB_DAEMONS or (target.uid == 0 and target.parent_pid <= 1)
+
+
+def is_users_own(target: Target) -> bool:
+    """Return whether a user's own manager runs it: systemd of the system knows no such unit and brings nothing back."""
+    return _USERS_OWN_MANAGER.match(target.unit) is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,8 @@ from gpuagent_alerts.remedies.safeguards.never_list import (
     SHARED_UNITS,
     UNKILLABLE_SCORE,
     find_listed,
+    is_supervised,
+    is_users_own,
 )
 from gpuagent_alerts.remedies.safeguards.refusals import (
     UNPROVEN_HOLDER,
@@ -49,7 +50,6 @@ _NAMED = 5
 """Processes that a refusal names one by one."""
 _OF_UNITS = frozenset({StepKind.NOTIFY, StepKind.DROP_CACHES, StepKind.RELEASE_CACHE, StepKind.RESTART_UNIT})
 """Steps that a unit's name permits although its processes are in a container."""
-_USERS_OWN_MANAGER = re.compile(r"user@\d+\.service/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +353,7 @@ class Policy:
             yield from _no_restart(target, self.unit_permission(target), facts)
         elif step.kind is StepKind.EXEC:
             yield from _nothing_to_fill_in(step, target)
-        elif target.unit and not target.proven_container_id and step.signal_may_end and not _is_users_own(target):
+        elif step.signal_may_end and is_supervised(target):
             yield f"systemd supervises it ({target.unit}): a bare {step} could leave it down; use restart_unit"
 
     def ends_others(
@@ -455,7 +455,7 @@ def _unproven(step: RemedyStep, scope: str, target: Target, facts: Facts) -> Ite
 def _no_restart(target: Target, permission: UnitPermission, facts: Facts) -> Iterator[str]:
     if not target.unit:
         yield "no systemd unit runs it: there is nothing to restart"
-    elif _is_users_own(target):
+    elif is_users_own(target):
         yield (
             f"{target.unit} belongs to a user's own manager, which only that user may command:"
             " terminate or kill its process instead"
@@ -493,8 +493,3 @@ def ended_with(step: RemedyStep, facts: Facts) -> tuple[TiedProcess, ...]:
 
 def _shortened(others: list[str]) -> list[str]:
     return others if len(others) <= _NAMED else [*others[:_NAMED], f"{len(others) - _NAMED} others"]
-
-
-def _is_users_own(target: Target) -> bool:
-    """Return whether a user's own manager runs it: systemd of the system knows no such unit and brings nothing back."""
-    return _USERS_OWN_MANAGER.match(target.unit) is not None

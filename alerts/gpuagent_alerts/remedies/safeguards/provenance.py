@@ -51,7 +51,7 @@ FACTS: Final = (
     Fact("Target.container_runtime", FactWriter.TARGET, "says which runtime may be asked; a name has it in front"),
     Fact("Target.container_name", FactWriter.ROOT, "permits beside a proven id: the runtime or the kubelet tells it"),
     Fact("Target.slurm_job", FactWriter.TARGET, "withholds; makes members only where it is among the proven names"),
-    Fact("Target.parent_pid", FactWriter.KERNEL, "tells a rank from children that have inherited its environment"),
+    Fact("Target.parent_pid", FactWriter.KERNEL, "tells a rank from children with its environment, cron from jobs"),
     Fact(
         "Target.process_group", FactWriter.KERNEL, "is shown: who looks like a part of a job, and does not fall with it"
     ),
