@@ -274,6 +274,31 @@ def test_a_process_that_it_traces(uid: int, how: str) -> None:
         assert ends(tracer.others[0])
 
 
+@pytest.mark.parametrize("exit_signal", [signal.SIGTERM, signal.SIGKILL, signal.SIGCHLD, 0])
+def test_a_parent_that_gets_a_signal_of_its_own(exit_signal: int) -> None:
+    """KILL-03: a child may be made so that the kernel sends its parent SIGKILL at its end, in whoever's place."""
+    code = f"""
+import ctypes, platform
+told, tell = os.pipe()
+number = 56 if platform.machine() == "x86_64" else 220  # clone(2)
+child = ctypes.PyDLL(None).syscall(number, {int(exit_signal)}, 0, 0, 0, 0)
+if not child:
+    become(ALICE)
+    os.write(tell, b'.')
+    live()
+os.read(told, 1)
+ready(child)
+"""
+    with running(code) as parent:
+        (child,) = parent.others
+        why = f"to which the kernel sends signal {int(exit_signal)} when pid {child} ends, as it was started with that"
+        hit = exit_signal not in {0, signal.SIGCHLD}
+        assert told(child) == ([(parent.pid, False, why)] if hit else [])
+        os.kill(child, signal.SIGKILL)
+        if hit:
+            assert ends(parent.pid)
+
+
 @pytest.mark.parametrize("uid", [ALICE, BOB])
 def test_work_that_it_has_begun(uid: int) -> None:
     """A child of another user may end with it (PR_SET_PDEATHSIG); one of its own is its own work, and lives on."""

@@ -8,6 +8,7 @@ be a target's own work.
 from __future__ import annotations
 
 import re
+import signal
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
@@ -37,7 +38,7 @@ class SystemdSilent(UnseenProcesses):
 
 
 class ProcessRow(NamedTuple):
-    """One living process: fields 1 to 8, 20 and 22 of proc_pid_stat(5), and three of proc_pid_status(5)."""
+    """One living process: fields 1 to 8, 20, 22 and 38 of proc_pid_stat(5), and three of proc_pid_status(5)."""
 
     pid: int
     name: str
@@ -56,6 +57,8 @@ class ProcessRow(NamedTuple):
     """Thread that traces the first thread; 0 for none."""
     namespace_pids: tuple[int, ...]
     """Its pid in each namespace, from the reader's own inwards."""
+    exit_signal: int = signal.SIGCHLD
+    """Signal that the kernel sends its parent at its end, whoever that is; 0 for none (clone(2))."""
 
     @property
     def is_stopped(self) -> bool:
@@ -138,6 +141,7 @@ def _read(files: ProcFiles, pid: int) -> ProcessRow | None:
         pid, stat[opening + 2 : closing].decode("utf-8", "replace"), state, int(fields[1]), int(fields[2]),
         int(fields[3]), int(fields[4]), int(fields[5]), int(fields[19]), frozenset(map(int, uids.groups())),
         int(tracer[1]) if tracer else 0, tuple(map(int, namespace_pids[1].split())),
+        int(fields[35]) if len(fields) > 35 else signal.SIGCHLD,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ started into one.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -125,6 +126,7 @@ class TieFinder:
                     yield Tie(scan.rows[other], f"in the pid namespace of pid {pid}", certain)
             for row in containers.ended_with(scan.rows[pid]):
                 yield Tie(row, f"in the container of pid {pid}, without a pid namespace of its own")
+        yield from _signaled_parents(scan, ended)
         yield from self._sessions_held(scan, ended, masters_of)
         yield from self._sessions_in_flight(scan, ended)
         for pid in ended:
@@ -228,6 +230,15 @@ class TieFinder:
                 continue
             except (OSError, ValueError) as error:
                 raise UnseenProcesses(f"where pid {pid} runs cannot be read: {error}") from error
+
+
+def _signaled_parents(scan: ProcessScan, ended: Collection[int]) -> Iterator[Tie]:
+    """Yield the parents to whom the kernel sends another signal than SIGCHLD, of other users' too, when these end."""
+    for pid in ended:
+        row = scan.rows[pid]
+        if row.parent_pid in scan.rows and row.exit_signal > 0 and row.exit_signal != signal.SIGCHLD:
+            why = f"to which the kernel sends signal {row.exit_signal} when pid {pid} ends, as it was started with that"
+            yield Tie(scan.rows[row.parent_pid], why, certain=False, may_be_own=False)
 
 
 def _at_terminals(scan: ProcessScan, ended: Collection[int]) -> list[ProcessRow]:
