@@ -56,18 +56,19 @@ def test_what_cannot_be_told(known: dict[str, str]) -> None:
 
 
 def test_properties_of_every_answer() -> None:
-    """The main process of a service is asked with everything else, once."""
+    """Main processes are asked of all services at once, and of each unit everything else, once."""
     asked: list[tuple[str, ...]] = []
 
     def show(properties: Sequence[str], units: Sequence[str]) -> str:
         asked.append(tuple(units))
-        assert tuple(properties) == PROPERTIES
+        assert tuple(properties) == (("Id", "MainPID", "ControlPID") if "*" in units[0] else PROPERTIES)
         return Systemd(own_service={"MainPID": "42"}).show(properties, units)
 
     ends = UnitEnds(show)
-    assert ends.main_pid("own.service") == 42
+    assert ends.services_of({42, 43}) == {"own.service": 42}
+    assert ends.services_of({43}) == {}
     assert not ends.ended_with("own.service")
-    assert asked == [("own.service",)]
+    assert asked == [("*.service",), ("own.service",)]
 
 
 SIMPLE_START = DOWN | {"Conflicts": "shutdown.target"}

@@ -106,6 +106,41 @@ def test_who_waits_in_a_scope(bound: Node, waiting_uid: int) -> None:
     assert set(bound.tied(10)) == {20}
 
 
+@pytest.mark.parametrize(
+    ("starter", "main", "tied"),
+    [
+        ("starter.service", 0, {9, 20}),  # its script waits
+        ("job.service", 0, {9, 20}),
+        ("docker.service", 0, set()),  # it goes on, as what starts the work of others does
+        ("jupyterhub.service", 0, set()),
+        ("docker.service", 10, {8, 9, 20}),  # but for its main process, wherever that was moved
+        ("docker.service", 9, set()),
+        ("starter.service", 10, {8, 9, 20}),
+        ("starter.service", 9, {9, 20}),
+        ("slurmstepd.scope", 0, set()),
+    ],
+)
+def test_a_unit_in_which_somebody_waits(tmp_path: Path, starter: str, main: int, tied: set[int]) -> None:
+    """KILL-03: a service may end with its main process, or with what that waits for, whatever unit that is in."""
+    node = Node(tmp_path, job_scope={}, other_service={})
+    node.systemd.units[starter] = {"MainPID": str(main), "BoundBy": "other.service"}
+    node.add(8, f"system.slice/{starter}", 0)
+    node.add(9, f"system.slice/{starter}", BOB)
+    node.add(10, "system.slice/job.scope", parent=8)
+    node.add(20, "system.slice/other.service", BOB)
+    assert set(node.tied(10)) == tied
+
+
+def test_a_parent_that_was_moved(bound: Node) -> None:
+    """The script that waits may be the main process of a service in another cgroup, and the job in no unit at all."""
+    bound.systemd.units["starter.service"] = {"MainPID": "9", "ControlPID": "7", "BoundBy": "other.service"}
+    bound.add(7, "elsewhere", 0)
+    bound.add(9, "elsewhere", 0)
+    for job, parent in ((50, 9), (51, 7)):
+        bound.add(job, "somewhere", parent=parent)
+        assert set(bound.tied(job)) == {20}
+
+
 @pytest.mark.parametrize("scope", ["slurmstepd.scope", "node1_slurmstepd.scope"])
 def test_the_scope_of_all_slurm_jobs(bound: Node, scope: str) -> None:
     """It is held by a process of Slurm's own, and does not end with a job: nobody is asked about it."""

@@ -21,12 +21,9 @@ class UnitEnds:
     def __init__(self, show: Show = run_systemctl) -> None:
         self._units = UnitStates(show)
 
-    def main_pid(self, unit: str) -> int:
-        """Return the pid of a service's main process; 0 for none. Raises UnseenProcesses."""
-        pid = self._units.state(unit).value("MainPID")
-        if pid is None or not pid.isdigit():
-            raise UnseenProcesses(f"systemd does not tell the main process of {unit}")
-        return int(pid)
+    def services_of(self, pids: Collection[int]) -> Mapping[str, int]:
+        """Return the services whose main or control process is one of these, wherever it is. Raises UnseenProcesses."""
+        return {unit: pid for unit, pid in self._units.main_processes() if pid in pids}
 
     def ended_with(self, unit: str, needed: Collection[str] = ()) -> Mapping[str, str]:
         """Return each active unit that ends once this one has, and why, in words.

@@ -20,6 +20,7 @@ _ASK_SECONDS = 2.0
 _LONGEST_ANSWER = 1024 * 1024
 _MOST_UNITS = 256
 _DIRECTORY_PROPERTIES = ("Id", "ActiveState", "RuntimeDirectory")
+_MAIN = ("MainPID", "ControlPID")
 _WITH_DIRECTORIES = ("*.service", "*.socket", "*.mount", "*.swap")
 """Patterns of all loaded units that may have a `RuntimeDirectory=` (systemd.exec(5))."""
 
@@ -62,6 +63,7 @@ class UnitStates:
         self._show = show
         self._states: dict[str, UnitState] = {}
         self._directories: dict[str, frozenset[str]] | None = None
+        self._main_processes: list[tuple[str, int]] | None = None
 
     def state(self, unit: str) -> UnitState:
         """Return the state of a unit. Raises UnseenProcesses."""
@@ -92,6 +94,14 @@ class UnitStates:
         if [state.id for state in told] != new:
             raise SystemdSilent(f"systemd did not tell of {', '.join(new[:3])}")
         self._states |= zip(new, told, strict=True)
+
+    def main_processes(self) -> Collection[tuple[str, int]]:
+        """Return each loaded service with its main process, and with its control process. Raises UnseenProcesses."""
+        if self._main_processes is None:
+            told = states(self._show(("Id", *_MAIN), ("*.service",)))
+            values = [(each.id, each.value(name) or "") for each in told for name in _MAIN]
+            self._main_processes = [(unit, int(pid)) for unit, pid in values if pid.isdigit() and pid != "0"]
+        return self._main_processes
 
     def shared_directory(self, unit: str, *kept: str) -> str:
         """Return which directory the end of this unit removes while another active unit has it; "" for none.

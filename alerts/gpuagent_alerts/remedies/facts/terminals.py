@@ -111,6 +111,18 @@ class PtyMasters:
             found.update(self._find(pid, lambda path: path.startswith("/"), f"task/{thread}/"))
         return frozenset(found)
 
+    def paths(self, pid: int) -> frozenset[str]:
+        """Return what the links of all its descriptors say, of all threads; none of one that has ended.
+
+        Raises OSError, ValueError.
+        """
+        found: set[str] = set()
+        for folder in (self._folder(pid), *(f"task/{thread}/" for thread in other_tables(self._files, pid))):
+            for descriptor in self._open.list(pid, folder) if folder is not None else ():
+                with suppress(FileNotFoundError, ProcessLookupError):  # closed meanwhile
+                    found.add(self._open.path(pid, folder or "", descriptor))
+        return frozenset(found)
+
     def open_slaves(self, row: ProcessRow, numbers: Collection[int]) -> frozenset[int]:
         """Return which of these numbers are the names of files that a process has open, be they terminals or not.
 

@@ -39,6 +39,7 @@ from gpuagent_alerts.remedies.facts.process_scan import (
     list_pids,
     read_placement,
 )
+from gpuagent_alerts.remedies.facts.served_devices import against_end
 from gpuagent_alerts.remedies.facts.terminals import (
     Master,
     OpenFiles,
@@ -113,7 +114,19 @@ class TieFinder:
             ended |= new.keys()
         for tie in self._others_work(seen, ended):
             found.setdefault(tie.row.pid, tie)
+        self._refuse_unnamed(seen, ended)
         return found
+
+    def _refuse_unnamed(self, scan: ProcessScan, ended: Collection[int]) -> None:
+        """Raise UnseenProcesses where the end of these reaches others that cannot be named."""
+        try:
+            why = against_end(scan, self._masters, ended)
+        except _GONE:
+            return
+        except (OSError, ValueError) as error:
+            raise UnseenProcesses(f"the open files of a process cannot be read: {error}") from error
+        if why:
+            raise UnseenProcesses(why)
 
     def _direct(
         self, scan: ProcessScan, ended: Collection[int], masters_of: MastersOf, containers: ContainerEnds

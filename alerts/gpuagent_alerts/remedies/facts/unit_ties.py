@@ -36,6 +36,7 @@ from gpuagent_alerts.remedies.facts.process_scan import (
 )
 from gpuagent_alerts.remedies.facts.terminals import OpenFiles
 from gpuagent_alerts.remedies.facts.ties import Tie, TieFinder
+from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS, SHARED_UNITS, find_listed
 
 _TREES = ("", "name=systemd")
 _GONE = (FileNotFoundError, ProcessLookupError)
@@ -134,6 +135,7 @@ class SystemdTieFinder(TieFinder):
     def _along(self, look: _Look) -> Iterator[Tie]:
         """Yield who ends with the units that end."""
         roots = dict.fromkeys(look.units_that_end(), "")
+        yield from look.beside_who_waits()
         logged_out: set[int] = set()
         for user_id in look.users_without_session():
             if not self._lingers(user_id):
@@ -207,6 +209,12 @@ class SystemdTieFinder(TieFinder):
         return _Place(unit, user_id, inner, in_container=bool(parse_cgroup(data).container_id))
 
 
+def _goes_on(unit: str) -> bool:
+    """Return whether a unit is known to start the work of others, and to go on when that ends."""
+    spellings = (unit.removesuffix(".service").removesuffix(".scope"), unit)
+    return find_listed(spellings, (*NEVER_UNITS, *SHARED_UNITS)) is not None
+
+
 class _Look:
     """One look at who is where, and at who ends."""
 
@@ -232,14 +240,47 @@ class _Look:
         self._waiting = self._ended | frozenset(above)
         self._ending = ending_sessions(sessions, self._scopes, audit, ended, above)
 
+    def units_that_wait(self) -> Mapping[str, int]:
+        """Return the other units that may end as well, each with the process for which it may: found with the rest.
+
+        A service ends with its main process, wherever root has moved that, and its main process may be one of these or
+        wait for it: whoever one of these descends from. What starts others' work goes on when that ends. Raises
+        UnseenProcesses.
+        """
+        found = {self.places[pid].unit: pid for pid in sorted(self._waiting - self._ended)}
+        try:
+            found |= self._ends.services_of(self._waiting)
+        except SystemdSilent:
+            places = [self.places[pid] for pid in self._ended]
+            if not all(each.in_container or not each.unit or _OF_ALL_JOBS.fullmatch(each.unit) for each in places):
+                raise
+        inside = {self.places[pid].unit for pid in self._ended}
+        return {
+            unit: pid
+            for unit, pid in found.items()
+            if unit and unit not in inside and not _SESSION.fullmatch(unit) and not _USER_MANAGER.fullmatch(unit)
+            and (pid in self._ended or not _goes_on(unit))
+        }  # fmt: skip
+
+    def beside_who_waits(self) -> Iterator[Tie]:
+        """Yield who is in such a unit beside what waits there: systemd ends all of it. Raises UnseenProcesses."""
+        for unit, pid in self.units_that_wait().items():
+            judged = self._ended if pid in self._ended else self._waiting  # who waits ends by itself
+            for other, place in self.places.items():
+                if place.unit == unit and other not in judged:
+                    why = f"in {unit}, which may end with pid {pid}"
+                    yield Tie(self.scan.rows[other], why, may_be_own=False, is_stopped_by_unit=True)
+
     def units_that_end(self) -> Iterator[str]:
         """Yield the units that may lose their main process, or their last one: all in which one of these is.
 
-        A user's own manager ends with itself alone: what it runs is in units of its own. The scope of all Slurm jobs
-        stays while anybody else is in there: `slurmstepd infinity` of root's holds it.
+        And those that wait for one of these, as far as that is known. A user's own manager ends with itself alone: what
+        it runs is in units of its own. The scope of all Slurm jobs stays while anybody else is in there: `slurmstepd
+        infinity` of root's holds it.
         """
         found = {self.places[pid].unit for pid in self._ended} - {""}
         found |= {f"session-{name}.scope" for name in self._ending}
+        found |= self.units_that_wait().keys()
         for unit in sorted(found - self.asked):
             if _OF_ALL_JOBS.fullmatch(unit) and not self._loses_all(unit):
                 continue

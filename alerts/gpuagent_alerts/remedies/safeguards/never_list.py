@@ -45,7 +45,7 @@ NEVER = (
 NEVER_UNITS = (
     *NEVER, "user@*", "getty@*", "serial-getty@*", "ssh", "ssh@*", "dbus*", "polkit*", "cron", "crond", "atd", "docker",
     "crio*", "cri-*", "podman*", "k3s*", "rke2*", "microk8s*", "snap.microk8s*", "munge", "nomad", "ray",
-    "raylet*", "display-manager", "nvidia-*", "NetworkManager", "libvirtd", "virtqemud",
+    "raylet*", "display-manager", "nvidia-*", "NetworkManager", "libvirtd", "virtqemud", "lxd*", "incus*", "snap.lxd*",
 )  # fmt: skip
 """Units (without `.service`) that are never restarted: they run others' processes, or the node stands on them."""
 

@@ -1,0 +1,105 @@
+"""What others lose with a process without being named: devices that it serves, and the console that it leads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpuagent.procfs.files import RealProc
+from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
+from gpuagent_alerts.remedies.facts.terminals import OpenFiles
+from gpuagent_alerts.remedies.facts.ties import TieFinder
+from tests.alerts.remedies.tied import running
+from tests.fakes.proc import FakeProc, stat_text
+
+CONSOLE, PTY = 4 << 8 | 20, 136 << 8 | 3
+
+
+class Descriptors(OpenFiles):
+    """The same links for everybody, or none that may be seen."""
+
+    def __init__(self, *links: str, hidden: bool = False) -> None:
+        super().__init__()
+        self.links = links
+        self.hidden = hidden
+
+    def list(self, pid: int, folder: str) -> list[int]:
+        if self.hidden:
+            raise PermissionError
+        return list(range(len(self.links)))
+
+    def path(self, pid: int, folder: str, descriptor: int) -> str:
+        return self.links[descriptor]
+
+    def info(self, pid: int, folder: str, descriptor: int) -> bytes:
+        return b""
+
+    def mounts(self, pid: int, folder: str) -> bytes:
+        return b""
+
+
+def finder(*links: str, terminal: int = 0, session: int = 1, hidden: bool = False) -> TieFinder:
+    """Of pid 10, which has these descriptors and this terminal."""
+    proc = FakeProc()
+    status = b"Name:\tx\nUid:\t0\t0\t0\t0\nNSpid:\t%d\nTracerPid:\t0\n"
+    for pid in (1, 10):
+        fields = stat_text(pid, terminal=terminal if pid == 10 else 0).split()
+        fields[5] = b"%d" % (session if pid == 10 else 1)
+        proc.put(pid, b" ".join(fields) + b"\n", status=status % pid, cgroup=b"0::/\n", loginuid=b"0", sessionid=b"0")
+    return TieFinder(proc, pids=lambda: [1, 10], open_files=Descriptors(*links, hidden=hidden))
+
+
+@pytest.mark.parametrize(
+    ("path", "withheld"),
+    [
+        ("/dev/fuse", True),
+        ("/dev/cuse", True),
+        ("/dev/watchdog", True),
+        ("/dev/watchdog0", True),
+        ("/dev/net/tun", True),
+        ("/dev/ublkc3", True),
+        ("/dev/nbd0", True),
+        ("/dev/fuse (deleted)", True),
+        ("/dev/nvidia0", False),
+        ("/dev/nvidia-uvm", False),
+        ("/dev/null", False),
+        ("/home/alice/dev/fuse", False),
+        ("socket:[1]", False),
+    ],
+)
+def test_a_device_that_others_use(path: str, *, withheld: bool) -> None:
+    """KILL-03: whoever uses what it serves cannot be named; where its files cannot be seen, nothing is known of it."""
+    assert not finder(path, hidden=True).find([10])
+    if not withheld:
+        assert not finder("/dev/null", path).find([10])
+        return
+    with pytest.raises(UnseenProcesses, match=f"has {path.split(maxsplit=1)[0]}"):
+        finder("/dev/null", path).find([10])
+
+
+@pytest.mark.parametrize(
+    ("terminal", "session", "withheld"),
+    [(CONSOLE, 10, True), (CONSOLE, 1, False), (PTY, 10, False), (0, 10, False)],
+)
+def test_the_leader_at_a_console(terminal: int, session: int, *, withheld: bool) -> None:
+    """KILL-03: the kernel hangs a console up for everybody when the leader of its session ends."""
+    found = finder(terminal=terminal, session=session)
+    if not withheld:
+        assert not found.find([10])
+        return
+    with pytest.raises(UnseenProcesses, match="leads the session on terminal 4:20"):
+        found.find([10])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_file_system_in_user_space() -> None:
+    """A real process with a real /dev/fuse."""
+    if not Path("/dev/fuse").exists():
+        pytest.skip("this machine has no /dev/fuse")
+    with (
+        running("os.open('/dev/fuse', os.O_RDWR)\nbecome(ALICE)\nready()\n") as server,
+        pytest.raises(UnseenProcesses, match=f"pid {server.pid} has /dev/fuse open"),
+    ):
+        TieFinder(RealProc()).find([server.pid])
