@@ -30,7 +30,7 @@ from gpuagent_alerts.alert import (
 from gpuagent_alerts.messages.briefing_inputs import BLIND, DEAD, FULL, LEAK, SOON, BriefingInputs, Successors
 from gpuagent_alerts.messages.group_end import summarize_ends
 from gpuagent_alerts.messages.naming import group_name, labels_of, process_name, times
-from gpuagent_alerts.messages.nobodys_growth import nobodys_bytes_per_hour
+from gpuagent_alerts.messages.nobodys_growth import nobodys_bytes_per_hour, nobodys_state
 from gpuagent_alerts.notify.final_reason import is_level_reached
 from gpuagent_alerts.notify.urgency import did_nothing, urgency_of
 
@@ -143,7 +143,9 @@ def _what(seen: BriefingInputs, main: Alert | None) -> str:
 
 
 _FORECASTS = frozenset({SOON, *FULL})
-_SAID_BY = dict.fromkeys((LEAK, SOON, *FULL), _FORECASTS) | {"GpuLost": frozenset({"GpuXidCritical", BLIND})}
+_SAID_BY = dict.fromkeys((LEAK, SOON, "GpuMemoryLeak", *FULL), _FORECASTS) | {
+    "GpuLost": frozenset({"GpuXidCritical", BLIND})
+}
 """What the text of an alert tells of others already."""
 
 
@@ -165,6 +167,19 @@ def _leak(seen: BriefingInputs, main: Alert) -> str:
         return f"{_subject(seen, main)} leaked{past} and has stopped"
     pace = f" {format_bytes(seen.pace)}/h" if seen.pace else ""
     return f"{_subject(seen, main)} leaking{pace}{_beside(seen)}{_forecast(seen)}"
+
+
+def _nobodys(seen: BriefingInputs, main: Alert) -> str:
+    """Return how memory of no process grows, or grew until it stopped: its alert holds for a while after that."""
+    state, pace = nobodys_state(seen.snapshot, [gpu.identity.uuid for gpu in seen.gpus])
+    paced = f" {format_bytes(pace)}/h" if pace > 0 else ""
+    if state is GrowthState.RISING:
+        return f"memory of no process growing{paced}{_forecast(seen)}"
+    if state is GrowthState.STOPPED:
+        return f"memory of no process grew{paced} and has stopped"
+    if state is GrowthState.FULL:
+        return f"memory of no process grew{paced} until there was no room{_forecast(seen)}"
+    return _summary(main)
 
 
 def _soon(seen: BriefingInputs, main: Alert) -> str:
@@ -250,6 +265,7 @@ def _budget(seen: BriefingInputs, main: Alert) -> str:
 _WRITERS: dict[str, Callable[[BriefingInputs, Alert], str]] = {
     LEAK: _leak,
     SOON: _soon,
+    "GpuMemoryLeak": _nobodys,
     **dict.fromkeys(FULL, _full),
     DEAD: _dead,
     "GpuLost": _lost,

@@ -1,4 +1,4 @@
-"""Memory of no process that grows beside an incident's own: a forecast of the GPU is of both together."""
+"""Memory of no process that grows, also beside an incident's own: a forecast of the GPU is of both together."""
 
 from __future__ import annotations
 
@@ -30,3 +30,21 @@ def nobodys_bytes_per_hour(snapshot: Snapshot | None, uuids: Iterable[str]) -> f
         ]
         paces += max(0.0, whole.slope.value - sum(growing))
     return 3600 * paces
+
+
+def nobodys_state(snapshot: Snapshot | None, uuids: Iterable[str]) -> tuple[GrowthState | None, float]:
+    """Return whether memory of no process on these GPUs still rises, and its pace in bytes an hour.
+
+    Of memory that has stopped it is the pace that it had; 0 where none is known. The state is None where that is not.
+    """
+    uuids = tuple(uuids)
+    if (pace := nobodys_bytes_per_hour(snapshot, uuids)) > 0:
+        return GrowthState.RISING, pace
+    found = [] if snapshot is None else [snapshot.growth.get(MemoryKey(uuid)) for uuid in uuids]
+    known = [one for one in found if one is not None and one.verdict in _GROWS]
+    if not known:
+        return None, 0.0
+    if any(one.state is GrowthState.RISING for one in known):  # a process beside it rises, and has the whole pace
+        return GrowthState.STOPPED, 0.0
+    state = next((one.state for one in known if one.state is GrowthState.FULL), known[0].state)
+    return state, sum(3600 * one.slope.value for one in known if one.slope is not None)
