@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpuagent.core.displaced import name_displaced
-from gpuagent.core.growth import GrowthState, Verdict
+from gpuagent.core.growth import GrowthState, MemoryKey, Verdict
 from gpuagent.core.holding import LARGE_SHARE, find_holding, is_nobodys
 from gpuagent.core.snapshot import ProcessState, pause_overrun_seconds
 from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration
@@ -30,7 +30,7 @@ from gpuagent_alerts.alert import (
 from gpuagent_alerts.messages.briefing_inputs import BLIND, DEAD, FULL, LEAK, SOON, BriefingInputs, Successors
 from gpuagent_alerts.messages.group_end import summarize_ends
 from gpuagent_alerts.messages.naming import group_name, labels_of, process_name, times
-from gpuagent_alerts.messages.nobodys_growth import nobodys_bytes_per_hour, nobodys_state
+from gpuagent_alerts.messages.nobodys_growth import nobodys_bytes_per_hour, nobodys_instances, nobodys_state
 from gpuagent_alerts.notify.final_reason import is_level_reached
 from gpuagent_alerts.notify.urgency import did_nothing, urgency_of
 
@@ -171,22 +171,28 @@ def _leak(seen: BriefingInputs, main: Alert) -> str:
 
 def _nobodys(seen: BriefingInputs, main: Alert) -> str:
     """Return how memory of no process grows, or grew until it stopped: its alert holds for a while after that."""
-    state, pace = nobodys_state(seen.snapshot, [gpu.identity.uuid for gpu in seen.gpus])
+    instances = [] if seen.instance is not None else _instances_of_nobody(seen)
+    state, pace = nobodys_state(seen.snapshot, instances or seen.places)
     paced = f" {format_bytes(pace)}/h" if pace > 0 else ""
+    numbers = ", ".join(str(each.gpu_instance_id) for each in instances)
+    who = "memory of no process" + (f" in MIG instance{'s' if len(instances) > 1 else ''} {numbers}" * bool(instances))
     if state is GrowthState.RISING:
-        return f"memory of no process growing{paced}{_forecast(seen)}"
+        return f"{who} growing{paced}{_forecast(seen, instances)}"
     if state is GrowthState.STOPPED:
-        return f"memory of no process grew{paced} and has stopped"
+        return f"{who} grew{paced} and has stopped"
     if state is GrowthState.FULL:
-        return f"memory of no process grew{paced} until there was no room{_forecast(seen)}"
+        return f"{who} grew{paced} until there was no room{_forecast(seen, instances)}"
     return _summary(main)
+
+
+def _instances_of_nobody(seen: BriefingInputs) -> list[MemoryKey]:
+    return [place for gpu in seen.gpus for place in nobodys_instances(seen.snapshot, gpu.identity.uuid)]
 
 
 def _soon(seen: BriefingInputs, main: Alert) -> str:
     """Return who grows, where somebody does: whoever is woken asks that first."""
     if not seen.members:
-        uuids = [] if seen.instance is not None else [gpu.identity.uuid for gpu in seen.gpus]
-        nobodys = nobodys_bytes_per_hour(seen.snapshot, uuids)
+        nobodys = nobodys_bytes_per_hour(seen.snapshot, seen.places)
         if nobodys > 0:
             return f"memory of no process growing {format_bytes(nobodys)}/h{_forecast(seen)}"
         return f"memory running out{_forecast(seen)}"
@@ -202,8 +208,7 @@ def _beside(seen: BriefingInputs) -> str:
     if pids:
         who = process_name(labels_of(others[0].process)) if len(pids) == 1 else f"{len(pids)} other processes"
         parts.append(f"{who} {format_bytes(sum(each.bytes_per_hour for each in others))}/h")
-    uuids = [] if seen.instance is not None else [gpu.identity.uuid for gpu in seen.gpus]
-    nobodys = nobodys_bytes_per_hour(seen.snapshot, uuids)
+    nobodys = nobodys_bytes_per_hour(seen.snapshot, seen.places)
     if nobodys >= _LEAST_BESIDE * seen.pace and nobodys > 0:
         parts.append(f"memory of no process {format_bytes(nobodys)}/h")
     return f" (and {' and '.join(parts)})" if parts else ""
@@ -449,10 +454,14 @@ def _first_labels(seen: BriefingInputs) -> dict[str, str]:
     return labels_of(seen.members[0].process)
 
 
-def _forecast(seen: BriefingInputs) -> str:
+def _forecast(seen: BriefingInputs, instances: Sequence[MemoryKey] = ()) -> str:
+    """Return when there is no room: of MIG instances the earliest, where the incident does not name one itself."""
     if seen.is_full:
         return f", {_full_ones(seen)} full now"
     seconds = seen.seconds_to_full
+    if instances and seen.snapshot is not None:
+        own = [seen.snapshot.growth[place].forecast_seconds for place in instances]
+        seconds = min((each for each in own if each is not None), default=None)
     if seconds is None or not 0 <= seconds <= MAX_SECONDS:
         return ""
     if seconds < 1:
