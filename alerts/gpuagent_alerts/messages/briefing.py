@@ -31,16 +31,9 @@ from gpuagent_alerts.alert import (
     resolved_summary,
 )
 from gpuagent_alerts.messages.briefing_inputs import BriefingInputs, Successors
-from gpuagent_alerts.messages.headline import (
-    decisive_alert,
-    end_reason_of,
-    headline_of,
-    main_alert,
-    place_of,
-    running,
-    without_place,
-)
-from gpuagent_alerts.messages.naming import group_name, labels_of, process_name, times
+from gpuagent_alerts.messages.headline import decisive_alert, headline_of, main_alert, place_of
+from gpuagent_alerts.messages.incident_end import end_reason_of, running
+from gpuagent_alerts.messages.naming import group_name, labels_of, process_name, times, without_place
 from gpuagent_alerts.messages.snapshot_inputs import subject_of
 from gpuagent_alerts.notify.incident_record import incident_of
 from gpuagent_alerts.notify.notifier import Notifier
