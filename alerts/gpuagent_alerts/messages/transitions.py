@@ -78,6 +78,7 @@ class EndReasons:
         """Return the transitions of an evaluation; those whose condition does not hold any more have the reason."""
         explained = []
         unread = {gpu.identity.uuid for gpu in seen.snapshot.gpus if gpu.state is not GpuState.OK}
+        unlisted = {gpu.identity.uuid for gpu in seen.snapshot.gpus if not gpu.processes_known}
         self._unread |= unread
         for change, told in transitions:
             alert, name = told, told.fingerprint
@@ -85,8 +86,10 @@ class EndReasons:
                 self._reasons.pop(name, None)
                 if (facts := facts_of(alert.labels, seen.snapshot)) is not None:
                     before = self._facts.get(name)
-                    is_read = alert.labels.get("uuid", "") not in unread
-                    facts = facts if before is None or is_read else facts.with_figures_of(before)
+                    if before is not None and (alert.labels.get("uuid", "") in unread or alert.unmeasured_seconds):
+                        facts = facts.with_figures_of(before)
+                    elif before is not None and alert.labels.get("uuid", "") in unlisted:
+                        facts = facts.with_processes_of(before)
                     self._facts[name] = facts.with_peak_of(before, seen.wall_seconds)
                 explained.append(Transition(change, alert))
                 continue
