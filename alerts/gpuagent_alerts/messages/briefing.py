@@ -28,10 +28,9 @@ from gpuagent_alerts.alert import (
     Holder,
     Incident,
     News,
-    resolved_summary,
 )
 from gpuagent_alerts.messages.briefing_inputs import BriefingInputs, Successors
-from gpuagent_alerts.messages.headline import decisive_alert, headline_of, main_alert, place_of
+from gpuagent_alerts.messages.headline import decisive_alert, headline_of, main_alert, place_of, summary_of_kept
 from gpuagent_alerts.messages.incident_end import end_reason_of, running
 from gpuagent_alerts.messages.naming import group_name, labels_of, process_name, times, without_place
 from gpuagent_alerts.messages.snapshot_inputs import subject_of
@@ -97,12 +96,20 @@ class BriefingWriter:
         return held_headline(seen, watch, self.node, now), held_text(seen, watch, now)
 
     def about_to_fire(self, incident: Incident, alerts: Sequence[Alert]) -> tuple[str, str]:
-        """Return the line of an incident of which these alerts are about to fire, and the same without the rest."""
+        """Return the line of an incident of which these alerts are about to fire, and the same without the rest.
+
+        It has no severity: nothing of the incident is true for as long as its rule asks.
+        """
         seen = BriefingInputs(incident, tuple(alerts), self.snapshot, self.budgets)
         worst = max(alerts, key=lambda one: urgency_of(one.labels))
-        severity = (incident.severity or "firing").upper()
         text = without_place(worst.annotations.get(PENDING_SUMMARY) or worst.name)
-        return f"{severity} {place_of(seen, self.node)}: {text}", text
+        return f"PENDING {place_of(seen, self.node)}: {text}", text
+
+    def ending(self, incident: Incident, alerts: Sequence[Alert]) -> str:
+        """Return what ended an incident of which these alerts are only kept, and until when that has to last."""
+        seen = BriefingInputs(incident, tuple(alerts), self.snapshot, self.budgets)
+        main = main_alert(seen)
+        return "" if main is None else summary_of_kept(seen, main)
 
     def write(self, incident: Incident, alerts: Sequence[Alert]) -> Briefing:
         """Return what is said of an incident in a message with these alerts."""
@@ -347,7 +354,7 @@ def find_waiting(
         elif not for_restart and (
             own := [kept[name] for name, keeps in record.members.items() if keeps and name in kept]
         ):
-            text = without_place(resolved_summary(max(own, key=lambda one: urgency_of(one.labels))))
+            text = briefings.ending(incident, own)
         severity = incident.severity if incident.severity in _SEVERITIES else "warning"
         severity = severity if for_restart else "info"
         subject = subject_of({**incident.labels, "alertname": key, "severity": severity}, about_growth=False)

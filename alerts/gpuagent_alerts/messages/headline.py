@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from gpuagent.core.displaced import name_displaced
 from gpuagent.core.growth import GrowthState, MemoryKey, Verdict
@@ -19,6 +20,7 @@ from gpuagent_alerts.alert import (
     CauseKind,
     Status,
     condition_times,
+    resolved_summary,
     shown_annotations,
 )
 from gpuagent_alerts.messages.briefing_inputs import BLIND, DEAD, FULL, LEAK, SOON, BriefingInputs
@@ -134,7 +136,7 @@ def _what(seen: BriefingInputs, main: Alert | None) -> str:
     if seen.incident.is_over:
         return what_was(seen, main)
     write = None if main.is_kept else _WRITERS.get(main.name)
-    said = _summary(main) if write is None else write(seen, main)
+    said = summary_of_kept(seen, main) if main.is_kept else _summary(main) if write is None else write(seen, main)
     decisive = decisive_alert(seen, main)
     if seen.incident.restarts and seen.members:
         said += f"; {group_name(seen, main.labels)} was restarted {times(seen.incident.restarts)} and grows again"
@@ -280,6 +282,16 @@ _WRITERS: dict[str, Callable[[BriefingInputs, Alert], str]] = {
     BLIND: _blind,
     "GpuBudgetExceeded": _budget,
 }
+
+
+def summary_of_kept(seen: BriefingInputs, main: Alert) -> str:
+    """Return what an alert that is only kept was, why it is over, and when its incident is.
+
+    That ends when the gravest alert of it is kept no longer, whichever of them names it.
+    """
+    kept = [one for one in seen.conditions if one.is_kept] or [main]
+    gravest = max(kept, key=lambda one: (*urgency_of(one.labels), one.kept_until or 0.0))
+    return without_place(resolved_summary(replace(main, kept_until=gravest.kept_until)))
 
 
 def _summary(alert: Alert) -> str:
