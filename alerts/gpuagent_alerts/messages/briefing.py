@@ -272,6 +272,9 @@ def held_text(seen: BriefingInputs, watch: Watch, now: float) -> str:
     if not watch.holds or restarts.since is None:
         about = f"{who}: " if seen.incident.kind in {CauseKind.PROCESS, CauseKind.GROUP} else ""
         return f"{about}{_NOT_TRUE}"
+    if not watch.awaits_restart:
+        who = process_name(labels) if labels.get("pid") else who
+        return f"{who} {_left(restarts, age, now)}: waiting for what a remedy comes to"
     if again is not None:
         began = f"{who} was restarted {times(restarts.count)} and {running(again)}" if restarts.count else (
             f"{who} {running(again)}")  # fmt: skip
@@ -347,7 +350,7 @@ def find_waiting(
             continue
         incident = incident_of(record, News.BEGAN)
         headline, text = briefings.held(incident, watch, now)
-        for_restart = watch.holds and watch.restarts.since is not None
+        for_restart = watch.awaits_restart
         about_to_fire = () if for_restart else stirring.get(key, ())
         if about_to_fire:
             headline, text = briefings.about_to_fire(incident, about_to_fire)

@@ -138,7 +138,8 @@ class IncidentBook:
         self._meters = {key: self._meters.get(key, MemoryMeter(now)) for key in going_on}
         self._unread = {key: since for key, since in self._unread.items() if key in going_on}
         for key, one in going_on.items():
-            found[key] = Watch(one.restarts, facts.is_acted_on(one.identities))
+            of_process = facts.is_acted_on([name for name in one.identities if name.startswith("pid:")])
+            found[key] = Watch(one.restarts, facts.is_acted_on(one.identities), is_acted_on=of_process)
             if one.kind in _PROCESS_KINDS:
                 seen = facts.owner_of(one.identities)
                 elsewhere = {name for other, each in going_on.items() if other != key for name in each.identities}
@@ -154,7 +155,9 @@ class IncidentBook:
                     self._unread.pop(key, None)
                 if now_runs.growth is None:
                     self._meters[key] = MemoryMeter(now)
-                found[key] = now_runs._replace(holds=now_runs.holds or found[key].holds, grow_on=seen.grow_on)
+                found[key] = now_runs._replace(
+                    holds=now_runs.holds or found[key].holds, grow_on=seen.grow_on, is_acted_on=of_process
+                )
         self.watched = found
         return found
 
