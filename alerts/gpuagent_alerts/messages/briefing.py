@@ -30,7 +30,14 @@ from gpuagent_alerts.alert import (
     News,
 )
 from gpuagent_alerts.messages.briefing_inputs import BriefingInputs, Successors
-from gpuagent_alerts.messages.headline import decisive_alert, headline_of, main_alert, place_of, summary_of_kept
+from gpuagent_alerts.messages.headline import (
+    decisive_alert,
+    headline_of,
+    main_alert,
+    place_of,
+    says_full,
+    summary_of_kept,
+)
 from gpuagent_alerts.messages.incident_end import end_reason_of, running
 from gpuagent_alerts.messages.naming import group_name, labels_of, process_name, times, without_place
 from gpuagent_alerts.messages.snapshot_inputs import subject_of
@@ -130,6 +137,7 @@ class BriefingWriter:
             links=self._links(seen, main),
             silence_command="" if over else f"gpuagent silence add --incident {incident.key} --for 2h",
             end_reason=reason,
+            says_full=says_full(seen, main),
         )
 
     def _links(self, seen: BriefingInputs, main: Alert | None) -> Mapping[str, str]:

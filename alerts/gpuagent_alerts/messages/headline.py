@@ -298,6 +298,16 @@ def _summary(alert: Alert) -> str:
     return without_place(shown_annotations(alert).get("summary") or alert.name)
 
 
+def says_full(seen: BriefingInputs, main: Alert | None) -> bool:
+    """Return whether the headline of a message with this main alert says that the memory is full now."""
+    if main is None or seen.incident.is_over or not main.holds or main.name not in {LEAK, SOON, *FULL}:
+        return False
+    if main.name == LEAK and {each.growth.state for each in seen.members} == {GrowthState.STOPPED}:
+        return False  # no forecast is told of it
+    seconds = seen.seconds_to_full
+    return seen.is_full or (seconds is not None and 0 <= seconds < 1)
+
+
 def _forecast(seen: BriefingInputs, instances: Sequence[MemoryKey] = ()) -> str:
     """Return when there is no room: of MIG instances the earliest, where the incident does not name one itself."""
     if seen.is_full:

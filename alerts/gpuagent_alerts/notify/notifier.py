@@ -32,7 +32,7 @@ from gpuagent_alerts.notify.state import (
     shift_times,
 )
 from gpuagent_alerts.notify.succession import Watch
-from gpuagent_alerts.notify.urgency import is_remedy_note
+from gpuagent_alerts.notify.urgency import UrgencyStage, is_remedy_note
 from gpuagent_alerts.store.database import Store
 
 
@@ -151,12 +151,14 @@ class Notifier:
             again = {key: one for key, one in owners.items() if one.news_at is not None}
             view = replace(view, closing=handed_over is not None, stirring=held | stirring, grow_again=again)
             decisions, next_at = decide(view, self._told)
-            offers = [Offer(self._entry(decision, now), decision.urgent) for decision in decisions if decision.alerts]
+            entries = {decision.key: self._entry(decision, now) for decision in decisions if decision.alerts}
+            offers = [Offer(entries[each.key], each.urgent) for each in decisions if each.key in entries]
             if told := {one.key: one.briefing.headline for one in _incidents_of(offers) if one.news is News.ENDED}:
                 self._book.note_headlines(incidents, told)
             losses = self._limiter.send(offers, self.routes.recipients)
             losses = _of_digests(losses, self._limiter.digest_group, self._told)
-            changes = _with_losses({decision.key: decision.told for decision in decisions}, self._told, losses)
+            changes = {decision.key: _as_written(decision.told, entries.get(decision.key)) for decision in decisions}
+            changes = _with_losses(changes, self._told, losses)
             save_notification_states(self._store, changes)
             self._quiet.acks.keep({*going_on, *(key for key, one in incidents.items() if one.ends_at is None)})
             self._store.after_commit(lambda: self._apply(changes, muted))
@@ -293,6 +295,16 @@ class Notifier:
                 )
                 for key, told in self._told.items()
             }
+
+
+def _as_written(told: NotificationState | None, entry: OutboxEntry | None) -> NotificationState | None:
+    """Return what is known as told after a message: one that says that the memory is full tells no less than that."""
+    incident = None if entry is None else entry.message.incident
+    if told is None or told.incident is None or incident is None or not incident.briefing.says_full:
+        return told
+    urgency = told.incident.urgency
+    urgency = urgency._replace(stage=max(urgency.stage, UrgencyStage.FULL))
+    return replace(told, incident=replace(told.incident, urgency=urgency))
 
 
 def _incidents_of(offers: Iterable[Offer]) -> Iterator[Incident]:

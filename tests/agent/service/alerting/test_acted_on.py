@@ -84,9 +84,7 @@ def test_while_a_remedy_acts_no_restart_is_waited_for(tmp_path: Path) -> None:
     (shown,) = find_waiting(stage.notifier, stage.briefings, present, stage.clock.wall(), labels)
 
     assert (shown.for_restart, shown.subject.severity) == (False, "info")
-    assert shown.headline.endswith(
-        "python3 (alice, pid 4242) left the GPU 5 s ago: waiting for what a remedy comes to"
-    )
+    assert shown.headline.endswith("python3 (alice, pid 4242) left the GPU 5 s ago: waiting for what a remedy comes to")
     stage.further = IDLE
     stage.show(EMPTY, 15.0)
     (shown,) = find_waiting(stage.notifier, stage.briefings, present, stage.clock.wall(), labels)
