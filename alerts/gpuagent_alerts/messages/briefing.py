@@ -17,7 +17,7 @@ from gpuagent.core.growth import MemoryKey, Verdict
 from gpuagent.core.hardware import Memory
 from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent.core.snapshot import ProcessReading, Snapshot
-from gpuagent.core.units import format_bytes, format_duration, format_ratio
+from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration, format_forecast, format_ratio
 from gpuagent.core.xids import explain_xid
 from gpuagent_alerts.alert import (
     PENDING_SUMMARY,
@@ -262,7 +262,7 @@ def _regrowth(seen: BriefingInputs, node: str) -> str:
     said = f"{who} was restarted {times(incident.restarts)}"
     if again is not None:
         pace = again.bytes_per_hour or incident.grows_by * 3600
-        said += f" and {running(again)}{_on_others(seen, again)}, and grows again: {format_bytes(pace)}/h"
+        said += f" and {running(again)}{_on_others(seen, again)}, {_grows_again(again, pace)}"
     return f"{(incident.severity or 'firing').upper()} {place_of(seen, node)}: {said}"
 
 
@@ -301,6 +301,12 @@ def _left(restarts: Restarts, age: str, now: float) -> str:
     return f"left the GPU in the last {unread}, while its processes could not be read"
 
 
+def _pids_that_grow(watch: Watch) -> tuple[int, ...]:
+    growth = watch.growth
+    is_told = growth is not None and (growth.goes_on or watch.restarts.last_grew) and growth.bytes_per_second > 0
+    return watch.restarts.pids if is_told else ()
+
+
 _SEVERITIES = frozenset({"critical", "warning", "info"})
 _NOT_TRUE = "no alert of it is true now; its end is told if that lasts"
 _WHETHER_RESTARTED = ": waiting to see whether it is started again"
@@ -318,8 +324,13 @@ def _growth(watch: Watch, again: Successors) -> str:
     grows = watch.growth is not None and (watch.growth.goes_on or watch.restarts.last_grew)
     measured = watch.growth.bytes_per_second if watch.growth is not None and grows else 0.0
     if measured:
-        return f", and grows again: {format_bytes(again.bytes_per_hour or measured * 3600)}/h"
+        return f", {_grows_again(again, again.bytes_per_hour or measured * 3600)}"
     return ": waiting to see whether it grows again"
+
+
+def _grows_again(again: Successors, pace: float) -> str:
+    forecast = "" if again.full_in is None or again.full_in > MAX_SECONDS else f", {format_forecast(again.full_in)}"
+    return f"and grows again: {format_bytes(pace)}/h{forecast}"
 
 
 class WaitingIncident(NamedTuple):
@@ -371,7 +382,11 @@ def find_waiting(
         subject = subject_of({**incident.labels, "alertname": key, "severity": severity}, about_growth=False)
         labels = {**{name: one.labels for name, one in record.ended.items()}, **known}
         subject = subject._replace(
-            pid=0, summary=text, silenced=notifier.is_incident_silenced(record, labels), is_ending=not for_restart
+            pid=0,
+            summary=text,
+            grows_again=_pids_that_grow(watch) if for_restart else (),
+            silenced=notifier.is_incident_silenced(record, labels),
+            is_ending=not for_restart,
         )
         found.append(WaitingIncident(key, headline, for_restart, not for_restart and not about_to_fire, subject))
     return found

@@ -43,6 +43,8 @@ class Successors(NamedTuple):
     """Where the first of them comes from, by label: unit, container and pod of it."""
     bytes_per_hour: float = 0.0
     """Pace of all of them by the leak detector; 0 where it has none for one of them."""
+    full_in: float | None = None
+    """Seconds until the first of their GPUs, or MIG instances, is full; None where there is no forecast."""
 
 
 class Grower(NamedTuple):
@@ -241,7 +243,12 @@ class BriefingInputs:
         first = found[0].info
         origin = {} if first is None else alert_labels(first)
         used = sum(one.used_bytes or 0 for one in found)
-        return Successors(pids, used, gpus, origin, self._pace_of(found))
+        return Successors(pids, used, gpus, origin, self._pace_of(found), self._forecast_of(found))
+
+    def _forecast_of(self, processes: Sequence[ProcessReading]) -> float | None:
+        growth = {} if self.snapshot is None else self.snapshot.growth
+        found = [growth.get(MemoryKey(one.gpu_uuid, 0, one.gpu_instance_id)) for one in processes]
+        return min((one.forecast_seconds for one in found if one and one.forecast_seconds is not None), default=None)
 
     def _pace_of(self, processes: Sequence[ProcessReading]) -> float:
         """Return by how many bytes an hour they grow by the leak detector; 0 where one of them has no pace."""
