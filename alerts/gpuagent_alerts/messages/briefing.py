@@ -112,6 +112,15 @@ class BriefingWriter:
         text = without_place(worst.annotations.get(PENDING_SUMMARY) or worst.name)
         return f"PENDING {place_of(seen, self.node)}: {text}", text
 
+    def growing_again(self, incident: Incident) -> tuple[str, str]:
+        """Return the line of an incident whose memory grows after it had stopped, and the same without the rest."""
+        seen, labels = BriefingInputs(incident, (), self.snapshot, self.budgets), incident.labels
+        who = "memory"
+        if incident.kind in {CauseKind.PROCESS, CauseKind.GROUP}:
+            who = process_name(labels) if labels.get("pid") else group_name(seen, labels)
+        text = f"{who} grows again, after it had stopped"
+        return f"{(incident.severity or 'firing').upper()} {place_of(seen, self.node)}: {text}", text
+
     def ending(self, incident: Incident, alerts: Sequence[Alert]) -> str:
         """Return what ended an incident of which these alerts are only kept, and until when that has to last."""
         seen = BriefingInputs(incident, tuple(alerts), self.snapshot, self.budgets)
@@ -371,14 +380,17 @@ def find_waiting(
         headline, text = briefings.held(incident, watch, now)
         for_restart = watch.awaits_restart
         about_to_fire = () if for_restart else stirring.get(key, ())
+        grows = not for_restart and key in notifier.growing_again
         if about_to_fire:
             headline, text = briefings.about_to_fire(incident, about_to_fire)
+        elif grows:
+            headline, text = briefings.growing_again(incident)
         elif not for_restart and (
             own := [kept[name] for name, keeps in record.members.items() if keeps and name in kept]
         ):
             text = briefings.ending(incident, own)
         severity = incident.severity if incident.severity in _SEVERITIES else "warning"
-        severity = severity if for_restart else "info"
+        severity = severity if for_restart else "warning" if grows else "info"
         subject = subject_of({**incident.labels, "alertname": key, "severity": severity}, about_growth=False)
         labels = {**{name: one.labels for name, one in record.ended.items()}, **known}
         subject = subject._replace(
@@ -386,7 +398,8 @@ def find_waiting(
             summary=text,
             grows_again=_pids_that_grow(watch) if for_restart else (),
             silenced=notifier.is_incident_silenced(record, labels),
-            is_ending=not for_restart,
+            is_ending=not for_restart and not grows,
         )
-        found.append(WaitingIncident(key, headline, for_restart, not for_restart and not about_to_fire, subject))
+        is_ending = not for_restart and not about_to_fire and not grows
+        found.append(WaitingIncident(key, headline, for_restart, is_ending, subject))
     return found

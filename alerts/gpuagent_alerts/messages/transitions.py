@@ -25,6 +25,7 @@ from gpuagent_alerts.messages.end_reasons import (
     tells_of_a_level,
     with_remedies,
 )
+from gpuagent_alerts.messages.regrowth import Regrowth
 from gpuagent_alerts.promql.expression import compile_measured_side
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.values import EvaluationError
@@ -62,6 +63,8 @@ class EndReasons:
         self._facts: dict[str, MeasuredFacts] = {}
         self._reasons: dict[str, EndReason] = {}
         """Reasons of alerts that are only kept, and of those that have just ended for certain."""
+        self.regrowth = Regrowth()
+        """The memory of alerts whose growth had stopped."""
         self._levels: dict[str, float] = {}
         """Unix time at which the reason of an alert was first that of a level, by fingerprint."""
         self._unread: set[str] = set()
@@ -89,6 +92,7 @@ class EndReasons:
             if alert.holds:
                 self._reasons.pop(name, None)
                 self._levels.pop(name, None)
+                self.regrowth.forget(name)
                 if (facts := facts_of(alert.labels, seen.snapshot)) is not None:
                     before = self._facts.get(name)
                     if before is not None and (alert.labels.get("uuid", "") in unread or alert.unmeasured_seconds):
@@ -105,11 +109,14 @@ class EndReasons:
                 if tells_of_a_level(reason):
                     self._levels.setdefault(name, seen.wall_seconds)
                 alert = replace(alert, end_reason=text, end_is_certain=reason.is_certain)
+            facts = self._facts.get(name)
+            self.regrowth.follow(alert, None if facts is None else facts.grower, seen.wall_seconds)
             if change is Change.ENDED:
                 self._facts.pop(name, None)
                 self._reasons.pop(name, None)
                 self._levels.pop(name, None)
             explained.append(Transition(change, alert))
+        self.regrowth.observe(seen.snapshot, seen.wall_seconds)
         return tuple(explained)
 
     def is_over(self, labels: Mapping[str, str], seen: EvaluatedTick) -> bool:

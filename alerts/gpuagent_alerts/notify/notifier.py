@@ -73,6 +73,10 @@ class Notifier:
         self._quiet = quiet
         self.brief: Callable[[Incident, Sequence[Alert]], Briefing] = lambda _incident, _alerts: Briefing()
         """Says what a message of an incident with these alerts is to tell a person."""
+        self.grows_again: Callable[[str, float], bool] = lambda _name, _now: False
+        """Tells of an alert, by fingerprint, whether growth that had stopped goes on now, in Unix time."""
+        self.growing_again: frozenset[str] = frozenset()
+        """Keys of incidents whose end waits for that, as of the last look."""
         self._node_labels = dict(node_labels)
         self._limiter = MessageLimiter(store, outbox, clock, format_labels(node_labels))
         self._book = IncidentBook(store, format_labels(node_labels), clock.wall())
@@ -140,11 +144,13 @@ class Notifier:
         with self._store.transaction():
             still_pending = {fingerprint for fingerprint in pending if fingerprint not in ended}
             stirring = self._stirring(pending, facts or NoCauseFacts(), now)
+            self.growing_again = self._growing_again(going_on, now)
+            stirring = {key: [] for key in self.growing_again} | stirring
             owners = self._book.watch_owners(facts or NoCauseFacts(), now)
             incidents = self._book.update(
                 going_on, still_pending, facts or NoCauseFacts(), now, ended=ended,
                 describe=lambda record, members: self._headline_of_end(record, members, ended),
-                stirring=stirring.keys(), owners=owners,
+                stirring=stirring.keys(), growing=self.growing_again, owners=owners,
             )  # fmt: skip
             held: dict[str, list[Alert]] = {key: [] for key, one in owners.items() if one.holds}
             view = self._view(now, firing, ended, pending, incidents)
@@ -205,6 +211,15 @@ class Notifier:
         counts = {name: one for name, one in pending.items() if name in known or is_one_course(one.labels)}
         found = self._book.stirring(counts, facts, now) if told and counts else {}
         return {key: alerts for key, alerts in found.items() if key in told}
+
+    def _growing_again(self, firing: Mapping[str, Alert], now: float) -> frozenset[str]:
+        """Return the keys of incidents that go on, and of which growth goes on that was said to have stopped."""
+        return frozenset(
+            one.key for one in self._book.records.values()
+            if one.ends_at is None
+            and any(self.grows_again(name, now) for name in (*one.members, *one.left)
+                    if name not in firing or not firing[name].holds)
+        )  # fmt: skip
 
     def about_to_fire(self, pending: Mapping[str, Alert], facts: CauseFacts) -> dict[str, list[Alert]]:
         """Return those of these alerts, which are about to fire, that belong to an incident, by its key."""

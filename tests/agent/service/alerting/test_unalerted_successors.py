@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.core.growth import MemoryKey, Range, Verdict
+from gpuagent.core.growth import Growth, MemoryKey, Range, Verdict
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Reconciliation
 from gpuagent.core.units import GIB
 from gpuagent_alerts.alert import News
@@ -153,3 +153,34 @@ def test_the_end_is_told_of_what_began_again_without_a_message(tmp_path: Path) -
 
     assert story.news()[-1] == "ended"
     assert story.stage.messages[-1].alerts, "each message has an alert"
+
+
+@pytest.mark.parametrize("evidence", [True, False], ids=["a leak", "a forecast alone"])
+@pytest.mark.parametrize("then", ["grows", "stands still", "another loads"])
+def test_growth_that_stopped_and_goes_on_is_no_end(tmp_path: Path, evidence: bool, then: str) -> None:
+    """The detector needs minutes to call it a leak again: until then no end is told while it is seen to grow."""
+    story = Story(tmp_path, **UNIT)
+    stage = story.stage
+    soon = replace(LEAKING, exhaustion=Range(600.0, 300.0, 900.0))
+    soon = soon if evidence else replace(soon, verdict=Verdict.GROWING, evidence=None, evidence_told=())
+    near = story.seen(12.0, soon, 100)
+    stage.show(replace(near, growth={**near.growth, MemoryKey("GPU-00000000"): soon}), 5 * MINUTE)
+    over = Growth(Verdict.LEVELLED_OFF, reasons=("growth stopped at 12.0 GiB with 11.0 GiB free: no new high for 1 h",))
+    memory = rising(88.0, 12.0) if then == "grows" else lambda _: 12.0
+    for tick in range(20):
+        seen = story.seen(memory((tick + 1) * TICK_SECONDS), over, 100)
+        seen = replace(seen, growth={**seen.growth, MemoryKey("GPU-00000000"): over})
+        if then == "another loads":
+            other = process(9, used_gib=0.5 * tick, name="other", user="bob", uid=7)
+            whole = gpu(0, used_gib=13.0 + 0.5 * tick)
+            seen = replace(seen, processes=(*seen.processes, other), gpus=(whole, *seen.gpus[1:]))
+        stage.show(seen, TICK_SECONDS)
+
+    assert ("ended" in story.news()) is (then != "grows")
+    if then == "grows":
+        (shown,) = story.shown()
+        assert not shown.is_ending
+        assert shown.subject.severity == "warning"
+        assert shown.headline.endswith("python3 (alice, pid 100) grows again, after it had stopped")
+        stage.show(story.seen(19.5, over, 100), 10 * MINUTE)
+        assert story.news()[-1] == "ended", "it has stopped again"
