@@ -380,7 +380,7 @@ def find_waiting(
         headline, text = briefings.held(incident, watch, now)
         for_restart = watch.awaits_restart
         about_to_fire = () if for_restart else stirring.get(key, ())
-        grows = not for_restart and key in notifier.growing_again
+        grows = not for_restart and not about_to_fire and key in notifier.growing_again
         if about_to_fire:
             headline, text = briefings.about_to_fire(incident, about_to_fire)
         elif grows:

@@ -28,6 +28,7 @@ from gpuagent_alerts.notify.state import (
 )
 from gpuagent_alerts.notify.succession import Restarts, Watch
 from gpuagent_alerts.notify.urgency import (
+    CALM,
     CRITICAL,
     Urgency,
     UrgencyStage,
@@ -207,7 +208,9 @@ class IncidentGroup:
             return replace(told, calm_at=calm_at if self._is_over() else None)
         told = replace(told, calm_at=None)
         if not told.urgency.rises_above(self._current):
-            return replace(told, lowered_at=None)
+            # It may have been less until nothing of it was true, and has returned from that.
+            is_forgotten = told.lowered_at is not None and now - told.lowered_at >= LOWERED_SECONDS
+            return replace(told, urgency=CALM if is_forgotten else told.urgency, lowered_at=None)
         if told.lowered_at is None:
             return replace(told, lowered_at=now)
         if now - told.lowered_at >= LOWERED_SECONDS:

@@ -184,3 +184,25 @@ def test_growth_that_stopped_and_goes_on_is_no_end(tmp_path: Path, evidence: boo
         assert shown.headline.endswith("python3 (alice, pid 100) grows again, after it had stopped")
         stage.show(story.seen(19.5, over, 100), 10 * MINUTE)
         assert story.news()[-1] == "ended", "it has stopped again"
+
+
+@pytest.mark.parametrize(("calm_minutes", "is_told"), [(29.0, True), (10.0, False)])
+def test_what_is_critical_again_after_it_was_less_is_told(tmp_path: Path, calm_minutes: float, is_told: bool) -> None:
+    """It was less for half an hour, the last minutes of which nothing of it was true: that is news again."""
+    story = Story(tmp_path, **UNIT)
+    stage, whole = story.stage, MemoryKey("GPU-00000000")
+    soon = replace(LEAKING, exhaustion=Range(600.0, 300.0, 900.0))
+    over = Growth(Verdict.LEVELLED_OFF, reasons=("growth stopped at 12.0 GiB with 11.0 GiB free: no new high for 1 h",))
+
+    def show(used_gib: float, growth: Growth, seconds: float) -> None:
+        seen = story.seen(used_gib, growth, 100)
+        stage.show(replace(seen, growth={**seen.growth, whole: growth}), seconds)
+
+    show(12.0, soon, 5 * MINUTE)
+    before = story.news()
+    show(12.0, LEAKING, calm_minutes * MINUTE)
+    for tick in range(20):
+        show(12.0 + 0.3 * tick, over, TICK_SECONDS)
+    assert story.news() == before
+    show(18.0, soon, 5 * MINUTE)
+    assert story.news()[len(before) :] == (["worsened"] if is_told else [])
