@@ -70,6 +70,8 @@ class Briefing:
     silence_command: str = ""
     end_reason: str = ""
     """Why it ended, in the past tense; empty while it goes on."""
+    says_full: bool = False
+    """Whether the headline says that the memory is full now."""
 
 
 @dataclass(frozen=True, slots=True)

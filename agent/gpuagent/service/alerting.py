@@ -108,6 +108,7 @@ class Alerting:
         self._restored = RestoredGrowth(lambda: self._notifier.incidents)
         self.briefings = BriefingWriter(where.node)
         self._notifier.brief = self.briefings.write
+        self._notifier.grows_again = self.endings.regrowth.grows
         self.heartbeats: list[Heartbeat] = []
         self._beating: list[asyncio.Task[None]] = []
         self._task: asyncio.Task[None] | None = None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 from gpuagent.core.growth import Evidence, Growth, GrowthState, Range, Verdict
 from gpuagent.core.identity import NO_INSTANCE
-from gpuagent.core.snapshot import GpuReading, GpuState
+from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, ProcessState
 
 
 class MemoryPool(NamedTuple):
@@ -48,10 +48,27 @@ def _memory_pools(gpu: GpuReading) -> Iterator[tuple[int, MemoryPool]]:
             yield instance.gpu_instance_id, MemoryPool(memory.total_bytes, memory.free_bytes, uuids)
 
 
-def unowned_bytes(gpu: GpuReading) -> int | None:
-    """Memory of no living process: of the dead, of the driver, of whatever the driver does not list."""
+def unowned_by_instance(
+    gpu: GpuReading, processes: Iterable[ProcessReading], instances: Collection[int]
+) -> dict[int, int | None]:
+    """Return bytes of no living process, by GPU instance id: of the dead, of the driver, of whatever it does not list.
+
+    What is in a MIG instance is no part of the rest of its GPU, `NO_INSTANCE`. Where the driver does not tell in which
+    instance a process is, all of it is of the GPU. None where it is not known.
+    """
     split = gpu.reconciliation
-    return None if split is None else split.dead_processes_bytes + split.unattributed_bytes
+    rest = None if split is None else split.dead_processes_bytes + split.unattributed_bytes
+    live: dict[int, int] = {}
+    for process in processes if any(number >= 0 for number in instances) else ():
+        if process.state is not ProcessState.DEAD:
+            live[process.gpu_instance_id] = live.get(process.gpu_instance_id, 0) + (process.used_bytes or 0)
+    if rest is None:
+        return dict.fromkeys(instances)
+    if live.get(NO_INSTANCE):
+        return {NO_INSTANCE: rest}
+    used = {one.gpu_instance_id: one.memory.used_bytes for one in reversed(gpu.mig) if one.gpu_instance_id in instances}
+    found = {number: None if held is None else max(0, held - live.get(number, 0)) for number, held in used.items()}
+    return {**found, NO_INSTANCE: max(0, rest - sum(held or 0 for held in found.values()))}
 
 
 _STRICTEST_FIRST = tuple(Evidence)

@@ -11,7 +11,14 @@ from gpuagent.core.identity import NO_INSTANCE, ProcessId
 from gpuagent.core.snapshot import ClientReading, GpuReading, ProcessReading, ProcessState
 from gpuagent_alerts.leak.blocks import PAGE_BYTES
 from gpuagent_alerts.leak.detector import LEAST_BYTES
-from gpuagent_alerts.leak.device import FreeMemory, GrowingPart, MemoryPool, memory_pools, sum_up_device, unowned_bytes
+from gpuagent_alerts.leak.device import (
+    FreeMemory,
+    GrowingPart,
+    MemoryPool,
+    memory_pools,
+    sum_up_device,
+    unowned_by_instance,
+)
 from gpuagent_alerts.leak.histories import BLOCK_TICKS, Beginning, Histories, History
 
 FORGET_SECONDS = 600.0
@@ -39,7 +46,8 @@ class GpuSensor:
         self._all = histories
         self._boot_id = boot_id
         self._processes: dict[_Slot, History] = {}
-        self._unowned: History | None = None
+        self._unowned: dict[int, History] = {}
+        """Memory of no process, by GPU instance id."""
         self._growing: dict[MemoryKey, GrowingPart] = {}
         self._free: dict[int, FreeMemory] = {}
         """By GPU instance id."""
@@ -67,7 +75,7 @@ class GpuSensor:
         pool = pools.get(NO_INSTANCE)
         self._note_free(pools, time)
         if pool is not None:
-            self._observe_unowned(reading, pool, time, to_unix_seconds)
+            self._observe_unowned(unowned_by_instance(reading, processes, pools), pools, time, to_unix_seconds)
         stands_still = self._all_known and not clients and (processes, pools) == self._listed
         if stands_still:
             self._observe_unchanged(processes, time, to_unix_seconds, changes)
@@ -82,7 +90,7 @@ class GpuSensor:
         self._time_seconds = time
         if self._changed:
             self._changed = False
-            unowned = self._unowned.growth if self._unowned is not None else None
+            unowned = self._quiet_unowned()
             free = None if pool is None else pool.free_bytes
             fall = self._fall(NO_INSTANCE, free, time)
             growing = list(self._growing.values())
@@ -91,7 +99,7 @@ class GpuSensor:
 
     def shift_wall_clock(self, seconds: float) -> None:
         """Move the begin of all that grows with the wall clock, which was set forward by so many seconds."""
-        for history in (*self._processes.values(), *([] if self._unowned is None else [self._unowned])):
+        for history in (*self._processes.values(), *self._unowned.values()):
             if history.growth is not None:
                 history.growth = shifted(history.growth, seconds)
         self._growing = {
@@ -113,9 +121,10 @@ class GpuSensor:
         for history in self._processes.values():
             if history.shown:
                 self._hide(history, changes)
-        if self._unowned is not None and self._unowned.shown:
-            self._unowned.hide()
-            self._growing.pop(self._key, None)
+        for history in self._unowned.values():
+            if history.shown:
+                history.hide()
+                self._growing.pop(history.key, None)
         changes[self._key] = None
         changes.update(dict.fromkeys(self._instances))
         self._instances.clear()
@@ -144,7 +153,9 @@ class GpuSensor:
                 if whose.gpu_instance_id == key.gpu_instance_id
             ]
             fall = self._fall(key.gpu_instance_id, pool.free_bytes, time)
-            changes[key] = sum_up_device(None, parts, pool.free_bytes, settled=self._settled, fall=fall)
+            known = self._unowned.get(key.gpu_instance_id)
+            unowned = None if known is None else known.growth
+            changes[key] = sum_up_device(unowned, parts, pool.free_bytes, settled=self._settled, fall=fall)
 
     def sweep(self, now_seconds: float) -> None:
         """Forget processes that have long been gone; only after a tick in which they would have been seen."""
@@ -211,21 +222,45 @@ class GpuSensor:
                 self._note_growth(history.key, growth, process)
         return all_known
 
-    def _observe_unowned(self, reading: GpuReading, pool: MemoryPool, time: float, to_unix: float) -> None:
-        history = self._unowned
-        if history is None or history.over:
+    def _quiet_unowned(self) -> Growth | None:
+        """Return what is said of memory of no process where nothing grows: of an instance's that it has levelled off.
+
+        None before the first reading.
+        """
+        said = [history.growth for _, history in sorted(self._unowned.items()) if history.growth is not None]
+        over = (growth for growth in said if growth.verdict is Verdict.LEVELLED_OFF)
+        return next(over, said[0] if said else None)
+
+    def _observe_unowned(
+        self, used_by: Mapping[int, int | None], pools: Mapping[int, MemoryPool], time: float, to_unix: float
+    ) -> None:
+        for instance in self._unowned.keys() - used_by.keys():
+            history = self._unowned[instance]
+            history.hide()
+            self._forget_growth(history.key)
+            if instance not in pools:
+                self._all.end(self._unowned.pop(instance))
+        for instance, used in used_by.items():
+            if (pool := pools.get(instance)) is not None:
+                self._observe_unowned_of(instance, used, pool, time, to_unix)
+
+    def _observe_unowned_of(
+        self, instance: int, used: int | None, pool: MemoryPool, time: float, to_unix: float
+    ) -> None:
+        known = self._unowned.get(instance)
+        if known is None or known.over:
             beginning = Beginning(pool.total_bytes, None, crc32(self._uuid.encode()) % BLOCK_TICKS)
-            history = self._all.begin(ProcessId(self._boot_id, 0, 0), self._key, beginning)
-            if history is None:
+            key = MemoryKey(self._uuid, 0, instance)
+            known = self._all.begin(ProcessId(self._boot_id, 0, 0), key, beginning)
+            if known is None:
                 return
-            self._unowned = history
-        used = unowned_bytes(reading)
-        if used is not None and history.growth is not None and history.growth.verdict is not Verdict.LEARNING:
+            self._unowned[instance] = known
+        if used is not None and known.growth is not None and known.growth.verdict is not Verdict.LEARNING:
             # Of a process, next to nothing is a process that comes or goes. Nobody's memory is measured also at 0.
             used = max(used, LEAST_MEASURED_BYTES)
-        said = history.update(time, used, pool.free_bytes)
-        if said is not history.detected or not history.shown:
-            self._note_growth(self._key, history.publish(said, to_unix), None)
+        said = known.update(time, used, pool.free_bytes)
+        if said is not known.detected or not known.shown:
+            self._note_growth(known.key, known.publish(said, to_unix), None)
             self._changed = True
 
     def _begin(self, process: ProcessReading, pool: MemoryPool, before: History | None) -> History | None:

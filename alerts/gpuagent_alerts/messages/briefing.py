@@ -17,7 +17,7 @@ from gpuagent.core.growth import MemoryKey, Verdict
 from gpuagent.core.hardware import Memory
 from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent.core.snapshot import ProcessReading, Snapshot
-from gpuagent.core.units import format_bytes, format_duration, format_ratio
+from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration, format_forecast, format_ratio
 from gpuagent.core.xids import explain_xid
 from gpuagent_alerts.alert import (
     PENDING_SUMMARY,
@@ -28,19 +28,18 @@ from gpuagent_alerts.alert import (
     Holder,
     Incident,
     News,
-    resolved_summary,
 )
 from gpuagent_alerts.messages.briefing_inputs import BriefingInputs, Successors
 from gpuagent_alerts.messages.headline import (
     decisive_alert,
-    end_reason_of,
     headline_of,
     main_alert,
     place_of,
-    running,
-    without_place,
+    says_full,
+    summary_of_kept,
 )
-from gpuagent_alerts.messages.naming import group_name, labels_of, process_name, times
+from gpuagent_alerts.messages.incident_end import end_reason_of, running
+from gpuagent_alerts.messages.naming import group_name, labels_of, process_name, times, without_place
 from gpuagent_alerts.messages.snapshot_inputs import subject_of
 from gpuagent_alerts.notify.incident_record import incident_of
 from gpuagent_alerts.notify.notifier import Notifier
@@ -104,12 +103,29 @@ class BriefingWriter:
         return held_headline(seen, watch, self.node, now), held_text(seen, watch, now)
 
     def about_to_fire(self, incident: Incident, alerts: Sequence[Alert]) -> tuple[str, str]:
-        """Return the line of an incident of which these alerts are about to fire, and the same without the rest."""
+        """Return the line of an incident of which these alerts are about to fire, and the same without the rest.
+
+        It has no severity: nothing of the incident is true for as long as its rule asks.
+        """
         seen = BriefingInputs(incident, tuple(alerts), self.snapshot, self.budgets)
         worst = max(alerts, key=lambda one: urgency_of(one.labels))
-        severity = (incident.severity or "firing").upper()
         text = without_place(worst.annotations.get(PENDING_SUMMARY) or worst.name)
-        return f"{severity} {place_of(seen, self.node)}: {text}", text
+        return f"PENDING {place_of(seen, self.node)}: {text}", text
+
+    def growing_again(self, incident: Incident) -> tuple[str, str]:
+        """Return the line of an incident whose memory grows after it had stopped, and the same without the rest."""
+        seen, labels = BriefingInputs(incident, (), self.snapshot, self.budgets), incident.labels
+        who = "memory"
+        if incident.kind in {CauseKind.PROCESS, CauseKind.GROUP}:
+            who = process_name(labels) if labels.get("pid") else group_name(seen, labels)
+        text = f"{who} grows again, after it had stopped"
+        return f"{(incident.severity or 'firing').upper()} {place_of(seen, self.node)}: {text}", text
+
+    def ending(self, incident: Incident, alerts: Sequence[Alert]) -> str:
+        """Return what ended an incident of which these alerts are only kept, and until when that has to last."""
+        seen = BriefingInputs(incident, tuple(alerts), self.snapshot, self.budgets)
+        main = main_alert(seen)
+        return "" if main is None else summary_of_kept(seen, main)
 
     def write(self, incident: Incident, alerts: Sequence[Alert]) -> Briefing:
         """Return what is said of an incident in a message with these alerts."""
@@ -130,6 +146,7 @@ class BriefingWriter:
             links=self._links(seen, main),
             silence_command="" if over else f"gpuagent silence add --incident {incident.key} --for 2h",
             end_reason=reason,
+            says_full=says_full(seen, main),
         )
 
     def _links(self, seen: BriefingInputs, main: Alert | None) -> Mapping[str, str]:
@@ -254,7 +271,7 @@ def _regrowth(seen: BriefingInputs, node: str) -> str:
     said = f"{who} was restarted {times(incident.restarts)}"
     if again is not None:
         pace = again.bytes_per_hour or incident.grows_by * 3600
-        said += f" and {running(again)}{_on_others(seen, again)}, and grows again: {format_bytes(pace)}/h"
+        said += f" and {running(again)}{_on_others(seen, again)}, {_grows_again(again, pace)}"
     return f"{(incident.severity or 'firing').upper()} {place_of(seen, node)}: {said}"
 
 
@@ -272,6 +289,9 @@ def held_text(seen: BriefingInputs, watch: Watch, now: float) -> str:
     if not watch.holds or restarts.since is None:
         about = f"{who}: " if seen.incident.kind in {CauseKind.PROCESS, CauseKind.GROUP} else ""
         return f"{about}{_NOT_TRUE}"
+    if not watch.awaits_restart:
+        who = process_name(labels) if labels.get("pid") else who
+        return f"{who} {_left(restarts, age, now)}: waiting for what a remedy comes to"
     if again is not None:
         began = f"{who} was restarted {times(restarts.count)} and {running(again)}" if restarts.count else (
             f"{who} {running(again)}")  # fmt: skip
@@ -288,6 +308,12 @@ def _left(restarts: Restarts, age: str, now: float) -> str:
         return f"left the GPU {age} ago"
     unread = format_duration(max(1.0, now - restarts.unread_since))
     return f"left the GPU in the last {unread}, while its processes could not be read"
+
+
+def _pids_that_grow(watch: Watch) -> tuple[int, ...]:
+    growth = watch.growth
+    is_told = growth is not None and (growth.goes_on or watch.restarts.last_grew) and growth.bytes_per_second > 0
+    return watch.restarts.pids if is_told else ()
 
 
 _SEVERITIES = frozenset({"critical", "warning", "info"})
@@ -307,8 +333,13 @@ def _growth(watch: Watch, again: Successors) -> str:
     grows = watch.growth is not None and (watch.growth.goes_on or watch.restarts.last_grew)
     measured = watch.growth.bytes_per_second if watch.growth is not None and grows else 0.0
     if measured:
-        return f", and grows again: {format_bytes(again.bytes_per_hour or measured * 3600)}/h"
+        return f", {_grows_again(again, again.bytes_per_hour or measured * 3600)}"
     return ": waiting to see whether it grows again"
+
+
+def _grows_again(again: Successors, pace: float) -> str:
+    forecast = "" if again.full_in is None or again.full_in > MAX_SECONDS else f", {format_forecast(again.full_in)}"
+    return f"and grows again: {format_bytes(pace)}/h{forecast}"
 
 
 class WaitingIncident(NamedTuple):
@@ -347,20 +378,28 @@ def find_waiting(
             continue
         incident = incident_of(record, News.BEGAN)
         headline, text = briefings.held(incident, watch, now)
-        for_restart = watch.holds and watch.restarts.since is not None
+        for_restart = watch.awaits_restart
         about_to_fire = () if for_restart else stirring.get(key, ())
+        grows = not for_restart and not about_to_fire and key in notifier.growing_again
         if about_to_fire:
             headline, text = briefings.about_to_fire(incident, about_to_fire)
+        elif grows:
+            headline, text = briefings.growing_again(incident)
         elif not for_restart and (
             own := [kept[name] for name, keeps in record.members.items() if keeps and name in kept]
         ):
-            text = without_place(resolved_summary(max(own, key=lambda one: urgency_of(one.labels))))
+            text = briefings.ending(incident, own)
         severity = incident.severity if incident.severity in _SEVERITIES else "warning"
-        severity = severity if for_restart else "info"
+        severity = severity if for_restart else "warning" if grows else "info"
         subject = subject_of({**incident.labels, "alertname": key, "severity": severity}, about_growth=False)
         labels = {**{name: one.labels for name, one in record.ended.items()}, **known}
         subject = subject._replace(
-            pid=0, summary=text, silenced=notifier.is_incident_silenced(record, labels), is_ending=not for_restart
+            pid=0,
+            summary=text,
+            grows_again=_pids_that_grow(watch) if for_restart else (),
+            silenced=notifier.is_incident_silenced(record, labels),
+            is_ending=not for_restart and not grows,
         )
-        found.append(WaitingIncident(key, headline, for_restart, not for_restart and not about_to_fire, subject))
+        is_ending = not for_restart and not about_to_fire and not grows
+        found.append(WaitingIncident(key, headline, for_restart, is_ending, subject))
     return found

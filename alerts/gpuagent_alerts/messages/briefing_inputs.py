@@ -43,6 +43,8 @@ class Successors(NamedTuple):
     """Where the first of them comes from, by label: unit, container and pod of it."""
     bytes_per_hour: float = 0.0
     """Pace of all of them by the leak detector; 0 where it has none for one of them."""
+    full_in: float | None = None
+    """Seconds until the first of their GPUs, or MIG instances, is full; None where there is no forecast."""
 
 
 class Grower(NamedTuple):
@@ -168,7 +170,10 @@ class BriefingInputs:
     def _is_told_anew(self) -> bool:
         """Whether the detector tells a pace of its processes, or a forecast of its GPUs, at this tick."""
         return any(each.bytes_per_hour for each in self.members) or any(
-            whole is not None and whole.forecast_seconds is not None for whole in map(self._of_whole, self.gpus)
+            self.snapshot is not None
+            and (whole := self.snapshot.growth.get(place)) is not None
+            and whole.forecast_seconds is not None
+            for place in self.places
         )
 
     @property
@@ -238,7 +243,12 @@ class BriefingInputs:
         first = found[0].info
         origin = {} if first is None else alert_labels(first)
         used = sum(one.used_bytes or 0 for one in found)
-        return Successors(pids, used, gpus, origin, self._pace_of(found))
+        return Successors(pids, used, gpus, origin, self._pace_of(found), self._forecast_of(found))
+
+    def _forecast_of(self, processes: Sequence[ProcessReading]) -> float | None:
+        growth = {} if self.snapshot is None else self.snapshot.growth
+        found = [growth.get(MemoryKey(one.gpu_uuid, 0, one.gpu_instance_id)) for one in processes]
+        return min((one.forecast_seconds for one in found if one and one.forecast_seconds is not None), default=None)
 
     def _pace_of(self, processes: Sequence[ProcessReading]) -> float:
         """Return by how many bytes an hour they grow by the leak detector; 0 where one of them has no pace."""
@@ -288,7 +298,7 @@ class BriefingInputs:
     @property
     def seconds_to_full(self) -> float | None:
         """Seconds until the first of its GPUs, or its MIG instance, is full; None where no forecast is true now."""
-        found = [] if self.snapshot is None else [self._of_whole(gpu) for gpu in self.gpus]
+        found = [] if self.snapshot is None else [self.snapshot.growth.get(place) for place in self.places]
         seconds = [whole.forecast_seconds for whole in found if whole is not None]
         growth = {} if self.snapshot is None else self.snapshot.growth
         for alert in self.alerts:
@@ -297,11 +307,11 @@ class BriefingInputs:
                 seconds.append(alert.value if whole is None else whole.forecast_seconds)
         return min((each for each in seconds if each is not None), default=None)
 
-    def _of_whole(self, gpu: GpuReading) -> Growth | None:
-        """Return what the detector says of a GPU, or of the MIG instance that all of it is about."""
+    @property
+    def places(self) -> list[MemoryKey]:
+        """Its GPUs, or the MIG instance that all of it is about, as the detector knows them."""
         instance = self.instance
-        key = MemoryKey(gpu.identity.uuid, 0, NO_INSTANCE if instance is None else instance)
-        return None if self.snapshot is None else self.snapshot.growth.get(key)
+        return [MemoryKey(gpu.identity.uuid, 0, NO_INSTANCE if instance is None else instance) for gpu in self.gpus]
 
     def can_blame(self, pid: int) -> bool:
         """Return whether the app of this process can be asked which line of Python holds its memory."""

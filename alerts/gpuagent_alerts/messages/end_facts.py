@@ -43,10 +43,12 @@ class MeasuredFacts:
         return replace(self, peak_bytes=used, peak_at=wall_seconds)
 
     def with_figures_of(self, before: MeasuredFacts) -> MeasuredFacts:
-        """Return these facts of a GPU that cannot be read now, with what was known of its memory before."""
-        return replace(
-            self, process=before.process, memory=before.memory, grower=before.grower, processes=before.processes
-        )
+        """Return these facts of what is not measured now, with what was known of its memory before."""
+        return replace(self.with_processes_of(before), memory=before.memory)
+
+    def with_processes_of(self, before: MeasuredFacts) -> MeasuredFacts:
+        """Return these facts of a GPU whose processes cannot be listed now, with what was known of those before."""
+        return replace(self, process=before.process, grower=before.grower, processes=before.processes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ _OF_MEMORY = frozenset({
 LEFT = "the process left the GPU"
 _BACK = " came back"
 _NAMED_END = re.compile(r"\(pid (\d+)\) (?:ended|left the GPU)")
+_LEAST_OF_HELD = 0.75
+"""Share of what processes held that is in use no more, of which others took the rest at once."""
 _MOST_OF_THE_FALL = 0.5
 """The share of the memory that came back: processes that held less of it than this did not end the alert by ending."""
 
@@ -215,14 +217,24 @@ def _who_left(case: EndedAlert) -> str:
     gone = [one for one in before.processes if one.pid not in listed]
     held, fell = sum(one.used_bytes or 0 for one in gone), was.used_bytes - now.used_bytes
     did_grow = before.grower is not None and before.grower.pid in {one.pid for one in gone}
-    if not held or fell < _MOST_CAME_BACK * held or (held < _MOST_OF_THE_FALL * fell and not did_grow):
+    # Who had no room takes a part of it at once.
+    is_back = fell + _taken_since(case, before.processes) >= _MOST_CAME_BACK * held and fell >= _LEAST_OF_HELD * held
+    if not held or not is_back or (held < _MOST_OF_THE_FALL * fell and not did_grow):
         return ""
+    back = format_bytes(held if fell >= _MOST_CAME_BACK * held else fell)
     most = max(gone, key=lambda one: one.used_bytes or 0)
     others = len({one.pid for one in gone}) - 1
     more = f" and {others} more" if others else ""
     if all(one.state is ProcessState.DEAD for one in gone):
-        return f"the driver no longer lists {_name(most)}{more}, which had ended; {format_bytes(held)}{_BACK}"
-    return f"{_name(most)}{more} {_left_how(case, gone)}; {format_bytes(held)}{_BACK}"
+        return f"the driver no longer lists {_name(most)}{more}, which had ended; {back}{_BACK}"
+    return f"{_name(most)}{more} {_left_how(case, gone)}; {back}{_BACK}"
+
+
+def _taken_since(case: EndedAlert, before: Sequence[ProcessReading]) -> int:
+    """Return the bytes that the processes listed now on an alert's GPU have taken since these readings."""
+    used = {one.key: one.used_bytes or 0 for one in before}
+    listed = (one for one in case.snapshot.processes if one.gpu_uuid == case.alert.labels.get("uuid"))
+    return sum(max(0, (one.used_bytes or 0) - used.get(one.key, 0)) for one in listed)
 
 
 def _gone_grower(case: EndedAlert) -> ProcessReading | None:

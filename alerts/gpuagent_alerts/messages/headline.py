@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from gpuagent.core.displaced import name_displaced
-from gpuagent.core.growth import GrowthState, Verdict
+from gpuagent.core.growth import GrowthState, MemoryKey, Verdict
 from gpuagent.core.holding import LARGE_SHARE, find_holding, is_nobodys
 from gpuagent.core.snapshot import ProcessState, pause_overrun_seconds
 from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration
@@ -19,18 +18,25 @@ from gpuagent_alerts.alert import (
     UNKNOWN_END,
     Alert,
     CauseKind,
-    Incident,
-    LastRun,
     Status,
-    clock_time,
     condition_times,
     resolved_summary,
     shown_annotations,
 )
-from gpuagent_alerts.messages.briefing_inputs import BLIND, DEAD, FULL, LEAK, SOON, BriefingInputs, Successors
-from gpuagent_alerts.messages.group_end import summarize_ends
-from gpuagent_alerts.messages.naming import group_name, labels_of, process_name, times
-from gpuagent_alerts.messages.nobodys_growth import nobodys_bytes_per_hour
+from gpuagent_alerts.messages.briefing_inputs import BLIND, DEAD, FULL, LEAK, SOON, BriefingInputs
+from gpuagent_alerts.messages.incident_end import what_was
+from gpuagent_alerts.messages.naming import (
+    READ_IT,
+    dead_subject,
+    group_name,
+    held_by_the_dead,
+    labels_of,
+    process_name,
+    subject_name,
+    times,
+    without_place,
+)
+from gpuagent_alerts.messages.nobodys_growth import nobodys_bytes_per_hour, nobodys_instances, nobodys_state
 from gpuagent_alerts.notify.final_reason import is_level_reached
 from gpuagent_alerts.notify.urgency import did_nothing, urgency_of
 
@@ -76,11 +82,8 @@ def _candidates(seen: BriefingInputs) -> Iterator[tuple[tuple[object, ...], Aler
         )
 
 
-_PLACE = re.compile(r"(?:the former )?GPU \d+(?: \(GPU-[^)]*\))?(?:, MIG instance \d+(?: \([^)]*\))?)?(?::| )\s*")
-"""Beginning of a rule's text that the headline says by itself."""
 _LEAST_BESIDE = 0.1
 """Share of the pace of an incident's own processes from which on another one that grows is mentioned."""
-_READ_IT = re.compile(r"\bread it\b")
 _NOTHING_READ = "the agent cannot read any GPU"
 _COARSE_SECONDS = 120.0
 """Time above which a forecast is told in whole minutes."""
@@ -131,9 +134,9 @@ def _what(seen: BriefingInputs, main: Alert | None) -> str:
     if main is None:
         return f"incident {seen.incident.key}"
     if seen.incident.is_over:
-        return _what_was(seen, main)
+        return what_was(seen, main)
     write = None if main.is_kept else _WRITERS.get(main.name)
-    said = _summary(main) if write is None else write(seen, main)
+    said = summary_of_kept(seen, main) if main.is_kept else _summary(main) if write is None else write(seen, main)
     decisive = decisive_alert(seen, main)
     if seen.incident.restarts and seen.members:
         said += f"; {group_name(seen, main.labels)} was restarted {times(seen.incident.restarts)} and grows again"
@@ -143,7 +146,9 @@ def _what(seen: BriefingInputs, main: Alert | None) -> str:
 
 
 _FORECASTS = frozenset({SOON, *FULL})
-_SAID_BY = dict.fromkeys((LEAK, SOON, *FULL), _FORECASTS) | {"GpuLost": frozenset({"GpuXidCritical", BLIND})}
+_SAID_BY = dict.fromkeys((LEAK, SOON, "GpuMemoryLeak", *FULL), _FORECASTS) | {
+    "GpuLost": frozenset({"GpuXidCritical", BLIND})
+}
 """What the text of an alert tells of others already."""
 
 
@@ -160,23 +165,42 @@ def _leak(seen: BriefingInputs, main: Alert) -> str:
     paces = sum(each.bytes_per_hour for each in seen.members)
     past = f" {format_bytes(paces)}/h" if paces else ""
     if states == {GrowthState.FULL}:
-        return f"{_subject(seen, main)} leaked{past} until there was no room{_forecast(seen)}"
+        return f"{subject_name(seen, main)} leaked{past} until there was no room{_forecast(seen)}"
     if states == {GrowthState.STOPPED}:
-        return f"{_subject(seen, main)} leaked{past} and has stopped"
+        return f"{subject_name(seen, main)} leaked{past} and has stopped"
     pace = f" {format_bytes(seen.pace)}/h" if seen.pace else ""
-    return f"{_subject(seen, main)} leaking{pace}{_beside(seen)}{_forecast(seen)}"
+    return f"{subject_name(seen, main)} leaking{pace}{_beside(seen)}{_forecast(seen)}"
+
+
+def _nobodys(seen: BriefingInputs, main: Alert) -> str:
+    """Return how memory of no process grows, or grew until it stopped: its alert holds for a while after that."""
+    instances = [] if seen.instance is not None else _instances_of_nobody(seen)
+    state, pace = nobodys_state(seen.snapshot, instances or seen.places)
+    paced = f" {format_bytes(pace)}/h" if pace > 0 else ""
+    numbers = ", ".join(str(each.gpu_instance_id) for each in instances)
+    who = "memory of no process" + (f" in MIG instance{'s' if len(instances) > 1 else ''} {numbers}" * bool(instances))
+    if state is GrowthState.RISING:
+        return f"{who} growing{paced}{_forecast(seen, instances)}"
+    if state is GrowthState.STOPPED:
+        return f"{who} grew{paced} and has stopped"
+    if state is GrowthState.FULL:
+        return f"{who} grew{paced} until there was no room{_forecast(seen, instances)}"
+    return _summary(main)
+
+
+def _instances_of_nobody(seen: BriefingInputs) -> list[MemoryKey]:
+    return [place for gpu in seen.gpus for place in nobodys_instances(seen.snapshot, gpu.identity.uuid)]
 
 
 def _soon(seen: BriefingInputs, main: Alert) -> str:
     """Return who grows, where somebody does: whoever is woken asks that first."""
     if not seen.members:
-        uuids = [] if seen.instance is not None else [gpu.identity.uuid for gpu in seen.gpus]
-        nobodys = nobodys_bytes_per_hour(seen.snapshot, uuids)
+        nobodys = nobodys_bytes_per_hour(seen.snapshot, seen.places)
         if nobodys > 0:
             return f"memory of no process growing {format_bytes(nobodys)}/h{_forecast(seen)}"
         return f"memory running out{_forecast(seen)}"
     verb = "leaking" if any(one.growth.verdict is Verdict.LEAKING for one in seen.members) else "growing"
-    return f"{_subject(seen, main)} {verb} {format_bytes(seen.pace)}/h{_beside(seen)}{_forecast(seen)}"
+    return f"{subject_name(seen, main)} {verb} {format_bytes(seen.pace)}/h{_beside(seen)}{_forecast(seen)}"
 
 
 def _beside(seen: BriefingInputs) -> str:
@@ -187,8 +211,7 @@ def _beside(seen: BriefingInputs) -> str:
     if pids:
         who = process_name(labels_of(others[0].process)) if len(pids) == 1 else f"{len(pids)} other processes"
         parts.append(f"{who} {format_bytes(sum(each.bytes_per_hour for each in others))}/h")
-    uuids = [] if seen.instance is not None else [gpu.identity.uuid for gpu in seen.gpus]
-    nobodys = nobodys_bytes_per_hour(seen.snapshot, uuids)
+    nobodys = nobodys_bytes_per_hour(seen.snapshot, seen.places)
     if nobodys >= _LEAST_BESIDE * seen.pace and nobodys > 0:
         parts.append(f"memory of no process {format_bytes(nobodys)}/h")
     return f" (and {' and '.join(parts)})" if parts else ""
@@ -233,13 +256,13 @@ def _blind(seen: BriefingInputs, main: Alert) -> str:
         return _summary(main)
     if seen.incident.kind is CauseKind.NODE or not seen.indices:
         return _NOTHING_READ
-    return "the agent cannot read these GPUs" if len(seen.indices) > 1 else _READ_IT.sub("read the GPU", _summary(main))
+    return "the agent cannot read these GPUs" if len(seen.indices) > 1 else READ_IT.sub("read the GPU", _summary(main))
 
 
 def _dead(seen: BriefingInputs, _: Alert) -> str:
-    who, held = _of_the_dead(seen.alerts)
+    who, held = held_by_the_dead(seen.alerts)
     verb = "has ended and still holds" if len(who) == 1 else "have ended and still hold"
-    return f"{_dead_subject(seen, who)} {verb} {format_bytes(held)}"
+    return f"{dead_subject(seen, who)} {verb} {format_bytes(held)}"
 
 
 def _budget(seen: BriefingInputs, main: Alert) -> str:
@@ -250,6 +273,7 @@ def _budget(seen: BriefingInputs, main: Alert) -> str:
 _WRITERS: dict[str, Callable[[BriefingInputs, Alert], str]] = {
     LEAK: _leak,
     SOON: _soon,
+    "GpuMemoryLeak": _nobodys,
     **dict.fromkeys(FULL, _full),
     DEAD: _dead,
     "GpuLost": _lost,
@@ -260,183 +284,38 @@ _WRITERS: dict[str, Callable[[BriefingInputs, Alert], str]] = {
 }
 
 
-def _what_was(seen: BriefingInputs, main: Alert) -> str:
-    if main.name == LEAK and len(_ended_pids(seen, main)) > 1:
-        return f"{_subject(seen, main)} was leaking memory: {end_reason_of(seen, main)}"
-    if (last := _unalerted_last(seen)) is not None:
-        return f"{process_name(last.labels)} was leaking memory: {_end_of_last(seen, main, last)}"
-    if main.name == DEAD and (many := [one for one in seen.alerts if one.name == DEAD])[1:]:
-        who, held = _of_the_dead(many)
-        return f"{_dead_subject(seen, who)} had ended and held {format_bytes(held)}: {end_reason_of(seen, main)}"
-    said = without_place(resolved_summary(replace(main, end_reason=end_reason_of(seen, main))))
-    if main.name == BLIND and len(seen.indices) > 1:
-        return _READ_IT.sub("read these GPUs", said)
-    return _READ_IT.sub("read the GPU", said, count=1) if main.name == BLIND else said
+def summary_of_kept(seen: BriefingInputs, main: Alert) -> str:
+    """Return what an alert that is only kept was, why it is over, and when its incident is.
 
-
-def end_reason_of(seen: BriefingInputs, main: Alert) -> str:
-    """Return why an incident ended, and who runs in place of what ended: that is no all-clear for what comes next."""
-    again, restarts = seen.successors, seen.incident.restarts
-    if (last := _unalerted_last(seen)) is not None:
-        return _end_of_last(seen, main, last)
-    reason = _dated(_end_of_all(seen, main), _times_of_ends(seen, main), seen.now)
-    was_restarted = f"; {group_name(seen, main.labels, again)} was restarted {times(restarts)}" if restarts else ""
-    if again is None:
-        return reason + (f"{was_restarted} and does not run now" if restarts else "")
-    if not restarts and not main.labels.get("pid"):
-        return reason
-    if not restarts:
-        return f"{reason}; it runs again as pid {again.pids[0]}, with {format_bytes(again.used_bytes)}"
-    return f"{reason}{was_restarted} and {running(again)}{_measured(seen.incident)}"
-
-
-def _unalerted_last(seen: BriefingInputs) -> LastRun | None:
-    """Return the process that was started last, if it grew and has left, and no alert has named it; else None."""
-    last, pids = seen.incident.last_run, {one.labels.get("pid", "") for one in seen.conditions}
-    is_untold = last.grew and last.left_at is not None and last.labels.get("pid", "") not in pids
-    return last if is_untold and seen.successors is None else None
-
-
-def _end_of_last(seen: BriefingInputs, main: Alert, last: LastRun) -> str:
-    left_at = last.left_at or 0.0
-    reason = _dated("it left the GPU", (left_at, left_at), seen.now)
-    who = group_name(seen, main.labels)
-    return f"{reason}; {who} was restarted {times(seen.incident.restarts)} and does not run now"
-
-
-def running(again: Successors) -> str:
-    """Return what runs in place of what ended: `runs as pid 300, with 5.0 GiB`."""
-    held = format_bytes(again.used_bytes)
-    if len(again.pids) == 1:
-        return f"runs as pid {again.pids[0]}, with {held}"
-    return f"runs as {len(again.pids)} processes, with {held} together"
-
-
-def _measured(incident: Incident) -> str:
-    """Return what was measured of the growth of what runs now: a verdict on a young process is no proof."""
-    if incident.flat_seconds:
-        return f", and has not grown for {format_duration(incident.flat_seconds)}"
-    if incident.grows_by:
-        return f", and grows {format_bytes(incident.grows_by * 3600)}/h"
-    return ", and it is not known yet whether that grows"
-
-
-def _last_run(seen: BriefingInputs, main: Alert) -> tuple[Alert, ...]:
-    """Return the alerts of an incident; of one that has ended after restarts those of the processes that ran last.
-
-    Those ran at the same time as the one that `main` names.
+    That ends when the gravest alert of it is kept no longer, whichever of them names it.
     """
-    if not (seen.incident.is_over and seen.incident.restarts):
-        return seen.conditions
-    begins, _ = condition_times(main)
-    return tuple(one for one in seen.conditions if (end := condition_times(one)[1]) is None or end > begins)
-
-
-def _ended_pids(seen: BriefingInputs, main: Alert) -> set[str] | set[int]:
-    if not seen.incident.restarts:
-        return seen.pids
-    return {pid for one in _last_run(seen, main) if one.name == LEAK and (pid := one.labels.get("pid", ""))}
-
-
-def _end_of_all(seen: BriefingInputs, main: Alert) -> str:
-    """Return why it ended: of several processes or GPUs to which the same happened, what became of all."""
-    alike = {(one.labels.get("uuid", ""), one.labels.get("pid", "")): one for one in _last_run(seen, main)
-             if one.name == main.name and one.end_reason not in {"", UNKNOWN_END}}  # fmt: skip
-    if main.name == DEAD and len(alike) > 1:
-        gone = [one for one in alike.values() if one.end_reason.endswith("came back")]
-        back = f"; {format_bytes(_of_the_dead(gone)[1])} came back" if gone else ""
-        head = main.end_reason.partition(";")[0] or UNKNOWN_END
-        return head.replace("the ended process", "them") + back
-    if main.name == LEAK and len(pids := {pid for _, pid in alike}) > 1:
-        return summarize_ends([one.end_reason for one in alike.values()], of=len(pids))
-    own = main.labels.get("uuid", "")  # the node's alert has none, and is no further GPU
-    # One that was lost before it told its UUID has an alert under its index alone.
-    index = main.labels.get("gpu", "") if not own else ""
-    likewise = {
-        one.labels.get("uuid", own)
-        for one in alike.values()
-        if one.end_is_certain and (not index or one.labels.get("gpu", "") != index)
-    }
-    others = len(likewise - {own, ""})
-    more = f"; likewise on {others} more GPU{'s' if others > 1 else ''}" if others and main.end_is_certain else ""
-    return (main.end_reason or UNKNOWN_END) + more
-
-
-_LATE_SECONDS = 300.0
-"""From this age on an end is told with its time."""
-
-
-def _times_of_ends(seen: BriefingInputs, main: Alert) -> tuple[float, float] | None:
-    """Return the Unix times of the first and the last end that its reason tells of; None where they are not known."""
-    many = main.name == LEAK and len(_ended_pids(seen, main)) > 1
-    alike = [one for one in _last_run(seen, main) if one.name == main.name] if many else [main]
-    ends = [end for one in alike if (end := condition_times(one)[1]) is not None]
-    return (min(ends), max(ends)) if ends else None
-
-
-def _dated(reason: str, times: tuple[float, float] | None, now: float | None) -> str:
-    """Return the reason of an end with its time, where that was a while ago, or with both, where it took a while."""
-    if times is None or now is None:
-        return reason
-    first, last = times
-    took_long = last - first > _LATE_SECONDS
-    if not took_long and now - last <= _LATE_SECONDS:
-        return reason
-    head, mark, rest = reason.partition(";")
-    when = f"{clock_time(first)} to {clock_time(last)}" if took_long else clock_time(last)
-    return f"{head} ({when} UTC){mark}{rest}"
-
-
-def _of_the_dead(alerts: Sequence[Alert]) -> tuple[dict[str, str], float]:
-    """Return the ended processes by pid, each with its name and user, and how much they hold on all GPUs."""
-    dead = [one for one in alerts if one.name == DEAD]
-    who = {one.labels.get("pid", ""): process_name(one.labels) for one in dead}
-    return who, sum(one.value for one in dead if one.value > 0)
-
-
-def _dead_subject(seen: BriefingInputs, who: Mapping[str, str]) -> str:
-    if len(who) < 2:
-        return next(iter(who.values()), "a process")
-    labels = [one.labels for one in seen.alerts if one.name == DEAD]
-    shared = {name: text for name, text in labels[0].items() if all(one.get(name) == text for one in labels)}
-    job = shared.get("slurm_job", "")
-    many = f"{len(who)} {'ranks' if job else 'processes'}"
-    return f"Slurm job {job} ({', '.join(part for part in (many, shared.get('user', '')) if part)})" if job else many
+    kept = [one for one in seen.conditions if one.is_kept] or [main]
+    gravest = max(kept, key=lambda one: (*urgency_of(one.labels), one.kept_until or 0.0))
+    return without_place(resolved_summary(replace(main, kept_until=gravest.kept_until)))
 
 
 def _summary(alert: Alert) -> str:
     return without_place(shown_annotations(alert).get("summary") or alert.name)
 
 
-def without_place(text: str) -> str:
-    """Return a rule's text without the GPU that it begins with."""
-    return _PLACE.sub("", text, count=1) if _PLACE.match(text) else text
+def says_full(seen: BriefingInputs, main: Alert | None) -> bool:
+    """Return whether the headline of a message with this main alert says that the memory is full now."""
+    if main is None or seen.incident.is_over or not main.holds or main.name not in {LEAK, SOON, *FULL}:
+        return False
+    if main.name == LEAK and {each.growth.state for each in seen.members} == {GrowthState.STOPPED}:
+        return False  # no forecast is told of it
+    seconds = seen.seconds_to_full
+    return seen.is_full or (seconds is not None and 0 <= seconds < 1)
 
 
-def _subject(seen: BriefingInputs, main: Alert) -> str:
-    """Return who it is: one process with its user and pid, or several by what they have in common."""
-    labels = main.labels if main.labels.get("pid") else _first_labels(seen) or main.labels
-    told = {int(text) for one in _last_run(seen, main) if (text := one.labels.get("pid", "")).isdecimal()}
-    pids = told | {each.process.pid for each in seen.members} or seen.pids
-    if len(pids) < 2:
-        return process_name(labels)
-    users = {one.labels.get("user", "") for one in seen.conditions if one.labels.get("pid")}
-    users |= {each.process.info.user for each in seen.members if each.process.info is not None}
-    many = f"{len(pids)} {'ranks' if labels.get('slurm_job') else 'processes'}"
-    return f"{group_name(seen, labels)} ({', '.join([many, *sorted(users - {''})])})"
-
-
-def _first_labels(seen: BriefingInputs) -> dict[str, str]:
-    """Return what the labels of an alert would say of the process that grows most."""
-    if not seen.members:
-        return {}
-    return labels_of(seen.members[0].process)
-
-
-def _forecast(seen: BriefingInputs) -> str:
+def _forecast(seen: BriefingInputs, instances: Sequence[MemoryKey] = ()) -> str:
+    """Return when there is no room: of MIG instances the earliest, where the incident does not name one itself."""
     if seen.is_full:
         return f", {_full_ones(seen)} full now"
     seconds = seen.seconds_to_full
+    if instances and seen.snapshot is not None:
+        own = [seen.snapshot.growth[place].forecast_seconds for place in instances]
+        seconds = min((each for each in own if each is not None), default=None)
     if seconds is None or not 0 <= seconds <= MAX_SECONDS:
         return ""
     if seconds < 1:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
 from gpuagent.core.identity import format_container
 from gpuagent.core.process_labels import alert_labels
 from gpuagent.core.snapshot import ProcessReading
-from gpuagent_alerts.messages.briefing_inputs import BriefingInputs, Successors
+from gpuagent_alerts.alert import Alert, condition_times
+from gpuagent_alerts.messages.briefing_inputs import DEAD, BriefingInputs, Successors
 
 
 def times(number: int) -> str:
@@ -49,3 +51,62 @@ def group_name(seen: BriefingInputs, labels: Mapping[str, str], again: Successor
     if labels.get("container_id"):
         return f"container {format_container(labels['container_id'])}"
     return labels.get("process", "processes")
+
+
+READ_IT = re.compile(r"\bread it\b")
+_PLACE = re.compile(r"(?:the former )?GPU \d+(?: \(GPU-[^)]*\))?(?:, MIG instance \d+(?: \([^)]*\))?)?(?::| )\s*")
+"""Beginning of a rule's text that the headline says by itself."""
+
+
+def without_place(text: str) -> str:
+    """Return a rule's text without the GPU that it begins with."""
+    return _PLACE.sub("", text, count=1) if _PLACE.match(text) else text
+
+
+def last_run(seen: BriefingInputs, main: Alert) -> tuple[Alert, ...]:
+    """Return the alerts of an incident; of one that has ended after restarts those of the processes that ran last.
+
+    Those ran at the same time as the one that `main` names.
+    """
+    if not (seen.incident.is_over and seen.incident.restarts):
+        return seen.conditions
+    begins, _ = condition_times(main)
+    return tuple(one for one in seen.conditions if (end := condition_times(one)[1]) is None or end > begins)
+
+
+def subject_name(seen: BriefingInputs, main: Alert) -> str:
+    """Return who it is: one process with its user and pid, or several by what they have in common."""
+    labels = main.labels if main.labels.get("pid") else _first_labels(seen) or main.labels
+    told = {int(text) for one in last_run(seen, main) if (text := one.labels.get("pid", "")).isdecimal()}
+    pids = told | {each.process.pid for each in seen.members} or seen.pids
+    if len(pids) < 2:
+        return process_name(labels)
+    users = {one.labels.get("user", "") for one in seen.conditions if one.labels.get("pid")}
+    users |= {each.process.info.user for each in seen.members if each.process.info is not None}
+    many = f"{len(pids)} {'ranks' if labels.get('slurm_job') else 'processes'}"
+    return f"{group_name(seen, labels)} ({', '.join([many, *sorted(users - {''})])})"
+
+
+def _first_labels(seen: BriefingInputs) -> dict[str, str]:
+    """Return what the labels of an alert would say of the process that grows most."""
+    if not seen.members:
+        return {}
+    return labels_of(seen.members[0].process)
+
+
+def held_by_the_dead(alerts: Sequence[Alert]) -> tuple[dict[str, str], float]:
+    """Return the ended processes by pid, each with its name and user, and how much they hold on all GPUs."""
+    dead = [one for one in alerts if one.name == DEAD]
+    who = {one.labels.get("pid", ""): process_name(one.labels) for one in dead}
+    return who, sum(one.value for one in dead if one.value > 0)
+
+
+def dead_subject(seen: BriefingInputs, who: Mapping[str, str]) -> str:
+    """Return the name of a process that has ended, or what several have in common."""
+    if len(who) < 2:
+        return next(iter(who.values()), "a process")
+    labels = [one.labels for one in seen.alerts if one.name == DEAD]
+    shared = {name: text for name, text in labels[0].items() if all(one.get(name) == text for one in labels)}
+    job = shared.get("slurm_job", "")
+    many = f"{len(who)} {'ranks' if job else 'processes'}"
+    return f"Slurm job {job} ({', '.join(part for part in (many, shared.get('user', '')) if part)})" if job else many

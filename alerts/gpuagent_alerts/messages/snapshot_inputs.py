@@ -250,13 +250,19 @@ class SnapshotFacts:
         """Return the Unix time at which a remedy gave the memory of one of these processes back; None if none."""
         return max((time for pid, time in self._freed.items() if f"pid:{pid}" in identities), default=None)
 
-    def is_nobodys(self, uuid: str) -> bool:
-        """Return whether it is memory of no process that grows on a GPU, or that most of what is used there is such."""
-        if self.growers(uuid):
+    def is_nobodys(self, uuid: str, instance: str = "") -> bool:
+        """Return whether it is memory of no process that grows on a GPU or in a MIG instance.
+
+        Of a GPU also whether most of what is used there is such.
+        """
+        if self.growers(uuid, instance):
             return False
-        whole = self._snapshot.growth.get(MemoryKey(uuid))
+        number = int(instance) if instance.isdecimal() else NO_INSTANCE
+        whole = self._snapshot.growth.get(MemoryKey(uuid, 0, number))
         if whole is not None and _counts(whole, leaking=False):
             return True
+        if number != NO_INSTANCE:
+            return False
         gpu = next((one for one in self._snapshot.gpus if one.identity.uuid == uuid), None)
         if gpu is None or gpu.reconciliation is None or gpu.memory is None or not gpu.memory.used_bytes:
             return False

@@ -25,6 +25,7 @@ from gpuagent_alerts.messages.end_reasons import (
     tells_of_a_level,
     with_remedies,
 )
+from gpuagent_alerts.messages.regrowth import Regrowth
 from gpuagent_alerts.promql.expression import compile_measured_side
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.values import EvaluationError
@@ -35,6 +36,8 @@ from gpuagent_alerts.states.machine import Change, Transition
 
 log = logging.getLogger(__name__)
 
+_LEAVES_SECONDS = 30.0
+"""A process that leaves the driver's list so long after its memory came back is why it did."""
 RemedyOf = Callable[[str, str], RemedyEnding | None]
 """Function from a GPU's UUID and a pid to what a remedy did to the process; None where none helped."""
 IsAlive = Callable[[ProcessId], bool | None]
@@ -60,6 +63,10 @@ class EndReasons:
         self._facts: dict[str, MeasuredFacts] = {}
         self._reasons: dict[str, EndReason] = {}
         """Reasons of alerts that are only kept, and of those that have just ended for certain."""
+        self.regrowth = Regrowth()
+        """The memory of alerts whose growth had stopped."""
+        self._levels: dict[str, float] = {}
+        """Unix time at which the reason of an alert was first that of a level, by fingerprint."""
         self._unread: set[str] = set()
         """UUIDs of GPUs that could not be read at some tick of this agent."""
         self.former_id: Callable[[int], ProcessId | None] = lambda _: None
@@ -78,15 +85,20 @@ class EndReasons:
         """Return the transitions of an evaluation; those whose condition does not hold any more have the reason."""
         explained = []
         unread = {gpu.identity.uuid for gpu in seen.snapshot.gpus if gpu.state is not GpuState.OK}
+        unlisted = {gpu.identity.uuid for gpu in seen.snapshot.gpus if not gpu.processes_known}
         self._unread |= unread
         for change, told in transitions:
             alert, name = told, told.fingerprint
             if alert.holds:
                 self._reasons.pop(name, None)
+                self._levels.pop(name, None)
+                self.regrowth.forget(name)
                 if (facts := facts_of(alert.labels, seen.snapshot)) is not None:
                     before = self._facts.get(name)
-                    is_read = alert.labels.get("uuid", "") not in unread
-                    facts = facts if before is None or is_read else facts.with_figures_of(before)
+                    if before is not None and (alert.labels.get("uuid", "") in unread or alert.unmeasured_seconds):
+                        facts = facts.with_figures_of(before)
+                    elif before is not None and alert.labels.get("uuid", "") in unlisted:
+                        facts = facts.with_processes_of(before)
                     self._facts[name] = facts.with_peak_of(before, seen.wall_seconds)
                 explained.append(Transition(change, alert))
                 continue
@@ -94,11 +106,17 @@ class EndReasons:
                 reason = self._reason(alert, seen)
                 text = reason.text or self._value_now(alert, seen)
                 self._reasons[name] = reason._replace(text=text)
+                if tells_of_a_level(reason):
+                    self._levels.setdefault(name, seen.wall_seconds)
                 alert = replace(alert, end_reason=text, end_is_certain=reason.is_certain)
+            facts = self._facts.get(name)
+            self.regrowth.follow(alert, None if facts is None else facts.grower, seen.wall_seconds)
             if change is Change.ENDED:
                 self._facts.pop(name, None)
                 self._reasons.pop(name, None)
+                self._levels.pop(name, None)
             explained.append(Transition(change, alert))
+        self.regrowth.observe(seen.snapshot, seen.wall_seconds)
         return tuple(explained)
 
     def is_over(self, labels: Mapping[str, str], seen: EvaluatedTick) -> bool:
@@ -141,9 +159,11 @@ class EndReasons:
             case = replace(case, former_name=former[0], former_id=former[1])
         remedy = self._remedy_of(alert.labels.get("pid", ""), alert.labels.get("uuid", ""))
         of_process = reason_of_process(case, remedy)
-        if known is not None and not of_process.text and tells_of_a_level(known):
-            return known
         reason = of_process if of_process.text else reason_by_name(case)
+        if known is not None and not of_process.text and tells_of_a_level(known):
+            is_new = 0.0 <= seen.wall_seconds - self._levels.get(name, seen.wall_seconds) <= _LEAVES_SECONDS
+            if not (reason.is_certain and is_new):
+                return known
         return reason._replace(text=with_remedies(reason.text, alert.labels.get("uuid", ""), self._remedy_of))
 
     def _value_now(self, alert: Alert, seen: EvaluatedTick) -> str:

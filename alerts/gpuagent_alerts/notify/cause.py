@@ -90,8 +90,11 @@ class CauseFacts(Protocol):
         """Return the Unix time at which a remedy gave the memory of one of these processes back; None if none."""
         ...
 
-    def is_nobodys(self, uuid: str) -> bool:
-        """Return whether it is memory of no process that grows on a GPU, or that most of what is used there is such."""
+    def is_nobodys(self, uuid: str, instance: str = "") -> bool:
+        """Return whether it is memory of no process that grows on a GPU or in a MIG instance.
+
+        Of a GPU also whether most of what is used there is such.
+        """
         ...
 
     def dead_processes(self, uuid: str) -> Sequence[CauseProcess]:
@@ -142,7 +145,7 @@ class NoCauseFacts:
         """Return None."""
         return None
 
-    def is_nobodys(self, uuid: str) -> bool:  # noqa: ARG002
+    def is_nobodys(self, uuid: str, instance: str = "") -> bool:  # noqa: ARG002
         """Return False."""
         return False
 
@@ -333,7 +336,7 @@ def _of_memory(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
     memory = _memory(labels)
     program = facts.grower(uuid, leaking=name != _FORECAST, instance=_instance(labels))
     if program is None:
-        identities = (*memory[:1], *([_unowned(labels)] if len(memory) == 1 and facts.is_nobodys(uuid) else []))
+        identities = (*memory[:1], *([_unowned(labels)] if facts.is_nobodys(uuid, _instance(labels)) else []))
         return Cause(CauseKind.GPU, identities, identities, labels=_some(labels, _OF_GPU))
     own, groups = _identities(program, program.pid, "memory")
     shown = {**(program.labels or {}), **_some(labels, _OF_GPU)}

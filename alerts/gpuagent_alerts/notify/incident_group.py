@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from gpuagent_alerts.alert import Alert, CauseKind, Incident, News, condition_times
 from gpuagent_alerts.notify import told_subjects
-from gpuagent_alerts.notify.final_reason import with_final_reason
+from gpuagent_alerts.notify.ended_alerts import ended_alerts
 from gpuagent_alerts.notify.incident_record import IncidentRecord, name_of_owner
 from gpuagent_alerts.notify.outbox.entry import Occasion
 from gpuagent_alerts.notify.routes import Recipient
@@ -28,6 +28,7 @@ from gpuagent_alerts.notify.state import (
 )
 from gpuagent_alerts.notify.succession import Restarts, Watch
 from gpuagent_alerts.notify.urgency import (
+    CALM,
     CRITICAL,
     Urgency,
     UrgencyStage,
@@ -207,7 +208,9 @@ class IncidentGroup:
             return replace(told, calm_at=calm_at if self._is_over() else None)
         told = replace(told, calm_at=None)
         if not told.urgency.rises_above(self._current):
-            return replace(told, lowered_at=None)
+            # It may have been less until nothing of it was true, and has returned from that.
+            is_forgotten = told.lowered_at is not None and now - told.lowered_at >= LOWERED_SECONDS
+            return replace(told, urgency=CALM if is_forgotten else told.urgency, lowered_at=None)
         if told.lowered_at is None:
             return replace(told, lowered_at=now)
         if now - told.lowered_at >= LOWERED_SECONDS:
@@ -381,18 +384,7 @@ class IncidentGroup:
         if not self._recipient.send_resolved or (self._known and all(one.lost for one in self._known.values())):
             return NotificationDecision(self._key, None)
         now = self._view.now
-        # What a remedy came to may have been learned after the end was noticed.
-        ended = {
-            fingerprint: one.alert
-            if not one.firing and fingerprint not in self._view.ended
-            else self._view.as_ended(fingerprint, one.alert)
-            for fingerprint, one in self._known.items()
-        }
-        untold = {**self._left_with_it(), **self._notes}
-        ended |= {name: self._view.as_ended(name, self._view.as_told(alert)) for name, alert in untold.items()}
-        every = (*ended.values(), *self._all_ended())
-        told_last = tuple(ended.values()) or every[-1:]  # what was told may have begun again since, without a message
-        chosen = tuple(with_final_reason(one, every) for one in told_last[: self._view.most_alerts])
+        chosen = ended_alerts(self._view, self._record, self._known, self._notes, self._recipient)
         ends_at = max((end for alert in chosen if (end := condition_times(alert)[1]) is not None), default=now)
         if self._restarts and self._record is not None:  # what was started again may have grown without an alert
             ends_at = max(ends_at, self._record.ends_at or ends_at)
@@ -400,28 +392,6 @@ class IncidentGroup:
         incident = self._incident(News.ENDED, told.severity, starts_at, max(ends_at, starts_at))
         closed = NotificationState(now, {}, {}, replace(told, is_closed=True)) if self._has_rest() else None
         return NotificationDecision(self._key, closed, chosen, occasion=Occasion.RESOLVED, incident=incident)
-
-    def _left_with_it(self) -> dict[str, Alert]:
-        """Return alerts that ended with the incident, and of which this receiver has not heard yet."""
-        left = () if self._record is None else self._record.left
-        found = {name: self._view.ended[name] for name in left if name in self._view.ended}
-        kept = {name: one for name in left if (one := self._kept_alert(name)) and not is_remedy_note(one.labels)}
-        found = {name: one for name, one in (kept | found).items() if name not in self._known}
-        return {
-            name: alert for name, alert in found.items()
-            if any(one.recipient == self._recipient for one in self._view.destinations(alert.labels))
-        }  # fmt: skip
-
-    def _kept_alert(self, fingerprint: str) -> Alert | None:
-        """Return an alert that fires only because it is kept; None if it does not."""
-        alert = self._view.firing.get(fingerprint)
-        return alert if alert is not None and alert.is_kept else None
-
-    def _all_ended(self) -> list[Alert]:
-        """Return all alerts of the incident that are over, whoever hears of them."""
-        left = () if self._record is None else (*self._record.left, *self._record.members)
-        found = (self._view.ended.get(name) or self._kept_alert(name) for name in left)
-        return [one for one in found if one is not None]
 
     def _has_rest(self) -> bool:
         """Return whether alerts of the incident still fire after its end."""

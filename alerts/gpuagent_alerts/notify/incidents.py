@@ -80,17 +80,19 @@ class IncidentBook:
         ended: Mapping[str, Alert] | None = None,
         describe: Describe = lambda _record, _members: "",
         stirring: Collection[str] = frozenset(),
+        growing: Collection[str] = frozenset(),
         owners: Mapping[str, Watch] = MappingProxyType({}),
     ) -> Mapping[str, IncidentRecord]:
         """Return the incidents as they are while these alerts fire, by fingerprint; keep them if the transaction holds.
 
         `ended` are alerts that ended lately, which know when their conditions ceased to hold. `pending` are
         fingerprints of alerts that lost their state in a restart and are still true: they have not ended. `stirring`
-        are keys of incidents of which something is about to fire: they have not ended either, nor have those of which
-        `owners` tells that a restart holds their end back. Raises StoreFailure.
+        are keys of incidents of which something is about to fire: they have not ended either, nor have those in
+        `growing`, of which growth goes on that had stopped, and those of which `owners` tells that a restart holds
+        their end back. Raises StoreFailure.
         """
         before = self._records
-        update = _Update(self._node, before, firing, ended or {}, pending, now, stirring, owners, facts)
+        update = _Update(self._node, before, firing, ended or {}, pending, now, stirring, owners, facts, growing)
         after = {
             key: replace(one, headline=describe(one, one.left)) if _has_ended(before.get(key), one) else one
             for key, one in update.result().items()
@@ -138,7 +140,8 @@ class IncidentBook:
         self._meters = {key: self._meters.get(key, MemoryMeter(now)) for key in going_on}
         self._unread = {key: since for key, since in self._unread.items() if key in going_on}
         for key, one in going_on.items():
-            found[key] = Watch(one.restarts, facts.is_acted_on(one.identities))
+            of_process = facts.is_acted_on([name for name in one.identities if name.startswith("pid:")])
+            found[key] = Watch(one.restarts, facts.is_acted_on(one.identities), is_acted_on=of_process)
             if one.kind in _PROCESS_KINDS:
                 seen = facts.owner_of(one.identities)
                 elsewhere = {name for other, each in going_on.items() if other != key for name in each.identities}
@@ -154,7 +157,9 @@ class IncidentBook:
                     self._unread.pop(key, None)
                 if now_runs.growth is None:
                     self._meters[key] = MemoryMeter(now)
-                found[key] = now_runs._replace(holds=now_runs.holds or found[key].holds, grow_on=seen.grow_on)
+                found[key] = now_runs._replace(
+                    holds=now_runs.holds or found[key].holds, grow_on=seen.grow_on, is_acted_on=of_process
+                )
         self.watched = found
         return found
 
@@ -176,8 +181,10 @@ class _Update:
         stirring: Collection[str],
         owners: Mapping[str, Watch],
         facts: CauseFacts,
+        growing: Collection[str] = frozenset(),
     ) -> None:
         self._node = node
+        self._growing = growing
         self._firing = firing
         self._ended = ended
         self._pending = pending
@@ -330,6 +337,8 @@ class _Update:
             ceased_at = one.ceased_at if one.ceased_at is not None or firing else self._end_of(one)
             ceased_at = self._now if one.key in self._grow_again else ceased_at
             return replace(one, ceased_at=ceased_at)
+        if one.key in self._growing and one.ends_at is None and one.gravest not in firing:
+            return one
         if not firing and one.key in self._stirring:
             return one if one.ends_at is None else replace(one, ends_at=None, reopened=one.reopened + 1, headline="")
         is_pending = any(name in self._pending and name not in self._firing for name in keeping)  # after a restart

@@ -32,7 +32,7 @@ from gpuagent_alerts.notify.state import (
     shift_times,
 )
 from gpuagent_alerts.notify.succession import Watch
-from gpuagent_alerts.notify.urgency import is_remedy_note
+from gpuagent_alerts.notify.urgency import UrgencyStage, is_remedy_note
 from gpuagent_alerts.store.database import Store
 
 
@@ -73,6 +73,10 @@ class Notifier:
         self._quiet = quiet
         self.brief: Callable[[Incident, Sequence[Alert]], Briefing] = lambda _incident, _alerts: Briefing()
         """Says what a message of an incident with these alerts is to tell a person."""
+        self.grows_again: Callable[[str, float], bool] = lambda _name, _now: False
+        """Tells of an alert, by fingerprint, whether growth that had stopped goes on now, in Unix time."""
+        self.growing_again: frozenset[str] = frozenset()
+        """Keys of incidents whose end waits for that, as of the last look."""
         self._node_labels = dict(node_labels)
         self._limiter = MessageLimiter(store, outbox, clock, format_labels(node_labels))
         self._book = IncidentBook(store, format_labels(node_labels), clock.wall())
@@ -140,23 +144,27 @@ class Notifier:
         with self._store.transaction():
             still_pending = {fingerprint for fingerprint in pending if fingerprint not in ended}
             stirring = self._stirring(pending, facts or NoCauseFacts(), now)
+            self.growing_again = self._growing_again(going_on, now)
+            stirring = {key: [] for key in self.growing_again} | stirring
             owners = self._book.watch_owners(facts or NoCauseFacts(), now)
             incidents = self._book.update(
                 going_on, still_pending, facts or NoCauseFacts(), now, ended=ended,
                 describe=lambda record, members: self._headline_of_end(record, members, ended),
-                stirring=stirring.keys(), owners=owners,
+                stirring=stirring.keys(), growing=self.growing_again, owners=owners,
             )  # fmt: skip
             held: dict[str, list[Alert]] = {key: [] for key, one in owners.items() if one.holds}
             view = self._view(now, firing, ended, pending, incidents)
             again = {key: one for key, one in owners.items() if one.news_at is not None}
             view = replace(view, closing=handed_over is not None, stirring=held | stirring, grow_again=again)
             decisions, next_at = decide(view, self._told)
-            offers = [Offer(self._entry(decision, now), decision.urgent) for decision in decisions if decision.alerts]
+            entries = {decision.key: self._entry(decision, now) for decision in decisions if decision.alerts}
+            offers = [Offer(entries[each.key], each.urgent) for each in decisions if each.key in entries]
             if told := {one.key: one.briefing.headline for one in _incidents_of(offers) if one.news is News.ENDED}:
                 self._book.note_headlines(incidents, told)
             losses = self._limiter.send(offers, self.routes.recipients)
             losses = _of_digests(losses, self._limiter.digest_group, self._told)
-            changes = _with_losses({decision.key: decision.told for decision in decisions}, self._told, losses)
+            changes = {decision.key: _as_written(decision.told, entries.get(decision.key)) for decision in decisions}
+            changes = _with_losses(changes, self._told, losses)
             save_notification_states(self._store, changes)
             self._quiet.acks.keep({*going_on, *(key for key, one in incidents.items() if one.ends_at is None)})
             self._store.after_commit(lambda: self._apply(changes, muted))
@@ -203,6 +211,15 @@ class Notifier:
         counts = {name: one for name, one in pending.items() if name in known or is_one_course(one.labels)}
         found = self._book.stirring(counts, facts, now) if told and counts else {}
         return {key: alerts for key, alerts in found.items() if key in told}
+
+    def _growing_again(self, firing: Mapping[str, Alert], now: float) -> frozenset[str]:
+        """Return the keys of incidents that go on, and of which growth goes on that was said to have stopped."""
+        return frozenset(
+            one.key for one in self._book.records.values()
+            if one.ends_at is None
+            and any(self.grows_again(name, now) for name in (*one.members, *one.left)
+                    if name not in firing or not firing[name].holds)
+        )  # fmt: skip
 
     def about_to_fire(self, pending: Mapping[str, Alert], facts: CauseFacts) -> dict[str, list[Alert]]:
         """Return those of these alerts, which are about to fire, that belong to an incident, by its key."""
@@ -293,6 +310,16 @@ class Notifier:
                 )
                 for key, told in self._told.items()
             }
+
+
+def _as_written(told: NotificationState | None, entry: OutboxEntry | None) -> NotificationState | None:
+    """Return what is known as told after a message: one that says that the memory is full tells no less than that."""
+    incident = None if entry is None else entry.message.incident
+    if told is None or told.incident is None or incident is None or not incident.briefing.says_full:
+        return told
+    urgency = told.incident.urgency
+    urgency = urgency._replace(stage=max(urgency.stage, UrgencyStage.FULL))
+    return replace(told, incident=replace(told.incident, urgency=urgency))
 
 
 def _incidents_of(offers: Iterable[Offer]) -> Iterator[Incident]:

@@ -226,6 +226,14 @@ class Watch(NamedTuple):
     """UUIDs of the GPUs on which the incident's own processes grow."""
     news_at: float | None = None
     """Unix time from which on it is told that what was started again grows; None while it does not."""
+    is_acted_on: bool = False
+    """Whether a remedy acts on one of the incident's processes, or has just done so."""
+
+    @property
+    def awaits_restart(self) -> bool:
+        """Whether what was, or may be, started again holds the end back, and not a remedy that ends it."""
+        acts_alone = self.is_acted_on and not self.restarts.runs_as
+        return self.holds and self.restarts.since is not None and not acts_alone
 
 
 SUCCESSOR_SECONDS = 300.0

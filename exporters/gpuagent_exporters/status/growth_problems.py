@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Verdict
 from gpuagent.core.identity import NO_INSTANCE
@@ -19,20 +19,18 @@ _GONE_WHEN_FULL = "What stopped because there is no room goes on when there is. 
 
 def growth_problems(snapshot: Snapshot, recognize: FrameworkRecognizer, said: Assessments) -> Iterator[Problem]:
     """Return the problems of growth, by GPU. A figure that is not known in this tick makes no problem."""
-    leaking_on = set()
+    leaking_on: set[MemoryKey] = set()
     for process in snapshot.processes:
         growth = said.of(process.key)
         if growth is not None:
             yield from _of_process(process, growth, said, snapshot.time_seconds)
             if growth.verdict is Verdict.LEAKING:
-                leaking_on.add(process.gpu_uuid)
+                leaking_on |= {MemoryKey(process.gpu_uuid), MemoryKey(process.gpu_uuid, 0, process.gpu_instance_id)}
     starts_on = {gpu.identity.uuid for gpu, is_so in fast_growth_expected(snapshot, recognize) if is_so}
     for gpu in snapshot.gpus:
         uuid = gpu.identity.uuid
         yield from _fast(gpu, snapshot, said, a_server_starts=uuid in starts_on)
-        growth = said.of(MemoryKey(uuid))
-        if growth is not None and growth.verdict is Verdict.LEAKING and uuid not in leaking_on:
-            yield _of_nobody(gpu, growth, said)
+        yield from _of_nobody(gpu, leaking_on, said)
 
 
 def _of_process(process: ProcessReading, growth: Growth, said: Assessments, now_seconds: float) -> Iterator[Problem]:
@@ -102,16 +100,25 @@ def _fast(gpu: GpuReading, snapshot: Snapshot, said: Assessments, *, a_server_st
         )
 
 
-def _of_nobody(gpu: GpuReading, growth: Growth, said: Assessments) -> Problem:
-    key = MemoryKey(gpu.identity.uuid)
-    why = f": {'; '.join(growth.reasons)}" if growth.reasons else ""
-    return Problem(
-        said.severity(key) or Severity.WARNING,
-        "unowned_leak",
-        f"memory that no process owns is leaking{_figures(said.document(key))}{why}",
-        "`fuser -v /dev/nvidia*` as root shows who has the GPU open.",
-        gpu=gpu.identity.index,
-    )
+def _of_nobody(gpu: GpuReading, leaking_on: Collection[MemoryKey], said: Assessments) -> Iterator[Problem]:
+    """Yield memory of no process that leaks: by the MIG instances in which it does, else on the GPU as a whole."""
+    uuid = gpu.identity.uuid
+    instances = {MemoryKey(uuid, 0, one.gpu_instance_id): one.profile for one in reversed(gpu.mig)}
+    leaking = [
+        key for key in (*instances, MemoryKey(uuid))
+        if key not in leaking_on and (growth := said.of(key)) is not None and growth.verdict is Verdict.LEAKING
+    ]  # fmt: skip
+    for key in [key for key in leaking if key in instances] or leaking:
+        growth = said.of(key)
+        why = f": {'; '.join(growth.reasons)}" if growth is not None and growth.reasons else ""
+        where = f" in MIG instance {key.gpu_instance_id} ({instances[key]})" if key in instances else ""
+        yield Problem(
+            said.severity(key) or Severity.WARNING,
+            "unowned_leak",
+            f"memory that no process owns is leaking{where}{_figures(_document(said, key))}{why}",
+            "`fuser -v /dev/nvidia*` as root shows who has the GPU open.",
+            gpu=gpu.identity.index,
+        )
 
 
 def _document(said: Assessments, key: MemoryKey) -> Document:

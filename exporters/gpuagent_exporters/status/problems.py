@@ -65,19 +65,20 @@ def find_problems(
     if snapshot is None:
         text = "nothing has been measured yet: the agent has just started"
         return [*state, Problem(Severity.INFO, "not_measured", text, "The first figures come in a few seconds.")]
+    current = [one for one in firing if not _is_outdated(one, snapshot)]
+    growth = growth_problems(snapshot, framework_recognizer(preallocates), Assessments(snapshot.growth, firing))
     found = (
         *_nvml(snapshot, now_seconds),
         *_count(snapshot),
         *_stale(snapshot, now_seconds, stale_after_seconds(poll_interval_seconds)),
         *_namespace(snapshot),
         *_gpus(snapshot, now_seconds),
-        *growth_problems(snapshot, framework_recognizer(preallocates), Assessments(snapshot.growth, firing)),
+        *(one for one in growth if not _is_told_by_incident(one, current)),
         *_xids(snapshot),
         *_collectors(snapshot),
         *state,
     )
     displaced = displaced_gpus(snapshot)
-    current = [one for one in firing if not _is_outdated(one, snapshot)]
     return most_severe_first(_without_index(one, displaced) for one in (*found, *alert_problems(current, found)))
 
 
@@ -332,6 +333,17 @@ def _is_told(alert: FiringAlert, severity: Severity, others: Sequence[Problem]) 
         and (not alert.pid or problem.pid in {None, alert.pid})
         and gravest((problem.severity, severity)) is problem.severity
         for problem in others
+    )
+
+
+def _is_told_by_incident(growth: Problem, firing: Iterable[FiringAlert]) -> bool:
+    """Return whether an incident that goes on says of a process that it was started again and grows."""
+    return growth.kind == "growth" and any(
+        growth.pid in one.grows_again
+        and one.severity in _TOLD
+        and not one.silenced
+        and gravest((Severity(one.severity), growth.severity)) is Severity(one.severity)
+        for one in firing
     )
 
 

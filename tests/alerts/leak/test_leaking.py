@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -160,6 +161,41 @@ def test_memory_that_nobody_owns() -> None:
             assert len(stage.alerts("GpuMemoryLeak")) == 1
             assert "memory of no process" in stage.alerts("GpuMemoryLeak")[0].alert.annotations["reasons"]
             assert stage.alerts("GpuProcessMemoryLeak") == []
+
+    run(test)
+
+
+def test_memory_that_nobody_owns_in_a_mig_instance() -> None:
+    """LEAK-02: it fills the instance, whatever its GPU has left: every word of it names that, and has its forecast."""
+    text = """\
+gpus:
+  - model: h100
+    mig:
+      - gpu_instance: 1
+        compute_instance: 0
+        profile: 3g.40gb
+        memory: 40192MiB
+        slices: 3
+        base_used: {shape: ramp, start: 100MiB, rate: 10MiB, after: 12m, cap: 37GiB}
+      - {gpu_instance: 2, compute_instance: 0, profile: 2g.20gb, memory: 19968MiB, slices: 2, multiprocessors: 32}
+"""
+
+    async def test() -> None:
+        async with node(text) as stage:
+            await stage.until(3900, 20)
+            told = {(one.alert.name, one.alert.labels.get("gpu_instance_id", "")) for one in stage.told}
+            assert told == {
+                ("GpuMemoryUnattributed", ""), ("GpuMemoryLeak", ""), ("GpuMemoryExhaustionSoon", "1")
+            }  # fmt: skip
+            incident = stage.told_of()[-1]
+            pace, left = "growing 3[45].[0-9] GiB/h", "full in 1[0-9] min"
+            assert re.search(f"GPU 0 MIG 1: memory of no process {pace}, {left}", incident.headline), incident.headline
+            whole = stage.growth(0)
+            assert whole is not None
+            assert (whole.verdict, whole.exhaustion) == (Verdict.LEAKING, None)
+            assert len(stage.told_of()) == 2, "and the watchdog's"
+            await stage.until(4800, 20)
+            assert stage.told_of()[-1].headline.endswith("memory of no process grew 34.5 GiB/h and has stopped")
 
     run(test)
 

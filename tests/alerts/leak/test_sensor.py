@@ -6,6 +6,8 @@ import os
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.snapshot import (
@@ -173,9 +175,30 @@ def test_under_mig() -> None:
     bench = Bench()
     parts = (mig_instance(1, 4.0, 10.0), mig_instance(2, 9.0, 20.0))
     seen = bench.show(on(process(7, instance=1, used_gib=4.0), process(7, instance=2, used_gib=9.0), mig=parts))
-    fed = [(made.beginning.total_bytes, made.readings[0][1:3]) for made in bench.detectors.made[1:]]
+    fed = [(made.beginning.total_bytes, made.readings[0][1:3]) for made in bench.detectors.made
+           if made.beginning.started_seconds is not None]  # fmt: skip
     assert fed == [(10 * GIB, (4 * GIB, 6 * GIB)), (20 * GIB, (9 * GIB, 11 * GIB))]
     assert {key.gpu_instance_id for key in seen.growth if key.pid} == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("instance_of_process", "expected"),
+    [(1, {1: 5.0, 2: 9.0, -1: 2.0}), (-1, {-1: 16.0})],
+    ids=["in an instance", "the driver does not tell in which"],
+)
+def test_memory_of_no_process_under_mig(instance_of_process: int, expected: dict[int, float]) -> None:
+    """LEAK-02: what is in an instance is measured against the room of that, and is no part of the rest of its GPU."""
+    bench = Bench()
+    parts = (mig_instance(1, 8.0, 10.0), mig_instance(2, 9.0, 20.0))
+    inside = process(7, used_gib=3.0)._replace(gpu_instance_id=instance_of_process)
+    whole = Reconciliation(3 * GIB, 0, 16 * GIB)
+    bench.show(on(inside, mig=parts, used_gib=19.0, total_gib=40.0, reconciliation=whole))
+    nobodys = {one.key.gpu_instance_id: (one.used_bytes or 0) / GIB for one in bench.histories if not one.id.pid}
+    assert nobodys == expected
+    bench.show(on(inside, mig=parts, used_gib=19.0, total_gib=40.0, reconciliation=None))
+    assert {one.used_bytes for one in bench.histories if not one.id.pid} == {None}, "not known is not 0"
+    bench.show(on(used_gib=2.0, total_gib=40.0, reconciliation=Reconciliation(0, 0, 2 * GIB)))
+    assert {one.key.gpu_instance_id for one in bench.histories if not one.id.pid} == {-1}
 
 
 def test_the_allocators_figures() -> None:

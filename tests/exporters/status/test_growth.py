@@ -15,7 +15,7 @@ from gpuagent.core.xids import Severity
 from gpuagent_exporters.status.problems import find_problems
 from gpuagent_exporters.status.severity import Assessments
 from tests.fakes.documents import document
-from tests.fakes.readings import NOW, WALL, gpu, process, snapshot
+from tests.fakes.readings import NOW, WALL, gpu, mig_instance, process, snapshot
 
 UUID = "GPU-00000000"
 PACE = Range(1.2 * GIB / 3600, 1.1 * GIB / 3600, 1.3 * GIB / 3600)
@@ -168,6 +168,19 @@ def test_a_leak_that_stopped_with_room() -> None:
     (problem,) = find_problems(seen(replace(LEAK, exhaustion=None, state=GrowthState.STOPPED)), NOW)
     assert "1.2 GiB/h until it stopped (evidence" in problem.text
     assert "full" not in problem.text.partition(":")[0]
+
+
+@pytest.mark.parametrize("of_process", [Growth(Verdict.STEADY), LEAK], ids=["alone", "a leak in another instance"])
+def test_memory_of_no_process_in_a_mig_instance_in_words(of_process: Growth) -> None:
+    """LEAK-02: the instance is named once, with its own forecast, and not the GPU that has room."""
+    parts = (mig_instance(1, 8.0), mig_instance(2, 4.0))
+    whole = replace(LEAK, exhaustion=None)
+    growth = {MemoryKey(UUID): whole, MemoryKey(UUID, 0, 1): LEAK, MemoryKey(UUID, 4242, 2): of_process}
+    there = snapshot([gpu(mig=parts)], [process(instance=2)])
+    texts = [one.text for one in find_problems(replace(there, growth=growth), NOW) if one.kind == "unowned_leak"]
+    assert texts == [
+        f"memory that no process owns is leaking in MIG instance 1 (1g.10gb), 1.2 GiB/h, full in 2 h 14 min: {WHY[0]}"
+    ]
 
 
 def test_a_gpu_with_a_problem_is_not_ok() -> None:

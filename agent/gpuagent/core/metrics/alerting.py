@@ -47,6 +47,8 @@ class FiringAlert(NamedTuple):
     """Whether nothing of it is true now, and only its end is waited for: to be seen, and no trouble."""
     used_bytes: int | None = None
     """Memory of its GPU, or instance, that was in use when its rule was evaluated; None where that is not known."""
+    grows_again: tuple[int, ...] = ()
+    """Pids that its summary names as processes that were started again and grow."""
 
 
 class RuleFailures(NamedTuple):

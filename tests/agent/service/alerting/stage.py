@@ -91,6 +91,7 @@ class Stage:
         self.briefings = BriefingWriter("node7")
         self.notifier.brief = self.briefings.write
         self.endings = EndReasons(self.engine.rules)
+        self.notifier.grows_again = self.endings.regrowth.grows
         self.endings.ask(lambda pid, uuid: self.remedy_endings.get((pid, uuid)), lambda _: self.is_alive)
         self.endings.former_id = lambda pid: process_of(self.notifier.incidents, pid)
         self.endings.former_of = lambda name: subject_of_alert(self.notifier.incidents, name)

@@ -11,6 +11,7 @@ from gpuagent.core.growth import Evidence, Growth, MemoryKey, Verdict
 from gpuagent.core.metrics.remedies import RemedyFigures, RemedyNote, RemedyTarget
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.core.units import GIB
+from gpuagent_alerts.messages.briefing import find_waiting
 from gpuagent_alerts.messages.snapshot_inputs import subjects_of
 from gpuagent_alerts.remedies.outcome import RemedyEnding
 from tests.agent.service.alerting.stage import Stage, grown, leaking
@@ -72,6 +73,24 @@ def test_the_end_waits_for_the_remedy_and_names_it(tmp_path: Path, ending: Remed
     assert len(stage.heard) == 2
 
 
+def test_while_a_remedy_acts_no_restart_is_waited_for(tmp_path: Path) -> None:
+    """The process is gone, and its memory not yet seen to be back: that is no problem for `check`, and ends at once."""
+    stage = Stage(tmp_path / "state")
+    stage.show(of_unit(PID, 22.9, leaking(Evidence.BALANCED), stage), 5 * MINUTE)
+    stage.further = replace(IDLE, running=1, under_way=frozenset({(UUID, str(PID))}))
+    stage.show(EMPTY, 20.0)
+    labels = {one.fingerprint: one.labels for one in stage.firing()}
+    present = {one.fingerprint for one in stage.firing() if one.holds}
+    (shown,) = find_waiting(stage.notifier, stage.briefings, present, stage.clock.wall(), labels)
+
+    assert (shown.for_restart, shown.subject.severity) == (False, "info")
+    assert shown.headline.endswith("python3 (alice, pid 4242) left the GPU 5 s ago: waiting for what a remedy comes to")
+    stage.further = IDLE
+    stage.show(EMPTY, 15.0)
+    (shown,) = find_waiting(stage.notifier, stage.briefings, present, stage.clock.wall(), labels)
+    assert shown.for_restart, "the remedy has not helped: a restart is waited for as ever"
+
+
 @pytest.mark.parametrize("comes_after", [None, 10.0, 45.0])
 def test_a_remedy_that_helped_a_unit_is_told_at_once(tmp_path: Path, comes_after: float | None) -> None:
     """Nobody waits to see whether the unit is started again, nor for a verdict on what runs then: the line says so."""
@@ -111,12 +130,20 @@ def test_a_successor_that_leaks_after_a_remedy_is_no_end(tmp_path: Path) -> None
     assert "ended" not in [one.news for one in stage.heard]
 
 
-def test_every_alert_of_the_end_names_the_remedy(tmp_path: Path) -> None:
-    """Those about the GPU's memory too: a receiver that lists them reads one story."""
+@pytest.mark.parametrize("lingers", [False, True], ids=["at once", "its memory first"])
+def test_every_alert_of_the_end_names_the_remedy(tmp_path: Path, lingers: bool) -> None:
+    """Those about the GPU's memory too: a receiver that lists them reads one story.
+
+    Where the memory is back a moment before the driver lists the process no more, nothing is kept for that.
+    """
     stage = Stage(tmp_path / "state")
     stage.show(FULL, 10 * MINUTE)
+    acted_at = stage.clock.wall()
+    if lingers:
+        stage.show(snapshot([gpu(0, used_gib=1.0)], [process(PID, used_gib=0.0)]), 5.0)
     act(stage, RemedyEnding("SIGTERM", int(22.9 * GIB), 3.0))
 
+    assert (stage.messages[-1].written_at or 0.0) - acted_at <= MINUTE
     (ended,) = [one for one in stage.messages if one.incident is not None and one.incident.news == "ended"]
     assert {one.end_reason for one in ended.alerts if one.name != "GpuRemedy"} == {
         "gpuagent terminated it (SIGTERM); 22.9 GiB came back after 3 s",

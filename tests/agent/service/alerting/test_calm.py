@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.core.growth import Evidence, MemoryKey, Range
+from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.core.units import GIB
 from tests.agent.service.alerting.stage import Stage, grown, leaking
@@ -38,6 +38,28 @@ def test_a_forecast_that_ends_on_a_gpu_about_to_be_called_high(tmp_path: Path) -
     stage.show(node(2), 60 * MINUTE)
     assert [one.news for one in stage.heard[begun:]].count("ended") == 1
     assert len(stage.keys()) == 1
+
+
+@pytest.mark.parametrize(
+    ("used_gib", "full_in", "news"),
+    [(23.7, 0.5, ["began"]), (22.0, 40.0, ["began", "worsened"])],
+    ids=["full now", "full in a moment"],
+)
+def test_a_jump_to_a_full_gpu_is_told_once(tmp_path: Path, used_gib: float, full_in: float, news: list[str]) -> None:
+    """`full now` by the forecast and `memory is full` are one state; what is full soon, and then is, are two."""
+    stage = Stage(tmp_path / "state")
+    fast = Growth(Verdict.GROWING, slope=Range(1e9, 1e9, 1e9), fast=True, fast_exhaustion_seconds=full_in)
+    stage.show(node(14.0, FIRST), 5 * MINUTE)
+    stage.show(grown(node(used_gib, FIRST), FIRST, fast), 15.0)
+    stage.show(grown(node(used_gib, FIRST), FIRST, fast), 10.0)
+    assert ("full now" in stage.headlines()[0]) is (full_in < 1)
+    stage.show(grown(node(23.7, FIRST), FIRST, replace(fast, fast_exhaustion_seconds=0.0)), 30.0)
+    stage.show(node(23.7, FIRST), 10 * MINUTE)
+    assert [one.news for one in stage.heard] == news
+    assert all(one.severity == "critical" for one in stage.heard)
+    stage.kill()
+    stage.show(node(23.7, FIRST), 10 * MINUTE)
+    assert len(stage.heard) == len(news), "a restart knows what was told"
 
 
 @pytest.mark.slow

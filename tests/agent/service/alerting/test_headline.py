@@ -81,6 +81,31 @@ def test_a_leak_that_has_stopped_is_not_leaking(state: GrowthState, said: str) -
     assert said in told.headline
 
 
+@pytest.mark.parametrize(
+    ("state", "beside", "said"),
+    [
+        (GrowthState.RISING, None, "memory of no process growing 9.0 GiB/h, full in 2 h"),
+        (GrowthState.STOPPED, None, "memory of no process grew 9.0 GiB/h and has stopped"),
+        (GrowthState.FULL, None, "memory of no process grew 9.0 GiB/h until there was no room"),
+        (GrowthState.RISING, 9.0, "memory of no process grew and has stopped"),
+        (None, None, "GpuMemoryLeak is so"),
+    ],
+    ids=["rises", "stopped", "full", "a process beside it rises", "unknown"],
+)
+def test_memory_of_no_process_that_has_stopped_is_not_growing(
+    state: GrowthState | None, beside: float | None, said: str
+) -> None:
+    """Its alert holds for a while after it has stopped, and says as `gpuagent status` does that it has."""
+    hours = Range(7200.0, 3600.0, 10_800.0) if state is GrowthState.RISING else None
+    whole = growing(9.0, Verdict.LEAKING, state=state, exhaustion=hours)
+    seen = snapshot([gpu(0, used_gib=30.0, total_gib=80.0)], [process(100, name="rank")])
+    growth = {MemoryKey("GPU-00000000"): whole}
+    if beside is not None:
+        growth[MemoryKey("GPU-00000000", 100)] = growing(beside, state=GrowthState.RISING)
+    told = brief(alert("GpuMemoryLeak", LABELS), seen=replace(seen, growth=growth), kind=CauseKind.GPU)
+    assert told.headline.endswith(f"GPU 0: {said}"), told.headline
+
+
 def mig(used_gib: float, growth: Growth) -> Snapshot:
     """A GPU of 80 GiB with one instance of 10 GiB, whose process grows."""
     instance = MigInstance("MIG-1", 1, 0, "1g.10gb", memory(used_gib, 10.0))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
+from gpuagent.core.growth import Evidence, Growth, GrowthState, MemoryKey, Range, Verdict
 from gpuagent.core.matchers import parse_matcher
 from gpuagent.core.snapshot import ProcessInfo, Snapshot
 from gpuagent.core.units import GIB
@@ -395,6 +395,29 @@ def problems(story: Story, seen: Snapshot) -> list[tuple[str, str]]:
     shown = replace(seen, clock_seconds=0.0, measured_seconds=0.0)
     found = find_problems(shown, 0.0, firing=[one.subject for one in story.shown()])
     return [(str(one.severity), one.text) for one in found]
+
+
+def test_what_grows_again_is_listed_once(tmp_path: Path) -> None:
+    """By its incident, with the pace and the forecast; growth of another process beside it is listed as ever."""
+    story = Story(tmp_path, **UNIT)
+    story.leak(100)
+    slope = 35 * GIB / HOUR
+    growing = Growth(
+        Verdict.GROWING, slope=Range(slope, slope, slope), exhaustion=Range(8160.0, 4080.0, 12_240.0),
+        state=GrowthState.RISING,
+    )  # fmt: skip
+    story.run(8 * MINUTE, rising(40.0), Growth(Verdict.LEARNING, slope=growing.slope), [200])
+    other = process(9, used_gib=4.0, name="other", user="bob", uid=7)
+    seen = story.seen(9.0, growing, 200)
+    growth = {**seen.growth, MemoryKey("GPU-00000000"): growing, MemoryKey("GPU-00000000", 9): growing}
+    seen = replace(seen, processes=(*seen.processes, other), growth=growth)
+    story.stage.show(seen, TICK_SECONDS)
+    texts = [(severity, text.partition(";")[0]) for severity, text in problems(story, seen)]
+    runs = "api.service was restarted once and runs as pid 200, with 9.0 GiB, for 8 min"
+    assert texts == [
+        ("warning", f"{runs}, and grows again: 35.0 GiB/h, full in 2 h 16 min"),
+        ("info", "other (pid 9) is growing, 35.0 GiB/h, full in 2 h 16 min"),
+    ]
 
 
 @pytest.mark.parametrize("restarts", [False, True])

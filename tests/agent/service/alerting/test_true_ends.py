@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
-from gpuagent.core.snapshot import ProcessState, Reconciliation, Snapshot
+from gpuagent.core.snapshot import CollectorRun, ProcessState, Reconciliation, Snapshot
 from gpuagent.core.units import GIB
 from tests.agent.service.alerting.stage import Stage, grown, leaking
 from tests.fakes.readings import gpu, process, snapshot
@@ -39,6 +39,50 @@ def test_no_forecast_is_told_of_a_gpu_whose_leaker_has_ended(tmp_path: Path) -> 
     assert stage.headlines()[-1].startswith(
         "RESOLVED node7 GPU 0: memory was running out: python3 (pid 4242) ended; it held 3.0 GiB"
     )
+
+
+def test_an_end_behind_a_gap_is_told_by_what_was_before_it(tmp_path: Path) -> None:
+    """The list of processes cannot be read while the leaker ends: what was freed in the gap is no growth that stopped.
+
+    An alert that is measured in the gap, as that of a full GPU, has the processes of before, and the memory of then.
+    """
+    stage = Stage(tmp_path / "state")
+    stage.show(leak(22.7, full_in=10 * MINUTE), 5 * MINUTE)
+    for used_gib in (23.7, 12.0, 1.0):
+        gap = gpu(0, used_gib=used_gib, processes_known=False, runs=ran("memory", failed=("processes",)))
+        stage.show(snapshot([gap], []), 5 * MINUTE)
+    stage.show(EMPTY, 10 * MINUTE)
+
+    ends = {one.name: one.end_reason for message in stage.messages for one in message.alerts if one.end_reason}
+    assert ends.pop("GpuMonitorBlind") == "the agent can read them again"
+    assert ends == {
+        "GpuProcessMemoryLeak": "the process ended; 22.7 GiB came back",
+        "GpuMemoryExhaustionSoon": "python3 (pid 4242) ended; 22.7 GiB came back",
+        "GpuMemoryFull": "memory back to 12.0 GiB (50 %)",
+    }
+
+
+@pytest.mark.parametrize(
+    ("taken_gib", "reason"),
+    [
+        (0.0, "python3 (pid 4242) ended; 22.9 GiB came back"),
+        (4.0, "python3 (pid 4242) ended; 18.9 GiB came back"),
+        (14.0, "memory back to 15.0 GiB (62 %)"),
+    ],
+)
+def test_a_full_gpu_is_over_by_the_process_that_ended(tmp_path: Path, taken_gib: float, reason: str) -> None:
+    """Who had no room takes a part at once: what is in use no more is told, or a level where that is little."""
+    stage = Stage(tmp_path / "state")
+    stage.show(leak(22.9, full_in=1.0), 5 * MINUTE)
+    other = process(9, used_gib=taken_gib, name="other", user="bob", uid=7)
+    stage.show(snapshot([gpu(0, used_gib=1.0 + taken_gib)], [other] if taken_gib else []), 20 * MINUTE)
+    ends = {one.name: one.end_reason for message in stage.messages for one in message.alerts if one.end_reason}
+    assert ends["GpuMemoryFull"] == reason
+
+
+def ran(*names: str, failed: tuple[str, ...]) -> tuple[CollectorRun, ...]:
+    """Collectors of which some have failed."""
+    return tuple(CollectorRun(name, name not in failed, 0.0) for name in (*names, *failed))
 
 
 def test_ranks_that_end_one_after_another_are_all_told(tmp_path: Path) -> None:

@@ -8,12 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.core.growth import MemoryKey, Range, Verdict
+from gpuagent.core.growth import Growth, MemoryKey, Range, Verdict
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Reconciliation
 from gpuagent.core.units import GIB
+from gpuagent_alerts.alert import News
+from gpuagent_alerts.notify.incident_record import incident_of
 from tests.agent.service.alerting.stage import TICK_SECONDS
-from tests.agent.service.alerting.test_successors import LEAKING, LEARNING, MINUTE, STEADY, UNIT, A, B, Story, rising
-from tests.fakes.readings import absent_gpu
+from tests.agent.service.alerting.test_successors import (
+    HOUR,
+    LEAKING,
+    LEARNING,
+    MINUTE,
+    STEADY,
+    UNIT,
+    A,
+    B,
+    Story,
+    rising,
+)
+from tests.fakes.readings import absent_gpu, gpu, process
 
 
 def test_the_end_names_who_ran_last_although_no_alert_did(tmp_path: Path) -> None:
@@ -56,7 +69,7 @@ def test_a_process_that_ended_unseen_did_not_leave_just_now(tmp_path: Path) -> N
 
 
 def test_an_incident_is_not_ending_while_more_of_it_is_about_to_fire(tmp_path: Path) -> None:
-    """The forecast has come true, and that the GPU is full fires in a moment: that is said."""
+    """The forecast has come true, and that the GPU is full fires in a moment: that is pending, not critical."""
     story = Story(tmp_path, **UNIT)
     soon = replace(LEAKING, verdict=Verdict.GROWING, evidence=None, evidence_told=())
     soon = replace(soon, exhaustion=Range(600.0, 300.0, 900.0))
@@ -69,11 +82,37 @@ def test_an_incident_is_not_ending_while_more_of_it_is_about_to_fire(tmp_path: P
     (shown,) = story.shown()
     assert not shown.is_ending
     assert re.fullmatch(
-        r"CRITICAL node7 GPU 0: less than 2 % of memory is free \(\d+ % taken\); this fires once .*", shown.headline
+        r"PENDING node7 GPU 0: less than 2 % of memory is free \(\d+ % taken\); this fires once .*", shown.headline
     )
     stage.show(story.seen(10.0, STEADY, 100), TICK_SECONDS)
     (shown,) = story.shown()
     assert shown.is_ending
+
+
+@pytest.mark.parametrize("is_forecast", [True, False])
+def test_until_when_an_end_has_to_last_is_told_alike(tmp_path: Path, is_forecast: bool) -> None:
+    """A leak is kept for 3 min, a critical forecast for 2: the incident ends with the gravest, as its line says."""
+    story = Story(tmp_path, **UNIT)
+    stage = story.stage
+    soon = replace(LEAKING, exhaustion=Range(600.0, 300.0, 900.0))
+    seen = story.seen(19.0, soon, 100)
+    growth = {**seen.growth, MemoryKey("GPU-00000000"): soon} if is_forecast else seen.growth
+    stage.show(replace(seen, growth=growth), 5 * MINUTE)
+    other = process(9, used_gib=19.0, name="other", user="bob", uid=7, command="other")
+    rest = replace(seen, gpus=(gpu(0, used_gib=20.0), *seen.gpus[1:]), processes=(other,), growth={})
+    stage.show(rest, 2 * MINUTE - TICK_SECONDS)
+    (shown,) = (one for one in story.shown() if one.is_ending)
+    record = stage.notifier.incidents[shown.key]
+    line = stage.briefings.headline(
+        incident_of(record, News.BEGAN), [one for one in stage.kept() if one.fingerprint in record.members]
+    )
+    assert line.endswith(f": {shown.subject.summary}")
+    (until,) = re.findall(r"over at ([\d:]+) UTC if that lasts", line)
+    while "ended" not in story.news():
+        stage.show(rest, TICK_SECONDS)
+    hours, minutes, seconds = map(int, until.split(":"))
+    late = stage.clock.wall() % (24 * HOUR) - (hours * HOUR + minutes * MINUTE + seconds)
+    assert 0 <= late <= 2 * TICK_SECONDS
 
 
 def test_what_grew_again_and_died_with_its_memory_is_told(tmp_path: Path) -> None:
@@ -114,3 +153,56 @@ def test_the_end_is_told_of_what_began_again_without_a_message(tmp_path: Path) -
 
     assert story.news()[-1] == "ended"
     assert story.stage.messages[-1].alerts, "each message has an alert"
+
+
+@pytest.mark.parametrize("evidence", [True, False], ids=["a leak", "a forecast alone"])
+@pytest.mark.parametrize("then", ["grows", "stands still", "another loads"])
+def test_growth_that_stopped_and_goes_on_is_no_end(tmp_path: Path, evidence: bool, then: str) -> None:
+    """The detector needs minutes to call it a leak again: until then no end is told while it is seen to grow."""
+    story = Story(tmp_path, **UNIT)
+    stage = story.stage
+    soon = replace(LEAKING, exhaustion=Range(600.0, 300.0, 900.0))
+    soon = soon if evidence else replace(soon, verdict=Verdict.GROWING, evidence=None, evidence_told=())
+    near = story.seen(12.0, soon, 100)
+    stage.show(replace(near, growth={**near.growth, MemoryKey("GPU-00000000"): soon}), 5 * MINUTE)
+    over = Growth(Verdict.LEVELLED_OFF, reasons=("growth stopped at 12.0 GiB with 11.0 GiB free: no new high for 1 h",))
+    memory = rising(88.0, 12.0) if then == "grows" else lambda _: 12.0
+    for tick in range(20):
+        seen = story.seen(memory((tick + 1) * TICK_SECONDS), over, 100)
+        seen = replace(seen, growth={**seen.growth, MemoryKey("GPU-00000000"): over})
+        if then == "another loads":
+            other = process(9, used_gib=0.5 * tick, name="other", user="bob", uid=7)
+            whole = gpu(0, used_gib=13.0 + 0.5 * tick)
+            seen = replace(seen, processes=(*seen.processes, other), gpus=(whole, *seen.gpus[1:]))
+        stage.show(seen, TICK_SECONDS)
+
+    assert ("ended" in story.news()) is (then != "grows")
+    if then == "grows":
+        (shown,) = story.shown()
+        assert not shown.is_ending
+        assert shown.subject.severity == "warning"
+        assert shown.headline.endswith("python3 (alice, pid 100) grows again, after it had stopped")
+        stage.show(story.seen(19.5, over, 100), 10 * MINUTE)
+        assert story.news()[-1] == "ended", "it has stopped again"
+
+
+@pytest.mark.parametrize(("calm_minutes", "is_told"), [(29.0, True), (10.0, False)])
+def test_what_is_critical_again_after_it_was_less_is_told(tmp_path: Path, calm_minutes: float, is_told: bool) -> None:
+    """It was less for half an hour, the last minutes of which nothing of it was true: that is news again."""
+    story = Story(tmp_path, **UNIT)
+    stage, whole = story.stage, MemoryKey("GPU-00000000")
+    soon = replace(LEAKING, exhaustion=Range(600.0, 300.0, 900.0))
+    over = Growth(Verdict.LEVELLED_OFF, reasons=("growth stopped at 12.0 GiB with 11.0 GiB free: no new high for 1 h",))
+
+    def show(used_gib: float, growth: Growth, seconds: float) -> None:
+        seen = story.seen(used_gib, growth, 100)
+        stage.show(replace(seen, growth={**seen.growth, whole: growth}), seconds)
+
+    show(12.0, soon, 5 * MINUTE)
+    before = story.news()
+    show(12.0, LEAKING, calm_minutes * MINUTE)
+    for tick in range(20):
+        show(12.0 + 0.3 * tick, over, TICK_SECONDS)
+    assert story.news() == before
+    show(18.0, soon, 5 * MINUTE)
+    assert story.news()[len(before) :] == (["worsened"] if is_told else [])
