@@ -280,6 +280,7 @@ def test_why_a_job_is_not_proven(cgroup: str, words: str) -> None:
         ({"uid": 0, "parent_pid": 0}, True),
         ({"uid": 0, "parent_pid": 7}, False),
         ({"uid": 1000, "parent_pid": 1}, False),
+        ({"uid": 1000, "parent_pid": 7}, False),
     ],
 )
 @pytest.mark.parametrize("unit", ["cron.service", "crond.service", "atd.service"])
@@ -290,3 +291,11 @@ def test_the_daemon_of_jobs_is_supervised_and_its_jobs_are_not(
     assert is_supervised(target(unit=unit, **changes)) is supervised
     assert is_supervised(target(unit="a.service", **changes))
     assert not is_supervised(target(unit=f"user@1000.service/{unit}", **changes))
+
+
+@pytest.mark.parametrize("unit", ["jupyterhub.service", "rstudio-server.service", "gitlab-runner.service"])
+def test_what_a_daemon_runs_for_others_is_not_supervised(unit: str) -> None:
+    """Each job or session is a child of the daemon, which may run as any user, and goes on when one ends."""
+    assert not is_supervised(target(unit=unit, uid=1000, parent_pid=7))
+    assert is_supervised(target(unit=unit, uid=1000, parent_pid=1))
+    assert is_supervised(target(unit=unit, uid=0, parent_pid=7))

@@ -344,6 +344,16 @@ def test_what_a_user_who_lingers_keeps(session: Node) -> None:
     assert 11 in session.tied(10)
 
 
+@pytest.mark.parametrize("part", ["socket", "service"])
+def test_a_log_namespace(bound: Node, part: str) -> None:
+    """The journal of `LogNamespace=` ends when nobody writes there, and starts again: it withholds nothing."""
+    journal = f"systemd-journald@ml.{part}"
+    bound.systemd.units |= {"job.scope": {"Requires": journal}, journal: {"StopWhenUnneeded": "yes"}}
+    if part == "service":
+        bound.add(40, f"system.slice/{journal}", 0, name="systemd-journal")
+    assert not bound.tied(10)
+
+
 def test_one_login_and_nothing_else(tmp_path: Path) -> None:
     """One user, one login by ssh, tmux and a job in it, beside what each login has: nobody is tied to the job."""
     node = Node(tmp_path)

@@ -22,7 +22,7 @@ from gpuagent_alerts.remedies.execution.slurm_jobs import JobName, SlurmJobs
 from gpuagent_alerts.remedies.execution.units import LOOK_SECONDS, Systemctl
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.container_processes import GroupProcesses
-from gpuagent_alerts.remedies.facts.fresh_lookup import READ_SECONDS, read_with_timeout
+from gpuagent_alerts.remedies.facts.fresh_lookup import read_with_timeout
 from gpuagent_alerts.remedies.facts.never_entries import NO_ANSWER, NeverListEntries
 from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader, read_ties
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
@@ -136,9 +136,11 @@ class NodeActionExecutor:
 
     async def tied_to(self, targets: Sequence[Target], ending: Collection[ProcessId] = ()) -> Ties:
         try:
-            return await read_with_timeout(partial(self._read_ties, [each.pid for each in targets], list(ending)))
+            return await read_with_timeout(
+                partial(self._read_ties, [each.pid for each in targets], list(ending)), LOOK_SECONDS
+            )
         except TimeoutError:
-            return Ties(unseen=f"{NO_ANSWER} within {READ_SECONDS:g} s")
+            return Ties(unseen=f"{NO_ANSWER} within {LOOK_SECONDS:g} s")
 
     def _read_ties(self, pids: Sequence[int], ending: Sequence[ProcessId]) -> Ties:
         never = self._never.snapshot()

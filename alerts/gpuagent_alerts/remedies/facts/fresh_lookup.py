@@ -108,8 +108,8 @@ def _read(files: ProcFiles, reader: ProcessInfoReader, pid: int, digests: Comman
         os.close(descriptor)
 
 
-async def read_with_timeout(read: Callable[[], T]) -> T:
-    """Return what `read` does, in a thread of its own. Raises TimeoutError after `READ_SECONDS`, and as `read`."""
+async def read_with_timeout(read: Callable[[], T], seconds: float = READ_SECONDS) -> T:
+    """Return what `read` does, in a thread of its own. Raises TimeoutError after so many seconds, and as `read`."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
 
@@ -131,7 +131,7 @@ async def read_with_timeout(read: Callable[[], T]) -> T:
             loop.call_soon_threadsafe(settle, found, error)
 
     threading.Thread(target=run, name=LOOK, daemon=True).start()
-    async with asyncio.timeout(READ_SECONDS):  # not wait_for: until 3.12 that may swallow a cancellation
+    async with asyncio.timeout(seconds):  # not wait_for: until 3.12 that may swallow a cancellation
         return await answer
 
 

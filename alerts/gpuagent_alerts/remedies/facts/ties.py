@@ -119,8 +119,9 @@ class TieFinder:
 
     def _refuse_unnamed(self, scan: ProcessScan, ended: Collection[int]) -> None:
         """Raise UnseenProcesses where the end of these reaches others that cannot be named."""
+        family = {pid for pid, _ in scan.descendants(ended)}.union(ended)  # PR_SET_PDEATHSIG shows nowhere
         try:
-            why = against_end(scan, self._masters, ended)
+            why = against_end(scan, self._masters, family)
         except _GONE:
             return
         except (OSError, ValueError) as error:

@@ -48,6 +48,8 @@ _USER_MANAGER = re.compile(r"user@\d+\.service")
 _RUNTIME_DIRECTORY = re.compile(r"user-runtime-dir@\d+\.service|run-user-\d+\.mount|user@\d+\.service")
 """Units of a user's login that end with it and have no process that is anybody's work."""
 _LINGER = Path("/var/lib/systemd/linger")
+_LOG_NAMESPACE = re.compile(r"systemd-journald(-varlink)?@[^/]+\.(service|socket)")
+"""Of `LogNamespace=`: stopped once nobody writes there, and started with whoever does (systemd-journald(8))."""
 _WITHOUT_WORK = (".target", ".slice", ".scope", ".device")
 _MOST_ROUNDS = 8
 _BUS = frozenset({"dbus.service", "dbus-broker.service"})
@@ -163,6 +165,8 @@ class SystemdTieFinder(TieFinder):
             for other, why in look.ended_with(unit, needed).items():
                 if any(look.is_of_login(other, user_id) for user_id in logged_out):
                     continue  # who is in there has been judged
+                if _LOG_NAMESPACE.fullmatch(other):
+                    continue
                 inside = [row for pid, row in look.scan.rows.items() if look.places[pid].unit == other]
                 if not inside and not other.endswith(_WITHOUT_WORK) and not _RUNTIME_DIRECTORY.fullmatch(other):
                     raise UnseenProcesses(f"{other} ends with {unit} ({why}), and it has no process to judge")

@@ -134,12 +134,15 @@ def _literal_but_star(pattern: str) -> str:
 def is_supervised(target: Target) -> bool:
     """Return whether systemd of the system runs it as its own: with a bare signal it could stay down.
 
-    A user's own manager does so for the user alone, and a job of cron or at ends without the daemon: that one runs as
-    root, and was started by systemd itself.
+    A user's own manager does so for the user alone. A job of cron or at ends without the daemon, which runs as root and
+    is systemd's own child; a job or session of a unit that runs others' is another user's child of the daemon.
     """
     if not target.unit or target.proven_container_id or is_users_own(target):
         return False
-    return target.unit not in JOB_DAEMONS or (target.uid == 0 and target.parent_pid <= 1)
+    if target.unit in JOB_DAEMONS:
+        return target.uid == 0 and target.parent_pid <= 1
+    runs_others = find_listed((target.unit, target.unit.removesuffix(".service")), SHARED_UNITS) is not None
+    return not runs_others or target.uid == 0 or target.parent_pid <= 1
 
 
 def is_users_own(target: Target) -> bool:

@@ -90,6 +90,7 @@ _SHOWN_ANEW = "Ask again: --force answers for those alone that you were shown to
 _ADVICE = tuple(
     (re.compile(pattern), advice)
     for pattern, advice in (
+        (r"does not answer within", _LOOK_AGAIN),
         (r"remedies\.allow\.shared_units", _SHARED_UNIT),
         (r"that is not known by name", _FORCE_INTO_CONTAINER),
         (r"its name is not known", "Say --force, or give its id in remedies.allow.containers in {file}."),
