@@ -387,3 +387,35 @@ def test_who_is_bound_to_a_scope() -> None:
                 assert main_process(other).pid not in tied
         finally:
             job.kill()
+
+
+def test_a_main_process_in_another_unit() -> None:
+    """A service ends with its main process, also where that has moved to a scope of its own; so does what needs it."""
+    scope = f"gpuagent-test-{uuid.uuid4().hex[:8]}.scope"
+    moves = ("systemd-run", "--quiet", "--scope", "--unit", scope, *SLEEP)
+    with service(command=moves) as unit, service(f"BindsTo={unit}", f"After={unit}") as bound:
+        while show(scope, "ActiveState") != "active":
+            assert show(unit, "ActiveState") == "active"
+        main = main_process(unit).pid
+        assert scope in Path(f"/proc/{main}/cgroup").read_text()
+        assert main_process(bound).pid in SystemdTieFinder(RealProc()).find([main])
+
+
+def test_a_session_of_a_user_who_lingers() -> None:
+    """The slice of a user is stopped when nobody needs it: the manager of one who lingers does."""
+    run("loginctl", "enable-linger", "daemon")
+    scope = "session-gpuagenttest.scope"
+    in_slice = ("systemd-run", "--quiet", "--scope", "--uid", "1", "--slice", "user-1.slice", "--unit", scope, *SLEEP)
+    try:
+        while show("user@1.service", "ActiveState") != "active":
+            assert show("user@1.service", "ActiveState") != "failed"
+        with subprocess.Popen(in_slice) as job:
+            while show(scope, "ActiveState") != "active":
+                assert job.poll() is None
+            try:
+                assert show("user-1.slice", "StopWhenUnneeded") == "yes"
+                assert not SystemdTieFinder(RealProc()).find([job.pid])
+            finally:
+                job.kill()
+    finally:
+        run("loginctl", "disable-linger", "daemon")
