@@ -84,6 +84,8 @@ class LastRun:
     """Whether it was seen to grow."""
     left_at: float | None = None
     """Unix time at which it was seen to be gone; None while it runs."""
+    held_bytes: int = 0
+    """GPU memory that it, and what was started with it, held before that; 0 if unknown."""
 
 
 @dataclass(frozen=True, slots=True)

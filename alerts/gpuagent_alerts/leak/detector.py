@@ -52,6 +52,7 @@ class MemoryLeakDetector:
         "_block_end",
         "_fast",
         "_free",
+        "_free_since",
         "_growth",
         "_held",
         "_held_times",
@@ -107,6 +108,8 @@ class MemoryLeakDetector:
         """The verdict without and with the fast tier."""
         self._judge_anew = False
         """The sensitivity has changed since the last verdict."""
+        self._free_since: float | None = None
+        """Time since which there is room again for what had none; a restart loses it."""
         self.trace: Trace | None = None
         """Takes every block that is judged, for a replay."""
 
@@ -288,7 +291,9 @@ class MemoryLeakDetector:
             changed = True
         changed |= self._free_has_moved()
         if changed or gap > 0 or signals.used.store.base_count % FIGURES_BLOCKS == 0:
-            room = Headroom(self._total_bytes, self._free, full, self._slack)
+            if full or self._slow.state is GrowthState.FULL:
+                self._free_since = end
+            room = Headroom(self._total_bytes, self._free, full, self._slack, self._free_since)
             growth = judge_signals(signals, self._sensitivity, end, room, self._slow)
             if growth != self._slow:
                 self._slow = growth

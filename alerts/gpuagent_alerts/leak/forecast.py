@@ -103,6 +103,45 @@ def growing_slope(store: BlockStore, seconds: float) -> float | None:
     return None if rises is None else rises.growth * PAGE_BYTES / ((rises.end - rises.begin + rises.plateau) * step)
 
 
+LEAST_RESUMED_BLOCKS: Final = 4
+"""Blocks of growth from which on growth that goes on has a pace of its own."""
+LARGEST_STEP: Final = 0.5
+"""Share of that growth that one step may have: what rose at once has no pace yet."""
+
+
+class Resumption(NamedTuple):
+    """Growth that goes on after memory stood still, within a window."""
+
+    pace: float | None
+    """Bytes a second since it goes on; None while that is too short a time to tell."""
+
+
+def still_seconds(window_seconds: float) -> float:
+    """Return for how long memory has to stand still within a window before that is more than a pause between rises."""
+    return max(FLAT_SHARE * window_seconds, FLAT_SECONDS)
+
+
+def resumption_of(store: BlockStore, seconds: float) -> Resumption | None:
+    """Return how the floor goes on rising within the last so many seconds; None where it did not stand still before.
+
+    It stood still if it did so for longer than between any two rises since, by the measure of `stop_of`.
+    """
+    step, values = _blocks(store, seconds)
+    rises = _rises_of(values)
+    if rises is None:
+        return None
+    still = sum(value != EMPTY for value in values[: rises.begin]) * step
+    if still < max(still_seconds(seconds), FLAT_PLATEAUS * rises.plateau * step):
+        return None
+    since = [value for value in values[rises.begin :] if value != EMPTY]
+    for at in range(len(since) - 2, -1, -1):
+        since[at] = min(since[at], since[at + 1])
+    largest = max((after - before for before, after in pairwise(since)), default=0)
+    if rises.end - rises.begin < LEAST_RESUMED_BLOCKS or largest > LARGEST_STEP * rises.growth:
+        return Resumption(None)
+    return Resumption(rises.growth * PAGE_BYTES / ((rises.end - rises.begin + rises.plateau) * step))
+
+
 class Steps(NamedTuple):
     """Growth that comes in steps, and stands still between them."""
 

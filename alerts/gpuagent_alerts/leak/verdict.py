@@ -14,12 +14,15 @@ from gpuagent_alerts.leak.forecast import (
     HIGH_FACTOR,
     LOW_FACTOR,
     USUAL_SECONDS,
+    Resumption,
     Steps,
     exhaustion_of,
     forecast_window,
     growing_slope,
+    resumption_of,
     slope_of,
     steps_of,
+    still_seconds,
     stop_of,
 )
 from gpuagent_alerts.leak.settings import SENSITIVITIES, SUSPECTED, Dial
@@ -126,6 +129,8 @@ class Headroom(NamedTuple):
     """No room at all: see `settings.FULL_SHARE`."""
     slack_bytes: float
     """What the allocator holds beyond its tensors."""
+    free_since_seconds: float | None = None
+    """Time at which there was room again after there was none; None where there always was."""
 
 
 def judge_signals(
@@ -213,7 +218,16 @@ def _pace(
         return before.state or GrowthState.RISING, before.slope  # nothing was read: neither has it stopped
     rises = slope is not None and slope.value > 0 and not _has_stopped(signals, window)
     if rises and not room.full:
-        return GrowthState.RISING, slope
+        resumed = _resumed(signals, window)
+        if resumed is None or (resumed.pace is None and not had_pace):
+            return GrowthState.RISING, slope
+        if resumed.pace is not None:
+            return GrowthState.RISING, _around(resumed.pace)
+        # It has no pace of its own yet: until then it is told as before, or as what went on until the GPU was full.
+        return GrowthState.STOPPED if before.state is GrowthState.STOPPED else GrowthState.RISING, before.slope
+    waited = None if room.free_since_seconds is None else now_seconds - room.free_since_seconds
+    if had_pace and not room.full and waited is not None and 0.0 <= waited < still_seconds(window):
+        return GrowthState.RISING, before.slope  # it stood still for want of room, and not yet for long with some
     if not (had_pace and before.state in _OVER):
         grew = _grown_at(signals, window)
         if grew is not None:
@@ -242,6 +256,15 @@ def _has_stopped(signals: ProcessSignals, seconds: float) -> bool:
         store for store in _stores(signals) if (slope := slope_of(store, seconds)) is not None and slope.value > 0
     ]
     return bool(rising) and all(stop_of(store, seconds) is not None for store in rising)
+
+
+def _resumed(signals: ProcessSignals, seconds: float) -> Resumption | None:
+    """Return how it goes on after it stood still; None where some of it did not stand still within that time."""
+    found = [resumption_of(store, seconds) for store in _stores(signals)]
+    known = [one for one in found if one is not None]
+    if len(known) < len(found):
+        return None
+    return max(known, key=lambda one: one.pace or 0.0)
 
 
 def _grown_at(signals: ProcessSignals, seconds: float) -> Range | None:

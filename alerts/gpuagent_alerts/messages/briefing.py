@@ -40,6 +40,7 @@ from gpuagent_alerts.messages.headline import (
 )
 from gpuagent_alerts.messages.incident_end import end_reason_of, running
 from gpuagent_alerts.messages.naming import group_name, labels_of, process_name, times, without_place
+from gpuagent_alerts.messages.nobodys_growth import nobodys_bytes_per_hour
 from gpuagent_alerts.messages.snapshot_inputs import subject_of
 from gpuagent_alerts.notify.incident_record import incident_of
 from gpuagent_alerts.notify.notifier import Notifier
@@ -235,6 +236,9 @@ def _next_command(seen: BriefingInputs, main: Alert | None) -> str:
         return "gpuagent resume"
     if main is not None and main.name in _COMMANDS:
         return _COMMANDS[main.name]
+    again = seen.successors if main is None else None
+    if again is not None and (command := _about_successor(seen, again)):
+        return command
     pids = seen.pids
     if len(pids) == 1 and main is not None and seen.can_blame(next(iter(pids))):
         return f"gpuagent blame {next(iter(pids))}"
@@ -242,10 +246,21 @@ def _next_command(seen: BriefingInputs, main: Alert | None) -> str:
     return _who_holds(seen) if leaker is None else f"gpuagent kill {leaker}"
 
 
+def _about_successor(seen: BriefingInputs, again: Successors) -> str:
+    """Return what helps with one process that was started again and grows; "" where nothing more is known of it."""
+    if len(again.pids) != 1:
+        return ""
+    if seen.can_blame(again.pids[0]):
+        return f"gpuagent blame {again.pids[0]}"
+    is_urgent = again.full_in is not None and again.full_in < MINUTES_LEFT_SECONDS
+    return f"gpuagent kill {again.pids[0]}" if is_urgent else ""
+
+
 def _who_holds(seen: BriefingInputs) -> str:
     """Return the command that shows who holds the memory of its GPUs."""
     used = sum(memory.used_bytes or 0 for memory in seen.memories)
-    if not seen.pids and used and seen.unattributed_bytes >= _MOSTLY * used:
+    is_nobodys = used and seen.unattributed_bytes >= _MOSTLY * used
+    if not seen.pids and (is_nobodys or (not seen.members and nobodys_bytes_per_hour(seen.snapshot, seen.places) > 0)):
         return _OPEN_FILES
     indices = sorted({gpu.identity.index for gpu in seen.gpus})
     if not indices:

@@ -26,7 +26,7 @@ class MeasuredFacts:
     grower: ProcessReading | None = None
     """The process on that GPU that grew most, by the leak detector."""
     processes: tuple[ProcessReading, ...] = ()
-    """All that held memory there, of an alert that names no process."""
+    """All that held memory there."""
     pause: str = ""
     """Who paused the agent and until when, while it was paused."""
 
@@ -98,7 +98,7 @@ def facts_of(labels: Mapping[str, str], snapshot: Snapshot) -> MeasuredFacts | N
     node = snapshot.node
     memory = None if gpu is None else _memory(labels, gpu)
     process = _process(labels, snapshot)
-    holders = () if gpu is None or labels.get("pid") else tuple(_holders(labels, snapshot))
+    holders = () if gpu is None else tuple(_holders(labels, snapshot))
     pause = (node.nvml_reason or "on request") if node.nvml_state is NvmlState.PAUSED else ""
     return MeasuredFacts(
         node.boot_id, node.nvml_initializations, process, memory, _grower(labels, snapshot), holders, pause

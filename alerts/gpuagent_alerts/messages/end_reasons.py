@@ -149,8 +149,8 @@ def _came_back(case: EndedAlert, before: ProcessReading | None) -> str:
     was, now = case.before.memory, case.memory
     if was is None or now is None or was.used_bytes is None or now.used_bytes is None:
         return f"; it held {held}"
-    if was.used_bytes - now.used_bytes >= _MOST_CAME_BACK * before.used_bytes:
-        return f"; {held}{_BACK}"
+    if back := _bytes_back(case, before.used_bytes, was.used_bytes - now.used_bytes):
+        return f"; {format_bytes(back)}{_BACK}"
     return f"; it held {held}, and {format_bytes(now.used_bytes)} is in use now"
 
 
@@ -217,24 +217,28 @@ def _who_left(case: EndedAlert) -> str:
     gone = [one for one in before.processes if one.pid not in listed]
     held, fell = sum(one.used_bytes or 0 for one in gone), was.used_bytes - now.used_bytes
     did_grow = before.grower is not None and before.grower.pid in {one.pid for one in gone}
-    # Who had no room takes a part of it at once.
-    is_back = fell + _taken_since(case, before.processes) >= _MOST_CAME_BACK * held and fell >= _LEAST_OF_HELD * held
-    if not held or not is_back or (held < _MOST_OF_THE_FALL * fell and not did_grow):
+    back = _bytes_back(case, held, fell)
+    if not back or (held < _MOST_OF_THE_FALL * fell and not did_grow):
         return ""
-    back = format_bytes(held if fell >= _MOST_CAME_BACK * held else fell)
     most = max(gone, key=lambda one: one.used_bytes or 0)
     others = len({one.pid for one in gone}) - 1
     more = f" and {others} more" if others else ""
     if all(one.state is ProcessState.DEAD for one in gone):
-        return f"the driver no longer lists {_name(most)}{more}, which had ended; {back}{_BACK}"
-    return f"{_name(most)}{more} {_left_how(case, gone)}; {back}{_BACK}"
+        return f"the driver no longer lists {_name(most)}{more}, which had ended; {format_bytes(back)}{_BACK}"
+    return f"{_name(most)}{more} {_left_how(case, gone)}; {format_bytes(back)}{_BACK}"
 
 
-def _taken_since(case: EndedAlert, before: Sequence[ProcessReading]) -> int:
-    """Return the bytes that the processes listed now on an alert's GPU have taken since these readings."""
-    used = {one.key: one.used_bytes or 0 for one in before}
-    listed = (one for one in case.snapshot.processes if one.gpu_uuid == case.alert.labels.get("uuid"))
-    return sum(max(0, (one.used_bytes or 0) - used.get(one.key, 0)) for one in listed)
+def _bytes_back(case: EndedAlert, held: int, fell: int) -> int:
+    """Return how much came back of what processes held that have left, where less by `fell` is in use; 0 if little.
+
+    Who had no room takes a part of it at once: what is in use no more is told then.
+    """
+    if not held or fell >= _MOST_CAME_BACK * held:
+        return held
+    used = {one.key: one.used_bytes or 0 for one in (() if case.before is None else case.before.processes)}
+    listed = [one for one in case.snapshot.processes if one.gpu_uuid == case.alert.labels.get("uuid")]
+    taken = sum(max(0, (one.used_bytes or 0) - used.get(one.key, 0)) for one in listed) if used else 0
+    return fell if fell + taken >= _MOST_CAME_BACK * held and fell >= _LEAST_OF_HELD * held else 0
 
 
 def _gone_grower(case: EndedAlert) -> ProcessReading | None:

@@ -61,7 +61,8 @@ def _unalerted_last(seen: BriefingInputs) -> LastRun | None:
 
 def _end_of_last(seen: BriefingInputs, main: Alert, last: LastRun) -> str:
     left_at = last.left_at or 0.0
-    reason = _dated("it left the GPU", (left_at, left_at), seen.now)
+    held = f"; it held {format_bytes(last.held_bytes)}" if last.held_bytes > 0 else ""
+    reason = _dated(f"it left the GPU{held}", (left_at, left_at), seen.now)
     who = group_name(seen, main.labels)
     return f"{reason}; {who} was restarted {times(seen.incident.restarts)} and does not run now"
 

@@ -279,8 +279,8 @@ class _Update:
         candidates = sorted(self._records.values(), key=lambda one: (one.ends_at is not None, one.starts_at, one.key))
         for identity in cause.joins:
             for one in candidates:
-                begins = cause.begins and not self._is_over_for_others(one, cause, identity)
-                if identity in one.identities and self._can_join(one, begins=begins):
+                is_candidate = identity in one.identities and self._can_join(one, begins=cause.begins)
+                if is_candidate and not self._is_over_for_others(one, cause, identity):
                     return one
         for identity in cause.succeeds:
             for one in candidates:
@@ -296,11 +296,17 @@ class _Update:
     def _is_over_for_others(self, one: IncidentRecord, cause: Cause, identity: str) -> bool:
         """Return whether it has ended, and what fills that GPU now is another process, or none that grows.
 
-        Where nobody grows, the memory is that of the incident for as long as its owner runs.
+        Where nobody grows, the memory is that of the incident for as long as its owner runs. One whose processes are
+        gone, and that waits for a restart with nothing true of it, has ended for others.
         """
-        if not identity.startswith("memory:") or one.ends_at is None or one.kind not in _PROCESS_KINDS:
+        if not identity.startswith("memory:") or one.kind not in _PROCESS_KINDS:
             return False
         owner = self._facts.owner_of(one.identities)
+        if one.ends_at is None:
+            members = [self._firing.get(name) for name, keeps in one.members.items() if keeps]
+            is_true = any(alert is not None and alert.holds for alert in members)
+            if is_true or owner.runs or owner.others or not owner.is_readable or one.restarts.since is None:
+                return False
         return cause.kind in _PROCESS_KINDS or (owner.is_readable and not owner.runs and not owner.others)
 
     def _is_successor(self, cause: Cause, one: IncidentRecord) -> bool:

@@ -92,6 +92,11 @@ class MemoryMeter:
             while blocks[0][0] < now - MAX_WINDOW_SECONDS - 2 * _BLOCK_SECONDS:
                 del blocks[0]
 
+    @property
+    def last_bytes(self) -> int:
+        """What all of them used together when they were seen last."""
+        return sum(blocks[-1][1] for blocks in self._blocks.values())
+
     def follow_clock(self, step: float) -> None:
         """Move along with a wall clock that was set by so many seconds."""
         self.began += step
@@ -201,11 +206,14 @@ class Restarts:
     """Whether that one was seen to grow for as long as it takes to tell of it."""
     unread_since: float | None = None
     """Unix time since which nobody could see whether the process that is gone now ran; None where it was seen."""
+    last_bytes: int = 0
+    """What the processes that were started last used, as they were seen last before they left; 0 if unknown."""
 
     @property
     def last_run(self) -> LastRun:
         """The process that was started last."""
-        return LastRun(self.last, self.last_grew, self.since if self.last and not self.runs_as else None)
+        left_at = self.since if self.last and not self.runs_as else None
+        return LastRun(self.last, self.last_grew, left_at, 0 if left_at is None else self.last_bytes)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -259,6 +267,8 @@ def watch(
         earliest = began - _START_SLACK_SECONDS
         later = tuple(one for one in seen.others if one.identity not in before.peers and one.started_at >= earliest)
     after = _follow(before, seen, later, now, unread_since)
+    if before.runs_as and not after.runs_as and not seen.runs:
+        after = replace(after, last_bytes=meter.last_bytes)
     if seen.runs or not later:
         return Watch(after, _holds(after, identities, seen, later, now, None, 0.0))
     meter.add({one.identity: one.used_bytes for one in later}, now)
@@ -358,7 +368,7 @@ def dump_restarts(one: Restarts) -> list[object]:
     peers = None if one.peers is None else list(one.peers)
     return [
         one.count, one.runs_as, one.since, peers, list(one.processes), one.pace, one.flat_seconds, one.grows_by,
-        dict(one.last), one.last_grew, one.unread_since,
+        dict(one.last), one.last_grew, one.unread_since, one.last_bytes,
     ]  # fmt: skip
 
 
@@ -378,5 +388,8 @@ def load_restarts(value: object) -> Restarts:
     )
     if not figures[3:]:  # written by an older version
         return found
-    last, grew, unread_since = figures[3:]
-    return replace(found, last=texts(last), last_grew=flag(grew), unread_since=unix_time_or_none(unread_since))
+    last, grew, unread_since, *held = figures[3:]
+    return replace(
+        found, last=texts(last), last_grew=flag(grew), unread_since=unix_time_or_none(unread_since),
+        last_bytes=integer(held[0]) if held else 0,
+    )  # fmt: skip

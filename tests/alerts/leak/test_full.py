@@ -76,6 +76,45 @@ def test_another_process_takes_the_last_memory() -> None:
     assert (growth.verdict, growth.state) == (Verdict.LEAKING, GrowthState.FULL)
 
 
+@pytest.mark.parametrize("is_read", [True, False], ids=["stood still", "was not read"])
+def test_the_pace_of_growth_that_goes_on_is_that_since(is_read: bool) -> None:
+    """Neither a window with the time in which memory stood still, nor the first readings after it, make a pace."""
+    watched = detector()
+    begin, pause, again = 600.0, 1800.0, 3000.0
+
+    def curve(seconds: float) -> float:
+        return 6144 + 25 * (min(max(seconds, begin), pause) - begin + max(0.0, seconds - again))
+
+    feed(watched, curve, 0, pause if not is_read else again)
+    seen = [feed(watched, curve, at, at + 5) for at in range(int(again), int(again) + 600, 5)]
+    rising = [one for one in seen if one.state is GrowthState.RISING]
+    assert len(rising) >= 84, "for three minutes at most it is said to have stopped"
+    assert all(one.slope is not None and one.slope.value == pytest.approx(25 * MIB, rel=0.3) for one in rising)
+    assert all(one.exhaustion is None for one in seen if one.state is GrowthState.STOPPED)
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_what_had_no_room_has_not_stopped_as_soon_as_it_has_some(goes_on: bool) -> None:
+    """A neighbor ends at the wall: until it has stood still for a while with room, it goes on as it did."""
+    watched = detector()
+    rising = leak(10)
+    wall, roomy = 3000.0, 3600.0
+
+    def others(seconds: float) -> float:
+        return 80 * 1024 - rising(min(seconds, wall)) - 100 if wall <= seconds < roomy else 0.0
+
+    def curve(seconds: float) -> float:
+        return rising(min(seconds, wall)) + (10 * max(0.0, seconds - roomy) if goes_on else 0.0)
+
+    assert feed(watched, curve, 0, roomy, others).state is GrowthState.FULL
+    seen = [feed(watched, curve, at, at + 5, others) for at in range(int(roomy), int(roomy) + 900, 5)][6:]
+    assert [one.state for one in seen[:10]] == [GrowthState.RISING] * 10
+    assert all(one.exhaustion is not None for one in seen if one.state is GrowthState.RISING)
+    paces = [one.slope.value for one in seen if one.slope is not None and one.state is GrowthState.RISING]
+    assert paces == pytest.approx([10 * MIB] * len(paces), rel=0.3)
+    assert seen[-1].state is (GrowthState.RISING if goes_on else GrowthState.STOPPED)
+
+
 def test_room_again() -> None:
     """Growth that does not come back within the alarm's window ends it: what stopped, where, and with how much free."""
     watched = detector()

@@ -80,6 +80,29 @@ def test_a_leak_in_one_line() -> None:
     assert told.end_reason == ""
 
 
+@pytest.mark.parametrize(
+    ("seconds", "command"),
+    [(600.0, "gpuagent kill 300"), (7200.0, "gpuagent ps --gpu 0"), (None, "gpuagent ps --gpu 0")],
+)
+def test_what_helps_with_a_restarted_leaker(seconds: float | None, command: str) -> None:
+    """No alert names it yet: what runs now and fills the GPU in minutes can be ended, and never what ran before."""
+    forecast = None if seconds is None else Range(seconds, seconds / 2, 1.5 * seconds)
+    pace = Range(PACE / 3600, PACE / 3600, PACE / 3600)
+    seen = snapshot([gpu(0, used_gib=60.0, total_gib=80.0)], [process(300, used_gib=44.1, name="whisper-api")])
+    growth = dict.fromkeys((MemoryKey("GPU-00000000"), MemoryKey("GPU-00000000", 300)), Growth(
+        Verdict.GROWING, slope=pace, exhaustion=forecast
+    ))  # fmt: skip
+    incident = Incident(
+        "inc-1", CauseKind.PROCESS, {**LABELS, "unit": "api.service"}, "critical", WALL - 600, news=News.RESTARTED,
+        restarts=1, restarted_pids=(300,),
+    )  # fmt: skip
+    ended = replace(LEAK, status=Status.RESOLVED, ends_at=WALL)
+    told = BriefingWriter("node7", Links(), replace(seen, growth=growth)).write(incident, (ended,))
+    assert told.next_command == command
+    assert "and grows again: 84.4 GiB/h" in told.headline
+    assert ("full in" in told.headline) is (seconds is not None)
+
+
 def test_standards_of_one_leak_are_one_pace() -> None:
     """A leak that meets two standards does not leak twice."""
     assert "leaking 84.4 GiB/h," in brief(LEAK, replace(LEAK, labels={**LEAK.labels, "evidence": "strict"})).headline

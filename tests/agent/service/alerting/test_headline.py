@@ -115,6 +115,16 @@ def mig(used_gib: float, growth: Growth) -> Snapshot:
     return replace(seen, growth=dict.fromkeys(keys, growth))
 
 
+def test_memory_of_no_process_in_a_mig_instance() -> None:
+    """Its forecast names nobody, and who has the GPU open is what to look at: no process of the list grows."""
+    labels = {**LABELS, "gpu_instance_id": "1", "profile": "1g.10gb"}
+    rising = growing(9.0, Verdict.LEAKING, state=GrowthState.RISING, exhaustion=Range(1200.0, 600.0, 1800.0))
+    seen = replace(mig(7.0, rising), growth={MemoryKey("GPU-00000000", 0, 1): rising})
+    told = brief(alert("GpuMemoryExhaustionSoon", labels), seen=seen, labels=labels, kind=CauseKind.GPU)
+    assert told.headline == "CRITICAL node7 GPU 0 MIG 1: memory of no process growing 9.0 GiB/h, full in 20 min"
+    assert told.next_command == "sudo fuser -v /dev/nvidia*"
+
+
 def test_figures_of_a_mig_instance_are_its_own() -> None:
     """Memory, holders and forecast; the instance is named once."""
     labels = {**LABELS, "gpu_instance_id": "1", "profile": "1g.10gb"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.core.growth import Evidence
+from gpuagent.core.growth import Evidence, Growth, Range, Verdict
 from gpuagent.core.snapshot import GpuState, NvmlState, Snapshot, XidCount
 from tests.agent.service.alerting.stage import PID, Stage, grown, leaking
 from tests.fakes.readings import absent_gpu, gpu, process, snapshot
@@ -38,6 +38,29 @@ def test_a_gpu_that_others_fill_after_the_end_is_another_incident(tmp_path: Path
         assert stage.headlines()[-1] == (
             "CRITICAL node7 GPU 0: memory is full (100 %), 23.0 GiB of it held by tr (dave, pid 9)"
         )
+
+
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_gpu_that_others_fill_while_a_restart_is_waited_for_is_another_incident(tmp_path: Path, grows: bool) -> None:
+    """The leaker of a unit has just ended, and its memory is back: who fills the GPU next is no part of it."""
+    stage = Stage(tmp_path / "state")
+    leaker = process(PID, used_gib=22.9, name="emb", unit="emb.service", process_group=0)
+    seen = snapshot([gpu(0, used_gib=23.9)], [leaker])
+    stage.show(grown(seen, PID, leaking(Evidence.BALANCED, full_in=1.0)), 10 * MINUTE)
+    stage.show(snapshot([gpu(0, used_gib=1.0)], []), 20.0)
+    other = process(9, used_gib=23.0, name="tr", user="dave", uid=7)
+    fast = Growth(Verdict.GROWING, slope=Range(1e9, 1e9, 1e9), fast=True, fast_exhaustion_seconds=0.5)
+    full = snapshot([gpu(0, used_gib=23.9)], [other])
+    stage.show(grown(full, 9, fast) if grows else full, 30.0)
+    stage.show(full, 10 * MINUTE)
+
+    assert len(stage.keys()) == 2
+    (end,) = [one.incident for one in stage.messages if one.incident is not None and one.incident.news == "ended"]
+    assert end.briefing.headline.endswith(
+        "emb (alice, pid 4242) was leaking memory: the process ended; 22.9 GiB came back"
+    )
+    of_other = [one for one in stage.messages if one.incident is not None and one.incident.key != end.key]
+    assert all("pid 9" in one.incident.briefing.headline for one in of_other if one.incident is not None)
 
 
 def lost(gpus: int, nvml: NvmlState) -> Snapshot:

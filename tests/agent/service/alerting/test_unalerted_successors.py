@@ -44,7 +44,7 @@ def test_the_end_names_who_ran_last_although_no_alert_did(tmp_path: Path) -> Non
     assert story.news() == ["began", "restarted", "ended"]
     assert re.fullmatch(
         r"RESOLVED node7 GPU 0: python3 \(alice, pid 300\) was leaking memory: it left the GPU \(\d\d:\d\d UTC\); "
-        r"python3 was restarted twice and does not run now",
+        r"it held 8\.\d GiB; python3 was restarted twice and does not run now",
         story.stage.headlines()[-1],
     )
     ended = story.stage.messages[-1].incident
