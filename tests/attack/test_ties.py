@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -205,4 +206,44 @@ def test_who_depends_on_others(arena: Arena, start: Callable[[Arena, int], Livin
     guilty = arena.culprit(start(arena, uid))
     arena.driver.hold(guilty.pid, 30)
     arena.start(ladders=[ladder("TooMuch", KILL)], users=[str(uid)])
+    arena.judge()
+
+
+EXIT_SIGNAL = """
+child = ctypes.PyDLL(None).syscall({'x86_64': 56, 'aarch64': 220}[os.uname().machine], signal.SIGKILL, 0, 0, 0, 0)
+if not child:
+    drop(mine)
+    while True:
+        signal.pause()
+done(others)
+"""
+SERVES_FILES = "os.open('/dev/fuse', os.O_RDWR)\ndone(mine)\n"
+
+
+def test_a_parent_that_the_kernel_ends(arena: Arena) -> None:
+    """KILL-03: a child of clone(2) with SIGKILL for an exit signal takes its parent along, whoever that works for."""
+    uid = next(arena.uids)
+    parent = arena.innocent(arena.crowd.python(_PARTS + EXIT_SIGNAL, words=[str(uid), str(next(arena.uids))]))
+    greedy = arena.innocent(arena.crowd.child_of(parent))
+    arena.driver.hold(greedy.pid, 30)
+    arena.start(ladders=[ladder("TooMuch", KILL)], users=[str(uid)])
+    assert f"pid {parent.pid} (" in arena.refused(greedy)
+    end_another(arena, uid)
+
+
+@pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse")
+def test_a_file_system_that_it_serves(arena: Arena) -> None:
+    """KILL-03: whoever has mapped a file of it would get SIGBUS, and cannot be named."""
+    uid = next(arena.uids)
+    greedy = arena.innocent(arena.crowd.python(_PARTS + SERVES_FILES, words=[str(uid), "0"]))
+    arena.driver.hold(greedy.pid, 30)
+    arena.start(ladders=[ladder("TooMuch", KILL)], users=[str(uid)])
+    assert "/dev/fuse" in arena.refused(greedy)
+    end_another(arena, uid)
+
+
+def end_another(arena: Arena, uid: int) -> None:
+    """Have one on which nobody depends hold memory, and judge."""
+    guilty = arena.culprit(arena.crowd.start(uid))
+    arena.driver.hold(guilty.pid, 25)
     arena.judge()
