@@ -65,8 +65,8 @@ def test_properties_of_every_answer() -> None:
         return Systemd(own_service={"MainPID": "42"}).show(properties, units)
 
     ends = UnitEnds(show)
-    assert ends.services_of({42, 43}) == {"own.service": 42}
-    assert ends.services_of({43}) == {}
+    assert list(ends.main_processes()) == [("own.service", 42)]
+    assert list(ends.main_processes()) == [("own.service", 42)]
     assert not ends.ended_with("own.service")
     assert asked == [("*.service",), ("own.service",)]
 

@@ -21,9 +21,9 @@ class UnitEnds:
     def __init__(self, show: Show = run_systemctl) -> None:
         self._units = UnitStates(show)
 
-    def services_of(self, pids: Collection[int]) -> Mapping[str, int]:
-        """Return the services whose main or control process is one of these, wherever it is. Raises UnseenProcesses."""
-        return {unit: pid for unit, pid in self._units.main_processes() if pid in pids}
+    def main_processes(self) -> Collection[tuple[str, int]]:
+        """Return each service with its main process, and with its control process. Raises UnseenProcesses."""
+        return self._units.main_processes()
 
     def ended_with(self, unit: str, needed: Collection[str] = ()) -> Mapping[str, str]:
         """Return each active unit that ends once this one has, and why, in words.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import pwd
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +37,7 @@ from gpuagent_alerts.remedies.facts.process_scan import (
 )
 from gpuagent_alerts.remedies.facts.terminals import OpenFiles
 from gpuagent_alerts.remedies.facts.ties import Tie, TieFinder
-from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS, SHARED_UNITS, find_listed
+from gpuagent_alerts.remedies.safeguards.never_list import JOB_STARTERS, find_listed, runs_jobs
 
 _TREES = ("", "name=systemd")
 _GONE = (FileNotFoundError, ProcessLookupError)
@@ -44,6 +45,10 @@ _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,250}\.(service|scope)")
 _USER_SLICE = re.compile(r"user-(\d+)\.slice")
 _SESSION = re.compile(r"session-[A-Za-z0-9]+\.scope")
 _OF_ALL_JOBS = re.compile(r"([A-Za-z0-9.-]+_)?slurmstepd\.scope")
+_OF_ITSELF = re.compile(
+    r"session-[A-Za-z0-9]+\.scope|user@\d+\.service|([A-Za-z0-9.-]+_)?slurmstepd\.scope|init\.scope"
+)
+"""Units that do not end with a process that waits in them, or are judged as sessions."""
 _USER_MANAGER = re.compile(r"user@\d+\.service")
 _RUNTIME_DIRECTORY = re.compile(r"user-runtime-dir@\d+\.service|run-user-\d+\.mount|user@\d+\.service")
 """Units of a user's login that end with it and have no process that is anybody's work."""
@@ -139,8 +144,10 @@ class SystemdTieFinder(TieFinder):
         roots = dict.fromkeys(look.units_that_end(), "")
         yield from look.beside_who_waits()
         logged_out: set[int] = set()
+        # The manager of one who lingers keeps all that: while it runs.
+        kept = {user_id for user_id in look.users_with_manager() if self._lingers(user_id)}
         for user_id in look.users_without_session():
-            if not self._lingers(user_id):
+            if user_id not in kept:
                 logged_out.add(user_id)
                 yield from look.in_slice_of(user_id)
                 yield from look.working_as(user_id, users_of(look.scan, user_id, self._proc))
@@ -151,13 +158,8 @@ class SystemdTieFinder(TieFinder):
                     ),
                     "",
                 )  # fmt: skip
-        # systemd has StopWhenUnneeded=yes for these of every user; the manager of one who lingers needs them.
-        needed = {
-            unit
-            for user_id in look.users_with_manager()
-            if self._lingers(user_id)
-            for unit in (f"user-{user_id}.slice", f"user-runtime-dir@{user_id}.service")
-        }
+        # systemd has StopWhenUnneeded=yes for these of every user.
+        needed = {unit for user_id in kept for unit in (f"user-{user_id}.slice", f"user-runtime-dir@{user_id}.service")}
         for unit in roots:
             if unit in look.asked:
                 continue
@@ -213,12 +215,6 @@ class SystemdTieFinder(TieFinder):
         return _Place(unit, user_id, inner, in_container=bool(parse_cgroup(data).container_id))
 
 
-def _goes_on(unit: str) -> bool:
-    """Return whether a unit is known to start the work of others, and to go on when that ends."""
-    spellings = (unit.removesuffix(".service").removesuffix(".scope"), unit)
-    return find_listed(spellings, (*NEVER_UNITS, *SHARED_UNITS)) is not None
-
-
 class _Look:
     """One look at who is where, and at who ends."""
 
@@ -244,36 +240,61 @@ class _Look:
         self._waiting = self._ended | frozenset(above)
         self._ending = ending_sessions(sessions, self._scopes, audit, ended, above)
 
+    @cached_property
     def units_that_wait(self) -> Mapping[str, int]:
-        """Return the other units that may end as well, each with the process for which it may: found with the rest.
+        """The other units that may end as well, each with the process for which it may.
 
-        A service ends with its main process, wherever root has moved that, and its main process may be one of these or
-        wait for it: whoever one of these descends from. What starts others' work goes on when that ends. Raises
-        UnseenProcesses.
+        A service ends with its main process, wherever root has moved that, which may be one of these or wait for it:
+        whoever one of these descends from may. A scope, and a service without one, ends with all that is in it. What
+        starts the jobs of others goes on. Raises UnseenProcesses.
         """
-        found = {self.places[pid].unit: pid for pid in sorted(self._waiting - self._ended)}
-        try:
-            found |= self._ends.services_of(self._waiting)
-        except SystemdSilent:
-            places = [self.places[pid] for pid in self._ended]
-            if not all(each.in_container or not each.unit or _OF_ALL_JOBS.fullmatch(each.unit) for each in places):
-                raise
+        above = self._waiting - self._ended
+        mains = self._main_processes
+        found = {self.places[pid].unit: pid for pid in sorted(above) if self.places[pid].unit not in mains.values()}
+        found |= {unit: pid for pid, unit in mains.items() if pid in above}
+        found |= {unit: pid for pid, unit in mains.items() if pid in self._ended}
         inside = {self.places[pid].unit for pid in self._ended}
         return {
             unit: pid
             for unit, pid in found.items()
-            if unit and unit not in inside and not _SESSION.fullmatch(unit) and not _USER_MANAGER.fullmatch(unit)
-            and (pid in self._ended or not _goes_on(unit))
+            if unit and unit not in inside and not _OF_ITSELF.fullmatch(unit)
+            and (pid in self._ended or not self._goes_on(pid))
         }  # fmt: skip
 
+    @cached_property
+    def _main_processes(self) -> Mapping[int, str]:
+        """The service of each main or control process. Raises UnseenProcesses."""
+        try:
+            return {pid: unit for unit, pid in self._ends.main_processes()}
+        except SystemdSilent:
+            places = [self.places[pid] for pid in self._ended]
+            if all(each.in_container or not each.unit or _OF_ALL_JOBS.fullmatch(each.unit) for each in places):
+                return {}
+            raise
+
+    def _goes_on(self, pid: int) -> bool:
+        """Return whether it starts the jobs of others, and outlives them: root gives its name."""
+        row = self.scan.rows[pid]
+        return row.uids == {0} and find_listed([row.name], JOB_STARTERS) is not None
+
     def beside_who_waits(self) -> Iterator[Tie]:
-        """Yield who is in such a unit beside what waits there: systemd ends all of it. Raises UnseenProcesses."""
-        for unit, pid in self.units_that_wait().items():
-            judged = self._ended if pid in self._ended else self._waiting  # who waits ends by itself
-            for other, place in self.places.items():
-                if place.unit == unit and other not in judged:
-                    why = f"in {unit}, which may end with pid {pid}"
-                    yield Tie(self.scan.rows[other], why, may_be_own=False, is_stopped_by_unit=True)
+        """Yield who is in a unit that may end so: systemd ends all of it. Raises UnseenProcesses.
+
+        Where a unit runs the jobs of others, so is its main process, unless it is known to go on: of no other unit is
+        a single process ended.
+        """
+        for unit, pid in self.units_that_wait.items():
+            yield from self._in_unit(unit, pid, self._ended if pid in self._ended else self._waiting)
+        jobs = {unit for pid in self._ended if runs_jobs(unit := self.places[pid].unit)}
+        for pid, unit in self._main_processes.items() if jobs else ():
+            if unit in jobs and pid in self._waiting - self._ended and not self._goes_on(pid):
+                yield from self._in_unit(unit, pid, self._ended)
+
+    def _in_unit(self, unit: str, pid: int, judged: Collection[int]) -> Iterator[Tie]:
+        for other, place in self.places.items():
+            if place.unit == unit and other not in judged:
+                why = f"in {unit}, which may end with pid {pid}"
+                yield Tie(self.scan.rows[other], why, may_be_own=False, is_stopped_by_unit=True)
 
     def units_that_end(self) -> Iterator[str]:
         """Yield the units that may lose their main process, or their last one: all in which one of these is.
@@ -284,7 +305,7 @@ class _Look:
         """
         found = {self.places[pid].unit for pid in self._ended} - {""}
         found |= {f"session-{name}.scope" for name in self._ending}
-        found |= self.units_that_wait().keys()
+        found |= self.units_that_wait.keys()
         for unit in sorted(found - self.asked):
             if _OF_ALL_JOBS.fullmatch(unit) and not self._loses_all(unit):
                 continue

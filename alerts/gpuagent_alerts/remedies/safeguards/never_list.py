@@ -51,13 +51,20 @@ NEVER_UNITS = (
 
 SHARED_UNITS = (
     "jupyterhub*", "rstudio-server*", "rserver*", "xrdp*", "gitlab-runner*", "actions.runner.*", "buildkite-agent*",
-    "jenkins*", "condor*", "htcondor*", "pbs*", "torque*", "sge*", "lsf*",
+    "jenkins*", "condor*", "htcondor*", "pbs*", "torque*", "sge*", "lsf*", "supervisor", "supervisord",
 )  # fmt: skip
 """Units (without `.service`) that run others' jobs or sessions, maybe all under one user, where no look can tell."""
 
 _USERS_OWN_MANAGER = re.compile(r"user@\d+\.service/")
 JOB_DAEMONS = frozenset({"cron.service", "crond.service", "cronie.service", "atd.service"})
 """Units that start the jobs of users, in their own cgroup where no PAM module moves them, and go on when one ends."""
+JOB_STARTERS = (
+    "systemd", "sshd", "sshd-*", "cron", "crond", "atd", "login", "gdm*", "sddm*", "lightdm*", "xdm", "lxdm", "xrdp*",
+    "dockerd", "containerd*", "crio", "kubelet", "k3s*", "rke2*", "nomad", "libvirtd", "virtqemud", "lxd", "incusd",
+    "slurmd", "slurmstepd*", "condor_*", "pbs_mom", "sge_execd", "sbatchd", "rserver", "jupyterhub", "gitlab-runner",
+    "supervisord",
+)  # fmt: skip
+"""Names of programs that root runs as the main process of a unit, and that go on when a job or session ends."""
 
 UNKILLABLE_SCORE = -1000
 """`oom_score_adj` of what even the kernel spares."""
@@ -141,8 +148,12 @@ def is_supervised(target: Target) -> bool:
         return False
     if target.unit in JOB_DAEMONS:
         return target.uid == 0 and target.parent_pid <= 1
-    runs_others = find_listed((target.unit, target.unit.removesuffix(".service")), SHARED_UNITS) is not None
-    return not runs_others or target.uid == 0 or target.parent_pid <= 1
+    return not runs_jobs(target.unit) or target.uid == 0 or target.parent_pid <= 1
+
+
+def runs_jobs(unit: str) -> bool:
+    """Return whether a unit has the name of one that runs the jobs or sessions of others in its own cgroup."""
+    return unit in JOB_DAEMONS or find_listed((unit, unit.removesuffix(".service")), SHARED_UNITS) is not None
 
 
 def is_users_own(target: Target) -> bool:
