@@ -217,7 +217,13 @@ if not child:
         signal.pause()
 done(others)
 """
-SERVES_FILES = "os.open('/dev/fuse', os.O_RDWR)\ndone(mine)\n"
+SERVES_FILES = """
+libc, server = ctypes.CDLL(None), os.open('/dev/fuse', os.O_RDWR)
+assert libc.unshare(0x20000) == 0 and libc.mount(b'none', b'/', None, 0x44000, None) == 0  # a private CLONE_NEWNS
+options = b'fd=%d,rootmode=40000,user_id=%d,group_id=0,allow_other' % (server, mine)
+assert libc.mount(b'served', b'/mnt', b'fuse', 0, options) == 0
+done(mine)
+"""
 
 
 def test_a_parent_that_the_kernel_ends(arena: Arena) -> None:

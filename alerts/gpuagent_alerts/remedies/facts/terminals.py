@@ -123,6 +123,11 @@ class PtyMasters:
                     found.add(self._open.path(pid, folder or "", descriptor))
         return frozenset(found)
 
+    def mountinfo(self, pid: int) -> bytes:
+        """Return the mounts that a process sees; b"" for one that has ended. Raises OSError."""
+        folder = self._folder(pid)
+        return b"" if folder is None else self._open.mounts(pid, folder)
+
     def open_slaves(self, row: ProcessRow, numbers: Collection[int]) -> frozenset[int]:
         """Return which of these numbers are the names of files that a process has open, be they terminals or not.
 
