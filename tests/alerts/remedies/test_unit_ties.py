@@ -37,6 +37,8 @@ class Node:
         self.proc = FakeProc()
         self.linger = linger
         self.sessions = linger / "sessions"
+        self.inhibitors = linger / "inhibit"
+        self.configuration = linger / "etc"
         self.systemd = Systemd(**units)
         self.is_silent = False
         self.add(1, "init.scope", 0, parent=0, name="systemd")
@@ -60,7 +62,8 @@ class Node:
         """Return who ends with these, where the end of others is asked for."""
         ends = UnitEnds(self._show)
         finder = SystemdTieFinder(
-            self.proc, ends=lambda: ends, linger=self.linger, sessions=self.sessions, user_of=self._user,
+            self.proc, ends=lambda: ends, linger=self.linger, sessions=self.sessions, inhibitors=self.inhibitors,
+            configurations=[str(self.configuration)], user_of=self._user,
             pids=lambda: list(self.proc.files), open_files=NoOpenFiles(),
         )  # fmt: skip
         return dict(find_together(finder, pids, [ProcessId("boot", pid, pid) for pid in ending]))
@@ -422,3 +425,36 @@ def test_whom_the_other_takes_along_alone(session: Node) -> None:
     assert not session.tied(70, ending=[10, 50])
     assert set(session.tied(50, ending=[10])) == {60}
     assert set(session.tied(50, ending=[60, 10])) == {60}
+
+
+LOCK = "# private\nWHAT={what}\nMODE=block\nUID=1001\nPID={holder}\nWHO=train\n"
+
+
+@pytest.mark.parametrize(
+    ("what", "holder", "action", "withheld"),
+    [
+        ("idle", 9, "poweroff", True),  # systemd-inhibit, which waits
+        ("idle", 10, "suspend", True),
+        ("sleep:idle", 10, "poweroff", True),
+        ("sleep", 10, "poweroff", False),
+        ("idle", 20, "poweroff", False),  # another one holds it
+        ("idle", 10, "ignore", False),
+        ("idle", 10, "", False),
+    ],
+)
+def test_who_holds_the_machine_awake(bound: Node, what: str, holder: int, action: str, *, withheld: bool) -> None:
+    """KILL-03: with the last lock the machine may be powered off, where it is told to be when idle."""
+    bound.add(9, "somewhere")
+    bound.add(30, "system.slice/another.scope", parent=9)
+    bound.systemd.units["another.scope"] = {}
+    bound.inhibitors.mkdir()
+    (bound.inhibitors / "7").write_text(LOCK.format(what=what, holder=30 if holder == 10 else holder))
+    folder = bound.configuration / "logind.conf.d"
+    folder.mkdir(parents=True)
+    (bound.configuration / "logind.conf").write_text("[Login]\n#IdleAction=reboot\n")
+    (folder / "x.conf").write_text(f"[Login]\nIdleAction={action}\n")
+    if not withheld:
+        assert not bound.tied(30)
+        return
+    with pytest.raises(UnseenProcesses, match=f"holds the machine awake by a lock of logind, and IdleAction={action}"):
+        bound.tied(30)

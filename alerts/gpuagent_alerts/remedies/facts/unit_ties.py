@@ -20,6 +20,7 @@ from typing import NamedTuple
 from gpuagent.procfs.cgroup import leaves, parse_cgroup
 from gpuagent.procfs.files import ProcFiles, parse_stat, read_living
 from gpuagent_alerts.remedies.execution.unit_ends import UnitEnds
+from gpuagent_alerts.remedies.facts import idle_locks
 from gpuagent_alerts.remedies.facts.login_sessions import (
     SESSIONS,
     LoginSession,
@@ -88,20 +89,24 @@ class SystemdTieFinder(TieFinder):
         ends: Callable[[], UnitEnds] = UnitEnds,
         linger: Path = _LINGER,
         sessions: Path = SESSIONS,
+        inhibitors: Path = idle_locks.INHIBITORS,
+        configurations: Collection[str] = idle_locks.CONFIGURATIONS,
         user_of: Callable[[int], pwd.struct_passwd] = pwd.getpwuid,
         pids: Callable[[], Collection[int]] = list_pids,
         open_files: OpenFiles | None = None,
     ) -> None:
         """Read `files`, which is /proc, and ask systemd by `ends`.
 
-        `linger` has a file for each user who lingers, `sessions` one for each session; `user_of` raises KeyError for
-        unknown uids.
+        `linger` has a file for each user who lingers, `sessions` one for each session, `inhibitors` one for each lock
+        of logind, whose configuration is in `configurations`; `user_of` raises KeyError for unknown uids.
         """
         super().__init__(files, proven_container, pids=pids, open_files=open_files)
         self._proc = files
         self._ends = ends
         self._linger = linger
         self._sessions = sessions
+        self._inhibitors = inhibitors
+        self._configurations = configurations
         self._user_of = user_of
         self._last: tuple[ProcessScan | None, dict[int, _Place]] = (None, {})
 
@@ -127,9 +132,19 @@ class SystemdTieFinder(TieFinder):
             )
             new = {tie.row.pid: tie for tie in self._along(look) if tie.row.pid not in ended}
             if not new:
+                self._refuse_idle_machine(ended | above)
                 return found
             along |= new
         raise UnseenProcesses("too many units end one after the other")
+
+    def _refuse_idle_machine(self, pids: Collection[int]) -> None:
+        """Raise UnseenProcesses where the machine may sleep or be powered off once these have ended."""
+        try:
+            why = idle_locks.against_end(pids, self._inhibitors, self._configurations)
+        except OSError as error:
+            raise UnseenProcesses(f"who holds the machine awake cannot be read: {error}") from error
+        if why:
+            raise UnseenProcesses(why)
 
     def _places_in(self, scan: ProcessScan) -> dict[int, _Place]:
         """Return the places that were read for this scan: several questions may be asked about one."""
