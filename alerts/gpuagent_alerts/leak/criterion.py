@@ -155,7 +155,7 @@ def least_shares(settings: Settings) -> tuple[float, ...]:
 
 def held_of(store: BlockStore, seconds: float) -> int:
     """Return the most pages that were held for so many seconds without a break, of late; 0 where that is not known."""
-    level = 0
+    level = store.first
     while (RING // 2 - 1) * BLOCK_SECONDS << level < seconds:
         level += 1
     if level >= store.levels:

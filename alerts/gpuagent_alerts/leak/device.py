@@ -104,6 +104,7 @@ def sum_up_device(
         exhaustion = _around(fast)
     return Growth(
         verdict=Verdict.LEAKING if leaking else Verdict.GROWING if slow else quiet,
+        confirmed=any(growth.confirmed for growth in leaking),
         evidence=min(evidence, key=_STRICTEST_FIRST.index, default=None),
         slope=_sum(slopes),
         since_seconds=_earliest(part.growth.since_seconds for part in slow),

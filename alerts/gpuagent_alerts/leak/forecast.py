@@ -160,7 +160,7 @@ def _blocks(store: BlockStore, seconds: float) -> tuple[int, array[int]]:
 
     They are none where the store is too young.
     """
-    level = 0
+    level = store.first
     while (RING - 1) * BLOCK_SECONDS << level < seconds:
         level += 1
     step = BLOCK_SECONDS << level

@@ -161,10 +161,12 @@ class History:
         self.shown = True
         since = said.since_seconds
         self.ever_leaked = self.ever_leaked or said.verdict is Verdict.LEAKING
-        if said.verdict is not Verdict.LEAKING or said.evidence is None:
+        if said.verdict is not Verdict.LEAKING:
             self.evidence_told = ()
-        elif said.evidence not in self.evidence_told:
-            self.evidence_told = (*self.evidence_told, said.evidence)
+        else:
+            for evidence in (said.evidence, said.grade):
+                if evidence is not None and evidence not in self.evidence_told:
+                    self.evidence_told = (*self.evidence_told, evidence)
         self.growth = replace(
             said, since_seconds=None if since is None else since + to_unix_seconds, evidence_told=self.evidence_told
         )

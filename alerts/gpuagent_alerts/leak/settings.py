@@ -156,10 +156,10 @@ _BALANCED = replace(
     # The driver's figure moves by whole segments: fewer steps, and larger.
     even=Evenness(eighths=6, largest_eighth=0.4, increments=5.5),
     # Four steps whose sizes differ by a third, but no two of four like steps at once: those are a jump.
-    even_urgent=Evenness(eighths=4, largest_eighth=0.45, increments=3.5),
+    even_urgent=Evenness(eighths=5, largest_eighth=0.45, increments=4.5),
     # A slow leak below a large cache shows a few steps a day. What is bounded hardly does so after its first day: three
     # in 1,032 days of processes that live a week.
-    even_long=Evenness(eighths=4, largest_eighth=0.4, increments=4.0),
+    even_long=EVEN,
     bend_long_few=-0.1,
     repeats=3,  # the driver's figure moves in steps: two windows may share the same few ...
     most_lengths=2,  # ... but hours go by between the blocks of a long window

@@ -250,6 +250,8 @@ class Target:
     leaking: bool = False
     evidence: str = ""
     """Evidence of the leak, by the detector's own word."""
+    leak_confirmed: bool = False
+    """Whether the leak has more than one witness."""
     driver_confirms: bool = False
     """The driver's own figures rise with the leak: it is not the app's word alone."""
     proven_names: frozenset[str] = frozenset()

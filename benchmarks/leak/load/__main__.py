@@ -64,7 +64,7 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-REMEDY = (Evidence.ALLOCATOR, Evidence.STRICT)
+REMEDY = (Evidence.CONFIRMED,)
 """The standards that remedies may go by."""
 _Found = list[tuple[Judged, tuple[float, int]]]
 

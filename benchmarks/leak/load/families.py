@@ -167,7 +167,7 @@ def crash_loop(rng: random.Random, load: Load) -> Plan:
 def _pod(rng: random.Random, load: Load, days: float) -> Plan:
     plan = replace(_serve(rng, load, days=days), weights=0.05 * GIB, trims=True, interval=57.0)
     sizes = tuple(rng.uniform(0.1, 0.45) * plan.total for _ in range(rng.randint(1, 4)))
-    dwell = math.exp(rng.uniform(math.log(90), math.log(4 * 3600)))
+    dwell = math.exp(rng.uniform(math.log(60), math.log(2400)))
     return replace(plan, swaps=Swaps(sizes, dwell, rng.uniform(30, 200)))
 
 
