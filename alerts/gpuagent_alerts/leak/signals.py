@@ -22,8 +22,8 @@ from gpuagent_alerts.leak.settings import (
     Sensitivity,
     Settings,
 )
+from gpuagent_alerts.leak.typical import DIP_OF_TOTAL, TypicalMemory
 from gpuagent_alerts.leak.typical import LEVEL as TYPICAL_LEVEL
-from gpuagent_alerts.leak.typical import TypicalMemory
 from gpuagent_alerts.leak.windows import LENGTHS, Windows, WorkSignal
 
 _SHORTEST, _LONGEST = LENGTHS[0], LENGTHS[-1]
@@ -159,12 +159,12 @@ class TypicalSignal:
         typical = self.memory.push(signal.store)
         if typical is None:
             return False
-        swings = self.memory.swings()
+        dips = self.memory.dips_by(DIP_OF_TOTAL * self._total_bytes / PAGE_BYTES)
         self._epoch -= 1 << TYPICAL_LEVEL
-        if self.signal is None and not swings:
+        if self.signal is None and not dips:
             return False
         own = self.signal or self.open()
-        return own.close(typical, now, own.criteria if swings else [])
+        return own.close(typical, now, own.criteria if dips else [])
 
     def skip(self, before: int, count: int, end_seconds: float) -> None:
         """Follow the signal's store over a gap, from one count of blocks to another."""

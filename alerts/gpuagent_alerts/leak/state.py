@@ -228,7 +228,7 @@ def write_signals(writer: Writer, signals: ProcessSignals) -> None:
     for typical in (signals.typical, signals.typical_tensors):
         if typical is not None:
             writer.put_array(typical.memory.medians)
-            writer.put_array(typical.memory.dips)
+            writer.put_array(typical.memory.lows)
             writer.put("?", typical.signal is not None)
             if typical.signal is not None:
                 _write_signal(writer, typical.signal)
@@ -243,10 +243,10 @@ def read_signals(reader: Reader, signals: ProcessSignals) -> None:
             _read_signal(reader, signal)
     for typical in (signals.typical, signals.typical_tensors):
         if typical is not None and reader.version >= _WITH_TYPICAL:
-            medians, dips = (reader.take_array("I", MEDIANS) for _ in range(2))
-            if len(medians) != len(dips):
-                raise ValueError("state of a leak detector: medians without their dips")
-            typical.memory.medians, typical.memory.dips = medians, dips
+            medians, lows = (reader.take_array("I", MEDIANS) for _ in range(2))
+            if len(medians) != len(lows):
+                raise ValueError("state of a leak detector: medians without their lows")
+            typical.memory.medians, typical.memory.lows = medians, lows
             (opened,) = reader.take("?")
             if opened:
                 _read_signal(reader, typical.open())

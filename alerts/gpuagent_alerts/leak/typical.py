@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
 from gpuagent_alerts.leak.blocks import EMPTY, BlockStore
@@ -20,21 +21,19 @@ MEDIANS: Final = 30
 _STRETCH: Final = 1 << LEVEL
 _LEAST_BLOCKS: Final = 2
 _LEAST_MEDIANS: Final = 10
-_DIP_SHARE: Final = 0.75
-"""A dip goes below this share of the median ..."""
-_LEAST_DIPS: Final = 1
-"""... in as many stretches of the two hours at least: else the floor says as much."""
+DIP_OF_TOTAL: Final = 0.05
+"""A dip is as deep as this share of the GPU's memory, and over within minutes. Without one, the floor says as much."""
 
 
 class TypicalMemory:
     """Medians of the blocks of another store, in step with it."""
 
-    __slots__ = ("dips", "medians")
+    __slots__ = ("lows", "medians")
 
     def __init__(self) -> None:
         self.medians = array("I")
         """The newest `MEDIANS` stretches of 4 min; EMPTY where too little was read."""
-        self.dips = array("I")
+        self.lows = array("I")
         """The lowest reading of each."""
 
     def push(self, store: BlockStore) -> int | None:
@@ -51,19 +50,21 @@ class TypicalMemory:
         for _ in range(min(stretches, MEDIANS)):
             self._append(EMPTY, EMPTY)
 
-    def swings(self) -> bool:
-        """Return whether the memory dips: only then do floors say less than medians."""
-        known = [value for value in self.medians if value != EMPTY]
-        if not known:
-            return False
-        low = _DIP_SHARE * median(known)
-        return sum(value < low for value in self.dips) >= _LEAST_DIPS
+    def dips_by(self, pages: float) -> bool:
+        """Return whether the memory went down by so much within the two hours, and came back at once."""
+        medians = [0 if value == EMPTY else value for value in self.medians]
+        heights = [max(pair) for pair in pairwise(medians)]
+        lows = enumerate(self.lows)
+        return any(
+            0 < place < len(medians) - 1 and low + pages <= min(heights[place - 1], heights[place])
+            for place, low in lows
+        )
 
     def _append(self, value: int, low: int) -> None:
         if len(self.medians) == MEDIANS:
-            del self.medians[0], self.dips[0]
+            del self.medians[0], self.lows[0]
         self.medians.append(value)
-        self.dips.append(low)
+        self.lows.append(low)
 
 
 def median(values: Sequence[int]) -> int:

@@ -297,10 +297,11 @@ def _stores(signals: ProcessSignals) -> list[BlockStore]:
     """Return the blocks of what the driver tells, and of what the allocator does; typical ones where they leak."""
     if signals.own is None:
         typical = signals.typical.signal
-        return [signals.used.store if typical is None or signals.typical.alarm is None else typical.store]
-    dipping = signals.typical_tensors
-    if dipping is not None and dipping.alarm is not None and dipping.signal is not None:
-        return [dipping.signal.store]
+        dips = typical is not None and typical.criteria[0].alarm is not None
+        return [typical.store if typical and dips and not signals.used.criteria[0].alarm else signals.used.store]
+    dipping = None if signals.typical_tensors is None else signals.typical_tensors.signal
+    if dipping is not None and dipping.criteria[0].alarm and not signals.own[0].criteria[0].alarm:
+        return [dipping.store]
     return [signals.used.store, signals.own[0].store]
 
 

@@ -17,6 +17,8 @@ from gpuagent_alerts.leak.blocks import LEVELS, RING
 FIRST_LEVEL: Final = 5
 """Blocks of 8 min: that long is looked at to tell work from what is held. Windows are of 2 h and more."""
 WORK_LEVELS: Final = LEVELS - FIRST_LEVEL
+GROWTH_SHARE: Final = 0.25
+"""Work that is less than this part of the growth may be nothing but the growth itself."""
 _UNKNOWN: Final = math.nan
 
 
@@ -83,7 +85,8 @@ def by_work(path: Sequence[int], work: Sequence[float], least: float) -> tuple[f
     growth = path[-1] - path[0]
     done = [0.0, *accumulate((one + other) / 2 for one, other in pairwise(work))]
     total = done[-1]
-    if not total >= least * (len(path) - 1) or growth <= 0:  # nor where one is not known
+    least_work = max(least * (len(path) - 1), GROWTH_SHARE * growth)
+    if not total >= least_work or growth <= 0:  # nor where one is not known
         return None
     heights, place = [float(path[0])], 0
     for part in range(1, 8):
