@@ -161,6 +161,8 @@ class Lives:
     def __init__(self, most: int = MOST_SERVICES) -> None:
         self._most = most
         self._services: OrderedDict[ServiceKey, ServiceMemory] = OrderedDict()
+        self._kept: list[ServiceRow] = []
+        """What was given away to be kept last."""
 
     def __len__(self) -> int:
         return len(self._services)
@@ -193,11 +195,24 @@ class Lives:
             if one.level_used or one.level_tensors or one.leaked or one.grown
         ]
 
+    def take_changed(self) -> list[ServiceRow] | None:
+        """Return all that is to be kept, if it is not what was kept last; else None."""
+        rows = self.rows()
+        if rows == self._kept:
+            return None
+        self._kept = rows
+        return rows
+
+    def keep_again(self) -> None:
+        """Give it all again: what was taken could not be kept."""
+        self._kept = []
+
     def restore(self, rows: Iterable[ServiceRow]) -> None:
         """Go on with what was kept."""
         for row in rows:
             self._services[row.key] = ServiceMemory(*row[1:])
         self._make_room()
+        self._kept = self.rows()
 
     def _of(self, service: Service) -> ServiceMemory:
         known = self._services.get(service.key)
