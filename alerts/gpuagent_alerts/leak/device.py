@@ -144,7 +144,9 @@ def _exhaustion(sharing: Sequence[GrowingPart], together: float | None) -> Range
     """
     forecasts = [part.growth.exhaustion for part in sharing if part.growth.exhaustion is not None]
     if forecasts and together is not None:
-        forecasts.append(_around(together))
+        first = min(forecasts)  # together they are as hard to tell as the first of them
+        scale = together / first.value if first.value else 0.0
+        forecasts.append(Range(together, first.low * scale, first.high * scale))
     return min(forecasts, default=None)
 
 

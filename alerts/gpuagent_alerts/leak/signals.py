@@ -130,11 +130,12 @@ class Signal:
 class TypicalSignal:
     """The typical memory beside a signal, and the one criterion that judges it."""
 
-    __slots__ = ("_epoch", "_settings", "_total_bytes", "memory", "signal")
+    __slots__ = ("_settings", "_total_bytes", "epoch", "memory", "signal")
 
     def __init__(self, settings: Settings, total_bytes: float) -> None:
         self._settings, self._total_bytes = settings, total_bytes
-        self._epoch = 0
+        self.epoch = 0
+        """Number of the first block that may be judged, counted from the next one."""
         self.memory = TypicalMemory()
         self.signal: Signal | None = None
         """None until the memory dips for the first time: most memory never does."""
@@ -146,12 +147,12 @@ class TypicalSignal:
 
     def begin(self, block: int, started_seconds: float, phase: int) -> None:
         """Begin with the first block that is kept."""
-        self._epoch = _first_block(self._settings, block, started_seconds, phase)
+        self.epoch = _first_block(self._settings, block, started_seconds, phase)
 
     def open(self) -> Signal:
         """Begin the signal, and return it."""
         self.signal = Signal((self._settings,), self._total_bytes, first_level=TYPICAL_LEVEL)
-        self.signal.criteria[0].epoch = max(0, self._epoch)
+        self.signal.criteria[0].epoch = max(0, self.epoch)
         return self.signal
 
     def follow(self, signal: Signal, now: BlockContext) -> bool:
@@ -160,7 +161,7 @@ class TypicalSignal:
         if typical is None:
             return False
         dips = self.memory.dips_by(DIP_OF_TOTAL * self._total_bytes / PAGE_BYTES)
-        self._epoch -= 1 << TYPICAL_LEVEL
+        self.epoch -= 1 << TYPICAL_LEVEL
         if self.signal is None and not dips:
             return False
         own = self.signal or self.open()

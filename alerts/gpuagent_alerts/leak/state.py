@@ -203,6 +203,7 @@ def _write_signal(writer: Writer, signal: Signal) -> None:
         ring, numbers = signal.work.state()
         writer.put_array(ring)
         writer.put("5q", *numbers)
+        writer.put("I", signal.work.floor)
         for each in signal.work.clock.state():
             writer.put_array(each)
     for criterion in signal.criteria:
@@ -215,6 +216,7 @@ def _read_signal(reader: Reader, signal: Signal) -> None:
         ring = reader.take_array("f", RING)
         signal.work.restore(ring, reader.take("5q"))
         if reader.version >= _WITH_CLOCK:
+            (signal.work.floor,) = reader.take("I")
             signal.work.clock.restore([reader.take_array("f", RING) for _ in range(WORK_LEVELS)])
     for criterion in signal.criteria:
         _read_criterion(reader, criterion)
@@ -229,7 +231,7 @@ def write_signals(writer: Writer, signals: ProcessSignals) -> None:
         if typical is not None:
             writer.put_array(typical.memory.medians)
             writer.put_array(typical.memory.lows)
-            writer.put("?", typical.signal is not None)
+            writer.put("q?", typical.epoch, typical.signal is not None)
             if typical.signal is not None:
                 _write_signal(writer, typical.signal)
 
@@ -247,7 +249,7 @@ def read_signals(reader: Reader, signals: ProcessSignals) -> None:
             if len(medians) != len(lows):
                 raise ValueError("state of a leak detector: medians without their lows")
             typical.memory.medians, typical.memory.lows = medians, lows
-            (opened,) = reader.take("?")
+            typical.epoch, opened = reader.take("q?")
             if opened:
                 _read_signal(reader, typical.open())
 

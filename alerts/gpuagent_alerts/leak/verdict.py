@@ -34,6 +34,7 @@ from gpuagent_alerts.leak.witnesses import (
     is_confirmed,
     is_held_back,
     is_slow,
+    left_seconds,
 )
 
 _REJECTIONS = {
@@ -210,7 +211,8 @@ def _judge_rise(
     onsets = [one.alarm.onset_seconds for one in (leak, suspicion) if one is not None]
     if (before.suspected or before.verdict is Verdict.LEAKING) and before.since_seconds is not None:
         onsets.append(before.since_seconds)
-    exhaustion = _exhaustion(state, room, slope, _steps(signals, alarm))
+    mean = None if room.free_bytes is None else left_seconds(main, room.free_bytes / PAGE_BYTES, now_seconds)
+    exhaustion = _exhaustion(state, room, slope, _steps(signals, alarm), mean)
     confirms = leak is not None and _driver_confirms(signals, leak.alarm, leak.evidence)
     stopped = state is not GrowthState.RISING  # its pace is that of before, and so is what confirmed it
     confirms = confirms or (stopped and leak is not None and before.driver_confirms)
@@ -319,12 +321,14 @@ def _grown_at(signals: ProcessSignals, seconds: float) -> Range | None:
     return _around(max(paces)) if paces else None
 
 
-def _exhaustion(state: GrowthState, room: Headroom, slope: Range | None, steps: Steps | None) -> Range | None:
+def _exhaustion(
+    state: GrowthState, room: Headroom, slope: Range | None, steps: Steps | None, mean: float | None
+) -> Range | None:
     if state is GrowthState.FULL:
         return FULL_NOW
     if state is GrowthState.STOPPED or slope is None or room.free_bytes is None:
         return None
-    return exhaustion_of(room.free_bytes, slope.value, steps)
+    return exhaustion_of(room.free_bytes, slope.value, steps, mean)
 
 
 def _steps(signals: ProcessSignals, alarm: Alarm) -> Steps | None:

@@ -65,14 +65,14 @@ def _product(one: Sequence[float], other: Sequence[float]) -> float:
 class WorkSignal:
     """Mean pages in passing, per block of `WORK_LEVEL`; in step with the store of the same signal."""
 
-    __slots__ = ("_count", "_floor", "_low", "_means", "_ring", "_sum", "_times", "clock")
+    __slots__ = ("_count", "_low", "_means", "_ring", "_sum", "_times", "clock", "floor")
 
     def __init__(self) -> None:
         self.clock = WorkClock()
         """The same in blocks of other lengths."""
         self._ring = array("f", [UNKNOWN]) * RING
-        self._floor = EMPTY
-        """The lowest of the 8 min before; not kept over a restart."""
+        self.floor = EMPTY
+        """The lowest of the 8 min before."""
         self._low = EMPTY
         """The current 8 min: the lowest reading, the sum of the blocks' means, and their number."""
         self._means = self._times = 0
@@ -89,7 +89,7 @@ class WorkSignal:
         if base_count % FLOOR_BLOCKS == 0:
             passing, low = self._passing(), self._low
             self._end_floor()
-            self._floor = low
+            self.floor = low
             self.clock.push(passing, base_count)
             if base_count % _WORK_BLOCKS == 0:
                 self._end_block(base_count)
@@ -98,7 +98,7 @@ class WorkSignal:
         """Return what lay above the lowest of the current 8 min, on average, less what it grew by meanwhile."""
         if not self._times:
             return UNKNOWN
-        grew = max(0, self._low - self._floor) if self._floor != EMPTY else 0
+        grew = max(0, self._low - self.floor) if self.floor != EMPTY else 0
         return max(0.0, self._means / self._times - self._low - grew / 2)
 
     def skip(self, before: int, base_count: int) -> None:

@@ -93,9 +93,7 @@ def is_slow(finding: Finding, free_bytes: float | None, now_seconds: float) -> b
     if alarm.window_seconds < _LONG_SECONDS or free_bytes is None:
         return False
     free = free_bytes / PAGE_BYTES
-    return (
-        _taken(finding) < REPLICA_SHARE * free and _left_seconds(finding, free, now_seconds) > LEAKING_HORIZON_SECONDS
-    )
+    return _taken(finding) < REPLICA_SHARE * free and left_seconds(finding, free, now_seconds) > LEAKING_HORIZON_SECONDS
 
 
 def is_confirmed(
@@ -111,7 +109,7 @@ def is_confirmed(
         return True
     if exhaustion is None or taken < CONFIRMING_SHARE * free:
         return False
-    return max(exhaustion.value, _left_seconds(finding, free, now_seconds)) <= CONFIRMING_HORIZON_SECONDS
+    return max(exhaustion.value, left_seconds(finding, free, now_seconds)) <= CONFIRMING_HORIZON_SECONDS
 
 
 def _taken(finding: Finding) -> int:
@@ -120,7 +118,7 @@ def _taken(finding: Finding) -> int:
     return min(finding.high, max(finding.now, alarm.floor)) - (alarm.floor - alarm.growth)
 
 
-def _left_seconds(finding: Finding, free: float, now_seconds: float) -> float:
-    """Return how long what is free lasts at the mean pace since the growth began."""
+def left_seconds(finding: Finding, free: float, now_seconds: float) -> float:
+    """Return how long these free pages last at the mean pace since the growth began."""
     lasted = max(now_seconds - finding.alarm.onset_seconds, 1.0)
     return free * lasted / max(_taken(finding), 1)
