@@ -160,7 +160,7 @@ def judge_signals(
     suspicion = _suspicion(signals, prior)
     if found is not None and is_slow(found, room.free_bytes, now_seconds):
         found, suspicion, doubt = _weaken(found, sensitivity), suspicion or found, FAR_FROM_FULL
-    if found is not None and is_held_back(found, room.free_bytes):
+    if found is not None and before.verdict is not Verdict.LEAKING and is_held_back(found, room.free_bytes):
         doubt = describe_held_back(found)
         found, suspicion = None, suspicion or found
     if found is None and suspicion is not None and not doubt and _counts_as_leak(suspicion, sensitivity, prior, room):

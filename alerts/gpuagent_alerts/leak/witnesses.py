@@ -24,6 +24,8 @@ REPLICA_SHARE: Final = 0.58
 """Growth as a share of what is free from which replicas confirm each other: each has taken 37 % of what was free."""
 LEAKING_HORIZON_SECONDS: Final = 7 * 86_400.0
 """Growth of 20 h and more that has taken less than `REPLICA_SHARE` is a leak only if it fills the GPU within a week."""
+_HOUR_LEVEL: Final = 3
+"""The level of blocks whose ring is an hour long: a jitter must not bring a leak and take it away."""
 _LONG_SECONDS: Final = 72_000.0
 STRONG: Final = frozenset({Evidence.ALLOCATOR, Evidence.STRICT})
 
@@ -52,10 +54,8 @@ class Finding(NamedTuple):
     alarm: Alarm
     evidence: Evidence
     what: str
-    high: int
-    """The highest since the alarm, in pages."""
     now: int
-    """What is held now."""
+    """The lowest of the last hour: what requests hold in passing is not in it, as in the levels of lives."""
     level: int
     """Where an earlier life levelled off; 0 where that is not known."""
 
@@ -67,8 +67,8 @@ def finding_of(
     alarm = criterion.alarm
     if alarm is None:
         return None
-    now = next((value for value in reversed(store.ring(store.first)) if value != EMPTY), criterion.high)
-    return Finding(alarm, evidence, what, max(criterion.high, alarm.floor), now, level)
+    recent = [value for value in store.ring(max(_HOUR_LEVEL, store.first)) if value != EMPTY]
+    return Finding(alarm, evidence, what, min(recent, default=alarm.floor), level)
 
 
 def is_held_back(finding: Finding, free_bytes: float | None) -> bool:
@@ -115,7 +115,7 @@ def is_confirmed(
 def _taken(finding: Finding) -> int:
     """Return the pages that it has grown by."""
     alarm = finding.alarm
-    return min(finding.high, max(finding.now, alarm.floor)) - (alarm.floor - alarm.growth)
+    return max(finding.now, alarm.floor) - (alarm.floor - alarm.growth)
 
 
 def left_seconds(finding: Finding, free: float, now_seconds: float) -> float:
