@@ -6,11 +6,12 @@ same service did, what its other processes do now, or growth that has taken more
 
 from __future__ import annotations
 
+import math
 from typing import Final, NamedTuple
 
 from gpuagent.core.growth import Evidence, Range
 from gpuagent.core.units import format_bytes
-from gpuagent_alerts.leak.blocks import EMPTY, PAGE_BYTES, BlockStore
+from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES, RING, BlockStore
 from gpuagent_alerts.leak.criterion import Alarm, Criterion
 
 HELD_BACK_SHARE: Final = 0.1
@@ -24,8 +25,9 @@ REPLICA_SHARE: Final = 0.58
 """Growth as a share of what is free from which replicas confirm each other: each has taken 37 % of what was free."""
 LEAKING_HORIZON_SECONDS: Final = 7 * 86_400.0
 """Growth of 20 h and more that has taken less than `REPLICA_SHARE` is a leak only if it fills the GPU within a week."""
-_HOUR_LEVEL: Final = 3
-"""The level of blocks whose ring is an hour long: a jitter must not bring a leak and take it away."""
+RECENT_SECONDS: Final = 3600.0
+RECENT_SHARE: Final = 1 / 16
+"""What is held now is the lowest of this part of the window, at most of an hour: a jitter must not make a leak."""
 _LONG_SECONDS: Final = 72_000.0
 STRONG: Final = frozenset({Evidence.ALLOCATOR, Evidence.STRICT})
 
@@ -55,7 +57,7 @@ class Finding(NamedTuple):
     evidence: Evidence
     what: str
     now: int
-    """The lowest of the last hour: what requests hold in passing is not in it, as in the levels of lives."""
+    """The lowest of late: what requests hold in passing is not in it, as in the levels of lives."""
     level: int
     """Where an earlier life levelled off; 0 where that is not known."""
 
@@ -67,8 +69,17 @@ def finding_of(
     alarm = criterion.alarm
     if alarm is None:
         return None
-    recent = [value for value in store.ring(max(_HOUR_LEVEL, store.first)) if value != EMPTY]
-    return Finding(alarm, evidence, what, min(recent, default=alarm.floor), level)
+    return Finding(alarm, evidence, what, _recent_low(store, alarm), level)
+
+
+def _recent_low(store: BlockStore, alarm: Alarm) -> int:
+    """Return the lowest of a short part of the alarm's window, in pages."""
+    seconds = min(RECENT_SHARE * alarm.window_seconds, RECENT_SECONDS)
+    level = store.first
+    while RING * BLOCK_SECONDS << level < seconds:
+        level += 1
+    recent = store.ring(level, max(1, math.ceil(seconds / (BLOCK_SECONDS << level))))
+    return min((value for value in recent if value != EMPTY), default=alarm.floor)
 
 
 def is_held_back(finding: Finding, free_bytes: float | None) -> bool:
