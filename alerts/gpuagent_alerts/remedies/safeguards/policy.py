@@ -51,9 +51,6 @@ _OF_UNITS = frozenset({StepKind.NOTIFY, StepKind.DROP_CACHES, StepKind.RELEASE_C
 """Steps that a unit's name permits although its processes are in a container."""
 _USERS_OWN_MANAGER = re.compile(r"user@\d+\.service/")
 
-CONFIRMED = "confirmed"
-"""Evidence of more than one witness."""
-
 
 @dataclass(frozen=True, slots=True)
 class AllowList:
@@ -341,17 +338,13 @@ class Policy:
             return
         told = request.labels.get("evidence")
         about_leak = request.about_growth or request.victim == "leaking"
-        found_to = CONFIRMED if target.leak_confirmed and CONFIRMED in self.evidence else target.evidence
-        if about_leak and told == CONFIRMED and not target.leak_confirmed:
-            yield f"the evidence of the leak is {target.evidence or 'unknown'}, and the alert is about one with more"
-            return
-        for evidence in dict.fromkeys([*([told] if told else ()), *([found_to] if about_leak else ())]):
+        own = [target.evidence_among(self.evidence, told)] if about_leak else []
+        for evidence in dict.fromkeys([*([told] if told else ()), *own]):
             if evidence not in self.evidence:
-                wanted = " or ".join(self.evidence)
                 found = evidence or "unknown: the process itself is not found to leak"
-                yield f"the evidence of the leak is {found}, and {step} needs {wanted} (remedies.evidence)"
+                yield f"the evidence of the leak is {found}, and {step} needs {' or '.join(self.evidence)} (remedies.evidence)"
                 return
-            if evidence in ("allocator", CONFIRMED) and not target.driver_confirms:
+            if evidence in {"allocator", "confirmed"} and not target.driver_confirms:
                 yield f"the driver's own figures do not confirm the leak: the app's word alone is no reason for {step}"
                 return
 
