@@ -45,6 +45,7 @@ from gpuagent_alerts.remedies.target import (
     names_container,
 )
 
+_NO_LEAK = "unknown: the process itself is not found to leak"
 _NAMED = 5
 """Processes that a refusal names one by one."""
 _OF_UNITS = frozenset({StepKind.NOTIFY, StepKind.DROP_CACHES, StepKind.RELEASE_CACHE, StepKind.RESTART_UNIT})
@@ -336,13 +337,12 @@ class Policy:
         """
         if not step.disrupts or not self.judges_chosen:
             return
-        told = request.labels.get("evidence")
-        about_leak = request.about_growth or request.victim == "leaking"
-        own = [target.evidence_among(self.evidence, told)] if about_leak else []
-        for evidence in dict.fromkeys([*([told] if told else ()), *own]):
+        told, is_about = request.labels.get("evidence"), request.about_growth or request.victim == "leaking"
+        own = [target.evidence_among(self.evidence, told)] if is_about else []
+        for evidence in dict.fromkeys([told, *own] if told else own):
             if evidence not in self.evidence:
-                found = evidence or "unknown: the process itself is not found to leak"
-                yield f"the evidence of the leak is {found}, and {step} needs {' or '.join(self.evidence)} (remedies.evidence)"
+                found, wanted = evidence or _NO_LEAK, " or ".join(self.evidence)
+                yield f"the evidence of the leak is {found}, and {step} needs {wanted} (remedies.evidence)"
                 return
             if evidence in {"allocator", "confirmed"} and not target.driver_confirms:
                 yield f"the driver's own figures do not confirm the leak: the app's word alone is no reason for {step}"
