@@ -13,6 +13,7 @@ from gpuagent.core.clock import ManualClock
 from gpuagent.core.growth import Evidence, Growth, Verdict
 from gpuagent_alerts.leak.blocks import PAGE_BYTES
 from gpuagent_alerts.leak.detector import MemoryLeakDetector
+from gpuagent_alerts.leak.histories import COMPARING_TURNS
 from gpuagent_alerts.leak.lives import LifeSoFar, Lives, Service, ServiceKey, ServiceMemory, service_of
 from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_alerts.leak.witnesses import NOTHING_KNOWN, Prior
@@ -273,3 +274,19 @@ def test_the_second_life_is_told_of_the_first(tmp_path: Path) -> None:
     assert again.of(9) == Prior(leaked=True, exhausted=True)
     again.tick(10, command="vllm serve --model another")
     assert again.of(10) == NOTHING_KNOWN
+
+
+def test_replicas_hear_of_each_other() -> None:
+    """Within 5 min each process of a unit is told how many others of it leak, and that they do not any more."""
+    agent = Agent(Store(None))
+    agent.tick(7, 8)
+    for made in agent.detectors.made[-2:]:
+        made.shown = LEAKED
+    for _ in range(2 * COMPARING_TURNS):
+        agent.tick(7, 8, seconds=15.0)
+    assert [agent.of(pid).replicas for pid in (7, 8)] == [1, 1]
+    for made in agent.detectors.made[-2:]:
+        made.shown = QUIET
+    for _ in range(2 * COMPARING_TURNS):
+        agent.tick(7, 8, seconds=15.0)
+    assert [agent.of(pid).replicas for pid in (7, 8)] == [0, 0]
