@@ -151,8 +151,8 @@ _BALANCED = replace(
     life_windows_urgent=1.6,
     # The driver's figure moves by whole segments: fewer steps, and larger.
     even=Evenness(eighths=6, largest_eighth=0.4, increments=5.5),
-    # With four steps, 24 false alarms in 772 days of services that nobody tuned on; with five, 11. The price are 2 leaks
-    # in 100 there, and 7 in 100 of the benchmark's, where few steps below much cached memory are most of them.
+    # With four steps, 24 false alarms in 772 days of services that nobody tuned on; with five, 11. It costs 2 leaks in
+    # 100 there, and 7 in 100 of the benchmark's: few steps below much cached memory are most of them.
     even_urgent=Evenness(eighths=5, largest_eighth=0.45, increments=4.5),
     repeats=3,  # the driver's figure moves in steps: two windows may share the same few ...
     most_lengths=2,  # ... but hours go by between the blocks of a long window
