@@ -11,7 +11,7 @@
 #   GPU_PYTHON=3.12         the Python of the machine with the GPU (make gpu-wheels)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install uninstall test test-fast test-all test-failed test-sample test-python test-gpu lint bench wheelhouse gpu-wheels clean demo-venv dev-venv apps-venv leakbench torture audit
+.PHONY: help demo install uninstall test test-fast test-all test-failed test-sample test-python test-gpu lint bench wheelhouse gpu-wheels clean demo-venv dev-venv apps-venv leakbench leakbench-load torture audit
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -94,6 +94,9 @@ bench: dev-venv ## What the agent costs, beside nvitop-exporter and Prometheus w
 
 leakbench: dev-venv ## Leaks told from caches, beside what people use today: the tables and plots of docs/leaks.md
 	$(BIN)/python -m benchmarks.leak
+
+leakbench-load: dev-venv ## Leaks of services under recorded load (ARRIVALS=FILE.npz), or under made-up load
+	$(BIN)/python -m benchmarks.leak.load $(if $(ARRIVALS),--arrivals $(ARRIVALS)) --unseen --workers 2
 
 wheelhouse: demo-venv ## All wheels for an offline install on machines like this one, in wheelhouse/
 	scripts/wheelhouse $(BIN)/python wheelhouse

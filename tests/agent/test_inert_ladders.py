@@ -36,7 +36,9 @@ IGNORED = (
     "ends with terminate, which a process may ignore: then nothing more is done, and the result is no_effect; a kill"
     " step behind it ends the process"
 )
-EVIDENCE = "asks for evidence with which no step beyond release_cache is taken: that needs allocator or strict"
+EVIDENCE = (
+    "asks for evidence with which no step beyond release_cache is taken: that needs confirmed or allocator or strict"
+)
 
 
 def ladder(*match: str, steps: str = KILL, victim: str = "largest", scope: str = "process") -> str:

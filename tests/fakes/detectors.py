@@ -8,8 +8,10 @@ from gpuagent.core.growth import Growth, Verdict
 from gpuagent_alerts.leak.detector import MemoryLeakDetector
 from gpuagent_alerts.leak.examine import Examined
 from gpuagent_alerts.leak.histories import Beginning
+from gpuagent_alerts.leak.lives import LifeSoFar
 from gpuagent_alerts.leak.settings import Dial
 from gpuagent_alerts.leak.trace import Trace
+from gpuagent_alerts.leak.witnesses import NOTHING_KNOWN, Prior
 
 LEARNING, STEADY = Growth(Verdict.LEARNING), Growth(Verdict.STEADY)
 Reading = tuple[float | None, ...]
@@ -27,6 +29,8 @@ class FakeDetector(MemoryLeakDetector):
         self.declared_bytes: float | None = None
         """As it was told last."""
         self.said = STEADY
+        self.shown = LifeSoFar(0.0, 0, 0, leaks=False, grows=False, full=False, strongly=False)
+        self.prior = NOTHING_KNOWN
         self.trace: Trace | None = None
 
     def update(
@@ -48,6 +52,12 @@ class FakeDetector(MemoryLeakDetector):
 
     def use(self, sensitivity: Dial) -> None:
         self.dial = sensitivity
+
+    def use_prior(self, prior: Prior) -> None:
+        self.prior = prior
+
+    def life(self) -> LifeSoFar:
+        return self.shown
 
     def keep_trace(self, trace: Trace) -> None:
         self.trace = trace

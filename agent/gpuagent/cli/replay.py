@@ -18,7 +18,14 @@ import typer
 from gpuagent.cli.agent import Socket, Url, tell
 from gpuagent.cli.cells import Paint, clean, cut, fit, width_of, wrap
 from gpuagent.core.growth import Range, Verdict
-from gpuagent.core.units import GIB, format_bytes, format_duration, format_rate
+from gpuagent.core.units import (
+    FORECAST_RANGE_SECONDS,
+    GIB,
+    format_bytes,
+    format_duration,
+    format_forecast_range,
+    format_rate,
+)
 
 if TYPE_CHECKING:
     from gpuagent_alerts.leak.replay.rows import ProcessFacts
@@ -72,7 +79,7 @@ def _alarm(alarm: ReplayedAlarm, first_seconds: float, width: int) -> list[str]:
     lines = [f"{_at(alarm.alarm_seconds, first_seconds)}  leak since {since} ({alarm.evidence})"]
     told = [f"+{format_rate(alarm.slope.value)}" if alarm.slope else "no slope yet"]
     if alarm.exhaustion is not None:
-        told[0] += f", the GPU is full in {_range(alarm.exhaustion)}"
+        told[0] += f", the GPU is {_forecast(alarm.exhaustion)}"
     for text in (*told, *alarm.reasons):
         lines += [" " * 11 + line for line in wrap(text, width - 13)]
     if alarm.cleared_seconds is not None:
@@ -80,8 +87,10 @@ def _alarm(alarm: ReplayedAlarm, first_seconds: float, width: int) -> list[str]:
     return lines
 
 
-def _range(figure: Range) -> str:
-    return f"{format_duration(figure.low)} to {format_duration(figure.high)}"
+def _forecast(figure: Range) -> str:
+    if figure.value >= FORECAST_RANGE_SECONDS:
+        return format_forecast_range(figure.low, figure.high)
+    return f"full in {format_duration(figure.low)} to {format_duration(figure.high)}"
 
 
 def _at(seconds: float, first_seconds: float) -> str:

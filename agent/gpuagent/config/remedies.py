@@ -378,10 +378,11 @@ class Remedies(Section):
         "to by links; a directory means all that lies in it; `prod/x1.py` means every path that ends so, and the "
         "module `prod.x1`.",
     )
-    evidence: tuple[Literal["allocator", "strict", "balanced", "sensitive"], ...] = key(
-        default=("allocator", "strict"),
+    evidence: tuple[Literal["confirmed", "allocator", "strict", "balanced", "sensitive"], ...] = key(
+        default=("confirmed", "allocator", "strict"),
         min_length=1,
-        description="How sure a leak must be for any step beyond `release_cache`.",
+        description="How sure a leak must be for any step beyond `release_cache`. `confirmed` alone asks for more than "
+        "one witness, and never takes a cache that fills for a leak; the others name what its own growth meets.",
     )
     mps_clients: bool = key(
         default=False, description="Permit acting on clients of MPS: ending one can harm the others."

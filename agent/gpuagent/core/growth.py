@@ -46,8 +46,11 @@ class GrowthState(StrEnum):
 class Evidence(StrEnum):
     """The strictest standard that a leak meets, the strongest first."""
 
+    CONFIRMED = "confirmed"
+    """More than one witness: `allocator` or `strict`, with an earlier life of the service that leaked until the memory
+    was gone, with replicas that leak too, or with more taken than is left and less than a day to go. For remedies."""
     ALLOCATOR = "allocator"
-    """Seen in the allocator's own figures, which a cache does not move."""
+    """Seen in the allocator's own figures, which its cached memory does not move; a cache of tensors does."""
     STRICT = "strict"
     BALANCED = "balanced"
     SENSITIVE = "sensitive"
@@ -67,7 +70,7 @@ class Growth:
 
     verdict: Verdict
     evidence: Evidence | None = None
-    """Criterion that the leak meets; only while it is `leaking`."""
+    """Strictest criterion that the leak's own window meets; only while it is `leaking`."""
     slope: Range | None = None
     """Bytes a second, of the floor: None while nothing can be said, 0 of what does not grow. Of a leak that has
     stopped, the pace that it had."""
@@ -85,6 +88,8 @@ class Growth:
     """State of the growth, only while it is `growing` or `leaking`."""
     suspected: bool = False
     """Whether what is `growing` rises like a leak and has met the lowest standard. Other growth has no forecast."""
+    confirmed: bool = False
+    """Whether there is more than one witness of a leak: see `Evidence.CONFIRMED`, which is told beside `evidence`."""
     driver_confirms: bool = False
     """Whether the driver's own figures rise with a leak. What a client says moves the allocator's alone."""
     evidence_told: tuple[Evidence, ...] = ()
@@ -92,6 +97,11 @@ class Growth:
     changed would end an alert while its leak goes on."""
     culprit: str = ""
     """The line of Python that holds the memory, in the words of `blame`, once the app has been asked."""
+
+    @property
+    def grade(self) -> Evidence | None:
+        """The evidence as people are told it: `confirmed` where there is more than one witness."""
+        return Evidence.CONFIRMED if self.confirmed else self.evidence
 
     @property
     def forecast_seconds(self) -> float | None:

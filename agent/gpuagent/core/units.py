@@ -161,6 +161,24 @@ def format_forecast(seconds: float) -> str:
     return f"full in {format_duration(seconds)}" if seconds >= 1 else "full now"
 
 
+FORECAST_RANGE_SECONDS = 6 * 3600
+"""From here on a forecast is told as a range: the load of the next hours is not known."""
+
+
+def format_forecast_range(low_seconds: float, high_seconds: float) -> str:
+    """Format the range of a forecast of hours or days: `full in about 3 to 9 days`, `full in about 20 h to 4 days`.
+
+    >>> format_forecast_range(270_000, 770_000), format_forecast_range(21_000, 84_000)
+    ('full in about 3 to 9 days', 'full in about 6 to 23 h')
+    """
+    low, high = round(low_seconds / 3600), round(high_seconds / 3600)
+    if low >= 36:
+        return f"full in about {round(low / 24)} to {round(high / 24)} days"
+    if high < 48:
+        return f"full in about {low} to {high} h"
+    return f"full in about {low} h to {round(high / 24)} days"
+
+
 def format_ratio(ratio: float) -> str:
     """Return a share for a person: `87 %`. What is not all of it is never 100 %, and what is something never 0 %."""
     _check_finite(ratio, "a share")

@@ -10,7 +10,15 @@ from typing import Any
 
 from gpuagent.core.growth import GrowthState, Verdict
 from gpuagent.core.identity import NO_INSTANCE
-from gpuagent.core.units import MAX_SECONDS, format_duration, format_forecast, format_rate, format_time
+from gpuagent.core.units import (
+    FORECAST_RANGE_SECONDS,
+    MAX_SECONDS,
+    format_duration,
+    format_forecast,
+    format_forecast_range,
+    format_rate,
+    format_time,
+)
 
 Document = Mapping[str, Any]
 
@@ -113,10 +121,20 @@ def forecast_words(part: Document) -> str:
     ''
     >>> forecast_words({"exhaustion_seconds": 9.0, "gpu_exhaustion_seconds": None})
     ''
+
+    What is hours or days away is told as a range, where it is its own:
+
+    >>> forecast_words({"exhaustion_seconds": 4e5, "exhaustion_range_seconds": [2e5, 8e5]})
+    'full in about 2 to 9 days'
     """
     # An older agent does not tell that of the GPU.
     seconds = part.get("gpu_exhaustion_seconds", part.get("exhaustion_seconds"))
-    return format_forecast(seconds) if seconds is not None and seconds <= MAX_SECONDS else ""
+    if seconds is None or seconds > MAX_SECONDS:
+        return ""
+    low, high = part.get("exhaustion_range_seconds") or (None, None)
+    if seconds >= FORECAST_RANGE_SECONDS and seconds == part.get("exhaustion_seconds") and low and high:
+        return format_forecast_range(low, high)
+    return format_forecast(seconds)
 
 
 def unmeasured_words(known: Document) -> str:

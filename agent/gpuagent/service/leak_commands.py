@@ -90,7 +90,7 @@ class LeakCommands:
             "simulated": self._simulated,
             **self._who(history),
             "verdict": None if growth is None else growth.verdict,
-            "evidence": None if growth is None else growth.evidence,
+            "evidence": None if growth is None else growth.grade,
             "sensitivity": history.detector.sensitivity,
         }
         kept = {**entry, "trace": self._prepared(history)()}

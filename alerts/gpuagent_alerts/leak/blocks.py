@@ -41,22 +41,29 @@ class BlockStore:
     beside them. How many blocks a level has had follows from `base_count`, and so where its newest is.
     """
 
-    __slots__ = ("_cells", "base_count", "recent_low", "slot")
+    __slots__ = ("_cells", "base_count", "first", "recent_low", "slot")
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 0) -> None:
+        """Begin at level `first`: the levels below it are not kept, and a block that is pushed is one of that level."""
+        self.first = first
         self._cells = _NOTHING
         """Per level that has begun: its ring, then its highs, which are 0 where there is none."""
         self.slot = 0
         """Number of the current 6 hours."""
         self.base_count = 0
-        """Blocks of the lowest level so far: a window at level l reaches back over n * 2**l of them."""
+        """Blocks of 15 s so far: a window at level l reaches back over n * 2**l of them."""
         self.recent_low = EMPTY
         """The lowest of the newest `RECENT` blocks of the lowest level, for who asks at every reading."""
 
     @property
     def levels(self) -> int:
-        """How many have begun."""
+        """The number of the last that has begun, and 1."""
         return min(self.base_count.bit_length(), LEVELS)
+
+    @property
+    def begun(self) -> range:
+        """The levels that have begun."""
+        return range(self.first, self.levels)
 
     def count(self, level: int) -> int:
         """Blocks in a level's ring."""
@@ -64,11 +71,11 @@ class BlockStore:
 
     def newest(self, level: int) -> int:
         """Return the newest block of a level that has begun."""
-        return self._cells[level * _CELLS + ((self.base_count >> level) - 1) % RING]
+        return self._cells[(level - self.first) * _CELLS + ((self.base_count >> level) - 1) % RING]
 
     def ring(self, level: int, most: int = RING) -> array[int]:
         """Return the newest blocks of a level, oldest first."""
-        begin = level * _CELLS
+        begin = (level - self.first) * _CELLS
         total = self.base_count >> level
         head = total % RING
         if total >= RING:
@@ -79,39 +86,42 @@ class BlockStore:
 
     def highs_of(self, level: int) -> array[int]:
         """Return the highest blocks that fell out of a level's ring, one for each of the `SLOTS`."""
-        return self._cells[level * _CELLS + RING : (level + 1) * _CELLS]
+        begin = (level - self.first) * _CELLS
+        return self._cells[begin + RING : begin + _CELLS]
 
     def enter_slot(self, end_seconds: float) -> None:
         """Forget the highs that are 48 h old when a block ends at this time."""
         slot = int(end_seconds // SLOT_SECONDS)
         for number in range(max(self.slot + 1, slot - SLOTS + 1), slot + 1):
-            for level in range(self.levels):
-                self._cells[level * _CELLS + RING + number % SLOTS] = 0
+            for level in self.begun:
+                self._cells[(level - self.first) * _CELLS + RING + number % SLOTS] = 0
         self.slot = max(self.slot, slot)
 
     def push(self, value: int) -> int:
         """Add a block at the lowest level; the highest level that got a new block from it."""
-        self.base_count += 1
-        level, index = 0, self.base_count - 1
+        first = self.first
+        self.base_count += 1 << first
+        level, index = first, (self.base_count >> first) - 1
         while True:
             self._put(level, index, value)
             if index % 2 == 0 or level == LEVELS - 1:
                 self._update_recent_low()
                 return level
             # The second of a pair: both go up as one.
-            value = min(value, self._cells[level * _CELLS + (index - 1) % RING])
+            value = min(value, self._cells[(level - first) * _CELLS + (index - 1) % RING])
             level, index = level + 1, index // 2
 
     def push_empty(self, count: int) -> None:
         """Add so many blocks without a reading: the same as one by one, at a bounded cost for a gap of any length."""
         before = self.base_count
-        self.base_count += count
+        self.base_count += count << self.first
         first = EMPTY  # the only block of those to be added that may not be empty
-        for level in range(LEVELS):
+        for level in range(self.first, LEVELS):
             begin, end = before >> level, self.base_count >> level
             if begin == end:
                 break
-            waiting = self._cells[level * _CELLS + (begin - 1) % RING] if begin % 2 else EMPTY
+            place = (level - self.first) * _CELLS + (begin - 1) % RING
+            waiting = self._cells[place] if begin % 2 else EMPTY
             self._put(level, begin, first)
             for index in range(max(begin + 1, end - RING), end):
                 self._put(level, index, EMPTY)
@@ -130,17 +140,19 @@ class BlockStore:
         for place, value in enumerate(ring):
             cells[(total - len(ring) + place) % RING] = value
         cells[RING:] = highs
-        self._cells = self._cells[: level * _CELLS] + cells
-        if level == 0:
+        self._cells = self._cells[: (level - self.first) * _CELLS] + cells
+        if level == self.first:
             self._update_recent_low()
 
     def _update_recent_low(self) -> None:
+        if self.first:
+            return
         self.recent_low = min(self.ring(0, RECENT), default=EMPTY)
 
     def _put(self, level: int, index: int, value: int) -> None:
         """Store the block of this number; what had the place goes out, into the highs."""
         cells = self._cells
-        begin = level * _CELLS
+        begin = (level - self.first) * _CELLS
         if begin == len(cells):
             cells = self._cells = cells + array("I", bytes(4 * _CELLS))
         place = begin + index % RING

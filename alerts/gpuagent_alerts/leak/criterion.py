@@ -40,13 +40,12 @@ def reject_reason(  # noqa: PLR0911 - the tests in their order
     share = window.growth / max(free_pages, 1.0)
     urgent = share >= settings.urgent_growth_share
     long = window.seconds >= settings.long_seconds
-    if not _even(window, settings, settings.even_urgent if urgent else settings.even_long if long else settings.even):
+    if not _even(window, settings, settings.even_urgent if urgent else settings.even):
         return RejectReason.UNEVEN
     if window.last_quarter < (settings.last_quarter_long if long else settings.last_quarter):
         return RejectReason.STOPPED
     if long:
-        few = not urgent and not _even(window, settings, settings.even)
-        if window.bend < (settings.bend_long_few if few else settings.bend_long):
+        if window.bend < settings.bend_long:
             return RejectReason.SLOWS_DOWN
         if window.bend_by_work is not None and window.bend_by_work < settings.bend_by_work:
             return RejectReason.LESS_FOR_ITS_WORK
@@ -155,7 +154,7 @@ def least_shares(settings: Settings) -> tuple[float, ...]:
 
 def held_of(store: BlockStore, seconds: float) -> int:
     """Return the most pages that were held for so many seconds without a break, of late; 0 where that is not known."""
-    level = 0
+    level = store.first
     while (RING // 2 - 1) * BLOCK_SECONDS << level < seconds:
         level += 1
     if level >= store.levels:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from gpuagent.core.growth import Growth, GrowthState
+from gpuagent.core.growth import Growth, GrowthState, Verdict
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES, to_pages
 from gpuagent_alerts.leak.criterion import BlockContext
 from gpuagent_alerts.leak.examine import Examined
 from gpuagent_alerts.leak.forecast import FastGrowth
-from gpuagent_alerts.leak.settings import DIALS, FULL_SHARE, SENSITIVITIES, Dial, Sensitivity
+from gpuagent_alerts.leak.lives import LifeSoFar, level_of
+from gpuagent_alerts.leak.settings import DIALS, FULL_SHARE, SENSITIVITIES, SUSPECTED, Dial, Sensitivity
 from gpuagent_alerts.leak.signals import Lows, ProcessSignals
 from gpuagent_alerts.leak.state import (
     Reader,
@@ -26,6 +27,7 @@ from gpuagent_alerts.leak.state import (
 )
 from gpuagent_alerts.leak.trace import Trace
 from gpuagent_alerts.leak.verdict import GROWS, LEARNING, Headroom, add_fast_growth, judge_signals
+from gpuagent_alerts.leak.witnesses import NOTHING_KNOWN, STRONG, Prior
 
 LEAST_BYTES: Final = 2**20
 """A reading of 1 MiB or less is a process that comes or goes, not a measurement."""
@@ -39,6 +41,8 @@ FIGURES_BLOCKS: Final = 4
 MOVED_SHARE: Final = 0.1
 """... and earlier where what is free has changed by so much, as when another program ends."""
 _DUMPED: Final[tuple[Dial, ...]] = (*SENSITIVITIES, "off")
+NEARLY_FULL_SECONDS: Final = 1800.0
+"""A leak that ends with so little time left ended because the memory was gone."""
 _JUDGED_GAP: Final = 64
 """Blocks without a reading that are judged one by one; what follows them is only noted."""
 _NO_LOWS: Final = Lows(EMPTY, EMPTY, EMPTY)
@@ -64,6 +68,7 @@ class MemoryLeakDetector:
         "_low_outside",
         "_low_used",
         "_phase",
+        "_prior",
         "_sensitivity",
         "_signals",
         "_slack",
@@ -110,6 +115,8 @@ class MemoryLeakDetector:
         """The sensitivity has changed since the last verdict."""
         self._free_since: float | None = None
         """Time since which there is room again for what had none; a restart loses it."""
+        self._prior = NOTHING_KNOWN
+        """What other lives of the service have shown."""
         self.trace: Trace | None = None
         """Takes every block that is judged, for a replay."""
 
@@ -181,6 +188,28 @@ class MemoryLeakDetector:
         self._judge_anew = self._judge_anew or sensitivity != self._sensitivity
         self._sensitivity = sensitivity
         self._signals.use(_criterion(sensitivity))
+
+    def use_prior(self, prior: Prior) -> None:
+        """Judge with what other lives of the service have shown, from the next block on."""
+        self._judge_anew = self._judge_anew or prior != self._prior
+        self._prior = prior
+
+    def life(self) -> LifeSoFar:
+        """Return what the process has shown until now."""
+        growth, signals = self._growth, self._signals
+        least = SUSPECTED.least_growth(self._total_bytes)
+        tensors = 0 if signals.own is None else level_of(signals.own[0].store, least)
+        leaks, forecast = growth.verdict is Verdict.LEAKING, growth.forecast_seconds
+        soon = forecast is not None and forecast < NEARLY_FULL_SECONDS
+        return LifeSoFar(
+            self._last_seconds - (self._started or self._last_seconds),
+            level_of(signals.used.store, least),
+            tensors,
+            leaks,
+            growth.suspected,
+            soon or growth.state is GrowthState.FULL,
+            leaks and growth.evidence in STRONG,
+        )
 
     def keep_trace(self, trace: Trace) -> None:
         """Note in this one what is judged from now on, and how it came here."""
@@ -294,7 +323,7 @@ class MemoryLeakDetector:
             if full or self._slow.state is GrowthState.FULL:
                 self._free_since = end
             room = Headroom(self._total_bytes, self._free, full, self._slack, self._free_since)
-            growth = judge_signals(signals, self._sensitivity, end, room, self._slow)
+            growth = judge_signals(signals, self._sensitivity, end, room, self._slow, self._prior)
             if growth != self._slow:
                 self._slow = growth
                 self._add_fast_growth()

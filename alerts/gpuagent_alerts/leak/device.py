@@ -121,6 +121,7 @@ def sum_up_device(
         exhaustion = _around(fast)
     return Growth(
         verdict=Verdict.LEAKING if leaking else Verdict.GROWING if slow else quiet,
+        confirmed=any(growth.confirmed for growth in leaking),
         evidence=min(evidence, key=_STRICTEST_FIRST.index, default=None),
         slope=_sum(slopes),
         since_seconds=_earliest(part.growth.since_seconds for part in slow),
@@ -160,7 +161,9 @@ def _exhaustion(sharing: Sequence[GrowingPart], together: float | None) -> Range
     """
     forecasts = [part.growth.exhaustion for part in sharing if part.growth.exhaustion is not None]
     if forecasts and together is not None:
-        forecasts.append(_around(together))
+        first = min(forecasts)  # together they are as hard to tell as the first of them
+        scale = together / first.value if first.value else 0.0
+        forecasts.append(Range(together, first.low * scale, first.high * scale))
     return min(forecasts, default=None)
 
 

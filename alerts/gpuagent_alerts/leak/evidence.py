@@ -38,7 +38,7 @@ def evidence_document(history: History, overrides: Sequence[Override], node: str
             "match": {} if override is None else match_document(override.match),
         },
         "verdict": growth.verdict,
-        "evidence": growth.evidence,
+        "evidence": growth.grade,
         "growth_state": growth.state,
         "growth_bytes_per_second": None if slope is None else slope.value,
         "growth_since_seconds": growth.since_seconds,

@@ -100,7 +100,7 @@ class _Levels(NamedTuple):
 
 def _levels(signal: Signal) -> _Levels:
     store = signal.store
-    return _Levels(store, [Windows(store, level, signal.work) for level in range(store.levels)])
+    return _Levels(store, [Windows(store, level, signal.work) for level in store.begun])
 
 
 def _finding(examined: Examined, levels: _Levels, criterion: Criterion, name: str, what: str) -> CriterionFinding:

@@ -278,6 +278,7 @@ class GpuSensor:
         if history is not None:
             self._processes[slot] = history
             history.process = process
+            self._all.belongs_to(history, info)
         return history
 
     def _hide(self, history: History, changes: GrowthChanges) -> None:

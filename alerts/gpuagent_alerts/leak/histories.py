@@ -22,6 +22,7 @@ from gpuagent.core.growth import DetectorLoad, Evidence, Growth, MemoryKey, Verd
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.snapshot import ClientReading, ProcessInfo, ProcessReading
 from gpuagent_alerts.leak.detector import FIRST_BLACKOUT_SECONDS, MemoryLeakDetector
+from gpuagent_alerts.leak.lives import Lives, Service, service_of
 from gpuagent_alerts.leak.overrides import Choice, Override, choose
 from gpuagent_alerts.leak.settings import DIALS, Sensitivity
 from gpuagent_alerts.leak.trace import Trace, TraceBudget
@@ -83,6 +84,8 @@ class History:
     """Until then it is given every reading: its blocks have not begun."""
     kept_seconds: float = 0.0
     """When it was last written down; 0 for never."""
+    service: Service | None = None
+    """Whose life it is, where that is proven."""
     begin_anew: Callable[[], MemoryLeakDetector] | None = None
     """Makes a new detector in place of one that was restored and fails; None for a detector that was not restored."""
 
@@ -161,10 +164,12 @@ class History:
         self.shown = True
         since = said.since_seconds
         self.ever_leaked = self.ever_leaked or said.verdict is Verdict.LEAKING
-        if said.verdict is not Verdict.LEAKING or said.evidence is None:
+        if said.verdict is not Verdict.LEAKING:
             self.evidence_told = ()
-        elif said.evidence not in self.evidence_told:
-            self.evidence_told = (*self.evidence_told, said.evidence)
+        else:
+            for evidence in (said.evidence, said.grade):
+                if evidence is not None and evidence not in self.evidence_told:
+                    self.evidence_told = (*self.evidence_told, evidence)
         self.growth = replace(
             said, since_seconds=None if since is None else since + to_unix_seconds, evidence_told=self.evidence_told
         )
@@ -185,6 +190,8 @@ MOST_HISTORIES = 8192
 """About 100 MiB: more GPU processes than any node has been seen with, and an end for a fork bomb."""
 MOST_ENDED = 16
 """Histories of processes that have ended after a leak: who is asked about it may ask the next morning."""
+COMPARING_TURNS: Final = 20
+"""Every sweep compares a part of the lives: each of them every 5 min."""
 UNCLAIMED_SECONDS = 3600.0
 """What was kept over a restart waits this long for its process: its GPU may be out of reach when the agent starts."""
 
@@ -203,6 +210,8 @@ class Histories:
         self._chosen_anew = False
         """The sensitivities of all are to be looked up."""
         self._budget = TraceBudget()
+        self.lives = Lives()
+        self._turn = 0
         self._ended: deque[History] = deque(maxlen=MOST_ENDED)
         self._most = most
         self._detector_type = detector_type
@@ -243,9 +252,16 @@ class Histories:
         self._gone.discard(address)
         return history
 
+    def belongs_to(self, history: History, info: ProcessInfo | None) -> None:
+        """Judge a history that has begun with what is known of its service's other lives."""
+        history.service = None if info is None else service_of(info, history.beginning.total_bytes)
+        history.detector.use_prior(self.lives.prior(history.service, history.address))
+
     def end(self, history: History) -> None:
-        """Forget it, here and where it is kept."""
+        """Forget it, here and where it is kept, but for what its service's next lives are told by it."""
         history.over = True
+        if history.service is not None:
+            self.lives.end_life(history.service, history.address, history.detector.life())
         if self._all.pop(history.address, None) is not None:
             self._full = False
             self._budget.traces = len(self._all)
@@ -298,12 +314,21 @@ class Histories:
     def sweep(self, clock_seconds: float) -> None:
         """Now and then: forget what was kept and has found no process for long, and look for room again."""
         self._full = False
+        self._compare_lives()
         if len(self._refused) > MOST_HISTORIES:
             self._refused.clear()
         since = self._restored_seconds
         if self._restored and since is not None and clock_seconds - since > UNCLAIMED_SECONDS:
             self._gone |= self._restored.keys()
             self._restored.clear()
+
+    def _compare_lives(self) -> None:
+        """Tell some of the histories what the other lives of their services show, and what these show to others."""
+        self._turn = (self._turn + 1) % COMPARING_TURNS
+        for place, history in enumerate(self._all.values()):
+            if place % COMPARING_TURNS == self._turn and history.service is not None and history.shown:
+                self.lives.note_life(history.service, history.address, history.detector.life())
+                history.detector.use_prior(self.lives.prior(history.service, history.address))
 
     def to_keep(self, clock_seconds: float, most: int | None = None) -> list[LeakHistory]:
         """Dump the histories that were written down longest ago; a pid without an identity is never kept."""

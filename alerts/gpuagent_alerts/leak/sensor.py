@@ -20,6 +20,7 @@ from gpuagent_alerts.leak.detector import MemoryLeakDetector
 from gpuagent_alerts.leak.device import is_readable
 from gpuagent_alerts.leak.gpu_sensor import GpuSensor, GrowthChanges
 from gpuagent_alerts.leak.histories import Histories
+from gpuagent_alerts.leak.lives import ServiceRow
 from gpuagent_alerts.leak.overrides import Override
 from gpuagent_alerts.leak.settings import Sensitivity
 from gpuagent_alerts.store.database import Store
@@ -137,6 +138,7 @@ class LeakDetection:
         """Go on with what the agent before has kept, in this boot."""
         if self._stored is not None:
             self._histories.restore(self._stored.load(self._boot_id), self._clock.now())
+            self._histories.lives.restore(self._stored.load_services())
 
     def observe(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with the detector's verdicts; without, should it fail: the tick is worth more."""
@@ -167,9 +169,12 @@ class LeakDetection:
         rows = self._histories.to_keep(self._clock.now(), most)
         gone = self._histories.take_gone()
         broken = self._histories.take_broken()
+        services = self._histories.lives.take_changed()
         try:
-            await asyncio.to_thread(_save, self._stored, rows, gone, broken)
+            await asyncio.to_thread(_save, self._stored, (rows, gone, broken), services)
         except StoreFailure as error:
+            if services is not None:
+                self._histories.lives.keep_again()
             if not self._keeping_fails:
                 log.warning("what the leak detector remembers cannot be kept: %s", error)
             self._keeping_fails = True
@@ -185,7 +190,14 @@ class LeakDetection:
         return DETECTOR_FAMILIES, self._histories.watching
 
 
-def _save(stored: LeakHistories, rows: list[LeakHistory], gone: set[LeakKey], broken: Mapping[LeakKey, str]) -> None:
+def _save(
+    stored: LeakHistories,
+    histories: tuple[list[LeakHistory], set[LeakKey], Mapping[LeakKey, str]],
+    services: list[ServiceRow] | None,
+) -> None:
+    rows, gone, broken = histories
     for key, reason in broken.items():
         stored.set_aside(key, reason)
     stored.save(rows, gone)
+    if services is not None:
+        stored.save_services(services)

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, LEVELS, PAGE_BYTES, SLOT_SECONDS, BlockStore
-from gpuagent_alerts.leak.criterion import BlockContext, Criterion, least_shares
+from gpuagent_alerts.leak.criterion import Alarm, BlockContext, Criterion, least_shares
 from gpuagent_alerts.leak.settings import (
     ALLOCATOR_SETTINGS,
     ALLOCATOR_SUSPECTED,
@@ -22,6 +22,8 @@ from gpuagent_alerts.leak.settings import (
     Sensitivity,
     Settings,
 )
+from gpuagent_alerts.leak.typical import DIP_OF_TOTAL, TypicalMemory
+from gpuagent_alerts.leak.typical import LEVEL as TYPICAL_LEVEL
 from gpuagent_alerts.leak.windows import LENGTHS, Windows, WorkSignal
 
 _SHORTEST, _LONGEST = LENGTHS[0], LENGTHS[-1]
@@ -39,8 +41,10 @@ class Signal:
 
     __slots__ = ("_bounds", "_least", "_shares", "criteria", "store", "work")
 
-    def __init__(self, settings: Sequence[Settings], total_bytes: float, work: WorkSignal | None = None) -> None:
-        self.store = BlockStore()
+    def __init__(
+        self, settings: Sequence[Settings], total_bytes: float, work: WorkSignal | None = None, first_level: int = 0
+    ) -> None:
+        self.store = BlockStore(first_level)
         self.work = work
         """Where this signal shows what the process worked."""
         self.criteria = [Criterion(one, total_bytes) for one in settings]
@@ -86,7 +90,7 @@ class Signal:
         """Show the newest block of each of these levels to those who have no alarm on, where it may be a leak."""
         store, bounds = self.store, self._bounds
         changed = False
-        for level in range(highest + 1):
+        for level in range(store.first, highest + 1):
             last = store.newest(level)
             bounds[level] = min(bounds[level], last)
             need = self._shares[level] * free
@@ -114,13 +118,66 @@ class Signal:
         return changed
 
     def skip(self, blocks: int, end_seconds: float) -> None:
-        """So many blocks without a reading: a gap makes no slope and no reset."""
+        """So many blocks of the store's lowest level without a reading: a gap makes no slope and no reset."""
         self.store.enter_slot(end_seconds)
         before = self.store.base_count
         self.store.push_empty(blocks)
         if self.work is not None:
             self.work.skip(before, self.store.base_count)
         self._bounds = _NO_BOUNDS[:]
+
+
+class TypicalSignal:
+    """The typical memory beside a signal, and the one criterion that judges it."""
+
+    __slots__ = ("_settings", "_total_bytes", "epoch", "memory", "signal")
+
+    def __init__(self, settings: Settings, total_bytes: float) -> None:
+        self._settings, self._total_bytes = settings, total_bytes
+        self.epoch = 0
+        """Number of the first block that may be judged, counted from the next one."""
+        self.memory = TypicalMemory()
+        self.signal: Signal | None = None
+        """None until the memory dips for the first time: most memory never does."""
+
+    @property
+    def alarm(self) -> Alarm | None:
+        """Return the alarm that is on."""
+        return None if self.signal is None else self.signal.criteria[0].alarm
+
+    def begin(self, block: int, started_seconds: float, phase: int) -> None:
+        """Begin with the first block that is kept."""
+        self.epoch = _first_block(self._settings, block, started_seconds, phase)
+
+    def open(self) -> Signal:
+        """Begin the signal, and return it."""
+        self.signal = Signal((self._settings,), self._total_bytes, first_level=TYPICAL_LEVEL)
+        self.signal.criteria[0].epoch = max(0, self.epoch)
+        return self.signal
+
+    def follow(self, signal: Signal, now: BlockContext) -> bool:
+        """Take the newest block of a signal; return whether an alarm began or ended."""
+        typical = self.memory.push(signal.store)
+        if typical is None:
+            return False
+        dips = self.memory.dips_by(DIP_OF_TOTAL * self._total_bytes / PAGE_BYTES)
+        self.epoch -= 1 << TYPICAL_LEVEL
+        if self.signal is None and not dips:
+            return False
+        own = self.signal or self.open()
+        return own.close(typical, now, own.criteria if dips else [])
+
+    def skip(self, before: int, count: int, end_seconds: float) -> None:
+        """Follow the signal's store over a gap, from one count of blocks to another."""
+        stretches = (count >> TYPICAL_LEVEL) - (before >> TYPICAL_LEVEL)
+        self.memory.push_empty(stretches)
+        if self.signal is not None:
+            self.signal.skip(stretches, end_seconds)
+
+
+def _first_block(settings: Settings, block: int, started_seconds: float, phase: int) -> int:
+    """Return the number of the first block that is judged by these settings, counted from a block of the clock."""
+    return math.floor((started_seconds + settings.blackout_seconds - phase) / BLOCK_SECONDS) - block
 
 
 USED_NAME: Final = "memory"
@@ -146,11 +203,13 @@ class Lows(NamedTuple):
 class ProcessSignals:
     """The driver's signal, judged by all three criteria; the allocator's two, which take its place while they come.
 
+    Beside each lies its typical memory, for what dips.
+
     The driver's blocks are kept either way: a process that loses its client is judged by them as if it had never had
     one, and growth in them alone is what makes a cache.
     """
 
-    __slots__ = ("_sensitivity", "_total_bytes", "own", "silent_blocks", "used")
+    __slots__ = ("_sensitivity", "_total_bytes", "own", "silent_blocks", "typical", "typical_tensors", "used")
 
     def __init__(self, total_bytes: float, sensitivity: Sensitivity) -> None:
         self._total_bytes = total_bytes
@@ -159,12 +218,15 @@ class ProcessSignals:
         """Blocks with the driver's figures alone since the allocator's last."""
         self.used = Signal((*(SETTINGS[name] for name in SENSITIVITIES), SUSPECTED), total_bytes)
         self.own: tuple[Signal, Signal] | None = None
+        self.typical = TypicalSignal(SETTINGS["strict"], total_bytes)
+        self.typical_tensors: TypicalSignal | None = None
+        """Like `own`, while there is a client."""
 
     def begin(self, block: int, started_seconds: float, phase: int) -> None:
         """Begin with the first block that is kept: criteria with a longer blackout wait."""
         for criterion in self.used.criteria:
-            first = math.floor((started_seconds + criterion.settings.blackout_seconds - phase) / BLOCK_SECONDS)
-            criterion.epoch = max(0, first - block)
+            criterion.epoch = max(0, _first_block(criterion.settings, block, started_seconds, phase))
+        self.typical.begin(block, started_seconds, phase)
 
     def close(self, lows: Lows, now: BlockContext, slack_bytes: float) -> bool:
         """End a block; return whether an alarm began or ended."""
@@ -176,13 +238,18 @@ class ProcessSignals:
         criteria = self.used.criteria
         changed = self.used.close(lows.used, now, criteria[-1:] if client else criteria)
         if not client:
+            changed |= self.typical.follow(self.used, now)
             changed |= self.own is not None
-            self.own = None
+            self.own = self.typical_tensors = None
             return changed
+        if self.typical.memory.medians:  # with a client its tensors are looked at
+            self.typical = TypicalSignal(SETTINGS["strict"], self._total_bytes)
         tensors, outside = self.own or self.open_own()
         room = None if now.free is None else now.free + SLACK_WEIGHT * slack_bytes / PAGE_BYTES
         roomier = now._replace(free=room)
         changed |= tensors.close(lows.allocated, roomier, tensors.criteria, lows.held)
+        if self.typical_tensors is not None:
+            changed |= self.typical_tensors.follow(tensors, roomier)
         changed |= outside.close(lows.outside, now, outside.criteria)
         return changed
 
@@ -190,6 +257,7 @@ class ProcessSignals:
         """Begin the signals of a client that has come, and return them."""
         own = self._own_settings()
         self.own = (Signal(own, self._total_bytes, WorkSignal()), Signal(own, self._total_bytes))
+        self.typical_tensors = TypicalSignal(ALLOCATOR_SETTINGS["strict"], self._total_bytes)
         return self.own
 
     def use(self, sensitivity: Sensitivity) -> None:
@@ -203,5 +271,9 @@ class ProcessSignals:
 
     def skip(self, blocks: int, end_seconds: float) -> None:
         """So many blocks without any reading."""
+        before = self.used.store.base_count, 0 if self.own is None else self.own[0].store.base_count
         for signal in (self.used, *(self.own or ())):
             signal.skip(blocks, end_seconds)
+        self.typical.skip(before[0], self.used.store.base_count, end_seconds)
+        if self.own is not None and self.typical_tensors is not None:
+            self.typical_tensors.skip(before[1], self.own[0].store.base_count, end_seconds)

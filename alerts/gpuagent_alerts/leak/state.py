@@ -17,20 +17,31 @@ from gpuagent_alerts.leak.blocks import LEVELS, RING, SLOTS, BlockStore
 from gpuagent_alerts.leak.criterion import Alarm, Criterion, Ending, Rejection, RejectReason
 from gpuagent_alerts.leak.forecast import POINTS, FastGrowth
 from gpuagent_alerts.leak.signals import ProcessSignals, Signal
+from gpuagent_alerts.leak.typical import MEDIANS
+from gpuagent_alerts.leak.work_clock import WORK_LEVELS
 
-VERSION: Final = 2
-MOST_STATE_BYTES: Final = 8192
+VERSION: Final = 3
+OLDEST_VERSION: Final = 2
+"""What a dump of an earlier version lacks begins anew: the clock of work and the typical memory."""
+_WITH_CLOCK: Final = 3
+_WITH_TYPICAL: Final = 3
+MOST_STATE_BYTES: Final = 16_384
 _HEAD: Final = struct.Struct("<4sHI")  # magic, version, CRC-32 of the rest
 _MAGIC: Final = b"GLKD"
 _ALARM: Final = "ddIIIQB?"
 _VERDICTS: Final = tuple(Verdict)
-_EVIDENCE: Final = (None, *Evidence)
+_EVIDENCE: Final = (
+    None, Evidence.ALLOCATOR, Evidence.STRICT, Evidence.BALANCED, Evidence.SENSITIVE
+)  # fmt: skip
+"""By their numbers in dumps."""
 _CONFIRMED: Final = 0x80
 """Beside the number of the evidence: the driver's own figures confirm the leak."""
 _SUSPECTED: Final = 0x40
+_WITNESSED: Final = 0x08
+"""... and there is more than one witness of it."""
 _STATES: Final = {None: 0x00, GrowthState.RISING: 0x10, GrowthState.STOPPED: 0x20, GrowthState.FULL: 0x30}
 _STATE_BITS: Final = 0x30
-_MOST_REASONS: Final = 3
+_MOST_REASONS: Final = 4
 _LARGEST_PAGES: Final = 2**64 - 1
 
 
@@ -67,8 +78,9 @@ class Reader:
         magic, version, checksum = _HEAD.unpack_from(data)
         if magic != _MAGIC:
             raise ValueError("no state of a leak detector")
-        if version != VERSION:
+        if not OLDEST_VERSION <= version <= VERSION:
             raise ValueError(f"state of a leak detector of version {version}, here it is {VERSION}")
+        self.version = int(version)
         if zlib.crc32(data[_HEAD.size :]) != checksum:
             raise ValueError("state of a leak detector: it is damaged")
         self._data = data
@@ -107,7 +119,7 @@ class Reader:
 
 def _write_store(writer: Writer, store: BlockStore) -> None:
     writer.put("qqB", store.base_count, store.slot, store.levels)
-    for level in range(store.levels):
+    for level in store.begun:
         writer.put_array(store.ring(level))
         writer.put_array(store.highs_of(level))
         waits = (store.base_count >> level) % 2 == 1  # the first of a pair, which goes up with its second
@@ -118,7 +130,7 @@ def _read_store(reader: Reader, store: BlockStore) -> None:
     store.base_count, store.slot, levels = reader.take("qqB")
     if store.base_count < 0 or levels != store.levels:
         raise ValueError("state of a leak detector: levels are missing")
-    for level in range(levels):
+    for level in store.begun:
         ring, highs = reader.take_array("I", RING), reader.take_array("I", SLOTS)
         try:
             store.restore_level(level, ring, highs)
@@ -191,6 +203,9 @@ def _write_signal(writer: Writer, signal: Signal) -> None:
         ring, numbers = signal.work.state()
         writer.put_array(ring)
         writer.put("5q", *numbers)
+        writer.put("I", signal.work.floor)
+        for each in signal.work.clock.state():
+            writer.put_array(each)
     for criterion in signal.criteria:
         _write_criterion(writer, criterion)
 
@@ -200,6 +215,9 @@ def _read_signal(reader: Reader, signal: Signal) -> None:
     if signal.work is not None:
         ring = reader.take_array("f", RING)
         signal.work.restore(ring, reader.take("5q"))
+        if reader.version >= _WITH_CLOCK:
+            (signal.work.floor,) = reader.take("I")
+            signal.work.clock.restore([reader.take_array("f", RING) for _ in range(WORK_LEVELS)])
     for criterion in signal.criteria:
         _read_criterion(reader, criterion)
 
@@ -209,6 +227,13 @@ def write_signals(writer: Writer, signals: ProcessSignals) -> None:
     writer.put("q?", signals.silent_blocks, signals.own is not None)
     for signal in (signals.used, *(signals.own or ())):
         _write_signal(writer, signal)
+    for typical in (signals.typical, signals.typical_tensors):
+        if typical is not None:
+            writer.put_array(typical.memory.medians)
+            writer.put_array(typical.memory.lows)
+            writer.put("q?", typical.epoch, typical.signal is not None)
+            if typical.signal is not None:
+                _write_signal(writer, typical.signal)
 
 
 def read_signals(reader: Reader, signals: ProcessSignals) -> None:
@@ -218,6 +243,15 @@ def read_signals(reader: Reader, signals: ProcessSignals) -> None:
     if own:
         for signal in signals.open_own():
             _read_signal(reader, signal)
+    for typical in (signals.typical, signals.typical_tensors):
+        if typical is not None and reader.version >= _WITH_TYPICAL:
+            medians, lows = (reader.take_array("I", MEDIANS) for _ in range(2))
+            if len(medians) != len(lows):
+                raise ValueError("state of a leak detector: medians without their lows")
+            typical.memory.medians, typical.memory.lows = medians, lows
+            typical.epoch, opened = reader.take("q?")
+            if opened:
+                _read_signal(reader, typical.open())
 
 
 def write_fast(writer: Writer, fast: FastGrowth) -> None:
@@ -241,6 +275,7 @@ def read_fast(reader: Reader, fast: FastGrowth) -> None:
 def write_growth(writer: Writer, growth: Growth) -> None:
     """Write the last verdict of the slow detector."""
     evidence = _EVIDENCE.index(growth.evidence) | (_CONFIRMED if growth.driver_confirms else 0)
+    evidence |= _WITNESSED if growth.confirmed else 0
     evidence |= (_SUSPECTED if growth.suspected else 0) | _STATES[growth.state]
     writer.put("BBd", _VERDICTS.index(growth.verdict), evidence, or_nan(growth.since_seconds))
     for figure in (growth.slope, growth.exhaustion):
@@ -253,7 +288,7 @@ def write_growth(writer: Writer, growth: Growth) -> None:
 def read_growth(reader: Reader) -> Growth:
     """Return the same."""
     verdict, evidence, since = reader.take("BBd")
-    flags, evidence = evidence, evidence & ~(_CONFIRMED | _SUSPECTED | _STATE_BITS)
+    flags, evidence = evidence, evidence & ~(_CONFIRMED | _SUSPECTED | _WITNESSED | _STATE_BITS)
     slope, exhaustion = Range(*reader.take("ddd")), Range(*reader.take("ddd"))
     (reasons,) = reader.take("B")
     if verdict >= len(_VERDICTS) or evidence >= len(_EVIDENCE) or reasons > _MOST_REASONS:
@@ -265,6 +300,7 @@ def read_growth(reader: Reader) -> Growth:
         or_none(since),
         None if math.isnan(exhaustion.value) else exhaustion,
         tuple(reader.take_array("B", 255).tobytes().decode() for _ in range(reasons)),
+        confirmed=bool(flags & _WITNESSED),
         driver_confirms=bool(flags & _CONFIRMED),
         suspected=bool(flags & _SUSPECTED),
         state=next(state for state, bits in _STATES.items() if bits == flags & _STATE_BITS),

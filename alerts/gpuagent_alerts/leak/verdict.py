@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -27,6 +28,17 @@ from gpuagent_alerts.leak.forecast import (
 )
 from gpuagent_alerts.leak.settings import SENSITIVITIES, SUSPECTED, Dial
 from gpuagent_alerts.leak.signals import OWN_NAMES, USED_NAME, ProcessSignals, Signal
+from gpuagent_alerts.leak.witnesses import (
+    NOTHING_KNOWN,
+    Finding,
+    Prior,
+    describe_held_back,
+    finding_of,
+    is_confirmed,
+    is_held_back,
+    is_slow,
+    left_seconds,
+)
 
 _REJECTIONS = {
     RejectReason.GAPS: "too much of that time has no reading",
@@ -90,6 +102,10 @@ def describe_cache(alarm: Alarm, slack_bytes: float) -> tuple[str, ...]:
     )
 
 
+FAR_FROM_FULL: Final = "it would take more than a week to fill the memory"
+LEAKED_BEFORE: Final = "an earlier life of this service leaked until its end"
+TYPICAL_NAME: Final = "memory between dips"
+TYPICAL_TENSORS_NAME: Final = "tensors between dips"
 GAVE_BACK: Final = "it gave back "
 """What the reason for the end of a leak begins with, where its memory came back ..."""
 NO_NEW_HIGH: Final = ": no new high for "
@@ -134,30 +150,28 @@ class Headroom(NamedTuple):
 
 
 def judge_signals(
-    signals: ProcessSignals, sensitivity: Dial, now_seconds: float, room: Headroom, before: Growth
+    signals: ProcessSignals,
+    sensitivity: Dial,
+    now_seconds: float,
+    room: Headroom,
+    before: Growth,
+    prior: Prior = NOTHING_KNOWN,
 ) -> Growth:
-    """Return the verdict with its figures. `before` is the last one: growth that stops keeps its pace and its begin."""
-    leak, evidence, what = _leak(signals, sensitivity)
-    suspicion, suspected = _suspicion(signals)
-    alarm = leak or suspicion
-    if alarm is not None:
-        state, slope = _pace(signals, alarm, room, before, now_seconds)
-        onsets = [one.onset_seconds for one in (leak, suspicion) if one is not None]
-        if (before.suspected or before.verdict is Verdict.LEAKING) and before.since_seconds is not None:
-            onsets.append(before.since_seconds)
-        confirms = leak is not None and _driver_confirms(signals, leak, evidence)
-        stopped = state is not GrowthState.RISING  # its pace is that of before, and so is what confirmed it
-        return Growth(
-            Verdict.LEAKING if leak else Verdict.GROWING,
-            evidence,
-            slope,
-            min(onsets),
-            _exhaustion(state, room, slope, _steps(signals, alarm)),
-            describe_rise(alarm, what or suspected, room.free_bytes),
-            driver_confirms=confirms or (stopped and leak is not None and before.driver_confirms),
-            suspected=leak is None,
-            state=state,
-        )
+    """Return the verdict with its figures. `before` is the last one: growth that stops keeps its pace and its begin.
+
+    `prior` is what other lives of the same service have shown.
+    """
+    found, doubt = _leak(signals, sensitivity, prior), ""
+    suspicion = _suspicion(signals, prior)
+    if found is not None and is_slow(found, room.free_bytes, now_seconds):
+        found, suspicion, doubt = _weaken(found, sensitivity), suspicion or found, FAR_FROM_FULL
+    if found is not None and before.verdict is not Verdict.LEAKING and is_held_back(found, room.free_bytes):
+        doubt = describe_held_back(found)
+        found, suspicion = None, suspicion or found
+    if found is None and suspicion is not None and not doubt and _counts_as_leak(suspicion, sensitivity, prior, room):
+        found, doubt = suspicion._replace(evidence=Evidence.BALANCED), LEAKED_BEFORE
+    if found is not None or suspicion is not None:
+        return _judge_rise(signals, (found, suspicion, doubt), now_seconds, room, before, prior)
     slope = _slope(signals, USUAL_SECONDS)
     cache = signals.used.criteria[-1].alarm
     if cache is not None:  # while there is a client; without one this is a suspicion
@@ -183,6 +197,56 @@ def judge_signals(
         )
         return Growth(Verdict.LEVELLED_OFF, slope=still, reasons=known)
     return Growth(Verdict.STEADY, slope=still, reasons=against)
+
+
+def _judge_rise(
+    signals: ProcessSignals,
+    findings: tuple[Finding | None, Finding | None, str],
+    now_seconds: float,
+    room: Headroom,
+    before: Growth,
+    prior: Prior,
+) -> Growth:
+    """Return the verdict on what leaks, or is suspected to; with what else is to be said of it."""
+    leak, suspicion, more = findings
+    main = leak or suspicion
+    assert main is not None  # noqa: S101 - the caller has one
+    alarm = main.alarm
+    state, slope = _pace(signals, alarm, room, before, now_seconds)
+    onsets = [one.alarm.onset_seconds for one in (leak, suspicion) if one is not None]
+    if (before.suspected or before.verdict is Verdict.LEAKING) and before.since_seconds is not None:
+        onsets.append(before.since_seconds)
+    mean = None if room.free_bytes is None else left_seconds(main, room.free_bytes / PAGE_BYTES, now_seconds)
+    exhaustion = _exhaustion(state, room, slope, _steps(signals, alarm), mean)
+    confirms = leak is not None and _driver_confirms(signals, leak.alarm, leak.evidence)
+    stopped = state is not GrowthState.RISING  # its pace is that of before, and so is what confirmed it
+    confirms = confirms or (stopped and leak is not None and before.driver_confirms)
+    # What the app says of its allocator is no witness for itself.
+    confirmed = leak is not None and confirms and is_confirmed(leak, room.free_bytes, exhaustion, prior, now_seconds)
+    return Growth(
+        Verdict.LEAKING if leak else Verdict.GROWING,
+        None if leak is None else leak.evidence,
+        slope,
+        min(onsets),
+        exhaustion,
+        (*describe_rise(alarm, main.what, room.free_bytes), *([more] if more else [])),
+        confirmed=confirmed or (leak is not None and before.confirmed),
+        driver_confirms=confirms,
+        suspected=leak is None,
+        state=state,
+    )
+
+
+def _weaken(finding: Finding, sensitivity: Dial) -> Finding | None:
+    """Return growth that is far from filling the memory by a weaker evidence; None where that is not asked for."""
+    return None if sensitivity == "strict" else finding._replace(evidence=Evidence.BALANCED)
+
+
+def _counts_as_leak(suspicion: Finding, sensitivity: Dial, prior: Prior, room: Headroom) -> bool:
+    """Return whether growth is enough, because an earlier life of the service leaked until its end."""
+    if sensitivity in ("off", "strict") or not prior.leaked:
+        return False
+    return not is_held_back(suspicion, room.free_bytes)
 
 
 def add_fast_growth(slow: Growth, pace: float | None, free_bytes: float | None) -> Growth:
@@ -246,8 +310,15 @@ def _around(pace: float) -> Range:
 
 
 def _stores(signals: ProcessSignals) -> list[BlockStore]:
-    """Return the blocks of what the driver tells, and of what the allocator does."""
-    return [signals.used.store] if signals.own is None else [signals.used.store, signals.own[0].store]
+    """Return the blocks of what the driver tells, and of what the allocator does; typical ones where they leak."""
+    if signals.own is None:
+        typical = signals.typical.signal
+        dips = typical is not None and typical.criteria[0].alarm is not None
+        return [typical.store if typical and dips and not signals.used.criteria[0].alarm else signals.used.store]
+    dipping = None if signals.typical_tensors is None else signals.typical_tensors.signal
+    if dipping is not None and dipping.criteria[0].alarm and not signals.own[0].criteria[0].alarm:
+        return [dipping.store]
+    return [signals.used.store, signals.own[0].store]
 
 
 def _has_stopped(signals: ProcessSignals, seconds: float) -> bool:
@@ -273,12 +344,14 @@ def _grown_at(signals: ProcessSignals, seconds: float) -> Range | None:
     return _around(max(paces)) if paces else None
 
 
-def _exhaustion(state: GrowthState, room: Headroom, slope: Range | None, steps: Steps | None) -> Range | None:
+def _exhaustion(
+    state: GrowthState, room: Headroom, slope: Range | None, steps: Steps | None, mean: float | None
+) -> Range | None:
     if state is GrowthState.FULL:
         return FULL_NOW
     if state is GrowthState.STOPPED or slope is None or room.free_bytes is None:
         return None
-    return exhaustion_of(room.free_bytes, slope.value, steps)
+    return exhaustion_of(room.free_bytes, slope.value, steps, mean)
 
 
 def _steps(signals: ProcessSignals, alarm: Alarm) -> Steps | None:
@@ -294,33 +367,47 @@ def _rises(signal: Signal, total_bytes: float) -> bool:
     return slope.value * USUAL_SECONDS >= SUSPECTED.least_growth(total_bytes) and late.value >= LATE_SHARE * slope.value
 
 
-def _leak(signals: ProcessSignals, sensitivity: Dial) -> tuple[Alarm | None, Evidence | None, str]:
-    """Return the alarm that counts at this sensitivity, and the strictest criterion that has one."""
+def _leak(signals: ProcessSignals, sensitivity: Dial, prior: Prior) -> Finding | None:
+    """Return the alarm that counts at this sensitivity, with the strictest criterion that has one."""
     if sensitivity == "off":
-        return None, None, ""
-    for signal, what in zip(signals.own or (), OWN_NAMES, strict=False):
-        alarm = signal.criteria[0].alarm
-        if alarm is not None:
-            return alarm, Evidence.ALLOCATOR, what
+        return None
+    if signals.own is not None:
+        return next(_findings_of_own(signals, 0, prior), None)
+    typical = signals.typical.signal
+    dipping = None
+    if typical is not None:
+        dipping = finding_of(typical.criteria[0], typical.store, Evidence.STRICT, TYPICAL_NAME, prior.level_used)
     for name, criterion in zip(SENSITIVITIES, signals.used.criteria, strict=False):
-        if criterion.alarm is not None:
-            return criterion.alarm, Evidence(name), USED_NAME
-        if name == sensitivity:
-            break
-    return None, None, ""
+        finding = finding_of(criterion, signals.used.store, Evidence(name), USED_NAME, prior.level_used) or dipping
+        if finding is not None or name == sensitivity:
+            return finding
+    return None
 
 
-def _suspicion(signals: ProcessSignals) -> tuple[Alarm | None, str]:
+def _findings_of_own(signals: ProcessSignals, place: int, prior: Prior) -> Iterator[Finding]:
+    """Yield what the criteria of this place have found in the allocator's figures, the tensors' first."""
+    for signal, what, level in zip(signals.own or (), OWN_NAMES, (prior.level_tensors, 0), strict=False):
+        yield from _some(finding_of(signal.criteria[place], signal.store, Evidence.ALLOCATOR, what, level))
+    dipping = None if signals.typical_tensors is None else signals.typical_tensors.signal
+    if dipping is not None:
+        one, store = dipping.criteria[0], dipping.store
+        yield from _some(finding_of(one, store, Evidence.ALLOCATOR, TYPICAL_TENSORS_NAME, prior.level_tensors))
+
+
+def _some(finding: Finding | None) -> Iterator[Finding]:
+    if finding is not None:
+        yield finding
+
+
+def _suspicion(signals: ProcessSignals, prior: Prior) -> Finding | None:
     """Return the alarm of a lower criterion."""
-    for signal, what in zip(signals.own or (), OWN_NAMES, strict=False):
-        alarm = signal.criteria[-1].alarm
-        if alarm is not None:
-            return alarm, what
-    if signals.own is None:
-        for criterion in reversed(signals.used.criteria):
-            if criterion.alarm is not None:
-                return criterion.alarm, USED_NAME
-    return None, ""
+    if signals.own is not None:
+        return next(_findings_of_own(signals, -1, prior), None)
+    for criterion in reversed(signals.used.criteria):
+        finding = finding_of(criterion, signals.used.store, Evidence.BALANCED, USED_NAME, prior.level_used)
+        if finding is not None:
+            return finding
+    return None
 
 
 def _slope(signals: ProcessSignals, seconds: float) -> Range | None:

@@ -17,6 +17,7 @@ from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, RING, BlockStore
+from gpuagent_alerts.leak.work_clock import FIRST_LEVEL, WorkClock, by_work
 
 WORK_LEVEL: Final = 8
 """The level of the store's blocks: 64 min each, windows of up to 29 h. In longer ones a day's load has come round."""
@@ -64,10 +65,14 @@ def _product(one: Sequence[float], other: Sequence[float]) -> float:
 class WorkSignal:
     """Mean pages in passing, per block of `WORK_LEVEL`; in step with the store of the same signal."""
 
-    __slots__ = ("_count", "_low", "_means", "_ring", "_sum", "_times")
+    __slots__ = ("_count", "_low", "_means", "_ring", "_sum", "_times", "clock", "floor")
 
     def __init__(self) -> None:
+        self.clock = WorkClock()
+        """The same in blocks of other lengths."""
         self._ring = array("f", [UNKNOWN]) * RING
+        self.floor = EMPTY
+        """The lowest of the 8 min before."""
         self._low = EMPTY
         """The current 8 min: the lowest reading, the sum of the blocks' means, and their number."""
         self._means = self._times = 0
@@ -82,14 +87,25 @@ class WorkSignal:
             self._means += mean
             self._times += 1
         if base_count % FLOOR_BLOCKS == 0:
+            passing, low = self._passing(), self._low
             self._end_floor()
+            self.floor = low
+            self.clock.push(passing, base_count)
             if base_count % _WORK_BLOCKS == 0:
                 self._end_block(base_count)
+
+    def _passing(self) -> float:
+        """Return what lay above the lowest of the current 8 min, on average, less what it grew by meanwhile."""
+        if not self._times:
+            return UNKNOWN
+        grew = max(0, self._low - self.floor) if self.floor != EMPTY else 0
+        return max(0.0, self._means / self._times - self._low - grew / 2)
 
     def skip(self, before: int, base_count: int) -> None:
         """Skip from one count of the store to another without a reading."""
         if before // FLOOR_BLOCKS != base_count // FLOOR_BLOCKS:
             self._end_floor()
+        self.clock.skip(before, base_count)
         last = base_count // _WORK_BLOCKS
         if last - before // _WORK_BLOCKS > RING:
             self._sum = self._count = 0  # of a block that is out already
@@ -154,6 +170,8 @@ class Window(NamedTuple):
     """How long before the window's end the floor began to rise."""
     bend_by_work: float | None = None
     """The change of the growth for the same work, where that is known and the growth follows it."""
+    by_work: bool = False
+    """The parts are of equal work, and not of equal time."""
 
 
 def window_seconds(level: int, blocks: int) -> float:
@@ -185,7 +203,7 @@ class Windows:
 
     def __init__(self, store: BlockStore, level: int, work: WorkSignal | None = None) -> None:
         self._store = store
-        self._work = work if level == WORK_LEVEL else None
+        self._work = work
         self._measured: dict[int, Window] = {}
         self.level = level
         self.ring = store.ring(level)
@@ -196,11 +214,37 @@ class Windows:
         if window is None:
             window = measure(self.ring, self._store.highs_of(self.level), self.level, blocks)
             if self._work is not None:
-                work = self._work.newest(blocks, self._store.base_count)
-                parts = [_mean(work[begin:end]) for begin, end in pairwise(_BOUNDS[blocks])]
-                window = window._replace(bend_by_work=bend_by_work(window.eighths, parts))
+                window = self._compare_with_work(window, self._work)
             self._measured[blocks] = window
         return window
+
+    def _compare_with_work(self, window: Window, signal: WorkSignal) -> Window:
+        """Return the window with its parts of equal work, where the growth is more even over these."""
+        blocks, count = window.blocks, self._store.base_count
+        if self.level == WORK_LEVEL:
+            work = signal.newest(blocks, count)
+            parts = [_mean(work[begin:end]) for begin, end in pairwise(_BOUNDS[blocks])]
+            window = window._replace(bend_by_work=bend_by_work(window.eighths, parts))
+        if self.level < FIRST_LEVEL:
+            return window
+        path = floor_of(self.ring[-blocks:])
+        eighths = by_work(path, signal.clock.newest(self.level, blocks, count), LEAST_PAGES)
+        if eighths is None or _unevenness(eighths) >= _unevenness(window.eighths):
+            return window
+        bend, error = _bend(eighths)
+        quarter = eighths[6] + eighths[7]
+        return window._replace(eighths=eighths, bend=bend, bend_error=error, last_quarter=quarter, by_work=True)
+
+
+def _unevenness(eighths: Sequence[float]) -> float:
+    return sum((part - 0.125) ** 2 for part in eighths)
+
+
+def _bend(eighths: Sequence[float]) -> tuple[float, float]:
+    """Return the relative change of the rate from the middle to the end, and its standard error."""
+    slope = sum((k - 3.5) * part for k, part in enumerate(eighths)) / 42
+    rest = sum((part - 0.125 - slope * (k - 3.5)) ** 2 for k, part in enumerate(eighths))
+    return 32 * slope, _BEND_ERROR * math.sqrt(rest / 6)
 
 
 def measure(ring: array[int], highs: array[int], level: int, blocks: int) -> Window:
@@ -213,8 +257,7 @@ def measure(ring: array[int], highs: array[int], level: int, blocks: int) -> Win
     even = (blocks - 1) / 8
     eighths = tuple((path[end] - path[begin]) / growth * even / (end - begin) for begin, end in pairwise(bounds))
     quarter = 3 * (blocks - 1) // 4
-    slope = sum((k - 3.5) * part for k, part in enumerate(eighths)) / 42
-    rest = sum((part - 0.125 - slope * (k - 3.5)) ** 2 for k, part in enumerate(eighths))
+    bend, bend_error = _bend(eighths)
     older = max((value for value in ring[:-blocks] if value != EMPTY), default=0)
     rise = next(place for place, value in enumerate(path) if value > first)
     return Window(
@@ -226,8 +269,8 @@ def measure(ring: array[int], highs: array[int], level: int, blocks: int) -> Win
         increments=growth**2 / sum((b - a) ** 2 for a, b in pairwise(path)),
         eighths=eighths,
         last_quarter=(last - path[quarter]) / growth * ((blocks - 1) / 4) / (blocks - 1 - quarter),
-        bend=32 * slope,
-        bend_error=_BEND_ERROR * math.sqrt(rest / 6),
+        bend=bend,
+        bend_error=bend_error,
         older_high=max(older, *highs),
         onset_seconds=float((blocks - rise + 1) * BLOCK_SECONDS << level),
     )

@@ -45,9 +45,10 @@ TIER_RULES: tuple[InhibitRule, ...] = (
     InhibitRule(('alertname="GpuMemoryFull"',), ('alertname=~"GpuMemoryHigh|GpuMemoryExhaustionSoon"',), _GPU),
     InhibitRule((_SOON,), ('alertname="GpuMemoryHigh"',), _GPU),
     InhibitRule((_SOON, 'tier=~"minutes|seconds"'), (_SOON, 'tier="hours"'), _GPU),
+    InhibitRule((_LEAK, 'evidence="confirmed"'), (_LEAK, 'evidence=~"allocator|strict"'), _PROCESS),
     InhibitRule((_LEAK, 'evidence="allocator"'), (_LEAK, 'evidence="strict"'), _PROCESS),
-    InhibitRule((_LEAK, 'evidence=~"allocator|strict"'), (_LEAK, 'evidence="balanced"'), _PROCESS),
-    InhibitRule((_LEAK, 'evidence=~"allocator|strict|balanced"'), (_LEAK, 'evidence="sensitive"'), _PROCESS),
+    InhibitRule((_LEAK, 'evidence=~"confirmed|allocator|strict"'), (_LEAK, 'evidence="balanced"'), _PROCESS),
+    InhibitRule((_LEAK, 'evidence=~"confirmed|allocator|strict|balanced"'), (_LEAK, 'evidence="sensitive"'), _PROCESS),
     InhibitRule(('alertname="GpuLost"',), ('alertname="GpuCountDropped"',), _NODE),
 )
 """Higher tiers of one incident over lower ones."""

@@ -181,6 +181,7 @@ def target_of(process: ProcessReading, growth: Growth | None, known: SnapshotCon
         slope_bytes_per_second=growth.slope.value if growth and growth.slope else None,
         leaking=growth is not None and growth.verdict is Verdict.LEAKING,
         evidence=str(growth.evidence or "") if growth is not None else "",
+        leak_confirmed=growth is not None and growth.confirmed,
         driver_confirms=growth is not None and growth.driver_confirms,
         proven_names=info.proven_names,
         gpu_pci=known.pci.get((process.gpu_index, process.gpu_uuid), ""),

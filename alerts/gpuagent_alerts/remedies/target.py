@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import SHORT_ID, JobSign, ProcessId, format_container
 
 NO_SIGNALS = 0
+CONFIRMED = "confirmed"
+"""Evidence of more than one witness."""
 _LIKE_AN_ID = re.compile(rf"[0-9a-f]{{{SHORT_ID},}}")
 _ID = re.compile(r"[0-9a-f]{64}")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -250,6 +252,8 @@ class Target:
     leaking: bool = False
     evidence: str = ""
     """Evidence of the leak, by the detector's own word."""
+    leak_confirmed: bool = False
+    """Whether the leak has more than one witness."""
     driver_confirms: bool = False
     """The driver's own figures rise with the leak: it is not the app's word alone."""
     proven_names: frozenset[str] = frozenset()
@@ -263,6 +267,15 @@ class Target:
     """Whether the memory is known to be its own: its number was not listed before it was there, or it shows life."""
     identity: Identity | None = None
     """What it was when a person's request was compared with what they were shown; None where a rule has chosen it."""
+
+    def evidence_among(self, accepted: Collection[str], told: str | None) -> str:
+        """Return the evidence of its leak, `confirmed` where that is accepted and holds.
+
+        An alert that was told as `confirmed` is about no leak that has a single witness by now.
+        """
+        if self.leak_confirmed and CONFIRMED in accepted:
+            return CONFIRMED
+        return f"{self.evidence} without a second witness" if self.evidence and told == CONFIRMED else self.evidence
 
     @property
     def proven_unit(self) -> str:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from gpuagent.core.growth import Evidence
 from gpuagent.core.identity import ProcessId
+from gpuagent_alerts.leak.lives import ServiceKey, ServiceRow
 from gpuagent_alerts.leak.state import MOST_STATE_BYTES
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.tables import Column, Table, blob, duration, identifier, integer, text, word
@@ -53,6 +54,29 @@ LEAK_HISTORIES = Table(
     },
     _history,
 )
+
+
+def _service(owner: str, name: str, total: int, *numbers: int) -> ServiceRow:
+    return ServiceRow(ServiceKey(owner, name, total), *numbers)
+
+
+LEAK_SERVICES = Table(
+    "leak_services",
+    ("owner", "name", "total_bytes"),
+    {
+        "owner": Column(word),
+        "name": Column(text),
+        "total_bytes": Column(integer, 64),
+        "version": Column(integer, 64),
+        "level_used": Column(integer, 64),
+        "level_tensors": Column(integer, 64),
+        "exhausted": Column(integer, 64),
+        "leaked": Column(integer, 64),
+        "grown": Column(integer, 64),
+        "quiet": Column(integer, 64),
+    },
+    _service,
+)
 _THIS = "boot_id = ? AND pid = ? AND start_ticks = ? AND gpu_uuid = ? AND gpu_instance_id = ?"
 
 
@@ -92,4 +116,17 @@ class LeakHistories:
                     (*key.id, key.gpu_uuid, key.gpu_instance_id, clock, ",".join(evidence), dump)
                     for key, clock, evidence, dump in histories
                 ],
+            )
+
+    def load_services(self) -> list[ServiceRow]:
+        """Load what the lives of services have shown, at a start. Never raises."""
+        return self._store.load(LEAK_SERVICES)
+
+    def save_services(self, rows: Collection[ServiceRow]) -> None:
+        """Keep these in place of what was kept. Raises StoreFailure."""
+        with self._store.transaction():
+            self._store.execute("DELETE FROM leak_services")
+            self._store.execute_many(
+                "INSERT INTO leak_services VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [(*row.key, *row[1:]) for row in rows],
             )

@@ -146,4 +146,22 @@ STEPS: tuple[Step, ...] = (
         )
         """,
     ),
+    (
+        # What the lives of services have shown to the leak detector, over boots.
+        """
+        CREATE TABLE leak_services (
+            owner TEXT NOT NULL,
+            name TEXT NOT NULL,
+            total_bytes INTEGER NOT NULL,
+            version INTEGER NOT NULL,
+            level_used INTEGER NOT NULL,
+            level_tensors INTEGER NOT NULL,
+            exhausted INTEGER NOT NULL,
+            leaked INTEGER NOT NULL,
+            grown INTEGER NOT NULL,
+            quiet INTEGER NOT NULL,
+            PRIMARY KEY (owner, name, total_bytes)
+        )
+        """,
+    ),
 )

@@ -258,6 +258,7 @@ def _full_in(process: Document) -> str:
         process.get("fast_exhaustion_seconds") is not None
         or not is_number(low)
         or not process.get("exhaustion_seconds")
+        or value.startswith("about")  # it is a range
     ):
         return value
     # What may never come has no upper end.

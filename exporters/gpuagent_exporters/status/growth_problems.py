@@ -44,7 +44,7 @@ def _of_process(process: ProcessReading, growth: Growth, said: Assessments, now_
     if growth.verdict is Verdict.LEAKING:
         since = since_words(document, now_seconds)
         begun = f"has been leaking memory for {since}" if since else "is leaking memory"
-        evidence = f" (evidence: {growth.evidence})" if growth.evidence else ""
+        evidence = f" (evidence: {growth.grade})" if growth.grade else ""
         kind, text = "leak", f"{name} {begun}{_figures(document)}{evidence}{why}"
         advice = (
             f"`gpuagent blame {process.pid}` names the line that holds it, if the app has the client. A restart gives "

@@ -134,7 +134,7 @@ class Assessments:
         return {
             "verdict": str(growth.verdict) if growth else None,
             "growth_state": str(growth.state) if growth and growth.state else None,
-            "evidence": str(growth.evidence) if growth and growth.evidence else None,
+            "evidence": str(growth.grade) if growth and growth.grade else None,
             "severity": str(severity) if severity else None,
             "growth_bytes_per_second": _value(growth.slope if growth else None),
             "growth_range_bytes_per_second": _range(growth.slope if growth else None),

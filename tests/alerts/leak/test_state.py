@@ -7,6 +7,7 @@ import struct
 import sys
 from enum import StrEnum
 from functools import cache
+from pathlib import Path
 from types import NoneType
 
 import pytest
@@ -18,6 +19,8 @@ from gpuagent_alerts.leak.detector import MemoryLeakDetector
 from gpuagent_alerts.leak.settings import SENSITIVITIES, Settings
 from gpuagent_alerts.leak.state import MOST_STATE_BYTES
 from tests.alerts.leak.curves import HOUR, MIB, TOTAL_BYTES, detector, leak, show
+
+DATA = Path(__file__).parents[2] / "data" / "leaks"
 
 
 def reload(watched: MemoryLeakDetector) -> MemoryLeakDetector:
@@ -104,7 +107,7 @@ def _held_bytes(thing: object, seen: set[int]) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("client", "most_kib"), [(False, 8), (True, 12)])
+@pytest.mark.parametrize(("client", "most_kib"), [(False, 8), (True, 16)])
 @pytest.mark.parametrize("rate", [0.0, 0.7])
 def test_the_memory_it_takes_is_bounded(rate: float, client: bool, most_kib: int) -> None:
     """All levels begun, steady or leaking: thousands of processes must fit into what an agent may take."""
@@ -172,6 +175,20 @@ def test_a_damaged_state_is_refused(place: int, flip: int) -> None:
     data[place % len(data)] ^= flip
     with pytest.raises(ValueError, match="state of a leak detector"):
         MemoryLeakDetector.load(bytes(data), total_bytes=TOTAL_BYTES)
+
+
+@pytest.mark.parametrize(("name", "client"), [("nvml", False), ("app", True)])
+def test_a_dump_of_the_version_before_goes_on(name: str, client: bool) -> None:
+    """LEAK-03: an upgrade keeps the blocks, the alarm and the pace of a leak of 30 h; what is new begins empty."""
+    old = (DATA / f"detector-2-{name}.state").read_bytes()
+    watched = MemoryLeakDetector.load(old, total_bytes=TOTAL_BYTES)
+    changes = show(watched, leak(0.3), 32 * HOUR, since=30 * HOUR, every=15, client=client)
+
+    assert {change.growth.verdict for change in changes} == {Verdict.LEAKING}
+    since = changes[-1].growth.since_seconds
+    assert since is not None
+    assert since < 10 * HOUR
+    assert MemoryLeakDetector.load(watched.dump(), total_bytes=TOTAL_BYTES).dump() == watched.dump()
 
 
 def test_another_version_is_refused() -> None:

@@ -22,7 +22,6 @@ STRICT = replace(
     waive_bend_growth_share=math.inf,
     urgent_growth_share=math.inf,
     even=replace(EVEN, eighths=7),
-    even_long=replace(EVEN, eighths=7),
 )
 """The recipe's own strict; the shipped one asks for a third window and more certainty, not for a seventh eighth."""
 

@@ -176,7 +176,7 @@ def test_a_cache_under_changing_load_is_no_leak(monkeypatch: pytest.MonkeyPatch)
     """LEAK-01: its growth over 20 h looks even; for the same work it slows down."""
     assert serve(detector(), filling, 24).verdict is not Verdict.LEAKING
 
-    blind = {"balanced": replace(ALLOCATOR_SETTINGS["balanced"], bend_by_work=-math.inf)}
+    blind = ALLOCATOR_SETTINGS | {"balanced": replace(ALLOCATOR_SETTINGS["balanced"], bend_by_work=-math.inf)}
     monkeypatch.setattr(signals, "ALLOCATOR_SETTINGS", blind)
     assert serve(detector(), filling, 24).verdict is Verdict.LEAKING
 

@@ -24,6 +24,8 @@ GROWTH = RemedyRequest(alert="a1", alertname="Grows", labels={}, about_growth=Tr
         (target(leaking=True, evidence="allocator", driver_confirms=False), "do not confirm the leak"),
         (target(leaking=True, evidence="allocator"), ""),
         (target(leaking=True, evidence="strict"), ""),
+        (target(leaking=True, evidence="allocator", leak_confirmed=True, driver_confirms=False), "do not confirm"),
+        (target(leaking=True, evidence="allocator", leak_confirmed=True), ""),
     ],
 )
 @pytest.mark.parametrize(
@@ -55,6 +57,16 @@ def test_a_label_withholds_all_the_same(store: Store) -> None:
     assert (
         "evidence of the leak is balanced" in run_ladder(World(sure), plan(KILL, of=sure, request=weak), store).detail
     )
+
+
+@pytest.mark.parametrize(("confirmed", "result"), [(True, RunResult.RELEASED), (False, RunResult.REFUSED)])
+def test_an_alert_of_more_than_one_witness_is_about_such_a_leak(
+    store: Store, confirmed: bool, result: RunResult
+) -> None:
+    """The label `confirmed` ends nobody whose leak is not confirmed any more, whatever else remedies may go by."""
+    of = target(leaking=True, evidence="strict", leak_confirmed=confirmed)
+    order = replace(GROWTH, labels={"evidence": "confirmed"})
+    assert run_ladder(World(of), plan(KILL, of=of, request=order), store).result is result
 
 
 def test_the_name_of_an_alert_asks_for_nothing(store: Store) -> None:

@@ -12,6 +12,7 @@ from gpuagent.core.clock import ManualClock
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.leak.histories import Beginning, Histories
+from gpuagent_alerts.leak.lives import ServiceKey, ServiceRow
 from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
 from gpuagent_alerts.notify.receivers.slack import StoredThreads, Thread
 from gpuagent_alerts.remedies.audit import Audit
@@ -38,6 +39,7 @@ TABLES = (
     "acks",
     "remedy_audit",
     "leak_histories",
+    "leak_services",
     "slack_threads",
 )
 NOWHERE = "http://127.0.0.1:9/"
@@ -96,7 +98,9 @@ def _remember_leaks(store: Store) -> None:
         assert made is not None
         for second in range(0, 600, 5):
             made.update(1000.0 + second, 2**30 + second * 2**20, 20 * 2**30)
-    LeakHistories(store).save(histories.to_keep(1700.0), [])
+    kept = LeakHistories(store)
+    kept.save(histories.to_keep(1700.0), [])
+    kept.save_services([ServiceRow(ServiceKey("unit trainer.service", "python", 24 * 2**30), 1, 2**18, 0, 1, 1, 0, 0)])
 
 
 def columns(path: Path, table: str) -> list[str]:

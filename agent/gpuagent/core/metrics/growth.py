@@ -64,7 +64,8 @@ GROWTH_FAMILIES: tuple[GrowthFamily, ...] = (
     Family(
         "gpuagent_process_memory_leak_evidence",
         MetricType.GAUGE,
-        "1 for each standard that this leak has met, for as long as it lasts: allocator, strict, balanced, sensitive.",
+        "1 for each standard that this leak has met, for as long as it lasts: confirmed, allocator, strict, balanced, "
+        "sensitive.",
         "processes",
         (*PROCESS_LABELS, "evidence"),
         _evidence,

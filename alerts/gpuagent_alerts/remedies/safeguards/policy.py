@@ -46,6 +46,7 @@ from gpuagent_alerts.remedies.target import (
     names_container,
 )
 
+_NO_LEAK = "unknown: the process itself is not found to leak"
 _NAMED = 5
 """Processes that a refusal names one by one."""
 _OF_UNITS = frozenset({StepKind.NOTIFY, StepKind.DROP_CACHES, StepKind.RELEASE_CACHE, StepKind.RESTART_UNIT})
@@ -85,7 +86,7 @@ class Policy:
     allow: AllowList = field(default_factory=AllowList)
     never: tuple[str, ...] = ()
     """Names beyond `NEVER`."""
-    evidence: tuple[str, ...] = ("allocator", "strict")
+    evidence: tuple[str, ...] = ("confirmed", "allocator", "strict")
     """Evidence that a leak must have for any step beyond `release_cache`."""
     mps_clients: bool = False
     """Ending a client of MPS can leave the others in an undefined state (NVIDIA's MPS manual)."""
@@ -336,15 +337,14 @@ class Policy:
         """
         if not step.disrupts or not self.judges_chosen:
             return
-        told = request.labels.get("evidence")
-        about_leak = request.about_growth or request.victim == "leaking"
-        for evidence in dict.fromkeys([*([told] if told else ()), *([target.evidence] if about_leak else ())]):
+        told, is_about = request.labels.get("evidence"), request.about_growth or request.victim == "leaking"
+        own = [target.evidence_among(self.evidence, told)] if is_about else []
+        for evidence in dict.fromkeys([told, *own] if told else own):
             if evidence not in self.evidence:
-                wanted = " or ".join(self.evidence)
-                found = evidence or "unknown: the process itself is not found to leak"
+                found, wanted = evidence or _NO_LEAK, " or ".join(self.evidence)
                 yield f"the evidence of the leak is {found}, and {step} needs {wanted} (remedies.evidence)"
                 return
-            if evidence == "allocator" and not target.driver_confirms:
+            if evidence in {"allocator", "confirmed"} and not target.driver_confirms:
                 yield f"the driver's own figures do not confirm the leak: the app's word alone is no reason for {step}"
                 return
 

@@ -70,6 +70,7 @@ FACTS: Final = (
     Fact(
         "Target.evidence", FactWriter.AGENT, "permits: `allocator` is the app's word and needs the driver's beside it"
     ),
+    Fact("Target.leak_confirmed", FactWriter.AGENT, "permits: more than one witness, the driver's figures among them"),
     Fact(
         "Target.driver_confirms",
         FactWriter.DRIVER,

@@ -74,6 +74,10 @@ PLACES = {
     "leak_histories": (
         "boot_id", "pid", "start_ticks", "gpu_uuid", "gpu_instance_id", "clock_seconds", "evidence", "dump",
     ),
+    "leak_services": (
+        "owner", "name", "total_bytes", "version", "level_used", "level_tensors", "exhausted", "leaked", "grown",
+        "quiet",
+    ),
 }  # fmt: skip
 ANYWHERE = [(table, column) for table, names in PLACES.items() for column in names]
 

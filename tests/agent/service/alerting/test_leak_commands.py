@@ -132,7 +132,7 @@ def test_a_verdict_that_a_sensitivity_ended() -> None:
             growth = one.growth(LEAKER)
             assert growth is not None
             assert (growth.verdict, growth.suspected) == (Verdict.GROWING, True)
-            (ended,) = one.alerts("GpuProcessMemoryLeak", Change.ENDED)
+            ended, *_ = one.alerts("GpuProcessMemoryLeak", Change.ENDED)
             assert one.snapshot is not None
             case = EndedAlert(ended.alert, None, one.snapshot, one.stage.clock.wall(), lambda _: True)
             assert (

@@ -1,0 +1,240 @@
+"""What the lives of a service have shown: where one levelled off, and whether one leaked until its end.
+
+A service is what only its owner can name: a unit and a container that root has chosen, or a user with a command. What
+is remembered is bounded, and a new version of the service begins anew.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from gpuagent.core.snapshot import ProcessInfo
+from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES, BlockStore
+from gpuagent_alerts.leak.witnesses import NOTHING_KNOWN, Prior
+
+MOST_SERVICES: Final = 1024
+"""About 300 KiB; the one that was heard of longest ago is forgotten."""
+LEVEL_SECONDS: Final = 86_400.0
+"""A life has levelled off when the highest of the last day is hardly above what was held before."""
+_LEVEL_OF_LEVEL: Final = 8
+"""Of the blocks by which that is told: 64 min each, 34 h of them."""
+GROWN_LIVES: Final = 3
+"""So many lives that were still growing at their end, more than were not, count as one that leaked."""
+MOST_GROWN: Final = 5
+"""More are not counted: what has stopped growing is to be forgotten."""
+QUIET_LIVES: Final = 2
+"""So many lives in a row without growth end what the ones before had shown."""
+_QUIET_SECONDS: Final = 6 * 3600.0
+"""A life must have lasted so long to be quiet."""
+_LONG_NUMBER: Final = re.compile(r"\d{4,}")
+_POD: Final = re.compile(r"^(?P<name>.+?)-(?P<version>[a-z0-9]{6,10})-[a-z0-9]{5}$")
+_ORDINAL: Final = re.compile(r"\d+")
+
+
+class ServiceKey(NamedTuple):
+    """A service on GPUs of one size."""
+
+    owner: str
+    """The unit, container or user."""
+    name: str
+    """The process's name, without numbers: workers are told apart by these."""
+    total_bytes: int
+
+
+class Service(NamedTuple):
+    """A service in one version."""
+
+    key: ServiceKey
+    version: int
+
+
+def service_of(info: ProcessInfo, total_bytes: int) -> Service | None:
+    """Return whose life a process is; None where nobody but the process itself says so."""
+    name, command = _ORDINAL.sub("", info.name), _LONG_NUMBER.sub("", info.command)
+    version = ""
+    if "container" in info.proven_names and info.container_id:
+        if not info.container_name and not info.pod:
+            return None
+        owner, version = info.container_name or f"{info.namespace}/{info.pod}", ""
+        parts = owner.split("/")
+        pod = _POD.match(parts[1]) if len(parts) == 3 else None
+        if pod is not None:
+            owner, version = f"{parts[0]}/{pod['name']}/{parts[2]}", pod["version"]
+        owner = f"container {owner}"
+    elif info.unit and "unit" in info.proven_names:
+        owner = f"unit {info.unit}"
+    elif info.on_host and not info.container_id:
+        owner = f"user {info.uid} {crc32(command.encode())}"
+    else:
+        return None
+    return Service(ServiceKey(owner, name, total_bytes), crc32(f"{version}\0{command}".encode()))
+
+
+class LifeSoFar(NamedTuple):
+    """What a process has shown. Memory in pages, 0 where it has not levelled off."""
+
+    seconds: float
+    level_used: int
+    level_tensors: int
+    leaks: bool
+    """It is called leaking."""
+    grows: bool
+    """It rises like a leak."""
+    full: bool
+    """The memory is gone, or would be within minutes."""
+    strongly: bool
+    """It leaks by a strict standard."""
+
+
+@dataclass(slots=True)
+class ServiceMemory:
+    """What is remembered of one service."""
+
+    version: int
+    level_used: int = 0
+    level_tensors: int = 0
+    exhausted: int = 0
+    """Lives in which a leak took all of the memory."""
+    leaked: int = 0
+    """Lives that were still leaking at their end."""
+    grown: int = 0
+    """Lives that were still growing at their end, less those that were not."""
+    quiet: int = 0
+    """Lives in a row without growth."""
+    leaking: set[Hashable] = field(default_factory=set)
+    """Living processes that leak by a strict standard. Not kept over a restart: they say so again."""
+
+    def prior(self, process: Hashable) -> Prior:
+        """Return what the other lives tell about this one."""
+        leaked = bool(self.exhausted or self.leaked) or self.grown >= GROWN_LIVES
+        others = len(self.leaking - {process})
+        return Prior(self.level_used, self.level_tensors, leaked, bool(self.exhausted), others)
+
+    def note_life(self, process: Hashable, life: LifeSoFar) -> None:
+        """Note what a process shows while it lives."""
+        if life.strongly:
+            self.leaking.add(process)
+        else:
+            self.leaking.discard(process)
+        if life.level_used or life.level_tensors:
+            self.level_used = max(self.level_used, life.level_used)
+            self.level_tensors = max(self.level_tensors, life.level_tensors)
+            if not life.leaks:
+                self.exhausted = self.leaked = self.grown = 0
+
+    def end_life(self, process: Hashable, life: LifeSoFar) -> None:
+        """Note how a life ended."""
+        self.note_life(process, life)
+        self.leaking.discard(process)
+        if life.leaks:
+            self.exhausted += life.full
+            self.leaked += 1
+        if life.leaks or life.grows:
+            self.grown, self.quiet = min(self.grown + 1, MOST_GROWN), 0
+        elif life.seconds >= _QUIET_SECONDS:
+            self.grown, self.quiet = max(self.grown - 1, 0), self.quiet + 1
+            if self.quiet >= QUIET_LIVES:
+                self.exhausted = self.leaked = 0
+
+
+class ServiceRow(NamedTuple):
+    """What is kept of one service over a restart."""
+
+    key: ServiceKey
+    version: int
+    level_used: int
+    level_tensors: int
+    exhausted: int
+    leaked: int
+    grown: int
+    quiet: int
+
+
+class Lives:
+    """The services that have been heard of, the one of longest ago first."""
+
+    def __init__(self, most: int = MOST_SERVICES) -> None:
+        self._most = most
+        self._services: OrderedDict[ServiceKey, ServiceMemory] = OrderedDict()
+        self._kept: list[ServiceRow] = []
+        """What was given away to be kept last."""
+
+    def __len__(self) -> int:
+        return len(self._services)
+
+    def prior(self, service: Service | None, process: Hashable) -> Prior:
+        """Return what is known of a service's other lives; nothing of another version."""
+        known = None if service is None else self._services.get(service.key)
+        if known is None or service is None or known.version != service.version:
+            return NOTHING_KNOWN
+        return known.prior(process)
+
+    def note_life(self, service: Service, process: Hashable, life: LifeSoFar) -> None:
+        """Note what a living process shows."""
+        self._of(service).note_life(process, life)
+
+    def end_life(self, service: Service, process: Hashable, life: LifeSoFar) -> None:
+        """Note how a life ended. One of an earlier version tells nothing any more."""
+        known = self._services.get(service.key)
+        if known is not None and known.version != service.version:
+            return
+        self._of(service).end_life(process, life)
+
+    def rows(self) -> list[ServiceRow]:
+        """Return what is to be kept: services of which something is known."""
+        return [
+            ServiceRow(
+                key, one.version, one.level_used, one.level_tensors, one.exhausted, one.leaked, one.grown, one.quiet
+            )
+            for key, one in self._services.items()
+            if one.level_used or one.level_tensors or one.leaked or one.grown
+        ]
+
+    def take_changed(self) -> list[ServiceRow] | None:
+        """Return all that is to be kept, if it is not what was kept last; else None."""
+        rows = self.rows()
+        if rows == self._kept:
+            return None
+        self._kept = rows
+        return rows
+
+    def keep_again(self) -> None:
+        """Give it all again: what was taken could not be kept."""
+        self._kept = []
+
+    def restore(self, rows: Iterable[ServiceRow]) -> None:
+        """Go on with what was kept."""
+        for row in rows:
+            self._services[row.key] = ServiceMemory(*row[1:])
+        self._make_room()
+        self._kept = self.rows()
+
+    def _of(self, service: Service) -> ServiceMemory:
+        known = self._services.get(service.key)
+        if known is None or known.version != service.version:
+            known = self._services[service.key] = ServiceMemory(service.version)
+        self._services.move_to_end(service.key)
+        self._make_room()
+        return known
+
+    def _make_room(self) -> None:
+        while len(self._services) > self._most:
+            self._services.popitem(last=False)
+
+
+def level_of(store: BlockStore, least_growth_bytes: float) -> int:
+    """Return the pages at which a signal has levelled off; 0 where it has not, or is too young."""
+    if store.levels <= _LEVEL_OF_LEVEL:
+        return 0
+    blocks = [value for value in store.ring(_LEVEL_OF_LEVEL) if value != EMPTY]
+    day = int(LEVEL_SECONDS / (BLOCK_SECONDS << _LEVEL_OF_LEVEL))
+    if len(blocks) <= day:
+        return 0
+    before = max((*blocks[:-day], *store.highs_of(_LEVEL_OF_LEVEL)))
+    recent = max(blocks[-day:])
+    return max(before, recent) if recent - before <= least_growth_bytes / PAGE_BYTES / 2 else 0

@@ -1,0 +1,292 @@
+"""What the other lives of a service say of a leak, who may say it, and how long it is remembered."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.growth import Evidence, Growth, Verdict
+from gpuagent_alerts.leak.blocks import PAGE_BYTES
+from gpuagent_alerts.leak.detector import MemoryLeakDetector
+from gpuagent_alerts.leak.histories import COMPARING_TURNS
+from gpuagent_alerts.leak.lives import LifeSoFar, Lives, Service, ServiceKey, ServiceMemory, service_of
+from gpuagent_alerts.leak.sensor import LeakDetection
+from gpuagent_alerts.leak.witnesses import NOTHING_KNOWN, Prior
+from gpuagent_alerts.store.database import Store
+from tests.alerts.leak.curves import GIB, HOUR, MIB, Change, Curve, detector, first, leak, plateau, show
+from tests.fakes.detectors import FakeDetectors
+from tests.fakes.readings import BOOT_ID, gpu, process, snapshot
+
+LEAKED = LifeSoFar(9000.0, 0, 0, leaks=True, grows=False, full=False, strongly=True)
+EXHAUSTED = LEAKED._replace(full=True)
+GREW = LEAKED._replace(leaks=False, grows=True, strongly=False)
+QUIET = LifeSoFar(9 * HOUR, 0, 0, leaks=False, grows=False, full=False, strongly=False)
+LEVEL = 40 * GIB // PAGE_BYTES
+LEVELLED = QUIET._replace(level_used=LEVEL)
+VLLM = Service(ServiceKey("unit vllm.service", "vllm", 80 * GIB), 1)
+
+
+def name_of(**info: Any) -> tuple[str, int] | None:
+    """Whose life a process is."""
+    known = process(1, **info).info
+    assert known is not None
+    service = service_of(known, 80 * GIB)
+    return None if service is None else (service.key.owner, service.version)
+
+
+# ---- who a service is ------------------------------------------------------------------------------------
+
+
+def test_a_unit_counts_where_only_root_can_have_chosen_it() -> None:
+    """A unit that a user could have chosen tells nothing of another user's service."""
+    proven, claimed = (
+        name_of(unit="vllm.service", proven_names=names) for names in (frozenset({"unit"}), frozenset[str]())
+    )
+
+    assert proven is not None
+    assert proven[0] == "unit vllm.service"
+    assert claimed is None
+
+
+def test_a_user_is_known_by_uid_and_command() -> None:
+    """The command makes a service of one's own alone, and ports and seeds make no other of it."""
+    alice, bob, port, other = (
+        name_of(on_host=True, uid=uid, command=command)
+        for uid, command in ((1, "serve --port 8001"), (2, "serve --port 8001"), (1, "serve --port 8002"), (1, "train"))
+    )
+
+    assert alice == port
+    assert len({alice, bob, other}) == 3
+
+
+def test_pods_of_a_deployment_are_replicas_until_its_next_version() -> None:
+    """The name of a pod changes with each life, that of its replica set with each version."""
+    proven = {"container_id": "c" * 64, "proven_names": frozenset({"container"})}
+    first, replica, update = (
+        name_of(container_name=f"ml/llm-{version}-{pod}/server", **proven)
+        for version, pod in (("7d9f8c6b5", "x2x9z"), ("7d9f8c6b5", "k8k2q"), ("66d4bbf57", "p4p5w"))
+    )
+
+    assert first is not None
+    assert update is not None
+    assert first == replica
+    assert first[0] == update[0] == "container ml/llm/server"
+    assert first[1] != update[1]
+
+
+def test_a_container_without_proof_is_nobody() -> None:
+    """A container whose name anybody may have given is no service."""
+    assert name_of(container_id="c" * 64, container_name="llm") is None
+
+
+# ---- what is remembered ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lives", "prior"),
+    [
+        ([], NOTHING_KNOWN),
+        ([LEAKED], Prior(leaked=True)),
+        ([EXHAUSTED], Prior(leaked=True, exhausted=True)),
+        ([GREW, GREW], NOTHING_KNOWN),
+        ([GREW, GREW, GREW], Prior(leaked=True)),
+        ([GREW, QUIET, GREW, GREW], NOTHING_KNOWN),
+        ([EXHAUSTED, QUIET], Prior(leaked=True, exhausted=True)),
+        ([EXHAUSTED, QUIET, QUIET], NOTHING_KNOWN),
+        ([EXHAUSTED, LEVELLED], Prior(level_used=LEVEL)),
+        ([LEVELLED, LEVELLED._replace(level_used=LEVEL - 9)], Prior(level_used=LEVEL)),
+        ([LEVELLED, EXHAUSTED], Prior(level_used=LEVEL, leaked=True, exhausted=True)),
+    ],
+)
+def test_lives_add_up(lives: list[LifeSoFar], prior: Prior) -> None:
+    """A leak until the end counts at once, growth that was cut short the third time, and quiet lives end both."""
+    memory = ServiceMemory(1)
+    for number, life in enumerate(lives):
+        memory.end_life(number, life)
+
+    assert memory.prior("next") == prior
+
+
+def test_replicas_are_each_others_witnesses() -> None:
+    """A process is none for itself, and none any more once it has ended."""
+    memory = ServiceMemory(1)
+    for name in ("a", "b"):
+        memory.note_life(name, LEAKED)
+    assert [memory.prior(name).replicas for name in ("a", "b", "c")] == [1, 1, 2]
+    memory.end_life("a", QUIET)
+    assert memory.prior("b").replicas == 0
+
+
+def test_a_new_version_begins_anew() -> None:
+    """What an earlier version did is no prior, and its last processes do not bring it back."""
+    lives, update = Lives(), VLLM._replace(version=2)
+    lives.end_life(VLLM, 1, EXHAUSTED)
+    assert lives.prior(update, 2) == NOTHING_KNOWN
+    lives.note_life(update, 2, QUIET)
+    lives.end_life(VLLM, 3, EXHAUSTED)
+    assert lives.prior(update, 4) == NOTHING_KNOWN
+    assert lives.prior(VLLM, 4) == NOTHING_KNOWN
+
+
+def test_services_are_bounded() -> None:
+    """A user who starts ever more commands makes the agent forget the oldest services, and no more."""
+    lives = Lives(most=3)
+    for number in range(5):
+        lives.end_life(VLLM._replace(key=VLLM.key._replace(owner=f"user {number}")), number, LEAKED)
+
+    assert [row.key.owner for row in lives.rows()] == ["user 2", "user 3", "user 4"]
+
+
+def words_of(watched: MemoryLeakDetector, curve: Curve, until: float) -> list[Change]:
+    """Every word of a detector, also where the verdict stays."""
+    words: list[Change] = []
+    for tick in range(int(until / 15)):
+        used = curve(15.0 * tick) * MIB
+        if used >= 80 * GIB:
+            break
+        said = watched.update(15.0 * tick, used, 80 * GIB - used)
+        if not words or said is not words[-1].growth:
+            words.append(Change(15.0 * tick, said))
+    return words
+
+
+# ---- what it changes -------------------------------------------------------------------------------------
+
+
+def test_a_cache_that_stopped_before_is_held_back() -> None:
+    """LEAK-01: growth to where an earlier life levelled off is growth; beyond it, it is a leak."""
+    watched = detector()
+    watched.use_prior(Prior(level_used=int(60_000 * MIB) // PAGE_BYTES))
+    words = words_of(watched, leak(2), 9 * HOUR)
+    told = first(words, Verdict.LEAKING)
+    plain = first(show(detector(), leak(2), 9 * HOUR, every=15), Verdict.LEAKING)
+
+    assert plain is not None
+    assert told is not None
+    assert leak(2)(plain) < 50_000
+    assert 60_000 < leak(2)(told) < 68_000
+    held = next(one.growth for one in words if one.seconds > plain + 60)
+    assert held.verdict is Verdict.GROWING
+    assert held.reasons[-1] == "an earlier life of this service levelled off at 58.6 GiB"
+
+
+def test_after_a_life_that_leaked_growth_is_enough() -> None:
+    """LEAK-02: the second life is told earlier than the first, and a strict sensitivity waits all the same."""
+    once, again, strict = detector(), detector(), detector("strict")
+    for each in (again, strict):
+        each.use_prior(Prior(leaked=True, exhausted=True))
+    plain, sooner, strictly = (
+        first(show(each, leak(2), 9 * HOUR, every=15), Verdict.LEAKING) for each in (once, again, strict)
+    )
+
+    assert plain is not None
+    assert strictly is not None
+    assert sooner is not None
+    assert sooner < plain - 0.5 * HOUR
+    assert strictly >= plain
+
+
+@pytest.mark.parametrize(
+    ("prior", "taken"), [(NOTHING_KNOWN, 0.5), (Prior(leaked=True, exhausted=True), 0.44), (Prior(replicas=1), 0.44)]
+)
+def test_more_than_one_witness(prior: Prior, taken: float) -> None:
+    """A leak is confirmed by an earlier life, by a replica, or once half of what was free is gone in a day."""
+    watched = detector()
+    watched.use_prior(prior)
+    changes = words_of(watched, leak(2), 9 * HOUR)
+    confirmed = next(one.seconds for one in changes if one.growth.confirmed)
+
+    room = 80 * 1024 - 20_000
+    share = (leak(2)(confirmed) - 20_000) / room
+    assert taken <= share < taken + 0.06
+    assert all(one.growth.grade is Evidence.CONFIRMED for one in changes if one.growth.confirmed)
+
+
+def test_a_cache_of_a_third_is_never_confirmed() -> None:
+    """LEAK-01: what takes a third of the free memory over three days, and stops, is told with one witness at most."""
+    fill = plateau(20_000 / (72 * 3600), 20_000)
+    changes = words_of(detector("sensitive"), fill, 120 * HOUR)
+
+    assert not any(one.growth.confirmed for one in changes)
+    assert changes[-1].growth.verdict is not Verdict.LEAKING
+
+
+def test_a_life_tells_where_it_levelled_off() -> None:
+    """A day without growth is a level; before that, and of what grows, there is none."""
+    stopped, grows = detector(), detector()
+    show(stopped, plateau(2, 20_000), 24 * HOUR, every=15)
+    assert stopped.life().level_used == 0
+    show(stopped, plateau(2, 20_000), 50 * HOUR, since=24 * HOUR, every=15)
+    show(grows, leak(0.2), 50 * HOUR, every=15)
+
+    assert stopped.life().level_used == 40_000 * MIB // PAGE_BYTES
+    assert grows.life()._replace(seconds=0) == LifeSoFar(0, 0, 0, leaks=True, grows=False, full=False, strongly=True)
+
+
+# ---- through the agent -----------------------------------------------------------------------------------
+
+
+class Agent:
+    """The leak detector's part of an agent, over fake detectors."""
+
+    def __init__(self, store: Store) -> None:
+        self.clock = ManualClock(1000.0)
+        self.detectors = FakeDetectors()
+        self.leaks = LeakDetection(
+            "balanced", self.clock, store=store, boot_id=BOOT_ID, detector_type=self.detectors.type
+        )
+        self.leaks.open()
+
+    def tick(self, *pids: int, seconds: float = 1.0, command: str = "vllm serve") -> None:
+        """Some seconds later."""
+        self.clock.advance(seconds)
+        now = self.clock.now()
+        unit: dict[str, Any] = {"unit": "vllm.service", "proven_names": frozenset({"unit"}), "command": command}
+        seen = [process(pid, **unit) for pid in pids]
+        self.leaks.observe(snapshot([replace(gpu(), time_seconds=now)], seen, clock_seconds=now))
+
+    def of(self, pid: int) -> Prior:
+        """What the detector of a process was told."""
+        history = next(one for one in self.leaks.histories if one.id.pid == pid)
+        return next(made for made in self.detectors.made if made is history.detector).prior
+
+
+def test_the_second_life_is_told_of_the_first(tmp_path: Path) -> None:
+    """It is also told after a restart of the agent, and until the unit runs another command."""
+    agent = Agent(Store(tmp_path / "state.db"))
+    agent.tick(7)
+    made = agent.detectors.made[-1]
+    made.said, made.shown = Growth(Verdict.LEAKING, Evidence.STRICT), EXHAUSTED
+    agent.tick(7)
+    for _ in range(3):
+        agent.tick(seconds=700.0)
+    agent.tick(8)
+    assert agent.of(8) == Prior(leaked=True, exhausted=True)
+    asyncio.run(agent.leaks.close())
+
+    again = Agent(Store(tmp_path / "state.db"))
+    again.tick(9)
+    assert again.of(9) == Prior(leaked=True, exhausted=True)
+    again.tick(10, command="vllm serve --model another")
+    assert again.of(10) == NOTHING_KNOWN
+
+
+def test_replicas_hear_of_each_other() -> None:
+    """Within 5 min each process of a unit is told how many others of it leak, and that they do not any more."""
+    agent = Agent(Store(None))
+    agent.tick(7, 8)
+    for made in agent.detectors.made[-2:]:
+        made.shown = LEAKED
+    for _ in range(2 * COMPARING_TURNS):
+        agent.tick(7, 8, seconds=15.0)
+    assert [agent.of(pid).replicas for pid in (7, 8)] == [1, 1]
+    for made in agent.detectors.made[-2:]:
+        made.shown = QUIET
+    for _ in range(2 * COMPARING_TURNS):
+        agent.tick(7, 8, seconds=15.0)
+    assert [agent.of(pid).replicas for pid in (7, 8)] == [0, 0]
