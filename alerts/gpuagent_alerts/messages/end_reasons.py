@@ -11,7 +11,7 @@ from gpuagent.core.snapshot import GpuState, NvmlState, ProcessReading, ProcessS
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
 from gpuagent_alerts.alert import PROCESS_ENDED, UNKNOWN_END
 from gpuagent_alerts.leak.verdict import GAVE_BACK, NO_NEW_HIGH
-from gpuagent_alerts.messages.end_facts import EndedAlert
+from gpuagent_alerts.messages.end_facts import EndedAlert, has_instance
 from gpuagent_alerts.remedies.outcome import RemedyEnding
 
 _XID_SECONDS = 900.0
@@ -75,6 +75,9 @@ def reason_by_name(case: EndedAlert) -> EndReason:
     gpu, name = case.gpu, case.alert.name
     if case.alert.labels.get("uuid") and (gpu is None or gpu.state is GpuState.GONE):
         return EndReason("the driver no longer lists the GPU")
+    has_memory = gpu is None or gpu.state is not GpuState.OK or has_instance(case.alert.labels, gpu)
+    if name in _OF_MEMORY and not has_memory and not _is_former_gone(case):
+        return EndReason("the MIG instance no longer exists")
     if name in _OF_MEMORY and (left := _who_left(case)):
         return EndReason(left, is_certain=True)
     text = next((reason(case) for names, reason in _REASONS.items() if name in names), "")
