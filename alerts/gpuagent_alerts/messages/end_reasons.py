@@ -277,7 +277,8 @@ def _growth_now(case: EndedAlert, used: int, free: int) -> str:
     if not has_stopped and growth.verdict not in {Verdict.STEADY, Verdict.LEVELLED_OFF}:
         return ""
     if grower is not None and grower.used_bytes is not None:
-        return f"growth stopped: {_name(grower)} holds {format_bytes(grower.used_bytes)}, {format_bytes(free)} is free"
+        # It is told minutes later: in the past tense it stays true.
+        return f"growth stopped: {_name(grower)} had {format_bytes(grower.used_bytes)}, with {format_bytes(free)} free"
     return f"growth stopped at {format_bytes(used)} with {format_bytes(free)} free"
 
 

@@ -19,6 +19,7 @@ from gpuagent_alerts.notify.cause import Cause, CauseFacts, cause_of, concerns, 
 from gpuagent_alerts.notify.final_reason import tells_of_a_process
 from gpuagent_alerts.notify.incident_record import (
     IncidentRecord,
+    end_within,
     load_records,
     moved_record,
     save_records,
@@ -208,7 +209,8 @@ class _Update:
 
     def _with_ended(self, one: IncidentRecord) -> IncidentRecord:
         """Return it with the alerts that have left it, as far as they are known."""
-        known = ((name, self._ended.get(name) or one.ended.get(name)) for name in one.left)
+        members = self._before[one.key].members
+        known = ((name, end_within(one, name, self._ended.get(name), was_member=name in members)) for name in one.left)
         found = {name: alert for name, alert in known if alert is not None}
         return one if found == one.ended else replace(one, ended=found)
 

@@ -10,7 +10,7 @@ from gpuagent.core.clock import Clock
 from gpuagent_alerts.alert import Alert, Briefing, Incident, Message, News
 from gpuagent_alerts.notify.cause import CauseFacts, NoCauseFacts, is_one_course
 from gpuagent_alerts.notify.decide import by_status, decide
-from gpuagent_alerts.notify.incident_record import IncidentRecord, incident_of
+from gpuagent_alerts.notify.incident_record import IncidentRecord, end_within, incident_of
 from gpuagent_alerts.notify.incidents import IncidentBook
 from gpuagent_alerts.notify.inhibition import inhibited_by_loss, inhibited_by_tier
 from gpuagent_alerts.notify.limiter import HeldSummary, MessageLimiter, Offer
@@ -201,7 +201,8 @@ class Notifier:
             name: one.alert for told in self._told.values() if told.incident is not None
             if told.incident.key == record.key for name, one in told.alerts.items() if not one.firing
         }  # fmt: skip
-        alerts |= {fingerprint: ended[fingerprint] for fingerprint in members if fingerprint in ended}
+        ends = ((name, end_within(record, name, ended.get(name))) for name in members)
+        alerts |= {name: one for name, one in ends if one is not None}
         return self.brief(incident_of(record, News.ENDED), list(alerts.values())).headline if alerts else ""
 
     def _stirring(self, pending: Mapping[str, Alert], facts: CauseFacts, now: float) -> dict[str, list[Alert]]:

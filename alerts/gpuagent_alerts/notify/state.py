@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from gpuagent_alerts.alert import Alert, Incident, Status, fingerprint, moved_alert
-from gpuagent_alerts.notify.incident_record import IncidentRecord
+from gpuagent_alerts.notify.incident_record import IncidentRecord, end_within
 from gpuagent_alerts.notify.outbox.entry import Occasion, dump_alert, load_alert
 from gpuagent_alerts.notify.routes import Destination, Recipient
 from gpuagent_alerts.notify.succession import Watch
@@ -306,6 +306,10 @@ class NotificationInputs:
     def as_ended(self, fingerprint: str, told: Alert) -> Alert:
         """Return an alert that was told, and fires no more, or is only kept while its incident is over."""
         return as_ended(told, self.ended.get(fingerprint) or self.firing.get(fingerprint), self.now)
+
+    def end_within(self, record: IncidentRecord | None, fingerprint: str) -> Alert | None:
+        """Return an alert as it ended in an incident; None where it did not, or that is not known."""
+        return end_within(record, fingerprint, self.ended.get(fingerprint))
 
     def as_told(self, alert: Alert, known: NotifiedAlert | None = None) -> Alert:
         """Return an alert that fires as it is told: under the labels and with the beginning that were told before."""

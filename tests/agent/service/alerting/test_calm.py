@@ -122,3 +122,34 @@ def test_two_leaks_side_by_side_keep_their_alerts(tmp_path: Path) -> None:
         key = MemoryKey(UUID, FIRST if place % 2 else SECOND)
         stage.show(replace(seen, growth={**seen.growth, key: fast}), 5 * MINUTE)
     assert stage.heard[before:] == []
+
+
+def test_an_end_that_waits_does_not_tell_of_the_next_job(tmp_path: Path) -> None:
+    """A GPU has one alert, whoever fills it: an end tells of the process of its own incident, also after a restart."""
+    stage = Stage(tmp_path / "state")
+
+    def load(pid: int, to_gib: float) -> None:
+        seen = snapshot(
+            [gpu(0, used_gib=to_gib + 1)],
+            [process(pid, process_group=pid, used_gib=to_gib, command=f"run {pid}", name=f"job{pid}")],
+        )
+        fast = Growth(Verdict.GROWING, slope=Range(1e9, 1e9, 1e9), fast=True, fast_exhaustion_seconds=40.0)
+        for seconds in (15.0, 10.0):
+            stage.show(grown(seen, pid, fast), seconds)
+        stage.show(grown(seen, pid, Growth(Verdict.STEADY)), 4 * MINUTE)
+
+    for pid in (FIRST, SECOND):
+        load(pid, 17.0)
+        load(pid, 19.0)
+        stage.show(node(1.0), 5 * MINUTE)
+        stage.kill()
+    stage.show(node(1.0), 30 * MINUTE)
+
+    own: dict[str, list[str]] = {one.key: [] for one in stage.heard}
+    for heard, line in zip(stage.heard, stage.headlines(), strict=True):
+        own[heard.key].append(line)
+    for lines, pid, other in zip(own.values(), (FIRST, SECOND), (SECOND, FIRST), strict=True):
+        assert "RESOLVED" in lines[-1]
+        assert f"pid {pid}" in lines[-1]
+        assert not any(f"pid {other}" in line for line in lines)
+        assert lines[-1].endswith("; it has left the GPU since"), lines
