@@ -25,6 +25,7 @@ from gpuagent_alerts.notify.incidents import REOPEN_SECONDS
 from gpuagent_alerts.notify.inhibition import inhibited_by_loss, inhibited_by_tier
 from gpuagent_alerts.notify.outbox.entry import QueuedMessage
 from gpuagent_alerts.notify.receivers.base import send_test_message
+from gpuagent_alerts.notify.silenced import silences_of
 from gpuagent_alerts.notify.silences import INCIDENT_LABEL, Ack, Silence
 from gpuagent_alerts.notify.urgency import severity_rank
 from gpuagent_alerts.rules.alert_labels import matcher_note
@@ -184,7 +185,6 @@ def alerts_document(
             incident = incidents.get(alert.fingerprint)
             key = incident.key if incident is not None else ""
             ack = acks.get(alert.fingerprint) or acks.get(key)
-            labels = {**alert.labels, INCIDENT_LABEL: key} if key else alert.labels
             alerts.append(
                 _alert(instance, alert, now_seconds, wall_seconds)
                 | {
@@ -192,7 +192,7 @@ def alerts_document(
                     "place": name_displaced(gpu) if (gpu := displaced.get(alert.labels.get("uuid", ""))) else "",
                     "as_of_seconds": wall_seconds - instance.frozen_seconds if instance.frozen else None,
                     "incident": key,
-                    "silenced_by": [silence.id for silence in alerting.silences.silencing(labels)],
+                    "silenced_by": [one.id for one in silences_of(alerting.silences, alert.labels, incident)],
                     "muted_by": by_loss(alert.labels) or by_tier(alert.labels),
                     "acknowledged_by": ack.creator if ack else "",
                     "receivers": [one.recipient.name for one in alerting.routes.of(alert.labels) if alerting.notifies],

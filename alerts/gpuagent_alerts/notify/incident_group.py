@@ -179,7 +179,7 @@ class IncidentGroup:
         alerts = [alert for name in names if (alert := self._view.firing.get(name)) is not None]
         return [
             alert for alert in alerts
-            if not self._view.suppressed(alert)
+            if not self._view.suppressed(alert, self._record)
             and any(one.recipient == self._recipient for one in self._view.destinations(alert.labels))
         ]  # fmt: skip
 

@@ -275,8 +275,8 @@ class NotificationInputs:
     """Alerts that ended lately, by fingerprint."""
     destinations: Callable[[Mapping[str, str]], Sequence[Destination]]
     recipients: Mapping[str, Recipient]
-    suppressed: Callable[[Alert], bool]
-    """Test whether an alert is silenced or inhibited."""
+    suppressed: Callable[[Alert, IncidentRecord | None], bool]
+    """Test whether an alert is silenced or inhibited, as one of an incident, its own or one that shares it."""
     acknowledged: Collection[str]
     """Fingerprints of alerts, and keys of incidents, that are not repeated."""
     node_labels: Mapping[str, str] = field(default_factory=dict)
