@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from gpuagent.core.growth import MemoryKey, Verdict
 from gpuagent.core.hardware import Memory
+from gpuagent.core.holding import count_untold
 from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent.core.snapshot import ProcessReading, Snapshot
 from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration, format_forecast, format_ratio
@@ -233,8 +234,9 @@ def _culprit(seen: BriefingInputs) -> str:
 def _next_command(seen: BriefingInputs, main: Alert | None) -> str:
     if main is not None and main.name == "GpuMonitorBlind" and seen.is_paused:
         return "gpuagent resume"
-    if main is not None and main.name in _COMMANDS:
-        return _COMMANDS[main.name]
+    command = "" if main is None else _COMMANDS.get(main.name, "")
+    if command and not (command == _OPEN_FILES and count_untold(seen.listed)):
+        return command
     pids = seen.pids
     if len(pids) == 1 and main is not None and seen.can_blame(next(iter(pids))):
         return f"gpuagent blame {next(iter(pids))}"
@@ -245,7 +247,7 @@ def _next_command(seen: BriefingInputs, main: Alert | None) -> str:
 def _who_holds(seen: BriefingInputs) -> str:
     """Return the command that shows who holds the memory of its GPUs."""
     used = sum(memory.used_bytes or 0 for memory in seen.memories)
-    if not seen.pids and used and seen.unattributed_bytes >= _MOSTLY * used:
+    if not seen.pids and used and seen.unattributed_bytes >= _MOSTLY * used and not count_untold(seen.listed):
         return _OPEN_FILES
     indices = sorted({gpu.identity.index for gpu in seen.gpus})
     if not indices:

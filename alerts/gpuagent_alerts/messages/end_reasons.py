@@ -205,7 +205,7 @@ def _how_it_levelled_off(case: EndedAlert) -> str:
     if case.alert.labels.get("pid"):
         return told if told.startswith((GAVE_BACK, "growth stopped at ")) else ""
     back = told.removeprefix(GAVE_BACK).partition(",")[0] if told.startswith(GAVE_BACK) else ""
-    return f"{back} of memory that no process owned{_BACK}" if back else ""
+    return f"{back} of memory assigned to no process{_BACK}" if back else ""
 
 
 def _who_left(case: EndedAlert) -> str:

@@ -282,8 +282,8 @@ def test_memory_of_no_process_that_comes_back_is_the_reason_of_the_end(tmp_path:
         stage.show(seen, minutes * MINUTE)
     assert stage.headlines()[0].endswith("memory of no process growing 16.8 GiB/h, full in 17 min"), stage.headlines()
     ended = {one.name: one.end_reason for one in stage.messages[-1].alerts if one.end_reason}
-    assert ended["GpuMemoryLeak"] == "16.0 GiB of memory that no process owned came back"
-    assert ended["GpuMemoryExhaustionSoon"] == "16.0 GiB of memory that no process owned came back"
+    assert ended["GpuMemoryLeak"] == "16.0 GiB of memory assigned to no process came back"
+    assert ended["GpuMemoryExhaustionSoon"] == "16.0 GiB of memory assigned to no process came back"
     assert "growth stopped" not in stage.headlines()[-1]
 
 
