@@ -109,7 +109,7 @@ class BriefingWriter:
         It has no severity: nothing of the incident is true for as long as its rule asks.
         """
         seen = BriefingInputs(incident, tuple(alerts), self.snapshot, self.budgets)
-        worst = max(alerts, key=lambda one: urgency_of(one.labels))
+        worst = max(alerts, key=urgency_of)
         text = without_place(worst.annotations.get(PENDING_SUMMARY) or worst.name)
         return f"PENDING {place_of(seen, self.node)}: {text}", text
 

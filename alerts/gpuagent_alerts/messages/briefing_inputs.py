@@ -17,10 +17,10 @@ from gpuagent.core.units import format_duration
 from gpuagent_alerts.alert import Alert, CauseKind, Incident
 from gpuagent_alerts.leak.device import is_readable
 from gpuagent_alerts.messages.snapshot_inputs import groups_of
-from gpuagent_alerts.notify.urgency import is_remedy_note
+from gpuagent_alerts.notify.urgency import FULL_ALERTS, is_at_lower_threshold, is_remedy_note
 
 LEAK = "GpuProcessMemoryLeak"
-FULL = frozenset({"GpuMemoryFull", "GpuInstanceMemoryFull"})
+FULL = FULL_ALERTS
 SOON = "GpuMemoryExhaustionSoon"
 HIGH = "GpuMemoryHigh"
 BLIND = "GpuMonitorBlind"
@@ -274,9 +274,14 @@ class BriefingInputs:
         return bool(self.full_instances or (self.instance is None and self.full_indices))
 
     @property
+    def _full_alerts(self) -> list[Alert]:
+        """Its alerts that say of some memory that it is full now."""
+        return [one for one in self.alerts if one.name in FULL and one.holds and not is_at_lower_threshold(one)]
+
+    @property
     def full_instances(self) -> list[str]:
         """Numbers of the MIG instances of it that have no room, whatever their GPUs have."""
-        told = {one.labels.get("gpu_instance_id", "") for one in self.alerts if one.name in FULL and one.holds}
+        told = {one.labels.get("gpu_instance_id", "") for one in self._full_alerts}
         full = self.instance is not None and any(one.is_full for one in self.memories)
         return _in_order(told - {"-1"} | ({str(self.instance)} if full else set()))
 
@@ -285,8 +290,8 @@ class BriefingInputs:
         """Indices of those of its GPUs that have no room; one that is full in a MIG instance alone is none of them."""
         if self.instance is not None:
             return []
-        told = {one.labels.get("uuid", ""): one.labels.get("gpu", "") for one in self.alerts
-                if one.name in FULL and one.holds and one.labels.get("gpu_instance_id", "") in {"", "-1"}}  # fmt: skip
+        told = {one.labels.get("uuid", ""): one.labels.get("gpu", "") for one in self._full_alerts
+                if one.labels.get("gpu_instance_id", "") in {"", "-1"}}  # fmt: skip
         full = {
             str(gpu.identity.index) for gpu in self.gpus
             if gpu.identity.uuid in told

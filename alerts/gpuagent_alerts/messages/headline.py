@@ -101,11 +101,11 @@ def decisive_alert(seen: BriefingInputs, main: Alert | None) -> Alert | None:
         return None
     true_now = [one for one in seen.alerts if _is_true(one) and not did_nothing(one.labels)]
     found = max(true_now, key=_gravity, default=main)
-    return found if urgency_of(found.labels).rises_above(urgency_of(main.labels)) else None
+    return found if urgency_of(found).rises_above(urgency_of(main)) else None
 
 
 def _gravity(alert: Alert) -> tuple[int, int, int]:
-    urgency = urgency_of(alert.labels)
+    urgency = urgency_of(alert)
     return urgency.severity, urgency.action, urgency.stage
 
 
@@ -292,7 +292,7 @@ def summary_of_kept(seen: BriefingInputs, main: Alert) -> str:
     That ends when the gravest alert of it is kept no longer, whichever of them names it.
     """
     kept = [one for one in seen.conditions if one.is_kept] or [main]
-    gravest = max(kept, key=lambda one: (*urgency_of(one.labels), one.kept_until or 0.0))
+    gravest = max(kept, key=lambda one: (*urgency_of(one), one.kept_until or 0.0))
     return without_place(resolved_summary(replace(main, kept_until=gravest.kept_until)))
 
 

@@ -100,7 +100,7 @@ class IncidentGroup:
         self._present = [alert for alert in self._audible.values() if alert.holds]
         self._live = any(not did_nothing(alert.labels) for alert in self._present)
         self._shared = self._find_shared()
-        own = worst(alert.labels for alert in self._present)
+        own = worst(self._present)
         shared = functools.reduce(Urgency.highest, map(urgency_of_shared, self._shared), own)
         self._current = shared if self._live else own
 
@@ -329,7 +329,7 @@ class IncidentGroup:
         news = (
             alert.starts_at
             for alert in self._present
-            if not did_nothing(alert.labels) and (told is None or urgency_of(alert.labels).rises_above(told))
+            if not did_nothing(alert.labels) and (told is None or urgency_of(alert).rises_above(told))
         )
         shared = (
             alert.starts_at for alert in self._shared

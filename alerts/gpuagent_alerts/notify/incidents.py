@@ -330,9 +330,9 @@ class _Update:
             # What says that the memory is full takes a moment, in which it is no less severe than before.
             full = [{"severity": "critical"}] if self._facts.has_filled(one.identities) else []
             severity = worst_severity([*labels, *others, *full])
-            gravest = max(firing, key=lambda name: (urgency_of(firing[name].labels), firing[name].holds, name))
+            gravest = max(firing, key=lambda name: (urgency_of(firing[name]), firing[name].holds, name))
             return replace(
-                one, severity=severity, worst=one.worst.highest(worst(labels)), gravest=gravest,
+                one, severity=severity, worst=one.worst.highest(worst(present.values())), gravest=gravest,
                 ceased_at=None,
             )  # fmt: skip
         if one.key in self._held and one.ends_at is None:

@@ -13,6 +13,7 @@ from gpuagent.core.snapshot import NvmlState, ProcessState, Reconciliation, Snap
 from gpuagent.core.units import GIB
 from gpuagent_alerts.alert import Alert, Briefing, CauseKind, Incident, News, Status, resolved_summary
 from gpuagent_alerts.messages.briefing import BriefingWriter
+from gpuagent_alerts.notify.urgency import UrgencyStage, urgency_of
 from tests.agent.service.alerting.test_briefing import LABELS, alert, brief
 from tests.fakes.readings import WALL, gpu, memory, process, snapshot
 
@@ -104,6 +105,18 @@ def test_memory_of_no_process_that_has_stopped_is_not_growing(
         growth[MemoryKey("GPU-00000000", 100)] = growing(beside, state=GrowthState.RISING)
     told = brief(alert("GpuMemoryLeak", LABELS), seen=replace(seen, growth=growth), kind=CauseKind.GPU)
     assert told.headline.endswith(f"GPU 0: {said}"), told.headline
+
+
+@pytest.mark.parametrize(("value", "is_full"), [(0.64, False), (0.985, True), (64.0, True)])
+def test_full_is_said_of_what_is_full(value: float, *, is_full: bool) -> None:
+    """A rule file may give the shipped name to a rule at 60 %: its own words are told, and a full GPU is still news."""
+    above = replace(alert("GpuMemoryFull", LABELS), value=value, annotations={"summary": "GPU 0 is above 60 %"})
+    leak = alert("GpuProcessMemoryLeak", {**LABELS, "pid": "100", "process": "rank", "user": "alice"})
+    seen = ranks(1, growing(9.0, Verdict.LEAKING, state=GrowthState.RISING))
+    told = brief(leak, above, seen=seen, kind=CauseKind.PROCESS, labels={**LABELS, "pid": "100"})
+    assert ("full now" in told.headline) is is_full
+    assert told.says_full is is_full
+    assert (urgency_of(above).stage == UrgencyStage.FULL) is is_full
 
 
 @pytest.mark.parametrize("name", ["GpuMemoryLeak", "GpuMemoryExhaustionSoon"])

@@ -35,19 +35,28 @@ def silence(stage: Stage, matcher: str) -> str:
 
 @pytest.mark.parametrize("matcher", ['unit="emb.service"', 'user="emb"', f'pid="{EMB}"', 'process=~"em.*"'])
 def test_what_a_silenced_process_does_to_its_gpu_is_silenced(tmp_path: Path, matcher: str) -> None:
-    """Neither the forecast nor the full GPU is told under its headline; all of it is once the silence has ended."""
+    """The forecast is not told under its headline; all of it is once the silence has ended."""
     stage = Stage(tmp_path / "state")
     name = silence(stage, matcher)
     stage.show(node(18, EMB, full_in=20 * MINUTE), 10 * MINUTE)
-    stage.show(node(23.8, EMB, full_in=0.0), 10 * MINUTE)
     assert len(stage.firing()) > 2
     assert stage.heard == []
     assert all(stage.notifier.is_silenced(one) for one in stage.firing() if one.labels["severity"] != "none")
 
     stage.silences.expire(name)
-    stage.show(node(23.8, EMB, full_in=0.0), MINUTE)
+    stage.show(node(18, EMB, full_in=20 * MINUTE), MINUTE)
     assert [one.news for one in stage.heard] == ["began"]
-    assert "full now" in stage.headlines()[0]
+    assert "leaking" in stage.headlines()[0]
+
+
+def test_a_gpu_that_a_silenced_process_has_filled_is_told(tmp_path: Path) -> None:
+    """Nobody else gets memory there any more: who silenced the process has not silenced that."""
+    stage = Stage(tmp_path / "state")
+    silence(stage, 'unit="emb.service"')
+    stage.show(node(18, EMB, full_in=20 * MINUTE), 10 * MINUTE)
+    stage.show(node(23.8, EMB), 10 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began"]
+    assert "memory is full" in stage.headlines()[0]
 
 
 def test_a_neighbor_that_grows_beside_a_silenced_process_is_told(tmp_path: Path) -> None:
