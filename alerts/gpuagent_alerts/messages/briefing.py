@@ -258,12 +258,14 @@ def _who_holds(seen: BriefingInputs) -> str:
 def _leaker_to_end(seen: BriefingInputs) -> int | None:
     """Return the pid of the one process that leaks and has filled its GPU, or does within minutes; None else.
 
+    It is None too where another one grows faster there: without this one it would be full as soon.
     The command asks before it ends a process.
     """
     leaking = {one.process.pid for one in seen.members if one.growth.verdict is Verdict.LEAKING}
     seconds = seen.seconds_to_full
     is_urgent = seen.is_full or (seconds is not None and seconds < MINUTES_LEFT_SECONDS)
-    return next(iter(leaking)) if is_urgent and len(leaking) == 1 and leaking == seen.pids else None
+    is_one = is_urgent and not seen.is_outpaced and len(leaking) == 1 and leaking == seen.pids
+    return next(iter(leaking)) if is_one else None
 
 
 def _regrowth(seen: BriefingInputs, node: str) -> str:

@@ -259,13 +259,23 @@ class BriefingInputs:
     @property
     def others(self) -> list[Grower]:
         """Processes of other programs that grow on the same GPUs, or in the same MIG instance; the fastest first."""
+        return [each for each in self._other_growers if each.growth.state not in _OVER]
+
+    @property
+    def is_outpaced(self) -> bool:
+        """Whether another process there grows faster than its own together, or did until there was no room."""
+        own = max(self.pace, sum(each.bytes_per_hour for each in self.members))
+        others = [each for each in self._other_growers if each.growth.state is not GrowthState.STOPPED]
+        return any(each.bytes_per_hour > own for each in others)
+
+    @property
+    def _other_growers(self) -> list[Grower]:
         if self.snapshot is None or self.incident.is_over:
             return []
         own, uuids = {each.process.key for each in self.members}, {gpu.identity.uuid for gpu in self.gpus}
         return [
             each for each in _growers(self.snapshot)
             if each.process.key not in own and each.process.gpu_uuid in uuids and self._is_inside(each.process)
-            and each.growth.state not in _OVER
         ]  # fmt: skip
 
     @property

@@ -268,9 +268,11 @@ def _growth_now(case: EndedAlert, used: int, free: int) -> str:
     names_one = bool(case.alert.labels.get("pid"))
     grower = None if names_one or case.before is None else _now(case, case.before.grower)
     if growth.exhaustion is not None:
-        pace = "" if growth.slope is None else f", {format_bytes(3600 * growth.slope.value)}/h"
+        # The pace is that of the last minutes, in which it was faster than it is now.
+        pace = "" if growth.slope is None else f" to {format_bytes(3600 * growth.slope.value)}/h at most"
         goes_on = "it goes on" if grower is None else f"{_name(grower)} goes on growing"
-        return f"it slowed down, and {goes_on}{pace}, full in {format_duration(growth.exhaustion.value)}"
+        full = f"full in {format_duration(growth.exhaustion.value)} at the earliest"
+        return f"it slowed down{pace}, and {goes_on}, {full}"
     if growth.verdict is Verdict.CACHED:
         return "its tensors stopped growing: what it held beyond them was cache"
     has_stopped = growth.state is GrowthState.STOPPED

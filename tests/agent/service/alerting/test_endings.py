@@ -164,7 +164,7 @@ def test_a_cache_that_was_released() -> None:
         (
             20.0,
             Growth(Verdict.GROWING, exhaustion=Range(18000.0, 1.0, 2.0)),
-            "it slowed down, and it goes on, full in 5 h",
+            "it slowed down, and it goes on, full in 5 h at the earliest",
         ),
         (
             20.0,

@@ -100,7 +100,8 @@ def test_growth_that_stops_or_slows_down_names_who_grew(tmp_path: Path) -> None:
     assert any("GpuMemoryExhaustionSoon" in {one.name for one in message.alerts} for message in stage.messages)
     stage.show(grown(node(20.2), PID, slow), 15 * MINUTE)
     assert stage.headlines()[-1].endswith(
-        "it slowed down, and python3 (pid 4242) goes on growing, 33.5 GiB/h, full in 3 h 53 min"
+        "it slowed down to 33.5 GiB/h at most, and python3 (pid 4242) goes on growing, "
+        "full in 3 h 53 min at the earliest"
     )
 
 
