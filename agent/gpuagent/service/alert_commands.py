@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuagent.core.clock import Clock
-from gpuagent.core.displaced import displaced_gpus, name_displaced
+from gpuagent.core.displaced import displaced_gpu, name_displaced
 from gpuagent.core.matchers import Matchers, MatchOperator, parse_matchers
 from gpuagent.core.metrics.alerting import ENDING, ReceiverCounts
 from gpuagent.core.units import format_duration
@@ -174,7 +174,6 @@ def alerts_document(
     acks = {ack.fingerprint: ack for ack in alerting.acks.all()}
     incidents = {fingerprint: one for one in alerting.incidents.values() for fingerprint in one.members}
     snapshot = alerting.briefings.snapshot
-    displaced = displaced_gpus(snapshot)
     alerts = []
     for running in alerting.engine.rules():
         for instance in running.states.instances if running.states is not None else ():
@@ -189,7 +188,7 @@ def alerts_document(
                 _alert(instance, alert, now_seconds, wall_seconds)
                 | {
                     "fires_in_seconds": _fires_in(instance, running.states, now_seconds),
-                    "place": name_displaced(gpu) if (gpu := displaced.get(alert.labels.get("uuid", ""))) else "",
+                    "place": name_displaced(gpu) if (gpu := displaced_gpu(alert.labels, snapshot)) else "",
                     "as_of_seconds": wall_seconds - instance.frozen_seconds if instance.frozen else None,
                     "incident": key,
                     "silenced_by": [one.id for one in silences_of(alerting.silences, alert.labels, incident)],

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from gpuagent.core.displaced import displaced_gpus
+from gpuagent.core.displaced import displaced_gpu
 from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Verdict
 from gpuagent.core.hardware import Memory
 from gpuagent.core.identity import NO_INSTANCE
@@ -95,8 +95,8 @@ class BriefingInputs:
     @property
     def displaced(self) -> list[GpuIdentity]:
         """The GPUs of it whose index another GPU has now."""
-        uuids = self._uuids
-        return [gpu for uuid, gpu in displaced_gpus(self.snapshot).items() if uuid in uuids]
+        found = (displaced_gpu(labels, self.snapshot) for labels in self._labels)
+        return list({gpu.uuid: gpu for gpu in found if gpu is not None}.values())
 
     @property
     def instance(self) -> int | None:
