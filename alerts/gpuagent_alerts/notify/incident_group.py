@@ -30,6 +30,7 @@ from gpuagent_alerts.notify.succession import Restarts, Watch
 from gpuagent_alerts.notify.urgency import (
     CALM,
     CRITICAL,
+    FAST_TIER,
     Urgency,
     UrgencyStage,
     by_urgency,
@@ -286,7 +287,18 @@ class IncidentGroup:
 
     def _hold_seconds(self) -> float:
         reopened = self._record.reopened if self._record is not None else 0
+        if not reopened and self._was_a_load():
+            reopened = 1
         return _HOLDS_SECONDS[min(reopened, len(_HOLDS_SECONDS) - 1)]
+
+    def _was_a_load(self) -> bool:
+        """Return whether all that was told is a forecast of seconds, and the growth stopped while its process goes on.
+
+        What loads a model does so in several steps, some minutes apart: each would begin and end the incident.
+        """
+        known = self._known.values()
+        is_fast = all(one.alert.labels.get("tier") == FAST_TIER for one in known)
+        return is_fast and any(not one.firing for one in known) and not any(one.alert.end_is_certain for one in known)
 
     def _worsens(self, told: Urgency) -> bool:
         """Return whether it has become worse; one that somebody is at must have a higher severity for that."""

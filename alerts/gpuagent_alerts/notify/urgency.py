@@ -80,7 +80,9 @@ _ACTIONS = {
 }  # fmt: skip
 _FORMER_ACTED_ON = 5
 """Stage under which states written before this version have what a remedy did."""
-_TIERS = {"hours": UrgencyStage.GROWING, "minutes": UrgencyStage.FILLING, "seconds": UrgencyStage.FILLING}
+FAST_TIER = "seconds"
+"""Label `tier` of a forecast by the growth of the last seconds: of a load as much as of a collapse."""
+_TIERS = {"hours": UrgencyStage.GROWING, "minutes": UrgencyStage.FILLING, FAST_TIER: UrgencyStage.FILLING}
 _XID_OFF_THE_BUS = "79"
 _IDLE_RESULTS = frozenset({"dry_run", "refused", "resolved", "exited"})
 """Ends of a remedy that has done nothing."""

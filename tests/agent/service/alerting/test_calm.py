@@ -153,3 +153,35 @@ def test_an_end_that_waits_does_not_tell_of_the_next_job(tmp_path: Path) -> None
         assert f"pid {pid}" in lines[-1]
         assert not any(f"pid {other}" in line for line in lines)
         assert lines[-1].endswith("; it has left the GPU since"), lines
+
+
+FAST = Growth(Verdict.GROWING, slope=Range(1e9, 1e9, 1e9), fast=True, fast_exhaustion_seconds=40.0)
+
+
+def loaded(to_gib: float, growth: Growth) -> Snapshot:
+    """One process with so much memory."""
+    return grown(snapshot([gpu(0, used_gib=to_gib + 1)], [process(FIRST, used_gib=to_gib)]), FIRST, growth)
+
+
+def test_a_load_in_two_steps_is_told_once(tmp_path: Path) -> None:
+    """The second step comes within ten minutes of the first: no end is told between them."""
+    stage = Stage(tmp_path / "state")
+    for to_gib in (17.0, 19.0):
+        for seconds in (15.0, 10.0):
+            stage.show(loaded(to_gib, FAST), seconds)
+        stage.show(loaded(to_gib, Growth(Verdict.STEADY)), 5 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began"]
+    stage.show(loaded(19.0, Growth(Verdict.STEADY)), 15 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began", "ended"]
+    assert "growth stopped" in stage.headlines()[-1]
+    assert len(stage.keys()) == 1
+
+
+def test_a_load_that_ends_with_its_process_is_told_at_once(tmp_path: Path) -> None:
+    """Nothing of it comes back: there is no further step to wait for."""
+    stage = Stage(tmp_path / "state")
+    for seconds in (15.0, 10.0):
+        stage.show(loaded(17.0, FAST), seconds)
+    stage.show(node(1.0), 2 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began", "ended"]
+    assert "ended" in stage.headlines()[-1]
