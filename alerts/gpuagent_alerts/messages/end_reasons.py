@@ -417,6 +417,13 @@ def _remap_pending(case: EndedAlert) -> str:
     return "no replacement is pending any more"
 
 
+def _remap_failed(case: EndedAlert) -> str:
+    gpu = case.gpu
+    if gpu is None or gpu.ecc is None or gpu.ecc.remap_failed is not False:
+        return ""
+    return f"the driver reports no failed row remapping any more {_since_initialized(case)}".strip()
+
+
 def _recovery(case: EndedAlert) -> str:
     gpu = case.gpu
     return "the driver no longer asks for one" if gpu is not None and gpu.ecc and gpu.ecc.recovery_action == 0 else ""
@@ -444,6 +451,7 @@ _REASONS: dict[frozenset[str], Callable[[EndedAlert], str]] = {
     frozenset({"GpuCountDropped"}): _count,
     frozenset({"GpuEccUncorrectable"}): _uncorrectable,
     frozenset({"GpuRowRemapPending"}): _remap_pending,
+    frozenset({"GpuRowRemapFailed"}): _remap_failed,
     frozenset({"GpuRecoveryAction"}): _recovery,
     frozenset({"GpuThrottledThermal", "GpuThrottledPower"}): _throttled,
     frozenset({"GpuRemedy"}): _constant("that was 15 min ago"),

@@ -9,7 +9,7 @@ from gpuagent.core.snapshot import GpuState
 from gpuagent.core.units import format_bytes, format_duration
 from gpuagent_alerts.alert import UNKNOWN_END, Alert, Incident, LastRun, clock_time, condition_times, resolved_summary
 from gpuagent_alerts.messages.briefing_inputs import BLIND, DEAD, LEAK, BriefingInputs, Successors
-from gpuagent_alerts.messages.group_end import summarize_ends
+from gpuagent_alerts.messages.group_end import sum_over_gpus, summarize_ends
 from gpuagent_alerts.messages.naming import (
     READ_IT,
     dead_subject,
@@ -103,6 +103,8 @@ def _end_of_all(seen: BriefingInputs, main: Alert) -> str:
         return head.replace("the ended process", "them") + back
     if main.name == LEAK and len(pids := {pid for _, pid in alike}) > 1:
         return summarize_ends([one.end_reason for one in alike.values()], of=len(pids))
+    if main.name == LEAK and (of_all := sum_over_gpus([one.end_reason for one in alike.values()])):
+        return of_all
     own = main.labels.get("uuid", "")  # the node's alert has none, and is no further GPU
     # One that was lost before it told its UUID has an alert under its index alone.
     index = main.labels.get("gpu", "") if not own else ""
