@@ -151,7 +151,9 @@ def process_table(processes: list[Document], width: int, paint: Paint) -> list[s
     lines = [paint(cut(f"{head}WHO", width), "dim")]
     for process in processes:
         left = _line(columns, [column.cell(process) for column in columns])
-        lines.append(left + cut(who(process), width - cell_len(left)))
+        room = width - cell_len(left)
+        shown = who(process)
+        lines.append(left + cut(shown if cell_len(shown) <= room else _name_first(process), room))
     return lines
 
 
@@ -200,6 +202,15 @@ def who(process: Document) -> str:
     what = process["command"] or process["process"] or "?"
     parts = (state, holder, shared, _verdict(process), owner(process), takes, what)
     return "  ".join(part for part in parts if part)
+
+
+def _name_first(process: Document) -> str:
+    """Return the same for a narrow table: of a process that grows its name first, as columns show its growth."""
+    verdict = _verdict(process)
+    if not verdict or process["state"] in {"dead", "unresolved"} or process["process_state"] in {"Z", "D"}:
+        return who(process)
+    name = owner(process) or process["process"] or process["command"] or "?"
+    return f"{name}  {verdict.partition(' (')[0]}  {process['command'] or ''}".rstrip()
 
 
 def owner(process: Document) -> str:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from gpuagent.core.snapshot import GpuIdentity, GpuState, Snapshot
+from gpuagent.core.snapshot import GpuIdentity, GpuState, NvmlState, Snapshot
+
+_MOST_DIGITS = 9
 
 
 def displaced_gpus(snapshot: Snapshot | None) -> dict[str, GpuIdentity]:
@@ -21,6 +23,21 @@ def displaced_gpus(snapshot: Snapshot | None) -> dict[str, GpuIdentity]:
         for gpu in gpus
         if gpu.state is GpuState.GONE and gpu.identity.uuid and gpu.identity.index in listed
     }
+
+
+def displaced_gpu(labels: Mapping[str, str], snapshot: Snapshot | None) -> GpuIdentity | None:
+    """Return the GPU that an alert with these labels names, if another one has its index now; None else.
+
+    One that went before the agent was started is not in the snapshot: its labels are all that is known of it.
+    """
+    uuid, index = labels.get("uuid", ""), labels.get("gpu", "")
+    if (known := displaced_gpus(snapshot).get(uuid)) is not None or snapshot is None:
+        return known
+    is_index = index.isdecimal() and len(index) <= _MOST_DIGITS
+    if not uuid or not is_index or snapshot.node.nvml_state is not NvmlState.READY:
+        return None
+    uuids = {gpu.identity.uuid: str(gpu.identity.index) for gpu in snapshot.gpus if gpu.identity.uuid}
+    return GpuIdentity(int(index), uuid) if uuid not in uuids and index in uuids.values() else None
 
 
 def name_displaced(gpu: GpuIdentity) -> str:

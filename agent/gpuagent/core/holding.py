@@ -50,6 +50,33 @@ def find_holding(processes: Iterable[ProcessReading], used_bytes: int) -> Holdin
     return Holding(most, named[first])
 
 
+def count_untold(processes: Iterable[ProcessReading]) -> int:
+    """Return the number of processes of which the driver does not tell the memory: what nobody owns is likely theirs.
+
+    A virtual GPU, WSL and some containers list processes and tell the memory of none.
+    """
+    return len({one.pid for one in processes if one.used_bytes is None and one.state is not ProcessState.DEAD})
+
+
+def unowned_memory(processes: Iterable[ProcessReading]) -> str:
+    """Return what memory of none of these, which are all processes there, is called."""
+    return "memory of unknown processes" if count_untold(processes) else "memory of no process"
+
+
+def held_by_nobody(processes: Iterable[ProcessReading]) -> str:
+    """Return the end of a sentence on such memory that is held."""
+    if untold := count_untold(processes):
+        return f"of it unassigned: the driver does not tell the memory of {untold} process{'es' if untold > 1 else ''}"
+    return "of it held by no process that the driver lists"
+
+
+def untold_advice(processes: Iterable[ProcessReading]) -> str:
+    """Return where memory of none of these is likely; "" where the driver tells the memory of all."""
+    untold = count_untold(processes)
+    whose = f"{untold} process{'es' if untold > 1 else ''}"
+    return f"The driver does not tell the memory of {whose}: it is likely there." if untold else ""
+
+
 def is_nobodys(nobodys_bytes: int, processes: Iterable[ProcessReading], used_bytes: int) -> bool:
     """Return whether most of it, and a third at least, is held by no process that the driver lists."""
     held: dict[int, int] = {}

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuagent.core.clock import Clock
-from gpuagent.core.displaced import displaced_gpus, name_displaced
+from gpuagent.core.displaced import displaced_gpu, name_displaced
 from gpuagent.core.matchers import Matchers, MatchOperator, parse_matchers
 from gpuagent.core.metrics.alerting import ENDING, ReceiverCounts
 from gpuagent.core.units import format_duration
@@ -25,6 +25,7 @@ from gpuagent_alerts.notify.incidents import REOPEN_SECONDS
 from gpuagent_alerts.notify.inhibition import inhibited_by_loss, inhibited_by_tier
 from gpuagent_alerts.notify.outbox.entry import QueuedMessage
 from gpuagent_alerts.notify.receivers.base import send_test_message
+from gpuagent_alerts.notify.silenced import silences_of
 from gpuagent_alerts.notify.silences import INCIDENT_LABEL, Ack, Silence
 from gpuagent_alerts.notify.urgency import severity_rank
 from gpuagent_alerts.rules.alert_labels import matcher_note
@@ -173,7 +174,6 @@ def alerts_document(
     acks = {ack.fingerprint: ack for ack in alerting.acks.all()}
     incidents = {fingerprint: one for one in alerting.incidents.values() for fingerprint in one.members}
     snapshot = alerting.briefings.snapshot
-    displaced = displaced_gpus(snapshot)
     alerts = []
     for running in alerting.engine.rules():
         for instance in running.states.instances if running.states is not None else ():
@@ -184,15 +184,14 @@ def alerts_document(
             incident = incidents.get(alert.fingerprint)
             key = incident.key if incident is not None else ""
             ack = acks.get(alert.fingerprint) or acks.get(key)
-            labels = {**alert.labels, INCIDENT_LABEL: key} if key else alert.labels
             alerts.append(
                 _alert(instance, alert, now_seconds, wall_seconds)
                 | {
                     "fires_in_seconds": _fires_in(instance, running.states, now_seconds),
-                    "place": name_displaced(gpu) if (gpu := displaced.get(alert.labels.get("uuid", ""))) else "",
+                    "place": name_displaced(gpu) if (gpu := displaced_gpu(alert.labels, snapshot)) else "",
                     "as_of_seconds": wall_seconds - instance.frozen_seconds if instance.frozen else None,
                     "incident": key,
-                    "silenced_by": [silence.id for silence in alerting.silences.silencing(labels)],
+                    "silenced_by": [one.id for one in silences_of(alerting.silences, alert.labels, incident)],
                     "muted_by": by_loss(alert.labels) or by_tier(alert.labels),
                     "acknowledged_by": ack.creator if ack else "",
                     "receivers": [one.recipient.name for one in alerting.routes.of(alert.labels) if alerting.notifies],

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from gpuagent.core.growth import MemoryKey, Verdict
 from gpuagent.core.hardware import Memory
+from gpuagent.core.holding import count_untold
 from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent.core.snapshot import ProcessReading, Snapshot
 from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration, format_forecast, format_ratio
@@ -109,7 +110,7 @@ class BriefingWriter:
         It has no severity: nothing of the incident is true for as long as its rule asks.
         """
         seen = BriefingInputs(incident, tuple(alerts), self.snapshot, self.budgets)
-        worst = max(alerts, key=lambda one: urgency_of(one.labels))
+        worst = max(alerts, key=urgency_of)
         text = without_place(worst.annotations.get(PENDING_SUMMARY) or worst.name)
         return f"PENDING {place_of(seen, self.node)}: {text}", text
 
@@ -234,8 +235,9 @@ def _culprit(seen: BriefingInputs) -> str:
 def _next_command(seen: BriefingInputs, main: Alert | None) -> str:
     if main is not None and main.name == "GpuMonitorBlind" and seen.is_paused:
         return "gpuagent resume"
-    if main is not None and main.name in _COMMANDS:
-        return _COMMANDS[main.name]
+    command = "" if main is None else _COMMANDS.get(main.name, "")
+    if command and not (command == _OPEN_FILES and count_untold(seen.listed)):
+        return command
     again = seen.successors if main is None else None
     if again is not None and (command := _about_successor(seen, again)):
         return command
@@ -260,7 +262,8 @@ def _who_holds(seen: BriefingInputs) -> str:
     """Return the command that shows who holds the memory of its GPUs."""
     used = sum(memory.used_bytes or 0 for memory in seen.memories)
     is_nobodys = used and seen.unattributed_bytes >= _MOSTLY * used
-    if not seen.pids and (is_nobodys or (not seen.members and nobodys_bytes_per_hour(seen.snapshot, seen.places) > 0)):
+    grows = not seen.members and nobodys_bytes_per_hour(seen.snapshot, seen.places) > 0
+    if not seen.pids and (is_nobodys or grows) and not count_untold(seen.listed):
         return _OPEN_FILES
     indices = sorted({gpu.identity.index for gpu in seen.gpus})
     if not indices:
@@ -271,12 +274,14 @@ def _who_holds(seen: BriefingInputs) -> str:
 def _leaker_to_end(seen: BriefingInputs) -> int | None:
     """Return the pid of the one process that leaks and has filled its GPU, or does within minutes; None else.
 
+    It is None too where another one grows faster there: without this one it would be full as soon.
     The command asks before it ends a process.
     """
     leaking = {one.process.pid for one in seen.members if one.growth.verdict is Verdict.LEAKING}
     seconds = seen.seconds_to_full
     is_urgent = seen.is_full or (seconds is not None and seconds < MINUTES_LEFT_SECONDS)
-    return next(iter(leaking)) if is_urgent and len(leaking) == 1 and leaking == seen.pids else None
+    is_one = is_urgent and not seen.is_outpaced and len(leaking) == 1 and leaking == seen.pids
+    return next(iter(leaking)) if is_one else None
 
 
 def _regrowth(seen: BriefingInputs, node: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
-from gpuagent.core.displaced import displaced_gpus
+from gpuagent.core.displaced import displaced_gpu
 from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Verdict
 from gpuagent.core.hardware import Memory
 from gpuagent.core.identity import NO_INSTANCE
@@ -17,10 +17,10 @@ from gpuagent.core.units import format_duration
 from gpuagent_alerts.alert import Alert, CauseKind, Incident
 from gpuagent_alerts.leak.device import is_readable
 from gpuagent_alerts.messages.snapshot_inputs import groups_of
-from gpuagent_alerts.notify.urgency import is_remedy_note
+from gpuagent_alerts.notify.urgency import FULL_ALERTS, is_at_lower_threshold, is_remedy_note
 
 LEAK = "GpuProcessMemoryLeak"
-FULL = frozenset({"GpuMemoryFull", "GpuInstanceMemoryFull"})
+FULL = FULL_ALERTS
 SOON = "GpuMemoryExhaustionSoon"
 HIGH = "GpuMemoryHigh"
 BLIND = "GpuMonitorBlind"
@@ -95,8 +95,8 @@ class BriefingInputs:
     @property
     def displaced(self) -> list[GpuIdentity]:
         """The GPUs of it whose index another GPU has now."""
-        uuids = self._uuids
-        return [gpu for uuid, gpu in displaced_gpus(self.snapshot).items() if uuid in uuids]
+        found = (displaced_gpu(labels, self.snapshot) for labels in self._labels)
+        return list({gpu.uuid: gpu for gpu in found if gpu is not None}.values())
 
     @property
     def instance(self) -> int | None:
@@ -259,13 +259,23 @@ class BriefingInputs:
     @property
     def others(self) -> list[Grower]:
         """Processes of other programs that grow on the same GPUs, or in the same MIG instance; the fastest first."""
+        return [each for each in self._other_growers if each.growth.state not in _OVER]
+
+    @property
+    def is_outpaced(self) -> bool:
+        """Whether another process there grows faster than its own together, or did until there was no room."""
+        own = max(self.pace, sum(each.bytes_per_hour for each in self.members))
+        others = [each for each in self._other_growers if each.growth.state is not GrowthState.STOPPED]
+        return any(each.bytes_per_hour > own for each in others)
+
+    @property
+    def _other_growers(self) -> list[Grower]:
         if self.snapshot is None or self.incident.is_over:
             return []
         own, uuids = {each.process.key for each in self.members}, {gpu.identity.uuid for gpu in self.gpus}
         return [
             each for each in _growers(self.snapshot)
             if each.process.key not in own and each.process.gpu_uuid in uuids and self._is_inside(each.process)
-            and each.growth.state not in _OVER
         ]  # fmt: skip
 
     @property
@@ -274,9 +284,14 @@ class BriefingInputs:
         return bool(self.full_instances or (self.instance is None and self.full_indices))
 
     @property
+    def _full_alerts(self) -> list[Alert]:
+        """Its alerts that say of some memory that it is full now."""
+        return [one for one in self.alerts if one.name in FULL and one.holds and not is_at_lower_threshold(one)]
+
+    @property
     def full_instances(self) -> list[str]:
         """Numbers of the MIG instances of it that have no room, whatever their GPUs have."""
-        told = {one.labels.get("gpu_instance_id", "") for one in self.alerts if one.name in FULL and one.holds}
+        told = {one.labels.get("gpu_instance_id", "") for one in self._full_alerts}
         full = self.instance is not None and any(one.is_full for one in self.memories)
         return _in_order(told - {"-1"} | ({str(self.instance)} if full else set()))
 
@@ -285,8 +300,8 @@ class BriefingInputs:
         """Indices of those of its GPUs that have no room; one that is full in a MIG instance alone is none of them."""
         if self.instance is not None:
             return []
-        told = {one.labels.get("uuid", ""): one.labels.get("gpu", "") for one in self.alerts
-                if one.name in FULL and one.holds and one.labels.get("gpu_instance_id", "") in {"", "-1"}}  # fmt: skip
+        told = {one.labels.get("uuid", ""): one.labels.get("gpu", "") for one in self._full_alerts
+                if one.labels.get("gpu_instance_id", "") in {"", "-1"}}  # fmt: skip
         full = {
             str(gpu.identity.index) for gpu in self.gpus
             if gpu.identity.uuid in told

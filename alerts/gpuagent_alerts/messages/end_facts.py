@@ -131,6 +131,17 @@ def memory_of(labels: Mapping[str, str], snapshot: Snapshot) -> Memory | None:
     return None if gpu is None else _memory(labels, gpu)
 
 
+def has_instance(labels: Mapping[str, str], gpu: GpuReading) -> bool:
+    """Return whether the MIG instance that an alert names may be there: False where the GPU lists all, and not that.
+
+    An alert that names none is of the GPU itself.
+    """
+    instance = labels.get("gpu_instance_id", "")
+    if not instance.isdecimal() or any(not run.ok for run in gpu.runs if run.collector == "mig"):
+        return True
+    return any(str(one.gpu_instance_id) == instance for one in gpu.mig)
+
+
 def key_of(labels: Mapping[str, str]) -> MemoryKey | None:
     """Return whose memory an alert with these labels is about; None where its labels do not say."""
     try:

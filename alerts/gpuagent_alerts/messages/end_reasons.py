@@ -11,7 +11,7 @@ from gpuagent.core.snapshot import GpuState, NvmlState, ProcessReading, ProcessS
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
 from gpuagent_alerts.alert import PROCESS_ENDED, UNKNOWN_END
 from gpuagent_alerts.leak.verdict import GAVE_BACK, NO_NEW_HIGH
-from gpuagent_alerts.messages.end_facts import EndedAlert
+from gpuagent_alerts.messages.end_facts import EndedAlert, has_instance
 from gpuagent_alerts.remedies.outcome import RemedyEnding
 
 _XID_SECONDS = 900.0
@@ -75,6 +75,9 @@ def reason_by_name(case: EndedAlert) -> EndReason:
     gpu, name = case.gpu, case.alert.name
     if case.alert.labels.get("uuid") and (gpu is None or gpu.state is GpuState.GONE):
         return EndReason("the driver no longer lists the GPU")
+    has_memory = gpu is None or gpu.state is not GpuState.OK or has_instance(case.alert.labels, gpu)
+    if name in _OF_MEMORY and not has_memory and not _is_former_gone(case):
+        return EndReason("the MIG instance no longer exists")
     if name in _OF_MEMORY and (left := _who_left(case)):
         return EndReason(left, is_certain=True)
     text = next((reason(case) for names, reason in _REASONS.items() if name in names), "")
@@ -202,7 +205,7 @@ def _how_it_levelled_off(case: EndedAlert) -> str:
     if case.alert.labels.get("pid"):
         return told if told.startswith((GAVE_BACK, "growth stopped at ")) else ""
     back = told.removeprefix(GAVE_BACK).partition(",")[0] if told.startswith(GAVE_BACK) else ""
-    return f"{back} of memory that no process owned{_BACK}" if back else ""
+    return f"{back} of memory assigned to no process{_BACK}" if back else ""
 
 
 def _who_left(case: EndedAlert) -> str:
@@ -269,16 +272,19 @@ def _growth_now(case: EndedAlert, used: int, free: int) -> str:
     names_one = bool(case.alert.labels.get("pid"))
     grower = None if names_one or case.before is None else _now(case, case.before.grower)
     if growth.exhaustion is not None:
-        pace = "" if growth.slope is None else f", {format_bytes(3600 * growth.slope.value)}/h"
+        # The pace is that of the last minutes, in which it was faster than it is now.
+        pace = "" if growth.slope is None else f" to {format_bytes(3600 * growth.slope.value)}/h at most"
         goes_on = "it goes on" if grower is None else f"{_name(grower)} goes on growing"
-        return f"it slowed down, and {goes_on}{pace}, full in {format_duration(growth.exhaustion.value)}"
+        full = f"full in {format_duration(growth.exhaustion.value)} at the earliest"
+        return f"it slowed down{pace}, and {goes_on}, {full}"
     if growth.verdict is Verdict.CACHED:
         return "its tensors stopped growing: what it held beyond them was cache"
     has_stopped = growth.state is GrowthState.STOPPED
     if not has_stopped and growth.verdict not in {Verdict.STEADY, Verdict.LEVELLED_OFF}:
         return ""
     if grower is not None and grower.used_bytes is not None:
-        return f"growth stopped: {_name(grower)} holds {format_bytes(grower.used_bytes)}, {format_bytes(free)} is free"
+        # It is told minutes later: in the past tense it stays true.
+        return f"growth stopped: {_name(grower)} had {format_bytes(grower.used_bytes)}, with {format_bytes(free)} free"
     return f"growth stopped at {format_bytes(used)} with {format_bytes(free)} free"
 
 
@@ -415,6 +421,13 @@ def _remap_pending(case: EndedAlert) -> str:
     return "no replacement is pending any more"
 
 
+def _remap_failed(case: EndedAlert) -> str:
+    gpu = case.gpu
+    if gpu is None or gpu.ecc is None or gpu.ecc.remap_failed is not False:
+        return ""
+    return f"the driver reports no failed row remapping any more {_since_initialized(case)}".strip()
+
+
 def _recovery(case: EndedAlert) -> str:
     gpu = case.gpu
     return "the driver no longer asks for one" if gpu is not None and gpu.ecc and gpu.ecc.recovery_action == 0 else ""
@@ -442,6 +455,7 @@ _REASONS: dict[frozenset[str], Callable[[EndedAlert], str]] = {
     frozenset({"GpuCountDropped"}): _count,
     frozenset({"GpuEccUncorrectable"}): _uncorrectable,
     frozenset({"GpuRowRemapPending"}): _remap_pending,
+    frozenset({"GpuRowRemapFailed"}): _remap_failed,
     frozenset({"GpuRecoveryAction"}): _recovery,
     frozenset({"GpuThrottledThermal", "GpuThrottledPower"}): _throttled,
     frozenset({"GpuRemedy"}): _constant("that was 15 min ago"),

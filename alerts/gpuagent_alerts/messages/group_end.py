@@ -21,10 +21,20 @@ def summarize_ends(reasons: Sequence[str], *, of: int) -> str:
     """
     heads = Counter(reason.partition(";")[0] for reason in reasons)
     parts = [_counted(head, number, of) for head, number in heads.most_common()]
+    return ", ".join(parts) + _came_back(reasons)
+
+
+def sum_over_gpus(reasons: Sequence[str]) -> str:
+    """Return the end of one process on several GPUs with the memory of all; "" where it is not the same on each."""
+    heads = {reason.partition(";")[0] for reason in reasons}
+    is_one_end = len(heads) == 1 and len(reasons) > 1 and all(reason.endswith("came back") for reason in reasons)
+    return heads.pop() + _came_back(reasons) if is_one_end else ""
+
+
+def _came_back(reasons: Sequence[str]) -> str:
     found = [match for reason in reasons for match in _BACK.finditer(reason)]
     freed = sum(float(match[1]) * _FACTORS[match[2]] for match in found)
-    back = f"; {format_bytes(freed)} came back" if freed else ""
-    return ", ".join(parts) + back
+    return f"; {format_bytes(freed)} came back" if freed else ""
 
 
 def _counted(head: str, number: int, of: int) -> str:

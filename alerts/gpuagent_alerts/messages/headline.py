@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from gpuagent.core.displaced import name_displaced
 from gpuagent.core.growth import GrowthState, MemoryKey, Verdict
-from gpuagent.core.holding import LARGE_SHARE, find_holding, is_nobodys
+from gpuagent.core.holding import LARGE_SHARE, find_holding, held_by_nobody, is_nobodys, unowned_memory
 from gpuagent.core.snapshot import ProcessState, pause_overrun_seconds
 from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration
 from gpuagent.core.xids import explain_xid
@@ -101,11 +101,11 @@ def decisive_alert(seen: BriefingInputs, main: Alert | None) -> Alert | None:
         return None
     true_now = [one for one in seen.alerts if _is_true(one) and not did_nothing(one.labels)]
     found = max(true_now, key=_gravity, default=main)
-    return found if urgency_of(found.labels).rises_above(urgency_of(main.labels)) else None
+    return found if urgency_of(found).rises_above(urgency_of(main)) else None
 
 
 def _gravity(alert: Alert) -> tuple[int, int, int]:
-    urgency = urgency_of(alert.labels)
+    urgency = urgency_of(alert)
     return urgency.severity, urgency.action, urgency.stage
 
 
@@ -178,7 +178,9 @@ def _nobodys(seen: BriefingInputs, main: Alert) -> str:
     state, pace = nobodys_state(seen.snapshot, instances or seen.places)
     paced = f" {format_bytes(pace)}/h" if pace > 0 else ""
     numbers = ", ".join(str(each.gpu_instance_id) for each in instances)
-    who = "memory of no process" + (f" in MIG instance{'s' if len(instances) > 1 else ''} {numbers}" * bool(instances))
+    who = unowned_memory(seen.listed) + (
+        f" in MIG instance{'s' if len(instances) > 1 else ''} {numbers}" * bool(instances)
+    )
     if state is GrowthState.RISING:
         return f"{who} growing{paced}{_forecast(seen, instances)}"
     if state is GrowthState.STOPPED:
@@ -197,7 +199,7 @@ def _soon(seen: BriefingInputs, main: Alert) -> str:
     if not seen.members:
         nobodys = nobodys_bytes_per_hour(seen.snapshot, seen.places)
         if nobodys > 0:
-            return f"memory of no process growing {format_bytes(nobodys)}/h{_forecast(seen)}"
+            return f"{unowned_memory(seen.listed)} growing {format_bytes(nobodys)}/h{_forecast(seen)}"
         return f"memory running out{_forecast(seen)}"
     verb = "leaking" if any(one.growth.verdict is Verdict.LEAKING for one in seen.members) else "growing"
     return f"{subject_name(seen, main)} {verb} {format_bytes(seen.pace)}/h{_beside(seen)}{_forecast(seen)}"
@@ -213,7 +215,7 @@ def _beside(seen: BriefingInputs) -> str:
         parts.append(f"{who} {format_bytes(sum(each.bytes_per_hour for each in others))}/h")
     nobodys = nobodys_bytes_per_hour(seen.snapshot, seen.places)
     if nobodys >= _LEAST_BESIDE * seen.pace and nobodys > 0:
-        parts.append(f"memory of no process {format_bytes(nobodys)}/h")
+        parts.append(f"{unowned_memory(seen.listed)} {format_bytes(nobodys)}/h")
     return f" (and {' and '.join(parts)})" if parts else ""
 
 
@@ -290,7 +292,7 @@ def summary_of_kept(seen: BriefingInputs, main: Alert) -> str:
     That ends when the gravest alert of it is kept no longer, whichever of them names it.
     """
     kept = [one for one in seen.conditions if one.is_kept] or [main]
-    gravest = max(kept, key=lambda one: (*urgency_of(one.labels), one.kept_until or 0.0))
+    gravest = max(kept, key=lambda one: (*urgency_of(one), one.kept_until or 0.0))
     return without_place(resolved_summary(replace(main, kept_until=gravest.kept_until)))
 
 
@@ -331,7 +333,7 @@ def _largest(seen: BriefingInputs) -> str:
         about = []
     listed = about or seen.listed
     if is_nobodys(nobodys, listed, used):
-        return f", {format_bytes(nobodys)} of it held by no process that the driver lists"
+        return f", {format_bytes(nobodys)} {held_by_nobody(seen.listed)}"
     found = find_holding(listed, used)
     if found is None:
         return ""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
+from gpuagent.core.snapshot import GpuState
 from gpuagent.core.units import format_bytes, format_duration
 from gpuagent_alerts.alert import UNKNOWN_END, Alert, Incident, LastRun, clock_time, condition_times, resolved_summary
 from gpuagent_alerts.messages.briefing_inputs import BLIND, DEAD, LEAK, BriefingInputs, Successors
-from gpuagent_alerts.messages.group_end import summarize_ends
+from gpuagent_alerts.messages.group_end import sum_over_gpus, summarize_ends
 from gpuagent_alerts.messages.naming import (
     READ_IT,
     dead_subject,
@@ -41,7 +43,8 @@ def end_reason_of(seen: BriefingInputs, main: Alert) -> str:
     again, restarts = seen.successors, seen.incident.restarts
     if (last := _unalerted_last(seen)) is not None:
         return _end_of_last(seen, main, last)
-    reason = _dated(_end_of_all(seen, main), _times_of_ends(seen, main), seen.now)
+    told = _end_of_all(seen, main)
+    reason = _dated(told, _times_of_ends(seen, main), seen.now) + _left_since(seen, main, told)
     was_restarted = f"; {group_name(seen, main.labels, again)} was restarted {times(restarts)}" if restarts else ""
     if again is None:
         return reason + (f"{was_restarted} and does not run now" if restarts else "")
@@ -101,6 +104,8 @@ def _end_of_all(seen: BriefingInputs, main: Alert) -> str:
         return head.replace("the ended process", "them") + back
     if main.name == LEAK and len(pids := {pid for _, pid in alike}) > 1:
         return summarize_ends([one.end_reason for one in alike.values()], of=len(pids))
+    if main.name == LEAK and (of_all := sum_over_gpus([one.end_reason for one in alike.values()])):
+        return of_all
     own = main.labels.get("uuid", "")  # the node's alert has none, and is no further GPU
     # One that was lost before it told its UUID has an alert under its index alone.
     index = main.labels.get("gpu", "") if not own else ""
@@ -112,6 +117,22 @@ def _end_of_all(seen: BriefingInputs, main: Alert) -> str:
     others = len(likewise - {own, ""})
     more = f"; likewise on {others} more GPU{'s' if others > 1 else ''}" if others and main.end_is_certain else ""
     return (main.end_reason or UNKNOWN_END) + more
+
+
+_STOPPED = re.compile(r"growth stopped(?:: .* \(pid (\d+)\) had)?")
+
+
+def _left_since(seen: BriefingInputs, main: Alert, reason: str) -> str:
+    """Return that the process of which growth had stopped has gone since, in words; "" while that is not known."""
+    found = _STOPPED.match(reason)
+    pid = (found[1] or main.labels.get("pid", "")) if found is not None else ""
+    gpus = () if seen.snapshot is None else seen.snapshot.gpus
+    uuid = main.labels.get("uuid", "")
+    is_read = any(one.identity.uuid == uuid and one.state is GpuState.OK and one.processes_known for one in gpus)
+    if not pid or not is_read or seen.snapshot is None:
+        return ""
+    is_listed = any(str(one.pid) == pid and one.gpu_uuid == uuid for one in seen.snapshot.processes)
+    return "" if is_listed else "; it has left the GPU since"
 
 
 _LATE_SECONDS = 300.0

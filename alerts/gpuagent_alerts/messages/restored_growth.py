@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpuagent.core.growth import Growth, MemoryKey, Verdict
-from gpuagent.core.snapshot import GpuState, NvmlState, Snapshot
+from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, Snapshot
 from gpuagent_alerts.alert import fingerprint
 from gpuagent_alerts.messages.briefing_inputs import FULL
-from gpuagent_alerts.messages.end_facts import key_of, memory_of
+from gpuagent_alerts.messages.end_facts import has_instance, key_of, memory_of
 from gpuagent_alerts.notify.incident_record import IncidentRecord, are_processes_gone
 from gpuagent_alerts.notify.succession import MemoryMeter
 from gpuagent_alerts.remedies.safeguards.rule_sampling import GROWTH
@@ -80,7 +80,23 @@ class RestoredGrowth:
         if key is None:
             return False
         if gpu is None or snapshot.node.nvml_state is not NvmlState.READY or gpu.state is not GpuState.OK:
-            return True  # what is missing is frozen by itself
+            return self._may_come_back(name, gpu, snapshot)
+        if not has_instance(labels, gpu):
+            return False
+        return self._is_unproven_on(gpu, key, name, labels, snapshot)
+
+    def _may_come_back(self, name: str, gpu: GpuReading | None, snapshot: Snapshot) -> bool:
+        """Return whether a GPU that is not read now may be there: what is missing is frozen by itself."""
+        if gpu is not None or snapshot.node.nvml_state is not NvmlState.READY:
+            return True
+        # A board that the driver finds and cannot name yet may be this one.
+        is_any_unnamed = any(not one.identity.uuid for one in snapshot.gpus)
+        return is_any_unnamed and self._may_wait(name, snapshot.clock_seconds)
+
+    def _is_unproven_on(
+        self, gpu: GpuReading, key: MemoryKey, name: str, labels: Mapping[str, str], snapshot: Snapshot
+    ) -> bool:
+        """Return the same of an alert on a GPU that was read."""
         running = {
             f"{one.info.id.boot_id}:{one.info.id.pid}:{one.info.id.start_ticks}"
             for one in snapshot.processes if one.info is not None
@@ -108,7 +124,10 @@ class RestoredGrowth:
             meter.began = now
             return True
         is_flat = measured.is_flat and verdict is not Verdict.LEARNING
-        return not is_flat and now - meter.began < LONGEST_WAIT_SECONDS
+        return not is_flat and self._may_wait(name, now)
+
+    def _may_wait(self, name: str, now: float) -> bool:
+        return now - self._meters[name].began < LONGEST_WAIT_SECONDS
 
 
 def _used(key: MemoryKey, snapshot: Snapshot, labels: Mapping[str, str]) -> int | None:

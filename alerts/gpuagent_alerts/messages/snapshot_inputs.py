@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
-from gpuagent.core.displaced import displaced_gpus, rename_in
+from gpuagent.core.displaced import displaced_gpu, rename_in
 from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Verdict
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.alerting import AlertingFigures, FiringAlert
@@ -67,7 +67,7 @@ def with_remedy(alert: Alert, done: str) -> Alert:
 
 def with_place(alert: Alert, snapshot: Snapshot | None) -> Alert:
     """Return the alert with texts in which the index of its GPU does not mean another one that has it now."""
-    gpu = displaced_gpus(snapshot).get(alert.labels.get("uuid", ""))
+    gpu = displaced_gpu(alert.labels, snapshot)
     return alert if gpu is None else replace(alert, annotations=rename_in(alert.annotations, gpu))
 
 

@@ -75,7 +75,7 @@ def _groups(view: NotificationInputs, told: Mapping[GroupKey, NotificationState]
     known = _known_groups(told)
     incidents = {fingerprint: one for one in view.incidents.values() for fingerprint in one.members}
     for fingerprint, alert in view.firing.items():
-        suppressed = view.suppressed(alert)
+        suppressed = view.suppressed(alert, incidents.get(fingerprint))
         for destination in view.destinations(alert.labels):
             incident = incidents.get(fingerprint)
             key, empty = alert_group(fingerprint, alert, destination, node, incident)

@@ -88,7 +88,7 @@ def tells_of_an_end(alert: Alert) -> bool:
 
 def names_a_process(alert: Alert) -> bool:
     """Return whether an alert is about a process, and no note of a remedy."""
-    return bool(alert.labels.get("pid")) and urgency_of(alert.labels).action <= Action.NONE
+    return bool(alert.labels.get("pid")) and urgency_of(alert).action <= Action.NONE
 
 
 def _ended_with_it(alert: Alert) -> bool:

@@ -30,6 +30,7 @@ from gpuagent_alerts.notify.succession import Restarts, Watch
 from gpuagent_alerts.notify.urgency import (
     CALM,
     CRITICAL,
+    FAST_TIER,
     Urgency,
     UrgencyStage,
     by_urgency,
@@ -100,7 +101,7 @@ class IncidentGroup:
         self._present = [alert for alert in self._audible.values() if alert.holds]
         self._live = any(not did_nothing(alert.labels) for alert in self._present)
         self._shared = self._find_shared()
-        own = worst(alert.labels for alert in self._present)
+        own = worst(self._present)
         shared = functools.reduce(Urgency.highest, map(urgency_of_shared, self._shared), own)
         self._current = shared if self._live else own
 
@@ -179,7 +180,7 @@ class IncidentGroup:
         alerts = [alert for name in names if (alert := self._view.firing.get(name)) is not None]
         return [
             alert for alert in alerts
-            if not self._view.suppressed(alert)
+            if not self._view.suppressed(alert, self._record)
             and any(one.recipient == self._recipient for one in self._view.destinations(alert.labels))
         ]  # fmt: skip
 
@@ -286,7 +287,18 @@ class IncidentGroup:
 
     def _hold_seconds(self) -> float:
         reopened = self._record.reopened if self._record is not None else 0
+        if not reopened and self._was_a_load():
+            reopened = 1
         return _HOLDS_SECONDS[min(reopened, len(_HOLDS_SECONDS) - 1)]
+
+    def _was_a_load(self) -> bool:
+        """Return whether all that was told is a forecast of seconds, and the growth stopped while its process goes on.
+
+        What loads a model does so in several steps, some minutes apart: each would begin and end the incident.
+        """
+        known = self._known.values()
+        is_fast = all(one.alert.labels.get("tier") == FAST_TIER for one in known)
+        return is_fast and any(not one.firing for one in known) and not any(one.alert.end_is_certain for one in known)
 
     def _worsens(self, told: Urgency) -> bool:
         """Return whether it has become worse; one that somebody is at must have a higher severity for that."""
@@ -329,7 +341,7 @@ class IncidentGroup:
         news = (
             alert.starts_at
             for alert in self._present
-            if not did_nothing(alert.labels) and (told is None or urgency_of(alert.labels).rises_above(told))
+            if not did_nothing(alert.labels) and (told is None or urgency_of(alert).rises_above(told))
         )
         shared = (
             alert.starts_at for alert in self._shared

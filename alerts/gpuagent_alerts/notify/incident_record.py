@@ -126,6 +126,28 @@ def incident_of(record: IncidentRecord, news: News) -> Incident:
     )  # fmt: skip
 
 
+_SAME_START_SECONDS = 1.0
+"""The start of an alert may have moved by so much with the wall clock."""
+
+
+def end_within(
+    record: IncidentRecord | None, name: str, ended: Alert | None, *, was_member: bool = False
+) -> Alert | None:
+    """Return the end of an alert of an incident, by the alert's fingerprint; None where it is not known.
+
+    `ended` is the alert as it ended last, which may have been in another incident: a GPU has one alert, whoever fills
+    it. `was_member` says that it fired in this one until now.
+    """
+    if record is None:
+        return ended
+    known = record.ended.get(name)
+    if ended is None or known is None:
+        is_of_later = ended is not None and record.ends_at is not None and ended.begins_at > record.ends_at
+        return known if ended is None or (is_of_later and not was_member) else ended
+    is_same = was_member or abs(ended.starts_at - known.starts_at) < _SAME_START_SECONDS
+    return ended if is_same else known
+
+
 def moved_record(one: IncidentRecord, step: float) -> IncidentRecord:
     """Return a record whose times have moved by so many seconds, none before 1970."""
 

@@ -19,6 +19,7 @@ from gpuagent_alerts.notify.cause import Cause, CauseFacts, cause_of, concerns, 
 from gpuagent_alerts.notify.final_reason import tells_of_a_process
 from gpuagent_alerts.notify.incident_record import (
     IncidentRecord,
+    end_within,
     load_records,
     moved_record,
     save_records,
@@ -208,7 +209,8 @@ class _Update:
 
     def _with_ended(self, one: IncidentRecord) -> IncidentRecord:
         """Return it with the alerts that have left it, as far as they are known."""
-        known = ((name, self._ended.get(name) or one.ended.get(name)) for name in one.left)
+        members = self._before[one.key].members
+        known = ((name, end_within(one, name, self._ended.get(name), was_member=name in members)) for name in one.left)
         found = {name: alert for name, alert in known if alert is not None}
         return one if found == one.ended else replace(one, ended=found)
 
@@ -334,9 +336,9 @@ class _Update:
             # What says that the memory is full takes a moment, in which it is no less severe than before.
             full = [{"severity": "critical"}] if self._facts.has_filled(one.identities) else []
             severity = worst_severity([*labels, *others, *full])
-            gravest = max(firing, key=lambda name: (urgency_of(firing[name].labels), firing[name].holds, name))
+            gravest = max(firing, key=lambda name: (urgency_of(firing[name]), firing[name].holds, name))
             return replace(
-                one, severity=severity, worst=one.worst.highest(worst(labels)), gravest=gravest,
+                one, severity=severity, worst=one.worst.highest(worst(present.values())), gravest=gravest,
                 ceased_at=None,
             )  # fmt: skip
         if one.key in self._held and one.ends_at is None:

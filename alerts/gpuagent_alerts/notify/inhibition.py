@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from gpuagent.core.matchers import Matchers, parse_matcher
 from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.notify.urgency import is_at_lower_threshold
 
 LOST = "GpuLost"
 BLIND = "GpuMonitorBlind"
@@ -121,7 +122,7 @@ def inhibited_by_tier(alerts: Iterable[Alert]) -> Callable[[Mapping[str, str]], 
     """Return likewise a function from labels to the name of the alert of a higher tier, "" if there is none."""
     sources: defaultdict[int, dict[tuple[str, ...], str]] = defaultdict(dict)
     for alert in alerts:
-        if alert.status is Status.FIRING:
+        if alert.status is Status.FIRING and not is_at_lower_threshold(alert):
             for place, rule in enumerate(_COMPILED_TIERS):
                 if rule.source(alert.labels):
                     sources[place][_values(rule, alert.labels)] = alert.name

@@ -10,7 +10,7 @@ from gpuagent.core.clock import Clock
 from gpuagent_alerts.alert import Alert, Briefing, Incident, Message, News
 from gpuagent_alerts.notify.cause import CauseFacts, NoCauseFacts, is_one_course
 from gpuagent_alerts.notify.decide import by_status, decide
-from gpuagent_alerts.notify.incident_record import IncidentRecord, incident_of
+from gpuagent_alerts.notify.incident_record import IncidentRecord, end_within, incident_of
 from gpuagent_alerts.notify.incidents import IncidentBook
 from gpuagent_alerts.notify.inhibition import inhibited_by_loss, inhibited_by_tier
 from gpuagent_alerts.notify.limiter import HeldSummary, MessageLimiter, Offer
@@ -18,7 +18,8 @@ from gpuagent_alerts.notify.outbox.attempt import WallSteps
 from gpuagent_alerts.notify.outbox.entry import DroppedMessage, Occasion, OutboxEntry, id_of_news, message_id
 from gpuagent_alerts.notify.outbox.queue import Outbox
 from gpuagent_alerts.notify.routes import Routes
-from gpuagent_alerts.notify.silences import INCIDENT_LABEL, Acks, Silences
+from gpuagent_alerts.notify.silenced import silences_of
+from gpuagent_alerts.notify.silences import Acks, Silences
 from gpuagent_alerts.notify.state import (
     GroupKey,
     NotificationDecision,
@@ -185,7 +186,7 @@ class Notifier:
             ended=ended,
             destinations=self.routes.of,
             recipients=self.routes.recipients,
-            suppressed=_Suppressed(self._quiet.silences, firing, incidents),
+            suppressed=_Suppressed(self._quiet.silences, firing),
             acknowledged={known for known in (*firing, *incidents) if known in acks},
             node_labels=self._node_labels,
             pending=pending,
@@ -201,7 +202,8 @@ class Notifier:
             name: one.alert for told in self._told.values() if told.incident is not None
             if told.incident.key == record.key for name, one in told.alerts.items() if not one.firing
         }  # fmt: skip
-        alerts |= {fingerprint: ended[fingerprint] for fingerprint in members if fingerprint in ended}
+        ends = ((name, end_within(record, name, ended.get(name))) for name in members)
+        alerts |= {name: one for name, one in ends if one is not None}
         return self.brief(incident_of(record, News.ENDED), list(alerts.values())).headline if alerts else ""
 
     def _stirring(self, pending: Mapping[str, Alert], facts: CauseFacts, now: float) -> dict[str, list[Alert]]:
@@ -228,9 +230,8 @@ class Notifier:
     def is_silenced(self, alert: Alert) -> bool:
         """Return whether a silence is in force for an alert, or for its incident."""
         name = alert.fingerprint
-        key = next((one.key for one in self._book.records.values() if name in one.members), "")
-        labels = {**self._node_labels, **alert.labels, **({INCIDENT_LABEL: key} if key else {})}
-        return bool(self._quiet.silences.silencing(labels))
+        record = next((one for one in self._book.records.values() if name in one.members), None)
+        return bool(silences_of(self._quiet.silences, alert.labels, record, self._node_labels))
 
     def is_incident_silenced(self, record: IncidentRecord, known: Mapping[str, Mapping[str, str]]) -> bool:
         """Return whether silences are in force for all of an incident: as such, or for each of its alerts.
@@ -240,8 +241,7 @@ class Notifier:
         own = [known[name] for name in (*record.members, *record.left) if name in known]
         own = [labels for labels in own if not is_remedy_note(labels)]
         every = own or [{name: value for name, value in record.labels.items() if value}]
-        silencing = self._quiet.silences.silencing
-        return all(silencing({**self._node_labels, **labels, INCIDENT_LABEL: record.key}) for labels in every)
+        return all(silences_of(self._quiet.silences, labels, record, self._node_labels) for labels in every)
 
     def is_open(self, fingerprint: str) -> bool:
         """Return whether some receiver takes the alert for firing, or the end of its incident is yet to tell of it."""
@@ -331,18 +331,12 @@ def _incidents_of(offers: Iterable[Offer]) -> Iterator[Incident]:
 class _Suppressed:
     """Test whether an alert is silenced or inhibited."""
 
-    def __init__(
-        self, silences: Silences, firing: Mapping[str, Alert], incidents: Mapping[str, IncidentRecord]
-    ) -> None:
+    def __init__(self, silences: Silences, firing: Mapping[str, Alert]) -> None:
         self._silences = silences
-        self._keys = {fingerprint: one.key for one in incidents.values() for fingerprint in one.members}
         self._by_loss = inhibited_by_loss(firing.values())
 
-    def __call__(self, alert: Alert) -> bool:
-        if self._by_loss(alert.labels):
-            return True
-        key = self._keys.get(alert.fingerprint, "")
-        return bool(self._silences.silencing({**alert.labels, INCIDENT_LABEL: key} if key else alert.labels))
+    def __call__(self, alert: Alert, record: IncidentRecord | None) -> bool:
+        return self._by_loss(alert.labels) != "" or bool(silences_of(self._silences, alert.labels, record))
 
 
 def _of_digests(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from gpuagent_alerts.alert import Alert, Incident, Status, fingerprint, moved_alert
-from gpuagent_alerts.notify.incident_record import IncidentRecord
+from gpuagent_alerts.notify.incident_record import IncidentRecord, end_within
 from gpuagent_alerts.notify.outbox.entry import Occasion, dump_alert, load_alert
 from gpuagent_alerts.notify.routes import Destination, Recipient
 from gpuagent_alerts.notify.succession import Watch
@@ -275,8 +275,8 @@ class NotificationInputs:
     """Alerts that ended lately, by fingerprint."""
     destinations: Callable[[Mapping[str, str]], Sequence[Destination]]
     recipients: Mapping[str, Recipient]
-    suppressed: Callable[[Alert], bool]
-    """Test whether an alert is silenced or inhibited."""
+    suppressed: Callable[[Alert, IncidentRecord | None], bool]
+    """Test whether an alert is silenced or inhibited, as one of an incident, its own or one that shares it."""
     acknowledged: Collection[str]
     """Fingerprints of alerts, and keys of incidents, that are not repeated."""
     node_labels: Mapping[str, str] = field(default_factory=dict)
@@ -306,6 +306,10 @@ class NotificationInputs:
     def as_ended(self, fingerprint: str, told: Alert) -> Alert:
         """Return an alert that was told, and fires no more, or is only kept while its incident is over."""
         return as_ended(told, self.ended.get(fingerprint) or self.firing.get(fingerprint), self.now)
+
+    def end_within(self, record: IncidentRecord | None, fingerprint: str) -> Alert | None:
+        """Return an alert as it ended in an incident; None where it did not, or that is not known."""
+        return end_within(record, fingerprint, self.ended.get(fingerprint))
 
     def as_told(self, alert: Alert, known: NotifiedAlert | None = None) -> Alert:
         """Return an alert that fires as it is told: under the labels and with the beginning that were told before."""

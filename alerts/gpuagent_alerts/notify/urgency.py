@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
+from gpuagent.core.hardware import FULL_RATIO
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.store.tables import integer
 
@@ -62,6 +63,8 @@ class Urgency(NamedTuple):
 CALM = Urgency(-1, -1, -1)
 """Urgency below that of every alert."""
 
+FULL_ALERTS = frozenset({"GpuMemoryFull", "GpuInstanceMemoryFull"})
+"""Names of shipped alerts on a full memory."""
 _STAGES = {
     "GpuMemoryHigh": UrgencyStage.GROWING,
     "GpuProcessMemoryLeak": UrgencyStage.GROWING,
@@ -77,7 +80,9 @@ _ACTIONS = {
 }  # fmt: skip
 _FORMER_ACTED_ON = 5
 """Stage under which states written before this version have what a remedy did."""
-_TIERS = {"hours": UrgencyStage.GROWING, "minutes": UrgencyStage.FILLING, "seconds": UrgencyStage.FILLING}
+FAST_TIER = "seconds"
+"""Label `tier` of a forecast by the growth of the last seconds: of a load as much as of a collapse."""
+_TIERS = {"hours": UrgencyStage.GROWING, "minutes": UrgencyStage.FILLING, FAST_TIER: UrgencyStage.FILLING}
 _XID_OFF_THE_BUS = "79"
 _IDLE_RESULTS = frozenset({"dry_run", "refused", "resolved", "exited"})
 """Ends of a remedy that has done nothing."""
@@ -99,12 +104,22 @@ def is_remedy_that_helped(labels: Mapping[str, str]) -> bool:
     return is_remedy_note(labels) and labels.get("result") == "released"
 
 
-def urgency_of(labels: Mapping[str, str]) -> Urgency:
-    """Return the urgency of an alert with these labels."""
+def is_at_lower_threshold(alert: Alert) -> bool:
+    """Return whether an alert has the name of a shipped one that says "full", and tells of a share that is less.
+
+    A rule file may replace a shipped rule by one that fires at 60 %: that is above 60 %, and not full. A value that is
+    no share of 1 says nothing.
+    """
+    return alert.name in FULL_ALERTS and 0.0 < alert.value < FULL_RATIO
+
+
+def urgency_of(alert: Alert) -> Urgency:
+    """Return the urgency of an alert."""
+    labels = alert.labels
     if did_nothing(labels):
         return CALM
     action = _ACTIONS.get(labels.get("alertname", ""), Action.NONE)
-    return Urgency(severity_rank(labels.get("severity", "")), _stage(labels), action)
+    return Urgency(severity_rank(labels.get("severity", "")), _stage(alert), action)
 
 
 def load_urgency(ranks: Sequence[object]) -> Urgency:
@@ -115,11 +130,11 @@ def load_urgency(ranks: Sequence[object]) -> Urgency:
     return Urgency(severity, stage, rest[0] if rest else min(stage, Action.NONE))
 
 
-def worst(alerts: Iterable[Mapping[str, str]]) -> Urgency:
-    """Return the worst urgency of alerts with these labels, rank by rank; `CALM` of none."""
+def worst(alerts: Iterable[Alert]) -> Urgency:
+    """Return the worst urgency of these alerts, rank by rank; `CALM` of none."""
     found = CALM
-    for labels in alerts:
-        found = found.highest(urgency_of(labels))
+    for alert in alerts:
+        found = found.highest(urgency_of(alert))
     return found
 
 
@@ -134,8 +149,10 @@ def severity_rank(severity: str) -> int:
     return _SEVERITIES.get(severity, _UNKNOWN_SEVERITY)
 
 
-def _stage(labels: Mapping[str, str]) -> UrgencyStage:
-    name = labels.get("alertname", "")
+def _stage(alert: Alert) -> UrgencyStage:
+    name, labels = alert.name, alert.labels
+    if is_at_lower_threshold(alert):
+        return UrgencyStage.GROWING
     if name == "GpuMemoryExhaustionSoon":
         return _TIERS.get(labels.get("tier", ""), UrgencyStage.FILLING)
     if name == "GpuXidCritical" and labels.get("xid") == _XID_OFF_THE_BUS:
@@ -145,14 +162,14 @@ def _stage(labels: Mapping[str, str]) -> UrgencyStage:
 
 def urgency_of_shared(alert: Alert) -> Urgency:
     """Return the urgency that an alert of another incident has here: that the memory is full is told once."""
-    found = urgency_of(alert.labels)
+    found = urgency_of(alert)
     return found._replace(stage=min(found.stage, UrgencyStage.FILLING))
 
 
 def by_urgency(item: tuple[str, Alert]) -> tuple[bool, int, int, int, float, str, str, str]:
     """Order alerts by fingerprint: what is true, then the most urgent, then the oldest."""
     fingerprint, alert = item
-    urgency = urgency_of(alert.labels)
+    urgency = urgency_of(alert)
     gpu = alert.labels.get("gpu", "")
     ranks = -urgency.severity, -urgency.action, -urgency.stage
     return not alert.holds, *ranks, alert.starts_at, alert.name, gpu, fingerprint

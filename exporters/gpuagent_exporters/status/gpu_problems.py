@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gpuagent.core.hardware import Ecc, Memory, MigInstance, Power, recovery_action
-from gpuagent.core.holding import Holding, find_holding, is_nobodys
+from gpuagent.core.holding import Holding, find_holding, held_by_nobody, is_nobodys, untold_advice
 from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, ProcessState, Snapshot
 from gpuagent.core.units import GIB, format_bytes, format_duration, format_ratio
@@ -99,7 +99,7 @@ def _full(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Iterator[Prob
         largest = max((process.used_bytes or 0 for process in processes), default=0)
         holder = "" if found is None else f"; {_holder(found)}"
         if is_nobodys(nobodys, processes, used):
-            holder = f"; {format_bytes(nobodys)} of it held by no process that the driver lists"
+            holder = f"; {format_bytes(nobodys)} {held_by_nobody(processes)}"
         if host > largest:
             holder = f"; {format_bytes(host)} of it are used beside the GPU"
         whose = "memory of GPU and CPU" if gpu.identity.unified_memory else "memory"
@@ -184,13 +184,12 @@ def _unattributed(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Itera
     size = gpu.reconciliation.unattributed_bytes
     if size <= max(GIB, _UNATTRIBUTED_RATIO * total):
         return
-    untold = sum(process.used_bytes is None for process in processes)
+    untold = untold_advice(processes)
     advice = (
-        f"The driver does not tell the memory of {untold} process{'es' if untold > 1 else ''}: it is likely there."
-        if untold
-        else "Managed memory, hidden processes or a leftover: `fuser -v /dev/nvidia*` shows who has the GPU open."
+        untold or "Managed memory, hidden processes or a leftover: `fuser -v /dev/nvidia*` shows who has the GPU open."
     )
-    text = f"{format_bytes(size)} is used by no process that the driver lists"
+    whose = "assigned to no process" if untold else "used by no process that the driver lists"
+    text = f"{format_bytes(size)} is {whose}"
     severity = Severity.INFO if untold else Severity.WARNING
     yield Problem(severity, "unattributed", text, advice, gpu=gpu.identity.index)
 

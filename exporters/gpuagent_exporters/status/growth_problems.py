@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Verdict
+from gpuagent.core.holding import unowned_memory, untold_advice
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.preallocation import fast_growth_expected
 from gpuagent.core.metrics.process import FrameworkRecognizer
@@ -30,7 +31,7 @@ def growth_problems(snapshot: Snapshot, recognize: FrameworkRecognizer, said: As
     for gpu in snapshot.gpus:
         uuid = gpu.identity.uuid
         yield from _fast(gpu, snapshot, said, a_server_starts=uuid in starts_on)
-        yield from _of_nobody(gpu, leaking_on, said)
+        yield from _of_nobody(gpu, leaking_on, said, [one for one in snapshot.processes if one.gpu_uuid == uuid])
 
 
 def _of_process(process: ProcessReading, growth: Growth, said: Assessments, now_seconds: float) -> Iterator[Problem]:
@@ -100,7 +101,9 @@ def _fast(gpu: GpuReading, snapshot: Snapshot, said: Assessments, *, a_server_st
         )
 
 
-def _of_nobody(gpu: GpuReading, leaking_on: Collection[MemoryKey], said: Assessments) -> Iterator[Problem]:
+def _of_nobody(
+    gpu: GpuReading, leaking_on: Collection[MemoryKey], said: Assessments, processes: Sequence[ProcessReading]
+) -> Iterator[Problem]:
     """Yield memory of no process that leaks: by the MIG instances in which it does, else on the GPU as a whole."""
     uuid = gpu.identity.uuid
     instances = {MemoryKey(uuid, 0, one.gpu_instance_id): one.profile for one in reversed(gpu.mig)}
@@ -111,12 +114,14 @@ def _of_nobody(gpu: GpuReading, leaking_on: Collection[MemoryKey], said: Assessm
     for key in [key for key in leaking if key in instances] or leaking:
         growth = said.of(key)
         why = f": {'; '.join(growth.reasons)}" if growth is not None and growth.reasons else ""
+        listed = [one for one in processes if key not in instances or one.gpu_instance_id == key.gpu_instance_id]
+        advice = untold_advice(listed) or "`fuser -v /dev/nvidia*` as root shows who has the GPU open."
         where = f" in MIG instance {key.gpu_instance_id} ({instances[key]})" if key in instances else ""
         yield Problem(
             said.severity(key) or Severity.WARNING,
             "unowned_leak",
-            f"memory that no process owns is leaking{where}{_figures(_document(said, key))}{why}",
-            "`fuser -v /dev/nvidia*` as root shows who has the GPU open.",
+            f"{unowned_memory(listed)} is leaking{where}{_figures(_document(said, key))}{why}",
+            advice,
             gpu=gpu.identity.index,
         )
 

@@ -221,6 +221,18 @@ def test_many_problems_leave_room() -> None:
     assert "and 8 more problems: gpuagent status --json" in screen(snapshot(gpus, []))
 
 
+@pytest.mark.parametrize(("unit", "shown"), [("", "python3  leaking"), ("emb.service", "emb.service  leak")])
+def test_a_leaker_has_a_name_in_a_narrow_table(unit: str, shown: str) -> None:
+    """LEAK-02: at 80 columns the line of the one process that is looked for tells who it is, beside others that do."""
+    pace = Range(1e7, 1e7, 1e7)
+    growth = Growth(Verdict.LEAKING, Evidence.STRICT, slope=pace, exhaustion=Range(3600.0, 3600.0, 3600.0))
+    seen = snapshot([gpu()], [process(4_194_305, used_gib=60.0, command="python3 " + 40 * "x", unit=unit)])
+    seen = replace(seen, growth={MemoryKey("GPU-00000000", 4_194_305): growth})
+    processes = document(seen)["processes"]
+    assert shown in process_table(processes, 80, PLAIN)[1]
+    assert "leaking (strict)" in process_table(processes, 170, PLAIN)[1]
+
+
 def test_numbers_are_never_cut() -> None:
     """The longest numbers there are have room: a pid above the kernel's, 100 %, an age of days, a TiB of memory."""
     longest = process(4_194_999, used_gib=1023.99, sm_ratio=1.0, kinds="CGM", start_time_seconds=WALL - 99.96 * 86_400)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gpuagent_alerts.alert import CauseKind
+from gpuagent_alerts.alert import Alert, CauseKind, Status
 from gpuagent_alerts.notify.cause import CauseProcess, NoCauseFacts, cause_of
 from gpuagent_alerts.notify.urgency import CALM, Action, Urgency, UrgencyStage, load_urgency, urgency_of, worst_severity
 
@@ -110,8 +110,8 @@ def test_a_dry_run_begins_nothing() -> None:
     done = {**dry, "dry_run": "false", "result": "released"}
     assert not cause_of(dry, NoCauseFacts()).begins
     assert cause_of(done, NoCauseFacts()).begins
-    assert urgency_of(dry) == CALM
-    assert urgency_of(done) == Urgency(2, UrgencyStage.NOTED, Action.TAKEN)
+    assert urgency_of(Alert(dry, {}, Status.FIRING, 0.0)) == CALM
+    assert urgency_of(Alert(done, {}, Status.FIRING, 0.0)) == Urgency(2, UrgencyStage.NOTED, Action.TAKEN)
 
 
 @pytest.mark.parametrize(

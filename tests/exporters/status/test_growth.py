@@ -179,8 +179,17 @@ def test_memory_of_no_process_in_a_mig_instance_in_words(of_process: Growth) -> 
     there = snapshot([gpu(mig=parts)], [process(instance=2)])
     texts = [one.text for one in find_problems(replace(there, growth=growth), NOW) if one.kind == "unowned_leak"]
     assert texts == [
-        f"memory that no process owns is leaking in MIG instance 1 (1g.10gb), 1.2 GiB/h, full in 2 h 14 min: {WHY[0]}"
+        f"memory of no process is leaking in MIG instance 1 (1g.10gb), 1.2 GiB/h, full in 2 h 14 min: {WHY[0]}"
     ]
+
+
+def test_memory_of_processes_that_the_driver_does_not_tell_is_not_called_nobodys() -> None:
+    """MEM-02: a virtual GPU lists processes and tells the memory of none: what leaks is likely theirs."""
+    there = snapshot([gpu()], [process(used_gib=None), process(4243, used_gib=None)])
+    found = find_problems(replace(there, growth={MemoryKey(UUID): LEAK}), NOW)
+    (problem,) = [one for one in found if one.kind == "unowned_leak"]
+    assert problem.text.startswith("memory of unknown processes is leaking, 1.2 GiB/h")
+    assert problem.advice == "The driver does not tell the memory of 2 processes: it is likely there."
 
 
 def test_a_gpu_with_a_problem_is_not_ok() -> None:

@@ -57,6 +57,9 @@ def test_a_full_gpu_names_nobody_for_what_is_nobodys() -> None:
         one for one in find_problems(snapshot([full], [process(used_gib=2.0)]), NOW) if one.kind == "memory_full"
     ]
     assert problem.text.endswith("; 21.9 GiB of it held by no process that the driver lists")
+    untold = snapshot([full], [process(used_gib=None), process(4243, used_gib=None)])
+    (problem,) = [one for one in find_problems(untold, NOW) if one.kind == "memory_full"]
+    assert problem.text.endswith("; 21.9 GiB of it unassigned: the driver does not tell the memory of 2 processes")
 
 
 def test_shared_memory_that_cannot_be_seen() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.core.growth import Growth, MemoryKey, Range, Verdict
+from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Range, Verdict
 from gpuagent.core.snapshot import GpuState, Snapshot
 from gpuagent.core.units import GIB
 from gpuagent_alerts.alert import Alert, Briefing, CauseKind, Incident, News, Status
@@ -63,6 +63,23 @@ def brief(
 
 
 LEAK = alert("GpuProcessMemoryLeak", WHO)
+
+
+@pytest.mark.parametrize(
+    ("pace", "state", "next_command"),
+    [
+        (5.0, GrowthState.RISING, "gpuagent kill 81204"),
+        (900.0, GrowthState.RISING, "gpuagent ps --gpu 0"),
+        (900.0, GrowthState.FULL, "gpuagent ps --gpu 0"),
+        (900.0, GrowthState.STOPPED, "gpuagent kill 81204"),
+    ],
+)
+def test_the_slower_of_two_is_not_the_one_to_end(pace: float, state: GrowthState, next_command: str) -> None:
+    """Another process fills the GPU: its own incident says who, and this one's next command shows both."""
+    slope = pace * GIB / 3600
+    other = Growth(Verdict.LEAKING, slope=Range(slope, slope, slope), state=state)
+    seen = replace(BUSY, growth={**BUSY.growth, MemoryKey("GPU-00000000", 7): other})
+    assert brief(LEAK, seen=seen).next_command == next_command
 
 
 def test_a_leak_in_one_line() -> None:

@@ -122,3 +122,66 @@ def test_two_leaks_side_by_side_keep_their_alerts(tmp_path: Path) -> None:
         key = MemoryKey(UUID, FIRST if place % 2 else SECOND)
         stage.show(replace(seen, growth={**seen.growth, key: fast}), 5 * MINUTE)
     assert stage.heard[before:] == []
+
+
+def test_an_end_that_waits_does_not_tell_of_the_next_job(tmp_path: Path) -> None:
+    """A GPU has one alert, whoever fills it: an end tells of the process of its own incident, also after a restart."""
+    stage = Stage(tmp_path / "state")
+
+    def load(pid: int, to_gib: float) -> None:
+        seen = snapshot(
+            [gpu(0, used_gib=to_gib + 1)],
+            [process(pid, process_group=pid, used_gib=to_gib, command=f"run {pid}", name=f"job{pid}")],
+        )
+        fast = Growth(Verdict.GROWING, slope=Range(1e9, 1e9, 1e9), fast=True, fast_exhaustion_seconds=40.0)
+        for seconds in (15.0, 10.0):
+            stage.show(grown(seen, pid, fast), seconds)
+        stage.show(grown(seen, pid, Growth(Verdict.STEADY)), 4 * MINUTE)
+
+    for pid in (FIRST, SECOND):
+        load(pid, 17.0)
+        load(pid, 19.0)
+        stage.show(node(1.0), 5 * MINUTE)
+        stage.kill()
+    stage.show(node(1.0), 30 * MINUTE)
+
+    own: dict[str, list[str]] = {one.key: [] for one in stage.heard}
+    for heard, line in zip(stage.heard, stage.headlines(), strict=True):
+        own[heard.key].append(line)
+    for lines, pid, other in zip(own.values(), (FIRST, SECOND), (SECOND, FIRST), strict=True):
+        assert "RESOLVED" in lines[-1]
+        assert f"pid {pid}" in lines[-1]
+        assert not any(f"pid {other}" in line for line in lines)
+        assert lines[-1].endswith("; it has left the GPU since"), lines
+
+
+FAST = Growth(Verdict.GROWING, slope=Range(1e9, 1e9, 1e9), fast=True, fast_exhaustion_seconds=40.0)
+
+
+def loaded(to_gib: float, growth: Growth) -> Snapshot:
+    """One process with so much memory."""
+    return grown(snapshot([gpu(0, used_gib=to_gib + 1)], [process(FIRST, used_gib=to_gib)]), FIRST, growth)
+
+
+def test_a_load_in_two_steps_is_told_once(tmp_path: Path) -> None:
+    """The second step comes within ten minutes of the first: no end is told between them."""
+    stage = Stage(tmp_path / "state")
+    for to_gib in (17.0, 19.0):
+        for seconds in (15.0, 10.0):
+            stage.show(loaded(to_gib, FAST), seconds)
+        stage.show(loaded(to_gib, Growth(Verdict.STEADY)), 5 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began"]
+    stage.show(loaded(19.0, Growth(Verdict.STEADY)), 15 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began", "ended"]
+    assert "growth stopped" in stage.headlines()[-1]
+    assert len(stage.keys()) == 1
+
+
+def test_a_load_that_ends_with_its_process_is_told_at_once(tmp_path: Path) -> None:
+    """Nothing of it comes back: there is no further step to wait for."""
+    stage = Stage(tmp_path / "state")
+    for seconds in (15.0, 10.0):
+        stage.show(loaded(17.0, FAST), seconds)
+    stage.show(node(1.0), 2 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began", "ended"]
+    assert "ended" in stage.headlines()[-1]

@@ -10,6 +10,7 @@ import pytest
 
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Range, Verdict
+from gpuagent.core.hardware import Ecc
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.metrics.series import series
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Snapshot, XidCount
@@ -164,7 +165,7 @@ def test_a_cache_that_was_released() -> None:
         (
             20.0,
             Growth(Verdict.GROWING, exhaustion=Range(18000.0, 1.0, 2.0)),
-            "it slowed down, and it goes on, full in 5 h",
+            "it slowed down, and it goes on, full in 5 h at the earliest",
         ),
         (
             20.0,
@@ -181,6 +182,15 @@ def test_growth_that_ended(used: float, growth: Growth | None, words: str) -> No
     """Stopped is said only of what stopped with room to grow, and nothing is said that the detector does not."""
     before = seen(gpu(0, used_gib=20.0), growth=GROWN)
     assert reason("GpuMemoryExhaustionSoon", before, seen(gpu(0, used_gib=used), growth=growth)) == words
+
+
+@pytest.mark.parametrize(
+    ("failed", "words"), [(False, "the driver reports no failed row remapping any more"), (None, "no longer true")]
+)
+def test_a_row_remapping_that_no_longer_fails(failed: bool | None, words: str) -> None:
+    """In words, and not as a number; where the driver does not tell, nothing is said."""
+    before = seen(gpu(0, ecc=Ecc(enabled=True, remap_failed=True)))
+    assert reason("GpuRowRemapFailed", before, seen(gpu(0, ecc=Ecc(enabled=True, remap_failed=failed)))) == words
 
 
 def test_a_forecast_that_ended_with_its_process() -> None:

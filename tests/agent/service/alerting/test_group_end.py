@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuagent_alerts.messages.group_end import summarize_ends
+from gpuagent_alerts.messages.group_end import sum_over_gpus, summarize_ends
 
 ENDED = "the process ended; 10.0 GiB came back"
 KILLED = "gpuagent terminated it (SIGTERM); 20.0 GiB came back after 3 s"
@@ -24,3 +24,18 @@ KILLED = "gpuagent terminated it (SIGTERM); 20.0 GiB came back after 3 s"
 def test_ends_are_counted_by_what_they_were(reasons: list[str], of: int, said: str) -> None:
     """Those that a remedy ended are not hidden behind those that ended by themselves; the memory is the sum."""
     assert summarize_ends(reasons, of=of) == said
+
+
+@pytest.mark.parametrize(
+    ("reasons", "said"),
+    [
+        ([ENDED, "the process ended; 12.0 GiB came back"], "the process ended; 22.0 GiB came back"),
+        ([ENDED], ""),
+        ([ENDED, "the process ended; it held 12.0 GiB"], ""),
+        ([ENDED, "the process left the GPU; 12.0 GiB came back"], ""),
+        ([KILLED, KILLED], ""),
+    ],
+)
+def test_one_process_on_several_gpus_gives_back_the_sum(reasons: list[str], said: str) -> None:
+    """Its memory on one GPU alone would be half of what came back; what differs is not added up."""
+    assert sum_over_gpus(reasons) == said

@@ -13,6 +13,7 @@ from gpuagent.core.snapshot import NvmlState, ProcessState, Reconciliation, Snap
 from gpuagent.core.units import GIB
 from gpuagent_alerts.alert import Alert, Briefing, CauseKind, Incident, News, Status, resolved_summary
 from gpuagent_alerts.messages.briefing import BriefingWriter
+from gpuagent_alerts.notify.urgency import UrgencyStage, urgency_of
 from tests.agent.service.alerting.test_briefing import LABELS, alert, brief
 from tests.fakes.readings import WALL, gpu, memory, process, snapshot
 
@@ -104,6 +105,29 @@ def test_memory_of_no_process_that_has_stopped_is_not_growing(
         growth[MemoryKey("GPU-00000000", 100)] = growing(beside, state=GrowthState.RISING)
     told = brief(alert("GpuMemoryLeak", LABELS), seen=replace(seen, growth=growth), kind=CauseKind.GPU)
     assert told.headline.endswith(f"GPU 0: {said}"), told.headline
+
+
+@pytest.mark.parametrize(("value", "is_full"), [(0.64, False), (0.985, True), (64.0, True)])
+def test_full_is_said_of_what_is_full(value: float, *, is_full: bool) -> None:
+    """A rule file may give the shipped name to a rule at 60 %: its own words are told, and a full GPU is still news."""
+    above = replace(alert("GpuMemoryFull", LABELS), value=value, annotations={"summary": "GPU 0 is above 60 %"})
+    leak = alert("GpuProcessMemoryLeak", {**LABELS, "pid": "100", "process": "rank", "user": "alice"})
+    seen = ranks(1, growing(9.0, Verdict.LEAKING, state=GrowthState.RISING))
+    told = brief(leak, above, seen=seen, kind=CauseKind.PROCESS, labels={**LABELS, "pid": "100"})
+    assert ("full now" in told.headline) is is_full
+    assert told.says_full is is_full
+    assert (urgency_of(above).stage == UrgencyStage.FULL) is is_full
+
+
+@pytest.mark.parametrize("name", ["GpuMemoryLeak", "GpuMemoryExhaustionSoon"])
+def test_memory_of_processes_that_the_driver_does_not_tell_is_of_unknown_ones(name: str) -> None:
+    """A virtual GPU lists processes and tells the memory of none: it is not nobody's, and they are who to look at."""
+    whole = growing(9.0, Verdict.LEAKING, state=GrowthState.RISING, exhaustion=Range(7200.0, 3600.0, 10_800.0))
+    seen = snapshot([gpu(0, used_gib=30.0, total_gib=80.0)], [process(100 + n, used_gib=None) for n in range(2)])
+    seen = replace(seen, growth={MemoryKey("GPU-00000000"): whole})
+    told = brief(alert(name, LABELS), seen=seen, kind=CauseKind.GPU, labels=LABELS)
+    assert told.headline.endswith("GPU 0: memory of unknown processes growing 9.0 GiB/h, full in 2 h")
+    assert told.next_command == "gpuagent ps --gpu 0"
 
 
 def mig(used_gib: float, growth: Growth) -> Snapshot:
@@ -205,6 +229,7 @@ def test_an_incident_of_a_process_names_that_process_on_a_full_gpu(own_gib: floa
 
 
 MIB_830 = 830 / 1024
+UNTOLD = ", 78.0 GiB of it unassigned: the driver does not tell the memory of 2 processes"
 
 
 @pytest.mark.parametrize(
@@ -212,13 +237,14 @@ MIB_830 = 830 / 1024
     [
         ((44.0, 20.0, 15.0), 0.2, ", 44.0 GiB of it held by p0 (alice, pid 100)", "gpuagent ps --gpu 0"),
         ((MIB_830,), 78.0, ", 78.0 GiB of it held by no process that the driver lists", "sudo fuser -v /dev/nvidia*"),
+        ((None, None), 78.0, UNTOLD, "gpuagent ps --gpu 0"),
         ((6.5,) * 12, 1.0, ", 78.0 GiB of it held by 12 processes", "gpuagent ps --gpu 0"),
         ((39.0, 38.0), 1.0, ", 77.0 GiB of it held by 2 processes of 39.0 GiB at most", "gpuagent ps --gpu 0"),
         ((MIB_830,), 20.0, "", "gpuagent ps --gpu 0"),
     ],
 )
 def test_a_full_gpu_names_who_fills_it_and_nobody_else(
-    sizes: tuple[float, ...], unattributed: float, said: str, next_command: str
+    sizes: tuple[float | None, ...], unattributed: float, said: str, next_command: str
 ) -> None:
     """Not one of twelve equal ones, nor a small one beside memory of no process; the next command finds that."""
     whole = gpu(0, used_gib=79.2, total_gib=80.0, reconciliation=Reconciliation(0, 0, int(unattributed * GIB)))

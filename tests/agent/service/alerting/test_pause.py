@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from gpuagent.core.growth import Evidence
 from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, Pause, Snapshot
 from gpuagent.core.xids import Severity
-from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.alert import Alert, CauseKind, Incident, Status
+from gpuagent_alerts.messages.briefing import BriefingWriter
 from gpuagent_alerts.messages.snapshot_inputs import with_place
 from gpuagent_exporters.status.problems import find_problems
 from tests.agent.service.alerting.stage import Stage, grown, leaking
@@ -111,3 +114,25 @@ def test_full_is_no_news_right_after_full_soon(tmp_path: Path) -> None:
     stage.show(full, 60.0)
     assert len(stage.heard) == told + 1, stage.told()
     assert stage.heard[-1].news == "worsened"
+
+
+@pytest.mark.parametrize(
+    ("state", "index", "name"),
+    [
+        (NvmlState.READY, 1, "the former GPU 1 (GPU-gone)"),
+        (NvmlState.READY, 0, "GPU 1"),
+        (NvmlState.FAILED, 1, "GPU 1"),
+    ],
+    ids=["its index has another", "its index has none", "GPUs are not known"],
+)
+def test_a_gpu_that_went_before_a_restart_is_never_called_by_the_index_of_another(
+    state: NvmlState, index: int, name: str
+) -> None:
+    """GPU-04: it is in no snapshot of this agent; what is known of it are the labels of its alerts."""
+    other = gpu(index, identity=replace(gpu(index).identity, uuid="GPU-other"))
+    seen = snapshot([other], [], node={"nvml_state": state})
+    lost = Alert({"alertname": "GpuLost", "gpu": "1", "uuid": "GPU-gone"}, {"summary": "GPU 1 is lost"},
+                 Status.FIRING, 0.0)  # fmt: skip
+    assert with_place(lost, seen).annotations["summary"] == f"{name} is lost"
+    incident = Incident("inc-1", CauseKind.GPU, {"gpu": "1", "uuid": "GPU-gone"}, "critical", 0.0)
+    assert BriefingWriter("node7", snapshot=seen).headline(incident, [lost]).startswith(f"CRITICAL node7 {name}: ")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpuagent.core.growth import Evidence, Growth, GrowthState, Range, Verdict
-from gpuagent.core.snapshot import Snapshot
+from gpuagent.core.growth import Evidence, Growth, GrowthState, MemoryKey, Range, Verdict
+from gpuagent.core.snapshot import CollectorRun, GpuState, NvmlState, Snapshot
 from gpuagent.core.units import GIB
 from gpuagent_alerts.alert import News
 from gpuagent_alerts.notify.incident_record import incident_of
 from gpuagent_alerts.states.instance import State
 from tests.agent.service.alerting.stage import TICK_SECONDS, Stage, grown, leaking
-from tests.fakes.readings import gpu, process, snapshot
+from tests.fakes.readings import absent_gpu, gpu, identity, mig_instance, process, snapshot
 
 MINUTE = 60.0
 PID = 4242
@@ -142,3 +143,60 @@ def test_a_restart_with_its_histories_holds_nothing_back(tmp_path: Path) -> None
     stage.show(over, 15 * MINUTE)
 
     assert stage.heard[-1].news == "ended"
+
+
+REPLACED = gpu(0, used_gib=1.0, identity=identity(0, uuid="GPU-another"))
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        snapshot([REPLACED], []),
+        snapshot([REPLACED], [process(PID, used_gib=2.0)._replace(gpu_uuid="GPU-another")]),
+        snapshot([REPLACED, absent_gpu(1, GpuState.LOST, identity=identity(1, uuid=""))], []),
+    ],
+    ids=["replaced", "its pid is on the other GPU", "beside a GPU that never tells its name"],
+)
+def test_growth_on_a_gpu_that_is_no_more_is_over(tmp_path: Path, after: Snapshot) -> None:
+    """The board was replaced while the agent was off: each of its alerts ends, and says why."""
+    stage = restarted(tmp_path)
+    stage.show(after, 30 * MINUTE)
+
+    assert [one.news for one in stage.heard if "Leak" in one.alerts] == ["began", "worsened", "ended"]
+    assert any("was leaking memory: the driver no longer lists the GPU" in one for one in stage.headlines())
+    assert not any(one.labels.get("uuid") == "GPU-00000000" for one in stage.firing())
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        snapshot([], [], node={"nvml_state": NvmlState.FAILED}),
+        snapshot([absent_gpu(0, GpuState.GONE)], []),
+        snapshot([absent_gpu(0, GpuState.LOST)], []),
+        snapshot([absent_gpu(0, GpuState.LOST, identity=identity(0, uuid=""))], []),
+    ],
+    ids=["no driver", "vanished", "lost", "lost before it told its name"],
+)
+def test_growth_on_a_gpu_that_is_missing_is_not_over(tmp_path: Path, after: Snapshot) -> None:
+    """What cannot be read is missing: it ends nothing."""
+    stage = restarted(tmp_path)
+    stage.show(after, 60 * MINUTE)
+
+    assert not any(one.news == "ended" and "Leak" in one.alerts for one in stage.heard)
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_growth_in_a_mig_instance_that_is_no_more_is_over(tmp_path: Path, *, is_read: bool) -> None:
+    """MIG mode was turned off while the agent was off; where the instances cannot be read, that is not known."""
+    instance = mig_instance(1, used_gib=8.0)
+    before = snapshot([gpu(0, used_gib=9.0, mig=(instance,))], [process(PID, used_gib=8.0, instance=1)])
+    stage = Stage(tmp_path / "state")
+    growth = {MemoryKey("GPU-00000000", pid, 1): LEAKING for pid in (0, PID)}
+    stage.show(replace(before, growth=growth), 6 * MINUTE)
+    assert stage.heard
+    stage.kill()
+    stage.show(snapshot([gpu(0, used_gib=1.0, runs=(CollectorRun("mig", is_read, 0.001),))], []), 12 * MINUTE)
+
+    kept = {one.name for one in stage.firing() if "Memory" in one.name and not one.is_kept}
+    assert kept == (set() if is_read else {"GpuMemoryExhaustionSoon", "GpuProcessMemoryLeak"})
+    assert (stage.heard[-1].news == "ended") is is_read

@@ -100,7 +100,8 @@ def test_growth_that_stops_or_slows_down_names_who_grew(tmp_path: Path) -> None:
     assert any("GpuMemoryExhaustionSoon" in {one.name for one in message.alerts} for message in stage.messages)
     stage.show(grown(node(20.2), PID, slow), 15 * MINUTE)
     assert stage.headlines()[-1].endswith(
-        "it slowed down, and python3 (pid 4242) goes on growing, 33.5 GiB/h, full in 3 h 53 min"
+        "it slowed down to 33.5 GiB/h at most, and python3 (pid 4242) goes on growing, "
+        "full in 3 h 53 min at the earliest"
     )
 
 
@@ -282,8 +283,8 @@ def test_memory_of_no_process_that_comes_back_is_the_reason_of_the_end(tmp_path:
         stage.show(seen, minutes * MINUTE)
     assert stage.headlines()[0].endswith("memory of no process growing 16.8 GiB/h, full in 17 min"), stage.headlines()
     ended = {one.name: one.end_reason for one in stage.messages[-1].alerts if one.end_reason}
-    assert ended["GpuMemoryLeak"] == "16.0 GiB of memory that no process owned came back"
-    assert ended["GpuMemoryExhaustionSoon"] == "16.0 GiB of memory that no process owned came back"
+    assert ended["GpuMemoryLeak"] == "16.0 GiB of memory assigned to no process came back"
+    assert ended["GpuMemoryExhaustionSoon"] == "16.0 GiB of memory assigned to no process came back"
     assert "growth stopped" not in stage.headlines()[-1]
 
 

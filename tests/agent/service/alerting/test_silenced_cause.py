@@ -1,0 +1,71 @@
+"""A silence of a process holds for all that is told under its name, and for nobody else's growth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuagent.core.growth import Evidence
+from gpuagent.core.matchers import parse_matcher
+from gpuagent.core.snapshot import Snapshot
+from tests.agent.service.alerting.stage import Stage, grown, leaking
+from tests.fakes.readings import gpu, process, snapshot
+
+MINUTE = 60.0
+EMB, OTHER = 200, 100
+
+
+def node(used_gib: float, *growing: int, full_in: float | None = None) -> Snapshot:
+    """Two services on one GPU of 24 GiB, of which some leak."""
+    processes = [
+        process(EMB, name="emb", user="emb", unit="emb.service", process_group=EMB),
+        process(OTHER, name="other", user="bob", unit="other.service", process_group=OTHER),
+    ]
+    seen = snapshot([gpu(0, used_gib=used_gib)], processes)
+    for pid in growing:
+        seen = grown(seen, pid, leaking(Evidence.BALANCED, full_in=full_in))
+    return seen
+
+
+def silence(stage: Stage, matcher: str) -> str:
+    """Silence what matches for a day, and return the silence's id."""
+    return stage.silences.add([parse_matcher(matcher)], 86_400.0, comment="", creator="alice").id
+
+
+@pytest.mark.parametrize("matcher", ['unit="emb.service"', 'user="emb"', f'pid="{EMB}"', 'process=~"em.*"'])
+def test_what_a_silenced_process_does_to_its_gpu_is_silenced(tmp_path: Path, matcher: str) -> None:
+    """The forecast is not told under its headline; all of it is once the silence has ended."""
+    stage = Stage(tmp_path / "state")
+    name = silence(stage, matcher)
+    stage.show(node(18, EMB, full_in=20 * MINUTE), 10 * MINUTE)
+    assert len(stage.firing()) > 2
+    assert stage.heard == []
+    assert all(stage.notifier.is_silenced(one) for one in stage.firing() if one.labels["severity"] != "none")
+
+    stage.silences.expire(name)
+    stage.show(node(18, EMB, full_in=20 * MINUTE), MINUTE)
+    assert [one.news for one in stage.heard] == ["began"]
+    assert "leaking" in stage.headlines()[0]
+
+
+def test_a_gpu_that_a_silenced_process_has_filled_is_told(tmp_path: Path) -> None:
+    """Nobody else gets memory there any more: who silenced the process has not silenced that."""
+    stage = Stage(tmp_path / "state")
+    silence(stage, 'unit="emb.service"')
+    stage.show(node(18, EMB, full_in=20 * MINUTE), 10 * MINUTE)
+    stage.show(node(23.8, EMB), 10 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began"]
+    assert "memory is full" in stage.headlines()[0]
+
+
+def test_a_neighbor_that_grows_beside_a_silenced_process_is_told(tmp_path: Path) -> None:
+    """With the forecast that both have, and that is full: a silence of another does not hide it."""
+    stage = Stage(tmp_path / "state")
+    silence(stage, 'unit="emb.service"')
+    stage.show(node(18, EMB, full_in=20 * MINUTE), 10 * MINUTE)
+    assert stage.heard == []
+    stage.show(node(20, EMB, OTHER, full_in=10 * MINUTE), 10 * MINUTE)
+
+    assert "critical" in {one.severity for one in stage.heard}
+    assert all("other (bob" in line for line in stage.headlines())
