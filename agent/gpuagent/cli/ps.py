@@ -161,15 +161,15 @@ def _columns(processes: list[Document]) -> list[Column]:
     grows = any(process.get("verdict") in _GROWS for process in processes)
     apps = any(process.get("reserved_bytes") is not None for process in processes)
     return [
-        Column("GPU", 7 if mig else 3, _gpu),
+        Column("GPU", 7 if mig else 3, gpu_cell),
         Column("PID", 7, itemgetter("pid")),
         Column("USER", 9, lambda process: process["user"] or "-", right=False),
-        Column("MEMORY", 10, _memory),
-        *([Column("GROWTH", 13, _growth), Column("FULL IN", 11, _full_in)] if grows else ()),
-        *([Column("TENSORS + CACHE", 15, _allocator, dispensable=1)] if apps else ()),
-        Column("SM", 5, _sm, dispensable=3),
+        Column("MEMORY", 10, memory_cell),
+        *([Column("GROWTH", 13, growth_cell), Column("FULL IN", 11, full_in_cell)] if grows else ()),
+        *([Column("TENSORS + CACHE", 15, allocator_cell, dispensable=1)] if apps else ()),
+        Column("SM", 5, sm_cell, dispensable=3),
         Column("TYPE", 4, lambda process: process["kinds"] or "-", right=False, dispensable=4),
-        Column("AGE", max((3, *(cell_len(_age(process)) for process in processes))), _age, dispensable=2),
+        Column("AGE", max((3, *(cell_len(age_cell(process)) for process in processes))), age_cell, dispensable=2),
     ]
 
 
@@ -198,7 +198,7 @@ def who(process: Document) -> str:
     takes = "preallocates" if process.get("preallocates") else ""
     shared = "shared through MPS" if process.get("shared_through_mps") else ""
     what = process["command"] or process["process"] or "?"
-    parts = (state, holder, shared, _verdict(process), owner(process), takes, what)
+    parts = (state, holder, shared, telling_verdict(process), owner(process), takes, what)
     return "  ".join(part for part in parts if part)
 
 
@@ -218,42 +218,48 @@ def owner(process: Document) -> str:
     return ""
 
 
-def _gpu(process: Document) -> str:
+def gpu_cell(process: Document) -> str:
+    """Return the index of its GPU, with the MIG instances below it."""
     instance, compute = process["gpu_instance_id"], process["compute_instance_id"]
     if instance is None:
         return str(process["gpu"])
     return f"{process['gpu']}:{instance}" + ("" if compute is None else f"/{compute}")
 
 
-def _memory(process: Document) -> str:
+def memory_cell(process: Document) -> str:
+    """Return what it holds; `-` where the driver does not tell."""
     used = process["memory_used_bytes"]
     return "-" if used is None else format_bytes(used)
 
 
-def _allocator(process: Document) -> str:
+def allocator_cell(process: Document) -> str:
     """Return what tensors hold, and what torch's allocator keeps beyond that, in GiB: the latter can be given back."""
     allocated, cached = process.get("allocated_bytes"), process.get("cached_bytes")
     return "-" if allocated is None or cached is None else f"{allocated / GIB:.1f} + {cached / GIB:.1f}"
 
 
-def _growth(process: Document) -> str:
+def growth_cell(process: Document) -> str:
+    """Return its pace; `-` where it cannot be said."""
     return growth_words(process) or "-"
 
 
-def _full_in(process: Document) -> str:
+def full_in_cell(process: Document) -> str:
+    """Return when its GPU is full; `-` where that will not come."""
     return full_in_words(process) or "-"
 
 
-def _verdict(process: Document) -> str:
+def telling_verdict(process: Document) -> str:
     """Return what there is to say of its memory's history; most often nothing."""
     return "" if process.get("verdict") in {None, *_QUIET} else verdict_words(process)
 
 
-def _sm(process: Document) -> str:
+def sm_cell(process: Document) -> str:
+    """Return how busy it keeps the GPU; `-` where the driver does not tell."""
     ratio = process["sm_utilization_ratio"]
     return "-" if ratio is None else format_ratio(ratio)
 
 
-def _age(process: Document) -> str:
+def age_cell(process: Document) -> str:
+    """Return how long it runs; `-` where that is not known."""
     seconds = process["age_seconds"]
     return "-" if seconds is None else format_duration(int(seconds))
