@@ -18,11 +18,28 @@ from gpuagent.cli.replay import replay
 from gpuagent.cli.run import run
 from gpuagent.cli.service import service_app
 from gpuagent.cli.status import status
+from gpuagent.cli.top import top
 from gpuagent.cli.workers import workers
 
 app = new_app()
 
-for command in (run, status, ps, alerts, ack, blame, attach, release, kill, workers, replay, doctor, pause, resume):
+for command in (
+    run,
+    status,
+    top,
+    ps,
+    alerts,
+    ack,
+    blame,
+    attach,
+    release,
+    kill,
+    workers,
+    replay,
+    doctor,
+    pause,
+    resume,
+):
     app.command()(command)
 app.command(cls=CheckCommand)(check)
 app.command(context_settings=COMMAND_SETTINGS)(record)

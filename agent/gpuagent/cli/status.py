@@ -121,11 +121,11 @@ def _head(document: Document, width: int, paint: Paint, hostname: str) -> str:
     """One line: whether this is real, whose it is, and how old. What has no room any more is left out whole."""
     agent, stale = document["agent"], document["stale"]
     simulated = f"{cut('SIMULATED: ' + str(agent['simulated']), width // 2)}  " if agent["simulated"] else ""
-    right = f"  {'STALE: ' if stale else ''}{_read(document['age_seconds'])}"
+    right = f"  {'STALE: ' if stale else ''}{read_words(document['age_seconds'])}"
     left = cut(hostname, width // 4)
     for part in (
         "no agent" if document["source"] == "direct" else f"gpuagent {agent['version']}",
-        _count(document["node"]),
+        gpu_count_words(document["node"]),
         f"driver {document['node']['driver_version'] or '-'}",
     ):
         longer = f"{left}  {part}" if left else part
@@ -134,13 +134,15 @@ def _head(document: Document, width: int, paint: Paint, hostname: str) -> str:
     return paint(simulated, "warning") + left + paint(right, "critical" if stale else "dim")
 
 
-def _read(age: float | None) -> str:
+def read_words(age: float | None) -> str:
+    """Return how old a reading is; `age` in seconds."""
     if age is None:
         return "nothing read yet"
     return f"read {age:.1f} s ago" if age < 9.95 else f"read {format_duration(age)} ago"
 
 
-def _count(node: Document) -> str:
+def gpu_count_words(node: Document) -> str:
+    """Return how many GPUs the node has, of how many that it should have."""
     number, expected = node["gpus"], node["gpus_expected"]
     if number is None:
         return "GPUs unknown"
@@ -222,10 +224,10 @@ def gpu_lines(
     style = _style(gpu) if readable else "dim" if state == "asleep" else "critical"
     lines = [paint(name, "bold") + right + paint(words, style)]
     if not readable:
-        return [*lines, cut(_INDENT + _why_no_figures(gpu), width)]
+        return [*lines, cut(_INDENT + no_figures_words(gpu), width)]
     room = width - (_spark_width(width) + _LABEL_WIDTH + 3 if history else 0)
     lines += [_memory(gpu, width, room, paint), *_instances(gpu["mig"], room, paint)]
-    unusual = _unusual(gpu)
+    unusual = unusual_words(gpu)
     return [*lines, cut(_INDENT + unusual, width)] if unusual else lines
 
 
@@ -238,7 +240,8 @@ def _style(gpu: Document) -> str:
     return str(gpu["severity"]) if gpu.get("severity") in _GRAVE else "ok"
 
 
-def _why_no_figures(gpu: Document) -> str:
+def no_figures_words(gpu: Document) -> str:
+    """Return why the figures of a GPU are not there, and since when."""
     age, lost = gpu["age_seconds"], gpu.get("lost_seconds")
     since = "never read" if age is None else f"last read {format_duration(age)} ago"
     if lost is not None:
@@ -308,7 +311,8 @@ def peaks(points: Sequence[float | None], most: int) -> list[float | None]:
     return [max(part, default=None) for part in parts]
 
 
-def _unusual(gpu: Document) -> str:
+def unusual_words(gpu: Document) -> str:
+    """Return what is worth a word about a GPU; "" where all is as usual."""
     parts = []
     if gpu["memory_dead_processes_bytes"]:
         parts.append(f"dead processes {_gib(gpu['memory_dead_processes_bytes'])} GiB")
