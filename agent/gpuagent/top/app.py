@@ -37,6 +37,8 @@ Document = dict[str, Any]
 _LEAST_TABLE = 6
 _MOST_PROBLEMS = 4
 _LEAST_INTERVAL_SECONDS = 0.5
+_LEAST_CHARTED, _MOST_ROWS = 5, 8
+"""Lines of a GPU with charts."""
 _MESSAGE_SECONDS = 20.0
 
 
@@ -170,6 +172,8 @@ class TopApp(ActingApp):
             lines = lines[:1]
         problems.styles.height = len(lines)
         problems.show(lines, grey=self.grey)
+        if len(blocks) > room - len(lines):  # a cell for the scroll bar
+            blocks = self._gpu_blocks(status, width - 1, height)
         gpus.styles.height = max(1, min(len(blocks), room - len(lines)))
         gpus.show(blocks, grey=self.grey)
         shown = rows(status["processes"], self.view)
@@ -187,7 +191,7 @@ class TopApp(ActingApp):
         by_gpu: dict[str, list[Document]] = {}
         for process in status["processes"]:
             by_gpu.setdefault(process["gpu_uuid"], []).append(process)
-        each = 2 if len(status["gpus"]) * 2 <= height // 3 else 1
+        each = self._rows_per_gpu(status, height)
         blocks: list[Text] = []
         for gpu in status["gpus"]:
             held = by_gpu.get(gpu["uuid"], [])
@@ -195,6 +199,15 @@ class TopApp(ActingApp):
         if not blocks:
             blocks = [Text(cut(" No GPU on this node.", width), "dim", end="")]
         return blocks
+
+    def _rows_per_gpu(self, status: Document, height: int) -> int:
+        """Return how many lines each GPU has: more where the processes leave room, for charts."""
+        count = max(1, len(status["gpus"]))
+        if count * 2 > height // 3:
+            return 1
+        spare = height - 2 - _MOST_PROBLEMS - max(_LEAST_TABLE, min(len(status["processes"]) + 2, height // 3))
+        rows = min(_MOST_ROWS, spare // count)
+        return rows if rows >= _LEAST_CHARTED else 2
 
     def _draw_age(self) -> None:
         """Draw head and foot, whose ages go on while no figures come."""

@@ -199,7 +199,9 @@ COLUMNS: Sequence[Column] = (
 BY_KEY = {column.key: column for column in COLUMNS}
 USUAL = ("gpu", "pid", "user", "memory", "sm", "growth", "full_in", "verdict", "age", "owner")
 """What is shown until somebody chooses otherwise; the command always comes last."""
+_IDLE_RANK = 20
 LEAST_COMMAND = 14
+"""Cells that the command has at least, on the narrowest screens; a fifth of the wider ones."""
 
 
 def fitting(keys: Iterable[str], processes: Sequence[Document], width: int) -> list[Column]:
@@ -211,8 +213,12 @@ def fitting(keys: Iterable[str], processes: Sequence[Document], width: int) -> l
     idle = {"growth", "full_in"} if not grows else set()
 
     def rank(column: Column) -> int:
-        return column.rank + (20 if column.key in idle else 0)
+        return column.rank + (_IDLE_RANK if column.key in idle else 0)
 
-    while sum(column.width + 1 for column in chosen) > width - LEAST_COMMAND and any(map(rank, chosen)):
-        chosen.remove(max(chosen, key=rank))
-    return chosen
+    room = width - max(LEAST_COMMAND, width // 5)
+    kept: set[str] = set()
+    for column in sorted(chosen, key=rank):
+        if column.rank == 0 or column.width + 1 <= room:
+            kept.add(column.key)
+            room -= column.width + 1
+    return [column for column in chosen if column.key in kept]

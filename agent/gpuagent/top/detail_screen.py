@@ -83,7 +83,7 @@ class DetailScreen(Screen[None]):
     def _draw(self) -> None:
         if not self.is_mounted:
             return
-        top, width = self._top, self.app.size.width - 2
+        top, width = self._top, self.app.size.width - 3  # padding and scroll bar
         known = self._known._replace(
             alerts=top.reading.alerts if top.reading else None,
             blamed=top.blamed.get(row_key(self.process), ()),

@@ -29,6 +29,8 @@ def window_width(screen_width: int) -> int:
 class Question(ModalScreen[bool]):
     """Shows what is known, and returns whether the answer was yes. Nothing but `y` or the button says yes."""
 
+    AUTO_FOCUS = ""
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "Yes"),
         Binding("n,escape,q,enter", "answer(False)", "No"),
@@ -47,19 +49,17 @@ class Question(ModalScreen[bool]):
         """Put title, facts and the two answers one below the other."""
         width = window_width(self.app.size.width)
         with Vertical(classes="window danger" if self._danger else "window") as window:
-            window.styles.width = width + 4
+            window.styles.width = width + 5
             yield Static(Text(cut(f"{self._title}?", width), "bold"), markup=False)
             facts = LinesView(id="facts")
             facts.styles.height = max(1, min(len(self._lines), self.app.size.height - 8))
             facts.show([Text(cut(line, width), end="", no_wrap=True) for line in self._lines])
             yield facts
             with Horizontal(classes="answers"):
-                yield Button("Yes (y)", id="yes")
-                yield Button("No (n)", id="no")
-
-    def on_mount(self) -> None:
-        """Leave the focus on neither answer: Enter is no consent."""
-        self.set_focus(None)
+                for text, name in (("Yes (y)", "yes"), ("No (n)", "no")):
+                    button = Button(text, id=name)
+                    button.can_focus = False  # the mouse alone: Enter is no consent
+                    yield button
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Answer by mouse."""
@@ -94,7 +94,7 @@ class Choice(ModalScreen[int | None]):
         """Put the title above the lines."""
         width = window_width(self.app.size.width)
         with Vertical(classes="window") as window:
-            window.styles.width = width + 4
+            window.styles.width = width + 5
             yield Static(Text(cut(self._title, width), "bold"), markup=False)
             lines = LinesView()
             lines.styles.height = max(1, min(len(self._lines), self.app.size.height - 8))
@@ -143,7 +143,7 @@ class Columns(ModalScreen[tuple[str, ...]]):
         """Put all columns below each other, those that are shown with a mark."""
         width = window_width(self.app.size.width)
         with Vertical(classes="window") as window:
-            window.styles.width = width + 4
+            window.styles.width = width + 5
             yield Static(Text(cut("Columns: Space chooses, Esc closes", width), "bold"), markup=False)
             chooser: SelectionList[str] = SelectionList(
                 *(
@@ -180,7 +180,7 @@ class TextWindow(ModalScreen[None]):
         """Put the title above the text."""
         width = window_width(self.app.size.width)
         with Vertical(classes="window") as window:
-            window.styles.width = width + 4
+            window.styles.width = width + 5
             yield Static(Text(cut(self._title, width), "bold"), markup=False)
             view = LinesView()
             view.styles.height = max(1, min(len(self._lines), self.app.size.height - 6))

@@ -14,7 +14,8 @@ SEVERITY_STYLES = {
     "ok": "#6fbf73",
     "simulated": "bold #1a1a1a on #e0a030",
 }
-VERDICT_STYLES = {"leaking": "bold #ff6b5e", "growing": "#e0a030", "learning": "dim"}
+VERDICT_STYLES = {"leaking": "bold #ff6b5e", "growing": "#e0a030", "learning": "#808a94"}
+TEXT_STYLES = {"critical": "bold #ff6b5e", "warning": "#e0a030", "info": "#5fa8c8"}
 _COLORS = ("#4c9be8", "#9d86e9", "#3fb8a9", "#d08fc4", "#7fa7c9", "#5c7cd6", "#8fc7b5", "#b59ad6")
 _PLAIN_MARKS = ("█", "▓", "▒")
 SWATCH = "▌"

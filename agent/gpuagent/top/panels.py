@@ -12,7 +12,7 @@ from rich.text import Text
 from gpuagent.cli.cells import Paint, clean, cut, fit, wrap
 from gpuagent.cli.status import gpu_count_words, no_figures_words, peaks, read_words, unusual_words
 from gpuagent.core.units import GIB, format_duration, format_ratio
-from gpuagent.top.look import BAR_MARKS, SEVERITY_STYLES, ProcessColors
+from gpuagent.top.look import BAR_MARKS, SEVERITY_STYLES, TEXT_STYLES, ProcessColors
 
 Document = dict[str, Any]
 
@@ -132,7 +132,7 @@ def gpu_block(
     rows: int,
     stale: bool = False,
 ) -> list[Text]:
-    """Return one GPU in one or two lines (`rows`), and a line for each MIG instance."""
+    """Return one GPU in `rows` lines, and a line for each MIG instance. From three on there are charts below."""
     if gpu["state"] != "ok" or stale:
         return [_no_figures(gpu, width, stale=stale)]
     severity = str(gpu.get("severity"))
@@ -142,13 +142,13 @@ def gpu_block(
     tail = Text(end="", no_wrap=True)
     if rows == 1:
         tail.append_text(_vitals_short(gpu, width))
-    curve = min(40, max(0, (width - 70) // 3)) if rows > 1 else max(0, min(24, (width - 104) // 2))
+    curve = 0 if rows > 2 else min(40, max(0, (width - 80) // 3)) if rows > 1 else max(0, min(24, (width - 112) // 2))
     if curve >= 8 and gpu["memory_used_history_bytes"]:
         tail.append("  ")
         tail.append_text(_curve(peaks(gpu["memory_used_history_bytes"], curve), gpu["memory_total_bytes"], curve))
         tail.append(f" {_span(gpu)}", "dim")
-    if word and width >= 72:
-        tail.append(f" {word:>8}", SEVERITY_STYLES[severity])
+    if width >= 72:
+        tail.append("  ").append(f"{f' {word} ' if word else '':<10}", SEVERITY_STYLES[severity] if word else "")
     bar = width - cell_len(line.plain) - _MEMORY - cell_len(tail.plain) - 2
     line.append(" ")
     line.append_text(stacked_bar(gpu, processes, bar, colors))
@@ -157,6 +157,8 @@ def gpu_block(
     lines = [line, *_instances(gpu, width)]
     if rows > 1:
         lines.insert(1, _second_line(gpu, width, vitals))
+    if rows > 2:
+        lines += _charts(gpu, width, rows - 2, vitals)
     return [_clipped(each, width) for each in lines]
 
 
@@ -243,15 +245,51 @@ def _second_line(gpu: Document, width: int, vitals: VitalsHistory) -> Text:
     said = unusual_words(gpu) or ("" if width < 100 else str(gpu["name"] or ""))
     room = width - cell_len(line.plain)
     if room > 8:
-        line.append(
-            cut(said, room), SEVERITY_STYLES.get(str(gpu.get("severity")), "dim") if unusual_words(gpu) else "dim"
-        )
+        line.append(cut(said, room), TEXT_STYLES.get(str(gpu.get("severity")), "dim") if unusual_words(gpu) else "dim")
     return line
 
 
 def _curve(points: Sequence[float | None], highest: float | None, width: int) -> Text:
     """Return a sparkline; a gap where there was no reading."""
-    return Text(Paint().sparkline(points, highest or 1.0, width), BAR_MARKS.curve_style, end="", no_wrap=True)
+    drawn = Paint().sparkline(points, highest or 1.0, width)
+    missing = max(0, width - len(points))
+    line = Text(end="", no_wrap=True)
+    return line.append(BAR_MARKS.free * missing, ProcessColors.free).append(drawn[missing:], BAR_MARKS.curve_style)
+
+
+def _charts(gpu: Document, width: int, rows: int, vitals: VitalsHistory) -> Iterator[Text]:
+    """Yield the history of memory, and beside it that of utilization, as areas `rows` lines high."""
+    indent = _LABEL + 1
+    half = (width - indent - 4) // 2 - 11
+    memory = _area(peaks(gpu["memory_used_history_bytes"], half), gpu["memory_total_bytes"] or 1.0, half, rows)
+    busy = _area(vitals.of(gpu, "utilization_ratio")[-half:], 1.0, half, rows)
+    labels = (f"{_gib(gpu['memory_total_bytes'])} GiB", "100 %")
+    spans = (_span(gpu) if gpu["memory_used_history_bytes"] else "", "busy")
+    for row in range(rows):
+        line = Text(" " * indent, end="", no_wrap=True)
+        drawn = ((memory, labels[0], spans[0], BAR_MARKS.curve_style), (busy, labels[1], spans[1], "#6fbf73"))
+        for area, label, span, style in drawn:
+            text = label if not row else span if row == rows - 1 else ""
+            line.append(f"{text[:9]:>9} ", "dim").append("▏", "dim")
+            line.append(area[row], style).append("  ")
+        yield line
+
+
+def _area(points: Sequence[float | None], highest: float, width: int, rows: int) -> list[str]:
+    """Return the points as columns of eighths, the newest on the right, from the top line to the bottom one.
+
+    >>> _area([0.5, None, 1.0], 1.0, 4, 2)
+    ['   █', ' █ █']
+    """
+    eighths = [
+        None if point is None else round(min(1.0, max(0.0, point / highest)) * rows * 8) for point in points[-width:]
+    ]
+    lines = []
+    for row in range(rows):
+        below = (rows - 1 - row) * 8
+        cells = (" " if value is None else " ▁▂▃▄▅▆▇█"[max(0, min(8, value - below))] for value in eighths)
+        lines.append("".join(cells).rjust(width))
+    return lines
 
 
 def _span(gpu: Document) -> str:

@@ -23,6 +23,7 @@ from gpuagent.top.rows import Row, View
 Document = dict[str, Any]
 
 _GREY = Style.parse("#808080")
+_CURSOR = Style.parse("bold on #2f4a63")
 _HEAD = Style.parse("bold reverse")
 
 
@@ -46,17 +47,20 @@ class LinesView(ScrollView):
         """Return one line of what is visible."""
         number = y + self.scroll_offset.y
         text = self.lines[number] if 0 <= number < len(self.lines) else Text(end="")
-        return strip_of(self, text, self.size.width, grey=self.grey)
+        return strip_of(self, text, self.scrollable_content_region.width, grey=self.grey)
 
 
 def strip_of(widget: ScrollView, text: Text, width: int, *, grey: bool = False, style: Style | None = None) -> Strip:
     """Return a text as a line of a widget, in its full width."""
-    segments = list(text.render(widget.app.console))
+    console = widget.app.console
+    whole = [Segment(text.plain, console.get_style(text.style))]  # rich drops the style of a text without spans
+    segments = list(text.render(console)) if text.spans else whole
     if grey:
         segments = [Segment(segment.text, _GREY) for segment in segments]
-    base = widget.rich_style
-    strip = Strip(segments).adjust_cell_length(width)
-    return strip.apply_style(base + style) if style else strip.apply_style(base)
+    strip = Strip(segments).adjust_cell_length(width).apply_style(widget.rich_style)
+    if style is None:
+        return strip
+    return Strip([Segment(segment.text, (segment.style or Style()) + style) for segment in strip], width)
 
 
 class ProcessTable(ScrollView, can_focus=True):
@@ -116,8 +120,8 @@ class ProcessTable(ScrollView, can_focus=True):
         self._lay_out()
 
     def _lay_out(self) -> None:
-        self._shown = fitting(self.columns, self._processes, self.size.width - 1)
         self.virtual_size = Size(self.size.width, len(self.rows) + 1)
+        self._shown = fitting(self.columns, self._processes, self.scrollable_content_region.width - 1)
         self._keep_in_view()
 
     @property
@@ -168,7 +172,7 @@ class ProcessTable(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         """Return the heads, or one row of what is visible."""
-        width = self.size.width
+        width = self.scrollable_content_region.width
         if y == 0:
             return strip_of(self, Text(cut(self._heads(), width), end=""), width, style=_HEAD)
         number = y - 1 + self.scroll_offset.y
@@ -177,7 +181,7 @@ class ProcessTable(ScrollView, can_focus=True):
             return strip_of(self, Text(cut(said, width), "dim", end=""), width)
         row = self.rows[number]
         text = self._group(row, width) if row.process is None else self._process(row.process, width)
-        cursor = Style(reverse=True) if number == self.cursor else None
+        cursor = (Style(reverse=True) if self.palette.plain else _CURSOR) if number == self.cursor else None
         return strip_of(self, text, width, grey=self.grey, style=cursor)
 
     def _heads(self) -> str:
