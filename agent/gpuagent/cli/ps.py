@@ -13,7 +13,7 @@ import typer
 from rich.cells import cell_len
 
 from gpuagent.cli.agent import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
-from gpuagent.cli.cells import Paint, cut, fit, width_of
+from gpuagent.cli.cells import UNCUT_WIDTH, Paint, clean, cut, fit, width_of
 from gpuagent.core.identity import format_container
 from gpuagent.core.units import GIB, format_bytes, format_duration, format_ratio
 from gpuagent.core.wording import full_in_words, growth_words, unmeasured_words, verdict_words
@@ -59,13 +59,16 @@ def ps(
     For memory that grows: how fast, when the GPU will be full at this pace, and whether it is a leak.
     `unproven`: the memory may be that of an earlier process with the same pid, so no rule acts on this one.
 
-    Exit status: 0 shown, 3 neither the agent nor the driver answers.
+    What the list cannot show is named below it: GPUs that cannot be read, and memory without a process.
+
+    Exit status: 0 shown, 2 no such GPU, 3 neither the agent nor the driver answers.
     """
     try:
         document = get_document(Source(socket, url, direct))
     except NoData as error:
         tell(str(error))
         raise typer.Exit(EXIT_NO_DATA) from None
+    _check_gpu(document, gpu)
     processes = select(document["processes"], gpu, user, sort, job)
     if as_json:
         typer.echo(json.dumps(processes_alone(document, processes), indent=1))
@@ -81,16 +84,48 @@ def ps(
     if known is not None and (gpu is None or gpu in known["gpus"]):
         tell(unmeasured_words(known))
         _show(select(known["processes"], gpu, user, sort, job), paint, show_all=show_all)
+    for line in left_out(document, gpu):
+        tell(line)
+
+
+def _check_gpu(document: Document, gpu: int | None) -> None:
+    """Raise typer.BadParameter for a GPU that is not there. Where the GPUs are unknown, none is wrong."""
+    indices = sorted({each["index"] for each in document["gpus"]})
+    if gpu is None or gpu in indices or document["node"]["gpus"] is None:
+        return
+    there = f"GPUs {', '.join(map(str, indices))}" if len(indices) > 1 else f"GPU {indices[0]}" if indices else "no GPU"
+    raise typer.BadParameter(f"there is no GPU {gpu}: this node has {there}", param_hint="--gpu")
+
+
+def left_out(document: Document, gpu: int | None = None) -> list[str]:
+    """Return what the list of processes cannot show: GPUs that cannot be read, and memory that no process holds."""
+    told = set((document.get("last_known") or {}).get("gpus", ()))
+    lines = []
+    for each in document["gpus"]:
+        if gpu not in {None, each["index"]}:
+            continue
+        if each["state"] != "ok":
+            if each["index"] not in told:
+                why = f": {clean(each['reason'])}" if each["reason"] else ""
+                lines.append(f"GPU {each['index']} is {each['state']}, and its processes are not known{why}")
+        elif each["processes"] is None:
+            lines.append(f"GPU {each['index']}: the driver does not list its processes.")
+        elif (each["memory_unattributed_bytes"] or 0) >= WORTH_A_WORD_BYTES:
+            held = format_bytes(each["memory_unattributed_bytes"])
+            lines.append(
+                f"GPU {each['index']}: {held} are used by no listed process (driver, contexts, other namespaces)."
+            )
+    return lines
 
 
 def _show(processes: list[Any], paint: Paint, *, show_all: bool) -> None:
     if not processes:
         return
     shown = processes if show_all or not sys.stdout.isatty() else processes[:_MOST_ON_A_TERMINAL]
-    lines = process_table(shown, width_of(sys.stdout), paint)
+    lines = process_table(shown, width_of(sys.stdout) if sys.stdout.isatty() else UNCUT_WIDTH, paint)
     typer.echo("\n".join(paint.text(line.rstrip()) for line in lines))
     if len(shown) < len(processes):
-        tell(f"{len(processes) - len(shown)} more: use --all")
+        tell(f"+{len(processes) - len(shown)} more: use --all")
 
 
 def select(processes: list[Any], gpu: int | None, user: str | None, sort: SortKey, job: str | None = None) -> list[Any]:
@@ -124,6 +159,10 @@ def warnings(document: Any) -> list[str]:
 
 _LEAST_WHO = 20
 """Cells for the last column, for which others may have to go."""
+_ROOMY_WHO = 40
+"""Cells of the last column from which on it has room for the command; below, the name of the process comes first."""
+WORTH_A_WORD_BYTES = GIB // 10
+"""Unattributed memory below this is the driver's own, on every GPU."""
 _QUIET = frozenset({"steady", "learning"})
 """Verdicts that are worth no word in a narrow table."""
 _GROWS = frozenset({"leaking", "growing", "cached", "levelled off"})
@@ -151,7 +190,8 @@ def process_table(processes: list[Document], width: int, paint: Paint) -> list[s
     lines = [paint(cut(f"{head}WHO", width), "dim")]
     for process in processes:
         left = _line(columns, [column.cell(process) for column in columns])
-        lines.append(left + cut(who(process), width - cell_len(left)))
+        room = width - cell_len(left)
+        lines.append(left + cut(who(process) if room >= _ROOMY_WHO else short_who(process), room))
     return lines
 
 
@@ -163,13 +203,17 @@ def _columns(processes: list[Document]) -> list[Column]:
     return [
         Column("GPU", 7 if mig else 3, gpu_cell),
         Column("PID", 7, itemgetter("pid")),
-        Column("USER", 9, lambda process: process["user"] or "-", right=False),
+        Column("USER", 9, lambda process: process["user"] or "-", right=False, dispensable=3),
         Column("MEMORY", 10, memory_cell),
-        *([Column("GROWTH", 13, growth_cell), Column("FULL IN", 11, full_in_cell)] if grows else ()),
-        *([Column("TENSORS + CACHE", 15, allocator_cell, dispensable=1)] if apps else ()),
-        Column("SM", 5, sm_cell, dispensable=3),
-        Column("TYPE", 4, lambda process: process["kinds"] or "-", right=False, dispensable=4),
-        Column("AGE", max((3, *(cell_len(age_cell(process)) for process in processes))), age_cell, dispensable=2),
+        *(
+            [Column("GROWTH", 13, growth_cell, dispensable=1), Column("FULL IN", 11, full_in_cell, dispensable=2)]
+            if grows
+            else ()
+        ),
+        *([Column("TENSORS + CACHE", 15, allocator_cell, dispensable=4)] if apps else ()),
+        Column("SM", 5, sm_cell, dispensable=6),
+        Column("TYPE", 4, lambda process: process["kinds"] or "-", right=False, dispensable=7),
+        Column("AGE", max((3, *(cell_len(age_cell(process)) for process in processes))), age_cell, dispensable=5),
     ]
 
 
@@ -200,6 +244,15 @@ def who(process: Document) -> str:
     what = process["command"] or process["process"] or "?"
     parts = (state, holder, shared, telling_verdict(process), owner(process), takes, what)
     return "  ".join(part for part in parts if part)
+
+
+def short_who(process: Document) -> str:
+    """Return the same for a few cells: of a process with a verdict, its name and that come first."""
+    verdict = telling_verdict(process)
+    if not verdict or process["state"] != "live" or process["process_state"] in {"Z", "D"}:
+        return who(process)
+    name = process["process"] or process["command"] or "?"
+    return "  ".join(part for part in (name, verdict, owner(process)) if part)
 
 
 def owner(process: Document) -> str:

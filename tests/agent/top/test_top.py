@@ -46,7 +46,7 @@ def play(source: FakeSource, script: Script, folder: Path, size: tuple[int, int]
 
 def drawn(app: TopApp) -> list[str]:
     """What the screen shows, a line each."""
-    width, height = app.size
+    height = app.size.height
     return ["".join(segment.text for segment in line) for line in app.screen._compositor.render_strips()][:height]
 
 
@@ -235,7 +235,12 @@ def test_a_source_that_only_reads_refuses_acts(
 def test_alerts_are_chosen_and_silenced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The alert of the process under the cursor comes first, and its labels are the matchers."""
     sent: list[Any] = []
-    monkeypatch.setattr(acts, "answer_of", lambda *words: sent.append(words) or {"id": "s1", "acknowledged": ["x"]})
+
+    def answer(*words: Any) -> dict[str, Any]:
+        sent.append(words)
+        return {"id": "s1", "acknowledged": ["x"]}
+
+    monkeypatch.setattr(acts, "answer_of", answer)
 
     async def script(pilot: Pilot[None], app: TopApp) -> None:
         for key in ("s", "a"):
@@ -357,7 +362,12 @@ def test_problems_stay_on_top_of_512_processes(tmp_path: Path) -> None:
     async def script(pilot: Pilot[None], app: TopApp) -> None:
         rendered: list[Any] = []
         draw = table(app)._process
-        table(app)._process = lambda *words: rendered.append(words) or draw(*words)  # type: ignore[method-assign]
+
+        def count(process: dict[str, Any], width: int) -> Any:
+            rendered.append(process)
+            return draw(process, width)
+
+        table(app)._process = count  # type: ignore[method-assign]
         await pilot.press("end")
         await pilot.pause()
         lines = drawn(app)
