@@ -248,7 +248,7 @@ def who(process: Document) -> str:
 
 def short_who(process: Document) -> str:
     """Return the same for a few cells: of a process with a verdict, its name and that come first."""
-    verdict = telling_verdict(process)
+    verdict = process["verdict"] if telling_verdict(process) else ""
     if not verdict or process["state"] != "live" or process["process_state"] in {"Z", "D"}:
         return who(process)
     name = process["process"] or process["command"] or "?"

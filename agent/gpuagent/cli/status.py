@@ -176,8 +176,9 @@ def status_screen(
 def _head(document: Document, width: int, paint: Paint, hostname: str) -> str:
     """One line: whether this is real, whose it is, and how old. What has no room any more is left out whole."""
     agent, stale = document["agent"], document["stale"]
-    simulated = f"{cut('SIMULATED: ' + str(agent['simulated']), width // 2)}  " if agent["simulated"] else ""
     right = f"  {'STALE: ' if stale else ''}{read_words(document['age_seconds'])}"
+    room = min(width // 2, width - cell_len(right) - 2)
+    simulated = f"{cut('SIMULATED: ' + str(agent['simulated']), room)}  " if agent["simulated"] else ""
     left = cut(hostname, width // 4)
     for part in (
         "no agent" if document["source"] == "direct" else f"gpuagent {agent['version']}",
@@ -239,7 +240,7 @@ def _processes(document: Document, width: int, paint: Paint, *, whole: bool) -> 
         return last_known
     lines = [""]
     if document["stale"]:
-        lines.append(f"The processes as they were {format_duration(document['age_seconds'])} ago:")
+        lines += wrap(f"The processes as they were {format_duration(document['age_seconds'])} ago:", width)
     lines += process_table(shown, width, paint)
     hidden = len(document["processes"]) - len(shown)
     if hidden:

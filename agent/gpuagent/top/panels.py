@@ -210,7 +210,7 @@ def _memory_figures(gpu: Document) -> Text:
     percent = "" if ratio is None else format_ratio(ratio)
     text = f"{_gib(used)}/{_gib(total)} GiB {percent:>5}"
     style = SEVERITY_STYLES["critical"] if ratio is not None and ratio > 0.97 else "bold"
-    return Text(text.rjust(_MEMORY), style, end="", no_wrap=True)
+    return Text(" " * (_MEMORY - len(text)), end="", no_wrap=True).append(text, style)
 
 
 def _vitals_short(gpu: Document, width: int) -> Text:

@@ -77,7 +77,7 @@ def ordered(processes: Sequence[Document], view: View) -> list[Document]:
     shown = [process for process in processes if matches(process, view.filter)] if view.filter else list(processes)
     known = [process for process in shown if value(process) is not None]
     missing = [process for process in shown if value(process) is None]
-    known.sort(key=lambda process: (process["pid"], process["gpu"]))
+    known.sort(key=lambda process: (-(process["memory_used_bytes"] or 0), process["pid"], process["gpu"]))
     known.sort(key=value, reverse=view.descending)
     return known + missing
 
