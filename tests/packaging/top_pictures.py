@@ -21,7 +21,7 @@ from tests.integration.waiting import until
 from tests.packaging.pictures import HOSTNAME, IMAGES
 
 _PATIENCE_SECONDS = 180.0
-_READINGS = 16
+_READINGS = 10
 _BETWEEN_SECONDS = 0.5
 
 
@@ -55,12 +55,12 @@ NODES = (
     Node("healthy", 60, [Picture("healthy")], _judged),
     Node(
         "leak",
-        60,
+        20,
         [
             Picture("leak", keys=["V"]),
-            Picture("60-columns", 60, 24, ["V"]),
             Picture("detail", 120, 44, ["V", "enter"]),
             Picture("kill", keys=["V", "K"]),
+            Picture("60-columns", 60, 24, ["V"]),
         ],
         _has("leak"),
     ),

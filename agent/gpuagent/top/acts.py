@@ -124,7 +124,7 @@ def alert_targets(alerts: Document | None, process: Document | None) -> list[Ale
     for incident in (alerts or {}).get("incidents", ()):
         known.update(incident["alerts"])
         if incident["ends_at_seconds"] is None and incident["severity"] != "none":
-            text = f"{str(incident['severity']).upper()} {incident.get('headline') or incident['kind']}"
+            text = incident_words(incident)
             about = _is_about(incident["labels"], process)
             found.append(AlertTarget(incident["key"], clean(text), [incident_matcher(incident["key"])], about))
     for alert in (alerts or {}).get("alerts", ()):
@@ -135,6 +135,12 @@ def alert_targets(alerts: Document | None, process: Document | None) -> list[Ale
             text = f"{str(alert['severity']).upper()} {alert['name']}: {summary}"
             found.append(AlertTarget(alert["fingerprint"], clean(text), matchers, about))
     return sorted(found, key=lambda target: not target.about_process)
+
+
+def incident_words(incident: Document) -> str:
+    """Return an incident in one line, which begins with how grave it is."""
+    severity, said = str(incident["severity"]).upper(), str(incident.get("headline") or incident["kind"])
+    return said if said.startswith(severity) else f"{severity} {said}"
 
 
 def _is_about(labels: Document, process: Document | None) -> bool:
