@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ class ActingApp(App[None]):
         self.reading: Reading | None = None
         self.lost_why = ""
         self.blamed: dict[tuple[Any, ...], list[str]] = {}
+        self.acting: list[threading.Thread] = []
+        """Threads that wait for the agent, for minutes perhaps: no workers, as the screen does not wait for them."""
 
     def say(self, text: str) -> None:
         """Show one line at the foot for a while."""
@@ -82,14 +86,28 @@ class ActingApp(App[None]):
                 self.say("Nothing was done.")
                 return
             self.say(f"pid {prepared.chosen.pid}: {prepared.act.title} ...")
-            self._in_thread(lambda: self._perform(prepared, process, socket))
+            acting = threading.Thread(
+                target=self._perform,
+                args=(prepared, process, socket),
+                name=f"act on {prepared.chosen.pid}",
+                daemon=True,
+            )
+            self.acting = [*(one for one in self.acting if one.is_alive()), acting]
+            acting.start()
 
         danger = bool(prepared.act.steps)
         self.push_screen(Question(prepared.act.title, prepared.lines, danger=danger), answered)
 
     def _perform(self, prepared: acts.Prepared, process: Document, socket: Path | None) -> None:
+        """Act and show what came of it. The screen may end meanwhile: the agent goes on with what it was asked."""
+
+        def show(call: Callable[..., None], *words: Any) -> None:
+            if self.is_running:
+                with suppress(RuntimeError):  # the screen has ended since
+                    self.call_from_thread(call, *words)
+
         def say(text: str) -> None:
-            self.call_from_thread(self.say, text)
+            show(self.say, text)
 
         try:
             lines = acts.perform(prepared, socket, say)
@@ -98,7 +116,7 @@ class ActingApp(App[None]):
         else:
             if prepared.act.name == "blame":
                 self.blamed[row_key(process)] = lines
-        self.call_from_thread(self.show_text, prepared.act.title, lines)
+        show(self.show_text, prepared.act.title, lines)
 
     def show_text(self, title: str, lines: Sequence[str]) -> None:
         """Show what an act has brought."""

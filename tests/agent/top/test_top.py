@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,11 @@ def pids(app: TopApp) -> list[int]:
 
 async def settle(pilot: Pilot[None]) -> None:
     """Wait for the threads that ask."""
-    await pilot.app.workers.wait_for_complete()
+    app = pilot.app
+    assert isinstance(app, TopApp)
+    await app.workers.wait_for_complete()
+    while any(thread.is_alive() for thread in app.acting):
+        await pilot.pause(0.01)
     await pilot.pause()
 
 
@@ -198,6 +203,30 @@ def test_each_key_asks_for_its_own_steps(tmp_path: Path, asked: list[Request], k
         assert [each.body["steps"] for each in asked] == [steps]
 
     play(FakeSource(document(growth())), script, tmp_path)
+
+
+def test_the_screen_ends_while_an_act_goes_on(
+    tmp_path: Path, asked: list[Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`q` does not wait for the agent, which may take minutes."""
+    going_on = threading.Event()
+    monkeypatch.setattr(acts, "attend", lambda *_, **__: going_on.wait(50) and [Refused("too late")])
+
+    async def script(pilot: Pilot[None], app: TopApp) -> None:
+        await pilot.press("k")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        await pilot.press("y", "q")
+        await pilot.pause()
+        apps.append(app)
+
+    apps: list[TopApp] = []
+    play(FakeSource(document(growth())), script, tmp_path)
+    [acting] = apps[0].acting
+    assert acting.is_alive()
+    going_on.set()
+    acting.join(50)
+    assert not acting.is_alive()
 
 
 def test_a_refusal_is_shown(tmp_path: Path, asked: list[Request], monkeypatch: pytest.MonkeyPatch) -> None:
