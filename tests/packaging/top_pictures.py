@@ -66,7 +66,7 @@ NODES = (
     ),
     Node("full", 60, [Picture("wall")], _has("memory_full")),
     Node("lost-gpu", 60, [Picture("lost-gpu")], _has("gpu_lost")),
-    Node("crowd", 1, [Picture("crowd", 160, 45, ["t"])], lambda status: len(status["processes"]) == 512),
+    Node("crowd", 1, [Picture("crowd", 160, 45, ["t", "t", "t", "t"])], lambda status: len(status["processes"]) == 512),
     Node("no-gpus", 1, [Picture("no-gpu", 100, 16)], _has("no_gpu")),
     Node("unified-memory", 60, [Picture("unified-memory", 100, 30)], _judged),
 )

@@ -172,7 +172,7 @@ def _no_figures(gpu: Document, width: int, *, stale: bool) -> Text:
     state = "STALE" if stale and gpu["state"] == "ok" else str(gpu["state"]).upper()
     style = "dim" if state in {"ASLEEP", "STALE"} else SEVERITY_STYLES["critical"]
     line = Text(end="", no_wrap=True)
-    line.append(fit(f" GPU {gpu['index']}", _LABEL), "bold")
+    line.append(fit(f" GPU {gpu['index']}", _LABEL), "bold").append(" ")
     line.append(f" {state} ", style)
     line.append(cut(f" {no_figures_words(gpu)}", max(0, width - cell_len(line.plain))))
     return line
