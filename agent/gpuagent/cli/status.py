@@ -136,7 +136,7 @@ def _screen(source: Source, paint: Paint, width: int) -> tuple[list[str], float]
     return lines, document["agent"]["poll_interval_seconds"] or 1.0
 
 
-_NARROWEST, _NARROW, _WIDEST = 40, 80, 160
+_NARROWEST, _NARROW, _WIDEST = 48, 80, 160
 """Cells: the fewest that are used, those below which lines are laid out anew, the most that are used."""
 _PER_GPU = 4
 _MOST_PROCESSES = 24
@@ -149,7 +149,7 @@ Document = dict[str, Any]
 def status_screen(
     document: Document, width: int, paint: Paint, hostname: str = "", *, whole: bool = False
 ) -> list[str]:
-    """Return lines of at most `width` cells (40 to 160 are used).
+    """Return lines of at most `width` cells (48 to 160 are used).
 
     `whole`: for a file or a pipe. All problems and processes are listed, and no line is cut.
     """

@@ -204,7 +204,7 @@ def test_hostile_names_cannot_break_the_screen(name: str) -> None:
 
 @pytest.mark.slow
 @settings(max_examples=50)
-@given(here=st.none() | snapshots(), width=st.integers(40, 170), name=texts)
+@given(here=st.none() | snapshots(), width=st.integers(48, 170), name=texts)
 def test_any_node_fits(here: Snapshot | None, width: int, name: str) -> None:
     """NUM-01, PROC-07: whatever was measured, it is drawn within the width, and nothing raises."""
     shown = document(here, 1000.0)
