@@ -12,7 +12,9 @@ _NOT_IN_THE_AGENT = (
     "httpx",  # 10 MiB, for receivers alone
     "rich.console",
     "gpuagent.cli.app",
+    "gpuagent.top",
     "gpuagent_simulator",
+    "textual",  # of `gpuagent top` alone
 )
 _NOT_IN_RECEIVERS = ("click", "pygments", "rich.console")
 _NOT_IN_STATUS = (
@@ -48,10 +50,11 @@ except SystemExit:
         (_RUN, _NOT_IN_THE_AGENT),
         (f"{_RUN}, gpuagent_alerts.notify.receivers.registry", _NOT_IN_RECEIVERS),
         (_STATUS, _NOT_IN_STATUS),
+        ("import gpuagent.cli.app", ("textual", "gpuagent.top")),
         (_HELP.format("run"), ("gpuagent.cli.app", "gpuagent.cli.status", "gpuagent.core.api_client")),
         (_HELP.format("status"), ("gpuagent.cli.app", "gpuagent.cli.run")),
     ],
-    ids=["run", "receivers", "status", "the command run", "the command status"],
+    ids=["run", "receivers", "status", "all commands", "the command run", "the command status"],
 )
 def test_they_load_no_more_than_they_need(program: str, unwanted: tuple[str, ...]) -> None:
     """The name is that of what costs; an import that comes back by accident is seen here."""

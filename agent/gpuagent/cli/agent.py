@@ -147,7 +147,7 @@ _COMMAND_TIMEOUT_SECONDS = 10.0
 
 
 class Refused(Exception):
-    """No agent answers, or it says no: the text says which and why, and is fit for a terminal."""
+    """No agent or app answers, or it says no: the text says which and why, and is fit for a terminal."""
 
     def __init__(self, text: str, *, heard: bool = False) -> None:
         """`heard` is whether an agent has answered."""
@@ -221,9 +221,29 @@ def ask_app(
 
     An app that is not connected is waited for as long as `absent_seconds` says.
     """
+    try:
+        return answer_of_app(pid, command, args, socket, timeout_seconds=timeout_seconds, absent_seconds=absent_seconds)
+    except Refused as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+
+
+def answer_of_app(
+    pid: int,
+    command: str,
+    args: dict[str, Any],
+    socket: Path | None,
+    *,
+    timeout_seconds: float,
+    absent_seconds: float = 0.0,
+) -> Document:
+    """Return the app's answer. Raises Refused where there is none.
+
+    An app that is not connected is waited for as long as `absent_seconds` says.
+    """
     give_up = time.monotonic() + absent_seconds
     while True:
-        answer = ask_agent(
+        answer = answer_of(
             "POST", f"/api/v1/clients/{pid}/{command}", socket, args, timeout_seconds=timeout_seconds, also=_REFUSALS
         )
         if answer.get("reason") != "absent" or time.monotonic() >= give_up:
@@ -232,10 +252,8 @@ def ask_app(
     if "reason" not in answer or "message" not in answer:
         return answer
     if answer["reason"] == "absent":
-        typer.echo(ABSENT.format(pid=pid), err=True)
-    else:
-        typer.echo(f"The app did not do it: {clean(answer['message'])}", err=True)
-    raise typer.Exit(1)
+        raise Refused(ABSENT.format(pid=pid), heard=True)
+    raise Refused(f"The app did not do it: {clean(answer['message'])}", heard=True)
 
 
 def fetch_clients(socket: Path | None, url: str | None) -> Any:

@@ -75,12 +75,29 @@ def ack(
         found = ask_agent("DELETE", f"/api/v1/acks/{quote(alert, safe='')}", socket)["removed"]
         typer.echo(f"No longer acknowledged: {' '.join(found)}")
         return
-    answer = ask_agent("POST", "/api/v1/acks", socket, {"alert": alert, "comment": comment})
+    typer.echo(report_ack(alert, ask_agent("POST", ACKS_PATH, socket, {"alert": alert, "comment": comment})))
+
+
+ACKS_PATH = "/api/v1/acks"
+SILENCES_PATH = "/api/v1/silences"
+
+
+def report_ack(alert: str, answer: dict[str, Any]) -> str:
+    """Return in one line what the agent has acknowledged."""
     found = answer["acknowledged"]
     if found == [alert] and alert.startswith("inc-"):
-        typer.echo(f"Acknowledged incident {alert}.")
-        return
-    typer.echo(f"Acknowledged {len(found)} alert{'' if len(found) == 1 else 's'}: {' '.join(found)}")
+        return f"Acknowledged incident {alert}."
+    return f"Acknowledged {len(found)} alert{'' if len(found) == 1 else 's'}: {' '.join(found)}"
+
+
+def silence_body(matchers: list[str], seconds: float, comment: str) -> dict[str, Any]:
+    """Return what asks the agent for a silence from now on."""
+    return {"matchers": matchers, "seconds": seconds, "comment": comment}
+
+
+def incident_matcher(key: str) -> str:
+    """Return the matcher of all alerts of an incident, later ones too."""
+    return f"incident={json.dumps(key)}"
 
 
 silence_app = typer.Typer(no_args_is_help=True, help="Suppress notifications of some alerts for a while.")
@@ -115,11 +132,10 @@ def add(
         raise typer.BadParameter(str(error), param_hint="--for") from None
     matchers = [f"alertname={text}" if is_label_name(text) else text for text in matchers or ()]
     if incident:
-        matchers.append(f"incident={json.dumps(incident)}")
+        matchers.append(incident_matcher(incident))
     if not matchers:
         raise typer.BadParameter("give a matcher, or --incident", param_hint="MATCHERS")
-    body = {"matchers": matchers, "seconds": seconds, "comment": comment}
-    silence = ask_agent("POST", "/api/v1/silences", socket, body)
+    silence = ask_agent("POST", SILENCES_PATH, socket, silence_body(matchers, seconds, comment))
     typer.echo(silence["id"])
     if silence.get("note"):
         typer.echo(f"note: {silence['note']}", err=True)

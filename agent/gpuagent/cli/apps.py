@@ -14,7 +14,15 @@ import typer
 from gpuagent.cli.agent import ABSENT, Refused, Socket, ask_app, tell
 from gpuagent.cli.cells import clean
 from gpuagent.cli.kill import advice
-from gpuagent.cli.remedy_requests import Request, Unidentified, attend, choose, fetch_identified, read_pid
+from gpuagent.cli.remedy_requests import (
+    Chosen,
+    Request,
+    Unidentified,
+    attend,
+    choose,
+    fetch_identified,
+    read_pid,
+)
 from gpuagent.core.units import GIB, format_bytes, format_duration, parse_duration
 
 _SHOWN = 5
@@ -87,12 +95,17 @@ def ask_blame(pid: int, args: dict[str, Any], socket: Path | None, *, absent_sec
     seconds = args["window_seconds"]
     if sys.stderr.isatty():
         tell(f"Watching process {pid} for {format_duration(seconds)}{foretell(pid) if args['census'] else ''} ...")
-    looks = args["census"] + args["lines"]
-    timeout_seconds = looks * (seconds + _BEYOND_WINDOW_SECONDS)
+    timeout_seconds = blame_timeout_seconds(args)
     answer: dict[str, Any] = ask_app(
         pid, "blame", args, socket, timeout_seconds=timeout_seconds, absent_seconds=absent_seconds
     )
     return answer
+
+
+def blame_timeout_seconds(args: dict[str, Any]) -> float:
+    """Return how long the answer to a question of blame may take."""
+    looks: int = args["census"] + args["lines"]
+    return looks * (float(args["window_seconds"]) + _BEYOND_WINDOW_SECONDS)
 
 
 def foretell(pid: int, proc: Path = Path("/proc")) -> str:
@@ -164,7 +177,7 @@ def _where(row: dict[str, Any]) -> str:
     return f"  at {place}" + (f" in {clean(row['function'])}" if row["function"] else "")
 
 
-_WAIT_SECONDS = 30.0
+RELEASE_WAIT_SECONDS = 30.0
 """As long as the agent waits for the app."""
 _WORTH_A_DOUBT_BYTES = 64 * 1024**2
 """Below that the process may have taken as much for something else meanwhile."""
@@ -198,8 +211,8 @@ def release(
     except Unidentified as error:
         tell(str(error))
         raise typer.Exit(1) from None
-    body = {"collect": collect, "dry_run": dry_run, "force": force, **chosen.identity}
-    (answer,) = attend([Request(pid, f"/api/v1/clients/{pid}/release", body)], socket, [_WAIT_SECONDS])
+    request = release_request(chosen, collect=collect, dry_run=dry_run, force=force)
+    (answer,) = attend([request], socket, [RELEASE_WAIT_SECONDS])
     if isinstance(answer, Refused):
         tell(str(answer))
         raise typer.Exit(1)
@@ -211,6 +224,12 @@ def release(
         typer.echo("\n".join(report_release(answer)))
     if answer.get("result") in _NOT_DONE or claims_too_much(answer):
         raise typer.Exit(1)
+
+
+def release_request(chosen: Chosen, *, collect: bool = False, dry_run: bool = False, force: bool = False) -> Request:
+    """Return what asks the agent to have an app give its cached memory back."""
+    body = {"collect": collect, "dry_run": dry_run, "force": force, **chosen.identity}
+    return Request(chosen.pid, f"/api/v1/clients/{chosen.pid}/release", body)
 
 
 def refusal(answer: dict[str, Any]) -> str | None:

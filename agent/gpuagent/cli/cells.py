@@ -15,6 +15,8 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 
 BAR_FULL, BAR_EMPTY = "█", "░"
 PIPED_WIDTH = 80
+UNCUT_WIDTH = 1_000_000
+"""Of a line that nothing is cut from, as in a pipe: no command line is as long."""
 _SPARKS = "▁▂▃▄▅▆▇█"
 _ASCII_SPARKS = "_.-=+*#@"
 _ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")

@@ -149,7 +149,7 @@ def _memory(row: Document) -> str:
     return format_bytes(held) if held is not None else "an unknown amount"
 
 
-_WAITS_SECONDS = {"terminate": 30.0, "kill": 60.0, "restart_unit": 60.0}
+WAITS_SECONDS = {"terminate": 30.0, "kill": 60.0, "restart_unit": 60.0}
 """As the agent waits after each."""
 _SHOWN = {"terminate": "SIGTERM", "kill": "SIGKILL", "restart_unit": "restart of its unit"}
 _DONE = frozenset({"released", "resolved", "exited", "dry_run"})
@@ -210,23 +210,31 @@ def kill(
     else:
         _tell_who_ends_too(chosen)
     steps = ["restart_unit"] if restart_unit else ["terminate", "kill"]
-    requests = [
-        Request(
-            each.pid, f"/api/v1/processes/{each.pid}/kill",
-            {"dry_run": dry_run, "force": force, "steps": steps, "gpu": gpu, **each.identity, **_others(each, chosen)},
-        )
-        for each in chosen
-    ]  # fmt: skip
+    requests = [kill_request(each, steps, chosen, dry_run=dry_run, force=force, gpu=gpu) for each in chosen]
     answers = attend(
         requests,
         socket,
-        [_WAITS_SECONDS[step] for step in steps],
+        [WAITS_SECONDS[step] for step in steps],
         _Report(requests, steps, as_json=as_json, dry_run=dry_run),
     )
     if as_json:
         _print_json(requests, answers)
     if missed or not all(_succeeded(each) for each in answers):
         raise typer.Exit(1)
+
+
+def kill_request(
+    one: Chosen,
+    steps: Sequence[str],
+    chosen: Sequence[Chosen] = (),
+    *,
+    dry_run: bool = False,
+    force: bool = False,
+    gpu: str = "",
+) -> Request:
+    """Return what asks the agent to take these steps with a process, of those that are `chosen` to end together."""
+    body = {"dry_run": dry_run, "force": force, "steps": list(steps), "gpu": gpu}
+    return Request(one.pid, f"/api/v1/processes/{one.pid}/kill", {**body, **one.identity, **_others(one, chosen)})
 
 
 def _others(one: Chosen, chosen: Sequence[Chosen]) -> Document:
@@ -292,7 +300,7 @@ class _Report:
             for step in self._steps if answer["result"] == "dry_run" else ():
                 if f"; {_SHOWN[step]} would be passed over" in str(answer.get("detail", "")):
                     continue
-                wait = format_duration(_WAITS_SECONDS[step])
+                wait = format_duration(WAITS_SECONDS[step])
                 typer.echo(f"  would be done: {_SHOWN[step]}, and waited for, up to {wait}")
 
 

@@ -13,7 +13,7 @@ import typer
 from rich.cells import cell_len
 
 from gpuagent.cli.agent import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
-from gpuagent.cli.cells import Paint, cut, fit, width_of
+from gpuagent.cli.cells import UNCUT_WIDTH, Paint, clean, cut, fit, width_of
 from gpuagent.core.identity import format_container
 from gpuagent.core.units import GIB, format_bytes, format_duration, format_ratio
 from gpuagent.core.wording import full_in_words, growth_words, unmeasured_words, verdict_words
@@ -59,13 +59,16 @@ def ps(
     For memory that grows: how fast, when the GPU will be full at this pace, and whether it is a leak.
     `unproven`: the memory may be that of an earlier process with the same pid, so no rule acts on this one.
 
-    Exit status: 0 shown, 3 neither the agent nor the driver answers.
+    What the list cannot show is named below it: GPUs that cannot be read, and memory without a process.
+
+    Exit status: 0 shown, 2 no such GPU, 3 neither the agent nor the driver answers.
     """
     try:
         document = get_document(Source(socket, url, direct))
     except NoData as error:
         tell(str(error))
         raise typer.Exit(EXIT_NO_DATA) from None
+    _check_gpu(document, gpu)
     processes = select(document["processes"], gpu, user, sort, job)
     if as_json:
         typer.echo(json.dumps(processes_alone(document, processes), indent=1))
@@ -81,16 +84,48 @@ def ps(
     if known is not None and (gpu is None or gpu in known["gpus"]):
         tell(unmeasured_words(known))
         _show(select(known["processes"], gpu, user, sort, job), paint, show_all=show_all)
+    for line in left_out(document, gpu):
+        tell(line)
+
+
+def _check_gpu(document: Document, gpu: int | None) -> None:
+    """Raise typer.BadParameter for a GPU that is not there. Where the GPUs are unknown, none is wrong."""
+    indices = sorted({each["index"] for each in document["gpus"]})
+    if gpu is None or gpu in indices or document["node"]["gpus"] is None:
+        return
+    there = f"GPUs {', '.join(map(str, indices))}" if len(indices) > 1 else f"GPU {indices[0]}" if indices else "no GPU"
+    raise typer.BadParameter(f"there is no GPU {gpu}: this node has {there}", param_hint="--gpu")
+
+
+def left_out(document: Document, gpu: int | None = None) -> list[str]:
+    """Return what the list of processes cannot show: GPUs that cannot be read, and memory that no process holds."""
+    told = set((document.get("last_known") or {}).get("gpus", ()))
+    lines = []
+    for each in document["gpus"]:
+        if gpu not in {None, each["index"]}:
+            continue
+        if each["state"] != "ok":
+            if each["index"] not in told:
+                why = f": {clean(each['reason'])}" if each["reason"] else ""
+                lines.append(f"GPU {each['index']} is {each['state']}, and its processes are not known{why}")
+        elif each["processes"] is None:
+            lines.append(f"GPU {each['index']}: the driver does not list its processes.")
+        elif (each["memory_unattributed_bytes"] or 0) >= WORTH_A_WORD_BYTES:
+            held = format_bytes(each["memory_unattributed_bytes"])
+            lines.append(
+                f"GPU {each['index']}: {held} are used by no listed process (driver, contexts, other namespaces)."
+            )
+    return lines
 
 
 def _show(processes: list[Any], paint: Paint, *, show_all: bool) -> None:
     if not processes:
         return
     shown = processes if show_all or not sys.stdout.isatty() else processes[:_MOST_ON_A_TERMINAL]
-    lines = process_table(shown, width_of(sys.stdout), paint)
+    lines = process_table(shown, width_of(sys.stdout) if sys.stdout.isatty() else UNCUT_WIDTH, paint)
     typer.echo("\n".join(paint.text(line.rstrip()) for line in lines))
     if len(shown) < len(processes):
-        tell(f"{len(processes) - len(shown)} more: use --all")
+        tell(f"+{len(processes) - len(shown)} more: use --all")
 
 
 def select(processes: list[Any], gpu: int | None, user: str | None, sort: SortKey, job: str | None = None) -> list[Any]:
@@ -124,6 +159,8 @@ def warnings(document: Any) -> list[str]:
 
 _LEAST_WHO = 20
 """Cells for the last column, for which others may have to go."""
+WORTH_A_WORD_BYTES = GIB // 10
+"""Unattributed memory below this is the driver's own, on every GPU."""
 _QUIET = frozenset({"steady", "learning"})
 """Verdicts that are worth no word in a narrow table."""
 _GROWS = frozenset({"leaking", "growing", "cached", "levelled off"})
@@ -153,7 +190,7 @@ def process_table(processes: list[Document], width: int, paint: Paint) -> list[s
         left = _line(columns, [column.cell(process) for column in columns])
         room = width - cell_len(left)
         shown = who(process)
-        lines.append(left + cut(shown if cell_len(shown) <= room else _name_first(process), room))
+        lines.append(left + cut(shown if cell_len(shown) <= room else short_who(process, room), room))
     return lines
 
 
@@ -163,15 +200,19 @@ def _columns(processes: list[Document]) -> list[Column]:
     grows = any(process.get("verdict") in _GROWS for process in processes)
     apps = any(process.get("reserved_bytes") is not None for process in processes)
     return [
-        Column("GPU", 7 if mig else 3, _gpu),
+        Column("GPU", 7 if mig else 3, gpu_cell),
         Column("PID", 7, itemgetter("pid")),
-        Column("USER", 9, lambda process: process["user"] or "-", right=False),
-        Column("MEMORY", 10, _memory),
-        *([Column("GROWTH", 13, _growth), Column("FULL IN", 11, _full_in)] if grows else ()),
-        *([Column("TENSORS + CACHE", 15, _allocator, dispensable=1)] if apps else ()),
-        Column("SM", 5, _sm, dispensable=3),
-        Column("TYPE", 4, lambda process: process["kinds"] or "-", right=False, dispensable=4),
-        Column("AGE", max((3, *(cell_len(_age(process)) for process in processes))), _age, dispensable=2),
+        Column("USER", 9, lambda process: process["user"] or "-", right=False, dispensable=3),
+        Column("MEMORY", 10, memory_cell),
+        *(
+            [Column("GROWTH", 13, growth_cell, dispensable=1), Column("FULL IN", 11, full_in_cell, dispensable=2)]
+            if grows
+            else ()
+        ),
+        *([Column("TENSORS + CACHE", 15, allocator_cell, dispensable=4)] if apps else ()),
+        Column("SM", 5, sm_cell, dispensable=6),
+        Column("TYPE", 4, lambda process: process["kinds"] or "-", right=False, dispensable=7),
+        Column("AGE", max((3, *(cell_len(age_cell(process)) for process in processes))), age_cell, dispensable=5),
     ]
 
 
@@ -200,17 +241,21 @@ def who(process: Document) -> str:
     takes = "preallocates" if process.get("preallocates") else ""
     shared = "shared through MPS" if process.get("shared_through_mps") else ""
     what = process["command"] or process["process"] or "?"
-    parts = (state, holder, shared, _verdict(process), owner(process), takes, what)
+    parts = (state, holder, shared, telling_verdict(process), owner(process), takes, what)
     return "  ".join(part for part in parts if part)
 
 
-def _name_first(process: Document) -> str:
-    """Return the same for a narrow table: of a process that grows its name first, as columns show its growth."""
-    verdict = _verdict(process)
-    if not verdict or process["state"] in {"dead", "unresolved"} or process["process_state"] in {"Z", "D"}:
+def short_who(process: Document, room: int) -> str:
+    """Return the same for a few cells: of a process with a verdict, a name and that come first.
+
+    The name of what it belongs to, or its own where that leaves no room for the verdict.
+    """
+    verdict = process["verdict"] if telling_verdict(process) else ""
+    if not verdict or process["state"] != "live" or process["process_state"] in {"Z", "D"}:
         return who(process)
-    name = owner(process) or process["process"] or process["command"] or "?"
-    return f"{name}  {verdict.partition(' (')[0]}  {process['command'] or ''}".rstrip()
+    names = [name for name in (owner(process), process["process"], process["command"]) if name] or ["?"]
+    name = next((each for each in names if cell_len(f"{each}  {verdict}") <= room), names[0])
+    return "  ".join(part for part in (name, verdict, process["command"] or "") if part)
 
 
 def owner(process: Document) -> str:
@@ -229,42 +274,48 @@ def owner(process: Document) -> str:
     return ""
 
 
-def _gpu(process: Document) -> str:
+def gpu_cell(process: Document) -> str:
+    """Return the index of its GPU, with the MIG instances below it."""
     instance, compute = process["gpu_instance_id"], process["compute_instance_id"]
     if instance is None:
         return str(process["gpu"])
     return f"{process['gpu']}:{instance}" + ("" if compute is None else f"/{compute}")
 
 
-def _memory(process: Document) -> str:
+def memory_cell(process: Document) -> str:
+    """Return what it holds; `-` where the driver does not tell."""
     used = process["memory_used_bytes"]
     return "-" if used is None else format_bytes(used)
 
 
-def _allocator(process: Document) -> str:
+def allocator_cell(process: Document) -> str:
     """Return what tensors hold, and what torch's allocator keeps beyond that, in GiB: the latter can be given back."""
     allocated, cached = process.get("allocated_bytes"), process.get("cached_bytes")
     return "-" if allocated is None or cached is None else f"{allocated / GIB:.1f} + {cached / GIB:.1f}"
 
 
-def _growth(process: Document) -> str:
+def growth_cell(process: Document) -> str:
+    """Return its pace; `-` where it cannot be said."""
     return growth_words(process) or "-"
 
 
-def _full_in(process: Document) -> str:
+def full_in_cell(process: Document) -> str:
+    """Return when its GPU is full; `-` where that will not come."""
     return full_in_words(process) or "-"
 
 
-def _verdict(process: Document) -> str:
+def telling_verdict(process: Document) -> str:
     """Return what there is to say of its memory's history; most often nothing."""
     return "" if process.get("verdict") in {None, *_QUIET} else verdict_words(process)
 
 
-def _sm(process: Document) -> str:
+def sm_cell(process: Document) -> str:
+    """Return how busy it keeps the GPU; `-` where the driver does not tell."""
     ratio = process["sm_utilization_ratio"]
     return "-" if ratio is None else format_ratio(ratio)
 
 
-def _age(process: Document) -> str:
+def age_cell(process: Document) -> str:
+    """Return how long it runs; `-` where that is not known."""
     seconds = process["age_seconds"]
     return "-" if seconds is None else format_duration(int(seconds))

@@ -79,13 +79,20 @@ def read_own_namespace() -> int:
 def fetch_identified(socket: Path | None, own: Callable[[], int] = read_own_namespace) -> Document:
     """Return the agent's document. End the command with 1 where there is none, or where its pids are not ours."""
     try:
+        return identified_processes(socket, own)
+    except Refused as error:
+        tell(str(error))
+        raise typer.Exit(1) from None
+
+
+def identified_processes(socket: Path | None, own: Callable[[], int] = read_own_namespace) -> Document:
+    """Return the agent's document. Raises Refused where there is none, or where its pids are not ours."""
+    try:
         document: Any = fetch_document(socket or default_socket(), _PATH)
     except AgentUnreachable as error:
-        tell(f"Cannot reach the agent: {error}. Is it running?")
-        raise typer.Exit(1) from None
+        raise Refused(f"Cannot reach the agent: {error}. Is it running?") from None
     if why := namespace_refusal((document.get("agent") or {}).get("pid_namespace"), own()):
-        tell(why)
-        raise typer.Exit(1)
+        raise Refused(why)
     return document if isinstance(document, dict) else {}
 
 
@@ -157,15 +164,16 @@ def attend(
     socket: Path | None,
     waits_seconds: Sequence[float],
     report: Callable[[Request, Answer], None] = _keep_silent,
+    say: Callable[[str], None] = tell,
 ) -> list[Answer]:
-    """Return the agent's answer to each request, or why there is none; what it does meanwhile goes to standard error.
+    """Return the agent's answer to each request, or why there is none; `say` is told what it does meanwhile.
 
     The requests are sent in order, and none waits for the answer to another: that comes only when the memory is back.
     `report` is called with each answer as soon as it is there.
     Each is waited for as long as the steps themselves wait, with a fresh reading before each and the proof after the
     last. Ctrl-C ends the command with status 130: the agent goes on with what it was asked.
     """
-    conversations = [_Conversation(each, socket, waits_seconds, named=len(requests) > 1) for each in requests]
+    conversations = [_Conversation(each, socket, waits_seconds, say, named=len(requests) > 1) for each in requests]
     stopped = threading.Event()
     asking = threading.Thread(target=_ask_all, args=(conversations, stopped), name="the requests", daemon=True)
     asking.start()
@@ -205,8 +213,17 @@ def _ask_all(conversations: Sequence[_Conversation], stopped: threading.Event) -
 class _Conversation:
     """One request: its answer, and what the agent has on record about the process as far as it has not been told."""
 
-    def __init__(self, request: Request, socket: Path | None, waits_seconds: Sequence[float], *, named: bool) -> None:
-        """`named`: each line begins with the pid, as there are several."""
+    def __init__(
+        self,
+        request: Request,
+        socket: Path | None,
+        waits_seconds: Sequence[float],
+        say: Callable[[str], None],
+        *,
+        named: bool,
+    ) -> None:
+        """`say` is told the news. `named`: each line begins with the pid, as there are several."""
+        self._say = say
         self.request = request
         self.begun = False
         self.answer: Answer = Refused("It was not requested.")
@@ -244,7 +261,7 @@ class _Conversation:
                 wait = f", up to {format_duration(waits[number])}" if number < len(waits) else ""
                 note = f" ({clean(step['note'])})" if step.get("note") else ""
                 what = "dry run, would wait for its effect" if run.get("dry_run") else "waiting for its effect"
-                tell(f"{self._prefix}{clean(step['step'])}: {what}{wait}{note}")
+                self._say(f"{self._prefix}{clean(step['step'])}: {what}{wait}{note}")
             self._told = max(self._told, len(intents))
 
     def report_once(self, report: Callable[[Request, Answer], None]) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import shutil
 import sys
+import termios
 import time
+import tty
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Annotated, Any, TextIO
 
@@ -14,8 +19,8 @@ import typer
 from rich.cells import cell_len
 
 from gpuagent.cli.agent import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
-from gpuagent.cli.cells import Paint, clean, cut, fit, width_of, wrap
-from gpuagent.cli.ps import process_table
+from gpuagent.cli.cells import UNCUT_WIDTH, Paint, clean, cut, fit, width_of, wrap
+from gpuagent.cli.ps import WORTH_A_WORD_BYTES, process_table
 from gpuagent.core.hardware import FULL_RATIO
 from gpuagent.core.units import GIB, format_duration, format_ratio
 from gpuagent.core.wording import assessment_words, unmeasured_words
@@ -29,7 +34,7 @@ def status(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the status document as JSON, with units in the key names")
     ] = False,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Redraw at each reading, until Ctrl-C")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Redraw at each reading, until q or Ctrl-C")] = False,
     ascii_only: Annotated[bool, typer.Option("--ascii", help="Print ASCII characters only")] = False,
     socket: Socket = None,
     url: Url = None,
@@ -53,16 +58,53 @@ def status(
         typer.echo(json.dumps(document, indent=1))
     else:
         paint = Paint.for_stream(sys.stdout, ascii_only=ascii_only)
-        typer.echo("\n".join(status_screen(document, width_of(sys.stdout), paint, source.hostname)))
+        whole = not sys.stdout.isatty()
+        typer.echo("\n".join(status_screen(document, width_of(sys.stdout), paint, source.hostname, whole=whole)))
 
 
 def draw_again(
-    source: Source, stream: TextIO, *, ascii_only: bool = False, wait: Callable[[float], None] = time.sleep
+    source: Source, stream: TextIO, *, ascii_only: bool = False, wait: Callable[[float], bool | None] | None = None
 ) -> None:
-    """Screen after screen until Ctrl-C: on the alternate screen, so that the terminal is left as it was.
+    """Screen after screen until `q` or Ctrl-C: on the alternate screen, so that the terminal is left as it was.
 
-    When the data ends, that is drawn, never the last figures. `wait` is between two screens.
+    When the data ends, that is drawn, never the last figures. `wait` is between two screens, and returns True to end.
     """
+    with keys_at_once(sys.stdin) as reads_keys:
+        pause = wait or (_wait_for_q if reads_keys else time.sleep)
+        _draw_again(source, stream, pause, ascii_only=ascii_only)
+
+
+@contextmanager
+def keys_at_once(stream: TextIO) -> Iterator[bool]:
+    """Have a terminal hand over each key as it is pressed, and not show it; yield whether this is one."""
+    try:
+        descriptor = stream.fileno()
+        before = termios.tcgetattr(descriptor)
+    except (OSError, ValueError, termios.error):  # no terminal
+        yield False
+        return
+    try:
+        tty.setcbreak(descriptor)
+        yield True
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+def _wait_for_q(seconds: float) -> bool:
+    """Wait, and return whether `q` was pressed meanwhile."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        if not select.select([sys.stdin], [], [], left)[0]:
+            break
+        key = os.read(sys.stdin.fileno(), 1)
+        if key in {b"q", b"Q"}:
+            return True
+        if not key:  # the terminal is gone
+            return True
+    return False
+
+
+def _draw_again(source: Source, stream: TextIO, wait: Callable[[float], bool | None], *, ascii_only: bool) -> None:
     paint = Paint.for_stream(stream, ascii_only=ascii_only)
     terminal = stream.isatty()
     stream.write(_ENTER if terminal else "")
@@ -73,7 +115,8 @@ def draw_again(
                 lines = lines[: shutil.get_terminal_size().lines - 1]
             stream.write((_CLEAR if terminal else "") + "\n".join(lines) + "\n")
             stream.flush()
-            wait(max(seconds, _LEAST_SECONDS))
+            if wait(max(seconds, _LEAST_SECONDS)):
+                break
     except KeyboardInterrupt:
         pass
     finally:
@@ -93,7 +136,8 @@ def _screen(source: Source, paint: Paint, width: int) -> tuple[list[str], float]
     return lines, document["agent"]["poll_interval_seconds"] or 1.0
 
 
-_NARROWEST, _WIDEST = 80, 160
+_NARROWEST, _NARROW, _WIDEST = 48, 80, 160
+"""Cells: the fewest that are used, those below which lines are laid out anew, the most that are used."""
 _PER_GPU = 4
 _MOST_PROCESSES = 24
 _MOST_PROBLEMS = 12
@@ -102,30 +146,43 @@ _SEVERITY_WIDTH = 9
 Document = dict[str, Any]
 
 
-def status_screen(document: Document, width: int, paint: Paint, hostname: str = "") -> list[str]:
-    """Return lines of at most `width` cells (80 to 160 are used)."""
+def status_screen(
+    document: Document, width: int, paint: Paint, hostname: str = "", *, whole: bool = False
+) -> list[str]:
+    """Return lines of at most `width` cells (48 to 160 are used).
+
+    `whole`: for a file or a pipe. All problems and processes are listed, and no line is cut.
+    """
     width = max(_NARROWEST, min(width, _WIDEST))
-    lines = [_head(document, width, paint, hostname), "", *_problems(document["problems"], width, paint), ""]
+    problems = _problems(document["problems"], width, paint, whole=whole)
+    lines = [_head(document, width, paint, hostname), "", *problems, ""]
     history = any(gpu["memory_used_history_bytes"] for gpu in document["gpus"])
     read = {gpu["index"] for gpu in document["gpus"] if gpu["state"] == "ok"}
     for gpu in document["gpus"]:
         has_lost_index = gpu["state"] != "ok" and gpu["index"] in read
         lines += gpu_lines(
-            gpu, width, paint, history=history, stale=document["stale"], prefix="formerly " * has_lost_index
+            gpu,
+            width,
+            paint,
+            history=history,
+            stale=document["stale"],
+            prefix="formerly " * has_lost_index,
+            whole=whole,
         )
-    lines += _processes(document, width, paint)
+    lines += _processes(document, width, paint, whole=whole)
     return [paint.text(line.rstrip()) for line in lines]
 
 
 def _head(document: Document, width: int, paint: Paint, hostname: str) -> str:
     """One line: whether this is real, whose it is, and how old. What has no room any more is left out whole."""
     agent, stale = document["agent"], document["stale"]
-    simulated = f"{cut('SIMULATED: ' + str(agent['simulated']), width // 2)}  " if agent["simulated"] else ""
-    right = f"  {'STALE: ' if stale else ''}{_read(document['age_seconds'])}"
+    right = f"  {'STALE: ' if stale else ''}{read_words(document['age_seconds'])}"
+    room = min(width // 2, width - cell_len(right) - 2)
+    simulated = f"{cut('SIMULATED: ' + str(agent['simulated']), room)}  " if agent["simulated"] else ""
     left = cut(hostname, width // 4)
     for part in (
         "no agent" if document["source"] == "direct" else f"gpuagent {agent['version']}",
-        _count(document["node"]),
+        gpu_count_words(document["node"]),
         f"driver {document['node']['driver_version'] or '-'}",
     ):
         longer = f"{left}  {part}" if left else part
@@ -134,13 +191,15 @@ def _head(document: Document, width: int, paint: Paint, hostname: str) -> str:
     return paint(simulated, "warning") + left + paint(right, "critical" if stale else "dim")
 
 
-def _read(age: float | None) -> str:
+def read_words(age: float | None) -> str:
+    """Return how old a reading is; `age` in seconds."""
     if age is None:
         return "nothing read yet"
     return f"read {age:.1f} s ago" if age < 9.95 else f"read {format_duration(age)} ago"
 
 
-def _count(node: Document) -> str:
+def gpu_count_words(node: Document) -> str:
+    """Return how many GPUs the node has, of how many that it should have."""
     number, expected = node["gpus"], node["gpus_expected"]
     if number is None:
         return "GPUs unknown"
@@ -149,55 +208,58 @@ def _count(node: Document) -> str:
     return f"{number} GPU{'' if number == 1 else 's'}"
 
 
-def _problems(problems: list[Document], width: int, paint: Paint) -> list[str]:
+def _problems(problems: list[Document], width: int, paint: Paint, *, whole: bool) -> list[str]:
     if not problems:
         return [paint("no problem found", "ok")]
     lines = []
     indent = " " * _SEVERITY_WIDTH
-    for problem in problems[:_MOST_PROBLEMS]:
+    most = len(problems) if whole else _MOST_PROBLEMS
+    for problem in problems[:most]:
         severity = str(problem["severity"])
         text = wrap(problem["text"], width - _SEVERITY_WIDTH)
         advice = wrap(problem["advice"], width - _SEVERITY_WIDTH - 3) if problem["advice"] else []
         lines.append(paint(fit(severity.upper(), _SEVERITY_WIDTH), severity) + text[0])
         lines += [indent + more for more in text[1:]]
         lines += [paint(f"{indent}{'   ' if row else '-> '}{more}", "dim") for row, more in enumerate(advice)]
-    if len(problems) > _MOST_PROBLEMS:
-        lines.append(f"and {len(problems) - _MOST_PROBLEMS} more problems: gpuagent status --json")
+    if len(problems) > most:
+        lines.append(f"+{len(problems) - most} more problems: gpuagent status --json")
     return lines
 
 
-def _processes(document: Document, width: int, paint: Paint) -> list[str]:
+def _processes(document: Document, width: int, paint: Paint, *, whole: bool) -> list[str]:
     """Return the largest of each GPU, and how many there are beside them."""
     by_gpu: dict[int, list[Document]] = {}
     for process in document["processes"]:
         by_gpu.setdefault(process["gpu"], []).append(process)
     per_gpu = max(1, min(_PER_GPU, _MOST_PROCESSES // max(1, len(by_gpu))))
+    if whole:
+        width, per_gpu = UNCUT_WIDTH, len(document["processes"])
     shown = [process for group in by_gpu.values() for process in group[:per_gpu]]
+    last_known = _last_known(document.get("last_known"), width, paint, whole=whole)
     if not shown:
-        return _last_known(document.get("last_known"), width, paint)
+        return last_known
     lines = [""]
     if document["stale"]:
-        lines.append(f"The processes as they were {format_duration(document['age_seconds'])} ago:")
+        lines += wrap(f"The processes as they were {format_duration(document['age_seconds'])} ago:", width)
     lines += process_table(shown, width, paint)
     hidden = len(document["processes"]) - len(shown)
     if hidden:
-        lines.append(paint(f"and {hidden} more: gpuagent ps", "dim"))
-    return [*lines, *_last_known(document.get("last_known"), width, paint)]
+        lines.append(paint(f"+{hidden} more: gpuagent ps", "dim"))
+    return [*lines, *last_known]
 
 
-def _last_known(known: Document | None, width: int, paint: Paint) -> list[str]:
+def _last_known(known: Document | None, width: int, paint: Paint, *, whole: bool) -> list[str]:
     """Return the processes of GPUs that are not measured now, with that mark."""
     if known is None or not known["processes"]:
         return []
-    table = process_table(known["processes"][:_MOST_PROCESSES], width, paint)
-    hidden = len(known["processes"]) - _MOST_PROCESSES
-    more = [paint(f"and {hidden} more: gpuagent ps", "dim")] if hidden > 0 else []
+    most = len(known["processes"]) if whole else _MOST_PROCESSES
+    table = process_table(known["processes"][:most], width, paint)
+    hidden = len(known["processes"]) - most
+    more = [paint(f"+{hidden} more: gpuagent ps", "dim")] if hidden > 0 else []
     return ["", cut(unmeasured_words(known), width), *table, *more]
 
 
 _FULL_WARNING = 0.90
-_WORTH_A_WORD_BYTES = GIB // 10
-"""Unattributed memory below this is the driver's own, on every GPU."""
 _GRAVE = frozenset({"critical", "warning"})
 _INDENT = "  "
 _FIGURES_WIDTH = 22  # " 141.0/143.8 GiB 100 %"
@@ -206,27 +268,42 @@ _MOST_POINTS = 30
 
 
 def gpu_lines(
-    gpu: Document, width: int, paint: Paint, *, history: bool = False, stale: bool = False, prefix: str = ""
+    gpu: Document,
+    width: int,
+    paint: Paint,
+    *,
+    history: bool = False,
+    stale: bool = False,
+    prefix: str = "",
+    whole: bool = False,
 ) -> list[str]:
     """Return lines of at most `width` cells. Figures are drawn only while they are the GPU's present ones.
+
+    Below 80 cells utilization, temperature and power have a line of their own. `whole`: words are not cut.
 
     `history` keeps room for the sparkline, on every GPU if one has it, so that the bars stay comparable.
     """
     state = str(gpu["state"])
     readable = state == "ok" and not stale
     words = fit(_word(gpu) if readable else "STALE" if state == "ok" else state.upper(), 8, right=True)
-    right = f"{_vitals(gpu) if readable else ''}  "
+    vitals = _vitals(gpu) if readable else ""
+    narrow = width < _NARROW
+    right = "  " if narrow else f"{vitals}  "
     name = fit(
         f"{prefix}GPU {gpu['index']}  {gpu['name'] or gpu['uuid'] or 'unknown'}", width - len(right) - len(words)
     )
     style = _style(gpu) if readable else "dim" if state == "asleep" else "critical"
     lines = [paint(name, "bold") + right + paint(words, style)]
+    edge = UNCUT_WIDTH if whole else width
     if not readable:
-        return [*lines, cut(_INDENT + _why_no_figures(gpu), width)]
+        return [*lines, cut(_INDENT + no_figures_words(gpu), edge)]
+    if narrow:
+        lines.append(cut(vitals, width))
+        history = False
     room = width - (_spark_width(width) + _LABEL_WIDTH + 3 if history else 0)
     lines += [_memory(gpu, width, room, paint), *_instances(gpu["mig"], room, paint)]
-    unusual = _unusual(gpu)
-    return [*lines, cut(_INDENT + unusual, width)] if unusual else lines
+    unusual = unusual_words(gpu)
+    return [*lines, cut(_INDENT + unusual, edge)] if unusual else lines
 
 
 def _word(gpu: Document) -> str:
@@ -238,7 +315,8 @@ def _style(gpu: Document) -> str:
     return str(gpu["severity"]) if gpu.get("severity") in _GRAVE else "ok"
 
 
-def _why_no_figures(gpu: Document) -> str:
+def no_figures_words(gpu: Document) -> str:
+    """Return why the figures of a GPU are not there, and since when."""
     age, lost = gpu["age_seconds"], gpu.get("lost_seconds")
     since = "never read" if age is None else f"last read {format_duration(age)} ago"
     if lost is not None:
@@ -308,11 +386,12 @@ def peaks(points: Sequence[float | None], most: int) -> list[float | None]:
     return [max(part, default=None) for part in parts]
 
 
-def _unusual(gpu: Document) -> str:
+def unusual_words(gpu: Document) -> str:
+    """Return what is worth a word about a GPU; "" where all is as usual."""
     parts = []
     if gpu["memory_dead_processes_bytes"]:
         parts.append(f"dead processes {_gib(gpu['memory_dead_processes_bytes'])} GiB")
-    if (gpu["memory_unattributed_bytes"] or 0) >= _WORTH_A_WORD_BYTES:
+    if (gpu["memory_unattributed_bytes"] or 0) >= WORTH_A_WORD_BYTES:
         parts.append(f"unattributed {_gib(gpu['memory_unattributed_bytes'])} GiB")
     if gpu["memory_host_bytes"] is not None:
         parts.append(f"shared with the CPU: {_gib(gpu['memory_host_bytes'])} GiB used beside the GPU")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import socket
+import termios
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +20,8 @@ from gpuagent.cli.agent import NoData, Source, get_document
 from gpuagent.cli.ps import ps
 from gpuagent.cli.status import draw_again, status
 from gpuagent.core.api_client import AgentUnreachable
-from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState
+from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Reconciliation
+from gpuagent.core.units import GIB
 from gpuagent_exporters.page.page import Told, render
 from gpuagent_exporters.status.last_known import LastKnownProcesses
 from tests.agent.cli.test_cells import Stream
@@ -131,10 +135,46 @@ def test_ps_as_json() -> None:
 
 
 def test_ps_in_a_pipe_is_complete() -> None:
-    """`gpuagent ps | grep` searches every process."""
-    many = snapshot([gpu()], [process(pid) for pid in range(1, 200)])
+    """`gpuagent ps | grep` searches every process, and all of its command."""
+    long = "python3 train.py " + "--option value " * 40 + "--last"
+    many = snapshot([gpu()], [process(pid, command=long) for pid in range(1, 200)])
+    output = asked(ps, document(many))[1]
 
-    assert len(pids(asked(ps, document(many))[1])) == 199
+    assert len(pids(output)) == 199
+    assert output.count("--last\n") == 199
+
+
+def test_ps_names_what_it_left_out() -> None:
+    """A lost GPU and memory that no process holds are named below the list, those of the asked GPU alone."""
+    split = Reconciliation(2 * GIB, 0, 3 * GIB)
+    shown = document(snapshot([gpu(0, reconciliation=split), absent_gpu(1, GpuState.LOST, "the GPU is lost")]))
+
+    _, _, errors = asked(ps, shown)
+    assert "GPU 0: 3.0 GiB are used by no listed process" in errors
+    assert "GPU 1 is lost, and its processes are not known: the GPU is lost" in errors
+    assert "GPU 1" not in asked(ps, shown, "--gpu", "0")[2]
+
+
+def test_ps_of_a_gpu_that_is_not_there() -> None:
+    """It is an error that names the GPUs there are, and not an empty list."""
+    code, output, errors = asked(ps, document(CROWD), "--gpu", "7")
+
+    assert (code, output) == (2, "")
+    assert "there is no GPU 7" in errors
+
+
+def test_q_ends_watch_and_the_terminal_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another key does not end it; after `q` the terminal shows what is typed again."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "r+b", buffering=0) as terminal, os.fdopen(ours, "r+b", buffering=0) as keyboard:
+        monkeypatch.setattr("gpuagent.cli.status.sys.stdin", terminal)
+        before = termios.tcgetattr(terminal)
+        stream = Stream(terminal=True)
+        monkeypatch.setattr(stream, "flush", lambda: keyboard.write(b"xq"))  # as soon as something is shown
+        with answering(says(document(snapshot()))) as place:
+            draw_again(Source(socket=place), stream)
+        assert stream.getvalue().count("GPU 0  NVIDIA A10G") in {1, 2}
+        assert termios.tcgetattr(terminal) == before
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_hostile_names_cannot_break_the_screen(name: str) -> None:
 
 @pytest.mark.slow
 @settings(max_examples=50)
-@given(here=st.none() | snapshots(), width=st.integers(80, 170), name=texts)
+@given(here=st.none() | snapshots(), width=st.integers(48, 170), name=texts)
 def test_any_node_fits(here: Snapshot | None, width: int, name: str) -> None:
     """NUM-01, PROC-07: whatever was measured, it is drawn within the width, and nothing raises."""
     shown = document(here, 1000.0)
@@ -218,7 +218,28 @@ def test_many_problems_leave_room() -> None:
     """The screen stays one: twelve problems are shown, the rest are counted."""
     gpus = [absent_gpu(index, GpuState.LOST) for index in range(20)]
 
-    assert "and 8 more problems: gpuagent status --json" in screen(snapshot(gpus, []))
+    assert "+8 more problems: gpuagent status --json" in screen(snapshot(gpus, []))
+
+
+def test_a_narrow_screen_is_laid_out_anew() -> None:
+    """Below 80 cells the vitals have a line of their own, and a leaking process keeps its name and its verdict."""
+    lines = status_screen(document(growth()), 60, PLAIN)
+
+    check_fits("\n".join(lines), 60)
+    assert any(line.split()[:2] == ["busy", "97"] for line in lines)
+    assert any("python3  leaking" in line for line in lines)
+
+
+def test_a_pipe_gets_everything() -> None:
+    """Without a terminal every problem and process is listed, and no command is cut."""
+    long = "python3 train.py " + "--option value " * 40
+    gpus = [gpu(0), *(absent_gpu(index, GpuState.LOST, "the GPU is lost") for index in range(1, 20))]
+    here = snapshot(gpus, [process(pid, command=long) for pid in range(1, 100)])
+    lines = status_screen(document(here), 80, PLAIN, whole=True)
+
+    assert sum(line.endswith(long.strip()) for line in lines) == 99
+    assert sum("lost for" in line or "GPU is lost" in line for line in lines) >= 19
+    assert not any(line.startswith("+") for line in lines)
 
 
 @pytest.mark.parametrize(("unit", "shown"), [("", "python3  leaking"), ("emb.service", "emb.service  leak")])

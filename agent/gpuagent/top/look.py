@@ -1,0 +1,61 @@
+"""Colors and marks. A color belongs to a process, the same in its row and in its GPU's bar; red is for danger alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+Document = dict[str, Any]
+
+SEVERITY_STYLES = {
+    "critical": "bold #ffffff on #b3261e",
+    "warning": "bold #1a1a1a on #e0a030",
+    "info": "bold #10202a on #5fa8c8",
+    "ok": "#6fbf73",
+    "simulated": "bold #1a1a1a on #e0a030",
+}
+VERDICT_STYLES = {"leaking": "bold #ff6b5e", "growing": "#e0a030", "learning": "#808a94"}
+TEXT_STYLES = {"critical": "bold #ff6b5e", "warning": "#e0a030", "info": "#5fa8c8"}
+_COLORS = ("#4c9be8", "#9d86e9", "#3fb8a9", "#d08fc4", "#7fa7c9", "#5c7cd6", "#8fc7b5", "#b59ad6")
+_PLAIN_MARKS = ("█", "▓", "▒")
+SWATCH = "▌"
+
+
+class _BarMarks(NamedTuple):
+    rest: str = "▒"
+    host: str = "▚"
+    free: str = "·"
+    curve_style: str = "#7fa7c9"
+
+
+BAR_MARKS = _BarMarks()
+
+
+class ProcessColors:
+    """Gives each process a color for as long as it is there; neighbors in a bar have different ones."""
+
+    rest = "#8a8a8a"
+    free = "#4a4a4a"
+
+    def __init__(self, *, plain: bool = False) -> None:
+        """`plain`: there is no color, so the pieces of a bar differ by their marks."""
+        self.plain = plain
+        self._given: dict[tuple[str, int], int] = {}
+        self._next = 0
+
+    def update(self, processes: Sequence[Document]) -> None:
+        """Give colors to those that are new, and forget those that are gone."""
+        keys = dict.fromkeys((process["gpu_uuid"], process["pid"]) for process in processes)
+        for key in keys:
+            if key not in self._given:
+                self._given[key] = self._next % len(_COLORS)
+                self._next += 1
+        self._given = {key: color for key, color in self._given.items() if key in keys}
+
+    def style_of(self, process: Document) -> str:
+        """Return the style of a process."""
+        return _COLORS[self._given.get((process["gpu_uuid"], process["pid"]), 0)]
+
+    def mark_of(self, number: int) -> str:
+        """Return what its piece of a bar is made of; `number` is its place there."""
+        return _PLAIN_MARKS[number % len(_PLAIN_MARKS)] if self.plain else "█"
