@@ -229,7 +229,7 @@ class Comparison:
 
     def _finding(self, way: list[int], container: int | None, *, named: int) -> Finding:
         order = self._look.marking.order
-        short = from_last_class(order, way[: named + 1]) + way[named + 1 :]
+        short = from_last_class(order, way[: named + 1], self._look.heap) + way[named + 1 :]
         cut = len(way) - len(short)
         objects = tuple(order[place] for place in short)
         words = trail(objects, self._look.heap, show_keys=self._show_keys)

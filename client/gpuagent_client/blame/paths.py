@@ -282,6 +282,8 @@ BY_TYPE_NAME: Iterable[tuple[str, Step]] = (
 def _by_type_name(parent: object, child: object) -> Step:
     kind = type(parent)
     name = f"{kind.__module__}.{kind.__qualname__}"
+    if child is kind:
+        return Step(".__class__", "class")
     if is_tensor_type(kind) and is_tensor_type(type(child)):
         return Step(".grad", "attribute", "grad")
     if kind.__name__.endswith(("Backward", "Backward0", "Backward1")):
@@ -403,7 +405,7 @@ def _root_name(root: object, heap: Heap) -> str:
     if true_instance(root, types.ModuleType):
         return heap.modules.get(id(vars(root)), "a module")
     if true_instance(root, type):
-        return class_name(root)
+        return class_name(root) if heap.is_named_class(root) else f"<{class_name(root)}>"
     if id(root) in heap.frames:
         return ""
     return f"<{class_name(type(root))}>"

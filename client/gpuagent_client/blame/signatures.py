@@ -49,7 +49,7 @@ class Signatures:
         way = []
         while place != NO_PARENT and place not in self._of_place:
             way.append(place)
-            if true_instance(self._marking.order[place], type):
+            if self._heap.is_named_class(self._marking.order[place]):
                 place = NO_PARENT
                 break
             place = self._marking.parents[place]
