@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpuagent_client.blame.heap import HolderPath, can_be_chained, walk
+from gpuagent_client.blame.heap import HolderPath, are_links, walk
 from gpuagent_client.blame.look import UNREACHED, Entry, Look, Table, bytes_of
 from gpuagent_client.blame.marking import NO_PARENT, from_last_class
 from gpuagent_client.blame.paths import Trail, instance_dict, trail
@@ -205,7 +205,7 @@ class Comparison:
         if owner > 0 and instance_dict(order[way[owner - 1]]) is order[way[owner]]:
             owner -= 1
         kind = type(order[way[-1]])
-        return owner if type(order[way[owner]]) is kind and can_be_chained(kind) else None
+        return owner if are_links(kind, type(order[way[owner]])) else None
 
     def _by_name(self, ways: list[list[int]], growth: Growth) -> Finding:
         """Return the name of a tensor that is longer than what had the name before, or has a longer graph."""

@@ -111,8 +111,13 @@ class Chains:
 
 
 def can_be_chained(kind: type) -> bool:
-    """Return whether its instances are made by the app, and no containers."""
-    return bool(kind.__flags__ & HEAP_TYPE) and not issubclass(kind, CONTAINERS)
+    """Return whether its instances are made by the app, and no containers; or are exceptions."""
+    return issubclass(kind, BaseException) or (bool(kind.__flags__ & HEAP_TYPE) and not issubclass(kind, CONTAINERS))
+
+
+def are_links(kind: type, other: type) -> bool:
+    """Return whether instances of these classes can be links of one chain: exceptions of any class, else of the same."""
+    return can_be_chained(kind) and (kind is other or (issubclass(kind, BaseException) and issubclass(other, BaseException)))
 
 
 def same_below(item: object) -> list[object]:

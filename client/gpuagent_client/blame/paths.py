@@ -284,6 +284,8 @@ def _by_type_name(parent: object, child: object) -> Step:
     name = f"{kind.__module__}.{kind.__qualname__}"
     if child is kind:
         return Step(".__class__", "class")
+    if is_array_type(kind):
+        return Step(".base", "view")
     if is_tensor_type(kind) and is_tensor_type(type(child)):
         return Step(".grad", "attribute", "grad")
     if kind.__name__.endswith(("Backward", "Backward0", "Backward1")):
@@ -292,6 +294,11 @@ def _by_type_name(parent: object, child: object) -> Step:
         if name.startswith(prefix) or kind.__name__.startswith(prefix):
             return found
     return Step(f" -> {kind.__name__} -> ", "other")
+
+
+def is_array_type(kind: type) -> bool:
+    """Return whether it is numpy's array or a class that derives from it."""
+    return any(one.__name__ == "ndarray" and one.__module__ == "numpy" for one in kind.__mro__)
 
 
 def is_tensor_type(kind: type) -> bool:

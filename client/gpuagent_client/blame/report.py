@@ -301,8 +301,10 @@ class _Writer:
         least = float("inf")
         held = finding.way.objects[finding.named]
         for depth, handle in enumerate(finding.way.handles(finding.named)):
-            is_tensor = finding.container is None and handle.value is held and is_tensor_type(type(held))
-            found = sites(handle, self._index, keeps_elements=not is_tensor, in_libraries=in_libraries)
+            is_itself = finding.container is None and handle.value is held
+            is_tensor = is_itself and is_tensor_type(type(held))
+            is_assigned = is_tensor or (is_itself and finding.chained)  # the first of a chain is replaced by a new one
+            found = sites(handle, self._index, keeps_elements=not is_assigned, in_libraries=in_libraries)
             adding = [site for site in found if site.how != "taken"]
             if adding:
                 doubt = adding[0].doubt + DOUBT_PER_NAME * depth
@@ -345,7 +347,7 @@ class _Writer:
         if finding.replaced:
             return LONGER
         if finding.chained:
-            return CHAIN
+            return EXCEPTION if true_instance(finding.way.objects[finding.named], BaseException) else CHAIN
         return cause_of(
             finding.way,
             container=finding.container,
