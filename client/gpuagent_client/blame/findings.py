@@ -6,9 +6,10 @@ more than the number of those above it, what is above is a container that got lo
 
 from __future__ import annotations
 
+from types import MethodType
 from typing import NamedTuple
 
-from gpuagent_client.blame.heap import HolderPath, are_links, walk
+from gpuagent_client.blame.heap import HEAP_TYPE, HolderPath, are_links, true_instance, walk
 from gpuagent_client.blame.look import UNREACHED, Entry, Look, Table, bytes_of
 from gpuagent_client.blame.marking import NO_PARENT, from_last_class
 from gpuagent_client.blame.paths import Trail, instance_dict, trail
@@ -77,8 +78,9 @@ class Finding:
 
     @property
     def has_graph(self) -> bool:
-        """Whether a graph is what makes it cost memory."""
-        return self.in_graph or any(key.has_graph for key in self.keys)
+        """Whether a graph is what makes it cost memory: it is in one, or most of its tensors carry one."""
+        carrying = sum(live.key.has_graph for live in self.tensors)
+        return self.in_graph or 2 * carrying > len(self.tensors)
 
 
 class Holder(NamedTuple):
@@ -264,8 +266,20 @@ class Comparison:
         return list(found.values())
 
     def _unrooted(self, path: HolderPath, growth: Growth) -> Finding:
-        words = trail(path.objects, self._look.heap, show_keys=self._show_keys)
-        finding = Finding(words, None, named=len(path.objects) - 1, rooted=path.rooted, in_cycle=path.in_cycle)
+        objects = from_instance(path.objects) if path.in_cycle and not path.rooted else path.objects
+        words = trail(objects, self._look.heap, show_keys=self._show_keys)
+        finding = Finding(words, None, named=len(objects) - 1, rooted=path.rooted, in_cycle=path.in_cycle)
         finding.tensors = list(growth.tensors)
         finding.keys = {live.key for live in growth.tensors}
         return finding
+
+
+def from_instance(objects: tuple[object, ...]) -> tuple[object, ...]:
+    """Return the path from the instance that it leads to first, if only a bound method and attributes come before.
+
+    A cycle has no beginning: an instance says more than a method that is bound to it.
+    """
+    for position, item in enumerate(objects[:-1]):
+        if not true_instance(item, MethodType, dict):
+            return objects[position:] if type(item).__flags__ & HEAP_TYPE else objects
+    return objects
