@@ -23,7 +23,7 @@ def handles_of(way: Trail, last: int) -> Iterator[Handle]:
 def attributes_set_to(code: CodeType, variable: str) -> list[str]:
     """Return the attributes that this code sets to the plain value of a variable: `self.history = history`."""
     loads: list[object] = []
-    found = {}
+    found: dict[str, None] = {}
     for op in read_code(code):
         if op.name.startswith("LOAD_FAST"):
             loads += op.value if isinstance(op.value, tuple) else (op.value,)

@@ -116,10 +116,10 @@ def can_be_chained(kind: type) -> bool:
 
 
 def are_links(kind: type, other: type) -> bool:
-    """Return whether instances of these classes can be links of one chain: exceptions of any class, else of the same."""
-    return can_be_chained(kind) and (
-        kind is other or (issubclass(kind, BaseException) and issubclass(other, BaseException))
-    )
+    """Return whether instances of these classes can be links of a chain: exceptions of any class, else of one."""
+    if issubclass(kind, BaseException):
+        return issubclass(other, BaseException)
+    return kind is other and can_be_chained(kind)
 
 
 def same_below(item: object) -> list[object]:

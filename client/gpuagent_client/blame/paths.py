@@ -287,9 +287,9 @@ def _by_type_name(parent: object, child: object) -> Step:
     if is_array_type(kind):
         return Step(".base", "view")
     if is_tensor_type(kind):
-        name = "grad" if is_tensor_type(type(child)) else _hooks_of(parent, child)
-        if name is not None:
-            return Step(f".{name}", "attribute", name)
+        attribute = "grad" if is_tensor_type(type(child)) else _hooks_of(parent, child)
+        if attribute is not None:
+            return Step(f".{attribute}", "attribute", attribute)
     if kind.__name__.endswith(("Backward", "Backward0", "Backward1")):
         return Step(" -> autograd node", "graph")
     for prefix, found in BY_TYPE_NAME:

@@ -136,9 +136,8 @@ class Signatures:
         found = step(parent, item, show_keys=False)
         if found.name in EXCEPTION_LINKS and found.kind == "exception":
             return EXCEPTION_LINKS[0]
-        if found.kind == "attribute" and found.name in ATTRIBUTES_IN:
-            return ""
-        return DIGITS.sub("#", found.text)
+        shown = "" if found.kind == "attribute" and found.name in ATTRIBUTES_IN else found.text
+        return DIGITS.sub("#", shown)
 
     def _labels_in_dict(self, place: int, parent: dict[object, object]) -> Mapping[int, str]:
         items = list(dict.items(parent))

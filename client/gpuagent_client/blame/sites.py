@@ -105,12 +105,12 @@ def uses(code: CodeType, name: str, loads: tuple[str, ...], through: str = "") -
     for current, kinds in names:  # grows: aliases are names too
         for index, op in enumerate(ops):
             if op.name.startswith(kinds) and _is_named(op, current) and not _is_only_read(ops, index):
-                use, alias = _follow(ops, index, through if current == name else "")
+                use, alias = _follow(ops, index, through if kinds is loads else "")
                 if use is not None:
                     again = any(_is_named(one, current) for one in ops[_statement_start(ops, index) : index])
                     found.append(_passed_to(ops, index, use._replace(from_itself=use.how == "added" and again)))
-                if alias is not None and all(alias != known for known, _ in names):
-                    names.append((alias, ("LOAD_FAST",)))
+                if alias is not None and (alias, ALIAS_LOADS) not in names:
+                    names.append((alias, ALIAS_LOADS))
     return sorted(set(found), key=lambda use: use.line)
 
 
@@ -229,6 +229,7 @@ def _use(how: str | None, op: _Op) -> Use | None:
 
 MAX_SITES = 3
 GLOBAL_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
+ALIAS_LOADS = ("LOAD_FAST",)
 CLOSURE_LOADS = ("LOAD_DEREF", "LOAD_CLASSDEREF")
 ATTRIBUTE_LOADS = ("LOAD_ATTR", "LOAD_METHOD")
 LOCAL_LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_NAME")
@@ -325,16 +326,13 @@ def _candidates(
     handle: Handle, index: CodeIndex, *, in_libraries: bool
 ) -> Iterator[tuple[int, types.CodeType, str, tuple[str, ...]]]:
     """Yield code that may mean this very container by a name; a lower rank is more certain."""
-    if handle.kind == "local" and isinstance(handle.owner, types.FrameType):
-        if is_library(handle.owner.f_code) != in_libraries:
-            return
-        for code in nested(handle.owner.f_code):
+    owner = handle.owner
+    local = owner.f_code if isinstance(owner, types.FrameType) and handle.kind == "local" else None
+    if handle.kind == "default" and isinstance(owner, types.FunctionType):
+        local = owner.__code__
+    if local is not None:
+        for code in nested(local) if is_library(local) == in_libraries else ():
             if handle.name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
-                yield 0, code, handle.name, LOCAL_LOADS
-        return
-    if handle.kind == "default" and isinstance(handle.owner, types.FunctionType):
-        if is_library(handle.owner.__code__) == in_libraries:
-            for code in nested(handle.owner.__code__):
                 yield 0, code, handle.name, LOCAL_LOADS
         return
     names = index.aliases(handle.name, handle.value) if handle.kind == "global" else [handle.name]
@@ -397,9 +395,7 @@ def _rank(handle: Handle, function: types.FunctionType, code: types.CodeType) ->
         return 0
     if _is_method_above(handle, function, code):
         return 1
-    if function.__module__ in {kind.__module__ for kind in kinds}:
-        return 2
-    return OF_OTHERS
+    return 2 if function.__module__ in {kind.__module__ for kind in kinds} else OF_OTHERS
 
 
 def _is_method_above(handle: Handle, function: types.FunctionType, code: types.CodeType) -> bool:
