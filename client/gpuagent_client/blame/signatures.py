@@ -135,7 +135,7 @@ class Signatures:
             return ".<of a thread>"
         found = step(parent, item, show_keys=False)
         if found.name in EXCEPTION_LINKS and found.kind == "exception":
-            return EXCEPTION_LINKS[0]
+            return f".{EXCEPTION_LINKS[0]}"
         shown = "" if found.kind == "attribute" and found.name in ATTRIBUTES_IN else found.text
         return DIGITS.sub("#", shown)
 
