@@ -40,7 +40,7 @@ def find(look: Look) -> Names:
     kinds = exact_types(threading.local)
     order, places = look.marking.order, look.marking.places
     found = [place for item, place in ((item, places[id(item)]) for item in order if type(item) in kinds)][:MAX_FOUND]
-    ways = (from_last_class(order, look.marking.path(place)) for place in found)
+    ways = (from_last_class(order, look.marking.path(place), look.heap) for place in found)
     named = [_names(trail(tuple(order[one] for one in way), look.heap, show_keys=False)) for way in ways]
     return [names for names in named if names]
 

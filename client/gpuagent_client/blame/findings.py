@@ -6,9 +6,10 @@ more than the number of those above it, what is above is a container that got lo
 
 from __future__ import annotations
 
+from types import MethodType
 from typing import NamedTuple
 
-from gpuagent_client.blame.heap import HolderPath, can_be_chained, walk
+from gpuagent_client.blame.heap import HEAP_TYPE, HolderPath, are_links, true_instance, walk
 from gpuagent_client.blame.look import UNREACHED, Entry, Look, Table, bytes_of
 from gpuagent_client.blame.marking import NO_PARENT, from_last_class
 from gpuagent_client.blame.paths import Trail, instance_dict, trail
@@ -77,8 +78,9 @@ class Finding:
 
     @property
     def has_graph(self) -> bool:
-        """Whether a graph is what makes it cost memory."""
-        return self.in_graph or any(key.has_graph for key in self.keys)
+        """Whether a graph is what makes it cost memory: it is in one, or most of its tensors carry one."""
+        carrying = sum(live.key.has_graph for live in self.tensors)
+        return self.in_graph or 2 * carrying > len(self.tensors)
 
 
 class Holder(NamedTuple):
@@ -205,7 +207,7 @@ class Comparison:
         if owner > 0 and instance_dict(order[way[owner - 1]]) is order[way[owner]]:
             owner -= 1
         kind = type(order[way[-1]])
-        return owner if type(order[way[owner]]) is kind and can_be_chained(kind) else None
+        return owner if are_links(kind, type(order[way[owner]])) else None
 
     def _by_name(self, ways: list[list[int]], growth: Growth) -> Finding:
         """Return the name of a tensor that is longer than what had the name before, or has a longer graph."""
@@ -229,7 +231,7 @@ class Comparison:
 
     def _finding(self, way: list[int], container: int | None, *, named: int) -> Finding:
         order = self._look.marking.order
-        short = from_last_class(order, way[: named + 1]) + way[named + 1 :]
+        short = from_last_class(order, way[: named + 1], self._look.heap) + way[named + 1 :]
         cut = len(way) - len(short)
         objects = tuple(order[place] for place in short)
         words = trail(objects, self._look.heap, show_keys=self._show_keys)
@@ -264,8 +266,20 @@ class Comparison:
         return list(found.values())
 
     def _unrooted(self, path: HolderPath, growth: Growth) -> Finding:
-        words = trail(path.objects, self._look.heap, show_keys=self._show_keys)
-        finding = Finding(words, None, named=len(path.objects) - 1, rooted=path.rooted, in_cycle=path.in_cycle)
+        objects = from_instance(path.objects) if path.in_cycle and not path.rooted else path.objects
+        words = trail(objects, self._look.heap, show_keys=self._show_keys)
+        finding = Finding(words, None, named=len(objects) - 1, rooted=path.rooted, in_cycle=path.in_cycle)
         finding.tensors = list(growth.tensors)
         finding.keys = {live.key for live in growth.tensors}
         return finding
+
+
+def from_instance(objects: tuple[object, ...]) -> tuple[object, ...]:
+    """Return the path from the instance that it leads to first, if only a bound method and attributes come before.
+
+    A cycle has no beginning: an instance says more than a method that is bound to it.
+    """
+    for position, item in enumerate(objects[:-1]):
+        if not true_instance(item, MethodType, dict):
+            return objects[position:] if type(item).__flags__ & HEAP_TYPE else objects
+    return objects

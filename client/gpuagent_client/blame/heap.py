@@ -9,7 +9,8 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -39,7 +40,46 @@ def referents_of(item: object) -> list[object]:
     return gc.get_referents(item)
 
 
-HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made by a class statement
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made by a class statement or by type()
+
+
+def _names(kind: type) -> tuple[str, str]:
+    """Return module and qualified name of a class, past any metaclass; empty where they are no texts."""
+    found = (type.__dict__[name].__get__(kind) for name in ("__module__", "__qualname__"))
+    module, name = (one if type(one) is str else "" for one in found)
+    return module, name
+
+
+def _is_in_its_module(kind: type) -> bool:
+    """Return whether the module of a class knows the class by its name."""
+    module, name = _names(kind)
+    known: object = sys.modules.get(module)
+    for part in name.split("."):
+        if true_instance(known, ModuleType):
+            names = object.__getattribute__(known, "__dict__")
+        elif true_instance(known, type):
+            names = type.__dict__["__dict__"].__get__(known)
+        else:
+            return False
+        known = names.get(part)
+    return known is kind
+
+
+def unnamed_classes(objects: Iterable[object]) -> frozenset[int]:
+    """Return the ids of classes that no name of a module leads to: made at run time, they live as instances do.
+
+    The only class that a function has made is named by the function, as if it were a class of the module.
+    """
+    kinds = [
+        item
+        for item in objects
+        if issubclass(type(item), type) and true_instance(item, type) and item.__flags__ & HEAP_TYPE
+    ]
+    found = [kind for kind in kinds if not _is_in_its_module(kind)]
+    counts = Counter(map(_names, found))
+    return frozenset(id(kind) for kind in found if "<locals>" not in _names(kind)[1] or counts[_names(kind)] > 1)
+
+
 CONTAINERS = (list, tuple, dict, set, frozenset, type)
 
 
@@ -71,8 +111,15 @@ class Chains:
 
 
 def can_be_chained(kind: type) -> bool:
-    """Return whether its instances are made by the app, and no containers."""
-    return bool(kind.__flags__ & HEAP_TYPE) and not issubclass(kind, CONTAINERS)
+    """Return whether its instances are made by the app, and no containers; or are exceptions."""
+    return issubclass(kind, BaseException) or (bool(kind.__flags__ & HEAP_TYPE) and not issubclass(kind, CONTAINERS))
+
+
+def are_links(kind: type, other: type) -> bool:
+    """Return whether instances of these classes can be links of a chain: exceptions of any class, else of one."""
+    if issubclass(kind, BaseException):
+        return issubclass(other, BaseException)
+    return kind is other and can_be_chained(kind)
 
 
 def same_below(item: object) -> list[object]:
@@ -116,13 +163,20 @@ class Heap(NamedTuple):
     locals: Mapping[int, tuple[FrameType, ...]]  # id of a value -> running frames that have it in a variable
     thread_values: Mapping[int, object]  # id of the attributes in one thread -> their threading.local
     values: tuple[ThreadValues, ...] = ()
+    unnamed: frozenset[int] = frozenset()  # ids of classes that no name of a module leads to
+
+    def is_named_class(self, item: object) -> bool:
+        """Return whether this is a class that its module knows by name, so that it is named by itself."""
+        return true_instance(item, type) and id(item) not in self.unnamed
 
     def is_root(self, item: object) -> bool:
         """Return whether this is held by the interpreter itself: modules, classes, and functions that are running.
 
         By the real type: isinstance() would ask a lazy proxy what it claims to be.
         """
-        return true_instance(item, ModuleType, type) or id(item) in self.modules or id(item) in self.frames
+        if true_instance(item, type):
+            return self.is_named_class(item)
+        return true_instance(item, ModuleType) or id(item) in self.modules or id(item) in self.frames
 
 
 def index_heap(objects: list[object], frames: list[ThreadFrame], values: list[ThreadValues]) -> Heap:
@@ -141,9 +195,8 @@ def index_heap(objects: list[object], frames: list[ThreadFrame], values: list[Th
             if type(value) not in ATOMS:
                 holders[id(value)] = (*holders.get(id(value), ()), one.frame)
     ours = {id(objects), id(frames), id(values), *map(id, values)}
-    return Heap(
-        known - ours, modules, running, holders, {id(one.attributes): one.owner for one in values}, tuple(values)
-    )
+    owners = {id(one.attributes): one.owner for one in values}
+    return Heap(known - ours, modules, running, holders, owners, tuple(values), unnamed_classes(objects))
 
 
 class _Walk:

@@ -230,10 +230,10 @@ def asyncio_tasks() -> list[object]:
     return list(found.values())
 
 
-def from_last_class(order: list[object], places: list[int]) -> list[int]:
-    """Return the path from its last class on: a class is named by itself, wherever it was found."""
+def from_last_class(order: list[object], places: list[int], heap: Heap) -> list[int]:
+    """Return the path from its last class on: a class of a module is named by itself, wherever it was found."""
     for position in range(len(places) - 1, 0, -1):
-        if true_instance(order[places[position]], type):
+        if heap.is_named_class(order[places[position]]):
             return places[position:]
     return places
 

@@ -282,8 +282,14 @@ BY_TYPE_NAME: Iterable[tuple[str, Step]] = (
 def _by_type_name(parent: object, child: object) -> Step:
     kind = type(parent)
     name = f"{kind.__module__}.{kind.__qualname__}"
-    if is_tensor_type(kind) and is_tensor_type(type(child)):
-        return Step(".grad", "attribute", "grad")
+    if child is kind:
+        return Step(".__class__", "class")
+    if is_array_type(kind):
+        return Step(".base", "view")
+    if is_tensor_type(kind):
+        attribute = "grad" if is_tensor_type(type(child)) else _hooks_of(parent, child)
+        if attribute is not None:
+            return Step(f".{attribute}", "attribute", attribute)
     if kind.__name__.endswith(("Backward", "Backward0", "Backward1")):
         return Step(" -> autograd node", "graph")
     for prefix, found in BY_TYPE_NAME:
@@ -292,15 +298,48 @@ def _by_type_name(parent: object, child: object) -> Step:
     return Step(f" -> {kind.__name__} -> ", "other")
 
 
+TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+def _hooks_of(tensor: object, hooks: object) -> str | None:
+    """Return the attribute by which a tensor keeps these hooks; torch keeps them where no attribute is seen."""
+    torch = sys.modules.get("torch")
+    if torch is None or not true_instance(hooks, dict):
+        return None
+    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - nothing of the app may run
+        for name in TENSOR_HOOKS:
+            member = vars(torch._C.TensorBase).get(name)  # noqa: SLF001
+            if type(member) is types.GetSetDescriptorType and member.__get__(tensor) is hooks:
+                return name
+    return None
+
+
+def is_array_type(kind: type) -> bool:
+    """Return whether it is numpy's array or a class that derives from it."""
+    return any(one.__name__ == "ndarray" and one.__module__ == "numpy" for one in kind.__mro__)
+
+
 def is_tensor_type(kind: type) -> bool:
     """Return whether it is torch's tensor or a class that derives from it."""
     return any(one.__name__ == "TensorBase" and one.__module__ == "torch._C" for one in kind.__mro__)
 
 
+def parameter_of(function: object, defaults: object, value: object) -> str | None:
+    """Return the parameter of a function whose default value this is; None if `defaults` are not its defaults."""
+    if not true_instance(function, types.FunctionType):
+        return None
+    if true_instance(defaults, tuple) and defaults is function.__defaults__:
+        names = function.__code__.co_varnames[: function.__code__.co_argcount][-len(defaults) :]
+        return next((name for name, one in zip(names, defaults) if one is value), None)
+    if true_instance(defaults, dict) and defaults is function.__kwdefaults__:
+        return next((name for name, one in list(defaults.items()) if one is value), None)
+    return None
+
+
 class Handle(NamedTuple):
     """Name by which code can know a container."""
 
-    kind: str  # global, attribute, cell, local
+    kind: str  # global, attribute, cell, local, default
     name: str
     value: object  # what the name stands for
     owner: object  # namespace, instance, function or frame that has the name
@@ -340,6 +379,10 @@ class Trail(NamedTuple):
             one, parent, child = self.steps[index], self.objects[index], self.objects[index + 1]
             above = self.objects[:index]
             if one.kind == "lru_cache":
+                return
+            parameter = parameter_of(parent, child, self.objects[index + 2]) if index + 2 <= last else None
+            if parameter is not None:  # further up are the names of the function, which keep nothing
+                yield Handle("default", parameter, self.objects[index + 2], parent, above)
                 return
             if one.kind == "global":
                 yield Handle("global", one.name, child, parent, above)
@@ -403,7 +446,7 @@ def _root_name(root: object, heap: Heap) -> str:
     if true_instance(root, types.ModuleType):
         return heap.modules.get(id(vars(root)), "a module")
     if true_instance(root, type):
-        return class_name(root)
+        return class_name(root) if heap.is_named_class(root) else f"<{class_name(root)}>"
     if id(root) in heap.frames:
         return ""
     return f"<{class_name(type(root))}>"

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from gpuagent_client.blame.code_index import CodeIndex
+from gpuagent_client.blame.defaults import handles_of
 from gpuagent_client.blame.findings import Comparison, Finding, Holder
 from gpuagent_client.blame.fork import ThreadFrame
 from gpuagent_client.blame.graphs import exposes_saved_tensors
@@ -300,9 +301,13 @@ class _Writer:
         best: list[Site] = []
         least = float("inf")
         held = finding.way.objects[finding.named]
-        for depth, handle in enumerate(finding.way.handles(finding.named)):
-            is_tensor = finding.container is None and handle.value is held and is_tensor_type(type(held))
-            found = sites(handle, self._index, keeps_elements=not is_tensor, in_libraries=in_libraries)
+        for depth, handle in enumerate(handles_of(finding.way, finding.named)):
+            is_itself = finding.container is None and handle.value is held
+            is_tensor = is_itself and is_tensor_type(type(held))
+            is_assigned = is_tensor or (is_itself and finding.chained)  # the first of a chain is replaced by a new one
+            found = sites(handle, self._index, keeps_elements=not is_assigned, in_libraries=in_libraries)
+            if finding.replaced and any(site.from_itself for site in found):  # not where its first value is stored
+                found = [site for site in found if site.from_itself or site.how in {"carried", "taken"}]
             adding = [site for site in found if site.how != "taken"]
             if adding:
                 doubt = adding[0].doubt + DOUBT_PER_NAME * depth
@@ -345,7 +350,7 @@ class _Writer:
         if finding.replaced:
             return LONGER
         if finding.chained:
-            return CHAIN
+            return EXCEPTION if true_instance(finding.way.objects[finding.named], BaseException) else CHAIN
         return cause_of(
             finding.way,
             container=finding.container,

@@ -11,7 +11,7 @@ import re
 from collections import deque
 from collections.abc import Mapping
 
-from gpuagent_client.blame.heap import Heap, can_be_chained, true_instance
+from gpuagent_client.blame.heap import Heap, are_links, true_instance
 from gpuagent_client.blame.marking import NO_PARENT, Marking
 from gpuagent_client.blame.paths import (
     ATTRIBUTES_IN,
@@ -27,6 +27,7 @@ DIGITS = re.compile(r"\d+")
 ROOT = -1
 GRAPH = "<graph>"
 ELEMENT = "[*]"
+EXCEPTION_LINKS = ("__cause__", "__context__")
 
 
 class Signatures:
@@ -49,7 +50,7 @@ class Signatures:
         way = []
         while place != NO_PARENT and place not in self._of_place:
             way.append(place)
-            if true_instance(self._marking.order[place], type):
+            if self._heap.is_named_class(self._marking.order[place]):
                 place = NO_PARENT
                 break
             place = self._marking.parents[place]
@@ -91,7 +92,7 @@ class Signatures:
         if not label:
             return above
         kind = type(item)
-        if above != ROOT and self._labels[above] == label and self._kinds[above] is kind and can_be_chained(kind):
+        if above != ROOT and self._labels[above] == label and are_links(kind, self._kinds[above]):
             found = above
         else:
             found = self._intern(above, label, kind)
@@ -133,9 +134,10 @@ class Signatures:
         if id(item) in self._heap.thread_values:
             return ".<of a thread>"
         found = step(parent, item, show_keys=False)
-        if found.kind == "attribute" and found.name in ATTRIBUTES_IN:
-            return ""
-        return DIGITS.sub("#", found.text)
+        if found.name in EXCEPTION_LINKS and found.kind == "exception":
+            return f".{EXCEPTION_LINKS[0]}"
+        shown = "" if found.kind == "attribute" and found.name in ATTRIBUTES_IN else found.text
+        return DIGITS.sub("#", shown)
 
     def _labels_in_dict(self, place: int, parent: dict[object, object]) -> Mapping[int, str]:
         items = list(dict.items(parent))

@@ -6,6 +6,7 @@ subscripts and local aliases by the depth of the stack: a value that was pushed 
 
 from __future__ import annotations
 
+import contextvars
 import dis
 import functools
 import types
@@ -82,6 +83,7 @@ class Use(NamedTuple):
     how: str  # added, carried, assigned, passed on, taken
     line: int
     callees: tuple[str, ...] = ()  # names of what it may be passed on to
+    from_itself: bool = False  # what is stored is made from what was there
 
 
 class _Op(NamedTuple):
@@ -92,19 +94,23 @@ class _Op(NamedTuple):
     leaves: bool  # what comes next in the code does not come next when it runs
 
 
-def uses(code: CodeType, name: str, loads: tuple[str, ...]) -> list[Use]:
-    """Return how this code changes what it loads under `name` by one of these instructions."""
+def uses(code: CodeType, name: str, loads: tuple[str, ...], through: str = "") -> list[Use]:
+    """Return how this code changes what it loads under `name` by one of these instructions.
+
+    `through` is a method of it that returns what is changed, such as that of a context variable: `SPANS.get()`.
+    """
     ops = list(read_code(code))
     found = list(_assigned(ops, name, loads))
     names = [(name, loads)]
     for current, kinds in names:  # grows: aliases are names too
         for index, op in enumerate(ops):
             if op.name.startswith(kinds) and _is_named(op, current) and not _is_only_read(ops, index):
-                use, alias = _follow(ops, index)
+                use, alias = _follow(ops, index, through if kinds is loads else "")
                 if use is not None:
-                    found.append(_passed_to(ops, index, use))
-                if alias is not None and all(alias != known for known, _ in names):
-                    names.append((alias, ("LOAD_FAST",)))
+                    again = any(_is_named(one, current) for one in ops[_statement_start(ops, index) : index])
+                    found.append(_passed_to(ops, index, use._replace(from_itself=use.how == "added" and again)))
+                if alias is not None and (alias, ALIAS_LOADS) not in names:
+                    names.append((alias, ALIAS_LOADS))
     return sorted(set(found), key=lambda use: use.line)
 
 
@@ -184,11 +190,14 @@ def _loads_any(ops: list[_Op], index: int, name: str, loads: tuple[str, ...], va
     return False
 
 
-def _follow(ops: list[_Op], index: int) -> tuple[Use | None, str | None]:
+def _follow(ops: list[_Op], index: int, through: str) -> tuple[Use | None, str | None]:
     """Return the use of the value that instruction `index` leaves on top of the stack: a use, or another name."""
     depth = 1
+    asked = False
     for before, op in zip(ops[index:], ops[index + 1 :]):
-        if op.name in METHODS and depth == 1:  # not these methods: then something else is changed
+        if op.name in METHODS and depth == 1 and through and op.value == through:
+            asked = True
+        elif op.name in METHODS and depth == 1:  # not these methods: then something else is changed
             return _use(_method(str(op.value)), op), None
         rotated = before.name in {"SWAP", "ROT_THREE"}  # x[k] += v
         if op.name in STORES and depth == STORES[op.name] + rotated:
@@ -197,6 +206,9 @@ def _follow(ops: list[_Op], index: int) -> tuple[Use | None, str | None]:
             return None, str(op.value[0] if isinstance(op.value, tuple) else op.value)
         depth += op.effect
         called = op.name.startswith(("CALL", "PRECALL")) and "INTRINSIC" not in op.name
+        if asked and called and depth == 1:  # what it returned is followed now
+            asked = op.name == "PRECALL"
+            continue
         if depth < 1 or (called and depth == 1) or op.leaves:
             return _use("passed on" if called and op.effect < 0 else None, op), None
     return None, None
@@ -217,6 +229,7 @@ def _use(how: str | None, op: _Op) -> Use | None:
 
 MAX_SITES = 3
 GLOBAL_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
+ALIAS_LOADS = ("LOAD_FAST",)
 CLOSURE_LOADS = ("LOAD_DEREF", "LOAD_CLASSDEREF")
 ATTRIBUTE_LOADS = ("LOAD_ATTR", "LOAD_METHOD")
 LOCAL_LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_NAME")
@@ -224,7 +237,8 @@ LOCAL_LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_NAME")
 # one (see _rank): a method that appends comes before another class that appends to something of the same name, and that
 # before a constructor that assigns an empty list.
 HOWS = {"added": 0.0, "carried": 0.0, "called": 2.0, "passed on": 2.0, "assigned": 3.0}
-RANKS = (0.0, 0.5, 1.5, 4.0)
+RANKS = (0.0, 0.1, 0.5, 1.5)
+OF_OTHERS = 3  # from this rank on it may be another object that has an attribute of the same name
 MADE_IN = frozenset(["__init__", "__new__", "__post_init__", "<module>", "setup", "reset", "clear"])
 MADE = 3.0
 
@@ -238,6 +252,7 @@ class Site(NamedTuple):
     how: str
     code: types.CodeType
     doubt: float = 0.0  # see HOWS
+    from_itself: bool = False  # see Use
 
 
 def sites(handle: Handle, index: CodeIndex, *, keeps_elements: bool = True, in_libraries: bool = False) -> list[Site]:
@@ -260,13 +275,14 @@ def _sites(
     taking: list[Site] = []
     seen: set[tuple[types.CodeType, str]] = set()
     asks_an_object = _is_made_by_app(type(handle.value))
+    through = "get" if true_instance(handle.value, contextvars.ContextVar) else ""
     for rank, code, name, loads in _candidates(handle, index, in_libraries=in_libraries):
         if (code, name) in seen:
             continue
         seen.add((code, name))
-        for use in uses(code, name, loads):
+        for use in uses(code, name, loads, through):
             if use.how == "taken":
-                if rank <= 1:
+                if rank < OF_OTHERS:
                     taking.append(site_of(code, use))
                 continue
             # What a method of the app's does is written in the method.
@@ -303,17 +319,19 @@ def _place(site: Site) -> tuple[str, int]:
 
 def site_of(code: types.CodeType, use: Use) -> Site:
     """Return where in the app this is."""
-    return Site(relative(code.co_filename), use.line, code_name(code), use.how, code)
+    return Site(relative(code.co_filename), use.line, code_name(code), use.how, code, from_itself=use.from_itself)
 
 
 def _candidates(
     handle: Handle, index: CodeIndex, *, in_libraries: bool
 ) -> Iterator[tuple[int, types.CodeType, str, tuple[str, ...]]]:
     """Yield code that may mean this very container by a name; a lower rank is more certain."""
-    if handle.kind == "local" and isinstance(handle.owner, types.FrameType):
-        if is_library(handle.owner.f_code) != in_libraries:
-            return
-        for code in nested(handle.owner.f_code):
+    owner = handle.owner
+    local = owner.f_code if isinstance(owner, types.FrameType) and handle.kind == "local" else None
+    if handle.kind == "default" and isinstance(owner, types.FunctionType):
+        local = owner.__code__
+    if local is not None:
+        for code in nested(local) if is_library(local) == in_libraries else ():
             if handle.name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
                 yield 0, code, handle.name, LOCAL_LOADS
         return
@@ -322,8 +340,9 @@ def _candidates(
         known = handle._replace(name=name)
         for function, code in index.users(name, in_libraries=in_libraries):
             loads = _loads(known, function, code)
-            if loads:
-                yield _rank(known, function, code), code, name, loads
+            rank = _rank(known, function, code) if loads else OF_OTHERS
+            if loads and not (in_libraries and rank >= OF_OTHERS):  # a library knows nothing of objects of others
+                yield rank, code, name, loads
     if not in_libraries:
         yield from _at_module_level(handle, index)
 
@@ -337,7 +356,7 @@ def _at_module_level(handle: Handle, index: CodeIndex) -> Iterator[tuple[int, ty
         elif handle.kind == "attribute" and code.co_name == "<module>" and handle.name in code.co_names:
             known = {id(item) for item in (handle.owner, *handle.above)}
             knows = any(id(frame.f_globals.get(name, known)) in known for name in code.co_names)
-            yield 0 if knows else 2, code, handle.name, ATTRIBUTE_LOADS
+            yield 0 if knows else OF_OTHERS, code, handle.name, ATTRIBUTE_LOADS
 
 
 def _loads(handle: Handle, function: types.FunctionType, code: types.CodeType) -> tuple[str, ...]:
@@ -374,9 +393,22 @@ def _rank(handle: Handle, function: types.FunctionType, code: types.CodeType) ->
         return 0  # knows the owner, or whose the owner is, by a global name
     if any(cell_contents(cell) is handle.owner for cell in function.__closure__ or ()):
         return 0
-    if function.__module__ in {kind.__module__ for kind in kinds}:
+    if _is_method_above(handle, function, code):
         return 1
-    return 3 if is_library(code) else 2
+    return 2 if function.__module__ in {kind.__module__ for kind in kinds} else OF_OTHERS
+
+
+def _is_method_above(handle: Handle, function: types.FunctionType, code: types.CodeType) -> bool:
+    """Return whether an object on the way has this method, but no attribute of this name: it means what it keeps."""
+    if is_library(code):
+        return False
+    for item in handle.above:
+        kinds = [kind for kind in type(item).__mro__ if kind.__flags__ & HEAP_TYPE]
+        if handle.name in (instance_dict(item) or {}) or any(handle.name in vars(kind) for kind in kinds):
+            continue
+        if any(kind.__module__ == function.__module__ and code in set(codes_of(kind)) for kind in kinds):
+            return True
+    return False
 
 
 def is_library(code: types.CodeType) -> bool:

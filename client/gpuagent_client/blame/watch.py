@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpuagent_client.blame.heap import Heap, true_instance
+from gpuagent_client.blame.heap import Heap, are_links, true_instance
 from gpuagent_client.blame.marking import asyncio_tasks
 from gpuagent_client.blame.paths import attribute_of, instance_dict, is_tensor_type, suspended_frame
 
@@ -283,7 +283,7 @@ def _nodes_above(item: object) -> int | None:
 
 
 def _links_below(item: object) -> int:
-    """Return how many objects of one class follow each other, at most MAX_LINKS."""
+    """Return how many objects of one class, or exceptions, follow each other, at most MAX_LINKS."""
     kind, count, seen = type(item), 0, set()
     current: object | None = item
     while current is not None and id(current) not in seen and count < MAX_LINKS:
@@ -291,7 +291,8 @@ def _links_below(item: object) -> int:
         count += 1
         below = gc.get_referents(current)
         below += [one for inner in below if type(inner) is dict for one in list(inner.values())]
-        current = next((one for one in below if type(one) is kind and id(one) not in seen), None)
+        links = [one for one in below if are_links(kind, type(one)) and id(one) not in seen]
+        current = next((one for one in links if type(one) is kind), links[0] if links else None)
     return count
 
 

@@ -41,6 +41,10 @@ LINES = {
     "only_iterated": [],
     "only_asked": [],
     "another_attribute": [],
+    "alias_of_the_same_name": [["added", 3]],
+    "through_get": [["added", 1]],
+    "through_get_of_an_alias": [["added", 3]],
+    "sets_attribute": ["first"],
 }
 
 

@@ -127,6 +127,35 @@ def test_what_is_above_a_class_has_no_signature() -> None:
 
 
 @pytest.mark.slow
+def test_classes_made_at_run_time_are_elements_of_what_keeps_them() -> None:
+    """A class that no module knows by name is not named by itself: the dict that keeps such classes has grown."""
+    things = [Thing() for _ in range(3)]
+    KEPT["classes"] = {number: type(f"Made{number}", (), {"thing": thing}) for number, thing in enumerate(things)}
+
+    (widths,) = widths_of(*things).items()
+
+    assert widths[0].endswith(".KEPT[<str>][<int>].thing")
+    assert widths[1][-1] == len(things)
+
+
+@pytest.mark.slow
+def test_exceptions_that_follow_each_other_are_one_chain() -> None:
+    """Causes and contexts of all classes share a signature, however many there are."""
+    things = []
+    last: Exception | None = None
+    for kind in (ValueError, RuntimeError, ValueError, KeyError):
+        things.append(Thing())
+        error = kind()
+        error.__cause__, last = last, error
+        error.args = (things[-1],)
+    KEPT["last"] = last
+
+    names = sorted(name.partition(".KEPT")[2] for name in widths_of(*things))
+
+    assert names == ["[<str>].__cause__.args[*]", "[<str>].args[*]"]
+
+
+@pytest.mark.slow
 def test_marking_ends_where_all_that_is_wanted_is_found() -> None:
     """The rest of the heap costs no time, and what was found has the way that it has in the whole."""
     thing = Thing()

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
+import contextvars
 import functools
 import gc
 import heapq
@@ -242,7 +244,183 @@ def timers_of_a_loop(number: int) -> None:
     loop.call_later(3600.0, torch.sum, fresh())  # leak: timers_of_a_loop
 
 
+class Adapter:
+    """Each tenant has a class of its own, made at run time, with its tensors as class attributes."""
+
+    registry: dict[str, type] = {}  # noqa: RUF012 - what it is about
+    MOST = 20
+
+    def __init_subclass__(cls) -> None:
+        Adapter.registry[cls.__name__] = cls  # leak: classes_at_run_time
+
+
+@leak
+def classes_at_run_time(number: int) -> None:
+    type(f"Tenant{number}", (Adapter,), {"weights": fresh()})
+
+
+class Client:
+    """Each error has the one before as its cause."""
+
+    def __init__(self) -> None:
+        self.last_error: Exception | None = None
+
+    def note(self, cause: Exception) -> Exception:
+        error = RuntimeError("failed again")
+        error.__cause__ = self.last_error or cause
+        self.last_error = error  # leak: chain_of_errors
+        return error
+
+    def ask(self, question: torch.Tensor) -> None:
+        try:
+            raise ValueError(question.shape)
+        except ValueError as error:
+            raise self.note(error)  # noqa: B904 - the cause is the one before
+
+
+client = Client()
+
+
+@leak
+def chain_of_errors(number: int) -> None:
+    with contextlib.suppress(RuntimeError):
+        client.ask(fresh())
+
+
+class Sampler:
+    """Its instances share the default value of an argument."""
+
+    def __init__(self, history: list[torch.Tensor] = []) -> None:  # noqa: B006 - that is the leak
+        self.history = history
+
+    def pick(self, logits: torch.Tensor) -> None:
+        self.history.append(logits)  # leak: default_argument
+
+
+@leak
+def default_argument(number: int) -> None:
+    Sampler().pick(fresh())
+
+
+class QuasiNewton(torch.optim.Optimizer):
+    """Keeps every gradient."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self) -> None:
+        (weights,) = self.param_groups[0]["params"]
+        state = self.state[weights]
+        row = torch.randn(1, 64)
+        if "history" not in state:
+            state["history"] = row
+        else:
+            state["history"] = torch.cat([state["history"], row])  # leak: state_of_an_optimizer
+
+
+optimizer = QuasiNewton([torch.nn.Parameter(torch.zeros(64))])
+
+
+@leak
+def state_of_an_optimizer(number: int) -> None:
+    optimizer.step()
+
+
+class Job:
+    """Fails each time, and is tried again."""
+
+    def __init__(self) -> None:
+        self.attempts: list[Exception] = []
+
+    def run(self) -> None:
+        hidden = fresh()
+        raise ValueError(hidden.shape)
+
+
+class Pool:
+    """Puts a job that has failed into its queue again."""
+
+    def __init__(self) -> None:
+        self.jobs: collections.deque[Job] = collections.deque()
+
+    def submit(self, job: Job) -> None:
+        self.jobs.append(job)
+
+    def work(self) -> None:
+        job = self.jobs.popleft()
+        try:
+            job.run()
+        except ValueError as error:
+            job.attempts.append(error)  # leak: job_that_is_retried
+        self.jobs.append(job)
+
+
+pool = Pool()
+pool.submit(Job())
+
+
+@leak
+def job_that_is_retried(number: int) -> None:
+    pool.work()
+
+
+class Saliency:
+    """Registers a hook on a tensor for each request."""
+
+    def __init__(self) -> None:
+        self.weights = torch.nn.Parameter(torch.zeros(64))
+
+    def explain(self, image: torch.Tensor) -> torch.Tensor:
+        def scale(gradient: torch.Tensor) -> torch.Tensor:
+            return gradient * image.mean()
+
+        self.weights.register_hook(scale)  # leak: hooks_of_a_tensor
+        return self.weights
+
+
+saliency = Saliency()
+
+
+@leak
+def hooks_of_a_tensor(number: int) -> None:
+    saliency.explain(fresh())
+
+
+SPANS: contextvars.ContextVar[list[torch.Tensor]] = contextvars.ContextVar("spans", default=[])  # noqa: B039
+
+
+@leak
+def default_of_a_variable(number: int) -> None:
+    SPANS.get().append(fresh())  # leak: default_of_a_variable
+
+
+class Expert:
+    """Keeps a bound method of itself."""
+
+    def __init__(self) -> None:
+        self.table = fresh()
+        self.route = self.exact
+
+    def exact(self) -> None:
+        """The cycle goes through here."""
+
+
+@leak
+def bound_method(number: int) -> None:
+    gc.disable()
+    Expert()
+
+
 # ---- healthy ones
+
+
+@leak
+def bounded_classes(number: int) -> None:
+    classes_at_run_time(number)
+    if len(Adapter.registry) > Adapter.MOST:
+        Adapter.registry.clear()
+        gc.collect()
 
 
 @functools.lru_cache(maxsize=64)

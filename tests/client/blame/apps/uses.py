@@ -1,12 +1,13 @@
 """Prints how the bytecode of the running Python is read: for each function below, what it does with KEPT, and where."""
 # mypy: ignore-errors
-# ruff: noqa: ANN001, ANN201, D103, E704, F841, FURB110, PLW0603, T201
+# ruff: noqa: ANN001, ANN201, D103, E704, F841, FURB110, N803, N806, PLW0603, T201
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 
+from gpuagent_client.blame.defaults import attributes_set_to
 from gpuagent_client.blame.sites import ATTRIBUTE_LOADS, GLOBAL_LOADS, uses
 
 KEPT: object = None
@@ -91,6 +92,22 @@ def only_iterated(y):
 def only_asked(x): return KEPT.get(x).append(1)
 @case
 def another_attribute(x): KEPT.other.append(x)
+@case
+def alias_of_the_same_name(s, k, v):
+    KEPT = s.KEPT[k]
+    KEPT["last"] = v
+@case
+def through_get(x): KEPT.get().append(x)
+@case
+def through_get_of_an_alias(x):
+    kept = KEPT.get(None)
+    kept.append(x)
+@case
+def sets_attribute(s, KEPT, other):
+    s.first = KEPT
+    s.second = other
+    s.third = KEPT + other
+    KEPT.fourth = s
 # fmt: on
 
 
@@ -98,7 +115,11 @@ def main() -> None:
     found = {}
     for name, function in ALL.items():
         code = function.__code__
-        seen = uses(code, "KEPT", GLOBAL_LOADS) or uses(code, "KEPT", ATTRIBUTE_LOADS)
+        if name.startswith("sets_"):
+            found[name] = attributes_set_to(code, "KEPT")
+            continue
+        through = "get" if name.startswith("through_get") else ""
+        seen = uses(code, "KEPT", GLOBAL_LOADS, through) or uses(code, "KEPT", ATTRIBUTE_LOADS)
         found[name] = [[use.how, use.line - code.co_firstlineno] for use in seen]
     print(json.dumps(found))
 
