@@ -12,7 +12,7 @@ from typing import NamedTuple
 from gpuagent_client.blame.heap import HEAP_TYPE, HolderPath, are_links, true_instance, walk
 from gpuagent_client.blame.look import UNREACHED, Entry, Look, Table, bytes_of
 from gpuagent_client.blame.marking import NO_PARENT, from_last_class
-from gpuagent_client.blame.paths import Trail, instance_dict, trail
+from gpuagent_client.blame.paths import AUTOGRAD_NODE, Trail, instance_dict, trail
 from gpuagent_client.blame.tensors import Key, LiveTensor, is_on_host
 from gpuagent_client.blame.watch import (
     BYTES,
@@ -70,6 +70,7 @@ class Finding:
         self.bound: int | None = None
         self.keys: set[Key] = set()
         self.tensors: list[LiveTensor] = []
+        self.below_graph: set[int] = set()  # ids of those of its tensors that a graph holds
 
     @property
     def container_object(self) -> object:
@@ -79,7 +80,7 @@ class Finding:
     @property
     def has_graph(self) -> bool:
         """Whether a graph is what makes it cost memory: it is in one, or most of its tensors carry one."""
-        carrying = sum(live.key.has_graph for live in self.tensors)
+        carrying = sum(live.key.has_graph or id(live) in self.below_graph for live in self.tensors)
         return self.in_graph or 2 * carrying > len(self.tensors)
 
 
@@ -161,7 +162,14 @@ class Comparison:
             one.in_graph = growth.in_graph
             one.keys = {live.key for part in growths for live in (*part.tensors, *visible)}
             one.tensors = [live for part in growths for live in part.tensors]
+            below = [part for part in growths if self._is_below_graph(part)]
+            one.below_graph = {id(live) for part in below for live in part.tensors}
         return found
+
+    def _is_below_graph(self, growth: Growth) -> bool:
+        """Return whether a graph holds these tensors: in what it has saved, or in the context of a custom function."""
+        line = self._names.line(growth.signature)
+        return growth.in_graph or any(self._names.label(one) == AUTOGRAD_NODE for one in line)
 
     def _ways(self, tensors: list[LiveTensor]) -> list[list[int]]:
         """Return the ways to some of the tensors, evenly spread, the shortest first, and the youngest of those."""

@@ -45,9 +45,11 @@ HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made by a class statement or 
 
 def _names(kind: type) -> tuple[str, str]:
     """Return module and qualified name of a class, past any metaclass; empty where they are no texts."""
-    found = (type.__dict__[name].__get__(kind) for name in ("__module__", "__qualname__"))
-    module, name = (one if type(one) is str else "" for one in found)
-    return module, name
+    try:
+        module = type.__dict__["__module__"].__get__(kind)
+    except AttributeError:  # it has been deleted
+        module = ""
+    return module if type(module) is str else "", type.__dict__["__qualname__"].__get__(kind)
 
 
 def _is_in_its_module(kind: type) -> bool:
@@ -71,9 +73,7 @@ def unnamed_classes(objects: Iterable[object]) -> frozenset[int]:
     The only class that a function has made is named by the function, as if it were a class of the module.
     """
     kinds = [
-        item
-        for item in objects
-        if issubclass(type(item), type) and true_instance(item, type) and item.__flags__ & HEAP_TYPE
+        item for item in objects if true_instance(item, type) and type.__dict__["__flags__"].__get__(item) & HEAP_TYPE
     ]
     found = [kind for kind in kinds if not _is_in_its_module(kind)]
     counts = Counter(map(_names, found))

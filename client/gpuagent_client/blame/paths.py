@@ -291,7 +291,7 @@ def _by_type_name(parent: object, child: object) -> Step:
         if attribute is not None:
             return Step(f".{attribute}", "attribute", attribute)
     if kind.__name__.endswith(("Backward", "Backward0", "Backward1")):
-        return Step(" -> autograd node", "graph")
+        return Step(AUTOGRAD_NODE, "graph")
     for prefix, found in BY_TYPE_NAME:
         if name.startswith(prefix) or kind.__name__.startswith(prefix):
             return found
@@ -350,6 +350,7 @@ MAX_STEPS = 16
 # Objects that show the keys of one of their dicts as attributes: those keys are names from the code.
 ATTRIBUTES_IN = ("_buffers", "_modules", "_parameters", "_state")
 ARROW = " -> "
+AUTOGRAD_NODE = " -> autograd node"
 LRU_CACHE = "functools._lru_cache_wrapper"
 
 

@@ -126,10 +126,20 @@ def test_what_is_above_a_class_has_no_signature() -> None:
     assert (line[0], line[-1]) == (ROOT, lowest)
 
 
+def class_without_module() -> object:
+    """A class that does not say which module it is of."""
+    names: dict[str, object] = {"__builtins__": {"type": type}}
+    exec("made = type('Nameless', (), {})", names)
+    with pytest.raises(AttributeError):
+        type.__dict__["__module__"].__get__(names["made"])
+    return names["made"]
+
+
 @pytest.mark.slow
 def test_classes_made_at_run_time_are_elements_of_what_keeps_them() -> None:
     """A class that no module knows by name is not named by itself: the dict that keeps such classes has grown."""
     things = [Thing() for _ in range(3)]
+    KEPT["nameless"] = class_without_module()
     KEPT["classes"] = {number: type(f"Made{number}", (), {"thing": thing}) for number, thing in enumerate(things)}
 
     (widths,) = widths_of(*things).items()
