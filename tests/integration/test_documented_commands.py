@@ -42,6 +42,7 @@ NOT_RUN = {
 """By how the line begins. What these name of the repository has to exist all the same."""
 
 OUTCOMES = {
+    r"gpuagent top\b": ((2,), "needs a terminal"),
     r"gpuagent doctor --capture": ((0, 1), "Wrote node.yaml"),
     r"gpuagent doctor": ((0, 1), "driver library"),
     r"gpuagent status --watch": ((124,), ""),
