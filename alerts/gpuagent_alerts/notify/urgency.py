@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from gpuagent.core.hardware import FULL_RATIO
+from gpuagent.core.hardware import FULL_RATIO, RECOVERY_ACTIONS
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.store.tables import integer
 
@@ -84,6 +84,12 @@ FAST_TIER = "seconds"
 """Label `tier` of a forecast by the growth of the last seconds: of a load as much as of a collapse."""
 _TIERS = {"hours": UrgencyStage.GROWING, "minutes": UrgencyStage.FILLING, FAST_TIER: UrgencyStage.FILLING}
 _XID_OFF_THE_BUS = "79"
+_RECOVERY_STAGES = {
+    RECOVERY_ACTIONS[3].text: UrgencyStage.GROWING,
+    RECOVERY_ACTIONS[4].text: UrgencyStage.FULL,
+    RECOVERY_ACTIONS[5].text: UrgencyStage.GROWING,
+}
+"""What the driver asks for while work goes on. All else ends it, as the loss of the GPU does."""
 _IDLE_RESULTS = frozenset({"dry_run", "refused", "resolved", "exited"})
 """Ends of a remedy that has done nothing."""
 
@@ -157,6 +163,8 @@ def _stage(alert: Alert) -> UrgencyStage:
         return _TIERS.get(labels.get("tier", ""), UrgencyStage.FILLING)
     if name == "GpuXidCritical" and labels.get("xid") == _XID_OFF_THE_BUS:
         return UrgencyStage.LOST
+    if name == "GpuRecoveryAction":
+        return _RECOVERY_STAGES.get(labels.get("action", ""), UrgencyStage.LOST)
     return _STAGES.get(name, UrgencyStage.NOTED)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from gpuagent.core.hardware import RECOVERY_ACTIONS
 from gpuagent_alerts.alert import Alert, CauseKind, Status
 from gpuagent_alerts.notify.cause import CauseProcess, NoCauseFacts, cause_of
 from gpuagent_alerts.notify.urgency import CALM, Action, Urgency, UrgencyStage, load_urgency, urgency_of, worst_severity
@@ -112,6 +113,17 @@ def test_a_dry_run_begins_nothing() -> None:
     assert cause_of(done, NoCauseFacts()).begins
     assert urgency_of(Alert(dry, {}, Status.FIRING, 0.0)) == CALM
     assert urgency_of(Alert(done, {}, Status.FIRING, 0.0)) == Urgency(2, UrgencyStage.NOTED, Action.TAKEN)
+
+
+def test_what_the_driver_asks_for_may_become_worse() -> None:
+    """A GPU that first had to be drained and then has to be reset is news; each action of the driver has its stage."""
+    stages = [
+        urgency_of(
+            Alert(labels("GpuRecoveryAction", action=RECOVERY_ACTIONS[value].text), {}, Status.FIRING, 1.0)
+        ).stage
+        for value in (3, 4, 1, 2)
+    ]
+    assert stages == [UrgencyStage.GROWING, UrgencyStage.FULL, UrgencyStage.LOST, UrgencyStage.LOST]
 
 
 @pytest.mark.parametrize(
