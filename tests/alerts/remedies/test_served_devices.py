@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpuagent.procfs.files import RealProc
-from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
-from gpuagent_alerts.remedies.facts.terminals import OpenFiles
+from gpuagent_alerts.remedies.facts.process_scan import ProcessScan, UnseenProcesses
+from gpuagent_alerts.remedies.facts.served_devices import against_end
+from gpuagent_alerts.remedies.facts.terminals import OpenFiles, PtyMasters
 from gpuagent_alerts.remedies.facts.ties import TieFinder
 from tests.alerts.remedies.tied import running
 from tests.fakes.proc import FakeProc, stat_text
@@ -42,14 +43,20 @@ class Descriptors(OpenFiles):
         return self.mounted.encode()
 
 
-def finder(*links: str, terminal: int = 0, session: int = 1, hidden: bool = False, mounts: str = "") -> TieFinder:
-    """Of pid 10, which has these descriptors and this terminal, and whose parent is pid 9."""
+def node(terminal: int = 0, session: int = 1) -> FakeProc:
+    """Pid 10, whose parent is pid 9, and the first process."""
     proc = FakeProc()
     status = b"Name:\tx\nUid:\t0\t0\t0\t0\nNSpid:\t%d\nTracerPid:\t0\n"
     for pid, parent in ((1, 0), (9, 1), (10, 9)):
         fields = stat_text(pid, parent_pid=parent, terminal=terminal if pid == 10 else 0).split()
         fields[5] = b"%d" % (session if pid == 10 else 1)
         proc.put(pid, b" ".join(fields) + b"\n", status=status % pid, cgroup=b"0::/\n", loginuid=b"0", sessionid=b"0")
+    return proc
+
+
+def finder(*links: str, terminal: int = 0, session: int = 1, hidden: bool = False, mounts: str = "") -> TieFinder:
+    """Of pid 10, which has these descriptors and this terminal, and whose parent is pid 9."""
+    proc = node(terminal, session)
     return TieFinder(proc, pids=lambda: [1, 9, 10], open_files=Descriptors(*links, hidden=hidden, mounts=mounts))
 
 
@@ -81,6 +88,22 @@ def test_a_device_that_others_use(path: str, *, withheld: bool) -> None:
         return
     with pytest.raises(UnseenProcesses, match=f"has {re.escape(path)}"):
         finder("/dev/null", path).find([10])
+
+
+class FirstIsGone(Descriptors):
+    """The open files of pid 9, which is looked at first, have gone."""
+
+    def list(self, pid: int, folder: str) -> list[int]:
+        if pid == 9:
+            raise ProcessLookupError
+        return super().list(pid, folder)
+
+
+def test_who_ends_meanwhile_hides_nobody() -> None:
+    """KILL-03: one of the family that ends during the look leaves the others to be looked at."""
+    proc = node()
+    masters = PtyMasters(proc, FirstIsGone("/dev/cuse"))
+    assert "pid 10 has /dev/cuse" in against_end(ProcessScan(proc, lambda: [1, 9, 10]), masters, {9, 10})
 
 
 @pytest.mark.parametrize(

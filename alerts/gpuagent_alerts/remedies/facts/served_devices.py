@@ -30,8 +30,8 @@ _HOST_INIT = 1
 def against_end(scan: ProcessScan, masters: PtyMasters, ended: Collection[int]) -> str:
     """Return why the end of one of these reaches others that cannot be named; "" where none is seen to do so.
 
-    Open files that the agent has no right to see, as it takes CAP_SYS_PTRACE, are passed over. Raises OSError,
-    ValueError for other failures.
+    Open files that the agent has no right to see, as it takes CAP_SYS_PTRACE, are passed over, and who has ended
+    meanwhile. Raises OSError, ValueError for other failures.
     """
     for pid in sorted(ended):
         row = scan.rows[pid]
@@ -44,7 +44,7 @@ def against_end(scan: ProcessScan, masters: PtyMasters, ended: Collection[int]) 
             served = sorted(path for path in paths if _SERVED.fullmatch(path))
             if not served and any(map(_FUSE.fullmatch, paths)) and _shares_files(masters, row):
                 served = ["/dev/fuse"]
-        except PermissionError:
+        except (PermissionError, FileNotFoundError, ProcessLookupError):  # hidden, or ended meanwhile
             continue
         if served:
             return f"pid {pid} has {served[0]} open, and others may work on what it serves there"

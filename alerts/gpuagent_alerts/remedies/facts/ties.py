@@ -115,8 +115,6 @@ class TieFinder:
         family = {pid for pid, _ in scan.descendants(ended)}.union(ended)  # PR_SET_PDEATHSIG shows nowhere
         try:
             why = against_end(scan, self._masters, family)
-        except _GONE:
-            return
         except (OSError, ValueError) as error:
             raise UnseenProcesses(f"the open files of a process cannot be read: {error}") from error
         if why:
