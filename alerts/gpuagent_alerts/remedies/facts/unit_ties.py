@@ -46,10 +46,6 @@ _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,250}\.(service|scope)")
 _USER_SLICE = re.compile(r"user-(\d+)\.slice")
 _SESSION = re.compile(r"session-[A-Za-z0-9]+\.scope")
 _OF_ALL_JOBS = re.compile(r"([A-Za-z0-9.-]+_)?slurmstepd\.scope")
-_OF_ITSELF = re.compile(
-    r"session-[A-Za-z0-9]+\.scope|user@\d+\.service|([A-Za-z0-9.-]+_)?slurmstepd\.scope|init\.scope"
-)
-"""Units that do not end with a process that waits in them, or are judged as sessions."""
 _USER_MANAGER = re.compile(r"user@\d+\.service")
 _RUNTIME_DIRECTORY = re.compile(r"user-runtime-dir@\d+\.service|run-user-\d+\.mount|user@\d+\.service")
 """Units of a user's login that end with it and have no process that is anybody's work."""
@@ -230,6 +226,11 @@ class SystemdTieFinder(TieFinder):
         return _Place(unit, user_id, inner, in_container=bool(parse_cgroup(data).container_id))
 
 
+def _is_judged_by_itself(unit: str) -> bool:
+    """Return whether a unit does not end with a process that waits in it, or is judged as a session."""
+    return unit == "init.scope" or any(each.fullmatch(unit) for each in (_SESSION, _USER_MANAGER, _OF_ALL_JOBS))
+
+
 class _Look:
     """One look at who is where, and at who ends."""
 
@@ -272,7 +273,7 @@ class _Look:
         return {
             unit: pid
             for unit, pid in found.items()
-            if unit and unit not in inside and not _OF_ITSELF.fullmatch(unit)
+            if unit and unit not in inside and not _is_judged_by_itself(unit)
             and (pid in self._ended or not self._goes_on(pid))
         }  # fmt: skip
 
