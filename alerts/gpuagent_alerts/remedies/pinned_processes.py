@@ -14,7 +14,7 @@ from gpuagent_alerts.remedies.observation import (
     ProcessEnded,
     ProcessHandle,
 )
-from gpuagent_alerts.remedies.target import Facts, Identity, Target, Ties, changes
+from gpuagent_alerts.remedies.target import NO_TIES, Facts, Identity, Target, Ties, changes
 
 WOKEN = "it has run since only SIGKILL could have reached it: it is asked to end first, when this is tried again"
 
@@ -87,26 +87,29 @@ class PinnedProcesses:
             except ProcessEnded:
                 continue
 
-    async def read(self, *, ties: bool = False) -> list[tuple[PinnedProcess, Facts, list[str]]]:
+    async def ties(self) -> Ties:
+        """See who else ends, or is hung up, when all of them end, and those whose end is asked for besides.
+
+        It looks at every process of the machine: where there are ten thousand, that takes seconds.
+        """
+        others = set(self._ending()).difference(each.target.id for each in self.members)
+        return await self._executor.tied_to([each.target for each in self.members], others)
+
+    async def read(self, ties: Ties = NO_TIES) -> list[tuple[PinnedProcess, Facts, list[str]]]:
         """Return every process with what it is now and how that differs from when it was pinned; drop those that ended.
 
-        With `ties` the facts of the first one say who else ends, or is hung up, when all of them end, and those whose
-        end is asked for besides.
+        The facts of the first one have these ties.
 
         Raises:
             ProcessEnded: the target itself has ended.
             ActionRefused: one of them cannot be looked at.
         """
         found = []
-        tied = Ties()
-        if ties:
-            others = set(self._ending()).difference(each.target.id for each in self.members)
-            tied = await self._executor.tied_to([each.target for each in self.members], others)
         for member in list(self.members):
             try:
                 facts = await member.facts()
                 if member is self.members[0]:
-                    facts = replace(facts, ties=tied)
+                    facts = replace(facts, ties=ties)
                 if facts.end and member is not self.members[0]:  # its parent has not reaped it
                     raise ProcessEnded
             except ProcessEnded:
@@ -130,9 +133,9 @@ class PinnedProcesses:
         before = self._asleep[member.target.id]
         return [] if before is not None and before == facts.switches else [WOKEN]
 
-    async def recheck(self, *, ties: bool) -> list[Facts]:
+    async def recheck(self, ties: Ties) -> list[Facts]:
         """Return what all of them are at the last look before a step. Raises ProcessEnded, ActionRefused."""
-        found = await self.read(ties=ties)
+        found = await self.read(ties)
         if changed := [reason for _, _, reasons in found for reason in reasons]:
             raise ActionRefused(*changed)
         return [facts for _, facts, _ in found]

@@ -13,6 +13,7 @@ from gpuagent_alerts.remedies.plan import Plan, all_ending
 from gpuagent_alerts.remedies.safeguards.policy import Policy, may_end
 from gpuagent_alerts.remedies.safeguards.refusals import AdvisedOptions, advice_instead, advice_on, options_in
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
+from gpuagent_alerts.remedies.target import NO_TIES
 
 _SIGNALS = (RemedyStep(StepKind.TERMINATE, 30.0), RemedyStep(StepKind.KILL, 60.0))
 _RESTART = (RemedyStep(StepKind.RESTART_UNIT, 60.0),)
@@ -62,7 +63,7 @@ async def objections(
     observation = observer.observe(plan.target, plan.request.alert, plan.scope)
     try:
         await pinned.pin(plan.target)
-        (_, facts, changed), *_ = await pinned.read(ties=may_end(step))
+        (_, facts, changed), *_ = await pinned.read(await pinned.ties() if may_end(step) else NO_TIES)
         against = policy.refusals(step, plan.request, observation, facts, now_seconds, executor.protected(), plan.scope)
         found = [*against, *changed]
         permission = policy.unit_permission(plan.target, policy.spared(plan.request, observation))

@@ -35,7 +35,7 @@ from gpuagent_alerts.remedies.safeguards.policy import ended_with, may_end
 from gpuagent_alerts.remedies.safeguards.refusals import NotAllowListed, OnlyKillHelps, TemporaryRefusal
 from gpuagent_alerts.remedies.settings import RemedyRules
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind, groups_of
-from gpuagent_alerts.remedies.target import Facts
+from gpuagent_alerts.remedies.target import NO_TIES, Facts, Ties
 from gpuagent_alerts.store.problem import StoreFailure
 
 log = logging.getLogger(__name__)
@@ -236,7 +236,7 @@ class LadderRun:
             await asyncio.to_thread(self._check_record, judged_as)
             await asyncio.to_thread(self._write_intent, step, observation, useless, facts)
         started = self._context.now()
-        done = await self._execute(step, observation)
+        done = await self._execute(step, observation, facts[0].ties)
         self._acted = self._acted or step.disrupts
         if self.plan.is_question(step):
             return outcome_of_answer(step, done, self._context.now() - started)
@@ -261,12 +261,15 @@ class LadderRun:
             step, 0.0 if self.plan.dry_run and self.plan.request.by_hand else step.wait_seconds
         )
 
-    async def _check(self, step: RemedyStep, observation: Observation) -> list[Facts]:
-        """Refuse at any doubt about any member."""
+    async def _ties(self, step: RemedyStep) -> Ties:
+        return await self._pinned.ties() if may_end(step) else NO_TIES
+
+    async def _check(self, step: RemedyStep, observation: Observation, ties: Ties | None = None) -> list[Facts]:
+        """Refuse at any doubt about any member. Without `ties` it looks who is tied to them."""
         if self._called_off:
             raise self._refused(self._called_off)
         self._judged_by = self.rules
-        looked = await self._pinned.read(ties=may_end(step))
+        looked = await self._pinned.read(await self._ties(step) if ties is None else ties)
         for member, facts, changed in looked:
             chosen = member.target.id == self.plan.target.id
             if not chosen and (gone := member.off_the_gpu(observation)):
@@ -328,11 +331,11 @@ class LadderRun:
             **may_end_row(self.plan, step, targets, self.gpus),
         })  # fmt: skip
 
-    async def _execute(self, step: RemedyStep, observation: Observation) -> ActionResult:
+    async def _execute(self, step: RemedyStep, observation: Observation, ties: Ties) -> ActionResult:
         """Act, and write down what came of it: also where the very last look forbade it."""
         try:
             if step.disrupts:
-                await self._recheck(step, observation)
+                await self._recheck(step, observation, ties)
             done = await self._dispatch(step, self._before or observation)
         except (ActionRefused, ProcessEnded, _RunEnded) as reason:
             detail = f"not done: {str(reason) or 'it has ended by itself'}"
@@ -352,11 +355,14 @@ class LadderRun:
         except NotRecorded as error:  # the record writes it as soon as it can; the step was taken all the same
             self._owed = f"{step}: {error}"
 
-    async def _recheck(self, step: RemedyStep, observation: Observation) -> None:
+    async def _recheck(self, step: RemedyStep, observation: Observation, ties: Ties) -> None:
         """Judge anew by a reading that came while it was decided and written down.
 
         A disk that hangs, another run that is waited for, a runtime that is asked: meanwhile the process may have given
         its memory back, or gone to work. Where that took long, or there is less than before, the rule sees it first.
+
+        `ties` are those that were judged. Who is tied to it is seen anew right before the step, and not here: where ten
+        thousand processes run, that look alone takes so long that no reading would be fresh after it.
         """
         context = self._context
         for _ in range(_MOST_LOOKS):
@@ -368,7 +374,7 @@ class LadderRun:
                 return
             steady = quick and newest.condition is Condition.HOLDS and not newest.shows_less_than(observation)
             observation = newest if steady else await self._observe()
-            await self._check(self.plan.judged_as(step), observation)
+            await self._check(self.plan.judged_as(step), observation, ties)
             self._before = observation
             if steady:
                 return
@@ -382,7 +388,7 @@ class LadderRun:
     async def _dispatch(self, step: RemedyStep, observation: Observation) -> ActionResult:  # noqa: PLR0911  one for each kind
         """Do it. The intent is on the disk; writing took time, so who it is and what is permitted are asked again."""
         target, executor = self.plan.target, self._context.executor
-        facts = await self._pinned.recheck(ties=may_end(step))
+        facts = await self._pinned.recheck(await self._ties(step))
         permission = self._permission(observation)
         asked = (step, self.plan.request, facts[0], executor.protected(), permission)
         if against := list(self._judged_by.policy.ends_others(*asked)):

@@ -24,7 +24,7 @@ from gpuagent_alerts.remedies.audit import Audit, NotRecorded, RecordedStop
 from gpuagent_alerts.remedies.audit_rows import runs
 from gpuagent_alerts.remedies.candidates import budget_uses, candidates_of, why_nobody
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
-from gpuagent_alerts.remedies.facts.fresh_lookup import FreshProcess, ProcessLookup, read_with_timeout
+from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS, FreshProcess, ProcessLookup, read_with_timeout
 from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.history import RemedyHistory, outstanding_step_of
 from gpuagent_alerts.remedies.manager import OpenRuns, RemedyManager
@@ -387,7 +387,7 @@ class RemedyService:
         """Read what these processes are now; nothing where /proc hangs: what is acted on is compared once more."""
         wanted = tuple(pids)
         with suppress(TimeoutError):
-            return await read_with_timeout(lambda: self._lookup.look_up(wanted))
+            return await read_with_timeout(lambda: self._lookup.look_up(wanted), LOOK_SECONDS)
         return {}
 
     def _run_ended(self, plan: Plan, run: LadderRun, outcome: RunOutcome, again: bool) -> None:

@@ -134,6 +134,10 @@ class Ties:
     """Why they cannot be told; "" if these are all."""
 
 
+NO_TIES = Ties()
+"""Those of a step that ends nobody."""
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What /proc tells of a process at this moment, read while a pidfd holds it."""

@@ -15,6 +15,7 @@ from gpuagent_alerts.remedies.observation import Condition
 from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.run import LadderRun
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
+from gpuagent_alerts.remedies.target import Ties
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, GIB, ORDER, RULES, TERMINATE, World, context, plan
 
@@ -115,3 +116,24 @@ def test_no_reading_came_meanwhile(store: Store) -> None:
     outcome, world, _ = run_ladder(store, blind)
     assert (outcome.result, world.log) == (RunResult.REFUSED, [])
     assert "no fresh reading" in outcome.detail
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_looking_at_every_process_takes_seconds(store: Store, tied: bool) -> None:
+    """Ten thousand processes of somebody keep nobody from acting; who is tied to it is seen right before the signal."""
+    world = World()
+    world.look_seconds = 3.0
+
+    async def run() -> RunOutcome:
+        made = context(world, store)
+        audit = SlowAudit(store, world.clock, BOOT)
+        audit.world = world
+        audit.event = lambda world: setattr(world, "ties", Ties(unseen="hidden")) if tied else None
+        return await LadderRun(plan(TERMINATE, request=ORDER), RULES, replace(made, audit=audit)).run()
+
+    outcome = asyncio.run(run())
+    if tied:
+        assert (outcome.result, world.log) == (RunResult.REFUSED, [])
+        assert "hidden" in outcome.detail
+    else:
+        assert (outcome.result, world.log) == (RunResult.RELEASED, [("SIGTERM", 100)])

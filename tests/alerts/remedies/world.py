@@ -118,6 +118,8 @@ class World:
         """Called between the decision to restart a unit and the last look at it."""
         self.ties = Ties()
         """Who else ends with the processes."""
+        self.look_seconds = 0.0
+        """Time that it takes to see who that is."""
         self.ending: frozenset[ProcessId] = frozenset()
         self.ending_beside_unit: frozenset[ProcessId] = frozenset()
         """Who was taken for ending besides when a unit was last looked at."""
@@ -190,6 +192,7 @@ class World:
         assert all(self.bodies[each.pid].target.id.pid == each.pid for each in targets)
         self.ending = frozenset(ending)
         self.asked.setdefault(targets[0].pid, set()).update(each.pid for each in ending)
+        self.clock.advance(self.look_seconds)
         return self.ties
 
     async def notify(self, target: Target, reason: str, deadline_seconds: float) -> ActionResult:

@@ -19,10 +19,10 @@ from gpuagent_alerts.programs.run import run_program
 from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess, ancestors
 from gpuagent_alerts.remedies.execution.reclaim import CacheReclaimer
 from gpuagent_alerts.remedies.execution.slurm_jobs import JobName, SlurmJobs
-from gpuagent_alerts.remedies.execution.units import LOOK_SECONDS, Systemctl
+from gpuagent_alerts.remedies.execution.units import Systemctl
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.container_processes import GroupProcesses
-from gpuagent_alerts.remedies.facts.fresh_lookup import read_with_timeout
+from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS, read_with_timeout
 from gpuagent_alerts.remedies.facts.never_entries import NO_ANSWER, NeverListEntries
 from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader, read_ties
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses

@@ -24,6 +24,7 @@ from gpuagent_alerts.remedies.execution.unit_files import (
 from gpuagent_alerts.remedies.execution.unit_queries import UnitStates, run_systemctl
 from gpuagent_alerts.remedies.execution.unit_restarts import Restart, judge_restart
 from gpuagent_alerts.remedies.execution.unit_state import PROPERTIES, STATE_PROPERTIES, UNIT, UnitState
+from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS
 from gpuagent_alerts.remedies.facts.never_entries import NO_ANSWER
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
@@ -35,8 +36,6 @@ from gpuagent_alerts.remedies.target import Target
 _ASK_SECONDS = 5.0
 _JUDGE_SECONDS = 15.0
 """All questions about a unit and those around it, each of which takes milliseconds, mostly."""
-LOOK_SECONDS = 5.0
-"""A read of /proc that takes longer hangs in the kernel. Thousands of processes are read in less than a second."""
 _OUTPUT = 64 * 1024
 _DETAIL = 4096
 _OWN_KEPT = 100

@@ -32,6 +32,8 @@ LOOK = "a look at /proc"
 """Name of the threads that read it."""
 READ_SECONDS = 2.0
 """A read of /proc that takes longer hangs on a process's own locks: it is left alone, in a thread of its own."""
+LOOK_SECONDS = 10.0
+"""Likewise of a look at every process: ten thousand are read in one to three seconds."""
 
 
 class FreshProcess(NamedTuple):

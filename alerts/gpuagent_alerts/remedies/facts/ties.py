@@ -92,6 +92,12 @@ class TieFinder:
         UnseenProcesses where that cannot be seen.
         """
         seen = scan or self.scan()
+        found = self._find(pids, seen)
+        self._refuse_unnamed(seen, {pid for pid in (*pids, *found) if pid in seen.rows})
+        return found
+
+    def _find(self, pids: Collection[int], seen: ProcessScan) -> dict[int, Tie]:
+        """Return as `find`; whether others that cannot be named end as well is left open."""
         ended = {pid for pid in pids if pid in seen.rows}
         masters = cache(self._masters.held_by)
         containers = ContainerEnds(self._files, seen.rows)
@@ -107,7 +113,6 @@ class TieFinder:
             ended |= new.keys()
         for tie in self._others_work(seen, ended):
             found.setdefault(tie.row.pid, tie)
-        self._refuse_unnamed(seen, ended)
         return found
 
     def _refuse_unnamed(self, scan: ProcessScan, ended: Collection[int]) -> None:

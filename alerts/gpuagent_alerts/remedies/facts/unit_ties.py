@@ -106,16 +106,14 @@ class SystemdTieFinder(TieFinder):
         self._user_of = user_of
         self._last: tuple[ProcessScan | None, dict[int, _Place]] = (None, {})
 
-    def find(self, pids: Collection[int], scan: ProcessScan | None = None) -> Mapping[int, Tie]:
-        """See `TieFinder.find`."""
-        seen = scan or self.scan()
+    def _find(self, pids: Collection[int], seen: ProcessScan) -> dict[int, Tie]:
         along: dict[int, Tie] = {}
         asked: set[str] = set()
         places = self._places_in(seen)
         ends: UnitEnds | None = None
         sessions: Mapping[str, LoginSession] | None = None
         for _ in range(_MOST_ROUNDS):
-            found = {**super().find({*pids, *along}, seen), **along}
+            found = {**super()._find({*pids, *along}, seen), **along}
             ended = {pid for pid in (*pids, *found) if pid in seen.rows}
             above = ancestors_of(seen, ended)
             if not any(self._place(places, pid).unit for pid in {*ended, *above}):
