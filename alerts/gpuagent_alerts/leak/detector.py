@@ -10,7 +10,7 @@ from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES, to_pag
 from gpuagent_alerts.leak.criterion import BlockContext
 from gpuagent_alerts.leak.examine import Examined
 from gpuagent_alerts.leak.forecast import FastGrowth
-from gpuagent_alerts.leak.lives import LifeSoFar, level_of
+from gpuagent_alerts.leak.lives import RESTARTED_WITHIN_SECONDS, LifeSoFar, level_of
 from gpuagent_alerts.leak.settings import DIALS, FULL_SHARE, SENSITIVITIES, SUSPECTED, Dial, Sensitivity
 from gpuagent_alerts.leak.signals import Lows, ProcessSignals
 from gpuagent_alerts.leak.state import (
@@ -26,7 +26,7 @@ from gpuagent_alerts.leak.state import (
     write_signals,
 )
 from gpuagent_alerts.leak.trace import Trace
-from gpuagent_alerts.leak.verdict import GROWS, LEARNING, Headroom, add_fast_growth, judge_signals
+from gpuagent_alerts.leak.verdict import GROWS, LEARNING, LIVES_CUT_SHORT, Headroom, add_fast_growth, judge_signals
 from gpuagent_alerts.leak.witnesses import NOTHING_KNOWN, STRONG, Prior
 
 LEAST_BYTES: Final = 2**20
@@ -190,7 +190,13 @@ class MemoryLeakDetector:
         self._signals.use(_criterion(sensitivity))
 
     def use_prior(self, prior: Prior) -> None:
-        """Judge with what other lives of the service have shown, from the next block on."""
+        """Judge with what other lives of the service have shown, from the next block on.
+
+        That lives were cut short counts for the one that was started right after the last of them.
+        """
+        ended = prior.cut_short_seconds
+        if ended is not None and not 0.0 <= (self._started or 0.0) - ended <= RESTARTED_WITHIN_SECONDS:
+            prior = prior._replace(cut_short_seconds=None)
         self._judge_anew = self._judge_anew or prior != self._prior
         self._prior = prior
 
@@ -199,7 +205,8 @@ class MemoryLeakDetector:
         growth, signals = self._growth, self._signals
         least = SUSPECTED.least_growth(self._total_bytes)
         tensors = 0 if signals.own is None else level_of(signals.own[0].store, least)
-        leaks, forecast = growth.verdict is Verdict.LEAKING, growth.forecast_seconds
+        by_lives_alone = LIVES_CUT_SHORT in growth.reasons
+        leaks, forecast = growth.verdict is Verdict.LEAKING and not by_lives_alone, growth.forecast_seconds
         soon = forecast is not None and forecast < NEARLY_FULL_SECONDS
         return LifeSoFar(
             self._last_seconds - (self._started or self._last_seconds),
@@ -209,6 +216,8 @@ class MemoryLeakDetector:
             growth.suspected,
             soon or growth.state is GrowthState.FULL,
             leaks and growth.evidence in STRONG,
+            by_lives_alone or (self._slow.verdict is Verdict.GROWING and self._slow.state is GrowthState.RISING),
+            self._last_seconds,
         )
 
     def keep_trace(self, trace: Trace) -> None:

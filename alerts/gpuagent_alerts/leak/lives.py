@@ -6,6 +6,7 @@ is remembered is bounded, and a new version of the service begins anew.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
@@ -31,6 +32,10 @@ QUIET_LIVES: Final = 2
 """So many lives in a row without growth end what the ones before had shown."""
 _QUIET_SECONDS: Final = 6 * 3600.0
 """A life must have lasted so long to be quiet."""
+RESTARTED_WITHIN_SECONDS: Final = 600.0
+"""A life that begins so soon after the one before has ended is a restart, and no job that runs now and then."""
+_OF_USER: Final = "user "
+"""What the owner of a service begins with that is no unit and no container."""
 _LONG_NUMBER: Final = re.compile(r"\d{4,}")
 _POD: Final = re.compile(r"^(?P<name>.+?)-(?P<version>[a-z0-9]{6,10})-[a-z0-9]{5}$")
 _ORDINAL: Final = re.compile(r"\d+")
@@ -69,7 +74,7 @@ def service_of(info: ProcessInfo, total_bytes: int) -> Service | None:
     elif info.unit and "unit" in info.proven_names:
         owner = f"unit {info.unit}"
     elif info.on_host and not info.container_id:
-        owner = f"user {info.uid} {crc32(command.encode())}"
+        owner = f"{_OF_USER}{info.uid} {crc32(command.encode())}"
     else:
         return None
     return Service(ServiceKey(owner, name, total_bytes), crc32(f"{version}\0{command}".encode()))
@@ -89,6 +94,10 @@ class LifeSoFar(NamedTuple):
     """The memory is gone, or would be within minutes."""
     strongly: bool
     """It leaks by a strict standard."""
+    rises: bool = False
+    """It rises evenly now, and has not taken enough for more to be said of it by itself."""
+    last_seconds: float = 0.0
+    """Time of its last reading, on the detector's clock."""
 
 
 @dataclass(slots=True)
@@ -106,6 +115,10 @@ class ServiceMemory:
     """Lives that were still growing at their end, less those that were not."""
     quiet: int = 0
     """Lives in a row without growth."""
+    cut_short: int = 0
+    """Lives one after the other, restarted at once, that were rising when they ended. Not kept over a restart."""
+    cut_short_seconds: float = -math.inf
+    """Time at which the last of those ended."""
     leaking: set[Hashable] = field(default_factory=set)
     """Living processes that leak by a strict standard. Not kept over a restart: they say so again."""
 
@@ -113,7 +126,8 @@ class ServiceMemory:
         """Return what the other lives tell about this one."""
         leaked = bool(self.exhausted or self.leaked) or self.grown >= GROWN_LIVES
         others = len(self.leaking - {process})
-        return Prior(self.level_used, self.level_tensors, leaked, bool(self.exhausted), others)
+        again = self.cut_short_seconds if self.cut_short >= GROWN_LIVES and not self.level_used else None
+        return Prior(self.level_used, self.level_tensors, leaked, bool(self.exhausted), others, again)
 
     def note_life(self, process: Hashable, life: LifeSoFar) -> None:
         """Note what a process shows while it lives."""
@@ -131,6 +145,7 @@ class ServiceMemory:
         """Note how a life ended."""
         self.note_life(process, life)
         self.leaking.discard(process)
+        self._count_cut_short(life)
         if life.leaks:
             self.exhausted += life.full
             self.leaked += 1
@@ -140,6 +155,19 @@ class ServiceMemory:
             self.grown, self.quiet = max(self.grown - 1, 0), self.quiet + 1
             if self.quiet >= QUIET_LIVES:
                 self.exhausted = self.leaked = 0
+
+    def _count_cut_short(self, life: LifeSoFar) -> None:
+        """Count a life that was rising at its end, if it was started after the one before had ended.
+
+        What ran beside that one, such as another worker, ends with the same restart and is no life more.
+        """
+        waited = life.last_seconds - life.seconds - self.cut_short_seconds
+        if not (life.rises or life.leaks or life.grows):
+            if life.seconds >= RESTARTED_WITHIN_SECONDS:
+                self.cut_short, self.cut_short_seconds = 0, -math.inf
+        elif waited >= 0:
+            self.cut_short = self.cut_short + 1 if waited <= RESTARTED_WITHIN_SECONDS else 1
+            self.cut_short_seconds = life.last_seconds
 
 
 class ServiceRow(NamedTuple):
@@ -172,7 +200,9 @@ class Lives:
         known = None if service is None else self._services.get(service.key)
         if known is None or service is None or known.version != service.version:
             return NOTHING_KNOWN
-        return known.prior(process)
+        prior = known.prior(process)
+        # Who runs a command again and again by hand or from a queue runs jobs, which end when they are done.
+        return prior._replace(cut_short_seconds=None) if service.key.owner.startswith(_OF_USER) else prior
 
     def note_life(self, service: Service, process: Hashable, life: LifeSoFar) -> None:
         """Note what a living process shows."""

@@ -104,6 +104,7 @@ def describe_cache(alarm: Alarm, slack_bytes: float) -> tuple[str, ...]:
 
 FAR_FROM_FULL: Final = "it would take more than a week to fill the memory"
 LEAKED_BEFORE: Final = "an earlier life of this service leaked until its end"
+LIVES_CUT_SHORT: Final = "it rises evenly, as each of the lives before did until it was restarted"
 TYPICAL_NAME: Final = "memory between dips"
 TYPICAL_TENSORS_NAME: Final = "tensors between dips"
 GAVE_BACK: Final = "it gave back "
@@ -184,11 +185,13 @@ def judge_signals(
     against = describe_rejection(rejection) if rejection and recent else ()
     if slope is not None and _rises(judged, room.total_bytes):
         seen = min(USUAL_SECONDS, judged.store.base_count * BLOCK_SECONDS)
-        since = before.since_seconds if before.verdict is Verdict.GROWING else now_seconds - seen
+        since = before.since_seconds if before.verdict in GROWS else now_seconds - seen
         slope = _grown_at(signals, USUAL_SECONDS) or slope  # it may have begun to rise within that time
-        return Growth(
+        rise = Growth(
             Verdict.GROWING, slope=slope, since_seconds=since, reasons=against or GOES_ON, state=GrowthState.RISING
         )
+        counts = prior.cut_short_seconds is not None and sensitivity in ("balanced", "sensitive")
+        return _as_cut_short(rise, slope, room, has_client=signals.own is not None) if counts else rise
     still = None if slope is None else STILL
     ending, held = _ending(signals, sensitivity, now_seconds)
     if ending is not None:
@@ -197,6 +200,14 @@ def judge_signals(
         )
         return Growth(Verdict.LEVELLED_OFF, slope=still, reasons=known)
     return Growth(Verdict.STEADY, slope=still, reasons=against)
+
+
+def _as_cut_short(rise: Growth, slope: Range, room: Headroom, *, has_client: bool) -> Growth:
+    """Return the verdict on what rises in a service whose lives end one after the other before one is a leak."""
+    return replace(
+        rise, verdict=Verdict.LEAKING, evidence=Evidence.BALANCED, reasons=(LIVES_CUT_SHORT,),
+        exhaustion=_exhaustion(GrowthState.RISING, room, slope, None, None), driver_confirms=not has_client,
+    )  # fmt: skip
 
 
 def _judge_rise(

@@ -45,6 +45,9 @@ class Prior(NamedTuple):
     """... and that was when the memory was gone."""
     replicas: int = 0
     """Other processes of the service that leak now, by a strict standard."""
+    cut_short_seconds: float | None = None
+    """Time at which the last of several lives ended that were restarted at once, each of them rising at its end; None
+    where there were no such."""
 
 
 NOTHING_KNOWN: Final = Prior()

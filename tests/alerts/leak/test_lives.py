@@ -112,6 +112,42 @@ def test_lives_add_up(lives: list[LifeSoFar], prior: Prior) -> None:
     assert memory.prior("next") == prior
 
 
+def _rising(begins: float, ends: float, **others: Any) -> LifeSoFar:
+    return QUIET._replace(seconds=ends - begins, rises=True, last_seconds=ends, **others)
+
+
+@pytest.mark.parametrize(
+    ("lives", "ended"),
+    [
+        ([_rising(0, 700), _rising(710, 1400)], None),
+        ([_rising(0, 700), _rising(710, 1400), _rising(1410, 2100)], 2100),
+        ([_rising(0, 700), _rising(710, 1400), _rising(1410, 2100, level_used=LEVEL)], None),
+        ([_rising(0, 700), _rising(0, 700), _rising(0, 701)], None),
+        ([_rising(0, 700), _rising(710, 1400), _rising(9000, 9700)], None),
+        ([_rising(0, 700), _rising(710, 1400), QUIET, _rising(1410, 2100)], None),
+        ([_rising(0, 700), _rising(710, 1400), QUIET._replace(seconds=200), _rising(1710, 2400)], 2400),
+    ],
+)
+def test_lives_that_are_cut_short_add_up(lives: list[LifeSoFar], ended: float | None) -> None:
+    """Three restarts while it rose are a witness; workers that end together, runs now and then and a cache are not."""
+    memory = ServiceMemory(1)
+    for number, life in enumerate(lives):
+        memory.end_life(number, life)
+
+    assert memory.prior("next").cut_short_seconds == ended
+
+
+def test_jobs_of_a_user_are_not_cut_short() -> None:
+    """A command that a user runs again and again ends when it is done, whatever its memory did until then."""
+    lives, job = Lives(), VLLM._replace(key=VLLM.key._replace(owner="user 1000 5"))
+    for service in (VLLM, job):
+        for number in range(3):
+            lives.end_life(service, number, _rising(1000 * number, 1000 * number + 900))
+
+    assert lives.prior(VLLM, 9).cut_short_seconds == 2900
+    assert lives.prior(job, 9).cut_short_seconds is None
+
+
 def test_replicas_are_each_others_witnesses() -> None:
     """A process is none for itself, and none any more once it has ended."""
     memory = ServiceMemory(1)
@@ -191,6 +227,25 @@ def test_after_a_life_that_leaked_growth_is_enough() -> None:
     assert strictly >= plain
 
 
+def test_after_lives_that_were_cut_short_a_rise_is_enough() -> None:
+    """A service that dies every 12 min is named in its next life, by `balanced`, and not where that waits or is off."""
+    balanced, strict, later = detector(), detector("strict"), detector()
+    for each, ended in ((balanced, 0.0), (strict, 0.0), (later, -700.0)):
+        each.use_prior(Prior(cut_short_seconds=ended))
+    words = words_of(balanced, leak(40, begin=20), 720)
+    told = next(one for one in words if one.growth.verdict is Verdict.LEAKING)
+
+    assert told.seconds < 660
+    assert told.growth.evidence is Evidence.BALANCED
+    assert not told.growth.confirmed
+    assert told.growth.forecast_seconds is not None
+    assert told.growth.reasons == ("it rises evenly, as each of the lives before did until it was restarted",)
+    assert first(words_of(strict, leak(40, begin=20), 720), Verdict.LEAKING) is None
+    assert first(words_of(later, leak(40, begin=20), 720), Verdict.LEAKING) is None
+    assert (balanced.life().rises, balanced.life().leaks, balanced.life().full) == (True, False, True)
+    assert later.life().rises
+
+
 @pytest.mark.parametrize(
     ("prior", "taken"), [(NOTHING_KNOWN, 0.5), (Prior(leaked=True, exhausted=True), 0.44), (Prior(replicas=1), 0.44)]
 )
@@ -225,7 +280,7 @@ def test_a_life_tells_where_it_levelled_off() -> None:
     show(grows, leak(0.2), 50 * HOUR, every=15)
 
     assert stopped.life().level_used == 40_000 * MIB // PAGE_BYTES
-    assert grows.life()._replace(seconds=0) == LifeSoFar(0, 0, 0, leaks=True, grows=False, full=False, strongly=True)
+    assert grows.life()._replace(seconds=0, last_seconds=0) == LEAKED._replace(seconds=0)
 
 
 # ---- through the agent -----------------------------------------------------------------------------------
