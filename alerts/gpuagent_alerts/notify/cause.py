@@ -29,6 +29,10 @@ _HEALTH = frozenset({
     "GpuRecoveryAction", "GpuMonitorBlind", "GpuDeadProcessesHoldMemory",
 })  # fmt: skip
 _DEAD = "GpuDeadProcessesHoldMemory"
+_FROM_OUTSIDE = frozenset({"GpuThrottledThermal", "GpuThrottledPower"})
+"""What comes to GPUs from outside, a power supply or the room's air, and so to several of them at one time."""
+TOGETHER = "together:"
+"""Begin of an identity by which an alert joins an incident that has just begun on another GPU."""
 _COUNT = "GpuCountDropped"
 _BLIND = "GpuMonitorBlind"
 _NODE = frozenset({_COUNT, "GpuMonitorBlind", "GpuRemediesStopped"})
@@ -285,6 +289,9 @@ def _about_gpu(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
         return _of_dead(labels, facts)
     if name == _BLIND and facts.is_blind():
         return _of_node(name)
+    if name in _FROM_OUTSIDE:
+        own, together = _of_gpu(labels, f"rule:{_rule_identity(labels)}"), (f"{TOGETHER}{name}",)
+        return replace(own, joins=(*own.joins, *together), brings=(*own.brings, *together))
     return _of_gpu(labels, "health" if name in _HEALTH else f"rule:{_rule_identity(labels)}")
 
 

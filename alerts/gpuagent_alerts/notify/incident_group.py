@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from gpuagent_alerts.alert import Alert, CauseKind, Incident, News, condition_times
 from gpuagent_alerts.notify import told_subjects
+from gpuagent_alerts.notify.cause import TOGETHER
 from gpuagent_alerts.notify.ended_alerts import ended_alerts
 from gpuagent_alerts.notify.incident_record import IncidentRecord, name_of_owner
 from gpuagent_alerts.notify.outbox.entry import Occasion
@@ -54,6 +55,8 @@ _LOOK_AGAIN_SECONDS = 60.0
 """While what flaps is true again, and does not fire yet."""
 _WATCH_SECONDS = 5.0
 """While nothing of it is true, and a restart or what is about to fire holds its end back."""
+_READ_SECONDS = 20.0
+"""Time within which each GPU is asked for its clocks, so that what came to all of them is one message."""
 _NOTE_WAITS_SECONDS = 300.0
 """For so long what a remedy did waits for the end that it may have brought about: no shipped rule keeps for longer."""
 _REPEATS = frozenset({News.REMINDER, News.RESTARTED})
@@ -334,6 +337,9 @@ class IncidentGroup:
 
     def _patience(self) -> float:
         is_critical = self._current.severity >= CRITICAL
+        names = () if self._record is None else self._record.identities
+        if not is_critical and any(name.startswith(TOGETHER) for name in names):
+            return max(self._wait_seconds, _READ_SECONDS)
         return min(self._wait_seconds, LONGEST_CRITICAL_WAIT_SECONDS) if is_critical else self._wait_seconds
 
     def _oldest(self, told: Urgency | None) -> float | None:

@@ -15,7 +15,15 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from gpuagent_alerts.alert import Alert, CauseKind, condition_times
-from gpuagent_alerts.notify.cause import Cause, CauseFacts, cause_of, concerns, is_other_container, moved_cause
+from gpuagent_alerts.notify.cause import (
+    TOGETHER,
+    Cause,
+    CauseFacts,
+    cause_of,
+    concerns,
+    is_other_container,
+    moved_cause,
+)
 from gpuagent_alerts.notify.final_reason import tells_of_a_process
 from gpuagent_alerts.notify.incident_record import (
     IncidentRecord,
@@ -37,6 +45,8 @@ from gpuagent_alerts.store.database import Store
 
 REOPEN_SECONDS = 1800.0
 """Time after its end within which an incident that begins again is the same one."""
+TOGETHER_SECONDS = 900.0
+"""What begins on several GPUs within this time came to them together. Its rules ask for 5 min before they fire."""
 _KEPT_SECONDS = 86_400.0
 _MOST_ENDED = 500
 _MOST_LEFT = 64
@@ -298,9 +308,13 @@ class _Update:
     def _is_over_for_others(self, one: IncidentRecord, cause: Cause, identity: str) -> bool:
         """Return whether it has ended, and what fills that GPU now is another process, or none that grows.
 
+        What has gone on for long on another GPU has not come to this one at the same time.
+
         Where nobody grows, the memory is that of the incident for as long as its owner runs. One whose processes are
         gone, and that waits for a restart with nothing true of it, has ended for others.
         """
+        if identity.startswith(TOGETHER):
+            return one.ends_at is not None or not 0.0 <= self._now - one.starts_at < TOGETHER_SECONDS
         if not identity.startswith("memory:") or one.kind not in _PROCESS_KINDS:
             return False
         owner = self._facts.owner_of(one.identities)

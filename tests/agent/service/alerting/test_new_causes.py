@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.core.growth import Evidence, Growth, Range, Verdict
-from gpuagent.core.snapshot import GpuState, NvmlState, Snapshot, XidCount
+from gpuagent.core.snapshot import Clocks, GpuState, NvmlState, Snapshot, XidCount
 from tests.agent.service.alerting.stage import PID, Stage, grown, leaking
 from tests.fakes.readings import absent_gpu, gpu, process, snapshot
 
@@ -89,3 +89,37 @@ def test_a_node_whose_gpus_are_all_lost_is_no_incident_beside_them(tmp_path: Pat
     assert sum("GpuMonitorBlind" in each for each in names) == 1
     assert any(line.endswith("was lost: the GPU answers again after NVML was initialized again")
                for line in stage.headlines())  # fmt: skip
+
+
+def braked(reason: str, *gpus: int) -> Snapshot:
+    """Four GPUs, of which these have their clocks limited for a reason."""
+    limited = {each: Clocks(event_reasons=((reason, each in gpus),)) for each in range(4)}
+    return snapshot([replace(gpu(each, used_gib=5.0), clocks=limited[each]) for each in limited], [])
+
+
+@pytest.mark.parametrize(
+    ("reason", "what"),
+    [("hw_power_brake_slowdown", "slowed down by the power supply"), ("hw_thermal_slowdown", "slowed down by heat")],
+)
+def test_what_comes_to_several_gpus_at_one_time_is_one_incident(tmp_path: Path, reason: str, what: str) -> None:
+    """One supply, or one fan, that fails for three GPUs: one beginning with all of them and one end, not three."""
+    stage = Stage(tmp_path / "state")
+    stage.show(braked(reason), MINUTE)
+    stage.show(braked(reason, 1), 5.0)
+    stage.show(braked(reason, 1, 2), 5.0)
+    stage.show(braked(reason, 1, 2, 3), 10 * MINUTE)
+    assert stage.headlines() == [f"WARNING node7 GPUs 1, 2, 3: {what}"]
+    stage.show(braked(reason, 2, 3), 4 * MINUTE)
+    stage.show(braked(reason), 4 * MINUTE)
+
+    assert [one.news for one in stage.heard] == ["began", "ended"]
+    assert stage.headlines()[-1].startswith(f"RESOLVED node7 GPUs 1, 2, 3: was {what}: its clocks")
+
+
+def test_a_gpu_that_is_slowed_down_much_later_is_another_incident(tmp_path: Path) -> None:
+    """A GPU that runs hot half an hour after another has not come to it by the same cause: that is told."""
+    stage = Stage(tmp_path / "state")
+    stage.show(braked("hw_thermal_slowdown", 0), 30 * MINUTE)
+    stage.show(braked("hw_thermal_slowdown", 0, 3), 10 * MINUTE)
+
+    assert stage.headlines() == [f"WARNING node7 GPU {each}: slowed down by heat" for each in (0, 3)]
