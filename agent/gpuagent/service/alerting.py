@@ -18,6 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuagent.config.models import Config
+from gpuagent.config.remedy_settings import budgets_of
 from gpuagent.config.rules import implausible_rules, unknown_metrics, with_external_url
 from gpuagent.core.clock import Clock
 from gpuagent.core.identity import NodeIdentity
@@ -351,7 +352,9 @@ class Alerting:
                 self.briefings.snapshot = snapshot
                 due = self._is_due()
                 if due:
-                    self._facts = SnapshotFacts(snapshot, self._under_way(), self._freed())
+                    self._facts = SnapshotFacts(
+                        snapshot, self._under_way(), self._freed(), budgets_of(self.config.budgets)
+                    )
                     self._ended = {name: self.endings.revised(one) for name, one in self._ended.items()}
                     alerts = (*self._ended.values(), *self.firing())
                     told = [with_place(with_remedy(each, self.remedy_of(each)), snapshot) for each in alerts]

@@ -343,7 +343,7 @@ _WHETHER_RESTARTED = ": waiting to see whether it is started again"
 
 def _on_others(seen: BriefingInputs, again: Successors) -> str:
     indices = [str(index) for index in again.gpus]
-    if not seen.indices or set(indices) <= set(seen.indices):
+    if set(indices) <= set(seen.indices):
         return ""
     return f" on GPU{'s' if len(indices) > 1 else ''} {', '.join(indices)}"
 

@@ -22,7 +22,9 @@ from gpuagent_alerts.notify.cause import CauseProcess, shares_command, shares_ow
 from gpuagent_alerts.notify.succession import OwnerFacts, Successor
 from gpuagent_alerts.notify.urgency import did_nothing, is_remedy_that_helped
 from gpuagent_alerts.promql.series import SeriesIndex
+from gpuagent_alerts.remedies.candidates import counts_towards
 from gpuagent_alerts.remedies.safeguards.rule_sampling import GROWTH
+from gpuagent_alerts.remedies.settings import MemoryBudget
 from gpuagent_alerts.states.engine import RuleEngine
 from gpuagent_alerts.states.instance import State
 
@@ -156,13 +158,15 @@ class SnapshotFacts:
     """Looks into one snapshot, and only for what alerts name."""
 
     def __init__(
-        self, snapshot: Snapshot, under_way: Collection[tuple[str, str]] = (), freed: Mapping[str, float] | None = None
-    ) -> None:
+        self, snapshot: Snapshot, under_way: Collection[tuple[str, str]] = (), freed: Mapping[str, float] | None = None,
+        budgets: Sequence[MemoryBudget] = (),
+    ) -> None:  # fmt: skip
         """`under_way` are UUID and pid of the processes on which a remedy acts.
 
         `freed` has the Unix time at which a remedy that helped ended, by the pid of its process.
         """
         self._snapshot = snapshot
+        self._budgets = budgets
         self._freed = {} if freed is None else freed
         self._acted_on = {name for uuid, pid in under_way for name in (f"pid:{pid}", f"memory:{uuid}")}
 
@@ -186,6 +190,15 @@ class SnapshotFacts:
         """Return every process that grows on a GPU or in a MIG instance; those that have stopped only if all have."""
         found = (self.program(uuid, pid) for pid, _ in self._growing(uuid, instance, leaking=False))
         return [one for one in found if one is not None]
+
+    def spender(self, uuid: str, budget: str) -> CauseProcess | None:
+        """Return who makes a budget exceeded on a GPU: of its processes the one that grows most, else the only one."""
+        known = [one for one in self._budgets if one.label == budget]
+        pids = {each.pid for each in self._snapshot.processes if each.gpu_uuid == uuid
+                for one in known if counts_towards(one, each, self._snapshot)}  # fmt: skip
+        growing = [(_pace(said), pid) for pid, said in self._growing(uuid, "", leaking=False) if pid in pids]
+        pid = max(growing)[1] if growing else next(iter(pids)) if len(pids) == 1 else 0
+        return self.program(uuid, pid) if pid else None
 
     def _growing(self, uuid: str, instance: str, *, leaking: bool) -> list[tuple[int, Growth]]:
         """Return pid and growth of each: what has stopped fills nothing while another one grows."""

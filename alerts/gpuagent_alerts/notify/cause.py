@@ -33,6 +33,7 @@ _FROM_OUTSIDE = frozenset({"GpuThrottledThermal", "GpuThrottledPower"})
 """What comes to GPUs from outside, a power supply or the room's air, and so to several of them at one time."""
 TOGETHER = "together:"
 """Begin of an identity by which an alert joins an incident that has just begun on another GPU."""
+_BUDGET = "GpuBudgetExceeded"
 _COUNT = "GpuCountDropped"
 _BLIND = "GpuMonitorBlind"
 _NODE = frozenset({_COUNT, "GpuMonitorBlind", "GpuRemediesStopped"})
@@ -76,6 +77,10 @@ class CauseFacts(Protocol):
 
         With `leaking` only one whose growth is a verdict.
         """
+        ...
+
+    def spender(self, uuid: str, budget: str) -> CauseProcess | None:
+        """Return the process that makes a budget exceeded on a GPU; None where it is no single one that is known."""
         ...
 
     def has_filled(self, identities: Collection[str]) -> bool:
@@ -130,6 +135,10 @@ class NoCauseFacts:
         return None
 
     def grower(self, uuid: str, *, leaking: bool, instance: str = "") -> CauseProcess | None:  # noqa: ARG002
+        """Return None."""
+        return None
+
+    def spender(self, uuid: str, budget: str) -> CauseProcess | None:  # noqa: ARG002
         """Return None."""
         return None
 
@@ -289,10 +298,7 @@ def _about_gpu(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
         return _of_dead(labels, facts)
     if name == _BLIND and facts.is_blind():
         return _of_node(name)
-    if name in _FROM_OUTSIDE:
-        own, together = _of_gpu(labels, f"rule:{_rule_identity(labels)}"), (f"{TOGETHER}{name}",)
-        return replace(own, joins=(*own.joins, *together), brings=(*own.brings, *together))
-    return _of_gpu(labels, "health" if name in _HEALTH else f"rule:{_rule_identity(labels)}")
+    return _of_gpu(labels, "health") if name in _HEALTH else _of_rule(labels, facts)
 
 
 def _about_neither(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
@@ -373,6 +379,31 @@ def _of_dead(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
     groups = tuple(dict.fromkeys(group for _, _, groups in known for group in groups))
     identities = (*own, *groups, *_gpu_identities("health", labels))
     return Cause(CauseKind.GPU, identities, identities, labels=_some(labels, _OF_GPU))
+
+
+def _of_rule(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
+    name = labels.get("alertname", "")
+    if name == _BUDGET:
+        return _of_budget(labels, facts)
+    own, together = _of_gpu(labels, f"rule:{_rule_identity(labels)}"), (f"{TOGETHER}{name}",)
+    if name not in _FROM_OUTSIDE:
+        return own
+    return replace(own, joins=(*own.joins, *together), brings=(*own.brings, *together))
+
+
+def _of_budget(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
+    """Return the cause of a budget that is exceeded: the process that exceeds it, where that grows.
+
+    Else it is an incident of its own, which becomes that of the process once that leaks.
+    """
+    own = _of_gpu(labels, f"rule:{_rule_identity(labels)}")
+    program = facts.spender(labels.get("uuid", ""), labels.get("budget", ""))
+    if program is None or not program.identity:
+        return own
+    process, groups = _identities(program, program.pid, "memory")
+    grows = any(one.identity == program.identity for one in facts.growers(labels.get("uuid", "")))
+    joins = (process, *groups, *own.joins) if grows else own.joins
+    return replace(own, joins=joins, brings=(*own.brings, process, *groups))
 
 
 def _of_gpu(labels: Mapping[str, str], what: str) -> Cause:

@@ -26,7 +26,9 @@ from gpuagent_alerts.notify.routes import Recipient, Routes
 from gpuagent_alerts.notify.silences import Acks, Silences
 from gpuagent_alerts.notify.urgency import severity_rank, worst_severity
 from gpuagent_alerts.promql.series import SeriesIndex
+from gpuagent_alerts.remedies.candidates import budget_uses
 from gpuagent_alerts.remedies.outcome import RemedyEnding
+from gpuagent_alerts.remedies.settings import MemoryBudget
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.shipped import RULES_FILE
 from gpuagent_alerts.states.engine import RuleEngine
@@ -67,6 +69,7 @@ class Stage:
     """What remedies did, by pid and UUID of the GPU."""
     is_alive: bool | None = False
     """Whether processes run that have left the driver's list."""
+    budgets: tuple[MemoryBudget, ...] = ()
     up: bool = True
     """Whether receivers answer."""
 
@@ -89,6 +92,7 @@ class Stage:
             routes=Routes(self.routes, self.recipients), node_labels={"node": "node7"},
         )  # fmt: skip
         self.briefings = BriefingWriter("node7")
+        self.briefings.budgets = {one.label: one.memory_bytes for one in self.budgets}
         self.notifier.brief = self.briefings.write
         self.endings = EndReasons(self.engine.rules)
         self.notifier.grows_again = self.endings.regrowth.grows
@@ -116,7 +120,7 @@ class Stage:
     def _tick(self, seen: Snapshot) -> None:
         now, wall = self.clock.now(), self.clock.wall()
         snapshot = replace(seen, clock_seconds=now, measured_seconds=now, time_seconds=wall)
-        further = [(REMEDY_FAMILIES, self.further)]
+        further = [(REMEDY_FAMILIES, replace(self.further, budgets=tuple(budget_uses(self.budgets, snapshot))))]
         index = SeriesIndex.of(series(snapshot, now, extra_families=further), None)
         tick = EvaluatedTick(snapshot, index, wall)
         is_over = partial(self.endings.is_over, seen=tick)
@@ -136,8 +140,9 @@ class Stage:
                 self.ended = {name: self.endings.revised(one) for name, one in self.ended.items()}
                 alerts = (*self.ended.values(), *firing.values())
                 self.notifier.notify(
-                    alerts, pending, SnapshotFacts(snapshot, self.further.under_way, freed_by(self.further.ended))
-                )
+                    alerts, pending,
+                    SnapshotFacts(snapshot, self.further.under_way, freed_by(self.further.ended), self.budgets),
+                )  # fmt: skip
             self.ended = {name: one for name, one in self.ended.items() if self.notifier.is_open(name)}
         if self.up:
             self.deliver()

@@ -9,6 +9,8 @@ import pytest
 
 from gpuagent.core.growth import Evidence, Growth, Range, Verdict
 from gpuagent.core.snapshot import Clocks, GpuState, NvmlState, Snapshot, XidCount
+from gpuagent.core.units import GIB
+from gpuagent_alerts.remedies.settings import MemoryBudget
 from tests.agent.service.alerting.stage import PID, Stage, grown, leaking
 from tests.fakes.readings import absent_gpu, gpu, process, snapshot
 
@@ -123,3 +125,27 @@ def test_a_gpu_that_is_slowed_down_much_later_is_another_incident(tmp_path: Path
     stage.show(braked("hw_thermal_slowdown", 0, 3), 10 * MINUTE)
 
     assert stage.headlines() == [f"WARNING node7 GPU {each}: slowed down by heat" for each in (0, 3)]
+
+
+@pytest.mark.parametrize("grows_before", [True, False])
+@pytest.mark.parametrize("user", ["alice", "dave"])
+def test_a_budget_that_a_leaker_exceeds_is_of_its_incident(tmp_path: Path, user: str, grows_before: bool) -> None:
+    """One process that grows above its budget, leaks and ends: one incident. Another user's budget is another one."""
+    stage = Stage(tmp_path / "state", budgets=(MemoryBudget("limit", 10 * GIB, user=user),))
+    leaker = process(PID, used_gib=12.0, name="emb", user="alice", on_host=True)
+    other = process(9, used_gib=11.0, name="tr", user="dave", uid=7, on_host=True)
+    seen = snapshot([gpu(0, used_gib=23.2)], [leaker, other])
+    grows = grown(seen, PID, Growth(Verdict.GROWING, slope=Range(1e6, 1e6, 1e6)))
+    stage.show(grows if grows_before else seen, 1.5 * MINUTE)
+    used = 12 if user == "alice" else 11
+    assert stage.headlines() == [f"WARNING node7 GPU 0: limit uses {used}.0 GiB, more than its budget of 10.0 GiB"]
+    stage.show(grown(seen, PID, leaking(Evidence.BALANCED)), 10 * MINUTE)
+    stage.show(snapshot([gpu(0, used_gib=11.5)], [other]), 10 * MINUTE)
+
+    assert len(stage.keys()) == (1 if user == "alice" else 2)
+    if user == "alice":
+        assert stage.heard[-1].news == "ended"
+        assert [one.news for one in stage.heard].count("ended") == 1
+        assert stage.headlines()[-1] == (
+            "RESOLVED node7 GPU 0: emb (alice, pid 4242) was leaking memory: the process ended; 12.0 GiB came back"
+        )
