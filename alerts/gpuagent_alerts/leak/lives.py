@@ -122,12 +122,16 @@ class ServiceMemory:
     leaking: set[Hashable] = field(default_factory=set)
     """Living processes that leak by a strict standard. Not kept over a restart: they say so again."""
 
+    @property
+    def has_leaked(self) -> bool:
+        """Whether a life leaked until its end, or several were growing when they were cut short."""
+        return bool(self.exhausted or self.leaked) or self.grown >= GROWN_LIVES
+
     def prior(self, process: Hashable) -> Prior:
         """Return what the other lives tell about this one."""
-        leaked = bool(self.exhausted or self.leaked) or self.grown >= GROWN_LIVES
         others = len(self.leaking - {process})
         again = self.cut_short_seconds if self.cut_short >= GROWN_LIVES and not self.level_used else None
-        return Prior(self.level_used, self.level_tensors, leaked, bool(self.exhausted), others, again)
+        return Prior(self.level_used, self.level_tensors, self.has_leaked, bool(self.exhausted), others, again)
 
     def note_life(self, process: Hashable, life: LifeSoFar) -> None:
         """Note what a process shows while it lives."""
@@ -189,6 +193,8 @@ class Lives:
     def __init__(self, most: int = MOST_SERVICES) -> None:
         self._most = most
         self._services: OrderedDict[ServiceKey, ServiceMemory] = OrderedDict()
+        self._sizes: dict[tuple[str, str], set[int]] = {}
+        """Bytes of the memories on which a service has run, by its owner and name."""
         self._kept: list[ServiceRow] = []
         """What was given away to be kept last."""
 
@@ -197,10 +203,14 @@ class Lives:
 
     def prior(self, service: Service | None, process: Hashable) -> Prior:
         """Return what is known of a service's other lives; nothing of another version."""
-        known = None if service is None else self._services.get(service.key)
-        if known is None or service is None or known.version != service.version:
+        if service is None:
             return NOTHING_KNOWN
+        known = self._services.get(service.key)
+        if known is None or known.version != service.version:
+            return NOTHING_KNOWN._replace(leaked=self._has_leaked_elsewhere(service))
         prior = known.prior(process)
+        if not (known.level_used or known.level_tensors or known.quiet):
+            prior = prior._replace(leaked=prior.leaked or self._has_leaked_elsewhere(service))
         # Who runs a command again and again by hand or from a queue runs jobs, which end when they are done.
         return prior._replace(cut_short_seconds=None) if service.key.owner.startswith(_OF_USER) else prior
 
@@ -214,6 +224,15 @@ class Lives:
         if known is not None and known.version != service.version:
             return
         self._of(service).end_life(process, life)
+
+    def _has_leaked_elsewhere(self, service: Service) -> bool:
+        """Return whether a life of this version leaked on a GPU, or in a MIG instance, of another size.
+
+        Where a cache stops may follow from the size of the memory; a leak does not.
+        """
+        key = service.key
+        others = (self._services.get(key._replace(total_bytes=each)) for each in self._sizes.get(key[:2], ()))
+        return any(one.has_leaked for one in others if one is not None and one.version == service.version)
 
     def rows(self) -> list[ServiceRow]:
         """Return what is to be kept: services of which something is known."""
@@ -241,6 +260,7 @@ class Lives:
         """Go on with what was kept."""
         for row in rows:
             self._services[row.key] = ServiceMemory(*row[1:])
+            self._sizes.setdefault(row.key[:2], set()).add(row.key.total_bytes)
         self._make_room()
         self._kept = self.rows()
 
@@ -248,13 +268,18 @@ class Lives:
         known = self._services.get(service.key)
         if known is None or known.version != service.version:
             known = self._services[service.key] = ServiceMemory(service.version)
+            self._sizes.setdefault(service.key[:2], set()).add(service.key.total_bytes)
         self._services.move_to_end(service.key)
         self._make_room()
         return known
 
     def _make_room(self) -> None:
         while len(self._services) > self._most:
-            self._services.popitem(last=False)
+            key, _ = self._services.popitem(last=False)
+            sizes = self._sizes[key[:2]]
+            sizes.discard(key.total_bytes)
+            if not sizes:
+                del self._sizes[key[:2]]
 
 
 def level_of(store: BlockStore, least_growth_bytes: float) -> int:

@@ -158,6 +158,26 @@ def test_replicas_are_each_others_witnesses() -> None:
     assert memory.prior("b").replicas == 0
 
 
+def test_a_leak_counts_on_memory_of_another_size() -> None:
+    """In a larger MIG instance the service is known; a level of another size, or another version, is not."""
+    lives, whole = Lives(most=2), VLLM._replace(key=VLLM.key._replace(total_bytes=2 * VLLM.key.total_bytes))
+    lives.end_life(VLLM, 1, LEVELLED)
+    assert lives.prior(whole, 2) == NOTHING_KNOWN
+    lives.end_life(VLLM, 1, EXHAUSTED)
+    assert lives.prior(whole, 2) == Prior(leaked=True)
+    assert lives.prior(whole._replace(version=2), 2) == NOTHING_KNOWN
+    lives.note_life(whole, 2, QUIET)
+    assert lives.prior(whole, 2) == Prior(leaked=True)
+    again = Lives()
+    again.restore(lives.rows())
+    assert again.prior(whole, 2) == Prior(leaked=True)
+    lives.end_life(whole, 2, QUIET)
+    assert lives.prior(whole, 3) == NOTHING_KNOWN
+    for number in range(2):
+        lives.end_life(VLLM._replace(key=VLLM.key._replace(owner=f"unit {number}")), number, LEAKED)
+    assert lives.prior(whole, 3) == NOTHING_KNOWN
+
+
 def test_a_new_version_begins_anew() -> None:
     """What an earlier version did is no prior, and its last processes do not bring it back."""
     lives, update = Lives(), VLLM._replace(version=2)
