@@ -33,6 +33,7 @@ from gpuagent_alerts.alert import (
 from gpuagent_alerts.messages.briefing_inputs import BriefingInputs, Successors
 from gpuagent_alerts.messages.headline import (
     decisive_alert,
+    growing_beside,
     headline_of,
     main_alert,
     place_of,
@@ -84,6 +85,9 @@ class Links:
     """A board. `{node}`, `{gpu}`, `{uuid}` and `{pid}` are filled in."""
 
 
+_MOST_BESIDE = 256
+
+
 @dataclass(slots=True)
 class BriefingWriter:
     """Writes briefings from the snapshot that it was shown last."""
@@ -94,14 +98,27 @@ class BriefingWriter:
     budgets: Mapping[str, int] = field(default_factory=dict)
     """Bytes that each budget allows, by its label."""
 
+    _beside: dict[str, frozenset[MemoryKey]] = field(default_factory=dict)
+    """Who was last named beside the processes of an incident, by its key, the one of longest ago first."""
+
+    def _inputs(self, incident: Incident, alerts: Sequence[Alert]) -> BriefingInputs:
+        """Return what is known of an incident, and note who is named in its headline so that this does not flicker."""
+        before = self._beside.pop(incident.key, frozenset())
+        seen = BriefingInputs(incident, tuple(alerts), self.snapshot, self.budgets, before)
+        if beside := growing_beside(seen) if seen.pace else before:
+            self._beside[incident.key] = beside
+        while len(self._beside) > _MOST_BESIDE:
+            del self._beside[next(iter(self._beside))]
+        return seen
+
     def headline(self, incident: Incident, alerts: Sequence[Alert]) -> str:
         """Return the one line that a message about an incident would have now."""
-        seen = BriefingInputs(incident, tuple(alerts), self.snapshot, self.budgets)
+        seen = self._inputs(incident, alerts)
         return headline_of(seen, main_alert(seen), self.node)
 
     def held(self, incident: Incident, watch: Watch, now: float) -> tuple[str, str]:
         """Return the line of an incident of which nothing is true now, and the same without severity and place."""
-        seen = BriefingInputs(incident, (), self.snapshot, self.budgets)
+        seen = self._inputs(incident, ())
         return held_headline(seen, watch, self.node, now), held_text(seen, watch, now)
 
     def about_to_fire(self, incident: Incident, alerts: Sequence[Alert]) -> tuple[str, str]:
@@ -109,14 +126,14 @@ class BriefingWriter:
 
         It has no severity: nothing of the incident is true for as long as its rule asks.
         """
-        seen = BriefingInputs(incident, tuple(alerts), self.snapshot, self.budgets)
+        seen = self._inputs(incident, alerts)
         worst = max(alerts, key=urgency_of)
         text = without_place(worst.annotations.get(PENDING_SUMMARY) or worst.name)
         return f"PENDING {place_of(seen, self.node)}: {text}", text
 
     def growing_again(self, incident: Incident) -> tuple[str, str]:
         """Return the line of an incident whose memory grows after it had stopped, and the same without the rest."""
-        seen, labels = BriefingInputs(incident, (), self.snapshot, self.budgets), incident.labels
+        seen, labels = self._inputs(incident, ()), incident.labels
         who = "memory"
         if incident.kind in {CauseKind.PROCESS, CauseKind.GROUP}:
             who = process_name(labels) if labels.get("pid") else group_name(seen, labels)
@@ -125,7 +142,7 @@ class BriefingWriter:
 
     def ending(self, incident: Incident, alerts: Sequence[Alert]) -> str:
         """Return what ended an incident of which these alerts are only kept, and until when that has to last."""
-        seen = BriefingInputs(incident, tuple(alerts), self.snapshot, self.budgets)
+        seen = self._inputs(incident, alerts)
         main = main_alert(seen)
         return "" if main is None else summary_of_kept(seen, main)
 
@@ -135,7 +152,7 @@ class BriefingWriter:
         present = tuple(one for one in alerts if one.holds)
         is_untold = incident.news is News.RESTARTED and not present  # no alert fires of what grows again
         told = () if is_untold else tuple(alerts) if over or not present else present
-        seen = BriefingInputs(incident, told, self.snapshot, self.budgets)
+        seen = self._inputs(incident, told)
         main = main_alert(seen)
         reason = "" if not over else UNKNOWN_END if main is None else end_reason_of(seen, main)
         return Briefing(

@@ -65,6 +65,8 @@ class BriefingInputs:
     snapshot: Snapshot | None
     budgets: Mapping[str, int] = field(default_factory=dict)
     """Bytes that each budget allows, by its label."""
+    beside_before: frozenset[MemoryKey] = frozenset()
+    """Who was named beside its own processes in its last headline, as those that grow there too."""
 
     @property
     def conditions(self) -> tuple[Alert, ...]:

@@ -83,7 +83,11 @@ def _candidates(seen: BriefingInputs) -> Iterator[tuple[tuple[object, ...], Aler
 
 
 _LEAST_BESIDE = 0.1
-"""Share of the pace of an incident's own processes from which on another one that grows is mentioned."""
+"""Share of the pace of an incident's own processes from which on another one that grows is mentioned ..."""
+_STAYS_BESIDE = 0.05
+"""... and down to which it stays so: a pace is measured anew every minute, and the line has no noise."""
+_NOBODY = MemoryKey("", 0)
+"""Stands for memory of no process among those that are mentioned."""
 _NOTHING_READ = "the agent cannot read any GPU"
 _COARSE_SECONDS = 120.0
 """Time above which a forecast is told in whole minutes."""
@@ -207,16 +211,25 @@ def _soon(seen: BriefingInputs, main: Alert) -> str:
 
 def _beside(seen: BriefingInputs) -> str:
     """Return who else grows there: the forecast is of all of them together, and each may be an incident of its own."""
-    others = [each for each in seen.others if each.bytes_per_hour >= _LEAST_BESIDE * seen.pace]
+    beside = growing_beside(seen)
+    others = [each for each in seen.others if each.process.key in beside]
     pids = {each.process.pid for each in others}
     parts = []
     if pids:
         who = process_name(labels_of(others[0].process)) if len(pids) == 1 else f"{len(pids)} other processes"
         parts.append(f"{who} {format_bytes(sum(each.bytes_per_hour for each in others))}/h")
-    nobodys = nobodys_bytes_per_hour(seen.snapshot, seen.places)
-    if nobodys >= _LEAST_BESIDE * seen.pace and nobodys > 0:
+    if _NOBODY in beside:
+        nobodys = nobodys_bytes_per_hour(seen.snapshot, seen.places)
         parts.append(f"{unowned_memory(seen.listed)} {format_bytes(nobodys)}/h")
     return f" (and {' and '.join(parts)})" if parts else ""
+
+
+def growing_beside(seen: BriefingInputs) -> frozenset[MemoryKey]:
+    """Return who else grows on the GPUs of an incident fast enough to be mentioned with it."""
+    paces = {each.process.key: each.bytes_per_hour for each in seen.others}
+    paces[_NOBODY] = nobodys_bytes_per_hour(seen.snapshot, seen.places)
+    least = {key: _STAYS_BESIDE if key in seen.beside_before else _LEAST_BESIDE for key in paces}
+    return frozenset(key for key, pace in paces.items() if pace > 0 and pace >= least[key] * seen.pace)
 
 
 def _full(seen: BriefingInputs, main: Alert) -> str:

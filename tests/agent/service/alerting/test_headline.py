@@ -294,6 +294,33 @@ def test_others_that_grow_on_the_gpu_are_told_with_the_forecast(
     others: tuple[float, ...], nobodys: float, said: str
 ) -> None:
     """The time to full is that of all of them: one leak alone would not explain it."""
+    seen, leak = beside(others, nobodys)
+    assert brief(leak, seen=seen, labels=leak.labels).headline.endswith(said)
+
+
+def test_a_pace_around_the_limit_does_not_make_the_line_flicker() -> None:
+    """Who was named beside the leaker stays so until they grow much slower, in any incident but another one."""
+    writer = BriefingWriter("node7")
+    incident = Incident("inc-1", CauseKind.PROCESS, {}, "critical", WALL, None, News.BEGAN)
+
+    def named(pace: float, key: str = "inc-1") -> bool:
+        writer.snapshot, leak = beside((pace,), 0.0)
+        return "and p200" in writer.headline(replace(incident, key=key, labels=leak.labels), [leak])
+
+    assert [named(pace) for pace in (0.9, 1.1, 0.9, 1.1, 0.6, 0.4, 0.9)] == [
+        False,
+        True,
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert [named(pace, key) for pace, key in ((1.1, "inc-1"), (0.9, "inc-2"), (0.9, "inc-1"))] == [True, False, True]
+
+
+def beside(others: tuple[float, ...], nobodys: float) -> tuple[Snapshot, Alert]:
+    """Return a leak of 10 GiB/h beside which others, and memory of no process, grow by so many GiB/h, and its alert."""
     processes = [process(100, name="rank"), *(process(200 + n, name=f"p{200 + n}") for n in range(len(others)))]
     growth = {MemoryKey("GPU-00000000", 100): growing(10.0, Verdict.LEAKING)}
     growth |= {MemoryKey("GPU-00000000", 200 + n): growing(pace) for n, pace in enumerate(others)}
@@ -305,8 +332,7 @@ def test_others_that_grow_on_the_gpu_are_told_with_the_forecast(
     )  # fmt: skip
     seen = replace(snapshot([gpu(0, used_gib=30.0, total_gib=80.0)], processes), growth=growth)
     who = {**LABELS, "pid": "100", "process": "rank", "user": "alice"}
-    leak = replace(alert("GpuProcessMemoryLeak", who), value=10.0 * GIB)
-    assert brief(leak, seen=seen, labels=who).headline.endswith(said)
+    return seen, replace(alert("GpuProcessMemoryLeak", who), value=10.0 * GIB)
 
 
 @pytest.mark.parametrize(
