@@ -54,12 +54,16 @@ def payload(message: Message, context: MessageContext) -> dict[str, Any]:
         texts = _digest(message)
     else:
         texts = _sections(message.alerts)
-    blocks: list[dict[str, Any]] = [
-        {"type": "section", "text": {"type": "mrkdwn", "text": text}} for text in texts if text
-    ]
-    blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": _footer(message, context)}]})
-    text = fit(headline(message, context), _MAX_TEXT)
-    return {"text": text, "attachments": [{"color": color(message), "fallback": text, "blocks": blocks}]}
+    blocks: list[dict[str, Any]] = [{"type": "section", "text": _marked(text)} for text in texts if text]
+    blocks.append({"type": "context", "elements": [_marked(_footer(message, context))]})
+    line = headline(message, context)
+    attachment = {"color": color(message), "fallback": fit(line, _MAX_TEXT), "blocks": blocks}
+    return {"text": literal(line, _MAX_TEXT), "attachments": [attachment]}
+
+
+def _marked(text: str) -> dict[str, Any]:
+    """Return a text with marks of ours; names of channels and people in it are no links (`verbatim`)."""
+    return {"type": "mrkdwn", "text": text, "verbatim": True}
 
 
 def color(message: Message) -> str:
@@ -73,9 +77,9 @@ def _briefing(incident: Incident) -> list[str]:
     said = incident.briefing
     numbers = " · ".join(part for part in (fit(said.numbers, 1200), _times(incident)) if part)
     holders = "\n".join(
-        f"• {fit(format_holder(one), 200)} {format_bytes(one.used_bytes)}" for one in said.holders
+        f"• {literal(format_holder(one), 200)} {format_bytes(one.used_bytes)}" for one in said.holders
     )  # fmt: skip
-    done = "\n".join(f"*Remedy* {fit(text, _MAX_LINE)}" for text in said.remedies[:_MOST_REMEDIES])
+    done = "\n".join(f"*Remedy* {literal(text, _MAX_LINE)}" for text in said.remedies[:_MOST_REMEDIES])
     commands = [f"*Next* {code(said.next_command, _MAX_LINE)}" if said.next_command else ""]
     commands += [f"*Silence* {code(said.silence_command, _MAX_LINE)}" if said.silence_command else ""]
     return [
@@ -99,14 +103,14 @@ def _footer(message: Message, context: MessageContext) -> str:
     key = "" if message.incident is None else message.incident.key
     parts = [part for part in (context.node, key, message.id) if part]
     where = [link(context.external_url, "gpuagent") if context.external_url else "gpuagent"]
-    return " · ".join([*where, *(fit(part, _MAX_FOOTER // len(parts)) for part in parts)])
+    return " · ".join([*where, *(literal(part, _MAX_FOOTER // len(parts)) for part in parts)])
 
 
 def _digest(message: Message) -> list[str]:
     """Return a line for each incident that was held back, and the command that shows what there is now."""
     lines, left = [], MAX_SECTION - 60
     for place, line in enumerate(digest_lines(message)):
-        shown = "• " + fit(line, _MAX_LINE)
+        shown = "• " + literal(line, _MAX_LINE)
         if length_of(shown) + 1 > left:
             lines.append(f"… and {len(message.digest) - place} more")
             break
@@ -142,8 +146,17 @@ def _section(alert: Alert, most: int) -> str:
     head = _head(alert, min(300, most // 4))
     fixed = "\n".join(part for part in (labels, last) if part)
     room = most - length_of(head) - length_of(fixed) - 2
-    said = fit("\n".join(alert_texts(alert)), max(room, 0))
+    said = _fit_texts(alert, max(room, 0))
     return "\n".join(part for part in (head, said, fixed) if part)
+
+
+def _fit_texts(alert: Alert, most: int) -> str:
+    """Return what a rule says of an alert: its author's marks stand, but not those of a name that it repeats."""
+    said = "\n".join(alert_texts(alert))
+    foreign = (value for value in alert.labels.values() if _FORMATS.search(value) or _BREAKS.search(value))
+    if not any(value in said for value in foreign) or most < len(_FENCE) * 2 + 2:
+        return fit(said, most)
+    return f"{_FENCE}{fit(said.replace('`', chr(39)), most - len(_FENCE) * 2)}{_FENCE}"
 
 
 def _alert_times(alert: Alert) -> str:
@@ -164,7 +177,7 @@ def _lines(alerts: Sequence[Alert], most: int, most_lines: int) -> str:
     lines: list[str] = []
     left = most - 60  # for the last line
     for place, alert in enumerate(alerts):
-        line = "• " + _head(alert, 100) + " " + fit(", ".join(alert_texts(alert)[:1]), 160)
+        line = "• " + _head(alert, 100) + " " + literal(", ".join(alert_texts(alert)[:1]), 160)
         if length_of(line) + 1 > left or place >= most_lines:
             firing = sum(other.holds for other in alerts[place:])
             lines.append(f"… and {len(alerts) - place} more" + (f", {firing} of them firing" if firing else ""))
@@ -180,6 +193,11 @@ def _code(name: str, value: str) -> str:
 
 
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_FORMATS = re.compile(r"(?<![^\W_])[*_~]|[*_~](?![^\W_])|`|:[\w+'-]*[A-Za-z][\w+'-]*:|(?<!\d):\d+:(?!\d)|^\s*>")
+"""What Slack may take for a mark: bold, italic and struck out begin and end at a word's edge (`a_b` is none), code, an
+emoji, and a quote."""
+_BREAKS = re.compile(r"[\n\r\v\f\x85\u2028\u2029]+")
+_FENCE = "```"
 _LATEST = 253402300799
 _WEB = re.compile(r"https?://[^\s]+\Z", re.ASCII)
 _MAX_URL = 1000
@@ -203,6 +221,12 @@ def fit(text: str, most: int, *, escape: bool = True) -> str:
 def length_of(text: str) -> int:
     """Return the length as JavaScript counts it, where a character may count for two."""
     return len(text) + sum(character > "\uffff" for character in text)
+
+
+def literal(text: str, most: int) -> str:
+    """Return one line of text from outside, which Slack shows as it is: as code where a mark in it would format it."""
+    line = _BREAKS.sub(" ", text)
+    return code(line, most - 2) if _FORMATS.search(line) else fit(line, most)
 
 
 def code(text: str, most: int) -> str:

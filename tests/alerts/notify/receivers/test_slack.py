@@ -152,6 +152,52 @@ def test_below_it_stands_what_helps_to_decide() -> None:
     ]
 
 
+_CODE = re.compile(r"```[^`]*```|`[^`]*`")
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("*b*", "*b*"),
+        ("_c_ x", "_c_ x"),
+        ("__main__", "__main__"),
+        ("~d~", "~d~"),
+        ("`rm`", "'rm'"),
+        (":fire: x", ":fire: x"),
+        ("a\n> b *c*", "a &gt; b *c*"),
+        ("x *<!channel>*", "x *&lt;!channel&gt;*"),
+    ],
+)
+def test_a_name_is_not_formatted(name: str, shown: str) -> None:
+    """What a user calls a process stands as code, whole, on every line that has it, and ends no mark of ours."""
+    said = incident().briefing
+    known = replace(
+        said, headline=f"CRITICAL node7 GPU 0: {name} leaking", holders=(Holder(7, name, "ann", 2**30),),
+        remedies=(f"SIGTERM to {name}",),
+    )  # fmt: skip
+    about_it = replace(
+        alert(process=name), annotations={"summary": f"{name} leaks", "description": f"Stop {name} now."}
+    )
+    told = payload(about(replace(incident(), briefing=known), about_it, alert("GpuMemoryFull")), CONTEXT)
+    single = payload(message(about_it), CONTEXT)
+
+    for text in (told["text"], *text_of(told).split("\n*"), text_of(single)):
+        assert shown not in _CODE.sub("", text)
+    assert told["text"] == f"`CRITICAL node7 GPU 0: {shown} leaking`"
+    assert f"• `{shown} (ann, pid 7)` 1.0 GiB" in text_of(told)
+    assert f"*Remedy* `SIGTERM to {shown}`" in text_of(told)
+    assert f"`{shown} leaks`" in text_of(told)
+    assert "```" in text_of(single)
+    assert all(text["verbatim"] for block in blocks(told) for text in block.get("elements", [block.get("text")]))
+
+
+@pytest.mark.parametrize("name", ["train_gpt_2.py", "a*b", "api:8000", "vllm 0.9 (x)", "10:14:20 UTC"])
+def test_an_ordinary_name_is_no_code(name: str) -> None:
+    """A mark within a word formats nothing at Slack."""
+    said = replace(incident().briefing, headline=f"CRITICAL node7 GPU 0: {name} leaking")
+    assert payload(about(replace(incident(), briefing=said)), CONTEXT)["text"] == said.headline
+
+
 def test_an_incident_of_several_alerts_lists_them() -> None:
     """A line for each, whether it fires or has ended, in words of that state."""
     document = payload(about(incident(), alert(), alert("GpuMemoryFull", ended=True)), CONTEXT)
