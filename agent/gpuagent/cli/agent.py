@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
@@ -155,6 +156,16 @@ class Refused(Exception):
         self.heard = heard
 
 
+@contextmanager
+def _exit_where_refused() -> Generator[None]:
+    """End the command with status 1, and say why, where no answer comes."""
+    try:
+        yield
+    except Refused as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+
+
 def ask_agent(
     method: str,
     path: str,
@@ -165,11 +176,8 @@ def ask_agent(
     also: Collection[int] = (),
 ) -> Document:
     """Return the agent's answer. Where there is none, or a refusal whose status is not in `also`, end with status 1."""
-    try:
+    with _exit_where_refused():
         return answer_of(method, path, socket, body, timeout_seconds=timeout_seconds, also=also)
-    except Refused as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from None
 
 
 def answer_of(
@@ -221,11 +229,8 @@ def ask_app(
 
     An app that is not connected is waited for as long as `absent_seconds` says.
     """
-    try:
+    with _exit_where_refused():
         return answer_of_app(pid, command, args, socket, timeout_seconds=timeout_seconds, absent_seconds=absent_seconds)
-    except Refused as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from None
 
 
 def answer_of_app(

@@ -295,7 +295,7 @@ def test_others_that_grow_on_the_gpu_are_told_with_the_forecast(
 ) -> None:
     """The time to full is that of all of them: one leak alone would not explain it."""
     seen, leak = beside(others, nobodys)
-    assert brief(leak, seen=seen, labels=leak.labels).headline.endswith(said)
+    assert brief(leak, seen=seen, labels=dict(leak.labels)).headline.endswith(said)
 
 
 def test_a_pace_around_the_limit_does_not_make_the_line_flicker() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpuagent.core.growth import Evidence, Growth, Range, Verdict
-from gpuagent.core.snapshot import Clocks, GpuState, NvmlState, Snapshot, XidCount
+from gpuagent.core.hardware import Clocks
+from gpuagent.core.snapshot import GpuState, NvmlState, Snapshot, XidCount
 from gpuagent.core.units import GIB
 from gpuagent_alerts.remedies.settings import MemoryBudget
 from tests.agent.service.alerting.stage import PID, Stage, grown, leaking
