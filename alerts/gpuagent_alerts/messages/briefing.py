@@ -17,7 +17,7 @@ from gpuagent.core.growth import MemoryKey, Verdict
 from gpuagent.core.hardware import Memory
 from gpuagent.core.holding import count_untold
 from gpuagent.core.metrics.alerting import FiringAlert
-from gpuagent.core.snapshot import ProcessReading, Snapshot
+from gpuagent.core.snapshot import ProcessReading, ProcessState, Snapshot
 from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration, format_forecast, format_ratio
 from gpuagent.core.xids import explain_xid
 from gpuagent_alerts.alert import (
@@ -336,7 +336,10 @@ def held_text(seen: BriefingInputs, watch: Watch, now: float) -> str:
     if restarts.count:
         return f"{who} was restarted {times(restarts.count)} and {_left(restarts, age, now)}{_WHETHER_RESTARTED}"
     who = process_name(labels) if labels.get("pid") else who
-    return f"{who} {_left(restarts, age, now)}{_WHETHER_RESTARTED}"
+    held = sum(each.used_bytes or 0 for each in seen.listed
+               if each.state is ProcessState.DEAD and str(each.pid) == labels.get("pid"))  # fmt: skip
+    left = f"ended {age} ago and still holds {format_bytes(held)}" if held else _left(restarts, age, now)
+    return f"{who} {left}{_WHETHER_RESTARTED}"
 
 
 def _left(restarts: Restarts, age: str, now: float) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.notify.incident_group import IncidentGroup
+from gpuagent_alerts.notify.incident_group import LONGEST_CRITICAL_WAIT_SECONDS, IncidentGroup
 from gpuagent_alerts.notify.outbox.entry import Occasion
 from gpuagent_alerts.notify.routes import Recipient
 from gpuagent_alerts.notify.state import (
@@ -131,6 +131,9 @@ class _Group:
         self._recipient = recipient
         self._audible = group.alerts if group else {}
         self._repeat_seconds = group.destination.repeat_seconds if group else recipient.repeat_seconds
+        self._wait_seconds = group.destination.wait_seconds if group and group.destination.group_by else 0.0
+        self._news_at: float | None = None
+        """Unix time until which what is new waits for others of its group; None while nothing does."""
         self._labels = told.group_labels if told else group.labels if group else {}
         self._told_at = told.told_at if told else view.now
         self._known = dict(told.alerts) if told else {}
@@ -149,6 +152,7 @@ class _Group:
             for fingerprint, alert in self._audible.items()
             if fingerprint not in known or not known[fingerprint].firing
         }
+        new = self._waited(new)
         if new or over:
             return self._news_decision(new, over)
         if self._repeat_is_due():
@@ -160,9 +164,21 @@ class _Group:
         now = self._view.now
         if self._repeat_seconds is not None and now - self._told_at < self._repeat_seconds:
             yield self._told_at + self._repeat_seconds
+        if self._news_at is not None:
+            yield self._news_at
         for one in self._known.values():
             if one.ended_at is not None and now - one.ended_at < self._recipient.resolved_for_seconds:
                 yield one.ended_at + self._recipient.resolved_for_seconds
+
+    def _waited(self, new: dict[str, Alert]) -> dict[str, Alert]:
+        """Return what is new once it has waited for others of its group. A clock that was set ends the wait."""
+        is_critical = any(self._is_critical(alert) for alert in new.values())
+        wait = min(self._wait_seconds, LONGEST_CRITICAL_WAIT_SECONDS) if is_critical else self._wait_seconds
+        oldest = min((alert.starts_at for alert in new.values()), default=self._view.now)
+        if not new or not 0.0 <= self._view.now - oldest < wait:
+            return new
+        self._news_at = oldest + wait
+        return {}
 
     def _forget(self) -> None:
         """Drop what is over and needs no more words."""

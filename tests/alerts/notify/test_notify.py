@@ -113,6 +113,22 @@ def test_a_group_shares_its_messages() -> None:
     assert desk.tick() == ["hook: -GpuMemoryHigh/0 -GpuMemoryHigh/3"]
 
 
+@pytest.mark.parametrize(("severity", "ticks"), [("warning", 4), ("critical", 1)])
+def test_what_is_new_waits_for_others_of_its_group(severity: str, ticks: int) -> None:
+    """A route's `group_wait` holds for groups by labels too; what is critical waits 5 s, and an end for nothing."""
+    desk = Desk(routes=[route("hook", group_by=["alertname"], wait=20.0)])
+    began = desk.clock.wall() + 5.0
+
+    def high(number: int, *, ended: bool = False) -> Alert:
+        one = gpu(number, ended=ended)
+        return replace(one, labels={**one.labels, "severity": severity}, starts_at=began)
+
+    for _ in range(ticks):
+        assert desk.tick(high(0), high(1)) == []
+    assert desk.tick(high(0), high(1)) == ["hook: +GpuMemoryHigh/0 +GpuMemoryHigh/1"]
+    assert desk.tick(high(0), high(1, ended=True)) == ["hook: -GpuMemoryHigh/1 +GpuMemoryHigh/0"]
+
+
 def test_one_leak_is_one_message() -> None:
     """A stricter standard is seen with the next message, and is none of its own; an Alertmanager hears of each."""
     balanced, strict = (alert("Leak", gpu="0", pid="7", evidence=one) for one in ("balanced", "strict"))

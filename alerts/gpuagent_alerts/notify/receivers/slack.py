@@ -41,8 +41,9 @@ if TYPE_CHECKING:
 API_URL: Final = "https://slack.com/api"
 _MAX_ANSWER_BYTES = 256 * 1024
 """Longest answer read: it repeats the message, and may have the thread's id behind it."""
-_LOUD = frozenset({News.WORSENED, News.RESTARTED, News.REMINDER})
-"""Told in the channel, too: a reply in a thread alone calls nobody."""
+_LOUD = frozenset({News.BEGAN, News.WORSENED, News.RESTARTED, News.REMINDER})
+"""Told in the channel, too: a reply in a thread alone calls nobody. What begins has a thread if it begins again, or if
+its receiver was away."""
 _THREAD_IS_GONE = frozenset({"thread_not_found", "message_not_found", "cannot_reply_to_message"})
 _PUT_RIGHT = frozenset({
     "invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired", "missing_scope",

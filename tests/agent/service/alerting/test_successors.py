@@ -12,7 +12,7 @@ import pytest
 
 from gpuagent.core.growth import Evidence, Growth, GrowthState, MemoryKey, Range, Verdict
 from gpuagent.core.matchers import parse_matcher
-from gpuagent.core.snapshot import ProcessInfo, Snapshot
+from gpuagent.core.snapshot import ProcessInfo, ProcessState, Snapshot
 from gpuagent.core.units import GIB
 from gpuagent_alerts.messages.briefing import WaitingIncident, find_waiting
 from gpuagent_alerts.messages.snapshot_inputs import SnapshotFacts
@@ -227,6 +227,13 @@ def test_what_is_waited_for_is_a_problem_with_the_same_words(tmp_path: Path) -> 
         "WARNING node7 GPU 0: python3 (alice, pid 100) left the GPU 30 s ago: waiting to see whether it is started "
         "again"
     )
+    counted = story.seen(10.0, LEARNING, 100)
+    dead = replace(
+        counted, processes=tuple(one._replace(state=ProcessState.DEAD, info=None) for one in counted.processes)
+    )
+    story.stage.show(dead, 15.0)
+    (waiting,) = story.waiting()
+    assert " ended 45 s ago and still holds 10.0 GiB: waiting to see" in waiting.headline
     seen = story.seen(3.0, LEARNING, 200)
     story.stage.show(seen, 45.0)
     (waiting,) = story.waiting()

@@ -80,8 +80,8 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def test_an_incident_is_one_thread() -> None:
-    """The first message is the root; what follows is told in its thread, and brings the root up to date."""
-    story = [about(incident(news)) for news in (News.BEGAN, News.WORSENED, News.REMINDER, News.ENDED)]
+    """The first message is the root; what follows is told in its thread, also if it begins again."""
+    story = [about(incident(news)) for news in (News.BEGAN, News.WORSENED, News.REMINDER, News.ENDED, News.BEGAN)]
     with sink(slack()) as receiver:
         outcomes = send(receiver, MemoryThreads(), story)
         calls = told(receiver)
@@ -94,6 +94,8 @@ def test_an_incident_is_one_thread() -> None:
         ("chat.postMessage", "1.000100", True),
         ("chat.update", "1.000100", False),
         ("chat.postMessage", "1.000100", False),
+        ("chat.update", "1.000100", False),
+        ("chat.postMessage", "1.000100", True),
         ("chat.update", "1.000100", False),
     ]
 
