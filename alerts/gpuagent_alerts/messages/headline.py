@@ -204,6 +204,9 @@ def _soon(seen: BriefingInputs, main: Alert) -> str:
         nobodys = nobodys_bytes_per_hour(seen.snapshot, seen.places)
         if nobodys > 0:
             return f"{unowned_memory(seen.listed)} growing {format_bytes(nobodys)}/h{_forecast(seen)}"
+        labels = seen.incident.labels
+        if labels.get("pid") and seen.not_measured:  # who grew then is known, though nothing is measured now
+            return f"{process_name(labels)} growing{_forecast(seen)}"
         return f"memory running out{_forecast(seen)}"
     verb = "leaking" if any(one.growth.verdict is Verdict.LEAKING for one in seen.members) else "growing"
     return f"{subject_name(seen, main)} {verb} {format_bytes(seen.pace)}/h{_beside(seen)}{_forecast(seen)}"

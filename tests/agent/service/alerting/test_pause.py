@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.core.growth import Evidence
+from gpuagent.core.growth import Evidence, Growth, Range, Verdict
 from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, Pause, Snapshot
+from gpuagent.core.units import GIB
 from gpuagent.core.xids import Severity
 from gpuagent_alerts.alert import Alert, CauseKind, Incident, Status
 from gpuagent_alerts.messages.briefing import BriefingWriter
@@ -66,6 +67,19 @@ def test_a_leak_during_a_pause_is_told_as_of_then(tmp_path: Path) -> None:
     headline = stage.briefings.headline(incident, stage.messages[0].alerts)
 
     assert headline.endswith(f"(last known 2 min ago: measuring is paused {BY_ALICE})"), headline
+
+
+def test_who_fills_a_gpu_is_named_during_a_pause(tmp_path: Path) -> None:
+    """A forecast has no process of its own: the incident knows who grew when that was measured last."""
+    stage, slope = Stage(tmp_path / "state.db"), Range(GIB / 60, GIB / 60, GIB / 60)
+    grows = Growth(Verdict.GROWING, slope=slope, exhaustion=Range(600.0, 300.0, 900.0), suspected=True)
+    stage.show(grown(snapshot([gpu(0)], [process(7)]), 7, grows), 120.0)
+    assert "python3 (alice, pid 7) growing 60.0 GiB/h, full in 10 min" in stage.headlines()[0]
+    (incident,) = [one.incident for one in stage.messages if one.incident is not None]
+    stage.briefings.snapshot = replace(paused(left_seconds=200.0, now=NOW + 120), clock_seconds=NOW + 120)
+
+    headline = stage.briefings.headline(incident, stage.messages[0].alerts)
+    assert ": python3 (alice, pid 7) growing, full in 10 min (last known 2 min ago" in headline
 
 
 def test_a_lost_gpu_is_never_called_by_the_index_of_another(tmp_path: Path) -> None:
