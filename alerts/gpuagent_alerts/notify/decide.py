@@ -74,6 +74,7 @@ def _groups(view: NotificationInputs, told: Mapping[GroupKey, NotificationState]
     node = format_labels(view.node_labels)
     known = _known_groups(told)
     incidents = {fingerprint: one for one in view.incidents.values() for fingerprint in one.members}
+    waits_since: dict[GroupKey, float] = {}
     for fingerprint, alert in view.firing.items():
         suppressed = view.suppressed(alert, incidents.get(fingerprint))
         for destination in view.destinations(alert.labels):
@@ -85,13 +86,17 @@ def _groups(view: NotificationInputs, told: Mapping[GroupKey, NotificationState]
                 key, empty = before[0], AlertGroup(destination, told[before[0]].group_labels)
             if alert.is_kept and not _is_known(told.get(key), fingerprint):
                 continue  # what is not true now is no news
-            if destination.group_by and view.inhibited(alert) and not _is_known(told.get(key), fingerprint):
+            is_inhibited = bool(destination.group_by) and view.inhibited(alert)
+            if is_inhibited and not _is_known(told.get(key), fingerprint):
+                waits_since[key] = min(waits_since.get(key, math.inf), alert.starts_at)
                 continue
             if incident is None and did_nothing(alert.labels) and not destination.recipient.one_by_one:
                 continue  # a dry run is told with an incident, or not at all
             if suppressed and not _is_refreshed(destination.recipient, told.get(key), fingerprint):
                 continue
             groups.setdefault(key, empty).alerts[fingerprint] = alert
+    for key in waits_since.keys() & groups.keys():
+        groups[key].waits_since = waits_since[key]
     return groups
 
 
@@ -132,6 +137,7 @@ class _Group:
         self._audible = group.alerts if group else {}
         self._repeat_seconds = group.destination.repeat_seconds if group else recipient.repeat_seconds
         self._wait_seconds = group.destination.wait_seconds if group and group.destination.group_by else 0.0
+        self._waits_since = group.waits_since if group else math.inf
         self._news_at: float | None = None
         """Unix time until which what is new waits for others of its group; None while nothing does."""
         self._labels = told.group_labels if told else group.labels if group else {}
@@ -172,10 +178,12 @@ class _Group:
 
     def _waited(self, new: dict[str, Alert]) -> dict[str, Alert]:
         """Return what is new once it has waited for others of its group. A clock that was set ends the wait."""
+        if not new:
+            return new
         is_critical = any(self._is_critical(alert) for alert in new.values())
         wait = min(self._wait_seconds, LONGEST_CRITICAL_WAIT_SECONDS) if is_critical else self._wait_seconds
-        oldest = min((alert.starts_at for alert in new.values()), default=self._view.now)
-        if not new or not 0.0 <= self._view.now - oldest < wait:
+        oldest = min(self._waits_since, *(alert.starts_at for alert in new.values()))
+        if not 0.0 <= self._view.now - oldest < wait:
             return new
         self._news_at = oldest + wait
         return {}

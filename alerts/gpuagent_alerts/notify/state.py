@@ -6,6 +6,7 @@ By this it may hear a resolve, and it is known since when a repeat is due.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -225,6 +226,8 @@ class AlertGroup:
     """By the fingerprint that the alert has on this node."""
     incident: IncidentRecord | None = None
     """Incident that all of them belong to; None where a route groups by labels, or a receiver takes them one by one."""
+    waits_since: float = math.inf
+    """Unix time since which an alert of it fires that a higher tier has inhibited; infinity for none."""
 
 
 def alert_group(

@@ -129,6 +129,21 @@ def test_what_is_new_waits_for_others_of_its_group(severity: str, ticks: int) ->
     assert desk.tick(high(0), high(1, ended=True)) == ["hook: -GpuMemoryHigh/1 +GpuMemoryHigh/0"]
 
 
+def test_stricter_evidence_does_not_wait_anew() -> None:
+    """A leak that is told as `strict` by the end of its wait has waited since it was `balanced`."""
+    desk = Desk(routes=[route("hook", group_by=["alertname"], wait=20.0)])
+    began = desk.clock.wall() + 5.0
+    balanced, strict = (
+        alert("GpuProcessMemoryLeak", gpu="0", uuid="GPU-0", pid="7", severity="warning", evidence=evidence)
+        for evidence in ("balanced", "strict")
+    )
+    balanced, strict = replace(balanced, starts_at=began), replace(strict, starts_at=began + 15.0)
+    for _ in range(3):
+        assert desk.tick(balanced) == []
+    assert desk.tick(balanced, strict) == []
+    assert desk.tick(balanced, strict) == ["hook: +GpuProcessMemoryLeak/0"]
+
+
 def test_one_leak_is_one_message() -> None:
     """A stricter standard is seen with the next message, and is none of its own; an Alertmanager hears of each."""
     balanced, strict = (alert("Leak", gpu="0", pid="7", evidence=one) for one in ("balanced", "strict"))
