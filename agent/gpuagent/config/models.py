@@ -12,6 +12,7 @@ from gpuagent.config.alerting import MessageLinks, Receiver, Route
 from gpuagent.config.checks import needs_runtime
 from gpuagent.config.leaks import Leaks
 from gpuagent.config.remedies import Budget, Remedies, budget_label
+from gpuagent.config.usage import Usage
 from gpuagent.config.values import Duration, FilePath, ListenAddress, PublicUrl, Text
 from gpuagent.core.problems import KeyPath, Problem, nearest, shown
 from gpuagent.core.sections import Section, key
@@ -83,6 +84,7 @@ class Config(Section):
     processes: Processes = key(default=Processes(), description=Processes.__doc__)
     metrics: Metrics = key(default=Metrics(), description=Metrics.__doc__)
     leaks: Leaks = key(default=Leaks(), description=Leaks.__doc__)
+    usage: Usage = key(default=Usage(), description=Usage.__doc__)
     sources: tuple[ServerSource, ...] = key(default=(), description=ServerSource.__doc__)
     rule_files: tuple[FilePath, ...] = key(
         default=(),
