@@ -144,7 +144,8 @@ def _name(row: Document, by: str) -> str:
 def _hours(key: str) -> Callable[[Document], str]:
     def cell(row: Document) -> str:
         seconds = row[key]
-        return f"{seconds / _HOUR:.1f} h" if seconds else "-"
+        hours = seconds / _HOUR
+        return (f"{hours:,.1f} h" if hours >= 10 else f"{hours:.2f} h") if seconds else "-"
 
     return cell
 

@@ -72,6 +72,7 @@ class GpuAccounts:
         self._shown = 0
         self._last_seconds: float | None = None
         self._processes: list[ProcessReading] | None = None
+        self._list_known = False
         self._shares: list[_Share] = []
         self._by_pid: dict[int, Account] = {}
         self._energy: tuple[bool, float] | None = None
@@ -131,7 +132,7 @@ class GpuAccounts:
             self.seconds += seconds
         if not readable:
             self._forget_processes()
-        elif self._processes is None or self._processes != processes:
+        elif self._processes != processes or self._list_known is not gpu.processes_known:
             self._share_out(gpu, processes, holders, now)
         if seconds > 0:
             if readable and seconds <= longest_gap_seconds:
@@ -151,11 +152,11 @@ class GpuAccounts:
         self, gpu: GpuReading, processes: list[ProcessReading], holders: Mapping[int, Holder], now: float
     ) -> None:
         self._forget_processes()
+        self._processes, self._list_known = processes, gpu.processes_known
         if not processes:
             self._shares = [
                 _Share(self.account(NOBODY if gpu.processes_known else UNKNOWN), 1.0, 0.0, 0.0, 1.0, 1.0, 0)
             ]
-            self._processes = processes if gpu.processes_known else None
             return
         sizes = [one.used_bytes for one in processes]
         total = sum(size or 0 for size in sizes)
@@ -186,7 +187,6 @@ class GpuAccounts:
             busy = work / sampled if sampled else float(alone)
             self._shares.append(_Share(account, held, observed, idle, busy, busy if sampled else held, int(size)))
         self._by_pid = {one.pid: self.accounts[holders[place]] for place, one in enumerate(processes)}
-        self._processes = processes
 
     def _add(self, gpu: GpuReading, seconds: float, now: float, untouched: Iterable[tuple[int, int]]) -> None:
         rates = gpu.utilization
