@@ -15,20 +15,12 @@ from rich.cells import cell_len
 from gpuagent.cli.agent import Refused, Socket, Url, answer_of, tell
 from gpuagent.cli.cells import UNCUT_WIDTH, Paint, cut, fit, width_of
 from gpuagent.core.api_client import DEFAULT_URL
-from gpuagent.core.units import GIB, format_ratio, parse_duration
-from gpuagent.core.usage import HolderKind
+from gpuagent.core.units import parse_duration
+from gpuagent_alerts.usage.report import cost, energy, hours, idle_ratio, memory_hours, name_of
 from gpuagent_alerts.usage.summary import GroupBy
 
 Document = dict[str, Any]
-_HOUR = 3600.0
-_JOULES_PER_KWH = 3.6e6
 _LONGEST_SECONDS = 400 * 86_400.0
-_OTHERS = {
-    HolderKind.OTHER: "(others)",
-    HolderKind.UNKNOWN: "(unknown)",
-    HolderKind.NONE: "(free)",
-    HolderKind.UNOBSERVED: "(not observed)",
-}
 _LEAST_NAME = 12
 
 
@@ -136,49 +128,16 @@ def _price_words(document: Document) -> str:
 
 
 def _name(row: Document, by: str) -> str:
-    if row["kind"] in {"", HolderKind.PROCESSES}:
-        return str(row["name"]) or f"(no {by})"
-    return _OTHERS[HolderKind(row["kind"])]
-
-
-def _hours(key: str) -> Callable[[Document], str]:
-    def cell(row: Document) -> str:
-        seconds = row[key]
-        hours = seconds / _HOUR
-        return (f"{hours:,.1f} h" if hours >= 10 else f"{hours:.2f} h") if seconds else "-"
-
-    return cell
-
-
-def _idle_ratio(row: Document) -> str:
-    return format_ratio(row["idle_seconds"] / row["observed_seconds"]) if row["idle_seconds"] else "-"
-
-
-def _memory(key: str) -> Callable[[Document], str]:
-    def cell(row: Document) -> str:
-        amount = row[key]
-        return f"{amount / GIB / _HOUR:,.0f} GiB h" if amount else "-"
-
-    return cell
-
-
-def _energy(row: Document) -> str:
-    joules = row["energy_joules"]
-    return f"{joules / _JOULES_PER_KWH:.2f} kWh" if joules else "-"
-
-
-def _cost(row: Document) -> str:
-    cost = row["cost"]
-    return "-" if cost is None else f"{cost:,.2f}"
+    return name_of(row, by) if row["kind"] else str(row["name"])
 
 
 _COLUMNS = (
-    _Column("GPU TIME", 10, _hours("held_seconds")),
-    _Column("USED", 10, _hours("busy_seconds")),
-    _Column("IDLE", 10, _hours("idle_seconds")),
-    _Column("IDLE %", 6, _idle_ratio, dispensable=3),
-    _Column("MEMORY", 12, _memory("memory_byte_seconds"), dispensable=2),
-    _Column("UNTOUCHED", 12, _memory("untouched_memory_byte_seconds"), dispensable=4),
-    _Column("ENERGY", 11, _energy, dispensable=1),
-    _Column("COST", 11, _cost),
+    _Column("GPU TIME", 10, lambda row: hours(row["held_seconds"])),
+    _Column("USED", 10, lambda row: hours(row["busy_seconds"])),
+    _Column("IDLE", 10, lambda row: hours(row["idle_seconds"])),
+    _Column("IDLE %", 6, idle_ratio, dispensable=3),
+    _Column("MEMORY", 12, lambda row: memory_hours(row["memory_byte_seconds"]), dispensable=2),
+    _Column("UNTOUCHED", 12, lambda row: memory_hours(row["untouched_memory_byte_seconds"]), dispensable=4),
+    _Column("ENERGY", 11, energy, dispensable=1),
+    _Column("COST", 11, cost),
 )

@@ -44,6 +44,7 @@ from gpuagent.service.remedies import (
     state_faults,
 )
 from gpuagent.service.renewal import Renewal
+from gpuagent.service.reports import UsageReports
 from gpuagent.service.service import Parts, Service
 from gpuagent.service.usage import UsageCommands, usage_of
 from gpuagent.service.view import View
@@ -199,6 +200,7 @@ def assemble(
         leaks=leaks,
         usage=usage,
         usage_commands=UsageCommands(usage),
+        reports=UsageReports(config, node.clock, alerting.store, usage, alerting.outbox, alerting.delivery, where.node),
         leak_commands=LeakCommands(
             leaks,
             node.clock,

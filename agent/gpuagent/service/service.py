@@ -28,6 +28,7 @@ from gpuagent.service.alerting import Alerting
 from gpuagent.service.http_servers import HttpServers
 from gpuagent.service.leak_commands import LeakCommands
 from gpuagent.service.remedies import RemedyCommands
+from gpuagent.service.reports import CHECK_SECONDS, UsageReports
 from gpuagent.service.schedule import Schedule
 from gpuagent.service.usage import UsageCommands, usage_settings
 from gpuagent.service.view import View
@@ -73,6 +74,7 @@ class Parts:
     leak_commands: LeakCommands
     usage: UsageAccounting
     usage_commands: UsageCommands
+    reports: UsageReports
     remedies: RemedyService
     remedy_settings: Callable[[Config], RemedySettings]
     """Makes the settings of a configuration; raises ValueError for matchers that are no regular expressions."""
@@ -255,6 +257,7 @@ class Service:
         self._parts.automatic_blame.enabled = new.leaks.blame == "automatic"
         self._parts.leaks.use(new.leaks.sensitivity, new.leaks.overrides)
         self._parts.usage.use(usage_settings(new))
+        self._parts.reports.config = new
         self._start_jobs()
         trim_and_freeze(c_library())
 
@@ -288,6 +291,7 @@ class Service:
         self._schedule.every(leaks.keep_interval_seconds, "histories of the leak detector", leaks.keep)
         usage = self._parts.usage
         self._schedule.every(usage.save_interval_seconds, "daily table of usage", usage.save)
+        self._schedule.every(CHECK_SECONDS, "reports of usage", self._parts.reports.send_due)
         watchdog = self._parts.notifier.watchdog_seconds
         if watchdog is not None:  # a tick may come less often than systemd wants to hear from us
             self._schedule.every(watchdog / 3, "watchdog", self._tell_watchdog)

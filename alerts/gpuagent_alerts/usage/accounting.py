@@ -153,9 +153,18 @@ class UsageAccounting:
         """Return who has used the GPUs in the last `since_seconds`, by whole days (UTC). Raises StoreFailure."""
         await self.save()
         first = since_day(self._clock.wall(), since_seconds)
+        first = max(first, _day_before(self._today(), self._settings.keep_days - 1))
         rows = await asyncio.to_thread(self._days.read, first)
         return usage_document(
             rows, by, first, self._clock.wall(), self._settings.price, node=self._node, simulated=self._simulated
+        )
+
+    async def document_of(self, by: GroupBy, first_day: str, last_day: str) -> Document:
+        """Return who has used the GPUs from one day to another, both included. Raises StoreFailure."""
+        await self.save()
+        rows = [row for row in await asyncio.to_thread(self._days.read, first_day) if row.day <= last_day]
+        return usage_document(
+            rows, by, first_day, self._clock.wall(), self._settings.price, node=self._node, simulated=self._simulated
         )
 
     def _today(self) -> str:

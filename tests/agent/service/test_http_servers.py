@@ -54,7 +54,9 @@ def test_the_page_shows_what_its_address_may_tell(listen: str, shown: bool) -> N
         config = load(write(Path(folder), f"{{listen: '{listen}', runtime_dir: {folder}}}"))
         http_servers = HttpServers(config, WebConfig())
         alerts: Any = Alerts()
-        await http_servers.open(cast("Any", FakeSource()), NOBODY, alerts, NOBODY, cast("Any", FakeRemedies()), NOBODY, NOBODY)
+        await http_servers.open(
+            cast("Any", FakeSource()), NOBODY, alerts, NOBODY, cast("Any", FakeRemedies()), NOBODY, NOBODY
+        )
         try:
             server = http_servers._servers[-1]
             answers = [await ask(server, path) for path in ("/", "/api/v1/alerts", "/api/v1/remedies")]
