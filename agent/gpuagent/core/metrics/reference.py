@@ -116,8 +116,8 @@ GROUPS = (
     Group(
         "Usage",
         "Who has held the GPUs, for how long, and what they did with them ([usage](usage.md)). `holder` is `processes`,"
-        " `none` (the GPU was free), `unknown`, `other` (beyond 32 holders of a GPU) or `unobserved`; added up over all "
-        "holders, the counters are those of the GPU.",
+        " `none` (the GPU was free), `unknown`, `other` (beyond 32 holders of a GPU) or `unobserved`; added up over "
+        "all holders, the counters are those of the GPU.",
         USAGE_FAMILIES,
     ),
 )

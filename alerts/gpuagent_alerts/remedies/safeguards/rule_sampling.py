@@ -457,7 +457,7 @@ def _names(*groups: Sequence[Family[Any]]) -> frozenset[str]:
 TOLD = _names(CLIENT_FAMILIES, SOURCE_FAMILIES, TORCH_FAMILIES, FRAMEWORK_FAMILIES)
 """Families whose values come from what apps and model servers say of themselves."""
 RECORDS = _names(ALERTING_FAMILIES, REMEDY_FAMILIES, USAGE_FAMILIES) - BUDGETS
-"""Families that tell what the agent itself concluded or did: other rules' expressions stand behind them, or the past."""
+"""Families that tell what the agent itself concluded or did: other rules' expressions are behind them, or the past."""
 PROCESSES = _names(PROCESS_FAMILIES, GROWTH_FAMILIES)
 """Families of processes."""
 GROWTH = _names(GROWTH_FAMILIES, GPU_GROWTH_FAMILIES, MIG_GROWTH_FAMILIES)
