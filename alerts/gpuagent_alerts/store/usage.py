@@ -98,6 +98,10 @@ class UsageDays:
     def _fits(rows: set[tuple[str, Holder]], uuid: str, holder: Holder) -> bool:
         return holder.kind is not HolderKind.PROCESSES or len(rows) < MOST_ROWS_A_DAY or (uuid, holder) in rows
 
+    def check(self) -> None:
+        """Set every row aside that cannot be read. Raises StoreFailure."""
+        self._store.check(USAGE_DAYS)
+
     def read(self, since_day: str) -> list[UsageRow]:
         """Return the rows from a day on. Raises StoreFailure."""
         return self._store.read(USAGE_DAYS, "WHERE day >= ? ORDER BY day", (since_day,))

@@ -75,6 +75,7 @@ class UsageAccounting:
 
     def open(self) -> None:
         """Go on from the counters of an orderly end, and from none else: they are taken out of the store."""
+        self._store.at_start(self._days.check, None)
         if self._simulated:
             return
         text = self._store.meta_at_start(_COUNTERS_KEY, str)

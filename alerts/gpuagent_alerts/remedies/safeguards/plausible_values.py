@@ -124,13 +124,6 @@ ACTIVITY: Mapping[str, _Values] = {
         "process_decoder_utilization_ratio": _RATIO,
         "process_uninterruptible": (1.0, None),
         "process_zombie": (1.0, None),
-        # A holder of the usage ledger
-        "usage_observed_seconds_total": _TOTAL,
-        "usage_busy_seconds_total": _TOTAL,
-        "usage_energy_joules_total": _TOTAL,
-        "usage_idle_seconds_total": tuple(reversed(_TOTAL)),
-        "usage_idle_duration_seconds": (*reversed(_SECONDS), None),
-        "gpu_busy_seconds_total": _TOTAL,
         # A model server, by its own word
         "source_kv_cache_usage_ratio": _RATIO,
         "source_requests_running": _REQUESTS,
@@ -164,7 +157,9 @@ build_info simulated snapshot_age_seconds snapshot_timestamp_seconds gpu_reading
 gpu_lost_timestamp_seconds collector_success collector_duration_seconds nvml_up nvml_initializations_total driver_info
 pause_remaining_seconds
 usage_held_seconds_total usage_memory_byte_seconds_total usage_untouched_memory_byte_seconds_total
-usage_idle_limit_seconds usage_gpu_hour_price gpu_accounted_seconds_total
+usage_observed_seconds_total usage_busy_seconds_total usage_idle_seconds_total usage_energy_joules_total
+usage_idle_duration_seconds usage_idle_limit_seconds usage_gpu_hour_price gpu_accounted_seconds_total
+gpu_busy_seconds_total
 gpus gpus_readable gpus_expected pci_gpus processes dead_processes dead_process_memory_used_bytes
 gpu_memory_preallocated gpu_memory_fast_growth_expected processes_seen_total host_pid_namespace xid_events_total
 xid_last_timestamp_seconds ticks_total ticks_late_total gpu_info gpu_lost gpu_xid_unrepaired_timestamp_seconds
