@@ -45,7 +45,7 @@ def rate(name: str, extra: str = "") -> str:
 def over_range(name: str, extra: str, by: str = "") -> str:
     """Return a sum over the time range, in seconds of GPUs, byte-seconds or joules: a sample stands for a minute."""
     summed = f"sum_over_time({rate(name, extra)}[$__range])"
-    return f"60 * sum by ({by}) ({summed})" if by else f"60 * sum({summed})"
+    return f"(60 * sum by ({by}) ({summed}))" if by else f"(60 * sum({summed}))"
 
 
 def now() -> Iterator[Panel]:
