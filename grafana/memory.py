@@ -63,6 +63,25 @@ def parts(selector: str) -> timeseries.Panel:
     )
 
 
+def by_process() -> timeseries.Panel:
+    """Memory as a stack of processes, up to all there is."""
+    named = f'{GPU}, pid!=""'
+    most = f"{MEMORY}{{{named}}} and topk(10, max_over_time({MEMORY}{{{named}}}[$__range] @ end()))"
+    used = f"sum(gpuagent_gpu_memory_used_bytes{{{GPU}}})"
+    made = lines(
+        "Memory by process",
+        "The ten processes that held most at any time in the range, one upon another, then all others and what no "
+        "process owns, what is free, and what driver and firmware reserve: up to all memory of these GPUs.",
+        "bytes",
+        query(most, f"{LEGEND} {{{{process}}}} ({{{{pid}}}})"),
+        query(f"clamp_min({used} - (sum({most}) or vector(0)), 0)", "others"),
+        query(f"sum(gpuagent_gpu_memory_free_bytes{{{GPU}}})", "free"),
+        query(f"sum(gpuagent_gpu_memory_reserved_bytes{{{GPU}}})", "reserved"),
+        empty=NOT_TOLD,
+    )
+    return stacked(made, others=AMBER, free="dark-green", reserved=GREY)
+
+
 def gpus() -> Iterator[Panel]:
     """How full the GPUs are, and with what."""
     used = lines(

@@ -1,4 +1,4 @@
-"""The board *GPU node*: one node, or a few, in everything that the agent knows of them."""
+"""The board *GPU node*: one node, or a few, in everything that the agent knows of them. It opens on one."""
 # ruff: noqa: INP001  beside the program that uses it, not in a package
 
 from __future__ import annotations
@@ -7,8 +7,12 @@ from collections.abc import Iterator
 
 import alerting
 import allocator
+import cards
+import details
+import engines
 import growth
 import health
+import links
 import load
 import memory
 import servers
@@ -119,28 +123,32 @@ def problems() -> Iterator[Panel]:
 def node() -> dashboard.Dashboard:
     """Build the whole board."""
     rows = (
-        Row("Now", [*trust(), *problems()], 4, 4),
-        Row("", [health.state()], 24, 5),
-        Row("", [alerting.timeline()], 24, 8),
-        Row("Memory", list(memory.gpus()), 12, 11),
+        Row("GPUs", [cards.gpus()], 24, 9),
+        Row("", [*trust(), *problems()], 2, 3),
+        Row("", [memory.by_process(), alerting.timeline()], 12, 12),
+        Row("Leaks", list(growth.leaks()), 12, 9),
         Row("Processes", [memory.processes()], 24, 11),
-        Row("", [memory.largest(), memory.instances()], 12, 10),
+        Row("", [memory.largest(), *memory.gpus(), memory.instances()], 12, 10),
         Row("", list(memory.dead()), 12, 8),
-        Row("Budgets and model servers", [*memory.budgets(), *servers.panels()], 8, 9, closed=True),
-        Row("Memory of the machine, where GPUs share it", list(memory.machine()), 12, 10, closed=True),
-        Row("Leaks", list(growth.leaks()), 8, 9),
-        Row("torch's allocator", list(allocator.apps()), 8, 10),
-        Row("Remedies", [alerting.remedies()], 24, 7),
         Row("Utilization", list(load.utilization()), 8, 9),
         Row("Power, temperature, clocks", list(load.physics()), 12, 9),
-        Row("Errors", list(health.errors()), 8, 9),
-        Row("The agent itself", list(health.agent()), 12, 9),
+        Row("Errors and states", [health.state(), *health.errors()], 12, 8),
+        Row("Throttling", list(details.clocks()), 12, 9, closed=True),
+        Row("Energy", [*details.power()], 12, 9, closed=True),
+        Row("Tensor cores and other pipes", list(engines.gpus()), 8, 9, closed=True),
+        Row("NVLink", list(links.nvlink()), 8, 9, closed=True),
+        Row("PCI Express", list(links.pcie()), 8, 9, closed=True),
+        Row("Budgets and model servers", [*memory.budgets(), *servers.panels()], 8, 9, closed=True),
+        Row("Memory of the machine, where GPUs share it", list(memory.machine()), 12, 10, closed=True),
+        Row("torch's allocator", list(allocator.apps()), 8, 10, closed=True),
+        Row("Remedies", [alerting.remedies()], 24, 7, closed=True),
+        Row("The agent itself", list(health.agent()), 12, 9, closed=True),
     )
     return board(
         "gpuagent-node",
         "GPU node",
         "GPU memory of a node: what is wrong, who holds it, what leaks, and whether the figures can be trusted.",
         rows,
-        common_choices(),
+        common_choices(one_node=True),
         notes(),
     )

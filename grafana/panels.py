@@ -91,11 +91,15 @@ def number(
 def lines(
     title: str, text: str, unit: str, *targets: prometheus.Dataquery, empty: str = NO_DATA, most: float | None = None
 ) -> timeseries.Panel:
-    """Lines over time. A gap in the data is a gap in the line. `most` fixes the axis' upper end."""
+    """Lines over time. A gap in the data is a gap in the line. `most` fixes the axis' upper end.
+
+    The legend has the value at the end of the range, and none for a line that has ended: what a GPU had before it was
+    lost is not what it has.
+    """
     made = with_common(timeseries.Panel(), title, text, targets, empty)
     made.unit(unit).min(0).thresholds(steps(base=GREEN))
     made.line_width(1).fill_opacity(10).show_points(common.VisibilityMode.NEVER).span_nulls(False)
-    legend = build_common.VizLegendOptions().show_legend(True).calcs(["lastNotNull", "max"])
+    legend = build_common.VizLegendOptions().show_legend(True).calcs(["last", "max"])
     made.legend(legend.display_mode(common.LegendDisplayMode.TABLE).placement(common.LegendPlacement.BOTTOM))
     made.tooltip(
         build_common.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI).sort(common.SortOrder.DESCENDING)
