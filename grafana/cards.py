@@ -41,7 +41,8 @@ def gpus() -> table.Panel:
     state = f"max by ({BY}) (gpuagent_gpu_lost{{{GPU}}} + 2 * (gpuagent_gpu_blind{{{GPU}}} == bool 1))"
     until_full = (
         f"min by ({BY}) (gpuagent_gpu_memory_exhaustion_seconds{{{GPU}}} "
-        f"or gpuagent_gpu_memory_fast_exhaustion_seconds{{{GPU}}})"
+        f"or gpuagent_gpu_memory_fast_exhaustion_seconds{{{GPU}}}) "
+        f'or {NEVER_SECONDS} * max by ({BY}) (gpuagent_gpu_memory_verdict{{{GPU}, verdict!="learning"}})'
     )
     fires = f'count by ({BY}) (ALERTS{{{GPU}, alertstate="firing"}})'
     made = listing(
@@ -69,7 +70,7 @@ def gpus() -> table.Panel:
         latest(told(f"max by ({BY}) (gpuagent_gpu_utilization_ratio{{{GPU}}})")),
         latest(told(power)),
         latest(told(f"max by ({BY}) (gpuagent_gpu_temperature_celsius{{{GPU}}})")),
-        latest(told(until_full, f"{NEVER_SECONDS} *")),
+        latest(told(until_full)),
         latest(told(f"max by ({BY}) (gpuagent_gpu_memory_leak_suspected{{{GPU}}})")),
         latest(told(fires, "0 *")),
         empty="No GPU is known",
@@ -90,7 +91,7 @@ def gpus() -> table.Panel:
     made.override_by_name(
         "Full in",
         settings(
-            unit="s", decimals=0, mappings=FULL_IN, custom__cellOptions={"type": "color-text"},
+            unit="s", decimals=0, mappings=[_UNKNOWN, *FULL_IN], custom__cellOptions={"type": "color-text"},
             thresholds=steps((1800, AMBER), (14400, GREEN), base=RED).build(),
         ),
     )  # fmt: skip

@@ -19,6 +19,7 @@ from panels import (
     NODE,
     NOT_TOLD,
     RED,
+    RULES,
     Panel,
     latest,
     lines,
@@ -28,7 +29,6 @@ from panels import (
     stacked,
     steps,
 )
-from problems import RULES
 from tables import MISSING, listing, widths
 
 HELD, FREE = 'holder="processes"', 'holder="none"'

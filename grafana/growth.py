@@ -20,8 +20,8 @@ from panels import (
     dashed,
     lines,
     query,
-    settings,
     states,
+    styled,
     words,
 )
 
@@ -103,7 +103,7 @@ def floors() -> Panel:
         query(f"{used} + on ({keys}) group_left () 3600 * ({pace})", f"{process} in an hour"),
         empty="No process grows, or no data: the detector needs minutes of history",
     )
-    made.override_by_query("C", settings(custom__lineStyle={"fill": "dot", "dash": [1, 5]}, custom__fillOpacity=0))
+    styled(made, "C", {"fill": "dot", "dash": [1, 5]})
     return dashed(made, "B")
 
 

@@ -32,26 +32,11 @@ def trust() -> Iterator[Panel]:
         ((0, RED), (1, GREEN)),
         empty="No agent is known",
     )
-    yield from health.readable_and_missing(
+    _, missing = health.readable_and_missing(
         "GPUs that there should be (seen since the boot, or on the PCI bus) and that could not "
         "be read: lost, gone, stuck, or without a driver. `gpuagent status` says which and why."
     )
-    yield number(
-        "Lost",
-        "GPUs that the driver has lost or no longer enumerates. They need a reset or a reboot.",
-        f"sum(gpuagent_gpu_lost{{{GPU}}})",
-        "none",
-        BAD_FROM_ONE,
-        empty="Unknown: no GPU can be read",
-    )
-    yield number(
-        "Blind",
-        "GPUs for which a call into the driver has not come back: nothing is known of them.",
-        f"sum(gpuagent_gpu_blind{{{GPU}}})",
-        "none",
-        BAD_FROM_ONE,
-        empty="No GPU is known",
-    )
+    yield missing
     yield number(
         "Oldest reading",
         "Age of the oldest reading among these GPUs. It grows while a GPU is lost or stuck; all "
@@ -104,13 +89,6 @@ def problems() -> Iterator[Panel]:
         decimals=1,
     )
     yield number(
-        "Remedies stopped",
-        "Whether an agent has stopped acting until a person has looked (`gpuagent remedies reset`).",
-        f"max(gpuagent_remedies_stopped{{{NODE}}})",
-        "none",
-        meanings=words(("no", GREEN), ("STOPPED", RED)),
-    )
-    yield number(
         "Source",
         "Whether the figures are real. SIMULATED: an agent runs with `--simulate`, and every reading "
         "of that node is made up.",
@@ -124,7 +102,7 @@ def node() -> dashboard.Dashboard:
     """Build the whole board."""
     rows = (
         Row("GPUs", [cards.gpus()], 24, 9),
-        Row("", [*trust(), *problems()], 2, 3),
+        Row("", [*trust(), *problems()], 3, 3),
         Row("", [memory.by_process(), alerting.timeline()], 12, 12),
         Row("Leaks", list(growth.leaks()), 12, 9),
         Row("Processes", [memory.processes()], 24, 11),

@@ -8,10 +8,24 @@ from collections.abc import Iterator
 import alerting
 import health
 from grafana_foundation_sdk.builders import table
-from panels import AMBER, BAD_FROM_ONE, BLUE, GPU, GREEN, NEITHER, NODE, RED, Panel, latest, number, settings, words
+from panels import (
+    AMBER,
+    BAD_FROM_ONE,
+    BLUE,
+    GPU,
+    GREEN,
+    NEITHER,
+    NODE,
+    RED,
+    RULES,
+    Panel,
+    latest,
+    number,
+    settings,
+    words,
+)
 from tables import listing, widths
 
-RULES = "No data: is the agent scraped, and are the recording rules loaded (docs/prometheus.md)?"
 SEVERITIES = words(("info", BLUE), ("warning", AMBER), ("critical", RED), start=1)
 
 WRONG = (
