@@ -98,7 +98,7 @@ def now() -> Iterator[Panel]:
         decimals=1,
     )
     yield number(
-        "Cost of what was held idle",
+        "Cost of idle time",
         "Time held idle, at the price of the agents' configuration (`usage.price_per_gpu_hour`), in its currency.",
         f"{over_range('idle_seconds', HELD)} / 3600 * {PRICE}",
         "none",

@@ -126,6 +126,7 @@ def fullest() -> table.Panel:
         empty="No data, or no GPU with memory of its own",
     )
     made.override_by_name("Memory used", settings(unit="percentunit", decimals=1))
+    made.override_by_name("Node", settings(custom__width=250))
     return widths(made, GPU=60)
 
 

@@ -122,4 +122,5 @@ def wrong() -> table.Panel:
         empty="Nothing known to be wrong, if Prometheus answers: agents without data are listed here too",
     )
     made.override_by_name("Severity", settings(mappings=SEVERITIES, custom__cellOptions={"type": "color-text"}))
+    made.override_by_name("Node", settings(custom__width=250))
     return widths(made, Severity=90, GPU=60)

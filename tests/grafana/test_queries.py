@@ -26,7 +26,7 @@ GIB = 1024**3
 USUALLY_EMPTY = {
     "gpu-fleet": {"Alerts"},
     "gpu-efficiency": {
-        "Cost of what was held idle", "Held idle now", "Limit for idle GPUs", "Free GPUs by model",
+        "Cost of idle time", "Held idle now", "Limit for idle GPUs", "Free GPUs by model",
     },
     "gpu-node": {
         "What grows: memory, floor and forecast", "Links to the CPU (C2C)", "What holds the clocks down",
