@@ -81,10 +81,8 @@ class UsageReports:
         write = html if report.format == "html" else markdown
         text = ReportText(title, write(document, title), report.format)
         labels = {"alertname": REPORT_ALERTNAME, "severity": "info", "node": self._node, "by": report.by}
-        alert = Alert(
-            labels, {"summary": title, "resolved_summary": title}, Status.RESOLVED, due.timestamp(),
-            self._clock.wall(),
-        )  # fmt: skip
+        summary = {"summary": title, "resolved_summary": title}
+        alert = Alert(labels, summary, Status.RESOLVED, due.timestamp(), self._clock.wall(), value=1.0)
         group = f'{REPORT_ALERTNAME}:{{by="{report.by}", until="{until}"}}'
         entries = [
             OutboxEntry(
