@@ -111,6 +111,7 @@ def seen() -> Iterator[Fleet]:
             'instance_gpu:gpuagent_problem:max{job="leak", problem="memory leaks"}',
             'instance_gpu:gpuagent_problem:max{job="dead-process"}',
             "count(count by (job) (instance_user_workload:gpuagent_usage_held_seconds:rate5m)) >= 6",
+            'instance_user_workload:gpuagent_usage_energy_joules:rate5m{job="healthy", holder="processes"}',
             f'up{{job="{SILENT}"}} == bool 0',
         ):  # fmt: skip
             until(lambda expr=expr: [each for each in server.query(expr) if each.value], expr, 150)  # type: ignore[misc]

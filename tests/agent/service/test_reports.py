@@ -41,15 +41,8 @@ class Stage:
         self.clock = ManualClock(wall=begin.timestamp())
         self.store = store or Store(None)
         usage = UsageAccounting(UsageSettings(), self.clock, self.store, 5.0, node="node7")
-        self.reports = UsageReports(
-            self.config,
-            self.clock,
-            self.store,
-            usage,
-            Outbox(self.store, self.clock),
-            cast("Any", _Delivery()),
-            "node7",
-        )
+        outbox, delivery = Outbox(self.store, self.clock), cast("Any", _Delivery())
+        self.reports = UsageReports(self.config, self.clock, self.store, usage, outbox, delivery, "node7")
 
     def until(self, when: datetime) -> list[Message]:
         """Go on to a time, look whether a report is due, and return all that was sent."""
