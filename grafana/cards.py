@@ -6,11 +6,11 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders import table
 from grafana_foundation_sdk.models import dashboard
 from growth import FULL_IN, NEVER_SECONDS
-from panels import AMBER, BLUE, GPU, GREEN, RED, latest, settings, steps, words
+from panels import AMBER, BLUE, GPU, GREEN, GREY, RED, latest, settings, steps, words
 from tables import listing, widths
 
 BY = "job, instance, gpu"
-_UNKNOWN = dashboard.ValueMap({"-1": dashboard.ValueMappingResult(text="n/a", index=0)})
+_UNKNOWN = dashboard.ValueMap({"-1": dashboard.ValueMappingResult(text="n/a", color=GREY, index=0)})
 
 
 def _bar(
@@ -106,4 +106,4 @@ def gpus() -> table.Panel:
         "Alerts",
         settings(custom__cellOptions={"type": "color-text"}, thresholds=steps((1, AMBER), base=GREEN).build()),
     )
-    return widths(made, GPU=50, State=85, Used=90, Full_in=100, Leaks=75, Alerts=70)
+    return widths(made, GPU=50, State=80, Used=90, Full_in=100, Leaks=75, Alerts=70)

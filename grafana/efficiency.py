@@ -186,6 +186,7 @@ def ranking(title: str, label: str, text: str) -> table.Panel:
     made.override_by_regexp("Memory|Untouched", settings(unit="bytes", decimals=1, mappings=MISSING))
     made.override_by_name("Energy", settings(unit="kwatth", decimals=2, mappings=MISSING))
     made.override_by_name("Cost", settings(decimals=2, mappings=MISSING))
+    made.override_by_name(name, settings(custom__width=260))
     return widths(made, GPU_time=110, Used=110, Idle=110, Memory=110, Untouched=110, Energy=110, Cost=100)
 
 
