@@ -12,6 +12,9 @@ from typing import NamedTuple
 from gpuagent.core.identity import format_container
 from gpuagent.core.snapshot import ProcessReading, ProcessState
 
+_MOST_NAME = 256
+"""Bytes of a name; a Kubernetes container has `namespace/pod/container`."""
+
 
 class HolderKind(StrEnum):
     """What a row of the ledger stands for."""
@@ -133,12 +136,15 @@ def holder_of(process: ProcessReading) -> Holder:
     info = process.former if process.state is ProcessState.DEAD else process.info
     if info is None or process.holder_unproven:
         return UNKNOWN
-    return Holder(
-        HolderKind.PROCESSES,
-        info.user,
-        info.unit,
-        info.container_name or format_container(info.container_id),
-        info.namespace,
-        info.pod,
-        info.slurm_job,
+    container = info.container_name or format_container(info.container_id)
+    names = (info.user, info.unit, container, info.namespace, info.pod, info.slurm_job)
+    return Holder(HolderKind.PROCESSES, *map(_storable, names))
+
+
+def _storable(name: str) -> str:
+    """Return a name that a database takes: a cgroup may hold bytes that are no UTF-8, and some are long."""
+    return (
+        name
+        if name.isascii() and len(name) <= _MOST_NAME
+        else name.encode(errors="replace")[:_MOST_NAME].decode(errors="ignore")
     )

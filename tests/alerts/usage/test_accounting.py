@@ -150,6 +150,18 @@ def test_energy_that_is_not_told_stays_unknown() -> None:
     assert days.read("")[0].amounts == Amounts(3.0, energy_joules=5.0)
 
 
+def test_any_name_can_be_kept() -> None:
+    """A cgroup may hold bytes that are no UTF-8, and names as long as a path: the table takes them all the same."""
+    agent = Agent(Store(None))
+    agent.look(user="caf\udcff\x00" + "é" * 500)
+    agent.look(user="bob")
+
+    names = [row["name"] for row in agent.document()["usage"]]
+    assert len(names) == 2
+    assert names[0].startswith(("caf?", "bob"))
+    assert max(len(name.encode()) for name in names) <= 256
+
+
 def test_a_price_makes_money() -> None:
     """The cost of the time held, at the price of the configuration, which a reload may change."""
     agent = Agent(Store(None))
