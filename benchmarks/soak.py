@@ -42,6 +42,7 @@ from gpuagent.runtime.memory import c_library, set_up_heap, trim_and_freeze, tri
 from gpuagent.service.alerting import Alerting
 from gpuagent.service.view import View
 from gpuagent_alerts.leak.sensor import LeakDetection
+from gpuagent_alerts.usage.accounting import UsageAccounting, UsageSettings
 from gpuagent_simulator.node import SimulatedNode
 from gpuagent_simulator.scenario import parse_scenario
 
@@ -72,6 +73,7 @@ class Agent:
 
     monitor: Monitor
     leaks: LeakDetection
+    usage: UsageAccounting
     view: View
     alerting: Alerting
     clock: ManualClock
@@ -83,6 +85,9 @@ class Agent:
         if now.is_due(self.leaks.keep_interval_seconds):
             await self.leaks.keep()
         snapshot = self.leaks.observe(await self.monitor.tick())
+        self.usage.observe(snapshot)
+        if now.is_due(self.usage.save_interval_seconds):
+            await self.usage.save()
         self.view.update(snapshot)
         self.alerting.feed(snapshot)
         if self.alerting._task is not None:  # a second is long enough for an evaluation
@@ -145,12 +150,14 @@ async def agent(node: SimulatedNode, clock: ManualClock, folder: Path, url: str)
         config, load_rules(config), clock, NodeIdentity("soak", folder / "state.db", simulated=node.name)
     )
     leaks = LeakDetection(config.leaks.sensitivity, clock, store=alerting.store, boot_id="soak")
-    view = View(config, clock, node.name, alerting.figures, lambda: [leaks.further()])
+    usage = UsageAccounting(UsageSettings(), clock, alerting.store, 2.0 * SLOW_SECONDS, node="soak")
+    view = View(config, clock, node.name, alerting.figures, lambda: [leaks.further(), usage.further()])
     leaks.open()
     await alerting.open(lambda: True)
     try:
-        yield Agent(monitor, leaks, view, alerting, clock)
+        yield Agent(monitor, leaks, usage, view, alerting, clock)
     finally:
+        await usage.close()
         await leaks.close()
         await alerting.close()
         await monitor.close()

@@ -69,6 +69,13 @@ def now() -> Iterator[Panel]:
             "Unknown: no data",
         ),
         (
+            "Remedies stopped",
+            "Agents that act on nothing until a person has looked (`gpuagent remedies reset`).",
+            f"sum(gpuagent_remedies_stopped{{{NODE}}})",
+            BAD_FROM_ONE,
+            "Unknown: no data",
+        ),
+        (
             "Parts failing",
             "Parts of the readings that failed at their last run, on all nodes.",
             f"sum(gpuagent_collector_success{{{NODE}}} == bool 0)",
@@ -347,7 +354,7 @@ def clients() -> Iterator[Panel]:
 def agent() -> dashboard.Dashboard:
     """Build the whole board."""
     rows = (
-        Row("Now", list(now()), 3, 4),
+        Row("Now", list(now()), 4, 3),
         Row("", [agents()], 24, 7),
         Row("Measuring", list(reading()), 12, 9),
         Row("Rules and state", list(rules()), 8, 8),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from agents import agent
 from details import details
+from efficiency import efficiency
 from fleet import fleet
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from node import node
@@ -21,6 +22,7 @@ from process import process
 BOARDS = {
     "gpu-fleet": fleet,
     "gpu-node": node,
+    "gpu-efficiency": efficiency,
     "gpu-process": process,
     "gpu-details": details,
     "gpu-agent": agent,

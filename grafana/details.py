@@ -185,14 +185,15 @@ def energy() -> table.Panel:
 
 def heat() -> Iterator[Panel]:
     """Yield the panels of temperatures and fans."""
-    yield lines(
+    memory = lines(
         "Memory temperature",
         "Of the memory, and the highest for normal operation (dashed).",
         "celsius",
         query(f"gpuagent_gpu_memory_temperature_celsius{{{GPU}}}", LEGEND),
         query(f"gpuagent_gpu_memory_temperature_max_celsius{{{GPU}}}", f"{LEGEND} at most"),
         empty=NOT_TOLD,
-    ).override_by_query("B", settings(custom__lineStyle={"fill": "dash", "dash": [6, 6]}, custom__fillOpacity=0))
+    )
+    yield dashed(memory, "B")
     yield lines(
         "Degrees left",
         "Degrees until a GPU slows down because of heat.",

@@ -7,7 +7,23 @@ from collections.abc import Iterator
 
 from grafana_foundation_sdk.builders import statetimeline
 from grafana_foundation_sdk.models import dashboard
-from panels import AMBER, BLUE, GPU, GREEN, GREY, LEGEND, PURPLE, RED, Panel, dashed, lines, query, states, words
+from panels import (
+    AMBER,
+    BLUE,
+    GPU,
+    GREEN,
+    GREY,
+    LEGEND,
+    PURPLE,
+    RED,
+    Panel,
+    dashed,
+    lines,
+    query,
+    states,
+    styled,
+    words,
+)
 
 _NAMES = (
     ("learning", GREY),
@@ -70,9 +86,31 @@ def verdicts(of: str, selector: str, by: str, legend: str) -> statetimeline.Pane
     )
 
 
+def floors() -> Panel:
+    """Show what grows with its floor, and where it would be in an hour."""
+    process = f"{LEGEND} {{{{process}}}} ({{{{pid}}}})"
+    keys = "job, instance, gpu, uuid, pid, gpu_instance_id, compute_instance_id"
+    pace = f"topk(5, gpuagent_process_memory_growth_bytes_per_second{{{GPU}}} > 0)"
+    used = f"gpuagent_process_memory_used_bytes{{{GPU}}}"
+    made = lines(
+        "What grows: memory, floor and forecast",
+        "The five processes that grow fastest: what they hold, the least that they held in the last 10 minutes "
+        "(dashed), which is what a leak raises and a cache does not, and what they would hold in an hour at this pace "
+        "(dotted).",
+        "bytes",
+        query(f"{used} and on ({keys}) {pace}", process),
+        query(f"min_over_time({used}[10m]) and on ({keys}) {pace}", f"{process} floor"),
+        query(f"{used} + on ({keys}) group_left () 3600 * ({pace})", f"{process} in an hour"),
+        empty="No process grows, or no data: the detector needs minutes of history",
+    )
+    styled(made, "C", {"fill": "dot", "dash": [1, 5]})
+    return dashed(made, "B")
+
+
 def leaks() -> Iterator[Panel]:
     """Yield the panels of a node."""
     process = f"{LEGEND} {{{{process}}}} ({{{{pid}}}})"
+    yield floors()
     yield verdicts("gpu", GPU, "instance, gpu", LEGEND)
     growth = lines(
         "Growth",

@@ -77,8 +77,8 @@ def errors() -> Iterator[Panel]:
         ),
         empty="No data: the agent does not listen, or is not scraped",
     )
-    yield xid.draw_style(common.GraphDrawStyle.BARS).fill_opacity(60).axis_soft_max(1)
-    yield lines(
+    yield xid.draw_style(common.GraphDrawStyle.BARS).fill_opacity(60).axis_soft_max(1).decimals(0)
+    errors_ = lines(
         "Memory errors",
         "ECC errors per interval. Corrected ones are harmless while few; one uncorrected "
         "error ends the processes that it hits.",
@@ -89,7 +89,8 @@ def errors() -> Iterator[Panel]:
             f"{LEGEND} {{{{error}}}}",
         ),
         empty=NOT_TOLD,
-    ).axis_soft_max(1)
+    )
+    yield counts(errors_)
     yield counts(
         lines(
             "Memory repairs",

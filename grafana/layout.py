@@ -37,12 +37,21 @@ def choice(name: str, label: str, values: str) -> build.QueryVariable:
     return made.multi(True).include_all(True).all_value(".+").current(ALL)
 
 
-def common_choices() -> list[build.DatasourceVariable | build.QueryVariable]:
+def one(name: str, label: str, values: str) -> build.QueryVariable:
+    """One value of a label, the first one at first: all of a fleet would be much to ask. Several can be chosen."""
+    made = build.QueryVariable(name).label(label).datasource(SOURCE).definition(values)
+    made.query({"query": values, "refId": f"variable-{name}"}).refresh(dashboard.VariableRefresh.ON_TIME_RANGE_CHANGED)
+    return made.sort(dashboard.VariableSort.NUMERICAL_ASC).multi(True).include_all(False)
+
+
+def common_choices(*, one_node: bool = False) -> list[build.DatasourceVariable | build.QueryVariable]:
     """Of every board, so that links between boards can hand them on."""
     return [
         build.DatasourceVariable("datasource").label("Data source").type("prometheus"),
         choice("job", "Job", "label_values(gpuagent_build_info, job)"),
-        choice("instance", "Instance", 'label_values(gpuagent_build_info{job=~"$job"}, instance)'),
+        (one if one_node else choice)(
+            "instance", "Instance", 'label_values(gpuagent_build_info{job=~"$job"}, instance)'
+        ),
         # From the info metric, which a GPU has also while no reading of it can be had.
         choice("gpu", "GPU", f"label_values(gpuagent_gpu_info{{{NODE}}}, gpu)"),
     ]

@@ -18,6 +18,7 @@ from panels import (
     NOT_TOLD,
     PURPLE,
     RED,
+    RULES,
     Panel,
     counts,
     dashed,
@@ -32,8 +33,9 @@ from tables import MISSING, listing, widths
 MEMORY = "gpuagent_process_memory_used_bytes"
 
 
-def parts(selector: str) -> timeseries.Panel:
-    """All memory as a stack that adds up."""
+def parts(selector: str, *, recorded: bool = False) -> timeseries.Panel:
+    """All memory as a stack that adds up; `recorded` draws from the recording rules, for a fleet."""
+    before, after = ("instance:", ":sum") if recorded else ("", "")
     named = {
         "processes": "live processes",
         "dead_processes": "dead processes",
@@ -49,8 +51,11 @@ def parts(selector: str) -> timeseries.Panel:
         "Beside the GPU: of programs on the CPU, where the two share the memory. "
         "Reserved: by driver and firmware. A GPU that cannot be read is missing from the sum.",
         "bytes",
-        *(query(f"sum(gpuagent_gpu_memory_{part}_bytes{{{selector}}})", name) for part, name in named.items()),
-        empty=NOT_TOLD,
+        *(
+            query(f"sum({before}gpuagent_gpu_memory_{part}_bytes{after}{{{selector}}})", name)
+            for part, name in named.items()
+        ),
+        empty=RULES if recorded else NOT_TOLD,
     )
     return stacked(
         made,
@@ -61,6 +66,25 @@ def parts(selector: str) -> timeseries.Panel:
         free="dark-green",
         reserved=GREY,
     )
+
+
+def by_process() -> timeseries.Panel:
+    """Memory as a stack of processes, up to all there is."""
+    named = f'{GPU}, pid!=""'
+    most = f"{MEMORY}{{{named}}} and topk(10, max_over_time({MEMORY}{{{named}}}[$__range] @ end()))"
+    used = f"sum(gpuagent_gpu_memory_used_bytes{{{GPU}}})"
+    made = lines(
+        "Memory by process",
+        "The ten processes that held most at any time in the range, one upon another, then all others and what no "
+        "process owns, what is free, and what driver and firmware reserve: up to all memory of these GPUs.",
+        "bytes",
+        query(most, f"{LEGEND} {{{{process}}}} ({{{{pid}}}})"),
+        query(f"clamp_min({used} - (sum({most}) or vector(0)), 0)", "others"),
+        query(f"sum(gpuagent_gpu_memory_free_bytes{{{GPU}}})", "free"),
+        query(f"sum(gpuagent_gpu_memory_reserved_bytes{{{GPU}}})", "reserved"),
+        empty=NOT_TOLD,
+    )
+    return stacked(made, others=AMBER, free="dark-green", reserved=GREY)
 
 
 def gpus() -> Iterator[Panel]:

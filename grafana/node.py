@@ -1,4 +1,4 @@
-"""The board *GPU node*: one node, or a few, in everything that the agent knows of them."""
+"""The board *GPU node*: one node, or a few, in everything that the agent knows of them. It opens on one."""
 # ruff: noqa: INP001  beside the program that uses it, not in a package
 
 from __future__ import annotations
@@ -7,8 +7,12 @@ from collections.abc import Iterator
 
 import alerting
 import allocator
+import cards
+import details
+import engines
 import growth
 import health
+import links
 import load
 import memory
 import servers
@@ -28,26 +32,11 @@ def trust() -> Iterator[Panel]:
         ((0, RED), (1, GREEN)),
         empty="No agent is known",
     )
-    yield from health.readable_and_missing(
+    _, missing = health.readable_and_missing(
         "GPUs that there should be (seen since the boot, or on the PCI bus) and that could not "
         "be read: lost, gone, stuck, or without a driver. `gpuagent status` says which and why."
     )
-    yield number(
-        "Lost",
-        "GPUs that the driver has lost or no longer enumerates. They need a reset or a reboot.",
-        f"sum(gpuagent_gpu_lost{{{GPU}}})",
-        "none",
-        BAD_FROM_ONE,
-        empty="Unknown: no GPU can be read",
-    )
-    yield number(
-        "Blind",
-        "GPUs for which a call into the driver has not come back: nothing is known of them.",
-        f"sum(gpuagent_gpu_blind{{{GPU}}})",
-        "none",
-        BAD_FROM_ONE,
-        empty="No GPU is known",
-    )
+    yield missing
     yield number(
         "Oldest reading",
         "Age of the oldest reading among these GPUs. It grows while a GPU is lost or stuck; all "
@@ -100,13 +89,6 @@ def problems() -> Iterator[Panel]:
         decimals=1,
     )
     yield number(
-        "Remedies stopped",
-        "Whether an agent has stopped acting until a person has looked (`gpuagent remedies reset`).",
-        f"max(gpuagent_remedies_stopped{{{NODE}}})",
-        "none",
-        meanings=words(("no", GREEN), ("STOPPED", RED)),
-    )
-    yield number(
         "Source",
         "Whether the figures are real. SIMULATED: an agent runs with `--simulate`, and every reading "
         "of that node is made up.",
@@ -119,28 +101,32 @@ def problems() -> Iterator[Panel]:
 def node() -> dashboard.Dashboard:
     """Build the whole board."""
     rows = (
-        Row("Now", [*trust(), *problems()], 4, 4),
-        Row("", [health.state()], 24, 5),
-        Row("", [alerting.timeline()], 24, 8),
-        Row("Memory", list(memory.gpus()), 12, 11),
+        Row("GPUs", [cards.gpus()], 24, 9),
+        Row("", [*trust(), *problems()], 3, 3),
+        Row("", [memory.by_process(), alerting.timeline()], 12, 12),
+        Row("Leaks", list(growth.leaks()), 12, 9),
         Row("Processes", [memory.processes()], 24, 11),
-        Row("", [memory.largest(), memory.instances()], 12, 10),
+        Row("", [memory.largest(), *memory.gpus(), memory.instances()], 12, 10),
         Row("", list(memory.dead()), 12, 8),
-        Row("Budgets and model servers", [*memory.budgets(), *servers.panels()], 8, 9, closed=True),
-        Row("Memory of the machine, where GPUs share it", list(memory.machine()), 12, 10, closed=True),
-        Row("Leaks", list(growth.leaks()), 8, 9),
-        Row("torch's allocator", list(allocator.apps()), 8, 10),
-        Row("Remedies", [alerting.remedies()], 24, 7),
         Row("Utilization", list(load.utilization()), 8, 9),
         Row("Power, temperature, clocks", list(load.physics()), 12, 9),
-        Row("Errors", list(health.errors()), 8, 9),
-        Row("The agent itself", list(health.agent()), 12, 9),
+        Row("Errors and states", [health.state(), *health.errors()], 12, 8),
+        Row("Throttling", list(details.clocks()), 12, 9, closed=True),
+        Row("Energy", [*details.power()], 12, 9, closed=True),
+        Row("Tensor cores and other pipes", list(engines.gpus()), 8, 9, closed=True),
+        Row("NVLink", list(links.nvlink()), 8, 9, closed=True),
+        Row("PCI Express", list(links.pcie()), 8, 9, closed=True),
+        Row("Budgets and model servers", [*memory.budgets(), *servers.panels()], 8, 9, closed=True),
+        Row("Memory of the machine, where GPUs share it", list(memory.machine()), 12, 10, closed=True),
+        Row("torch's allocator", list(allocator.apps()), 8, 10, closed=True),
+        Row("Remedies", [alerting.remedies()], 24, 7, closed=True),
+        Row("The agent itself", list(health.agent()), 12, 9, closed=True),
     )
     return board(
         "gpuagent-node",
         "GPU node",
         "GPU memory of a node: what is wrong, who holds it, what leaks, and whether the figures can be trusted.",
         rows,
-        common_choices(),
+        common_choices(one_node=True),
         notes(),
     )

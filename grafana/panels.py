@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TypeVar
 
 from grafana_foundation_sdk.builders import common as build_common
@@ -21,6 +22,7 @@ KEYS = "job, instance, gpu, uuid, pid, gpu_instance_id, compute_instance_id"
 """What makes a process one of its kind: join by these."""
 LEGEND = "{{instance}} GPU {{gpu}}"
 NO_DATA = "No data: is the agent scraped?"
+RULES = "No data: is the agent scraped, and are the recording rules loaded (docs/prometheus.md)?"
 NOT_TOLD = "No data, or not told by these GPUs"
 GREEN, AMBER, RED, BLUE, GREY, PURPLE = "green", "orange", "red", "blue", "#808080", "purple"
 CALM = ((0, GREEN),)
@@ -91,11 +93,20 @@ def number(
 def lines(
     title: str, text: str, unit: str, *targets: prometheus.Dataquery, empty: str = NO_DATA, most: float | None = None
 ) -> timeseries.Panel:
-    """Lines over time. A gap in the data is a gap in the line. `most` fixes the axis' upper end."""
+    """Lines over time. A gap in the data is a gap in the line. `most` fixes the axis' upper end.
+
+    The legend has the value at the end of the range, and none for a line that has ended: what a GPU had before it was
+    lost is not what it has.
+    """
     made = with_common(timeseries.Panel(), title, text, targets, empty)
     made.unit(unit).min(0).thresholds(steps(base=GREEN))
     made.line_width(1).fill_opacity(10).show_points(common.VisibilityMode.NEVER).span_nulls(False)
-    legend = build_common.VizLegendOptions().show_legend(True).calcs(["lastNotNull", "max"])
+    # One frame with all of them has nothing where a line has ended, and so no last value either.
+    made.with_transformation(
+        dashboard.DataTransformerConfig("joinByField", options={"byField": "Time", "mode": "outer"})
+    )
+    made.override_by_field_type("number", settings(noValue="-"))
+    legend = build_common.VizLegendOptions().show_legend(True).calcs(["last", "max"])
     made.legend(legend.display_mode(common.LegendDisplayMode.TABLE).placement(common.LegendPlacement.BOTTOM))
     made.tooltip(
         build_common.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI).sort(common.SortOrder.DESCENDING)
@@ -119,8 +130,15 @@ def stacked(made: timeseries.Panel, **colors: str) -> timeseries.Panel:
 
 def dashed(made: timeseries.Panel, ref_id: str) -> timeseries.Panel:
     """Draw a limit as a dashed line without a fill, so that it is not taken for a reading."""
-    style = {"fill": "dash", "dash": [6, 6]}
-    return made.override_by_query(ref_id, settings(custom__lineStyle=style, custom__fillOpacity=0))
+    return styled(made, ref_id, {"fill": "dash", "dash": [6, 6]})
+
+
+def styled(made: timeseries.Panel, ref_id: str, style: dict[str, object]) -> timeseries.Panel:
+    """Draw the lines of one query in a style, without a fill. They go by their names: joined lines have no query."""
+    target = next(each for each in made.build().targets or [] if getattr(each, "ref_id", "") == ref_id)
+    legend = re.split(r"\{\{\w+\}\}", str(getattr(target, "legend_format", "")))
+    pattern = "/^" + ".*".join(map(re.escape, legend)).replace("\\ ", " ") + "$/"
+    return made.override_by_regexp(pattern, settings(custom__lineStyle=style, custom__fillOpacity=0))
 
 
 def states(

@@ -8,38 +8,35 @@ from collections.abc import Iterator
 import alerting
 import health
 from grafana_foundation_sdk.builders import table
-from panels import AMBER, BAD_FROM_ONE, BLUE, GPU, GREEN, NEITHER, NODE, RED, Panel, latest, number, settings, words
+from panels import (
+    AMBER,
+    BAD_FROM_ONE,
+    BLUE,
+    GPU,
+    GREEN,
+    NEITHER,
+    NODE,
+    RED,
+    RULES,
+    Panel,
+    latest,
+    number,
+    settings,
+    words,
+)
 from tables import listing, widths
 
-RULES = "No data: is the agent scraped, and are the recording rules loaded (docs/prometheus.md)?"
 SEVERITIES = words(("info", BLUE), ("warning", AMBER), ("critical", RED), start=1)
 
 WRONG = (
-    # severity (3 is critical), what is wrong in words, what is true then
+    # severity (3 is critical), what is wrong in words, what is true then; what is wrong with GPUs is recorded
     (3, "the agent cannot be scraped", f"up{{{NODE}}} == 0"),
     (3, "the agent cannot read any GPU", f"gpuagent_nvml_up{{{NODE}}} == 0"),
-    (3, "GPU lost", f"gpuagent_gpu_lost{{{GPU}}} == 1"),
-    (3, "GPU blind: a call into the driver hangs", f"gpuagent_gpu_blind{{{GPU}}} == 1"),
     (3, "GPUs missing", f"gpuagent_gpus{{{NODE}}} < gpuagent_gpus_expected{{{NODE}}}"),
-    (
-        3,
-        "memory is full",
-        f"1 - gpuagent_gpu_memory_free_bytes{{{GPU}}} / gpuagent_gpu_memory_total_bytes{{{GPU}}} > 0.98",
-    ),
-    (3, "full within half an hour", f"gpuagent_gpu_memory_exhaustion_seconds{{{GPU}}} < 1800"),
-    (3, "a memory row could not be replaced", f"gpuagent_gpu_row_remap_failed{{{GPU}}} == 1"),
-    (3, "the driver asks for a recovery", f"gpuagent_gpu_recovery_action{{{GPU}}} > 0"),
-    (2, "memory leaks", f"gpuagent_gpu_memory_leak_suspected{{{GPU}}} == 1"),
-    (2, "dead processes hold memory", f"gpuagent_gpu_memory_dead_processes_bytes{{{GPU}}} > 0"),
-    (
-        2,
-        "an Xid error in the last 15 minutes",
-        f'time() - gpuagent_xid_last_timestamp_seconds{{{GPU}, severity!="info"}} < 900',
-    ),
-    (2, "an old reading", f"gpuagent_gpu_reading_age_seconds{{{GPU}}} > 10"),
     (2, "messages cannot be delivered", f"gpuagent_notifications_dead{{{NODE}}} > 0"),
     (1, "simulated: no figure of it is real", f"gpuagent_simulated{{{NODE}}} == 1"),
 )
+RECORDED = f'instance_gpu:gpuagent_problem:max{{{NODE}, gpu=~"$gpu"}}'
 
 
 def now() -> Iterator[Panel]:
@@ -82,9 +79,11 @@ def now() -> Iterator[Panel]:
     yield number(
         "Memory in use",
         "Of all GPUs that can be read.",
-        f"sum(gpuagent_gpu_memory_used_bytes{{{GPU}}}) / sum(gpuagent_gpu_memory_total_bytes{{{GPU}}})",
+        f"sum(instance:gpuagent_gpu_memory_used_bytes:sum{{{NODE}}}) "
+        f"/ sum(instance:gpuagent_gpu_memory_total_bytes:sum{{{NODE}}})",
         "percentunit",
         NEITHER,
+        empty=RULES,
         decimals=0,
     )
     yield number(
@@ -106,6 +105,11 @@ def wrong() -> table.Panel:
         f'label_replace({level} + 0 * max by (job, instance, gpu) ({expr}), "problem", "{words_}", "", "")'
         for level, words_, expr in WRONG
     ]
+    arms.append(f"max by (job, instance, gpu, problem) ({RECORDED})")
+    arms.append(
+        f"label_replace(3 * absent(instance_gpu:gpuagent_severity:max{{{NODE}}}), "
+        '"problem", "GPUs are not looked at: the recording rules are not loaded, or no agent tells", "", "")'
+    )
     # Prometheus itself answers: a table that is empty because nothing is scraped would look calm.
     arms.append(f'label_replace(3 * absent(up{{{NODE}}}), "problem", "Prometheus knows no agent", "", "")')
     made = listing(
@@ -118,4 +122,5 @@ def wrong() -> table.Panel:
         empty="Nothing known to be wrong, if Prometheus answers: agents without data are listed here too",
     )
     made.override_by_name("Severity", settings(mappings=SEVERITIES, custom__cellOptions={"type": "color-text"}))
+    made.override_by_name("Node", settings(custom__width=250))
     return widths(made, Severity=90, GPU=60)

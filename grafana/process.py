@@ -21,11 +21,11 @@ from panels import (
     RED,
     SOURCE,
     Panel,
+    dashed,
     latest,
     lines,
     number,
     query,
-    settings,
     states,
     words,
 )
@@ -163,21 +163,20 @@ def memory() -> Iterator[Panel]:
     """Driver against allocator."""
     told = allocator.three_lines(PROCESS, "instance, gpu", f"{LEGEND} ")
     # Of a process without the client there is the driver's line all the same.
-    yield (
+    yield dashed(
         told.with_target(
             query(
                 f"sum by (instance, gpu) (gpuagent_process_memory_used_bytes{{{PROCESS}}} "
                 f"unless on (job, instance, gpu, uuid, pid) gpuagent_torch_memory_reserved_bytes{{{PROCESS}}})",
                 f"{LEGEND} driver (no client)",
             ).ref_id("D")
-        )
-        .with_target(
+        ).with_target(
             query(
                 f"sum by (instance, gpu) (gpuagent_torch_memory_declared_typical_bytes{{{PROCESS}}})",
                 f"{LEGEND} declared as typical",
             ).ref_id("E")
-        )
-        .override_by_query("E", settings(custom__lineStyle={"fill": "dash", "dash": [6, 6]}, custom__fillOpacity=0))
+        ),
+        "E",
     )
     yield allocator.contents(PROCESS)
 

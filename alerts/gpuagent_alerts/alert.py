@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 
 class CauseKind(StrEnum):
@@ -197,6 +197,15 @@ class Alert:
         return self.status is Status.FIRING and self.true_until is not None
 
 
+class Report(NamedTuple):
+    """Text that is sent at its time, whatever fires."""
+
+    title: str
+    text: str
+    format: str
+    """`markdown` or `html`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """Message to one receiver: alerts that belong together, some firing and some resolved.
@@ -218,6 +227,8 @@ class Message:
     """Unix time at which it was written; None until it is in the outbox."""
     tells_beginning: bool = False
     """Whether this end is the first that its receiver hears of the incident: it was over before it could be told."""
+    report: Report | None = None
+    """What is told in place of alerts: the one alert beside it is over, and only names it."""
 
     @property
     def status(self) -> Status:

@@ -80,6 +80,7 @@ def count_parts(service: Service, meter: Meter) -> None:
         (monitor._processes, "resolve", "/proc"),
         (monitor._processes, "refresh", "/proc"),
         (parts.leaks, "observe", "leaks"),
+        (parts.usage, "observe", "usage"),
         (parts.view, "update", "history"),
         (parts.clients, "readings", "client frames"),
         (parts.clients, "show", "client frames"),

@@ -31,6 +31,7 @@ from gpuagent_exporters.api.process_routes import (
     remedy_routes,
 )
 from gpuagent_exporters.api.routes import MOST, TOP, build_app
+from gpuagent_exporters.api.usage_routes import usage_routes
 from gpuagent_exporters.history import History
 from gpuagent_exporters.page.assets import ASSETS
 from gpuagent_exporters.status.document import SCHEMA, processes_document, status_document
@@ -53,10 +54,17 @@ class Nobody:
 
 
 NOBODY = cast("Any", Nobody())
-READ = (*read_routes(NOBODY), *client_routes(NOBODY), *remedy_routes(NOBODY), *leak_routes(NOBODY))
+READ = (
+    *read_routes(NOBODY),
+    *client_routes(NOBODY),
+    *remedy_routes(NOBODY),
+    *leak_routes(NOBODY),
+    *usage_routes(NOBODY),
+)
 COMMANDS = (
     *control_routes(NOBODY), *alert_routes(NOBODY), *client_routes(NOBODY), *remedy_routes(NOBODY),
     *remedy_command_routes(NOBODY), *client_command_routes(NOBODY), *leak_routes(NOBODY), *leak_command_routes(NOBODY),
+    *usage_routes(NOBODY),
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 FOLDER = Path(__file__).parents[2] / "grafana"
 DASHBOARDS = FOLDER / "dashboards"
-NAMES = ("gpu-fleet", "gpu-node", "gpu-process", "gpu-details", "gpu-agent")
+NAMES = ("gpu-fleet", "gpu-node", "gpu-efficiency", "gpu-process", "gpu-details", "gpu-agent")
 
 
 class Query(NamedTuple):

@@ -25,7 +25,11 @@ GIB = 1024**3
 # What has no data on a node that is well and has no client, no MIG, no receiver; and what a job has of it, or lacks.
 USUALLY_EMPTY = {
     "gpu-fleet": {"Alerts"},
+    "gpu-efficiency": {
+        "Cost of idle time", "Held idle now", "Limit for idle GPUs", "Free GPUs by model",
+    },
     "gpu-node": {
+        "What grows: memory, floor and forecast", "Links to the CPU (C2C)", "What holds the clocks down",
         "Alerts", "MIG instances, share in use", "Growth", "Time until a GPU is full", "Leaks", "First GPU full in",
         "Driver, reserved, allocated", "Cached, by app", "Allocations in trouble", "Remedies", "Messages that wait",
         "Memory of processes that have ended", "Budgets", "Model servers", "Key-value cache in use",
@@ -104,6 +108,10 @@ def seen() -> Iterator[Fleet]:
             'gpuagent_gpu_memory_dead_processes_bytes{job="dead-process"} > 0',
             'increase(gpuagent_torch_alloc_retries_total{job="app"}[1m]) > 0',
             "count(count by (job) (instance:gpuagent_memory_wasted_bytes:sum)) >= 6",
+            'instance_gpu:gpuagent_problem:max{job="leak", problem="memory leaks"}',
+            'instance_gpu:gpuagent_problem:max{job="dead-process"}',
+            "count(count by (job) (instance_user_workload:gpuagent_usage_held_seconds:rate5m)) >= 6",
+            'instance_user_workload:gpuagent_usage_energy_joules:rate5m{job="healthy", holder="processes"}',
             f'up{{job="{SILENT}"}} == bool 0',
         ):  # fmt: skip
             until(lambda expr=expr: [each for each in server.query(expr) if each.value], expr, 150)  # type: ignore[misc]
@@ -147,7 +155,10 @@ def test_a_node_that_is_well_fills_its_boards(seen: Fleet, name: str) -> None:
     ("job", "name", "titles"),
     [
         ("leak", "gpu-fleet", {"Alerts"}),
-        ("leak", "gpu-node", {"Alerts", "Growth", "Time until a GPU is full", "Leaks", "First GPU full in"}),
+        ("leak", "gpu-node", {
+            "Alerts", "Growth", "Time until a GPU is full", "Leaks", "First GPU full in",
+            "What grows: memory, floor and forecast",
+        }),
         ("leak", "gpu-node", {"Remedies"}),
         ("leak", "gpu-process", {"Growth an hour", "GPU full in", "Leaking since", "Slope", "Evidence"}),
         ("leak", "gpu-process", {"Alerts", "Remedies", "Busy"}),
@@ -228,8 +239,9 @@ def test_the_nodes_table_has_one_row_for_each_agent(seen: Fleet) -> None:
     ]  # fmt: skip
 
     assert all(column.keys() == set(JOBS) for column in columns)
-    assert [column[SILENT] for column in columns] == [0] + [-1] * (len(columns) - 1)
-    assert columns[0]["no-driver"] == 1
+    assert [column[SILENT] for column in columns] == [4] + [-1] * (len(columns) - 1)
+    gravest = {"no-driver": 3, "lost-gpu": 3, "dead-process": 2, "healthy": 0}
+    assert {job: columns[0][job] for job in gravest} == gravest
     assert columns[2]["lost-gpu"] == 1
 
 

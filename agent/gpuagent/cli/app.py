@@ -24,6 +24,7 @@ from gpuagent.cli.run import run
 from gpuagent.cli.service import service_app
 from gpuagent.cli.status import status
 from gpuagent.cli.top import top
+from gpuagent.cli.usage import usage
 from gpuagent.cli.workers import workers
 
 app = new_app()
@@ -43,6 +44,7 @@ def _add_group(panel: str, about: str, name: str, group: typer.Typer) -> None:
 _add(_LOOK, "The node on one page: problems, GPUs, processes", status)
 _add(_LOOK, "The screen to work in: sort, filter, details, acts by key", top)
 _add(_LOOK, "List the processes on the GPUs", ps)
+_add(_LOOK, "Show who has used the GPUs: time, energy and cost", usage)
 _add(_LOOK, "What fires, who is told, and what is silenced", alerts)
 _add_group(_LOOK, "Explain leak verdicts, tune them, give feedback", "leaks", leaks_app)
 _add_group(_LOOK, "Show past remedies: who did what to which process", "remedies", remedies_app)

@@ -12,6 +12,8 @@ from gpuagent.config.alerting import MessageLinks, Receiver, Route
 from gpuagent.config.checks import needs_runtime
 from gpuagent.config.leaks import Leaks
 from gpuagent.config.remedies import Budget, Remedies, budget_label
+from gpuagent.config.reports import REPORT_KINDS, Report
+from gpuagent.config.usage import Usage
 from gpuagent.config.values import Duration, FilePath, ListenAddress, PublicUrl, Text
 from gpuagent.core.problems import KeyPath, Problem, nearest, shown
 from gpuagent.core.sections import Section, key
@@ -83,6 +85,7 @@ class Config(Section):
     processes: Processes = key(default=Processes(), description=Processes.__doc__)
     metrics: Metrics = key(default=Metrics(), description=Metrics.__doc__)
     leaks: Leaks = key(default=Leaks(), description=Leaks.__doc__)
+    usage: Usage = key(default=Usage(), description=Usage.__doc__)
     sources: tuple[ServerSource, ...] = key(default=(), description=ServerSource.__doc__)
     rule_files: tuple[FilePath, ...] = key(
         default=(),
@@ -91,6 +94,7 @@ class Config(Section):
     disabled_rules: tuple[Text, ...] = key(default=(), description="Names of shipped rules to leave out.")
     receivers: tuple[Receiver, ...] = key(default=(), description=Receiver.__doc__)
     routes: tuple[Route, ...] = key(default=(), description=Route.__doc__)
+    reports: tuple[Report, ...] = key(default=(), description=Report.__doc__)
     budgets: tuple[Budget, ...] = key(default=(), description=Budget.__doc__)
     remedies: Remedies = key(default=Remedies(), description=Remedies.__doc__)
 
@@ -107,6 +111,7 @@ class Config(Section):
         names: dict[str, int] = {}
         yield from _check_names(given.get("receivers"), "receivers", names)
         yield from _check_routes(given.get("routes"), names)
+        yield from _check_reports(given.get("reports"), given.get("receivers"))
         yield from _check_budgets(given.get("budgets"))
         yield from _check_containers(given)
         yield from _check_memory_kind(given)
@@ -169,6 +174,22 @@ def _check_routes(routes: object, names: Collection[str]) -> Iterator[Problem]:
                 path = ("routes", index, "receivers", place)
                 problem = f"there is no receiver {shown(name)}"
                 yield Problem(path, problem, allowed, nearest(name, names))
+
+
+def _check_reports(reports: object, receivers: object) -> Iterator[Problem]:
+    """Find receivers of reports that are not there, or that would take a report for an alert."""
+    kinds = {
+        item.get("name"): next((kind for kind in REPORT_KINDS if kind in item), "") for item in _mappings(receivers)
+    }
+    fit = [name for name, kind in kinds.items() if isinstance(name, str) and kind]
+    allowed = ", ".join(fit) or f"nothing: there is no receiver of these kinds: {', '.join(REPORT_KINDS)}"
+    for index, report in enumerate(_mappings(reports)):
+        named = report.get("receivers")
+        for place, name in enumerate(named if isinstance(named, tuple) else ()):
+            if not isinstance(name, str) or name in fit:
+                continue
+            problem = f"{shown(name)} takes alerts only" if name in kinds else f"there is no receiver {shown(name)}"
+            yield Problem(("reports", index, "receivers", place), problem, allowed, nearest(name, fit))
 
 
 def _check_containers(given: Mapping[str, object]) -> Iterator[Problem]:

@@ -6,6 +6,7 @@ print it, so that they never say different things. Values are written back as th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -68,6 +69,12 @@ def _quantity(parse: Callable[[Any], float], what: str) -> Read:
         return parse(value)
 
     return checked
+
+
+def _number(value: object, _: ReadContext) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"must be a number, not {kind_of(value)}")
+    return float(value)
 
 
 def _path(value: object, context: ReadContext) -> Path:
@@ -173,6 +180,8 @@ SecretFilePath = Annotated[
         "a path; a relative one is below $CREDENTIALS_DIRECTORY where systemd sets that, with _ for /", _secret_path
     ),
 ]
+
+Number = Annotated[float, ValueType("a number such as 2.5", _number)]
 
 Text = Annotated[str, ValueType("text", _from_text(_not_empty))]
 

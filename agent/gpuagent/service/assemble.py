@@ -44,7 +44,9 @@ from gpuagent.service.remedies import (
     state_faults,
 )
 from gpuagent.service.renewal import Renewal
+from gpuagent.service.reports import UsageReports
 from gpuagent.service.service import Parts, Service
+from gpuagent.service.usage import UsageCommands, usage_of
 from gpuagent.service.view import View
 from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_alerts.remedies.files.permissions import CheckedFiles
@@ -155,7 +157,7 @@ def assemble(
         overrides=config.leaks.overrides,
     )
     client_commands = ClientCommands(clients, node.clock)
-    sources = Sources(config.sources)
+    sources, usage = Sources(config.sources), usage_of(config, node, alerting.store, where)
     durable = where.state_file is not None
     remedy_settings = settings_maker(node.clock.speed, durable=durable, faults=faults)
     try:
@@ -172,6 +174,7 @@ def assemble(
             (SOURCE_FAMILIES, sources.readings()),
             (REMEDY_FAMILIES, remedies.figures()),
             leaks.further(),
+            usage.further(),
         ]
 
     alerting.listen(remedies.update_alerts, further, remedies.remedy_of, remedies.under_way, remedies.freed)
@@ -195,6 +198,9 @@ def assemble(
         client_commands=client_commands,
         automatic_blame=AutomaticBlame(client_commands, node.clock, enabled=config.leaks.blame == "automatic"),
         leaks=leaks,
+        usage=usage,
+        usage_commands=UsageCommands(usage),
+        reports=UsageReports(config, node.clock, alerting.store, usage, alerting.outbox, alerting.delivery, where.node),
         leak_commands=LeakCommands(
             leaks,
             node.clock,

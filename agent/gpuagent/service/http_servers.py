@@ -30,6 +30,7 @@ from gpuagent_exporters.api.process_routes import (
     remedy_routes,
 )
 from gpuagent_exporters.api.routes import PageDocuments, build_app
+from gpuagent_exporters.api.usage_routes import UsageSource, usage_routes
 from gpuagent_exporters.http.hosts import host_names
 from gpuagent_exporters.http.limits import HttpLimits
 from gpuagent_exporters.http.listeners import ListenAddress, ListenError, is_loopback, parse_listen
@@ -79,6 +80,7 @@ class HttpServers:
         clients: ClientSource,
         remedies: RemedySource,
         leaks: LeakSource,
+        usage: UsageSource,
     ) -> None:
         """Listen.
 
@@ -97,6 +99,7 @@ class HttpServers:
             *client_command_routes(clients),
             *leak_routes(leaks),
             *leak_command_routes(leaks),
+            *usage_routes(usage),
         )
 
         def page_documents(*, show_commands: bool) -> PageDocuments:
@@ -114,6 +117,7 @@ class HttpServers:
                 *client_routes(clients, show_commands=private),
                 *remedy_routes(remedies, show_commands=private),
                 *leak_routes(leaks, show_commands=private),
+                *usage_routes(usage),
             )
             servers.append(
                 HttpServer(

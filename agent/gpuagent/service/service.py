@@ -28,12 +28,15 @@ from gpuagent.service.alerting import Alerting
 from gpuagent.service.http_servers import HttpServers
 from gpuagent.service.leak_commands import LeakCommands
 from gpuagent.service.remedies import RemedyCommands
+from gpuagent.service.reports import CHECK_SECONDS, UsageReports
 from gpuagent.service.schedule import Schedule
+from gpuagent.service.usage import UsageCommands, usage_settings
 from gpuagent.service.view import View
 from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_alerts.remedies.service import RemedyService
 from gpuagent_alerts.remedies.settings import RemedySettings
 from gpuagent_alerts.rules.model import RuleFileError, RuleGroup
+from gpuagent_alerts.usage.accounting import UsageAccounting
 from gpuagent_exporters.http.web_config import WebConfigError
 
 log = logging.getLogger(__name__)
@@ -69,6 +72,9 @@ class Parts:
     sources: Sources
     leaks: LeakDetection
     leak_commands: LeakCommands
+    usage: UsageAccounting
+    usage_commands: UsageCommands
+    reports: UsageReports
     remedies: RemedyService
     remedy_settings: Callable[[Config], RemedySettings]
     """Makes the settings of a configuration; raises ValueError for matchers that are no regular expressions."""
@@ -122,11 +128,18 @@ class Service:
         try:
             remedies = RemedyCommands(parts.remedies)
             await parts.http_servers.open(
-                parts.view, self, parts.alert_commands, parts.client_commands, remedies, parts.leak_commands
+                parts.view,
+                self,
+                parts.alert_commands,
+                parts.client_commands,
+                remedies,
+                parts.leak_commands,
+                parts.usage_commands,
             )
             await parts.clients.open()
             parts.sources.open()
             await asyncio.to_thread(parts.leaks.open)
+            await asyncio.to_thread(parts.usage.open)
             await parts.alerting.open(self._alive)
             await parts.remedies.open()
             self._start_jobs()
@@ -243,6 +256,8 @@ class Service:
         self._parts.clients.use(limits_of(new), new.clients.interval)
         self._parts.automatic_blame.enabled = new.leaks.blame == "automatic"
         self._parts.leaks.use(new.leaks.sensitivity, new.leaks.overrides)
+        self._parts.usage.use(usage_settings(new))
+        self._parts.reports.config = new
         self._start_jobs()
         trim_and_freeze(c_library())
 
@@ -274,6 +289,9 @@ class Service:
         self._schedule.every(_HOUSEKEEPING_SECONDS, "housekeeping of alerts", self._parts.alerting.housekeeping)
         leaks = self._parts.leaks
         self._schedule.every(leaks.keep_interval_seconds, "histories of the leak detector", leaks.keep)
+        usage = self._parts.usage
+        self._schedule.every(usage.save_interval_seconds, "daily table of usage", usage.save)
+        self._schedule.every(CHECK_SECONDS, "reports of usage", self._parts.reports.send_due)
         watchdog = self._parts.notifier.watchdog_seconds
         if watchdog is not None:  # a tick may come less often than systemd wants to hear from us
             self._schedule.every(watchdog / 3, "watchdog", self._tell_watchdog)
@@ -322,6 +340,7 @@ class Service:
         snapshot = replace(snapshot, clients=parts.clients.readings(snapshot))
         snapshot = parts.leaks.observe(snapshot)
         snapshot = parts.automatic_blame.observe(snapshot)
+        parts.usage.observe(snapshot)
         parts.clients.show(snapshot)
         parts.view.update(snapshot)
         await parts.remedies.update_snapshot(snapshot)
@@ -354,16 +373,17 @@ class Service:
                     await asyncio.gather(self._tick_task, return_exceptions=True)
                 await parts.remedies.close()
                 await parts.http_servers.close()
-                await self._keep_leaks()
+                await self._keep_leaks_and_usage()
                 await parts.automatic_blame.close()
                 await asyncio.gather(
                     parts.alerting.close(), parts.clients.close(), parts.sources.close(), parts.monitor.close()
                 )
 
-    async def _keep_leaks(self) -> None:
+    async def _keep_leaks_and_usage(self) -> None:
         """Before the store is closed. A slow disk must not cost the rest of an orderly end."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_KEEP_SECONDS):
+                await self._parts.usage.close()
                 await self._parts.leaks.close()
 
 

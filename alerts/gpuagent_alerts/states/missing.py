@@ -17,6 +17,7 @@ from gpuagent.core.metrics.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, M
 from gpuagent.core.metrics.node import NODE_FAMILIES
 from gpuagent.core.metrics.process import PROCESS_FAMILIES
 from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
+from gpuagent.core.metrics.usage import USAGE_FAMILIES
 from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, Snapshot
 from gpuagent_alerts.promql.series import value_test
 from gpuagent_alerts.promql.syntax import Selector
@@ -27,6 +28,7 @@ from gpuagent_alerts.states.group import GroupRunner, RuleKey
 FAMILIES: tuple[Family[Any], ...] = (
     *NODE_FAMILIES, *GPU_FAMILIES, *MIG_FAMILIES, *PROCESS_FAMILIES, *GPU_GROWTH_FAMILIES, *GROWTH_FAMILIES,
     *MIG_GROWTH_FAMILIES, *TORCH_FAMILIES, *REMEDY_FAMILIES,
+    *USAGE_FAMILIES,
 )  # fmt: skip
 
 _TELL_OF_FAILURE = frozenset({

@@ -164,4 +164,29 @@ STEPS: tuple[Step, ...] = (
         )
         """,
     ),
+    (
+        # Who has used which GPU on which day, by UTC.
+        """
+        CREATE TABLE usage_days (
+            day TEXT NOT NULL,
+            gpu_uuid TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            user TEXT NOT NULL,
+            unit TEXT NOT NULL,
+            container TEXT NOT NULL,
+            namespace TEXT NOT NULL,
+            pod TEXT NOT NULL,
+            job TEXT NOT NULL,
+            gpu INTEGER NOT NULL,
+            held REAL NOT NULL,
+            observed REAL NOT NULL,
+            busy REAL NOT NULL,
+            idle REAL NOT NULL,
+            memory REAL NOT NULL,
+            untouched REAL,
+            energy REAL,
+            PRIMARY KEY (day, gpu_uuid, kind, user, unit, container, namespace, pod, job)
+        )
+        """,
+    ),
 )

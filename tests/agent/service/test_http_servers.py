@@ -35,7 +35,7 @@ def test_names_of_the_configuration_are_served() -> None:
         http = 'http: {allowed_hosts: [gpu7.corp.example.com, "*.pool.example.com"]}'
         config = load(write(Path(folder), f"{{listen: '127.0.0.1:0', runtime_dir: {folder}, {http}}}"))
         http_servers = HttpServers(config, WebConfig())
-        await http_servers.open(cast("Any", FakeSource()), NOBODY, NOBODY, NOBODY, NOBODY, NOBODY)
+        await http_servers.open(cast("Any", FakeSource()), NOBODY, NOBODY, NOBODY, NOBODY, NOBODY, NOBODY)
         try:
             hosts = ("gpu7.corp.example.com:9837", "a.pool.example.com", "localhost", "evil.com", "corp.example.com")
             return [(await ask(http_servers._servers[-1], "/metrics", host=host)).status for host in hosts]
@@ -54,7 +54,9 @@ def test_the_page_shows_what_its_address_may_tell(listen: str, shown: bool) -> N
         config = load(write(Path(folder), f"{{listen: '{listen}', runtime_dir: {folder}}}"))
         http_servers = HttpServers(config, WebConfig())
         alerts: Any = Alerts()
-        await http_servers.open(cast("Any", FakeSource()), NOBODY, alerts, NOBODY, cast("Any", FakeRemedies()), NOBODY)
+        await http_servers.open(
+            cast("Any", FakeSource()), NOBODY, alerts, NOBODY, cast("Any", FakeRemedies()), NOBODY, NOBODY
+        )
         try:
             server = http_servers._servers[-1]
             answers = [await ask(server, path) for path in ("/", "/api/v1/alerts", "/api/v1/remedies")]

@@ -27,7 +27,7 @@ NAMES = {
     "GpuRowRemapPending", "GpuRecoveryAction", "GpuLost", "GpuCountDropped", "GpuThrottledThermal",
     "GpuThrottledPower", "GpuMonitorBlind", "Watchdog", "GpuProcessMemoryLeak", "GpuMemoryLeak",
     "GpuMemoryExhaustionSoon", "GpuRemedy", "GpuRemedyAnnounced", "GpuProcessUnkillable", "GpuRemediesStopped",
-    "GpuBudgetExceeded", "GpuMemoryStallImminent",
+    "GpuBudgetExceeded", "GpuMemoryStallImminent", "GpuHeldIdle",
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from gpuagent.config.models import Config
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import ProcessId
+from gpuagent.core.usage import Amounts, Holder
 from gpuagent_alerts.leak.histories import Beginning, Histories
 from gpuagent_alerts.leak.lives import ServiceKey, ServiceRow
 from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
@@ -20,6 +21,7 @@ from gpuagent_alerts.remedies.audit_rows import END, INTENT, RESULT
 from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.leaks import LeakHistories
+from gpuagent_alerts.store.usage import UsageDays
 from tests.agent.service.alerting.bench import BUSY, FULL, alerting, config, rules
 from tests.fakes.readings import BOOT_ID
 
@@ -41,6 +43,7 @@ TABLES = (
     "leak_histories",
     "leak_services",
     "slack_threads",
+    "usage_days",
 )
 NOWHERE = "http://127.0.0.1:9/"
 """Nobody listens on the port `discard`: what is sent there stays in the outbox."""
@@ -77,6 +80,8 @@ def filled(folder: Path, clock: ManualClock) -> Path:
     _remember_leaks(store)
     asyncio.run(StoredThreads(store).keep("chat", "C1", "inc-1", Thread("1.000100", "C1"), clock.wall()))
     act(Audit(store, clock, BOOT_ID))
+    amounts = Amounts(60.0, 60.0, 30.0, 0.0, 2.0**40, 2.0**30, 1000.0)
+    UsageDays(store).add("2026-11-27", "", [(0, "GPU-00000000", Holder(user="alice", unit="trainer.service"), amounts)])
     store.close()
     return path
 

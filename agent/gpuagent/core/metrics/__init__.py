@@ -19,6 +19,7 @@ from gpuagent.core.metrics.host import HOST_FAMILIES
 from gpuagent.core.metrics.node import NODE_FAMILIES
 from gpuagent.core.metrics.process import FRAMEWORK_FAMILIES, PROCESS_FAMILIES
 from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
+from gpuagent.core.metrics.usage import USAGE_FAMILIES
 
 FAMILIES: tuple[Family[Any], ...] = (
     *NODE_FAMILIES,
@@ -36,4 +37,5 @@ FAMILIES: tuple[Family[Any], ...] = (
     *SOURCE_FAMILIES,
     *TORCH_FAMILIES,
     *REMEDY_FAMILIES,
+    *USAGE_FAMILIES,
 )

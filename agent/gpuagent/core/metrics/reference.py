@@ -20,6 +20,7 @@ from gpuagent.core.metrics.node import NODE_FAMILIES
 from gpuagent.core.metrics.optional import SWITCH_OF
 from gpuagent.core.metrics.process import FRAMEWORK_FAMILIES, OTHER, PROCESS_FAMILIES
 from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
+from gpuagent.core.metrics.usage import USAGE_FAMILIES
 
 
 class Group(NamedTuple):
@@ -111,6 +112,13 @@ GROUPS = (
         "Remedies and budgets",
         "What was done to give memory back. `gpuagent remedies` shows it in words.",
         REMEDY_FAMILIES,
+    ),
+    Group(
+        "Usage",
+        "Who has held the GPUs, for how long, and what they did with them ([usage](usage.md)). `holder` is `processes`,"
+        " `none` (the GPU was free), `unknown`, `other` (beyond 32 holders of a GPU) or `unobserved`; added up over "
+        "all holders, the counters are those of the GPU.",
+        USAGE_FAMILIES,
     ),
 )
 

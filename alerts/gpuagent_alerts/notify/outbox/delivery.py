@@ -234,7 +234,7 @@ def _fitting(taken: Sequence[QueuedMessage]) -> Sequence[QueuedMessage]:
 
 
 def _goes_alone(message: Message) -> bool:
-    return message.incident is not None or bool(message.digest)
+    return message.incident is not None or message.report is not None or bool(message.digest)
 
 
 def _together(messages: Sequence[Message]) -> Message:

@@ -22,6 +22,7 @@ from gpuagent_alerts.alert import (
     LastRun,
     Message,
     News,
+    Report,
     Status,
 )
 from gpuagent_alerts.notify.outbox.attempt import MAX_RETRY_AFTER_SECONDS
@@ -150,6 +151,7 @@ def dump_message(message: Message) -> str:
                 if message.digest
                 else {}
             ),
+            **({} if message.report is None else {"report": list(message.report)}),
             **({"tells_beginning": True} if message.tells_beginning else {}),
             **({} if message.written_at is None else {"written_at": max(message.written_at, 0.0)}),
         }
@@ -164,7 +166,15 @@ def load_message(text: str, *, message_id: str, receiver: str, group: str) -> Me
     digest = tuple(_digest_line(one) for one in array(found.get("digest", [])))
     written_at = unix_time_or_none(found.get("written_at"))  # older versions did not write it
     group_labels, both = texts(member(found, "group_labels")), flag(found.get("tells_beginning", False))
-    return Message(message_id, receiver, group, alerts, group_labels, incident, digest, written_at, both)
+    report = _report(found["report"]) if "report" in found else None
+    return Message(message_id, receiver, group, alerts, group_labels, incident, digest, written_at, both, report)
+
+
+def _report(value: object) -> Report:
+    title, body, form = array(value)
+    if form not in {"markdown", "html"}:
+        raise ValueError("a report has no form that is known")
+    return Report(word(title), word(body), word(form))
 
 
 def _digest_line(value: object) -> DigestLine:

@@ -52,7 +52,8 @@ class Apprise:
             "url": self.url.line(),
             "title": headline(message, context),
             "body": plain_text(message, context),
-            "type": "success" if is_over(message) else "failure",
+            "type": _type_of(message),
+            "format": "text" if message.report is None else message.report.format,
         }
         command = (sys.executable, "-I", "-m", PROGRAM)
         finished = await run_program(command, json.dumps(request).encode(), self.timeout_seconds)
@@ -67,6 +68,12 @@ class Apprise:
         if finished.status == BAD_ADDRESS:
             return DeliveryOutcome(Reason.MISCONFIGURED, "Apprise does not know this kind of address")
         return DeliveryOutcome(Reason.FAILED, "Apprise could not deliver it")  # what it says may hold the address
+
+
+def _type_of(message: Message) -> str:
+    if message.report is not None:
+        return "info"
+    return "success" if is_over(message) else "failure"
 
 
 class AppriseKind(ReceiverKind[AppriseConfig]):
@@ -99,7 +106,9 @@ def notify(request: Mapping[str, str]) -> int:
         return BAD_ADDRESS
     if request.get("check"):
         return 0
-    told = sender.notify(title=request["title"], body=request["body"], notify_type=request["type"])
+    told = sender.notify(
+        title=request["title"], body=request["body"], notify_type=request["type"], body_format=request["format"]
+    )
     return 0 if told else _NOT_DELIVERED
 
 

@@ -36,6 +36,8 @@ def headline(message: Message, context: MessageContext) -> str:
     `CRITICAL node7 GPU 0: whisper-api (svc-ml, pid 81204) leaking 84.4 GiB/h, full in 8 min` of an incident,
     `WARNING node7: GPU 0: 95 % of memory in use` of an alert that belongs to none.
     """
+    if message.report is not None:
+        return message.report.title
     made_up = "SIMULATED " if context.simulated else ""
     late = late_words(message, context)
     if message.incident is not None and message.incident.briefing.headline:
@@ -163,6 +165,8 @@ LINK_NAMES = {"page": "Page", "grafana": "Grafana", "runbook": "Runbook"}
 
 def plain_text(message: Message, context: MessageContext) -> str:
     """Return the message as text without any marks: what there is to say of its incident, then alert by alert."""
+    if message.report is not None:
+        return message.report.text
     made_up = "SIMULATED " if context.simulated else ""
     incident = message.incident
     parts = []

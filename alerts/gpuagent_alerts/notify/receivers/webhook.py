@@ -134,6 +134,7 @@ def version_4(message: Message, context: MessageContext) -> dict[str, Any]:
             }
             for one in message.digest
         ],
+        **({} if message.report is None else {"report": message.report._asdict()}),
         "groupKey": message.group,
         "truncatedAlerts": 0,
         "status": str(message.status),

@@ -19,6 +19,7 @@ from gpuagent.core.metrics.family import Family, MetricType
 from gpuagent.core.metrics.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, MIG_GROWTH_FAMILIES
 from gpuagent.core.metrics.process import FRAMEWORK_FAMILIES, PROCESS_FAMILIES
 from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
+from gpuagent.core.metrics.usage import USAGE_FAMILIES
 from gpuagent_alerts.promql.expression import Expression, compile_expression, compile_tree
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.syntax import Aggregation, Binary, Call, Negation, Node, Number, Selector
@@ -455,8 +456,8 @@ def _names(*groups: Sequence[Family[Any]]) -> frozenset[str]:
 
 TOLD = _names(CLIENT_FAMILIES, SOURCE_FAMILIES, TORCH_FAMILIES, FRAMEWORK_FAMILIES)
 """Families whose values come from what apps and model servers say of themselves."""
-RECORDS = _names(ALERTING_FAMILIES, REMEDY_FAMILIES) - BUDGETS
-"""Families that tell what the agent itself concluded or did: other rules' expressions stand behind them."""
+RECORDS = _names(ALERTING_FAMILIES, REMEDY_FAMILIES, USAGE_FAMILIES) - BUDGETS
+"""Families that tell what the agent itself concluded or did: other rules' expressions are behind them, or the past."""
 PROCESSES = _names(PROCESS_FAMILIES, GROWTH_FAMILIES)
 """Families of processes."""
 GROWTH = _names(GROWTH_FAMILIES, GPU_GROWTH_FAMILIES, MIG_GROWTH_FAMILIES)

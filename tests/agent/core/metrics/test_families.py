@@ -14,9 +14,11 @@ from gpuagent.core.metrics.growth import DETECTOR_FAMILIES
 from gpuagent.core.metrics.process import PROCESS_LABELS, USED
 from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
 from gpuagent.core.metrics.series import ExtraFamilies, series
+from gpuagent.core.metrics.usage import USAGE_FAMILIES
 from gpuagent.driver.nvml.driver import COLLECTORS
 from tests.fakes.remedies import full_remedies
 from tests.fakes.snapshots import full_alerting, full_clients, full_servers, full_snapshot
+from tests.fakes.usage import full_usage
 
 BY_NAME = {family.name: family for family in FAMILIES}
 BASE_UNITS = {"bytes", "bytes_per_second", "celsius", "hertz", "joules", "ratio", "seconds", "watts"}
@@ -89,6 +91,7 @@ def test_no_family_is_dead() -> None:
     further: list[ExtraFamilies] = [
         (CLIENT_FAMILIES, full_clients()),
         (REMEDY_FAMILIES, full_remedies()),
+        (USAGE_FAMILIES, full_usage()),
         (SOURCE_FAMILIES, full_servers()),
         (DETECTOR_FAMILIES, DetectorLoad(2, 0)),
     ]

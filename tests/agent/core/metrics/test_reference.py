@@ -26,6 +26,7 @@ from gpuagent.core.metrics.clients import CLIENT_FAMILIES, SOURCE_FAMILIES, TORC
 from gpuagent.core.metrics.growth import DETECTOR_FAMILIES, GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, MIG_GROWTH_FAMILIES
 from gpuagent.core.metrics.reference import GROUPS, render
 from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
+from gpuagent.core.metrics.usage import USAGE_FAMILIES
 from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.files import RealProc
@@ -40,6 +41,7 @@ from tests.fakes.nvml import use
 from tests.fakes.proc import FakeWatcher
 from tests.fakes.remedies import full_remedies
 from tests.fakes.snapshots import full_clients, full_servers
+from tests.fakes.usage import full_usage
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "metrics.md"
 
@@ -119,6 +121,7 @@ async def _scrape(scenario: str) -> set[str]:
             lambda: [
                 (CLIENT_FAMILIES, full_clients()),
                 (REMEDY_FAMILIES, full_remedies()),
+                (USAGE_FAMILIES, full_usage()),
                 (SOURCE_FAMILIES, full_servers()),
                 (DETECTOR_FAMILIES, DetectorLoad(2, 0)),
             ],

@@ -25,6 +25,7 @@ from gpuagent_alerts.remedies.audit import Audit, NotRecorded
 from gpuagent_alerts.remedies.audit_rows import runs
 from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits, breaker_reason, refusals
 from gpuagent_alerts.store.database import Store
+from gpuagent_alerts.store.usage import UsageDays
 from tests.agent.service.alerting.bench import BUSY, CALM, alerting
 from tests.alerts.store.damage import TABLES, act, columns, damage, filled, groups, settings
 from tests.fakes.readings import BOOT_ID
@@ -78,6 +79,10 @@ PLACES = {
         "owner", "name", "total_bytes", "version", "level_used", "level_tensors", "exhausted", "leaked", "grown",
         "quiet",
     ),
+    "usage_days": (
+        "day", "gpu_uuid", "kind", "user", "unit", "container", "namespace", "pod", "job", "gpu", "held", "observed",
+        "busy", "idle", "memory", "untouched", "energy",
+    ),
 }  # fmt: skip
 ANYWHERE = [(table, column) for table, names in PLACES.items() for column in names]
 
@@ -102,6 +107,7 @@ def use(path: Path) -> Store:
             store = bench.alerting.store
             leaks = LeakDetection("balanced", clock, store=store, boot_id=BOOT_ID)
             leaks.open()
+            UsageDays(store).check()
             audit = Audit(store, clock, BOOT_ID)
             audit.close_open()
             runs(audit.events())
@@ -163,6 +169,7 @@ def test_a_bad_row_costs_itself(original: Path, tmp_path: Path, table: str, capl
         async with alerting(settings(tmp_path), groups(), ManualClock(), path) as bench:
             LeakDetection("balanced", bench.clock, store=bench.alerting.store, boot_id=BOOT_ID).open()
             await StoredThreads(bench.alerting.store).find("chat", "C1", "inc-1")
+            UsageDays(bench.alerting.store).check()
             await bench.show(BUSY)
             figures = bench.alerting.figures()
             assert figures is not None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
-from gpuagent_alerts.alert import Message
+from gpuagent_alerts.alert import Message, Report
 from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
 from gpuagent_alerts.notify.receivers.apprise import Apprise
 from gpuagent_alerts.secret import Secret
@@ -33,6 +34,18 @@ def test_it_tells_in_plain_words() -> None:
     assert (document["title"], document["type"]) == (ENDED, "success")
     assert "The GPU was gone: the GPU answers again after a reboot" in document["message"]
     assert "Drain the node" not in document["message"]
+
+
+@pytest.mark.parametrize(("form", "text"), [("markdown", "| a\\_b |"), ("html", "<td>a</td>")])
+def test_a_report_is_sent_in_its_form(form: str, text: str) -> None:
+    """Title and text as they are, and nothing of an alert."""
+    report = replace(message(alert(ended=True)), report=Report("GPU usage of n1", text, form))
+    with sink() as receiver:
+        outcome = tell(f"json://127.0.0.1:{receiver.port}/x?format={form}", report)
+        document = json.loads(receiver.processed[0].body)
+
+    assert outcome.ok
+    assert (document["title"], document["message"], document["type"]) == ("GPU usage of n1", text, "info")
 
 
 @pytest.mark.parametrize("query", ["", "?redirect=yes"])

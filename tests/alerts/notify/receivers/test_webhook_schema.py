@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuagent_alerts.alert import Alert, Briefing, CauseKind, Message, News
+from gpuagent_alerts.alert import Alert, Briefing, CauseKind, Message, News, Report
 from gpuagent_alerts.notify.receivers.webhook import SCHEMA, version_4
 from tests.alerts.incident_messages import BRIEFING, KEY, about, incident
 from tests.alerts.messages import CONTEXT, alert, message
@@ -36,6 +37,15 @@ def test_the_description_is_of_this_version() -> None:
 def test_every_kind_of_message(told: Message) -> None:
     """Alerts alone, and an incident at each point of its story."""
     check(told)
+
+
+def test_a_report_is_beside_its_alert() -> None:
+    """Whoever reads alerts sees one that is over; the report stands in a field of its own, and in the headline."""
+    told = replace(message(alert(ended=True)), report=Report("GPU usage of n1", "| user |", "markdown"))
+
+    found = check(told)
+    assert (found["headline"], found["status"]) == ("GPU usage of n1", "resolved")
+    assert found["report"] == {"title": "GPU usage of n1", "text": "| user |", "format": "markdown"}
 
 
 @settings(max_examples=30)
