@@ -8,10 +8,11 @@
 #   PURGE=1                 configuration and state, too (make uninstall)
 #   COMMIT=5f4c2da          whose sample (make test-sample)
 #   OUT=a/folder            where the results go; else gpu-report (make test-gpu)
+#   ROUNDS=1000               how often (make leak-gate)
 #   GPU_PYTHON=3.12         the Python of the machine with the GPU (make gpu-wheels)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install uninstall test test-fast test-all test-failed test-sample test-python test-gpu lint bench wheelhouse gpu-wheels clean demo-venv dev-venv apps-venv leakbench leakbench-load torture audit
+.PHONY: help demo install uninstall test test-fast test-all test-failed test-sample test-python test-gpu lint bench wheelhouse gpu-wheels clean demo-venv dev-venv apps-venv leakbench leakbench-load leak-gate torture audit
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -97,6 +98,9 @@ leakbench: dev-venv ## Leaks told from caches, beside what people use today: the
 
 leakbench-load: dev-venv ## Leaks of services under recorded load (ARRIVALS=FILE.npz), or under made-up load
 	$(BIN)/python -m benchmarks.leak.load $(if $(ARRIVALS),--arrivals $(ARRIVALS)) --unseen --workers 2
+
+leak-gate: apps-venv ## Healthy functions through the leak gate for tests, ROUNDS=1000 times: none may be called leaky
+	.venv-apps/bin/python -W ignore tests/client/leak_gate/rounds.py $(or $(ROUNDS),1000)
 
 wheelhouse: demo-venv ## All wheels for an offline install on machines like this one, in wheelhouse/
 	scripts/wheelhouse $(BIN)/python wheelhouse

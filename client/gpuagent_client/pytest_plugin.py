@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     shown = dict(arguments)
     if pyfuncitem.instance is not None:
         shown["self"] = pyfuncitem.instance
-    _check(functools.partial(test, **arguments), pyfuncitem.name, shown, mark.kwargs)
+    _check(functools.partial(test, **arguments), pyfuncitem.name, pyfuncitem.function, shown, mark.kwargs)
     return True
 
 
@@ -58,19 +59,23 @@ def gpu_leak_fixture(request: pytest.FixtureRequest) -> Callable[..., None]:
     def check(function: Callable[..., object], *args: object, **settings: object) -> None:
         __tracebackhide__ = True
         name = getattr(function, "__qualname__", type(function).__qualname__)
-        _check(functools.partial(function, *args) if args else function, name, shown, settings)
+        _check(functools.partial(function, *args) if args else function, name, request.function, shown, settings)
 
     return check
 
 
 def _check(
-    function: Callable[[], object], name: str, fixtures: Mapping[str, object], settings: Mapping[str, Any]
+    function: Callable[[], object],
+    name: str,
+    test: FunctionType,
+    fixtures: Mapping[str, object],
+    settings: Mapping[str, Any],
 ) -> None:
     __tracebackhide__ = True
     from gpuagent_client.testing.gate import find_leak  # noqa: PLC0415 - only for tests that ask for it
     from gpuagent_client.testing.holders import NamedFixtures  # noqa: PLC0415
 
-    with NamedFixtures(fixtures):
+    with NamedFixtures(fixtures, test):
         leak = find_leak(function, **settings)
     if leak is not None:
         pytest.fail(f"{name} {leak.text()}", pytrace=False)

@@ -7,7 +7,7 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from gpuagent_client.blame.census import Names, find, values_of
@@ -16,6 +16,7 @@ from gpuagent_client.blame.heap import ThreadValues
 from gpuagent_client.blame.judgment import Judgment, Watch, judge
 from gpuagent_client.blame.look import take_look
 from gpuagent_client.blame.report import Told, report_holders
+from gpuagent_client.blame.sites import PARAMETERS_OF
 from gpuagent_client.errors import Refused
 
 CHILD_SECONDS = 60.0
@@ -113,12 +114,14 @@ def _is_runner(frame: FrameType) -> bool:
 class NamedFixtures:
     """Name for the fixtures of a test as long as the block lasts: a module of this name has them as its variables.
 
-    pytest alone holds them, and its functions are no roots here.
+    pytest alone holds them, and its functions are no roots here. `test` is the function whose parameters they are.
     """
 
-    def __init__(self, fixtures: Mapping[str, object]) -> None:
+    def __init__(self, fixtures: Mapping[str, object], test: FunctionType) -> None:
         self._module = ModuleType("fixtures")
         self._module.__dict__.update(fixtures)
+        self._module.__dict__["__file__"] = test.__code__.co_filename  # a module of the app's, not of a library
+        self._module.__dict__[PARAMETERS_OF] = test
         self._name = ""
 
     def __enter__(self) -> None:

@@ -79,7 +79,7 @@ def test_gpus_come_first() -> None:
 def test_settings_out_of_range(settings: dict[str, int], words: str) -> None:
     """A number out of its range is said at once, before the function is called."""
     with pytest.raises(ValueError, match=words):
-        find_leak(lambda: pytest.fail("called"), **settings)  # type: ignore[arg-type]
+        find_leak(lambda: pytest.fail("called"), **settings)
 
 
 def test_nothing_leaks_without_torch() -> None:

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.client.blame.kinds import marked_lines
-from tests.client.conftest import Apps
+from tests.client.conftest import ROOT, Apps
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 HERE = Path(__file__).parent
+DOCS = ROOT / "docs"
 LINES = marked_lines(HERE / "functions.py", "# LEAK ")
 ALL = """
 import functions, gc, pytest, torch
@@ -48,8 +49,11 @@ def test_fixture(gpu_leak):
     kept = []
     gpu_leak(lambda: kept.append(torch.zeros(8)))  # LINE test_fixture
 
+def keep(size):
+    KEPT.append(torch.zeros(size))
+
 def test_arguments(gpu_leak):
-    gpu_leak(KEPT.append, torch.zeros(8))
+    gpu_leak(keep, 8)
 
 @pytest.mark.gpu_leak(allowed_bytes=32)
 def test_allowed():
@@ -142,7 +146,19 @@ def run_pytest(source: str, folder: Path, apps: Apps, python: Path) -> tuple[dic
     """The outcome of each test of a file, and the text of those that did not pass."""
     path = folder / "test_it.py"
     path.write_text(source)
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rA", "--color=no", "-W", "ignore", path]
+    command: list[str | Path] = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-rA",
+        "--color=no",
+        "-W",
+        "ignore",
+        path,
+    ]
     environment = apps.environment(COLUMNS="4000")
     environment["PYTHONPATH"] += f":{HERE}"
     run = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
@@ -205,6 +221,21 @@ def test_nothing_is_loaded_before_a_test_asks(tmp_path: Path, apps: Apps, apps_p
     assert run_pytest(LOADED, tmp_path, apps, apps_python)[0] == {"test_modules": "passed"}
 
 
+def test_the_documented_examples(tmp_path: Path, apps: Apps, apps_python: Path) -> None:
+    """The first example of the page fails with the text that stands there; of the second, what leaks does."""
+    page = (DOCS / "leak-gate.md").read_text(encoding="utf-8")
+    first, second = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (text,) = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+
+    outcomes, texts = run_pytest(first, tmp_path, apps, apps_python)
+    assert outcomes == {"test_step": "failed"}
+    assert text.replace("test_step.py", "test_it.py") in texts["test_step"]
+
+    outcomes, texts = run_pytest(second, tmp_path, apps, apps_python)
+    assert outcomes == {"test_requests": "failed", "test_find_leak": "passed"}
+    assert "is held by `test_it.KEPT` (list" in texts["test_requests"]
+
+
 @pytest.mark.parametrize(
     "rounds",
     [
@@ -214,7 +245,7 @@ def test_nothing_is_loaded_before_a_test_asks(tmp_path: Path, apps: Apps, apps_p
 )
 def test_no_healthy_function_is_ever_called_leaky(rounds: int, apps: Apps, apps_python: Path) -> None:
     """LEAK-02: the gate of a build does not fail by chance."""
-    command = [apps_python, "-W", "ignore", HERE / "rounds.py", str(rounds), "7"]
+    command: list[str | Path] = [apps_python, "-W", "ignore", HERE / "rounds.py", str(rounds), "7"]
     run = subprocess.run(command, env=apps.environment(), capture_output=True, text=True, check=True)
 
     *found, end = map(json.loads, run.stdout.splitlines())
