@@ -14,7 +14,7 @@ from tests.client.conftest import ROOT, Apps
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "apps"
 DOCS = ROOT / "docs"
 LINES = marked_lines(HERE / "functions.py", "# LEAK ")
 ALL = """
