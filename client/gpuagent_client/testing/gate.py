@@ -17,8 +17,10 @@ from gpuagent_client.testing.memory import MemoryReader
 
 FIRST_LOOK, SECOND_LOOK = 2, 3
 """Parts before which holders are looked for."""
-SAMPLES = 8
+SAMPLES = 9
 """How often what was found is asked for its length in the last part."""
+READINGS = 3
+"""How often memory is read in each part."""
 CALLER = re.compile(r"local function of find_leak\(\) at [^`]*?gate\.py:\d+")
 """The function under test, as the root that holds what nothing else does."""
 EXPLAINED_SHARE = 0.9
@@ -128,8 +130,9 @@ class _Run:
     def _confirm(self, names: list[str], part: int) -> Leak | None:
         """Call it in four more parts: the first two may end the suspicion, holders are looked for around the third."""
         search = _Search()
-        figures: list[Figures] = [self._memory.read()]
+        parts: list[list[Figures]] = [[self._memory.read()]]
         for number in range(PARTS):
+            parts.append([])
             if number == FIRST_LOOK:
                 search.first_look()
             elif number == SECOND_LOOK:
@@ -138,10 +141,11 @@ class _Run:
                 self._call(part * (done + 1) // SAMPLES - part * done // SAMPLES)
                 if number >= SECOND_LOOK:
                     search.sample()
-            figures.append(self._memory.read())
-            if not growing(names, figures, part, self._settings.allowed_bytes):
+                if (done + 1) % (SAMPLES // READINGS) == 0:
+                    parts[-1].append(self._memory.read())
+            if not growing(names, parts, part, self._settings.allowed_bytes):
                 return None
-        growth = confirmed(names, figures, part, self._settings.allowed_bytes)
+        growth = confirmed(names, parts, part, self._settings.allowed_bytes)
         if not growth:
             return None
         judgment = search.judge()

@@ -7,6 +7,8 @@ from typing import NamedTuple, Optional
 
 Figures = Mapping[str, Optional[int]]
 """What is held after some calls, by device, in bytes; None where it could not be read."""
+Part = Sequence[Figures]
+"""What was read in the course of a part of the run."""
 NODES = "autograd graphs"
 """Name of the figure that counts nodes of autograd graphs, which are in no allocator's figure."""
 PARTS = 4
@@ -37,26 +39,45 @@ def suspects(figures: Sequence[Figures], calls_in_part: int, allowed_bytes: int)
     ]
 
 
-def growing(names: Sequence[str], figures: Sequence[Figures], calls_in_part: int, allowed_bytes: int) -> list[str]:
-    """Return those of the figures that grew in every part so far."""
-    known = set(_known(figures))
-    pairs = list(zip(figures, figures[1:]))
+def growing(names: Sequence[str], parts: Sequence[Part], calls_in_part: int, allowed_bytes: int) -> list[str]:
+    """Return those of the figures that grew from each part to the next so far.
+
+    The least of a part must be more than the most of the one before, by a granule: what goes up and down, as a cache of
+    entries of different sizes does, rises from reading to reading by chance, but not so twelve times in a row.
+    """
+    known = set(_known([figures for part in parts for figures in part]))
     return [
         name
         for name in names
-        if name in known and all(_grew(name, *pair, calls_in_part, allowed_bytes) for pair in pairs)
+        if name in known
+        and all(
+            min(_values(name, after)) - max(_values(name, before)) >= _granule(name)
+            and _grew(name, before[-1], after[-1], calls_in_part, allowed_bytes)
+            for before, after in zip(parts, parts[1:])
+        )
     ]
 
 
-def confirmed(names: Sequence[str], figures: Sequence[Figures], calls_in_part: int, allowed_bytes: int) -> list[Growth]:
-    """Return those of the figures that grew in every part and did not slow down; GPUs first, then most growth."""
+def confirmed(names: Sequence[str], parts: Sequence[Part], calls_in_part: int, allowed_bytes: int) -> list[Growth]:
+    """Return those of the figures that grew in every part and did not slow down; GPUs first, then most growth.
+
+    The first of `parts` is what was read before any of them.
+    """
     found = []
-    for name in growing(names, figures, calls_in_part, allowed_bytes):
-        values = [figure[name] or 0 for figure in figures]
+    for name in growing(names, parts, calls_in_part, allowed_bytes):
+        values = _values(name, [part[-1] for part in parts])
         before_last = (values[-2] - values[0]) / (len(values) - 2)
         if values[-1] - values[-2] >= before_last * LEAST_LAST_SHARE:
             found.append(Growth(name, values[-1] - values[0], calls_in_part * (len(values) - 1)))
     return sorted(found, key=lambda one: (one.name == NODES, one.name == "cpu", -one.amount))
+
+
+def _values(name: str, part: Part) -> list[int]:
+    return [figures[name] or 0 for figures in part]
+
+
+def _granule(name: str) -> int:
+    return GRANULE_BYTES if name.startswith("cuda") else 1
 
 
 def _known(figures: Sequence[Figures]) -> list[str]:
@@ -69,5 +90,4 @@ def _grew(name: str, before: Figures, after: Figures, calls: int, allowed_bytes:
     step = (after[name] or 0) - (before[name] or 0)
     if name == NODES:
         return step > 0
-    least = GRANULE_BYTES if name.startswith("cuda") else 1
-    return step >= least and step > allowed_bytes * calls
+    return step >= _granule(name) and step > allowed_bytes * calls

@@ -52,10 +52,24 @@ def test_what_is_suspected(name: str, values: tuple[int | None, ...], allowed_by
 )
 def test_what_is_confirmed(name: str, values: tuple[int | None, ...], leaks: bool) -> None:
     """A leak grows in every part and does not slow down; a missing figure is no growth."""
-    found = confirmed([name], series(name, *values), 60, 0)
+    found = confirmed([name], [[one] for one in series(name, *values)], 60, 0)
 
     amounts = [value for value in values if value is not None]
     assert found == ([Growth(name, amounts[-1] - amounts[0], 240)] if leaks else [])
+
+
+@table(
+    "readings, leaks",
+    [
+        (((0,), (20, 40, 60), (80, 100, 120), (140, 160, 180), (200, 220, 240)), True),
+        (((0,), (20, 70, 60), (65, 100, 120), (140, 160, 180), (200, 220, 240)), False),  # up and down
+        (((0,), (5, 3, 9), (10, 12, 11), (13, 17, 15), (18, 20, 19)), True),
+        (((0,), (5, 3, 9), (9, 12, 11), (13, 17, 15), (18, 20, 19)), False),
+    ],
+)
+def test_what_goes_up_and_down(readings: tuple[tuple[int, ...], ...], leaks: bool) -> None:
+    """The least of each part is more than the most of the one before, else the growth may be chance."""
+    assert bool(confirmed(["cpu"], [series("cpu", *part) for part in readings], 60, 0)) == leaks
 
 
 def test_gpus_come_first() -> None:
@@ -64,7 +78,12 @@ def test_gpus_come_first() -> None:
         {NODES: step, "cpu": step * 4096, "cuda:1": step * 1024, "cuda:0": step * 512} for step in range(5)
     ]
 
-    assert [one.name for one in confirmed([*figures[0]], figures, 60, 0)] == ["cuda:1", "cuda:0", "cpu", NODES]
+    assert [one.name for one in confirmed([*figures[0]], [[one] for one in figures], 60, 0)] == [
+        "cuda:1",
+        "cuda:0",
+        "cpu",
+        NODES,
+    ]
 
 
 @table(
