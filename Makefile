@@ -4,7 +4,7 @@
 #   WHEELHOUSE=wheelhouse   install from a folder of wheels, without a network (make demo, make install)
 #   DESTDIR=/a/folder       stage what is installed there, for a package (make install)
 #   PREFIX=/usr             where unit, command and manual go; else /usr/local (make install)
-#   EXTRAS=apprise          more optional parts of gpuagent: apprise, plot (make install; top is always there)
+#   EXTRAS=apprise          more optional parts of gpuagent: apprise, otlp, plot (make install; top is always there)
 #   PURGE=1                 configuration and state, too (make uninstall)
 #   COMMIT=5f4c2da          whose sample (make test-sample)
 #   OUT=a/folder            where the results go; else gpu-report (make test-gpu)

@@ -36,6 +36,7 @@ from gpuagent.service.alerting import Alerting
 from gpuagent.service.http_servers import HttpServers, own_url
 from gpuagent.service.leak_commands import LeakCommands
 from gpuagent.service.leak_feedback import FOLDER, FeedbackStore
+from gpuagent.service.otlp import OtlpPush
 from gpuagent.service.remedies import (
     RemediesRefused,
     check_permissions,
@@ -156,12 +157,11 @@ def assemble(
     )
     client_commands = ClientCommands(clients, node.clock)
     sources = Sources(config.sources)
-    durable = where.state_file is not None
-    remedy_settings = settings_maker(node.clock.speed, durable=durable, faults=faults)
+    remedy_settings = settings_maker(node.clock.speed, durable=where.state_file is not None, faults=faults)
     try:
         remedies = remedy_service_of(
             remedy_settings(config), config, node, alerting.store, client_commands,
-            durable=durable, config_file=path or DEFAULT_PATH,
+            durable=where.state_file is not None, config_file=path or DEFAULT_PATH,
         )  # fmt: skip
     except ValueError as error:
         raise StartError(f"remedies: {error}") from None
@@ -176,6 +176,7 @@ def assemble(
 
     alerting.listen(remedies.update_alerts, further, remedies.remedy_of, remedies.under_way, remedies.freed)
     alerting.endings.ask(remedies.history.ending_of, node.processes.is_running)
+    otlp = OtlpPush(config.otlp, where.node, lambda: alerting.incidents, alerting.firing, node.clock.now)
     parts = Parts(
         config=config,
         clock=node.clock,
@@ -184,7 +185,7 @@ def assemble(
             config,
             node.clock,
             node.place.simulated,
-            alerting.figures,
+            lambda: otlp.added_to(alerting.figures()),
             further,
         ),
         http_servers=HttpServers(config, web),
@@ -194,6 +195,7 @@ def assemble(
         sources=sources,
         client_commands=client_commands,
         automatic_blame=AutomaticBlame(client_commands, node.clock, enabled=config.leaks.blame == "automatic"),
+        otlp=otlp,
         leaks=leaks,
         leak_commands=LeakCommands(
             leaks,
