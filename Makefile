@@ -4,14 +4,15 @@
 #   WHEELHOUSE=wheelhouse   install from a folder of wheels, without a network (make demo, make install)
 #   DESTDIR=/a/folder       stage what is installed there, for a package (make install)
 #   PREFIX=/usr             where unit, command and manual go; else /usr/local (make install)
-#   EXTRAS=apprise          more optional parts of gpuagent: apprise, plot (make install; top is always there)
+#   EXTRAS=apprise          more optional parts of gpuagent: apprise, otlp, plot (make install; top is always there)
 #   PURGE=1                 configuration and state, too (make uninstall)
 #   COMMIT=5f4c2da          whose sample (make test-sample)
 #   OUT=a/folder            where the results go; else gpu-report (make test-gpu)
+#   ROUNDS=1000               how often (make leak-gate)
 #   GPU_PYTHON=3.12         the Python of the machine with the GPU (make gpu-wheels)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install uninstall test test-fast test-all test-failed test-sample test-python test-gpu lint bench wheelhouse gpu-wheels clean demo-venv dev-venv apps-venv leakbench leakbench-load torture audit
+.PHONY: help demo install uninstall test test-fast test-all test-failed test-sample test-python test-gpu lint bench wheelhouse gpu-wheels clean demo-venv dev-venv apps-venv leakbench leakbench-load leak-gate docs torture audit
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -73,7 +74,7 @@ test-python: dev-venv ## What depends on Python itself: make test-python VENV=.v
 test-gpu: ## What only a GPU can prove, as a table, in under 8 minutes: a machine with torch, no network needed
 	@$(or $(PYTHON),python3) -m tests.gpu $(if $(WHEELHOUSE),--wheelhouse "$(WHEELHOUSE)") $(if $(OUT),--out "$(OUT)")
 
-lint: dev-venv ## Style, spelling, types, who imports whom, what is in the wheels
+lint: dev-venv ## Style, spelling, types, who imports whom, what is in the wheels, links of the documentation
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/typos --format brief
@@ -81,6 +82,10 @@ lint: dev-venv ## Style, spelling, types, who imports whom, what is in the wheel
 	$(BIN)/lint-imports
 	$(PYTEST) -q tests/packaging/test_house_style.py
 	scripts/check-wheels $(BIN)
+	$(BIN)/python scripts/docs
+
+docs: dev-venv ## The documentation as a site, in site/: any broken link or anchor is an error
+	$(BIN)/python scripts/docs
 
 torture: dev-venv ## Every fault, alone and in pairs, against a running agent; every attack five times; 500 kills, 10^6 frames
 	@scripts/services
@@ -98,6 +103,9 @@ leakbench: dev-venv ## Leaks told from caches, beside what people use today: the
 leakbench-load: dev-venv ## Leaks of services under recorded load (ARRIVALS=FILE.npz), or under made-up load
 	$(BIN)/python -m benchmarks.leak.load $(if $(ARRIVALS),--arrivals $(ARRIVALS)) --unseen --workers 2
 
+leak-gate: apps-venv ## Healthy functions through the leak gate for tests, ROUNDS=1000 times: none may be called leaky
+	.venv-apps/bin/python -W ignore tests/client/leak_gate/apps/rounds.py $(or $(ROUNDS),1000)
+
 wheelhouse: demo-venv ## All wheels for an offline install on machines like this one, in wheelhouse/
 	scripts/wheelhouse $(BIN)/python wheelhouse
 
@@ -105,7 +113,7 @@ gpu-wheels: demo-venv ## Wheels that `make test-gpu` needs on a machine without 
 	scripts/gpu-wheels $(BIN)/python wheelhouse-gpu $(GPU_PYTHON)
 
 clean: ## Remove what these targets made
-	rm -rf .venv .venv-apps .venv-bench .venv-wheelhouse .tools dist wheelhouse wheelhouse-gpu gpu-report .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-apps .venv-bench .venv-wheelhouse .tools .site site dist wheelhouse wheelhouse-gpu gpu-report .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 demo-venv:
 	@scripts/venv $(DEMO_VENV) demo "$(WHEELHOUSE)"

@@ -36,6 +36,7 @@ NOT_RUN = {
     r"python3? (grafana/|-m tests\.)": "writes into the repository, or measures for minutes",
     r"curl .*http://NODE": "another machine",
     r"gpuagent-client\b": "changes the environment of an app; tests/client/test_enable.py runs it",
+    r"curl .*localhost:8000/": "the app of the five minutes; tests/client/blame/test_served.py asks it",
     r"git (clone|pull)\b": "needs the network",
     r"sudo /opt/gpuagent/": "needs the installed service",
 }

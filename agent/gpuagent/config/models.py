@@ -11,6 +11,7 @@ from gpuagent.config.agent import Clients, Http, Log, Metrics, Nvml, Processes, 
 from gpuagent.config.alerting import MessageLinks, Receiver, Route
 from gpuagent.config.checks import needs_runtime
 from gpuagent.config.leaks import Leaks
+from gpuagent.config.otlp import Otlp
 from gpuagent.config.remedies import Budget, Remedies, budget_label
 from gpuagent.config.reports import REPORT_KINDS, Report
 from gpuagent.config.usage import Usage
@@ -84,6 +85,7 @@ class Config(Section):
     nvml: Nvml = key(default=Nvml(), description=Nvml.__doc__)
     processes: Processes = key(default=Processes(), description=Processes.__doc__)
     metrics: Metrics = key(default=Metrics(), description=Metrics.__doc__)
+    otlp: Otlp = key(default=Otlp(), description=Otlp.__doc__)
     leaks: Leaks = key(default=Leaks(), description=Leaks.__doc__)
     usage: Usage = key(default=Usage(), description=Usage.__doc__)
     sources: tuple[ServerSource, ...] = key(default=(), description=ServerSource.__doc__)
@@ -110,6 +112,9 @@ class Config(Section):
         yield from _check_names(given.get("sources"), "sources", {})
         names: dict[str, int] = {}
         yield from _check_names(given.get("receivers"), "receivers", names)
+        otlp = given.get("otlp")
+        if "otlp" in names and isinstance(otlp, Mapping) and otlp.get("endpoint") is not None:
+            yield Problem(("receivers", names["otlp"], "name"), "the push by OTLP has this name", "another name")
         yield from _check_routes(given.get("routes"), names)
         yield from _check_reports(given.get("reports"), given.get("receivers"))
         yield from _check_budgets(given.get("budgets"))

@@ -25,7 +25,7 @@ from gpuagent.core.metrics.clients import CLIENT_FAMILIES, SOURCE_FAMILIES
 from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
 from gpuagent.core.metrics.series import ExtraFamilies
 from gpuagent.driver.backend import longest_gap
-from gpuagent.node import STATE_FILE, NoSuchNode, lost_state, real_node, simulated_node, state_file
+from gpuagent.node import STATE_FILE, Node, NoSuchNode, lost_state, real_node, simulated_node, state_file
 from gpuagent.procfs.machine import machine_id, raise_descriptor_limit
 from gpuagent.runtime import logs
 from gpuagent.runtime.memory import Reserve, c_library, set_up_heap
@@ -36,6 +36,7 @@ from gpuagent.service.alerting import Alerting
 from gpuagent.service.http_servers import HttpServers, own_url
 from gpuagent.service.leak_commands import LeakCommands
 from gpuagent.service.leak_feedback import FOLDER, FeedbackStore
+from gpuagent.service.otlp import OtlpPush
 from gpuagent.service.remedies import (
     RemediesRefused,
     check_permissions,
@@ -129,11 +130,8 @@ def assemble(
     _tell_notes(config, rules, path, simulated=bool(simulate))
     raise_descriptor_limit()
     set_up_heap(c_library())
-    try:
-        lost = "" if simulate else lost_state(config)
-        node = simulated_node(config, simulate, speed, bind) if simulate else real_node(config)
-    except NoSuchNode as error:
-        raise StartError(str(error)) from None
+    lost = "" if simulate else lost_state(config)
+    node = _node_of(config, simulate, speed, bind)
     monitor = Monitor(node.driver, node.processes, node.clock, _pace(config, node.clock), node.place)
     renewal = Renewal()
     where = NodeIdentity(
@@ -163,7 +161,7 @@ def assemble(
     try:
         remedies = remedy_service_of(
             remedy_settings(config), config, node, alerting.store, client_commands,
-            durable=durable, config_file=path or DEFAULT_PATH,
+            durable=where.state_file is not None, config_file=path or DEFAULT_PATH,
         )  # fmt: skip
     except ValueError as error:
         raise StartError(f"remedies: {error}") from None
@@ -179,6 +177,7 @@ def assemble(
 
     alerting.listen(remedies.update_alerts, further, remedies.remedy_of, remedies.under_way, remedies.freed)
     alerting.endings.ask(remedies.history.ending_of, node.processes.is_running)
+    otlp = OtlpPush(config.otlp, where.node, lambda: alerting.incidents, alerting.firing, node.clock.now)
     parts = Parts(
         config=config,
         clock=node.clock,
@@ -187,7 +186,7 @@ def assemble(
             config,
             node.clock,
             node.place.simulated,
-            alerting.figures,
+            lambda: otlp.added_to(alerting.figures()),
             further,
         ),
         http_servers=HttpServers(config, web),
@@ -197,6 +196,7 @@ def assemble(
         sources=sources,
         client_commands=client_commands,
         automatic_blame=AutomaticBlame(client_commands, node.clock, enabled=config.leaks.blame == "automatic"),
+        otlp=otlp,
         leaks=leaks,
         usage=usage,
         usage_commands=UsageCommands(usage),
@@ -217,6 +217,13 @@ def assemble(
         may_renew=lambda: renewal.due and not node.place.simulated,
     )
     return Start(Service(parts), renewal, lock)
+
+
+def _node_of(config: Config, simulate: str | None, speed: float, bind: Mapping[str, int] | None) -> Node:
+    try:
+        return simulated_node(config, simulate, speed, bind) if simulate else real_node(config)
+    except NoSuchNode as error:
+        raise StartError(str(error)) from None
 
 
 def _lock_state(config: Config, faults: dict[str, None]) -> BinaryIO | None:

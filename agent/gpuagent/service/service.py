@@ -20,6 +20,7 @@ from gpuagent.config.models import Config
 from gpuagent.core.background import Progress, in_daemon_thread
 from gpuagent.core.clock import Clock
 from gpuagent.core.hardware import StallRisk
+from gpuagent.core.metrics.family import SampleCache
 from gpuagent.core.snapshot import Pause, Snapshot
 from gpuagent.runtime.memory import Reserve, c_library, endure, freeze_gc, lock_pages, trim_and_freeze, trim_heap
 from gpuagent.runtime.sd_notify import SystemdNotifier
@@ -27,6 +28,7 @@ from gpuagent.service.alert_commands import AlertCommands
 from gpuagent.service.alerting import Alerting
 from gpuagent.service.http_servers import HttpServers
 from gpuagent.service.leak_commands import LeakCommands
+from gpuagent.service.otlp import OtlpPush
 from gpuagent.service.remedies import RemedyCommands
 from gpuagent.service.reports import CHECK_SECONDS, UsageReports
 from gpuagent.service.schedule import Schedule
@@ -70,6 +72,7 @@ class Parts:
     client_commands: ClientCommands
     automatic_blame: AutomaticBlame
     sources: Sources
+    otlp: OtlpPush
     leaks: LeakDetection
     leak_commands: LeakCommands
     usage: UsageAccounting
@@ -142,6 +145,7 @@ class Service:
             await asyncio.to_thread(parts.usage.open)
             await parts.alerting.open(self._alive)
             await parts.remedies.open()
+            parts.otlp.start()
             self._start_jobs()
             self._tick_task = asyncio.create_task(self._tick_for_ever(), name="tick")
             self._tick_task.add_done_callback(lambda _: self._stopping.set())
@@ -248,7 +252,7 @@ class Service:
             ) from None
 
     def _adopt(self, new: Config) -> None:
-        for key in ("state_dir", "runtime_dir", "client_dir", "listen", "http"):
+        for key in ("state_dir", "runtime_dir", "client_dir", "listen", "http", "otlp"):
             if getattr(new, key) != getattr(self._config, key):
                 log.warning("%s has changed: this takes effect at the next start", key)
         self._config = new
@@ -292,6 +296,13 @@ class Service:
         usage = self._parts.usage
         self._schedule.every(usage.save_interval_seconds, "daily table of usage", usage.save)
         self._schedule.every(CHECK_SECONDS, "reports of usage", self._parts.reports.send_due)
+        otlp, memo = self._parts.otlp, SampleCache()
+        if otlp.is_on:
+
+            async def push() -> None:
+                otlp.push(self._parts.view.series(memo))
+
+            self._schedule.every(otlp.interval_seconds / speed, "push by OTLP", push)
         watchdog = self._parts.notifier.watchdog_seconds
         if watchdog is not None:  # a tick may come less often than systemd wants to hear from us
             self._schedule.every(watchdog / 3, "watchdog", self._tell_watchdog)

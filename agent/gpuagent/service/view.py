@@ -39,7 +39,7 @@ class View:
         self._started = clock.now()
         self._snapshot: Snapshot | None = None
         self._known = LastKnownProcesses()
-        self._page = MetricsPage(self._series)
+        self._page = MetricsPage(lambda: self.series(self._memo))
         self._memo = SampleCache()
         self._alerting = alerting
         self._further = further
@@ -115,7 +115,8 @@ class View:
     def _tick_age(self) -> float | None:
         return None if self._snapshot is None else self._clock.now() - self._snapshot.clock_seconds
 
-    def _series(self) -> Series:
+    def series(self, memo: SampleCache) -> Series:
+        """Return what `/metrics` shows, for a reader who keeps `memo`."""
         left_out = self.config.metrics.left_out
         everything = series(
             self._snapshot,
@@ -124,7 +125,7 @@ class View:
             top=self.config.processes.top,
             alerting=self._alerting(),
             preallocates=self.config.preallocates,
-            memo=self._memo,
+            memo=memo,
             extra_families=self._further(),
         )
         return (each for each in everything if each[0].name not in left_out)

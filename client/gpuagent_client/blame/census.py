@@ -20,14 +20,13 @@ from typing import Any, NamedTuple
 from gpuagent_client.blame import fork
 from gpuagent_client.blame.fork import ChildAnswer, ChildWork, ThreadFrame, run_in_child
 from gpuagent_client.blame.heap import ThreadValues
-from gpuagent_client.blame.judgment import ALTERNATIVES, Series, judge
+from gpuagent_client.blame.judgment import Series, Watch, judge
 from gpuagent_client.blame.lines import Recorder, allocated_bytes, grown_bytes, lines_verdict, pinned_bytes
 from gpuagent_client.blame.look import Look, take_look
 from gpuagent_client.blame.marking import from_last_class
 from gpuagent_client.blame.paths import Trail, instance_dict, trail
 from gpuagent_client.blame.report import Told, report_holders
 from gpuagent_client.blame.tensors import exact_types, loaded_torch
-from gpuagent_client.blame.watch import decode, measure_all
 from gpuagent_client.blame.wire import CensusRequest, Context, census_request, verdict
 from gpuagent_client.errors import Refused
 
@@ -233,19 +232,11 @@ def _wait(context: Context, seconds: float) -> None:
 
 def _watch(groups: Sequence[Mapping[str, Any]], context: Context, seconds: float) -> Series:
     """Ask the app's containers for their lengths, several times in so many seconds."""
-    targets = {
-        (number, place): decode(one["targets"])
-        for number, group in enumerate(groups)
-        for place, one in enumerate(group[ALTERNATIVES])
-    }
-    series: dict[tuple[int, int], list[int | None]] = {key: [] for key in targets}
+    watch = Watch(groups)
     for _ in range(SAMPLES):
         _wait(context, max(0.0, seconds) / SAMPLES)
-        for key, watched in targets.items():
-            values = measure_all(watched)
-            known = [value for value in values if value is not None]
-            series[key].append(sum(known) if known else None)
-    return series
+        watch.sample()
+    return watch.series
 
 
 class Moment(NamedTuple):

@@ -1,4 +1,4 @@
-"""Find lines that fill an object by a name that is made at run time, or through a method of a library."""
+"""Find lines that fill an object by a name that is made at run time, through a method of a library, or with a hook."""
 
 from __future__ import annotations
 
@@ -70,3 +70,38 @@ def lines_by_calls(owners: Iterable[object], fillers: Iterable[Site], index: Cod
                 site = site_of(code, Use("passed on", op.line))
                 found[site.file, site.line] = site
     return [found[place] for place in sorted(found)] if len(found) <= MAX_SITES else []
+
+
+REGISTERING = {
+    "_forward_hooks": frozenset(["register_forward_hook"]),
+    "_forward_pre_hooks": frozenset(["register_forward_pre_hook"]),
+    "_backward_hooks": frozenset(["register_full_backward_hook", "register_backward_hook", "register_hook"]),
+    "_backward_pre_hooks": frozenset(["register_full_backward_pre_hook"]),
+    "_state_dict_hooks": frozenset(["register_state_dict_post_hook", "_register_state_dict_hook"]),
+}
+"""Methods of torch's modules and tensors that fill these dicts."""
+
+
+def lines_that_register(hooks: str, hook: object, index: CodeIndex) -> list[Site]:
+    """Return lines of the app that register hooks which this dict of a module keeps.
+
+    Those of functions that know `hook`, if there are any; none where there are too many to tell.
+    """
+    names = REGISTERING.get(hooks, frozenset())
+    codes = [code for code in dict.fromkeys(code for _, code in index.own) if not names.isdisjoint(code.co_names)]
+    codes = [code for code in codes if _knows(code, hook)] or codes
+    found = {}
+    for code in codes:
+        for op in read_code(code):
+            if op.name.startswith(ATTRIBUTE_LOADS) and op.value in names:
+                site = site_of(code, Use("called", op.line))
+                found[site.file, site.line] = site
+    return [found[place] for place in sorted(found)] if len(found) <= MAX_SITES else []
+
+
+def _knows(code: types.CodeType, hook: object) -> bool:
+    """Return whether this code makes the hook, or names it."""
+    function = hook.__func__ if true_instance(hook, types.MethodType) else hook
+    if not true_instance(function, types.FunctionType):
+        return False
+    return function.__code__ in code.co_consts or function.__code__.co_name in code.co_names

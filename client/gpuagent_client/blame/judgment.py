@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpuagent_client.blame.watch import LENGTH, LIMITS, goes_on
+from gpuagent_client.blame.watch import LENGTH, LIMITS, decode, goes_on, measure_all
 from gpuagent_client.blame.wire import size
 
 ALTERNATIVES = "alternatives"
@@ -23,27 +23,52 @@ Series = Mapping["tuple[int, int]", Sequence["int | None"]]
 OWN_KEYS = ("targets", "gained", "bound", "rooted")
 
 
+class Watch:
+    """Series of what the suspected containers come to, asked in the app itself."""
+
+    def __init__(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        self._targets = {
+            (number, place): decode(one["targets"])
+            for number, group in enumerate(groups)
+            for place, one in enumerate(group[ALTERNATIVES])
+        }
+        self.series: dict[tuple[int, int], list[int | None]] = {key: [] for key in self._targets}
+
+    def sample(self) -> None:
+        """Ask each container once; None where it cannot be reached any more."""
+        for key, watched in self._targets.items():
+            known = [value for value in measure_all(watched) if value is not None]
+            self.series[key].append(sum(known) if known else None)
+
+
 class Judgment(NamedTuple):
     """Holders that go on growing, and what is to be said of the others."""
 
     growing: list[dict[str, object]]
     notes: list[str]
+    bounded_bytes: int = 0
+    """Growth of containers that state a bound, and are not near it."""
 
 
-def judge(found: Mapping[str, Any], series: Series, pace: float) -> Judgment:
-    """Return the verdict on each holder; `pace` is how much more happened after the second look than before."""
+def judge(found: Mapping[str, Any], series: Series, pace: float, least_bytes: int = LEAST_BYTES) -> Judgment:
+    """Return the verdict on each holder; `pace` is how much more happened after the second look than before.
+
+    What grew by less than `least_bytes` is left out.
+    """
     groups: list[dict[str, Any]] = found["groups"]
     total = sum(int(group["growth_bytes"]) for group in groups)
     growing: list[dict[str, object]] = []
     notes: list[str] = []
+    bounded_bytes = 0
     for number, group in enumerate(groups):
         share = int(group["growth_bytes"]) / total if total else 0.0
-        if share < LEAST_SHARE or int(group["growth_bytes"]) < LEAST_BYTES:
+        if share < LEAST_SHARE or int(group["growth_bytes"]) < least_bytes:
             continue
         chosen, why = _choose(group, number, series, pace, share, freed_by_gc=found["freed_by_gc"])
         told = {key: value for key, value in group.items() if key != ALTERNATIVES}
         told.update({key: value for key, value in chosen.items() if key not in OWN_KEYS})
         if why:
+            bounded_bytes += int(group["growth_bytes"]) if why == _bounded(chosen) else 0
             name = chosen["container"] or chosen["path"]
             notes.append(f"not blamed: `{name}` holds {size(int(group['growth_bytes']))} more than before, {why}")
         else:
@@ -52,7 +77,7 @@ def judge(found: Mapping[str, Any], series: Series, pace: float) -> Judgment:
     explained = sum(int(str(group["growth_bytes"])) for group in growing)
     if growing and total - explained > LEAST_SHARE * total:
         notes.append(f"of {size(total)} that came between the looks, {size(total - explained)} are not explained")
-    return Judgment(growing, notes[:MAX_NOTES])
+    return Judgment(growing, notes[:MAX_NOTES], bounded_bytes)
 
 
 def _choose(

@@ -15,7 +15,7 @@ from gpuagent_client.blame.findings import Comparison, Finding, Holder
 from gpuagent_client.blame.fork import ThreadFrame
 from gpuagent_client.blame.graphs import exposes_saved_tensors
 from gpuagent_client.blame.heap import ThreadValues, true_instance
-from gpuagent_client.blame.indirect import DOUBT, lines_by_calls, lines_by_made_names
+from gpuagent_client.blame.indirect import DOUBT, REGISTERING, lines_by_calls, lines_by_made_names, lines_that_register
 from gpuagent_client.blame.judgment import ALTERNATIVES
 from gpuagent_client.blame.lines import ADDRESSES, addresses
 from gpuagent_client.blame.look import Look, Table, take_look
@@ -34,14 +34,6 @@ from gpuagent_client.blame.paths import (
 from gpuagent_client.blame.sites import AT_EXIT, BACKWARD, MAX_SITES, Site, lines_that_say, sites
 from gpuagent_client.blame.tensors import Key, described, exact_types
 from gpuagent_client.blame.watch import encode, length_of
-
-HOOKS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_state_dict_hooks",
-)
 
 
 class Cause(NamedTuple):
@@ -102,7 +94,7 @@ def hook_codes(torch: ModuleType, objects: Iterable[object]) -> set[types.CodeTy
     for item in objects:
         if type(item) in kinds:
             attributes = instance_dict(item) or {}
-            for name in HOOKS:
+            for name in REGISTERING:
                 hooks = attributes.get(name)
                 if true_instance(hooks, dict):
                     found.update(code for hook in dict.values(hooks) for code in _callable_codes(hook))
@@ -177,7 +169,7 @@ def cause_of(way: Trail, *, container: int | None, in_graph: bool, carried: bool
         inside=way.objects[container or 0 :],
         steps=frozenset(step.kind for step in way.steps),
         root=way.objects[0],
-        by_hook=added_by_hook or any(step.name in HOOKS for step in way.steps),
+        by_hook=added_by_hook or any(step.name in REGISTERING for step in way.steps),
         in_graph=in_graph,
         carried=carried,
         in_container=container is not None,
@@ -285,6 +277,9 @@ class _Writer:
 
     def _sites(self, finding: Finding) -> list[Site]:
         """Return the lines that most certainly fill it; those of a library only if the app has none."""
+        registering = self._registering(finding)
+        if registering:
+            return registering
         own, doubt = self._best_sites(finding, in_libraries=False)
         if doubt < DOUBT_OF_LIBRARY:
             return own
@@ -295,6 +290,14 @@ class _Writer:
         owners = [handle.owner for handle in finding.way.handles(finding.named) if handle.kind == "attribute"]
         calls = lines_by_calls(owners, fillers, self._index) if fillers else []
         return [*calls, *(site for site in others if site.how == "taken")] if calls else others
+
+    def _registering(self, finding: Finding) -> list[Site]:
+        """Return the lines that register hooks, where the container is the dict in which a module keeps them."""
+        if finding.container is None:
+            return []
+        name = next((handle.name for handle in finding.way.handles(finding.named)), "")
+        hook = next(iter(finding.way.objects[finding.container + 1 :]), None)
+        return lines_that_register(name, hook, self._index) if name in REGISTERING else []
 
     def _best_sites(self, finding: Finding, *, in_libraries: bool) -> tuple[list[Site], float]:
         """Return the lines, and how doubtful they are; infinite where none adds."""

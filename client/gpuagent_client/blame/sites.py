@@ -330,6 +330,12 @@ def _candidates(
     local = owner.f_code if isinstance(owner, types.FrameType) and handle.kind == "local" else None
     if handle.kind == "default" and isinstance(owner, types.FunctionType):
         local = owner.__code__
+    if (
+        handle.kind == "global"
+        and true_instance(owner, dict)
+        and true_instance(owner.get(PARAMETERS_OF), types.FunctionType)
+    ):
+        local = owner[PARAMETERS_OF].__code__
     if local is not None:
         for code in nested(local) if is_library(local) == in_libraries else ():
             if handle.name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
@@ -436,6 +442,8 @@ BACKWARD = frozenset({"create_graph"})
 AT_EXIT = frozenset({"atexit", "register"})
 LAST_OF = {BACKWARD: "create_graph", AT_EXIT: "register"}
 MAX_WRAPPERS = 6
+PARAMETERS_OF = "__parameters_of__"
+"""Name of a function in a namespace whose other names are the function's parameters."""
 
 
 def codes_of(kind: type) -> Iterator[types.CodeType]:

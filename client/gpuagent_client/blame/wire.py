@@ -117,7 +117,7 @@ def verdict(groups: Sequence[WireGroup], window_seconds: float, grown: Mapping[s
     growing = [group for group in groups if group["growing"]]
     explained = sum(int(str(group["growth_bytes"])) for group in growing)
     if growing:
-        words = sentence(growing[0], window_seconds)
+        words = sentence(growing[0], f"{window_seconds:g} s")
     else:
         words = f"nothing to blame: no tensor made in {window_seconds:g} s is kept by anything that goes on growing"
     for device, change in sorted(grown.items()):
@@ -126,9 +126,9 @@ def verdict(groups: Sequence[WireGroup], window_seconds: float, grown: Mapping[s
     return words
 
 
-def sentence(group: WireGroup, window_seconds: float) -> str:
-    """Return who holds how much, put there by which line, and what to do."""
-    growth = f"+{size(int(str(group['growth_bytes'])))} in {window_seconds:g} s"
+def sentence(group: WireGroup, span: str) -> str:
+    """Return who holds how much, put there by which line, and what to do; `span` is in what it grew, such as `60 s`."""
+    growth = f"+{size(int(str(group['growth_bytes'])))} in {span}"
     place = f", {_added(group)} at {group['file']}:{group['line']} in `{group['function']}`" if group["file"] else ""
     others = group.get("others")
     if isinstance(others, Sequence) and others:

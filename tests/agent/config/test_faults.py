@@ -11,7 +11,7 @@ from gpuagent.config.load import ConfigError, Fault
 from gpuagent.core.matchers import MATCHER_HELP
 from gpuagent.core.problems import listed, nearest, write_path
 from gpuagent_alerts.notify.receivers.registry import KINDS
-from tests.agent.config.loading import faults_of, lines_of, write
+from tests.agent.config.loading import faults_of, lines_of, load, write
 
 COLON = "this is not YAML: a colon does not fit: is the line indented right, does a text with a colon need quotes?"
 
@@ -250,3 +250,21 @@ def test_nearest() -> None:
     assert nearest("poll-interval", ["poll_interval", "slow_interval"]) == "poll_interval"
     assert nearest("banana", ["poll_interval"]) == ""
     assert nearest("poll_interval" * 100, ["poll_interval"]) == ""
+
+
+def test_the_push_to_a_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Headers for nobody, a receiver of its name, and packages that are missing, with how to get them."""
+    file = write(tmp_path, "otlp: {interval: 30s, headers_file: /etc/gpuagent/headers}\n")
+    assert lines_of(file) == ["1: otlp.headers_file: nothing is pushed without otlp.endpoint"]
+
+    receivers = "receivers: [{name: otlp, slack: {url: https://example.org/x}}]\n"
+    load(write(tmp_path, f"otlp: {{interval: 30s}}\n{receivers}"))
+    file = write(tmp_path, f"otlp: {{endpoint: http://127.0.0.1:4318}}\n{receivers}")
+    assert lines_of(file) == ["2: receivers[0].name: the push by OTLP has this name"]
+
+    file = write(tmp_path, "otlp: {endpoint: http://127.0.0.1:4318}\n")
+    load(file)
+    monkeypatch.setattr("gpuagent.config.otlp.is_installed", lambda: False)
+    assert lines_of(file) == [
+        "1: otlp.endpoint: the packages of OpenTelemetry are not installed: pip install 'gpuagent[otlp]'"
+    ]

@@ -296,7 +296,7 @@ def test_the_verdict_names_both_lines() -> None:
     """Who keeps it, and who made it: often not the same line."""
     group = {**GROUP, "allocated_file": "app.py", "allocated_line": 57, "allocated_function": "predict"}
 
-    assert ", allocated at app.py:57 in `predict`" in sentence(group, 300)
+    assert ", allocated at app.py:57 in `predict`" in sentence(group, "300 s")
 
 
 @pytest.mark.parametrize(
