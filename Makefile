@@ -105,6 +105,9 @@ wheelhouse: demo-venv ## All wheels for an offline install on machines like this
 release: ## Sdists, wheels, SBOMs and sums of the checked-out commit, in dist/, and what is left to do by hand
 	scripts/release build "$(or $(RELEASE),dist)"
 
+packages: ## .deb and .rpm for this processor and the distribution's Python, in dist/
+	scripts/packages "$(or $(RELEASE),dist)" "$(WHEELHOUSE)"
+
 gpu-wheels: demo-venv ## Wheels that `make test-gpu` needs on a machine without a network, in wheelhouse-gpu/
 	scripts/gpu-wheels $(BIN)/python wheelhouse-gpu $(GPU_PYTHON)
 
