@@ -69,9 +69,14 @@ def rollback() -> None:
 
     Exit status: 0 done, 1 failed.
     """
-    from gpuagent.install.placing import Layout, Releases
+    from gpuagent.install.placing import InstallFault, Layout, Releases, check_not_packaged
 
     _need_root()
+    try:
+        check_not_packaged(Layout())
+    except InstallFault as fault:
+        typer.echo(fault, err=True)
+        raise typer.Exit(1) from None
     previous = Releases(Layout()).previous
     if previous is None:
         typer.echo("No previous version is installed.", err=True)
