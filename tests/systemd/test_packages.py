@@ -1,7 +1,7 @@
 """The .deb and .rpm on a booted machine: installed, upgraded, refused a configuration, gone back, and away again.
 
-The machine has no network. It is Debian's: the .rpm is installed by Debian's rpm there, which knows nothing of what dpkg
-has installed (--nodeps); its scripts do what they do elsewhere.
+The machine has no network. It is Debian's: the .rpm is installed by Debian's rpm there, which knows nothing of what
+dpkg has installed (--nodeps); its scripts do what they do elsewhere.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def test_it_serves(installed: Machine) -> None:
     assert "GPUAGENT(1)" in installed.run("man", "gpuagent")
     assert "_gpuagent_completion" in installed.run("cat", "/usr/share/bash-completion/completions/gpuagent")
     assert installed.run("stat", "--format", "%a %U %G", "/etc/gpuagent") == "750 root gpuagent"
-    assert "configuration is valid" in installed.run("gpuagent", "config", "check")
+    assert installed.run("gpuagent", "config", "check") == f"{CONFIGURATION}: ok"
     assert "poll_interval: 1s" in installed.run("cat", "/usr/share/doc/gpuagent/examples/gpuagent.yaml")
 
 
