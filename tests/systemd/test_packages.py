@@ -75,8 +75,20 @@ def must(done: subprocess.CompletedProcess[str]) -> str:
     return done.stdout + done.stderr
 
 
+def found(machine: Machine) -> set[str]:
+    """Everything named after the service."""
+    places = ("/etc", "/opt", "/run", "/usr", "/var/lib")
+    return set(machine.run("find", *places, "-xdev", "-name", "*gpuagent*").split())
+
+
 @pytest.fixture(scope="module")
-def installed(bare_machine: Machine) -> Machine:
+def untouched(bare_machine: Machine) -> set[str]:
+    """What was there before."""
+    return found(bare_machine)
+
+
+@pytest.fixture(scope="module")
+def installed(bare_machine: Machine, untouched: set[str]) -> Machine:
     """With the .deb of the version before."""
     must(deb(bare_machine, OLD))
     return bare_machine
@@ -160,22 +172,20 @@ def test_a_service_that_was_stopped_stays_stopped(installed: Machine) -> None:
     installed.run("systemctl", "enable", "--now", UNIT)
 
 
-def test_removed_and_purged(installed: Machine) -> None:
+def test_removed_and_purged(installed: Machine, untouched: set[str]) -> None:
     """Configuration, state and granted rights stay for the next installation; purged, all is gone but the user."""
     installed.write(f"{DROP_INS}/kill.conf", "[Service]\nAmbientCapabilities=CAP_KILL\n")
     installed.run("apt-get", "remove", "-q", "-y", "gpuagent")
     assert installed.show(UNIT, "LoadState") in {"not-found", "masked"}
     assert installed.try_run("pgrep", "-u", "gpuagent").stdout == ""
-    kept = installed.run("find", "/etc", "/opt", "/run", "/usr", "/var/lib", "-xdev", "-name", "*gpuagent*", "-not",
-                         "-path", "/var/lib/dpkg/*", "-not", "-path", "/var/lib/systemd/*").split()  # fmt: skip
-    assert {CONFIGURATION, "/var/lib/gpuagent", DROP_INS} <= set(kept)
+    kept = found(installed) - untouched
+    assert {CONFIGURATION, "/var/lib/gpuagent", DROP_INS} <= kept
     assert not [path for path in kept if path.startswith(("/opt", "/run", "/usr"))]
     must(deb(installed, NEW))
     assert serving(installed)
     assert installed.run("cat", CONFIGURATION) == "poll_interval: 3s"
     installed.run("apt-get", "purge", "-q", "-y", "gpuagent")
-    left = installed.run("find", "/etc", "/opt", "/run", "/usr", "/var/lib", "-xdev", "-name", "*gpuagent*").split()
-    assert left == []
+    assert found(installed) == untouched
     assert installed.try_run("id", "gpuagent").returncode == 0
 
 
