@@ -17,7 +17,7 @@ from tests.systemd.machine import Machine, booted, require
 ROOT = Path(__file__).parents[2]
 
 
-def _wheels(folder: Path) -> Path:
+def make_wheels(folder: Path) -> Path:
     """The wheels of the working tree for the distribution's Python, and those of all they need.
 
     GPUAGENT_TEST_WHEELHOUSE is a folder with the latter, to save the time and the network.
@@ -50,7 +50,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     require()
     if not Path("/usr/bin/python3").exists():
         pytest.skip("needs the distribution's Python: /usr/bin/python3")
-    return _wheels(tmp_path_factory.mktemp("wheels"))
+    return make_wheels(tmp_path_factory.mktemp("wheels"))
 
 
 @contextmanager
