@@ -8,11 +8,12 @@
 #   PURGE=1                 configuration and state, too (make uninstall)
 #   COMMIT=5f4c2da          whose sample (make test-sample)
 #   OUT=a/folder            where the results go; else gpu-report (make test-gpu)
-#   ROUNDS=1000               how often (make leak-gate)
+#   ROUNDS=1000             how often (make leak-gate)
+#   RELEASE=a/folder        where the release goes; else dist (make release, make packages)
 #   GPU_PYTHON=3.12         the Python of the machine with the GPU (make gpu-wheels)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install uninstall test test-fast test-all test-failed test-sample test-python test-gpu lint bench wheelhouse gpu-wheels clean demo-venv dev-venv apps-venv leakbench leakbench-load leak-gate docs torture audit
+.PHONY: help release packages demo install uninstall test test-fast test-all test-failed test-sample test-python test-gpu lint bench wheelhouse gpu-wheels clean demo-venv dev-venv apps-venv leakbench leakbench-load leak-gate docs torture audit
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -108,6 +109,12 @@ leak-gate: apps-venv ## Healthy functions through the leak gate for tests, ROUND
 
 wheelhouse: demo-venv ## All wheels for an offline install on machines like this one, in wheelhouse/
 	scripts/wheelhouse $(BIN)/python wheelhouse
+
+release: ## Sdists, wheels, SBOMs and sums of the checked-out commit, in dist/, and what is left to do by hand
+	scripts/release build "$(or $(RELEASE),dist)"
+
+packages: ## .deb and .rpm for this processor and the distribution's Python, in dist/
+	scripts/packages "$(or $(RELEASE),dist)" "$(WHEELHOUSE)"
 
 gpu-wheels: demo-venv ## Wheels that `make test-gpu` needs on a machine without a network, in wheelhouse-gpu/
 	scripts/gpu-wheels $(BIN)/python wheelhouse-gpu $(GPU_PYTHON)

@@ -1,3 +1,3 @@
 """gpuagent: a node agent for GPU memory."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -19,7 +19,7 @@ from gpuagent_client.lifecycle import start, stop
 from gpuagent_client.serving.model_slot import ModelSlot
 from gpuagent_client.settings import Notice
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Measure",

@@ -17,7 +17,7 @@ from tests.systemd.machine import Machine, booted, require
 ROOT = Path(__file__).parents[2]
 
 
-def _wheels(folder: Path) -> Path:
+def make_wheels(folder: Path) -> Path:
     """The wheels of the working tree for the distribution's Python, and those of all they need.
 
     GPUAGENT_TEST_WHEELHOUSE is a folder with the latter, to save the time and the network.
@@ -50,17 +50,17 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     require()
     if not Path("/usr/bin/python3").exists():
         pytest.skip("needs the distribution's Python: /usr/bin/python3")
-    return _wheels(tmp_path_factory.mktemp("wheels"))
+    return make_wheels(tmp_path_factory.mktemp("wheels"))
 
 
 @contextmanager
-def bare(wheels: Path, folder: Path) -> Iterator[Machine]:
+def bare(wheels: Path, folder: Path, binds: tuple[str, ...] = ()) -> Iterator[Machine]:
     """A machine that has never heard of gpuagent, with this tree in /src and the wheels in /wheels."""
     copies = folder / "wheels"
     copies.mkdir()
     for wheel in wheels.glob("*.whl"):  # a link to a wheel would lead nowhere inside
         shutil.copy(wheel, copies)
-    with booted(folder, binds=(f"{ROOT}:/src", f"{copies}:/wheels")) as machine:
+    with booted(folder, binds=(f"{ROOT}:/src", f"{copies}:/wheels", *binds)) as machine:
         # Of an agent on the machine that tests: its root is what this one began with.
         machine.run("rm", "-rf", "/opt/gpuagent", "/etc/gpuagent", "/var/lib/gpuagent")
         yield machine

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -50,9 +51,11 @@ def install(
     layout = Layout(root.resolve(), prefix)
     if not layout.staged:
         _need_root()
+    # Of a package: the day of its source (https://reproducible-builds.org/specs/source-date-epoch/).
+    made = datetime.fromtimestamp(float(os.environ.get("SOURCE_DATE_EPOCH") or time.time()), UTC).date()
     files = [
         *completion_scripts(prefix),
-        Placed(prefix / "share/man/man1/gpuagent.1", manual(context.find_root().command, datetime.now(UTC).date())),
+        Placed(prefix / "share/man/man1/gpuagent.1", manual(context.find_root().command, made)),
     ]
     installation = Installation(
         layout, System(), files, starter(), Path(sys.prefix), Path(sys.base_prefix), sys.executable
@@ -66,9 +69,14 @@ def rollback() -> None:
 
     Exit status: 0 done, 1 failed.
     """
-    from gpuagent.install.placing import Layout, Releases
+    from gpuagent.install.placing import InstallFault, Layout, Releases, check_not_packaged
 
     _need_root()
+    try:
+        check_not_packaged(Layout())
+    except InstallFault as fault:
+        typer.echo(fault, err=True)
+        raise typer.Exit(1) from None
     previous = Releases(Layout()).previous
     if previous is None:
         typer.echo("No previous version is installed.", err=True)

@@ -10,6 +10,7 @@ import os
 import sys
 
 from gpuagent.install.install import uninstall
+from gpuagent.install.placing import InstallFault
 
 
 def main() -> None:
@@ -19,8 +20,11 @@ def main() -> None:
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         sys.exit("this needs root")
-    for line in uninstall(purge=arguments.purge):
-        print(line)  # noqa: T201  it is a command
+    try:
+        for line in uninstall(purge=arguments.purge):
+            print(line)  # noqa: T201  it is a command
+    except InstallFault as fault:
+        sys.exit(str(fault))
 
 
 if __name__ == "__main__":

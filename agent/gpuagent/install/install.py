@@ -28,6 +28,7 @@ from gpuagent.install.placing import (
     Placed,
     Releases,
     check_environment,
+    check_not_packaged,
     link,
     remove,
     write,
@@ -192,6 +193,7 @@ class Installation:
         if layout.staged:
             yield from self._stage()
             return
+        check_not_packaged(layout)
         check_environment(self._prefix, self._base_prefix)
         system.check_configuration(self._python)
         upgrade = self._manifest.exists
@@ -278,8 +280,12 @@ def uninstall(system: System | None = None, layout: Layout | None = None, *, pur
     """Do it, and tell it in lines as it goes on.
 
     Without `purge` the configuration, drop-ins, state and the user stay: another installation goes on with them.
+
+    Raises:
+        InstallFault: it is a package's, which takes it away itself; nothing was changed.
     """
     system, layout = system or System(), layout or Layout()
+    check_not_packaged(layout)
     home = layout.at(HOME)
     manifest = Manifest(home)
     there = manifest.exists

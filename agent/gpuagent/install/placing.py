@@ -114,6 +114,20 @@ def check_reach(path: Path) -> None:
 _MANIFEST = "installed.json"
 
 
+def check_not_packaged(layout: Layout) -> None:
+    """Check that no .deb or .rpm has brought the service: its files are the package manager's. Raises InstallFault.
+
+    Raises:
+        InstallFault: one has; nothing was changed.
+    """
+    unit = layout.at(Layout(prefix=Path("/usr")).units / UNIT)
+    if unit.exists() and not Manifest(layout.at(HOME)).exists:
+        raise InstallFault(
+            f"{unit} is of a package: upgrade, go back and take away with apt or dnf, such as `apt remove gpuagent`.\n"
+            "Nothing was changed."
+        )
+
+
 class Placed(NamedTuple):
     """A file of an installation."""
 

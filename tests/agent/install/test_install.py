@@ -171,6 +171,16 @@ def test_taking_away_what_is_not_there(tmp_path: Path) -> None:
     assert lines == [f"{tmp_path}/opt/gpuagent has no installed service"]
 
 
+def test_taking_away_what_a_package_has_brought(tmp_path: Path) -> None:
+    """It is the package manager's: refused, with the command that works, and no file is touched, purge or not."""
+    layout = staged(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    for purge in (False, True):
+        with pytest.raises(InstallFault, match="apt remove gpuagent"):
+            list(uninstall(System(Programs(), tmp_path / "not-booted"), layout, purge=purge))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_taking_away_keeps_what_cannot_be_had_again(tmp_path: Path) -> None:
     """Configuration, drop-ins and state stay and are named; all of it goes only when that is asked for."""
     layout = staged(tmp_path, "/usr/local")
