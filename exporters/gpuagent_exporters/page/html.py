@@ -74,6 +74,8 @@ def count(many: object, one: str) -> str:
     return f"{number(many)} {one if many == 1 else plural}"
 
 
-def chapter(name: str, title: str, body: str) -> str:
-    """Render a part of the page under a heading that the navigation leads to."""
-    return f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{title}</h2>{body}</section>'
+def chapter(name: str, title: str, body: str, tools: str = "") -> str:
+    """Render a part of the page under a heading that the navigation leads to. `tools` stand beside the heading."""
+    head = f'<h2 id="{name}-title">{title}</h2>'
+    head = f'<div class="head">{head}{tools}</div>' if tools else head
+    return f'<section id="{name}" aria-labelledby="{name}-title">{head}{body}</section>'
