@@ -317,8 +317,8 @@ def _lines(gpu: _Gpu, slots: _Slots, top: int, first: Collection[MemoryKey]) -> 
     present = [item for item in gpu.processes.items() if item[1].used.last_slot >= slots.first]
     chosen = heapq.nlargest(top, present, key=lambda item: (item[0][0] in first, item[1].used.peak))
     lines = [ProcessLine(memory, who, one.name, _peaks(one.used, slots)) for (memory, who), one in chosen]
-    parts = (_peaks(ring, slots) for ring in (gpu.used, gpu.held, gpu.busy))
-    return GpuLines(slots.step, *parts, processes=lines, left_out=len(present) - len(lines))
+    used, held, busy = (_peaks(ring, slots) for ring in (gpu.used, gpu.held, gpu.busy))
+    return GpuLines(slots.step, used, held, busy, lines, len(present) - len(lines))
 
 
 def _peaks(ring: _Ring, slots: _Slots) -> list[float | None]:

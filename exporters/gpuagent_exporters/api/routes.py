@@ -122,13 +122,16 @@ class PageDocuments:
 
     def leaks(self, which: Iterable[tuple[int, str]]) -> list[Document]:
         """Return the evidence on those processes, by pid and the GPU's UUID, of which there is some."""
-        found = []
-        for pid, uuid in which if self._explain is not None else ():
+        found: list[Document] = []
+        explain = self._explain
+        if explain is None:
+            return found
+        for pid, uuid in which:
             try:
-                found.append(self._explain(pid, uuid))
+                found.append(explain(pid, uuid))
             except (KeyError, ValueError):
                 continue
-            except Exception as fault:
+            except Exception as fault:  # noqa: BLE001  it is logged
                 self._log("evidence", fault)
         return found
 
@@ -136,7 +139,7 @@ class PageDocuments:
         """Log a fault when it is new."""
         text = f"{type(fault).__name__}: {fault}"
         if self._last_fault.get(name) != text:
-            logger.exception("the page could not read the %s", name)
+            logger.error("the page could not read the %s", name, exc_info=fault)
         self._last_fault[name] = text
 
     async def _read(self, name: str, read: Read | None) -> Document | None:
@@ -147,7 +150,7 @@ class PageDocuments:
             document = await read()
         except (NotNow, NotDone) as refusal:
             return {"message": str(refusal)}
-        except Exception as fault:
+        except Exception as fault:  # noqa: BLE001  it is logged
             self._log(name, fault)
             return {"message": "this is a fault of gpuagent; its log has the details"}
         self._last_fault.pop(name, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import NO_INSTANCE
@@ -58,24 +58,12 @@ def _is_away(gpu: Document) -> bool:
     return gpu.get("state") not in {"ok", "asleep"}
 
 
-def gpus(
-    status: Document, stale_seconds: float, chart: Chart, picker: str = "", explained: Mapping[str, str] | None = None
-) -> str:
-    """All cards. A reading older than `stale_seconds` is called old on its card. `explained` are leaks, by UUID."""
+def gpus(status: Document, stale_seconds: float, chart: Chart, picker: str = "") -> str:
+    """All cards. A reading older than `stale_seconds` is called old on its card."""
     found = gravest_first(status.get("gpus") or ())
     read = {gpu.get("index") for gpu in found if gpu.get("state") == "ok"}
     growing = growing_keys(status)
-    cards = "".join(
-        _card(
-            gpu,
-            status,
-            stale_seconds,
-            read,
-            _drawn(gpu, chart, growing),
-            (explained or {}).get(str(gpu.get("uuid")), ""),
-        )
-        for gpu in found
-    )
+    cards = "".join(_card(gpu, status, stale_seconds, read, _drawn(gpu, chart, growing)) for gpu in found)
     few = " few" if len(found) <= 2 else ""
     body = f'<div class="cards{few}">{cards}</div>' if found else "<p>None.</p>"
     return chapter("gpus", "GPUs", body, picker if found else "")
@@ -97,9 +85,7 @@ def _drawn(gpu: Document, chart: Chart, growing: frozenset[MemoryKey]) -> str:
     return "" if plot is None else memory_chart(plot, f"GPU {gpu.get('index')}")
 
 
-def _card(
-    gpu: Document, status: Document, stale_seconds: float, read: Collection[object], drawn: str, explained: str
-) -> str:
+def _card(gpu: Document, status: Document, stale_seconds: float, read: Collection[object], drawn: str) -> str:
     """Return one card. `read` are the indices of the GPUs that answer: one that does not has lost its index to them."""
     state = str(gpu.get("state") or "unknown")
     former = "formerly " if state != "ok" and gpu.get("index") in read else ""
@@ -120,10 +106,11 @@ def _card(
         old = (gpu.get("age_seconds") or 0.0) > stale_seconds
         body = f'<p class="old"><b>OLD</b> read {_last_read(gpu)}</p>' if old else ""
         body += f"{_memory(gpu)}{_growth(gpu)}{drawn or _bar(gpu)}{_split(gpu)}{_problems(gpu, status)}{_mig(gpu)}"
-        body += f"{_facts(gpu)}{explained}"
+        body += f"{_facts(gpu)}"
     kind = f"card {severity if grave else ''} {'grave' if grave else ''} {state}"
     uuid = f'<p class="quiet uuid">{text(gpu.get("uuid"))}</p>'
-    return f'<article class="{" ".join(kind.split())}" data-key="{attribute(gpu.get("uuid"))}">{head}{body}{uuid}</article>'
+    key = attribute(gpu.get("uuid"))
+    return f'<article class="{" ".join(kind.split())}" data-key="{key}">{head}{body}{uuid}</article>'
 
 
 def _last_read(gpu: Document) -> str:

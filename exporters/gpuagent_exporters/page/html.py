@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
@@ -24,6 +25,14 @@ def escape(value: str) -> str:
 def text(value: object) -> str:
     """Return a value as harmless HTML, isolated: right-to-left marks must not turn its neighbors."""
     return "" if value is None or value == "" else f"<bdi>{escape(str(value))}</bdi>"
+
+
+_CODE = re.compile(r"`([^`]+)`")
+
+
+def advice(value: object) -> str:
+    """Return a sentence as harmless HTML, with what is between backquotes as code."""
+    return _CODE.sub(r"<code>\1</code>", text(value))
 
 
 def attribute(value: object) -> str:

@@ -5,13 +5,14 @@ It is the evidence behind `gpuagent leaks explain`, drawn to the process's own s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from gpuagent.core.growth import Evidence, Verdict
 from gpuagent.core.units import format_bytes, format_duration
 from gpuagent.core.wording import assessment_words
 from gpuagent_exporters.page.html import Document, attribute, duration, is_number, size, text
+from gpuagent_exporters.page.memory_chart import time_axis
 
 _WIDTH: Final = 1000
 _HEIGHT: Final = 1000
@@ -46,35 +47,36 @@ def to_explain(status: Document) -> list[tuple[int, str]]:
     return [(int(one["pid"]), str(one.get("gpu_uuid") or "")) for one in leaks[:MOST]]
 
 
-def leak_pictures(evidence: Iterable[Document], status: Document) -> Mapping[str, str]:
-    """Return what explains the leaks of each GPU, as HTML, by its UUID. The first one is open."""
-    found: dict[str, str] = {}
+def leak_pictures(evidence: Iterable[Document], status: Document) -> str:
+    """Return what explains the leaks, as HTML, the first one open; empty where there is none."""
+    found = []
     for number, document in enumerate(evidence):
-        uuid = str(document.get("gpu_uuid"))
-        process = next(
-            (
-                one
-                for one in status.get("processes") or ()
-                if one.get("pid") == document.get("pid") and one.get("gpu_uuid") == uuid
-            ),
-            {},
-        )
-        found[uuid] = found.get(uuid, "") + _explanation(document, process, is_open=number == 0)
-    return found
+        process = _process_of(document, status)
+        found.append(_explanation(document, process, is_open=number == 0))
+    return f'<div id="leaks">{"".join(found)}</div>'
+
+
+def _process_of(evidence: Document, status: Document) -> Document:
+    """Return the process of the status document; {} where it has gone."""
+    for one in status.get("processes") or ():
+        if one.get("pid") == evidence.get("pid") and one.get("gpu_uuid") == evidence.get("gpu_uuid"):
+            found: Document = one
+            return found
+    return {}
 
 
 def _explanation(evidence: Document, process: Document, *, is_open: bool) -> str:
     who = f"{evidence.get('process') or 'process'} (pid {evidence.get('pid')})"
-    shown = {
-        **evidence,
-        "gpu_exhaustion_seconds": process.get("gpu_exhaustion_seconds", evidence.get("exhaustion_seconds")),
-    }
+    left = process.get("gpu_exhaustion_seconds", evidence.get("exhaustion_seconds"))
+    said = assessment_words({**evidence, "gpu_exhaustion_seconds": left})
     windows = list(_met(evidence))
     items = "".join(f"<li>{text(sentence)}</li>" for sentence in _sentences(evidence, process, windows))
+    key = f"leak-{attribute(evidence.get('gpu_uuid'))}-{attribute(evidence.get('pid'))}"
     return (
-        f'<details class="leak" data-key="leak-{attribute(evidence.get("gpu_uuid"))}-{attribute(evidence.get("pid"))}"'
-        f"{' open' if is_open else ''}><summary>Why {text(who)} is called leaking</summary>"
-        f'<p class="verdict">{text(assessment_words(shown))}</p>{_picture(evidence, windows)}<ul>{items}</ul></details>'
+        f'<details class="leak card" data-key="{key}"{" open" if is_open else ""}>'
+        f"<summary>Why {text(who)} on GPU {text(evidence.get('gpu'))} is called leaking</summary>"
+        f'<div class="because"><div>{_picture(evidence, windows)}</div>'
+        f'<div><p class="verdict">{text(said)}</p><ul>{items}</ul></div></div></details>'
     )
 
 
@@ -96,45 +98,43 @@ def _picture(evidence: Document, windows: Sequence[tuple[Document, Document]]) -
     if len(points) < 2:
         return ""
     scale = _scale_of(evidence, points)
-    line = [(one["time_seconds"], one["used_bytes"]) for one in points]
-    floor = [(one["time_seconds"], one["baseline_bytes"]) for one in points if one.get("baseline_bytes") is not None]
-    tensors = [
-        (one["time_seconds"], one["allocated_bytes"]) for one in points if one.get("allocated_bytes") is not None
-    ]
+    line, floor, tensors = (_series(points, key) for key in ("used_bytes", "baseline_bytes", "allocated_bytes"))
     now = max(float(evidence.get("time_seconds") or 0.0), line[-1][0])
     drawn = f'<path class="peaks" d="{_path(line, scale)}V{_HEIGHT}H{scale.x(line[0][0])}Z"/>'
     if len(tensors) > 1:
         drawn += f'<path class="tensors" d="{_path(tensors, scale)}"/>'
     if len(floor) > 1:
-        drawn += f'<path class="baseline" d="{_path(floor, scale)}"/>'
-        drawn += _forecast(evidence, floor[-1], now, scale)
+        drawn += f'<path class="baseline" d="{_path(floor, scale)}"/>{_forecast(evidence, floor[-1], now, scale)}'
     bands = "".join(_band(standard, window, scale) for standard, window in windows[:1])
     plot = (
         f'<svg class="plot" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" '
         f'aria-label="{attribute(_aloud(evidence, points))}">{bands}{drawn}</svg>'
     )
     labels = (
-        f'<svg class="labels" aria-hidden="true"><text x="6" y="0" dy="1.1em">{size(scale.high)}</text>'
-        f'<text x="6" y="100%" dy="-.4em">{size(scale.low)}</text></svg>'
+        f'<svg class="labels" aria-hidden="true"><text x="6" y="0" dy="1.2em">{size(scale.high)}</text>'
+        f'<text x="99%" y="100%" dy="-.5em" text-anchor="end">{size(scale.low)}</text></svg>'
     )
-    at = 100 * scale.x(now) / _WIDTH
-    future = scale.end > now + 1
-    axis = f'<text x="0">{duration(round((now - scale.begin) / 60) * 60)} ago</text>'
-    axis += (
-        f'<text x="{at:.1f}%" text-anchor="{"middle" if future else "end"}">now</text>' if at < 85 or not future else ""
-    )
-    left = evidence.get("exhaustion_seconds")
-    if future and is_number(left):
-        axis += f'<text class="danger" x="100%" text-anchor="end">full in {duration(left)}{"" if now + left <= scale.end + 1 else " →"}</text>'
     rows = "".join(_window_row(standard, window, scale) for standard, window in windows)
+    keys = [("baseline", "baseline: held and never given back"), ("peaks", "in use")]
+    keys += [("tensors", "tensors")] if len(tensors) > 1 else []
+    keys += [("forecast", "forecast")] if scale.end > now + 1 else []
+    legend = "".join(f'<li class="key-{name}">{words}</li>' for name, words in keys)
     return (
-        f'<div class="stack">{plot}{labels}</div><svg class="axis" aria-hidden="true"><g transform="translate(0 12)">'
-        f'{axis}</g></svg>{rows}{_free(points, scale)}<ul class="legend"><li class="key-baseline">baseline: held and never'
-        f' given back</li><li class="key-peaks">in use</li>'
-        + ('<li class="key-tensors">tensors</li>' if len(tensors) > 1 else "")
-        + ('<li class="key-forecast">forecast</li>' if future else "")
-        + "</ul>"
+        f'<div class="stack">{plot}{labels}</div>{_axis(evidence, now, scale)}{rows}{_free(points, scale)}'
+        f'<ul class="legend">{legend}</ul>'
     )
+
+
+def _series(points: Iterable[Document], key: str) -> list[tuple[float, float]]:
+    return [(one["time_seconds"], one[key]) for one in points if one.get(key) is not None]
+
+
+def _axis(evidence: Document, now: float, scale: _Scale) -> str:
+    left = evidence.get("exhaustion_seconds")
+    full = ""
+    if scale.end > now + 1 and is_number(left):
+        full = f"full in {duration(left)}" + ("" if now + left <= scale.end + 1 else " \N{RIGHTWARDS ARROW}")
+    return time_axis(now - scale.begin, scale.x(now) / _WIDTH, full)
 
 
 def _scale_of(evidence: Document, points: Sequence[Document]) -> _Scale:
@@ -204,8 +204,9 @@ def _free(points: Sequence[Document], scale: _Scale) -> str:
 
 def _aloud(evidence: Document, points: Sequence[Document]) -> str:
     first, last = points[0], points[-1]
+    lasted = duration(last["time_seconds"] - first["time_seconds"])
     return (
-        f"Memory of {evidence.get('process') or 'the process'} over {duration(last['time_seconds'] - first['time_seconds'])}: "
+        f"Memory of {evidence.get('process') or 'the process'} over {lasted}: "
         f"the baseline rose from {size(first.get('baseline_bytes'))} to {size(last.get('baseline_bytes'))}."
     )
 
@@ -214,9 +215,9 @@ def _sentences(evidence: Document, process: Document, windows: Sequence[tuple[Do
     """Say what it rests on, what was free, and why it is no cache."""
     for standard, window in windows[:1]:
         rose = f"{format_bytes(max(0, window.get('growth_bytes') or 0))} in {format_duration(window['seconds'])}"
-        yield f"Baseline: it had risen by {rose} when the strictest standard that is met ({standard['sensitivity']}) was met."
+        yield f'Baseline: it rose by {rose}, the window by which the standard "{standard["sensitivity"]}" was met.'
     for reason in evidence.get("reasons") or ():
-        yield f"{str(reason)[:1].upper()}{str(reason)[1:]}."
+        yield f"Evidence: {reason}."
     free = [one["free_bytes"] for one in evidence.get("points") or () if one.get("free_bytes") is not None]
     if free:
         yield f"Free memory: {size(free[0])} at first, {size(free[-1])} now; growth counts by what it takes of that."
@@ -228,8 +229,8 @@ def _cache_words(evidence: Document, process: Document) -> str:
     tensors = [one["allocated_bytes"] for one in evidence.get("points") or () if one.get("allocated_bytes") is not None]
     cached = process.get("cached_bytes")
     if len(tensors) > 1 and tensors[-1] > tensors[0]:
-        empty = f", and the allocator caches {size(cached)} beside them" if is_number(cached) else ""
-        return f"No cache of the allocator: its tensors themselves grew from {size(tensors[0])} to {size(tensors[-1])}{empty}."
+        beside = f", and the allocator caches {size(cached)} beside them" if is_number(cached) else ""
+        return f"No cache of the allocator: tensors grew from {size(tensors[0])} to {size(tensors[-1])}{beside}."
     if any(one.get("alarm") and one.get("signal") == _BY_ALLOCATOR for one in evidence.get("standards") or ()) or (
         evidence.get("evidence") == Evidence.ALLOCATOR.value
     ):

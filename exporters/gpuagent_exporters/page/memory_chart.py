@@ -24,6 +24,8 @@ _LEAST_SECONDS: Final = 60.0
 _MOST_AHEAD: Final = 1.0
 """The forecast has at most as much room as the past: what is full later leaves the chart."""
 _LITTLE_AHEAD: Final = 0.35
+_NOW_HAS_ROOM: Final = 0.75
+_NOW_HAS_ROOM_ON_PHONES: Final = 0.5
 _MOST_IN_LEGEND: Final = 4
 
 Values = Sequence[float | None]
@@ -100,7 +102,7 @@ def _layers(lines: GpuLines, chart: Chart, uuid: str, growing: frozenset[MemoryK
         else [0.0] * len(lines.used)
     )
     held = [
-        None if used is None else max(all_held if all_held is not None else (seen or 0.0), seen or 0.0)
+        None if used is None else max(seen if all_held is None else all_held, seen)
         for used, all_held, seen in zip(lines.used, lines.held, drawn, strict=True)
     ]
     beside = [
@@ -156,7 +158,7 @@ def memory_chart(plot: MemoryPlot, place: str) -> str:
         f'aria-label="{attribute(_summary(plot, place))}" tabindex="0" data-total="{plot.total * _HEADROOM:.0f}" '
         f'data-now="{scale.now:.0f}" data-past="{plot.past_seconds:.0f}">{areas}{marks}</svg>'
     )
-    labels = f'<svg class="labels" aria-hidden="true">{"".join(_labels(plot, scale, ahead))}</svg>'
+    labels = f'<svg class="labels" aria-hidden="true">{"".join(_labels(plot, scale))}</svg>'
     return f'<div class="stack">{drawn}{labels}</div>{_busy(plot, scale)}{_axis(plot, scale, ahead)}{_legend(plot)}'
 
 
@@ -184,13 +186,8 @@ def _areas(plot: MemoryPlot, scale: _Scale) -> Iterator[str]:
         if path:
             yield (
                 f'<path class="area {layer.color}" d="{path}" data-name="{attribute(layer.name)}">'
-                f"<title>{text_of_svg(layer.name)}</title></path>"
+                f"<title>{attribute(layer.name)}</title></path>"
             )
-
-
-def text_of_svg(value: str) -> str:
-    """Escape a text for a place where there are no elements."""
-    return attribute(value)
 
 
 def _runs(values: Values) -> Iterator[list[tuple[int, float]]]:
@@ -249,7 +246,7 @@ def _baseline(values: Values) -> list[float | None]:
     return [None if value is None else low for value, low in zip(values, floor, strict=True)]
 
 
-def _labels(plot: MemoryPlot, scale: _Scale, ahead: float) -> Iterator[str]:
+def _labels(plot: MemoryPlot, scale: _Scale) -> Iterator[str]:
     y = 100 * scale.y(plot.total) / _HEIGHT
     yield f'<text x="6" y="{y:.1f}%" dy="1.1em">{size(plot.total)}</text>'
     left = plot.full_in_seconds
@@ -258,16 +255,23 @@ def _labels(plot: MemoryPlot, scale: _Scale, ahead: float) -> Iterator[str]:
 
 
 def _axis(plot: MemoryPlot, scale: _Scale, ahead: float) -> str:
-    now = 100 * scale.now / _WIDTH
-    parts = [f'<text x="0">{duration(round(plot.past_seconds / 60) * 60)} ago</text>']
     left = plot.full_in_seconds
+    full = ""
     if ahead and left is not None:
-        words = f"full in {duration(left)}" + ("" if left <= ahead else " →")
-        if now < 72:
-            parts.append(f'<text x="{now:.1f}%" text-anchor="middle">now</text>')
-        parts.append(f'<text class="danger" x="100%" text-anchor="end">{words}</text>')
-    else:
+        full = f"full in {duration(left)}" + ("" if left <= ahead else " \N{RIGHTWARDS ARROW}")
+    return time_axis(plot.past_seconds, scale.now / _WIDTH, full)
+
+
+def time_axis(past_seconds: float, now: float, full: str = "") -> str:
+    """Render the axis below a plot. `now` is where that is, from 0 to 1; `full` says when the memory is full."""
+    parts = [f'<text x="0">{duration(round(past_seconds / 60) * 60 or past_seconds)} ago</text>']
+    if not full:
         parts.append('<text x="100%" text-anchor="end">now</text>')
+    else:
+        if now < _NOW_HAS_ROOM:
+            kind = "" if now < _NOW_HAS_ROOM_ON_PHONES else ' class="wide"'
+            parts.append(f'<text{kind} x="{100 * now:.1f}%" text-anchor="middle">now</text>')
+        parts.append(f'<text class="danger" x="100%" text-anchor="end">{full}</text>')
     return f'<svg class="axis" aria-hidden="true"><g transform="translate(0 12)">{"".join(parts)}</g></svg>'
 
 
@@ -281,7 +285,10 @@ def _busy(plot: MemoryPlot, scale: _Scale) -> str:
             line = "L".join(f"{x} {y}" for x, y in points)
             path += f"M{points[0][0]} {height}L{line}V{height}Z"
     view = f'viewBox="0 0 {_WIDTH} {height}" preserveAspectRatio="none"'
-    return f'<svg class="busy" {view} aria-hidden="true"><title>busy</title><path d="{path}"/></svg>' if path else ""
+    if not path:
+        return ""
+    label = '<svg class="labels"><text x="6" y="13">busy</text></svg>'
+    return f'<div class="busy" aria-hidden="true"><svg {view}><path d="{path}"/></svg>{label}</div>'
 
 
 def _legend(plot: MemoryPlot) -> str:
@@ -301,10 +308,8 @@ def _legend(plot: MemoryPlot) -> str:
 
 def _summary(plot: MemoryPlot, place: str) -> str:
     known = [value for value in plot.used if value is not None]
-    parts = [
-        f"Memory of {place} in the last {duration(round(plot.past_seconds / 60) * 60)}: "
-        f"now {size(plot.used[-1])} of {size(plot.total)}, highest {size(max(known))}."
-    ]
+    lasted, now = duration(round(plot.past_seconds / 60) * 60), f"{size(plot.used[-1])} of {size(plot.total)}"
+    parts = [f"Memory of {place} in the last {lasted}: now {now}, highest {size(max(known))}."]
     held = [(layer.name, layer.values[-1]) for layer in plot.layers if layer.values[-1]]
     held.sort(key=lambda one: -(one[1] or 0.0))
     parts += [f"{name} {size(value)}" + (";" if held[-1][0] != name else ".") for name, value in held]

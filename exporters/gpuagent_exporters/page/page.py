@@ -1,8 +1,9 @@
 """The page for a person with a browser: what the API tells, as HTML that needs no script.
 
 The script only adds: it asks for this page again and puts what changed in its place (`assets/page.js`), and tells the
-figures under the cursor (`assets/hover.js`). So there is one place that writes HTML and draws. Everything in it may come from a hostile process
-name: every value goes through `page.html`, and the Content-Security-Policy forbids whatever would slip through.
+figures under the cursor (`assets/hover.js`). So there is one place that writes HTML and draws. Everything in it may
+come from a hostile process name: every value goes through `page.html`, and the Content-Security-Policy forbids whatever
+would slip through.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gpuagent_exporters.charts import Chart
-from gpuagent_exporters.page.alerts import alerts, firing, pending, remedies, unread
+from gpuagent_exporters.page.alerts import alerts, firing, pending, unread
 from gpuagent_exporters.page.gpus import gpus, growing_keys
 from gpuagent_exporters.page.headline import Headline, headline_of
 from gpuagent_exporters.page.html import SEVERITIES, UNKNOWN, Document, chapter, duration, escape, text
+from gpuagent_exporters.page.html import advice as as_advice
 from gpuagent_exporters.page.leaks import leak_pictures, to_explain
 from gpuagent_exporters.page.processes import processes
+from gpuagent_exporters.page.remedies import remedies
 from gpuagent_exporters.page.view import View, range_picker, view_of
 from gpuagent_exporters.status.problems import stale_after_seconds
 
@@ -59,7 +62,8 @@ def render(told: Told, hostname: str = "", view: View | None = None) -> bytes:
         '<link rel="icon" href="assets/icon.svg">',
         '<link rel="stylesheet" href="assets/page.css">',
         '<script type="module" src="assets/page.js"></script>',
-        f'</head><body><header><div class="bar-row"><h1>{title}</h1>{_age(status)}<div id="live" data-keep></div></div>',
+        f'</head><body><header><div class="bar-row"><h1>{title}</h1>{_age(status)}',
+        '<div id="live" data-keep></div></div>',
         '<div id="lost" data-keep></div></header><main>',
         f'<div id="banners">{"".join(_banners(status))}</div>',
         _headline(headline),
@@ -68,8 +72,8 @@ def render(told: Told, hostname: str = "", view: View | None = None) -> bytes:
             _stale_seconds(status),
             told.chart,
             range_picker(view, told.chart.known_seconds),
-            leak_pictures(told.leaks, status),
         ),
+        leak_pictures(told.leaks, status),
         f'<div class="columns">{_problems(status.get("problems") or ())}{_alerts(told)}</div>',
         processes(
             status.get("processes") or (),
@@ -88,7 +92,7 @@ def render(told: Told, hostname: str = "", view: View | None = None) -> bytes:
 
 
 def _headline(headline: Headline) -> str:
-    advice = f'<p class="quiet">{text(headline.advice)}</p>' if headline.advice else ""
+    advice = f'<p class="quiet">{as_advice(headline.advice)}</p>' if headline.advice else ""
     others = ""
     if headline.others:
         word = "problem" if headline.others == 1 else "problems"
@@ -120,7 +124,7 @@ def _navigation(told: Told) -> str:
     counts: list[tuple[str, str, object]] = [
         ("gpus", "GPUs", len(status.get("gpus") or ())),
         ("problems", "Problems", len(status.get("problems") or ())),
-        ("alerts", "Alerts", _alert_count(told.alerts or {})),
+        ("alerts", "Incidents", _alert_count(told.alerts or {})),
         ("processes", "Processes", len(status.get("processes") or ())),
         ("remedies", "Remedies", len((told.remedies or {}).get("remedies") or ())),
     ]
@@ -165,7 +169,7 @@ def _problem(problem: Document) -> str:
     advice = problem.get("advice")
     return (
         f'<li class="{kind}"><b>{kind.upper()}</b> {text(problem.get("text"))}'
-        + (f'<br><span class="quiet">{text(advice)}</span>' if advice else "")
+        + (f'<br><span class="quiet">{as_advice(advice)}</span>' if advice else "")
         + "</li>"
     )
 
@@ -174,8 +178,8 @@ def _alerts(told: Told) -> str:
     if told.alerts is None:
         return ""
     if "message" in told.alerts:
-        return unread("alerts", "Alerts", str(told.alerts["message"]))
-    return alerts(told.alerts, hidden=told.hidden)
+        return unread("alerts", "Incidents", str(told.alerts["message"]))
+    return alerts(told.alerts, hidden=told.hidden, acts=told.remedies)
 
 
 def _remedies(told: Told) -> str:

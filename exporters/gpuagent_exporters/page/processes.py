@@ -187,10 +187,18 @@ def _full_in(process: Document) -> str:
     return f'{value}<br><span class="quiet">{duration(low)} {until}</span>'
 
 
+def _growth(process: Document) -> str:
+    return text(growth_words(process)) or UNKNOWN
+
+
+def _busy(process: Document) -> str:
+    return percent(process.get("sm_utilization_ratio"))
+
+
 def _figure(key: str) -> Callable[[Document], Any]:
     """Return what reads a figure to sort by: None where there is none."""
 
-    def read(process: Document) -> Any:
+    def read(process: Document) -> float | None:
         value = process.get(key)
         return value if is_number(value) else None
 

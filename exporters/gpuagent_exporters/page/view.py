@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlencode
 
 from gpuagent_exporters.charts import RANGES
@@ -33,9 +33,9 @@ class View:
     all: bool = False
     """Show all processes, and not only the first ones."""
 
-    def link(self, fragment: str = "", **changes: Any) -> str:
+    def link(self, fragment: str = "", **changes: str | bool) -> str:
         """Return the address of this view with changes, fit for an attribute."""
-        view = replace(self, **changes)
+        view = replace(self, **changes)  # type: ignore[arg-type]  # fields of this class
         query = {
             "range": view.range if view.range != DEFAULT_RANGE else "",
             "sort": view.sort,
