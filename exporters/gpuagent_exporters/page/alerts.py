@@ -14,7 +14,7 @@ _MOST_ENDED = 20
 
 
 def alerts(document: Document, *, hidden: bool, acts: Document | None = None) -> str:
-    """Incidents with their timeline and alerts, gravest first, after what is wrong with alerting; then those that ended.
+    """Incidents with their timeline and alerts, gravest first, after what is wrong with alerting; then those ended.
 
     `acts` is the document of remedies, of which each incident tells its own. `hidden`: the text of an alert and who
     acknowledged it may name users, so an open address is not shown them.

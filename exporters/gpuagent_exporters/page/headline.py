@@ -36,6 +36,11 @@ def headline_of(status: Document) -> Headline:
         soonest = min(same, key=lambda one: _seconds_left(one, status))
         chosen = soonest if _seconds_left(soonest, status) < float("inf") and _is_growth(first) else first
         return Headline(str(chosen["severity"]), _sentence(chosen, status), str(chosen.get("advice") or ""), others)
+    away = [gpu for gpu in status.get("gpus") or () if gpu.get("state") not in {"ok", "asleep"}]
+    if away:
+        why = f": {away[0]['reason']}" if away[0].get("reason") else ""
+        lost = f"GPU {away[0].get('index')} is {away[0].get('state') or 'not read'}{why}"
+        return Headline("critical", _shortened(lost), "", len(problems))
     if status.get("age_seconds") is None:
         reason = str((status.get("node") or {}).get("nvml_reason") or "")
         return Headline(
