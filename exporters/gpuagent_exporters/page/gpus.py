@@ -101,11 +101,11 @@ def _card(gpu: Document, status: Document, stale_seconds: float, read: Collectio
         body += (
             f'<p class="quiet">{f"last read: {_last_read(gpu)}" if lost is None else f"lost for {duration(lost)}"}</p>'
         )
-        body += _problems(gpu, status, skip=("lost",)) + drawn
+        body += drawn
     else:
         old = (gpu.get("age_seconds") or 0.0) > stale_seconds
         body = f'<p class="old"><b>OLD</b> read {_last_read(gpu)}</p>' if old else ""
-        body += f"{_memory(gpu)}{_growth(gpu)}{drawn or _bar(gpu)}{_split(gpu)}{_problems(gpu, status)}{_mig(gpu)}"
+        body += f"{_memory(gpu)}{_growth(gpu)}{drawn or _bar(gpu)}{_split(gpu, is_drawn=bool(drawn))}{_problems(gpu, status)}{_mig(gpu)}"
         body += f"{_facts(gpu)}"
     kind = f"card {severity if grave else ''} {'grave' if grave else ''} {state}"
     uuid = f'<p class="quiet uuid">{text(gpu.get("uuid"))}</p>'
@@ -123,14 +123,17 @@ def _memory(gpu: Document) -> str:
     return f'<p class="figure">{size(used)} of {size(total)} · {percent(gpu.get("memory_used_ratio"))}</p>'
 
 
-def _split(gpu: Document) -> str:
-    """Say what no living process holds: of memory that it shares, that is what the machine uses beside it."""
+def _split(gpu: Document, *, is_drawn: bool) -> str:
+    """Say what no living process holds: of memory that it shares, that is what the machine uses beside it.
+
+    The legend of a chart has all of it but the processes that are dead.
+    """
     beside = gpu.get("memory_host_bytes")
     parts = [
         f"dead processes {size(gpu['memory_dead_processes_bytes'])}" if gpu.get("memory_dead_processes_bytes") else "",
-        f"beside the GPU {size(beside)}" if beside is not None else "",
+        f"beside the GPU {size(beside)}" if beside is not None and not is_drawn else "",
         f"unattributed {size(gpu.get('memory_unattributed_bytes'))}"
-        if beside is None and gpu.get("memory_unattributed_bytes")
+        if beside is None and gpu.get("memory_unattributed_bytes") and not is_drawn
         else "",
     ]
     told = " · ".join(filter(None, parts))
@@ -164,7 +167,7 @@ def _growth(gpu: Document) -> str:
     return f'<p class="verdict">{text(assessment_words(gpu))}</p>'
 
 
-def _problems(gpu: Document, status: Document, skip: Collection[str] = ()) -> str:
+def _problems(gpu: Document, status: Document) -> str:
     """Return what is wrong with this GPU; growth is told by the chart and its words."""
     told = [
         one
@@ -172,7 +175,7 @@ def _problems(gpu: Document, status: Document, skip: Collection[str] = ()) -> st
         if one.get("gpu") is not None
         and one.get("gpu") == gpu.get("index")
         and one.get("severity") in SEVERITIES[:2]
-        and one.get("kind") not in {"leak", "growth", "fast_growth", *skip}
+        and one.get("kind") not in {"leak", "growth", "fast_growth"}
     ]
     prefix = f"GPU {gpu.get('index')}: "
     items = "".join(f"<li>{text(str(one.get('text')).removeprefix(prefix))}</li>" for one in told[:_MOST_PROBLEMS])

@@ -26,7 +26,7 @@ _MOST_AHEAD: Final = 1.0
 _LITTLE_AHEAD: Final = 0.35
 _NOW_HAS_ROOM: Final = 0.75
 _NOW_HAS_ROOM_ON_PHONES: Final = 0.5
-_MOST_IN_LEGEND: Final = 4
+_MOST_IN_LEGEND: Final = 2
 
 Values = Sequence[float | None]
 
@@ -292,18 +292,29 @@ def _busy(plot: MemoryPlot, scale: _Scale) -> str:
 
 
 def _legend(plot: MemoryPlot) -> str:
-    """List the layers with what they hold now, the largest first."""
-    now = [(layer, next(iter(reversed(layer.values)), None)) for layer in plot.layers]
-    now = [(layer, value) for layer, value in now if value or layer.color.startswith("c")]
-    now.sort(key=lambda one: (not one[0].color.startswith("c"), -(one[1] or 0.0)))
-    drawn = [one for one in now if one[0].color.startswith("c")]
-    hidden = {id(layer) for layer, _ in drawn[_MOST_IN_LEGEND:]}
-    items = "".join(
-        f'<li class="{layer.color}{" more" if id(layer) in hidden else ""}" data-name="{attribute(layer.name)}">'
-        f"{text(layer.name)} <b>{size(value) if value is not None else UNKNOWN}</b></li>"
-        for layer, value in now
-    )
-    return f'<ul class="legend">{items}</ul>'
+    """List the layers with what they hold now: the largest process first, then what is none of those.
+
+    On a small card the smaller ones are only counted.
+    """
+    now = [(layer, layer.values[-1] if layer.values else None) for layer in plot.layers]
+    drawn = sorted((one for one in now if _is_process(one[0])), key=lambda one: -(one[1] or 0.0))
+    beside = [one for one in now if not _is_process(one[0]) and one[1]]
+    items = [_entry(layer, value, is_more=place >= _MOST_IN_LEGEND) for place, (layer, value) in enumerate(drawn)]
+    if len(drawn) > _MOST_IN_LEGEND:
+        rest = sum(value or 0.0 for _, value in drawn[_MOST_IN_LEGEND:])
+        items.append(f'<li class="fewer">{len(drawn) - _MOST_IN_LEGEND} more <b>{size(rest)}</b></li>')
+    items += [_entry(layer, value) for layer, value in reversed(beside)]
+    return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def _is_process(layer: Layer) -> bool:
+    return layer.color.startswith("c")
+
+
+def _entry(layer: Layer, value: float | None, *, is_more: bool = False) -> str:
+    kind = f"{layer.color} more" if is_more else layer.color
+    held = UNKNOWN if value is None else size(value)
+    return f'<li class="{kind}" data-name="{attribute(layer.name)}">{text(layer.name)} <b>{held}</b></li>'
 
 
 def _summary(plot: MemoryPlot, place: str) -> str:

@@ -97,7 +97,7 @@ def _headline(headline: Headline) -> str:
     if headline.others:
         word = "problem" if headline.others == 1 else "problems"
         more = "more " if headline.severity in SEVERITIES[:2] else ""
-        others = f' <a class="others" href="#problems">{headline.others} {more}{word}</a>'
+        others = f' <a class="further" href="#problems">{headline.others} {more}{word}</a>'
     return (
         f'<section id="headline" class="{headline.severity}" aria-label="The node in one sentence">'
         f'<p class="sentence">{text(headline.text)}{others}</p>{advice}</section>'

@@ -225,7 +225,7 @@ _COLUMNS = (
     ),
     _Column("gpu", "GPU", lambda one: text(one.get("gpu")), lambda one: -one["gpu"] if _is_index(one) else None, True),
     _Column("pid", "PID", lambda one: text(one.get("pid")), _figure("pid"), True),
-    _Column("user", "user", lambda one: text(one.get("user") or UNKNOWN), _word("user")),
+    _Column("user", "user", lambda one: text(one.get("user") or UNKNOWN), _word("user"), kind="user"),
     _Column(
         "busy", "busy", lambda one: percent(one.get("sm_utilization_ratio")), _figure("sm_utilization_ratio"), True
     ),
