@@ -105,7 +105,8 @@ def _card(gpu: Document, status: Document, stale_seconds: float, read: Collectio
     else:
         old = (gpu.get("age_seconds") or 0.0) > stale_seconds
         body = f'<p class="old"><b>OLD</b> read {_last_read(gpu)}</p>' if old else ""
-        body += f"{_memory(gpu)}{_growth(gpu)}{drawn or _bar(gpu)}{_split(gpu, is_drawn=bool(drawn))}{_problems(gpu, status)}{_mig(gpu)}"
+        body += f"{_memory(gpu)}{_growth(gpu)}{drawn or _bar(gpu)}{_split(gpu, is_drawn=bool(drawn))}"
+        body += f"{_problems(gpu, status)}{_mig(gpu)}"
         body += f"{_facts(gpu)}"
     kind = f"card {severity if grave else ''} {'grave' if grave else ''} {state}"
     uuid = f'<p class="quiet uuid">{text(gpu.get("uuid"))}</p>'
