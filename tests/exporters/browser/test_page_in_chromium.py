@@ -88,7 +88,7 @@ FILL = "((what) => getComputedStyle(document.querySelector(what)).fill)"
 
 
 def test_the_figures_under_the_cursor_are_told(tab: Tab) -> None:
-    """The legend says what each process held then, by the pointer and by the arrow keys, and of now when it has left."""
+    """The legend says what each process held then, by the pointer and by the arrow keys, and of now afterwards."""
     values = "[...document.querySelectorAll('.legend li[data-name] b')].map((one) => one.textContent).join()"
     with served(source()) as page:
         tab.open(page.url)
@@ -109,8 +109,9 @@ def test_the_figures_under_the_cursor_are_told(tab: Tab) -> None:
 
 
 def test_nothing_moves_while_it_loads_and_it_loads_at_once(tab: Tab) -> None:
-    """Eight GPUs with 64 processes each are there in one go: no layout shift, and nothing beside the page is fetched."""
-    watch = "window.moved = 0; new PerformanceObserver((list) => { for (const one of list.getEntries()) moved += one.value; })"
+    """Eight GPUs with 64 processes each come in one go: no layout shift, and nothing beside the page is fetched."""
+    add = "(list) => { for (const one of list.getEntries()) moved += one.value; }"
+    watch = f"window.moved = 0; new PerformanceObserver({add})"
     node = source()
     gpus = [{**node.document["gpus"][0], "uuid": f"g{number}", "index": number} for number in range(8)]
     row = node.document["processes"][0]
@@ -134,7 +135,7 @@ def test_without_a_script_everything_works(tab: Tab) -> None:
     with served(source()) as page:
         tab.call("Emulation.setScriptExecutionDisabled", value=True)
         tab.call("Page.navigate", url=f"{page.url}?sort=pid&filter=alice&range=15m")
-        tab.until("document.readyState === 'complete' && document.querySelector('footer')")
+        tab.wait_for("Page.loadEventFired")
 
         assert tab.run("document.querySelector('.area.c0').getBoundingClientRect().height") > 3
         assert tab.run("document.querySelector('th[aria-sort]').textContent") == "PID"
@@ -223,7 +224,7 @@ def test_a_hostile_process_name_is_only_text(tab: Tab) -> None:
         assert tab.text.count("<script>document.title=") >= 4
         assert "4243" in tab.text
         assert tab.run("document.querySelectorAll('img, main script').length") == 0
-        assert tab.run("document.querySelector('.legend').textContent").count("<script>") == 2
+        assert tab.run("document.querySelector('.legend').textContent").count("<script>") == 1
         assert tab.run("document.title") == "gpuagent · node1"
         assert tab.complaints == []
 
@@ -253,7 +254,7 @@ def test_it_works_from_the_keyboard(tab: Tab) -> None:
         reached = []
         for _ in range(30):
             tab.press("Tab", 9)
-            reached.append(tab.run("document.activeElement.innerText.split('\\n')[0]"))
+            reached.append(tab.run("(document.activeElement.innerText ?? 'chart').split('\\n')[0]"))
             if not tab.run("document.activeElement === document.body"):  # after the last one the browser's own come
                 assert tab.run("getComputedStyle(document.activeElement).outlineStyle") != "none"
             if reached[-1] == "Pause":
@@ -261,7 +262,7 @@ def test_it_works_from_the_keyboard(tab: Tab) -> None:
                 assert "paused at" in tab.text
                 assert tab.run("document.title").startswith("PAUSED")
 
-        assert {"15 min", "Problems 0", "GPUs 1", "Processes 1", "Pause", "memory", "verdict"} <= set(reached)
+        assert {"15 min", "chart", "Problems 0", "GPUs 1", "Processes 1", "Pause", "memory", "verdict"} <= set(reached)
 
 
 def test_a_table_stays_sorted(tab: Tab) -> None:

@@ -96,7 +96,7 @@ function topAt(area, x) {
 
 function size(bytes) {
   const gib = Math.max(0, bytes) / 2 ** 30;
-  return gib >= 1 ? `${gib.toFixed(1)} GiB` : `${Math.round(gib * 1024)} MiB`;
+  return gib >= 0.95 ? `${gib.toFixed(1)} GiB` : `${Math.round(gib * 1024)} MiB`;
 }
 
 function duration(seconds) {

@@ -40,6 +40,6 @@ export const view = {
 
 const field = document.createElement("input");
 field.type = "search";
-field.placeholder = "filter: name, user:alice, gpu:0   ( / )";
+field.placeholder = "filter: a word, user:NAME, gpu:0   ( / )";
 field.maxLength = 100;
 field.setAttribute("aria-label", "Filter processes");
