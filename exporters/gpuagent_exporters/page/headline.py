@@ -48,7 +48,8 @@ def headline_of(status: Document) -> Headline:
         )
     if not status.get("gpus"):
         return Headline("warning", "There is no GPU on this node.", "", len(problems))
-    return Headline("info" if problems else "ok", _all_well(status), "", len(problems))
+    growing = _first_growing(status)
+    return Headline("info" if problems or growing else "ok", growing or _all_well(status), "", len(problems))
 
 
 def severity_rank(severity: object) -> int:
@@ -133,6 +134,15 @@ def _shortened(sentence: str) -> str:
         else:
             sentence = f"{sentence[: _SHORT - 1].rstrip()}\N{HORIZONTAL ELLIPSIS}"
     return sentence if sentence.endswith((".", "\N{HORIZONTAL ELLIPSIS}")) else f"{sentence}."
+
+
+def _first_growing(status: Document) -> str:
+    """Say which GPU fills up, where nothing proves a problem yet; empty where none does."""
+    growing = [gpu for gpu in status.get("gpus") or () if gpu.get("verdict") == "growing" and pace_words(gpu)]
+    if not growing:
+        return ""
+    gpu = min(growing, key=lambda one: one.get("exhaustion_seconds") or float("inf"))
+    return f"No problem yet: the memory of GPU {gpu.get('index')} grows by {pace_words(gpu)}."
 
 
 def _all_well(status: Document) -> str:

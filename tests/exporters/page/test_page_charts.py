@@ -147,6 +147,11 @@ LEAKING = {"process": "embed-server", "verdict": "leaking", "growth_bytes_per_se
         ({}, "ok", "The GPU is healthy: 60.0 GiB of 80.0 GiB used (75 %), 1 process."),
         ({"gpus": []}, "warning", "There is no GPU on this node."),
         ({"age_seconds": None}, "warning", "Nothing has been measured yet."),
+        (
+            {"gpus": gpu(verdict="growing", growth_bytes_per_second=GIB / 3600)},
+            "info",
+            "No problem yet: the memory of GPU 0 grows by 1.0 GiB/h.",
+        ),
         ({"problems": [{"severity": "info", "text": "x"}]}, "info", "The GPU is healthy"),
         ({"problems": [{"severity": "critical", "text": "GPU 3: it is lost"}]}, "critical", "GPU 3: it is lost."),
         (

@@ -123,7 +123,7 @@ def test_the_address_filters(query: str, wanted: list[int]) -> None:
 
 def test_twenty_are_shown_until_all_are_asked_for() -> None:
     """A crowd does not bury the page: it says how many there are, and how to see them."""
-    crowd = [{}] * 50
+    crowd: list[dict[str, Any]] = [{}] * 50
 
     assert len(pids("", *crowd)) == 20
     assert len(pids("all=1", *crowd)) == 50
