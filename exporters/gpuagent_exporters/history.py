@@ -9,9 +9,9 @@ from __future__ import annotations
 import heapq
 import math
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import ProcessId
@@ -24,6 +24,10 @@ SPARKLINE_LENGTH = 60
 """Slots that fit into a terminal: 10 minutes."""
 MOST_PROCESSES = 512
 SCHEMA = 1
+
+DAY_INTERVAL_SECONDS = 300.0
+DAY_LENGTH = 288
+"""Slots: a day."""
 
 _NOTHING = math.nan
 
@@ -65,6 +69,8 @@ class _Gpu:
     index: int
     used: _Ring
     busy: _Ring
+    held: _Ring
+    """What its processes hold together, those that have ended included."""
     processes: dict[_ProcessKey, _Process] = field(default_factory=dict)
 
 
@@ -136,6 +142,31 @@ class History:
             for uuid, gpu in self._gpus.items()
         }
 
+    @property
+    def known_seconds(self) -> float:
+        """Time that the slots reach back."""
+        return min(self._slot - self._begun_slot + 1, self._length) * self.interval_seconds if self._run else 0.0
+
+    @property
+    def time_seconds(self) -> float:
+        """Unix time of the last reading."""
+        return self._time_seconds
+
+    def lines(self, seconds: float, most_points: int, top: int, first: Collection[MemoryKey]) -> dict[str, GpuLines]:
+        """Return what each GPU and its processes have held, by UUID: the last `seconds`, in at most `most_points`.
+
+        There are lines of the `top` processes that held most, those in `first` before all others.
+        """
+        oldest = max(
+            self._begun_slot, self._slot - self._length + 1, self._slot - int(seconds // self.interval_seconds)
+        )
+        slots = _Slots(oldest, self._slot, max(1, math.ceil((self._slot - oldest + 1) / most_points)))
+        return {uuid: _lines(gpu, slots, top, first) for uuid, gpu in self._gpus.items()}
+
+    def processes(self) -> set[tuple[int, ProcessId | None]]:
+        """Return the pid and the identity of each process that has a line."""
+        return {(memory.pid, who) for gpu in self._gpus.values() for memory, who in gpu.processes}
+
     def document(self, since: str = "", top: int = 6) -> Document:
         """Return what the charts draw, JSON-ready: all of it, or from the slot of an earlier answer's `cursor` on.
 
@@ -195,6 +226,7 @@ class History:
                 continue
             gpu.used.clear(begun)
             gpu.busy.clear(begun)
+            gpu.held.clear(begun)
             for key, process in list(gpu.processes.items()):
                 if process.used.last_slot < oldest:
                     del gpu.processes[key]
@@ -208,12 +240,14 @@ class History:
         identity = reading.identity
         gpu = self._gpus.get(identity.uuid)
         if gpu is None:
-            gpu = self._gpus[identity.uuid] = _Gpu(identity.index, self._ring(), self._ring())
+            gpu = self._gpus[identity.uuid] = _Gpu(identity.index, self._ring(), self._ring(), self._ring())
         gpu.index = identity.index
         gpu.used.note(self._slot, used)
         busy = reading.utilization.gpu_ratio if reading.utilization else None
         if busy is not None:
             gpu.busy.note(self._slot, busy)
+        if (split := reading.reconciliation) is not None:
+            gpu.held.note(self._slot, split.processes_bytes + split.dead_processes_bytes)
 
     def _add_process(self, reading: ProcessReading) -> None:
         gpu = self._gpus.get(reading.gpu_uuid)
@@ -246,6 +280,56 @@ class History:
 
     def _ring(self) -> _Ring:
         return _Ring(self._length, self._slot)
+
+
+class _Slots(NamedTuple):
+    first: int
+    last: int
+    step: int
+    """Slots of one point."""
+
+
+class ProcessLine(NamedTuple):
+    """A process on a GPU over time, in bytes; None where nothing was read."""
+
+    memory: MemoryKey
+    who: ProcessId | None
+    name: str
+    values: list[float | None]
+
+
+class GpuLines(NamedTuple):
+    """A GPU over time, oldest first, each point the highest reading of its time; None where nothing was read."""
+
+    step_slots: int
+    used: list[float | None]
+    """In bytes."""
+    held: list[float | None]
+    """What its processes hold together, in bytes."""
+    busy: list[float | None]
+    """From 0 to 1."""
+    processes: list[ProcessLine]
+    left_out: int
+    """Number of processes that have no line here."""
+
+
+def _lines(gpu: _Gpu, slots: _Slots, top: int, first: Collection[MemoryKey]) -> GpuLines:
+    present = [item for item in gpu.processes.items() if item[1].used.last_slot >= slots.first]
+    chosen = heapq.nlargest(top, present, key=lambda item: (item[0][0] in first, item[1].used.peak))
+    lines = [ProcessLine(memory, who, one.name, _peaks(one.used, slots)) for (memory, who), one in chosen]
+    used, held, busy = (_peaks(ring, slots) for ring in (gpu.used, gpu.held, gpu.busy))
+    return GpuLines(slots.step, used, held, busy, lines, len(present) - len(lines))
+
+
+def _peaks(ring: _Ring, slots: _Slots) -> list[float | None]:
+    """Return the highest of each `step` slots. They are the same slots each time: a point stays what it was."""
+    values = list(ring.read(slots.first, slots.last))
+    if slots.step == 1:
+        return values
+    begin = -slots.first % slots.step
+    parts = [values[:begin]] if begin else []
+    parts += [values[place : place + slots.step] for place in range(begin, len(values), slots.step)]
+    return [max((value for value in part if value is not None), default=None) for part in parts]
 
 
 def _bytes(ring: _Ring, first: int, last: int) -> list[float | None]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from gpuagent_exporters.api.routes import Points
+from gpuagent.core.growth import MemoryKey
+from gpuagent_exporters.api.routes import ChartSource, Points
+from gpuagent_exporters.charts import Chart
 
 METRICS = b"# TYPE gpuagent_build_info gauge\ngpuagent_build_info 1\n"
 OPENMETRICS = METRICS + b"# EOF\n"
@@ -76,6 +78,18 @@ class FakePoints:
         return self.whole
 
 
+class FakeCharts:
+    """Draws nothing, and remembers what it was asked for."""
+
+    def __init__(self, chart: Chart | None = None) -> None:
+        self.drawn = chart or Chart()
+        self.asked: list[tuple[str, frozenset[MemoryKey]]] = []
+
+    def chart(self, range_name: str, first: Collection[MemoryKey] = frozenset()) -> Chart:
+        self.asked.append((range_name, frozenset(first)))
+        return self.drawn
+
+
 class FakeSource:
     """Tells what it was given; an exception in the place of a value is raised."""
 
@@ -93,6 +107,7 @@ class FakeSource:
         self.readiness = ready
         self.asked = 0
         self.history: Points = FakePoints({"schema": 1, "gpus": []})
+        self.charts: ChartSource = FakeCharts()
 
     def metrics(self, openmetrics: bool) -> bytes:
         self.asked += 1

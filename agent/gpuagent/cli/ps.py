@@ -14,7 +14,7 @@ from rich.cells import cell_len
 
 from gpuagent.cli.agent import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
 from gpuagent.cli.cells import UNCUT_WIDTH, Paint, clean, cut, fit, width_of
-from gpuagent.core.identity import format_container
+from gpuagent.core.process_filter import owner
 from gpuagent.core.units import GIB, format_bytes, format_duration, format_ratio
 from gpuagent.core.wording import full_in_words, growth_words, unmeasured_words, verdict_words
 
@@ -256,22 +256,6 @@ def short_who(process: Document, room: int) -> str:
     names = [name for name in (owner(process), process["process"], process["command"]) if name] or ["?"]
     name = next((each for each in names if cell_len(f"{each}  {verdict}") <= room), names[0])
     return "  ".join(part for part in (name, verdict, process["command"] or "") if part)
-
-
-def owner(process: Document) -> str:
-    """Return what the process belongs to: the name under which somebody can be asked, or something be restarted."""
-    if process["slurm_job"]:
-        return f"job {process['slurm_job']}"
-    if process["pod"]:
-        return f"{process['namespace']}/{process['pod']}"
-    if process["pod_uid"]:
-        return f"pod {process['pod_uid'][:8]}"
-    if process["unit"]:
-        return str(process["unit"])
-    if process["container_id"]:
-        named = process.get("container_name") or format_container(process["container_id"])
-        return f"{process['container_runtime'] or 'container'} {named}"
-    return ""
 
 
 def gpu_cell(process: Document) -> str:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuagent.core.clock import Clock
@@ -17,6 +19,7 @@ from gpuagent.core.matchers import Matchers, MatchOperator, parse_matchers
 from gpuagent.core.metrics.alerting import ENDING, ReceiverCounts
 from gpuagent.core.units import format_duration
 from gpuagent.service.alerting import Alerting
+from gpuagent.service.incident_timeline import AlertTime, by_incident, timeline
 from gpuagent_alerts.alert import SUMMARY, Alert, News, Status, resolved_summary
 from gpuagent_alerts.messages.briefing_inputs import why_not_measured
 from gpuagent_alerts.messages.snapshot_inputs import with_place, with_remedy
@@ -24,6 +27,7 @@ from gpuagent_alerts.notify.incident_record import IncidentRecord, incident_of
 from gpuagent_alerts.notify.incidents import REOPEN_SECONDS
 from gpuagent_alerts.notify.inhibition import inhibited_by_loss, inhibited_by_tier
 from gpuagent_alerts.notify.outbox.entry import QueuedMessage
+from gpuagent_alerts.notify.outbox.queue import Delivery
 from gpuagent_alerts.notify.receivers.base import send_test_message
 from gpuagent_alerts.notify.silenced import silences_of
 from gpuagent_alerts.notify.silences import INCIDENT_LABEL, Ack, Silence
@@ -58,7 +62,8 @@ class AlertCommands:
         """Return what fires, and who is told."""
         async with self._alerting.lock:
             receivers = await asyncio.to_thread(self._alerting.receivers)
-            return alerts_document(self._alerting, receivers, self._clock.now(), self._clock.wall())
+            told = await asyncio.to_thread(self._alerting.deliveries)
+            return alerts_document(self._alerting, receivers, self._clock.now(), self._clock.wall(), told)
 
     async def dead(self) -> Document:
         """Return what could not be delivered."""
@@ -166,7 +171,11 @@ _STATES = ("firing", ENDING, "pending")
 
 
 def alerts_document(
-    alerting: Alerting, receivers: Sequence[ReceiverCounts], now_seconds: float, wall_seconds: float
+    alerting: Alerting,
+    receivers: Sequence[ReceiverCounts],
+    now_seconds: float,
+    wall_seconds: float,
+    deliveries: Sequence[Delivery] = (),
 ) -> Document:
     """Return everything, JSON-ready. `now_seconds` is CLOCK_BOOTTIME, `wall_seconds` Unix time."""
     by_loss = inhibited_by_loss(alerting.firing())
@@ -209,6 +218,7 @@ def alerts_document(
             acks,
             {one["fingerprint"] for one in alerts if one["state"] == "firing"},
             partial(headline_of_record, alerting),
+            _timelines(alerting.incidents, alerts, deliveries, acks),
             {each.key for each in alerting.waiting() if not each.is_ending},
         ),
         "silences": [silence_document(alerting, silence, wall_seconds) for silence in alerting.silences.all()],
@@ -247,6 +257,7 @@ def incident_rows(
     acks: Mapping[str, Ack],
     present: Collection[str],
     headline_of: Callable[[IncidentRecord], str],
+    timelines: Mapping[str, list[Document]] = MappingProxyType({}),
     held: Collection[str] = (),
 ) -> list[Document]:
     """Return the incidents, those that go on first and the worst of them at the top; then the latest to end.
@@ -269,10 +280,25 @@ def incident_rows(
             "reopened": one.reopened,
             "alerts": sorted(one.members),
             "acknowledged_by": acks[one.key].creator if one.key in acks else "",
+            "timeline": timelines.get(one.key, []),
         }
         for one in sorted(incidents, key=lambda one: (-severity_rank(one.severity), one.starts_at, one.key))
     ]
     return sorted(rows, key=lambda row: (row["ends_at_seconds"] is not None, -(row["ends_at_seconds"] or 0.0)))
+
+
+def _timelines(
+    incidents: Mapping[str, IncidentRecord],
+    alerts: Sequence[Document],
+    deliveries: Sequence[Delivery],
+    acks: Mapping[str, Ack],
+) -> dict[str, list[Document]]:
+    told = by_incident(deliveries, {key: (*one.members, *one.left) for key, one in incidents.items()})
+    own: defaultdict[str, list[AlertTime]] = defaultdict(list)
+    for each in alerts:
+        if each["incident"] and each["starts_at_seconds"] is not None:
+            own[each["incident"]].append(AlertTime(each["starts_at_seconds"], each["name"], each["severity"]))
+    return {key: timeline(one, own[key], told.get(key, ()), acks.get(key)) for key, one in incidents.items()}
 
 
 def _held_back(alerting: Alerting) -> list[Document]:

@@ -44,6 +44,7 @@ from gpuagent_alerts.notify.limiter import HeldSummary
 from gpuagent_alerts.notify.notifier import Notifier, Suppressions
 from gpuagent_alerts.notify.outbox.attempt import WallSteps
 from gpuagent_alerts.notify.outbox.delivery import Delivery, MessageOrigin
+from gpuagent_alerts.notify.outbox.queue import Delivery as QueuedDelivery
 from gpuagent_alerts.notify.outbox.queue import Outbox
 from gpuagent_alerts.notify.routes import Routes
 from gpuagent_alerts.notify.silences import Acks, Silences
@@ -255,6 +256,13 @@ class Alerting:
     def receivers(self) -> tuple[ReceiverCounts, ...]:
         """Return what became of messages until now. It asks the store: call it in a thread."""
         return count_messages(self.delivery)
+
+    def deliveries(self) -> Sequence[QueuedDelivery]:
+        """Return the latest messages with what became of them; none where the store fails. Call it in a thread."""
+        try:
+            return self.outbox.deliveries()
+        except StoreFailure:
+            return ()
 
     def _heal_soon(self) -> None:
         """Go back to the file every few seconds, if writing failed. Until then a kill would cost what has happened."""

@@ -106,6 +106,7 @@ class HttpServers:
             return PageDocuments(
                 alerts=lambda: readable_alerts(alerts, show_commands=show_commands),
                 remedies=lambda: readable_remedies(remedies, show_commands=show_commands),
+                explain=leaks.explain,
             )
 
         app = build_app(view, control=True, extra_routes=routes, page_documents=page_documents(show_commands=True))

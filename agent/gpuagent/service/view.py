@@ -12,6 +12,7 @@ from gpuagent.core.metrics.alerting import AlertingFigures
 from gpuagent.core.metrics.family import SampleCache
 from gpuagent.core.metrics.series import ExtraFamilies, series
 from gpuagent.core.snapshot import Snapshot
+from gpuagent_exporters.charts import Charts
 from gpuagent_exporters.exposition import MetricsPage, Series
 from gpuagent_exporters.history import History
 from gpuagent_exporters.status.document import processes_document, status_document
@@ -34,6 +35,7 @@ class View:
     ) -> None:
         self.config = config
         self.history = History()
+        self.charts = Charts(self.history)
         self._clock = clock
         self._simulated = simulated
         self._started = clock.now()
@@ -49,6 +51,7 @@ class View:
         self._snapshot = snapshot
         self._known.update(snapshot)
         self.history.add(snapshot)
+        self.charts.add(snapshot)
 
     def metrics(self, openmetrics: bool) -> bytes:
         """Return the body of `/metrics`."""

@@ -12,11 +12,10 @@ from gpuagent.cli.ps import (
     gpu_cell,
     growth_cell,
     memory_cell,
-    owner,
     sm_cell,
     who,
 )
-from gpuagent.core.identity import format_container
+from gpuagent.core.process_filter import container_of, owner
 from gpuagent.core.units import format_bytes, format_ratio
 
 Document = dict[str, Any]
@@ -37,19 +36,6 @@ class Column(NamedTuple):
     """Largest first, when it is chosen."""
     rank: int = 0
     """What goes first where there is no room has the highest number; 0 always stays."""
-
-
-def container_of(process: Document) -> str:
-    """Return the name of its container or pod; "" outside of any.
-
-    >>> container_of({"pod": "whisper-0", "namespace": "speech"}), container_of({})
-    ('speech/whisper-0', '')
-    """
-    if process.get("pod"):
-        return f"{process.get('namespace')}/{process['pod']}"
-    if process.get("container_id"):
-        return str(process.get("container_name") or format_container(process["container_id"]))
-    return ""
 
 
 def name_of(process: Document) -> str:

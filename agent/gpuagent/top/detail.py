@@ -10,9 +10,9 @@ from rich.text import Text
 
 from gpuagent.cli.cells import Paint, clean, cut, wrap
 from gpuagent.cli.leaks import lines_of
-from gpuagent.cli.ps import owner
 from gpuagent.cli.status import peaks
 from gpuagent.core.identity import format_container
+from gpuagent.core.process_filter import owner
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
 from gpuagent.core.wording import alone_words, assessment_words, since_of, summary_of
 from gpuagent.top.acts import alert_targets

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from gpuagent.core.palette import ON_DARK
+
 Document = dict[str, Any]
 
 SEVERITY_STYLES = {
@@ -16,7 +18,6 @@ SEVERITY_STYLES = {
 }
 VERDICT_STYLES = {"leaking": "bold #ff6b5e", "growing": "#e0a030", "learning": "#808a94"}
 TEXT_STYLES = {"critical": "bold #ff6b5e", "warning": "#e0a030", "info": "#5fa8c8"}
-_COLORS = ("#4c9be8", "#9d86e9", "#3fb8a9", "#d08fc4", "#7fa7c9", "#5c7cd6", "#8fc7b5", "#b59ad6")
 _PLAIN_MARKS = ("█", "▓", "▒")
 SWATCH = "▌"
 
@@ -48,13 +49,13 @@ class ProcessColors:
         keys = dict.fromkeys((process["gpu_uuid"], process["pid"]) for process in processes)
         for key in keys:
             if key not in self._given:
-                self._given[key] = self._next % len(_COLORS)
+                self._given[key] = self._next % len(ON_DARK)
                 self._next += 1
         self._given = {key: color for key, color in self._given.items() if key in keys}
 
     def style_of(self, process: Document) -> str:
         """Return the style of a process."""
-        return _COLORS[self._given.get((process["gpu_uuid"], process["pid"]), 0)]
+        return ON_DARK[self._given.get((process["gpu_uuid"], process["pid"]), 0)]
 
     def mark_of(self, number: int) -> str:
         """Return what its piece of a bar is made of; `number` is its place there."""

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from gpuagent.cli.ps import owner
+from gpuagent.core.process_filter import FIELDS, matches
 from gpuagent.core.units import format_bytes
-from gpuagent.top.columns import BY_KEY, container_of
+from gpuagent.top.columns import BY_KEY
 
 Document = dict[str, Any]
 
 TREES = ("", "unit", "job", "container", "user", "gpu")
 """By what the processes are grouped, in the order in which the key goes through them; "" is a flat list."""
-_FIELDS: dict[str, Callable[[Document], str]] = {
-    "gpu": lambda process: str(process["gpu"]),
-    "pid": lambda process: str(process["pid"]),
-    "user": lambda process: str(process.get("user") or ""),
-    "unit": lambda process: str(process.get("unit") or ""),
-    "job": lambda process: str(process.get("slurm_job") or ""),
-    "container": container_of,
-    "verdict": lambda process: str(process.get("verdict") or ""),
-    "name": lambda process: str(process.get("process") or ""),
-}
-_EXACT = frozenset({"gpu", "pid", "job"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +40,6 @@ def row_key(process: Document) -> tuple[Any, ...]:
     return (process["gpu_uuid"], process["pid"], process.get("gpu_instance_id"))
 
 
-def matches(process: Document, text: str) -> bool:
-    """Return whether a process has every word of a filter: `user:alice` in this field, `train` anywhere.
-
-    >>> one = {"gpu": 0, "pid": 7, "user": "alice", "command": "train.py", "process": "python3"}
-    >>> matches(one, "user:ali TRAIN"), matches(one, "gpu:1"), matches(one, "")
-    (True, False, True)
-    """
-    return all(_matches_word(process, word) for word in text.lower().split())
-
-
-def _matches_word(process: Document, word: str) -> bool:
-    name, colon, wanted = word.partition(":")
-    if colon and name in _FIELDS:
-        value = _FIELDS[name](process).lower()
-        return value == wanted if name in _EXACT and wanted else wanted in value
-    texts = [read(process) for name, read in _FIELDS.items() if name != "gpu"]
-    texts += [str(process.get("command") or ""), owner(process) if "slurm_job" in process else ""]
-    return any(word in text.lower() for text in texts)
-
-
 def ordered(processes: Sequence[Document], view: View) -> list[Document]:
     """Return those that match, in the order of a column; what has no value there comes last."""
     value = BY_KEY[view.sort].sort_value if view.sort in BY_KEY else BY_KEY["memory"].sort_value
@@ -94,7 +63,7 @@ def _grouped(shown: Sequence[Document], tree: str) -> Iterator[Row]:
     """Yield groups in the order of their first process, those that belong to none last."""
     groups: dict[str, list[Document]] = {}
     for process in shown:
-        groups.setdefault(_FIELDS[tree](process), []).append(process)
+        groups.setdefault(FIELDS[tree](process), []).append(process)
     for name in sorted(groups, key=lambda name: not name):
         members = groups[name]
         held = sum(process.get("memory_used_bytes") or 0 for process in members)

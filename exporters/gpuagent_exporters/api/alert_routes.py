@@ -118,7 +118,14 @@ def _without_names(document: Document) -> Document:
     """Return an alert with the labels of `/metrics` only, without its text, its owner and receivers' answers."""
     hidden: Document = {"annotations": {}, "end_reason": ""}
     alerts = [{**_hiding(alert, "acknowledged_by"), **hidden} for alert in document.get("alerts", ())]
-    incidents = [{**_hiding(incident, "acknowledged_by"), "headline": ""} for incident in document.get("incidents", ())]
+    incidents = [
+        {
+            **_hiding(incident, "acknowledged_by"),
+            "headline": "",
+            "timeline": [_hiding(event, "by") for event in incident.get("timeline", ())],
+        }
+        for incident in document.get("incidents", ())
+    ]
     silences = [{**silence, "comment": "", "creator": ""} for silence in document.get("silences", ())]
     receivers = [_hiding(receiver, "last", "off") for receiver in document.get("receivers", ())]
     heartbeats = [_hiding(heartbeat, "last") for heartbeat in document.get("heartbeats", ())]

@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 
@@ -22,9 +22,11 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gpuagent.core.growth import MemoryKey
 from gpuagent_exporters.api.alert_routes import NotNow
 from gpuagent_exporters.api.openapi import openapi_routes
 from gpuagent_exporters.api.process_routes import NotDone
+from gpuagent_exporters.charts import Chart
 from gpuagent_exporters.http import peers
 from gpuagent_exporters.http.middleware import (
     OPENMETRICS,
@@ -68,7 +70,12 @@ class Source(Protocol):
 
     @property
     def history(self) -> Points:
-        """The points of the charts."""
+        """The points of the charts, for programs."""
+        ...
+
+    @property
+    def charts(self) -> ChartSource:
+        """The charts of the page."""
         ...
 
     def healthy(self) -> tuple[bool, str]:
@@ -80,6 +87,16 @@ class Source(Protocol):
         ...
 
 
+class ChartSource(Protocol):
+    """Who draws; `gpuagent_exporters.charts.Charts` is one."""
+
+    def chart(self, range_name: str, first: Collection[MemoryKey] = frozenset()) -> Chart:
+        """Return the memory of each GPU by process over a range; `first` are processes that are to be seen."""
+        ...
+
+
+Explain = Callable[[int, str], Document]
+"""Returns the evidence on a process, by pid and the GPU's UUID. Raises KeyError or ValueError where there is none."""
 Read = Callable[[], Awaitable[Document]]
 """Returns a document, or raises NotNow or NotDone with words for the reader."""
 
@@ -87,9 +104,12 @@ Read = Callable[[], Awaitable[Document]]
 class PageDocuments:
     """What the page shows besides the status: documents as this address may tell them, None where it tells none."""
 
-    def __init__(self, *, alerts: Read | None = None, remedies: Read | None = None) -> None:
+    def __init__(
+        self, *, alerts: Read | None = None, remedies: Read | None = None, explain: Explain | None = None
+    ) -> None:
         self._alerts = alerts
         self._remedies = remedies
+        self._explain = explain
         self._last_fault: dict[str, str] = {}
 
     async def alerts(self) -> Document | None:
@@ -100,6 +120,28 @@ class PageDocuments:
         """Return the remedies, or `{"message": ...}` where they could not be read."""
         return await self._read("remedies", self._remedies)
 
+    def leaks(self, which: Iterable[tuple[int, str]]) -> list[Document]:
+        """Return the evidence on those processes, by pid and the GPU's UUID, of which there is some."""
+        found: list[Document] = []
+        explain = self._explain
+        if explain is None:
+            return found
+        for pid, uuid in which:
+            try:
+                found.append(explain(pid, uuid))
+            except (KeyError, ValueError):
+                continue
+            except Exception as fault:  # noqa: BLE001  it is logged
+                self._log("evidence", fault)
+        return found
+
+    def _log(self, name: str, fault: Exception) -> None:
+        """Log a fault when it is new."""
+        text = f"{type(fault).__name__}: {fault}"
+        if self._last_fault.get(name) != text:
+            logger.error("the page could not read the %s", name, exc_info=fault)
+        self._last_fault[name] = text
+
     async def _read(self, name: str, read: Read | None) -> Document | None:
         """Return a fault as a value, logged when it is new: a part that fails must not cost the page."""
         if read is None:
@@ -108,11 +150,8 @@ class PageDocuments:
             document = await read()
         except (NotNow, NotDone) as refusal:
             return {"message": str(refusal)}
-        except Exception as fault:
-            text = f"{type(fault).__name__}: {fault}"
-            if self._last_fault.get(name) != text:
-                logger.exception("the page could not read the %s", name)
-            self._last_fault[name] = text
+        except Exception as fault:  # noqa: BLE001  it is logged
+            self._log(name, fault)
             return {"message": "this is a fault of gpuagent; its log has the details"}
         self._last_fault.pop(name, None)
         return document
@@ -191,9 +230,10 @@ class _Routes:
     async def processes(self, _: Request) -> Response:
         return _json(await self._render(lambda: self._visible(self._source.processes())))
 
-    async def page(self, _: Request) -> Response:
+    async def page(self, request: Request) -> Response:
         alerts, remedies = await self._further.alerts(), await self._further.remedies()
-        return await self._render(lambda: self._page(alerts, remedies))
+        query = dict(request.query_params)
+        return await self._render(lambda: self._page(alerts, remedies, query))
 
     async def healthy(self, _: Request) -> Response:
         return _verdict(self._source.healthy())
@@ -201,13 +241,20 @@ class _Routes:
     async def ready(self, _: Request) -> Response:
         return _verdict(self._source.ready())
 
-    def _page(self, alerts: Document | None, remedies: Document | None) -> Response:
+    def _page(self, alerts: Document | None, remedies: Document | None, query: Mapping[str, str]) -> Response:
         from gpuagent_exporters.page import page  # noqa: PLC0415  0.3 MiB, and nobody looks at most nodes
 
-        status = self._visible(self._source.status())
-        told = page.Told(status, alerts, remedies, hidden=not self._show_commands)
+        status, view = self._visible(self._source.status()), page.view_of(query)
+        told = page.Told(
+            status,
+            alerts,
+            remedies,
+            hidden=not self._show_commands,
+            chart=self._source.charts.chart(view.range, page.growing_keys(status)),
+            leaks=self._further.leaks(page.to_explain(status)),
+        )
         headers = {"content-security-policy": page.CONTENT_SECURITY_POLICY}
-        return Response(page.render(told, self._hostname), media_type="text/html", headers=headers)
+        return Response(page.render(told, self._hostname, view), media_type="text/html", headers=headers)
 
     async def _render(self, render: Callable[[], T]) -> T:
         """One at a time, then the loop's turn: a crowd of scrapes must not delay a tick."""

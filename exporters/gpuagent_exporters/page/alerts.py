@@ -1,4 +1,4 @@
-"""Alerts and remedies on the page: incidents with their alerts, who was told, and what was done about it."""
+"""Incidents on the page, each with its timeline and its alerts."""
 
 from __future__ import annotations
 
@@ -6,37 +6,42 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from gpuagent.core.wording import since_of, summary_of
-from gpuagent_exporters.page.html import SEVERITIES, Document, ago, attribute, chapter, count, duration, size, text
+from gpuagent_exporters.page.html import SEVERITIES, Document, ago, attribute, chapter, count, duration, text
+from gpuagent_exporters.page.timeline import timeline
 
 _MOST = 100
-_MOST_REMEDIES = 20
 _MOST_ENDED = 20
 
 
-def alerts(document: Document, *, hidden: bool) -> str:
-    """Incidents with their alerts, gravest first, after what is wrong with alerting itself; then those that ended.
+def alerts(document: Document, *, hidden: bool, acts: Document | None = None) -> str:
+    """Incidents with their timeline and alerts, gravest first, after what is wrong with alerting; then those ended.
 
-    `hidden`: the text of an alert and who acknowledged it may name users, so an open address is not shown them.
+    `acts` is the document of remedies, of which each incident tells its own. `hidden`: the text of an alert and who
+    acknowledged it may name users, so an open address is not shown them.
     """
     told = document.get("alerts") or ()
     found = sorted((alert for alert in told if not _always(alert)), key=_urgency)
     now = float(document.get("time_seconds") or 0.0)
-    incidents = document.get("incidents") or ()
+    incidents = [one for one in document.get("incidents") or () if not _always(one)]
+    runs = (acts or {}).get("remedies") or ()
     going_on = [one for one in incidents if one.get("ends_at_seconds") is None]
     by_key: dict[str, list[Document]] = {}
     for alert in found[:_MOST]:
         by_key.setdefault(str(alert.get("incident") or ""), []).append(alert)
-    items = "".join(_incident(one, by_key.pop(str(one.get("key")), ()), now, hidden=hidden) for one in going_on[:_MOST])
+    items = "".join(
+        _incident(one, by_key.pop(str(one.get("key")), ()), runs, now, hidden=hidden) for one in going_on[:_MOST]
+    )
     items += "".join(_alert(alert, now, hidden=hidden) for alert in sorted(chain(*by_key.values()), key=_urgency))
     body = "".join(f'<p class="banner">{trouble}</p>' for trouble in _troubles(document))
     body += f'<ul class="list">{items}</ul>' if items else "<p>None.</p>"
-    body += _ended([one for one in incidents if one.get("ends_at_seconds") is not None], document.get("time_seconds"))
+    over = [one for one in incidents if one.get("ends_at_seconds") is not None]
+    body += _ended(over, runs, document.get("time_seconds"), hidden=hidden)
     always = sorted({str(alert.get("name")) for alert in told if _always(alert)})
     if always:
         body += f'<p class="quiet">{text(", ".join(always))} fires for nobody, which shows that alerting works.</p>'
     if len(found) > _MOST:
         body += f'<p class="quiet">{len(found) - _MOST} more in /api/v1/alerts</p>'
-    return chapter("alerts", "Alerts", body)
+    return chapter("alerts", "Incidents", body)
 
 
 def firing(document: Document) -> int:
@@ -47,31 +52,6 @@ def firing(document: Document) -> int:
 def pending(document: Document) -> int:
     """How many are true and may come to fire."""
     return sum(alert.get("state") == "pending" and not _always(alert) for alert in document.get("alerts") or ())
-
-
-def remedies(document: Document, now: object, *, hidden: bool) -> str:
-    """Render what was done to free memory, the newest first. `now` is the agent's Unix time."""
-    runs = list(document.get("remedies") or ())[::-1]
-    body = ""
-    if document.get("stopped"):
-        body += f'<p class="banner">STOPPED: {text(document["stopped"])}</p>'
-    if document.get("off"):
-        body += f'<p class="banner">OFF: {text(document["off"])}</p>'
-    if document.get("dry_run"):
-        body += '<p class="quiet">Dry run: remedies say what they would do, and do nothing.</p>'
-    items = "".join(_remedy(run, now, hidden=hidden) for run in runs[:_MOST_REMEDIES])
-    body += f'<ul class="list">{items}</ul>' if items else f"<p>{_nothing_done(document)}</p>"
-    if len(runs) > _MOST_REMEDIES:
-        body += f'<p class="quiet">{len(runs) - _MOST_REMEDIES} more in /api/v1/remedies</p>'
-    return chapter("remedies", "Remedies", body)
-
-
-def _nothing_done(document: Document) -> str:
-    """Say that nothing was done; what is refused or withheld now is no run, and no reason to say that nothing was."""
-    withheld = len(document.get("withheld") or ())
-    if not withheld:
-        return "Nothing was done, and nothing was refused."
-    return f"Nothing was done; {count(withheld, 'alert')} with a remedy {'fires' if withheld == 1 else 'fire'}."
 
 
 def unread(name: str, title: str, reason: str) -> str:
@@ -90,8 +70,10 @@ def _urgency(alert: Document) -> tuple[bool, bool, int]:
     return state != "firing", state == "pending", rank
 
 
-def _incident(incident: Document, alerts: Sequence[Document], now: float, *, hidden: bool) -> str:
-    """One incident: what happened, since when, who is at it; below it its alerts."""
+def _incident(
+    incident: Document, alerts: Sequence[Document], runs: Sequence[Document], now: float, *, hidden: bool
+) -> str:
+    """One incident: what happened, since when, who is at it; below it what became of it, and its alerts."""
     severity = str(incident.get("severity") or "")
     kind = severity if severity in SEVERITIES else "calm"
     who = incident.get("acknowledged_by")
@@ -106,9 +88,14 @@ def _incident(incident: Document, alerts: Sequence[Document], now: float, *, hid
     return (
         f'<li class="{kind}" data-key="{attribute(incident.get("key"))}"><b>{text(_headline(incident))}</b>'
         f'<br><span class="quiet">{text(" · ".join(filter(None, facts)))}</span>'
-        + (f'<ul class="list">{items}</ul>' if items else "")
+        + timeline(incident, runs, now, hidden=hidden)
+        + (_folded(f"alerts-{incident.get('key')}", count(len(alerts), "alert"), items) if items else "")
         + "</li>"
     )
+
+
+def _folded(key: str, title: str, items: str) -> str:
+    return f'<details data-key="{attribute(key)}"><summary>{title}</summary><ul class="list">{items}</ul></details>'
 
 
 def _headline(incident: Document) -> str:
@@ -118,13 +105,15 @@ def _headline(incident: Document) -> str:
     return str(incident.get("headline") or f"incident of a {incident.get('kind') or 'rule'} {shown}".rstrip())
 
 
-def _ended(incidents: Sequence[Document], now: object) -> str:
+def _ended(incidents: Sequence[Document], runs: Sequence[Document], now: object, *, hidden: bool) -> str:
     """Return the incidents of the last day that are over, a line for each, the latest first."""
     if not incidents:
         return ""
     items = "".join(
-        f'<li class="calm" data-key="{attribute(one.get("key"))}">{text(_headline(one))} '
-        f'<span class="quiet">{text(_when_it_ended(one, now))}</span></li>'
+        f'<li class="calm" data-key="{attribute(one.get("key"))}">'
+        f'<details data-key="{attribute(one.get("key"))}"><summary>{text(_headline(one))} '
+        f'<span class="quiet">{text(_when_it_ended(one, now))}</span></summary>'
+        f"{timeline(one, runs, now, hidden=hidden)}</details></li>"
         for one in incidents[:_MOST_ENDED]
     )
     more = (
@@ -182,29 +171,3 @@ def _troubles(document: Document) -> Iterator[str]:
     for receiver in document.get("receivers") or ():
         if receiver.get("off"):
             yield f"OFF: the receiver {text(receiver.get('receiver'))} is switched off: {text(receiver['off'])}"
-
-
-def _remedy(run: Document, now: object, *, hidden: bool) -> str:
-    end = run.get("end")
-    who = f"{run.get('name') or 'a process'} (pid {run.get('pid')}) on GPU {run.get('gpu')}"
-    why = run.get("alertname") or "asked for"
-    if not run.get("alertname") and not hidden:
-        why = f"asked for by {run.get('asked_by') or 'somebody'}"
-    if end is None:
-        result, told = "under way", ""
-    else:
-        result = str(end.get("result") or "unknown").replace("_", " ")
-        freed, took = end.get("released_bytes"), end.get("seconds")
-        parts = (
-            f"{size(freed)} came back" if freed is not None else "",
-            f"in {duration(took)}" if took is not None else "",
-            "" if hidden else str(end.get("detail") or ""),
-        )
-        told = " · ".join(filter(None, parts))
-    dry = " (dry run)" if run.get("dry_run") else ""
-    line = f"{who}, {size(run.get('used_bytes'))}: {why} · {ago(run.get('time_seconds'), now)}"
-    return (
-        f'<li class="calm" data-key="{attribute(run.get("id"))}"><b>{text(result.upper() + dry)}</b> {text(line)}'
-        + (f'<br><span class="quiet">{text(told)}</span>' if told else "")
-        + "</li>"
-    )

@@ -1,4 +1,4 @@
-"""The files that the page loads: style, scripts and uPlot, all from the wheel. Nothing comes from elsewhere.
+"""The files that the page loads: style and scripts, all from the wheel. Nothing comes from elsewhere.
 
 They are few and small, so they stay in memory. A browser asks each time whether its copy is still the one (ETag), so
 that after an upgrade page and scripts are of one version.
@@ -18,16 +18,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 _MEDIA_TYPES = {
+    "hover.js": "text/javascript",
     "icon.svg": "image/svg+xml",
-    "page.css": "text/css",
-    "charts.js": "text/javascript",
     "morph.js": "text/javascript",
+    "page.css": "text/css",
     "page.js": "text/javascript",
-    "points.js": "text/javascript",
-    "sorting.js": "text/javascript",
-    "uPlot.css": "text/css",
-    "uPlot.js": "text/javascript",
-    "uPlot-LICENSE.txt": "text/plain",
+    "view.js": "text/javascript",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
@@ -24,6 +25,14 @@ def escape(value: str) -> str:
 def text(value: object) -> str:
     """Return a value as harmless HTML, isolated: right-to-left marks must not turn its neighbors."""
     return "" if value is None or value == "" else f"<bdi>{escape(str(value))}</bdi>"
+
+
+_CODE = re.compile(r"`([^`]+)`")
+
+
+def advice(value: object) -> str:
+    """Return a sentence as harmless HTML, with what is between backquotes as code."""
+    return _CODE.sub(r"<code>\1</code>", text(value))
 
 
 def attribute(value: object) -> str:
@@ -74,6 +83,8 @@ def count(many: object, one: str) -> str:
     return f"{number(many)} {one if many == 1 else plural}"
 
 
-def chapter(name: str, title: str, body: str) -> str:
-    """Render a part of the page under a heading that the navigation leads to."""
-    return f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{title}</h2>{body}</section>'
+def chapter(name: str, title: str, body: str, tools: str = "") -> str:
+    """Render a part of the page under a heading that the navigation leads to. `tools` stand beside the heading."""
+    head = f'<h2 id="{name}-title">{title}</h2>'
+    head = f'<div class="head">{head}{tools}</div>' if tools else head
+    return f'<section id="{name}" aria-labelledby="{name}-title">{head}{body}</section>'

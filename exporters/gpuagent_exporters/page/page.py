@@ -1,19 +1,29 @@
 """The page for a person with a browser: what the API tells, as HTML that needs no script.
 
-The script only adds: it asks for this page again and puts what changed in its place (`assets/page.js`), and draws the
-charts (`assets/charts.js`). So there is one place that writes HTML. Everything in it may come from a hostile process
-name: every value goes through `page.html`, and the Content-Security-Policy forbids whatever would slip through.
+The script only adds: it asks for this page again and puts what changed in its place (`assets/page.js`), and tells the
+figures under the cursor (`assets/hover.js`). So there is one place that writes HTML and draws. Everything in it may
+come from a hostile process name: every value goes through `page.html`, and the Content-Security-Policy forbids whatever
+would slip through.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from gpuagent_exporters.page.alerts import alerts, firing, pending, remedies, unread
-from gpuagent_exporters.page.gpus import gpus, processes
+from gpuagent_exporters.charts import Chart
+from gpuagent_exporters.page.alerts import alerts, firing, pending, unread
+from gpuagent_exporters.page.gpus import gpus, growing_keys
+from gpuagent_exporters.page.headline import Headline, headline_of
 from gpuagent_exporters.page.html import SEVERITIES, UNKNOWN, Document, chapter, duration, escape, text
+from gpuagent_exporters.page.html import advice as as_advice
+from gpuagent_exporters.page.leaks import leak_pictures, to_explain
+from gpuagent_exporters.page.processes import processes
+from gpuagent_exporters.page.remedies import remedies
+from gpuagent_exporters.page.view import View, range_picker, view_of
 from gpuagent_exporters.status.problems import stale_after_seconds
+
+__all__ = ["CONTENT_SECURITY_POLICY", "REFRESH_SECONDS", "Told", "growing_keys", "render", "to_explain", "view_of"]
 
 REFRESH_SECONDS = 5
 CONTENT_SECURITY_POLICY = (
@@ -32,12 +42,16 @@ class Told:
     remedies: Document | None = None
     hidden: bool = False
     """Users and commands are not for whoever asks."""
+    chart: Chart = field(default_factory=Chart)
+    leaks: Sequence[Document] = ()
+    """Evidence of leaks, as `gpuagent leaks explain` has it."""
 
 
-def render(told: Told, hostname: str = "") -> bytes:
+def render(told: Told, hostname: str = "", view: View | None = None) -> bytes:
     """Render the page as UTF-8. What is not known shows as a dash, what could not be read says so."""
-    status = told.status
+    status, view = told.status, view or View()
     title = escape(" · ".join(filter(None, ["gpuagent", hostname])))
+    headline = headline_of(status)
     parts = [
         "<!doctype html>",
         f'<html lang="en" data-refresh-seconds="{REFRESH_SECONDS}"><head><meta charset="utf-8">',
@@ -46,44 +60,71 @@ def render(told: Told, hostname: str = "") -> bytes:
         f'<noscript><meta http-equiv="refresh" content="{REFRESH_SECONDS}"></noscript>',
         f"<title>{title}</title>",
         '<link rel="icon" href="assets/icon.svg">',
-        '<link rel="stylesheet" href="assets/uPlot.css"><link rel="stylesheet" href="assets/page.css">',
-        '<script defer src="assets/uPlot.js"></script><script type="module" src="assets/page.js"></script>',
-        f"</head><body><header><h1>{title}</h1>{_node_line(status)}{_navigation(told)}",
-        '<div id="live" data-keep></div></header><main>',
+        '<link rel="stylesheet" href="assets/page.css">',
+        '<script type="module" src="assets/page.js"></script>',
+        f'</head><body><header><div class="bar-row"><h1>{title}</h1>{_age(status)}',
+        '<div id="live" data-keep></div></div>',
+        '<div id="lost" data-keep></div></header><main>',
         f'<div id="banners">{"".join(_banners(status))}</div>',
-        _problems(status.get("problems") or ()),
-        _alerts(told),
-        gpus(status, _stale_seconds(status)),
-        processes(status.get("processes") or (), hidden=told.hidden, known=status.get("last_known")),
+        _headline(headline),
+        gpus(
+            status,
+            _stale_seconds(status),
+            told.chart,
+            range_picker(view, told.chart.known_seconds),
+        ),
+        leak_pictures(told.leaks, status),
+        f'<div class="columns">{_problems(status.get("problems") or ())}{_alerts(told)}</div>',
+        processes(
+            status.get("processes") or (),
+            hidden=told.hidden,
+            known=status.get("last_known"),
+            view=view,
+            colors=told.chart.colors,
+        ),
         _remedies(told),
-        "</main><footer><p>",
-        f"Refreshes every {REFRESH_SECONDS} s. The same for programs: ",
-        '<a href="metrics">/metrics</a>, <a href="api/v1/status">/api/v1/status</a>. ',
-        'Charts are drawn by <a href="assets/uPlot-LICENSE.txt">uPlot (MIT license)</a>.',
+        f"</main><footer>{_navigation(told)}<p>",
+        f"{text(_node_facts(status))} · refreshes every {REFRESH_SECONDS} s. The same for programs: ",
+        '<a href="metrics">/metrics</a>, <a href="api/v1/status">/api/v1/status</a>.',
         "</p></footer></body></html>\n",
     ]
     return "".join(parts).encode("utf-8", errors="replace")
 
 
-def _node_line(status: Document) -> str:
+def _headline(headline: Headline) -> str:
+    advice = f'<p class="quiet">{as_advice(headline.advice)}</p>' if headline.advice else ""
+    others = ""
+    if headline.others:
+        word = "problem" if headline.others == 1 else "problems"
+        more = "more " if headline.severity in SEVERITIES[:2] else ""
+        others = f' <a class="further" href="#problems">{headline.others} {more}{word}</a>'
+    return (
+        f'<section id="headline" class="{headline.severity}" aria-label="The node in one sentence">'
+        f'<p class="sentence">{text(headline.text)}{others}</p>{advice}</section>'
+    )
+
+
+def _age(status: Document) -> str:
+    # The script hides the age as soon as nobody keeps it up to date.
+    return f'<span id="age" class="quiet">data is {duration(status.get("age_seconds"))} old</span>'
+
+
+def _node_facts(status: Document) -> str:
     node, agent = status.get("node") or {}, status.get("agent") or {}
-    facts = [
+    return " · ".join([
         f"driver {node.get('driver_version') or UNKNOWN}",
         f"CUDA {node.get('cuda_version') or UNKNOWN}",
         f"gpuagent {agent.get('version') or UNKNOWN}, up {duration(agent.get('uptime_seconds'))}",
-    ]
-    # The script hides the age as soon as nobody keeps it up to date.
-    age = f'<span id="age">data is {duration(status.get("age_seconds"))} old · </span>'
-    return f'<p class="quiet">{age}{text(" · ".join(facts))}</p>'
+    ])  # fmt: skip
 
 
 def _navigation(told: Told) -> str:
     """Render links to the chapters with how much there is in each: on a phone they are far apart."""
     status = told.status
     counts: list[tuple[str, str, object]] = [
-        ("problems", "Problems", len(status.get("problems") or ())),
-        ("alerts", "Alerts", _alert_count(told.alerts or {})),
         ("gpus", "GPUs", len(status.get("gpus") or ())),
+        ("problems", "Problems", len(status.get("problems") or ())),
+        ("alerts", "Incidents", _alert_count(told.alerts or {})),
         ("processes", "Processes", len(status.get("processes") or ())),
         ("remedies", "Remedies", len((told.remedies or {}).get("remedies") or ())),
     ]
@@ -128,7 +169,7 @@ def _problem(problem: Document) -> str:
     advice = problem.get("advice")
     return (
         f'<li class="{kind}"><b>{kind.upper()}</b> {text(problem.get("text"))}'
-        + (f'<br><span class="quiet">{text(advice)}</span>' if advice else "")
+        + (f'<br><span class="quiet">{as_advice(advice)}</span>' if advice else "")
         + "</li>"
     )
 
@@ -137,8 +178,8 @@ def _alerts(told: Told) -> str:
     if told.alerts is None:
         return ""
     if "message" in told.alerts:
-        return unread("alerts", "Alerts", str(told.alerts["message"]))
-    return alerts(told.alerts, hidden=told.hidden)
+        return unread("alerts", "Incidents", str(told.alerts["message"]))
+    return alerts(told.alerts, hidden=told.hidden, acts=told.remedies)
 
 
 def _remedies(told: Told) -> str:

@@ -102,6 +102,13 @@ class Tab:
         seen = self.run(script)
         assert seen == "", f"never came true: {condition}; the page says: {seen}"
 
+    def wait_for(self, event: str) -> None:
+        """Wait until the browser has told of an event; for a page that runs no script."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while all(each.get("method") != event for each in self.pipe.events):
+            assert time.monotonic() < end, f"{event} never came"
+            self.call("Page.getFrameTree")
+
     def refresh(self) -> None:
         """What the script does when the tab is looked at again: no waiting for the next turn."""
         updates = self.run("Number(document.documentElement.dataset.updates)")

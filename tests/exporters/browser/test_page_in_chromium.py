@@ -8,9 +8,12 @@ import pytest
 
 from gpuagent.core.units import GIB
 from gpuagent_exporters.api.routes import Document, PageDocuments
+from gpuagent_exporters.charts import Charts
 from gpuagent_exporters.history import History
+from gpuagent_exporters.page.assets import ASSETS
 from tests.exporters.browser.chromium import Tab, axe
 from tests.exporters.browser.served import served
+from tests.exporters.page.evidence import evidence
 from tests.exporters.page.test_page_alerts import alert, remedy
 from tests.exporters.test_history_document import after, process, tick
 from tests.fakes.source import FakeSource, status_document
@@ -36,8 +39,13 @@ def source(**changes: Any) -> FakeSource:
     """A node with one GPU, whose chart has points."""
     gpu = {**status_document()["gpus"][0], "uuid": "a"}
     node = FakeSource(status=status_document(**{"gpus": [gpu], **changes}))
-    node.history = history()
+    show_history(node, history())
     return node
+
+
+def show_history(node: FakeSource, points: History) -> None:
+    """From now on the source tells and draws these points."""
+    node.history, node.charts = points, Charts(points)
 
 
 def change(node: FakeSource, **changes: Any) -> None:
@@ -66,27 +74,73 @@ def test_it_draws(tab: Tab) -> None:
         for words in ("NVIDIA H100", "60.0 GiB of 80.0 GiB", "serve.py", "FIRING", "RELEASED", "live"):
             assert words in tab.text
         assert tab.run("[...document.querySelectorAll('.legend li')].map((line) => line.textContent)") == [
-            "all 10 GiB",
-            "python3 (4242) 6 GiB",
-            "python3 (7) 1 GiB",
+            "python3 (4242) 6.0 GiB",
+            "python3 (7) 1.0 GiB",
+            "held by no process 3.0 GiB",
         ]
-        assert "now 10 GiB, highest 10 GiB at 22:13" in tab.run("document.querySelector('.plots').ariaLabel")
-        assert painted(tab) > 100
+        assert "now 10.0 GiB of 80.0 GiB, highest 10.0 GiB" in tab.run("document.querySelector('.plot').ariaLabel")
+        assert tab.run("document.querySelector('.area.c0').getBoundingClientRect().height") > 3
+        assert tab.run(f"{FILL}('.area.c0') !== {FILL}('.area.c1') && {FILL}('.area.c0') !== {FILL}('.rest')")
         assert tab.complaints == []
 
 
-def painted(tab: Tab) -> int:
-    """How many pixels of the first chart have the color of the process's line."""
-    count: int = tab.run(
-        "(() => { const canvas = document.querySelector('canvas');"
-        "const wanted = getComputedStyle(document.documentElement).getPropertyValue('--line-1').trim();"
-        "const part = (at) => parseInt(wanted.slice(at, at + 2), 16);"
-        "const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data; let found = 0;"
-        "for (let at = 0; at < pixels.length; at += 4) found += "
-        "[1, 3, 5].every((place, channel) => Math.abs(pixels[at + channel] - part(place)) < 8) && pixels[at + 3] > 200;"
-        "return found; })()"
-    )
-    return count
+FILL = "((what) => getComputedStyle(document.querySelector(what)).fill)"
+
+
+def test_the_figures_under_the_cursor_are_told(tab: Tab) -> None:
+    """The legend says what each process held then, by the pointer and by the arrow keys, and of now afterwards."""
+    values = "[...document.querySelectorAll('.legend li[data-name] b')].map((one) => one.textContent).join()"
+    with served(source()) as page:
+        tab.open(page.url)
+        box = tab.run("document.querySelector('.plot').getBoundingClientRect().toJSON()")
+        tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=box["x"] + 1, y=box["y"] + 20)
+        tab.until("document.querySelector('.told')")
+        assert tab.run(values) == "4.0 GiB,1.0 GiB,3.0 GiB"
+        assert "60 s ago: 8.0 GiB in use" in tab.text
+        tab.refresh()
+        assert tab.run(values) == "4.0 GiB,1.0 GiB,3.0 GiB"
+        tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=2, y=2)
+        tab.until("!document.querySelector('.told')")
+        assert tab.run(values) == "6.0 GiB,1.0 GiB,3.0 GiB"
+        tab.run("document.querySelector('.plot').focus()")
+        for _ in range(25):
+            tab.press("ArrowLeft", 37)
+        assert tab.run(values) == "5.0 GiB,1.0 GiB,3.0 GiB"
+
+
+def test_nothing_moves_while_it_loads_and_it_loads_at_once(tab: Tab) -> None:
+    """Eight GPUs with 64 processes each come in one go: no layout shift, and nothing beside the page is fetched."""
+    add = "(list) => { for (const one of list.getEntries()) moved += one.value; }"
+    watch = f"window.moved = 0; new PerformanceObserver({add})"
+    node = source()
+    gpus = [{**node.document["gpus"][0], "uuid": f"g{number}", "index": number} for number in range(8)]
+    row = node.document["processes"][0]
+    crowd = [{**row, "gpu": number % 8, "gpu_uuid": f"g{number % 8}", "pid": number} for number in range(512)]
+    change(node, gpus=gpus, processes=crowd)
+    with served(node, DOCUMENTS) as page:
+        observe = f"{watch}.observe({{ type: 'layout-shift', buffered: true }})"
+        tab.call("Page.addScriptToEvaluateOnNewDocument", source=observe)
+        tab.open(page.url)
+        tab.until("document.readyState === 'complete'")
+        tab.refresh()
+
+        assert tab.run("moved") == 0
+        assert tab.run("document.querySelectorAll('tbody tr').length") == 20
+        fetched = tab.run("performance.getEntriesByType('resource').map((one) => new URL(one.name).pathname).sort()")
+        assert set(fetched) <= {"/", *(f"/assets/{name}" for name in ASSETS)}
+
+
+def test_without_a_script_everything_works(tab: Tab) -> None:
+    """The chart is drawn, and links filter, sort and choose a range, in a browser that runs no script."""
+    with served(source()) as page:
+        tab.call("Emulation.setScriptExecutionDisabled", value=True)
+        tab.call("Page.navigate", url=f"{page.url}?sort=pid&filter=alice&range=15m")
+        tab.wait_for("Page.loadEventFired")
+
+        assert tab.run("document.querySelector('.area.c0').getBoundingClientRect().height") > 3
+        assert tab.run("document.querySelector('th[aria-sort]').textContent") == "PID"
+        assert tab.run("document.querySelector('.ranges [aria-current]').textContent") == "15 min"
+        assert "filtered by alice" in tab.text
 
 
 def test_it_updates_by_itself(tab: Tab) -> None:
@@ -101,26 +155,10 @@ def test_it_updates_by_itself(tab: Tab) -> None:
         change(node, problems=[PROBLEM])
 
         tab.until("document.body.innerText.includes('Reboot the node.')")
-        tab.until("document.querySelector('.legend').textContent.includes('12 GiB')")
+        tab.until("document.querySelector('.legend').textContent.includes('9.0 GiB')")
         assert tab.run("window.before === document.querySelector('article')")
         assert tab.run("document.activeElement.className") == "scroll"
         assert tab.complaints == []
-
-
-def test_only_what_is_new_is_asked_for(tab: Tab) -> None:
-    """An hour of points travels once; then each answer begins where the last one ended."""
-    with served(source()) as page:
-        tab.open(page.url)
-        tab.refresh()
-        asked = [
-            event["params"]["request"]["url"]
-            for event in tab.pipe.events
-            if event.get("method") == "Network.requestWillBeSent" and "history" in event["params"]["request"]["url"]
-        ]
-
-        assert asked[0].endswith("/api/v1/history")
-        assert all("?since=" in url for url in asked[1:])
-        assert len(asked) >= 2
 
 
 def test_a_lost_agent_is_shown_as_lost(tab: Tab) -> None:
@@ -134,7 +172,8 @@ def test_a_lost_agent_is_shown_as_lost(tab: Tab) -> None:
         assert "not connected, trying again" in tab.text
         assert "data is 400 ms old" not in tab.text
         assert tab.run("document.title").startswith("LOST")
-        assert tab.run("document.querySelector('[role=alert]').closest('.banner').hidden") is False
+        tab.run("scrollTo(0, document.body.scrollHeight)")
+        assert tab.run("document.querySelector('[role=alert]').getBoundingClientRect().top") >= 0  # it stays in view
         assert tab.run("getComputedStyle(document.querySelector('main')).outlineStyle") == "dashed"
         assert axe(tab) == []
 
@@ -167,7 +206,7 @@ def test_old_data_is_shown_as_old(tab: Tab) -> None:
         assert "STALE: the last measurement is 1 min old" in tab.text
         assert "LOST" in tab.text
         assert "60.0 GiB" not in tab.text
-        assert tab.run("document.querySelectorAll('canvas').length") == 2  # what led to it
+        assert tab.run("document.querySelectorAll('.plot .area').length") == 3  # what led to it
 
 
 def test_a_hostile_process_name_is_only_text(tab: Tab) -> None:
@@ -175,7 +214,7 @@ def test_a_hostile_process_name_is_only_text(tab: Tab) -> None:
     node = source()
     wicked = dict.fromkeys(("process", "user", "command", "unit"), HOSTILE)
     row = {**node.document["processes"][0], **wicked}
-    node.history = history(name=HOSTILE)
+    show_history(node, history(name=HOSTILE))
     with served(node) as page:
         change(node, processes=[row], problems=[{**PROBLEM, "text": HOSTILE}])
         tab.open(page.url)
@@ -215,7 +254,7 @@ def test_it_works_from_the_keyboard(tab: Tab) -> None:
         reached = []
         for _ in range(30):
             tab.press("Tab", 9)
-            reached.append(tab.run("document.activeElement.innerText.split('\\n')[0]"))
+            reached.append(tab.run("(document.activeElement.innerText ?? 'chart').split('\\n')[0]"))
             if not tab.run("document.activeElement === document.body"):  # after the last one the browser's own come
                 assert tab.run("getComputedStyle(document.activeElement).outlineStyle") != "none"
             if reached[-1] == "Pause":
@@ -223,7 +262,7 @@ def test_it_works_from_the_keyboard(tab: Tab) -> None:
                 assert "paused at" in tab.text
                 assert tab.run("document.title").startswith("PAUSED")
 
-        assert {"Problems 0", "GPUs 1", "Processes 1", "Pause", "memory", "verdict"} <= set(reached)
+        assert {"15 min", "chart", "Problems 0", "GPUs 1", "Processes 1", "Pause", "memory", "verdict"} <= set(reached)
 
 
 def test_a_table_stays_sorted(tab: Tab) -> None:
@@ -232,18 +271,55 @@ def test_a_table_stays_sorted(tab: Tab) -> None:
     row = node.document["processes"][0]
     sizes: dict[int, int | None] = {1: 9 * GIB, 2: None, 3: 900 * 2**20, 4: 10 * GIB}
     change(node, processes=[{**row, "pid": pid, "memory_used_bytes": size} for pid, size in sizes.items()])
-    pids = "[...document.querySelectorAll('tbody tr')].map((row) => Number(row.cells[1].textContent))"
-    press = "[...document.querySelectorAll('th button')].find((one) => one.textContent === 'memory').click()"
+    pids = "[...document.querySelectorAll('tbody tr')].map((row) => row.dataset.key.split('/').at(-1)).join('')"
+    press = "document.querySelector('th[data-key=memory] a').click()"
     with served(node) as page:
         tab.open(page.url)
-        assert tab.run(pids) == [1, 2, 3, 4]
+        tab.run("window.before = document.querySelector('table')")
         tab.run(press)
-        assert tab.run(pids) == [4, 1, 3, 2]
+        tab.until(f"{pids} === '4132'")
         tab.refresh()
-        assert tab.run(pids) == [4, 1, 3, 2]
+        assert tab.run(pids) == "4132"
         assert tab.run("document.querySelector('th[aria-sort]').ariaSort") == "descending"
         tab.run(press)
-        assert tab.run(pids) == [3, 1, 4, 2]
+        tab.until(f"{pids} === '3142'")
+        assert (
+            tab.run("window.before === document.querySelector('table') && location.search") == "?sort=memory&order=up"
+        )
+
+
+def test_what_is_typed_filters(tab: Tab) -> None:
+    """The slash leads to the field, what is typed there filters the table and stays, and the other way clears it."""
+    node = source()
+    row = node.document["processes"][0]
+    change(node, processes=[{**row, "pid": pid, "user": user} for pid, user in ((1, "alice"), (2, "bob"))])
+    with served(node) as page:
+        tab.open(page.url)
+        tab.press("/", 191)
+        assert tab.run("document.activeElement.type") == "search"
+        tab.call("Input.insertText", text="user:bob")
+        tab.until("document.querySelectorAll('tbody tr').length === 1")
+        assert "1 of 2 processes" in tab.text
+        tab.refresh()
+        assert tab.run("document.activeElement.value") == "user:bob"
+        tab.run("[...document.querySelectorAll('a')].find((one) => one.textContent === 'clear').click()")
+        tab.until("document.querySelectorAll('tbody tr').length === 2")
+        assert tab.run("document.querySelector('[type=search]').value") == ""
+        assert tab.complaints == []
+
+
+def test_a_leak_that_is_explained_can_be_closed(tab: Tab) -> None:
+    """The picture of a leak is open at first, and a refresh leaves it as the reader has it; axe finds nothing."""
+    node = source()
+    leaking = {**node.document["processes"][0], "verdict": "leaking", "gpu_uuid": "a"}
+    change(node, processes=[leaking])
+    with served(node, PageDocuments(explain=lambda _pid, _gpu: evidence(gpu_uuid="a"))) as page:
+        tab.open(page.url)
+        assert tab.run("document.querySelector('.leak .baseline').getBoundingClientRect().width") > 100
+        assert axe(tab) == []
+        tab.run("document.querySelector('.leak summary').click()")
+        tab.refresh()
+        assert tab.run("document.querySelector('details.leak').open") is False
 
 
 def test_an_open_address_names_nobody(tab: Tab) -> None:

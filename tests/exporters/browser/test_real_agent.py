@@ -48,9 +48,9 @@ def test_from_the_first_tick_to_the_loss_of_the_agent(tab: Tab, folder: Path) ->
     with running_agent(folder, scenario, speed=20.0) as agent:
         agent.wait_until_ready()
         tab.open(agent.url + "/")
-        tab.until("document.querySelectorAll('canvas').length === 2")
-        first = tab.run("document.querySelector('tbody td[data-value]:nth-child(5)').dataset.value")
-        tab.until(f"Number(document.querySelector('tbody td:nth-child(5)').dataset.value) > {first}")
+        tab.until("document.querySelector('.plot .area')")
+        first = tab.run("parseFloat(document.querySelector('tbody td.number').textContent)")
+        tab.until(f"parseFloat(document.querySelector('tbody td.number').textContent) > {first}")
 
         for words in (
             "SIMULATED",

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import logging
 import re
 from importlib.resources import files
 
 import pytest
 
+from gpuagent.core.growth import MemoryKey
+from gpuagent.core.palette import ON_DARK, ON_LIGHT
 from gpuagent_exporters.api.alert_routes import NotNow
 from gpuagent_exporters.api.routes import Document, PageDocuments, build_app
 from gpuagent_exporters.history import History
 from gpuagent_exporters.page.assets import ASSETS
+from tests.exporters.page.evidence import evidence
 from tests.exporters.wire import Answer, ask, run, serving
-from tests.fakes.source import FakePoints, FakeSource
+from tests.fakes.source import FakeCharts, FakePoints, FakeSource, status_document
 
 
 def answer(source: FakeSource, path: str, documents: PageDocuments | None = None, **headers: str) -> Answer:
@@ -31,7 +33,7 @@ def answer(source: FakeSource, path: str, documents: PageDocuments | None = None
 def test_the_page_loads_only_what_is_served() -> None:
     """Every file that the page and its scripts name is there, with its type, under the page's own address."""
     body = answer(FakeSource(), "/").body.decode()
-    scripts = [ASSETS[name].body.decode() for name in ASSETS if name.endswith(".js") and name != "uPlot.js"]
+    scripts = [ASSETS[name].body.decode() for name in ASSETS if name.endswith(".js")]
     named = set(re.findall(r'(?:href|src)="assets/([^"]+)"', body))
     for script in scripts:
         named |= set(re.findall(r'from "\./([^"]+)"', script))
@@ -49,21 +51,64 @@ def test_every_file_of_the_folder_is_served() -> None:
     assert {entry.name for entry in folder.iterdir()} == set(ASSETS)
 
 
-def test_uplot_is_the_release_with_its_license() -> None:
-    """What is vendored is the untouched file of uPlot 1.6.32 from the npm registry, and its license is beside it."""
-    digest = hashlib.sha256(ASSETS["uPlot.js"].body).hexdigest()
+def test_the_scripts_are_small() -> None:
+    """All of them together are less than 60 KB: the page is there at once, also through a slow tunnel."""
+    assert 1000 < sum(len(asset.body) for name, asset in ASSETS.items() if name.endswith(".js")) < 60_000
 
-    assert digest == "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f"
-    assert b"The MIT License" in ASSETS["uPlot-LICENSE.txt"].body
+
+def test_the_style_has_the_colors_of_processes() -> None:
+    """A process has the same hue on the page as on the terminal: the style is written by the common palette."""
+    style = ASSETS["page.css"].body.decode()
+
+    light, dark = (
+        dict(re.findall(r"--c(\d): (#\w+);", part)) for part in style.split("prefers-color-scheme: dark")[:2]
+    )
+    assert tuple(light.values()) == ON_LIGHT
+    assert tuple(dark.values()) == ON_DARK
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"), [("", "1h"), ("?range=15m", "15m"), ("?range=1d", "1d"), ("?range=9y", "1h")]
+)
+def test_the_address_says_which_range_is_drawn(query: str, wanted: str) -> None:
+    """What is not understood is ignored, and a process that grows is drawn however small it is."""
+    process = {**status_document()["processes"][0], "gpu_uuid": "GPU-0000", "verdict": "growing"}
+    source = FakeSource(status=status_document(processes=[process]))
+    charts = source.charts = FakeCharts()
+
+    assert answer(source, f"/{query}").status == 200
+    assert charts.asked == [(wanted, frozenset({MemoryKey("GPU-0000", 4242)}))]
+
+
+def test_a_leak_is_explained_and_a_fault_of_that_costs_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    """The evidence is asked for by pid and GPU; where it cannot be had the page is there without it."""
+    process = {**status_document()["processes"][0], "gpu_uuid": "GPU-0000", "verdict": "leaking"}
+    source = FakeSource(status=status_document(processes=[process]))
+    asked: list[tuple[int, str]] = []
+
+    def explain(pid: int, gpu: str) -> Document:
+        asked.append((pid, gpu))
+        return evidence()
+
+    def broken(pid: int, gpu: str) -> Document:
+        raise RuntimeError(f"{pid} {gpu}")
+
+    body = answer(source, "/", PageDocuments(explain=explain)).body.decode()
+    assert asked == [(4242, "GPU-0000")]
+    assert "is called leaking" in body
+    with caplog.at_level(logging.ERROR):
+        body = answer(source, "/", PageDocuments(explain=broken)).body.decode()
+    assert "NVIDIA H100" in body
+    assert [record.message for record in caplog.records] == ["the page could not read the evidence"]
 
 
 def test_a_browser_keeps_a_file_until_it_changes() -> None:
     """It asks each time, and gets the file once: after an upgrade page and scripts are of one version."""
-    first = answer(FakeSource(), "/assets/uPlot.js", accept_encoding="gzip")
-    again = answer(FakeSource(), "/assets/uPlot.js", if_none_match=f"W/{first.headers['etag']}")
-    changed = answer(FakeSource(), "/assets/uPlot.js", if_none_match='"another"')
+    first = answer(FakeSource(), "/assets/page.js", accept_encoding="gzip")
+    again = answer(FakeSource(), "/assets/page.js", if_none_match=f"W/{first.headers['etag']}")
+    changed = answer(FakeSource(), "/assets/page.js", if_none_match='"another"')
 
-    assert gzip.decompress(first.body) == ASSETS["uPlot.js"].body
+    assert gzip.decompress(first.body) == ASSETS["page.js"].body
     assert first.headers["cache-control"] == "no-cache"
     assert (again.status, again.body) == (304, b"")
     assert changed.status == 200
@@ -107,7 +152,7 @@ def test_the_page_shows_what_the_address_tells() -> None:
 
     assert "<bdi>Mine</bdi>" in with_alerts
     assert "Remedies" not in with_alerts
-    assert "Alerts" not in without
+    assert "Incidents" not in without
 
 
 def test_an_open_address_shows_no_texts_of_alerts() -> None:

@@ -8,6 +8,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from gpuagent.core.clock import Clock
 from gpuagent_alerts.alert import Message, News
@@ -61,9 +62,29 @@ _WAITING = (
     "SELECT receiver, sum(state = 'queued'), sum(state = 'dead'),"
     " min(CASE WHEN state = 'queued' THEN created END) FROM outbox GROUP BY receiver"
 )
+_DELIVERIES = (
+    "SELECT receiver, group_key, reason, news, state, ifnull(done_at, created) FROM outbox"
+    " WHERE state IN ('queued', 'sent', 'dead') ORDER BY seq DESC LIMIT 500"
+)
+_INCIDENT = ":incident:"
 _NO_RECEIVER = "there is no receiver of this name any more"
 _OVER = "it was over before it could be told: its end tells both"
 _SUPERSEDED = "a newer message of its group was delivered"
+
+
+class Delivery(NamedTuple):
+    """A message, and what became of it."""
+
+    receiver: str
+    incident: str
+    """Key of the incident that its group is; "" of another group."""
+    reason: str
+    news: tuple[str, ...]
+    """Fingerprints of the alerts that it told of first."""
+    state: str
+    """`queued`, `sent` or `dead`."""
+    at: float
+    """Unix time at which it was delivered or given up; of one that waits, at which it was written."""
 
 
 class Outbox:
@@ -85,6 +106,7 @@ class Outbox:
         self._lock = threading.Lock()
         self._in_flight: set[int] = set()
         self._waiting = CachedQuery(store, lambda: store.execute(_WAITING))
+        self._deliveries = CachedQuery(store, lambda: [_delivery(*row) for row in store.execute(_DELIVERIES)])
         self._counters: defaultdict[str, DeliveryCounters] = defaultdict(DeliveryCounters)
         self.on_queued: Callable[[Collection[str]], None] = lambda _: None
         """Called with the names of receivers that have something new, once it is kept."""
@@ -345,6 +367,10 @@ class Outbox:
         }
         return {name: DeliveryFigures(name, counters=counters) for name, counters in self._counters.items()} | found
 
+    def deliveries(self) -> Sequence[Delivery]:
+        """Return the latest messages, the newest first, with what became of them. Raises StoreFailure."""
+        return self._deliveries.get()
+
     def counters(self, receiver: str) -> DeliveryCounters:
         """Return what was counted since the start."""
         return self._counters[receiver]
@@ -387,3 +413,12 @@ class Outbox:
     def _flying(self) -> Collection[int]:
         with self._lock:
             return frozenset(self._in_flight)
+
+
+def _delivery(receiver: str, group: str, reason: str, news: str, state: str, at: float) -> Delivery:
+    try:
+        found = tuple(str(one) for one in json.loads(news))
+    except (ValueError, TypeError):
+        found = ()
+    key = str(group).rpartition(_INCIDENT)[2] if _INCIDENT in str(group) else ""
+    return Delivery(str(receiver), key, str(reason), found, str(state), float(at))

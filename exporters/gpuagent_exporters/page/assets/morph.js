@@ -41,6 +41,9 @@ function keyOf(node) {
 }
 
 function copyAttributes(old, fresh) {
-  for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
-  for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  const kept = old.nodeName === "DETAILS" ? "open" : ""; // whether it is open is for the reader to say
+  for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && name !== kept) old.removeAttribute(name);
+  for (const { name, value } of fresh.attributes) {
+    if (old.getAttribute(name) !== value && name !== kept) old.setAttribute(name, value);
+  }
 }

@@ -12,6 +12,10 @@ import pytest
 
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.metrics.alerting import UndeliveredReason
+from gpuagent.service.incident_timeline import AlertTime, by_incident, timeline
+from gpuagent_alerts.alert import CauseKind
+from gpuagent_alerts.notify.incident_record import IncidentRecord
+from gpuagent_alerts.notify.outbox.queue import Delivery
 from gpuagent_alerts.notify.state import MAX_ALERTS
 from tests.agent.service.alerting.bench import BUSY, CALM, FULL, alerting, config, rules, run, told
 from tests.alerts.notify.outbox.parts import until
@@ -65,6 +69,54 @@ def test_an_incident_is_shown_acknowledged_and_silenced_by_its_key(tmp_path: Pat
                 await bench.commands.acknowledge(incident["key"], "late", "alice")
 
     run(test)
+
+
+def test_an_incident_tells_its_timeline(tmp_path: Path) -> None:
+    """It began, was told to whom, was acknowledged, ended and was told again: in this order, with names."""
+
+    async def test() -> None:
+        with sink() as receiver:
+            async with alerting(config(tmp_path, receiver), rules(FULL), ManualClock(), tmp_path / "s") as bench:
+                await bench.show(BUSY)
+                await bench.emptied()
+                (incident,) = (await bench.commands.alerts())["incidents"]
+                await bench.commands.acknowledge(incident["key"], "mine", "alice")
+                await bench.show(CALM, seconds=90)
+                await bench.show(CALM, seconds=90)
+                await bench.emptied()
+                (incident,) = (await bench.commands.alerts())["incidents"]
+                events = [(event["event"], event["receiver"], event["by"]) for event in incident["timeline"]]
+                assert events[:3] == [("began", "", ""), ("told", "hook", ""), ("acknowledged", "", "alice")]
+                assert sorted(events[3:]) == [("ended", "", ""), ("told", "hook", "")]
+                assert incident["timeline"][0]["severity"] == "critical"
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("alerts", "worse"),
+    [
+        ([AlertTime(1.0, "A", "warning")], []),
+        ([AlertTime(1.0, "A", "warning"), AlertTime(5.0, "B", "critical"), AlertTime(9.0, "C", "critical")], ["B"]),
+        ([AlertTime(1.0, "A", "critical"), AlertTime(5.0, "B", "warning")], []),
+    ],
+)
+def test_what_made_an_incident_worse_is_told_once(alerts: list[AlertTime], worse: list[str]) -> None:
+    """A later alert makes it worse only where it is graver than all before it."""
+    record = IncidentRecord("inc-1", CauseKind.GPU, (), {}, 1.0, severity="critical")
+    told = timeline(record, alerts, [], None)
+
+    assert [event["alert"] for event in told if event["event"] == "worsened"] == worse
+    assert told[0]["severity"] == alerts[0].severity
+
+
+def test_messages_are_found_by_incident_or_by_the_alerts_that_they_tell_of() -> None:
+    """A route that groups by labels names no incident: its messages belong to those of its alerts."""
+    direct = Delivery("chat", "inc-1", "firing", (), "sent", 2.0)
+    grouped = Delivery("mail", "", "firing", ("f00d", "beef"), "dead", 3.0)
+    found = by_incident([direct, grouped], {"inc-1": ["f00d"], "inc-2": ["beef"], "inc-3": ["cafe"]})
+
+    assert found == {"inc-1": [direct, grouped], "inc-2": [grouped]}
 
 
 def test_a_receiver_that_is_off_is_shown_over_a_restart(tmp_path: Path) -> None:

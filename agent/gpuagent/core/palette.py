@@ -1,0 +1,39 @@
+"""Colors of processes, the same on every screen. Red and amber are not among them: they say that something is wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Hashable, Mapping, Sequence
+
+ON_DARK = ("#4c9be8", "#9d86e9", "#3fb8a9", "#d08fc4", "#7fa7c9", "#5c7cd6", "#8fc7b5", "#b59ad6")
+"""On a dark background."""
+ON_LIGHT = ("#2f7fd0", "#7456cf", "#17877a", "#b0559f", "#51809f", "#3553b8", "#3f8f76", "#8c64b8")
+"""The same hues on a light background: each has a contrast of at least 3 to 1 with white."""
+
+
+class ColorAssignment:
+    """Gives whoever is drawn a color and lets them keep it for as long as they are known.
+
+    Those that are drawn together get different ones while there are enough.
+    """
+
+    def __init__(self, colors: int = len(ON_DARK)) -> None:
+        self._colors = colors
+        self._given: dict[Hashable, int] = {}
+
+    def assign(self, together: Sequence[Sequence[Hashable]], known: Collection[Hashable]) -> Mapping[Hashable, int]:
+        """Return the number of the color of each that is drawn.
+
+        `together` are those of each picture, `known` all whose color is kept: the others are forgotten.
+        """
+        self._given = {who: color for who, color in self._given.items() if who in known}
+        on_screen = Counter(self._given[who] for picture in together for who in picture if who in self._given)
+        for picture in together:
+            here = Counter(self._given[who] for who in picture if who in self._given)
+            for who in picture:
+                if who not in self._given:
+                    color = min(range(self._colors), key=lambda one: (here[one], on_screen[one], one))
+                    self._given[who] = color
+                    here[color] += 1
+                    on_screen[color] += 1
+        return {who: self._given[who] for picture in together for who in picture}
