@@ -150,16 +150,17 @@ def ranking(title: str, label: str, text: str) -> table.Panel:
     known = f"0 * {over_range('held_seconds', which, label)}"
     made = listing(
         title,
-        f"{text} GPU time: a second of a GPU is split among its processes by their memory. Idle: share of the time in "
-        "which it was observed whether they worked.",
+        f"{text} GPU time: a second of a GPU is split among its processes by their memory. Idle share: of the time "
+        "in which it was observed whether they worked. Memory hours: memory held, times hours; untouched: what no "
+        "tensor ever had of it.",
         {
             label: name,
             "Value #A": "GPU time",
             "Value #B": "Used",
             "Value #C": "Idle",
             "Value #D": "Idle share",
-            "Value #E": "Memory",
-            "Value #F": "Untouched",
+            "Value #E": "Memory hours",
+            "Value #F": "Untouched hours",
             "Value #G": "Energy",
             "Value #H": "Cost",
         },
@@ -183,11 +184,11 @@ def ranking(title: str, label: str, text: str) -> table.Panel:
             thresholds=steps((0.3, AMBER), (0.7, RED), base=GREEN).build(),
         ),
     )  # fmt: skip
-    made.override_by_regexp("Memory|Untouched", settings(unit="bytes", decimals=1, mappings=MISSING))
+    made.override_by_regexp("Memory hours|Untouched hours", settings(unit="bytes", decimals=1, mappings=MISSING))
     made.override_by_name("Energy", settings(unit="kwatth", decimals=2, mappings=MISSING))
     made.override_by_name("Cost", settings(decimals=2, mappings=MISSING))
     made.override_by_name(name, settings(custom__width=260))
-    return widths(made, GPU_time=110, Used=110, Idle=110, Memory=110, Untouched=110, Energy=110, Cost=100)
+    return widths(made, GPU_time=110, Used=110, Idle=110, Memory_hours=130, Untouched_hours=150, Energy=110, Cost=100)
 
 
 def idle_now() -> table.Panel:
