@@ -19,7 +19,8 @@ from tests.packaging.pictures import HOSTNAME, IMAGES
 _PATIENCE_SECONDS = 120.0
 _RENAME = """((from, to) => {
   const walker = document.createTreeWalker(document.documentElement, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) walker.currentNode.data = walker.currentNode.data.replace(new RegExp(`\\b${from}\\b`, "g"), to);
+  while (walker.nextNode())
+    walker.currentNode.data = walker.currentNode.data.replace(new RegExp(`\\b${from}\\b`, "g"), to);
 })"""
 
 
