@@ -20,7 +20,7 @@ _PATIENCE_SECONDS = 120.0
 _RENAME = """((from, to) => {
   const walker = document.createTreeWalker(document.documentElement, NodeFilter.SHOW_TEXT);
   while (walker.nextNode())
-    walker.currentNode.data = walker.currentNode.data.replace(new RegExp(`\\b${from}\\b`, "g"), to);
+    walker.currentNode.data = walker.currentNode.data.replace(new RegExp(`\\\\b${from}\\\\b`, "g"), to);
 })"""
 
 
