@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.exporters.browser.chromium import Pipe, chromium
+from tests.exporters.browser.chromium import Pipe, Tab, chromium
 from tests.exporters.browser.chromium import tab as open_tab
 from tests.integration.agent import Agent, running_agent
 from tests.integration.waiting import until
@@ -19,7 +19,8 @@ from tests.packaging.pictures import HOSTNAME, IMAGES
 _PATIENCE_SECONDS = 120.0
 _RENAME = """((from, to) => {
   const walker = document.createTreeWalker(document.documentElement, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) walker.currentNode.data = walker.currentNode.data.replace(new RegExp(`\\b${from}\\b`, "g"), to);
+  while (walker.nextNode())
+    walker.currentNode.data = walker.currentNode.data.replace(new RegExp(`\\\\b${from}\\\\b`, "g"), to);
 })"""
 
 
@@ -66,11 +67,17 @@ def draw(scene: _Scene, pipe: Pipe) -> None:
             _keep(picture, agent, pipe)
 
 
+def _opened(tab: Tab, agent: Agent) -> bool:
+    """Load the page; return whether its figures are fresh, which they seldom are where an hour lasts a minute."""
+    tab.open(agent.url + "/")
+    return "STALE" not in tab.text
+
+
 def _keep(picture: _Picture, agent: Agent, pipe: Pipe) -> None:
     with open_tab(pipe) as tab:
         tab.size(picture.width, picture.height)
         tab.dark(dark=picture.dark)
-        tab.open(agent.url + "/")
+        until(lambda: _opened(tab, agent), "the figures are fresh", _PATIENCE_SECONDS)
         tab.run(f"{_RENAME}({json.dumps(platform.node())}, {json.dumps(HOSTNAME)})")
         drawn = tab.call("Page.captureScreenshot", format="png")["data"]
         (IMAGES / f"{picture.name}.png").write_bytes(base64.b64decode(drawn))

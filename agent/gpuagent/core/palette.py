@@ -7,8 +7,9 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 
 ON_DARK = ("#4c9be8", "#9d86e9", "#3fb8a9", "#d08fc4", "#7fa7c9", "#5c7cd6", "#8fc7b5", "#b59ad6")
 """On a dark background."""
-ON_LIGHT = ("#2f7fd0", "#7456cf", "#17877a", "#b0559f", "#51809f", "#3553b8", "#3f8f76", "#8c64b8")
-"""The same hues on a light background: each has a contrast of at least 3 to 1 with white."""
+ON_LIGHT = ("#2f7fd0", "#5a3bb0", "#178f80", "#8f3d80", "#5889ac", "#2b47a8", "#3f9279", "#7a4fa8")
+"""The same hues on a light background, each with a contrast of at least 3 to 1 with white. Light and dark ones take
+turns, so that neighbors differ for who cannot tell the hues apart."""
 
 
 class ColorAssignment:

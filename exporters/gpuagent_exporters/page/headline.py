@@ -76,7 +76,13 @@ def _gpu(problem: Document, status: Document) -> Document | None:
 def _sentence(problem: Document, status: Document) -> str:
     gpu = _gpu(problem, status)
     growing = _growing(problem, gpu, status) if gpu is not None and _is_growth(problem) else ""
-    return growing or _shortened(str(problem.get("text") or ""))
+    return growing or _capitalized(_shortened(str(problem.get("text") or "")))
+
+
+def _capitalized(sentence: str) -> str:
+    """Begin with a capital letter, unless the first word may be a name."""
+    first = sentence.partition(" ")[0]
+    return sentence[:1].upper() + sentence[1:] if first.isalpha() and first.islower() else sentence
 
 
 def _growing(problem: Document, gpu: Document, status: Document) -> str:

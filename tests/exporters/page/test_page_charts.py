@@ -164,6 +164,8 @@ LEAKING = {"process": "embed-server", "verdict": "leaking", "growth_bytes_per_se
             "critical",
             "GPU 0 is full: \u2068embed-server\u2069 leaks 84.4 GiB/h.",
         ),
+        ({"problems": [{"severity": "warning", "text": "the disk is full"}]}, "warning", "The disk is full."),
+        ({"problems": [{"severity": "warning", "text": "web-1 is off"}]}, "warning", "web-1 is off."),
         ({"gpus": gpu(state="lost", reason="it is gone")}, "critical", "GPU 0 is lost: it is gone."),
         ({"problems": [LEAK]}, "critical", "\u2068embed-server\u2069 leaks 84.4 GiB/h on GPU 0."),
     ],
