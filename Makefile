@@ -120,7 +120,7 @@ gpu-wheels: demo-venv ## Wheels that `make test-gpu` needs on a machine without 
 	scripts/gpu-wheels $(BIN)/python wheelhouse-gpu $(GPU_PYTHON)
 
 clean: ## Remove what these targets made
-	rm -rf .venv .venv-apps .venv-bench .venv-wheelhouse .tools .site site dist wheelhouse wheelhouse-gpu gpu-report .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-apps .venv-bench .venv-release .venv-wheelhouse .tools .site site dist wheelhouse wheelhouse-gpu gpu-report .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 demo-venv:
 	@scripts/venv $(DEMO_VENV) demo "$(WHEELHOUSE)"

@@ -39,7 +39,8 @@ environment="PATH=$IMAGE_PATH STATE_DIRECTORY=/var/lib/gpuagent RUNTIME_DIRECTOR
 # shellcheck disable=SC2086
 inside() { env -i $environment chroot --userspec=10837:10837 "$root" "$@"; }
 if inside touch /opt/gpuagent/written 2>/dev/null; then echo "the root can be written"; exit 1; fi
-inside gpuagent run &
+# shellcheck disable=SC2086
+env -i $environment chroot --userspec=10837:10837 "$root" gpuagent run &
 agent=$!
 for _ in $(seq 150); do
     if inside "$@" 2>/dev/null; then break; fi
@@ -89,9 +90,9 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
     for wheel in make_wheels(made_wheels).glob("*.whl"):
         shutil.copy(wheel, wheels)
     pip = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("pip=="))
-    constraints = ["-c", ROOT / "constraints.txt"]
+    constraints = ["-c", str(ROOT / "constraints.txt")]
     subprocess.run(
-        [sys.executable, "-m", "pip", "-qq", "download", "-d", wheels, *constraints, pip, "hatchling"], check=True
+        [sys.executable, "-m", "pip", "-qq", "download", "-d", str(wheels), *constraints, pip, "hatchling"], check=True
     )
     command = Buildah(folder)
     (folder / "Containerfile").write_text("FROM scratch\nADD base.tar /\n")

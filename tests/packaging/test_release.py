@@ -17,6 +17,7 @@ PLACES = (
     "client/gpuagent_client/__init__.py",
     "deploy/kubernetes/kustomization.yaml",
 )
+MENTIONS = ("docs/fleet.md", "docs/install.md", "deploy/ansible/playbook.yaml", "deploy/cloud-init/gpuagent.yaml")
 
 
 def versions(tree: Path) -> set[str]:
@@ -37,7 +38,7 @@ def cut(tree: Path, version: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A copy of what `cut` reads and writes."""
-    for file in (*PLACES, "CHANGELOG.md", "scripts/release"):
+    for file in (*PLACES, *MENTIONS, "CHANGELOG.md", "scripts/release"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, tmp_path / file)
     return tmp_path
@@ -51,8 +52,13 @@ def test_there_is_one_version() -> None:
 def test_a_release_is_cut(tree: Path) -> None:
     """The version stands everywhere, and what was unreleased has its name and date; nothing is lost of it."""
     before = (tree / "CHANGELOG.md").read_text()
+    (before_version,) = versions(tree)
     assert cut(tree, "7.8.9").returncode == 0
     assert versions(tree) == {"7.8.9"}
+    for mention in MENTIONS:
+        text = (tree / mention).read_text()
+        assert re.search(r"(gpuagent(==|_|:)|versions/)7\.8\.9", text), mention
+        assert not re.search(rf"(gpuagent(==|_|:)|versions/){re.escape(before_version)}", text), mention
     after = (tree / "CHANGELOG.md").read_text()
     assert "## [Unreleased]\n\n## [7.8.9] - 2026-12-24\n\n" in after
     assert after.replace("\n## [7.8.9] - 2026-12-24\n", "") == before

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuagent import __version__
 from tests.systemd.machine import Machine
 from tests.systemd.test_service import CONFIGURATION, UNIT, configure
 
@@ -171,7 +172,7 @@ def test_from_the_wheel_alone(bare_machine: Machine) -> None:
     line = "; ".join(block).replace("pip install", "pip install --no-index --find-links /wheels")
     bare_machine.run("sh", "-c", line)
     assert bare_machine.run("systemctl", "is-active", UNIT) == "active"
-    assert version(bare_machine) == f"{HOME}/versions/0.1.0"
+    assert version(bare_machine) == f"{HOME}/versions/{__version__}"
     bare_machine.run("gpuagent", "service", "uninstall", "--purge")
     assert not bare_machine.run("sh", "-c", f"ls -d {HOME} 2>/dev/null || true")
 
