@@ -308,11 +308,13 @@ class _Look:
         for unit, pid in self.units_that_wait.items():
             yield from self._beside(unit, pid, self._ended if pid in self._ended else self._waiting)
         jobs = {unit: pid for pid in self._ended if runs_jobs(unit := self.places[pid].unit)}
-        for unit, pid in jobs.items():
-            if self._may_fail_by_any(unit):
-                yield from self._beside(unit, pid, self._ended, ", as it has NotifyAccess=all or exec")
+        listening = {unit for unit in jobs if self._may_fail_by_any(unit)}
+        for unit in listening:
+            yield from self._beside(unit, jobs[unit], self._ended, ", as it has NotifyAccess=all or exec")
         for pid, unit in self._main_processes.items() if jobs else ():
-            if unit in jobs and (pid in self._ended or (pid in self._waiting and not self._goes_on(pid, unit))):
+            if unit not in jobs.keys() - listening:
+                continue
+            if pid in self._ended or (pid in self._waiting and not self._goes_on(pid, unit)):
                 yield from self._beside(unit, pid, self._ended)
 
     def _beside(self, unit: str, pid: int, judged: Collection[int], how: str = "") -> Iterator[Tie]:
