@@ -16,7 +16,7 @@ HEALTHY = {
     "ControlGroup": "", **dict.fromkeys(_LISTS, ""), "OnSuccessJobMode": "fail", "OnFailureJobMode": "replace",
     "SuccessAction": "none", "FailureAction": "none", "StartLimitAction": "none", "JobTimeoutAction": "none",
     "StopWhenUnneeded": "no", "NeedDaemonReload": "no", "RuntimeDirectory": "", "RuntimeDirectoryPreserve": "no",
-    "RemoveIPC": "no",
+    "RemoveIPC": "no", "SubState": "running", "NotifyAccess": "main",
 }  # fmt: skip
 """An active service that depends on nobody."""
 UNKNOWN = HEALTHY | {"LoadState": "not-found", "ActiveState": "inactive"}

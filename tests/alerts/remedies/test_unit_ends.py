@@ -44,6 +44,9 @@ def test_who_ends_with_a_scope(units: dict[str, dict[str, str]], also: bool) -> 
     "known",
     [
         {"FailureAction": "reboot"},
+        {"SuccessAction": "poweroff"},
+        {"StartLimitAction": "reboot-force"},
+        {"JobTimeoutAction": "reboot"},
         {"OnSuccess": HELPER, "OnSuccessJobMode": "isolate"},
         {"BoundBy": "?"},
         {"Conflicts": "", "BoundBy": " ".join(f"u{number}.service" for number in range(300))},

@@ -23,11 +23,23 @@ SESSION, MANAGER = f"{USER}/session-1.scope", f"{USER}/user@{ALICE}.service"
 CONTAINER = f"system.slice/docker-{'a' * 64}.scope"
 
 
-class NoOpenFiles(OpenFiles):
-    """Nobody has a file open."""
+class KnownOpenFiles(OpenFiles):
+    """Everybody has the files open that the test names; None for those that may not be seen."""
+
+    def __init__(self) -> None:
+        self.paths: dict[int, list[str] | None] = {}
 
     def list(self, pid: int, folder: str) -> list[int]:
-        return []
+        paths = self.paths.get(pid, [])
+        if paths is None:
+            raise PermissionError
+        return list(range(len(paths)))
+
+    def path(self, pid: int, folder: str, descriptor: int) -> str:
+        return (self.paths[pid] or [])[descriptor]
+
+    def info(self, pid: int, folder: str, descriptor: int) -> bytes:
+        return b""
 
 
 class Node:
@@ -41,6 +53,7 @@ class Node:
         self.configuration = linger / "etc"
         self.systemd = Systemd(**units)
         self.is_silent = False
+        self.open_files = KnownOpenFiles()
         self.add(1, "init.scope", 0, parent=0, name="systemd")
 
     def add(self, pid: int, cgroup: str, uid: int = ALICE, *, parent: int = 1, name: str = "work") -> None:
@@ -49,7 +62,7 @@ class Node:
         status = f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{pid}\nTracerPid:\t0\n".encode()
         self.proc.put(
             pid, stat, status=status, cgroup=f"0::/{cgroup}\n".encode(), loginuid=b"4294967295",
-            sessionid=b"4294967295",
+            sessionid=b"4294967295", exe=f"/usr/sbin/{name}".encode(), cmdline=f"/usr/sbin/{name}\0".encode(),
         )  # fmt: skip
 
     def log_in(self, name: str, leader: int, uid: int = ALICE, state: str = "active", kind: str = "user") -> None:
@@ -64,7 +77,7 @@ class Node:
         finder = SystemdTieFinder(
             self.proc, ends=lambda: ends, linger=self.linger, sessions=self.sessions, inhibitors=self.inhibitors,
             configurations=[str(self.configuration)], user_of=self._user,
-            pids=lambda: list(self.proc.files), open_files=NoOpenFiles(),
+            pids=lambda: list(self.proc.files), open_files=self.open_files,
         )  # fmt: skip
         return dict(find_together(finder, pids, [ProcessId("boot", pid, pid) for pid in ending]))
 
@@ -142,7 +155,7 @@ def test_a_unit_in_which_somebody_waits(tmp_path: Path, starter: str, main: int,
 @pytest.mark.parametrize("unit", ["jenkins.service", "atd.service", "jupyterhub.service"])
 @pytest.mark.parametrize(
     ("name", "uid", "tied"),
-    [("sh", 0, {8, 9}), ("java", BOB, {8, 9}), ("atd", BOB, {8, 9}), ("atd", 0, set()), ("jupyterhub", 0, set())],
+    [("sh", 0, {8, 9}), ("java", BOB, {8, 9}), ("atd", BOB, {8, 9}), ("atd", 0, set()), ("gitlab-runner", 0, set())],
 )
 def test_a_job_in_the_unit_of_a_daemon(tmp_path: Path, unit: str, name: str, uid: int, tied: set[int]) -> None:
     """KILL-03: where the main process is not known to go on, all of the unit may end with the job."""
@@ -156,6 +169,83 @@ def test_a_job_in_the_unit_of_a_daemon(tmp_path: Path, unit: str, name: str, uid
     node.add(18, "system.slice/own.service", name="sh")
     node.add(19, "system.slice/own.service", parent=18)
     assert not node.tied(19)  # supervised: no remedy ends it alone
+
+
+PYTHON, SHELL = "/usr/bin/python3.11", "/usr/bin/dash"
+
+
+@pytest.mark.parametrize(
+    ("name", "executable", "command", "goes_on"),
+    [
+        ("containerd-web", SHELL, "/bin/sh /usr/local/bin/containerd-web", False),
+        ("containerd", SHELL, "/bin/sh /usr/local/bin/containerd", False),
+        ("k3s-train-job", SHELL, "/bin/sh /opt/k3s-train-job", False),
+        ("containerd-web", "/usr/local/bin/containerd-web", "containerd-web", False),
+        ("containerd", "/home/root/containerd", "/home/root/containerd", False),
+        ("containerd", "/usr/../home/containerd", "containerd", False),
+        ("containerd", "/usr/bin/containerd (deleted)", "/usr/bin/containerd", True),  # after an upgrade
+        ("k3s-server", "/var/lib/rancher/k3s/data/5d/bin/k3s", "/usr/local/bin/k3s server", True),
+        ("jupyterhub", PYTHON, "/usr/bin/python3 /opt/hub/bin/jupyterhub -f x.py", True),
+        ("python3", PYTHON, "/opt/tljh/hub/bin/python3 -m jupyterhub.app -f x.py", True),
+        ("supervisord", PYTHON, "/usr/bin/python3 /usr/bin/supervisord -n", True),
+        ("jupyterhub", PYTHON, "/usr/bin/python3 /opt/hub.py", False),
+        ("jupyterhub", SHELL, "/bin/sh /opt/jupyterhub", False),
+        ("sshd", None, "sshd: /usr/sbin/sshd -D [listener] 0 of 10-100 startups", True),
+        ("cron", None, "/usr/sbin/cron -f", True),
+        ("jupyterhub", None, "/usr/bin/python3 /opt/hub/bin/jupyterhub", True),
+        ("containerd", None, "/bin/sh /usr/local/bin/containerd", False),
+        ("web", None, "containerd: x", False),
+        ("containerd", None, "containerd", False),
+    ],
+)
+def test_who_goes_on(tmp_path: Path, name: str, executable: str | None, command: str, *, goes_on: bool) -> None:
+    """KILL-03: a starter of others' jobs is known by its program's file, or by its arguments where that is hidden."""
+    node = Node(tmp_path, web_service={"MainPID": "8", "BoundBy": "other.service"}, job_scope={}, other_service={})
+    node.add(8, "system.slice/web.service", 0, name=name)
+    node.add(10, "system.slice/job.scope", parent=8)
+    node.add(20, "system.slice/other.service", BOB)
+    node.proc.files[8]["exe"] = PermissionError() if executable is None else executable.encode()
+    node.proc.files[8]["cmdline"] = command.replace(" ", "\0").encode() + b"\0"
+    if ": " in command:
+        node.proc.files[8]["cmdline"] = command.encode() + b"\0"
+    assert set(node.tied(10)) == (set() if goes_on else {20})
+
+
+@pytest.mark.parametrize(
+    ("listens", "parent", "tied"),
+    [("none", 8, set()), ("main", 8, set()), ("all", 8, {8, 9}), ("exec", 8, {8, 9}), ("all", 1, {8, 9})],
+)
+def test_a_unit_that_listens_to_any_process(tmp_path: Path, listens: str, parent: int, tied: set[int]) -> None:
+    """KILL-03: with NotifyAccess=all the keep-alive of a watchdog may be the job's: the unit may fail without it."""
+    node = Node(tmp_path, sshd_service={"MainPID": "18", "NotifyAccess": listens}, job_scope={})
+    node.systemd.units["jupyterhub.service"] = {"MainPID": "8", "NotifyAccess": listens}
+    node.add(8, "system.slice/jupyterhub.service", 0, name="gitlab-runner")
+    node.add(9, "system.slice/jupyterhub.service", BOB)
+    node.add(10, "system.slice/jupyterhub.service", parent=parent)
+    assert set(node.tied(10)) == tied
+    node.add(18, "system.slice/sshd.service", 0, name="sshd")
+    node.add(19, "system.slice/sshd.service", 0, parent=18)
+    node.add(20, "system.slice/job.scope", parent=18)
+    assert set(node.tied(20)) == ({19} if tied else set())
+
+
+def test_a_job_that_made_itself_the_main_process(tmp_path: Path) -> None:
+    """KILL-03: a daemon's unit ends with its main process, whichever process has told systemd that it is that one."""
+    node = Node(tmp_path)
+    node.systemd.units["jupyterhub.service"] = {"MainPID": "10"}
+    node.add(8, "system.slice/jupyterhub.service", 0, name="gitlab-runner")
+    node.add(10, "system.slice/jupyterhub.service", parent=8)
+    assert set(node.tied(10)) == {8}
+
+
+def test_an_action_at_the_failure_of_a_daemon(tmp_path: Path) -> None:
+    """KILL-03: what the unit of a job would do to the machine keeps the job, though the daemon may go on."""
+    node = Node(tmp_path)
+    node.systemd.units["jupyterhub.service"] = {"MainPID": "8", "FailureAction": "reboot"}
+    node.add(8, "system.slice/jupyterhub.service", 0, name="gitlab-runner")
+    node.add(10, "system.slice/jupyterhub.service", parent=8)
+    with pytest.raises(UnseenProcesses, match="FailureAction=reboot"):
+        node.tied(10)
 
 
 def test_a_parent_that_was_moved(bound: Node) -> None:
@@ -341,12 +431,33 @@ def test_who_works_as_the_user_elsewhere(session: Node, namespace: str, mounts: 
 
 @pytest.mark.parametrize("gone", [f"run-user-{ALICE}.mount", f"user-runtime-dir@{ALICE}.service"])
 def test_what_is_bound_to_the_runtime_directory(session: Node, gone: str) -> None:
-    """A service that is bound to the user's runtime directory ends with the last session."""
+    """A service that is bound to the user's runtime directory ends with the last session.
+
+    Another's also where the user lingers, who may have told the manager to exit: systemd of the system hears that late.
+    """
     session.systemd.units |= {gone: {"BoundBy": "other.service"}, "other.service": {}}
     session.add(60, "system.slice/other.service", BOB)
     assert 60 in session.tied(10)
     (session.linger / "alice").touch()
+    assert set(session.tied(10)) == {60}
+    assert f"user {ALICE} may have told that manager to exit" in session.tied(10)[60].why
+    session.add(60, "system.slice/other.service", ALICE)
     assert not session.tied(10)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"ActiveState": "deactivating", "SubState": "stop-sigterm"}, {"SubState": "reload"}, {"Job": "17"},
+        {"ActiveState": "activating", "SubState": "start"}, {"SubState": None},
+    ],
+)  # fmt: skip
+def test_a_manager_on_its_way_down(session: Node, state: dict[str, str]) -> None:
+    """KILL-03: the manager of one who lingers keeps nothing once systemd stops it, though its process still runs."""
+    (session.linger / "alice").touch()
+    assert not session.tied(10)
+    session.systemd.units[f"user@{ALICE}.service"] = {"MainPID": "30", **state}
+    assert set(session.tied(10)) == {33, 34}
 
 
 def test_what_a_user_who_lingers_keeps(session: Node) -> None:
@@ -439,6 +550,8 @@ LOCK = "# private\nWHAT={what}\nMODE=block\nUID=1001\nPID={holder}\nWHO=train\n"
         ("sleep", 10, "poweroff", False),
         ("idle", 20, "poweroff", False),  # another one holds it
         ("idle", 10, "ignore", False),
+        ("idle", 10, "lock", False),
+        ("handle-lid-switch", 10, "poweroff", True),
         ("idle", 10, "", False),
     ],
 )
@@ -458,3 +571,57 @@ def test_who_holds_the_machine_awake(bound: Node, what: str, holder: int, action
         return
     with pytest.raises(UnseenProcesses, match=f"holds the machine awake by a lock of logind, and IdleAction={action}"):
         bound.tied(30)
+
+
+@pytest.mark.parametrize(
+    ("taken_by", "held", "withheld"),
+    [
+        (99, ["/dev/null", "/run/systemd/inhibit/7.ref"], "pid 30 holds"),  # the parent that took it has ended
+        (20, ["/run/systemd/inhibit/7.ref"], "pid 30 holds"),
+        (99, ["/run/systemd/inhibit/8.ref"], ""),
+        (99, None, "pid 30 may hold"),
+        (20, None, ""),
+    ],
+)
+def test_a_lock_that_was_inherited(bound: Node, taken_by: int, held: list[str] | None, withheld: str) -> None:
+    """KILL-03: a lock ends with the last descriptor of its pipe, whoever has that, and not with who took it."""
+    bound.add(30, "system.slice/another.scope")
+    bound.systemd.units["another.scope"] = {}
+    bound.inhibitors.mkdir()
+    (bound.inhibitors / "7").write_text(LOCK.format(what="idle", holder=taken_by))
+    bound.configuration.mkdir()
+    (bound.configuration / "logind.conf").write_text("[Login]\nIdleAction=poweroff\n")
+    bound.open_files.paths[30] = held
+    if not withheld:
+        assert not bound.tied(30)
+        return
+    with pytest.raises(UnseenProcesses, match=f"{withheld} the machine awake .* IdleAction=poweroff"):
+        bound.tied(30)
+
+
+def test_a_lock_about_the_lid(bound: Node) -> None:
+    """KILL-03: without a lock on it, logind acts on a lid that is closed, by default and without IdleAction=."""
+    bound.inhibitors.mkdir()
+    (bound.inhibitors / "7").write_text(LOCK.format(what="sleep:handle-lid-switch", holder=10))
+    with pytest.raises(UnseenProcesses, match="a closed lid"):
+        bound.tied(10)
+
+
+@pytest.mark.parametrize(("action", "withheld"), [("poweroff", True), ("lock", False), ("ignore", False)])
+@pytest.mark.parametrize("by", ["scope", "login", "slice"])
+def test_a_login_that_keeps_the_machine_awake(session: Node, action: str, by: str, *, withheld: bool) -> None:
+    """KILL-03: a login without a terminal is never idle, so the machine may be once it ends: all of that withholds."""
+    (session.linger / "alice").touch()
+    session.systemd.units["job.scope"] = {}
+    session.configuration.mkdir()
+    (session.configuration / "logind.conf").write_text(f"[Login]\nIdleAction={action}\n")
+    session.log_in("1", 10)
+    session.add(50, "system.slice/job.scope")
+    assert not session.tied(50)
+    session.proc.files[50]["sessionid"] = b"1"
+    target = {"scope": 10, "login": 50, "slice": 34}[by]
+    if not withheld:
+        assert not session.tied(target)
+        return
+    with pytest.raises(UnseenProcesses, match=r"may end with it, and IdleAction=poweroff is set"):
+        session.tied(target)

@@ -14,6 +14,9 @@ from gpuagent_alerts.remedies.execution.unit_starts import AT_ITS_END, PULLS, St
 from gpuagent_alerts.remedies.execution.unit_state import DEPENDENTS, STOPPED
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
 
+_MAIN_ALONE = frozenset({"none", "main"})
+"""Values of `NotifyAccess=` with which systemd hears nobody but the main process."""
+
 
 class UnitEnds:
     """Asks systemd about units. Made for one look: what it was told once is not asked again."""
@@ -24,6 +27,20 @@ class UnitEnds:
     def main_processes(self) -> Collection[tuple[str, int]]:
         """Return each service with its main process, and with its control process. Raises UnseenProcesses."""
         return self._units.main_processes()
+
+    def may_fail_by_any(self, unit: str) -> bool:
+        """Return whether a unit may end by what any process in it tells systemd, or tells it no longer.
+
+        With `NotifyAccess=all` or `exec` that may be the keep-alive of `WatchdogSec=`, or which process the main one is
+        (sd_notify(3)). Raises UnseenProcesses.
+        """
+        return unit.endswith(".service") and self._units.state(unit).value("NotifyAccess") not in _MAIN_ALONE
+
+    def runs(self, unit: str) -> bool:
+        """Return whether a unit runs, and systemd has nothing to do with it. Raises UnseenProcesses."""
+        state = self._units.state(unit)
+        shown = [state.value(name) for name in ("ActiveState", "SubState")]
+        return shown == ["active", "running"] and (state.value("Job") or "0") == "0"
 
     def ended_with(self, unit: str, needed: Collection[str] = ()) -> Mapping[str, str]:
         """Return each active unit that ends once this one has, and why, in words.

@@ -36,7 +36,7 @@ PROPERTIES = (
     *_END_ACTIONS, *_LATER_ACTIONS, "UID", "User", "DynamicUser", "ControlGroup", *DEPENDENTS, *_PULLED, *CONFLICTS,
     *_STARTED_AT_ITS_END, *_JOB_MODES, *STOPPED, "StopWhenUnneeded", "FragmentPath", "DropInPaths",
     "NeedDaemonReload", "ExecCondition", "RuntimeDirectory", "RuntimeDirectoryPreserve", "RemoveIPC",
-    "Group", "TTYVHangup",
+    "Group", "TTYVHangup", "SubState", "NotifyAccess",
 )  # fmt: skip
 STATE_PROPERTIES = ("ActiveState", "Id", "ConditionResult")
 """What is asked of a unit that has been restarted."""

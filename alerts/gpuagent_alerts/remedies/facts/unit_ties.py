@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import pwd
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
-from gpuagent.procfs.cgroup import leaves, parse_cgroup
-from gpuagent.procfs.files import ProcFiles, parse_stat, read_living
+from gpuagent.procfs.files import ProcFiles
 from gpuagent_alerts.remedies.execution.unit_ends import UnitEnds
-from gpuagent_alerts.remedies.facts import idle_locks
+from gpuagent_alerts.remedies.facts import idle_locks, job_starters
 from gpuagent_alerts.remedies.facts.login_sessions import (
     SESSIONS,
     LoginSession,
@@ -38,12 +36,9 @@ from gpuagent_alerts.remedies.facts.process_scan import (
 )
 from gpuagent_alerts.remedies.facts.terminals import OpenFiles
 from gpuagent_alerts.remedies.facts.ties import Tie, TieFinder
-from gpuagent_alerts.remedies.safeguards.never_list import JOB_STARTERS, find_listed, runs_jobs
+from gpuagent_alerts.remedies.facts.unit_places import Place, read_place
+from gpuagent_alerts.remedies.safeguards.never_list import runs_jobs
 
-_TREES = ("", "name=systemd")
-_GONE = (FileNotFoundError, ProcessLookupError)
-_UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,250}\.(service|scope)")
-_USER_SLICE = re.compile(r"user-(\d+)\.slice")
 _SESSION = re.compile(r"session-[A-Za-z0-9]+\.scope")
 _OF_ALL_JOBS = re.compile(r"([A-Za-z0-9.-]+_)?slurmstepd\.scope")
 _USER_MANAGER = re.compile(r"user@\d+\.service")
@@ -60,18 +55,6 @@ _OF_A_LOGIN = re.compile(
     r"|xdg-.*)\.service"
 )
 """What a user's manager starts for each login; none of it is a person's work."""
-
-
-class _Place(NamedTuple):
-    """Where systemd has put a process."""
-
-    unit: str
-    """The unit of the system's manager, "" for none."""
-    user_id: int | None
-    """The user in whose slice it is."""
-    inner: str
-    """The unit of the user's own manager, "" for none."""
-    in_container: bool
 
 
 class SystemdTieFinder(TieFinder):
@@ -104,7 +87,7 @@ class SystemdTieFinder(TieFinder):
         self._inhibitors = inhibitors
         self._configurations = configurations
         self._user_of = user_of
-        self._last: tuple[ProcessScan | None, dict[int, _Place]] = (None, {})
+        self._last: tuple[ProcessScan | None, dict[int, Place]] = (None, {})
 
     def _find(self, pids: Collection[int], seen: ProcessScan) -> dict[int, Tie]:
         along: dict[int, Tie] = {}
@@ -117,30 +100,36 @@ class SystemdTieFinder(TieFinder):
             ended = {pid for pid in (*pids, *found) if pid in seen.rows}
             above = ancestors_of(seen, ended)
             if not any(self._place(places, pid).unit for pid in {*ended, *above}):
+                self._refuse_idle_machine(seen, ended, above)
                 return found
             ends = ends or self._ends()
             sessions = read_sessions(self._sessions) if sessions is None else sessions
             audit = {pid: self._audit_session(pid) for pid in ended} if sessions else {}
             look = _Look(
-                seen, {pid: self._place(places, pid) for pid in seen.rows}, ended, above, ends, asked, sessions, audit
-            )
+                seen, {pid: self._place(places, pid) for pid in seen.rows}, ended, above, ends, asked, sessions, audit,
+                self._proc,
+            )  # fmt: skip
             new = {tie.row.pid: tie for tie in self._along(look) if tie.row.pid not in ended}
             if not new:
-                self._refuse_idle_machine(ended | above)
+                self._refuse_idle_machine(seen, ended, above, look.login_that_may_end())
                 return found
             along |= new
         raise UnseenProcesses("too many units end one after the other")
 
-    def _refuse_idle_machine(self, pids: Collection[int]) -> None:
-        """Raise UnseenProcesses where the machine may sleep or be powered off once these have ended."""
+    def _refuse_idle_machine(
+        self, scan: ProcessScan, ended: Collection[int], above: Collection[int], login: str = ""
+    ) -> None:
+        """Raise UnseenProcesses where the machine may sleep or be powered off once these and a login have ended."""
         try:
-            why = idle_locks.against_end(pids, self._inhibitors, self._configurations)
-        except OSError as error:
+            why = idle_locks.against_end(
+                ended, above, scan, self._masters.paths, login, self._inhibitors, self._configurations
+            )
+        except (OSError, ValueError) as error:
             raise UnseenProcesses(f"who holds the machine awake cannot be read: {error}") from error
         if why:
             raise UnseenProcesses(why)
 
-    def _places_in(self, scan: ProcessScan) -> dict[int, _Place]:
+    def _places_in(self, scan: ProcessScan) -> dict[int, Place]:
         """Return the places that were read for this scan: several questions may be asked about one."""
         last, places = self._last
         if last is not scan:
@@ -150,23 +139,28 @@ class SystemdTieFinder(TieFinder):
 
     def _along(self, look: _Look) -> Iterator[Tie]:
         """Yield who ends with the units that end."""
-        roots = dict.fromkeys(look.units_that_end(), "")
+        roots = list(look.units_that_end())
         yield from look.beside_who_waits()
         logged_out: set[int] = set()
         # The manager of one who lingers keeps all that: while it runs.
-        kept = {user_id for user_id in look.users_with_manager() if self._lingers(user_id)}
-        for user_id in look.users_without_session():
+        with_manager = frozenset(look.users_with_manager())
+        users = list(look.users_without_session())
+        kept = {each for each in users if each in with_manager and self._lingers(each) and look.manager_stays(each)}
+        for user_id in users:
             if user_id not in kept:
                 logged_out.add(user_id)
                 yield from look.in_slice_of(user_id)
                 yield from look.working_as(user_id, users_of(look.scan, user_id, self._proc))
-                roots |= dict.fromkeys(
-                    (
-                        f"user@{user_id}.service", f"user-runtime-dir@{user_id}.service", f"run-user-{user_id}.mount",
-                        f"user-{user_id}.slice",
-                    ),
-                    "",
-                )  # fmt: skip
+                roots += _units_of_login(user_id)
+        yield from self._stopped_along(look, roots, logged_out, kept)
+        for user_id in kept:
+            yield from self._bound_to_login(look, user_id)
+
+    @staticmethod
+    def _stopped_along(
+        look: _Look, roots: Collection[str], logged_out: Collection[int], kept: Collection[int]
+    ) -> Iterator[Tie]:
+        """Yield who is in a unit that systemd stops once one of the `roots` has ended. Raises UnseenProcesses."""
         # systemd has StopWhenUnneeded=yes for these of every user.
         needed = {unit for user_id in kept for unit in (f"user-{user_id}.slice", f"user-runtime-dir@{user_id}.service")}
         for unit in roots:
@@ -178,11 +172,23 @@ class SystemdTieFinder(TieFinder):
                     continue  # who is in there has been judged
                 if _LOG_NAMESPACE.fullmatch(other):
                     continue
-                inside = [row for pid, row in look.scan.rows.items() if look.places[pid].unit == other]
+                inside = look.in_unit(other)
                 if not inside and not other.endswith(_WITHOUT_WORK) and not _RUNTIME_DIRECTORY.fullmatch(other):
                     raise UnseenProcesses(f"{other} ends with {unit} ({why}), and it has no process to judge")
                 for row in inside:
                     yield Tie(row, f"in {other}; {why}", may_be_own=False, is_stopped_by_unit=True)
+
+    def _bound_to_login(self, look: _Look, user_id: int) -> Iterator[Tie]:
+        """Yield who of others is in a unit that depends on what the manager of one who lingers keeps.
+
+        The user may have told that to exit (`systemctl --user exit`), of which systemd of the system hears at the end.
+        """
+        for unit in _units_of_login(user_id):
+            for other in look.ended_with(unit, ()):
+                for row in look.in_unit(other):
+                    if look.places[row.pid].user_id != user_id and row.uids != {user_id}:
+                        why = f"in {other}, which needs {unit}, and user {user_id} may have told that manager to exit"
+                        yield Tie(row, why, may_be_own=False, is_stopped_by_unit=True)
 
     def _lingers(self, user_id: int) -> bool:
         """Return whether the user's manager stays without a session; False where that cannot be told."""
@@ -198,35 +204,23 @@ class SystemdTieFinder(TieFinder):
         except (OSError, ValueError):
             return ""
 
-    def _place(self, places: dict[int, _Place], pid: int) -> _Place:
+    def _place(self, places: dict[int, Place], pid: int) -> Place:
         if pid not in places:
-            places[pid] = self._read_place(pid)
+            places[pid] = read_place(self._proc, pid)
         return places[pid]
-
-    def _read_place(self, pid: int) -> _Place:
-        try:
-            stat = parse_stat(self._proc.read(pid, "stat"))
-            data = read_living(self._proc, stat, lambda thread: thread.read("cgroup")) or b""
-        except _GONE:
-            return _Place("", None, "", in_container=False)
-        except (OSError, ValueError) as error:
-            raise UnseenProcesses(f"in which unit pid {pid} runs cannot be read: {error}") from error
-        trees = {each.controllers: each.segments for each in leaves(data)}
-        path = next((trees[name] for name in _TREES if trees.get(name)), ())
-        unit, rest, user_id = "", path, None
-        for index, segment in enumerate(path):
-            if found := _USER_SLICE.fullmatch(segment):
-                user_id = int(found[1])
-            if not segment.endswith(".slice"):
-                unit, rest = (segment if _UNIT.fullmatch(segment) else ""), path[index + 1 :]
-                break
-        inner = next((each for each in rest if not each.endswith(".slice")), "") if unit else ""
-        return _Place(unit, user_id, inner, in_container=bool(parse_cgroup(data).container_id))
 
 
 def _is_judged_by_itself(unit: str) -> bool:
     """Return whether a unit does not end with a process that waits in it, or is judged as a session."""
     return unit == "init.scope" or any(each.fullmatch(unit) for each in (_SESSION, _USER_MANAGER, _OF_ALL_JOBS))
+
+
+def _units_of_login(user_id: int) -> Sequence[str]:
+    """Return the units that a user has while logged in or lingering."""
+    return (
+        f"user@{user_id}.service", f"user-runtime-dir@{user_id}.service", f"run-user-{user_id}.mount",
+        f"user-{user_id}.slice",
+    )  # fmt: skip
 
 
 class _Look:
@@ -235,19 +229,21 @@ class _Look:
     def __init__(
         self,
         scan: ProcessScan,
-        places: Mapping[int, _Place],
+        places: Mapping[int, Place],
         ended: Collection[int],
         above: Collection[int],
         ends: UnitEnds,
         asked: set[str],
         sessions: Mapping[str, LoginSession],
         audit: Mapping[int, str],
+        files: ProcFiles,
     ) -> None:
-        """`above` are those from whom the `ended` descend, and `audit` has the login of these."""
+        """`above` are those from whom the `ended` descend, `audit` has the login of these, and `files` is /proc."""
         self.scan = scan
         self.places = places
         self.asked = asked
         self._ends = ends
+        self._files = files
         self._ended = frozenset(ended)
         self._sessions = sessions
         self._scopes = {pid: place.unit for pid, place in places.items() if _SESSION.fullmatch(place.unit)}
@@ -272,7 +268,7 @@ class _Look:
             unit: pid
             for unit, pid in found.items()
             if unit and unit not in inside and not _is_judged_by_itself(unit)
-            and (pid in self._ended or not self._goes_on(pid))
+            and (pid in self._ended or not self._goes_on(pid, unit))
         }  # fmt: skip
 
     @cached_property
@@ -281,34 +277,55 @@ class _Look:
         try:
             return {pid: unit for unit, pid in self._ends.main_processes()}
         except SystemdSilent:
-            places = [self.places[pid] for pid in self._ended]
-            if all(each.in_container or not each.unit or _OF_ALL_JOBS.fullmatch(each.unit) for each in places):
+            if self._are_apart:
                 return {}
             raise
 
-    def _goes_on(self, pid: int) -> bool:
-        """Return whether it starts the jobs of others, and outlives them: root gives its name."""
-        row = self.scan.rows[pid]
-        return row.uids == {0} and find_listed([row.name], JOB_STARTERS) is not None
+    @property
+    def _are_apart(self) -> bool:
+        """Whether all are in containers, in no unit, or jobs of Slurm: no unit file means them."""
+        places = [self.places[pid] for pid in self._ended]
+        return all(each.in_container or not each.unit or _OF_ALL_JOBS.fullmatch(each.unit) for each in places)
+
+    def _goes_on(self, pid: int, unit: str) -> bool:
+        """Return whether it starts the jobs of others in this unit, and outlives them. Raises UnseenProcesses."""
+        return job_starters.goes_on(self._files, self.scan.rows[pid]) and not self._may_fail_by_any(unit)
+
+    def _may_fail_by_any(self, unit: str) -> bool:
+        try:
+            return self._ends.may_fail_by_any(unit)
+        except SystemdSilent:
+            if self._are_apart:
+                return False
+            raise
 
     def beside_who_waits(self) -> Iterator[Tie]:
         """Yield who is in a unit that may end so: systemd ends all of it. Raises UnseenProcesses.
 
-        Where a unit runs the jobs of others, so is its main process, unless it is known to go on: of no other unit is
-        a single process ended.
+        Where a unit runs the jobs of others, so is its main process, unless it is known to go on, and all of the unit
+        where systemd listens to any process of it: of no other unit is a single process ended.
         """
         for unit, pid in self.units_that_wait.items():
-            yield from self._in_unit(unit, pid, self._ended if pid in self._ended else self._waiting)
-        jobs = {unit for pid in self._ended if runs_jobs(unit := self.places[pid].unit)}
+            yield from self._beside(unit, pid, self._ended if pid in self._ended else self._waiting)
+        jobs = {unit: pid for pid in self._ended if runs_jobs(unit := self.places[pid].unit)}
+        listening = {unit for unit in jobs if self._may_fail_by_any(unit)}
+        for unit in listening:
+            yield from self._beside(unit, jobs[unit], self._ended, ", as it has NotifyAccess=all or exec")
         for pid, unit in self._main_processes.items() if jobs else ():
-            if unit in jobs and pid in self._waiting - self._ended and not self._goes_on(pid):
-                yield from self._in_unit(unit, pid, self._ended)
+            if unit not in jobs.keys() - listening:
+                continue
+            if pid in self._ended or (pid in self._waiting and not self._goes_on(pid, unit)):
+                yield from self._beside(unit, pid, self._ended)
 
-    def _in_unit(self, unit: str, pid: int, judged: Collection[int]) -> Iterator[Tie]:
-        for other, place in self.places.items():
-            if place.unit == unit and other not in judged:
-                why = f"in {unit}, which may end with pid {pid}"
-                yield Tie(self.scan.rows[other], why, may_be_own=False, is_stopped_by_unit=True)
+    def _beside(self, unit: str, pid: int, judged: Collection[int], how: str = "") -> Iterator[Tie]:
+        for row in self.in_unit(unit):
+            if row.pid not in judged:
+                why = f"in {unit}, which may end with pid {pid}{how}"
+                yield Tie(row, why, may_be_own=False, is_stopped_by_unit=True)
+
+    def in_unit(self, unit: str) -> Collection[ProcessRow]:
+        """Return the processes of a unit."""
+        return [row for pid, row in self.scan.rows.items() if self.places[pid].unit == unit]
 
     def units_that_end(self) -> Iterator[str]:
         """Yield the units that may lose their main process, or their last one: all in which one of these is.
@@ -340,6 +357,17 @@ class _Look:
             place = self.places[pid]
             if place.user_id is not None and self._is_manager_of(f"user@{place.user_id}.service", pid):
                 yield place.user_id
+
+    def manager_stays(self, user_id: int) -> bool:
+        """Return whether systemd runs the user's own manager, and is not about to stop it. Raises UnseenProcesses."""
+        return self._ends.runs(f"user@{user_id}.service")
+
+    def login_that_may_end(self) -> str:
+        """Return a login session that may end with these, or a slice of a user, for which one may wait; or ""."""
+        if self._ending:
+            return f"session {min(self._ending)}"
+        users = {user_id for pid in self._ended if (user_id := self.places[pid].user_id) is not None}
+        return f"a session of user {min(users)}" if users else ""
 
     def ended_with(self, unit: str, needed: Collection[str]) -> Mapping[str, str]:
         """Return the units that systemd stops then, where some stay `needed`. Raises UnseenProcesses.
@@ -416,7 +444,7 @@ class _Look:
         """Return whether it is in a session that may end: while it lives there, nothing is taken away."""
         return pid in self._scopes and self._is_ending(self._scopes[pid])
 
-    def _is_manager(self, row: ProcessRow, place: _Place, user_id: int) -> bool:
+    def _is_manager(self, row: ProcessRow, place: Place, user_id: int) -> bool:
         if place.unit != f"user@{user_id}.service":
             return False
         if place.inner == "init.scope":

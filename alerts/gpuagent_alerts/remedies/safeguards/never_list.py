@@ -58,13 +58,17 @@ SHARED_UNITS = (
 _USERS_OWN_MANAGER = re.compile(r"user@\d+\.service/")
 JOB_DAEMONS = frozenset({"cron.service", "crond.service", "cronie.service", "atd.service"})
 """Units that start the jobs of users, in their own cgroup where no PAM module moves them, and go on when one ends."""
-JOB_STARTERS = (
-    "systemd", "sshd", "sshd-*", "cron", "crond", "atd", "login", "gdm*", "sddm*", "lightdm*", "xdm", "lxdm", "xrdp*",
-    "dockerd", "containerd*", "crio", "kubelet", "k3s*", "rke2*", "nomad", "libvirtd", "virtqemud", "lxd", "incusd",
-    "slurmd", "slurmstepd*", "condor_*", "pbs_mom", "sge_execd", "sbatchd", "rserver", "jupyterhub", "gitlab-runner",
-    "supervisord",
-)  # fmt: skip
-"""Names of programs that root runs as the main process of a unit, and that go on when a job or session ends."""
+JOB_STARTERS = frozenset({
+    "systemd", "sshd", "sshd-session", "sshd-auth", "cron", "crond", "atd", "login", "gdm", "gdm3",
+    "gdm-session-worker", "sddm", "sddm-helper", "lightdm", "xdm", "lxdm", "xrdp", "xrdp-sesman", "xrdp-sesexec",
+    "dockerd", "containerd", "containerd-shim", "containerd-shim-runc-v1", "containerd-shim-runc-v2", "crio", "kubelet",
+    "kubelite", "k3s", "rke2", "nomad", "libvirtd", "virtqemud", "lxd", "incusd", "slurmd", "slurmstepd",
+    "condor_master", "condor_schedd", "condor_shadow", "condor_startd", "condor_starter", "pbs_mom", "sge_execd",
+    "sbatchd", "rserver", "gitlab-runner",
+})  # fmt: skip
+"""Files of programs that root runs as the main process of a unit, and that go on when a job or session ends."""
+JOB_STARTER_SCRIPTS = frozenset({"jupyterhub", "jupyterhub.app", "supervisord"})
+"""Scripts and modules of Python likewise."""
 
 UNKILLABLE_SCORE = -1000
 """`oom_score_adj` of what even the kernel spares."""

@@ -1,0 +1,68 @@
+"""Find whether the main process of a unit is a program that starts the work of others and goes on when that ends.
+
+A name (`comm`) is that of a script as well, and anybody's script may be called `containerd-web`. So it goes by the file
+of the program, in the directories of programs, by exact names; of a program that Python runs, by the script. The agent
+may not see the file of another's program without CAP_SYS_PTRACE: then the first argument has to name it, which of a
+script is the interpreter. Only root's processes are asked, whose arguments nobody else writes.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import PurePosixPath
+
+from gpuagent.procfs.files import ProcFiles, decode
+from gpuagent.procfs.programs import scripts
+from gpuagent_alerts.remedies.facts.process_scan import ProcessRow
+from gpuagent_alerts.remedies.safeguards.never_list import JOB_STARTER_SCRIPTS, JOB_STARTERS
+
+_DIRECTORIES = (
+    "/usr/", "/bin/", "/sbin/", "/lib/", "/lib64/", "/opt/", "/snap/", "/var/lib/snapd/snap/", "/var/lib/rancher/",
+    "/nix/store/", "/gnu/store/", "/cm/local/", "/cm/shared/",
+)  # fmt: skip
+"""Where distributions, vendors and cluster managers put programs."""
+_PYTHON = re.compile(r"python[0-9.]*")
+_DELETED = " (deleted)"
+_UNINTERRUPTIBLE = "D"
+_COMM_BYTES = 15
+
+
+def goes_on(files: ProcFiles, row: ProcessRow) -> bool:
+    """Return whether it starts the jobs of others, and outlives them; False where that cannot be seen."""
+    try:
+        return row.uids == {0} and _is_known(files, row)
+    except (OSError, ValueError):
+        return False
+
+
+def _is_known(files: ProcFiles, row: ProcessRow) -> bool:
+    executable = ""
+    with suppress(PermissionError):
+        executable = files.link(row.pid, "exe").removesuffix(_DELETED)
+    if executable and not _is_python(executable):
+        return _is_starter(executable)
+    if row.state == _UNINTERRUPTIBLE:  # a read of the command line could hang
+        return False
+    line = files.read(row.pid, "cmdline")
+    arguments = [decode(each) for each in line.removesuffix(b"\0").split(b"\0")]
+    if _is_python(executable or arguments[0]):
+        # A title that was written over the first argument does not say who runs it.
+        run = list(scripts(["python", *arguments[1:]]))
+        return len(run) == 1 and PurePosixPath(run[0]).name in JOB_STARTER_SCRIPTS
+    return _is_starter(arguments[0].partition(" ")[0]) or _has_title(arguments[0], row.name)
+
+
+def _is_starter(path: str) -> bool:
+    program = PurePosixPath(path)
+    return path.startswith(_DIRECTORIES) and ".." not in program.parts and program.name in JOB_STARTERS
+
+
+def _has_title(argument: str, name: str) -> bool:
+    """Return whether a program has written what it does behind its name: `sshd: /usr/sbin/sshd -D [listener]`."""
+    program, colon, _ = argument.partition(": ")
+    return bool(colon) and program in JOB_STARTERS and program[:_COMM_BYTES] == name
+
+
+def _is_python(path: str) -> bool:
+    return _PYTHON.fullmatch(PurePosixPath(path).name) is not None
