@@ -113,7 +113,27 @@ class TieFinder:
             ended |= new.keys()
         for tie in self._others_work(seen, ended):
             found.setdefault(tie.row.pid, tie)
+        for tie in self._through_descendants(seen, ended, masters, containers):
+            found.setdefault(tie.row.pid, tie)
         return found
+
+    def _through_descendants(
+        self, scan: ProcessScan, ended: Collection[int], masters_of: MastersOf, containers: ContainerEnds
+    ) -> Iterator[Tie]:
+        """Yield who depends on a descendant, which may end with its parent, by a signal that it has asked for."""
+        family = {pid for pid, _ in scan.descendants(ended)}.union(ended)
+        if len(family) == len(ended):
+            return
+        while True:
+            new = {}
+            for tie in self._direct(scan, family, masters_of, containers):
+                if tie.row.pid not in family:
+                    new.setdefault(tie.row.pid, tie)
+            if not new:
+                return
+            for tie in new.values():
+                yield tie._replace(why=f"{tie.why}, and may end with what has started it", certain=False)
+            family.update(new, (pid for pid, _ in scan.descendants(new)))
 
     def _refuse_unnamed(self, scan: ProcessScan, ended: Collection[int]) -> None:
         """Raise UnseenProcesses where the end of these reaches others that cannot be named."""
