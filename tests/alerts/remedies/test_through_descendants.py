@@ -50,11 +50,13 @@ ready(int(os.read(told, 20)))
 @pytest.mark.parametrize(("how", "why"), [(SERVES, "whose other side"), (TRACES, "traced by pid")])
 def test_who_depends_on_a_child(how: str, why: str) -> None:
     """KILL-03: another user's session or tracee that hangs on a child withholds: the child may end with its parent."""
-    with running("become(BOB)\nready()") as outside:
-        with running(how.replace("int(sys.argv[1])", str(outside.pid)) + ENDS_WITH_ITS_PARENT) as parent:
-            ties = read_ties(RealProc(), reader(), [parent.pid])
-            (tie,) = [each for each in ties.processes if each.pid == parent.others[0]]
-            assert (tie.belongs, tie.certain) == (False, False)
-            assert why in tie.why
-            os.kill(parent.pid, signal.SIGKILL)
-            assert ends(parent.others[0])
+    with (
+        running("become(BOB)\nready()") as outside,
+        running(how.replace("int(sys.argv[1])", str(outside.pid)) + ENDS_WITH_ITS_PARENT) as parent,
+    ):
+        ties = read_ties(RealProc(), reader(), [parent.pid])
+        (tie,) = [each for each in ties.processes if each.pid == parent.others[0]]
+        assert (tie.belongs, tie.certain) == (False, False)
+        assert why in tie.why
+        os.kill(parent.pid, signal.SIGKILL)
+        assert ends(parent.others[0])

@@ -31,6 +31,7 @@ _AT_STATX_DONT_SYNC, _STATX_TYPE = 0x4000, 0x1
 _PIDFD_GETFD = 438
 """The same on all architectures, as every call since Linux 5.1."""
 _TIOCGDEV = 0x80045432
+_LIBC = ctypes.CDLL(None, use_errno=True)
 _MOST_SECONDS = 3.0
 """For the open files of all processes, within the few seconds that a look at them has."""
 
@@ -56,8 +57,7 @@ class Slave(NamedTuple):
 def read_device(path: str) -> Device | None:
     """Return the character device that a path leads to; None for another file. Raises OSError."""
     buffer = ctypes.create_string_buffer(256)
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.statx(-100, os.fsencode(path), _AT_STATX_DONT_SYNC, _STATX_TYPE, buffer):  # AT_FDCWD
+    if _LIBC.statx(-100, os.fsencode(path), _AT_STATX_DONT_SYNC, _STATX_TYPE, buffer):  # AT_FDCWD
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), path)
     (mode,) = struct.unpack_from("=H", buffer, 28)
@@ -71,8 +71,7 @@ def terminal_of(pid: int, descriptor: int) -> int:
     """Return the device number of the terminal that a descriptor stands for. Raises OSError."""
     handle = os.pidfd_open(pid)
     try:
-        libc = ctypes.CDLL(None, use_errno=True)
-        copy = libc.syscall(_PIDFD_GETFD, handle, descriptor, 0)
+        copy = _LIBC.syscall(_PIDFD_GETFD, handle, descriptor, 0)
         if copy < 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))

@@ -127,7 +127,7 @@ class TieFinder:
         if len(family) == len(ended):
             return
         while True:
-            new = {}
+            new: dict[int, Tie] = {}
             for tie in self._direct(scan, family, masters_of, containers):
                 if tie.row.pid not in family:
                     new.setdefault(tie.row.pid, tie)
@@ -231,10 +231,8 @@ class TieFinder:
             return
         others = [row for row in scan.rows.values() if row.pid not in ended]
         for row, number in self._masters.unheld(others, scan.rows.values()):
-            why = (
-                f"on the terminal pts/{number}, whose other side is with nobody: it may lie unread in a socket of pid"
-                f" {keeper}"
-            )
+            where = f"the terminal pts/{number}" if number >= 0 else "a terminal"
+            why = f"on {where}, whose other side is with nobody: it may lie unread in a socket of pid {keeper}"
             yield Tie(row, why, certain=False, may_be_own=False)
 
     def _terminals_open(self, scan: ProcessScan, ended: Collection[int]) -> Mapping[int, frozenset[Slave]]:
