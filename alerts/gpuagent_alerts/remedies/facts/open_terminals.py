@@ -124,5 +124,5 @@ def within_time(
                 number = "very many"
             raise UnseenProcesses(
                 f"a look at the open files of all processes takes too long, most of it at those of uid {uid}: pid"
-                f" {one.pid} ({one.name}) alone has {number} open; end that one first"
+                f" {one.pid} ({one.name}) alone has {number} open; that user's processes have to end first"
             )
