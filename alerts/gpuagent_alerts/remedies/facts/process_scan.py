@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuagent.procfs.cgroup import CgroupLevel, leaves
-from gpuagent.procfs.files import LivingThread, ProcFiles, parse_stat, read_living
+from gpuagent.procfs.files import LivingThread, ProcFiles, living_thread, parse_stat, read_living
 
 _HOST_INIT = 1
 _LISTINGS = 5
@@ -59,10 +59,12 @@ class ProcessRow(NamedTuple):
     """Its pid in each namespace, from the reader's own inwards."""
     exit_signal: int = signal.SIGCHLD
     """Signal that the kernel sends its parent at its end, whoever that is; 0 for none (clone(2))."""
+    living_state: str = ""
+    """State of a thread that lives, where the first one has ended; "" otherwise."""
 
     @property
     def is_stopped(self) -> bool:
-        return self.state in _STOPPED
+        return (self.living_state or self.state) in _STOPPED
 
     @property
     def is_namespace_init(self) -> bool:
@@ -135,13 +137,17 @@ def _read(files: ProcFiles, pid: int) -> ProcessRow | None:
     if opening < 0 or closing <= opening or len(fields) < 20 or uids is None or namespace_pids is None:
         raise ValueError(f"what it says of pid {pid} cannot be understood")
     state = fields[0].decode("ascii")
-    if state in _ENDED and int(fields[17]) <= 1:  # where more live, its first thread alone has ended
-        return None
+    living_state = ""
+    if state in _ENDED:
+        if int(fields[17]) <= 1:  # where more live, its first thread alone has ended
+            return None
+        thread = living_thread(files, parse_stat(stat))
+        living_state = thread.stat.state if thread else ""
     return ProcessRow(
         pid, stat[opening + 2 : closing].decode("utf-8", "replace"), state, int(fields[1]), int(fields[2]),
         int(fields[3]), int(fields[4]), int(fields[5]), int(fields[19]), frozenset(map(int, uids.groups())),
         int(tracer[1]) if tracer else 0, tuple(map(int, namespace_pids[1].split())),
-        int(fields[35]) if len(fields) > 35 else signal.SIGCHLD,
+        int(fields[35]) if len(fields) > 35 else signal.SIGCHLD, living_state,
     )  # fmt: skip
 
 

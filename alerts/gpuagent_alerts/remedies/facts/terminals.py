@@ -31,6 +31,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuagent.procfs.files import ProcFiles, living_thread, parse_stat
+from gpuagent_alerts.remedies.facts.open_terminals import (
+    ANY,
+    Device,
+    Slave,
+    read_device,
+    slave_of,
+    terminal_of,
+    within_time,
+)
 from gpuagent_alerts.remedies.facts.process_scan import ProcessRow, ProcessScan
 
 _SLAVE_MAJOR = 136
@@ -45,9 +54,6 @@ _PENDING = re.compile(rb"^\s*op=\d+", re.MULTILINE)
 _SOCKET = "socket:["
 _RING = "anon_inode:[io_uring]"
 _MASTER = "ptmx"
-_SLAVE = re.compile(r"/pts/(\d{1,9})$")
-_ENDED = frozenset({"Z", "X"})
-"""States of a first thread that may have ended before others of its process."""
 _KCMP = {"x86_64": 312, "aarch64": 272}
 """Number of kcmp(2), arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h."""
 _KCMP_FILES = 2
@@ -89,6 +95,16 @@ class OpenFiles:
         with one, other:
             return b"scm_fds" in Path(f"{self._root}/self/fdinfo/{one.fileno()}").read_bytes()
 
+    def device(self, pid: int, folder: str, descriptor: int) -> Device | None:
+        """Return the character device that a descriptor is open for; None for another file."""
+        return read_device(f"{self._root}/{pid}/{folder}fd/{descriptor}")
+
+    def terminal(self, pid: int, folder: str, descriptor: int) -> int:
+        """Return the device number of the terminal that is open as /dev/tty."""
+        if folder:
+            raise OSError("the descriptors of a single thread are not copied")
+        return terminal_of(pid, descriptor)
+
     def mounts(self, pid: int, folder: str) -> bytes:
         """Return its whole mountinfo."""
         return Path(f"{self._root}/{pid}/{folder}mountinfo").read_bytes()
@@ -128,56 +144,60 @@ class PtyMasters:
         folder = self._folder(pid)
         return b"" if folder is None else self._open.mounts(pid, folder)
 
-    def open_slaves(self, row: ProcessRow, numbers: Collection[int]) -> frozenset[int]:
-        """Return which of these numbers are the names of files that a process has open, be they terminals or not.
-
-        None where that may not be seen: what it works on is told by its controlling terminal alone then.
-        """
-        ends = tuple(f"/{number}" for number in numbers)
-        found: set[int] = set()
+    def slaves(self, pid: int) -> frozenset[Slave]:
+        """Return the terminals that any thread of a process has open, as far as that may be seen."""
+        found: set[Slave] = set()
         with suppress(OSError, ValueError):
-            folder = self._folder(row.pid) if row.state in _ENDED else ""
-            for descriptor in self._open.list(row.pid, folder) if folder is not None else ():
-                path = self._open.path(row.pid, folder or "", descriptor)
-                if path.endswith(ends):
-                    found.add(int(path.rpartition("/")[2]))
+            for folder in (self._folder(pid), *(f"task/{thread}/" for thread in other_tables(self._files, pid))):
+                for descriptor in self._open.list(pid, folder) if folder is not None else ():
+                    with suppress(OSError):  # closed meanwhile
+                        if slave := self._slave(pid, folder or "", descriptor):
+                            found.add(slave)
         return frozenset(found)
+
+    def _slave(self, pid: int, folder: str, descriptor: int) -> Slave | None:
+        if not self._open.path(pid, folder, descriptor).startswith("/"):
+            return None
+        device = self._open.device(pid, folder, descriptor)
+        return slave_of(device, lambda: self._open.terminal(pid, folder, descriptor)) if device else None
+
+    def count(self, pid: int) -> int:
+        """Return how many files a process has open. Raises OSError."""
+        return len(self._open.list(pid, ""))
 
     def is_held_elsewhere(self, master: Master, pids: Collection[int]) -> bool:
         """Return whether any of these processes has this very master open too: then it is not closed.
 
-        One whose files cannot be read is not known to have it. Nor is anybody where it is not told of which devpts it
-        is: then the same number may be another terminal's.
+        One whose files cannot be read is not known to have it. Nor is anybody where it is not proven of which devpts
+        either is: then the same number may be another terminal's.
         """
         for pid in pids if master.file_system else ():
             try:
-                if any(each == master for each in self._find(pid, lambda path: path.endswith(_MASTER))):
+                if any(
+                    (each.number, each.file_system) == (master.number, master.file_system)
+                    for each in self._find(pid, lambda path: path.endswith(_MASTER))
+                ):
                     return True
             except (OSError, ValueError):
                 continue
         return False
 
-    def is_on(self, row: ProcessRow, master: Master) -> bool:
-        """Return whether a process has this terminal, as the controlling one or open and no more.
+    def is_on(self, row: ProcessRow, master: Master, slaves: Collection[Slave], mates: Collection[Slave]) -> bool:
+        """Return whether a process may have this terminal, as the controlling one or open and no more.
 
-        Its number alone does not tell: of another devpts it is another terminal, and a file may be called so. Which
-        devpts it is on says a descriptor for the terminal. Without one it counts, unless the process sees another
-        devpts and not this one.
+        Its number alone does not tell: of another devpts it is another terminal. Which devpts it is on say descriptors
+        for terminals of that number: its own `slaves`, and those of its session, `mates`. Without any it counts.
         """
-        devices = self._devices_of_slave(row.pid, master.number)
-        if pty_number(row.terminal) == master.number:
-            if devices and master.possible:
-                return bool(devices & {*master.possible, ""})
-            return not (master.possible and self._sees_only_others(row.pid, master.possible))
-        return bool(devices) and (not master.possible or bool(devices & {*master.possible, ""}))
-
-    def _sees_only_others(self, pid: int, possible: frozenset[str]) -> bool:
-        with suppress(OSError, ValueError):
-            folder = self._folder(pid)
-            if folder is not None:
-                seen = {each.device for each in mounts_of(self._open.mounts(pid, folder)) if each.is_devpts}
-                return bool(seen) and not seen & possible
-        return False
+        if any(
+            each.number == ANY
+            or (each.number == master.number and (not master.possible or each.file_system in {*master.possible, ""}))
+            for each in slaves
+        ):
+            return True
+        if pty_number(row.terminal) != master.number:
+            return False
+        told = {each.file_system for each in (*slaves, *mates) if each.number == master.number} - {""}
+        return not (told and master.possible) or bool(told & master.possible)
 
     def may_have_in_flight(self, pid: int) -> bool:
         """Return whether a process may keep files that are in nobody's list: unread in a socket, or registered.
@@ -216,36 +236,35 @@ class PtyMasters:
             return True
         return any(number in line.split() for line in known.splitlines())
 
-    def unheld(self, rows: Collection[ProcessRow], holders: Collection[int]) -> list[tuple[ProcessRow, int]]:
-        """Return which of `rows` are on a terminal whose other side none of `holders` is seen to have open.
+    def unheld(self, rows: Collection[ProcessRow], holders: Collection[ProcessRow]) -> Iterator[tuple[ProcessRow, int]]:
+        """Yield which of `rows` are on a terminal whose other side none of `holders` is proven to have open.
 
-        One whose files cannot be read is not seen to have any.
+        One whose files cannot be read is not seen to have any. Raises UnseenProcesses.
         """
         masters: set[Master] = set()
-        for pid in holders:
+        for holder in within_time(holders, self.count):
             with suppress(OSError, ValueError):
-                masters.update(self._find(pid, lambda path: path.endswith(_MASTER)))
+                masters.update(self._find(holder.pid, lambda path: path.endswith(_MASTER)))
         by_number: dict[int, list[Master]] = {}
         for each in masters:
-            by_number.setdefault(each.number, []).append(each)
-        return [
-            (row, number)
-            for row in rows
-            for number in self._slaves_of(row)
-            if not any(self.is_on(row, each) for each in by_number.get(number, ()))
-        ]
+            if each.file_system:
+                by_number.setdefault(each.number, []).append(each)
+        for row in within_time(rows, self.count):
+            slaves = self.slaves(row.pid)
+            own = pty_number(row.terminal)
+            for number in {each.number for each in slaves} | (set() if own is None else {own}):
+                told = {each.file_system for each in slaves if each.number == number} - {""}
+                held = {each.file_system for each in by_number.get(number, ())}
+                if not (told <= held if told else held & self._seen_devpts(row.pid)):
+                    yield row, number
 
-    def _slaves_of(self, row: ProcessRow) -> frozenset[int]:
-        """Return the numbers of the terminals that a process has, as the controlling one or open."""
-        own = pty_number(row.terminal)
-        found = set() if own is None else {own}
+    def _seen_devpts(self, pid: int) -> frozenset[str]:
+        """Return the devpts that a process sees; none where that may not be seen."""
         with suppress(OSError, ValueError):
-            folder = self._folder(row.pid)
-            for descriptor in self._open.list(row.pid, folder) if folder is not None else ():
-                name = _SLAVE.search(self._open.path(row.pid, folder or "", descriptor))
-                if name:
-                    found.add(int(name[1]))
-        return frozenset(found)
+            folder = self._folder(pid)
+            if folder is not None:
+                return frozenset(each.device for each in mounts_of(self._open.mounts(pid, folder)) if each.is_devpts)
+        return frozenset()
 
     def _find(self, pid: int, is_candidate: Callable[[str], bool], folder: str | None = None) -> Iterator[Master]:
         folder = self._folder(pid) if folder is None else folder
@@ -258,7 +277,7 @@ class PtyMasters:
             try:
                 path = self._open.path(pid, folder, descriptor)
                 if is_candidate(path) and (index := _INDEX.search(info := self._open.info(pid, folder, descriptor))):
-                    possible = self._file_systems(pid, folder, info, path)
+                    possible = self._file_systems(pid, folder, descriptor, info, path)
                     yield Master(int(index[1]), next(iter(possible)) if len(possible) == 1 else "", possible)
             except (FileNotFoundError, ProcessLookupError):  # closed meanwhile
                 continue
@@ -271,44 +290,42 @@ class PtyMasters:
             return None
         return None if thread is None else thread.folder
 
-    def _file_systems(self, pid: int, folder: str, info: bytes, path: str) -> frozenset[str]:
+    def _file_systems(self, pid: int, folder: str, descriptor: int, info: bytes, path: str) -> frozenset[str]:
         """Return the devpts of a master: that of its node, or the one beside a node in another file system.
 
-        So the kernel chooses it (`devpts_acquire`, fs/devpts/inode.c). Several where they lie one upon the other; none
-        where the process that has opened it may have been in another mount namespace.
+        So the kernel chooses it when the node is opened (`devpts_acquire`, fs/devpts/inode.c). What lies beside it now
+        is proof where root alone could have changed it: in mounts of the host, or of a process in the host's user
+        namespace. Several where they lie one upon the other; none where it may be any.
         """
         try:
-            mounts = list(mounts_of(self._open.mounts(pid, folder)))
-        except OSError:
-            return frozenset()
-        own = [each for each in mounts if each.mount_id == _mount_id(info)]
-        beside = f"{path.rpartition('/')[0]}/pts"
-        near = own if any(each.is_devpts for each in own) else [each for each in mounts if own and each.point == beside]
-        return frozenset(each.device for each in near if each.is_devpts)
+            device = self._open.device(pid, folder, descriptor)
+            inside = self._devpts_of_host() if device else frozenset()
+            if device and device.file_system in inside:
+                return frozenset({device.file_system})
+            mounts = {each.mount_id: each for each in mounts_of(self._open.mounts(pid, folder))}
+            seen = frozenset(each.device for each in mounts.values() if each.is_devpts)
+            if device and device.file_system in seen:  # its node is in a devpts, whoever has mounted that
+                return frozenset({device.file_system})
+            host = list(mounts_of(self._open.mounts(_HOST_INIT, "")))
+            if _mount_id(info) in {each.mount_id for each in host}:
+                return _beside(host, info, path)
+            # Read after the mounts: nobody comes back to the user namespace of the host.
+            if self._files.link(pid, f"{folder}ns/user") == self._files.link(_HOST_INIT, "ns/user"):
+                return _beside(mounts.values(), info, path)
+        except (OSError, ValueError):
+            pass
+        return frozenset()
 
-    def _devices_of_slave(self, pid: int, number: int) -> frozenset[str]:
-        """Return the devpts of each descriptor for a terminal of this number; "" for one that is not told.
+    def _devpts_of_host(self) -> frozenset[str]:
+        return frozenset(each.device for each in mounts_of(self._open.mounts(_HOST_INIT, "")) if each.is_devpts)
 
-        In containers of systemd-nspawn and others a terminal is mounted on another name, as `/dev/console`.
-        """
-        found: set[str] = set()
-        with suppress(OSError, ValueError):
-            folder = self._folder(pid)
-            mounts: dict[int, Mount] | None = None
-            for descriptor in self._open.list(pid, folder) if folder is not None else ():
-                path = self._open.path(pid, folder or "", descriptor)
-                if not path.startswith("/"):
-                    continue
-                if mounts is None:
-                    mounts = {each.mount_id: each for each in mounts_of(self._open.mounts(pid, folder or ""))}
-                has_name = path.endswith(f"/{number}")
-                mount = mounts.get(_mount_id(self._open.info(pid, folder or "", descriptor)))
-                if mount is None:
-                    if path.endswith(f"/pts/{number}"):
-                        found.add("")  # it was opened in another mount namespace
-                elif mount.is_devpts and (has_name or mount.root == f"/{number}"):
-                    found.add(mount.device)
-        return frozenset(found)
+
+def _beside(mounts: Collection[Mount], info: bytes, path: str) -> frozenset[str]:
+    """Return the devpts beside the node of a master, if its mount is one of these."""
+    if not any(each.mount_id == _mount_id(info) for each in mounts):
+        return frozenset()
+    point = f"{path.rpartition('/')[0]}/pts"
+    return frozenset(each.device for each in mounts if each.is_devpts and each.point == point)
 
 
 def pty_number(device: int) -> int | None:

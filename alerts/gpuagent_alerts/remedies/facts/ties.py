@@ -9,6 +9,7 @@ another place or of another user counts, and the target's own children are its o
 from __future__ import annotations
 
 import signal
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -23,6 +24,7 @@ from gpuagent.procfs.reader import ProcessRecord
 from gpuagent_alerts.remedies.facts.checkpoints import find_certain_restore
 from gpuagent_alerts.remedies.facts.container_ends import ContainerEnds
 from gpuagent_alerts.remedies.facts.never_entries import NO_ENTRIES, NeverListSnapshot
+from gpuagent_alerts.remedies.facts.open_terminals import Slave, within_time
 from gpuagent_alerts.remedies.facts.pid_namespaces import ended_with_init
 from gpuagent_alerts.remedies.facts.process_scan import (
     Placement,
@@ -113,7 +115,27 @@ class TieFinder:
             ended |= new.keys()
         for tie in self._others_work(seen, ended):
             found.setdefault(tie.row.pid, tie)
+        for tie in self._through_descendants(seen, ended, masters, containers):
+            found.setdefault(tie.row.pid, tie)
         return found
+
+    def _through_descendants(
+        self, scan: ProcessScan, ended: Collection[int], masters_of: MastersOf, containers: ContainerEnds
+    ) -> Iterator[Tie]:
+        """Yield who depends on a descendant, which may end with its parent, by a signal that it has asked for."""
+        family = {pid for pid, _ in scan.descendants(ended)}.union(ended)
+        if len(family) == len(ended):
+            return
+        while True:
+            new: dict[int, Tie] = {}
+            for tie in self._direct(scan, family, masters_of, containers):
+                if tie.row.pid not in family:
+                    new.setdefault(tie.row.pid, tie)
+            if not new:
+                return
+            for tie in new.values():
+                yield tie._replace(why=f"{tie.why}, and may end with what has started it", certain=False)
+            family.update(new, (pid for pid, _ in scan.descendants(new)))
 
     def _refuse_unnamed(self, scan: ProcessScan, ended: Collection[int]) -> None:
         """Raise UnseenProcesses where the end of these reaches others that cannot be named."""
@@ -176,9 +198,18 @@ class TieFinder:
                 raise UnseenProcesses(f"the open files of pid {pid} cannot be read: {error}") from error
         if not held:
             return
-        users = self._terminal_users(scan, ended, {master.number for _, master in held})
+        slaves = self._terminals_open(scan, ended)
+        by_session: dict[int, set[Slave]] = defaultdict(set)
+        for each, its in slaves.items():
+            if scan.rows[each].terminal:
+                by_session[scan.rows[each].session] |= its
+        users = [scan.rows[each] for each in slaves if slaves[each] or scan.rows[each].terminal]
         for pid, master in held:
-            there = [row for row in users.get(master.number, ()) if self._masters.is_on(row, master)]
+            there = [
+                row
+                for row in users
+                if self._masters.is_on(row, master, slaves[row.pid], by_session.get(row.session, ()))
+            ]
             # One that was forked by them may have the master too, and end with its parent.
             if there and not self._masters.is_held_elsewhere(master, scan.rows.keys() - family):
                 for row in there:
@@ -199,26 +230,15 @@ class TieFinder:
         if not keeper:
             return
         others = [row for row in scan.rows.values() if row.pid not in ended]
-        for row, number in self._masters.unheld(others, scan.rows.keys()):
-            why = (
-                f"on the terminal pts/{number}, whose other side is with nobody: it may lie unread in a socket of pid"
-                f" {keeper}"
-            )
+        for row, number in self._masters.unheld(others, scan.rows.values()):
+            where = f"the terminal pts/{number}" if number >= 0 else "a terminal"
+            why = f"on {where}, whose other side is with nobody: it may lie unread in a socket of pid {keeper}"
             yield Tie(row, why, certain=False, may_be_own=False)
 
-    def _terminal_users(
-        self, scan: ProcessScan, ended: Collection[int], numbers: Collection[int]
-    ) -> Mapping[int, Collection[ProcessRow]]:
-        """Return who has terminals of these numbers: as the controlling one, or open and no more."""
-        found: dict[int, list[ProcessRow]] = {number: [] for number in numbers}
-        for row in scan.rows.values():
-            if row.pid in ended:
-                continue
-            own = pty_number(row.terminal)
-            on = self._masters.open_slaves(row, numbers)
-            for number in on if own is None or own not in found else on | {own}:
-                found[number].append(row)
-        return found
+    def _terminals_open(self, scan: ProcessScan, ended: Collection[int]) -> Mapping[int, frozenset[Slave]]:
+        """Return the terminals that each other process has open. Raises UnseenProcesses where that takes too long."""
+        others = [row for row in scan.rows.values() if row.pid not in ended]
+        return {row.pid: self._masters.slaves(row.pid) for row in within_time(others, self._masters.count)}
 
     def _others_work(self, scan: ProcessScan, ended: Collection[int]) -> Iterator[Tie]:
         """Yield descendants of another user, cgroup or login."""

@@ -91,6 +91,7 @@ _ADVICE = tuple(
     (re.compile(pattern), advice)
     for pattern, advice in (
         (r"does not answer within", _LOOK_AGAIN),
+        (r"; that user's processes have to end first", "Ask again then. --force does not lift this."),
         (r"remedies\.allow\.shared_units", _SHARED_UNIT),
         (r"that is not known by name", _FORCE_INTO_CONTAINER),
         (r"its name is not known", "Say --force, or give its id in remedies.allow.containers in {file}."),
