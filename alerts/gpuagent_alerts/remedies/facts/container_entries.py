@@ -1,10 +1,11 @@
 """Tell what a container has started from what was started into it from outside, as by `docker exec`.
 
 Whoever was started into it has a parent outside of it, as long as that lives. In a pid namespace the first process
-adopts whatever has lost its parent, so to be its child proves nothing: a job that `docker exec` has left behind is one
-too (`find_new_reaper`, kernel/exit.c; a subreaper adopts what descends from it, and nobody else). There a session tells:
-it is handed down by fork(2), and what is started from outside brings another one along. One that begins a session of its
-own, and whose parent has ended, cannot be traced to anybody: it is taken to have been started from outside.
+adopts whatever has lost its parent, so to be its child proves nothing: a job that `docker exec` has left behind is
+one too (`find_new_reaper`, kernel/exit.c; a subreaper adopts what descends from it, and nobody else). There a session
+tells: it is handed down by fork(2), and what is started from outside brings another one along. One that begins a
+session of its own, and whose parent has ended, cannot be traced to anybody: it is taken to have been started from
+outside.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Find what others lose with a process that nobody can name: what it serves by a device file, and a console it leads.
 
-* A file system in user space ends with whoever has `/dev/fuse` open for it: a program that has mapped a file of it gets
-  SIGBUS (fuse(4)). It is left out where its mount is seen to be for the server's own user alone, as of an AppImage.
-  Which mount that is, `fdinfo` tells since Linux 6.16 (`fuse_connection`, the minor number of its device); before,
-  every file system in user space on the machine has to be one. Whose it is say `/sys/fs/fuse/connections` and
+* A file system in user space ends with whoever has `/dev/fuse` open for it: a program that has mapped a file of it
+  gets SIGBUS (fuse(4)). It is left out where its mount is seen to be for the server's own user alone, as of an
+  AppImage. Which mount that is, `fdinfo` tells since Linux 6.16 (`fuse_connection`, the minor number of its device);
+  before, every file system in user space on the machine has to be one. Whose it is say `/sys/fs/fuse/connections` and
   mountinfo. A mount that is not seen, as after `fusermount -z`, is not shown to be anybody's own.
-* A character device of `/dev/cuse` ends likewise, and so do a network interface of `/dev/net/tun` and a block device of
-  ublk or nbd. Where `/dev/watchdog` is closed without a word, the machine is restarted. Whose system calls it answers
-  (seccomp_unotify(2)) gets ENOSYS, and whose pages it fills (userfaultfd(2)) reads zeros. It goes by the name of what
-  is open: who opens the same device by another name takes nothing from others but what is its own.
+* A character device of `/dev/cuse` ends likewise, and so do a network interface of `/dev/net/tun` and a block device
+  of ublk or nbd. Where `/dev/watchdog` is closed without a word, the machine is restarted. Whose system calls it
+  answers (seccomp_unotify(2)) gets ENOSYS, and whose pages it fills (userfaultfd(2)) reads zeros. It goes by the name
+  of what is open: who opens the same device by another name takes nothing from others but what is its own.
 * The leader of a session on a terminal that is no pseudo-terminal ends: the kernel hangs up that terminal for everybody
   who has it open (`disassociate_ctty` and `tty_vhangup_session`, drivers/tty/).
 """
