@@ -110,16 +110,21 @@ def test_threads_in_another_container(arena: Arena) -> None:
                 folder.rmdir()
 
 
-@pytest.mark.parametrize("who", ["another user", "at a terminal", "of the never-list"])
+@pytest.mark.parametrize("who", ["another user", "at a terminal", "of the never-list", "behind an older one elsewhere"])
 def test_who_was_started_into_a_container_of_the_hosts_pids(arena: Arena, who: str) -> None:
     """KILL-03: the runtime ends everybody in a container with its first process; whoever else is in there is ended."""
     uid, container = next(arena.uids), container_id()
+    if who == "behind an older one elsewhere":  # of a third user, in a cgroup of the same name
+        other = next(arena.uids)
+        arena.crowd.start(
+            other, cgroup=arena.cgroups.make_as(other, arena.cgroups.users_own(other) / f"docker-{container}.scope")
+        )
     cgroup = arena.cgroups.make(f"system.slice/docker-{container}.scope")
     first = arena.innocent(arena.crowd.start(uid, cgroup=cgroup))
     if who == "at a terminal":
         entered = arena.crowd.python(AT_A_TERMINAL, uid, cgroup=cgroup)
     else:
-        user, name = (next(arena.uids), "sleep") if who == "another user" else (uid, "prodserve")
+        user, name = (uid, "prodserve") if who == "of the never-list" else (next(arena.uids), "sleep")
         entered = arena.crowd.start(user, name=name, cgroup=cgroup)
     arena.innocent(entered)
     worker = arena.crowd.start(uid, cgroup=cgroup)

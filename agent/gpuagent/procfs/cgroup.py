@@ -172,6 +172,16 @@ def containers_on(segments: tuple[str, ...]) -> int:
     return sum(bool(_container_here(each, segments[i - 1] if i else "")[1]) for i, each in enumerate(segments))
 
 
+def container_levels(data: bytes) -> frozenset[CgroupLevel]:
+    """Return every cgroup on the ways of /proc/<pid>/cgroup, in all hierarchies, that has the name of a container."""
+    return frozenset(
+        path.level(index)
+        for path in _paths(data).values()
+        for index, segment in enumerate(path.segments)
+        if _container_here(segment, path.segments[index - 1] if index else "")[1]
+    )
+
+
 def _path(controllers: str, path: str) -> _Path:
     """Split a path; leading `..` lead out of the cgroup namespace of the reader."""
     parts = [part for part in path.removesuffix(" (deleted)").split("/") if part not in {"", "."}]

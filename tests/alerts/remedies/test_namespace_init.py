@@ -198,6 +198,7 @@ def test_containers() -> None:
 
 STARTS_BOB = f"""
 import os, signal
+os.setsid()
 if not os.fork():
     os.setresuid({BOB}, {BOB}, {BOB})
     signal.pause()
@@ -213,6 +214,23 @@ def test_what_a_container_has_started_as_another_user() -> None:
         while reader().read(child).info.uid != BOB:
             pass
         assert in_containers(pid, {pid: "a", child: "a"}, RealProc()) == []
+
+
+LEFT_BEHIND = "import os, signal; os.fork() and os._exit(0)"
+QUIET = "print('ready', flush=True); os.close(1); signal.pause()"
+
+
+@pytest.mark.parametrize("own_session", [True, False])
+def test_a_job_that_was_left_behind_in_a_container(*, own_session: bool) -> None:
+    """What was started into it as another user is not its own once the first process has adopted it, either."""
+    program = f"{LEFT_BEHIND}{'; os.setsid()' if own_session else ''}\n{QUIET}"
+    for user, is_own in ((BOB, False), (ALICE, True)):
+        with init() as pid, entered(pid, user, depth=0, program=program):
+            while not (adopted := Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+                pass
+            job = int(adopted[0])
+            told = [] if is_own else [named(job, user, pid)]
+            assert in_containers(pid, {pid: "a", job: "a"}, RealProc()) == told
 
 
 def test_a_session_at_a_terminal_in_a_container() -> None:

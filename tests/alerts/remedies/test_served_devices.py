@@ -10,7 +10,7 @@ import pytest
 
 from gpuagent.procfs.files import RealProc
 from gpuagent_alerts.remedies.facts.process_scan import ProcessScan, UnseenProcesses
-from gpuagent_alerts.remedies.facts.served_devices import against_end
+from gpuagent_alerts.remedies.facts.served_devices import against_end, fuse_connections
 from gpuagent_alerts.remedies.facts.terminals import OpenFiles, PtyMasters
 from gpuagent_alerts.remedies.facts.ties import TieFinder
 from tests.alerts.remedies.tied import running
@@ -22,8 +22,9 @@ CONSOLE, PTY = 4 << 8 | 20, 136 << 8 | 3
 class Descriptors(OpenFiles):
     """The same links for everybody, or none that may be seen."""
 
-    def __init__(self, *links: str, hidden: bool = False, mounts: str = "") -> None:
+    def __init__(self, *links: str, hidden: bool = False, mounts: str = "", info: str = "") -> None:
         super().__init__()
+        self.told = info
         self.mounted = mounts
         self.links = links
         self.hidden = hidden
@@ -37,7 +38,7 @@ class Descriptors(OpenFiles):
         return self.links[descriptor]
 
     def info(self, pid: int, folder: str, descriptor: int) -> bytes:
-        return b""
+        return self.told.encode() if self.links[descriptor].endswith("fuse") else b""
 
     def mounts(self, pid: int, folder: str) -> bytes:
         return self.mounted.encode()
@@ -54,10 +55,10 @@ def node(terminal: int = 0, session: int = 1) -> FakeProc:
     return proc
 
 
-def finder(*links: str, terminal: int = 0, session: int = 1, hidden: bool = False, mounts: str = "") -> TieFinder:
+def finder(*links: str, terminal: int = 0, session: int = 1, hidden: bool = False) -> TieFinder:
     """Of pid 10, which has these descriptors and this terminal, and whose parent is pid 9."""
     proc = node(terminal, session)
-    return TieFinder(proc, pids=lambda: [1, 9, 10], open_files=Descriptors(*links, hidden=hidden, mounts=mounts))
+    return TieFinder(proc, pids=lambda: [1, 9, 10], open_files=Descriptors(*links, hidden=hidden))
 
 
 @pytest.mark.parametrize(
@@ -121,46 +122,84 @@ def test_the_leader_at_a_console(terminal: int, session: int, *, withheld: bool)
             found.find([pid])
 
 
-FUSE = "40 30 0:50 / /mnt rw,nosuid - {kind} server rw,user_id={owner},group_id=0{more}"
+FUSE = "40 30 0:{number} / /mnt rw,nosuid - {kind} server rw,user_id={owner},group_id=0{more}\n"
+OWN = FUSE.format(number=50, kind="fuse", owner=0, more="")  # of an AppImage
+SHARED = FUSE.format(number=51, kind="fuse.sshfs", owner=0, more=",allow_other")
 
 
 @pytest.mark.parametrize(
-    ("mounts", "withheld"),
+    ("told", "mounts", "owners", "withheld"),
     [
-        (FUSE.format(kind="fuse.sshfs", owner=0, more=",allow_other"), True),
-        (FUSE.format(kind="fuseblk", owner=0, more=",default_permissions,allow_other"), True),
-        (FUSE.format(kind="fuse", owner=0, more=""), False),  # of an AppImage
-        (FUSE.format(kind="fuse", owner=1001, more=",allow_other"), False),  # another user's
-        (FUSE.format(kind="ext4", owner=0, more=",allow_other"), False),
-        ("", False),
+        (50, OWN, {}, False),
+        (50, OWN, {50: 0}, False),
+        (50, OWN + SHARED, {50: 0, 51: 0}, False),
+        (51, OWN + SHARED, {50: 0, 51: 0}, True),
+        (50, OWN, {50: 1001}, True),  # its mount says another user than the kernel
+        (50, FUSE.format(number=50, kind="fuse", owner=1001, more=""), {}, True),  # given up the rights of root
+        (50, FUSE.format(number=50, kind="fuse", owner=1001, more=""), {50: 0}, False),  # by a user namespace
+        (50, FUSE.format(number=50, kind="ext4", owner=0, more=""), {}, True),
+        (50, "", {50: 0}, True),  # taken away while it is used
+        (50, OWN + FUSE.format(number=50, kind="fuse", owner=0, more=",allow_other"), {}, True),
+        (None, OWN, {50: 0}, False),
+        (None, OWN, {}, True),  # perhaps there are further ones
+        (None, OWN, {50: 0, 51: 0}, True),  # one that is not seen
+        (None, OWN + SHARED, {50: 0, 51: 0}, True),
+        (None, "", {}, True),
     ],
 )
-def test_a_file_system_in_user_space(mounts: str, *, withheld: bool) -> None:
-    """KILL-03: what others may use withholds; a mount for its own user alone is its own work."""
-    found = finder("/dev/fuse", mounts=mounts)
-    if not withheld:
-        assert not found.find([10])
-        return
-    with pytest.raises(UnseenProcesses, match="pid 10 has /dev/fuse open"):
-        found.find([10])
+def test_a_file_system_in_user_space(told: int | None, mounts: str, owners: dict[int, int], *, withheld: bool) -> None:
+    """KILL-03: it withholds, but where its mount is seen to be for its own user alone."""
+    proc = node()
+    info = "" if told is None else f"fuse_connection:\t{told}\n"
+    for path, is_named in (("/dev/fuse", True), ("/srv/jail/dev/fuse", told is not None)):
+        masters = PtyMasters(proc, Descriptors(path, mounts=mounts, info=info))
+        why = against_end(ProcessScan(proc, lambda: [1, 9, 10]), masters, {10}, lambda: owners)
+        assert bool(why) is (withheld and is_named)
+        assert f"pid 10 has {path} open" in (why or f"pid 10 has {path} open")
+
+
+def test_whose_a_connection_is(tmp_path: Path) -> None:
+    """The kernel's list says whose each file system is; without one, nothing is known."""
+    (tmp_path / "50").mkdir()
+    assert fuse_connections(str(tmp_path)) == {50: os.geteuid()}
+    assert fuse_connections(str(tmp_path / "none")) == {}
 
 
 SERVES = """
 server = os.open('/dev/fuse', os.O_RDWR)
 LIBC.unshare(0x20000)  # CLONE_NEWNS
 LIBC.mount(b'none', b'/', None, 0x44000, None)  # MS_REC | MS_PRIVATE
-options = b'fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other' % server
-ready(*(() if LIBC.mount(b'test', b'/mnt', b'fuse', 0, options) else (os.getpid(),)))
+options = b'fd=%d,rootmode=40000,user_id={owner},group_id=0{more}' % server
+mounted = LIBC.mount(b'test', b'/mnt', b'fuse', 0, options) == 0
+{then}
+ready(*((os.getpid(),) if mounted else ()))
 """
+TAKEN_AWAY = "held = os.open('/mnt', os.O_PATH); LIBC.umount2(b'/mnt', 2)  # MNT_DETACH"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
-def test_a_real_file_system_in_user_space() -> None:
-    """A process that serves a mount which others may use."""
+@pytest.mark.parametrize(
+    ("owner", "more", "then", "withheld"),
+    [
+        (0, ",allow_other", "", True),
+        (0, "", "", False),
+        (1001, "", "", True),
+        (0, "", TAKEN_AWAY, True),
+        (0, ",allow_other", TAKEN_AWAY, True),
+    ],
+)
+def test_a_real_file_system_in_user_space(owner: int, more: str, then: str, *, withheld: bool) -> None:
+    """A process that serves a mount: for itself, for others, for another user, or one that was taken away in use."""
     if not Path("/dev/fuse").exists():
         pytest.skip("this machine has no /dev/fuse")
-    with running(SERVES) as server:
+    with running(SERVES.format(owner=owner, more=more, then=then)) as server:
         if not server.others:
             pytest.skip("this machine does not let root mount a file system in user space")
+        if not withheld:
+            told = any(b"fuse_connection" in each.read_bytes() for each in Path(f"/proc/{server.pid}/fdinfo").iterdir())
+            if not told:
+                pytest.skip("this kernel does not tell which mount it serves")
+            assert not TieFinder(RealProc()).find([server.pid])
+            return
         with pytest.raises(UnseenProcesses, match=f"pid {server.pid} has /dev/fuse open"):
             TieFinder(RealProc()).find([server.pid])

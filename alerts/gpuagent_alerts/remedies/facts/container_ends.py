@@ -6,15 +6,16 @@ ended: whatever is in its cgroup, or in one below it, gets SIGKILL (runc's and c
 sees the end). That means whoever was started into it from outside (`docker exec`) too.
 
 The first process is the oldest of those whose parent is outside of the container: a runtime starts it, and whom it
-starts into the container later is younger. Cgroups are taken as they are named, by whomever: who claims to be in a
-container may only withhold here.
+starts into the container later is younger. Who is in a container is told by the very cgroup, not by the id: below a
+cgroup of their own anybody may make one of the same name. Nobody but root and the owner of that cgroup can move a
+process there. Where a path leads through several containers, as a process may make for itself, it is asked of each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gpuagent.procfs.cgroup import CgroupLevel, Membership, leaves, parse_cgroup
+from gpuagent.procfs.cgroup import CgroupLevel, Membership, container_levels, leaves, parse_cgroup
 from gpuagent.procfs.files import LivingThread, ProcFiles, parse_stat, read_living
 from gpuagent_alerts.remedies.facts.process_scan import ProcessRow, UnseenProcesses
 
@@ -30,22 +31,25 @@ class ContainerEnds:
         self._cgroups: dict[int, bytes] = {}
 
     def ended_with(self, row: ProcessRow) -> Iterator[ProcessRow]:
-        """Yield everybody in the container of which this is, or may be, the first process; nobody of any other.
+        """Yield everybody in a container of which this is, or may be, the first process; nobody of any other.
 
         One that has a pid namespace of its own is left to what the kernel does. Raises UnseenProcesses.
         """
         if row.is_namespace_init:
             return
-        own = parse_cgroup(self._cgroup(row.pid))
-        if not own.container_id or self._is_inside(row.parent_pid, own):
+        for level in sorted(container_levels(self._cgroup(row.pid))):
+            yield from self._ended_with_level(row, level)
+
+    def _ended_with_level(self, row: ProcessRow, level: CgroupLevel) -> Iterator[ProcessRow]:
+        if self._is_inside(row.parent_pid, level):
             return
-        inside = [each for each in self._rows.values() if self._is_inside(each.pid, own)]
-        if any(each.start_ticks < row.start_ticks and not self._is_inside(each.parent_pid, own) for each in inside):
+        inside = [each for each in self._rows.values() if self._is_inside(each.pid, level)]
+        if any(each.start_ticks < row.start_ticks and not self._is_inside(each.parent_pid, level) for each in inside):
             return
         yield from (each for each in inside if each.pid != row.pid)
 
-    def _is_inside(self, pid: int, own: Membership) -> bool:
-        return is_in_container(self._cgroup(pid), own)
+    def _is_inside(self, pid: int, level: CgroupLevel) -> bool:
+        return is_below(self._cgroup(pid), level)
 
     def _cgroup(self, pid: int) -> bytes:
         """Return /proc/PID/cgroup of a thread that lives; b"" for who has gone, or is none of these."""

@@ -139,6 +139,16 @@ class PtyMasters:
                     found.add(self._open.path(pid, folder or "", descriptor))
         return frozenset(found)
 
+    def infos(self, pid: int, is_meant: Callable[[str], bool]) -> list[tuple[str, bytes]]:
+        """Return the link and fdinfo of each descriptor whose link is meant, of all threads. Raises as `paths`."""
+        found: list[tuple[str, bytes]] = []
+        for folder in (self._folder(pid), *(f"task/{thread}/" for thread in other_tables(self._files, pid))):
+            for descriptor in self._open.list(pid, folder) if folder is not None else ():
+                with suppress(FileNotFoundError, ProcessLookupError):  # closed meanwhile
+                    if is_meant(path := self._open.path(pid, folder or "", descriptor)):
+                        found.append((path, self._open.info(pid, folder or "", descriptor)))
+        return found
+
     def mountinfo(self, pid: int) -> bytes:
         """Return the mounts that a process sees; b"" for one that has ended. Raises OSError."""
         folder = self._folder(pid)

@@ -23,6 +23,7 @@ from gpuagent.procfs.programs import read_program
 from gpuagent.procfs.reader import ProcessRecord
 from gpuagent_alerts.remedies.facts.checkpoints import find_certain_restore
 from gpuagent_alerts.remedies.facts.container_ends import ContainerEnds
+from gpuagent_alerts.remedies.facts.container_entries import entered_line
 from gpuagent_alerts.remedies.facts.never_entries import NO_ENTRIES, NeverListSnapshot
 from gpuagent_alerts.remedies.facts.open_terminals import Slave, within_time
 from gpuagent_alerts.remedies.facts.pid_namespaces import ended_with_init
@@ -367,11 +368,12 @@ def read_ties(
     looks = finder or TieFinder(files, reader.proven_container)
     found: list[TiedProcess] = []
     try:
-        ties = find_together(looks, pids, ending, scan)
+        seen = scan or looks.scan()
+        ties = find_together(looks, pids, ending, seen)
         of = list(_existing(reader, pids)) if ties else []
         for pid in sorted(ties):
             try:
-                member = _read_tied(files, reader, ties[pid], of, never)
+                member = _read_tied(files, reader, seen.rows, ties[pid], of, never)
             except _GONE:
                 continue
             if member.start_ticks == ties[pid].row.start_ticks:
@@ -394,7 +396,12 @@ def _existing(reader: ProcessInfoReader, pids: Collection[int]) -> Sequence[Proc
 
 
 def _read_tied(
-    files: ProcFiles, reader: ProcessInfoReader, tie: Tie, of: Sequence[ProcessInfo], never: NeverListSnapshot
+    files: ProcFiles,
+    reader: ProcessInfoReader,
+    rows: Mapping[int, ProcessRow],
+    tie: Tie,
+    of: Sequence[ProcessInfo],
+    never: NeverListSnapshot,
 ) -> TiedProcess:
     """Return what is judged of a process that is tied to these. Raises as `ProcessInfoReader.read`."""
     pid = tie.row.pid
@@ -405,7 +412,8 @@ def _read_tied(
     belongs = tie.is_own or (
         tie.may_be_own
         and any(
-            is_own_work(files, reader, pid, each) and not _is_anothers_session(reader, tie.row, each) for each in of
+            is_own_work(files, reader, pid, each) and not _is_anothers_session(reader, rows, tie.row, each)
+            for each in of
         )
     )
     program = read_program(files, pid)
@@ -424,14 +432,17 @@ def _read_tied(
     )
 
 
-def _is_anothers_session(reader: ProcessInfoReader, row: ProcessRow, of: ProcessInfo) -> bool:
+def _is_anothers_session(
+    reader: ProcessInfoReader, rows: Mapping[int, ProcessRow], row: ProcessRow, of: ProcessInfo
+) -> bool:
     """Return whether it was started into a container from outside, as by `docker exec`, for a person or another user.
 
     What the container itself has started is its own, as which users ever.
     """
-    container = of.container_id if "container" in of.proven_names else ""
-    entered = bool(container) and reader.proven_container(row.parent_pid) != container
-    return entered and (row.terminal != 0 or not row.uids <= {of.uid, _ROOT})
+    if "container" not in of.proven_names or not of.container_id:
+        return False
+    line = entered_line(rows, reader.proven_container, row, of.id.pid, of.container_id)
+    return any(each.terminal != 0 or not each.uids <= {of.uid, _ROOT} for each in line)
 
 
 def is_own_work(files: ProcFiles, reader: ProcessInfoReader, pid: int, of: ProcessInfo) -> bool:
