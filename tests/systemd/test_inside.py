@@ -13,7 +13,7 @@ from tests.systemd.machine import booted, require
 pytestmark = [pytest.mark.slow, pytest.mark.extended, pytest.mark.timeout(300), pytest.mark.needs("systemd-nspawn")]
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("test_drop_ins.py", "test_exec_steps.py", "test_restart_unit.py")
+MODULES = ("test_drop_ins.py", "test_exec_steps.py", "test_restart_unit.py", "test_unit_ends.py")
 PROGRAMS = r"no program|polkit is not installed"
 """What may be missing inside as it may be outside."""
 

@@ -68,7 +68,8 @@ def _holder(
     taken = next((lock.taken_by for lock in locks if lock.taken_by in family), 0)
     if taken:
         return taken, True
-    pipes = tuple(f"/inhibit/{lock.name}.ref" for lock in locks)
+    # Once logind has started anew, a pipe of before has no folder any more: that was in logind's own mounts.
+    pipes = tuple(f"/{lock.name}.ref" for lock in locks)
     # Where whoever has taken a lock has ended, anybody may have it whose open files the agent has no right to see.
     is_passed_on = any(lock.taken_by not in scan.rows for lock in locks)
     unseen = 0
