@@ -208,10 +208,14 @@ class Restarts:
     """Unix time since which nobody could see whether the process that is gone now ran; None where it was seen."""
     last_bytes: int = 0
     """What the processes that were started last used, as they were seen last before they left; 0 if unknown."""
+    grew_before: LastRun | None = None
+    """The one that was seen to grow last, of those that others have been started in place of since."""
 
     @property
     def last_run(self) -> LastRun:
-        """The process that was started last."""
+        """The process that was seen to grow last of those that were started again; without any, the last one."""
+        if self.grew_before is not None and not self.last_grew:
+            return self.grew_before
         left_at = self.since if self.last and not self.runs_as else None
         return LastRun(self.last, self.last_grew, left_at, 0 if left_at is None else self.last_bytes)
 
@@ -269,6 +273,9 @@ def watch(
     after = _follow(before, seen, later, now, unread_since)
     if before.runs_as and not after.runs_as and not seen.runs:
         after = replace(after, last_bytes=meter.last_bytes)
+    if before.last_grew and after.count > before.count:
+        left_at, held = (now, meter.last_bytes) if before.runs_as else (before.since, before.last_bytes)
+        after = replace(after, grew_before=LastRun(before.last, grew=True, left_at=left_at, held_bytes=held))
     if seen.runs or not later:
         return Watch(after, _holds(after, identities, seen, later, now, None, 0.0))
     meter.add({one.identity: one.used_bytes for one in later}, now)
@@ -368,7 +375,7 @@ def dump_restarts(one: Restarts) -> list[object]:
     peers = None if one.peers is None else list(one.peers)
     return [
         one.count, one.runs_as, one.since, peers, list(one.processes), one.pace, one.flat_seconds, one.grows_by,
-        dict(one.last), one.last_grew, one.unread_since, one.last_bytes,
+        dict(one.last), one.last_grew, one.unread_since, one.last_bytes, _dump_run(one.grew_before),
     ]  # fmt: skip
 
 
@@ -391,5 +398,16 @@ def load_restarts(value: object) -> Restarts:
     last, grew, unread_since, *held = figures[3:]
     return replace(
         found, last=texts(last), last_grew=flag(grew), unread_since=unix_time_or_none(unread_since),
-        last_bytes=integer(held[0]) if held else 0,
+        last_bytes=integer(held[0]) if held else 0, grew_before=_load_run(held[1]) if held[1:] else None,
     )  # fmt: skip
+
+
+def _dump_run(one: LastRun | None) -> list[object] | None:
+    return None if one is None else [dict(one.labels), one.left_at, one.held_bytes]
+
+
+def _load_run(value: object) -> LastRun | None:
+    if value is None:
+        return None
+    labels, left_at, held = array(value)
+    return LastRun(texts(labels), grew=True, left_at=unix_time_or_none(left_at), held_bytes=integer(held))
