@@ -160,6 +160,8 @@ class Successor(NamedTuple):
 
 
 _MOST_PEERS = 256
+_OVERLAP_SECONDS = 600.0
+"""Longest time for which a process runs beside the one that it replaces, as in a rolling update."""
 _START_SLACK_SECONDS = 300.0
 """What was started longer before the incident is not new, though it was not on the GPU before."""
 
@@ -191,7 +193,8 @@ class Restarts:
     since: float | None = None
     """Unix time since when that one, or none, runs; None while the incident's own process does."""
     peers: tuple[str, ...] | None = None
-    """Identities of those that ran beside the incident's own: none was started in its place. None: not known."""
+    """Identities of those that ran beside the incident's own, and not only for the time that a rolling update takes: none
+    was started in its place. None: not known."""
     processes: tuple[str, ...] = ()
     """Identities of all that were started last, such as the ranks of a job."""
     pace: float = 0.0
@@ -270,7 +273,7 @@ def watch(
     else:
         earliest = began - _START_SLACK_SECONDS
         later = tuple(one for one in seen.others if one.identity not in before.peers and one.started_at >= earliest)
-    after = _follow(before, seen, later, now, unread_since)
+    after = _follow(before, seen, later, now, began, unread_since)
     if before.runs_as and not after.runs_as and not seen.runs:
         after = replace(after, last_bytes=meter.last_bytes)
     if before.last_grew and after.count > before.count:
@@ -297,10 +300,13 @@ def watch(
 
 
 def _follow(
-    before: Restarts, seen: OwnerFacts, later: Sequence[Successor], now: float, unread_since: float | None
-) -> Restarts:
+    before: Restarts, seen: OwnerFacts, later: Sequence[Successor], now: float, began: float,
+    unread_since: float | None,
+) -> Restarts:  # fmt: skip
     if seen.runs:
-        peers = tuple(sorted(one.identity for one in seen.others)[:_MOST_PEERS])
+        # What was started while the incident went on may replace its process, which ends a while later then.
+        beside = [one for one in seen.others if one.started_at <= began or now - one.started_at >= _OVERLAP_SECONDS]
+        peers = tuple(sorted(one.identity for one in beside)[:_MOST_PEERS])
         pace = float(f"{seen.pace:.2g}") if seen.pace > 0 else before.pace
         since = before.since if before.runs_as else None
         return replace(before, peers=peers, since=since, pace=pace, flat_seconds=0.0, grows_by=0.0)
