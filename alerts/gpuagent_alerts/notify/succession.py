@@ -193,8 +193,8 @@ class Restarts:
     since: float | None = None
     """Unix time since when that one, or none, runs; None while the incident's own process does."""
     peers: tuple[str, ...] | None = None
-    """Identities of those that ran beside the incident's own, and not only for the time that a rolling update takes: none
-    was started in its place. None: not known."""
+    """Identities of those that ran beside the incident's own, for longer than a rolling update takes: none was started
+    in its place. None: not known."""
     processes: tuple[str, ...] = ()
     """Identities of all that were started last, such as the ranks of a job."""
     pace: float = 0.0
