@@ -64,7 +64,7 @@ def test_what_may_still_leak_is_not_over(tmp_path: Path, verdict: Verdict) -> No
 
 
 def test_fresh_figures_after_a_restart_are_not_told_as_old(tmp_path: Path) -> None:
-    """Its alerts wait to be measured anew: the line says so, with when they were measured, until there is a new pace."""
+    """Its alerts wait to be measured anew: the line says so, and when they were measured, until there is a pace."""
     stage = restarted(tmp_path)
     run(stage, 2.0, 20.0, Verdict.LEARNING)
     (line,) = _lines(stage)
