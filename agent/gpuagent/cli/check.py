@@ -92,7 +92,7 @@ def judge(document: Any, warning: float, critical: float) -> tuple[int, str, lis
 
 def _is_noted(problem: Any) -> bool:
     """Return whether a problem is told although it changes no status."""
-    return problem["kind"] == "mps_shared" or (problem["kind"] == "alert" and problem["severity"] == "info")
+    return bool(problem["kind"] == "mps_shared" or (problem["kind"] == "alert" and problem["severity"] == "info"))
 
 
 def _line(code: int, text: str, data: list[str] | None = None) -> str:
