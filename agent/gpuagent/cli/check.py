@@ -84,10 +84,15 @@ def judge(document: Any, warning: float, critical: float) -> tuple[int, str, lis
     code = max((level for level, _ in found), default=OK)
     texts = [text for _, text in sorted(found, key=lambda item: -item[0])]
     simulated = document["agent"]["simulated"]
-    shared = [problem["text"] for problem in document["problems"] if problem["kind"] == "mps_shared"]
-    told = "; ".join([*(texts or [_calm(document["gpus"])]), *shared])
+    noted = [problem["text"] for problem in document["problems"] if _is_noted(problem)]
+    told = "; ".join([*(texts or [_calm(document["gpus"])]), *noted])
     text = f"SIMULATED ({simulated}): {told}" if simulated else told
     return code, text, [_performance(wall, warning, critical) for wall in walls]
+
+
+def _is_noted(problem: Any) -> bool:
+    """Return whether a problem is told although it changes no status."""
+    return bool(problem["kind"] == "mps_shared" or (problem["kind"] == "alert" and problem["severity"] == "info"))
 
 
 def _line(code: int, text: str, data: list[str] | None = None) -> str:

@@ -246,10 +246,7 @@ def headline_of_record(alerting: Alerting, one: IncidentRecord) -> str:
             return waiting.headline
     if not firing:
         return ""
-    line = alerting.briefings.headline(incident_of(one, News.BEGAN), firing)
-    unmeasured = alerting.unmeasured_seconds(one.members)
-    is_told = not unmeasured or " (last known " in line
-    return line if is_told else f"{line} (last known {format_duration(unmeasured)} ago)"
+    return alerting.briefings.headline(incident_of(one, News.BEGAN), firing)
 
 
 def incident_rows(

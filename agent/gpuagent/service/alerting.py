@@ -278,11 +278,6 @@ class Alerting:
         """Return every alert that fires now; one that is only kept with the reason for that."""
         return [self.endings.with_reason(instance.as_alert(Status.FIRING)) for instance in self._firing()]
 
-    def unmeasured_seconds(self, fingerprints: Collection[str]) -> float:
-        """Return for how long none of those that hold could be measured; 0 while one is."""
-        own = [one for one in self._firing() if one.fingerprint in fingerprints and not one.is_kept]
-        return min((one.frozen_seconds if one.frozen else 0.0 for one in own), default=0.0)
-
     def _firing(self) -> Iterator[Instance]:
         return (
             instance

@@ -56,18 +56,21 @@ def end_reason_of(seen: BriefingInputs, main: Alert) -> str:
 
 
 def _unalerted_last(seen: BriefingInputs) -> LastRun | None:
-    """Return the process that was started last, if it grew and has left, and no alert has named it; else None."""
+    """Return the process that was started again and grew last, if it has left, and no alert has named it; else None."""
     last, pids = seen.incident.last_run, {one.labels.get("pid", "") for one in seen.conditions}
     is_untold = last.grew and last.left_at is not None and last.labels.get("pid", "") not in pids
-    return last if is_untold and seen.successors is None else None
+    return last if is_untold else None
 
 
 def _end_of_last(seen: BriefingInputs, main: Alert, last: LastRun) -> str:
     left_at = last.left_at or 0.0
     held = f"; it held {format_bytes(last.held_bytes)}" if last.held_bytes > 0 else ""
     reason = _dated(f"it left the GPU{held}", (left_at, left_at), seen.now)
-    who = group_name(seen, main.labels)
-    return f"{reason}; {who} was restarted {times(seen.incident.restarts)} and does not run now"
+    again = seen.successors
+    now_runs = "does not run now" if again is None else f"{running(again)}{_measured(seen.incident)}"
+    return (
+        f"{reason}; {group_name(seen, main.labels, again)} was restarted {times(seen.incident.restarts)} and {now_runs}"
+    )
 
 
 def running(again: Successors) -> str:

@@ -16,6 +16,7 @@ from gpuagent_alerts.notify import told_subjects
 from gpuagent_alerts.notify.cause import TOGETHER
 from gpuagent_alerts.notify.ended_alerts import ended_alerts
 from gpuagent_alerts.notify.incident_record import IncidentRecord, name_of_owner
+from gpuagent_alerts.notify.lowered import LOWERED_SECONDS, with_lowered_since
 from gpuagent_alerts.notify.outbox.entry import Occasion
 from gpuagent_alerts.notify.routes import Recipient
 from gpuagent_alerts.notify.state import (
@@ -29,7 +30,6 @@ from gpuagent_alerts.notify.state import (
 )
 from gpuagent_alerts.notify.succession import Restarts, Watch
 from gpuagent_alerts.notify.urgency import (
-    CALM,
     CRITICAL,
     FAST_TIER,
     Urgency,
@@ -49,8 +49,6 @@ QUIET_UPDATE_SECONDS = 60.0
 """Time between two messages of an incident of which the later one calls nobody."""
 FORECAST_STANDS_SECONDS = 60.0
 """Time after a message that memory is full soon in which it is no news that it is."""
-LOWERED_SECONDS = 1800.0
-"""Time after which a severity that was told and is no longer true counts as forgotten: its return is sent again."""
 _LOOK_AGAIN_SECONDS = 60.0
 """While what flaps is true again, and does not fire yet."""
 _WATCH_SECONDS = 5.0
@@ -146,7 +144,7 @@ class IncidentGroup:
         told = None if self._told is None else self._with_lowered_since(self._told)
         if self._live:
             yield from self._times_of_life(told)
-        if told is not None and told.lowered_at is not None:
+        if told is not None and told.lowered_at is not None and self._live:
             yield told.lowered_at + LOWERED_SECONDS
         if told is not None and told.calm_at is not None:
             yield told.calm_at + self._hold_seconds()
@@ -205,21 +203,13 @@ class IncidentGroup:
                 self._known[fingerprint] = NotifiedAlert(again, one.lost)
 
     def _with_lowered_since(self, told: NotifiedIncident) -> NotifiedIncident:
-        """Return what was told, with since when it is less than that."""
+        """Return what was told, with since when it is less than that, and since when its end could be told."""
         now = self._view.now
+        told = with_lowered_since(told, self._current, is_live=self._live, now=now)
         if not self._live:
             calm_at = told.calm_at if told.calm_at is not None else now
             return replace(told, calm_at=calm_at if self._is_over() else None)
-        told = replace(told, calm_at=None)
-        if not told.urgency.rises_above(self._current):
-            # It may have been less until nothing of it was true, and has returned from that.
-            is_forgotten = told.lowered_at is not None and now - told.lowered_at >= LOWERED_SECONDS
-            return replace(told, urgency=CALM if is_forgotten else told.urgency, lowered_at=None)
-        if told.lowered_at is None:
-            return replace(told, lowered_at=now)
-        if now - told.lowered_at >= LOWERED_SECONDS:
-            return replace(told, urgency=self._current, lowered_at=None)
-        return told
+        return replace(told, calm_at=None)
 
     def _is_over(self) -> bool:
         """Return whether nothing of the incident is true or about to be, whoever hears of that, and nothing told fires.

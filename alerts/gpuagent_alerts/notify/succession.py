@@ -160,6 +160,8 @@ class Successor(NamedTuple):
 
 
 _MOST_PEERS = 256
+_OVERLAP_SECONDS = 600.0
+"""Longest time for which a process runs beside the one that it replaces, as in a rolling update."""
 _START_SLACK_SECONDS = 300.0
 """What was started longer before the incident is not new, though it was not on the GPU before."""
 
@@ -191,7 +193,8 @@ class Restarts:
     since: float | None = None
     """Unix time since when that one, or none, runs; None while the incident's own process does."""
     peers: tuple[str, ...] | None = None
-    """Identities of those that ran beside the incident's own: none was started in its place. None: not known."""
+    """Identities of those that ran beside the incident's own, for longer than a rolling update takes: none was started
+    in its place. None: not known."""
     processes: tuple[str, ...] = ()
     """Identities of all that were started last, such as the ranks of a job."""
     pace: float = 0.0
@@ -208,10 +211,14 @@ class Restarts:
     """Unix time since which nobody could see whether the process that is gone now ran; None where it was seen."""
     last_bytes: int = 0
     """What the processes that were started last used, as they were seen last before they left; 0 if unknown."""
+    grew_before: LastRun | None = None
+    """The one that was seen to grow last, of those that others have been started in place of since."""
 
     @property
     def last_run(self) -> LastRun:
-        """The process that was started last."""
+        """The process that was seen to grow last of those that were started again; without any, the last one."""
+        if self.grew_before is not None and not self.last_grew:
+            return self.grew_before
         left_at = self.since if self.last and not self.runs_as else None
         return LastRun(self.last, self.last_grew, left_at, 0 if left_at is None else self.last_bytes)
 
@@ -266,9 +273,12 @@ def watch(
     else:
         earliest = began - _START_SLACK_SECONDS
         later = tuple(one for one in seen.others if one.identity not in before.peers and one.started_at >= earliest)
-    after = _follow(before, seen, later, now, unread_since)
+    after = _follow(before, seen, later, now, began, unread_since)
     if before.runs_as and not after.runs_as and not seen.runs:
         after = replace(after, last_bytes=meter.last_bytes)
+    if before.last_grew and after.count > before.count:
+        left_at, held = (now, meter.last_bytes) if before.runs_as else (before.since, before.last_bytes)
+        after = replace(after, grew_before=LastRun(before.last, grew=True, left_at=left_at, held_bytes=held))
     if seen.runs or not later:
         return Watch(after, _holds(after, identities, seen, later, now, None, 0.0))
     meter.add({one.identity: one.used_bytes for one in later}, now)
@@ -290,10 +300,13 @@ def watch(
 
 
 def _follow(
-    before: Restarts, seen: OwnerFacts, later: Sequence[Successor], now: float, unread_since: float | None
-) -> Restarts:
+    before: Restarts, seen: OwnerFacts, later: Sequence[Successor], now: float, began: float,
+    unread_since: float | None,
+) -> Restarts:  # fmt: skip
     if seen.runs:
-        peers = tuple(sorted(one.identity for one in seen.others)[:_MOST_PEERS])
+        # What was started while the incident went on may replace its process, which ends a while later then.
+        beside = [one for one in seen.others if one.started_at <= began or now - one.started_at >= _OVERLAP_SECONDS]
+        peers = tuple(sorted(one.identity for one in beside)[:_MOST_PEERS])
         pace = float(f"{seen.pace:.2g}") if seen.pace > 0 else before.pace
         since = before.since if before.runs_as else None
         return replace(before, peers=peers, since=since, pace=pace, flat_seconds=0.0, grows_by=0.0)
@@ -368,7 +381,7 @@ def dump_restarts(one: Restarts) -> list[object]:
     peers = None if one.peers is None else list(one.peers)
     return [
         one.count, one.runs_as, one.since, peers, list(one.processes), one.pace, one.flat_seconds, one.grows_by,
-        dict(one.last), one.last_grew, one.unread_since, one.last_bytes,
+        dict(one.last), one.last_grew, one.unread_since, one.last_bytes, _dump_run(one.grew_before),
     ]  # fmt: skip
 
 
@@ -391,5 +404,16 @@ def load_restarts(value: object) -> Restarts:
     last, grew, unread_since, *held = figures[3:]
     return replace(
         found, last=texts(last), last_grew=flag(grew), unread_since=unix_time_or_none(unread_since),
-        last_bytes=integer(held[0]) if held else 0,
+        last_bytes=integer(held[0]) if held else 0, grew_before=_load_run(held[1]) if held[1:] else None,
     )  # fmt: skip
+
+
+def _dump_run(one: LastRun | None) -> list[object] | None:
+    return None if one is None else [dict(one.labels), one.left_at, one.held_bytes]
+
+
+def _load_run(value: object) -> LastRun | None:
+    if value is None:
+        return None
+    labels, left_at, held = array(value)
+    return LastRun(texts(labels), grew=True, left_at=unix_time_or_none(left_at), held_bytes=integer(held))

@@ -59,9 +59,15 @@ class Urgency(NamedTuple):
         """Return the worse of the two, rank by rank."""
         return Urgency(*(max(ranks) for ranks in zip(self, other, strict=True)))
 
+    def lowest(self, other: Urgency) -> Urgency:
+        """Return the lesser of the two, rank by rank."""
+        return Urgency(*(min(ranks) for ranks in zip(self, other, strict=True)))
+
 
 CALM = Urgency(-1, -1, -1)
 """Urgency below that of every alert."""
+GROWS_AGAIN = Urgency(_SEVERITIES["warning"], UrgencyStage.GROWING)
+"""Urgency of a message that what was started again grows, while no alert says so."""
 
 FULL_ALERTS = frozenset({"GpuMemoryFull", "GpuInstanceMemoryFull"})
 """Names of shipped alerts on a full memory."""

@@ -45,6 +45,7 @@ class InstanceDump(TypedDict):
     ends_at: float | None
     began_at: float | None
     ceased_at: float | None
+    measured_at: float | None
 
 
 @dataclass(slots=True)
@@ -61,7 +62,9 @@ class Instance:
     frozen: bool = False
     """Its data was missing at the last evaluation: nobody knows whether it is true."""
     frozen_seconds: float = 0.0
-    """For how long that has been so."""
+    """For how long that has been so, also over a restart."""
+    measured_at: float | None = None
+    """Unix time of the last evaluation that had its data."""
     true_clock: float | None = None
     """Since when every evaluation by this agent has found it true, on measured data and without a gap; None while it is
     not. Never written down: what happened while nobody evaluated is not known."""
@@ -101,7 +104,7 @@ class Instance:
 
     def follow_wall_clock(self, step: float) -> None:
         """Move the times that are told along with the wall clock, which was set forward by so many seconds."""
-        for name in ("starts_at", "ends_at", "began_at", "ceased_at", "kept_until"):
+        for name in ("starts_at", "ends_at", "began_at", "ceased_at", "kept_until", "measured_at"):
             time = getattr(self, name)
             if time is not None:
                 setattr(self, name, max(time + step, 0.0))
@@ -147,6 +150,7 @@ class Instance:
             ends_at=self.ends_at,
             began_at=self.began_at,
             ceased_at=self.ceased_at,
+            measured_at=self.measured_at,
         )
 
 
@@ -163,9 +167,10 @@ def load_instance(dump: Mapping[str, object], now_seconds: float) -> Instance:
         ended_clock=_clock(now_seconds, member(dump, "ended_for")),
         starts_at=unix_time_or_none(member(dump, "starts_at")),
         ends_at=unix_time_or_none(member(dump, "ends_at")),
-        # Older versions wrote neither.
+        # Older versions wrote none of these.
         began_at=unix_time_or_none(dump.get("began_at")),
         ceased_at=unix_time_or_none(dump.get("ceased_at")),
+        measured_at=unix_time_or_none(dump.get("measured_at")),
     )
     if instance.state is not State.PENDING and instance.starts_at is None:
         raise ValueError("an instance that fires, but never began to")

@@ -129,7 +129,7 @@ class AlertStates:
         if self.rule.missing_data is MissingData.RESOLVE:
             frozen = nothing_missing
         transitions = self._follow_gpus(found, now_seconds, wall_seconds)
-        still = self._freeze(frozen, since_last)
+        still = self._freeze(frozen, since_last, wall_seconds)
         for key, (labels, row) in found.items():
             if key not in still:
                 reasons = explain(labels) if REASONS_ANNOTATION in self.rule.annotations else ""
@@ -280,13 +280,16 @@ class AlertStates:
             self._active[key] = dataclasses.replace(instance, labels=labels, true_clock=now_seconds)
         return ended
 
-    def _freeze(self, frozen: Frozen, since_last: float) -> set[_Key]:
+    def _freeze(self, frozen: Frozen, since_last: float, wall_seconds: float) -> set[_Key]:
         """Stop the clocks of those whose data is missing; returns their keys."""
         still: set[_Key] = set()
         for key, instance in self._active.items():
             instance.frozen = instance.state is not State.INACTIVE and frozen(instance.labels)
-            instance.frozen_seconds = instance.frozen_seconds + since_last if instance.frozen else 0.0
-            if instance.frozen:
+            passed = 0.0 if instance.measured_at is None else wall_seconds - instance.measured_at
+            instance.frozen_seconds = max(instance.frozen_seconds + since_last, passed) if instance.frozen else 0.0
+            if not instance.frozen:
+                instance.measured_at = wall_seconds
+            else:
                 instance.true_clock = None
                 instance.shift(since_last)
                 still.add(key)

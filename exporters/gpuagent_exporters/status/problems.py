@@ -266,8 +266,10 @@ _KINDS: dict[str, frozenset[str]] = {
     "GpuMonitorBlind": _HEALTH | {"collector", "figures_untrusted", "nvml_failed", "nvml_paused", "stale"},
 }
 """Problems that already say what an alert says."""
-_GRAVITY = (Severity.CRITICAL, Severity.WARNING)
+_GRAVITY = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 _TOLD = frozenset(_GRAVITY)
+_NOTES = frozenset({"GpuRemedy", "GpuRemedyAnnounced"})
+"""Alerts on what a remedy does: they are told with what it is done about."""
 _ALERT_ADVICE = "`gpuagent alerts` shows it, and who is told."
 
 
@@ -322,7 +324,8 @@ def _severity(alert: FiringAlert, firing: Iterable[FiringAlert]) -> Severity | N
         about += [
             one for one in firing if one.about_growth and not one.pid and (one.uuid, one.gpu_instance_id) == place
         ]
-    return gravest(Severity(one.severity) for one in about if one.severity in _TOLD)
+    told = gravest(Severity(one.severity) for one in about if one.severity in _TOLD)
+    return None if told is Severity.INFO and alert.name in _NOTES else told
 
 
 def _is_told(alert: FiringAlert, severity: Severity, others: Sequence[Problem]) -> bool:

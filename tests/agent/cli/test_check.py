@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gpuagent.cli.check import CheckCommand, check
+from gpuagent.cli.check import CheckCommand, check, judge
 from gpuagent.core.hardware import Ecc, MemoryKind
 from gpuagent.core.snapshot import GpuState, NvmlState, Snapshot
 from tests.fakes.answering import answering, says
@@ -146,3 +146,13 @@ def test_hostile_text_stays_in_its_place() -> None:
 
     assert code == 1
     assert line.startswith("GPU WARNING - a/b c|'gpu0_memory'=")
+
+
+def test_what_is_only_good_to_know_is_in_the_line() -> None:
+    """An alert of severity info that fires is told, and the exit status stays 0."""
+    idle = {"kind": "alert", "severity": "info", "text": "GPU 0: python3 has done nothing for an hour"}
+    document = {
+        "age_seconds": 1.0, "stale": False, "gpus": [], "problems": [idle], "agent": {"simulated": ""},
+    }  # fmt: skip
+    code, text, _ = judge(document, 0.9, 0.98)
+    assert (code, text) == (0, "no GPU on this node; GPU 0: python3 has done nothing for an hour")

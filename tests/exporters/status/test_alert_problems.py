@@ -21,10 +21,16 @@ def test_a_rule_of_ones_own() -> None:
     assert (found.severity, found.sentence) == (Severity.WARNING, "GPU 0: warmer than we like")
 
 
-@pytest.mark.parametrize("alert", [OWN._replace(silenced=True), OWN._replace(severity="info")])
+@pytest.mark.parametrize("alert", [OWN._replace(silenced=True), OWN._replace(severity="info", name="GpuRemedy")])
 def test_what_pages_nobody(alert: FiringAlert) -> None:
     """What is silenced, or only good to know, is no problem."""
     assert list(alert_problems([alert], [])) == []
+
+
+def test_an_information_is_shown_as_one() -> None:
+    """What receivers are told is on the screens too, and makes no warning."""
+    (found,) = alert_problems([OWN._replace(severity="info")], [])
+    assert found.severity is Severity.INFO
 
 
 def test_what_a_problem_stands_for() -> None:

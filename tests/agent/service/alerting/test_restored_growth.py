@@ -64,11 +64,11 @@ def test_what_may_still_leak_is_not_over(tmp_path: Path, verdict: Verdict) -> No
 
 
 def test_fresh_figures_after_a_restart_are_not_told_as_old(tmp_path: Path) -> None:
-    """Its alerts wait to be measured anew, and the line says so; once the detector has a pace, that one is of now."""
+    """Its alerts wait to be measured anew: the line says so, and when they were measured, until there is a pace."""
     stage = restarted(tmp_path)
     run(stage, 2.0, 20.0, Verdict.LEARNING)
     (line,) = _lines(stage)
-    assert line.endswith("(last known 1 min 45 s ago: gpuagent was started again and is measuring its growth anew)"), (
+    assert line.endswith("(last known 2 min 15 s ago: gpuagent was started again and is measuring its growth anew)"), (
         line
     )
     slope = 20 * GIB / 3600

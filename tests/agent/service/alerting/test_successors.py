@@ -378,6 +378,23 @@ def test_a_replica_that_ran_beside_is_no_successor(tmp_path: Path) -> None:
     assert "restarted" not in story.stage.headlines()[-1]
 
 
+@pytest.mark.parametrize("grows", [True, False])
+def test_a_rolling_update_is_one_incident(tmp_path: Path, grows: bool) -> None:
+    """A container that is started a minute before the leaker ends replaces it: no end while it grows."""
+    story = Story(tmp_path, container_id=A)
+    story.stage.show(story.seen(10.0, LEARNING, 100), 30.0)
+    leaking = story.seen(12.0, LEAKING, 100)
+    story.stage.show(leaking, 10 * MINUTE)
+    story.owner = {"container_id": B}
+    beside = story.seen(3.0, LEARNING, 200, gpu_index=0).processes[0]
+    story.stage.show(replace(leaking, processes=(*leaking.processes, beside)), MINUTE)
+    story.run(15 * MINUTE, rising(40.0) if grows else lambda _: 5.0, STEADY, [200])
+
+    assert story.news() == ["began", "restarted" if grows else "ended"]
+    assert len(story.stage.keys()) == 1
+    assert " was restarted once and " in story.stage.headlines()[-1]
+
+
 def test_one_pace_and_one_severity_of_what_grows_again(tmp_path: Path) -> None:
     """The detector has one pace for a process on every surface; the problem is as severe as the incident."""
     story = Story(tmp_path, **UNIT)

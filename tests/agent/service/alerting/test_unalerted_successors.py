@@ -29,8 +29,9 @@ from tests.agent.service.alerting.test_successors import (
 from tests.fakes.readings import absent_gpu, gpu, process
 
 
-def test_the_end_names_who_ran_last_although_no_alert_did(tmp_path: Path) -> None:
-    """A container that is created anew twice, each time too short for a verdict: who ran last, and when."""
+@pytest.mark.parametrize("is_mended", [False, True])
+def test_the_end_names_who_grew_last_although_no_alert_did(tmp_path: Path, is_mended: bool) -> None:
+    """A container created anew twice, each time too short for a verdict: who grew last, and when, and what runs now."""
     story = Story(tmp_path, container_id=A)
     story.leak(100)
     for pid, container in ((200, B), (300, "c" * 64)):
@@ -39,12 +40,21 @@ def test_the_end_names_who_ran_last_although_no_alert_did(tmp_path: Path) -> Non
         story.run(8 * MINUTE, rising(40.0), STEADY, [pid])
         assert story.news() == ["began", "restarted"], "the second one comes within half an hour"
     left_at = story.stage.clock.wall()
-    story.pause(10 * MINUTE)
+    if is_mended:
+        story.pause(15.0)
+        story.owner = {"container_id": "d" * 64}
+        story.run(10 * MINUTE, lambda _: 5.0, STEADY, [400])
+    else:
+        story.pause(10 * MINUTE)
 
     assert story.news() == ["began", "restarted", "ended"]
+    now = (
+        "3 times and runs as pid 400, with 5.0 GiB, and has not grown for 3 min" if is_mended
+        else "twice and does not run now"
+    )  # fmt: skip
     assert re.fullmatch(
-        r"RESOLVED node7 GPU 0: python3 \(alice, pid 300\) was leaking memory: it left the GPU \(\d\d:\d\d UTC\); "
-        r"it held 8\.\d GiB; python3 was restarted twice and does not run now",
+        r"RESOLVED node7 GPU 0: python3 \(alice, pid 300\) was leaking memory: it left the GPU( \(\d\d:\d\d UTC\))?; "
+        rf"it held 8\.\d GiB; python3 was restarted {now}",
         story.stage.headlines()[-1],
     )
     ended = story.stage.messages[-1].incident
@@ -206,3 +216,27 @@ def test_what_is_critical_again_after_it_was_less_is_told(tmp_path: Path, calm_m
     assert story.news() == before
     show(18.0, soon, 5 * MINUTE)
     assert story.news()[len(before) :] == (["worsened"] if is_told else [])
+
+
+@pytest.mark.parametrize("minutes_as_warning", [0.0, 5.0, 22.0])
+def test_critical_again_half_an_hour_after_a_restart_is_told(tmp_path: Path, minutes_as_warning: float) -> None:
+    """The last message told of a warning: that it is critical again is news, whether an alert was true meanwhile."""
+    story = Story(tmp_path, **UNIT)
+    soon = replace(LEAKING, exhaustion=Range(600.0, 300.0, 900.0))
+
+    def critical(minutes: float, pid: int) -> None:
+        seen = story.seen(19.0, soon, pid)
+        story.stage.show(replace(seen, growth={**seen.growth, MemoryKey("GPU-00000000"): soon}), minutes * MINUTE)
+
+    critical(5.0, 100)
+    before = len(story.stage.heard)
+    assert story.stage.heard[-1].severity == "critical"
+    story.pause(15.0)
+    story.run((34.0 - minutes_as_warning) * MINUTE, rising(12.0), STEADY, [200])
+    story.run(minutes_as_warning * MINUTE, rising(12.0, 9.0), LEAKING, [200])
+    told = len(story.stage.heard)
+    critical(5.0, 200)
+
+    assert story.news()[before:told] == ["restarted"], "that it grows again is told once"
+    assert story.news()[told:] == ["worsened"]
+    assert story.stage.heard[-1].severity == "critical"
