@@ -25,6 +25,8 @@ RUN = r"gpuagent\b|curl\b|promtool\b|python -m gpuagent_client\b|GPUAGENT_"
 NOT_RUN = {
     r"make (demo|test|wheelhouse|leakbench|gpu-wheels)\b": "takes minutes; what it does has tests of its own",
     r"(sudo )?make (install|uninstall)\b": "changes the machine; the tests of the installation run it",
+    r"make (release|packages)$": "takes minutes; tests of the packaging and of packages on a booted machine run it",
+    r"sudo (apt|dnf) install \./gpuagent": "changes the machine; tests/systemd/test_packages.py does it",
     r"(sudo )?(gpuagent service|\S+/gpuagent service)\b": "changes the machine; the tests of the installation run it",
     r".*\bsystemctl\b|(sudo )?systemd-|(sudo )?journalctl\b": "needs systemd; tests/systemd runs the unit",
     r"(sudo )?(install|cp|mkdir|usermod|tar|rsync|apt-get|rm|chmod|chown) ": "changes the machine",

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = [path for path in sorted((ROOT / "scripts").iterdir()) if path.read_text().startswith("#!/bin/sh")]
+SCRIPTS = [
+    path for path in sorted((ROOT / "scripts").iterdir()) if path.is_file() and path.read_text().startswith("#!/bin/sh")
+]
 
 
 def find_python(*candidates: str, python: str = "") -> subprocess.CompletedProcess[str]:

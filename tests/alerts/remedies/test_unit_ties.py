@@ -2,102 +2,34 @@
 
 from __future__ import annotations
 
-import pwd
-from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
-from gpuagent.core.identity import ProcessId
-from gpuagent_alerts.remedies.execution.unit_ends import UnitEnds
-from gpuagent_alerts.remedies.facts.process_scan import SystemdSilent, UnseenProcesses
-from gpuagent_alerts.remedies.facts.terminals import OpenFiles
-from gpuagent_alerts.remedies.facts.ties import Tie, find_together
-from gpuagent_alerts.remedies.facts.unit_ties import SystemdTieFinder
-from tests.fakes.proc import FakeProc
-from tests.fakes.units import Systemd
-
-ALICE, BOB = 1001, 1002
-USER = f"user.slice/user-{ALICE}.slice"
-SESSION, MANAGER = f"{USER}/session-1.scope", f"{USER}/user@{ALICE}.service"
-CONTAINER = f"system.slice/docker-{'a' * 64}.scope"
-
-
-class KnownOpenFiles(OpenFiles):
-    """Everybody has the files open that the test names; None for those that may not be seen."""
-
-    def __init__(self) -> None:
-        self.paths: dict[int, list[str] | None] = {}
-
-    def list(self, pid: int, folder: str) -> list[int]:
-        paths = self.paths.get(pid, [])
-        if paths is None:
-            raise PermissionError
-        return list(range(len(paths)))
-
-    def path(self, pid: int, folder: str, descriptor: int) -> str:
-        return (self.paths[pid] or [])[descriptor]
-
-    def info(self, pid: int, folder: str, descriptor: int) -> bytes:
-        return b""
-
-
-class Node:
-    """Processes in units, and a systemd that knows these units."""
-
-    def __init__(self, linger: Path, **units: dict[str, str]) -> None:
-        self.proc = FakeProc()
-        self.linger = linger
-        self.sessions = linger / "sessions"
-        self.inhibitors = linger / "inhibit"
-        self.configuration = linger / "etc"
-        self.systemd = Systemd(**units)
-        self.is_silent = False
-        self.open_files = KnownOpenFiles()
-        self.add(1, "init.scope", 0, parent=0, name="systemd")
-
-    def add(self, pid: int, cgroup: str, uid: int = ALICE, *, parent: int = 1, name: str = "work") -> None:
-        """Let a process run in a cgroup."""
-        stat = f"{pid} ({name}) S {parent} {pid} {pid} 0 -1 0 {'0 ' * 10}1 0 {pid} 0 0 {'0 ' * 28}".encode()
-        status = f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{pid}\nTracerPid:\t0\n".encode()
-        self.proc.put(
-            pid, stat, status=status, cgroup=f"0::/{cgroup}\n".encode(), loginuid=b"4294967295",
-            sessionid=b"4294967295", exe=f"/usr/sbin/{name}".encode(), cmdline=f"/usr/sbin/{name}\0".encode(),
-        )  # fmt: skip
-
-    def log_in(self, name: str, leader: int, uid: int = ALICE, state: str = "active", kind: str = "user") -> None:
-        """Let logind tell of a session."""
-        self.sessions.mkdir(exist_ok=True)
-        text = f"# private\nUID={uid}\nSTATE={state}\nCLASS={kind}\nSCOPE=session-{name}.scope\nLEADER={leader}\n"
-        (self.sessions / name).write_text(text)
-
-    def tied(self, *pids: int, ending: Collection[int] = ()) -> dict[int, Tie]:
-        """Return who ends with these, where the end of others is asked for."""
-        ends = UnitEnds(self._show)
-        finder = SystemdTieFinder(
-            self.proc, ends=lambda: ends, linger=self.linger, sessions=self.sessions, inhibitors=self.inhibitors,
-            configurations=[str(self.configuration)], user_of=self._user,
-            pids=lambda: list(self.proc.files), open_files=self.open_files,
-        )  # fmt: skip
-        return dict(find_together(finder, pids, [ProcessId("boot", pid, pid) for pid in ending]))
-
-    def _show(self, properties: Collection[str], units: Collection[str]) -> str:
-        if self.is_silent:
-            raise SystemdSilent("systemd cannot be asked")
-        return self.systemd.show(tuple(properties), tuple(units))
-
-    @staticmethod
-    def _user(uid: int) -> pwd.struct_passwd:
-        return pwd.struct_passwd(("alice", "", uid, uid, "", "", ""))
+from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
+from tests.alerts.remedies.unit_node import (
+    ALICE,
+    BOB,
+    CONTAINER,
+    MANAGER,
+    SESSION,
+    USER,
+    Node,
+    bound_node,
+    session_node,
+)
 
 
 @pytest.fixture
 def bound(tmp_path: Path) -> Node:
-    """Return a scope with one process of Alice's, and a service of Bob's that is bound to it."""
-    node = Node(tmp_path, job_scope={"BoundBy": "other.service"}, other_service={"MainPID": "20"})
-    node.add(10, "system.slice/job.scope")
-    node.add(20, "system.slice/other.service", BOB)
-    return node
+    """Return a scope of Alice, and a service of Bob that is bound to it."""
+    return bound_node(tmp_path)
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Node:
+    """Return the only session of a user with a manager."""
+    return session_node(tmp_path)
 
 
 def test_a_process_of_a_scope(bound: Node) -> None:
@@ -314,22 +246,6 @@ def test_a_unit_without_processes(bound: Node) -> None:
         bound.tied(10)
 
 
-@pytest.fixture
-def session(tmp_path: Path) -> Node:
-    """Return a user's only session with one process, and a manager with a bus, an agent, and work."""
-    manager = f"user@{ALICE}.service"
-    units = {"session-1.scope": {"Wants": manager}, manager: {"MainPID": "30"}}
-    node = Node(tmp_path)
-    node.systemd.units |= units
-    node.add(10, SESSION)
-    node.add(30, f"{MANAGER}/init.scope", name="systemd")
-    node.add(31, f"{MANAGER}/init.scope", parent=30, name="(sd-pam)")
-    node.add(32, f"{MANAGER}/session.slice/dbus.service", parent=30, name="dbus-daemon")
-    node.add(33, f"{MANAGER}/app.slice/gpg-agent.service", parent=30)
-    node.add(34, f"{MANAGER}/app.slice/train.service", parent=30)
-    return node
-
-
 def test_the_last_session_of_a_user(session: Node) -> None:
     """Work in the user's manager ends with the last session, and is judged; what each login has is not work."""
     tied = session.tied(10)
@@ -536,93 +452,3 @@ def test_whom_the_other_takes_along_alone(session: Node) -> None:
     assert not session.tied(70, ending=[10, 50])
     assert set(session.tied(50, ending=[10])) == {60}
     assert set(session.tied(50, ending=[60, 10])) == {60}
-
-
-LOCK = "# private\nWHAT={what}\nMODE=block\nUID=1001\nPID={holder}\nWHO=train\n"
-
-
-@pytest.mark.parametrize(
-    ("what", "holder", "action", "withheld"),
-    [
-        ("idle", 9, "poweroff", True),  # systemd-inhibit, which waits
-        ("idle", 10, "suspend", True),
-        ("sleep:idle", 10, "poweroff", True),
-        ("sleep", 10, "poweroff", False),
-        ("idle", 20, "poweroff", False),  # another one holds it
-        ("idle", 10, "ignore", False),
-        ("idle", 10, "lock", False),
-        ("handle-lid-switch", 10, "poweroff", True),
-        ("idle", 10, "", False),
-    ],
-)
-def test_who_holds_the_machine_awake(bound: Node, what: str, holder: int, action: str, *, withheld: bool) -> None:
-    """KILL-03: with the last lock the machine may be powered off, where it is told to be when idle."""
-    bound.add(9, "somewhere")
-    bound.add(30, "system.slice/another.scope", parent=9)
-    bound.systemd.units["another.scope"] = {}
-    bound.inhibitors.mkdir()
-    (bound.inhibitors / "7").write_text(LOCK.format(what=what, holder=30 if holder == 10 else holder))
-    folder = bound.configuration / "logind.conf.d"
-    folder.mkdir(parents=True)
-    (bound.configuration / "logind.conf").write_text("[Login]\n#IdleAction=reboot\n")
-    (folder / "x.conf").write_text(f"[Login]\nIdleAction={action}\n")
-    if not withheld:
-        assert not bound.tied(30)
-        return
-    with pytest.raises(UnseenProcesses, match=f"holds the machine awake by a lock of logind, and IdleAction={action}"):
-        bound.tied(30)
-
-
-@pytest.mark.parametrize(
-    ("taken_by", "held", "withheld"),
-    [
-        (99, ["/dev/null", "/run/systemd/inhibit/7.ref"], "pid 30 holds"),  # the parent that took it has ended
-        (20, ["/run/systemd/inhibit/7.ref"], "pid 30 holds"),
-        (99, ["/7.ref"], "pid 30 holds"),  # logind has started anew since
-        (99, ["/run/systemd/inhibit/8.ref"], ""),
-        (99, None, "pid 30 may hold"),
-        (20, None, ""),
-    ],
-)
-def test_a_lock_that_was_inherited(bound: Node, taken_by: int, held: list[str] | None, withheld: str) -> None:
-    """KILL-03: a lock ends with the last descriptor of its pipe, whoever has that, and not with who took it."""
-    bound.add(30, "system.slice/another.scope")
-    bound.systemd.units["another.scope"] = {}
-    bound.inhibitors.mkdir()
-    (bound.inhibitors / "7").write_text(LOCK.format(what="idle", holder=taken_by))
-    bound.configuration.mkdir()
-    (bound.configuration / "logind.conf").write_text("[Login]\nIdleAction=poweroff\n")
-    bound.open_files.paths[30] = held
-    if not withheld:
-        assert not bound.tied(30)
-        return
-    with pytest.raises(UnseenProcesses, match=f"{withheld} the machine awake .* IdleAction=poweroff"):
-        bound.tied(30)
-
-
-def test_a_lock_about_the_lid(bound: Node) -> None:
-    """KILL-03: without a lock on it, logind acts on a lid that is closed, by default and without IdleAction=."""
-    bound.inhibitors.mkdir()
-    (bound.inhibitors / "7").write_text(LOCK.format(what="sleep:handle-lid-switch", holder=10))
-    with pytest.raises(UnseenProcesses, match="a closed lid"):
-        bound.tied(10)
-
-
-@pytest.mark.parametrize(("action", "withheld"), [("poweroff", True), ("lock", False), ("ignore", False)])
-@pytest.mark.parametrize("by", ["scope", "login", "slice"])
-def test_a_login_that_keeps_the_machine_awake(session: Node, action: str, by: str, *, withheld: bool) -> None:
-    """KILL-03: a login without a terminal is never idle, so the machine may be once it ends: all of that withholds."""
-    (session.linger / "alice").touch()
-    session.systemd.units["job.scope"] = {}
-    session.configuration.mkdir()
-    (session.configuration / "logind.conf").write_text(f"[Login]\nIdleAction={action}\n")
-    session.log_in("1", 10)
-    session.add(50, "system.slice/job.scope")
-    assert not session.tied(50)
-    session.proc.files[50]["sessionid"] = b"1"
-    target = {"scope": 10, "login": 50, "slice": 34}[by]
-    if not withheld:
-        assert not session.tied(target)
-        return
-    with pytest.raises(UnseenProcesses, match=r"may end with it, and IdleAction=poweroff is set"):
-        session.tied(target)

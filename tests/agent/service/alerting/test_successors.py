@@ -28,8 +28,7 @@ LEAKING = Growth(
     Verdict.LEAKING, Evidence.BALANCED, Range(PACE, PACE, PACE), since_seconds=1.0, evidence_told=(Evidence.BALANCED,)
 )
 STEADY, LEARNING = Growth(Verdict.STEADY), Growth(Verdict.LEARNING)
-UNIT: dict[str, Any] = {"unit": "api.service"}
-JOB: dict[str, Any] = {"slurm_job": "77"}
+UNIT, JOB = {"unit": "api.service"}, {"slurm_job": "77"}
 
 
 class Story:
