@@ -161,7 +161,7 @@ def assemble(
     try:
         remedies = remedy_service_of(
             remedy_settings(config), config, node, alerting.store, client_commands,
-            durable=where.state_file is not None, config_file=path or DEFAULT_PATH,
+            durable=durable, config_file=path or DEFAULT_PATH,
         )  # fmt: skip
     except ValueError as error:
         raise StartError(f"remedies: {error}") from None
