@@ -309,14 +309,13 @@ class PtyMasters:
         """
         try:
             device = self._open.device(pid, folder, descriptor)
-            inside = self._devpts_of_host() if device else frozenset()
-            if device and device.file_system in inside:
+            host = list(mounts_of(self._open.mounts(_HOST_INIT, "")))
+            if device and device.file_system in {each.device for each in host if each.is_devpts}:
                 return frozenset({device.file_system})
             mounts = {each.mount_id: each for each in mounts_of(self._open.mounts(pid, folder))}
             seen = frozenset(each.device for each in mounts.values() if each.is_devpts)
             if device and device.file_system in seen:  # its node is in a devpts, whoever has mounted that
                 return frozenset({device.file_system})
-            host = list(mounts_of(self._open.mounts(_HOST_INIT, "")))
             if _mount_id(info) in {each.mount_id for each in host}:
                 return _beside(host, info, path)
             # Read after the mounts: nobody comes back to the user namespace of the host.
@@ -325,9 +324,6 @@ class PtyMasters:
         except (OSError, ValueError):
             pass
         return frozenset()
-
-    def _devpts_of_host(self) -> frozenset[str]:
-        return frozenset(each.device for each in mounts_of(self._open.mounts(_HOST_INIT, "")) if each.is_devpts)
 
 
 def _beside(mounts: Collection[Mount], info: bytes, path: str) -> frozenset[str]:
