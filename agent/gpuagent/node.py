@@ -25,10 +25,9 @@ from gpuagent.procfs.cgroup import CgroupLevel
 from gpuagent.procfs.cgroup_owner import CgroupOwner, CgroupOwners
 from gpuagent.procfs.containers import ContainerNames, PodNames, docker_names
 from gpuagent.procfs.files import ProcFiles, RealProc
-from gpuagent.procfs.host_memory import read_memory_pressure
+from gpuagent.procfs.host_memory import own_cgroup_folder, read_memory_pressure, read_whole_memory
 from gpuagent.procfs.kernel_log import KernelLog
 from gpuagent.procfs.machine import PidSpace, boot_id, boot_time_seconds
-from gpuagent.procfs.memory_view import own_cgroup_folder, read_whole_memory
 from gpuagent.procfs.table import PidfdWatcher, ProcessTable
 from gpuagent.procfs.users import UserNames
 from gpuagent.runtime.state_files import make_own_directory
