@@ -221,7 +221,7 @@ def assemble(
 
 def _node_of(config: Config, simulate: str | None, speed: float, bind: Mapping[str, int] | None) -> Node:
     try:
-        return simulated_node(config, simulate, speed, bind) if simulate else real_node(config)
+        return simulated_node(config, simulate, speed, bind, keep_inventory=True) if simulate else real_node(config)
     except NoSuchNode as error:
         raise StartError(str(error)) from None
 
