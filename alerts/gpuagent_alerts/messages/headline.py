@@ -255,7 +255,9 @@ def _full_ones(seen: BriefingInputs) -> str:
 
 
 def _lost(seen: BriefingInputs, _: Alert) -> str:
-    said = "the GPU is lost" + "".join(f" after Xid {xid} ({explain_xid(xid).meaning})" for xid in seen.xids[:1])
+    lost = {one.labels.get("gpu", "") for one in seen.alerts if one.name == "GpuLost" and one.holds}
+    who = "the GPU is" if len(lost) < 2 else "all are" if len(lost) == len(seen.indices) else f"{len(lost)} of them are"
+    said = f"{who} lost" + "".join(f" after Xid {xid} ({explain_xid(xid).meaning})" for xid in seen.xids[:1])
     is_blind = any(one.name == BLIND and one.holds and not one.labels.get("uuid") for one in seen.alerts)
     return f"{said}; {_NOTHING_READ}" if is_blind else said
 

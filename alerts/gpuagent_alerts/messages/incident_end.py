@@ -35,6 +35,9 @@ def what_was(seen: BriefingInputs, main: Alert) -> str:
     said = without_place(resolved_summary(replace(main, end_reason=end_reason_of(seen, main))))
     if main.name == BLIND and len(seen.indices) > 1:
         return READ_IT.sub("read these GPUs", said)
+    if main.name == "GpuLost" and len(seen.indices) > 1:
+        of_one = said.partition("; likewise on ")[0]
+        return of_one.replace("was lost", "were lost").replace("the GPU answers", "they answer")
     return READ_IT.sub("read the GPU", said, count=1) if main.name == BLIND else said
 
 
