@@ -88,6 +88,9 @@ class Growth:
     """State of the growth, only while it is `growing` or `leaking`."""
     suspected: bool = False
     """Whether what is `growing` rises like a leak and has met the lowest standard. Other growth has no forecast."""
+    held_before: bool = False
+    """Whether what is `growing` takes what it held before and gave back, with room for all of that: it has a pace, and
+    is part of no forecast."""
     confirmed: bool = False
     """Whether there is more than one witness of a leak: see `Evidence.CONFIRMED`, which is told beside `evidence`."""
     driver_confirms: bool = False

@@ -316,7 +316,8 @@ def _pace(growth: Growth | None) -> float:
 
 
 def _counts(growth: Growth, *, leaking: bool) -> bool:
-    return growth.verdict is Verdict.LEAKING or growth.fast or (not leaking and growth.verdict is Verdict.GROWING)
+    grows = growth.verdict is Verdict.GROWING and not growth.held_before
+    return growth.verdict is Verdict.LEAKING or growth.fast or (not leaking and grows)
 
 
 def _program(reading: ProcessReading, info: ProcessInfo) -> CauseProcess:
