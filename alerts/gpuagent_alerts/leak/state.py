@@ -280,7 +280,7 @@ def write_growth(writer: Writer, growth: Growth) -> None:
     evidence |= _WITNESSED if growth.confirmed else 0
     evidence |= (_SUSPECTED if growth.suspected else 0) | _STATES[growth.state]
     verdict = _VERDICTS.index(growth.verdict) | (_HELD_BEFORE if growth.held_before else 0)
-    writer.put("BBd", verdict, evidence, or_nan(growth.since_seconds))
+    writer.put("BBd", verdict, evidence, or_nan(growth.since_seconds or growth.stopped_seconds))
     for figure in (growth.slope, growth.exhaustion):
         writer.put("ddd", *(figure or (math.nan,) * 3))
     writer.put("B", len(growth.reasons))
@@ -297,14 +297,16 @@ def read_growth(reader: Reader) -> Growth:
     (reasons,) = reader.take("B")
     if verdict >= len(_VERDICTS) or evidence >= len(_EVIDENCE) or reasons > _MOST_REASONS:
         raise ValueError("state of a leak detector: an unknown verdict")
+    is_over = _VERDICTS[verdict] is Verdict.LEVELLED_OFF
     return Growth(
         _VERDICTS[verdict],
         _EVIDENCE[evidence],
         None if math.isnan(slope.value) else slope,
-        or_none(since),
+        None if is_over else or_none(since),
         None if math.isnan(exhaustion.value) else exhaustion,
         tuple(reader.take_array("B", 255).tobytes().decode() for _ in range(reasons)),
         held_before=held_before,
+        stopped_seconds=or_none(since) if is_over else None,
         confirmed=bool(flags & _WITNESSED),
         driver_confirms=bool(flags & _CONFIRMED),
         suspected=bool(flags & _SUSPECTED),

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES, RING, BlockStore
 from gpuagent_alerts.leak.forecast import LONGEST_SECONDS
 
-LEAST_FALL: Final = 0.1
+LEAST_FALL: Final = 0.2
 """Share of what a window's memory ranges over that a fall has to give back: less is noise."""
 LEAST_RISE: Final = 0.1
 """Share of the height of a tooth that the lows have to rise by: what returns to where it was does not grow."""

@@ -86,7 +86,7 @@ def describe_end(ending: Ending, held: int, free_bytes: float | None) -> tuple[s
     room = "" if free_bytes is None else f" with {format_bytes(free_bytes)} free"
     if held < STILL_HELD_SHARE * ending.high:
         room = f", of which it held {format_pages(held)} later{room}"
-    waited = format_duration(max(alarm.window_seconds, 1800.0))
+    waited = format_duration(max(alarm.window_seconds, PLATEAU_SECONDS))
     return (f"growth stopped at {format_pages(max(ending.high, held))}{room}{NO_NEW_HIGH}{waited}", rise)
 
 
@@ -115,6 +115,7 @@ NO_NEW_HIGH: Final = ": no new high for "
 """... and what stands before the proof, where it stopped."""
 STILL_HELD_SHARE: Final = 0.95
 """The share of its high that it still holds: what holds less has given some of it back."""
+PLATEAU_SECONDS: Final = SUSPECTED.plateau_seconds
 LEARNING_BLOCKS: Final = 16
 """Blocks before the first window exists."""
 LEARNING_LEVELS: Final = 3
@@ -207,7 +208,9 @@ def judge_signals(
         known = (
             before.reasons if before.verdict is Verdict.LEVELLED_OFF else describe_end(ending, held, room.free_bytes)
         )
-        return Growth(Verdict.LEVELLED_OFF, slope=still, reasons=known)
+        alarm = ending.alarm
+        stopped = None if ending.released else ending.seconds - max(alarm.window_seconds, PLATEAU_SECONDS)
+        return Growth(Verdict.LEVELLED_OFF, slope=still, stopped_seconds=stopped, reasons=known)
     return Growth(Verdict.STEADY, slope=still, reasons=against)
 
 

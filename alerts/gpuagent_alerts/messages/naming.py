@@ -79,11 +79,13 @@ def subject_name(seen: BriefingInputs, main: Alert) -> str:
     labels = main.labels if main.labels.get("pid") else _first_labels(seen) or main.labels
     told = {int(text) for one in last_run(seen, main) if (text := one.labels.get("pid", "")).isdecimal()}
     pids = told | {each.process.pid for each in seen.members} or seen.pids
-    if len(pids) < 2:
+    is_past = not seen.members and not seen.incident.restarts
+    number = max(len(pids), seen.incident.grew_together if is_past else 0)
+    if number < 2:
         return process_name(labels)
     users = {one.labels.get("user", "") for one in seen.conditions if one.labels.get("pid")}
     users |= {each.process.info.user for each in seen.members if each.process.info is not None}
-    many = f"{len(pids)} {'ranks' if labels.get('slurm_job') else 'processes'}"
+    many = f"{number} {'ranks' if labels.get('slurm_job') else 'processes'}"
     return f"{group_name(seen, labels)} ({', '.join([many, *sorted(users - {''})])})"
 
 
