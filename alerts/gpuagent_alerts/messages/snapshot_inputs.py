@@ -354,6 +354,8 @@ def groups_of(info: ProcessInfo) -> Iterator[str]:
         yield f"container:{info.container_id}:{info.uid}"
     elif _is_service(info.unit):
         yield f"unit:{info.unit}:{info.uid}"
+        if template := template_of(info.unit):  # instances run one program, as ranks do
+            yield f"template:{template}:{info.uid}:{info.name}"
     boot = info.id.boot_id
     if info.process_group:
         yield f"process-group:{boot}:{info.process_group}:{info.uid}{owner}"
@@ -396,6 +398,19 @@ def _container_of(info: ProcessInfo) -> str:
         if not slash:
             return "" if _MADE_UP.fullmatch(namespace) else namespace
     return f"{namespace}/{program_of_pod(pod)}/{container}"
+
+
+_INSTANCE = re.compile(r"((?:[^/@]+/)?[^/@]+@)[^/@]+(\.service)")
+
+
+def template_of(unit: str) -> str:
+    """Return the template of which a unit is an instance, `whisper@.service`; "" of any other.
+
+    >>> template_of("whisper@0.service"), template_of("whisper.service"), template_of("user@1000.service/a@b.service")
+    ('whisper@.service', '', '')
+    """
+    found = _INSTANCE.fullmatch(unit)
+    return "" if found is None or not _is_service(unit) else f"{found[1]}{found[2]}"
 
 
 def _is_service(unit: str) -> bool:
