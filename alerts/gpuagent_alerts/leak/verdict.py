@@ -235,7 +235,8 @@ def _judge_rise(
     main = leak or suspicion
     assert main is not None  # noqa: S101 - the caller has one
     alarm = main.alarm
-    teeth = teeth_of(_stores(signals)[-1], forecast_window(alarm.window_seconds))
+    # What tensors take for a request and give back makes teeth too, and says nothing of the forecast.
+    teeth = teeth_of(_stores(signals)[-1], forecast_window(alarm.window_seconds)) if signals.own is None else None
     state, slope = _pace(signals, alarm, room, before, now_seconds)
     if teeth is not None and not room.full and (teeth.goes_on or state is GrowthState.RISING):
         state, slope = GrowthState.RISING, _around(teeth.pace)
