@@ -20,11 +20,12 @@ from gpuagent_alerts.alert import (
     CauseKind,
     Status,
     condition_times,
+    kept_words,
     resolved_summary,
     shown_annotations,
 )
 from gpuagent_alerts.messages.briefing_inputs import BLIND, DEAD, FULL, LEAK, SOON, BriefingInputs
-from gpuagent_alerts.messages.incident_end import what_was
+from gpuagent_alerts.messages.incident_end import end_of_all, what_was
 from gpuagent_alerts.messages.naming import (
     READ_IT,
     dead_subject,
@@ -311,6 +312,9 @@ def summary_of_kept(seen: BriefingInputs, main: Alert) -> str:
     """
     kept = [one for one in seen.conditions if one.is_kept] or [main]
     gravest = max(kept, key=lambda one: (*urgency_of(one), one.kept_until or 0.0))
+    if main.name == LEAK and len({one.labels.get("pid", "") for one in kept if one.name == LEAK}) > 1:
+        main = replace(main, kept_until=gravest.kept_until)
+        return f"{subject_name(seen, main)} was leaking memory: {end_of_all(seen, main)}{kept_words(main)}"
     return without_place(resolved_summary(replace(main, kept_until=gravest.kept_until)))
 
 

@@ -472,7 +472,8 @@ class IncidentGroup:
             key, kind, shown, severity, starts_at, ends_at, news,
             restarts=restarts.count, restarted_pids=restarts.pids, flat_seconds=restarts.flat_seconds,
             grows_by=restarts.grows_by if again is None or news is News.ENDED else again.bytes_per_second,
-            grew_on=() if record is None else record.grew_on, last_run=restarts.last_run,
+            grew_on=() if record is None else record.grew_on,
+            grew_together=0 if record is None else record.grew_together, last_run=restarts.last_run,
         )  # fmt: skip
 
     def _note_if_changed(

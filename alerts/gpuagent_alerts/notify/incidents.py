@@ -172,7 +172,10 @@ class IncidentBook:
                 if now_runs.growth is None:
                     self._meters[key] = MemoryMeter(now)
                 found[key] = now_runs._replace(
-                    holds=now_runs.holds or found[key].holds, grow_on=seen.grow_on, is_acted_on=of_process
+                    holds=now_runs.holds or found[key].holds,
+                    grow_on=seen.grow_on,
+                    growing=seen.growing,
+                    is_acted_on=of_process,
                 )
         self.watched = found
         return found
@@ -215,6 +218,7 @@ class _Update:
                 restarts=owners[key].restarts if key in owners else one.restarts,
                 labels=_labels_of_runs(one.labels, owners[key].restarts) if key in owners else one.labels,
                 grew_on=tuple(dict.fromkeys((*one.grew_on, *owners[key].grow_on))) if key in owners else one.grew_on,
+                grew_together=max(one.grew_together, owners[key].growing) if key in owners else one.grew_together,
             )
             for key, one in before.items()
         }  # fmt: skip
@@ -426,7 +430,7 @@ def _reopened(one: IncidentRecord, alert: Alert) -> IncidentRecord:
     """Return an incident that ended as this alert begins it again: since then, and not since its first beginning."""
     return replace(
         one, ends_at=None, reopened=one.reopened + 1, starts_at=alert.begins_at, headline="", restarts=Restarts(),
-        left=(), grew_on=(),
+        left=(), grew_on=(), grew_together=0,
     )  # fmt: skip
 
 
