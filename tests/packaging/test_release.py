@@ -16,14 +16,18 @@ PLACES = (
     "agent/gpuagent/__init__.py",
     "client/gpuagent_client/__init__.py",
     "deploy/kubernetes/kustomization.yaml",
+    "deploy/helm/gpuagent/Chart.yaml",
 )
-MENTIONS = ("docs/fleet.md", "docs/install.md", "deploy/ansible/playbook.yaml", "deploy/cloud-init/gpuagent.yaml")
+MENTIONS = (
+    *("docs/fleet.md", "docs/install.md", "deploy/helm/gpuagent/README.md"),
+    *("deploy/ansible/playbook.yaml", "deploy/cloud-init/gpuagent.yaml"),
+)
 
 
 def versions(tree: Path) -> set[str]:
     """What the places of a tree tell."""
     found = (
-        re.search(r'^(?:__version__ = |    newTag: )"?([^"\n]+)', (tree / place).read_text(), re.MULTILINE)
+        re.search(r'^(?:__version__ = |    newTag: |appVersion: )"?([^"\n]+)', (tree / place).read_text(), re.MULTILINE)
         for place in PLACES
     )
     return {match[1] for match in found if match}
@@ -100,7 +104,7 @@ def test_two_builds_give_the_same_bytes(tmp_path: Path) -> None:
         subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=clone / "dist", check=True)
         sums.append((clone / "dist/SHA256SUMS").read_text())
     assert sums[0] == sums[1]
-    assert sums[0].count("\n") == 6
+    assert sums[0].count("\n") == 7
     (version,) = versions(ROOT)
     for name, parts in (("gpuagent", 29), ("gpuagent_client", 0)):
         bill = json.loads((clone / f"dist/{name}-{version}.cdx.json").read_text())
