@@ -97,8 +97,8 @@ def test_the_package_on(name: str, tmp_path: Path) -> None:
     root = make_root(distribution, tmp_path)
     wheels = tmp_path / "fetched"
     tools = subprocess.run([ROOT / "scripts/release", "tools"], capture_output=True, text=True, check=True)
-    fetch: list[str | Path] = [ROOT / "scripts/wheelhouse", Path(tools.stdout.strip()) / "python", wheels, distribution.python,
-             os.uname().machine]  # fmt: skip
+    python = Path(tools.stdout.strip()) / "python"
+    fetch: list[str | Path] = [ROOT / "scripts/wheelhouse", python, wheels, distribution.python, os.uname().machine]
     done = subprocess.run(fetch, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     machine_folder = tmp_path / "machine"
