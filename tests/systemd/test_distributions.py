@@ -31,11 +31,12 @@ class Distribution(NamedTuple):
     codename: str
     python: str
     keyring: str
+    components: str
 
 
 DISTRIBUTIONS = {
-    "debian-13": Distribution("trixie", "3.13", "debian-archive-keyring"),
-    "ubuntu-24.04": Distribution("noble", "3.12", "ubuntu-archive-keyring"),
+    "debian-13": Distribution("trixie", "3.13", "debian-archive-keyring", "main"),
+    "ubuntu-24.04": Distribution("noble", "3.12", "ubuntu-archive-keyring", "main,universe"),
 }
 STEPS: tuple[Callable[..., Any], ...] = (
     walk.test_it_serves, walk.test_every_file_is_the_packages, walk.test_an_installation_from_a_tree_is_refused,
@@ -52,8 +53,10 @@ def make_root(distribution: Distribution, folder: Path) -> Path:
     if shutil.which("mmdebstrap") is None:
         pytest.skip("needs mmdebstrap: apt-get install mmdebstrap")
     root = folder / "root"
-    command = ["mmdebstrap", "--quiet", "--variant=apt", f"--include={PACKAGES}", f"--keyring={keyring}",
-               "--format=directory", distribution.codename, str(root)]  # fmt: skip
+    command = [
+        "mmdebstrap", "--quiet", "--variant=apt", f"--include={PACKAGES}", f"--keyring={keyring}",
+        f"--components={distribution.components}", "--format=directory", distribution.codename, str(root),
+    ]  # fmt: skip
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode != 0:
         pytest.skip(f"no root file system of {distribution.codename} could be made: {made.stderr[-300:]}")
