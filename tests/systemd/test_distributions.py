@@ -19,7 +19,7 @@ import pytest
 from tests.systemd import test_packages as walk
 from tests.systemd.conftest import bare
 from tests.systemd.machine import Machine, require
-from tests.systemd.test_service import UNIT
+from tests.systemd.test_service import UNIT, configure
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = "systemd-sysv,dbus,python3,python3-venv,make,man-db,procps,rpm,libstdc++6,needrestart"
@@ -78,13 +78,22 @@ def outdated(machine: Machine) -> set[str]:
 
 
 def look_with_needrestart(machine: Machine) -> None:
-    """After an upgrade it has nothing to say of the agent; of a library that was replaced under it, it has."""
+    """It says nothing of an upgraded agent, and starts it anew when a library of it was replaced.
+
+    It does not while the agent would not come up again with its configuration.
+    """
     assert UNIT not in outdated(machine)
     pid = machine.show(UNIT, "MainPID")
     used = re.findall(r"(/usr/lib/\S*libz\.so\S*)", machine.run("cat", f"/proc/{pid}/maps"))
     machine.run("sh", "-c", f"cp {used[0]} {used[0]}.new && mv {used[0]}.new {used[0]}")
     assert UNIT in outdated(machine)
-    machine.run("systemctl", "restart", UNIT)
+    configure(machine, "poll_intervall: 3s\n")
+    machine.run("needrestart", "-l", "-r", "a")
+    assert machine.show(UNIT, "MainPID") == pid
+    configure(machine, "poll_interval: 3s\n")
+    machine.run("needrestart", "-l", "-r", "a")
+    assert machine.show(UNIT, "MainPID") != pid
+    assert walk.serving(machine)
     assert UNIT not in outdated(machine)
 
 
