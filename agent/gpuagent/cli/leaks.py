@@ -13,6 +13,7 @@ import typer
 
 from gpuagent.cli.agent import Refused, Socket, Url, answer_of, ask_agent, tell
 from gpuagent.cli.cells import Paint, clean, cut, fit, width_of, wrap
+from gpuagent.cli.plot import Plot, check_plot, write_plot
 from gpuagent.core.api_client import DEFAULT_URL
 from gpuagent.core.units import format_bytes, format_duration
 from gpuagent.core.wording import assessment_words, verdict_words
@@ -52,6 +53,7 @@ def explain(
     gpu: Gpu = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON document")] = False,
     ascii_only: Annotated[bool, typer.Option("--ascii", help="Print ASCII characters only")] = False,
+    picture: Plot = None,
     socket: Socket = None,
     url: Url = None,
 ) -> None:
@@ -60,9 +62,15 @@ def explain(
     The plot shows the baseline (memory never given back), free memory, the window of the alarm and the forecast. The
     last 16 processes that ended after a leak can be explained too.
 
-    Exit status: 0 shown, 1 the agent does not answer, or does not know the process.
+    Exit status: 0 shown, 1 the agent does not answer, or does not know the process, or the picture cannot be written.
     """
+    check_plot(picture)
     document = ask_to_read(f"/api/v1/leaks/{pid}{_query(gpu)}", socket, url)
+    if picture is not None:
+        from gpuagent.core.plot.evidence import plot_of_evidence
+
+        if not write_plot(picture, [plot_of_evidence(document)]):
+            raise typer.Exit(1)
     if as_json:
         typer.echo(json.dumps(document, indent=1))
         return
