@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -91,7 +92,10 @@ async def _record(agent: Agent, folder: Path, process: subprocess.Popen[bytes]) 
             await pilot.press(*keys)
             await app.workers.wait_for_complete()
             await pilot.pause(0.2)
-            frames.append(Frame(caption, app.export_screenshot(title="gpuagent top")))
+            screen = app.export_screenshot(title="gpuagent top")
+            frames.append(
+                Frame(caption, re.sub(rf"\b{re.escape(platform.node())}\b&#160;GPU", f"{HOSTNAME}&#160;GPU", screen))
+            )
 
         await look(8)
         await take("1  A leak is found: who, how fast, and when the GPU is full", "V")
@@ -99,7 +103,8 @@ async def _record(agent: Agent, folder: Path, process: subprocess.Popen[bytes]) 
         await take("3  K ends it: what is known, and a question first", "escape", "K")
         await pilot.press("y")
         await asyncio.to_thread(process.wait, 60)
-        await asyncio.to_thread(lambda: [thread.join(60) for thread in app.acting])
+        for thread in app.acting:
+            await asyncio.to_thread(thread.join, 60)
         await take("4  The agent checks, ends it, and waits for the memory")
         await pilot.press("escape")
         await look(10)

@@ -218,9 +218,11 @@ class _Marks(NamedTuple):
     begin: str
     end: str
     axis: str
+    parts: str = ""
+    """Cells that are filled by an eighth, two eighths and so on; none where a cell is full or empty."""
 
 
-_UNICODE = _Marks("█", "·", "░", "─", "├", "┤", "│")
+_UNICODE = _Marks("█", "·", "░", "─", "├", "┤", "│", "▁▂▃▄▅▆▇")
 _ASCII = _Marks("#", ".", "+", "-", "|", "|", "|")
 
 
@@ -261,10 +263,12 @@ def plot(document: Document, width: int, paint: Paint) -> list[str]:
     low, high = min(known), max(known)
     high = max(high, low + _LEAST_SHARE * document["memory_total_bytes"])
     lines = []
+    height = (high - low) / _ROWS
     for row in range(_ROWS):
-        least = low + (high - low) * (_ROWS - 1 - row) / _ROWS
-        cells = [_cell(value, peak, least, marks) for value, peak in zip(baseline, used, strict=True)]
-        coming = [marks.forecast if value >= least else " " for value in ahead]
+        least = low + height * (_ROWS - 1 - row)
+        cells = [_cell(value, peak, least, height, marks) for value, peak in zip(baseline, used, strict=True)]
+        begins = least + height / 2 if marks.parts and row < _ROWS - 1 else least
+        coming = [marks.forecast if value >= begins else " " for value in ahead]
         label = format_bytes(high) if row == 0 else format_bytes(low) if row == _ROWS - 1 else ""
         lines.append(f"{fit(label, _LABEL - 1, right=True)} {marks.axis}{''.join(cells)}{''.join(coming)}".rstrip())
     lines += _below(document, _Scale(begin, step, columns, now), marks, bool(ahead))
@@ -307,9 +311,11 @@ def _forecast(document: Document, baseline: Sequence[float | None], step: float)
     return [last + pace * min(seconds, step * (number + 1)) for number in range(columns)]
 
 
-def _cell(value: float | None, peak: float | None, least: float, marks: _Marks) -> str:
+def _cell(value: float | None, peak: float | None, least: float, height: float, marks: _Marks) -> str:
+    """Return the cell of a row that begins at `least`: the baseline as far as it reaches into it, else the peak."""
     if value is not None and value >= least:
-        return marks.baseline
+        part = int((value - least) / height * (len(marks.parts) + 1)) if marks.parts else 1
+        return marks.baseline if not marks.parts or part > len(marks.parts) - 1 else marks.parts[part]
     return marks.peak if peak is not None and peak >= least else " "
 
 
