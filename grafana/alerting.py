@@ -38,16 +38,22 @@ def severity(metric: str, selector: str, by: str) -> str:
 
 def timeline(selector: str = GPU) -> statetimeline.Panel:
     """Alerts over time. `selector` chooses those that Prometheus evaluates; an agent's are counted per node."""
+    # An alert that both evaluate is shown once, as Prometheus has it: with GPU and pid. Prometheus looks later and less
+    # often, so an agent's line goes for the whole time range, not only for the moments in which both fire.
+    in_prometheus = f"on (instance, alertname) last_over_time(ALERTS{{{selector}}}[$__range] @ end())"
     return states(
         "Alerts",
-        "What the agents' own rules say (one line per node and rule), and what the same rules in Prometheus say (with "
-        "GPU and pid), if they are loaded there. Pending: true, and not yet for long enough. "
+        "What fires or is pending, each alert once. Where Prometheus evaluates the rules, with GPU and pid; where the "
+        "agents do, one line for each node and rule. Pending: true, and not yet for long enough. "
         "`gpuagent alerts` on the node says what each means and what to do.",
         words(("pending", GREY), ("info", BLUE), ("warning", AMBER), ("critical", RED), start=1),
-        query(severity("gpuagent_alerts", NODE, "instance, alertname"), "{{instance}} {{alertname}}"),
+        query(
+            f"{severity('gpuagent_alerts', NODE, 'instance, alertname')} unless {in_prometheus}",
+            "{{instance}} {{alertname}}",
+        ),
         query(
             severity("ALERTS", selector, "instance, gpu, pid, alertname"),
-            "{{instance}} GPU {{gpu}} {{pid}} {{alertname}} (Prometheus)",
+            "{{instance}} GPU {{gpu}} {{pid}} {{alertname}}",
         ),
         empty="No alert, or no data: see how many agents are up",
     )

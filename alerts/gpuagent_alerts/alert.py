@@ -66,7 +66,7 @@ class Briefing:
     """Actions that were taken, or would be in a dry run."""
     next_command: str = ""
     links: Mapping[str, str] = field(default_factory=dict)
-    """URLs by what they lead to: `page`, `grafana`, `runbook`."""
+    """URLs by what they lead to: `page`, `plot`, `grafana`, `runbook`."""
     silence_command: str = ""
     end_reason: str = ""
     """Why it ended, in the past tense; empty while it goes on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -13,6 +14,7 @@ from gpuagent_exporters.api.routes import build_app
 from tests.exporters.wire import Answer, connected, run, serving
 from tests.fakes.source import FakeSource
 
+EVIDENCE = Path(__file__).parents[2] / "docs" / "images" / "leak-explained.json"
 SAID = {"id": "1", "user": "alice", "note": "a cache", "by": "root", "label": "false", "trace": {"runs": []}}
 
 
@@ -25,7 +27,8 @@ class FakeLeaks:
     def explain(self, pid: int, gpu: str) -> dict[str, Any]:
         if pid != 7:
             raise KeyError(f"nothing is remembered of {pid}")
-        return {"pid": pid, "gpu": gpu, "user": "alice", "judged_by": {"match": {"user": "alice", "app": "a"}}}
+        drawn: dict[str, Any] = json.loads(EVIDENCE.read_text()) | {"process": "<script>"}
+        return drawn | {"pid": pid, "gpu": gpu, "user": "alice", "judged_by": {"match": {"user": "alice", "app": "a"}}}
 
     async def traces(self, pid: int | None, gpu: str) -> dict[str, Any]:
         return {"traces": [{"pid": pid, "gpu": gpu, "user": "alice", "trace": {}}]}
@@ -67,7 +70,14 @@ def asked(folder: Path, leaks: FakeLeaks, method: str, path: str, body: Any = No
 
 def test_an_open_address_names_nobody(short_folder: Path) -> None:
     """Users, notes and who told are for the control socket, and for an address that is private."""
-    for path in ("/api/v1/leaks/7", "/api/v1/leaks/trace?pid=7", "/api/v1/leaks/feedback", "/api/v1/leaks/feedback/1"):
+    drawn = "/api/v1/leaks/7/plot.svg"
+    for path in (
+        "/api/v1/leaks/7",
+        drawn,
+        "/api/v1/leaks/trace?pid=7",
+        "/api/v1/leaks/feedback",
+        "/api/v1/leaks/feedback/1",
+    ):
         for door in ("", "private"):
             assert "alice" in asked(short_folder, FakeLeaks(), "GET", path, door=door).body.decode()
         answer = asked(short_folder, FakeLeaks(), "GET", path, door="open")
@@ -75,10 +85,20 @@ def test_an_open_address_names_nobody(short_folder: Path) -> None:
         assert not any(word in answer.body.decode() for word in ("alice", "a cache", "root"))
 
 
+def test_a_leak_is_drawn(short_folder: Path) -> None:
+    """As an image, in which a process's name is text."""
+    answer = asked(short_folder, FakeLeaks(), "GET", "/api/v1/leaks/7/plot.svg?gpu=0", door="private")
+    assert (answer.status, answer.headers["content-type"]) == (200, "image/svg+xml")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    texts = [each.text for each in ET.fromstring(answer.body.decode()).iter() if each.tag.endswith("}text")]
+    assert texts[0] == "<script> (pid 7, alice, embed-server.service) on GPU 0"
+
+
 @pytest.mark.parametrize(
     ("path", "status"),
     [
         ("/api/v1/leaks/8", 404),
+        ("/api/v1/leaks/8/plot.svg", 404),
         ("/api/v1/leaks/7?gpu=%0a", 400),
         ("/api/v1/leaks/trace?pid=x", 400),
         ("/api/v1/leaks/feedback/9", 404),

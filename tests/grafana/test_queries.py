@@ -226,6 +226,17 @@ def test_rows_of_the_process_table_merge(seen: Fleet, job: str) -> None:
     assert all(each == rows[0] for each in rows)
 
 
+@pytest.mark.parametrize("name", ["gpu-fleet", "gpu-node"])
+def test_an_alert_is_shown_once(seen: Fleet, name: str) -> None:
+    """Where the agent and Prometheus evaluate the same rule, its line is that of Prometheus, with the GPU."""
+    of_agents, of_prometheus = (
+        {(series["metric"]["instance"], series["metric"]["alertname"]) for series in seen.answer(expr, instant=False)}
+        for expr in (filled_in(query.expr, variables(".+")) for query in queries(name) if query.panel == "Alerts")
+    )
+    assert "GpuProcessMemoryLeak" in {alertname for _, alertname in of_prometheus}
+    assert not of_agents & of_prometheus
+
+
 def test_the_nodes_table_has_one_row_for_each_agent(seen: Fleet) -> None:
     """Also for the one that does not answer, whose figures are n/a and not 0."""
     chosen = variables(".+")

@@ -23,6 +23,9 @@ from rich.text import Text
 
 from gpuagent.cli.cells import Paint
 from gpuagent.cli.status import status_screen
+from gpuagent.core.plot.drawing import to_svg
+from gpuagent.core.plot.evidence import plot_of_evidence
+from gpuagent.core.plot.memory_plot import draw
 from tests.alerts.notify.receivers.sink import Sink, sink
 from tests.integration.agent import Agent, running_agent
 from tests.integration.waiting import until
@@ -45,7 +48,9 @@ def record() -> None:
         ending.write_text(LEAK.read_text().replace("age: 20m", f"age: 20m\n        until: {_ENDS}", 1))
         with _told_by(Path(folder), ending) as (agent, slack):
             _keep("slack", _message(slack, "embed-server", "full in"))
-            _keep("status", until(lambda: _leaking(agent), "the detector is sure", _PATIENCE_SECONDS))
+            status = until(lambda: _leaking(agent), "the detector is sure", _PATIENCE_SECONDS)
+            _keep("status", status)
+            _keep("leak-explained", _explained(agent, status))
             _keep("slack-end", _message(slack, "RESOLVED", " ended; "))
     with (
         tempfile.TemporaryDirectory(prefix="gpuagent-", dir="/tmp") as folder,
@@ -58,6 +63,12 @@ def _leaking(agent: Agent) -> Any:
     """The status, once it tells of a leak."""
     status = agent.status()
     return status if any(problem["kind"] == "leak" for problem in status["problems"]) else None
+
+
+def _explained(agent: Agent, status: Any) -> Any:
+    """The evidence on the process that leaks."""
+    leaker = next(one for one in status["processes"] if one["verdict"] == "leaking")
+    return json.loads(agent.get(f"/api/v1/leaks/{leaker['pid']}").body)
 
 
 @contextmanager
@@ -102,6 +113,7 @@ SLACK = ("slack", "slack-end", "slack-lost")
 """Messages that are kept."""
 PICTURES: Mapping[str, Callable[[], str]] = {
     "status.svg": status_picture,
+    "leak-explained.svg": lambda: to_svg(draw([plot_of_evidence(kept("leak-explained"))])),
     **{f"{name}.svg": (lambda name=name: slack_svg(kept(name))) for name in SLACK},  # type: ignore[misc]
 }
 
@@ -110,8 +122,8 @@ def main(words: list[str]) -> None:
     """Draw, after recording anew if that is wanted."""
     if words == ["record"]:
         record()
-    for name, draw in PICTURES.items():
-        (IMAGES / name).write_text(draw())
+    for name, picture in PICTURES.items():
+        (IMAGES / name).write_text(picture())
 
 
 if __name__ == "__main__":

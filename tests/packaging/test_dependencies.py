@@ -43,7 +43,7 @@ PROGRAMS = {
     "hatchling",  # the build backend
     "import-linter",
     "mkdocs-material",  # used as `python -m mkdocs`
-    "matplotlib",  # the optional extra: imported by the agent when a picture is asked for
+    "pillow",  # the optional extra: imported by the agent as PIL when a picture is asked for
     "mypy",
     "pytest-timeout",  # a plugin, found by its entry point
     "ruff",

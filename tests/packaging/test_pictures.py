@@ -41,6 +41,24 @@ def test_slack_picture_escapes() -> None:
     assert words[-4:] == ["A", "<script>", "x<y", "Page"]
 
 
+def test_the_story_moves_without_a_script() -> None:
+    """It begins with the leak and ends with its memory back; each frame is seen once a turn, and nothing is fetched."""
+    root = ET.fromstring((IMAGES / "top-story.svg").read_text())
+    style = "".join(each.text or "" for each in root.iter() if each.tag.endswith("}style"))
+    captions = [(each.text or "", parent.get("class")) for parent in root for each in parent if _is_caption(each)]
+    assert [text[:1] for text, _ in captions] == ["1", "2", "3", "4", "5"]
+    assert captions[-1][0].endswith("The memory is back")
+    for number, (_, name) in enumerate(captions):
+        assert (name, f"@keyframes f{number} " in style) == (f"f{number}", True)
+    assert "prefers-reduced-motion" in style
+    assert not {"script", "image"} & {each.tag.rpartition("}")[2] for each in root.iter()}
+    assert "url(" not in style
+
+
+def _is_caption(element: ET.Element) -> bool:
+    return element.get("class") == "caption"
+
+
 def test_pictures_are_small() -> None:
     """A clone is not slowed down by them."""
     assert [path.name for path in IMAGES.glob("*.*") if path.stat().st_size > 200 * 1024] == []

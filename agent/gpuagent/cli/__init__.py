@@ -12,10 +12,10 @@ def main() -> None:
     if command is None:
         from gpuagent.cli.app import app
     else:
-        from gpuagent.cli.base import new_app
+        from gpuagent.cli.base import joined_help, new_app
 
         app = new_app()
-        app.command()(command)
+        app.command(help=joined_help(command))(command)
     app(prog_name="gpuagent")
 
 

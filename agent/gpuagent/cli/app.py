@@ -9,7 +9,7 @@ import typer
 
 from gpuagent.cli.alerts import ack, alerts, receivers_app, silence_app
 from gpuagent.cli.apps import attach, blame, release
-from gpuagent.cli.base import new_app
+from gpuagent.cli.base import joined_help, new_app
 from gpuagent.cli.check import CheckCommand, check
 from gpuagent.cli.config import config_app, reload, rules_app
 from gpuagent.cli.kill import kill
@@ -33,10 +33,12 @@ _LOOK, _ACT, _SET_UP, _TRY = "Look", "Act", "Set up and run", "Record and try"
 
 def _add(panel: str, about: str, command: Callable[..., None], **settings: Any) -> None:
     """Hang a command below `gpuagent`, with its line in `gpuagent --help`."""
-    app.command(short_help=about, rich_help_panel=panel, **settings)(command)
+    app.command(help=joined_help(command), short_help=about, rich_help_panel=panel, **settings)(command)
 
 
 def _add_group(panel: str, about: str, name: str, group: typer.Typer) -> None:
+    for each in group.registered_commands:
+        each.help = each.help or (joined_help(each.callback) if each.callback is not None else None)
     app.add_typer(group, name=name, short_help=about, rich_help_panel=panel)
 
 

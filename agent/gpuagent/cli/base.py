@@ -5,6 +5,8 @@ Apart from `app`, so that `run` and `status` load no other command.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -21,6 +23,12 @@ def new_app() -> typer.Typer:
     )
     app.callback()(_options)
     return app
+
+
+def joined_help(command: Callable[..., None]) -> str:
+    """Return a command's docstring with each paragraph on one line, for typer to wrap as the terminal is wide."""
+    paragraphs = (inspect.getdoc(command) or "").split("\n\n")
+    return "\n\n".join(one if "\n " in one else one.replace("\n", " ") for one in paragraphs)
 
 
 def _print_version(wanted: bool) -> None:

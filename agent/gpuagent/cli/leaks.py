@@ -13,6 +13,7 @@ import typer
 
 from gpuagent.cli.agent import Refused, Socket, Url, answer_of, ask_agent, tell
 from gpuagent.cli.cells import Paint, clean, cut, fit, width_of, wrap
+from gpuagent.cli.plot import Plot, check_plot, write_plot
 from gpuagent.core.api_client import DEFAULT_URL
 from gpuagent.core.units import format_bytes, format_duration
 from gpuagent.core.wording import assessment_words, verdict_words
@@ -52,6 +53,7 @@ def explain(
     gpu: Gpu = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON document")] = False,
     ascii_only: Annotated[bool, typer.Option("--ascii", help="Print ASCII characters only")] = False,
+    picture: Plot = None,
     socket: Socket = None,
     url: Url = None,
 ) -> None:
@@ -60,9 +62,15 @@ def explain(
     The plot shows the baseline (memory never given back), free memory, the window of the alarm and the forecast. The
     last 16 processes that ended after a leak can be explained too.
 
-    Exit status: 0 shown, 1 the agent does not answer, or does not know the process.
+    Exit status: 0 shown, 1 the agent does not answer, or does not know the process, or the picture cannot be written.
     """
+    check_plot(picture)
     document = ask_to_read(f"/api/v1/leaks/{pid}{_query(gpu)}", socket, url)
+    if picture is not None:
+        from gpuagent.core.plot.evidence import plot_of_evidence
+
+        if not write_plot(picture, [plot_of_evidence(document)]):
+            raise typer.Exit(1)
     if as_json:
         typer.echo(json.dumps(document, indent=1))
         return
@@ -210,9 +218,11 @@ class _Marks(NamedTuple):
     begin: str
     end: str
     axis: str
+    parts: str = ""
+    """Cells that are filled by an eighth, two eighths and so on; none where a cell is full or empty."""
 
 
-_UNICODE = _Marks("█", "·", "░", "─", "├", "┤", "│")
+_UNICODE = _Marks("█", "·", "░", "─", "├", "┤", "│", "▁▂▃▄▅▆▇")
 _ASCII = _Marks("#", ".", "+", "-", "|", "|", "|")
 
 
@@ -253,10 +263,12 @@ def plot(document: Document, width: int, paint: Paint) -> list[str]:
     low, high = min(known), max(known)
     high = max(high, low + _LEAST_SHARE * document["memory_total_bytes"])
     lines = []
+    height = (high - low) / _ROWS
     for row in range(_ROWS):
-        least = low + (high - low) * (_ROWS - 1 - row) / _ROWS
-        cells = [_cell(value, peak, least, marks) for value, peak in zip(baseline, used, strict=True)]
-        coming = [marks.forecast if value >= least else " " for value in ahead]
+        least = low + height * (_ROWS - 1 - row)
+        cells = [_cell(value, peak, least, height, marks) for value, peak in zip(baseline, used, strict=True)]
+        begins = least + height / 2 if marks.parts and row < _ROWS - 1 else least
+        coming = [marks.forecast if value >= begins else " " for value in ahead]
         label = format_bytes(high) if row == 0 else format_bytes(low) if row == _ROWS - 1 else ""
         lines.append(f"{fit(label, _LABEL - 1, right=True)} {marks.axis}{''.join(cells)}{''.join(coming)}".rstrip())
     lines += _below(document, _Scale(begin, step, columns, now), marks, bool(ahead))
@@ -299,9 +311,11 @@ def _forecast(document: Document, baseline: Sequence[float | None], step: float)
     return [last + pace * min(seconds, step * (number + 1)) for number in range(columns)]
 
 
-def _cell(value: float | None, peak: float | None, least: float, marks: _Marks) -> str:
+def _cell(value: float | None, peak: float | None, least: float, height: float, marks: _Marks) -> str:
+    """Return the cell of a row that begins at `least`: the baseline as far as it reaches into it, else the peak."""
     if value is not None and value >= least:
-        return marks.baseline
+        part = int((value - least) / height * (len(marks.parts) + 1)) if marks.parts else 1
+        return marks.baseline if not marks.parts or part > len(marks.parts) - 1 else marks.parts[part]
     return marks.peak if peak is not None and peak >= least else " "
 
 

@@ -120,7 +120,7 @@ def _parameters(command: Any) -> Iterator[str]:
             yield ", ".join(f"\\fB{_text(each)}\\fR" for each in (*parameter.opts, *parameter.secondary_opts)) + (
                 "" if parameter.is_flag else f" \\fI{_text(_value(parameter))}\\fR"
             )
-        yield _text(parameter.help or "") or "."
+        yield _text((parameter.help or "").replace("\\[", "[")) or "."  # the help is rich markup
 
 
 def _value(parameter: Any) -> str:

@@ -88,8 +88,8 @@ def _default(parameter: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return text that cannot break out of a table."""
-    return " ".join(text.split()).replace("|", "\\|")
+    """Return text that cannot break out of a table, without the marks of rich markup."""
+    return " ".join(text.split()).replace("\\[", "[").replace("|", "\\|")
 
 
 if __name__ == "__main__":

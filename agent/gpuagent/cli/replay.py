@@ -1,7 +1,6 @@
 """`gpuagent replay`: run the leak detector over recorded traces to see whether it would have caught yours.
 
-For people each process is a curve on one line, the verdict, and when it would have said what; or a picture, which is
-the only use of matplotlib.
+For people each process is a curve on one line, the verdict, and when it would have said what; or a picture.
 """
 
 from __future__ import annotations
@@ -9,6 +8,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from math import inf
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
@@ -17,10 +18,10 @@ import typer
 
 from gpuagent.cli.agent import Socket, Url, tell
 from gpuagent.cli.cells import Paint, clean, cut, fit, width_of, wrap
+from gpuagent.cli.plot import Plot, check_plot, write_plot
 from gpuagent.core.growth import Range, Verdict
 from gpuagent.core.units import (
     FORECAST_RANGE_SECONDS,
-    GIB,
     format_bytes,
     format_duration,
     format_forecast_range,
@@ -28,6 +29,7 @@ from gpuagent.core.units import (
 )
 
 if TYPE_CHECKING:
+    from gpuagent.core.plot.memory_plot import Alarm, Forecast, MemoryPlot
     from gpuagent_alerts.leak.replay.rows import ProcessFacts
     from gpuagent_alerts.leak.replay.run import Labelled, Outcome, Point, Replayed, ReplayedAlarm, Score
 
@@ -99,40 +101,66 @@ def _at(seconds: float, first_seconds: float) -> str:
     return fit(f"+{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}", 9)
 
 
-def draw(shown: list[tuple[Path, Replayed]], plot: Path) -> None:
-    """Draw a panel for each process, in the format that the file's name asks for.
+def plot_of(file: Path, one: Replayed) -> MemoryPlot:
+    """Return the picture of a process: what was read, the verdict over time, each alarm and what it forecast."""
+    from gpuagent.core.plot.memory_plot import Lane, MemoryPlot, Reading, verdict_span
 
-    Raises OSError if it cannot be written, ValueError for a format that matplotlib does not have.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    points = one.sketch.points()
+    floor = _baseline([point.lowest_used_bytes for point in points])
+    readings = [
+        Reading(point.seconds, point.used_bytes, low, point.free_bytes, point.allocated_bytes, _full(point))
+        for point, low in zip(points, floor, strict=True)
+    ]
+    ends = [seconds for seconds, _ in one.verdicts[1:]] + [one.last_seconds]
+    spans = [verdict_span(begin, end, verdict) for (begin, verdict), end in zip(one.verdicts, ends, strict=True)]
+    told = f"{one.growth.verdict} at the end" + (f"; {_count(one.alarms)}" if one.alarms else "; no leak would be told")
+    return MemoryPlot(
+        title=f"{one.process} ({file.name})" if one.process else file.name,
+        verdict=told,
+        readings=readings,
+        is_danger=bool(one.alarms),
+        alarms=[_plotted(alarm, one.first_seconds) for alarm in one.alarms],
+        lanes=[Lane("verdict", spans)] if spans else [],
+        forecasts=list(_forecasts(one, points)),
+        notes=one.alarms[0].reasons if one.alarms else one.growth.reasons,
+        begin_seconds=one.first_seconds,
+    )
 
-    figure = Figure(figsize=(10, 2.6 * len(shown)), layout="constrained")
-    FigureCanvasAgg(figure)
-    for place, (file, one) in enumerate(shown):
-        panel = figure.add_subplot(len(shown), 1, place + 1)
-        points = one.sketch.points()
-        hours = [(point.seconds - one.first_seconds) / 3600 for point in points]
-        for name, values in (
-            ("used", [point.used_bytes for point in points]),
-            ("free", [point.free_bytes for point in points]),
-            ("allocated", [point.allocated_bytes for point in points]),
-        ):
-            if any(value is not None for value in values):
-                panel.plot(hours, [float("nan") if value is None else value / GIB for value in values], label=name)
-        for alarm in one.alarms:
-            panel.axvline((alarm.alarm_seconds - one.first_seconds) / 3600, color="red", linewidth=1)
-            panel.axvspan(
-                (alarm.onset_seconds - one.first_seconds) / 3600,
-                ((alarm.cleared_seconds or one.last_seconds) - one.first_seconds) / 3600,
-                color="red",
-                alpha=0.08,
-            )
-        panel.set_title(f"{file.name} {one.process}: {one.growth.verdict}", fontsize=9, parse_math=False)
-        panel.set_ylabel("GiB")
-        panel.legend(fontsize=7, loc="upper left")
-    figure.supxlabel("hours")
-    figure.savefig(plot, dpi=110)
+
+def _baseline(lowest: Sequence[float | None]) -> list[float | None]:
+    """Return what was held at each point and never given back since."""
+    floor = list(accumulate((inf if value is None else value for value in reversed(lowest)), min))
+    return [None if value is None else low for value, low in zip(lowest, reversed(floor), strict=True)]
+
+
+def _full(point: Point) -> float | None:
+    """Return what the process would hold with all that is free: most is free when least is in use."""
+    lowest, free = point.lowest_used_bytes, point.free_bytes
+    return None if lowest is None or free is None else lowest + free
+
+
+def _count(alarms: Sequence[ReplayedAlarm]) -> str:
+    return "a leak would be told once" if len(alarms) == 1 else f"a leak would be told {len(alarms)} times"
+
+
+def _plotted(alarm: ReplayedAlarm, first_seconds: float) -> Alarm:
+    from gpuagent.core.plot.memory_plot import Alarm
+
+    after = format_duration(max(0.0, alarm.alarm_seconds - first_seconds))
+    pace = f", +{format_rate(alarm.slope.value)}" if alarm.slope else ""
+    return Alarm(alarm.alarm_seconds, f"leak after {after} ({alarm.evidence}){pace}")
+
+
+def _forecasts(one: Replayed, points: Sequence[Point]) -> Iterator[Forecast]:
+    """Yield what the last alarm forecast: of the earlier ones the curve shows what became of them."""
+    from gpuagent.core.plot.memory_plot import Forecast
+
+    for alarm in one.alarms[-1:]:
+        held = [
+            each.used_bytes for each in points if each.seconds <= alarm.alarm_seconds and each.used_bytes is not None
+        ]
+        if alarm.slope is not None and alarm.exhaustion is not None and alarm.exhaustion.value >= 1 and held:
+            yield Forecast(alarm.alarm_seconds, held[-1], alarm.slope.value, alarm.exhaustion.value)
 
 
 EXIT_LEAK = 1
@@ -141,8 +169,6 @@ MOST_FAULTS_SHOWN = 10
 """Per file; the rest is counted."""
 MOST_PICTURES = 24
 """More panels than this are unreadable; the first are drawn."""
-
-_PLOT_HELP = "Write a plot to this file (needs matplotlib: pip install 'gpuagent[plot]')"
 
 
 def replay(
@@ -158,7 +184,7 @@ def replay(
     total: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Total GPU memory such as 80GiB, if the file does not have it")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help=_PLOT_HELP)] = None,
+    plot: Plot = None,
     ascii_only: Annotated[bool, typer.Option("--ascii", help="Print ASCII characters only")] = False,
     scored: Annotated[
         bool,
@@ -184,8 +210,7 @@ def replay(
     if scored:
         _score(files or (), socket, url, as_json=as_json, ascii_only=ascii_only)
     total_bytes = _size(total)
-    if plot is not None:
-        _need_matplotlib()
+    check_plot(plot)
     paint = Paint.for_stream(sys.stdout, ascii_only=ascii_only)
     shown: list[tuple[Path, Replayed]] = []
     leaks = unreadable = False
@@ -200,8 +225,8 @@ def replay(
         except TraceError as error:
             unreadable = True
             tell(f"{file}: {error}")
-    if plot is not None and shown:
-        _draw(shown, plot)
+    if plot is not None and shown and not write_plot(plot, [plot_of(*each) for each in shown]):
+        raise typer.Exit(EXIT_UNREADABLE)
     if unreadable:
         raise typer.Exit(EXIT_UNREADABLE)
     if leaks:
@@ -248,15 +273,6 @@ def _replayed(
 
 def _table(file: Path, one: Replayed, paint: Paint) -> str:
     return "\n".join(paint.text(line) for line in lines_of(file, one, width_of(sys.stdout), paint))
-
-
-def _draw(shown: list[tuple[Path, Replayed]], plot: Path) -> None:
-    try:
-        draw(shown, plot)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        tell(f"{plot}: {reason}")
-        raise typer.Exit(EXIT_UNREADABLE) from None
 
 
 class _Faults:
@@ -318,13 +334,6 @@ def _size(text: str | None) -> int | None:
     if not 0 < size < 2**44:
         raise typer.BadParameter(f"{text} is not a plausible GPU memory size", param_hint="--total")
     return size
-
-
-def _need_matplotlib() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("matplotlib") is None:
-        raise typer.BadParameter("needs matplotlib: pip install 'gpuagent[plot]'", param_hint="--plot")
 
 
 EXIT_NONE = 3

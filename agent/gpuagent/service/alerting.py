@@ -94,7 +94,7 @@ class Alerting:
         self.config = config
         self._clock = clock
         self._where = where
-        self._receivers = ReceiverFactory(clock, self.store)
+        self.receiver_factory = ReceiverFactory(clock, self.store)
         self._keeper = StatePersister(self.store, self.engine, clock)
         self.endings = EndReasons(self.engine.rules)
         self._series = RuleSeries(where.simulated)
@@ -189,7 +189,7 @@ class Alerting:
             async with asyncio.timeout(_STOP_SECONDS):
                 await asyncio.to_thread(self._keeper.save)
         await self.delivery.stop()
-        await self._receivers.close()
+        await self.receiver_factory.close()
         with suppress(TimeoutError):  # a disk that hangs holds the store's lock; what is committed is safe
             async with asyncio.timeout(_STOP_SECONDS):
                 await asyncio.to_thread(self.store.close)
@@ -425,7 +425,7 @@ class Alerting:
         return self._analyses[key]
 
     def _routes(self, config: Config) -> Routes:
-        return Routes(config.routes, self._receivers.recipients(config.receivers))
+        return Routes(config.routes, self.receiver_factory.recipients(config.receivers))
 
     async def _use_receivers(self, alive: Callable[[], bool]) -> None:
         for task in self._beating:
@@ -433,8 +433,8 @@ class Alerting:
         self.briefings.links = links_of(self.config, self._where.url)
         self.briefings.budgets = {budget.label: budget.memory for budget in self.config.budgets}
         self.origin.external_url = self.briefings.links.page
-        await self.delivery.use(self._receivers.senders(self.config.receivers))
-        self.heartbeats = self._receivers.heartbeats(self.config.receivers, alive)
+        await self.delivery.use(self.receiver_factory.senders(self.config.receivers))
+        self.heartbeats = self.receiver_factory.heartbeats(self.config.receivers, alive)
         self._beating = [asyncio.create_task(beat.run(), name=f"heartbeat {beat.name}") for beat in self.heartbeats]
 
     def _count(self, receivers: tuple[ReceiverCounts, ...]) -> AlertingFigures:

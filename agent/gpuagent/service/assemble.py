@@ -37,6 +37,7 @@ from gpuagent.service.http_servers import HttpServers, own_url
 from gpuagent.service.leak_commands import LeakCommands
 from gpuagent.service.leak_feedback import FOLDER, FeedbackStore
 from gpuagent.service.otlp import OtlpPush
+from gpuagent.service.pictures import LeakPictures
 from gpuagent.service.remedies import (
     RemediesRefused,
     check_permissions,
@@ -177,6 +178,14 @@ def assemble(
 
     alerting.listen(remedies.update_alerts, further, remedies.remedy_of, remedies.under_way, remedies.freed)
     alerting.endings.ask(remedies.history.ending_of, node.processes.is_running)
+    leak_commands = LeakCommands(
+        leaks,
+        node.clock,
+        FeedbackStore(state_file(config, FOLDER)),
+        node=where.node,
+        simulated=bool(node.place.simulated),
+    )
+    alerting.receiver_factory.picture_of = LeakPictures(leak_commands.explain).picture_of
     otlp = OtlpPush(config.otlp, where.node, lambda: alerting.incidents, alerting.firing, node.clock.now)
     parts = Parts(
         config=config,
@@ -201,13 +210,7 @@ def assemble(
         usage=usage,
         usage_commands=UsageCommands(usage),
         reports=UsageReports(config, node.clock, alerting.store, usage, alerting.outbox, alerting.delivery, where.node),
-        leak_commands=LeakCommands(
-            leaks,
-            node.clock,
-            FeedbackStore(state_file(config, FOLDER)),
-            node=where.node,
-            simulated=bool(node.place.simulated),
-        ),
+        leak_commands=leak_commands,
         remedies=remedies,
         remedy_settings=remedy_settings,
         reserve=reserve,

@@ -20,6 +20,7 @@ from gpuagent.core.metrics.alerting import (
     Undelivered,
     UndeliveredReason,
 )
+from gpuagent_alerts.alert import Incident
 from gpuagent_alerts.notify.outbox.attempt import Sender
 from gpuagent_alerts.notify.outbox.delivery import Delivery, DeliveryWorker
 from gpuagent_alerts.notify.outbox.queue import DeliveryFigures
@@ -32,7 +33,7 @@ from gpuagent_alerts.store.problem import StoreFailure
 if TYPE_CHECKING:  # it loads the HTTP client, which a node without receivers need not have
     from gpuagent.config.alerting import Receiver
     from gpuagent_alerts.masker import Masker
-    from gpuagent_alerts.notify.receivers.base import Dependencies
+    from gpuagent_alerts.notify.receivers.base import Dependencies, PictureOf
     from gpuagent_alerts.notify.receivers.heartbeat import Heartbeat
     from gpuagent_alerts.notify.receivers.http import HttpClient
 
@@ -45,6 +46,8 @@ class ReceiverFactory:
         self._store = store
         self._http: HttpClient | None = None
         self._masker: Masker | None = None
+        self.picture_of: PictureOf | None = None
+        """Draws an incident for receivers that take pictures."""
 
     def recipients(self, configured: Sequence[Receiver]) -> list[Recipient]:
         """Return what routing has to know of them."""
@@ -89,7 +92,10 @@ class ReceiverFactory:
         self._masker.use(secrets_of(configured), secret_arguments_of(configured))
         if self._http is None:
             self._http = HttpClient(clock=self._clock, masker=self._masker)
-        return Dependencies(self._http, self._clock, self._masker, self._store)
+        return Dependencies(self._http, self._clock, self._masker, self._store, picture_of=self._picture_of)
+
+    async def _picture_of(self, incident: Incident) -> bytes:
+        return b"" if self.picture_of is None else await self.picture_of(incident)
 
 
 def count_alerts(

@@ -116,6 +116,7 @@ class ActingApp(App[None]):
         else:
             if prepared.act.name == "blame":
                 self.blamed[row_key(process)] = lines
+        say(lines[0] if lines else f"{prepared.act.title}: done")
         show(self.show_text, prepared.act.title, lines)
 
     def show_text(self, title: str, lines: Sequence[str]) -> None:

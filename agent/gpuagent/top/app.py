@@ -25,7 +25,7 @@ from gpuagent.top.detail import MemoryHistory
 from gpuagent.top.detail_screen import DetailScreen
 from gpuagent.top.dialogs import Columns, TextWindow, window_width
 from gpuagent.top.keys import SECTIONS, foot_line, help_lines
-from gpuagent.top.look import SEVERITY_STYLES, ProcessColors
+from gpuagent.top.look import SEVERITY_STYLES, ProcessColors, from_printed
 from gpuagent.top.panels import VitalsHistory, age_words, gpu_block, head_line, problem_lines
 from gpuagent.top.preferences import Preferences, load_preferences, save_preferences
 from gpuagent.top.rows import TREES, View, rows
@@ -211,7 +211,8 @@ class TopApp(ActingApp):
 
     def _draw_age(self) -> None:
         """Draw head and foot, whose ages go on while no figures come."""
-        if not self._laid_out:
+        # A timer may tick while the screen is being taken down.
+        if not self._laid_out or not self.screen_stack or len(self.screen_stack[0].query("#head, #foot")) < 2:
             return
         base, width = self.screen_stack[0], self.size.width
         head, foot = base.query_one("#head", LinesView), base.query_one("#foot", LinesView)
@@ -275,7 +276,7 @@ class TopApp(ActingApp):
         lines = problem_lines(self.reading.status, self.reading.alerts, width, 10_000)
         if self.reading.alerts is not None:
             shown = alert_screen(self.reading.alerts, width, Paint(color=not self.plain))
-            lines += [Text(end=""), *(Text.from_ansi(cut_line, end="", no_wrap=True) for cut_line in shown)]
+            lines += [Text(end=""), *(from_printed(cut_line) for cut_line in shown)]
         self.push_screen(TextWindow("Problems and alerts", lines))
 
     def action_pause(self) -> None:

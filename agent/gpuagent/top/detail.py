@@ -16,7 +16,7 @@ from gpuagent.core.process_filter import owner
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
 from gpuagent.core.wording import alone_words, assessment_words, since_of, summary_of
 from gpuagent.top.acts import alert_targets
-from gpuagent.top.look import SEVERITY_STYLES, VERDICT_STYLES
+from gpuagent.top.look import SEVERITY_STYLES, VERDICT_STYLES, from_printed
 from gpuagent.top.rows import row_key
 
 Document = dict[str, Any]
@@ -77,7 +77,7 @@ def detail_lines(process: Document, known: Known, width: int, *, plain: bool = F
     if known.evidence is not None:
         paint = Paint(color=not plain)
         lines += _section("Evidence", width)
-        lines += [Text.from_ansi(line, end="", no_wrap=True) for line in lines_of(known.evidence, width, paint)[1:]]
+        lines += [from_printed(line) for line in lines_of(known.evidence, width, paint)[1:]]
     lines += list(_alerts(process, known.alerts, width))
     if known.blamed:
         lines += _section("What blame said", width)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from rich.text import Text
+
 from gpuagent.core.palette import ON_DARK
 
 Document = dict[str, Any]
@@ -30,6 +32,17 @@ class _BarMarks(NamedTuple):
 
 
 BAR_MARKS = _BarMarks()
+
+
+_ANSI = {"1;31": "1;38;2;255;107;94", "33": "38;2;224;160;48", "36": "38;2;95;168;200", "32": "38;2;111;191;115"}
+"""The colors of printed screens, as this one has them: a terminal's own red may be pink."""
+
+
+def from_printed(line: str) -> Text:
+    """Return a line of a printed screen in the colors of this one."""
+    for theirs, ours in _ANSI.items():
+        line = line.replace(f"\x1b[{theirs}m", f"\x1b[{ours}m")
+    return Text.from_ansi(line, end="", no_wrap=True)
 
 
 class ProcessColors:

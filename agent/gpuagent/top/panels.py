@@ -88,8 +88,9 @@ def problem_lines(status: Document, alerts: Document | None, width: int, most: i
     """Return at most `most` lines, the gravest problem first; where more are hidden, the last line says how many."""
     found = [(str(one["severity"]), str(one["text"]), str(one["advice"] or "")) for one in status["problems"]]
     for incident in open_incidents(alerts, status["problems"]):
-        headline = str(incident.get("headline") or incident["kind"])
-        found.append((str(incident["severity"]), f"{incident['key']}: {headline}", ""))
+        severity = str(incident["severity"])
+        headline = str(incident.get("headline") or incident["kind"]).removeprefix(f"{severity.upper()} ")
+        found.append((severity, f"{headline} ({incident['key']})", ""))
     if not found:
         return [Text(cut(" no problem found", width), SEVERITY_STYLES["ok"], end="", no_wrap=True)]
     ranks = {severity: rank for rank, severity in enumerate(("critical", "warning", "info"))}

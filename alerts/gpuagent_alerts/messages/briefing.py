@@ -181,8 +181,15 @@ class BriefingWriter:
         decisive = decisive_alert(seen, main) or main
         runbook = "" if decisive is None else decisive.annotations.get("runbook_url", "")
         runbook = runbook if runbook.startswith(("https://", "http://")) else ""  # a rule may have any text
-        found = {"page": self.links.page, "grafana": board, "runbook": runbook}
+        found = {"page": self.links.page, "plot": self._plot_link(seen), "grafana": board, "runbook": runbook}
         return {name: url for name, url in found.items() if url}
+
+    def _plot_link(self, seen: BriefingInputs) -> str:
+        """Return where the agent draws the memory of the one process that grows; "" where it is not one."""
+        if not self.links.page or not seen.pace or seen.incident.is_over or len(seen.pids) != 1 or not seen.gpus:
+            return ""
+        gpu = quote(seen.gpus[0].identity.uuid, safe="")
+        return f"{self.links.page.rstrip('/')}/api/v1/leaks/{next(iter(seen.pids))}/plot.svg?gpu={gpu}"
 
 
 def _numbers(seen: BriefingInputs, main: Alert | None) -> str:

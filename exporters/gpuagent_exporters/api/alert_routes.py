@@ -12,6 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from gpuagent.core.plot.drawing import to_svg
+from gpuagent.core.plot.evidence import plot_of_evidence
+from gpuagent.core.plot.memory_plot import draw
 from gpuagent.core.units import MAX_SECONDS
 from gpuagent_exporters.api.answers import PID, Document, Handler, Refusal, answered, json_answer, json_body, not_found
 from gpuagent_exporters.http.peers import peer_of
@@ -222,13 +225,22 @@ class _Reading:
 
     async def explain(self, request: Request) -> Response:
         async with self._asking:
-            document = self._source.explain(request.path_params["pid"], _gpu(request))
-            if self._hides:
-                match = {key: value for key, value in document["judged_by"]["match"].items() if key not in _HIDDEN}
-                document = {**document, **_HIDDEN, "judged_by": {**document["judged_by"], "match": match}}
-            answer = json_answer(document, allow_nan=False)
+            answer = json_answer(self._evidence(request), allow_nan=False)
             await asyncio.sleep(0)
         return answer
+
+    async def plot(self, request: Request) -> Response:
+        async with self._asking:
+            drawing = draw([plot_of_evidence(self._evidence(request))])
+            await asyncio.sleep(0)
+        return Response(to_svg(drawing), media_type="image/svg+xml")
+
+    def _evidence(self, request: Request) -> Document:
+        document = self._source.explain(request.path_params["pid"], _gpu(request))
+        if not self._hides:
+            return document
+        match = {key: value for key, value in document["judged_by"]["match"].items() if key not in _HIDDEN}
+        return {**document, **_HIDDEN, "judged_by": {**document["judged_by"], "match": match}}
 
     async def traces(self, request: Request) -> Response:
         pid, gpu = request.query_params.get("pid"), _gpu(request)
@@ -261,6 +273,7 @@ def leak_routes(source: LeakSource, *, show_commands: bool = True) -> Sequence[B
         Route("/api/v1/leaks/feedback", _leak_answered(reading.feedback), methods=["GET"]),
         Route(f"/api/v1/leaks/feedback/{_ENTRY}", _leak_answered(reading.feedback_entry), methods=["GET"]),
         Route(f"/api/v1/leaks/{PID}", _leak_answered(reading.explain), methods=["GET"]),
+        Route(f"/api/v1/leaks/{PID}/plot.svg", _leak_answered(reading.plot), methods=["GET"]),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any, Final
+from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,9 @@ from gpuagent.cli import leaks_tune
 from gpuagent.cli.app import app
 from gpuagent.cli.cells import Paint
 from gpuagent.cli.leaks import lines_of
+from gpuagent.core.plot.drawing import Label, to_svg
+from gpuagent.core.plot.evidence import plot_of_evidence
+from gpuagent.core.plot.memory_plot import draw
 from tests.fakes.answering import answering, says
 
 GIB: Final = 2**30
@@ -75,6 +79,18 @@ def test_the_plot() -> None:
     assert any(line.startswith("   window") and "19 min, strict" in line for line in lines)
 
 
+def test_the_picture(tmp_path: Path) -> None:
+    """`--plot` draws what the screen says into a file, names as text; it says what it cannot write."""
+    path = tmp_path / "leak.svg"
+    code, output, _, _ = run("leaks", "explain", "7", "--plot", str(path), answer=evidence(process="<b>\x1b[31m"))
+    assert (code, "window" in output) == (0, True)
+    drawn = [each.strip() for each in ET.parse(path).getroot().itertext() if each.strip()]
+    assert drawn[1] == "<b>?[31m (pid 7, svc-ml, embed.service) on GPU 0"
+    assert {"leaking", "leak, strict", "strict: +9.0 GiB in 19 min", "forecast", "GPU full"} <= set(drawn)
+    code, _, errors, _ = run("leaks", "explain", "7", "--plot", str(tmp_path / "no" / "x.svg"), answer=evidence())
+    assert (code, "No such file" in errors) == (1, True)
+
+
 GIBS: Final = st.floats(0, 80) | st.just(0.0)
 POINTS: Final = st.lists(st.tuples(st.integers(0, 59), GIBS, st.none() | st.just(80.0)), max_size=30).map(
     lambda found: [point(*each) for each in sorted(found, key=lambda each: each[0])]
@@ -100,6 +116,10 @@ def test_any_history_is_drawn(
     for line in lines_of(document, width, Paint(ascii_only=plain)):
         assert cell_len(line) <= width
         assert line.isprintable()
+    drawing = draw([plot_of_evidence(document)])
+    ET.fromstring(to_svg(drawing))
+    places = [place for item in drawing.items if not isinstance(item, Label) for place in item.points]
+    assert all(0 <= x <= drawing.width and 0 <= y <= drawing.height for x, y in places)
 
 
 def test_feedback_that_is_kept() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 import typer
@@ -181,23 +181,28 @@ def test_a_size_that_is_none(tmp_path: Path, size: str) -> None:
     assert "--total" in errors
 
 
-@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is not None, reason="matplotlib is here")
-def test_a_plot_without_matplotlib(tmp_path: Path) -> None:
-    """The message has the command that installs it, before any work is done."""
-    code, _, errors = run(trace(tmp_path, 0, 0), "--plot", tmp_path / "x.png")
-
-    assert code == 2
-    assert "gpuagent[plot]" in errors.replace("\n", "")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    importlib.util.find_spec("matplotlib") is None, reason="no matplotlib: pip install 'gpuagent[plot]'"
+@pytest.mark.parametrize(
+    ("name", "installed", "code", "words"),
+    [
+        ("x.svg", False, 1, ""),
+        ("x.png", True, 1, ""),
+        ("x.png", False, 2, "gpuagent[plot]"),
+        ("x.gif", True, 2, "has to end in .svg or .png"),
+        ("no/x.svg", True, 3, "No such file or directory"),
+    ],
 )
-def test_a_plot(tmp_path: Path) -> None:
-    """A picture of every process; a format that there is not, or a place that cannot be written, is exit status 3."""
+def test_a_plot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, installed: bool, code: int, words: str
+) -> None:
+    """A picture of every process; SVG needs no package, and what cannot be drawn is refused with the way out."""
     path = trace(tmp_path, 10, 40_000)
-    assert run(path, "--plot", tmp_path / "x.png")[0] == 1
-    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
-    assert run(path, "--plot", tmp_path / "x.abc")[0] == 3
-    assert run(path, "--plot", tmp_path / "no" / "x.png")[0] == 3
+    monkeypatch.setattr("gpuagent.core.plot.png.find_spec", lambda _: object() if installed else None)
+    found, _, errors = run(path, "--plot", tmp_path / name)
+    assert found == code
+    assert words in " ".join(errors.replace("│", "").split())
+    if code == 1 and name.endswith(".png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    elif code == 1:
+        drawn = "".join(ET.parse(tmp_path / name).getroot().itertext())
+        assert all(word in drawn for word in ("python3:4711", "growing", "leaking", "GPU full", "forecast", "+1 h"))
+        assert "leak after" in drawn

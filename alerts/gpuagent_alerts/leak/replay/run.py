@@ -24,6 +24,7 @@ class Point(NamedTuple):
     used_bytes: float | None
     free_bytes: float | None
     allocated_bytes: float | None
+    lowest_used_bytes: float | None = None
 
 
 class DownsampledSeries:
@@ -51,6 +52,8 @@ class DownsampledSeries:
             current[1] = free
         if allocated is not None and (current[2] is None or allocated > current[2]):
             current[2] = allocated
+        if used is not None and (current[3] is None or used < current[3]):
+            current[3] = used
 
     def _enter(self, place: int, seconds: float) -> None:
         assert self._first is not None  # noqa: S101 - add() has set it
@@ -58,30 +61,28 @@ class DownsampledSeries:
             merged: dict[int, list[float | None]] = {}
             for old, values in self._columns.items():
                 other = merged.get(old // 2)
-                merged[old // 2] = (
-                    values if other is None else [_highest(*pair) for pair in zip(other, values, strict=True)]
-                )
+                merged[old // 2] = values if other is None else _joined(other, values)
             self._columns = merged
             self._stretch *= 2
             place = int((seconds - self._first) // self._stretch)
         self._place = place
-        self._current = self._columns.setdefault(place, [None, None, None])
+        self._current = self._columns.setdefault(place, [None, None, None, None])
 
     def points(self) -> list[Point]:
         """Return the curve, with a point for each stretch that had no reading too."""
         if self._first is None:
             return []
         last = max(self._columns)
-        nothing: list[float | None] = [None, None, None]
+        nothing: list[float | None] = [None, None, None, None]
         return [
             Point(self._first + place * self._stretch, *self._columns.get(place, nothing)) for place in range(last + 1)
         ]
 
 
-def _highest(one: float | None, other: float | None) -> float | None:
-    if one is None or other is None:
-        return one if other is None else other
-    return max(one, other)
+def _joined(one: Sequence[float | None], other: Sequence[float | None]) -> list[float | None]:
+    """Return the highest of each column of two stretches; of the last one the lowest."""
+    pairs = [[value for value in pair if value is not None] for pair in zip(one, other, strict=True)]
+    return [*(max(pair, default=None) for pair in pairs[:-1]), min(pairs[-1], default=None)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,8 @@ class Replayed:
     growth: Growth = field(default_factory=lambda: Growth(Verdict.LEARNING))
     """The last word."""
     alarms: list[ReplayedAlarm] = field(default_factory=list)
+    verdicts: list[tuple[float, Verdict]] = field(default_factory=list)
+    """Each verdict with the time at which it began."""
     fast_seconds: list[float] = field(default_factory=list)
     """When the fast tier began to speak."""
     judged: bool = False
@@ -117,6 +120,8 @@ class Replayed:
     def note(self, seconds: float, growth: Growth) -> None:
         """Record that the detector's verdict has changed."""
         was, self.growth = self.growth, growth
+        if not self.verdicts or growth.verdict is not self.verdicts[-1][1]:
+            self.verdicts.append((seconds, growth.verdict))
         if growth.fast and not was.fast:
             self.fast_seconds.append(seconds)
         leaks, leaked = growth.verdict is Verdict.LEAKING, was.verdict is Verdict.LEAKING

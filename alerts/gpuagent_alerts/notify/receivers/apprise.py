@@ -6,6 +6,7 @@ server that hangs is ended with it. The address goes through its standard input,
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 from gpuagent_alerts.alert import Message
 from gpuagent_alerts.notify.outbox.attempt import DELIVERED, DeliveryOutcome, MessageContext, Reason
 from gpuagent_alerts.notify.receivers.addresses import is_forbidden
-from gpuagent_alerts.notify.receivers.base import Dependencies, ReceiverKind, url_of
+from gpuagent_alerts.notify.receivers.base import Dependencies, PictureOf, ReceiverKind, no_picture, url_of
 from gpuagent_alerts.notify.receivers.settings import URL_KEYS, KeyType, key, url_file
 from gpuagent_alerts.notify.receivers.text import headline, is_over, plain_text
 from gpuagent_alerts.programs.run import run_program
@@ -45,6 +46,7 @@ class Apprise:
 
     url: Secret
     timeout_seconds: float = _TIMEOUT_SECONDS
+    picture_of: PictureOf = no_picture
 
     async def send(self, message: Message, context: MessageContext) -> DeliveryOutcome:
         """Run Apprise once. Raises Misconfigured."""
@@ -55,6 +57,9 @@ class Apprise:
             "type": _type_of(message),
             "format": "text" if message.report is None else message.report.format,
         }
+        picture = b"" if message.incident is None else await self.picture_of(message.incident)
+        if picture:
+            request["picture"] = base64.b64encode(picture).decode("ascii")
         command = (sys.executable, "-I", "-m", PROGRAM)
         finished = await run_program(command, json.dumps(request).encode(), self.timeout_seconds)
         if finished.status == 0:
@@ -89,7 +94,7 @@ class AppriseKind(ReceiverKind[AppriseConfig]):
 
     def transport(self, config: AppriseConfig, receiver: str, shared: Dependencies) -> Apprise:  # noqa: ARG002
         """Return what runs Apprise."""
-        return Apprise(url_of(config))
+        return Apprise(url_of(config), picture_of=shared.picture_of)
 
 
 def notify(request: Mapping[str, str]) -> int:
@@ -107,9 +112,22 @@ def notify(request: Mapping[str, str]) -> int:
     if request.get("check"):
         return 0
     told = sender.notify(
-        title=request["title"], body=request["body"], notify_type=request["type"], body_format=request["format"]
-    )
+        title=request["title"], body=request["body"], notify_type=request["type"], body_format=request["format"],
+        attach=_attached(request.get("picture", "")),
+    )  # fmt: skip
     return 0 if told else _NOT_DELIVERED
+
+
+def _attached(picture: str) -> object:
+    """Return what Apprise attaches where a service takes it; None without a picture."""
+    if not picture:
+        return None
+    from apprise.attachment.memory import AttachMemory  # noqa: PLC0415 (optional)
+
+    attachment: object = AttachMemory(  # type: ignore[no-untyped-call]
+        base64.b64decode(picture), name="memory.png", mimetype="image/png"
+    )
+    return attachment
 
 
 def refuse_forbidden(event: str, arguments: tuple[object, ...]) -> None:

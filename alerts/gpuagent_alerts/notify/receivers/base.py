@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
@@ -72,6 +72,15 @@ class HttpRequest:
     """Secrets of this request besides the URL and those that the masker knows."""
 
 
+PictureOf = Callable[[Incident], Awaitable[bytes]]
+"""Draws an incident for a message, as PNG; nothing where there is no picture of it."""
+
+
+async def no_picture(incident: Incident) -> bytes:  # noqa: ARG001
+    """Return that there is no picture."""
+    return b""
+
+
 @dataclass(frozen=True, slots=True)
 class Dependencies:
     """What all receivers share."""
@@ -84,6 +93,7 @@ class Dependencies:
     """Store of what receivers must not forget; None: they forget with the process."""
     api_urls: Mapping[str, str] = field(default_factory=dict)
     """Addresses that replace those of services' APIs, by kind."""
+    picture_of: PictureOf = no_picture
 
 
 class ReceiverKind(ABC, Generic[ConfigT]):

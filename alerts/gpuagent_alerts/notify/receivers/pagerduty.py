@@ -112,6 +112,8 @@ def event(message: Message, context: MessageContext, routing_key: str) -> bytes:
         document["client_url"] = client_url
     if links:
         document["links"] = [{"href": url, "text": LINK_NAMES.get(name, name)} for name, url in links.items()]
+    if (plot := links.get("plot", "")).startswith("https://"):  # PagerDuty shows no others
+        document["images"] = [{"src": plot, "href": links.get("page", plot), "alt": LINK_NAMES["plot"]}]
     body = json.dumps(document).encode()
     if len(body) > MAX_EVENT_BYTES:
         document["payload"]["custom_details"] = {"alerts": f"{len(message.alerts)}, too large to be listed"}

@@ -16,15 +16,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from urllib.parse import urlencode
 
-from gpuagent_alerts.alert import Message, News
+from gpuagent_alerts.alert import Incident, Message, News
 from gpuagent_alerts.notify.outbox.attempt import DELIVERED, DeliveryOutcome, DeliveryPace, MessageContext, Reason
 from gpuagent_alerts.notify.receivers.base import (
     Dependencies,
     HttpRequest,
+    PictureOf,
     ReceiverConfig,
     ReceiverKind,
     Transport,
+    no_picture,
     url_of,
 )
 from gpuagent_alerts.notify.receivers.settings import URL_KEYS, KeyType, key, url_file
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 API_URL: Final = "https://slack.com/api"
 _MAX_ANSWER_BYTES = 256 * 1024
 """Longest answer read: it repeats the message, and may have the thread's id behind it."""
+_MAX_ALT = 1000
 _LOUD = frozenset({News.BEGAN, News.WORSENED, News.RESTARTED, News.REMINDER})
 """Told in the channel, too: a reply in a thread alone calls nobody. What begins has a thread if it begins again, or if
 its receiver was away."""
@@ -64,7 +68,8 @@ class SlackConfig:
     url_file: Path | None = url_file()
     token_file: Path | None = key(
         KeyType.SECRET_FILE,
-        "Instead of a URL: a file with a bot's token (`xoxb-...`) that has the scope `chat:write`. Needs `channel`.",
+        "Instead of a URL: a file with a bot's token (`xoxb-...`) that has the scope `chat:write`, and for pictures "
+        "`files:write`. Needs `channel`.",
         default=None,
     )
     channel: str | None = key(
@@ -97,6 +102,7 @@ class SlackBot:
     channel: str
     threads: ThreadStore
     api_url: str = API_URL
+    picture_of: PictureOf = no_picture
 
     async def send(self, message: Message, context: MessageContext) -> DeliveryOutcome:
         """Post the message. Raises Misconfigured."""
@@ -114,13 +120,16 @@ class SlackBot:
             if outcome.ok:
                 # The root is for who looks at the channel later: that it is old is no reason to tell all again.
                 await self._call(token, "chat.update", said | {"ts": thread.ts}, thread.channel_id)
+                await self._add_picture(token, incident, thread)
                 return outcome
             if answer.get("error") not in _THREAD_IS_GONE:
                 return outcome
         outcome, answer = await self._call(token, "chat.postMessage", said)
         ts, channel_id = answer.get("ts"), answer.get("channel")
         if outcome.ok and isinstance(ts, str) and isinstance(channel_id, str):
-            await self.threads.keep(self.receiver, self.channel, incident.key, Thread(ts, channel_id), context.now)
+            thread = Thread(ts, channel_id)
+            await self.threads.keep(self.receiver, self.channel, incident.key, thread, context.now)
+            await self._add_picture(token, incident, thread)
         return outcome
 
     async def _rewrite(self, token: str, thread: Thread | None, said: Mapping[str, Any]) -> DeliveryOutcome:
@@ -129,6 +138,35 @@ class SlackBot:
             return DELIVERED
         outcome, answer = await self._call(token, "chat.update", {**said, "ts": thread.ts}, thread.channel_id)
         return DELIVERED if answer.get("error") in _THREAD_IS_GONE else outcome
+
+    async def _add_picture(self, token: str, incident: Incident, thread: Thread) -> None:
+        """Put a picture into a thread (https://docs.slack.dev/messaging/working-with-files).
+
+        The message has arrived without it: whatever fails here, such as a token without `files:write`, costs the
+        picture alone.
+        """
+        picture = await self.picture_of(incident) if incident.news in _LOUD else b""
+        if not picture:
+            return
+        headline = incident.briefing.headline
+        asked = {"filename": "memory.png", "length": str(len(picture)), "alt_txt": headline[:_MAX_ALT]}
+        form = {"Content-Type": "application/x-www-form-urlencoded", "Authorization": f"Bearer {token}"}
+        body = urlencode(asked).encode()
+        outcome, data = await self.http.ask(
+            HttpRequest(f"{self.api_url}/files.getUploadURLExternal", body, form, secrets=(token,)), _MAX_ANSWER_BYTES
+        )
+        answer = _judge(data)[1] if outcome.ok else {}
+        url, file_id = answer.get("upload_url"), answer.get("file_id")
+        if not answer.get("ok") or not isinstance(url, str) or not isinstance(file_id, str):
+            return
+        sent = await self.http.send(HttpRequest(url, picture, {"Content-Type": "application/octet-stream"}))
+        if sent.ok:
+            told = {
+                "files": [{"id": file_id, "title": "Memory over time"}],
+                "channel_id": thread.channel_id,
+                "thread_ts": thread.ts,
+            }
+            await self._call(token, "files.completeUploadExternal", told)
 
     async def _call(
         self, token: str, method: str, document: Mapping[str, Any], channel: str = ""
@@ -301,7 +339,7 @@ class SlackKind(ReceiverKind[SlackConfig]):
             return Slack(shared.http, address)
         threads = MemoryThreads() if shared.store is None else StoredThreads(shared.store)
         api_url = shared.api_urls.get(self.name, API_URL)
-        return SlackBot(shared.http, address, receiver, config.channel or "", threads, api_url)
+        return SlackBot(shared.http, address, receiver, config.channel or "", threads, api_url, shared.picture_of)
 
     def recipient(self, receiver: ReceiverConfig) -> Recipient | None:
         """Return that a bot can rewrite what it has posted."""

@@ -160,7 +160,7 @@ def briefing_lines(briefing: Briefing) -> list[str]:
     return [line for line in lines if line]
 
 
-LINK_NAMES = {"page": "Page", "grafana": "Grafana", "runbook": "Runbook"}
+LINK_NAMES = {"page": "Page", "plot": "Memory over time", "grafana": "Grafana", "runbook": "Runbook"}
 
 
 def plain_text(message: Message, context: MessageContext) -> str:

@@ -230,6 +230,7 @@ def test_links_lead_to_this_gpu() -> None:
     links = Links("http://node7:9837/", "https://grafana/d/node?var-node={node}&var-gpu={gpu}&var-uuid={uuid}&p={pid}")
     assert brief(LEAK, links=links).links == {
         "page": "http://node7:9837/",
+        "plot": "http://node7:9837/api/v1/leaks/81204/plot.svg?gpu=GPU-00000000",
         "grafana": "https://grafana/d/node?var-node=node7&var-gpu=0&var-uuid=GPU-00000000&p=81204",
         "runbook": "https://example.org/GpuProcessMemoryLeak",
     }

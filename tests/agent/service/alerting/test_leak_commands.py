@@ -11,6 +11,8 @@ from gpuagent.config.leaks import LeakOverride, OverrideMatch
 from gpuagent.core.growth import GrowthState, Verdict
 from gpuagent.service.leak_commands import MOST_NOTE_CHARACTERS, LeakCommands
 from gpuagent.service.leak_feedback import FeedbackStore
+from gpuagent.service.pictures import LeakPictures
+from gpuagent_alerts.alert import CauseKind, Incident, News
 from gpuagent_alerts.leak.gpu_sensor import FORGET_SECONDS
 from gpuagent_alerts.messages.end_facts import EndedAlert
 from gpuagent_alerts.messages.end_reasons import reason_by_name
@@ -89,6 +91,28 @@ def test_a_leak_that_has_ended(tmp_path: Path) -> None:
             assert [each["id"] for each in listed["feedback"]] == [kept["id"]]
             await asked.remove_feedback(kept["id"])
             assert (await asked.feedback())["feedback"] == []
+
+    run(test)
+
+
+def test_a_message_has_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a process that grows, drawn in a process of its own; of what is steady, over or unknown there is none."""
+
+    def about(pid: str, uuid: str, news: News = News.BEGAN) -> Incident:
+        return Incident("inc-1", CauseKind.PROCESS, {"pid": pid, "uuid": uuid}, "critical", 0.0, news=news)
+
+    async def test() -> None:
+        async with node(STORY) as one:
+            await one.until(1500)
+            asked = commands(one, tmp_path)
+            pictures = LeakPictures(asked.explain)
+            uuid = asked.explain(LEAKER, "")["gpu_uuid"]
+            assert (await pictures.picture_of(about(str(LEAKER), uuid))).startswith(b"\x89PNG")
+            assert await pictures.picture_of(about(str(LEAKER), uuid, News.ENDED)) == b""
+            for pid, where in ((str(WIDE), uuid), (str(WIDE), ""), ("1", uuid), ("", uuid)):
+                assert await pictures.picture_of(about(pid, where)) == b""
+            monkeypatch.setattr("gpuagent.service.pictures._PROGRAM", ("/bin/false",))
+            assert await pictures.picture_of(about(str(LEAKER), uuid)) == b""
 
     run(test)
 

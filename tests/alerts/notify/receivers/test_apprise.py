@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from dataclasses import replace
 
 import pytest
 
-from gpuagent_alerts.alert import Message, Report
+from gpuagent_alerts.alert import Incident, Message, Report
 from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
 from gpuagent_alerts.notify.receivers.apprise import Apprise
 from gpuagent_alerts.secret import Secret
+from tests.alerts.incident_messages import about, incident
 from tests.alerts.messages import CONTEXT, alert, message
 from tests.alerts.notify.receivers.sink import Reply, always, sink
 
@@ -46,6 +48,23 @@ def test_a_report_is_sent_in_its_form(form: str, text: str) -> None:
 
     assert outcome.ok
     assert (document["title"], document["message"], document["type"]) == ("GPU usage of n1", text, "info")
+
+
+def test_a_picture_is_attached() -> None:
+    """A service that takes attachments has the picture of the incident, beside the text."""
+
+    async def drawn(_: Incident) -> bytes:
+        return b"\x89PNG drawn"
+
+    with sink() as receiver:
+        address = Secret("URL", f"json://127.0.0.1:{receiver.port}/x")
+        outcome = asyncio.run(Apprise(address, picture_of=drawn).send(about(incident()), CONTEXT))
+        document = json.loads(receiver.processed[0].body)
+
+    assert outcome.ok
+    (attached,) = document["attachments"]
+    assert (attached["filename"], attached["mimetype"]) == ("memory.png", "image/png")
+    assert base64.b64decode(attached["base64"]) == b"\x89PNG drawn"
 
 
 @pytest.mark.parametrize("query", ["", "?redirect=yes"])

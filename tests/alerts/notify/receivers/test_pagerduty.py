@@ -113,6 +113,17 @@ def test_a_refusal_shows_no_routing_key() -> None:
     assert json.loads(request.body)["routing_key"] == KEY
 
 
+def test_a_plot_is_an_image_there() -> None:
+    """PagerDuty shows pictures that are served by HTTPS, and no others."""
+    for scheme, images in (("https", True), ("http", False)):
+        plot = f"{scheme}://node7/api/v1/leaks/7/plot.svg?gpu=GPU-1"
+        drawn = replace(BRIEFING, links={**LINKS, "plot": plot})
+        document = read(about(incident(briefing=drawn)))
+        assert {"href": plot, "text": "Memory over time"} in document["links"]
+        shown = [{"src": plot, "href": LINKS["page"], "alt": "Memory over time"}]
+        assert document.get("images", []) == (shown if images else [])
+
+
 def test_an_incident_is_one_there() -> None:
     """Its key, headline, severity, beginning and links; what helps to decide is in the details."""
     first, last = read(about(incident())), read(about(incident(News.ENDED)))
@@ -123,6 +134,7 @@ def test_an_incident_is_one_there() -> None:
     assert (first["payload"]["severity"], first["payload"]["timestamp"]) == ("critical", "2023-11-14T22:03:20.000Z")
     assert first["client_url"] == LINKS["page"]
     assert {"href": LINKS["runbook"], "text": "Runbook"} in first["links"]
+    assert "images" not in first
     details = first["payload"]["custom_details"]
     assert details["largest holders"] == ["whisper-api (svc-ml, pid 81204) 44.1 GiB", "python3 (ann, pid 7) 9.0 GiB"]
     assert details["next command"] == "gpuagent blame 81204"

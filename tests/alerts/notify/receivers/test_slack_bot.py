@@ -7,11 +7,13 @@ import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import pytest
 
-from gpuagent_alerts.alert import Message, News
+from gpuagent_alerts.alert import Incident, Message, News
 from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
+from gpuagent_alerts.notify.receivers.base import PictureOf, no_picture
 from gpuagent_alerts.notify.receivers.http import HttpClient
 from gpuagent_alerts.notify.receivers.slack import (
     KEPT_SECONDS,
@@ -23,7 +25,7 @@ from gpuagent_alerts.notify.receivers.slack import (
 )
 from gpuagent_alerts.secret import Secret
 from gpuagent_alerts.store.database import Store
-from tests.alerts.incident_messages import KEY, about, incident
+from tests.alerts.incident_messages import BRIEFING, KEY, about, incident
 from tests.alerts.messages import CONTEXT, NOW, message
 from tests.alerts.notify.receivers.sink import Received, Reply, Sink, sink
 
@@ -60,13 +62,15 @@ def told(receiver: Sink) -> list[tuple[str, str, bool]]:
     return found
 
 
-def send(receiver: Sink, threads: ThreadStore, messages: Sequence[Message]) -> list[DeliveryOutcome]:
+def send(
+    receiver: Sink, threads: ThreadStore, messages: Sequence[Message], picture_of: PictureOf = no_picture
+) -> list[DeliveryOutcome]:
     """Send one after the other."""
 
     async def run() -> list[DeliveryOutcome]:
         http = HttpClient()
         try:
-            bot = SlackBot(http, Secret("token", TOKEN), "ops", CHANNEL, threads, receiver.url)
+            bot = SlackBot(http, Secret("token", TOKEN), "ops", CHANNEL, threads, receiver.url, picture_of)
             return [await bot.send(one, CONTEXT) for one in messages]
         finally:
             await http.close()
@@ -98,6 +102,42 @@ def test_an_incident_is_one_thread() -> None:
         ("chat.postMessage", "1.000100", True),
         ("chat.update", "1.000100", False),
     ]
+
+
+@pytest.mark.parametrize("fails", ["", "getUploadURLExternal", "upload", "completeUploadExternal"])
+def test_a_picture_follows_in_the_thread(fails: str) -> None:
+    """What begins and worsens has a picture in its thread; a step that fails costs the picture alone."""
+    shared: list[Any] = []
+
+    async def drawn(_: Incident) -> bytes:
+        return b"\x89PNG drawn"
+
+    def answer(request: Received) -> Reply:
+        method = request.path.rpartition("/")[2].removeprefix("files.")
+        if method == fails:
+            return Reply(500 if fails == "upload" else 200, body=b'{"ok": false, "error": "missing_scope"}')
+        if method == "upload":
+            assert (request.body, "authorization" in request.headers) == (b"\x89PNG drawn", False)
+            return Reply()
+        if method == "getUploadURLExternal":
+            asked = parse_qs(request.body.decode())
+            assert (asked["length"], asked["alt_txt"]) == (["10"], [BRIEFING.headline])
+            return Reply(
+                body=json.dumps({"ok": True, "upload_url": f"{receiver.url}/upload", "file_id": "F1"}).encode()
+            )
+        if method == "completeUploadExternal":
+            shared.append(json.loads(request.body))
+        return posts(request)
+
+    posts = slack()
+    with sink(answer) as receiver:
+        story = [about(incident(news)) for news in (News.BEGAN, News.WORSENED, News.ENDED)]
+        outcomes = send(receiver, MemoryThreads(), story, drawn)
+
+    assert all(outcome.ok for outcome in outcomes)
+    assert [(one["files"][0]["id"], one["channel_id"], one["thread_ts"]) for one in shared] == (
+        [] if fails else [("F1", CHANNEL, "1.000100")] * 2
+    )
 
 
 def test_each_incident_has_its_own() -> None:

@@ -1,0 +1,1 @@
+"""Pictures of memory over time, as SVG without any dependency, and as PNG where Pillow is installed."""
