@@ -392,8 +392,10 @@ class WaitingIncident(NamedTuple):
     """Whether its end waits for what was, or may be, started in place of its processes."""
     is_ending: bool
     """Whether it ends unless something becomes true: nothing of it is about to fire, and no restart is waited for."""
+    is_pending: bool
+    """Whether an alert of it is about to fire, and nothing of it is true for as long as its rule asks."""
     subject: FiringAlert
-    """What it is about, as severe as the incident; one that only ends is no trouble."""
+    """What it is about, as severe as the incident; one that only ends, or is about to fire, is no trouble."""
 
 
 def find_waiting(
@@ -441,5 +443,5 @@ def find_waiting(
             is_ending=not for_restart and not grows,
         )
         is_ending = not for_restart and not about_to_fire and not grows
-        found.append(WaitingIncident(key, headline, for_restart, is_ending, subject))
+        found.append(WaitingIncident(key, headline, for_restart, is_ending, bool(about_to_fire), subject))
     return found
