@@ -330,6 +330,12 @@ class BriefingInputs:
         instance = self.instance
         return [MemoryKey(gpu.identity.uuid, 0, NO_INSTANCE if instance is None else instance) for gpu in self.gpus]
 
+    @property
+    def group_growth(self) -> Growth | None:
+        """What is said of the first of its GPUs that fills up by ever more processes of one owner; None without one."""
+        found = [] if self.snapshot is None else [self.snapshot.growth.get(place) for place in self.places]
+        return next((whole for whole in found if whole is not None and whole.group), None)
+
     def can_blame(self, pid: int) -> bool:
         """Return whether the app of this process can be asked which line of Python holds its memory."""
         client = None if self.snapshot is None else self.snapshot.clients.get(pid)
