@@ -330,6 +330,8 @@ def held_text(seen: BriefingInputs, watch: Watch, now: float) -> str:
         who = process_name(labels) if labels.get("pid") else who
         return f"{who} {_left(restarts, age, now)}: waiting for what a remedy comes to"
     if again is not None:
+        if again.started_at is not None and again.started_at < restarts.since:  # while nobody saw it
+            age = format_duration(max(1.0, now - again.started_at))
         began = f"{who} was restarted {times(restarts.count)} and {running(again)}" if restarts.count else (
             f"{who} {running(again)}")  # fmt: skip
         return f"{began}{_on_others(seen, again)}, for {age}{_growth(watch, again)}"
