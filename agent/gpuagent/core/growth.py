@@ -100,6 +100,8 @@ class Growth:
     changed would end an alert while its leak goes on."""
     stopped_seconds: float | None = None
     """Unix time at which it reached its last high; only of what has levelled off without giving memory back."""
+    group: str = ""
+    """Whose processes become more, none of which grows by itself: `36 processes of pool.service`; only of a GPU."""
     culprit: str = ""
     """The line of Python that holds the memory, in the words of `blame`, once the app has been asked."""
 

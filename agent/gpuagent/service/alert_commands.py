@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -219,7 +219,7 @@ def alerts_document(
             {one["fingerprint"] for one in alerts if one["state"] == "firing"},
             partial(headline_of_record, alerting),
             _timelines(alerting.incidents, alerts, deliveries, acks),
-            {each.key for each in alerting.waiting() if not each.is_ending},
+            {each.key: each.is_pending for each in alerting.waiting() if not each.is_ending},
         ),
         "silences": [silence_document(alerting, silence, wall_seconds) for silence in alerting.silences.all()],
         "receivers": _receivers(alerting, receivers),
@@ -249,26 +249,32 @@ def headline_of_record(alerting: Alerting, one: IncidentRecord) -> str:
     return alerting.briefings.headline(incident_of(one, News.BEGAN), firing)
 
 
+PENDING_SEVERITY = "info"
+"""Severity of an incident of which an alert is about to fire, and no other is true: as in the problems of the node."""
+
+
 def incident_rows(
-    incidents: Iterable[IncidentRecord],
+    incidents: Collection[IncidentRecord],
     acks: Mapping[str, Ack],
     present: Collection[str],
     headline_of: Callable[[IncidentRecord], str],
     timelines: Mapping[str, list[Document]] = MappingProxyType({}),
-    held: Collection[str] = (),
+    held: Mapping[str, bool] = MappingProxyType({}),
 ) -> list[Document]:
     """Return the incidents, those that go on first and the worst of them at the top; then the latest to end.
 
     `present` are fingerprints of alerts whose conditions are true now, `held` are keys of incidents that go on without
-    one, as what was restarted may grow again, or as one is about to fire. What a remedy did keeps none open.
+    one, as what was restarted may grow again, or as one is about to fire: of such a one the value is true, and it has
+    the severity of what is pending, none yet. What a remedy did keeps none open.
     """
+    severities = {one.key: PENDING_SEVERITY if held.get(one.key) else one.severity for one in incidents}
     rows = [
         {
             "key": one.key,
             "kind": str(one.kind),
             "headline": headline_of(one),
             "labels": {name: value for name, value in one.labels.items() if value},
-            "severity": one.severity,
+            "severity": severities[one.key],
             "starts_at_seconds": one.starts_at,
             "ends_at_seconds": one.ends_at,
             "ending": one.ends_at is None
@@ -279,7 +285,7 @@ def incident_rows(
             "acknowledged_by": acks[one.key].creator if one.key in acks else "",
             "timeline": timelines.get(one.key, []),
         }
-        for one in sorted(incidents, key=lambda one: (-severity_rank(one.severity), one.starts_at, one.key))
+        for one in sorted(incidents, key=lambda one: (-severity_rank(severities[one.key]), one.starts_at, one.key))
     ]
     return sorted(rows, key=lambda row: (row["ends_at_seconds"] is not None, -(row["ends_at_seconds"] or 0.0)))
 

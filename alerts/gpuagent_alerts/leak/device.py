@@ -133,6 +133,7 @@ def sum_up_device(
         fast_exhaustion_seconds=fast,
         suspected=not leaking and any(part.growth.suspected for part in slow),
         held_before=all(growth.held_before for growth in grows),
+        group=grows[0].group if all(growth.group for growth in grows) else "",
         state=_state(slow, of_device=[part for part in slow if part.shares_free]),
     )
 

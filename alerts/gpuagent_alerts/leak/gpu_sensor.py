@@ -19,6 +19,7 @@ from gpuagent_alerts.leak.device import (
     sum_up_device,
     unowned_by_instance,
 )
+from gpuagent_alerts.leak.groups import GroupWatch
 from gpuagent_alerts.leak.histories import BLOCK_TICKS, Beginning, Histories, History
 
 FORGET_SECONDS = 600.0
@@ -49,6 +50,8 @@ class GpuSensor:
         self._unowned: dict[int, History] = {}
         """Memory of no process, by GPU instance id."""
         self._growing: dict[MemoryKey, GrowingPart] = {}
+        self._groups = GroupWatch()
+        self._groups_growing: list[GrowingPart] = []
         self._free: dict[int, FreeMemory] = {}
         """By GPU instance id."""
         self._changed = False
@@ -88,12 +91,15 @@ class GpuSensor:
                     self._hide(history, changes)
         self._stood_still = stands_still
         self._time_seconds = time
+        groups = self._groups.observe(processes, pool, self._growing.keys(), time, to_unix_seconds)
+        if groups != self._groups_growing:
+            self._groups_growing, self._changed = groups, True
         if self._changed:
             self._changed = False
             unowned = self._quiet_unowned()
+            growing = [*self._growing.values(), *self._groups_growing]
             free = None if pool is None else pool.free_bytes
             fall = self._fall(NO_INSTANCE, free, time)
-            growing = list(self._growing.values())
             changes[self._key] = sum_up_device(unowned, growing, free, settled=self._settled, fall=fall)
             self._sum_up_instances(pools, time, changes)
 

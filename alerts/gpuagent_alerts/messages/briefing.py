@@ -337,6 +337,8 @@ def held_text(seen: BriefingInputs, watch: Watch, now: float) -> str:
         who = process_name(labels) if labels.get("pid") else who
         return f"{who} {_left(restarts, age, now)}: waiting for what a remedy comes to"
     if again is not None:
+        if again.started_at is not None and again.started_at < restarts.since:  # while nobody saw it
+            age = format_duration(max(1.0, now - again.started_at))
         began = f"{who} was restarted {times(restarts.count)} and {running(again)}" if restarts.count else (
             f"{who} {running(again)}")  # fmt: skip
         return f"{began}{_on_others(seen, again)}, for {age}{_growth(watch, again)}"
@@ -399,8 +401,10 @@ class WaitingIncident(NamedTuple):
     """Whether its end waits for what was, or may be, started in place of its processes."""
     is_ending: bool
     """Whether it ends unless something becomes true: nothing of it is about to fire, and no restart is waited for."""
+    is_pending: bool
+    """Whether an alert of it is about to fire, and nothing of it is true for as long as its rule asks."""
     subject: FiringAlert
-    """What it is about, as severe as the incident; one that only ends is no trouble."""
+    """What it is about, as severe as the incident; one that only ends, or is about to fire, is no trouble."""
 
 
 def find_waiting(
@@ -448,5 +452,5 @@ def find_waiting(
             is_ending=not for_restart and not grows,
         )
         is_ending = not for_restart and not about_to_fire and not grows
-        found.append(WaitingIncident(key, headline, for_restart, is_ending, subject))
+        found.append(WaitingIncident(key, headline, for_restart, is_ending, bool(about_to_fire), subject))
     return found

@@ -45,6 +45,8 @@ class Successors(NamedTuple):
     """Pace of all of them by the leak detector; 0 where it has none for one of them."""
     full_in: float | None = None
     """Seconds until the first of their GPUs, or MIG instances, is full; None where there is no forecast."""
+    started_at: float | None = None
+    """Unix time at which the first of them was started; None where that is not known."""
 
 
 class Grower(NamedTuple):
@@ -245,7 +247,8 @@ class BriefingInputs:
         first = found[0].info
         origin = {} if first is None else alert_labels(first)
         used = sum(one.used_bytes or 0 for one in found)
-        return Successors(pids, used, gpus, origin, self._pace_of(found), self._forecast_of(found))
+        started = min((one.info.start_time_seconds for one in found if one.info is not None), default=0.0) or None
+        return Successors(pids, used, gpus, origin, self._pace_of(found), self._forecast_of(found), started)
 
     def _forecast_of(self, processes: Sequence[ProcessReading]) -> float | None:
         growth = {} if self.snapshot is None else self.snapshot.growth
@@ -329,6 +332,12 @@ class BriefingInputs:
         """Its GPUs, or the MIG instance that all of it is about, as the detector knows them."""
         instance = self.instance
         return [MemoryKey(gpu.identity.uuid, 0, NO_INSTANCE if instance is None else instance) for gpu in self.gpus]
+
+    @property
+    def group_growth(self) -> Growth | None:
+        """What is said of the first of its GPUs that fills up by ever more processes of one owner; None without one."""
+        found = [] if self.snapshot is None else [self.snapshot.growth.get(place) for place in self.places]
+        return next((whole for whole in found if whole is not None and whole.group), None)
 
     def can_blame(self, pid: int) -> bool:
         """Return whether the app of this process can be asked which line of Python holds its memory."""

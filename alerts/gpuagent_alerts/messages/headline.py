@@ -202,6 +202,9 @@ def _instances_of_nobody(seen: BriefingInputs) -> list[MemoryKey]:
 def _soon(seen: BriefingInputs, main: Alert) -> str:
     """Return who grows, where somebody does: whoever is woken asks that first."""
     if not seen.members:
+        if (whole := seen.group_growth) is not None:
+            pace = 0.0 if whole.slope is None else 3600 * whole.slope.value
+            return f"{whole.group} growing {format_bytes(pace)}/h{_forecast(seen)}"
         nobodys = nobodys_bytes_per_hour(seen.snapshot, seen.places)
         if nobodys > 0:
             return f"{unowned_memory(seen.listed)} growing {format_bytes(nobodys)}/h{_forecast(seen)}"

@@ -18,7 +18,7 @@ def nobodys_bytes_per_hour(snapshot: Snapshot | None, places: Iterable[MemoryKey
     paces = 0.0
     for place in places:
         whole = snapshot.growth.get(place)
-        if whole is None or whole.slope is None or whole.state is not GrowthState.RISING:
+        if whole is None or whole.group or whole.slope is None or whole.state is not GrowthState.RISING:
             continue
         growing = [
             growth.slope.value

@@ -279,7 +279,7 @@ class SnapshotFacts:
         number = int(instance) if instance.isdecimal() else NO_INSTANCE
         whole = self._snapshot.growth.get(MemoryKey(uuid, 0, number))
         if whole is not None and _counts(whole, leaking=False):
-            return True
+            return not whole.group
         if number != NO_INSTANCE:
             return False
         gpu = next((one for one in self._snapshot.gpus if one.identity.uuid == uuid), None)

@@ -31,6 +31,7 @@ def growth_problems(snapshot: Snapshot, recognize: FrameworkRecognizer, said: As
     for gpu in snapshot.gpus:
         uuid = gpu.identity.uuid
         yield from _fast(gpu, snapshot, said, a_server_starts=uuid in starts_on)
+        yield from _of_group(gpu, said)
         yield from _of_nobody(gpu, leaking_on, said, [one for one in snapshot.processes if one.gpu_uuid == uuid])
 
 
@@ -99,6 +100,21 @@ def _fast(gpu: GpuReading, snapshot: Snapshot, said: Assessments, *, a_server_st
             advice,
             gpu=index,
         )
+
+
+def _of_group(gpu: GpuReading, said: Assessments) -> Iterator[Problem]:
+    """Yield what fills a GPU by ever more processes of one owner, none of which grows by itself."""
+    key = MemoryKey(gpu.identity.uuid)
+    growth, severity = said.of(key), said.severity(key)
+    if growth is None or not growth.group or severity is None or growth.fast:
+        return
+    yield Problem(
+        severity,
+        "growth",
+        f"{growth.group} hold ever more together, as they become more{_figures(_document(said, key))}",
+        f"Each holds what it did at its start: see why none of them ends. `gpuagent ps --gpu {gpu.identity.index}`.",
+        gpu=gpu.identity.index,
+    )
 
 
 def _of_nobody(

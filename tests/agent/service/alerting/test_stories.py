@@ -8,16 +8,17 @@ from typing import Any
 
 import pytest
 
-from gpuagent.core.growth import Evidence
+from gpuagent.core.growth import Evidence, Growth, GrowthState, MemoryKey, Range, Verdict
 from gpuagent.core.matchers import parse_matcher
 from gpuagent.core.metrics.remedies import RemedyFigures, RemedyNote, RemedyTarget
 from gpuagent.core.snapshot import GpuIdentity, GpuState, NvmlState, ProcessState, Reconciliation, Snapshot, XidCount
 from gpuagent.core.units import GIB
 from gpuagent_alerts.messages.snapshot_inputs import subjects_of
 from gpuagent_alerts.notify.routes import Recipient
+from gpuagent_exporters.status.problems import find_problems
 from tests.agent.service.alerting.stage import PID, Stage, dry_run, grown, leak, leaking, node
 from tests.alerts.notify.parts import Route
-from tests.fakes.readings import absent_gpu, gpu, process, snapshot
+from tests.fakes.readings import NOW, absent_gpu, gpu, process, snapshot
 
 MINUTE, HOUR = 60.0, 3600.0
 
@@ -233,6 +234,25 @@ def test_instances_of_a_template_that_leak(tmp_path: Path) -> None:
     assert "GPUs 0, 1, 2: 3 instances of whisper@.service (alice) leaking " in stage.headlines()[-1]
     stage.show(node_with(100, 200), 5 * MINUTE)
     assert [one.news for one in stage.heard] == ["began"]
+
+
+def test_a_unit_of_ever_more_processes(tmp_path: Path) -> None:
+    """The forecast names them, is no incident of memory without an owner, and status says the same."""
+    stage = Stage(tmp_path / "state")
+    pool = [process(pid, used_gib=2.0, name="worker", unit="pool.service", process_group=0) for pid in range(100, 109)]
+    pace, left = 22 * 2**20, Range(20 * MINUTE, 10 * MINUTE, 40 * MINUTE)
+    whole = Growth(
+        Verdict.GROWING, slope=Range(pace, pace / 2, pace * 2), exhaustion=left, state=GrowthState.RISING,
+        suspected=True, group="9 processes of pool.service", reasons=("9 processes of pool.service: floor rose",),
+    )  # fmt: skip
+    seen = replace(snapshot([gpu(0, used_gib=19)], pool), growth={MemoryKey("GPU-00000000"): whole})
+    stage.show(seen, 5 * MINUTE)
+
+    assert stage.headlines() == ["CRITICAL node7 GPU 0: 9 processes of pool.service growing 77.3 GiB/h, full in 20 min"]
+    (problem,) = [one for one in find_problems(seen, NOW) if one.kind == "growth"]
+    assert problem.sentence == (
+        "GPU 0: 9 processes of pool.service hold ever more together, as they become more, 77.3 GiB/h, full in 20 min"
+    )
 
 
 def test_a_cap_holds_back_what_was_critical_before(tmp_path: Path) -> None:

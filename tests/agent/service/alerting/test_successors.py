@@ -237,8 +237,8 @@ def test_what_is_waited_for_is_a_problem_with_the_same_words(tmp_path: Path) -> 
     story.stage.show(seen, 45.0)
     (waiting,) = story.waiting()
     words = (
-        "api.service was restarted once and runs as pid 200, with 3.0 GiB, for 30 s: waiting to see whether it grows "
-        "again"
+        "api.service was restarted once and runs as pid 200, with 3.0 GiB, for 2 min 45 s: waiting to see whether it "
+        "grows again"
     )
     assert waiting.headline == f"WARNING node7 GPU 0: {words}"
     shown = replace(seen, clock_seconds=0.0, measured_seconds=0.0)
@@ -436,7 +436,9 @@ def test_what_grows_again_is_listed_once(tmp_path: Path) -> None:
     seen = replace(seen, processes=(*seen.processes, other), growth=growth)
     story.stage.show(seen, TICK_SECONDS)
     texts = [(severity, text.partition(";")[0]) for severity, text in problems(story, seen)]
-    runs = "api.service was restarted once and runs as pid 200, with 9.0 GiB, for 8 min"
+    runs = (
+        "api.service was restarted once and runs as pid 200, with 9.0 GiB, for 10 min 15 s"  # as old as the process is
+    )
     assert texts == [
         ("warning", f"{runs}, and grows again: 35.0 GiB/h, full in 2 h 16 min"),
         ("info", "other (pid 9) is growing, 35.0 GiB/h, full in 2 h 16 min"),

@@ -11,6 +11,7 @@ import pytest
 from gpuagent.core.growth import Growth, MemoryKey, Range, Verdict
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Reconciliation
 from gpuagent.core.units import GIB
+from gpuagent.service.alert_commands import incident_rows
 from gpuagent_alerts.alert import News
 from gpuagent_alerts.notify.incident_record import incident_of
 from tests.agent.service.alerting.stage import TICK_SECONDS
@@ -90,7 +91,11 @@ def test_an_incident_is_not_ending_while_more_of_it_is_about_to_fire(tmp_path: P
     stage.show(story.seen(22.65, STEADY, 100), TICK_SECONDS)
 
     (shown,) = story.shown()
-    assert not shown.is_ending
+    assert (shown.is_ending, shown.is_pending) == (False, True)
+    record = stage.notifier.incidents[shown.key]
+    assert record.severity == "critical"
+    (row,) = incident_rows([record], {}, (), lambda _: shown.headline, held={shown.key: shown.is_pending})
+    assert (row["severity"], row["ending"]) == ("info", False)
     assert re.fullmatch(
         r"PENDING node7 GPU 0: less than 2 % of memory is free \(\d+ % taken\); this fires once .*", shown.headline
     )
