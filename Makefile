@@ -4,6 +4,8 @@
 #   WHEELHOUSE=wheelhouse   install from a folder of wheels, without a network (make demo, make install)
 #   DESTDIR=/a/folder       stage what is installed there, for a package (make install)
 #   PREFIX=/usr             where unit, command and manual go; else /usr/local (make install)
+#   FOR='3.13 aarch64'      Python and processor of the machine that it is for, if not this one's (make wheelhouse)
+#   ARCH=arm64              likewise, amd64 or arm64 (make packages)
 #   EXTRAS=apprise          more optional parts of gpuagent: apprise, otlp, plot (make install; top is always there)
 #   PURGE=1                 configuration and state, too (make uninstall)
 #   COMMIT=5f4c2da          whose sample (make test-sample)
@@ -32,7 +34,7 @@ OF_PYTHON := tests/agent/service/test_schedule.py $(addprefix tests/agent/,clien
 	$(addprefix tests/exporters/,test_connections.py test_server.py test_unix_socket.py)
 # Fetched by scripts/services where the machine has none.
 export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
-export PYTHON PREFIX EXTRAS
+export PYTHON PREFIX EXTRAS ARCH
 # The tests start hundreds of processes: what they import is compiled once, not in each of them.
 unexport PYTHONDONTWRITEBYTECODE
 GPU_PYTHON = 3.12
@@ -108,7 +110,7 @@ leak-gate: apps-venv ## Healthy functions through the leak gate for tests, ROUND
 	.venv-apps/bin/python -W ignore tests/client/leak_gate/apps/rounds.py $(or $(ROUNDS),1000)
 
 wheelhouse: demo-venv ## All wheels for an offline install on machines like this one, in wheelhouse/
-	scripts/wheelhouse $(BIN)/python wheelhouse
+	scripts/wheelhouse $(BIN)/python wheelhouse $(FOR)
 
 release: ## Sdists, wheels, SBOMs and sums of the checked-out commit, in dist/, and what is left to do by hand
 	scripts/release build "$(or $(RELEASE),dist)"

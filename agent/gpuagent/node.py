@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -25,10 +26,9 @@ from gpuagent.procfs.cgroup import CgroupLevel
 from gpuagent.procfs.cgroup_owner import CgroupOwner, CgroupOwners
 from gpuagent.procfs.containers import ContainerNames, PodNames, docker_names
 from gpuagent.procfs.files import ProcFiles, RealProc
-from gpuagent.procfs.host_memory import read_memory_pressure
+from gpuagent.procfs.host_memory import own_cgroup_folder, read_memory_pressure, read_whole_memory
 from gpuagent.procfs.kernel_log import KernelLog
 from gpuagent.procfs.machine import PidSpace, boot_id, boot_time_seconds
-from gpuagent.procfs.memory_view import own_cgroup_folder, read_whole_memory
 from gpuagent.procfs.table import PidfdWatcher, ProcessTable
 from gpuagent.procfs.users import UserNames
 from gpuagent.runtime.state_files import make_own_directory
@@ -108,13 +108,15 @@ def _remembering_place(config: Config, clock: Clock, boot: str) -> MonitorContex
         state_file(config, INDICES_FILE), lost=traces.any_state and not inventory.was_readable
     )  # fmt: skip
     inventory.create_file()
+    repairs = _remembered_repairs(config, clock, boot)
+    repairs.expect(inventory.expect(repairs.lost))
     return MonitorContext(
         boot_id=boot,
         inventory=inventory,
         indices=indices,
         trusts=TrustRegistry(state_file(config, TRUST_FILE), boot, seen_before=ran_before),
         pci_gpus=count_pci_gpus,
-        repairs=_remembered_repairs(config, clock, boot),
+        repairs=repairs,
         holders=LastHolders(clock, state_file(config, HOLDERS_FILE), boot, PidSpace()),
         listings=Listings(
             state_file(config, LISTINGS_FILE),
@@ -150,10 +152,18 @@ def lost_state(config: Config) -> str:
     return f"{path} is missing or empty, and other state of an agent's is there: what was recorded in it is lost"
 
 
-def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[str, int] | None = None) -> Node:
+def simulated_node(
+    config: Config,
+    name: str,
+    speed: float = 1.0,
+    bind: Mapping[str, int] | None = None,
+    *,
+    keep_inventory: bool = False,
+) -> Node:
     """Put a scenario in place of the driver; processes that it makes up have a /proc of their own.
 
-    `bind` says which real processes stand for those that the scenario leaves open, by their keys.
+    `bind` says which real processes stand for those that the scenario leaves open, by their keys. `keep_inventory`
+    remembers its GPUs, and which of them are lost, in files of the scenario's own in the state directory.
 
     Raises:
         NoSuchNode: there is no such scenario, or it is at fault, or it has no such key, or there is no such process.
@@ -190,8 +200,17 @@ def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[
         except ProcessLookupError:
             raise NoSuchNode(f"--bind {key}={pid}: there is no such process") from None
     log.warning("SIMULATED: every reading comes from the scenario %s", node.name)
+    prefix = f"simulated-{hashlib.sha256(node.name.encode()).hexdigest()[:8]}-"
+    gpus, faults = (
+        state_file(config, prefix + name) if keep_inventory else None for name in (INVENTORY_FILE, FAULTS_FILE)
+    )
+    inventory = Inventory(gpus, boot)
+    repairs = FaultTracker(clock, None if faults is None else RepairsFile(faults, boot))
+    repairs.expect(inventory.expect(repairs.lost))
     place = MonitorContext(
         boot_id=boot,
+        inventory=inventory,
+        repairs=repairs,
         simulated=node.name,
         pci_gpus=node.pci_gpu_count,
         host_memory=node.host_memory,

@@ -114,6 +114,8 @@ class Incident:
     """Bytes a second by which they grow, where that is known at the end."""
     grew_on: tuple[str, ...] = ()
     """UUIDs of the GPUs on which its processes have grown: an end is about all of them."""
+    grew_together: int = 0
+    """Most of its processes that grew at one time: an end is about all of them."""
     last_run: LastRun = field(default_factory=LastRun)
 
     @property
@@ -281,9 +283,13 @@ def resolved_summary(alert: Alert) -> str:
     what = alert.annotations.get(RESOLVED_SUMMARY) or f"{alert.name} has ended"
     if alert.name in _TELL_OF_THE_PAST and not alert.end_reason:
         return what
+    return f"{what}: {alert.end_reason or UNKNOWN_END}{kept_words(alert)}"
+
+
+def kept_words(alert: Alert) -> str:
+    """Return until when an alert is kept whose condition holds no more: ` (over at 10:14:30 UTC if that lasts)`."""
     over = "" if not alert.is_kept or not alert.kept_until else _time_of(alert.kept_until, "%H:%M:%S")
-    kept = f" (over at {over} UTC if that lasts)" if over else ""
-    return f"{what}: {alert.end_reason or UNKNOWN_END}{kept}"
+    return f" (over at {over} UTC if that lasts)" if over else ""
 
 
 def clock_time(unix_seconds: float) -> str:

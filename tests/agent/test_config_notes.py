@@ -9,7 +9,7 @@ import pytest
 
 from gpuagent.config.load import load_config
 from gpuagent.config.rules import load_rules
-from gpuagent.config_notes import ConfigFile, Machine, config_notes
+from gpuagent.config_notes.notes import ConfigFile, Machine, config_notes
 
 HOOK = "receivers:\n  - {name: hook, webhook: {url: 'http://127.0.0.1/'}}\n"
 

@@ -24,6 +24,7 @@ POD_MONITOR = {
     "required": ["selector", "podMetricsEndpoints"],
     "additionalProperties": False,
     "properties": {
+        "jobLabel": TEXT,
         "selector": {
             "type": "object",
             "additionalProperties": False,

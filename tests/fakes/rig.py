@@ -17,6 +17,7 @@ from gpuagent.core.metrics.series import series
 from gpuagent.core.snapshot import GpuReading, GpuState, Snapshot
 from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
+from gpuagent.procfs.containers import ContainerNames, PodNames
 from gpuagent.procfs.kernel_log import Address
 from gpuagent.procfs.table import ProcessTable
 from gpuagent_simulator.captures.node import open_node
@@ -109,6 +110,8 @@ async def rig(
     *,
     faults: Sequence[Fault] = (),
     processes: ProcessResolver | None = None,
+    pods: PodNames | None = None,
+    containers: ContainerNames | None = None,
     inventory: Inventory | None = None,
     pci_gpus: Callable[[], int | None] | None = None,
     fallen: Callable[[], Iterable[Address]] = tuple,
@@ -132,6 +135,8 @@ async def rig(
     table = processes or ProcessTable(
         node.proc,
         clock,
+        pods=pods,
+        containers=containers,
         watch=FakeWatcher(able=False),
         users=lambda uid: node.proc.user_name(uid) or str(uid),
         boot_id=BOOT_ID,

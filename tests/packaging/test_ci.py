@@ -45,7 +45,8 @@ def checkout(tmp_path: Path) -> Path:
     programs = tmp_path / "bin"
     programs.mkdir()
     there = "#!/bin/sh\n"
-    for name, text in {"make": MAKE, "systemd-analyze": there, "chromium": there, "python3.14": there}.items():
+    packaged = ("systemd-analyze", "chromium", "setfacl", "man", "buildah", "mmdebstrap", "lintian", "rpm", "rpmlint")
+    for name, text in {"make": MAKE, "python3.14": there, **dict.fromkeys(packaged, there)}.items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     (tmp_path / "scripts").mkdir()

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,26 @@ PLACES = (
     "agent/gpuagent/__init__.py",
     "client/gpuagent_client/__init__.py",
     "deploy/kubernetes/kustomization.yaml",
+    "deploy/helm/gpuagent/Chart.yaml",
 )
-MENTIONS = ("docs/fleet.md", "docs/install.md", "deploy/ansible/playbook.yaml", "deploy/cloud-init/gpuagent.yaml")
+MENTIONS = (
+    *("docs/fleet.md", "docs/install.md", "deploy/helm/gpuagent/README.md"),
+    *("deploy/ansible/playbook.yaml", "deploy/cloud-init/gpuagent.yaml"),
+)
+
+
+ADDRESSED = (
+    *("pyproject.toml", "client/pyproject.toml", "client/README.md"),
+    *("alerts/gpuagent_alerts/shipped/__init__.py", "alerts/gpuagent_alerts/shipped/gpuagent.rules.yaml"),
+    *("alerts/gpuagent_alerts/shipped/gpuagent.rules.test.yaml",),
+    *("deploy/helm/gpuagent/Chart.yaml", "deploy/container/Containerfile"),
+)
 
 
 def versions(tree: Path) -> set[str]:
     """What the places of a tree tell."""
     found = (
-        re.search(r'^(?:__version__ = |    newTag: )"?([^"\n]+)', (tree / place).read_text(), re.MULTILINE)
+        re.search(r'^(?:__version__ = |    newTag: |appVersion: )"?([^"\n]+)', (tree / place).read_text(), re.MULTILINE)
         for place in PLACES
     )
     return {match[1] for match in found if match}
@@ -77,6 +90,37 @@ def test_no_release_is_cut(tree: Path, version: str, said: str) -> None:
     assert (versions(tree), (tree / "CHANGELOG.md").read_text()) == ({"7.8.9"}, before)
 
 
+def test_there_is_one_address() -> None:
+    """Metadata, packages, image, chart and the links of the alerts lead to the same place."""
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    address = urls["Homepage"]
+    assert set(tomllib.loads((ROOT / "client/pyproject.toml").read_text())["project"]["urls"]) == set(urls)
+    for path in ADDRESSED:
+        found = re.findall(r"https://[\w.-]+/[\w.-]*/?gpuagent(?![\w-])", (ROOT / path).read_text())
+        assert found, path
+        assert set(found) == {address}, path
+
+
+@pytest.mark.parametrize("url", ["https://git.test/team/gpuagent", "http://plain.test/gpuagent", "https://git.test/"])
+def test_another_address(tree: Path, url: str) -> None:
+    """It is written wherever the old one stood, and nothing else is changed; what is no address is refused."""
+    for path in ADDRESSED:
+        (tree / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / path, tree / path)
+    subprocess.run(["git", "init", "-q", tree], check=True)
+    subprocess.run(["git", "add", "-A"], cwd=tree, check=True)
+    before = {path: (tree / path).read_text() for path in ADDRESSED}
+    old = tomllib.loads(before["pyproject.toml"])["project"]["urls"]["Homepage"]
+    done = subprocess.run([tree / "scripts/release", "address", url], check=False, capture_output=True, text=True)
+    after = {path: (tree / path).read_text() for path in ADDRESSED}
+    if "team" in url:
+        assert after == {path: text.replace(old, url) for path, text in before.items()}
+        assert set(done.stdout.splitlines()) == set(ADDRESSED)
+    else:
+        assert (done.returncode, after) == (1, before)
+        assert "an address is such as" in done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.extended
 @pytest.mark.timeout(900)
@@ -87,7 +131,8 @@ def test_two_builds_give_the_same_bytes(tmp_path: Path) -> None:
     sums = []
     for clone, umask, zone in ((tmp_path / "one", 0o022, "UTC"), (tmp_path / "elsewhere/two", 0o077, "Asia/Tokyo")):
         subprocess.run(["git", "clone", "-q", ROOT, clone], check=True)
-        (clone / ".venv-release").symlink_to(ROOT / ".venv-release")
+        if (ROOT / ".venv-release").is_dir():  # made by an earlier `make release`: saves a minute for each clone
+            (clone / ".venv-release").symlink_to(ROOT / ".venv-release")
         (clone / "untracked.py").write_text("no release has this\n")
         done = subprocess.run(
             ["make", "release"], cwd=clone, capture_output=True, text=True, check=False, umask=umask,
@@ -100,7 +145,7 @@ def test_two_builds_give_the_same_bytes(tmp_path: Path) -> None:
         subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=clone / "dist", check=True)
         sums.append((clone / "dist/SHA256SUMS").read_text())
     assert sums[0] == sums[1]
-    assert sums[0].count("\n") == 6
+    assert sums[0].count("\n") == 7
     (version,) = versions(ROOT)
     for name, parts in (("gpuagent", 29), ("gpuagent_client", 0)):
         bill = json.loads((clone / f"dist/{name}-{version}.cdx.json").read_text())

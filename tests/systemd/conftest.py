@@ -54,13 +54,13 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def bare(wheels: Path, folder: Path, binds: tuple[str, ...] = ()) -> Iterator[Machine]:
+def bare(wheels: Path, folder: Path, binds: tuple[str, ...] = (), root: Path = Path("/")) -> Iterator[Machine]:
     """A machine that has never heard of gpuagent, with this tree in /src and the wheels in /wheels."""
     copies = folder / "wheels"
     copies.mkdir()
     for wheel in wheels.glob("*.whl"):  # a link to a wheel would lead nowhere inside
         shutil.copy(wheel, copies)
-    with booted(folder, binds=(f"{ROOT}:/src", f"{copies}:/wheels", *binds)) as machine:
+    with booted(folder, root, (f"{ROOT}:/src", f"{copies}:/wheels", *binds)) as machine:
         # Of an agent on the machine that tests: its root is what this one began with.
         machine.run("rm", "-rf", "/opt/gpuagent", "/etc/gpuagent", "/var/lib/gpuagent")
         yield machine

@@ -7,6 +7,7 @@ dpkg has installed (--nodeps); its scripts do what they do elsewhere.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -227,6 +228,28 @@ def test_the_rpm(bare_machine: Machine) -> None:
     assert machine.try_run("pgrep", "-u", "gpuagent").stdout == ""
     assert machine.run("cat", f"{CONFIGURATION}.rpmsave") == "poll_intervall: 3s"
     assert not machine.run("sh", "-c", f"ls -d {HOME} /usr/bin/gpuagent /run/gpuagent 2>/dev/null || true")
+
+
+def test_for_another_processor(packages: Path, wheels: Path, tmp_path: Path) -> None:
+    """Made here for arm64 (or amd64): the same files, and not one of them compiled for this machine."""
+    machine, other, number = ("x86_64", "arm64", 183) if os.uname().machine == "x86_64" else ("aarch64", "amd64", 62)
+    done = subprocess.run(
+        [ROOT / "scripts/packages", tmp_path, wheels], capture_output=True, text=True, check=False,
+        env={**os.environ, "SOURCE_DATE_EPOCH": "1795000000", "PYTHON": "/usr/bin/python3", "ARCH": other},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("*.rpm"))) == 1
+    unpacked = {}
+    for name, folder in (("ours", packages), ("theirs", tmp_path)):
+        (package,) = folder.glob("gpuagent_0.2.0-1+*.deb")
+        subprocess.run(["dpkg-deb", "-x", package, tmp_path / name], check=True)
+        unpacked[name] = {str(path.relative_to(tmp_path / name)) for path in (tmp_path / name).rglob("*")}
+    compiled = [tmp_path / "theirs" / path for path in unpacked["theirs"] if path.endswith(".so") or ".so." in path]
+    # e_machine of the ELF header: https://refspecs.linuxfoundation.org/elf/gabi4+/ch4.eheader.html
+    assert {path.read_bytes()[18] for path in compiled} == {number}
+    names = {name: {re.sub(r"-linux-gnu|aarch64|x86_64|-[0-9a-f]{8}(?=\.so)", "", path) for path in paths}
+             for name, paths in unpacked.items()}  # fmt: skip
+    assert names["theirs"] == names["ours"], machine
 
 
 @pytest.mark.parametrize(("linter", "arguments"), [

@@ -8,8 +8,7 @@ from typing import Any
 import typer
 
 from gpuagent.cli.alerts import ack, alerts, receivers_app, silence_app
-from gpuagent.cli.apps import blame, release
-from gpuagent.cli.attach import attach
+from gpuagent.cli.apps import attach, blame, release
 from gpuagent.cli.base import joined_help, new_app
 from gpuagent.cli.check import CheckCommand, check
 from gpuagent.cli.config import config_app, reload, rules_app

@@ -31,6 +31,8 @@ class _Wall(NamedTuple):
     total_bytes: int
     taken_bytes: int
     """What is not free: used, and reserved by the driver."""
+    is_intended: bool
+    """Servers that preallocate have taken it: above `--warning` is then its normal state."""
 
 
 class CheckCommand(TyperCommand):
@@ -46,7 +48,12 @@ class CheckCommand(TyperCommand):
 
 def check(
     warning: Annotated[
-        str, typer.Option("--warning", "-w", help="WARNING above this share of used GPU memory")
+        str,
+        typer.Option(
+            "--warning",
+            "-w",
+            help="WARNING above this share of used GPU memory, except where servers that preallocate hold it",
+        ),
     ] = "90%",
     critical: Annotated[
         str, typer.Option("--critical", "-c", help="CRITICAL above this share of used GPU memory")
@@ -111,7 +118,8 @@ def _walls(gpu: Any) -> Iterator[_Wall]:
     for whose, label, part in parts:
         if part["memory_used_bytes"] is not None and part["memory_total_bytes"]:
             used, free, total = part["memory_used_bytes"], part["memory_free_bytes"], part["memory_total_bytes"]
-            yield _Wall(whose, f"{label}_memory", used, total, used if free is None else total - free)
+            taken = used if free is None else total - free
+            yield _Wall(whose, f"{label}_memory", used, total, taken, bool(part.get("memory_preallocated")))
 
 
 def _performance(wall: _Wall, warning: float, critical: float) -> str:
@@ -124,7 +132,7 @@ def _performance(wall: _Wall, warning: float, critical: float) -> str:
 def _memory(walls: Iterable[_Wall], warning: float, critical: float) -> Iterator[tuple[int, str]]:
     for wall in walls:
         ratio = wall.taken_bytes / wall.total_bytes
-        if ratio > warning:
+        if ratio > (critical if wall.is_intended else warning):
             sizes = f"{format_bytes(wall.taken_bytes)} of {format_bytes(wall.total_bytes)}"
             yield (
                 CRITICAL if ratio > critical else WARNING,

@@ -21,7 +21,7 @@ from rich.cells import cell_len
 from gpuagent.cli.agent import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
 from gpuagent.cli.cells import UNCUT_WIDTH, Paint, clean, cut, fit, width_of, wrap
 from gpuagent.cli.ps import WORTH_A_WORD_BYTES, process_table
-from gpuagent.core.hardware import FULL_RATIO
+from gpuagent.core.hardware import FULL_RATIO, HIGH_RATIO
 from gpuagent.core.units import GIB, format_duration, format_ratio
 from gpuagent.core.wording import assessment_words, unmeasured_words
 
@@ -259,7 +259,6 @@ def _last_known(known: Document | None, width: int, paint: Paint, *, whole: bool
     return ["", cut(unmeasured_words(known), width), *table, *more]
 
 
-_FULL_WARNING = 0.90
 _GRAVE = frozenset({"critical", "warning"})
 _INDENT = "  "
 _FIGURES_WIDTH = 22  # " 141.0/143.8 GiB 100 %"
@@ -339,7 +338,8 @@ def _memory(gpu: Document, width: int, room: int, paint: Paint) -> str:
         return f"{_INDENT}memory {_gib(used)}/{_gib(total)} GiB"
     free = gpu["memory_free_bytes"]
     taken = ratio if free is None or not total else 1 - free / total
-    style = "critical" if taken > FULL_RATIO else "warning" if taken > _FULL_WARNING else "ok"
+    is_high = taken > HIGH_RATIO and not gpu.get("memory_preallocated")
+    style = "critical" if taken > FULL_RATIO else "warning" if is_high else "ok"
     line = _bar(_INDENT, used, total, room, paint, style)
     return line + paint(_spark(gpu, total, _spark_width(width), paint), "dim") if room < width else line
 

@@ -74,7 +74,7 @@ def _ask(path: str, by: GroupBy, seconds: float, config: Path | None, socket: Pa
             if error.heard:
                 break
     if not named:
-        from gpuagent.service.stored_usage import NoTable, read_stored_usage
+        from gpuagent.service.usage import NoTable, read_stored_usage
 
         try:
             document = read_stored_usage(config, by, seconds)

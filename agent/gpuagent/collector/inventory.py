@@ -2,8 +2,9 @@
 
 What should be there are the GPUs seen since the machine booted, also by an agent before this one: a GPU that vanishes
 between two runs of the agent would otherwise never be missed. Hardware may change while the machine is off, so this
-ends with the boot; from there on the PCI bus is asked. What the GPUs of an earlier boot were called is kept, for one
-that is lost before it has told its name.
+ends with the boot; from there on the PCI bus is asked. A GPU that was lost when the machine went down was not taken out
+by that: it should be there until another one is in its place. What the GPUs of an earlier boot were called is kept, for
+one that is lost before it has told its name.
 
 NVML counts the GPUs that it finds: one that does not come back makes those behind it move up, be it over a driver
 reload or a reboot. So what each index means is remembered over boots. Where one means another GPU now, where a GPU does
@@ -40,6 +41,8 @@ class Inventory:
         self._known: dict[str, GpuIdentity] = {}
         self._earlier: dict[str, GpuIdentity] = {}
         """GPUs of earlier boots that have not been seen in this one."""
+        self._lost_before: set[str] = set()
+        """GPUs that should be there though nobody has seen them since the boot."""
         self.was_readable = False
         """The file was there and could be read, be it of another boot."""
         if path is not None:
@@ -71,6 +74,17 @@ class Inventory:
             made.append(answer)
         return made
 
+    def expect(self, uuids: Collection[str]) -> frozenset[str]:
+        """Have GPUs of an earlier boot that were lost at its end among those that should be there; return which.
+
+        Where the file was removed nothing of an earlier boot is known, and nothing is expected.
+        """
+        for uuid in uuids:
+            if (gpu := self._earlier.get(uuid)) is not None and uuid not in self._known:
+                self._known[uuid] = gpu
+                self._lost_before.add(uuid)
+        return frozenset(self._known.keys() & set(uuids))
+
     def address_of(self, uuid: str) -> str:
         """Return the PCI address at which a GPU was last seen, "" if that is not known. For any thread."""
         gpu = self._known.get(uuid)
@@ -88,8 +102,18 @@ class Inventory:
                 self._known[gpu.uuid] = gpu
                 self._earlier.pop(gpu.uuid, None)
                 changed = True
+            self._lost_before.discard(gpu.uuid)
+        for uuid in self._lost_before & self._replaced(seen):
+            del self._known[uuid]
+            self._lost_before.discard(uuid)
+            changed = True
         if changed and self._path is not None:
             self._save(self._path)
+
+    def _replaced(self, seen: Collection[str]) -> set[str]:
+        """Return the GPUs at whose PCI address another one answers."""
+        taken = {gpu.pci_bus_id.lower() for uuid, gpu in self._known.items() if uuid in seen} - {""}
+        return {uuid for uuid, gpu in self._known.items() if uuid not in seen and gpu.pci_bus_id.lower() in taken}
 
     def create_file(self) -> None:
         """Have the file there from now on, even without a GPU: one that is missing later was lost."""

@@ -3,8 +3,9 @@
 A GPU that was lost is back once it answers in a session that began after it was last found lost. An Xid of
 `REPAIR_XIDS` is over when the GPU was reset or the driver loaded since: the energy counter began anew, the driver was
 seen unloaded or has another version, or the recovery action that it asked for is no longer asked for. A GPU that was
-lost and is back settles Xid 79 too. A reboot settles everything, so the memory ends with the boot. Open faults are kept
-in a file over restarts of the agent.
+lost and is back settles Xid 79 too. A reboot settles every Xid, and brings a lost GPU back only where it answers
+afterwards: one that the driver does not list then is lost still. Open faults are kept in a file over restarts of the
+agent.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -56,22 +57,33 @@ class RepairsFile:
         self._path = path
         self._boot_id = boot_id
         self._writer = LatestWriter(path, content="faults of the GPUs", keep_old=True)
+        self.lost_before: Mapping[str, float | None] = {}
+        """Since when (Unix time, None where it is unknown) a GPU is lost that was lost when an earlier boot ended."""
 
     def load(self, now_seconds: float) -> Mapping[str, StoredGpu]:
-        """Return the faults of this boot by UUID; none where the file is missing, of another boot or damaged."""
+        """Return the faults of this boot by UUID; none where the file is missing or damaged.
+
+        Of another boot the GPUs that were lost at its end are `lost_before`.
+        """
         try:
             stored = json.loads(read_state(self._path))
-            if stored["boot_id"] != self._boot_id or stored["schema"] != _SCHEMA:
+            if stored["schema"] != _SCHEMA:
                 return {}
-            return {str(entry["uuid"]): _gpu(entry, now_seconds) for entry in stored["gpus"][:_MOST_GPUS]}
+            entries = stored["gpus"][:_MOST_GPUS]
+            if stored["boot_id"] != self._boot_id:
+                lost = (entry for entry in entries if entry["lost_since"] is not None)
+                self.lost_before = {str(entry["uuid"]): _number(entry.get("lost_at")) for entry in lost}
+                return {}
+            return {str(entry["uuid"]): _gpu(entry, now_seconds) for entry in entries}
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             log.warning("%s cannot be read, GPUs that were not repaired are not known any more: %s", self._path, error)
             return {}
 
-    def save(self, gpus: Mapping[str, StoredGpu]) -> None:
+    def save(self, gpus: Mapping[str, StoredGpu], clock: Clock) -> None:
         """Have these written."""
+        began = clock.wall() - clock.now()
         document = {
             "schema": _SCHEMA,
             "boot_id": self._boot_id,
@@ -79,6 +91,7 @@ class RepairsFile:
                 {
                     "uuid": uuid,
                     "lost_since": gpu.lost_since_seconds,
+                    "lost_at": None if gpu.lost_since_seconds is None else began + gpu.lost_since_seconds,
                     "energy": gpu.energy_joules,
                     "driver_version": gpu.driver_version,
                     "advised": gpu.advised,
@@ -95,8 +108,8 @@ def _gpu(entry: Mapping[str, object], now_seconds: float) -> StoredGpu:
     if not isinstance(xids, list):
         raise TypeError("xids are not a list")
     lost = _number(entry["lost_since"])
-    if lost is not None and lost > now_seconds:
-        raise ValueError(f"lost since {lost}, which is in the future")
+    if lost is not None:
+        lost = min(lost, now_seconds)  # the clock of a simulation that runs faster begins anew
     return StoredGpu(
         lost, _number(entry["energy"]), str(entry["driver_version"]), entry["advised"] is True,
         tuple(_xid(xid) for xid in xids[:_MOST_XIDS]),
@@ -127,6 +140,7 @@ _LOADED_ANEW = "the driver was loaded anew"
 _NOT_ADVISED = "the driver asks for no recovery action any more"
 ANSWERS_AGAIN = "it answers again after a new initialization of NVML"
 """Which is no proof of a reset: that is said of it and no more."""
+_AFTER_A_REBOOT = "it answers again after a reboot"
 
 
 class DriverSession(NamedTuple):
@@ -158,6 +172,8 @@ class _Gpu:
     """The driver asked for a recovery action while a fault was open."""
     repair: str = ""
     """What showed that the last fault was repaired; "" while one is open."""
+    lost_before_boot: bool = False
+    """It was lost when an earlier boot ended, and has not answered in this one."""
 
     @property
     def faulty(self) -> bool:
@@ -185,6 +201,19 @@ class FaultTracker:
                 advised=stored.advised,
             )
             gpu.xids = {xid.xid: _Xid(xid.time_seconds, xid.open) for xid in stored.xids}
+        for uuid, lost_at in (file.lost_before if file is not None else {}).items():
+            lost_for = 0.0 if lost_at is None else max(0.0, clock.wall() - lost_at)
+            self._gpus[uuid] = _Gpu(lost_since=clock.now() - lost_for, lost_before_boot=True)
+
+    @property
+    def lost(self) -> frozenset[str]:
+        """UUIDs of the GPUs that are lost."""
+        return frozenset(key for key, gpu in self._gpus.items() if gpu.lost_since is not None)
+
+    def expect(self, uuids: Collection[str]) -> None:
+        """Forget what was lost in an earlier boot, but for these: the others were taken out or replaced."""
+        for key in [key for key, gpu in self._gpus.items() if gpu.lost_before_boot and key not in uuids]:
+            del self._gpus[key]
 
     @property
     def proof_wanted(self) -> bool:
@@ -279,13 +308,15 @@ class FaultTracker:
                     closed.append(f"Xid {code} ({_NOT_ADVISED})")
         if gpu.lost_since is not None and session.generation > gpu.lost_generation:
             gpu.lost_since = None
-            closed.append(ANSWERS_AGAIN)
+            closed.append(_AFTER_A_REBOOT if gpu.lost_before_boot else ANSWERS_AGAIN)
+            gpu.lost_before_boot = False
             fallen = gpu.xids.get(FALLEN_OFF_XID)
             if fallen is not None:
                 fallen.open = False
         if closed:
             shown = _LOADED_ANEW if loaded_anew else proof
-            gpu.repair = "" if gpu.faulty else shown or (ANSWERS_AGAIN if ANSWERS_AGAIN in closed else _NOT_ADVISED)
+            back = next((text for text in closed if text in (ANSWERS_AGAIN, _AFTER_A_REBOOT)), _NOT_ADVISED)
+            gpu.repair = "" if gpu.faulty else shown or back
             identity = reading.identity
             log.info("GPU %d (%s) was repaired: %s", identity.index, identity.uuid, ", ".join(closed))
         return bool(closed)
@@ -310,7 +341,8 @@ class FaultTracker:
         due = self._clock.now() - self._saved_at >= _SAVE_SECONDS and any(gpu.faulty for gpu in self._gpus.values())
         if changed or due:
             self._saved_at = self._clock.now()
-            self._file.save({key: _stored(gpu) for key, gpu in self._gpus.items() if gpu.xids or gpu.faulty})
+            kept = {key: _stored(gpu) for key, gpu in self._gpus.items() if gpu.xids or gpu.faulty}
+            self._file.save(kept, self._clock)
 
 
 def _key(reading: GpuReading) -> str:

@@ -13,8 +13,7 @@ from gpuagent.config.checks import needs_runtime
 from gpuagent.config.leaks import Leaks
 from gpuagent.config.otlp import Otlp
 from gpuagent.config.remedies import Budget, Remedies, budget_label
-from gpuagent.config.reports import REPORT_KINDS, Report
-from gpuagent.config.usage import Usage
+from gpuagent.config.usage import REPORT_KINDS, Report, Usage
 from gpuagent.config.values import Duration, FilePath, ListenAddress, PublicUrl, Text
 from gpuagent.core.problems import KeyPath, Problem, nearest, shown
 from gpuagent.core.sections import Section, key

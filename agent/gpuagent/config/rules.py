@@ -16,9 +16,8 @@ from gpuagent_alerts.rules.alert_labels import (
     series_labels,
     unknown_label_text,
 )
-from gpuagent_alerts.rules.condition_notes import condition_notes
+from gpuagent_alerts.rules.expression_notes import condition_notes, unknown_matchers, unknown_modifiers
 from gpuagent_alerts.rules.file import find_unknown_metrics, load_rule_file, merge_rules, read_rule_file
-from gpuagent_alerts.rules.label_names import unknown_matchers, unknown_modifiers
 from gpuagent_alerts.rules.model import AlertRule, Rule, RuleFault, RuleFileError, RuleGroup
 from gpuagent_alerts.rules.plausibility import implausible_comparisons
 from gpuagent_alerts.rules.template import Template

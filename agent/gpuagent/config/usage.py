@@ -1,6 +1,8 @@
-"""The usage ledger: what a GPU costs, for how long it is kept, and when somebody is told of idle GPUs."""
+"""The usage ledger: what a GPU costs, how long it is kept, who is told of idle GPUs, and weekly reports of usage."""
 
 from __future__ import annotations
+
+from typing import Literal
 
 from gpuagent.config.values import Duration, Number, Text
 from gpuagent.core.sections import Section, key
@@ -30,3 +32,24 @@ class Usage(Section):
         le=400 * 86_400,
         description="How long the daily table behind `gpuagent usage` reaches back, in whole days.",
     )
+
+
+WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+REPORT_KINDS = ("webhook", "apprise", "exec")
+"""Kinds of receivers that can be sent a report: to others it would be an alert."""
+
+
+class Report(Section):
+    """Usage of the last seven days (`gpuagent usage`), sent once a week. Off until there is one."""
+
+    receivers: tuple[Text, ...] = key(
+        min_length=1, description="Names of receivers: a webhook, a program, or mail through Apprise."
+    )
+    by: Literal["user", "unit", "container", "namespace", "pod", "job", "gpu"] = key(
+        default="user", description="What usage is summed up by."
+    )
+    weekday: Literal["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"] = key(
+        default="monday", description="The day on which it is sent."
+    )
+    hour: int = key(default=8, ge=0, le=23, description="The hour at which it is sent, by UTC.")
+    format: Literal["markdown", "html"] = key(default="markdown", description="The form of its text.")

@@ -16,7 +16,7 @@ from shutil import which
 from typing import TYPE_CHECKING
 
 from gpuagent.config.remedy_settings import step_of
-from gpuagent.config_notes.never_forms import form_notes
+from gpuagent.config_notes.spared_names import form_notes
 from gpuagent.config_notes.user_database import existing_users, user_problems
 from gpuagent_alerts.remedies.facts.never_entries import interpreter_entries, unbounded_patterns
 from gpuagent_alerts.remedies.observation import UnitPermission

@@ -88,6 +88,9 @@ class Growth:
     """State of the growth, only while it is `growing` or `leaking`."""
     suspected: bool = False
     """Whether what is `growing` rises like a leak and has met the lowest standard. Other growth has no forecast."""
+    held_before: bool = False
+    """Whether what is `growing` takes what it held before and gave back, with room for all of that: it has a pace, and
+    is part of no forecast."""
     confirmed: bool = False
     """Whether there is more than one witness of a leak: see `Evidence.CONFIRMED`, which is told beside `evidence`."""
     driver_confirms: bool = False
@@ -95,6 +98,8 @@ class Growth:
     evidence_told: tuple[Evidence, ...] = ()
     """Every standard that this leak has ever met, the first one first. Alerts carry one each: a label that
     changed would end an alert while its leak goes on."""
+    stopped_seconds: float | None = None
+    """Unix time at which it reached its last high; only of what has levelled off without giving memory back."""
     culprit: str = ""
     """The line of Python that holds the memory, in the words of `blame`, once the app has been asked."""
 
@@ -113,8 +118,14 @@ class Growth:
 
 def shifted(growth: Growth, seconds: float) -> Growth:
     """Return the same growth by a wall clock that was set forward by so many seconds."""
-    since = growth.since_seconds
-    return growth if since is None else replace(growth, since_seconds=since + seconds)
+    since, stopped = growth.since_seconds, growth.stopped_seconds
+    if since is None and stopped is None:
+        return growth
+    return replace(
+        growth,
+        since_seconds=None if since is None else since + seconds,
+        stopped_seconds=None if stopped is None else stopped + seconds,
+    )
 
 
 class DetectorLoad(NamedTuple):

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+HIGH_RATIO: Final = 0.90
+"""Share of a memory above which little is left: there `GpuMemoryHigh` begins."""
 FULL_RATIO: Final = 0.98
 """Share of a memory that is not free from which on it is full: there `GpuMemoryFull` begins, and a leak has no room."""
 

@@ -12,8 +12,8 @@ from gpuagent.collector.tick import Monitor, TickTimeouts
 from gpuagent.config.models import Config
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.doctor import machine, service
-from gpuagent.doctor.captured import captured_host, captured_machine
 from gpuagent.doctor.finding import Finding
+from gpuagent.doctor.machine import captured_host, captured_machine
 from gpuagent.node import Node, real_node, simulated_node
 
 _DEADLINE_SECONDS = 5.0

@@ -20,7 +20,7 @@ from gpuagent import __version__
 from gpuagent.config.load import DEFAULT_PATH, ConfigError, load_config
 from gpuagent.config.models import Config
 from gpuagent.config.rules import implausible_rules, load_rules, unknown_metrics
-from gpuagent.config_notes import ConfigFile, Machine, config_notes
+from gpuagent.config_notes.notes import ConfigFile, Machine, config_notes
 from gpuagent.config_notes.user_database import no_user_problems, no_users
 from gpuagent.core.api_client import AgentUnreachable, fetch_document, listener
 from gpuagent.doctor.finding import Finding, Level

@@ -62,14 +62,9 @@ class System:
         """Make the user and group of the service, from this file of sysusers.d.
 
         Raises:
-            InstallFault: neither systemd-sysusers nor useradd could.
+            InstallFault: it could not.
         """
-        done = self._run(["systemd-sysusers", str(sysusers)])
-        if done.returncode == 127:  # a container without systemd
-            done = self._run(["useradd", "--system", "--user-group", "--no-create-home", USER])
-            if done.returncode == 9:  # it is there
-                return
-        self._must(done, f"the user {USER} could not be made")
+        self._must(self._run(["systemd-sysusers", str(sysusers)]), f"the user {USER} could not be made")
 
     def make_directories(self, tmpfiles: Path) -> None:
         """Make the directories that must be there whether or not the service runs, from this file of tmpfiles.d.
@@ -77,8 +72,7 @@ class System:
         Raises:
             InstallFault: it could not.
         """
-        if shutil.which("systemd-tmpfiles") is not None:
-            self._must(self._run(["systemd-tmpfiles", "--create", str(tmpfiles)]), "directories could not be made")
+        self._must(self._run(["systemd-tmpfiles", "--create", str(tmpfiles)]), "directories could not be made")
 
     def reload(self) -> None:
         """Have systemd read units again."""
@@ -194,6 +188,11 @@ class Installation:
             yield from self._stage()
             return
         check_not_packaged(layout)
+        if not system.booted:
+            raise InstallFault(
+                "systemd does not run this machine: nothing was changed. For an image or a chroot take the package "
+                "(`make packages`); a container needs no service: `gpuagent run`."
+            )
         check_environment(self._prefix, self._base_prefix)
         system.check_configuration(self._python)
         upgrade = self._manifest.exists
@@ -204,10 +203,7 @@ class Installation:
         yield self._configure()
         self._releases.use(self._prefix)
         yield f"{HOME / 'current'} is {self._prefix}"
-        if not system.booted:
-            yield f"systemd does not run this machine. On one that it runs: systemctl enable --now {UNIT}"
-        else:
-            yield from self._serve(before, upgrade=upgrade, start=start)
+        yield from self._serve(before, upgrade=upgrade, start=start)
         self._releases.forget(before[1])
 
     def _stage(self) -> Iterator[str]:

@@ -224,7 +224,7 @@ def assemble(
 
 def _node_of(config: Config, simulate: str | None, speed: float, bind: Mapping[str, int] | None) -> Node:
     try:
-        return simulated_node(config, simulate, speed, bind) if simulate else real_node(config)
+        return simulated_node(config, simulate, speed, bind, keep_inventory=True) if simulate else real_node(config)
     except NoSuchNode as error:
         raise StartError(str(error)) from None
 
@@ -252,7 +252,7 @@ def _with_places(error: Exception, path: Path | None) -> str:
     """Return the faults; those of names in the configuration have file and line."""
     if not isinstance(error, RuleFileError):
         return str(error)
-    from gpuagent.config_notes import ConfigFile  # noqa: PLC0415  most configurations have no fault
+    from gpuagent.config_notes.notes import ConfigFile  # noqa: PLC0415  most configurations have no fault
 
     file = ConfigFile(path or DEFAULT_PATH)
     return "\n".join(file.place(line) for line in str(error).splitlines())
@@ -263,7 +263,7 @@ def _tell_notes(config: Config, rules: Iterable[RuleGroup], path: Path | None, *
     acts = config.remedies.ladders or config.budgets or config.remedies.allow.users
     if not (acts or config.receivers or config.routes):
         return []
-    from gpuagent.config_notes import ConfigFile, Machine, config_notes  # noqa: PLC0415
+    from gpuagent.config_notes.notes import ConfigFile, Machine, config_notes  # noqa: PLC0415
     from gpuagent.config_notes.user_database import no_user_problems, no_users  # noqa: PLC0415  as above
 
     of_none = Machine(

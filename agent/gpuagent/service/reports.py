@@ -8,7 +8,7 @@ import logging
 from datetime import UTC, datetime, timedelta
 
 from gpuagent.config.models import Config
-from gpuagent.config.reports import WEEKDAYS, Report
+from gpuagent.config.usage import WEEKDAYS, Report
 from gpuagent.core.clock import Clock
 from gpuagent_alerts.alert import Alert, Message, Status
 from gpuagent_alerts.alert import Report as ReportText

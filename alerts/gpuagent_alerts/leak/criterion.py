@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from enum import IntEnum
 from functools import cache, lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, LEVELS, PAGE_BYTES, RING, SLOTS, BlockStore
 from gpuagent_alerts.leak.settings import Evenness, Settings
@@ -162,6 +162,36 @@ def held_of(store: BlockStore, seconds: float) -> int:
     values, blocks = store.ring(level), max(2, math.ceil(seconds / (BLOCK_SECONDS << level)))
     lows = (min(values[begin : begin + blocks]) for begin in range(len(values) - blocks + 1))
     return max((low for low in lows if low != EMPTY), default=0)
+
+
+ALL_SHARE: Final = 0.9
+"""Share of all its growth that has come back from which on all of it has."""
+LEAST_ROOM_SHARE: Final = 0.05
+"""Free part of the memory below which there is no room for what was held before: to take that again fills it."""
+
+
+def is_suspect(criterion: Criterion, store: BlockStore, now: BlockContext, total_pages: float) -> bool:
+    """Return whether growth is suspected also on ground that a leak held which has ended.
+
+    It is not where all of that leak was given back and there is room for as much again: a saw-tooth looks like that.
+    """
+    ending, bar = criterion.ending, criterion.bar_now(store)
+    if ending is None or not bar:
+        return False
+    value = store.newest(store.first)
+    if now.free is None or value == EMPTY or now.free - max(0, bar - value) < LEAST_ROOM_SHARE * total_pages:
+        return True
+    base = ending.alarm.floor - ending.alarm.growth
+    return _lowest_since(store, now.end_seconds - ending.seconds) > ending.high - ALL_SHARE * (ending.high - base)
+
+
+def _lowest_since(store: BlockStore, seconds: float) -> int:
+    """Return the lowest block of the last so many seconds, as far as is known; none is older."""
+    level = store.first
+    while (RING - 1) * BLOCK_SECONDS << level < seconds and level + 1 < store.levels:
+        level += 1
+    blocks = store.ring(level, max(1, int(seconds / (BLOCK_SECONDS << level))))
+    return min((value for value in blocks if value != EMPTY), default=EMPTY)
 
 
 class Criterion:

@@ -106,6 +106,8 @@ def sum_up_device(
         quiet = Verdict.STEADY
     if not growing:
         return unowned if unowned is not None and unowned.verdict is quiet else Growth(quiet)
+    # What takes again what it held before fills nothing: it counts where nothing else grows.
+    growing = [part for part in growing if not part.growth.held_before] or growing
     grows = [part.growth for part in growing]
     leaking = [growth for growth in grows if growth.verdict is Verdict.LEAKING]
     evidence = [growth.evidence for growth in leaking if growth.evidence is not None]
@@ -130,6 +132,7 @@ def sum_up_device(
         fast=any(part.growth.fast for part in sharing),
         fast_exhaustion_seconds=fast,
         suspected=not leaking and any(part.growth.suspected for part in slow),
+        held_before=all(growth.held_before for growth in grows),
         state=_state(slow, of_device=[part for part in slow if part.shares_free]),
     )
 

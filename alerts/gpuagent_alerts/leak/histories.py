@@ -18,7 +18,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from gpuagent.core.growth import DetectorLoad, Evidence, Growth, MemoryKey, Verdict
+from gpuagent.core.growth import DetectorLoad, Evidence, Growth, MemoryKey, Verdict, shifted
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.snapshot import ClientReading, ProcessInfo, ProcessReading
 from gpuagent_alerts.leak.detector import FIRST_BLACKOUT_SECONDS, MemoryLeakDetector
@@ -162,7 +162,6 @@ class History:
         """Return what the detector says now, in Unix time and with every criterion that this leak has met."""
         self.detected = said
         self.shown = True
-        since = said.since_seconds
         self.ever_leaked = self.ever_leaked or said.verdict is Verdict.LEAKING
         if said.verdict is not Verdict.LEAKING:
             self.evidence_told = ()
@@ -170,9 +169,7 @@ class History:
             for evidence in (said.evidence, said.grade):
                 if evidence is not None and evidence not in self.evidence_told:
                     self.evidence_told = (*self.evidence_told, evidence)
-        self.growth = replace(
-            said, since_seconds=None if since is None else since + to_unix_seconds, evidence_told=self.evidence_told
-        )
+        self.growth = replace(shifted(said, to_unix_seconds), evidence_told=self.evidence_told)
         return self.growth
 
     def kept(self, clock_seconds: float) -> LeakHistory:

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Final, NamedTuple
 
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, LEVELS, PAGE_BYTES, SLOT_SECONDS, BlockStore
-from gpuagent_alerts.leak.criterion import Alarm, BlockContext, Criterion, least_shares
+from gpuagent_alerts.leak.criterion import Alarm, BlockContext, Criterion, is_suspect, least_shares
 from gpuagent_alerts.leak.settings import (
     ALLOCATOR_SETTINGS,
     ALLOCATOR_SUSPECTED,
@@ -39,7 +39,7 @@ def _lowest_shares(settings: tuple[Settings, ...]) -> tuple[float, ...]:
 class Signal:
     """Blocks, and who judges them. The levels are shared; thresholds and alarms are each criterion's own."""
 
-    __slots__ = ("_bounds", "_least", "_shares", "criteria", "store", "work")
+    __slots__ = ("_bounds", "_least", "_shares", "_total_pages", "criteria", "store", "work")
 
     def __init__(
         self, settings: Sequence[Settings], total_bytes: float, work: WorkSignal | None = None, first_level: int = 0
@@ -48,6 +48,7 @@ class Signal:
         self.work = work
         """Where this signal shows what the process worked."""
         self.criteria = [Criterion(one, total_bytes) for one in settings]
+        self._total_pages = total_bytes / PAGE_BYTES
         self._set_least_growth()
         self._bounds = _NO_BOUNDS[:]
         """Per level, a value that no block of the longest window is below; too low after that block has left."""
@@ -82,7 +83,7 @@ class Signal:
         if now.free is None:
             self._bounds = _NO_BOUNDS[:]
             return ended
-        leaked_before = any(one.ending is not None and one.bar_now(store) for one in self.criteria[:-1])
+        leaked_before = any(is_suspect(one, store, now, self._total_pages) for one in self.criteria[:-1])
         seen = now._replace(leaked_before=True) if leaked_before else now
         return self._judge_up_to(highest, seen, now.free, judges) or ended
 

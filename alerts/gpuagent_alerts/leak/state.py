@@ -41,6 +41,8 @@ _WITNESSED: Final = 0x08
 """... and there is more than one witness of it."""
 _STATES: Final = {None: 0x00, GrowthState.RISING: 0x10, GrowthState.STOPPED: 0x20, GrowthState.FULL: 0x30}
 _STATE_BITS: Final = 0x30
+_HELD_BEFORE: Final = 0x80
+"""Beside the number of the verdict."""
 _MOST_REASONS: Final = 4
 _LARGEST_PAGES: Final = 2**64 - 1
 
@@ -277,7 +279,8 @@ def write_growth(writer: Writer, growth: Growth) -> None:
     evidence = _EVIDENCE.index(growth.evidence) | (_CONFIRMED if growth.driver_confirms else 0)
     evidence |= _WITNESSED if growth.confirmed else 0
     evidence |= (_SUSPECTED if growth.suspected else 0) | _STATES[growth.state]
-    writer.put("BBd", _VERDICTS.index(growth.verdict), evidence, or_nan(growth.since_seconds))
+    verdict = _VERDICTS.index(growth.verdict) | (_HELD_BEFORE if growth.held_before else 0)
+    writer.put("BBd", verdict, evidence, or_nan(growth.since_seconds or growth.stopped_seconds))
     for figure in (growth.slope, growth.exhaustion):
         writer.put("ddd", *(figure or (math.nan,) * 3))
     writer.put("B", len(growth.reasons))
@@ -288,18 +291,22 @@ def write_growth(writer: Writer, growth: Growth) -> None:
 def read_growth(reader: Reader) -> Growth:
     """Return the same."""
     verdict, evidence, since = reader.take("BBd")
+    held_before, verdict = bool(verdict & _HELD_BEFORE), verdict & ~_HELD_BEFORE
     flags, evidence = evidence, evidence & ~(_CONFIRMED | _SUSPECTED | _WITNESSED | _STATE_BITS)
     slope, exhaustion = Range(*reader.take("ddd")), Range(*reader.take("ddd"))
     (reasons,) = reader.take("B")
     if verdict >= len(_VERDICTS) or evidence >= len(_EVIDENCE) or reasons > _MOST_REASONS:
         raise ValueError("state of a leak detector: an unknown verdict")
+    is_over = _VERDICTS[verdict] is Verdict.LEVELLED_OFF
     return Growth(
         _VERDICTS[verdict],
         _EVIDENCE[evidence],
         None if math.isnan(slope.value) else slope,
-        or_none(since),
+        None if is_over else or_none(since),
         None if math.isnan(exhaustion.value) else exhaustion,
         tuple(reader.take_array("B", 255).tobytes().decode() for _ in range(reasons)),
+        held_before=held_before,
+        stopped_seconds=or_none(since) if is_over else None,
         confirmed=bool(flags & _WITNESSED),
         driver_confirms=bool(flags & _CONFIRMED),
         suspected=bool(flags & _SUSPECTED),

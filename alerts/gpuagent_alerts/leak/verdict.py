@@ -28,6 +28,7 @@ from gpuagent_alerts.leak.forecast import (
 )
 from gpuagent_alerts.leak.settings import SENSITIVITIES, SUSPECTED, Dial
 from gpuagent_alerts.leak.signals import OWN_NAMES, USED_NAME, ProcessSignals, Signal
+from gpuagent_alerts.leak.teeth import is_held_before, teeth_of
 from gpuagent_alerts.leak.witnesses import (
     NOTHING_KNOWN,
     Finding,
@@ -50,6 +51,7 @@ _REJECTIONS = {
     RejectReason.YOUNG: "but has run for hardly longer than that",
 }
 
+ON_HELD_GROUND = "it rises evenly, but has held as much before"
 GOES_ON = ("it rises evenly, and has not taken enough yet to tell a leak from a cache",)
 """Why it grows, where nothing more is known than that it does."""
 
@@ -84,7 +86,7 @@ def describe_end(ending: Ending, held: int, free_bytes: float | None) -> tuple[s
     room = "" if free_bytes is None else f" with {format_bytes(free_bytes)} free"
     if held < STILL_HELD_SHARE * ending.high:
         room = f", of which it held {format_pages(held)} later{room}"
-    waited = format_duration(max(alarm.window_seconds, 1800.0))
+    waited = format_duration(max(alarm.window_seconds, PLATEAU_SECONDS))
     return (f"growth stopped at {format_pages(max(ending.high, held))}{room}{NO_NEW_HIGH}{waited}", rise)
 
 
@@ -113,6 +115,7 @@ NO_NEW_HIGH: Final = ": no new high for "
 """... and what stands before the proof, where it stopped."""
 STILL_HELD_SHARE: Final = 0.95
 """The share of its high that it still holds: what holds less has given some of it back."""
+PLATEAU_SECONDS: Final = SUSPECTED.plateau_seconds
 LEARNING_BLOCKS: Final = 16
 """Blocks before the first window exists."""
 LEARNING_LEVELS: Final = 3
@@ -186,11 +189,18 @@ def judge_signals(
     if slope is not None and _rises(judged, room.total_bytes):
         seen = min(USUAL_SECONDS, judged.store.base_count * BLOCK_SECONDS)
         since = before.since_seconds if before.verdict in GROWS else now_seconds - seen
+        teeth = teeth_of(judged.store, USUAL_SECONDS)
+        again = teeth is None and is_held_before(judged.store, USUAL_SECONDS, room.free_bytes, room.total_bytes)
         slope = _grown_at(signals, USUAL_SECONDS) or slope  # it may have begun to rise within that time
         rise = Growth(
-            Verdict.GROWING, slope=slope, since_seconds=since, reasons=against or GOES_ON, state=GrowthState.RISING
+            Verdict.GROWING,
+            slope=slope if teeth is None else _around(teeth.pace),
+            since_seconds=since,
+            reasons=against or ((ON_HELD_GROUND,) if again else GOES_ON),
+            state=GrowthState.RISING,
+            held_before=again,
         )
-        counts = prior.cut_short_seconds is not None and sensitivity in ("balanced", "sensitive")
+        counts = prior.cut_short_seconds is not None and sensitivity in ("balanced", "sensitive") and not again
         return _as_cut_short(rise, slope, room, has_client=signals.own is not None) if counts else rise
     still = None if slope is None else STILL
     ending, held = _ending(signals, sensitivity, now_seconds)
@@ -198,7 +208,9 @@ def judge_signals(
         known = (
             before.reasons if before.verdict is Verdict.LEVELLED_OFF else describe_end(ending, held, room.free_bytes)
         )
-        return Growth(Verdict.LEVELLED_OFF, slope=still, reasons=known)
+        alarm = ending.alarm
+        stopped = None if ending.released else ending.seconds - max(alarm.window_seconds, PLATEAU_SECONDS)
+        return Growth(Verdict.LEVELLED_OFF, slope=still, stopped_seconds=stopped, reasons=known)
     return Growth(Verdict.STEADY, slope=still, reasons=against)
 
 
@@ -223,12 +235,20 @@ def _judge_rise(
     main = leak or suspicion
     assert main is not None  # noqa: S101 - the caller has one
     alarm = main.alarm
+    # What tensors take for a request and give back makes teeth too, and says nothing of the forecast.
+    teeth = teeth_of(_stores(signals)[-1], forecast_window(alarm.window_seconds)) if signals.own is None else None
     state, slope = _pace(signals, alarm, room, before, now_seconds)
+    if teeth is not None and not room.full and (teeth.goes_on or state is GrowthState.RISING):
+        state, slope = GrowthState.RISING, _around(teeth.pace)
     onsets = [one.alarm.onset_seconds for one in (leak, suspicion) if one is not None]
     if (before.suspected or before.verdict is Verdict.LEAKING) and before.since_seconds is not None:
         onsets.append(before.since_seconds)
     mean = None if room.free_bytes is None else left_seconds(main, room.free_bytes / PAGE_BYTES, now_seconds)
-    exhaustion = _exhaustion(state, room, slope, _steps(signals, alarm), mean)
+    if teeth is not None and state is GrowthState.RISING and room.free_bytes is not None:
+        left = teeth.seconds_left(room.free_bytes)
+        exhaustion = exhaustion_of(left * teeth.pace, teeth.pace, None, mean)
+    else:
+        exhaustion = _exhaustion(state, room, slope, _steps(signals, alarm), mean)
     confirms = leak is not None and _driver_confirms(signals, leak.alarm, leak.evidence)
     stopped = state is not GrowthState.RISING  # its pace is that of before, and so is what confirmed it
     confirms = confirms or (stopped and leak is not None and before.driver_confirms)

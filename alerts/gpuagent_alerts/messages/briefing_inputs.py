@@ -399,7 +399,7 @@ def _growers(snapshot: Snapshot) -> list[Grower]:
     found = []
     for process in snapshot.processes:
         growth = snapshot.growth.get(process.key)
-        if growth is None or growth.verdict not in {Verdict.GROWING, Verdict.LEAKING}:
+        if growth is None or growth.held_before or growth.verdict not in {Verdict.GROWING, Verdict.LEAKING}:
             continue
         pace = 0.0 if growth.slope is None else max(growth.slope.value, 0.0) * 3600
         if pace or growth.verdict is Verdict.LEAKING:

@@ -162,6 +162,7 @@ def _grower(labels: Mapping[str, str], snapshot: Snapshot) -> ProcessReading | N
         and key.gpu_uuid == labels.get("uuid")
         and growth.slope is not None
         and growth.verdict in {Verdict.GROWING, Verdict.LEAKING}
+        and not growth.held_before
     }
     most = max(paces, key=lambda one: paces[one], default=None)
     return None if most is None else next((one for one in snapshot.processes if one.key == most), None)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gpuagent.core.growth import GrowthState, Verdict
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessReading, ProcessState
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
-from gpuagent_alerts.alert import PROCESS_ENDED, UNKNOWN_END
+from gpuagent_alerts.alert import PROCESS_ENDED, UNKNOWN_END, clock_time
 from gpuagent_alerts.leak.verdict import GAVE_BACK, NO_NEW_HIGH
 from gpuagent_alerts.messages.end_facts import EndedAlert, has_instance
 from gpuagent_alerts.remedies.outcome import RemedyEnding
@@ -203,7 +203,11 @@ def _how_it_levelled_off(case: EndedAlert) -> str:
         return ""
     told = growth.reasons[0].partition(NO_NEW_HIGH)[0] if growth.reasons else ""
     if case.alert.labels.get("pid"):
-        return told if told.startswith((GAVE_BACK, "growth stopped at ")) else ""
+        if told.startswith("growth stopped at "):
+            # The verdict needed half an hour and more without a high: the end has the time of the last one.
+            stopped = growth.stopped_seconds
+            return told if stopped is None else f"{told} ({clock_time(stopped)} UTC)"
+        return told if told.startswith(GAVE_BACK) else ""
     back = told.removeprefix(GAVE_BACK).partition(",")[0] if told.startswith(GAVE_BACK) else ""
     return f"{back} of memory assigned to no process{_BACK}" if back else ""
 

@@ -20,11 +20,12 @@ from gpuagent_alerts.alert import (
     CauseKind,
     Status,
     condition_times,
+    kept_words,
     resolved_summary,
     shown_annotations,
 )
 from gpuagent_alerts.messages.briefing_inputs import BLIND, DEAD, FULL, LEAK, SOON, BriefingInputs
-from gpuagent_alerts.messages.incident_end import what_was
+from gpuagent_alerts.messages.incident_end import end_of_all, what_was
 from gpuagent_alerts.messages.naming import (
     READ_IT,
     dead_subject,
@@ -255,7 +256,9 @@ def _full_ones(seen: BriefingInputs) -> str:
 
 
 def _lost(seen: BriefingInputs, _: Alert) -> str:
-    said = "the GPU is lost" + "".join(f" after Xid {xid} ({explain_xid(xid).meaning})" for xid in seen.xids[:1])
+    lost = {one.labels.get("gpu", "") for one in seen.alerts if one.name == "GpuLost" and one.holds}
+    who = "the GPU is" if len(lost) < 2 else "all are" if len(lost) == len(seen.indices) else f"{len(lost)} of them are"
+    said = f"{who} lost" + "".join(f" after Xid {xid} ({explain_xid(xid).meaning})" for xid in seen.xids[:1])
     is_blind = any(one.name == BLIND and one.holds and not one.labels.get("uuid") for one in seen.alerts)
     return f"{said}; {_NOTHING_READ}" if is_blind else said
 
@@ -309,6 +312,9 @@ def summary_of_kept(seen: BriefingInputs, main: Alert) -> str:
     """
     kept = [one for one in seen.conditions if one.is_kept] or [main]
     gravest = max(kept, key=lambda one: (*urgency_of(one), one.kept_until or 0.0))
+    if main.name == LEAK and len({one.labels.get("pid", "") for one in kept if one.name == LEAK}) > 1:
+        main = replace(main, kept_until=gravest.kept_until)
+        return f"{subject_name(seen, main)} was leaking memory: {end_of_all(seen, main)}{kept_words(main)}"
     return without_place(resolved_summary(replace(main, kept_until=gravest.kept_until)))
 
 

@@ -35,6 +35,9 @@ def what_was(seen: BriefingInputs, main: Alert) -> str:
     said = without_place(resolved_summary(replace(main, end_reason=end_reason_of(seen, main))))
     if main.name == BLIND and len(seen.indices) > 1:
         return READ_IT.sub("read these GPUs", said)
+    if main.name == "GpuLost" and len(seen.indices) > 1:
+        of_one = said.partition("; likewise on ")[0]
+        return of_one.replace("was lost", "were lost").replace("the GPU answers", "they answer")
     return READ_IT.sub("read the GPU", said, count=1) if main.name == BLIND else said
 
 
@@ -43,7 +46,7 @@ def end_reason_of(seen: BriefingInputs, main: Alert) -> str:
     again, restarts = seen.successors, seen.incident.restarts
     if (last := _unalerted_last(seen)) is not None:
         return _end_of_last(seen, main, last)
-    told = _end_of_all(seen, main)
+    told = end_of_all(seen, main)
     reason = _dated(told, _times_of_ends(seen, main), seen.now) + _left_since(seen, main, told)
     was_restarted = f"; {group_name(seen, main.labels, again)} was restarted {times(restarts)}" if restarts else ""
     if again is None:
@@ -96,7 +99,7 @@ def _ended_pids(seen: BriefingInputs, main: Alert) -> set[str] | set[int]:
     return {pid for one in last_run(seen, main) if one.name == LEAK and (pid := one.labels.get("pid", ""))}
 
 
-def _end_of_all(seen: BriefingInputs, main: Alert) -> str:
+def end_of_all(seen: BriefingInputs, main: Alert) -> str:
     """Return why it ended: of several processes or GPUs to which the same happened, what became of all."""
     alike = {(one.labels.get("uuid", ""), one.labels.get("pid", "")): one for one in last_run(seen, main)
              if one.name == main.name and one.end_reason not in {"", UNKNOWN_END}}  # fmt: skip
@@ -159,5 +162,7 @@ def _dated(reason: str, times: tuple[float, float] | None, now: float | None) ->
     if not took_long and now - last <= _LATE_SECONDS:
         return reason
     head, mark, rest = reason.partition(";")
+    if head.endswith(" UTC)"):
+        return reason
     when = f"{clock_time(first)} to {clock_time(last)}" if took_long else clock_time(last)
     return f"{head} ({when} UTC){mark}{rest}"

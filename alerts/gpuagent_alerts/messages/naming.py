@@ -10,6 +10,7 @@ from gpuagent.core.process_labels import alert_labels
 from gpuagent.core.snapshot import ProcessReading
 from gpuagent_alerts.alert import Alert, condition_times
 from gpuagent_alerts.messages.briefing_inputs import DEAD, BriefingInputs, Successors
+from gpuagent_alerts.messages.snapshot_inputs import template_of
 
 
 def times(number: int) -> str:
@@ -46,8 +47,8 @@ def group_name(seen: BriefingInputs, labels: Mapping[str, str], again: Successor
         return f"pod {labels.get('pod_namespace', '')}/{labels['pod_name']}"
     if labels.get("pod_uid"):
         return f"pod {labels['pod_uid'][:8]}"
-    if labels.get("unit"):
-        return labels["unit"]
+    if unit := _template(seen)[0] or labels.get("unit"):
+        return unit
     if labels.get("container_id"):
         return f"container {format_container(labels['container_id'])}"
     return labels.get("process", "processes")
@@ -79,12 +80,25 @@ def subject_name(seen: BriefingInputs, main: Alert) -> str:
     labels = main.labels if main.labels.get("pid") else _first_labels(seen) or main.labels
     told = {int(text) for one in last_run(seen, main) if (text := one.labels.get("pid", "")).isdecimal()}
     pids = told | {each.process.pid for each in seen.members} or seen.pids
-    if len(pids) < 2:
+    is_past = not seen.members and not seen.incident.restarts
+    number = max(len(pids), seen.incident.grew_together if is_past else 0)
+    if number < 2:
         return process_name(labels)
     users = {one.labels.get("user", "") for one in seen.conditions if one.labels.get("pid")}
     users |= {each.process.info.user for each in seen.members if each.process.info is not None}
-    many = f"{len(pids)} {'ranks' if labels.get('slurm_job') else 'processes'}"
+    template, instances = _template(seen)
+    if template and not labels.get("slurm_job"):
+        return f"{instances} instances of {template} ({', '.join(sorted(users - {''}))})"
+    many = f"{number} {'ranks' if labels.get('slurm_job') else 'processes'}"
     return f"{group_name(seen, labels)} ({', '.join([many, *sorted(users - {''})])})"
+
+
+def _template(seen: BriefingInputs) -> tuple[str, int]:
+    """Return the template of which the units of an incident are instances, and how many; "" where they are not."""
+    units = {one.labels.get("unit", "") for one in seen.conditions if one.labels.get("pid")}
+    units |= {each.process.info.unit for each in seen.members if each.process.info is not None}
+    templates = {template_of(unit) for unit in units}
+    return (templates.pop(), len(units)) if len(units) > 1 and len(templates) == 1 else ("", 0)
 
 
 def _first_labels(seen: BriefingInputs) -> dict[str, str]:

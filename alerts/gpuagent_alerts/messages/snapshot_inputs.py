@@ -220,6 +220,7 @@ class SnapshotFacts:
         """Return what runs of the owner of these identities."""
         runs, pace = False, 0.0
         grow_on: set[str] = set()
+        growing: set[str] = set()
         found: dict[str, Successor] = {}
         for each in self._snapshot.processes:
             if each.info is None:
@@ -229,13 +230,17 @@ class SnapshotFacts:
                 runs = True
                 said = self._snapshot.growth.get(each.key)
                 pace += _pace(said)
-                grow_on |= {each.gpu_uuid} if said is not None and _counts(said, leaking=False) else set()
+                if said is not None and _counts(said, leaking=False):
+                    grow_on.add(each.gpu_uuid)
+                    growing.add(program.identity)
                 continue
             is_owned = shares_owner(program, identities)
             if is_owned or shares_command(program, identities):
                 growth, known = self._snapshot.growth.get(each.key), found.get(program.identity)
                 grows = growth is not None and _counts(growth, leaking=False)
-                grow_on |= {each.gpu_uuid} if grows and is_owned else set()
+                if grows and is_owned:
+                    grow_on.add(each.gpu_uuid)
+                    growing.add(program.identity)
                 is_judged = growth is not None and growth.verdict is not Verdict.LEARNING
                 found[program.identity] = Successor(
                     program.identity, each.info.start_time_seconds,
@@ -245,7 +250,8 @@ class SnapshotFacts:
                     labels=program.labels or {},
                 )  # fmt: skip
         others = tuple(sorted(found.values(), key=lambda one: (one.started_at, one.identity)))
-        return OwnerFacts(runs, others, pace, self._are_listed(identities), grow_on=tuple(sorted(grow_on)))
+        is_readable = self._are_listed(identities)
+        return OwnerFacts(runs, others, pace, is_readable, grow_on=tuple(sorted(grow_on)), growing=len(growing))
 
     def _are_listed(self, identities: Collection[str]) -> bool:
         """Return whether the processes of all GPUs of whose memory these identities tell can be listed."""
@@ -316,7 +322,8 @@ def _pace(growth: Growth | None) -> float:
 
 
 def _counts(growth: Growth, *, leaking: bool) -> bool:
-    return growth.verdict is Verdict.LEAKING or growth.fast or (not leaking and growth.verdict is Verdict.GROWING)
+    grows = growth.verdict is Verdict.GROWING and not growth.held_before
+    return growth.verdict is Verdict.LEAKING or growth.fast or (not leaking and grows)
 
 
 def _program(reading: ProcessReading, info: ProcessInfo) -> CauseProcess:
@@ -347,6 +354,8 @@ def groups_of(info: ProcessInfo) -> Iterator[str]:
         yield f"container:{info.container_id}:{info.uid}"
     elif _is_service(info.unit):
         yield f"unit:{info.unit}:{info.uid}"
+        if template := template_of(info.unit):  # instances run one program, as ranks do
+            yield f"template:{template}:{info.uid}:{info.name}"
     boot = info.id.boot_id
     if info.process_group:
         yield f"process-group:{boot}:{info.process_group}:{info.uid}{owner}"
@@ -389,6 +398,19 @@ def _container_of(info: ProcessInfo) -> str:
         if not slash:
             return "" if _MADE_UP.fullmatch(namespace) else namespace
     return f"{namespace}/{program_of_pod(pod)}/{container}"
+
+
+_INSTANCE = re.compile(r"((?:[^/@]+/)?[^/@]+@)[^/@]+(\.service)")
+
+
+def template_of(unit: str) -> str:
+    """Return the template of which a unit is an instance, `whisper@.service`; "" of any other.
+
+    >>> template_of("whisper@0.service"), template_of("whisper.service"), template_of("user@1000.service/a@b.service")
+    ('whisper@.service', '', '')
+    """
+    found = _INSTANCE.fullmatch(unit)
+    return "" if found is None or not _is_service(unit) else f"{found[1]}{found[2]}"
 
 
 def _is_service(unit: str) -> bool:

@@ -33,6 +33,10 @@ _FROM_OUTSIDE = frozenset({"GpuThrottledThermal", "GpuThrottledPower"})
 """What comes to GPUs from outside, a power supply or the room's air, and so to several of them at one time."""
 TOGETHER = "together:"
 """Begin of an identity by which an alert joins an incident that has just begun on another GPU."""
+AT_ONCE = "at-once:"
+"""The same of hardware that fails on several GPUs within a minute: their power, a switch, the bus."""
+_FAILURES = frozenset({"GpuLost", "GpuXidCritical"})
+_OFF_THE_BUS = "79"
 _BUDGET = "GpuBudgetExceeded"
 _COUNT = "GpuCountDropped"
 _BLIND = "GpuMonitorBlind"
@@ -298,7 +302,21 @@ def _about_gpu(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
         return _of_dead(labels, facts)
     if name == _BLIND and facts.is_blind():
         return _of_node(name)
+    if failure := hardware_failure(labels):
+        return _with(_of_gpu(labels, "health"), f"{AT_ONCE}{failure}")
     return _of_gpu(labels, "health") if name in _HEALTH else _of_rule(labels, facts)
+
+
+def hardware_failure(labels: Mapping[str, str]) -> str:
+    """Return what has failed where an alert tells of a GPU's hardware that takes a repair; "" of any other alert."""
+    if labels.get("alertname", "") not in _FAILURES:
+        return ""
+    xid = labels.get("xid", _OFF_THE_BUS)
+    return "lost" if xid == _OFF_THE_BUS else f"xid-{xid}"
+
+
+def _with(cause: Cause, identity: str) -> Cause:
+    return replace(cause, joins=(*cause.joins, identity), brings=(*cause.brings, identity))
 
 
 def _about_neither(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
@@ -385,10 +403,8 @@ def _of_rule(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
     name = labels.get("alertname", "")
     if name == _BUDGET:
         return _of_budget(labels, facts)
-    own, together = _of_gpu(labels, f"rule:{_rule_identity(labels)}"), (f"{TOGETHER}{name}",)
-    if name not in _FROM_OUTSIDE:
-        return own
-    return replace(own, joins=(*own.joins, *together), brings=(*own.brings, *together))
+    own = _of_gpu(labels, f"rule:{_rule_identity(labels)}")
+    return _with(own, f"{TOGETHER}{name}") if name in _FROM_OUTSIDE else own
 
 
 def _of_budget(labels: Mapping[str, str], facts: CauseFacts) -> Cause:

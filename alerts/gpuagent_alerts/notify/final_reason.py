@@ -15,7 +15,8 @@ from gpuagent_alerts.leak.verdict import GAVE_BACK
 from gpuagent_alerts.notify.cause import is_about_memory, is_leak
 from gpuagent_alerts.notify.urgency import Action, urgency_of
 
-_NO_END = (UNKNOWN_END, "the GPU became full", "the MIG instance became full", "it slowed down", "growth stopped: ")
+_STOPPED = "growth stopped: "
+_NO_END = (UNKNOWN_END, "the GPU became full", "the MIG instance became full", "it slowed down", _STOPPED)
 _ENDED_HOLDING = (") ended (a zombie): its ", ") ended: the driver went on counting ")
 _OF_THE_PROCESS = "the process "
 _OF_A_REMEDY = "gpuagent "
@@ -41,6 +42,9 @@ def with_final_reason(alert: Alert, others: Iterable[Alert]) -> Alert:
     best = max(told, key=_weight, default=None)
     if best is None:
         return alert
+    if is_level_reached(best) and alert.end_reason.startswith(_STOPPED):
+        # When it stopped, the forecast has shown first: a verdict takes half an hour more.
+        return replace(alert, end_reason=_with_name(best), end_is_certain=best.end_is_certain)
     until = max(_end_of(alert), _end_of(best))
     ends = [time for time in (alert.ends_at, best.ends_at) if time is not None]
     return replace(

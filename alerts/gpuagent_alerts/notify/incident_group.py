@@ -131,6 +131,9 @@ class IncidentGroup:
             return News.RESTARTED if is_due and self._known and not is_acknowledged else None
         if self._worsens(told.urgency) and self._has_waited(told.urgency) and not self._was_just_told(told.urgency):
             return News.WORSENED
+        failed_since = told_subjects.failed_since(self._known, self._present)
+        if failed_since is not None and not 0.0 <= self._view.now - failed_since < self._patience():
+            return News.WORSENED
         if self._was_restarted(told):
             return News.RESTARTED
         if self._repeat_is_due() or self._has_another_subject():
@@ -158,6 +161,8 @@ class IncidentGroup:
         oldest = self._oldest(told.urgency if told is not None else None)
         if oldest is not None:
             yield oldest + self._patience()
+        if told is not None and (failed_since := told_subjects.failed_since(self._known, self._present)) is not None:
+            yield failed_since + self._patience()
         if told is not None and self._has_another_head(told):
             yield self._told_at + QUIET_UPDATE_SECONDS
         if told is not None and self._was_just_told(told.urgency):
@@ -467,7 +472,8 @@ class IncidentGroup:
             key, kind, shown, severity, starts_at, ends_at, news,
             restarts=restarts.count, restarted_pids=restarts.pids, flat_seconds=restarts.flat_seconds,
             grows_by=restarts.grows_by if again is None or news is News.ENDED else again.bytes_per_second,
-            grew_on=() if record is None else record.grew_on, last_run=restarts.last_run,
+            grew_on=() if record is None else record.grew_on,
+            grew_together=0 if record is None else record.grew_together, last_run=restarts.last_run,
         )  # fmt: skip
 
     def _note_if_changed(

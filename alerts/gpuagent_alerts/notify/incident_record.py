@@ -63,6 +63,8 @@ class IncidentRecord:
     is started meanwhile has not seen it."""
     grew_on: tuple[str, ...] = ()
     """UUIDs of the GPUs on which its processes have grown, with alerts about them or without."""
+    grew_together: int = 0
+    """Most of its processes that grew at one time, with alerts about them or without."""
     reopened: int = 0
     """Number of times it began again."""
     headline: str = ""
@@ -122,7 +124,7 @@ def incident_of(record: IncidentRecord, news: News) -> Incident:
         record.key, record.kind, labels, record.severity, record.starts_at, record.ends_at, news,
         restarts=record.restarts.count, restarted_pids=record.restarts.pids,
         flat_seconds=record.restarts.flat_seconds, grows_by=record.restarts.grows_by,
-        grew_on=record.grew_on, last_run=record.restarts.last_run,
+        grew_on=record.grew_on, grew_together=record.grew_together, last_run=record.restarts.last_run,
     )  # fmt: skip
 
 
@@ -200,6 +202,7 @@ def _dump(one: IncidentRecord) -> dict[str, Any]:
         "restarts": dump_restarts(one.restarts),
         "ceased_at": one.ceased_at,
         "grew_on": list(one.grew_on),
+        "grew_together": one.grew_together,
         "reasons": {name: list(reason) for name, reason in one.reasons.items()},
         "ended": [dump_alert(alert) for alert in one.ended.values()] if _is_yet_to_be_told(one) else [],
     }
@@ -231,6 +234,7 @@ def _load(key: str, dump: str) -> IncidentRecord:
         left=tuple(ended),
         ended=ended,
         grew_on=tuple(word(one) for one in array(found.get("grew_on", []))),
+        grew_together=integer(found.get("grew_together", 0)),
         reasons={word(name): _load_reason(told) for name, told in document(found.get("reasons", {})).items()},
     )
 

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from gpuagent_alerts.alert import Alert, CauseKind, condition_times
 from gpuagent_alerts.notify.cause import (
+    AT_ONCE,
     TOGETHER,
     Cause,
     CauseFacts,
@@ -47,6 +48,8 @@ REOPEN_SECONDS = 1800.0
 """Time after its end within which an incident that begins again is the same one."""
 TOGETHER_SECONDS = 900.0
 """What begins on several GPUs within this time came to them together. Its rules ask for 5 min before they fire."""
+AT_ONCE_SECONDS = 60.0
+"""The same of hardware that fails: its rules ask for no time."""
 _KEPT_SECONDS = 86_400.0
 _MOST_ENDED = 500
 _MOST_LEFT = 64
@@ -169,7 +172,10 @@ class IncidentBook:
                 if now_runs.growth is None:
                     self._meters[key] = MemoryMeter(now)
                 found[key] = now_runs._replace(
-                    holds=now_runs.holds or found[key].holds, grow_on=seen.grow_on, is_acted_on=of_process
+                    holds=now_runs.holds or found[key].holds,
+                    grow_on=seen.grow_on,
+                    growing=seen.growing,
+                    is_acted_on=of_process,
                 )
         self.watched = found
         return found
@@ -212,6 +218,7 @@ class _Update:
                 restarts=owners[key].restarts if key in owners else one.restarts,
                 labels=_labels_of_runs(one.labels, owners[key].restarts) if key in owners else one.labels,
                 grew_on=tuple(dict.fromkeys((*one.grew_on, *owners[key].grow_on))) if key in owners else one.grew_on,
+                grew_together=max(one.grew_together, owners[key].growing) if key in owners else one.grew_together,
             )
             for key, one in before.items()
         }  # fmt: skip
@@ -313,8 +320,9 @@ class _Update:
         Where nobody grows, the memory is that of the incident for as long as its owner runs. One whose processes are
         gone, and that waits for a restart with nothing true of it, has ended for others.
         """
-        if identity.startswith(TOGETHER):
-            return one.ends_at is not None or not 0.0 <= self._now - one.starts_at < TOGETHER_SECONDS
+        if identity.startswith((TOGETHER, AT_ONCE)):
+            within = TOGETHER_SECONDS if identity.startswith(TOGETHER) else AT_ONCE_SECONDS
+            return one.ends_at is not None or not 0.0 <= self._now - one.starts_at < within
         if not identity.startswith("memory:") or one.kind not in _PROCESS_KINDS:
             return False
         owner = self._facts.owner_of(one.identities)
@@ -422,7 +430,7 @@ def _reopened(one: IncidentRecord, alert: Alert) -> IncidentRecord:
     """Return an incident that ended as this alert begins it again: since then, and not since its first beginning."""
     return replace(
         one, ends_at=None, reopened=one.reopened + 1, starts_at=alert.begins_at, headline="", restarts=Restarts(),
-        left=(), grew_on=(),
+        left=(), grew_on=(), grew_together=0,
     )  # fmt: skip
 
 

@@ -181,6 +181,8 @@ class OwnerFacts(NamedTuple):
     """Unix time at which a remedy gave the memory of one of the incident's processes back; None if none did."""
     grow_on: tuple[str, ...] = ()
     """UUIDs of the GPUs on which the incident's own processes grow, and others of their owner."""
+    growing: int = 0
+    """Number of those processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +241,8 @@ class Watch(NamedTuple):
     """Measured of the processes that run in place of the incident's own; None while none does."""
     grow_on: tuple[str, ...] = ()
     """UUIDs of the GPUs on which the incident's own processes grow."""
+    growing: int = 0
+    """Number of those processes."""
     news_at: float | None = None
     """Unix time from which on it is told that what was started again grows; None while it does not."""
     is_acted_on: bool = False

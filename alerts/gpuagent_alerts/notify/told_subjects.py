@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from gpuagent_alerts.alert import Alert
+from gpuagent_alerts.notify.cause import hardware_failure
 from gpuagent_alerts.notify.final_reason import memory_stays, names_a_process, tells_of_an_end
 from gpuagent_alerts.notify.state import NotifiedAlert
 from gpuagent_alerts.notify.succession import Restarts, Watch
@@ -52,6 +53,19 @@ def has_last_run_left(shown: Urgency | None, restarts: Restarts, now: float) -> 
     """
     has_left = not restarts.runs_as and restarts.since is not None and now >= restarts.since + SUBJECT_SECONDS
     return shown == CALM and has_left
+
+
+def failed_since(known: Mapping[str, NotifiedAlert], present: Iterable[Alert]) -> float | None:
+    """Return the Unix time since which hardware has failed on a GPU of which nothing was told; None if on none."""
+    told = {name for one in known.values() for name in _gpu(one.alert)}
+    failed = (one for one in present if hardware_failure(one.labels) and told.isdisjoint(_gpu(one)))
+    return min((one.starts_at for one in failed), default=None)
+
+
+def _gpu(alert: Alert) -> tuple[str, str]:
+    """Return what an alert calls its GPU: one that was lost before it told its UUID has its index alone."""
+    uuid, index = alert.labels.get("uuid", ""), alert.labels.get("gpu", "")
+    return uuid or f"index {index}", f"index {index}"
 
 
 def was_told_as_ended(one: NotifiedAlert) -> bool:

@@ -1,12 +1,14 @@
-"""Find lines that fill an object by a name that is made at run time, through a method of a library, or with a hook."""
+"""Find what fills an object where no line names it: names made at run time, libraries, hooks, default arguments."""
 
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from types import CodeType, FunctionType
 
 from gpuagent_client.blame.code_index import CodeIndex
 from gpuagent_client.blame.heap import true_instance
+from gpuagent_client.blame.paths import Handle, Trail
 from gpuagent_client.blame.sites import (
     ADDING,
     ATTRIBUTE_LOADS,
@@ -105,3 +107,27 @@ def _knows(code: types.CodeType, hook: object) -> bool:
     if not true_instance(function, types.FunctionType):
         return False
     return function.__code__ in code.co_consts or function.__code__.co_name in code.co_names
+
+
+def handles_of(way: Trail, last: int) -> Iterator[Handle]:
+    """Yield the names on the way up from objects[last]; after that of a parameter, the attributes that keep it too."""
+    for handle in way.handles(last):
+        yield handle
+        if handle.kind == "default" and true_instance(handle.owner, FunctionType):
+            owner = next((item for item in reversed(handle.above) if true_instance(item, type)), None)
+            for name in attributes_set_to(handle.owner.__code__, handle.name) if owner is not None else ():
+                yield Handle("attribute", name, handle.value, owner, handle.above)
+
+
+def attributes_set_to(code: CodeType, variable: str) -> list[str]:
+    """Return the attributes that this code sets to the plain value of a variable: `self.history = history`."""
+    loads: list[object] = []
+    found: dict[str, None] = {}
+    for op in read_code(code):
+        if op.name.startswith("LOAD_FAST"):
+            loads += op.value if isinstance(op.value, tuple) else (op.value,)
+            continue
+        if op.name == "STORE_ATTR" and loads[-2:-1] == [variable]:
+            found[str(op.value)] = None
+        loads = []
+    return list(found)

@@ -10,12 +10,18 @@ from types import ModuleType
 from typing import NamedTuple
 
 from gpuagent_client.blame.code_index import CodeIndex
-from gpuagent_client.blame.defaults import handles_of
 from gpuagent_client.blame.findings import Comparison, Finding, Holder
 from gpuagent_client.blame.fork import ThreadFrame
 from gpuagent_client.blame.graphs import exposes_saved_tensors
 from gpuagent_client.blame.heap import ThreadValues, true_instance
-from gpuagent_client.blame.indirect import DOUBT, REGISTERING, lines_by_calls, lines_by_made_names, lines_that_register
+from gpuagent_client.blame.indirect import (
+    DOUBT,
+    REGISTERING,
+    handles_of,
+    lines_by_calls,
+    lines_by_made_names,
+    lines_that_register,
+)
 from gpuagent_client.blame.judgment import ALTERNATIVES
 from gpuagent_client.blame.lines import ADDRESSES, addresses
 from gpuagent_client.blame.look import Look, Table, take_look

@@ -4,8 +4,8 @@ With pytest, `@pytest.mark.gpu_leak` and the fixture `gpu_leak` are there as soo
 other runner, `find_leak(function)` returns the leak or None. torch is found where the test has loaded it, never
 imported, and CUDA is never started.
 
-In reading order: `gate` (the run), `growth` (the rule), `memory` (what is measured), `holders` (the line that holds
-it); the plugin of pytest is `gpuagent_client.pytest_plugin`.
+In reading order: `gate` (the rule, what is measured, the run), `holders` (the line that holds it);
+the plugin of pytest is `gpuagent_client.pytest_plugin`.
 """
 
 from __future__ import annotations

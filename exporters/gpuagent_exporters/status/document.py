@@ -17,6 +17,7 @@ from gpuagent.core.hardware import Clocks, Ecc, Memory, MigInstance, Power, Ther
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.alerting import FiringAlert, Undelivered
 from gpuagent.core.metrics.clients import cached_bytes, outside_bytes
+from gpuagent.core.metrics.preallocation import full_by_design
 from gpuagent.core.metrics.process import Framework, FrameworkRecognizer, framework_of, framework_recognizer
 from gpuagent.core.process_labels import ORIGIN_LABELS
 from gpuagent.core.snapshot import (
@@ -88,6 +89,7 @@ def status_document(
         firing=firing,
     )
     said = Assessments(snapshot.growth if snapshot else {}, firing)
+    recognize = framework_recognizer(preallocates)
     document: Document = {
         "schema": SCHEMA,
         "source": source,
@@ -111,11 +113,14 @@ def status_document(
             }
             for problem in problems
         ],
-        "gpus": _gpus(snapshot, now_seconds, history, history_interval_seconds, said, problems) if snapshot else [],
-        "processes": _processes(snapshot, framework_recognizer(preallocates), said) if snapshot else [],
-        "last_known": _last_known(snapshot, known, now_seconds, framework_recognizer(preallocates)),
+        "gpus": [],
+        "processes": _processes(snapshot, recognize, said) if snapshot else [],
+        "last_known": _last_known(snapshot, known, now_seconds, recognize),
         "collectors": list(_collectors(snapshot)) if snapshot else [],
     }
+    if snapshot is not None:
+        by_design = full_by_design(snapshot, recognize)
+        document["gpus"] = _gpus(snapshot, now_seconds, history, history_interval_seconds, said, problems, by_design)
     return {key: finite(value) for key, value in document.items()}
 
 
@@ -205,6 +210,7 @@ def _gpus(
     history_interval_seconds: float,
     said: Assessments,
     problems: Sequence[Problem],
+    by_design: Mapping[MemoryKey, bool],
 ) -> list[Document]:
     by_gpu: dict[tuple[int, str], list[ProcessReading]] = defaultdict(list)
     for process in snapshot.processes:
@@ -216,8 +222,11 @@ def _gpus(
         document |= said.document(MemoryKey(gpu.identity.uuid))
         worst = gravest(problem.severity for problem in problems if problem.is_about(gpu.identity))
         document["severity"] = str(worst) if worst else None
+        document["memory_preallocated"] = by_design.get(MemoryKey(gpu.identity.uuid))
         document["mig"] = [
-            mig_status(one) | said.document(MemoryKey(gpu.identity.uuid, 0, one.gpu_instance_id)) for one in gpu.mig
+            mig_status(one) | said.document(place) | {"memory_preallocated": by_design.get(place)}
+            for one in gpu.mig
+            for place in (MemoryKey(gpu.identity.uuid, 0, one.gpu_instance_id),)
         ]
         unrepaired = {xid.xid for xid in gpu.unrepaired_xids}
         document["xids"] = [

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpuagent.core.hardware import Ecc, Memory, MigInstance, Power, recovery_action
+from gpuagent.core.growth import MemoryKey
+from gpuagent.core.hardware import HIGH_RATIO, Ecc, Memory, MigInstance, Power, recovery_action
 from gpuagent.core.holding import Holding, find_holding, held_by_nobody, is_nobodys, untold_advice
 from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, ProcessState, Snapshot
@@ -17,7 +18,7 @@ from gpuagent.core.xids import Severity
 from gpuagent_exporters.status.mps import mps_problems
 from gpuagent_exporters.status.severity import Problem, joined
 
-_FULL_WARNING = 0.90
+_NONE_BY_DESIGN: Mapping[MemoryKey, bool] = {}
 _UNATTRIBUTED_RATIO = 0.05
 """Below this, and below 1 GiB, it is the driver's own: contexts, page tables."""
 
@@ -65,21 +66,28 @@ _STUCK = (
 )
 
 
-def memory_problems(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Iterator[Problem]:
-    """Return the problems of the memory of a GPU that answers, with its processes."""
-    yield from _full(gpu, processes)
+def memory_problems(
+    gpu: GpuReading, processes: Sequence[ProcessReading], by_design: Mapping[MemoryKey, bool] = _NONE_BY_DESIGN
+) -> Iterator[Problem]:
+    """Return the problems of the memory of a GPU that answers, with its processes.
+
+    Memory that is `by_design` is high on purpose: that is a problem once it is full.
+    """
+    uuid = gpu.identity.uuid
+    yield from _full(gpu, processes, is_intended=by_design.get(MemoryKey(uuid), False))
     # Compute instances share the memory of their GPU instance: it is full once.
     for instance in {instance.gpu_instance_id: instance for instance in reversed(gpu.mig)}.values():
-        yield from _instance_full(gpu, instance)
+        is_intended = by_design.get(MemoryKey(uuid, 0, instance.gpu_instance_id), False)
+        yield from _instance_full(gpu, instance, is_intended=is_intended)
     yield from _stuck(gpu, processes)
     yield from _unattributed(gpu, processes)
     yield from mps_problems(gpu, processes)
     yield from _unseen_memory(gpu)
 
 
-def _fullness(memory: Memory | None) -> tuple[Severity, str] | None:
+def _fullness(memory: Memory | None, *, is_intended: bool) -> tuple[Severity, str] | None:
     ratio = memory.taken_ratio if memory else None
-    if memory is None or ratio is None or ratio <= _FULL_WARNING:
+    if memory is None or ratio is None or ratio <= HIGH_RATIO or (is_intended and not memory.is_full):
         return None
     left = (
         max(0, (memory.total_bytes or 0) - (memory.used_bytes or 0)) if memory.free_bytes is None else memory.free_bytes
@@ -88,8 +96,8 @@ def _fullness(memory: Memory | None) -> tuple[Severity, str] | None:
     return severity, f"{format_ratio(ratio)} full, {format_bytes(left)} left"
 
 
-def _full(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Iterator[Problem]:
-    full = _fullness(gpu.memory)
+def _full(gpu: GpuReading, processes: Sequence[ProcessReading], *, is_intended: bool) -> Iterator[Problem]:
+    full = _fullness(gpu.memory, is_intended=is_intended)
     if full is not None:
         severity, text = full
         host = gpu.reconciliation.host_bytes if gpu.reconciliation else 0
@@ -113,8 +121,8 @@ def _full(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Iterator[Prob
         )
 
 
-def _instance_full(gpu: GpuReading, instance: MigInstance) -> Iterator[Problem]:
-    full = _fullness(instance.memory)
+def _instance_full(gpu: GpuReading, instance: MigInstance, *, is_intended: bool) -> Iterator[Problem]:
+    full = _fullness(instance.memory, is_intended=is_intended)
     if full is not None:
         severity, text = full
         yield Problem(
@@ -302,8 +310,13 @@ def of_state(gpu: GpuReading, now_seconds: float) -> Problem:
     )
 
 
-def of_reading(gpu: GpuReading, processes: Sequence[ProcessReading], now_seconds: float) -> Iterator[Problem]:
-    """Return the problems of a GPU that answers."""
+def of_reading(
+    gpu: GpuReading,
+    processes: Sequence[ProcessReading],
+    now_seconds: float,
+    by_design: Mapping[MemoryKey, bool] = _NONE_BY_DESIGN,
+) -> Iterator[Problem]:
+    """Return the problems of a GPU that answers; `by_design` says which memory is high on purpose."""
     if gpu.lost_since_seconds is not None:
         since = format_duration(max(0.0, now_seconds - gpu.lost_since_seconds))
         yield Problem(
@@ -313,7 +326,7 @@ def of_reading(gpu: GpuReading, processes: Sequence[ProcessReading], now_seconds
             "The agent initializes NVML by itself, at first after a minute. Look for Xid in the kernel log (dmesg).",
             gpu=gpu.identity.index,
         )
-    yield from memory_problems(gpu, processes)
+    yield from memory_problems(gpu, processes, by_design)
     yield from _ecc(gpu)
     yield from _slowed_down(gpu)
     if gpu.processes_known and not gpu.processes_trusted:

@@ -12,8 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpuagent.core.displaced import displaced_gpus, rename_displaced
+from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.alerting import FiringAlert, Undelivered, UndeliveredReason
+from gpuagent.core.metrics.preallocation import full_by_design
 from gpuagent.core.metrics.process import framework_recognizer
 from gpuagent.core.snapshot import (
     GpuIdentity,
@@ -66,13 +68,14 @@ def find_problems(
         text = "nothing has been measured yet: the agent has just started"
         return [*state, Problem(Severity.INFO, "not_measured", text, "The first figures come in a few seconds.")]
     current = [one for one in firing if not _is_outdated(one, snapshot)]
-    growth = growth_problems(snapshot, framework_recognizer(preallocates), Assessments(snapshot.growth, firing))
+    recognize = framework_recognizer(preallocates)
+    growth = growth_problems(snapshot, recognize, Assessments(snapshot.growth, firing))
     found = (
         *_nvml(snapshot, now_seconds),
         *_count(snapshot),
         *_stale(snapshot, now_seconds, stale_after_seconds(poll_interval_seconds)),
         *_namespace(snapshot),
-        *_gpus(snapshot, now_seconds),
+        *_gpus(snapshot, now_seconds, full_by_design(snapshot, recognize)),
         *(one for one in growth if not _is_told_by_incident(one, current)),
         *_xids(snapshot),
         *_collectors(snapshot),
@@ -175,7 +178,7 @@ def _namespace(snapshot: Snapshot) -> Iterator[Problem]:
         )
 
 
-def _gpus(snapshot: Snapshot, now_seconds: float) -> Iterator[Problem]:
+def _gpus(snapshot: Snapshot, now_seconds: float, by_design: Mapping[MemoryKey, bool]) -> Iterator[Problem]:
     """Yield the problems of GPUs. What the library as a whole is to blame for is told once, not for each GPU."""
     by_gpu: dict[tuple[int, str], list[ProcessReading]] = defaultdict(list)
     for process in snapshot.processes:
@@ -188,7 +191,7 @@ def _gpus(snapshot: Snapshot, now_seconds: float) -> Iterator[Problem]:
     for gpu in snapshot.gpus:
         processes = by_gpu[gpu.identity.index, gpu.identity.uuid]
         if gpu.state is GpuState.OK:
-            yield from gpu_problems.of_reading(gpu, processes, now_seconds)
+            yield from gpu_problems.of_reading(gpu, processes, now_seconds, by_design)
         elif gpu.state is not GpuState.ASLEEP and (ready or gpu.state in _TOLD_ALWAYS):
             yield gpu_problems.of_state(gpu, now_seconds)
 

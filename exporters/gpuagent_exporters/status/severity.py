@@ -159,10 +159,10 @@ class Assessments:
     def _alerts(self, key: MemoryKey, growth: Growth | None) -> Iterable[Severity]:
         """Yield the alerts that name it; an alert about its GPU, or its instance, is about what grows there.
 
-        What has stopped, with room left, fills nothing any more.
+        What has stopped, with room left, fills nothing any more, nor does what takes again what it held before.
         """
         grows = growth is not None and (growth.verdict in (Verdict.LEAKING, Verdict.GROWING) or growth.fast)
-        grows = grows and growth is not None and growth.state is not GrowthState.STOPPED
+        grows = grows and growth is not None and growth.state is not GrowthState.STOPPED and not growth.held_before
         for alert in self._firing:
             if alert.uuid != key.gpu_uuid or alert.severity is None:
                 continue

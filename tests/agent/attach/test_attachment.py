@@ -17,8 +17,18 @@ from typing import Any
 import pytest
 
 from gpuagent.attach import attachment as module
-from gpuagent.attach.attachment import Left, attached, check_client, describe, explain, find_client
-from gpuagent.attach.rendezvous import Rendezvous, check_base, find_base, script_text
+from gpuagent.attach.attachment import (
+    Left,
+    Rendezvous,
+    attached,
+    check_base,
+    check_client,
+    describe,
+    explain,
+    find_base,
+    find_client,
+    script_text,
+)
 from gpuagent.attach.target import NotAttachable, Target
 
 ROOT = Path(__file__).parents[3]

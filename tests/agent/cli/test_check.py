@@ -13,7 +13,7 @@ from gpuagent.core.hardware import Ecc, MemoryKind
 from gpuagent.core.snapshot import GpuState, NvmlState, Snapshot
 from tests.fakes.answering import answering, says
 from tests.fakes.documents import document
-from tests.fakes.readings import NOW, absent_gpu, gpu, identity, mig_instance, snapshot
+from tests.fakes.readings import NOW, absent_gpu, gpu, identity, mig_instance, process, snapshot
 
 GIB = 1024**3
 
@@ -37,6 +37,11 @@ def full(used_gib: float) -> Snapshot:
     return snapshot([gpu(used_gib=used_gib)], [])
 
 
+def by_design(used_gib: float) -> Snapshot:
+    """The same GPU, held by a server that takes most of it when it starts."""
+    return snapshot([gpu(used_gib=used_gib)], [process(name="VLLM::EngineCore", used_gib=used_gib - 0.2)])
+
+
 NO_DRIVER = {"nvml_state": NvmlState.FAILED, "nvml_reason": "no driver", "gpus_expected": 0}
 
 
@@ -48,6 +53,8 @@ NO_DRIVER = {"nvml_state": NvmlState.FAILED, "nvml_reason": "no driver", "gpus_e
         (full(22), NOW, [], 1, "GPU WARNING - GPU 0: 93 % of memory used (22.2 GiB of 24.0 GiB)"),
         (full(23.4), NOW, [], 2, "GPU CRITICAL - GPU 0: 99 % of memory used (23.6 GiB of 24.0 GiB)"),
         (full(23.9), NOW, [], 2, "GPU CRITICAL - GPU 0: 100 % of memory used"),
+        (by_design(22), NOW, [], 0, "GPU OK - 1 GPU, nothing wrong"),
+        (by_design(23.9), NOW, [], 2, "GPU CRITICAL - GPU 0: 100 % of memory used"),
         (full(23.9), NOW, ["--warning", "100", "--critical", "1.0"], 0, "GPU OK"),
         (full(10), NOW, ["--warning", "20%", "--critical", "40%"], 2, "43 % of memory used"),
         (full(10), NOW, ["-w", "0.2", "-c", "1"], 1, "43 % of memory used"),

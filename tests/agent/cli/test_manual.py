@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from gpuagent.cli.app import app
-from gpuagent.cli.service import completion_scripts, manual
+from gpuagent.cli.manual import completion_scripts, manual
 
 
 @pytest.fixture(scope="module")

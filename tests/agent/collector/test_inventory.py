@@ -57,6 +57,17 @@ def test_a_gpu_that_is_lost_after_a_reboot_has_its_name(path: Path) -> None:
     assert Inventory(path, "third").known == (A,)
 
 
+def test_a_gpu_that_was_lost_before_a_reboot_should_be_there(path: Path) -> None:
+    """GPU-01: until another one answers at its PCI address; one that nobody knows is not expected."""
+    Inventory(path, "boot").observe([A, B])
+    inventory = Inventory(path, "another")
+    assert inventory.expect([B.uuid, "GPU-unknown"]) == {B.uuid}
+    inventory.observe([A])
+    assert Inventory(path, "another").known == (A, B)
+    inventory.observe([A, GpuIdentity(index=1, uuid="GPU-new", name="H100", pci_bus_id=B.pci_bus_id)])
+    assert [gpu.uuid for gpu in inventory.known] == [A.uuid, "GPU-new"]
+
+
 def test_a_gpu_that_answers_elsewhere_is_not_the_lost_one(path: Path) -> None:
     """GPU-01: what has moved to another index gives its name to nobody."""
     Inventory(path, "boot").observe([A, B])

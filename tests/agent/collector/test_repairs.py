@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,38 @@ def test_a_reboot_repairs(tmp_path: Path) -> None:
     memory = FaultTracker(clock, RepairsFile(tmp_path / "faults.json", "another boot"))
     (seen,), xids = memory.observe([reading()], (), FIRST)
     assert (seen.lost_since_seconds, seen.unrepaired_xids, xids) == (None, (), ())
+    assert seen.repair == "it answers again after a reboot"
+
+
+def test_a_reboot_after_which_it_is_not_listed_repairs_nothing(tmp_path: Path) -> None:
+    """ALERT-01: it is lost for as long as it was, by the wall clock, also over a second reboot, until it answers."""
+    clock = ManualClock()
+    _written(tmp_path / "faults.json", clock)
+    for boot in ("second", "third"):
+        clock = ManualClock(now=30.0, wall=clock.wall() + DAY)
+        memory = FaultTracker(clock, RepairsFile(tmp_path / "faults.json", boot))
+        (gone,), _ = memory.observe([reading(GpuState.GONE, since=30.0)], (), FIRST)
+        assert gone.lost_since_seconds is not None
+        assert 30.0 - gone.lost_since_seconds >= DAY * (1 if boot == "second" else 2)
+        clock.advance(61.0)
+        memory.observe([reading(GpuState.GONE, since=30.0)], (), FIRST)
+        until(partial(_is_of, tmp_path / "faults.json", boot), "the faults are written")
+    (back,), _ = memory.observe([reading()], (), SECOND)
+    assert (back.lost_since_seconds, back.repair) == (None, "it answers again after a reboot")
+
+
+def _is_of(path: Path, boot: str) -> bool:
+    return boot in path.read_text()
+
+
+def test_a_gpu_that_was_taken_out_is_not_lost(tmp_path: Path) -> None:
+    """GPU-01: what is not expected any more, as a person has removed the list, is forgotten."""
+    clock = ManualClock()
+    _written(tmp_path / "faults.json", clock)
+    memory = FaultTracker(clock, RepairsFile(tmp_path / "faults.json", "another boot"))
+    assert memory.lost == {UUID}
+    memory.expect(())
+    assert memory.lost == frozenset()
 
 
 @pytest.mark.parametrize(

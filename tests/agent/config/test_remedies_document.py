@@ -1,4 +1,4 @@
-"""docs/remedies.md says what is so: its blocks are read, its tables compared with the code."""
+"""The pages on remedies say what is so: their blocks are read, their tables compared with the code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
 from tests.agent.config.loading import load, write
 
 ROOT = Path(__file__).parents[3]
-TEXT = (ROOT / "docs" / "remedies.md").read_text(encoding="utf-8")
+PAGES = ("remedies", "refusals", "acting-rules", "unified-memory")
+TEXT = "\n".join((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in PAGES)
 BLOCKS = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
 
 

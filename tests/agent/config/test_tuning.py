@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuagent.cli.leaks_tune import fragment, with_override
 from gpuagent.config.load import LIMITS
-from gpuagent.config.tuning import fragment, with_override
 from gpuagent.core.yaml_document import read_document
 from tests.agent.config.loading import keys_of, load, write
 

@@ -14,8 +14,8 @@ from gpuagent.core.clock import ManualClock
 from gpuagent.core.snapshot import GpuState
 from gpuagent.doctor.capture.redaction import CaptureRedactor
 from gpuagent.doctor.capture.session import MachineToCapture, _NoLibrary, capture
-from gpuagent.doctor.captured import captured_host, captured_machine
 from gpuagent.doctor.finding import Level
+from gpuagent.doctor.machine import captured_host, captured_machine
 from gpuagent.procfs.files import RealProc
 from gpuagent.service.view import View
 from gpuagent_simulator.captures.node import open_node

@@ -91,7 +91,8 @@ def test_a_service_that_could_not_be_run_is_refused(tmp_path: Path) -> None:
     """Before anything is placed: an environment below /root or /tmp is hidden by the unit's own sandbox."""
     layout = Layout(Path("/"))
     programs = Programs()
-    installation = Installation(layout, System(programs), [], "", tmp_path, Path("/usr"), sys.executable)
+    system = System(programs, tmp_path)
+    installation = Installation(layout, system, [], "", tmp_path, Path("/usr"), sys.executable)
     with pytest.raises(InstallFault, match="which the unit hides"):
         list(installation.run())
     assert programs.asked == []
@@ -121,13 +122,14 @@ def test_a_program_that_fails_is_quoted() -> None:
         system.reload()
 
 
-def test_a_machine_without_systemd_gets_its_user() -> None:
-    """In a container there may be no systemd-sysusers; that the user is there already is no fault."""
-    programs = Programs(sysusers=127, useradd=9)
-    System(programs).make_user(Path("/x"))
-    assert programs.asked[1].startswith("useradd --system")
-    with pytest.raises(InstallFault, match="could not be made"):
-        System(Programs(sysusers=127, useradd=1)).make_user(Path("/x"))
+def test_a_machine_that_systemd_does_not_run(tmp_path: Path) -> None:
+    """There is nothing that would start a service: refused, with what there is for images and containers."""
+    programs = Programs()
+    system = System(programs, tmp_path / "not-booted")
+    installation = Installation(Layout(), system, [], "", Path("/usr/x"), Path("/usr"), sys.executable)
+    with pytest.raises(InstallFault, match="take the package"):
+        list(installation.run())
+    assert programs.asked == []
 
 
 def test_a_program_that_is_not_there() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gpuagent.doctor.finding import Level
 from gpuagent.doctor.machine import memory_view
-from gpuagent.procfs.memory_view import limited_view
+from gpuagent.procfs.host_memory import limited_view
 
 PLAIN = "22 1 0:21 / /proc rw,nosuid - proc proc rw\n"
 OVER = "99 22 0:50 /proc/meminfo /proc/meminfo rw,nosuid - fuse.lxcfs lxcfs rw,user_id=0\n"

@@ -22,7 +22,8 @@ NAMESPACE = ["unshare", "--user", "--map-root-user", "--fork", "--pid", "--mount
 WHO_AM_I = """
 import os
 from gpuagent.core.clock import SystemClock
-from gpuagent.procfs import PidfdWatcher, ProcessTable, RealProc
+from gpuagent.procfs.files import RealProc
+from gpuagent.procfs.table import PidfdWatcher, ProcessTable
 table = ProcessTable(RealProc(), SystemClock(), watch=PidfdWatcher())
 print(table.host_pid_namespace, table.resolve([os.getpid()])[os.getpid()])
 """
@@ -30,7 +31,8 @@ print(table.host_pid_namespace, table.resolve([os.getpid()])[os.getpid()])
 REUSE = """
 import subprocess
 from gpuagent.core.clock import SystemClock
-from gpuagent.procfs import PidfdWatcher, ProcessTable, RealProc
+from gpuagent.procfs.files import RealProc
+from gpuagent.procfs.table import PidfdWatcher, ProcessTable
 
 def start(*command):
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuagent_alerts.promql.expression import compile_expression
-from gpuagent_alerts.rules.condition_notes import condition_notes
+from gpuagent_alerts.rules.expression_notes import condition_notes
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.shipped import RULES_FILE
 

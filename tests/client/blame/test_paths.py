@@ -13,9 +13,9 @@ import pytest
 from gpuagent_client.blame import fork
 from gpuagent_client.blame import heap as heaps
 from gpuagent_client.blame.code_index import CodeIndex
+from gpuagent_client.blame.look import ROOT, Signatures
 from gpuagent_client.blame.marking import Marking, Until
 from gpuagent_client.blame.paths import Trail, key_text, relative, trail
-from gpuagent_client.blame.signatures import ROOT, Signatures
 from gpuagent_client.blame.sites import Site, sites
 from gpuagent_client.blame.watch import Target, goes_on, measure_all, target
 

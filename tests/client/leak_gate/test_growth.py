@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuagent_client.testing import find_leak
-from gpuagent_client.testing.growth import NODES, Figures, Growth, confirmed, suspects
+from gpuagent_client.testing.gate import NODES, Figures, Growth, confirmed, suspects
 from tests.tables import table
 
 KIB = 1024

@@ -56,6 +56,8 @@ def test_the_gravest_alert_counts() -> None:
     assert Assessments({KEY: soon}, [alert("warning")]).severity(KEY) is Severity.WARNING
     assert Assessments({KEY: soon}, [alert("info"), alert("critical")]).severity(KEY) is Severity.CRITICAL
     assert Assessments({KEY: grows}, [alert("critical", pid=0)]).severity(KEY) is Severity.CRITICAL
+    again = replace(growth(Verdict.GROWING), held_before=True)
+    assert Assessments({KEY: again}, [alert("critical", pid=0)]).severity(KEY) is None
 
 
 @pytest.mark.parametrize(

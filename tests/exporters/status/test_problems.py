@@ -159,6 +159,30 @@ def test_memory_that_runs_out(used_gib: float, expected: list[tuple[Severity, st
     assert all("python3 (pid 8) holds 20.0 GiB" in problem.text for problem in find_problems(here, NOW))
 
 
+@pytest.mark.parametrize(
+    ("used_gib", "shares", "expected"),
+    [
+        (22.8, [("VLLM::EngineCore", 22.5)], []),
+        (23.8, [("VLLM::EngineCore", 22.9)], [(CRITICAL, "memory_full")]),
+        (22.8, [("python3", 22.5)], [(WARNING, "memory_full")]),
+        (22.8, [("VLLM::EngineCore", 18.6), ("python3", 3.9)], [(WARNING, "memory_full")]),
+        (22.8, [("VLLM::EngineCore", 22.0), ("python3", 0.5)], []),
+    ],
+    ids=["by design", "full all the same", "another program", "another fills the rest", "its helper beside it"],
+)
+def test_a_server_that_preallocates_is_no_problem(
+    used_gib: float, shares: list[tuple[str, float]], expected: list[tuple[Severity, str]]
+) -> None:
+    """Memory that is high by design is no problem until it is full, on a GPU and in a MIG instance."""
+    held = [process(7 + at, name=name, command=name, used_gib=gib) for at, (name, gib) in enumerate(shares)]
+    assert found(snapshot([gpu(used_gib=used_gib)], held)) == expected
+
+    instance = mig_instance(3, used_gib, total_gib=24.0)
+    inside = [one._replace(gpu_instance_id=3) for one in held]
+    here = snapshot([gpu(used_gib=used_gib, total_gib=80, mig=(instance,))], inside)
+    assert found(here) == expected
+
+
 def test_a_full_gpu_says_who_holds_it_as_its_incident_does() -> None:
     """Nobody is named who is one of many alike; a process that has ended is named as long as it is known."""
     many = [process(pid, used_gib=0.375) for pid in range(1, 61)]

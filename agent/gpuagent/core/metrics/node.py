@@ -198,7 +198,8 @@ NODE_FAMILIES: tuple[NodeFamily, ...] = (
             _dead_memory, (*GPU_LABELS, "pid", "process", "user", *_OWNER), collector="processes"),
     _family("gpu_memory_preallocated",
             "1 if servers that take most of the GPU by design (vLLM and the like) hold 80 % or more of what is used "
-            "and other users and pods 2 % at most. On a GPU that several share, the servers' units have to be named.",
+            "and other users and pods 2 % at most. On a GPU that several share, the servers' units have to be named. 0 "
+            "where more than 90 % is in use and would not be without processes that do not preallocate.",
             _preallocated, GPU_LABELS, collector="processes"),
     _family("gpu_memory_fast_growth_expected",
             "While growth would fill the GPU within minutes: 1 if all that grows so fast are servers that take most of "

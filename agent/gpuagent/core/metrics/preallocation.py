@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from gpuagent.core.growth import MemoryKey
+from gpuagent.core.hardware import HIGH_RATIO, Memory
+from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.process import FrameworkRecognizer, framework_of
 from gpuagent.core.snapshot import ClientReading, GpuReading, ProcessReading, Snapshot
 
@@ -59,13 +61,37 @@ def preallocated(
     """Yield each GPU whose processes are known, and whether it is full by design."""
     held = _holdings(processes, clients, recognize)
     for gpu in gpus:
-        used_bytes = _used_bytes(gpu)
-        if gpu.processes_known and used_bytes is not None:
-            yield gpu, _by_design(held.get(gpu.identity.uuid, ()), used_bytes)
+        if gpu.processes_known and gpu.memory is not None and gpu.memory.used_bytes is not None:
+            yield gpu, _by_design(held.get(MemoryKey(gpu.identity.uuid), ()), gpu.memory)
 
 
-def _by_design(holdings: Collection[_Holding], used_bytes: int) -> bool:
+def full_by_design(snapshot: Snapshot, recognize: FrameworkRecognizer) -> dict[MemoryKey, bool]:
+    """Return whether GPUs and MIG instances are high by design, of those whose memory and processes are known.
+
+    Of an instance, its own processes alone count.
+    """
+    held = _holdings(snapshot.processes, snapshot.clients, recognize)
+    places = [
+        (MemoryKey(gpu.identity.uuid, 0, number), memory)
+        for gpu in snapshot.gpus
+        if gpu.processes_known
+        for number, memory in (
+            (NO_INSTANCE, gpu.memory),
+            *((one.gpu_instance_id, one.memory) for one in gpu.mig),
+        )
+    ]
+    return {
+        key: _by_design(held.get(key, ()), memory)
+        for key, memory in places
+        if memory is not None and memory.used_bytes is not None
+    }
+
+
+def _by_design(holdings: Collection[_Holding], memory: Memory) -> bool:
     """Return whether the servers of one owner who is alone there, or confirmed ones, hold nearly all that is used."""
+    used_bytes = memory.used_bytes or 0
+    if _is_filled_by_others(holdings, memory):
+        return False
     least_bytes = max(LEAST_SHARE * used_bytes, 1)
     if _sum(each for each in holdings if each.takes and each.confirmed) >= least_bytes:
         return True
@@ -74,6 +100,17 @@ def _by_design(holdings: Collection[_Holding], used_bytes: int) -> bool:
         and _is_alone(owner, holdings, used_bytes)
         for owner in {each.owner for each in holdings if each.takes}
     )
+
+
+def _is_filled_by_others(holdings: Iterable[_Holding], memory: Memory) -> bool:
+    """Return whether memory that is high would not be so without what processes hold that do not preallocate."""
+    taken = memory.taken_ratio
+    if taken is None or taken <= HIGH_RATIO or not memory.total_bytes:
+        return False
+    others_bytes = _sum(each for each in holdings if not each.takes)
+    if others_bytes <= OTHERS_SHARE * (memory.used_bytes or 0):
+        return False
+    return taken - others_bytes / memory.total_bytes <= HIGH_RATIO
 
 
 def _is_alone(owner: MemoryOwner | None, holdings: Iterable[_Holding], used_bytes: int) -> bool:
@@ -88,11 +125,13 @@ def _is_alone(owner: MemoryOwner | None, holdings: Iterable[_Holding], used_byte
 
 def _holdings(
     processes: Iterable[ProcessReading], clients: Mapping[int, ClientReading], recognize: FrameworkRecognizer
-) -> dict[str, list[_Holding]]:
-    """Return what each process holds, by the UUID of the GPU."""
-    found: dict[str, list[_Holding]] = {}
+) -> dict[MemoryKey, list[_Holding]]:
+    """Return what each process holds, by the GPU, and once more by the MIG instance that it is in."""
+    found: dict[MemoryKey, list[_Holding]] = {}
     for process in processes:
-        found.setdefault(process.gpu_uuid, []).append(_holding(process, clients, recognize))
+        holding = _holding(process, clients, recognize)
+        for number in {NO_INSTANCE, process.gpu_instance_id}:
+            found.setdefault(MemoryKey(process.gpu_uuid, 0, number), []).append(holding)
     return found
 
 
@@ -142,5 +181,5 @@ def fast_growth_expected(snapshot: Snapshot, recognize: FrameworkRecognizer) -> 
             starting = [_holding(each, snapshot.clients, recognize) for each in growing]
             named = {each.owner for each in starting if not each.confirmed}
             used_bytes = _used_bytes(gpu) or 0
-            harmless = all(_is_alone(owner, held[uuid], used_bytes) for owner in named)
+            harmless = all(_is_alone(owner, held[MemoryKey(uuid)], used_bytes) for owner in named)
             yield gpu, bool(growing) and all(map(starts, growing)) and harmless

@@ -1,8 +1,13 @@
-"""Read device memory and BAR1, and check one GPU's memory figures against each other.
+"""Read device memory, BAR1 and the limit on the agent's own cgroup, and check a GPU's figures against each other.
 
 Each figure alone is checked where it is read (`device.possible_memory`, `processes._plausible`). `check_figures` checks
 the sums: a process list that does not fit into the memory that it is said to use is not exported, and nobody is acted
 on by it.
+
+Where the driver keeps a limit on GPU memory for a cgroup (NVML 13.4, driver 615), NVML tells the processes in it of the
+limit instead of the GPU: `nvmlDeviceGetMemoryInfo_v2` has the limit as its total
+(https://docs.nvidia.com/deploy/mps/mpsv3-memory-partitioning.html). MIG devices have none. To read it takes no
+privilege; nothing here sets one, as a limit would outlive the agent.
 """
 
 from __future__ import annotations
@@ -15,9 +20,8 @@ from gpuagent.core.hardware import Memory, MigInstance
 from gpuagent.core.snapshot import GpuProcess
 from gpuagent.core.units import format_bytes
 from gpuagent.driver.backend import NOT_BELIEVED
-from gpuagent.driver.nvml import limits
 from gpuagent.driver.nvml.device import NvmlDevice, count, possible_memory
-from gpuagent.driver.nvml.library import IMPOSSIBLE, UNKNOWN, NvmlFailure
+from gpuagent.driver.nvml.library import FUNCTION_NOT_FOUND, IMPOSSIBLE, UNKNOWN, NvmlFailure
 
 
 def collect(device: NvmlDevice) -> Memory:
@@ -25,7 +29,7 @@ def collect(device: NvmlDevice) -> Memory:
 
     Of a GPU that shares the host's memory it is the host's: what the driver tells of it, if anything, takes page cache
     for used, which is given up when a program asks for memory. Where the driver limits the agent's own cgroup, it tells
-    of the limit instead of the GPU (`limits`): that is not the GPU's memory, and nothing is told of it.
+    of the limit instead of the GPU (`own_limit_bytes`): that is not the GPU's memory, and nothing is told of it.
     """
     if device.identity.unified_memory:
         host = device.host_memory()
@@ -45,7 +49,7 @@ def collect_bar1(device: NvmlDevice) -> dict[str, float]:
     Return that limit, where there is one.
     """
     own = device.state(_OwnLimit)
-    own.hard_bytes = limits.own_limit_bytes(device)
+    own.hard_bytes = own_limit_bytes(device)
     info = device.ask("nvmlDeviceGetBAR1MemoryInfo")
     bar1 = device.state(_Bar1)
     bar1.total_bytes = count(info.bar1Total) if info else None
@@ -216,3 +220,32 @@ def _against_used(
             doubtful=f"the processes together hold {format_bytes(together)}, the whole GPU {format_bytes(used)}"
         )
     return POSSIBLE
+
+
+_GET_LIMITS = "nvmlDeviceGetMemoryLimits_v1"
+_NO_LIMIT = "NVML_DEVICE_MEMORY_LIMIT_MAX"
+
+
+def own_limit_bytes(device: NvmlDevice) -> int | None:
+    """Return the hard limit of the agent's cgroup on this GPU; None where there is none, or that is not told.
+
+    A cgroup without a limit answers NOT_FOUND, or NOT_SUPPORTED like a driver without limits: it is asked again, as one
+    may be set at any time. A driver whose library lacks the call is not.
+
+    Raises:
+        NvmlFailure: the GPU is lost or the session has ended.
+    """
+    if not device.own_cgroup or device.lacks(_GET_LIMITS):
+        return None
+    memory = device.library.struct("c_nvmlGetMemoryLimits_v1_t")
+    memory.nameSpace = device.own_cgroup.encode()
+    try:
+        device.library.call(_GET_LIMITS, device.handle, memory)
+    except NvmlFailure as failure:
+        if failure.lost or failure.ends_session:
+            raise
+        if failure.code == FUNCTION_NOT_FOUND:
+            device.note_absent(_GET_LIMITS, failure)
+        return None
+    hard = int(memory.hardLimit)
+    return hard if 0 < hard < device.library.constant(_NO_LIMIT) else None

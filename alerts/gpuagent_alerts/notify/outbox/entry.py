@@ -256,6 +256,7 @@ def _dump_restarts(incident: Incident) -> dict[str, Any]:
         "flat_seconds": incident.flat_seconds,
         "grows_by": incident.grows_by,
         "grew_on": list(incident.grew_on),
+        "grew_together": incident.grew_together,
         "last_run": [dict(incident.last_run.labels), incident.last_run.grew, incident.last_run.left_at],
     }
 
@@ -288,6 +289,7 @@ def load_incident(value: object) -> Incident:
         flat_seconds=finite(found.get("flat_seconds", 0.0)),
         grows_by=finite(found.get("grows_by", 0.0)),
         grew_on=tuple(word(one) for one in array(found.get("grew_on", []))),
+        grew_together=integer(found.get("grew_together", 0)),
         last_run=_last_run(found.get("last_run")),
     )
 

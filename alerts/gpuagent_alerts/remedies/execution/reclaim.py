@@ -22,7 +22,7 @@ from gpuagent_alerts.remedies.observation import ActionResult
 
 _ANSWER_BYTES = 512
 _KEPT_FOR_FILES = ("Mapped", "Dirty", "Writeback", "Shmem")
-_WAY_OUT = "enable gpuagent-reclaim.socket (docs/remedies.md), or leave the step out"
+_WAY_OUT = "enable gpuagent-reclaim.socket (docs/unified-memory.md), or leave the step out"
 
 
 class CacheReclaimer:

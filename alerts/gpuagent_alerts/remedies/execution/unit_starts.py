@@ -3,7 +3,7 @@
 What systemd makes of a start has no end: a unit pulls in others, stops what conflicts with it, runs timers and sockets
 that start still others, and may have an action for the whole machine. So nothing of it is followed. A unit that would
 be started has to have the shape that the table below permits; any other withholds, in words that name the unit, the
-setting and the way out. `docs/remedies.md` has the table for readers.
+setting and the way out. `docs/refusals.md` has the table for readers.
 """
 
 from __future__ import annotations

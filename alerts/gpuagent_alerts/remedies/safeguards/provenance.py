@@ -1,7 +1,7 @@
 """Every fact that a decision to act rests on, who can write it, and what it may do.
 
 The rule: what an unprivileged user can write may keep a process from being acted on, and never cause an act. The policy
-(`policy.py`) is the one place that decides; this table is what its tests go by, and what docs/remedies.md shows.
+(`policy.py`) is the one place that decides; this table is what its tests go by, and what docs/refusals.md shows.
 `tests/alerts/remedies/test_provenance.py` holds it against the fields that there are, and against whole policies.
 """
 

@@ -28,7 +28,7 @@ from gpuagent_alerts.remedies.safeguards.rule_sampling import (
     SampledFindings,
     findings,
 )
-from gpuagent_alerts.rules.label_names import unknown_matchers, unknown_modifiers
+from gpuagent_alerts.rules.expression_notes import unknown_matchers, unknown_modifiers
 from gpuagent_alerts.rules.model import AlertRule
 from gpuagent_alerts.rules.plausibility import (
     implausible_comparisons,

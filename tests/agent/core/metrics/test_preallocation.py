@@ -134,6 +134,19 @@ def test_a_gpu_counts_while_such_servers_hold_most_of_it() -> None:
     assert told(holds(70 * GIB, server), gpu=dataclasses.replace(GPU, memory=None)) == []
 
 
+def test_a_gpu_that_another_program_fills_does_not_count() -> None:
+    """Above 90 %, the servers alone have to make it so: what fills the rest can run out of memory."""
+    gpu = dataclasses.replace(GPU, memory=Memory(total_bytes=80 * GIB, used_bytes=75 * GIB))
+
+    def told(server_gib: int, other_gib: int) -> list[bool]:
+        held = [holds(server_gib * GIB, info("vllm")), holds(other_gib * GIB, info("python3"))]
+        return [value for _, value in preallocated([gpu], held, {}, framework_recognizer())]
+
+    assert told(63, 12) == [False]
+    assert told(72, 2) == [True]
+    assert told(74, 1) == [True]
+
+
 BOB = 1001
 SERVER, OTHER = info("vllm"), info("python3", "python3 train.py")
 

@@ -56,6 +56,24 @@ def test_containers_of_one_pod_belong_together() -> None:
     assert not set(first) & set(groups(container_id="c2", pod_uid="4567ef01"))
 
 
+def test_instances_of_a_template_belong_together() -> None:
+    """They run one program for one user; units of different templates, programs or users have nothing in common."""
+
+    def of(unit: str, **changes: object) -> set[str]:
+        return set(groups(unit=unit, process_group=0, **changes))
+
+    first = of("whisper@0.service")
+    assert first & of("whisper@1.service") == {"template:whisper@.service:1000:python3"}
+    for other in (
+        of("other@1.service"),
+        of("whisper.service"),
+        of("whisper@1.service", uid=7),
+        of("whisper@1.service", name="sh"),
+    ):
+        assert not first & other
+    assert not of("user@1000.service") & of("user@1001.service")
+
+
 def test_a_session_is_no_program() -> None:
     """Two notebooks of one user in a login session have nothing in common; six ranks of one launcher do."""
     session = {"unit": "session-3.scope", "process_group": 0}

@@ -39,8 +39,14 @@ def test_a_leak_that_levels_off_is_the_reason_of_its_forecast(tmp_path: Path) ->
 
     assert stage.heard[-1].news == "ended"
     assert "growth stopped at 15.0 GiB with " in stage.headlines()[-1]
+    incident = stage.messages[-1].incident
+    assert incident is not None
+    assert incident.ends_at is not None
     for alert in stage.messages[-1].alerts:
         assert "growth stopped at 15.0 GiB with " in alert.end_reason
+        if alert.name == "GpuMemoryExhaustionSoon":  # with its own time, and not that of the verdict
+            assert alert.ends_at is not None
+            assert alert.ends_at < incident.ends_at - 5 * MINUTE
 
 
 def test_who_hears_only_warnings_is_told_what_ended_it(tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ KILLED = "gpuagent terminated it (SIGTERM); 20.0 GiB came back after 3 s"
          "2 of 3 processes ended, gpuagent terminated 1 of 3 (SIGTERM); 40.0 GiB came back"),
         ([KILLED, KILLED], 2, "gpuagent terminated both (SIGTERM); 40.0 GiB came back"),
         (["memory back to 3.0 GiB"] * 3, 4, "3 of 4: memory back to 3.0 GiB"),
+        (["growth stopped at 58.0 GiB with 21.2 GiB free (04:09 UTC)",
+          "growth stopped at 56.5 GiB with 900.0 MiB free"],
+         8, "growth stopped at 56.5 to 58.0 GiB with 900.0 MiB to 21.2 GiB free (04:09 UTC)"),
     ],
 )  # fmt: skip
 def test_ends_are_counted_by_what_they_were(reasons: list[str], of: int, said: str) -> None:

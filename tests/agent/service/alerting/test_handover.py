@@ -66,7 +66,8 @@ def test_what_waits_is_still_sent(tmp_path: Path) -> None:
 
     async def test() -> None:
         clock = ManualClock()
-        with sink(always(Reply(503))) as receiver:
+        # The pause is longer than what passes below: else a second attempt may be under way when the receiver is back.
+        with sink(always(Reply(503, {"Retry-After": "300"}))) as receiver:
             node, prometheus = (config(tmp_path, receiver, alerting=mode) for mode in ("node", "prometheus"))
             async with alerting(node, rules(RULE), clock, tmp_path / "s") as bench:
                 await bench.show(BUSY)

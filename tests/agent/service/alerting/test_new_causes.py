@@ -76,7 +76,7 @@ def lost(gpus: int, nvml: NvmlState) -> Snapshot:
 
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_a_node_whose_gpus_are_all_lost_is_no_incident_beside_them(tmp_path: Path, gpus: int) -> None:
-    """That no GPU can be read is what the loss of the last one looks like: one beginning and one end for each GPU."""
+    """That no GPU can be read is what the loss of the last one looks like: one beginning and one end for all GPUs."""
     stage = Stage(tmp_path / "state")
     well = snapshot([gpu(each, used_gib=5.0) for each in range(gpus)], [])
     stage.show(well, 2 * MINUTE)
@@ -85,13 +85,40 @@ def test_a_node_whose_gpus_are_all_lost_is_no_incident_beside_them(tmp_path: Pat
     assert stage.briefings.snapshot is not None
     stage.show(replace(well, node=replace(well.node, nvml_initializations=9)), 20 * MINUTE)
 
-    assert [one.news for one in stage.heard] == ["began"] * gpus + ["ended"] * gpus
-    assert len(stage.keys()) == gpus
+    assert [one.news for one in stage.heard] == ["began", "ended"]
+    assert len(stage.keys()) == 1
     ends = [one for one in stage.messages if one.incident is not None and one.incident.news == "ended"]
     names = [{alert.name for alert in one.alerts} for one in ends]
     assert sum("GpuMonitorBlind" in each for each in names) == 1
-    assert any(line.endswith("was lost: the GPU answers again after NVML was initialized again")
-               for line in stage.headlines())  # fmt: skip
+    back = "was lost: the GPU answers" if gpus == 1 else "were lost: they answer"
+    assert any(line.endswith(f"{back} again after NVML was initialized again") for line in stage.headlines())
+
+
+def failed(xid: int, *gpus: int) -> Snapshot:
+    """Four GPUs, of which these have an Xid that takes a repair, or are lost if it is 79."""
+    seen = snapshot([gpu(each, used_gib=5.0) for each in range(4)], [])
+    xids = {each: (XidCount(each, f"GPU-0000000{each}", xid, 1, seen.time_seconds),) for each in gpus}
+    state = GpuState.LOST if xid == 79 else GpuState.OK
+    made = [
+        replace(one, unrepaired_xids=xids[each], state=state, memory=None if xid == 79 else one.memory)
+        if each in xids else one
+        for each, one in enumerate(seen.gpus)
+    ]  # fmt: skip
+    return replace(seen, gpus=tuple(made), xids=tuple(one for each in xids.values() for one in each))
+
+
+@pytest.mark.parametrize(("xid", "said"), [(74, "Xid 74"), (79, "all are lost after Xid 79")])
+def test_hardware_that_fails_on_several_gpus_at_once_is_one_incident(tmp_path: Path, xid: int, said: str) -> None:
+    """A switch, or their power: one beginning with all of them and one end; one that follows later is told."""
+    stage = Stage(tmp_path / "state")
+    stage.show(failed(xid), MINUTE)
+    stage.show(failed(xid, 0, 1), MINUTE)
+    assert [one.news for one in stage.heard] == ["began"]
+    assert f"node7 GPUs 0, 1: {said}" in stage.headlines()[0]
+    stage.show(failed(xid, 0, 1, 2), 5 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began", "worsened"] or len(stage.keys()) == 2
+    stage.show(failed(xid), 40 * MINUTE)
+    assert [one.news for one in stage.heard].count("ended") == len(stage.keys())
 
 
 def braked(reason: str, *gpus: int) -> Snapshot:

@@ -214,6 +214,27 @@ def test_two_programs_that_leak_on_one_gpu(tmp_path: Path) -> None:
     assert len(stage.keys()) == 2
 
 
+def test_instances_of_a_template_that_leak(tmp_path: Path) -> None:
+    """One incident of all of them, as of ranks; when one ends, it goes on."""
+    stage = Stage(tmp_path / "state")
+
+    def node_with(*pids: int) -> Snapshot:
+        held = [
+            process(pid, gpu_index=place, unit=f"whisper@{place}.service", process_group=0)
+            for place, pid in enumerate(pids)
+        ]
+        seen = snapshot([gpu(place, used_gib=13) for place in range(3)], held)
+        for place, pid in enumerate(pids):
+            seen = grown(seen, pid, leaking(Evidence.BALANCED), place)
+        return seen
+
+    stage.show(node_with(100, 200, 300), 5 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began"]
+    assert "GPUs 0, 1, 2: 3 instances of whisper@.service (alice) leaking " in stage.headlines()[-1]
+    stage.show(node_with(100, 200), 5 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began"]
+
+
 def test_a_cap_holds_back_what_was_critical_before(tmp_path: Path) -> None:
     """Past the cap of an hour a critical beginning and the end are told; that the GPU is full now waits for room."""
     stage = Stage(tmp_path / "state", recipients=[Recipient("slack", max_messages_per_hour=1)])

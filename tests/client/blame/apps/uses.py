@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from gpuagent_client.blame.defaults import attributes_set_to
+from gpuagent_client.blame.indirect import attributes_set_to
 from gpuagent_client.blame.sites import ATTRIBUTE_LOADS, GLOBAL_LOADS, uses
 
 KEPT: object = None
