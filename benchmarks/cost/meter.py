@@ -75,7 +75,7 @@ def count_parts(service: Service, meter: Meter) -> None:
     parts = service._parts
     monitor, alerting = parts.monitor, parts.alerting
     for owner, method, part in (
-        (monitor, "_take", "collect"),
+        (monitor, "_take_results", "collect"),
         (monitor, "_assemble", "join"),
         (monitor._processes, "resolve", "/proc"),
         (monitor._processes, "refresh", "/proc"),
@@ -89,7 +89,7 @@ def count_parts(service: Service, meter: Meter) -> None:
         (alerting.engine, "evaluate", "rules"),
         (alerting.engine, "metric_names", "rules"),
         (alerting, "firing", "rules"),
-        (alerting, "_judged", "rules"),
+        (alerting, "_evaluations", "rules"),
     ):
         meter.count(owner, method, part)
 

@@ -34,10 +34,14 @@ from gpuagent.top.widgets import LinesView, ProcessTable
 
 Document = dict[str, Any]
 
+_NOTHING_YET = (
+    "It is asked again and again. `gpuagent doctor` says what is missing. To look around without a GPU: "
+    "`gpuagent run --simulate leak --speed 60` in another terminal."
+)
 _LEAST_TABLE = 6
 _MOST_PROBLEMS = 4
 _LEAST_INTERVAL_SECONDS = 0.5
-_LEAST_CHARTED, _MOST_ROWS = 5, 8
+_LEAST_CHARTED, _MOST_ROWS = 5, 16
 """Lines of a GPU with charts."""
 _MESSAGE_SECONDS = 20.0
 
@@ -159,8 +163,12 @@ class TopApp(ActingApp):
         self._draw_age()
         if self.reading is None:
             text = self.lost_why or "Asking for the figures ..."
-            problems.styles.height = min(4, height - 4)
-            problems.show([Text(f" {line}", end="") for line in wrap(text, max(10, width - 2))])
+            room = max(10, width - 2)
+            lines = [Text(f" {line}", end="") for line in wrap(text, room)]
+            if self.lost_why:
+                lines += [Text(end=""), *(Text(f" {line}", "dim", end="") for line in wrap(_NOTHING_YET, room))]
+            problems.styles.height = max(1, min(len(lines), height - 4))
+            problems.show(lines)
             gpus.styles.height = 0
             table.show([], [], self.view, self.columns)
             return

@@ -110,17 +110,20 @@ def _problem(severity: str, text: str, advice: str, width: int, most: int) -> It
     """Yield a problem in at most `most` lines, its advice if there is room for it."""
     style = SEVERITY_STYLES.get(severity, "")
     room = max(10, width - _WORD - 2)
-    pieces = wrap(text, room)
-    if len(pieces) > most:
-        pieces = [*pieces[: most - 1], cut(" ".join(pieces[most - 1 :]), room)]
+    pieces = _at_most(wrap(text, room), most, room)
     shown = [(piece, "bold" if severity in _GRAVE else "") for piece in pieces]
     if advice and len(pieces) < most:
-        shown += [(cut(f"-> {advice}", room), "dim")]
+        shown += [(piece, "dim") for piece in _at_most(wrap(f"-> {advice}", room), most - len(pieces), room)]
     for number, (piece, look) in enumerate(shown):
         line = Text(" ", end="", no_wrap=True)
         line.append(fit(f" {severity.upper()}" if not number else "", _WORD), style if not number else "")
         line.append(f" {piece}", look)
         yield line
+
+
+def _at_most(pieces: list[str], most: int, room: int) -> list[str]:
+    """Return the first lines of a text; the last one says that it goes on."""
+    return pieces if len(pieces) <= most else [*pieces[: most - 1], cut(" ".join(pieces[most - 1 :]), room)]
 
 
 def gpu_block(
@@ -262,7 +265,8 @@ def _charts(gpu: Document, width: int, rows: int, vitals: VitalsHistory) -> Iter
     """Yield the history of memory, and beside it that of utilization, as areas `rows` lines high."""
     indent = _LABEL + 1
     half = (width - indent - 4) // 2 - 11
-    memory = _area(peaks(gpu["memory_used_history_bytes"], half), gpu["memory_total_bytes"] or 1.0, half, rows)
+    history = _stretched(peaks(gpu["memory_used_history_bytes"], half), half)
+    memory = _area(history, gpu["memory_total_bytes"] or 1.0, half, rows)
     busy = _area(vitals.of(gpu, "utilization_ratio")[-half:], 1.0, half, rows)
     labels = (f"{_gib(gpu['memory_total_bytes'])} GiB", "100 %")
     spans = (_span(gpu) if gpu["memory_used_history_bytes"] else "", "busy")
@@ -274,6 +278,15 @@ def _charts(gpu: Document, width: int, rows: int, vitals: VitalsHistory) -> Iter
             line.append(f"{text[:9]:>9} ", "dim").append("▏", "dim")
             line.append(area[row], style).append("  ")
         yield line
+
+
+def _stretched(points: Sequence[float | None], width: int) -> Sequence[float | None]:
+    """Return a point for each of `width` cells: the span that is written below is that of all of them.
+
+    >>> _stretched([1.0, 2.0], 4)
+    [1.0, 1.0, 2.0, 2.0]
+    """
+    return [points[cell * len(points) // width] for cell in range(width)] if points else points
 
 
 def _area(points: Sequence[float | None], highest: float, width: int, rows: int) -> list[str]:

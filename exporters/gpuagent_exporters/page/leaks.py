@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
+from urllib.parse import quote
 
 from gpuagent.core.growth import Evidence, Verdict
 from gpuagent.core.units import format_bytes, format_duration
@@ -76,8 +77,16 @@ def _explanation(evidence: Document, process: Document, *, is_open: bool) -> str
         f'<details class="leak card" data-key="{key}"{" open" if is_open else ""}>'
         f"<summary>Why {text(who)} on GPU {text(evidence.get('gpu'))} is called leaking</summary>"
         f'<div class="because"><div>{_picture(evidence, windows)}</div>'
-        f'<div><p class="verdict">{text(said)}</p><ul>{items}</ul></div></div></details>'
+        f'<div><p class="verdict">{text(said)}</p><ul>{items}</ul>{_as_file(evidence)}</div></div></details>'
     )
+
+
+def _as_file(evidence: Document) -> str:
+    """Return the link to all of it as one picture, to be sent to whoever owns the process."""
+    if not isinstance(evidence.get("pid"), int):
+        return ""
+    address = f"api/v1/leaks/{evidence['pid']}/plot.svg?gpu={quote(str(evidence.get('gpu_uuid') or ''), safe='')}"
+    return f'<p class="quiet"><a href="{attribute(address)}">As one picture</a></p>'
 
 
 def _met(evidence: Document) -> Iterator[tuple[Document, Document]]:

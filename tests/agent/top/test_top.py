@@ -318,6 +318,7 @@ def test_figures_come_by_themselves_and_a_strange_answer_is_survived(tmp_path: P
         async with app.run_test(size=(80, 24)) as pilot:
             while "NVML is not there" not in "\n".join(drawn(app)):
                 await pilot.pause(0.01)
+            assert "`gpuagent doctor` says what is missing" in " ".join("\n".join(drawn(app)).split())
             await pilot.press("q")
 
     asyncio.run(run())

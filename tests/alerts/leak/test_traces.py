@@ -287,8 +287,8 @@ def test_processes_without_end_are_bounded() -> None:
 
 @given(st.lists(st.tuples(st.floats(0.01, 5000), st.floats(1, 1e9)), min_size=1, max_size=400))
 @settings(max_examples=50)
-def test_a_sketch_is_bounded_and_keeps_the_highest(steps: list[tuple[float, float]]) -> None:
-    """Any number of readings over any time: few points, in order, with the highest of all."""
+def test_a_sketch_is_bounded_and_keeps_the_highest_and_lowest(steps: list[tuple[float, float]]) -> None:
+    """Any number of readings over any time: few points, in order, with the highest and lowest of all."""
     sketch = DownsampledSeries(most=16)
     seconds = 0.0
     for step, value in steps:
@@ -297,5 +297,7 @@ def test_a_sketch_is_bounded_and_keeps_the_highest(steps: list[tuple[float, floa
     points = sketch.points()
 
     assert len(points) <= 16
+    lowest = [point.lowest_used_bytes for point in points if point.lowest_used_bytes is not None]
+    assert min(lowest) == min(value for _, value in steps)
     assert max(point.used_bytes or 0 for point in points) == max(value for _, value in steps)
     assert [point.seconds for point in points] == sorted(point.seconds for point in points)

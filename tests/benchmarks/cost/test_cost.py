@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import time
 from pathlib import Path
@@ -12,10 +13,12 @@ import pytest
 from benchmarks.cost import document, floor
 from benchmarks.cost.bars import absent, at_least, at_most, table
 from benchmarks.cost.document import BEGIN, END, Section
-from benchmarks.cost.meter import REST, Meter
+from benchmarks.cost.meter import REST, Meter, count_parts
 from benchmarks.cost.running import cpu_seconds
 from benchmarks.cost.sizes import GPUS, PROCESSES, SIZES, Size, fit, report
 from benchmarks.cost.turns import Turns
+
+from gpuagent.service.assemble import assemble
 
 
 class Work:
@@ -164,3 +167,11 @@ def test_no_compiler_no_floor(tmp_path: Path) -> None:
     """The bench goes on without it, and says why."""
     with pytest.raises(floor.NoFloor, match="no C compiler"):
         floor.build(tmp_path, compiler="no-such-compiler")
+
+
+def test_every_part_of_a_tick_is_found(tmp_path: Path) -> None:
+    """What the budget counts is there under its name: a method that is renamed is renamed in the budget, too."""
+    config = tmp_path / "gpuagent.yaml"
+    keys = {f"{name}_dir": str(tmp_path / name) for name in ("runtime", "state", "client")}
+    config.write_text(json.dumps({"listen": ""} | keys))
+    count_parts(assemble(config, simulate="demo").service, Meter())

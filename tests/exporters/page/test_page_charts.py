@@ -217,4 +217,5 @@ def test_evidence_without_points_is_told_in_words() -> None:
     body = explained(points=[], standards=[])
 
     assert "is called leaking" in body
+    assert re.search(r'href="api/v1/leaks/\d+/plot\.svg\?gpu=GPU-', body)
     assert 'class="baseline"' not in body
