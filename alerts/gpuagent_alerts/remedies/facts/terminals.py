@@ -10,6 +10,8 @@ chose: a file system in user space could keep the agent waiting.
 * The leader of a session with a terminal ends: SIGHUP goes to the foreground process group of that terminal, whoever
   its processes belong to, as what a person runs by `sudo -u somebody` in a shell (`disassociate_ctty`,
   drivers/tty/tty_jobctrl.c).
+* A leader whose terminal was hung up before (a connection that was lost, of a program that ignores SIGHUP) sends SIGHUP
+  and SIGCONT to what was the foreground then (`tty_old_pgrp`, drivers/tty/tty_jobctrl.c).
 * A descriptor can be sent through a socket (SCM_RIGHTS), and lie there unread: then it is in nobody's list, and the
   terminal is hung up with the last socket that leads to it. `fdinfo` of a socket tells how many lie in it (`scm_fds`,
   since Linux 5.11). Files that are registered with an io_uring are in nobody's list either.
@@ -393,6 +395,25 @@ def in_foreground_of(scan: ProcessScan, leader: ProcessRow) -> Iterator[ProcessR
     """Yield who is in the foreground of the terminal of a session's leader; nobody where it is no such leader."""
     if leader.session == leader.pid and leader.terminal and leader.foreground > 0:
         yield from (row for row in scan.rows.values() if row.group == leader.foreground)
+
+
+def in_old_foreground_of(scan: ProcessScan, leader: ProcessRow) -> Iterator[ProcessRow]:
+    """Yield who may have been in the foreground of a terminal that a session's leader has lost; nobody of others.
+
+    The kernel tells neither whether there was one nor which group that was. It was one of the session, and who leaves
+    for another session may take the number of the group along. Left out are who has the leader's own group and user,
+    which are its workers, and its descendants of another user, which count in any case.
+    """
+    if leader.session != leader.pid or leader.terminal:
+        return
+    family = {pid for pid, _ in scan.descendants([leader.pid])}
+    members = {row.pid for row in scan.rows.values() if row.session == leader.pid} - {leader.pid}
+    followers = {pid for pid, _ in scan.descendants(members) if scan.rows[pid].group == scan.rows[pid].session}
+    for pid in sorted(members | followers):
+        row = scan.rows[pid]
+        is_others = row.uids != leader.uids
+        if (pid not in family) if is_others else (pid in members and row.group != leader.group):
+            yield row
 
 
 def in_orphaned_groups(scan: ProcessScan, ended: Collection[int]) -> Iterator[ProcessRow]:
