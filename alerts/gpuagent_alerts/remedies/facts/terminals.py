@@ -98,7 +98,7 @@ class OpenFiles:
             return b"scm_fds" in Path(f"{self._root}/self/fdinfo/{one.fileno()}").read_bytes()
 
     def device(self, pid: int, folder: str, descriptor: int) -> Device | None:
-        """Return the character device that a descriptor is open for; None for another file."""
+        """Return the device that a descriptor is open for; None for another file."""
         return read_device(f"{self._root}/{pid}/{folder}fd/{descriptor}")
 
     def terminal(self, pid: int, folder: str, descriptor: int) -> int:
@@ -134,22 +134,24 @@ class PtyMasters:
 
         Raises OSError, ValueError.
         """
-        found: set[str] = set()
-        for folder in (self._folder(pid), *(f"task/{thread}/" for thread in other_tables(self._files, pid))):
-            for descriptor in self._open.list(pid, folder) if folder is not None else ():
-                with suppress(FileNotFoundError, ProcessLookupError):  # closed meanwhile
-                    found.add(self._open.path(pid, folder or "", descriptor))
-        return frozenset(found)
+        return frozenset(path for _, _, path in self._links(pid))
 
-    def infos(self, pid: int, is_meant: Callable[[str], bool]) -> list[tuple[str, bytes]]:
-        """Return the link and fdinfo of each descriptor whose link is meant, of all threads. Raises as `paths`."""
-        found: list[tuple[str, bytes]] = []
+    def devices(self, pid: int, is_meant: Callable[[Device], bool]) -> list[tuple[str, Device, bytes]]:
+        """Return link, device and fdinfo of each open device that is meant. Raises as `paths`."""
+        found: list[tuple[str, Device, bytes]] = []
+        for folder, descriptor, path in self._links(pid):
+            with suppress(FileNotFoundError, ProcessLookupError):  # closed meanwhile
+                device = self._open.device(pid, folder, descriptor) if path.startswith("/") else None
+                if device and is_meant(device):
+                    found.append((path, device, self._open.info(pid, folder, descriptor)))
+        return found
+
+    def _links(self, pid: int) -> Iterator[tuple[str, int, str]]:
+        """Yield each descriptor with its folder and link, of every table of a process."""
         for folder in (self._folder(pid), *(f"task/{thread}/" for thread in other_tables(self._files, pid))):
             for descriptor in self._open.list(pid, folder) if folder is not None else ():
                 with suppress(FileNotFoundError, ProcessLookupError):  # closed meanwhile
-                    if is_meant(path := self._open.path(pid, folder or "", descriptor)):
-                        found.append((path, self._open.info(pid, folder or "", descriptor)))
-        return found
+                    yield folder or "", descriptor, self._open.path(pid, folder or "", descriptor)
 
     def mountinfo(self, pid: int) -> bytes:
         """Return the mounts that a process sees; b"" for one that has ended. Raises OSError."""
