@@ -150,6 +150,9 @@ def _numbers(value: bytes) -> tuple[int, ...]:
 READ_LIMIT_BYTES = 16 * 1024
 """Longest text taken from one file. Only a command line can be longer (up to megabytes), and 256
 bytes of it are shown; a cgroup file of version 1 in nested containers reaches 5 KiB."""
+STATUS_LIMIT_BYTES = 1024 * 1024
+"""The same of `status`: what is needed stands behind the supplementary groups, of which the kernel
+allows 65,536 (NGROUPS_MAX), each of up to ten digits and a space: 704 KiB."""
 
 
 class ProcFiles(Protocol):
@@ -191,13 +194,14 @@ class RealProc:
         """Read without Python's file objects: these cost more than the system calls."""
         descriptor = os.open(f"{self._root}/{pid}/{name}", os.O_RDONLY)
         try:
+            limit = STATUS_LIMIT_BYTES if name.endswith("status") else READ_LIMIT_BYTES
             data = chunk = os.read(descriptor, READ_LIMIT_BYTES)
             if name.endswith(
                 "stat"
             ):  # one line, which the kernel gives in one piece: no need to ask whether there is more
                 return data
-            while chunk and len(data) < READ_LIMIT_BYTES:
-                chunk = os.read(descriptor, READ_LIMIT_BYTES - len(data))
+            while chunk and len(data) < limit:
+                chunk = os.read(descriptor, limit - len(data))
                 data += chunk
             return data
         finally:
