@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuagent.procfs.files import ProcFiles, living_thread, parse_stat
+from gpuagent.procfs.hanging import READS, HangingProcess
 from gpuagent_alerts.remedies.facts.open_terminals import (
     ANY,
     Device,
@@ -42,7 +43,7 @@ from gpuagent_alerts.remedies.facts.open_terminals import (
     terminal_of,
     within_time,
 )
-from gpuagent_alerts.remedies.facts.process_scan import ProcessRow, ProcessScan
+from gpuagent_alerts.remedies.facts.process_scan import ProcessRow, ProcessScan, UnseenProcesses
 
 _SLAVE_MAJOR = 136
 """UNIX98_PTY_SLAVE_MAJOR, include/uapi/linux/major.h."""
@@ -85,11 +86,13 @@ class OpenFiles:
 
     def path(self, pid: int, folder: str, descriptor: int) -> str:
         """Return what the link of a descriptor says."""
-        return os.readlink(f"{self._root}/{pid}/{folder}fd/{descriptor}")  # noqa: PTH115  no file is made of it
+        with READS.reading(pid, "fd"):
+            return os.readlink(f"{self._root}/{pid}/{folder}fd/{descriptor}")  # noqa: PTH115  no file is made of it
 
     def info(self, pid: int, folder: str, descriptor: int) -> bytes:
         """Return its fdinfo."""
-        return Path(f"{self._root}/{pid}/{folder}fdinfo/{descriptor}").read_bytes()
+        with READS.reading(pid, "fdinfo"):
+            return Path(f"{self._root}/{pid}/{folder}fdinfo/{descriptor}").read_bytes()
 
     def tells_of_sockets(self) -> bool:
         """Return whether the kernel tells how many files lie unread in a socket."""
@@ -99,13 +102,15 @@ class OpenFiles:
 
     def device(self, pid: int, folder: str, descriptor: int) -> Device | None:
         """Return the device that a descriptor is open for; None for another file."""
-        return read_device(f"{self._root}/{pid}/{folder}fd/{descriptor}")
+        with READS.reading(pid, "fd"):
+            return read_device(f"{self._root}/{pid}/{folder}fd/{descriptor}")
 
     def terminal(self, pid: int, folder: str, descriptor: int) -> int:
         """Return the device number of the terminal that is open as /dev/tty."""
         if folder:
             raise OSError("the descriptors of a single thread are not copied")
-        return terminal_of(pid, descriptor)
+        with READS.reading(pid, "fd"):
+            return terminal_of(pid, descriptor)
 
     def mounts(self, pid: int, folder: str) -> bytes:
         """Return its whole mountinfo."""
@@ -159,19 +164,32 @@ class PtyMasters:
         return b"" if folder is None else self._open.mounts(pid, folder)
 
     def slaves(self, pid: int) -> frozenset[Slave]:
-        """Return the terminals that any thread of a process has open, as far as that may be seen."""
+        """Return the terminals that any thread of a process has open, as far as that may be seen.
+
+        Raises UnseenProcesses for one that hangs in the kernel: it may have any.
+        """
         found: set[Slave] = set()
-        with suppress(OSError, ValueError):
-            for folder in (self._folder(pid), *(f"task/{thread}/" for thread in other_tables(self._files, pid))):
-                for descriptor in self._open.list(pid, folder) if folder is not None else ():
-                    with suppress(OSError):  # closed meanwhile
-                        if slave := self._slave(pid, folder or "", descriptor):
-                            found.add(slave)
+        try:
+            for slave in self._slaves(pid):
+                found.add(slave)
+        except HangingProcess as error:
+            raise UnseenProcesses(f"its open files cannot be seen: {error}") from error
+        except (OSError, ValueError):
+            pass
         return frozenset(found)
 
+    def _slaves(self, pid: int) -> Iterator[Slave]:
+        for folder, descriptor, path in self._links(pid):
+            try:
+                slave = self._slave(pid, folder, descriptor) if path.startswith("/") else None
+            except HangingProcess:
+                raise
+            except OSError:  # closed meanwhile
+                continue
+            if slave:
+                yield slave
+
     def _slave(self, pid: int, folder: str, descriptor: int) -> Slave | None:
-        if not self._open.path(pid, folder, descriptor).startswith("/"):
-            return None
         device = self._open.device(pid, folder, descriptor)
         return slave_of(device, lambda: self._open.terminal(pid, folder, descriptor)) if device else None
 
