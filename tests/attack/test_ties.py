@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpuagent.procfs.hanging import read_within
 from tests.attack.arena import Arena, ladder
 from tests.attack.cgroups import container_id
 from tests.attack.processes import Living
@@ -246,6 +247,71 @@ def test_a_file_system_that_it_serves(arena: Arena) -> None:
     arena.start(ladders=[ladder("TooMuch", KILL)], users=[str(uid)])
     assert "/dev/fuse" in arena.refused(greedy)
     end_another(arena, uid)
+
+
+HANGS = """
+import struct
+libc, server = ctypes.CDLL(None), os.open('/dev/fuse', os.O_RDWR)
+assert libc.unshare(0x20000) == 0 and libc.mount(b'none', b'/', None, 0x44000, None) == 0  # a private CLONE_NEWNS
+options = b'fd=%d,rootmode=40000,user_id=%d,group_id=%d' % (server, mine, mine)
+assert libc.mount(b'served', b'/mnt', b'fuse', 0, options) == 0
+drop(mine)
+def attributes(node):
+    mode, size = (0o40777, 0) if node == 1 else (0o100777, 4096)
+    return struct.pack('<6Q10I', node, size, 8, 0, 0, 0, 0, 0, 0, mode, 1, mine, mine, 0, 4096, 0)
+def answer(unique, data=b'', error=0):
+    os.write(server, struct.pack('<IiQ', 16 + len(data), error, unique) + data)
+def serve():
+    while True:
+        request = os.read(server, 1 << 20)
+        _, operation, unique, node = struct.unpack_from('<IIQQ', request)
+        if operation == 26:  # FUSE_INIT
+            ahead = struct.unpack_from('<4I', request, 40)[2]
+            answer(unique, struct.pack('<IIIIHHIIHH8I', 7, 31, ahead, 0, 16, 12, 131072, 1, 0, 0, *[0] * 8))
+        elif operation == 1:  # FUSE_LOOKUP
+            answer(unique, struct.pack('<QQQQII', 2, 0, 3600, 3600, 0, 0) + attributes(2))
+        elif operation == 3:  # FUSE_GETATTR
+            answer(unique, struct.pack('<QII', 3600, 0, 0) + attributes(node))
+        elif operation == 14:  # FUSE_OPEN
+            answer(unique, struct.pack('<QII', 1, 0, 0))
+        elif operation == 25:  # FUSE_FLUSH: a file that is closed on exec waits for it
+            continue
+        else:
+            answer(unique, error=-38)
+job = os.fork()
+if not job:
+    os.close(server)
+    os.open('/mnt/file', os.O_RDWR)
+    os.execv('/bin/sleep', ['sleep', '1000000'])
+print('ready', flush=True)
+serve()
+"""
+"""Its child hangs within execve(2): whoever reads its `stat` waits for as long as it does."""
+
+
+def hangs(pid: int) -> bool:
+    """Return whether a look at a process does not come back."""
+    try:
+        read_within(1.0, Path(f"/proc/{pid}/stat").read_bytes)
+    except TimeoutError:
+        return True
+    return False
+
+
+@pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse")
+def test_a_process_that_nobody_can_look_at(arena: Arena) -> None:
+    """KILL-03: another user's process that hangs withholds nothing for others, and the agent answers by hand."""
+    uid = next(arena.uids)
+    server = arena.innocent(arena.crowd.python(_PARTS + HANGS, words=[str(next(arena.uids)), "0"]))
+    (job,) = map(int, Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split())
+    until(lambda: hangs(job), "the job hangs", 20.0)
+    guilty = arena.culprit(arena.crowd.start(uid))
+    arena.driver.hold(guilty.pid, 30)
+    arena.start(ladders=[ladder("TooMuch", {"notify": {"wait": "5s"}}, KILL)], users=[str(uid)])
+    arena.sees(guilty.pid)
+    shown = arena.agent.command("kill", "--dry-run", str(guilty.pid))
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    arena.judge()
 
 
 def end_another(arena: Arena, uid: int) -> None:

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
+from gpuagent.procfs.hanging import READS
+
 _CUT = "..."
 _LONGEST_CHARACTER_BYTES = 4
 _FOREIGN_BYTE = 0xDC00  # plus a byte that is no UTF-8: PEP 383, "surrogateescape"
@@ -150,11 +152,15 @@ def _numbers(value: bytes) -> tuple[int, ...]:
 READ_LIMIT_BYTES = 16 * 1024
 """Longest text taken from one file. Only a command line can be longer (up to megabytes), and 256
 bytes of it are shown; a cgroup file of version 1 in nested containers reaches 5 KiB."""
+STATUS_LIMIT_BYTES = 1024 * 1024
+"""The same of `status`: what is needed stands behind the supplementary groups, of which the kernel
+allows 65,536 (NGROUPS_MAX), each of up to ten digits and a space: 704 KiB."""
 
 
 class ProcFiles(Protocol):
     """The files of processes by pid. A simulated node answers for pids that no kernel gives out.
 
+    `read` and `link` raise HangingProcess where another thread waits for the same process in vain.
     Every method but `exists` raises FileNotFoundError or ProcessLookupError (ENOENT, ESRCH: the
     process has gone, the kernel uses both) and PermissionError (hidepid, or a file of another
     user's process).
@@ -189,23 +195,26 @@ class RealProc:
 
     def read(self, pid: int, name: str) -> bytes:
         """Read without Python's file objects: these cost more than the system calls."""
-        descriptor = os.open(f"{self._root}/{pid}/{name}", os.O_RDONLY)
-        try:
-            data = chunk = os.read(descriptor, READ_LIMIT_BYTES)
-            if name.endswith(
-                "stat"
-            ):  # one line, which the kernel gives in one piece: no need to ask whether there is more
+        with READS.reading(pid, name):
+            descriptor = os.open(f"{self._root}/{pid}/{name}", os.O_RDONLY)
+            try:
+                limit = STATUS_LIMIT_BYTES if name.endswith("status") else READ_LIMIT_BYTES
+                data = chunk = os.read(descriptor, READ_LIMIT_BYTES)
+                if name.endswith(
+                    "stat"
+                ):  # one line, which the kernel gives in one piece: no need to ask whether there is more
+                    return data
+                while chunk and len(data) < limit:
+                    chunk = os.read(descriptor, limit - len(data))
+                    data += chunk
                 return data
-            while chunk and len(data) < READ_LIMIT_BYTES:
-                chunk = os.read(descriptor, READ_LIMIT_BYTES - len(data))
-                data += chunk
-            return data
-        finally:
-            os.close(descriptor)
+            finally:
+                os.close(descriptor)
 
     def link(self, pid: int, name: str) -> str:
         """Read a link; those under ns/ and `exe` ask for the right to trace the process."""
-        return str(Path(self._root, str(pid), name).readlink())
+        with READS.reading(pid, name):
+            return str(Path(self._root, str(pid), name).readlink())
 
     def owner(self, pid: int) -> int:
         """Take `Uid:` of status: the folder of a process that may not be dumped shows root.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.procfs.files import READ_LIMIT_BYTES, RealProc, parse_stat
+from gpuagent.procfs.files import READ_LIMIT_BYTES, STATUS_LIMIT_BYTES, RealProc, parse_stat, parse_status
 
 
 def test_files_of_this_process_are_read() -> None:
@@ -73,3 +73,15 @@ def test_reading_leaves_no_descriptor_open() -> None:
             proc.read(os.getpid(), "ns")
 
     assert len(list(Path("/proc/self/fd").iterdir())) <= before  # others may close theirs meanwhile
+
+
+def test_a_process_with_all_groups_that_the_kernel_allows(tmp_path: Path) -> None:
+    """PROC-03: what stands behind 65,536 supplementary groups in status is read, and no more than a mebibyte."""
+    groups = b" ".join(b"%d" % (4_294_900_000 + each) for each in range(65536))
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/status").write_bytes(b"Uid:\t7\t7\t7\t7\nGroups:\t" + groups + b" \nNSpid:\t7\t1\n" + b"x" * 2**20)
+
+    found = RealProc(str(tmp_path)).read(7, "status")
+
+    assert parse_status(found).namespace_pids == (7, 1)
+    assert len(found) == STATUS_LIMIT_BYTES

@@ -22,6 +22,7 @@ from gpuagent_alerts.remedies.target import Ties
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.processes import reader
 from tests.alerts.remedies.staging import config, stage
+from tests.alerts.remedies.tied import ends, told
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be two users")
 ALICE, BOB = 4001, 4002
@@ -32,24 +33,29 @@ os.setsid()
 fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
 told, tell = os.pipe()
 child = os.fork()
+if sys.argv[4] == 'hung up' and not child and os.fork():  # its parent ends: it is no descendant any more
+    os._exit(0)
 if not child:
     os.setpgid(0, 0)
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-    if sys.argv[4] == 'foreground':
+    if sys.argv[4] in ('foreground', 'hung up'):
         os.tcsetpgrp(terminal, os.getpid())
     with open('/proc/self/comm', 'w') as comm:
         comm.write(name)
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
-    os.write(tell, b'.')
+    os.write(tell, b'%d' % os.getpid())
     if sys.argv[4] == 'stopped':
         os.kill(os.getpid(), signal.SIGSTOP)
     while True:
         signal.pause()
 os.close(tell)
-assert os.read(told, 1)
+child = int(os.read(told, 20))
 if sys.argv[4] == 'stopped':
     os.waitpid(child, os.WUNTRACED)
+if sys.argv[4] == 'hung up':
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    fcntl.ioctl(terminal, 0x5437)  # TIOCVHANGUP
 os.setresgid({ALICE}, {ALICE}, {ALICE})
 os.setresuid({ALICE}, {ALICE}, {ALICE})
 print(child, flush=True)
@@ -100,22 +106,33 @@ def has_ended(pid: int) -> bool:
         ("foreground", "in the foreground of the terminal of pid {}"),
         ("background", "started by pid {}, and of another user"),
         ("stopped", "a stopped job that nobody else could continue"),
+        ("hung up", "in the session of pid {}, maybe in the foreground of a terminal that was hung up before"),
     ],
 )
 def test_who_is_hung_up(place: str, how: str) -> None:
-    """Who is in the foreground, or stopped in that session; whoever else of another user the shell has started."""
+    """KILL-03: the foreground, what was that, who is stopped in that session; others whom the shell has started."""
     with shell(BOB, place=place) as one:
         ties = read_ties(RealProc(), reader(), [one.pid])
         assert [(each.pid, each.belongs, each.why) for each in ties.processes] == [
             (one.job, False, how.format(one.pid))
         ]
         assert read_ties(RealProc(), reader(), [one.job]).processes == ()
+        if place == "hung up":
+            os.kill(one.pid, signal.SIGKILL)
+            assert ends(one.job)
 
 
 def test_a_job_of_its_own_user() -> None:
     """A job in the background of the same user gets another parent, and lives on: nothing ties it."""
     with shell(ALICE, place="background") as one:
         assert read_ties(RealProc(), reader(), [one.pid]) == Ties()
+
+
+def test_a_job_of_its_own_user_after_the_terminal() -> None:
+    """It may be what the kernel hangs up then: it is named, as what falls along with it."""
+    with shell(ALICE, place="hung up") as one:
+        ((pid, belongs, _),) = told(one.pid)
+        assert (pid, belongs) == (one.job, True)
 
 
 @pytest.mark.parametrize("name", ["tool", "sshd"])

@@ -401,6 +401,15 @@ class Odd(RealProc):
         return super().read(pid, name)
 
 
+def test_a_process_of_many_groups() -> None:
+    """KILL-03: one with thousands of supplementary groups, as subordinate ones, is seen as any other."""
+    code = (
+        "os.setgroups(range(100000, 104000))\nother = started(lambda: os.setuid(BOB))\nos.setuid(ALICE)\nready(other)\n"
+    )
+    with running(code) as parent:
+        assert [pid for pid, _, _ in told(parent.pid)] == [parent.others[0]]
+
+
 @pytest.mark.parametrize("name", ["stat", "status"])
 def test_what_cannot_be_read(name: str) -> None:
     """A process that hides withholds, with the reason; one that has gone is tied to nobody."""

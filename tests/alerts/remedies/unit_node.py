@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.execution.unit_ends import UnitEnds
+from gpuagent_alerts.remedies.facts.open_terminals import Device
 from gpuagent_alerts.remedies.facts.process_scan import SystemdSilent
 from gpuagent_alerts.remedies.facts.terminals import OpenFiles
 from gpuagent_alerts.remedies.facts.ties import Tie, find_together
@@ -38,6 +39,9 @@ class KnownOpenFiles(OpenFiles):
 
     def info(self, pid: int, folder: str, descriptor: int) -> bytes:
         return b""
+
+    def device(self, pid: int, folder: str, descriptor: int) -> Device | None:
+        return None
 
 
 class Node:

@@ -14,6 +14,7 @@ from gpuagent.core.identity import ProcessId
 from gpuagent.core.units import format_bytes
 from gpuagent.procfs.containers import RunningContainer
 from gpuagent.procfs.files import ProcFiles, parse_stat
+from gpuagent.procfs.hanging import HANGS_AFTER_SECONDS, READS, read_within
 from gpuagent_alerts.masker import Masker
 from gpuagent_alerts.programs.run import run_program
 from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess, ancestors
@@ -113,7 +114,7 @@ class NodeActionExecutor:
 
     def is_alive(self, identity: ProcessId) -> bool:
         try:
-            stat = parse_stat(self._files.read(identity.pid, "stat"))
+            stat = parse_stat(read_within(HANGS_AFTER_SECONDS, partial(self._files.read, identity.pid, "stat")))
         except (FileNotFoundError, ProcessLookupError):
             return False
         except (OSError, ValueError):
@@ -140,7 +141,7 @@ class NodeActionExecutor:
                 partial(self._read_ties, [each.pid for each in targets], list(ending)), LOOK_SECONDS
             )
         except TimeoutError:
-            return Ties(unseen=f"{NO_ANSWER} within {LOOK_SECONDS:g} s")
+            return Ties(unseen=READS.reason() or f"{NO_ANSWER} within {LOOK_SECONDS:g} s")
 
     def _read_ties(self, pids: Sequence[int], ending: Sequence[ProcessId]) -> Ties:
         never = self._never.snapshot()
@@ -178,7 +179,7 @@ class NodeActionExecutor:
                 async with asyncio.timeout(LOOK_SECONDS):
                     refusal = await in_daemon_thread(look, "group processes")
             except TimeoutError:
-                refusal = f"it cannot be seen whose processes the {group} runs: {NO_ANSWER}"
+                refusal = f"it cannot be seen whose processes the {group} runs: {READS.reason() or NO_ANSWER}"
             if refusal:
                 return refusal
         if StepGroup.JOB in groups_of(step):

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.hanging import READS
 from gpuagent.procfs.table import HIGHEST_PID
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.fresh_lookup import handle_inode, has_been_reaped, has_ended, read_with_timeout
@@ -63,7 +64,7 @@ class PidfdProcess:
         try:
             facts = await read_with_timeout(self._read)
         except TimeoutError:
-            raise NotPermitted(f"{NO_ANSWER}: it hangs in the kernel") from None
+            raise NotPermitted(READS.reason() or f"{NO_ANSWER}: it hangs in the kernel") from None
         except Exception as error:  # noqa: BLE001  it is judged below
             facts = error
         if has_been_reaped(self._descriptor) or isinstance(facts, FileNotFoundError | ProcessLookupError):

@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeVar
 
 from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.hanging import MOST_HANGING, READS, HangingReads
 from gpuagent.procfs.table import ProcessTable
 from gpuagent_alerts.remedies.execution.unit_ends import UnitEnds
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
@@ -34,6 +35,8 @@ READ_SECONDS = 2.0
 """A read of /proc that takes longer hangs on a process's own locks: it is left alone, in a thread of its own."""
 LOOK_SECONDS = 10.0
 """Likewise of a look at every process: ten thousand are read in one to three seconds."""
+
+_HANG_CHECK_SECONDS = 0.25
 
 
 class FreshProcess(NamedTuple):
@@ -110,10 +113,30 @@ def _read(files: ProcFiles, reader: ProcessInfoReader, pid: int, digests: Comman
         os.close(descriptor)
 
 
-async def read_with_timeout(read: Callable[[], T], seconds: float = READ_SECONDS) -> T:
-    """Return what `read` does, in a thread of its own. Raises TimeoutError after so many seconds, and as `read`."""
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[T] = loop.create_future()
+async def read_with_timeout(read: Callable[[], T], seconds: float = READ_SECONDS, reads: HangingReads = READS) -> T:
+    """Return what `read` does, in a thread of its own. Raises TimeoutError after so many seconds, and as `read`.
+
+    Where the thread waits for a process that hangs, it is left behind, and `read` is called once more in another one:
+    files of that process raise HangingProcess then. So there is one thread for each process that hangs, of
+    `MOST_HANGING` at most: TimeoutError is raised at once where there are more.
+    """
+    if len(reads.processes()) >= MOST_HANGING:
+        raise TimeoutError(reads.reason())
+    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    thread = _start(read, answer)
+    async with asyncio.timeout(seconds):  # not wait_for: until 3.12 that may swallow a cancellation
+        while len(reads.processes()) < MOST_HANGING:
+            await asyncio.wait([answer], timeout=_HANG_CHECK_SECONDS)
+            if answer.done():
+                return answer.result()
+            if reads.hangs(thread):
+                thread = _start(read, answer)
+    raise TimeoutError(reads.reason())
+
+
+def _start(read: Callable[[], T], answer: asyncio.Future[T]) -> int:
+    """Begin a read in a thread of its own; return its ident. What comes first is the answer."""
+    loop = answer.get_loop()
 
     def settle(found: T | None, error: Exception | None) -> None:
         if answer.done():
@@ -132,9 +155,9 @@ async def read_with_timeout(read: Callable[[], T], seconds: float = READ_SECONDS
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(settle, found, error)
 
-    threading.Thread(target=run, name=LOOK, daemon=True).start()
-    async with asyncio.timeout(seconds):  # not wait_for: until 3.12 that may swallow a cancellation
-        return await answer
+    thread = threading.Thread(target=run, name=LOOK, daemon=True)
+    thread.start()
+    return thread.ident or 0
 
 
 def handle_inode(descriptor: int) -> int:

@@ -37,12 +37,14 @@ _MOST_SECONDS = 3.0
 
 
 class Device(NamedTuple):
-    """A character device that is open."""
+    """A device that is open."""
 
     major: int
     minor: int
     file_system: str
     """Device number of the file system that its node is in, as mountinfo has it."""
+    is_block: bool = False
+    """Whether it is a block device, whose numbers are others than those of the character devices."""
 
 
 class Slave(NamedTuple):
@@ -55,16 +57,16 @@ class Slave(NamedTuple):
 
 
 def read_device(path: str) -> Device | None:
-    """Return the character device that a path leads to; None for another file. Raises OSError."""
+    """Return the device that a path leads to; None for another file. Raises OSError."""
     buffer = ctypes.create_string_buffer(256)
     if _LIBC.statx(-100, os.fsencode(path), _AT_STATX_DONT_SYNC, _STATX_TYPE, buffer):  # AT_FDCWD
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), path)
     (mode,) = struct.unpack_from("=H", buffer, 28)
-    if not stat.S_ISCHR(mode):
+    if not (stat.S_ISCHR(mode) or stat.S_ISBLK(mode)):
         return None
     major, minor, above, below = struct.unpack_from("=4I", buffer, 128)
-    return Device(major, minor, f"{above}:{below}")
+    return Device(major, minor, f"{above}:{below}", stat.S_ISBLK(mode))
 
 
 def terminal_of(pid: int, descriptor: int) -> int:
@@ -85,6 +87,8 @@ def terminal_of(pid: int, descriptor: int) -> int:
 
 def slave_of(device: Device, controlling: Callable[[], int]) -> Slave | None:
     """Return the pseudo-terminal that a device is; None for another. `controlling` tells what /dev/tty stands for."""
+    if device.is_block:
+        return None
     if device.major in _SLAVE_MAJORS:
         return Slave((device.major - _SLAVE_MAJOR << 20) + device.minor, device.file_system)
     if (device.major, device.minor) != _DEV_TTY:

@@ -7,6 +7,7 @@ be a target's own work.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections import defaultdict
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 from gpuagent.procfs.cgroup import CgroupLevel, leaves
 from gpuagent.procfs.files import LivingThread, ProcFiles, living_thread, parse_stat, read_living
+from gpuagent.procfs.hanging import HangingProcess
 
 _HOST_INIT = 1
 _LISTINGS = 5
@@ -27,6 +29,11 @@ _STOPPED = frozenset({"T", "t"})
 _TRACER = re.compile(rb"^TracerPid:\s*(\d+)", re.MULTILINE)
 _UIDS = re.compile(rb"^Uid:\s*(\d+)\s+(\d+)\s+(\d+)\s+(\d+)", re.MULTILINE)
 _NAMESPACE_PIDS = re.compile(rb"^NSpid:([0-9\t ]+)$", re.MULTILINE)
+
+_STATUS_LINE = re.compile(rb"^(\w+):\t(.*)$", re.MULTILINE)
+_ANY_TERMINAL = os.makedev(136, 2**20 - 1)
+"""Device number of a pseudo-terminal that none has: the pool has fewer."""
+_NO_START = 2**63
 
 
 class UnseenProcesses(Exception):
@@ -130,7 +137,11 @@ def _read_all(files: ProcFiles, pids: Callable[[], Iterable[int]]) -> dict[int, 
 
 def _read(files: ProcFiles, pid: int) -> ProcessRow | None:
     """Return a process; None for one that has ended. Raises OSError, and ValueError for what is none."""
-    stat, status = files.read(pid, "stat"), files.read(pid, "status")
+    try:
+        stat = files.read(pid, "stat")
+    except HangingProcess:
+        return _read_hanging(files, pid)
+    status = files.read(pid, "status")
     opening, closing = stat.find(b" ("), stat.rfind(b") ")
     fields = stat[closing + 2 :].split()
     uids, namespace_pids, tracer = _UIDS.search(status), _NAMESPACE_PIDS.search(status), _TRACER.search(status)
@@ -149,6 +160,27 @@ def _read(files: ProcFiles, pid: int) -> ProcessRow | None:
         int(tracer[1]) if tracer else 0, tuple(map(int, namespace_pids[1].split())),
         int(fields[35]) if len(fields) > 35 else signal.SIGCHLD, living_state,
     )  # fmt: skip
+
+
+def _read_hanging(files: ProcFiles, pid: int) -> ProcessRow:
+    """Return a process by its status alone, as `stat` hangs. What that does not tell is so as it ties it to most.
+
+    It may be at any pseudo-terminal, and is older than nobody. Who has it among those that end cannot read more of it,
+    and is withheld then. Raises as `_read`.
+    """
+    status = files.read(pid, "status")
+    fields = dict(_STATUS_LINE.findall(status))
+    try:
+        namespace_pids, groups, sessions = (
+            tuple(map(int, fields[name].split())) for name in (b"NSpid", b"NSpgid", b"NSsid")
+        )
+        return ProcessRow(
+            pid, fields[b"Name"].decode("utf-8", "replace"), fields[b"State"][:1].decode("ascii"),
+            int(fields[b"PPid"]), groups[0], sessions[0], _ANY_TERMINAL, -1, _NO_START,
+            frozenset(map(int, fields[b"Uid"].split())), int(fields[b"TracerPid"]), namespace_pids,
+        )  # fmt: skip
+    except (KeyError, IndexError, ValueError) as error:
+        raise ValueError(f"what it says of pid {pid} cannot be understood") from error
 
 
 class Placement(NamedTuple):

@@ -10,6 +10,8 @@ chose: a file system in user space could keep the agent waiting.
 * The leader of a session with a terminal ends: SIGHUP goes to the foreground process group of that terminal, whoever
   its processes belong to, as what a person runs by `sudo -u somebody` in a shell (`disassociate_ctty`,
   drivers/tty/tty_jobctrl.c).
+* A leader whose terminal was hung up before (a connection that was lost, of a program that ignores SIGHUP) sends SIGHUP
+  and SIGCONT to what was the foreground then (`tty_old_pgrp`, drivers/tty/tty_jobctrl.c).
 * A descriptor can be sent through a socket (SCM_RIGHTS), and lie there unread: then it is in nobody's list, and the
   terminal is hung up with the last socket that leads to it. `fdinfo` of a socket tells how many lie in it (`scm_fds`,
   since Linux 5.11). Files that are registered with an io_uring are in nobody's list either.
@@ -31,6 +33,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuagent.procfs.files import ProcFiles, living_thread, parse_stat
+from gpuagent.procfs.hanging import READS, HangingProcess
 from gpuagent_alerts.remedies.facts.open_terminals import (
     ANY,
     Device,
@@ -40,7 +43,7 @@ from gpuagent_alerts.remedies.facts.open_terminals import (
     terminal_of,
     within_time,
 )
-from gpuagent_alerts.remedies.facts.process_scan import ProcessRow, ProcessScan
+from gpuagent_alerts.remedies.facts.process_scan import ProcessRow, ProcessScan, UnseenProcesses
 
 _SLAVE_MAJOR = 136
 """UNIX98_PTY_SLAVE_MAJOR, include/uapi/linux/major.h."""
@@ -83,11 +86,13 @@ class OpenFiles:
 
     def path(self, pid: int, folder: str, descriptor: int) -> str:
         """Return what the link of a descriptor says."""
-        return os.readlink(f"{self._root}/{pid}/{folder}fd/{descriptor}")  # noqa: PTH115  no file is made of it
+        with READS.reading(pid, "fd"):
+            return os.readlink(f"{self._root}/{pid}/{folder}fd/{descriptor}")  # noqa: PTH115  no file is made of it
 
     def info(self, pid: int, folder: str, descriptor: int) -> bytes:
         """Return its fdinfo."""
-        return Path(f"{self._root}/{pid}/{folder}fdinfo/{descriptor}").read_bytes()
+        with READS.reading(pid, "fdinfo"):
+            return Path(f"{self._root}/{pid}/{folder}fdinfo/{descriptor}").read_bytes()
 
     def tells_of_sockets(self) -> bool:
         """Return whether the kernel tells how many files lie unread in a socket."""
@@ -96,14 +101,16 @@ class OpenFiles:
             return b"scm_fds" in Path(f"{self._root}/self/fdinfo/{one.fileno()}").read_bytes()
 
     def device(self, pid: int, folder: str, descriptor: int) -> Device | None:
-        """Return the character device that a descriptor is open for; None for another file."""
-        return read_device(f"{self._root}/{pid}/{folder}fd/{descriptor}")
+        """Return the device that a descriptor is open for; None for another file."""
+        with READS.reading(pid, "fd"):
+            return read_device(f"{self._root}/{pid}/{folder}fd/{descriptor}")
 
     def terminal(self, pid: int, folder: str, descriptor: int) -> int:
         """Return the device number of the terminal that is open as /dev/tty."""
         if folder:
             raise OSError("the descriptors of a single thread are not copied")
-        return terminal_of(pid, descriptor)
+        with READS.reading(pid, "fd"):
+            return terminal_of(pid, descriptor)
 
     def mounts(self, pid: int, folder: str) -> bytes:
         """Return its whole mountinfo."""
@@ -132,22 +139,24 @@ class PtyMasters:
 
         Raises OSError, ValueError.
         """
-        found: set[str] = set()
-        for folder in (self._folder(pid), *(f"task/{thread}/" for thread in other_tables(self._files, pid))):
-            for descriptor in self._open.list(pid, folder) if folder is not None else ():
-                with suppress(FileNotFoundError, ProcessLookupError):  # closed meanwhile
-                    found.add(self._open.path(pid, folder or "", descriptor))
-        return frozenset(found)
+        return frozenset(path for _, _, path in self._links(pid))
 
-    def infos(self, pid: int, is_meant: Callable[[str], bool]) -> list[tuple[str, bytes]]:
-        """Return the link and fdinfo of each descriptor whose link is meant, of all threads. Raises as `paths`."""
-        found: list[tuple[str, bytes]] = []
+    def devices(self, pid: int, is_meant: Callable[[Device], bool]) -> list[tuple[str, Device, bytes]]:
+        """Return link, device and fdinfo of each open device that is meant. Raises as `paths`."""
+        found: list[tuple[str, Device, bytes]] = []
+        for folder, descriptor, path in self._links(pid):
+            with suppress(FileNotFoundError, ProcessLookupError):  # closed meanwhile
+                device = self._open.device(pid, folder, descriptor) if path.startswith("/") else None
+                if device and is_meant(device):
+                    found.append((path, device, self._open.info(pid, folder, descriptor)))
+        return found
+
+    def _links(self, pid: int) -> Iterator[tuple[str, int, str]]:
+        """Yield each descriptor with its folder and link, of every table of a process."""
         for folder in (self._folder(pid), *(f"task/{thread}/" for thread in other_tables(self._files, pid))):
             for descriptor in self._open.list(pid, folder) if folder is not None else ():
                 with suppress(FileNotFoundError, ProcessLookupError):  # closed meanwhile
-                    if is_meant(path := self._open.path(pid, folder or "", descriptor)):
-                        found.append((path, self._open.info(pid, folder or "", descriptor)))
-        return found
+                    yield folder or "", descriptor, self._open.path(pid, folder or "", descriptor)
 
     def mountinfo(self, pid: int) -> bytes:
         """Return the mounts that a process sees; b"" for one that has ended. Raises OSError."""
@@ -155,19 +164,32 @@ class PtyMasters:
         return b"" if folder is None else self._open.mounts(pid, folder)
 
     def slaves(self, pid: int) -> frozenset[Slave]:
-        """Return the terminals that any thread of a process has open, as far as that may be seen."""
+        """Return the terminals that any thread of a process has open, as far as that may be seen.
+
+        Raises UnseenProcesses for one that hangs in the kernel: it may have any.
+        """
         found: set[Slave] = set()
-        with suppress(OSError, ValueError):
-            for folder in (self._folder(pid), *(f"task/{thread}/" for thread in other_tables(self._files, pid))):
-                for descriptor in self._open.list(pid, folder) if folder is not None else ():
-                    with suppress(OSError):  # closed meanwhile
-                        if slave := self._slave(pid, folder or "", descriptor):
-                            found.add(slave)
+        try:
+            for slave in self._slaves(pid):
+                found.add(slave)
+        except HangingProcess as error:
+            raise UnseenProcesses(f"its open files cannot be seen: {error}") from error
+        except (OSError, ValueError):
+            pass
         return frozenset(found)
 
+    def _slaves(self, pid: int) -> Iterator[Slave]:
+        for folder, descriptor, path in self._links(pid):
+            try:
+                slave = self._slave(pid, folder, descriptor) if path.startswith("/") else None
+            except HangingProcess:
+                raise
+            except OSError:  # closed meanwhile
+                continue
+            if slave:
+                yield slave
+
     def _slave(self, pid: int, folder: str, descriptor: int) -> Slave | None:
-        if not self._open.path(pid, folder, descriptor).startswith("/"):
-            return None
         device = self._open.device(pid, folder, descriptor)
         return slave_of(device, lambda: self._open.terminal(pid, folder, descriptor)) if device else None
 
@@ -393,6 +415,25 @@ def in_foreground_of(scan: ProcessScan, leader: ProcessRow) -> Iterator[ProcessR
     """Yield who is in the foreground of the terminal of a session's leader; nobody where it is no such leader."""
     if leader.session == leader.pid and leader.terminal and leader.foreground > 0:
         yield from (row for row in scan.rows.values() if row.group == leader.foreground)
+
+
+def in_old_foreground_of(scan: ProcessScan, leader: ProcessRow) -> Iterator[ProcessRow]:
+    """Yield who may have been in the foreground of a terminal that a session's leader has lost; nobody of others.
+
+    The kernel tells neither whether there was one nor which group that was. It was one of the session, and who leaves
+    for another session may take the number of the group along. Left out are who has the leader's own group and user,
+    which are its workers, and its descendants of another user, which count in any case.
+    """
+    if leader.session != leader.pid or leader.terminal:
+        return
+    family = {pid for pid, _ in scan.descendants([leader.pid])}
+    members = {row.pid for row in scan.rows.values() if row.session == leader.pid} - {leader.pid}
+    followers = {pid for pid, _ in scan.descendants(members) if scan.rows[pid].group == scan.rows[pid].session}
+    for pid in sorted(members | followers):
+        row = scan.rows[pid]
+        is_others = row.uids != leader.uids
+        if (pid not in family) if is_others else (pid in members and row.group != leader.group):
+            yield row
 
 
 def in_orphaned_groups(scan: ProcessScan, ended: Collection[int]) -> Iterator[ProcessRow]:

@@ -41,6 +41,7 @@ from gpuagent_alerts.remedies.facts.terminals import (
     OpenFiles,
     PtyMasters,
     in_foreground_of,
+    in_old_foreground_of,
     in_orphaned_groups,
     pty_number,
 )
@@ -168,6 +169,10 @@ class TieFinder:
         for row in in_orphaned_groups(scan, ended):
             yield Tie(row, "a stopped job that nobody else could continue")
         yield from self._tracees(scan, ended)
+        for pid in ended:
+            for row in in_old_foreground_of(scan, scan.rows[pid]):
+                why = f"in the session of pid {pid}, maybe in the foreground of a terminal that was hung up before"
+                yield Tie(row, why, certain=False)
 
     def _tracees(self, scan: ProcessScan, ended: Collection[int]) -> Iterator[Tie]:
         """Yield whom they trace: with PTRACE_O_EXITKILL it ends, and without it may stay stopped (ptrace(2))."""
