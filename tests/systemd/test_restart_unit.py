@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from gpuagent_alerts.remedies.facts.unit_ties import SystemdTieFinder
 from gpuagent_alerts.remedies.observation import UnitPermission
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused
+from gpuagent_alerts.remedies.safeguards.never_list import NEVER
 from gpuagent_alerts.remedies.target import Target
 from tests.alerts.remedies.processes import as_target
 from tests.fakes.nobody import run_as_nobody
@@ -187,6 +190,30 @@ def test_a_process_in_a_cgroup_below(tmp_path: Path) -> None:
     with service("Delegate=yes", command=("sh", str(script))) as unit:
         until_sleeper(unit, "1001", "/job")
         assert "other users: nobody (1)" in refusal(unit)
+
+
+def test_a_quadlet() -> None:
+    """A unit that podman runs its own container in is restarted with its conmon; one with a second conmon is not."""
+    with tempfile.TemporaryDirectory(dir="/usr/local/lib") as folder:
+        conmon, script = Path(folder, "conmon"), Path(folder, "quadlet")
+        shutil.copy("/bin/sleep", conmon)
+        container = f"echo $$ >$own/libpod-payload-{'a' * 64}/cgroup.procs; exec unshare -pf --mount-proc $inside"
+        script.write_text(
+            "export own=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)\n"
+            f"export inside='setpriv --reuid=65534 --clear-groups sleep 1001'\n"
+            f"mkdir -p $own/runtime $own/libpod-payload-{'a' * 64}\necho $$ >$own/runtime/cgroup.procs\n"
+            f"sh -c '{container}' &\n[ ! -e {folder}/second ] || {conmon} 1002 &\nexec {conmon} 1000\n"
+        )
+        quadlet = UnitPermission(never_processes=NEVER)
+        with service("Delegate=yes", "TimeoutStopSec=1s", command=("sh", str(script))) as unit:
+            until_sleeper(unit, "1001", f"/libpod-payload-{'a' * 64}")
+            assert refusal(unit, quadlet) == ""
+            assert restarts(unit, quadlet)
+            Path(folder, "second").touch()
+            run("systemctl", "restart", unit)
+            until_sleeper(unit, "1001", f"/libpod-payload-{'a' * 64}")
+            assert "monitors one that is not the unit's own" in refusal(unit, quadlet)
+            assert refusal(unit, replace(quadlet, shared=True)) == ""
 
 
 @pytest.mark.parametrize("key", ["Requires", "Requisite", "BindsTo", "PartOf"])

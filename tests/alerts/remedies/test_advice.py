@@ -143,7 +143,7 @@ def test_no_restart_is_advised_that_would_be_refused(unit: str) -> None:
           " time (Ray's workers, setproctitle) cannot be told from another one: end it with what started it (ray stop),"
           " or restart its unit.")),
         ("container 0a1b is not proven: its cgroup /system.slice/a.service/libpod-payload-0a1b may be one that others",
-         ("Podman made it below a.service (a quadlet): restart the unit. Name a.service in remedies.allow.shared_units"
+         ("Podman made it below a.service (a quadlet): restart the unit. Name a.service in remedies.allow.units"
           f" in {FILE} and take gpuagent kill --restart-unit 100, or restart it yourself: systemctl restart"
           " a.service.")),
         ("it runs with the rights of more than one user (uids 1000, 0)", "Say --force if you know what it is."),

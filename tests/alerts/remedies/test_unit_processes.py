@@ -173,6 +173,56 @@ def test_containers(tree: CgroupTree, own_uid: int, fact: dict[str, Any], words:
     assert shared(tree, own_uid) == f"{UNIT} runs containers: pid 102 {words}"
 
 
+def add_monitored(tree: CgroupTree, pid: int, parent: int, name: bytes = b"conmon", **facts: Any) -> None:
+    """Start a process of a quadlet, by default a conmon of root's."""
+    tree.add(pid, **({"uids": (0, 0, 0, 0), "name": name} | facts))
+    stat = stat_text(pid, name, parent_pid=parent, start_ticks=START_TICKS, terminal=facts.get("terminal", 0))
+    tree.proc.files[pid]["stat"] = stat
+    tree.proc.files[pid]["exe"] = b"/usr/bin/" + name
+
+
+PAYLOAD = f"{CGROUP}/libpod-payload-{CONTAINER}"
+QUADLET: dict[str, tuple[int, tuple[int, int, dict[str, Any]] | None, str, str]] = {
+    "its own container": (200, None, "", ""),
+    "its main process is another": (100, None, "runs processes of other users", ""),
+    "another container": (200, (300, 1, {}), "pid 300 monitors one that is not the unit's own", ""),
+    "one called so": (200, (300, 1, {"uids": ALICE}), "other users: alice", "conmon runs in"),
+    "in the container, of the same path": (
+        200, (300, 201, {"namespace_pids": (300, 2), "mountinfo": OWN_ROOT, "cgroup": PAYLOAD}), "", "conmon runs in"
+    ),
+    "a container in the container": (
+        200, (300, 201, {"name": b"sh", "namespace_pids": (300, 2, 1)}), "pid 300 is in a pid namespace", ""
+    ),
+    "who came into the container": (
+        200, (300, 1, {"name": b"sh", "namespace_pids": (300, 2), "cgroup": PAYLOAD}), "is in a pid namespace", ""
+    ),
+    "a terminal in it": (
+        200, (300, 201, {"name": b"sh", "namespace_pids": (300, 2), "terminal": 34816}), "pid 300 has a terminal", ""
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("main", "other", "sharing", "never"), QUADLET.values(), ids=QUADLET)
+def test_the_container_that_a_unit_is_made_of(
+    tmp_path: Path, main: int, other: tuple[int, int, dict[str, Any]] | None, sharing: str, never: str
+) -> None:
+    """A quadlet's conmon and container are the unit's own; another's are not, and who is called conmon is spared."""
+    tree = CgroupTree(tmp_path)
+    add_monitored(tree, 200, 1)
+    inside = {"uids": ALICE, "namespace_pids": (201, 1), "mountinfo": OWN_ROOT, "cgroup": PAYLOAD}
+    add_monitored(tree, 201, 200, b"python3", **inside)
+    if other is not None:
+        pid, parent, facts = other
+        add_monitored(tree, pid, parent, **facts)
+    look = processes(tree)
+    words = look.shared_with(UNIT, CGROUP, 0, main)
+    assert sharing in words if sharing else words == ""
+    against = look.never_ended(UNIT, CGROUP, PERMISSION, main)
+    assert never in against if never else against == ""
+    own = replace(PERMISSION, never_processes=(*NEVER, "conmon*"))
+    assert "conmon runs in" in look.never_ended(UNIT, CGROUP, own, main)
+
+
 def test_a_root_directory_that_cannot_be_seen(tree: CgroupTree) -> None:
     """What hides its root directory may be a container; a zombie has none any more."""
     tree.add(101, state="Z", mountinfo=b"")

@@ -75,6 +75,11 @@ class UnitState:
         """Its path, as in `/system.slice/whisper.service`; "" while the unit has none."""
         return self._known.get("ControlGroup", "")
 
+    @property
+    def main_pid(self) -> int:
+        """Its main process, 0 for none."""
+        return _count(self._known.get("MainPID", "")) or 0
+
     def uid(self, uid_of: Callable[[str], pwd.struct_passwd] = pwd.getpwnam) -> int | None:
         """Return the user id under which systemd starts its processes; None where that cannot be told.
 

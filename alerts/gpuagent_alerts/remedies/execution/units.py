@@ -159,7 +159,9 @@ class Systemctl:
             or permission.against(state.names)
             or await self._against_files(state)
             or await self._in_thread(lambda: self._processes.not_in_unit(target, state.id, state.cgroup))
-            or await self._in_thread(lambda: self._processes.never_ended(state.id, state.cgroup, permission))
+            or await self._in_thread(
+                lambda: self._processes.never_ended(state.id, state.cgroup, permission, state.main_pid)
+            )
         )
         if refusal:
             return _Verdict(state.id, refusal)
@@ -196,7 +198,7 @@ class Systemctl:
         uid = state.uid()
         if uid is None:
             return f"it cannot be seen whose processes {state.id} runs: its own user is unknown"
-        return self._processes.shared_with(state.id, state.cgroup, uid)
+        return self._processes.shared_with(state.id, state.cgroup, uid, state.main_pid)
 
     async def _in_thread(self, look: Callable[[], str]) -> str:
         try:

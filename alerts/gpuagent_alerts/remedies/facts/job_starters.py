@@ -9,6 +9,7 @@ script is the interpreter. Only root's processes are asked, whose arguments nobo
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import PurePosixPath
 
@@ -36,12 +37,29 @@ def goes_on(files: ProcFiles, row: ProcessRow) -> bool:
         return False
 
 
-def _is_known(files: ProcFiles, row: ProcessRow) -> bool:
-    executable = ""
+def runs_program(files: ProcFiles, pid: int, state: str, names: Collection[str]) -> bool:
+    """Return whether a process of root's runs a program with one of these file names, from a directory of programs.
+
+    `state` is that of proc_pid_stat(5). Raises OSError.
+    """
+    if executable := _executable(files, pid):
+        return _is_program(executable, names)
+    if state == _UNINTERRUPTIBLE:
+        return False
+    return _is_program(decode(files.read(pid, "cmdline").partition(b"\0")[0]), names)
+
+
+def _executable(files: ProcFiles, pid: int) -> str:
+    """Return the file of a program, "" where that may not be read."""
     with suppress(PermissionError):
-        executable = files.link(row.pid, "exe").removesuffix(_DELETED)
+        return files.link(pid, "exe").removesuffix(_DELETED)
+    return ""
+
+
+def _is_known(files: ProcFiles, row: ProcessRow) -> bool:
+    executable = _executable(files, row.pid)
     if executable and not _is_python(executable):
-        return _is_starter(executable)
+        return _is_program(executable, JOB_STARTERS)
     if row.state == _UNINTERRUPTIBLE:  # a read of the command line could hang
         return False
     line = files.read(row.pid, "cmdline")
@@ -50,12 +68,12 @@ def _is_known(files: ProcFiles, row: ProcessRow) -> bool:
         # A title that was written over the first argument does not say who runs it.
         run = list(scripts(["python", *arguments[1:]]))
         return len(run) == 1 and PurePosixPath(run[0]).name in JOB_STARTER_SCRIPTS
-    return _is_starter(arguments[0].partition(" ")[0]) or _has_title(arguments[0], row.name)
+    return _is_program(arguments[0].partition(" ")[0], JOB_STARTERS) or _has_title(arguments[0], row.name)
 
 
-def _is_starter(path: str) -> bool:
+def _is_program(path: str, names: Collection[str]) -> bool:
     program = PurePosixPath(path)
-    return path.startswith(_DIRECTORIES) and ".." not in program.parts and program.name in JOB_STARTERS
+    return path.startswith(_DIRECTORIES) and ".." not in program.parts and program.name in names
 
 
 def _has_title(argument: str, name: str) -> bool:

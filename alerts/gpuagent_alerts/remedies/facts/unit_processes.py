@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from gpuagent.core.identity import format_container
@@ -30,6 +30,12 @@ from gpuagent_alerts.remedies.facts.checkpoints import find_certain_restore
 from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
 from gpuagent_alerts.remedies.facts.ties import TieFinder, find_together
+from gpuagent_alerts.remedies.facts.unit_containers import (
+    MONITOR_ENTRY,
+    NO_CONTAINERS,
+    UnitContainers,
+    find_containers,
+)
 from gpuagent_alerts.remedies.observation import SHARED_WAY_OUT, ProcessEnded, UnitPermission
 from gpuagent_alerts.remedies.safeguards.never_list import UNKILLABLE_SCORE, find_listed
 from gpuagent_alerts.remedies.target import Target
@@ -83,16 +89,22 @@ class UnitProcesses:
             return f"pid {target.pid} does not run in {unit} according to systemd"
         return ""
 
-    def never_ended(self, unit: str, cgroup: str, permission: UnitPermission) -> str:
-        """Return which process of the unit must not end with it, and why; "" for none."""
+    def never_ended(self, unit: str, cgroup: str, permission: UnitPermission, main_pid: int = 0) -> str:
+        """Return which process of the unit must not end with it, and why; "" for none.
+
+        The monitor of a container in the unit may: `shared_with` tells whether that is the unit's own.
+        """
         try:
-            pids = [each.pid for each in self._look(cgroup)]
+            processes = self._look(cgroup)
+            monitors = find_containers(self._files, processes, main_pid).monitors
         except (OSError, UnreadableTree, MissingFact) as error:
             return f"it cannot be seen whose processes {unit} runs: {error}"
-        return self.never_among(unit, pids, permission)
+        return self.never_among(unit, [each.pid for each in processes], permission, monitors)
 
-    def never_among(self, unit: str, pids: Iterable[int], permission: UnitPermission) -> str:
-        """Return as `never_ended`, of the processes of a unit, container or job."""
+    def never_among(
+        self, unit: str, pids: Iterable[int], permission: UnitPermission, monitors: Collection[int] = ()
+    ) -> str:
+        """Return as `never_ended`, of the processes of a unit, container or job, of which some are `monitors`."""
         own, never = ancestors(self._files, os.getpid(), self._parent_of), self._never.snapshot()
         for pid in pids:
             if pid in own:
@@ -111,7 +123,8 @@ class UnitProcesses:
                 return f"pid {pid} of {unit} is protected from the kernel's own killer (oom_score_adj -1000)"
             if reason := reason or permission.spared.get((pid, stat.start_ticks), "") or restored:
                 return f"pid {pid} runs in {unit}: {reason}"
-            if listed := find_listed(program.names, permission.never_processes):
+            patterns = _without_monitors(permission.never_processes) if pid in monitors else permission.never_processes
+            if listed := find_listed(program.names, patterns):
                 return f"{listed.shown} runs in {unit} (pid {pid}), and is on the never-list ({listed.pattern})"
         return ""
 
@@ -146,27 +159,42 @@ class UnitProcesses:
     def _parent_of(self, pid: int) -> int:
         return parse_stat(self._files.read(pid, "stat")).parent_pid
 
-    def shared_with(self, unit: str, cgroup: str, own_uid: int) -> str:
-        """Return why the unit may run other people's work; "" where it runs nothing but what is its own."""
+    def shared_with(self, unit: str, cgroup: str, own_uid: int, main_pid: int = 0) -> str:
+        """Return why the unit may run other people's work; "" where it runs nothing but what is its own.
+
+        `main_pid` is that of the unit, 0 for none: its own is the container that this monitors.
+        """
         try:
-            return self.shared_among(unit, self._look(cgroup), frozenset({own_uid}))
+            processes = self._look(cgroup)
+            own = find_containers(self._files, processes, main_pid)
+            return self.shared_among(unit, processes, frozenset({own_uid}), own=own)
         except (OSError, UnreadableTree, MissingFact) as error:
             return f"it cannot be seen whose processes {unit} runs: {error}"
 
     def shared_among(
-        self, unit: str, processes: Collection[Credentials], own_uids: frozenset[int], *, containers: bool = True
+        self,
+        unit: str,
+        processes: Collection[Credentials],
+        own_uids: frozenset[int],
+        *,
+        containers: bool = True,
+        own: UnitContainers = NO_CONTAINERS,
     ) -> str:
         """Return as `shared_with`, of the processes of a unit, container or job.
 
-        `containers` says whether a process in a container is another's.
+        `containers` says whether a process in a container is another's, but for the `own` one.
         """
+        outside = [each for each in processes if not own.holds(each)]
         try:
-            if others := Counter(self._name(uid) for each in processes for uid in each.uids - own_uids):
+            if others := Counter(self._name(uid) for each in outside for uid in each.uids - own_uids):
                 return f"{unit} runs processes of other users: {_listed(others)}"
             for each in processes:
                 if sign := self._sign_of_session(each):
                     return f"somebody's session runs in {unit}: pid {each.pid} {sign}"
-                if containers and (sign := self._sign_of_container(each)):
+            for each in outside if containers else ():
+                if each.pid in own.others:
+                    return f"{unit} runs containers: pid {each.pid} monitors one that is not the unit's own"
+                if sign := self._sign_of_container(each):
                     return f"{unit} runs containers: pid {each.pid} {sign}"
         except (OSError, MissingFact) as error:
             return f"it cannot be seen whose processes {unit} runs: {error}"
@@ -248,6 +276,14 @@ class UnitProcesses:
             return printable(self._user_of(uid).pw_name, _NAME_BYTES)
         except (KeyError, OverflowError, OSError):
             return str(uid)
+
+
+def _without_monitors(patterns: Sequence[str]) -> list[str]:
+    """Return the never-list without the built-in entry for monitors; the operator's own, behind it, stands."""
+    found = list(patterns)
+    if MONITOR_ENTRY in found:
+        found.remove(MONITOR_ENTRY)
+    return found
 
 
 def _listed(processes_of: Counter[str]) -> str:

@@ -43,7 +43,7 @@ _SHARED_UNIT = (
     " does not lift this."
 )
 _QUADLET = (
-    "Podman made it below {unit} (a quadlet): restart the unit. Name {unit} in remedies.allow.shared_units in {file}"
+    "Podman made it below {unit} (a quadlet): restart the unit. Name {unit} in remedies.allow.units in {file}"
     " and take gpuagent kill --restart-unit {pid}, or restart it yourself: systemctl restart {unit}."
 )
 _RENAMES_ITSELF = (
