@@ -200,8 +200,10 @@ _SOCKET_MODE = 0o666
 _DIRECTORY_MODE = 0o755
 
 
-def open_client_socket(directory: Path) -> UnixListener:
+def open_client_socket(directory: Path, *, refuse_descriptors: bool = True) -> UnixListener:
     """Open the clients' socket: everybody may connect, nobody but the agent may put another socket in its place.
+
+    With `refuse_descriptors`, a kernel that can do so refuses whoever sends descriptors.
 
     Raises:
         ListenError: the directory cannot be had, or others could tamper with it.
@@ -210,7 +212,10 @@ def open_client_socket(directory: Path) -> UnixListener:
         _make_directory(directory)
     except OSError as error:
         raise ListenError(f"{directory}: {error.strerror}; set client_dir to a directory this user may write") from None
-    return open_unix(directory / SOCKET_NAME, mode=_SOCKET_MODE, group=None, pass_credentials=True)
+    path = directory / SOCKET_NAME
+    return open_unix(
+        path, mode=_SOCKET_MODE, group=None, pass_credentials=True, refuse_descriptors=refuse_descriptors
+    )
 
 
 def _make_directory(path: Path) -> None:
@@ -279,13 +284,15 @@ class Acceptor:
         take: Callable[[socket.socket], None],
         make_room: Callable[[], None],
         share: CpuShare,
+        is_closed: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Call `make_room` when there is no descriptor left for a connection."""
+        """Call `make_room` when there is no descriptor left for a connection; accept none while `is_closed`."""
         listening.setblocking(False)
         self._listening = listening
         self._take = take
         self._make_room = make_room
         self._share = share
+        self._is_closed = is_closed
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._told_at = -_LOG_PAUSE_SECONDS
@@ -310,20 +317,24 @@ class Acceptor:
         with self._share.spending():
             try:
                 for _ in range(_ACCEPTED_AT_ONCE):
+                    if self._is_closed():
+                        self._log_seldom("descriptors that were sent with others do not close")
+                        wait_seconds = _NO_DESCRIPTOR_SECONDS
+                        break
                     sock, _ = self._listening.accept()
                     self._take(sock)
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 pass
             except OSError as error:  # EMFILE, ENFILE, ENOBUFS, ENOMEM: it would fail again at once
                 self._make_room()
-                self._log_seldom(error)
+                self._log_seldom(error.strerror or str(error))
                 wait_seconds = _NO_DESCRIPTOR_SECONDS
         wait_seconds = max(wait_seconds, self._share.wait_seconds())
         if wait_seconds:
             self._pause(wait_seconds)
 
-    def _log_seldom(self, error: OSError) -> None:
+    def _log_seldom(self, reason: str) -> None:
         now = self._loop.time()
         if now - self._told_at >= _LOG_PAUSE_SECONDS:
             self._told_at = now
-            log.warning("an embedded client's connection cannot be accepted: %s", error.strerror)
+            log.warning("an embedded client's connection cannot be accepted: %s", reason)

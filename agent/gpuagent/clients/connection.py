@@ -213,10 +213,10 @@ class Connection:
             return
         if received.size_bytes == 0:
             self.close()
-        elif received.pid != self.peer.pid:
-            self.drop("sender", f"process {received.pid} has sent something over its connection")
         elif received.passes_more:
             self.drop("malformed", "it passes descriptors")
+        elif received.pid != self.peer.pid:
+            self.drop("sender", f"process {received.pid} has sent something over its connection")
         elif self.peer.ended:  # its number may be another's, who has the connection from it
             self.close()
         else:

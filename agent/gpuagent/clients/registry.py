@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 import socket
@@ -14,6 +15,7 @@ from typing import Any
 
 from gpuagent.clients.admission import Allowance, ConnectionSlots, CpuShare, NoFreeSlot, Rate
 from gpuagent.clients.connection import Connection
+from gpuagent.clients.disposal import SocketDisposer
 from gpuagent.clients.protocol import ClientEvent
 from gpuagent.clients.wire import Peer, PeerQuotas, RefusedPeer, Wire, identify, open_peer
 from gpuagent.core.clock import Clock
@@ -24,12 +26,13 @@ from gpuagent_exporters.api.process_routes import CommandFailure
 
 log = logging.getLogger(__name__)
 
-REFUSED = ("crowded", "gone", "pid", "rate", "unknown")
-"""Why a connection never became a client: too many of one user or in all; ended; a false pid; connects too often; in
-a pid namespace that the agent does not see."""
+REFUSED = ("crowded", "descriptors", "gone", "pid", "rate", "unknown")
+"""Why a connection never became a client: too many of one user or in all; descriptors that its user has sent do not
+close; ended; a false pid; connects too often; in a pid namespace that the agent does not see."""
 DROPPED = ("crowded", "failed", "malformed", "replaced", "sender", "silent", "stalled")
 """Why the agent ended a connection. crowded: it gave up its place to another; sender: another process than the one that
 connected has sent something; silent: it did not say hello in time."""
+_UNKNOWN_ACCOUNT = "users that the kernel does not tell"
 _LINES_OF_A_CONNECT = 5
 """A connection costs about as much as so many lines."""
 _LOG_PAUSE_SECONDS = 60.0
@@ -91,6 +94,8 @@ class ClientRegistry:
         self.commands: Counter[tuple[str, str]] = Counter()
         self.connecting = CpuShare(_CONNECTING_RATIO, _CONNECTING_BURST_SECONDS)
         """CPU time that connecting and hellos may cost in all."""
+        self.disposer = SocketDisposer()
+        """Closes the sockets of connections."""
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self._clock = clock
         self._seconds = monotonic
@@ -126,18 +131,21 @@ class ClientRegistry:
         """Own a connection that was accepted: it becomes an app's, or is refused and closed."""
         self.accepted += 1
         try:
-            wire = Wire(sock, asyncio.get_running_loop())
             peer = open_peer(sock)
         except (OSError, RefusedPeer) as error:
             reason = error.reason if isinstance(error, RefusedPeer) else "gone"
-            self._refuse(sock, RefusedPeer(reason, str(error)))
+            self._refuse(sock, _UNKNOWN_ACCOUNT, RefusedPeer(reason, str(error)))
             return
-        account = f"pid {peer.pid}" if peer.pid in self._gpu_pids else self._accounts.of(peer)
+        user = self._accounts.of(peer)
+        account = f"pid {peer.pid}" if peer.pid in self._gpu_pids else user
         try:
+            if self.disposer.is_busy(user):
+                raise RefusedPeer("descriptors", f"descriptors that {user} has sent do not close")
             allowance = self._admit(account)
-        except RefusedPeer as refusal:
+            wire = Wire(sock, asyncio.get_running_loop(), functools.partial(self.disposer.dispose, account=user))
+        except (OSError, RefusedPeer) as error:
             peer.close()
-            self._refuse(sock, refusal)
+            self._refuse(sock, user, error if isinstance(error, RefusedPeer) else RefusedPeer("gone", str(error)))
             return
         self._evict_waiting(peer.pid)
         own = Allowance(self.limits.connection, self._seconds, allowance, self.limits.assured)
@@ -156,6 +164,11 @@ class ClientRegistry:
         if any(gpu.state is not GpuState.OK for gpu in snapshot.gpus):  # its processes are not known, so they stay
             pids |= {pid for pid in self._gpu_pids if pid in self._by_pid or pid in self._waiting}
         self._gpu_pids = pids
+        for account in self.disposer.hanging():
+            log.warning(
+                "descriptors that %s has sent to the socket of embedded clients do not close: its apps are refused "
+                "until they do", account,
+            )  # fmt: skip
 
     def drop_unidentified(self) -> None:
         """End all connections that have not said hello: their descriptors are needed."""
@@ -253,8 +266,8 @@ class ClientRegistry:
 
     # Inside
 
-    def _refuse(self, sock: socket.socket, refusal: RefusedPeer) -> None:
-        sock.close()
+    def _refuse(self, sock: socket.socket, user: str, refusal: RefusedPeer) -> None:
+        self.disposer.dispose(sock, user)
         self.refused(refusal.reason, str(refusal))
 
     def _admit(self, account: str) -> Allowance:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import resource
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -30,7 +31,7 @@ from gpuagent.procfs.machine import boot_time_seconds, own_namespace
 from gpuagent.procfs.reader import BootContext, ProcessReader
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
-from gpuagent_exporters.http.listeners import ListenError, UnixListener
+from gpuagent_exporters.http.listeners import ListenError, UnixListener, descriptors_refused
 
 _LEAST_FRESH_SECONDS = 5.0
 _FRESH_INTERVALS = 3
@@ -211,8 +212,12 @@ _QUEUED = 1024
 class ClientServer:
     """Open or not, it answers: without its socket there are no clients, and everything else goes on."""
 
-    def __init__(self, registry: ClientRegistry, directory: Path, clock: Clock) -> None:
+    def __init__(
+        self, registry: ClientRegistry, directory: Path, clock: Clock, *, refuse_descriptors: bool = True
+    ) -> None:
+        """`refuse_descriptors` lets the kernel refuse them, where it can."""
         self.registry = registry
+        self._refuse_descriptors = refuse_descriptors
         self.snapshot: Snapshot | None = None
         self._directory = directory
         self._clock = clock
@@ -224,20 +229,23 @@ class ClientServer:
     @property
     def listening(self) -> bool:
         """Whether apps can connect."""
-        return self._acceptor is not None
+        return self._acceptor is not None and not self.registry.disposer.is_full
 
     async def open(self) -> None:
         """Listen; where that cannot be, say so in the log and as a metric."""
         try:
-            self._listener = await asyncio.to_thread(open_client_socket, self._directory)
+            self._listener = await asyncio.to_thread(
+                open_client_socket, self._directory, refuse_descriptors=self._refuse_descriptors
+            )
         except ListenError as error:
             log.warning("apps with the embedded client cannot connect: %s", error)
             return
         listening = self._listener.socket
         listening.listen(_QUEUED)
         self._acceptor = Acceptor(
-            listening, self.registry.accept, self.registry.drop_unidentified, self.registry.connecting
-        )
+            listening, self.registry.accept, self.registry.drop_unidentified, self.registry.connecting,
+            lambda: self.registry.disposer.is_full,
+        )  # fmt: skip
         log.info("embedded clients may connect to %s", self._directory / SOCKET_NAME)
 
     async def close(self) -> None:
@@ -247,6 +255,8 @@ class ClientServer:
             acceptor.close()
         self.registry.close()
         if self._listener is not None:
+            if not descriptors_refused(self._listener.socket):  # connections that were never accepted may have some
+                self.registry.disposer.close_in_thread(os.dup(self._listener.socket.fileno()), "the listening socket")
             self._listener.close()
             self._listener = None
         for waiting in self._waiting:

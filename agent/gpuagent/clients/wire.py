@@ -28,9 +28,11 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
+from gpuagent.clients.disposal import CREDENTIALS_BYTES, peek_descriptors
 from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.files import ProcFiles, parse_status
 from gpuagent.procfs.reader import ProcessReader
+from gpuagent_exporters.http.listeners import descriptors_refused
 from gpuagent_exporters.http.peers import HasSocketOptions, peer_credentials
 
 _SO_PEERPIDFD = 77
@@ -136,8 +138,6 @@ class PeerQuotas:
 
 
 _UCRED = struct.Struct("3i")  # struct ucred: pid, uid, gid
-_ANCILLARY_BYTES = socket.CMSG_LEN(_UCRED.size)
-"""Room for the credentials alone. The kernel writes them first, and closes passed descriptors that have no room."""
 
 
 class Received(NamedTuple):
@@ -148,15 +148,22 @@ class Received(NamedTuple):
     pid: int
     """The process that sent it, in the agent's pid namespace; 0 where the kernel does not report it."""
     passes_more: bool
-    """Whether descriptors or other ancillary data came with it; they were discarded."""
+    """Whether descriptors come with it. Then it was not taken from the kernel's queue: see `disposal`."""
 
 
 class Wire:
     """A connected, non-blocking AF_UNIX stream socket in an event loop. Whoever makes it closes it."""
 
-    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, sock: socket.socket, loop: asyncio.AbstractEventLoop, dispose: Callable[[socket.socket], None]
+    ) -> None:
+        """`dispose` closes the socket in the end."""
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        # Else the kernel drops a byte that was sent with MSG_OOB, and its descriptors, while it reads what is behind.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
+        self._descriptors_refused = descriptors_refused(sock)
+        self._dispose = dispose
         self._sock = sock
         self._loop = loop
         self._unsent = bytearray()
@@ -194,7 +201,12 @@ class Wire:
             BlockingIOError: there is nothing to read.
             OSError: the connection is over.
         """
-        size_bytes, ancillary, flags, _ = self._sock.recvmsg_into([buffer], _ANCILLARY_BYTES)
+        if not self._descriptors_refused:
+            size_bytes, passes_descriptors = peek_descriptors(self._sock, buffer, CREDENTIALS_BYTES)
+            if passes_descriptors:
+                return Received(size_bytes, 0, passes_more=True)
+            buffer = buffer[:size_bytes]  # what has come since was not peeked at
+        size_bytes, ancillary, flags, _ = self._sock.recvmsg_into([buffer], CREDENTIALS_BYTES)
         return Received(size_bytes, sender_pid(ancillary), bool(flags & socket.MSG_CTRUNC))
 
     def send(self, data: bytes) -> None:
@@ -225,7 +237,7 @@ class Wire:
         self._loop.remove_writer(self._sock)
         self._unsent.clear()
         self._on_readable = self._on_lost = None
-        self._sock.close()
+        self._dispose(self._sock)
 
     def _send(self, data: bytes | bytearray) -> int:
         try:

@@ -136,11 +136,26 @@ class UnixListener(NamedTuple):
                 self.path.unlink()
 
 
-def open_unix(path: Path, *, mode: int, group: str | None, pass_credentials: bool = False) -> UnixListener:
+_SO_PASSRIGHTS = 83
+"""include/uapi/asm-generic/socket.h, Linux 6.16; Python has no name for it."""
+
+
+def descriptors_refused(sock: socket.socket) -> bool:
+    """Return whether the kernel refuses whoever would send descriptors to this socket (SCM_RIGHTS)."""
+    try:
+        return sock.getsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS) == 0
+    except OSError:  # ENOPROTOOPT: before Linux 6.16
+        return False
+
+
+def open_unix(
+    path: Path, *, mode: int, group: str | None, pass_credentials: bool = False, refuse_descriptors: bool = True
+) -> UnixListener:
     """Listen on a unix socket whose file is at no moment more open than `mode`.
 
-    With `pass_credentials` the kernel attaches its sender to each message, from the first one on: accepted sockets
-    inherit the option. What an agent that was killed left behind is replaced. Raises ListenError.
+    With `pass_credentials` the kernel attaches its sender to each message, from the first one on; with
+    `refuse_descriptors`, since Linux 6.16, who sends descriptors gets EPERM: accepted sockets inherit both options.
+    What an agent that was killed left behind is replaced. Raises ListenError.
     """
     if len(os.fsencode(path)) > _MAX_PATH_BYTES:
         raise ListenError(f"cannot listen on {path}: longer than {_MAX_PATH_BYTES} bytes, the kernel's limit")
@@ -159,6 +174,9 @@ def open_unix(path: Path, *, mode: int, group: str | None, pass_credentials: boo
             path.chmod(mode)
             if pass_credentials:
                 listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            if refuse_descriptors:
+                with suppress(OSError):
+                    listener.setsockopt(socket.SOL_SOCKET, _SO_PASSRIGHTS, 0)
             listener.listen(BACKLOG)
     except OSError as error:
         listener.close()

@@ -64,7 +64,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(limits: ClientLimits | None = None, interval_seconds: float = 1.0) -> AsyncIterator[Stage]:
+async def stage(
+    limits: ClientLimits | None = None, interval_seconds: float = 1.0, *, refuse_descriptors: bool = True
+) -> AsyncIterator[Stage]:
     """A door that is open. At the end nothing is left of any connection."""
     clock = ManualClock()
     files = RealProc()
@@ -73,7 +75,7 @@ async def stage(limits: ClientLimits | None = None, interval_seconds: float = 1.
     registry.interval_seconds = interval_seconds
     with tempfile.TemporaryDirectory(prefix="gpuagent-", dir="/tmp") as folder:
         directory = Path(folder, "clients")
-        door = ClientServer(registry, directory, clock)
+        door = ClientServer(registry, directory, clock, refuse_descriptors=refuse_descriptors)
         await door.open()
         assert door.listening
         try:

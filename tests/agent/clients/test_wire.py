@@ -19,7 +19,7 @@ def play(scene: Callable[[Wire, socket.socket], Awaitable[None]]) -> None:
 
     async def run() -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX)
-        wire = Wire(ours, asyncio.get_running_loop())
+        wire = Wire(ours, asyncio.get_running_loop(), socket.socket.close)
         with theirs:
             await scene(wire, theirs)
         wire.close()
