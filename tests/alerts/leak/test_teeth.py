@@ -110,7 +110,7 @@ def test_what_is_held_again_takes_no_part_in_the_forecast_of_its_gpu() -> None:
 
 
 def test_what_is_free_falls_as_fast_as_the_lows_rise() -> None:
-    """Whatever the readings' place within a tooth: a forecast is not put off for a moment each time memory comes back."""
+    """Whatever the readings' place within a tooth: memory that comes back puts no forecast off for a moment."""
     free, falls = FreeMemory(), []
     for seconds in range(0, 2 * 3600, 7):
         now = TOTAL_BYTES - (leak_under_teeth(seconds) + BESIDE) * GIB
