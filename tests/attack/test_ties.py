@@ -309,6 +309,7 @@ def test_a_process_that_nobody_can_look_at(arena: Arena) -> None:
     arena.driver.hold(guilty.pid, 30)
     arena.start(ladders=[ladder("TooMuch", {"notify": {"wait": "5s"}}, KILL)], users=[str(uid)])
     arena.sees(guilty.pid)
+    assert arena.agent is not None
     shown = arena.agent.command("kill", "--dry-run", str(guilty.pid))
     assert shown.returncode == 0, shown.stdout + shown.stderr
     arena.judge()
