@@ -363,8 +363,8 @@ class Limits(Section):
         default=3,
         ge=1,
         le=100,
-        description="After so many actions in a row without memory coming back all remedies stop, until "
-        "`gpuagent remedies reset`.",
+        description="After so many actions in a row on one user, unit or container without memory coming back rules "
+        "leave its processes alone, until `gpuagent remedies reset`. That of three of them stops all remedies.",
     )
 
 

@@ -189,7 +189,7 @@ _ADVICE = tuple(
         (r"cannot be read now|command line has changed, or cannot be read|it has run since", _LOOK_AGAIN),
         (r"its cgroup cannot be read", _DOCTOR),
         (r"has another name now", _LOOK_AGAIN),
-        (r"remedies are stopped", "`gpuagent remedies reset` lets them go on."),
+        (r"remedies are stopped|rules leave the processes of", "`gpuagent remedies reset` lets them go on."),
         (r"not permitted", "Give the agent the right to signal: systemd/gpuagent-kill.conf as a drop-in (CAP_KILL)."),
         (r"others may have written the state", "Do what the refusal says, then `sudo systemctl restart gpuagent`."),
         (r"no state directory", "Set state_dir in {file} to a directory that the agent may write."),
