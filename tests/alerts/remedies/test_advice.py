@@ -19,6 +19,7 @@ from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.rehearsal import accepted_advice, objections
 from gpuagent_alerts.remedies.safeguards import policy
+from gpuagent_alerts.remedies.safeguards import refusals as refusal_module
 from gpuagent_alerts.remedies.safeguards.never_list import is_supervised
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.safeguards.refusals import advice_on, unproven_job
@@ -86,7 +87,9 @@ PARTS = (
 FOUND = sorted(
     text
     for text in {
-        text for module in (policy, run, pinned_processes, target_module, *RETURNING) for text in refusals(module)
+        text
+        for module in (policy, refusal_module, run, pinned_processes, target_module, *RETURNING)
+        for text in refusals(module)
     }
     if text and not (text.startswith(PARTS) or text.count(" ") < 2)
 )
