@@ -154,7 +154,7 @@ def test_who_goes_on(tmp_path: Path, name: str, executable: str | None, command:
     ],
 )  # fmt: skip
 def test_arguments_of_what_a_user_has_started(
-    tmp_path: Path, whose: int, name: str, content: bytes | Exception, command: str
+    tmp_path: Path, whose: int, name: str, content: bytes | OSError, command: str
 ) -> None:
     """KILL-03: a user chooses the arguments of a setuid program, which is root's: they do not make it a starter."""
     node = Node(tmp_path, web_service={"MainPID": "8", "BoundBy": "other.service"}, job_scope={}, other_service={})
