@@ -79,6 +79,7 @@ def refusals(module: ModuleType) -> Iterator[str]:
 RETURNING = (manager, observer, executor, units, container_processes, unit_processes)
 """Modules of which a function returns a refusal as a text."""
 PARTS = (
+    "it has left the GPU and come back",
     "comes from a login", "is in a pid namespace of its own", "is in container x", "xx", "x times within",
     "x was started up to x", "x was restarted, and is", "x (GPU x", "org.freedesktop",
     "pid x of x", "GPU x", "x at", "has held the memory", "pid x (x): x",
