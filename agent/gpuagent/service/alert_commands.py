@@ -220,6 +220,7 @@ def alerts_document(
             partial(headline_of_record, alerting),
             _timelines(alerting.incidents, alerts, deliveries, acks),
             {each.key for each in alerting.waiting() if not each.is_ending},
+            alerting.silenced_incidents(),
         ),
         "silences": [silence_document(alerting, silence, wall_seconds) for silence in alerting.silences.all()],
         "receivers": _receivers(alerting, receivers),
@@ -256,11 +257,13 @@ def incident_rows(
     headline_of: Callable[[IncidentRecord], str],
     timelines: Mapping[str, list[Document]] = MappingProxyType({}),
     held: Collection[str] = (),
+    silenced: Collection[str] = (),
 ) -> list[Document]:
     """Return the incidents, those that go on first and the worst of them at the top; then the latest to end.
 
     `present` are fingerprints of alerts whose conditions are true now, `held` are keys of incidents that go on without
-    one, as what was restarted may grow again, or as one is about to fire. What a remedy did keeps none open.
+    one, as what was restarted may grow again, or as one is about to fire. What a remedy did keeps none open. `silenced`
+    are keys of those that are silenced as a whole.
     """
     rows = [
         {
@@ -274,6 +277,7 @@ def incident_rows(
             "ending": one.ends_at is None
             and one.key not in held
             and not any(name in present for name, keeps in one.members.items() if keeps),
+            "silenced": one.key in silenced,
             "reopened": one.reopened,
             "alerts": sorted(one.members),
             "acknowledged_by": acks[one.key].creator if one.key in acks else "",
