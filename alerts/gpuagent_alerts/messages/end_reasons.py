@@ -278,7 +278,8 @@ def _growth_now(case: EndedAlert, used: int, free: int) -> str:
     if growth.exhaustion is not None:
         # The pace is that of the last minutes, in which it was faster than it is now.
         pace = "" if growth.slope is None else f" to {format_bytes(3600 * growth.slope.value)}/h at most"
-        goes_on = "it goes on" if grower is None else f"{_name(grower)} goes on growing"
+        now = None if names_one else case.grower  # who grew fastest before may have stopped
+        goes_on = "it goes on" if now is None else f"{_name(now)} goes on growing"
         full = f"full in {format_duration(growth.exhaustion.value)} at the earliest"
         return f"it slowed down{pace}, and {goes_on}, {full}"
     if growth.verdict is Verdict.CACHED:
