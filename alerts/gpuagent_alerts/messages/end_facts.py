@@ -62,6 +62,8 @@ class EndedAlert:
     is_alive: Callable[[ProcessId], bool | None]
     unwatched: str = ""
     """What kept the agent from watching, where it has never seen the alert true: `gpuagent was not running`."""
+    was_paused: bool = False
+    """Whether measuring was paused since its condition was measured last."""
     former_id: ProcessId | None = None
     """The process that such an alert named, as far as its incident knows it."""
     former_name: str = ""

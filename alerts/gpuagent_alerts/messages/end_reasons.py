@@ -30,6 +30,7 @@ _OF_MEMORY = frozenset({
     "GpuMemoryHigh", "GpuMemoryFull", "GpuInstanceMemoryFull", "GpuMemoryLeak", "GpuMemoryExhaustionSoon",
 })  # fmt: skip
 LEFT = "the process left the GPU"
+WHILE_PAUSED = "while measuring was paused"
 _BACK = " came back"
 _NAMED_END = re.compile(r"\(pid (\d+)\) (?:ended|left the GPU)")
 _LEAST_OF_HELD = 0.75
@@ -67,7 +68,8 @@ def reason_of_process(case: EndedAlert, remedy: RemedyEnding | None) -> EndReaso
     if remedy is not None and remedy.step not in _SPARING:
         text = str(remedy) if remedy.released_bytes else f"{remedy.act}{back}"
         return EndReason(text, is_certain=bool(remedy.released_bytes) or back.endswith(_BACK))
-    return EndReason(f"{_how_it_left(case, before)}{back}", is_certain=back.endswith(_BACK))
+    unseen = f" {WHILE_PAUSED}" if case.was_paused else ""
+    return EndReason(f"{_how_it_left(case, before)}{unseen}{back}", is_certain=back.endswith(_BACK))
 
 
 def reason_by_name(case: EndedAlert) -> EndReason:
