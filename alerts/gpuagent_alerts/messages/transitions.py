@@ -90,16 +90,14 @@ class EndReasons:
         unlisted = {gpu.identity.uuid for gpu in seen.snapshot.gpus if not gpu.processes_known}
         self._unread |= unread
         is_paused = seen.snapshot.node.nvml_state is NvmlState.PAUSED
-        if is_paused:
-            self._paused |= self._facts.keys()
         for change, told in transitions:
             alert, name = told, told.fingerprint
             if alert.holds:
                 self._reasons.pop(name, None)
                 self._levels.pop(name, None)
                 self.regrowth.forget(name)
-                if not (is_paused or alert.unmeasured_seconds or alert.labels.get("uuid", "") in unread | unlisted):
-                    self._paused.discard(name)
+                is_measured = not (alert.unmeasured_seconds or alert.labels.get("uuid", "") in unread | unlisted)
+                self._note_pause(name, is_paused=is_paused, is_measured=is_measured)
                 if (facts := facts_of(alert.labels, seen.snapshot)) is not None:
                     before = self._facts.get(name)
                     if before is not None and (alert.labels.get("uuid", "") in unread or alert.unmeasured_seconds):
@@ -126,6 +124,13 @@ class EndReasons:
             explained.append(Transition(change, alert))
         self.regrowth.observe(seen.snapshot, seen.wall_seconds)
         return tuple(explained)
+
+    def _note_pause(self, name: str, *, is_paused: bool, is_measured: bool) -> None:
+        """Note of an alert that holds whether measuring was paused since it was measured last."""
+        if is_paused and name in self._facts:
+            self._paused.add(name)
+        elif is_measured and not is_paused:
+            self._paused.discard(name)
 
     def is_over(self, labels: Mapping[str, str], seen: EvaluatedTick) -> bool:
         """Return whether what the alert of these labels was about is over for certain: nobody has to wait and see."""
