@@ -44,8 +44,7 @@ def find_holding(processes: Iterable[ProcessReading], used_bytes: int) -> Holdin
         return None
     most = held[first]
     if most < LARGE_SHARE * used_bytes:
-        many = len(held)
-        return Holding(sum(held.values()), text=f"{many} processes") if many > 1 else None
+        return Holding(sum(held.values()), text=f"{len(held)} processes") if len(held) > 1 else None
     if second is not None and most < STANDS_OUT * held[second]:
         alike = [pid for pid in held if held[pid] > most / STANDS_OUT]
         names = " and ".join(_name(named[pid]) for pid in sorted(alike, key=lambda pid: (-held[pid], pid)))
