@@ -48,8 +48,8 @@ def find_holding(processes: Iterable[ProcessReading], used_bytes: int) -> Holdin
     if second is not None and most < STANDS_OUT * held[second]:
         alike = [pid for pid in held if held[pid] > most / STANDS_OUT]
         names = " and ".join(_name(named[pid]) for pid in sorted(alike, key=lambda pid: (-held[pid], pid)))
-        many = f"{len(alike)} processes of {format_bytes(most)} at most"
-        return Holding(sum(held[pid] for pid in alike), text=many if len(alike) > _MOST_NAMED else names)
+        alike_words = f"{len(alike)} processes of {format_bytes(most)} at most"
+        return Holding(sum(held[pid] for pid in alike), text=alike_words if len(alike) > _MOST_NAMED else names)
     return Holding(most, named[first])
 
 
