@@ -283,7 +283,5 @@ class FreeMemory:
         for window in windows:
             begin = bisect_right(self._times, time_seconds - window) - 1
             if begin >= 0:
-                # Where memory came back in between, as at the end of a tooth, what is free now is after that as well.
-                free = max(self._free[begin : begin + _AT_ONCE])
-                falls.append((free - free_bytes) / (time_seconds - self._times[begin]))
+                falls.append((self._free[begin] - free_bytes) / (time_seconds - self._times[begin]))
         return max(falls, default=None)

@@ -9,7 +9,7 @@ import pytest
 
 from gpuagent.core.growth import Growth, GrowthState, Range, Verdict
 from gpuagent_alerts.leak.detector import MemoryLeakDetector
-from gpuagent_alerts.leak.device import FreeMemory, GrowingPart, sum_up_device
+from gpuagent_alerts.leak.device import GrowingPart, sum_up_device
 from tests.alerts.leak.curves import GIB, MIB, TOTAL_BYTES, detector
 
 MINUTE = 60.0
@@ -107,17 +107,6 @@ def test_what_is_held_again_takes_no_part_in_the_forecast_of_its_gpu() -> None:
     alone = sum_up_device(None, [again], 20 * GIB)
     assert alone is not None
     assert (alone.verdict, alone.forecast_seconds, alone.held_before) == (Verdict.GROWING, None, True)
-
-
-def test_what_is_free_falls_as_fast_as_the_lows_rise() -> None:
-    """Whatever the readings' place within a tooth: memory that comes back puts no forecast off for a moment."""
-    free, falls = FreeMemory(), []
-    for seconds in range(0, 2 * 3600, 7):
-        now = TOTAL_BYTES - (leak_under_teeth(seconds) + BESIDE) * GIB
-        free.add(float(seconds), now)
-        if seconds > 3600:
-            falls.append(free.fastest_fall(float(seconds), now))
-    assert min(fall for fall in falls if fall is not None) > 0.9 * PACE * MIB
 
 
 def test_it_is_remembered_over_a_restart() -> None:
