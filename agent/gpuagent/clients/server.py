@@ -255,9 +255,12 @@ class ClientServer:
             acceptor.close()
         self.registry.close()
         if self._listener is not None:
-            if not descriptors_refused(self._listener.socket):  # connections that were never accepted may have some
-                self.registry.disposer.close_in_thread(os.dup(self._listener.socket.fileno()), "the listening socket")
+            # Connections that were never accepted may have some. Who closes the last copy waits for them: the thread.
+            refused = descriptors_refused(self._listener.socket)
+            last = None if refused else os.dup(self._listener.socket.fileno())
             self._listener.close()
+            if last is not None:
+                self.registry.disposer.close_in_thread(last, "the listening socket")
             self._listener = None
         for waiting in self._waiting:
             waiting.cancel()
