@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -163,6 +163,18 @@ def test_exceptions_that_follow_each_other_are_one_chain() -> None:
     names = sorted(name.partition(".KEPT")[2] for name in widths_of(*things))
 
     assert names == ["[<str>].__cause__.args[*]", "[<str>].args[*]"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [tuple, list, lambda things: dict(zip("abcd", things))], ids=["tuple", "list", "dict"])
+def test_elements_of_a_container_in_a_container_are_no_chain(kind: Callable[[tuple[object, ...]], object]) -> None:
+    """What comes first in the outer one is of the same class, and the inner one is counted by itself all the same."""
+    things = [Thing() for _ in range(4)]
+    KEPT["state"] = kind((things[0], kind(tuple(things[1:]))))
+
+    widths = [one[-1] for _, one in sorted(widths_of(*things).items(), key=lambda item: len(item[0]))]
+
+    assert widths == [2, 3]
 
 
 @pytest.mark.slow
