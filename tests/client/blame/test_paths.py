@@ -52,6 +52,33 @@ class Holder:
         self.things.append(thing)
 
 
+class AttributeDict(dict[str, Any]):
+    """Shows its keys as attributes."""
+
+    def __getattr__(self, name: str) -> object:
+        return self[name]
+
+
+SETTINGS = AttributeDict()
+
+
+def keep_in_settings(thing: object) -> None:
+    """Add to a list that is known as an attribute only."""
+    SETTINGS.things_of_settings.append(thing)  # type: ignore[attr-defined]
+
+
+class Borg:
+    """All instances share their attributes."""
+
+    _shared: dict[str, Any] = {}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.__dict__ = self._shared
+
+    def keep(self, thing: object) -> None:
+        self.things_of_borg.append(thing)  # type: ignore[attr-defined]
+
+
 KEPT: dict[object, object] = {}
 HOLDER = Holder()
 PROXY = Lying()
@@ -166,7 +193,7 @@ def test_exceptions_that_follow_each_other_are_one_chain() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [tuple, list, lambda things: dict(zip("abcd", things))], ids=["tuple", "list", "dict"])
+@pytest.mark.parametrize("kind", [tuple, list, lambda things: dict(enumerate(things))], ids=["tuple", "list", "dict"])
 def test_elements_of_a_container_in_a_container_are_no_chain(kind: Callable[[tuple[object, ...]], object]) -> None:
     """What comes first in the outer one is of the same class, and the inner one is counted by itself all the same."""
     things = [Thing() for _ in range(4)]
@@ -346,6 +373,26 @@ def test_the_line_of_a_method_that_adds_is_found() -> None:
     code = Holder.keep.__code__
     assert (site.function, site.line) == ("Holder.keep", code.co_firstlineno + 1)
     assert relative(code.co_filename) == site.file
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "name", "adding"),
+    [(SETTINGS, "things_of_settings", keep_in_settings), (Borg._shared, "things_of_borg", Borg.keep)],
+    ids=["__getattr__ of a dict", "shared __dict__"],
+)
+def test_the_line_that_uses_a_key_as_an_attribute_is_found(
+    keys: dict[str, Any], name: str, adding: types.FunctionType
+) -> None:
+    """A dict may show its keys as attributes, or be the `__dict__` of all instances of a class."""
+    thing = Thing()
+    keys[name] = [thing]
+    way = way_to(thing)
+
+    found = [site for site in lines_for(way, len(way.objects) - 2) if site.how == "added"]
+
+    assert {site.function for site in found} == {adding.__qualname__}
+    keys.clear()
 
 
 @pytest.mark.slow
