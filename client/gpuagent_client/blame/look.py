@@ -123,7 +123,7 @@ class Signatures:
 
     def _root(self, item: object) -> str:
         if id(item) in self._heap.modules:
-            return self._heap.modules[id(item)]
+            return DIGITS.sub("#", self._heap.modules[id(item)])
         if true_instance(item, type):
             return class_name(item)
         running = self._heap.frames.get(id(item))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -151,6 +152,18 @@ def test_what_is_above_a_class_has_no_signature() -> None:
 
     line = [names.seen(one) for one in marking.path(place)]
     assert (line[0], line[-1]) == (ROOT, lowest)
+
+
+@pytest.mark.slow
+def test_modules_with_numbered_names_are_one_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that is made anew under the next number has the signature of the one before."""
+    things = [Thing() for _ in range(3)]
+    for number, thing in enumerate(things):
+        module = types.ModuleType(f"made_plugin_{number}")
+        vars(module)["TABLE"] = thing
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    assert widths_of(*things) == {"made_plugin_#.TABLE": [3, 3]}
 
 
 def class_without_module() -> object:
