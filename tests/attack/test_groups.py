@@ -84,8 +84,9 @@ def test_what_slurm_does_not_say(arena: Arena) -> None:
     assert arena.executed("scancel") == [line]
 
 
-def test_who_uses_the_network_of_a_container(arena: Arena) -> None:
-    """KILL-03: a container whose network another one uses is not handed to a program that restarts it."""
+@pytest.mark.parametrize("kind", ["program", "signal"])
+def test_who_uses_the_network_of_a_container(arena: Arena, kind: str) -> None:
+    """KILL-03: a container whose network another one uses is neither restarted nor is its first process ended."""
     uid = next(arena.uids)
     ids = [container_id() for _ in range(3)]
     shared, other, own = (arena.cgroups.make(CONTAINER.format(each)) for each in ids)
@@ -93,13 +94,23 @@ def test_who_uses_the_network_of_a_container(arena: Arena) -> None:
     apart = ("unshare", "--net")
     greedy = arena.innocent(arena.crowd.python(wait, uid, cgroup=shared, before=apart))
     enters = ("nsenter", "--target", str(greedy.pid), "--net")
-    arena.innocent(arena.crowd.python(wait, next(arena.uids), cgroup=other, before=enters))
-    step = {"exec": {"command": [str(arena.stand_in("program")), "{container_id}"], "wait": "5s"}}
+    other_user = arena.innocent(arena.crowd.python(wait, next(arena.uids), cgroup=other, before=enters))
+    program = {"exec": {"command": [str(arena.stand_in("program")), "{container_id}"], "wait": "5s"}}
+    step = program if kind == "program" else {"kill": {"wait": "5s"}}
     arena.driver.hold(greedy.pid, 30)
     arena.start(ladders=[ladder("TooMuch", step, scope="container")], containers=ids)
-    assert "uses its network namespace" in arena.refused(greedy)
+    refused = arena.refused(greedy)
+    assert "network namespace" in refused
+    assert f"pid {other_user.pid} " in refused
     culprit = arena.culprit(arena.crowd.python(wait, uid, cgroup=own, before=apart))
     arena.driver.hold(culprit.pid, 25)
+    if kind == "signal":
+        arena.judge()
+        guest = arena.culprit(other_user)  # its own end takes nothing down
+        arena.innocents.remove(other_user)
+        arena.driver.hold(guest.pid, 25)
+        arena.judge()
+        return
     (line,) = until(lambda: arena.executed("program"), "the program was run")
     assert line == ids[2]
     culprit.end()  # as the program would

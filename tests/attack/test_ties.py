@@ -11,6 +11,7 @@ import pytest
 from gpuagent.procfs.hanging import read_within
 from tests.attack.arena import Arena, ladder
 from tests.attack.cgroups import container_id
+from tests.attack.driver import Entry
 from tests.attack.processes import Living
 from tests.attack.test_units import RESTART, Units
 from tests.integration.waiting import until
@@ -299,7 +300,8 @@ def hangs(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="this machine has no /dev/fuse")
-def test_a_process_that_nobody_can_look_at(arena: Arena) -> None:
+@pytest.mark.parametrize("place", ["elsewhere", "on the GPU"])
+def test_a_process_that_nobody_can_look_at(arena: Arena, place: str) -> None:
     """KILL-03: another user's process that hangs withholds nothing for others, and the agent answers by hand."""
     uid = next(arena.uids)
     server = arena.innocent(arena.crowd.python(_PARTS + HANGS, words=[str(next(arena.uids)), "0"]))
@@ -307,8 +309,12 @@ def test_a_process_that_nobody_can_look_at(arena: Arena) -> None:
     until(lambda: hangs(job), "the job hangs", 20.0)
     guilty = arena.culprit(arena.crowd.start(uid))
     arena.driver.hold(guilty.pid, 30)
+    if place == "on the GPU":
+        arena.driver.gpus[0].processes.append(Entry(job, 1))
+        arena.driver.write()
     arena.start(ladders=[ladder("TooMuch", {"notify": {"wait": "5s"}}, KILL)], users=[str(uid)])
     arena.sees(guilty.pid)
+    assert arena.agent is not None
     shown = arena.agent.command("kill", "--dry-run", str(guilty.pid))
     assert shown.returncode == 0, shown.stdout + shown.stderr
     arena.judge()

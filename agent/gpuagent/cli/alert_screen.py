@@ -136,9 +136,9 @@ def _incidents(document: Document, width: int, paint: Paint) -> list[str]:
         ack = f", acknowledged by {incident['acknowledged_by']}" if incident["acknowledged_by"] else ""
         below = ", ".join(dict.fromkeys(names[one] for one in incident["alerts"] if one in names))
         since = "ending: nothing of it is true now" if incident.get("ending") else f"for {age}"
-        lines.append(
-            paint(cut(f"{incident['key']}  {since}{ack}", width), "dim" if incident.get("ending") else severity)
-        )
+        silenced = ", silenced" if incident.get("silenced") else ""
+        style = "dim" if incident.get("ending") or silenced else severity
+        lines.append(paint(cut(f"{incident['key']}  {since}{silenced}{ack}", width), style))
         lines += [*_indented(_what(incident), width), *(paint(one, "dim") for one in _indented(below, width))]
     held = [
         cut(f"{one['receiver']}: {_held_back(one, _now(document))}", width) for one in document.get("held_back", ())

@@ -379,3 +379,4 @@ def _next(document: Document, width: int) -> Iterator[str]:
     name = name or f"--process-name {clean(document['process'] or 'NAME')}"
     yield cut(f"less sensitive:   gpuagent leaks tune strict {name}", width)
     yield cut(f"as a trace:       gpuagent history export {pid} -o leak.csv", width)
+    yield cut(f"as a picture:     gpuagent leaks explain {pid} --plot leak.svg", width)

@@ -213,9 +213,7 @@ def open_client_socket(directory: Path, *, refuse_descriptors: bool = True) -> U
     except OSError as error:
         raise ListenError(f"{directory}: {error.strerror}; set client_dir to a directory this user may write") from None
     path = directory / SOCKET_NAME
-    return open_unix(
-        path, mode=_SOCKET_MODE, group=None, pass_credentials=True, refuse_descriptors=refuse_descriptors
-    )
+    return open_unix(path, mode=_SOCKET_MODE, group=None, pass_credentials=True, refuse_descriptors=refuse_descriptors)
 
 
 def _make_directory(path: Path) -> None:

@@ -41,8 +41,8 @@ _MOST_READS = 4096
 def peek_descriptors(sock: socket.socket, buffer: bytearray | memoryview, ancillary_bytes: int) -> tuple[int, bool]:
     """Return how many bytes one read would return, and whether descriptors would come with them.
 
-    Of several messages that one read would join, those in front of one with descriptors are not told apart from it.
-    Raises OSError where a read would.
+    The socket has SO_PASSCRED set. Of several messages that one read would join, those in front of one with descriptors
+    are not told apart from it. Raises OSError where a read would.
     """
     size_bytes, _, flags, _ = sock.recvmsg_into([buffer], ancillary_bytes, socket.MSG_PEEK)
     return size_bytes, bool(flags & socket.MSG_CTRUNC)
@@ -107,6 +107,7 @@ class SocketDisposer:
         with contextlib.suppress(OSError):  # ENOTCONN: its peer has gone
             sock.shutdown(socket.SHUT_RDWR)
         sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # fills the ancillary room: descriptors have none
         for _ in range(_MOST_READS):
             try:
                 size_bytes, passes_descriptors = peek_descriptors(sock, self._buffer, CREDENTIALS_BYTES)

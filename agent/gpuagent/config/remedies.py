@@ -125,6 +125,11 @@ class Allow(Section):
         "`systemd-nspawn/NAME` where there is no id): it runs in one of them. What runs in a container is never acted "
         "on without this.",
     )
+    unnamed_containers: bool = key(
+        default=False,
+        description="`users` reaches into these users' own containers, which have no name (Apptainer, enroot, pyxis, "
+        "bubblewrap), in the user's slice or a Slurm job. Never into one of a container runtime.",
+    )
     gpus: tuple[GpuName, ...] = key(
         default=(), description="Indices or UUIDs: it, and who ends along with it, is on these GPUs alone."
     )
@@ -142,6 +147,10 @@ class Allow(Section):
                 ("commands",),
                 "is not taken any more: a process chooses its own name, and a name must permit nothing",
                 "users, units or containers; names of programs to spare stand under remedies.never",
+            )
+        if given.get("unnamed_containers") is True and not given.get("users"):
+            yield Problem(
+                ("unnamed_containers",), "permits nothing without users", "users whose own containers are meant"
             )
         with suppress(ValueError, TypeError):  # told by the value itself
             if 0 < parse_bytes(given.get("min_memory", 0)) < _LEAST_BYTES:  # type: ignore[arg-type]
@@ -354,8 +363,8 @@ class Limits(Section):
         default=3,
         ge=1,
         le=100,
-        description="After so many actions in a row without memory coming back all remedies stop, until "
-        "`gpuagent remedies reset`.",
+        description="After so many actions in a row on one user, unit or container without memory coming back rules "
+        "leave its processes alone, until `gpuagent remedies reset`. That of three of them stops all remedies.",
     )
 
 

@@ -11,6 +11,8 @@ from gpuagent.core.units import format_bytes
 LARGE_SHARE = 1 / 3
 STANDS_OUT = 1.2
 """Share of what is used, and ratio to the next holder, from which on a process is named as who fills a GPU."""
+_MOST_NAMED = 2
+"""Number of processes alike up to which each is named."""
 
 
 class Holding(NamedTuple):
@@ -21,7 +23,7 @@ class Holding(NamedTuple):
     process: ProcessReading | None = None
     """The one that stands out; None of several."""
     text: str = ""
-    """`60 processes`, or `3 processes of 8.0 GiB at most`; "" of one."""
+    """`60 processes`, `3 processes of 8.0 GiB at most`, or `serve (pid 7) and python3 (pid 9)`; "" of one."""
 
 
 def find_holding(processes: Iterable[ProcessReading], used_bytes: int) -> Holding | None:
@@ -42,12 +44,18 @@ def find_holding(processes: Iterable[ProcessReading], used_bytes: int) -> Holdin
         return None
     most = held[first]
     if most < LARGE_SHARE * used_bytes:
-        many = len(held)
-        return Holding(sum(held.values()), text=f"{many} processes") if many > 1 else None
+        return Holding(sum(held.values()), text=f"{len(held)} processes") if len(held) > 1 else None
     if second is not None and most < STANDS_OUT * held[second]:
-        alike = [size for size in held.values() if size > most / STANDS_OUT]
-        return Holding(sum(alike), text=f"{len(alike)} processes of {format_bytes(most)} at most")
+        alike = [pid for pid in held if held[pid] > most / STANDS_OUT]
+        names = " and ".join(_name(named[pid]) for pid in sorted(alike, key=lambda pid: (-held[pid], pid)))
+        alike_words = f"{len(alike)} processes of {format_bytes(most)} at most"
+        return Holding(sum(held[pid] for pid in alike), text=alike_words if len(alike) > _MOST_NAMED else names)
     return Holding(most, named[first])
+
+
+def _name(process: ProcessReading) -> str:
+    known = process.info or process.former
+    return f"{known.name} (pid {process.pid})" if known else f"pid {process.pid}"
 
 
 def count_untold(processes: Iterable[ProcessReading]) -> int:

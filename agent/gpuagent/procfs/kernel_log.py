@@ -27,6 +27,7 @@ _LINES = 4
 """Over which the driver spreads its sentence."""
 _DRIVER = "NVRM:"
 _FALLEN = re.compile(r"fallen\s+off\s+the\s+bus")
+_XID = re.compile(r"Xid \(PCI:([^)]*)\)")
 _ADDRESS = re.compile(
     r"(?<![0-9a-f])(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.[0-9a-f])?(?![0-9a-f:])", re.IGNORECASE
 )
@@ -56,7 +57,11 @@ class FallenGpus:
         """Return the GPU that this line completes the news of, if it does."""
         if not line.startswith(_DRIVER):
             return None
-        self._last.append(line.removeprefix(_DRIVER).strip())
+        line = line.removeprefix(_DRIVER).strip()
+        if (xid := _XID.match(line)) is not None:
+            # One line, with the name of a process behind the address: a user may have chosen it to be another address.
+            return pci_address(xid[1]) if _FALLEN.search(line) else None
+        self._last.append(line)
         text = " ".join(self._last)
         fallen = _FALLEN.search(text)
         if fallen is None:
@@ -90,10 +95,11 @@ class KernelLog:
         """Return the GPUs that were logged since the last call, each as often as it was logged."""
         found: list[Address] = []
         for _ in range(_MOST_RECORDS):
-            lines = self._record(self._descriptor) if self._descriptor is not None else None
-            if lines is None:
+            line = self._record(self._descriptor) if self._descriptor is not None else None
+            if line is None:
                 break
-            found += [address for line in lines if (address := self._gpus.feed(line)) is not None]
+            address = self._gpus.feed(line)
+            found += [] if address is None else [address]
         return found
 
     def close(self) -> None:
@@ -102,14 +108,18 @@ class KernelLog:
             os.close(self._descriptor)
             self._descriptor = None
 
-    def _record(self, descriptor: int) -> list[str] | None:
-        """Return the lines of the next record, if the kernel itself has written it; None where there is none."""
+    def _record(self, descriptor: int) -> str | None:
+        """Return the text of the next record, as it is escaped, if the kernel itself has written it.
+
+        None where there is no record, "" for one that is not the kernel's. A line break within a record stays escaped:
+        the kernel also writes names that users choose, and what follows one there may be a user's text.
+        """
         try:
             record = os.read(descriptor, _RECORD_BYTES)
         except BlockingIOError:
             return None
         except BrokenPipeError:  # overwritten before it was read: the next one is the oldest that there is
-            return []
+            return ""
         except OSError as error:
             log.warning("the kernel's log cannot be read any more: %s", error)
             self.close()
@@ -120,5 +130,5 @@ class KernelLog:
         prefix, _, text = record.decode("utf-8", "replace").partition("\n")[0].partition(";")
         priority = prefix.partition(",")[0]
         if not priority.isdecimal() or int(priority) >> _FACILITY_SHIFT:
-            return []
-        return text.replace("\\x0a", "\n").split("\n")
+            return ""
+        return text

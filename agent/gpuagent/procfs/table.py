@@ -14,7 +14,8 @@ import resource
 import select
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 from gpuagent.core.clock import CLOCK_STEP_SECONDS, Clock
 from gpuagent.core.identity import ProcessId
@@ -22,6 +23,7 @@ from gpuagent.core.snapshot import CollectorRun, ProcessInfo
 from gpuagent.procfs.cgroup_owner import CgroupOwner, above_container
 from gpuagent.procfs.containers import ContainerNames, PodNames
 from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.hanging import HANGS_AFTER_SECONDS, read_within
 from gpuagent.procfs.machine import HOST_PID_NAMESPACE, in_host_pid_namespace, own_namespace
 from gpuagent.procfs.machine import boot_id as read_boot_id
 from gpuagent.procfs.machine import boot_time_seconds as read_boot_time_seconds
@@ -29,6 +31,7 @@ from gpuagent.procfs.reader import BootContext, ProcessReader, ProcessRecord
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
 
+T = TypeVar("T")
 HIGHEST_PID = 4_194_304
 """PID_MAX_LIMIT of 64-bit Linux: the kernel gives out no pid above it, a simulated node no pid
 below."""
@@ -276,21 +279,25 @@ class ProcessTable:
                 self._asked_about.discard(pid)
                 continue
             try:
-                stat = self.reader.stat(pid)
-                if stat.start_ticks == entry.record.info.id.start_ticks:
-                    record = self.reader.renew(entry.record, stat, anew=pid in self._asked_about)
+                record = _promptly(partial(self._renewed, pid, entry.record, anew=pid in self._asked_about))
+                if record is not None:
                     self._asked_about.discard(pid)
                     self._outdated |= record is not entry.record
                     entry.record = record
             except _UNREADABLE:
                 continue  # if it has gone, its pidfd says so
 
+    def _renewed(self, pid: int, record: ProcessRecord, *, anew: bool) -> ProcessRecord | None:
+        """Return a record as it is now; None where another process has the number. Raises as `ProcessReader.stat`."""
+        stat = self.reader.stat(pid)
+        return self.reader.renew(record, stat, anew=anew) if stat.start_ticks == record.info.id.start_ticks else None
+
     def is_running(self, identity: ProcessId) -> bool | None:
         """Return whether a process of this boot runs, whoever lists it; None where that is unknown."""
         if not self.host_pid_namespace:
             return None
         try:
-            stat = self.reader.stat(identity.pid)
+            stat = _promptly(partial(self.reader.stat, identity.pid))
         except _GONE:
             return False
         except _UNREADABLE:
@@ -342,7 +349,7 @@ class ProcessTable:
     def _check(self, pid: int, entry: _Entry) -> _Entry | None:
         """Look again at a process that has ended, or whose end nobody would tell."""
         try:
-            stat = self.reader.stat(pid)
+            stat = _promptly(partial(self.reader.stat, pid))
         except _GONE:
             self._forget(pid)
             return None
@@ -366,7 +373,7 @@ class ProcessTable:
         One that is known to be alive, but not to be found or not to be read, is hidden.
         """
         try:
-            return self.reader.read(pid)
+            return _promptly(partial(self.reader.read, pid))
         except _GONE:
             if not alive:
                 return None
@@ -392,3 +399,11 @@ class ProcessTable:
         """Count a process once, also when the driver's list came without it for a while."""
         if self._unlisted.pop(identity.pid, None) != identity.start_ticks:
             self.processes_seen += 1
+
+
+def _promptly(read: Callable[[], T]) -> T:
+    """Return what `read` does. Raises as it does, and TimeoutError for a process that hangs whoever reads of it.
+
+    The tick does not wait for one: a user can have that (`gpuagent.procfs.hanging`).
+    """
+    return read_within(HANGS_AFTER_SECONDS, read)

@@ -220,6 +220,7 @@ def alerts_document(
             partial(headline_of_record, alerting),
             _timelines(alerting.incidents, alerts, deliveries, acks),
             {each.key: each.is_pending for each in alerting.waiting() if not each.is_ending},
+            alerting.silenced_incidents(),
         ),
         "silences": [silence_document(alerting, silence, wall_seconds) for silence in alerting.silences.all()],
         "receivers": _receivers(alerting, receivers),
@@ -260,12 +261,14 @@ def incident_rows(
     headline_of: Callable[[IncidentRecord], str],
     timelines: Mapping[str, list[Document]] = MappingProxyType({}),
     held: Mapping[str, bool] = MappingProxyType({}),
+    silenced: Collection[str] = (),
 ) -> list[Document]:
     """Return the incidents, those that go on first and the worst of them at the top; then the latest to end.
 
     `present` are fingerprints of alerts whose conditions are true now, `held` are keys of incidents that go on without
     one, as what was restarted may grow again, or as one is about to fire: of such a one the value is true, and it has
-    the severity of what is pending, none yet. What a remedy did keeps none open.
+    the severity of what is pending, none yet. What a remedy did keeps none open. `silenced` are keys of those that are
+    silenced as a whole.
     """
     severities = {one.key: PENDING_SEVERITY if held.get(one.key) else one.severity for one in incidents}
     rows = [
@@ -280,6 +283,7 @@ def incident_rows(
             "ending": one.ends_at is None
             and one.key not in held
             and not any(name in present for name, keeps in one.members.items() if keeps),
+            "silenced": one.key in silenced,
             "reopened": one.reopened,
             "alerts": sorted(one.members),
             "acknowledged_by": acks[one.key].creator if one.key in acks else "",

@@ -162,6 +162,16 @@ class Alerting:
         kept = {one.fingerprint: one for one in self.firing() if one.is_kept}
         return find_waiting(self._notifier, self.briefings, present, self._clock.wall(), labels, stirring, kept)
 
+    def silenced_incidents(self) -> set[str]:
+        """Return the keys of the incidents that go on and are silenced as a whole, whatever of them is true now."""
+        known = {one.fingerprint: one.labels for one in self._firing()}
+        return {
+            key
+            for key, one in self.incidents.items()
+            if one.ends_at is None
+            and self._notifier.is_incident_silenced(one, {name: old.labels for name, old in one.ended.items()} | known)
+        }
+
     @property
     def routes(self) -> Routes:
         """The routes in force."""

@@ -361,7 +361,7 @@ def _left(restarts: Restarts, age: str, now: float) -> str:
 
 def _pids_that_grow(watch: Watch) -> tuple[int, ...]:
     growth = watch.growth
-    is_told = growth is not None and (growth.goes_on or watch.restarts.last_grew) and growth.bytes_per_second > 0
+    is_told = growth is not None and watch.shows_growth and growth.bytes_per_second > 0
     return watch.restarts.pids if is_told else ()
 
 
@@ -379,8 +379,7 @@ def _on_others(seen: BriefingInputs, again: Successors) -> str:
 
 def _growth(watch: Watch, again: Successors) -> str:
     """Return whether they grow, as measured, by the pace that the leak detector has for them, as soon as it has one."""
-    grows = watch.growth is not None and (watch.growth.goes_on or watch.restarts.last_grew)
-    measured = watch.growth.bytes_per_second if watch.growth is not None and grows else 0.0
+    measured = watch.growth.bytes_per_second if watch.growth is not None and watch.shows_growth else 0.0
     if measured:
         return f", {_grows_again(again, again.bytes_per_hour or measured * 3600)}"
     return ": waiting to see whether it grows again"

@@ -62,6 +62,8 @@ class EndedAlert:
     is_alive: Callable[[ProcessId], bool | None]
     unwatched: str = ""
     """What kept the agent from watching, where it has never seen the alert true: `gpuagent was not running`."""
+    was_paused: bool = False
+    """Whether measuring was paused since its condition was measured last."""
     former_id: ProcessId | None = None
     """The process that such an alert named, as far as its incident knows it."""
     former_name: str = ""
@@ -84,6 +86,11 @@ class EndedAlert:
         return _process(self.alert.labels, self.snapshot)
 
     @property
+    def grower(self) -> ProcessReading | None:
+        """The process on its GPU that grows most now, of an alert that names none; None while nobody grows."""
+        return grower_of(self.alert.labels, self.snapshot)
+
+    @property
     def growth(self) -> Growth | None:
         """What the leak detector says now of the memory that the alert names."""
         key = key_of(self.alert.labels)
@@ -101,7 +108,7 @@ def facts_of(labels: Mapping[str, str], snapshot: Snapshot) -> MeasuredFacts | N
     holders = () if gpu is None else tuple(_holders(labels, snapshot))
     pause = (node.nvml_reason or "on request") if node.nvml_state is NvmlState.PAUSED else ""
     return MeasuredFacts(
-        node.boot_id, node.nvml_initializations, process, memory, _grower(labels, snapshot), holders, pause
+        node.boot_id, node.nvml_initializations, process, memory, grower_of(labels, snapshot), holders, pause
     )
 
 
@@ -151,7 +158,7 @@ def key_of(labels: Mapping[str, str]) -> MemoryKey | None:
     return MemoryKey(labels.get("uuid", ""), pid, instance)
 
 
-def _grower(labels: Mapping[str, str], snapshot: Snapshot) -> ProcessReading | None:
+def grower_of(labels: Mapping[str, str], snapshot: Snapshot) -> ProcessReading | None:
     """Return the process that grows most on an alert's GPU; None for an alert that names a process by itself."""
     if labels.get("pid"):
         return None

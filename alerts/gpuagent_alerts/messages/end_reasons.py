@@ -30,6 +30,7 @@ _OF_MEMORY = frozenset({
     "GpuMemoryHigh", "GpuMemoryFull", "GpuInstanceMemoryFull", "GpuMemoryLeak", "GpuMemoryExhaustionSoon",
 })  # fmt: skip
 LEFT = "the process left the GPU"
+WHILE_PAUSED = "while measuring was paused"
 _BACK = " came back"
 _NAMED_END = re.compile(r"\(pid (\d+)\) (?:ended|left the GPU)")
 _LEAST_OF_HELD = 0.75
@@ -67,7 +68,8 @@ def reason_of_process(case: EndedAlert, remedy: RemedyEnding | None) -> EndReaso
     if remedy is not None and remedy.step not in _SPARING:
         text = str(remedy) if remedy.released_bytes else f"{remedy.act}{back}"
         return EndReason(text, is_certain=bool(remedy.released_bytes) or back.endswith(_BACK))
-    return EndReason(f"{_how_it_left(case, before)}{back}", is_certain=back.endswith(_BACK))
+    unseen = f" {WHILE_PAUSED}" if case.was_paused else ""
+    return EndReason(f"{_how_it_left(case, before)}{unseen}{back}", is_certain=back.endswith(_BACK))
 
 
 def reason_by_name(case: EndedAlert) -> EndReason:
@@ -278,7 +280,8 @@ def _growth_now(case: EndedAlert, used: int, free: int) -> str:
     if growth.exhaustion is not None:
         # The pace is that of the last minutes, in which it was faster than it is now.
         pace = "" if growth.slope is None else f" to {format_bytes(3600 * growth.slope.value)}/h at most"
-        goes_on = "it goes on" if grower is None else f"{_name(grower)} goes on growing"
+        now = None if names_one else case.grower  # who grew fastest before may have stopped
+        goes_on = "it goes on" if now is None else f"{_name(now)} goes on growing"
         full = f"full in {format_duration(growth.exhaustion.value)} at the earliest"
         return f"it slowed down{pace}, and {goes_on}, {full}"
     if growth.verdict is Verdict.CACHED:

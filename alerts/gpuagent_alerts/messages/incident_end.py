@@ -9,6 +9,7 @@ from gpuagent.core.snapshot import GpuState
 from gpuagent.core.units import format_bytes, format_duration
 from gpuagent_alerts.alert import UNKNOWN_END, Alert, Incident, LastRun, clock_time, condition_times, resolved_summary
 from gpuagent_alerts.messages.briefing_inputs import BLIND, DEAD, LEAK, BriefingInputs, Successors
+from gpuagent_alerts.messages.end_reasons import WHILE_PAUSED
 from gpuagent_alerts.messages.group_end import sum_over_gpus, summarize_ends
 from gpuagent_alerts.messages.naming import (
     READ_IT,
@@ -120,7 +121,8 @@ def end_of_all(seen: BriefingInputs, main: Alert) -> str:
         for one in alike.values()
         if one.end_is_certain and (not index or one.labels.get("gpu", "") != index)
     }
-    others = len(likewise - {own, ""})
+    is_of_node = not own and not index
+    others = 0 if is_of_node else len(likewise - {own, ""})  # the node's own end is that of all of its GPUs
     more = f"; likewise on {others} more GPU{'s' if others > 1 else ''}" if others and main.end_is_certain else ""
     return (main.end_reason or UNKNOWN_END) + more
 
@@ -162,7 +164,7 @@ def _dated(reason: str, times: tuple[float, float] | None, now: float | None) ->
     if not took_long and now - last <= _LATE_SECONDS:
         return reason
     head, mark, rest = reason.partition(";")
-    if head.endswith(" UTC)"):
+    if head.endswith((" UTC)", WHILE_PAUSED)):  # when it ended is not known: what is, is when measuring went on
         return reason
     when = f"{clock_time(first)} to {clock_time(last)}" if took_long else clock_time(last)
     return f"{head} ({when} UTC){mark}{rest}"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpuagent.core.identity import ProcessId
-from gpuagent.core.snapshot import GpuState, Snapshot
+from gpuagent.core.snapshot import GpuState, NvmlState, Snapshot
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
 from gpuagent_alerts.alert import PROCESS_ENDED, UNKNOWN_END, Alert, Status, fingerprint, shown_annotations
 from gpuagent_alerts.messages.end_facts import EndedAlert, MeasuredFacts, facts_of
@@ -67,6 +67,8 @@ class EndReasons:
         """The memory of alerts whose growth had stopped."""
         self._levels: dict[str, float] = {}
         """Unix time at which the reason of an alert was first that of a level, by fingerprint."""
+        self._paused: set[str] = set()
+        """Fingerprints of alerts that were not measured since measuring was paused."""
         self._unread: set[str] = set()
         """UUIDs of GPUs that could not be read at some tick of this agent."""
         self.former_id: Callable[[int], ProcessId | None] = lambda _: None
@@ -87,12 +89,15 @@ class EndReasons:
         unread = {gpu.identity.uuid for gpu in seen.snapshot.gpus if gpu.state is not GpuState.OK}
         unlisted = {gpu.identity.uuid for gpu in seen.snapshot.gpus if not gpu.processes_known}
         self._unread |= unread
+        is_paused = seen.snapshot.node.nvml_state is NvmlState.PAUSED
         for change, told in transitions:
             alert, name = told, told.fingerprint
             if alert.holds:
                 self._reasons.pop(name, None)
                 self._levels.pop(name, None)
                 self.regrowth.forget(name)
+                is_measured = not (alert.unmeasured_seconds or alert.labels.get("uuid", "") in unread | unlisted)
+                self._note_pause(name, is_paused=is_paused, is_measured=is_measured)
                 if (facts := facts_of(alert.labels, seen.snapshot)) is not None:
                     before = self._facts.get(name)
                     if before is not None and (alert.labels.get("uuid", "") in unread or alert.unmeasured_seconds):
@@ -113,11 +118,19 @@ class EndReasons:
             self.regrowth.follow(alert, None if facts is None else facts.grower, seen.wall_seconds)
             if change is Change.ENDED:
                 self._facts.pop(name, None)
+                self._paused.discard(name)
                 self._reasons.pop(name, None)
                 self._levels.pop(name, None)
             explained.append(Transition(change, alert))
         self.regrowth.observe(seen.snapshot, seen.wall_seconds)
         return tuple(explained)
+
+    def _note_pause(self, name: str, *, is_paused: bool, is_measured: bool) -> None:
+        """Note of an alert that holds whether measuring was paused since it was measured last."""
+        if is_paused and name in self._facts:
+            self._paused.add(name)
+        elif is_measured and not is_paused:
+            self._paused.discard(name)
 
     def is_over(self, labels: Mapping[str, str], seen: EvaluatedTick) -> bool:
         """Return whether what the alert of these labels was about is over for certain: nobody has to wait and see."""
@@ -152,7 +165,7 @@ class EndReasons:
         case = EndedAlert(
             alert, before, seen.snapshot, seen.wall_seconds, self._is_alive,
             "" if before is not None else f"gpuagent was not running{blind}",
-            self.former_id(int(pid)) if pid.isdecimal() else None,
+            name in self._paused, self.former_id(int(pid)) if pid.isdecimal() else None,
         )  # fmt: skip
         former = self.former_of(name) if before is None and not pid else None
         if former is not None:

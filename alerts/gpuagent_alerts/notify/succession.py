@@ -47,6 +47,8 @@ class MeasuredGrowth(NamedTuple):
     """Whether each of them was measured over the whole window."""
     goes_on: bool = False
     """Whether they rose in both halves of the window: what has been loaded at a start has risen in the first one."""
+    rises_still: bool = False
+    """Whether they rose in the second half, however little of the whole rise that is."""
 
     @property
     def bytes_per_second(self) -> float:
@@ -77,6 +79,8 @@ class MemoryMeter:
         """Unix time of the first measurement, or since when they do not grow like the old leak any more."""
         self.grows_since: float | None = None
         """Unix time since which they go on growing, whatever the pace; None while they do not."""
+        self.shows_growth = False
+        """Whether they are said to grow: from when they went on growing until they do not rise any more."""
         self._blocks: dict[str, list[tuple[float, int]]] = {}
         """Begin of each block and the least that was used in it, by the process's identity."""
 
@@ -121,7 +125,7 @@ class MemoryMeter:
             else:
                 complete = False
         goes_on = rise > NOISE_BYTES and _LEAST_OF_RISE * rise <= late_rise <= (1 - _LEAST_OF_RISE) * rise
-        return MeasuredGrowth(window, rise, pace_of_all, complete, goes_on)
+        return MeasuredGrowth(window, rise, pace_of_all, complete, goes_on, late_rise > NOISE_BYTES)
 
 
 UNJUDGED_SECONDS = 900.0
@@ -245,6 +249,8 @@ class Watch(NamedTuple):
     """Number of those processes."""
     news_at: float | None = None
     """Unix time from which on it is told that what was started again grows; None while it does not."""
+    shows_growth: bool = False
+    """Whether a line says that it grows; it takes no word back while memory rises."""
     is_acted_on: bool = False
     """Whether a remedy acts on one of the incident's processes, or has just done so."""
 
@@ -293,6 +299,7 @@ def watch(
         meter.grows_since = None
     elif meter.grows_since is None:
         meter.grows_since = now
+    meter.shows_growth = growth.goes_on or (meter.shows_growth and growth.rises_still)
     holds = _holds(after, identities, seen, later, now, growth, meter.began)
     flat = growth.window_seconds if growth.is_flat and not holds else 0.0
     grows_by = 0.0 if holds else growth.bytes_per_second
@@ -300,7 +307,8 @@ def watch(
     if holds and meter.grows_since is not None and after.since is not None:
         news_at = max(meter.grows_since + _NEWS_SECONDS, after.since + SUCCESSOR_SECONDS)
     grew = after.last_grew or (news_at is not None and now >= news_at)
-    return Watch(replace(after, flat_seconds=flat, grows_by=grows_by, last_grew=grew), holds, growth, news_at=news_at)
+    after = replace(after, flat_seconds=flat, grows_by=grows_by, last_grew=grew)
+    return Watch(after, holds, growth, news_at=news_at, shows_growth=meter.shows_growth or grew)
 
 
 def _follow(

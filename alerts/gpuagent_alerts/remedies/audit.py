@@ -36,7 +36,14 @@ from gpuagent_alerts.remedies.audit_rows import (
 )
 from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
-from gpuagent_alerts.remedies.safeguards.limits import PastAction, RemedyLimits, breaker_reason, refusals
+from gpuagent_alerts.remedies.safeguards.limits import (
+    PastAction,
+    RemedyLimits,
+    breaker_reason,
+    owner_key,
+    owner_refusal,
+    refusals,
+)
 from gpuagent_alerts.remedies.safeguards.refusals import TemporaryRefusal
 from gpuagent_alerts.remedies.steps import RemedyStep
 from gpuagent_alerts.store.cached_query import CachedQuery
@@ -240,6 +247,7 @@ class Audit:
             gpu_uuid=str(data.get("gpu_uuid", "")),
             unit=str(data.get("unit", "")),
             cooldown_key=str(data.get("cooldown_key", "")),
+            owner=str(data.get("owner", "")),
             container_id=str(data.get("container_id", "")),
             helped=False if useless else _helped(end),
             failed_rights=bool(end and end.data.get("not_permitted")),
@@ -302,8 +310,11 @@ def objections(
     found: list[str] = [TemporaryRefusal(waits_for)] if waits_for else []
     if acted:
         return found
-    if why := breaker_reason(limits, audit.past(dry_run=False, since_reset=True)):
+    since_reset = audit.past(dry_run=False, since_reset=True)
+    if why := breaker_reason(limits, since_reset):
         return [f"remedies are stopped: {why}; after a look, `gpuagent remedies reset` lets them go on"]
+    if why := owner_refusal(limits, since_reset, owner_key(plan.target)):
+        return [*found, why]
     past = audit.past(dry_run=plan.dry_run)
     unit = plan.target.unit
     return [*found, *refusals(limits, past, unit=unit, cooldown_key=cooldown_key, dry_run=plan.dry_run)]

@@ -65,7 +65,8 @@ def _reasons(evaluation: AlertEvaluation, snapshot: Snapshot, *, disrupts: bool)
     elif disrupts and (doubt := _doubt_there(evaluation, snapshot)):
         yield f"its rule is no reason to disrupt a process: {doubt}"
     elif gpu.state is not GpuState.OK or not gpu.processes_known:
-        why = gpu.act_refusal or gpu.reason or gpu.state
+        no_list = "the driver gave no list" if gpu.state is GpuState.OK else gpu.state
+        why = gpu.act_refusal or gpu.reason or no_list
         yield f"the processes of GPU {gpu.identity.index} cannot be read ({why})"
     if pid:
         yield f"pid {pid} cannot be acted on: it has ended, is not on the GPU, hides, or its memory is unknown"

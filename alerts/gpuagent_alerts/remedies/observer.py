@@ -73,6 +73,9 @@ class SnapshotObserver:
         if snapshot is None or gpu is None or gpu.state is not GpuState.OK or not gpu.processes_known:
             if gpu is not None and gpu.state is GpuState.OK and gpu.act_refusal:  # the figures are withheld
                 return Observation(self._clock.now(), Condition.UNKNOWN, gpu.act_refusal)
+            if gpu is not None and gpu.state is GpuState.OK:
+                reason = f"GPU {target.gpu_index} cannot be read (the driver gave no list of its processes)"
+                return Observation(self._clock.now(), Condition.UNKNOWN, reason)
             state = gpu.reason or gpu.state if gpu is not None else "gone"
             return Observation(self._clock.now(), Condition.UNKNOWN, f"GPU {target.gpu_index} cannot be read ({state})")
         condition, reason = self._condition(alert)

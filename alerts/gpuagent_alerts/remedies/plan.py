@@ -11,6 +11,7 @@ from typing import Any
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import RunOutcome
+from gpuagent_alerts.remedies.safeguards.limits import owner_key
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import Target
 
@@ -75,7 +76,8 @@ def begin_row(plan: Plan, cooldown_key: str, members: Sequence[int]) -> dict[str
         "command": target.command, "cgroup": target.cgroup, "unit": target.unit,
         "container_id": target.container_id, "container_name": target.container_name,
         "gpu": target.gpu_index, "gpu_uuid": target.key.gpu_uuid,
-        "used_bytes": target.used_bytes, "cooldown_key": cooldown_key, "members": list(members),
+        "used_bytes": target.used_bytes, "cooldown_key": cooldown_key,
+        "owner": owner_key(target), "members": list(members),
     }  # fmt: skip
 
 

@@ -168,6 +168,8 @@ class Facts:
     """Whether its root directory is another than the host's; None where that cannot be seen."""
     namespace_pids: tuple[int, ...] = ()
     """The pid in each namespace, the agent's first: more than one is a container's process."""
+    users_container: bool = False
+    """Whether the container that it is in, if any, is its user's own: by root's cgroups, and by who began it."""
     ties: Ties = field(default_factory=Ties)
     """Who ends with it and with those that fall with it; told of the one that was chosen."""
     ignored_signals: int = NO_SIGNALS

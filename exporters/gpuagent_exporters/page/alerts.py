@@ -75,11 +75,13 @@ def _incident(
 ) -> str:
     """One incident: what happened, since when, who is at it; below it what became of it, and its alerts."""
     severity = str(incident.get("severity") or "")
-    kind = severity if severity in SEVERITIES else "calm"
+    silenced = bool(incident.get("silenced"))
+    kind = severity if severity in SEVERITIES and not silenced else "calm"
     who = incident.get("acknowledged_by")
     facts = [
         str(incident.get("key") or ""),
         severity or "no severity",
+        "silenced" if silenced else "",
         f"began {ago(incident.get('starts_at_seconds'), now)}",
         f"began again {count(incident['reopened'], 'time')}" if incident.get("reopened") else "",
         ("acknowledged" if hidden else f"acknowledged by {who}") if who else "",

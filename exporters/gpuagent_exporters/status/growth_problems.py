@@ -46,6 +46,8 @@ def _of_process(process: ProcessReading, growth: Growth, said: Assessments, now_
     if growth.verdict is Verdict.LEAKING:
         since = since_words(document, now_seconds)
         begun = f"has been leaking memory for {since}" if since else "is leaking memory"
+        if since and growth.state in {GrowthState.STOPPED, GrowthState.FULL}:  # when that stopped is not known
+            begun = f"began to leak memory {since} ago"
         evidence = f" (evidence: {growth.grade})" if growth.grade else ""
         kind, text = "leak", f"{name} {begun}{_figures(document)}{evidence}{why}"
         advice = (

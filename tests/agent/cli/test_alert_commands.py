@@ -96,6 +96,8 @@ def test_incidents_come_with_their_alerts() -> None:
     assert "critical, group user alice slurm_job 77" in shown
     assert "chat: 3 messages about A held back by max_messages_per_hour, the first 0 s ago" in shown
     assert "inc-2" not in shown
+    told = document(incidents=[incident | {"silenced": True}])
+    assert "inc-1  for 10 min, silenced, acknowledged by bob" in "\n".join(alert_screen(told, 100, Paint()))
     told = document(incidents=[incident | {"headline": "CRITICAL node7 GPU 0: api leaking"}])
     assert "CRITICAL node7 GPU 0: api leaking" in "\n".join(alert_screen(told, 100, Paint()))
 

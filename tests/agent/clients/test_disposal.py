@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
 import socket
 import sys
@@ -82,12 +84,11 @@ def closing_threads() -> int:
 @asynccontextmanager
 async def attack(opened: Stage, how: str) -> AsyncIterator[str]:
     """Yield what an attacker reports, which ends afterwards."""
-    import json  # noqa: PLC0415
-
     with child(sys.executable, "-c", ATTACK, str(opened.path), how, json.dumps(hello(0))) as process:
         await in_thread(lambda: answer(process))
         say(process, b"\n")
-        yield answer(process).decode().strip()  # the loop stands still: its copy is to be the last one
+        # The loop stands still: what is sent is to be the last reference.
+        yield answer(process).decode().strip()
         process.kill()
 
 
@@ -102,7 +103,9 @@ def test_the_kernel_refuses_descriptors(how: str) -> None:
 
     async def scene(opened: Stage) -> None:
         async with attack(opened, how) as report:
-            assert report in ({"Operation not permitted", "Broken pipe"} if how == "unread" else {"Operation not permitted"})
+            assert report in (
+                {"Operation not permitted", "Broken pipe"} if how == "unread" else {"Operation not permitted"}
+            )
             app = await opened.client()
             app.close()
         assert closing_threads() == 0
@@ -186,12 +189,13 @@ def test_an_account_has_one_thread_and_a_bound_closes_the_door() -> None:
 
 @pytest.mark.parametrize("sends", ["nothing", "much", "descriptors"])
 def test_what_is_left_in_a_socket(sends: str) -> None:
-    """Without descriptors it is closed at once, whatever was sent; nobody can send into it while it is looked through."""
+    """Without descriptors it is closed at once, whatever was sent; nobody can send into it meanwhile."""
     ours, theirs = socket.socketpair(socket.AF_UNIX)
-    disposer = SocketDisposer(close=(handed := []).append)
+    handed: list[int] = []
+    disposer = SocketDisposer(close=handed.append)
     if sends != "nothing":
         theirs.setblocking(False)
-        with pytest.raises(BlockingIOError):
+        with contextlib.suppress(BlockingIOError):
             while True:
                 theirs.send(b"x" * 100)
         ours.recv(50_000)

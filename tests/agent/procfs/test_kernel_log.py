@@ -50,8 +50,9 @@ def record(text: str, number: int = 1) -> bytes:
         ("NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",),
         (SPLIT[0], "usb 1-1: new device", *SPLIT[1:]),
         ("NVRM: GPU 00000000:3B:00.0: GPU has fallen off the bus.",),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid=7, name=0000:99:00.0, GPU has fallen off the bus.",),
     ],
-    ids=["split", "plain", "xid", "interrupted", "long"],
+    ids=["split", "plain", "xid", "interrupted", "long", "name"],
 )
 def test_however_it_is_told(lines: tuple[str, ...]) -> None:
     """GPU-03: on one line or three, with an Xid number or without, with other lines in between: this GPU, once."""
@@ -81,7 +82,7 @@ def test_two_gpus_at_once() -> None:
 
 
 def test_records_as_they_come() -> None:
-    """GPU-03: a record for each line, or one with line breaks in it; the dictionary behind a record is no text."""
+    """GPU-03: a record for each line, or one of the driver with line breaks; the dictionary behind it is no text."""
     with kernel() as (log, writer):
         assert log.fallen() == []
         for number, line in enumerate(SPLIT):
@@ -90,6 +91,23 @@ def test_records_as_they_come() -> None:
         writer.send(record("\\x0a".join(SPLIT)))
         writer.send(b"garbage")
         assert log.fallen() == [GPU]
+        assert log.fallen() == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x\\x0aNVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.[812]: segfault at 0 ip 0 sp 0 error 4",
+        "traps: x\\x0aNVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\\x0a[812] general protection fault",
+        "\\x0aNVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.",
+        " NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.",
+    ],
+    ids=["segfault", "trap", "first", "space"],
+)
+def test_a_name_with_line_breaks_is_no_line_of_the_driver(text: str) -> None:
+    """Users name the programs whose crash the kernel reports: what follows an escaped line break is theirs."""
+    with kernel() as (log, writer):
+        writer.send(record(text))
         assert log.fallen() == []
 
 

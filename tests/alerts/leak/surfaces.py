@@ -29,7 +29,7 @@ _RATE = re.compile(r"(\d+(?:\.\d)? (?:[KMGT]i)?B)/h")
 _FULL = re.compile(r"full (?:in (\d[^,;:(\n]*?(?:min|ms|s|h|d|y))\b(?! \d)|(now))")
 _ROW = re.compile(r'<tr data-key="([^"]*)">(.*?)</tr>', re.DOTALL)
 _TAG = re.compile(r"<[^>]*>")
-_BEGAN = re.compile(r"has been leaking memory for (.*?)(?=, \d|:| \(evidence|$)")
+_BEGAN = re.compile(r"(?:has been leaking memory for|began to leak memory) (.*?)(?= ago|, \d|:| \(evidence|$)")
 _MUST_NOT_BE_SAID = ("+0 B/h", "about 0 s", "0 B an hour", "GiB an hour")
 
 

@@ -19,6 +19,7 @@ from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.rehearsal import accepted_advice, objections
 from gpuagent_alerts.remedies.safeguards import policy
+from gpuagent_alerts.remedies.safeguards import refusals as refusal_module
 from gpuagent_alerts.remedies.safeguards.never_list import is_supervised
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.safeguards.refusals import advice_on, unproven_job
@@ -78,6 +79,7 @@ def refusals(module: ModuleType) -> Iterator[str]:
 RETURNING = (manager, observer, executor, units, container_processes, unit_processes)
 """Modules of which a function returns a refusal as a text."""
 PARTS = (
+    "it has left the GPU and come back",
     "comes from a login", "is in a pid namespace of its own", "is in container x", "xx", "x times within",
     "x was started up to x", "x was restarted, and is", "x (GPU x", "org.freedesktop",
     "pid x of x", "GPU x", "x at", "has held the memory", "pid x (x): x",
@@ -86,7 +88,9 @@ PARTS = (
 FOUND = sorted(
     text
     for text in {
-        text for module in (policy, run, pinned_processes, target_module, *RETURNING) for text in refusals(module)
+        text
+        for module in (policy, refusal_module, run, pinned_processes, target_module, *RETURNING)
+        for text in refusals(module)
     }
     if text and not (text.startswith(PARTS) or text.count(" ") < 2)
 )

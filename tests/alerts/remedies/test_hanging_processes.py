@@ -16,6 +16,7 @@ from gpuagent_alerts.remedies.facts.fresh_lookup import read_with_timeout
 from gpuagent_alerts.remedies.facts.process_scan import ProcessScan
 from gpuagent_alerts.remedies.facts.terminals import OpenFiles
 from gpuagent_alerts.remedies.facts.ties import TieFinder, read_ties
+from gpuagent_alerts.remedies.facts.unit_places import read_place
 from gpuagent_alerts.remedies.target import Ties
 from tests.alerts.remedies.processes import reader
 from tests.alerts.remedies.tied import ALICE, BEGINS_WORK, BOB, SERVES_A_TERMINAL, running
@@ -64,7 +65,8 @@ def test_another_users_process_that_hangs() -> None:
     ):
         files = Hangs(other.pid)
         row = ProcessScan(files).rows[other.pid]
-        assert (row.uids, row.session, row.parent_pid) == ({BOB}, other.pid, os.getpid())
+        assert (row.uids, row.session, row.parent_pid) == (frozenset({BOB}), other.pid, os.getpid())
+        assert read_place(files, other.pid) == read_place(RealProc(), other.pid)
         assert read_ties(files, reader(), [one.pid]) == Ties()
         finder = TieFinder(files, open_files=HangingFiles(other.pid))
         assert read_ties(files, reader(), [one.pid], finder=finder) == Ties()
@@ -172,5 +174,5 @@ def test_a_single_read() -> None:
         read_within(0.0, ends.wait)
     ends.set()
     assert read_within(30.0, lambda: 7) == 7
-    with pytest.raises(KeyError):
-        read_within(30.0, lambda: {}[7])
+    with pytest.raises(ProcessLookupError):
+        read_within(30.0, lambda: os.kill(2**22 + 1, 0))

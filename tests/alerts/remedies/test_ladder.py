@@ -362,8 +362,11 @@ def test_a_limit_of_none(store: Store, limits: RemedyLimits, word: str) -> None:
     assert world.log == []
 
 
-def test_the_breaker(store: Store) -> None:
-    """After so many actions without effect all remedies stop, until a person has looked."""
+def test_the_breaker_of_one_owner(store: Store) -> None:
+    """After so many actions without effect rules leave their owner alone, and nobody else, until a person has looked.
+
+    That of three owners stops all of them.
+    """
     rules = replace(RULES, limits=budget(breaker=2))
     useless: Callable[[], World] = World
     for _ in range(2):
@@ -371,8 +374,16 @@ def test_the_breaker(store: Store) -> None:
         world.back_after = 1e9
         assert run_ladder(world, plan(TERMINATE), store, rules).result is RunResult.STILL_LISTED
     stopped = World()
-    assert run_ladder(stopped, plan(TERMINATE), store, rules).result is RunResult.REFUSED
+    outcome = run_ladder(stopped, plan(TERMINATE), store, rules)
+    assert (outcome.result, "rules leave the processes of" in outcome.detail) == (RunResult.REFUSED, True)
     assert stopped.log == []
+    for unit in ("a.service", "b.service"):
+        for _ in range(2):
+            other = World(target(unit=unit))
+            other.back_after = 1e9
+            assert run_ladder(other, plan(RESTART, of=target(unit=unit)), store, rules).result is not RunResult.REFUSED
+    last = World(target(unit="c.service"))
+    assert "remedies are stopped" in run_ladder(last, plan(RESTART, of=target(unit="c.service")), store, rules).detail
     Audit(store, stopped.clock, BOOT).reset("root")
     assert run_ladder(stopped, plan(TERMINATE), store, rules).result is RunResult.RELEASED
 

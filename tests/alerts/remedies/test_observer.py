@@ -151,6 +151,8 @@ def test_figures_that_forbid_it() -> None:
     assert look(doubtful, target).act_refusal == "impossible"
     assert look(withheld, target).condition is Condition.UNKNOWN
     assert "impossible" in look(withheld, target).reason
+    unlisted = replace(snapshot, gpus=tuple(replace(gpu, processes_known=False) for gpu in snapshot.gpus), processes=())
+    assert look(unlisted, target).reason.endswith("cannot be read (the driver gave no list of its processes)")
 
 
 @pytest.mark.parametrize(

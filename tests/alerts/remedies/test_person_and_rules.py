@@ -92,7 +92,7 @@ def test_no_limit_bounds_a_person(store: Store) -> None:
         ({"per_hour": 1}, "per_hour is 1"),
         ({"per_day": 1}, "per_day is 1"),
         ({"cooldown": 600.0}, "cools down"),
-        ({"breaker": 1}, "remedies are stopped"),
+        ({"breaker": 1}, "rules leave the processes of"),
     ],
 )
 def test_what_a_person_does_counts_for_rules(store: Store, limits: dict[str, Any], word: str) -> None:

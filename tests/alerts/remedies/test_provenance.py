@@ -64,6 +64,7 @@ ALLOWS = st.builds(
     users=st.sampled_from([("alice",), ("alice", "bob"), (), ("bob",)]),
     units=st.sampled_from([(), (), ("a.service",), ("user@1000.service/a.service",), ("a.service", "")]),
     containers=st.sampled_from([(), (), (ID,), (ID[:12],), ("web",), (OTHER,)]),
+    unnamed_containers=st.booleans(),
     gpus=mostly((), ("0",), ("1",)),
     min_age=mostly(0.0, 60.0, 2e6),
     min_memory=mostly(0, GIB, 90 * GIB),
@@ -102,6 +103,7 @@ OF_THE_KERNEL = st.fixed_dictionaries({
     "root_user_namespace": mostly(True, False, None),
     "own_root": mostly(False, True, None),
     "namespace_pids": mostly((100,), (100, 7), (100, 1), ()),
+    "users_container": st.booleans(),
     "ties": mostly(
         Ties(), Ties(unseen="hidden"), Ties((TiedProcess(7, 70, ("sleep",), "bob", belongs=False),))
     ),
@@ -157,7 +159,8 @@ def world(kernel: dict[str, Any], written: dict[str, Any]) -> tuple[Observation,
         state=kernel["state"], threads=1, restored=kernel.get("restored", ""), uids=kernel["uids"],
         kernel_thread=kernel["kernel_thread"],
         root_user_namespace=kernel["root_user_namespace"], own_root=kernel["own_root"], user=made.user,
-        namespace_pids=kernel["namespace_pids"], ties=kernel["ties"], **of["Facts"],
+        namespace_pids=kernel["namespace_pids"], users_container=kernel.get("users_container", False),
+        ties=kernel["ties"], **of["Facts"],
     )  # fmt: skip
     observation = Observation(
         NOW,

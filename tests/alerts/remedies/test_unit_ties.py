@@ -144,6 +144,32 @@ def test_who_goes_on(tmp_path: Path, name: str, executable: str | None, command:
 
 
 @pytest.mark.parametrize(
+    "command", ["/usr/sbin/cron\0-f", "sshd: /usr/sbin/sshd -D [listener]", "python3\0-m\0jupyterhub"]
+)
+@pytest.mark.parametrize(
+    ("whose", "name", "content"),
+    [
+        (8, "loginuid", b"1000"), (8, "sessionid", b"3"), (7, "loginuid", b"1000"), (7, "sessionid", b"3"),
+        (8, "loginuid", FileNotFoundError()), (7, "uid", b"1000"), (8, "", b""),
+    ],
+)  # fmt: skip
+def test_arguments_of_what_a_user_has_started(
+    tmp_path: Path, whose: int, name: str, content: bytes | OSError, command: str
+) -> None:
+    """KILL-03: a user chooses the arguments of a setuid program, which is root's: they do not make it a starter."""
+    node = Node(tmp_path, web_service={"MainPID": "8", "BoundBy": "other.service"}, job_scope={}, other_service={})
+    node.add(7, "system.slice/web.service", 1000 if name == "uid" else 0, name="sh")
+    node.add(8, "system.slice/web.service", 0, name="sshd", parent=7)
+    node.add(10, "system.slice/job.scope", parent=8)
+    node.add(20, "system.slice/other.service", BOB)
+    node.proc.files[8]["exe"] = b"/usr/bin/python3" if command.startswith("python") else PermissionError()
+    node.proc.files[8]["cmdline"] = command.encode() + b"\0"
+    if name not in {"", "uid"}:
+        node.proc.files[whose][name] = content
+    assert (20 in node.tied(10)) == bool(name)
+
+
+@pytest.mark.parametrize(
     ("listens", "parent", "tied"),
     [("none", 8, set()), ("main", 8, set()), ("all", 8, {8, 9}), ("exec", 8, {8, 9}), ("all", 1, {8, 9})],
 )

@@ -183,6 +183,7 @@ def test_alerts_stand_below_their_incident() -> None:
     assert "inc-1 · warning · began 10 min ago" in text
     assert begins < text.index("FIRING GpuProcessMemoryLeak") < text.index("FIRING Mine") < text.index("Ended in the")
     assert "memory back to 2.0 GiB (3 %) ended 1 min ago, lasted 9 min" in text
+    assert "inc-1 · warning · silenced · began 10 min ago" in drawn([], incidents=[incident(silenced=True)]).text
 
 
 def test_an_incident_without_its_line_names_nobody() -> None:

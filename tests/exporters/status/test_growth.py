@@ -155,18 +155,18 @@ FULL = replace(LEAK, exhaustion=Range(0.0, 0.0, 0.0), state=GrowthState.FULL)
 
 
 def test_a_leak_at_the_wall_in_words() -> None:
-    """LEAK-02: the pace in the past, the forecast now, and critical; never a pace of 0 nor `about 0 s`."""
+    """LEAK-02: pace and growth in the past, the forecast now, and critical; never a pace of 0 nor `about 0 s`."""
     (problem,) = (one for one in find_problems(seen(FULL), NOW) if one.kind == "leak")
     assert problem.severity is Severity.CRITICAL
     assert problem.text.startswith(
-        "python3 (pid 4242) has been leaking memory for 2 h 10 min, 1.2 GiB/h until the GPU was full (evidence: strict)"
+        "python3 (pid 4242) began to leak memory 2 h 10 min ago, 1.2 GiB/h until the GPU was full (evidence: strict)"
     )
 
 
 def test_a_leak_that_stopped_with_room() -> None:
-    """LEAK-02: until it is called off it is a leak, without a forecast."""
+    """LEAK-02: until it is called off it is a leak without a forecast, and the flat time is no growth."""
     (problem,) = find_problems(seen(replace(LEAK, exhaustion=None, state=GrowthState.STOPPED)), NOW)
-    assert "1.2 GiB/h until it stopped (evidence" in problem.text
+    assert "began to leak memory 2 h 10 min ago, 1.2 GiB/h until it stopped (evidence" in problem.text
     assert "full" not in problem.text.partition(":")[0]
 
 

@@ -161,8 +161,9 @@ A process' series carry few labels; the rest is in `gpuagent_process_info`, whic
       gpuagent_process_info
 
 While a process has not been shown to hold what is listed for its number (see
-[unproven](refusals.md#memory-that-may-be-of-a-process-that-has-ended)), the labels that say whose it is are empty: `user`, and in
-`gpuagent_process_info` `uid`, unit, container, pod and job. A sum over a user does not count what may be a dead one's.
+[unproven](refusals.md#memory-that-may-be-of-a-process-that-has-ended)), the labels that say whose it is are empty:
+`user`, and in `gpuagent_process_info` `uid`, unit, container, pod and job. A sum over a user
+does not count what may be a dead one's.
 
 The same works for a GPU's name and serial number with `on (job, instance, uuid) group_left (name) gpuagent_gpu_info`.
 

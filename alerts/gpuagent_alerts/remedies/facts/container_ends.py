@@ -41,13 +41,31 @@ class ContainerEnds:
         for level in sorted(container_levels(self._cgroup(row.pid))):
             yield from self._ended_with_level(row, level)
 
+    def led_by(self, row: ProcessRow) -> frozenset[int] | None:
+        """Return who is in a container of which this is, or may be, the first process; None where it is of none.
+
+        A container of a pod is left out: its network is the pod's. Raises UnseenProcesses.
+        """
+        cgroup = self._cgroup(row.pid)
+        if parse_cgroup(cgroup).pod_uid:
+            return None
+        led = [level for level in sorted(container_levels(cgroup)) if self._leads(row, level)]
+        return frozenset(each for each in self._rows if self._is_inside(each, led[0])) if led else None
+
     def _ended_with_level(self, row: ProcessRow, level: CgroupLevel) -> Iterator[ProcessRow]:
-        if self._is_inside(row.parent_pid, level):
-            return
-        inside = [each for each in self._rows.values() if self._is_inside(each.pid, level)]
-        if any(each.start_ticks < row.start_ticks and not self._is_inside(each.parent_pid, level) for each in inside):
-            return
-        yield from (each for each in inside if each.pid != row.pid)
+        if self._leads(row, level):
+            yield from (
+                each for each in self._rows.values() if each.pid != row.pid and self._is_inside(each.pid, level)
+            )
+
+    def _leads(self, row: ProcessRow, level: CgroupLevel) -> bool:
+        """Return whether it is, or may be, the first process of a container."""
+        return not self._is_inside(row.parent_pid, level) and not any(
+            each.start_ticks < row.start_ticks
+            and self._is_inside(each.pid, level)
+            and not self._is_inside(each.parent_pid, level)
+            for each in self._rows.values()
+        )
 
     def _is_inside(self, pid: int, level: CgroupLevel) -> bool:
         return is_below(self._cgroup(pid), level)

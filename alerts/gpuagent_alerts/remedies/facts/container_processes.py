@@ -4,23 +4,21 @@ As of a unit, and by the same rules (`unit_processes`). Here the groups of all p
 and a container may have cgroups in several hierarchies, which the agent may see from inside of one. It may block, so it
 is called in a thread.
 
-A restart of a container also cuts off processes outside of it that use its network or its IPC. With `docker run
---network container:web` another container stays in the network namespace of one that has ended, where nothing is
-connected any more. In a pod these namespaces are the pause container's, and outlive the others.
+A restart of a container also cuts off processes outside of it that use its network or its IPC
+(`container_namespaces`).
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 
 from gpuagent.core.identity import format_container
 from gpuagent.procfs.cgroup import Membership, parse_cgroup
 from gpuagent.procfs.credentials import Credentials, MissingFact, read_credentials
 from gpuagent.procfs.files import ProcFiles
 from gpuagent_alerts.remedies.facts.container_ends import is_below, is_in_container
+from gpuagent_alerts.remedies.facts.container_namespaces import used_by_others
 from gpuagent_alerts.remedies.facts.process_scan import list_pids
 from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
@@ -64,8 +62,7 @@ class GroupProcesses:
             if group is StepGroup.CONTAINER and (nested := self._nested(target, processes, inside[target.pid])):
                 return f"{name} runs containers: pid {nested} is in one of its own, or others than root put it there"
             if group is StepGroup.CONTAINER and not own.pod_uid:  # in a pod these outlive the container
-                other, what = used_by_others(self._files, target.pid, inside, self._pids())
-                if other:
+                for other, what in used_by_others(self._files, target.pid, inside, self._pids()):
                     return f"pid {other} outside of {name} uses its {what} namespace, and would be cut off"
         except (OSError, ValueError, MissingFact) as error:
             return f"it cannot be seen whose processes {name} runs: {error}"
@@ -117,47 +114,3 @@ def _name(target: Target, group: StepGroup) -> str:
     if group is StepGroup.CONTAINER:
         return f"container {format_container(target.container_id)}"
     return f"job {target.slurm_job}"
-
-
-def network_of(pid: int, root: Path = Path("/proc")) -> int:
-    """Return the number of a process's network namespace in /proc, to compare; 0 where it has none, or has gone.
-
-    Whatever lies below /proc/PID/net has one inode in each namespace, which everybody may ask for; the link ns/net
-    takes the right to trace the process.
-    """
-    try:
-        return os.stat(root / str(pid) / "net" / "unix").st_ino  # noqa: PTH116
-    except OSError:
-        return 0
-
-
-def used_by_others(
-    files: ProcFiles,
-    target: int,
-    inside: Collection[int],
-    pids: Iterable[int],
-    network: Callable[[int], int] = network_of,
-) -> tuple[int, str]:
-    """Return a process that is not `inside` and uses the network or the IPC of the target, and which; (0, "") for none.
-
-    Of the host's own, and the agent's, nobody is cut off. IPC is compared where that may be seen.
-    """
-    of_target = _namespaces(files, target, network)
-    hosts = [_namespaces(files, pid, network) for pid in (_HOST_INIT, os.getpid())]
-    shared = {name for name, value in of_target.items() if value and all(value != each[name] for each in hosts)}
-    for pid in pids if shared else ():
-        if pid in inside:
-            continue
-        found = _namespaces(files, pid, network)
-        for name in sorted(shared):
-            if found[name] == of_target[name]:
-                return pid, name
-    return 0, ""
-
-
-def _namespaces(files: ProcFiles, pid: int, network: Callable[[int], int]) -> dict[str, int | str]:
-    try:
-        ipc = files.link(pid, "ns/ipc")
-    except OSError:
-        ipc = ""
-    return {"network": network(pid), "IPC": ipc}

@@ -26,6 +26,7 @@ from gpuagent_alerts.remedies.facts.checkpoints import find_checkpointing, find_
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.never_entries import NO_ENTRIES, NeverListSnapshot
 from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader
+from gpuagent_alerts.remedies.facts.user_containers import is_in_users_container
 from gpuagent_alerts.remedies.target import Facts, Identity
 
 _KERNEL_THREAD = 0x0020_0000  # PF_KTHREAD, include/linux/sched.h
@@ -136,9 +137,11 @@ def with_program_facts(facts: Facts, files: ProcFiles, pid: int, never: NeverLis
         raise
     except (OSError, ValueError):
         names = None
+    uids = read_uids(files, pid, facts.uids) if facts.uids else ()
     return replace(
         facts,
-        uids=read_uids(files, pid, facts.uids) if facts.uids else (),
+        uids=uids,
+        users_container=is_in_users_container(files, pid, uids, facts.identity.proven_names),
         thread_elsewhere=thread_elsewhere(files, pid, facts.identity.cgroups) if facts.identity.cgroups else "",
         program_names=names,
         never_listed=never_listed,

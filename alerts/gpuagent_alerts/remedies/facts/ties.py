@@ -24,6 +24,7 @@ from gpuagent.procfs.reader import ProcessRecord
 from gpuagent_alerts.remedies.facts.checkpoints import find_certain_restore
 from gpuagent_alerts.remedies.facts.container_ends import ContainerEnds
 from gpuagent_alerts.remedies.facts.container_entries import entered_line
+from gpuagent_alerts.remedies.facts.container_namespaces import used_by_others
 from gpuagent_alerts.remedies.facts.never_entries import NO_ENTRIES, NeverListSnapshot
 from gpuagent_alerts.remedies.facts.open_terminals import Slave, within_time
 from gpuagent_alerts.remedies.facts.pid_namespaces import ended_with_init
@@ -117,6 +118,8 @@ class TieFinder:
             ended |= new.keys()
         for tie in self._others_work(seen, ended):
             found.setdefault(tie.row.pid, tie)
+        for tie in self._cut_off(seen, ended, containers):
+            found.setdefault(tie.row.pid, tie)
         for tie in self._through_descendants(seen, ended, masters, containers):
             found.setdefault(tie.row.pid, tie)
         return found
@@ -173,6 +176,19 @@ class TieFinder:
             for row in in_old_foreground_of(scan, scan.rows[pid]):
                 why = f"in the session of pid {pid}, maybe in the foreground of a terminal that was hung up before"
                 yield Tie(row, why, certain=False)
+
+    def _cut_off(self, scan: ProcessScan, ended: Collection[int], containers: ContainerEnds) -> Iterator[Tie]:
+        """Yield who loses the network or the IPC of a container whose first process is among these."""
+        for pid in ended:
+            inside = containers.led_by(first := scan.rows[pid])
+            users = [] if inside is None else list(used_by_others(self._files, pid, inside, scan.rows))
+            rows = [scan.rows[other] for other, _ in users]
+            if any(row.start_ticks < first.start_ticks and containers.led_by(row) is not None for row in rows):
+                continue  # its container was given that of an older one
+            for other, what in users:
+                if other not in ended:
+                    why = f"in the {what} namespace of the container of pid {pid}, which is taken down with that"
+                    yield Tie(scan.rows[other], why, may_be_own=False)
 
     def _tracees(self, scan: ProcessScan, ended: Collection[int]) -> Iterator[Tie]:
         """Yield whom they trace: with PTRACE_O_EXITKILL it ends, and without it may stay stopped (ptrace(2))."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from gpuagent.procfs.cgroup import leaves, parse_cgroup
 from gpuagent.procfs.files import ProcFiles, parse_stat, read_living
+from gpuagent.procfs.hanging import HangingProcess
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
 
 _TREES = ("", "name=systemd")
@@ -32,10 +33,26 @@ def read_place(files: ProcFiles, pid: int) -> Place:
     try:
         stat = parse_stat(files.read(pid, "stat"))
         data = read_living(files, stat, lambda thread: thread.read("cgroup")) or b""
+    except HangingProcess:
+        data = _read_cgroup(files, pid)
     except _GONE:
         return Place("", None, "", in_container=False)
     except (OSError, ValueError) as error:
         raise UnseenProcesses(f"in which unit pid {pid} runs cannot be read: {error}") from error
+    return _place(data)
+
+
+def _read_cgroup(files: ProcFiles, pid: int) -> bytes:
+    """Return the cgroups of a process of which no more can be read. Raises UnseenProcesses."""
+    try:
+        return files.read(pid, "cgroup")
+    except _GONE:
+        return b""
+    except OSError as error:
+        raise UnseenProcesses(f"in which unit pid {pid} runs cannot be read: {error}") from error
+
+
+def _place(data: bytes) -> Place:
     trees = {each.controllers: each.segments for each in leaves(data)}
     path = next((trees[name] for name in _TREES if trees.get(name)), ())
     unit, rest, user_id = "", path, None

@@ -8,15 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from gpuagent.core.identity import format_container
 from gpuagent.core.units import format_duration
+from gpuagent_alerts.remedies.safeguards.never_list import is_users_own
 from gpuagent_alerts.remedies.safeguards.refusals import TemporaryRefusal
 from gpuagent_alerts.remedies.target import Target
 
 HOUR = 3600.0
 DAY = 24 * HOUR
 STOPPED_BY_HAND = "a person has stopped them"
+_MOST_OWNERS = 3
+"""Owners of whom actions are of no use: as many do not all restart their jobs, so something else is wrong."""
 _UNIT, _CONTAINER, _USER = "unit:", "container:", "user:"
 
 
@@ -32,7 +36,7 @@ class RemedyLimits:
     cooldown: float = 900.0
     """Seconds for the same unit, container, or command of a user: see `cooldown_key`."""
     breaker: int = 3
-    """Actions in a row without memory coming back, after which a person has to look."""
+    """Actions in a row on one owner without memory coming back, after which a person has to look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,8 @@ class PastAction:
     unit: str = ""
     cooldown_key: str = ""
     """What cools down; "" for an action that an older version recorded."""
+    owner: str = ""
+    """Whose processes it was done to, as `owner_key` has it; "" where that is not known."""
     container_id: str = ""
     helped: bool | None = None
     """Whether the memory came back; None while nobody knows, or where nothing was really done."""
@@ -111,6 +117,18 @@ def cooldown_key(target: Target, command_digest: str) -> str:
     return f"{_USER}{target.uid}:{command_digest}"
 
 
+def owner_key(target: Target) -> str:
+    """Return whose processes a useless action counts against: a unit or container by root's word, else a user.
+
+    What a user's own manager runs is the user's: units there are of the user's making.
+    """
+    if target.proven_unit and not is_users_own(target):
+        return f"{_UNIT}{target.proven_unit}"
+    if target.proven_container_id:
+        return f"{_CONTAINER}{target.proven_container_id}"
+    return f"{_USER}{target.uid}"
+
+
 def _same(past: str, now: str) -> bool:
     """Return whether two keys are of one thing, or may be: digests by different keys cannot be compared."""
     if not (past.startswith(_USER) and now.startswith(_USER)):
@@ -143,12 +161,43 @@ def breaker_reason(limits: RemedyLimits, past: Sequence[PastAction]) -> str:
         return "the state file was damaged, and nobody knows which actions the record has lost"
     if past and past[0].failed_rights:
         return "the agent may not signal: it lacks CAP_KILL, or runs in a user namespace"
-    known = [each for each in past if each.helped is not None]
-    useless = 0
-    for each in known:
-        if each.helped:
-            break
-        useless += 1
-    if useless >= limits.breaker:
-        return f"the last {useless} actions gave no memory back"
+    return _no_use(limits, past)
+
+
+def _no_use(limits: RemedyLimits, past: Sequence[PastAction]) -> str:
+    """Return that the actions are of no use, whoever they are taken on; "" where that is not so."""
+    useless = _useless_in_a_row(past)
+    several = len({each.owner for each in useless}) >= _MOST_OWNERS
+    if several and (many := len(useless)) >= _MOST_OWNERS * limits.breaker:
+        return f"the last {many} actions gave no memory back"
+    if (many := sum(not each.owner for each in useless)) >= limits.breaker:
+        return f"{many} of the last actions gave no memory back, and the record does not say whose processes they ended"
+    owners = {each.owner for each in past} - {""}
+    if (many := sum(_is_left_alone(limits, past, owner) for owner in owners)) >= _MOST_OWNERS:
+        return f"of {many} users, units or containers each, the last actions gave no memory back"
     return ""
+
+
+def owner_refusal(limits: RemedyLimits, past: Sequence[PastAction], owner: str) -> str:
+    """Return why rules leave the processes of an owner alone; "" where they do not. `past` is as for the breaker.
+
+    One user whose jobs start again by themselves stops no remedy for anybody else.
+    """
+    if not _is_left_alone(limits, past, owner):
+        return ""
+    named = f"uid {owner.removeprefix(_USER)}" if owner.startswith(_USER) else _described(owner)
+    return (
+        f"rules leave the processes of {named} alone: the last {limits.breaker} actions on them gave no memory back;"
+        " after a look, `gpuagent remedies reset` lets them go on"
+    )
+
+
+def _is_left_alone(limits: RemedyLimits, past: Sequence[PastAction], owner: str) -> bool:
+    """Return whether enough actions in a row were of no use; what may have been of this owner counts as such."""
+    of_owner = [each for each in past if each.owner in {owner, ""}]
+    return len(_useless_in_a_row(of_owner)) >= limits.breaker
+
+
+def _useless_in_a_row(past: Sequence[PastAction]) -> list[PastAction]:
+    """Return the newest actions without effect, before which one helped."""
+    return list(takewhile(lambda each: not each.helped, [each for each in past if each.helped is not None]))

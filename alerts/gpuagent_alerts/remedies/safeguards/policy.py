@@ -24,6 +24,7 @@ from gpuagent_alerts.remedies.safeguards.refusals import (
     OnlyKillHelps,
     TemporaryRefusal,
     in_another_unit,
+    in_unnamed_container,
     not_at_rest,
     not_meant,
     of_another_user,
@@ -66,6 +67,8 @@ class AllowList:
     shared_units: tuple[str, ...] = ()
     """As in `units`; these may also be restarted although other users' work or sessions run in them."""
     containers: tuple[str, ...] = ()
+    unnamed_containers: bool = False
+    """`users` reaches into containers without a name that are these users' own."""
     gpus: tuple[str, ...] = ()
     """Indices or UUIDs."""
     min_age: float = 0.0
@@ -306,10 +309,7 @@ class Policy:
         elif facts.contained is None:
             yield "it cannot be told whether it runs in a container"
         elif facts.contained and not units:
-            yield (
-                "it runs in a container (it has a pid namespace or a root directory of its own) that is not known by"
-                " name: remedies.allow.users does not reach into it"
-            )
+            yield from in_unnamed_container(facts, permitted=self.allow.unnamed_containers and bool(self.allow.users))
         elif (target.container_id or facts.contained) and in_allowed_unit and step.kind not in _OF_UNITS:
             permitted = "remedies.allow.units permits restart_unit, notify and release_cache there"
             if target.container_id:

@@ -107,6 +107,11 @@ FACTS: Final = (
     Fact("Facts.own_root", FactWriter.KERNEL, "withholds: a container, or not to be told"),
     Fact("Facts.namespace_pids", FactWriter.KERNEL, "withholds: a container"),
     Fact(
+        "Facts.users_container",
+        FactWriter.KERNEL,
+        "permits with `allow.unnamed_containers`: by root's cgroups, and who began its pid namespaces",
+    ),
+    Fact(
         "Facts.ties",
         FactWriter.AGENT,
         "withholds: each that ends, or is hung up, together with it is judged; by /proc and by systemd's word on units",

@@ -61,6 +61,9 @@ _BY_RUNTIME = "No option lifts this. If all of it may end, restart it yourself: 
 _FORCE_INTO_CONTAINER = (
     "Say --force: remedies.allow.users ends at a container, and remedies.allow.containers needs an id that is known."
 )
+_UNNAMED_CONTAINER = (
+    "Say --force, or set remedies.allow.unnamed_containers: true in {file}: it is a container of its user's own."
+)
 _NAME_CONTAINER = "Say --force, or name its container in remedies.allow.containers in {file}: users end at a container."
 RESTORED_WAY_OUT = "to end it can hang the machine (remedies.restored_processes permits it)"
 """What follows the reason why a process counts as restored from a checkpoint."""
@@ -93,6 +96,7 @@ _ADVICE = tuple(
         (r"does not answer within", _LOOK_AGAIN),
         (r"; that user's processes have to end first", "Ask again then. --force does not lift this."),
         (r"remedies\.allow\.shared_units", _SHARED_UNIT),
+        (r"remedies\.allow\.unnamed_containers", _UNNAMED_CONTAINER),
         (r"that is not known by name", _FORCE_INTO_CONTAINER),
         (r"its name is not known", "Say --force, or give its id in remedies.allow.containers in {file}."),
         (r"runs in container .* remedies\.allow\.containers names none|remedies\.allow\.containers", _NAME_CONTAINER),
@@ -185,7 +189,7 @@ _ADVICE = tuple(
         (r"cannot be read now|command line has changed, or cannot be read|it has run since", _LOOK_AGAIN),
         (r"its cgroup cannot be read", _DOCTOR),
         (r"has another name now", _LOOK_AGAIN),
-        (r"remedies are stopped", "`gpuagent remedies reset` lets them go on."),
+        (r"remedies are stopped|rules leave the processes of", "`gpuagent remedies reset` lets them go on."),
         (r"not permitted", "Give the agent the right to signal: systemd/gpuagent-kill.conf as a drop-in (CAP_KILL)."),
         (r"others may have written the state", "Do what the refusal says, then `sudo systemctl restart gpuagent`."),
         (r"no state directory", "Set state_dir in {file} to a directory that the agent may write."),
@@ -259,6 +263,17 @@ def in_another_unit(target: Target, facts: Facts) -> str:
         return not_meant(f"{target.unit} is not in remedies.allow.units", facts, "unit")
     text = "it runs in no unit, and remedies.allow.units names some"
     return not_meant(text, facts, "container" if target.container_id else "place")
+
+
+def in_unnamed_container(facts: Facts, *, permitted: bool) -> Iterator[str]:
+    """Yield that it runs in a container without a name, unless it is its user's own and root permits those."""
+    if facts.users_container and permitted:
+        return
+    way_out = " (remedies.allow.unnamed_containers permits it)" if facts.users_container else ""
+    yield (
+        "it runs in a container (it has a pid namespace or a root directory of its own) that is not known by name:"
+        f" remedies.allow.users does not reach into it{way_out}"
+    )
 
 
 def unproven_unit(target: Target) -> str:

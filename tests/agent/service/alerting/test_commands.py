@@ -56,13 +56,14 @@ def test_an_incident_is_shown_acknowledged_and_silenced_by_its_key(tmp_path: Pat
             document = await bench.commands.alerts()
             (incident,), (alert,) = document["incidents"], document["alerts"]
             assert (incident["alerts"], incident["severity"]) == ([alert["fingerprint"]], "critical")
-            assert alert["incident"] == incident["key"]
+            assert (alert["incident"], incident["silenced"]) == (incident["key"], False)
 
             assert await bench.commands.acknowledge(incident["key"], "mine", "alice") == [incident["key"]]
             silence = await bench.commands.add_silence([f'incident="{incident["key"]}"'], 60.0, "work", "alice")
             await bench.show(BUSY)
             state = await bench.state()
             assert (state["acknowledged_by"], state["silenced_by"]) == ("alice", [silence["id"]])
+            assert [one["silenced"] for one in (await bench.commands.alerts())["incidents"]] == [True]
             assert await bench.commands.unacknowledge(incident["key"]) == [incident["key"]]
             await bench.show(CALM)
             with pytest.raises(KeyError, match="no incident of this key"):

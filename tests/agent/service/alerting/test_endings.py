@@ -19,7 +19,7 @@ from gpuagent_alerts.messages.end_facts import EndedAlert, facts_of
 from gpuagent_alerts.messages.end_reasons import reason_by_name
 from gpuagent_alerts.messages.transitions import EndReasons, EvaluatedTick, format_quantity
 from gpuagent_alerts.promql.series import SeriesIndex
-from gpuagent_alerts.remedies.outcome import RemedyEnding
+from gpuagent_alerts.remedies.outcome import RemedyEnding, no_remedy
 from gpuagent_alerts.states.machine import Change, Transition
 from tests.agent.service.alerting.bench import BUSY, CALM, FULL, alerting, config, rules, run
 from tests.fakes.readings import BOOT_ID, WALL, absent_gpu, gpu, mig_instance, node, process, snapshot
@@ -64,6 +64,22 @@ def test_a_pause_is_the_reason_of_its_own_end() -> None:
     ended = Transition(Change.ENDED, replace(blind, status=Status.RESOLVED, ends_at=WALL))
     ((_, explained),) = said.explain([ended], EvaluatedTick(WITHOUT, SeriesIndex.of(()), WALL))
     assert explained.end_reason == "measuring was paused (by alice until 10:14 UTC), and has resumed"
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_process_that_ended_in_a_pause_is_said_to(resumed: bool) -> None:
+    """When it ended nobody saw; one that was measured again after the pause has ended since."""
+    labels = {"alertname": LEAK, "gpu": "0", "uuid": UUID, "pid": "4242"}
+    alert = Alert(labels, {}, Status.FIRING, WALL - 60)
+    paused = snapshot([gpu(0, state=GpuState.BLIND)], [], node={"nvml_state": NvmlState.PAUSED})
+    said = EndReasons(tuple)
+    said.ask(no_remedy, lambda _: False)
+    for shown in (WITH, paused, *([WITH] if resumed else [])):
+        said.explain([Transition(Change.CONTINUES, alert)], EvaluatedTick(shown, SeriesIndex.of(()), WALL - 5))
+    ended = replace(alert, status=Status.RESOLVED, ends_at=WALL)
+    ((_, told),) = said.explain([Transition(Change.ENDED, ended)], EvaluatedTick(WITHOUT, SeriesIndex.of(()), WALL))
+    unseen = "" if resumed else " while measuring was paused"
+    assert told.end_reason == f"the process ended{unseen}; 20.0 GiB came back"
 
 
 def test_the_alert_of_a_pause_does_not_say_twice_that_it_was_paused() -> None:

@@ -239,7 +239,7 @@ UNTOLD = ", 78.0 GiB of it unassigned: the driver does not tell the memory of 2 
         ((MIB_830,), 78.0, ", 78.0 GiB of it held by no process that the driver lists", "sudo fuser -v /dev/nvidia*"),
         ((None, None), 78.0, UNTOLD, "gpuagent ps --gpu 0"),
         ((6.5,) * 12, 1.0, ", 78.0 GiB of it held by 12 processes", "gpuagent ps --gpu 0"),
-        ((39.0, 38.0), 1.0, ", 77.0 GiB of it held by 2 processes of 39.0 GiB at most", "gpuagent ps --gpu 0"),
+        ((39.0, 38.0), 1.0, ", 77.0 GiB of it held by p0 (pid 100) and p1 (pid 101)", "gpuagent ps --gpu 0"),
         ((MIB_830,), 20.0, "", "gpuagent ps --gpu 0"),
     ],
 )

@@ -11,11 +11,15 @@ import pytest
 
 from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
 from gpuagent.core.snapshot import Snapshot
+from gpuagent.core.units import GIB
+from gpuagent_alerts.notify.succession import MemoryMeter
 from tests.agent.service.alerting.stage import Stage, grown, leaking
 from tests.fakes.readings import gpu, process, snapshot
 
 MINUTE = 60.0
 EMPTY = snapshot([gpu(0, used_gib=1.0)], [])
+PACE = 40 * GIB / 3600.0
+"""Bytes a second by which a process leaks."""
 RATE = 250 * 2.0**20
 """Bytes a second: 24 GiB are full in a minute and a half."""
 FAST = Growth(
@@ -130,3 +134,17 @@ def test_a_second_run_beside_a_leaker_is_no_restart(tmp_path: Path) -> None:
 
     assert [each.news for each in stage.heard] == ["began", "ended"]
     assert "restarted" not in stage.headlines()[-1]
+
+
+@pytest.mark.parametrize("tick", [1.0, 5.0, 7.0, 15.0, 29.0])
+def test_the_pace_of_a_successor_does_not_depend_on_when_it_is_asked(tick: float) -> None:
+    """Blocks of half a minute do not end where its window does: a steady pace is told as that at every tick."""
+    meter, now, paces = MemoryMeter(0.0), 0.0, []
+    while now < 900.0:
+        now += tick
+        meter.add({"a": int(PACE * now)}, now)
+        if now > 300.0:
+            paces.append(meter.measure(PACE, now).bytes_per_second)
+
+    assert min(paces) == pytest.approx(PACE, rel=0.01)
+    assert max(paces) == pytest.approx(PACE, rel=0.01)

@@ -105,6 +105,21 @@ def test_growth_that_stops_or_slows_down_names_who_grew(tmp_path: Path) -> None:
     )
 
 
+def test_a_forecast_that_slows_down_names_who_grows_now(tmp_path: Path) -> None:
+    """Who grew fastest has loaded its model and is flat: the one that goes on growing is named."""
+    stage = Stage(tmp_path / "state")
+    slow = Growth(
+        Verdict.GROWING, slope=Range(1e7, 1e7, 1e7), exhaustion=Range(14000.0, 7000.0, 21000.0),
+        state=GrowthState.RISING, suspected=True,
+    )  # fmt: skip
+    fast = replace(slow, slope=Range(1e8, 1e8, 1e8), exhaustion=Range(600.0, 300.0, 900.0))
+    whole, erin, frank = MemoryKey("GPU-00000000"), MemoryKey("GPU-00000000", PID), MemoryKey("GPU-00000000", 7)
+    stage.show(replace(node(20, PID, 7), growth={whole: fast, erin: slow, frank: fast}), 5 * MINUTE)
+    flat = Growth(Verdict.STEADY)
+    stage.show(replace(node(20.2, PID, 7), growth={whole: slow, erin: slow, frank: flat}), 15 * MINUTE)
+    assert "and python3 (pid 4242) goes on growing, full in 3 h 53 min at the earliest" in stage.headlines()[-1]
+
+
 @pytest.mark.parametrize("leaks", [False, True])
 def test_a_job_that_dies_and_holds_its_memory_is_one_incident(tmp_path: Path, leaks: bool) -> None:
     """Eight ranks on eight GPUs, whether they leaked before or not: one key, and the job is named."""

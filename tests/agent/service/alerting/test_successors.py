@@ -16,7 +16,6 @@ from gpuagent.core.snapshot import ProcessInfo, ProcessState, Snapshot
 from gpuagent.core.units import GIB
 from gpuagent_alerts.messages.briefing import WaitingIncident, find_waiting
 from gpuagent_alerts.messages.snapshot_inputs import SnapshotFacts
-from gpuagent_alerts.notify.succession import MemoryMeter
 from gpuagent_exporters.status.problems import find_problems
 from tests.agent.service.alerting.stage import TICK_SECONDS, Stage
 from tests.fakes.readings import gpu, process, snapshot
@@ -486,17 +485,3 @@ def test_an_incident_is_silenced_when_all_of_its_alerts_are(tmp_path: Path, matc
     story.pause(30.0)
 
     assert bool(problems(story, story.seen(0.0, LEARNING))) == is_shown
-
-
-@pytest.mark.parametrize("tick", [1.0, 5.0, 7.0, 15.0, 29.0])
-def test_the_pace_of_a_successor_does_not_depend_on_when_it_is_asked(tick: float) -> None:
-    """Blocks of half a minute do not end where its window does: a steady pace is told as that at every tick."""
-    meter, now, paces = MemoryMeter(0.0), 0.0, []
-    while now < 900.0:
-        now += tick
-        meter.add({"a": int(PACE * now)}, now)
-        if now > 300.0:
-            paces.append(meter.measure(PACE, now).bytes_per_second)
-
-    assert min(paces) == pytest.approx(PACE, rel=0.01)
-    assert max(paces) == pytest.approx(PACE, rel=0.01)
