@@ -160,6 +160,8 @@ class Findings:
     notes: tuple[str, ...] = ()
     stall_seconds: float | None = None
     """Seconds that the app stood still for it."""
+    foretold_stall_seconds: float | None = None
+    """Seconds that the app reckoned with before it forked."""
 
     def document(self) -> dict[str, Any]:
         """Return the findings as JSON has them."""
@@ -177,6 +179,7 @@ def read_findings(value: Mapping[str, Any]) -> Findings:
         lines=tuple(Line(**_fields(row, Line)) for row in _rows(value.get("lines"))),
         notes=tuple(note for note in notes if note),
         stall_seconds=_number(value.get("stall_seconds")),
+        foretold_stall_seconds=_number(value.get("foretold_stall_seconds")),
     )
 
 
@@ -185,12 +188,14 @@ def merge_findings(census: Findings | None, lines: Findings | None, notes: tuple
     found = [each for each in (census, lines) if each is not None]
     telling = next((each for each in found if each.groups or each.lines), found[0] if found else Findings())
     stalls = [each.stall_seconds for each in found if each.stall_seconds is not None]
+    foretold = [each.foretold_stall_seconds for each in found if each.foretold_stall_seconds is not None]
     return Findings(
         verdict=telling.verdict,
         groups=tuple(group for each in found for group in each.groups),
         lines=tuple(line for each in found for line in each.lines),
         notes=tuple(dict.fromkeys((*(note for each in found for note in each.notes), *notes))),
         stall_seconds=max(stalls, default=None),
+        foretold_stall_seconds=max(foretold, default=None),
     )
 
 

@@ -6,6 +6,7 @@ more than the number of those above it, what is above is a container that got lo
 
 from __future__ import annotations
 
+import sys
 from types import MethodType
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from gpuagent_client.blame.watch import (
     BYTES,
     CHAIN,
     GRAPH,
+    LENGTH,
     Target,
     bound_of,
     frames_target,
@@ -227,11 +229,29 @@ class Comparison:
                 finding.gained = now.width - before.width
                 finding.targets.append(frames_target(running.frame, self._look.heap))
                 return finding
+        modules = self._modules(ways[0], growth)
+        if modules is not None:
+            return modules
         finding.replaced = not growth.in_graph
         entry, before = self._entries(growth.signature)
         finding.gained = entry.width - before.width if growth.in_graph else growth.bytes
         for way in ways[:MAX_WATCHED]:
             self._watch(finding, way, GRAPH if growth.in_graph else BYTES)
+        return finding
+
+    def _modules(self, way: list[int], growth: Growth) -> Finding | None:
+        """Return sys.modules, where there are more modules of this name, but for its number, than before."""
+        order, heap = self._look.marking.order, self._look.heap
+        name = heap.modules.get(id(order[way[0]]))
+        now, before = self._entries(self._names.line(growth.signature)[0])
+        if name is None or name not in sys.modules or not 0 < before.width < now.width:
+            return None
+        above = (vars(sys), sys.modules, sys.modules[name])
+        words = trail((*above, *(order[place] for place in way)), heap, show_keys=self._show_keys)
+        finding = Finding(words, 1, named=1, rooted=True, in_cycle=False)
+        finding.gained = now.width - before.width
+        one = target(above[:2], heap, LENGTH, len(sys.modules))
+        finding.targets += [one] if one is not None else []
         return finding
 
     def _signature(self, place: int) -> int:

@@ -101,7 +101,9 @@ class Signatures:
         if not label:
             return above
         kind = type(item)
-        if above != ROOT and self._labels[above] == label and are_links(kind, self._kinds[above]):
+        # An element of a container is no link: a signature knows the kind of the first element only.
+        is_element = label.startswith("[")
+        if not is_element and above != ROOT and self._labels[above] == label and are_links(kind, self._kinds[above]):
             found = above
         else:
             found = self._intern(above, label, kind)
@@ -121,7 +123,7 @@ class Signatures:
 
     def _root(self, item: object) -> str:
         if id(item) in self._heap.modules:
-            return self._heap.modules[id(item)]
+            return DIGITS.sub("#", self._heap.modules[id(item)])
         if true_instance(item, type):
             return class_name(item)
         running = self._heap.frames.get(id(item))

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-from gpuagent_client.blame.heap import Heap, true_instance
+from gpuagent_client.blame.heap import HEAP_TYPE, Heap, true_instance
 
 MAX_TEXT = 100
 PLAIN = (str, int, float, bool, bytes)
@@ -389,10 +389,27 @@ class Trail(NamedTuple):
                 yield Handle("global", one.name, child, parent, above)
             elif one.kind == "attribute":
                 yield Handle("attribute", one.name, child, self._owner(index), above)
+            elif one.kind == "key" and one.name and (owner := self._shows_keys(index)) is not None:
+                yield Handle("attribute", one.name, child, owner, above)
             elif one.kind == "cell" and one.name:
                 yield Handle("cell", one.name, cell_contents(child), parent, above)
             elif one.kind == "local":
                 yield Handle("local", one.name, child, _frame_of(parent), above)
+
+    def _shows_keys(self, index: int) -> object:
+        """Return what shows the keys of the dict objects[index] as attributes of its own; None if nothing does.
+
+        That is a dict whose class has a `__getattr__`, or a class whose methods set `self.__dict__` to a dict of the
+        class.
+        """
+        kinds = [kind for kind in type(self.objects[index]).__mro__ if kind.__flags__ & HEAP_TYPE]
+        if any("__getattr__" in vars(kind) for kind in kinds):
+            return self.objects[index]
+        owner = self._owner(index)
+        if index == 0 or self.steps[index - 1].kind != "attribute" or not true_instance(owner, type):
+            return None
+        methods = (one for one in list(vars(owner).values()) if true_instance(one, types.FunctionType))
+        return owner if any("__dict__" in one.__code__.co_names for one in methods) else None
 
     def _owner(self, index: int) -> object:
         """Return whose attribute it is: the instance above the dict of its attributes."""

@@ -154,12 +154,14 @@ def test_the_longest_pause_is_handed_on() -> None:
     assert json.loads(request.partition(b"\r\n\r\n")[2])["max_pause_seconds"] == 0.05
 
 
-def test_the_pause_is_foretold(tmp_path: Path) -> None:
-    """By the resident memory of the process; nothing is said of one that cannot be seen."""
+@pytest.mark.parametrize(("load_per_cpu", "milliseconds"), [(0.5, 64), (2.0, 72), (50.0, 96)])
+def test_the_pause_is_foretold(load_per_cpu: float, milliseconds: int, tmp_path: Path) -> None:
+    """By the anonymous memory of the process and the load, as the app does; nothing is said of what cannot be seen."""
     (tmp_path / "7").mkdir()
-    (tmp_path / "7" / "statm").write_text(f"9 {2 * 2**30 // os.sysconf('SC_PAGE_SIZE')} 3 4 0 5 0\n")
+    (tmp_path / "7" / "status").write_text(f"VmRSS:\t{3 * 2**20} kB\nRssAnon:\t{2 * 2**20} kB\n")
+    (tmp_path / "loadavg").write_text(f"{load_per_cpu * (os.cpu_count() or 1)} 1.00 1.00 1/2 3\n")
 
-    assert foretell(7, tmp_path) == "; it is paused twice, for about 64 ms each (2.0 GiB resident)"
+    assert foretell(7, tmp_path) == f"; it is paused twice, for about {milliseconds} ms each (2.0 GiB resident)"
     assert foretell(8, tmp_path) == ""
 
 

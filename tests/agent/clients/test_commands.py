@@ -210,6 +210,7 @@ CENSUS = {
     "lines": [],
     "notes": ["n"],
     "stall_seconds": 0.01,
+    "foretold_stall_seconds": 0.02,
 }  # fmt: skip
 
 
@@ -221,6 +222,7 @@ def test_blame_puts_both_looks_together() -> None:
     assert answer["verdict"].startswith("+1.9 GiB")
     assert (answer["groups"][0]["file"], answer["groups"][0]["line"], answer["groups"][0]["path"]) == ("app.py", 42, "")
     assert (answer["notes"], answer["stall_seconds"]) == (["n", "lines: no CUDA here"], 0.01)
+    assert answer["foretold_stall_seconds"] == 0.02
 
 
 def test_blame_asks_once_where_both_can_be_done_in_one_look() -> None:
@@ -259,12 +261,13 @@ def test_blame_that_fails_twice_tells_the_first_reason() -> None:
 def test_what_an_app_finds_is_not_believed() -> None:
     """Types, sizes and escapes: an app may answer anything, and a terminal shows it."""
     wild = {"verdict": "\x1b[2J" + "x" * 5000, "groups": "none", "lines": [7, {"line": 10**400, "file": 7}] * 100,
-            "notes": [None, 7], "stall_seconds": "long"}  # fmt: skip
+            "notes": [None, 7], "stall_seconds": "long", "foretold_stall_seconds": True}  # fmt: skip
     answer, _ = ask("census", {}, done(**wild))
 
     assert answer["verdict"].isprintable()
     assert len(answer["verdict"]) <= 1500
     assert (answer["groups"], answer["notes"], answer["stall_seconds"]) == ([], [], None)
+    assert answer["foretold_stall_seconds"] is None
     assert len(answer["lines"]) <= 50
     assert answer["lines"][0] == {
         "file": "", "function": "", "line": None, "bytes": None, "count": None, "growth_bytes": None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -50,6 +51,33 @@ class Holder:
 
     def keep(self, thing: object) -> None:
         self.things.append(thing)
+
+
+class AttributeDict(dict[str, Any]):
+    """Shows its keys as attributes."""
+
+    def __getattr__(self, name: str) -> object:
+        return self[name]
+
+
+SETTINGS = AttributeDict()
+
+
+def keep_in_settings(thing: object) -> None:
+    """Add to a list that is known as an attribute only."""
+    SETTINGS.things_of_settings.append(thing)  # type: ignore[attr-defined]
+
+
+class Borg:
+    """All instances share their attributes."""
+
+    _shared: dict[str, Any] = {}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        self.__dict__ = self._shared
+
+    def keep(self, thing: object) -> None:
+        self.things_of_borg.append(thing)  # type: ignore[attr-defined]
 
 
 KEPT: dict[object, object] = {}
@@ -126,6 +154,18 @@ def test_what_is_above_a_class_has_no_signature() -> None:
     assert (line[0], line[-1]) == (ROOT, lowest)
 
 
+@pytest.mark.slow
+def test_modules_with_numbered_names_are_one_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that is made anew under the next number has the signature of the one before."""
+    things = [Thing() for _ in range(3)]
+    for number, thing in enumerate(things):
+        module = types.ModuleType(f"made_plugin_{number}")
+        vars(module)["TABLE"] = thing
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    assert widths_of(*things) == {"made_plugin_#.TABLE": [3, 3]}
+
+
 def class_without_module() -> object:
     """A class that does not say which module it is of."""
     names: dict[str, object] = {"__builtins__": {"type": type}}
@@ -163,6 +203,18 @@ def test_exceptions_that_follow_each_other_are_one_chain() -> None:
     names = sorted(name.partition(".KEPT")[2] for name in widths_of(*things))
 
     assert names == ["[<str>].__cause__.args[*]", "[<str>].args[*]"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [tuple, list, lambda things: dict(enumerate(things))], ids=["tuple", "list", "dict"])
+def test_elements_of_a_container_in_a_container_are_no_chain(kind: Callable[[tuple[object, ...]], object]) -> None:
+    """What comes first in the outer one is of the same class, and the inner one is counted by itself all the same."""
+    things = [Thing() for _ in range(4)]
+    KEPT["state"] = kind((things[0], kind(tuple(things[1:]))))
+
+    widths = [one[-1] for _, one in sorted(widths_of(*things).items(), key=lambda item: len(item[0]))]
+
+    assert widths == [2, 3]
 
 
 @pytest.mark.slow
@@ -334,6 +386,26 @@ def test_the_line_of_a_method_that_adds_is_found() -> None:
     code = Holder.keep.__code__
     assert (site.function, site.line) == ("Holder.keep", code.co_firstlineno + 1)
     assert relative(code.co_filename) == site.file
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("keys", "name", "adding"),
+    [(SETTINGS, "things_of_settings", keep_in_settings), (Borg._shared, "things_of_borg", Borg.keep)],
+    ids=["__getattr__ of a dict", "shared __dict__"],
+)
+def test_the_line_that_uses_a_key_as_an_attribute_is_found(
+    keys: dict[str, Any], name: str, adding: types.FunctionType
+) -> None:
+    """A dict may show its keys as attributes, or be the `__dict__` of all instances of a class."""
+    thing = Thing()
+    keys[name] = [thing]
+    way = way_to(thing)
+
+    found = [site for site in lines_for(way, len(way.objects) - 2) if site.how == "added"]
+
+    assert {site.function for site in found} == {adding.__qualname__}
+    keys.clear()
 
 
 @pytest.mark.slow
