@@ -57,15 +57,16 @@ def has_last_run_left(shown: Urgency | None, restarts: Restarts, now: float) -> 
 
 def failed_since(known: Mapping[str, NotifiedAlert], present: Iterable[Alert]) -> float | None:
     """Return the Unix time since which hardware has failed on a GPU of which nothing was told; None if on none."""
-    told = {name for one in known.values() for name in _gpu(one.alert)}
-    failed = (one for one in present if hardware_failure(one.labels) and told.isdisjoint(_gpu(one)))
-    return min((one.starts_at for one in failed), default=None)
+    told = [one.alert.labels for one in known.values()]
+    failed = (one for one in present if hardware_failure(one.labels))
+    untold = (one for one in failed if not any(_is_same_gpu(one.labels, labels) for labels in told))
+    return min((one.starts_at for one in untold), default=None)
 
 
-def _gpu(alert: Alert) -> tuple[str, str]:
-    """Return what an alert calls its GPU: one that was lost before it told its UUID has its index alone."""
-    uuid, index = alert.labels.get("uuid", ""), alert.labels.get("gpu", "")
-    return uuid or f"index {index}", f"index {index}"
+def _is_same_gpu(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Return whether alerts with these labels are of one GPU; its index counts where one has not told its UUID."""
+    names = one.get("uuid", ""), other.get("uuid", "")
+    return names[0] == names[1] if all(names) else one.get("gpu", "") == other.get("gpu", "")
 
 
 def was_told_as_ended(one: NotifiedAlert) -> bool:

@@ -11,6 +11,9 @@ from gpuagent.core.growth import Evidence, Growth, Range, Verdict
 from gpuagent.core.hardware import Clocks
 from gpuagent.core.snapshot import GpuState, NvmlState, Snapshot, XidCount
 from gpuagent.core.units import GIB
+from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.notify.state import NotifiedAlert
+from gpuagent_alerts.notify.told_subjects import failed_since
 from gpuagent_alerts.remedies.settings import MemoryBudget
 from tests.agent.service.alerting.stage import PID, Stage, grown, leaking
 from tests.fakes.readings import absent_gpu, gpu, process, snapshot
@@ -177,3 +180,15 @@ def test_a_budget_that_a_leaker_exceeds_is_of_its_incident(tmp_path: Path, user:
         assert stage.headlines()[-1] == (
             "RESOLVED node7 GPU 0: emb (alice, pid 4242) was leaking memory: the process ended; 12.0 GiB came back"
         )
+
+
+def test_which_gpus_are_told_to_have_failed() -> None:
+    """GPU-01: by UUID, as indices may move up; by the index where one of the two has not told its UUID."""
+    lost = {"alertname": "GpuLost"}
+    told = Alert({**lost, "uuid": "GPU-a", "gpu": "0"}, {}, Status.FIRING, 10.0)
+    unnamed, other = (
+        replace(told, labels=labels, starts_at=20.0)
+        for labels in ({**lost, "gpu": "0"}, {**lost, "uuid": "GPU-b", "gpu": "0"})
+    )
+    known = {"a": NotifiedAlert(told)}
+    assert [failed_since(known, [one]) for one in (told, unnamed, other)] == [None, None, 20.0]
