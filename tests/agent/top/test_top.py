@@ -166,6 +166,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
     return sent
 
 
+@pytest.mark.slow
 def test_an_act_shows_what_is_known_and_waits_for_a_yes(tmp_path: Path, asked: list[Request]) -> None:
     """Nothing is asked of the agent before `y`: no Enter, no other key, no Esc."""
 
@@ -357,6 +358,8 @@ SNAPSHOTS = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.few(9)
 @pytest.mark.parametrize("size", [(60, 20), (80, 24), (120, 36), (200, 60)], ids=str)
 @pytest.mark.parametrize("name", SNAPSHOTS)
 def test_nothing_is_wider_than_the_screen(tmp_path: Path, name: str, size: tuple[int, int]) -> None:

@@ -115,6 +115,7 @@ def test_what_had_no_room_has_not_stopped_as_soon_as_it_has_some(goes_on: bool) 
     assert seen[-1].state is (GrowthState.RISING if goes_on else GrowthState.STOPPED)
 
 
+@pytest.mark.slow
 def test_room_again() -> None:
     """Growth that does not come back within the alarm's window ends it: what stopped, where, and with how much free."""
     watched = detector()
@@ -191,6 +192,7 @@ def test_what_has_jumped_does_not_grow(curve: Curve) -> None:
     assert (growth.verdict, growth.slope) == (Verdict.STEADY, Range(0, 0, 0))
 
 
+@pytest.mark.slow
 def test_every_verdict_agrees_with_its_growth() -> None:
     """Over a life with everything in it: never steady beside growth, nor leaking or growing without."""
     watched = detector()

@@ -282,6 +282,7 @@ def test_more_than_one_witness(prior: Prior, taken: float) -> None:
     assert all(one.growth.grade is Evidence.CONFIRMED for one in changes if one.growth.confirmed)
 
 
+@pytest.mark.slow
 def test_a_cache_of_a_third_is_never_confirmed() -> None:
     """LEAK-01: what takes a third of the free memory over three days, and stops, is told with one witness at most."""
     fill = plateau(20_000 / (72 * 3600), 20_000)

@@ -49,6 +49,7 @@ def act(stage: Stage, ending: RemedyEnding, *, wait_seconds: float = 20.0) -> No
     stage.show(EMPTY, 14 * MINUTE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "words"),
     [
@@ -91,6 +92,7 @@ def test_while_a_remedy_acts_no_restart_is_waited_for(tmp_path: Path) -> None:
     assert shown.for_restart, "the remedy has not helped: a restart is waited for as ever"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("comes_after", [None, 10.0, 45.0])
 def test_a_remedy_that_helped_a_unit_is_told_at_once(tmp_path: Path, comes_after: float | None) -> None:
     """Nobody waits to see whether the unit is started again, nor for a verdict on what runs then: the line says so."""

@@ -148,6 +148,7 @@ def test_a_restart_with_its_histories_holds_nothing_back(tmp_path: Path) -> None
 REPLACED = gpu(0, used_gib=1.0, identity=identity(0, uuid="GPU-another"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "after",
     [
@@ -167,6 +168,7 @@ def test_growth_on_a_gpu_that_is_no_more_is_over(tmp_path: Path, after: Snapshot
     assert not any(one.labels.get("uuid") == "GPU-00000000" for one in stage.firing())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "after",
     [
