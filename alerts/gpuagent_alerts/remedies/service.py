@@ -25,6 +25,7 @@ from gpuagent_alerts.remedies.audit_rows import runs
 from gpuagent_alerts.remedies.candidates import budget_uses, candidates_of, why_nobody
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS, FreshProcess, ProcessLookup, read_with_timeout
+from gpuagent_alerts.remedies.facts.job_starters import SupervisorUnits
 from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.history import RemedyHistory, outstanding_step_of
 from gpuagent_alerts.remedies.manager import OpenRuns, RemedyManager
@@ -81,6 +82,8 @@ class RemedyDependencies:
     """Digests what a person is shown of a process."""
     never: NeverListEntries = field(default_factory=NeverListEntries)
     """The operator's entries of the never-list: those in force, known to the executor as well."""
+    supervisors: SupervisorUnits = field(default_factory=SupervisorUnits)
+    """The operator's units that start the work of others, likewise."""
 
 
 class RemedyService:
@@ -102,6 +105,7 @@ class RemedyService:
         self._lookup = dependencies.lookup
         self._digests = dependencies.digests
         self._never_entries = dependencies.never
+        self._supervisors = dependencies.supervisors
         self._unreadable = UnreadableGpus(dependencies.clock)
         self._stopped = ""
         self._manual_stop = ManualStop(self.audit, dependencies.clock)
@@ -142,6 +146,7 @@ class RemedyService:
         """Put a configuration in force. A run ends before its next step where it would no longer be begun."""
         self.settings = settings
         self._never_entries.use(settings.rules.policy.never)
+        self._supervisors.use(settings.rules.policy.supervisors)
         self._off = settings.off
         self._tell_off(settings.off)
         self.remedies.context = replace(self.remedies.context, look_seconds=self._look_seconds(settings))

@@ -22,11 +22,13 @@ from gpuagent.procfs.hanging import MOST_HANGING, READS, HangingReads
 from gpuagent.procfs.table import ProcessTable
 from gpuagent_alerts.remedies.execution.unit_ends import UnitEnds
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
+from gpuagent_alerts.remedies.facts.job_starters import SupervisorUnits
+from gpuagent_alerts.remedies.facts.own_work import ProcessInfoReader
 from gpuagent_alerts.remedies.facts.process_facts import IdentityReading, read_identity
 from gpuagent_alerts.remedies.facts.process_scan import ProcessScan, UnseenProcesses
-from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader, read_ties
+from gpuagent_alerts.remedies.facts.ties import read_ties, read_ties_of_unit
 from gpuagent_alerts.remedies.facts.unit_ties import SystemdTieFinder
-from gpuagent_alerts.remedies.target import Identity, TiedProcess
+from gpuagent_alerts.remedies.target import Identity, TiedProcess, Ties
 
 T = TypeVar("T")
 LOOK = "a look at /proc"
@@ -47,6 +49,10 @@ class FreshProcess(NamedTuple):
     """What is compared of it, read before `info`."""
     ends_with_it: tuple[TiedProcess, ...] | None = ()
     """Whom its end would end as well; None where that cannot be seen."""
+    unit: str = ""
+    """The service that may fail with it, as one of its processes; "" for none, and for the main process."""
+    ends_with_unit: tuple[TiedProcess, ...] = ()
+    """Who ends where that service does, itself and `ends_with_it` among them."""
 
 
 class ProcessLookup:
@@ -63,25 +69,33 @@ class ProcessLookup:
 class TableLookup(ProcessLookup):
     """Reads by the table's own reader: what is shown and what is measured are read in one way."""
 
-    def __init__(self, files: ProcFiles, table: ProcessTable, digests: CommandDigests) -> None:
+    def __init__(
+        self, files: ProcFiles, table: ProcessTable, digests: CommandDigests, supervisors: SupervisorUnits | None = None
+    ) -> None:
         """Digests of command lines are by the same key as those of a process that is held, to be compared with them."""
         self._files = files
         self._table = table
         self._digests = digests
+        self._supervisors = supervisors
 
     def look_up(self, pids: Iterable[int]) -> Mapping[int, FreshProcess | None]:
-        return look_up(self._files, self._table.reader, pids, self._digests)
+        return look_up(self._files, self._table.reader, pids, self._digests, self._supervisors)
 
     def follow_soon(self, pids: Iterable[int]) -> None:
         self._table.follow_soon(pids)
 
 
 def look_up(
-    files: ProcFiles, reader: ProcessInfoReader, pids: Iterable[int], digests: CommandDigests
+    files: ProcFiles,
+    reader: ProcessInfoReader,
+    pids: Iterable[int],
+    digests: CommandDigests,
+    supervisors: SupervisorUnits | None = None,
 ) -> dict[int, FreshProcess | None]:
     """See `ProcessLookup`."""
     found: dict[int, FreshProcess | None] = {}
-    finder = SystemdTieFinder(files, reader.proven_container, ends=cache(UnitEnds))
+    finder = SystemdTieFinder(files, reader.proven_container, ends=cache(UnitEnds), supervisors=supervisors)
+    units: dict[str, Ties] = {}
     scan: ProcessScan | None = None
     with contextlib.suppress(UnseenProcesses):
         scan = finder.scan()
@@ -94,8 +108,30 @@ def look_up(
         except (OSError, ValueError):
             continue
         ties = None if scan is None else read_ties(files, reader, [pid], finder=finder, scan=scan)
-        found[pid] = FreshProcess(info, identity, None if ties is None or ties.unseen else ties.processes)
+        process = FreshProcess(info, identity, None if ties is None or ties.unseen else ties.processes)
+        found[pid] = process if scan is None else _with_unit(process, files, reader, finder, scan, units)
     return found
+
+
+def _with_unit(
+    process: FreshProcess,
+    files: ProcFiles,
+    reader: ProcessInfoReader,
+    finder: SystemdTieFinder,
+    scan: ProcessScan,
+    known: dict[str, Ties],
+) -> FreshProcess:
+    """Add the service that may fail with it, where it can be seen who ends with that; each is read once."""
+    try:
+        beside = finder.beside_in_units([process.info.id.pid], scan)
+    except UnseenProcesses:
+        return process
+    for unit, rows in beside.items():
+        if unit not in known:
+            known[unit] = read_ties_of_unit(files, reader, unit, rows, finder, scan)
+        if not known[unit].unseen:
+            return process._replace(unit=unit, ends_with_unit=known[unit].processes)
+    return process
 
 
 def _read(files: ProcFiles, reader: ProcessInfoReader, pid: int, digests: CommandDigests) -> IdentityReading:
