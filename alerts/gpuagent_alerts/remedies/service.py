@@ -18,13 +18,14 @@ from gpuagent.core.clock import Clock
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.metrics.remedies import RemedyCount, RemedyFigures, freed_by
 from gpuagent.core.snapshot import Snapshot
+from gpuagent.procfs.hanging import read_with_timeout
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation, ValueHistory
 from gpuagent_alerts.remedies.audit import Audit, NotRecorded, RecordedStop
 from gpuagent_alerts.remedies.audit_rows import runs
 from gpuagent_alerts.remedies.candidates import budget_uses, candidates_of, why_nobody
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
-from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS, FreshProcess, ProcessLookup, read_with_timeout
+from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS, FreshProcess, ProcessLookup
 from gpuagent_alerts.remedies.facts.job_starters import SupervisorUnits
 from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.history import RemedyHistory, outstanding_step_of

@@ -14,7 +14,7 @@ from gpuagent.core.identity import ProcessId
 from gpuagent.core.units import format_bytes
 from gpuagent.procfs.containers import RunningContainer
 from gpuagent.procfs.files import ProcFiles, parse_stat
-from gpuagent.procfs.hanging import HANGS_AFTER_SECONDS, READS, read_within
+from gpuagent.procfs.hanging import HANGS_AFTER_SECONDS, READS, read_with_timeout, read_within
 from gpuagent_alerts.masker import Masker
 from gpuagent_alerts.programs.run import run_program
 from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess, ancestors
@@ -23,7 +23,7 @@ from gpuagent_alerts.remedies.execution.slurm_jobs import JobName, SlurmJobs
 from gpuagent_alerts.remedies.execution.units import Systemctl
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.container_processes import GroupProcesses
-from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS, read_with_timeout
+from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS
 from gpuagent_alerts.remedies.facts.job_starters import SupervisorUnits
 from gpuagent_alerts.remedies.facts.never_entries import NO_ANSWER, NeverListEntries
 from gpuagent_alerts.remedies.facts.own_work import ProcessInfoReader

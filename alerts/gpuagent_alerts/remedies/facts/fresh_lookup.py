@@ -6,19 +6,16 @@ is acted on.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import select
 import signal
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.hanging import MOST_HANGING, READS, HangingReads
 from gpuagent.procfs.table import ProcessTable
 from gpuagent_alerts.remedies.execution.unit_ends import UnitEnds
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
@@ -30,15 +27,8 @@ from gpuagent_alerts.remedies.facts.ties import read_ties, read_ties_of_unit
 from gpuagent_alerts.remedies.facts.unit_ties import SystemdTieFinder
 from gpuagent_alerts.remedies.target import Identity, TiedProcess, Ties
 
-T = TypeVar("T")
-LOOK = "a look at /proc"
-"""Name of the threads that read it."""
-READ_SECONDS = 2.0
-"""A read of /proc that takes longer hangs on a process's own locks: it is left alone, in a thread of its own."""
 LOOK_SECONDS = 10.0
-"""Likewise of a look at every process: ten thousand are read in one to three seconds."""
-
-_HANG_CHECK_SECONDS = 0.25
+"""Time for a look at every process: ten thousand are read in one to three seconds."""
 
 
 class FreshProcess(NamedTuple):
@@ -147,53 +137,6 @@ def _read(files: ProcFiles, reader: ProcessInfoReader, pid: int, digests: Comman
         return found
     finally:
         os.close(descriptor)
-
-
-async def read_with_timeout(read: Callable[[], T], seconds: float = READ_SECONDS, reads: HangingReads = READS) -> T:
-    """Return what `read` does, in a thread of its own. Raises TimeoutError after so many seconds, and as `read`.
-
-    Where the thread waits for a process that hangs, it is left behind, and `read` is called once more in another one:
-    files of that process raise HangingProcess then. So there is one thread for each process that hangs, of
-    `MOST_HANGING` at most: TimeoutError is raised at once where there are more.
-    """
-    if len(reads.processes()) >= MOST_HANGING:
-        raise TimeoutError(reads.reason())
-    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    thread = _start(read, answer)
-    async with asyncio.timeout(seconds):  # not wait_for: until 3.12 that may swallow a cancellation
-        while len(reads.processes()) < MOST_HANGING:
-            await asyncio.wait([answer], timeout=_HANG_CHECK_SECONDS)
-            if answer.done():
-                return answer.result()
-            if reads.hangs(thread):
-                thread = _start(read, answer)
-    raise TimeoutError(reads.reason())
-
-
-def _start(read: Callable[[], T], answer: asyncio.Future[T]) -> int:
-    """Begin a read in a thread of its own; return its ident. What comes first is the answer."""
-    loop = answer.get_loop()
-
-    def settle(found: T | None, error: Exception | None) -> None:
-        if answer.done():
-            return
-        if error is not None:
-            answer.set_exception(error)
-        else:
-            answer.set_result(found)  # type: ignore[arg-type]
-
-    def run() -> None:
-        found, error = None, None
-        try:
-            found = read()
-        except Exception as raised:  # noqa: BLE001  it is raised in the loop
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, found, error)
-
-    thread = threading.Thread(target=run, name=LOOK, daemon=True)
-    thread.start()
-    return thread.ident or 0
 
 
 def handle_inode(descriptor: int) -> int:
