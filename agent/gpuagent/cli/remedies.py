@@ -50,6 +50,11 @@ def remedies(
         tell(f"Remedies are off: {clean(document['off'])}")
     if document["stopped"]:
         tell(f"Remedies are stopped: {stopped_words(document)}. To resume them: gpuagent remedies reset")
+    if left_alone := document.get("left_alone"):  # an older agent does not tell
+        tell(
+            f"Rules leave the processes of {clean(', '.join(left_alone))} alone: the last actions on them gave no"
+            " memory back. To resume: gpuagent remedies reset"
+        )
     for each in document.get("withheld", ()):  # an older agent does not tell
         typer.echo("\n".join(withheld_lines(each, width)))
     if not document["remedies"]:
