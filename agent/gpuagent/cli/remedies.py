@@ -46,6 +46,18 @@ def remedies(
     width = max(_NARROWEST, width_of(sys.stdout))
     for line in simulated_lines(document, width):
         tell(line)
+    _tell_standing(document)
+    for each in document.get("withheld", ()):  # an older agent does not tell
+        typer.echo("\n".join(withheld_lines(each, width)))
+    if not document["remedies"]:
+        withheld = document.get("withheld")
+        tell("No remedy was run, for the reasons above." if withheld else "No remedy was run or refused.")
+    for run in document["remedies"]:
+        typer.echo("\n".join(lines(run, width)))
+
+
+def _tell_standing(document: dict[str, Any]) -> None:
+    """Tell why rules act on nobody, or leave somebody alone."""
     if document.get("off"):
         tell(f"Remedies are off: {clean(document['off'])}")
     if document["stopped"]:
@@ -55,13 +67,6 @@ def remedies(
             f"Rules leave the processes of {clean(', '.join(left_alone))} alone: the last actions on them gave no"
             " memory back. To resume: gpuagent remedies reset"
         )
-    for each in document.get("withheld", ()):  # an older agent does not tell
-        typer.echo("\n".join(withheld_lines(each, width)))
-    if not document["remedies"]:
-        withheld = document.get("withheld")
-        tell("No remedy was run, for the reasons above." if withheld else "No remedy was run or refused.")
-    for run in document["remedies"]:
-        typer.echo("\n".join(lines(run, width)))
 
 
 @remedies_app.command()
