@@ -40,7 +40,7 @@ class FreshProcess(NamedTuple):
     ends_with_it: tuple[TiedProcess, ...] | None = ()
     """Whom its end would end as well; None where that cannot be seen."""
     unit: str = ""
-    """The service that may fail with it, as one of its processes; "" for none, and for the main process."""
+    """The service that may fail with it; "" for none, for its main process, and where that cannot be seen."""
     ends_with_unit: tuple[TiedProcess, ...] = ()
     """Who ends where that service does, itself and `ends_with_it` among them."""
 

@@ -94,10 +94,10 @@ class SystemdTieFinder(TieFinder):
         self._last: tuple[ProcessScan | None, dict[int, Place]] = (None, {})
 
     def beside_in_units(self, pids: Collection[int], seen: ProcessScan) -> Mapping[str, Collection[ProcessRow]]:
-        """Return everybody in each service that one of these runs in, but not as its main process.
+        """Return everybody in each service that one of these runs in.
 
         Left out is who is judged otherwise: in a container, in a user's own manager, in a unit that runs the jobs of
-        others. Raises UnseenProcesses.
+        others. Raises UnseenProcesses, also where one of these is the main process of such a service.
         """
         places = self._places_in(seen)
         units = {
@@ -106,8 +106,9 @@ class SystemdTieFinder(TieFinder):
             if place.unit.endswith(".service") and not place.in_container and not _is_judged_by_itself(place.unit)
             and not runs_jobs(place.unit) and place.unit not in self._supervisors
         }  # fmt: skip
-        if units:
-            units -= {unit for unit, main in self._ends().main_processes() if main in pids}
+        for unit, main in self._ends().main_processes() if units else ():
+            if main in pids and unit in units:
+                raise UnseenProcesses(f"pid {main} is the main process of {unit}, which ends with it: restart the unit")
         rows = [(self._place(places, pid).unit, row) for pid, row in seen.rows.items()] if units else []
         return {unit: [row for where, row in rows if where == unit] for unit in units}
 

@@ -128,6 +128,7 @@ _ADVICE = tuple(
         (r"not been shown to hold this memory", "Say --force if it holds it, or wait until it grows or computes."),
         (r"remedies\.evidence", "Add it to remedies.evidence in {file}."),
         (r"acts on the whole", "Set scope in that ladder in {file} to what its program is given the id of."),
+        (r"is the main process of \S+, which ends with it", _RESTART_OR_STOP),
         (
             r"ends with it|cannot be told whom (its end|the end of .*) would|would end, or hang up, more than",
             _BY_ITS_RUNTIME,

@@ -62,13 +62,8 @@ def no_bare_signal(
         return
     if spared:
         yield f"systemd supervises it ({unit}): a bare {step} could leave it down, and {spared}"
-    elif target.parent_pid <= 1:
+    elif target.parent_pid <= 1 or (request.by_hand and request.forced):
         yield f"systemd supervises it ({unit}): a bare {step} could leave it down; use restart_unit"
-    elif request.by_hand and request.forced and not facts.ties.unseen:
-        yield (
-            f"systemd supervises it ({unit}): a bare {step} could leave it down, as it is the main process of {unit};"
-            " use restart_unit"
-        )
     else:
         yield (
             f"systemd supervises it ({unit}): a bare {step} could leave it down, or stop all of {unit}; use"
