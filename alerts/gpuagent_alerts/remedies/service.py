@@ -61,10 +61,6 @@ log = logging.getLogger(__name__)
 _LOOK_SECONDS = 15.0
 _LOOK_REAL_SECONDS = 5.0
 """Under a scenario that runs faster than life, a busy machine must still get round to a reading in this time."""
-_TOLD_WHOSE = (
-    "the last actions on them gave no memory back. `gpuagent remedies` says whose; after a look,"
-    " `gpuagent remedies reset` lets them go on"
-)
 _RECORD_SECONDS = 5.0
 """A disk or user database that hangs is not waited for: remedies are stopped already."""
 
@@ -113,8 +109,8 @@ class RemedyService:
         self._supervisors = dependencies.supervisors
         self._unreadable = UnreadableGpus(dependencies.clock)
         self._stopped = ""
-        self._left_alone: list[str] = []
-        self._left_alone_problem = ""
+        self.left_alone: list[str] = []
+        """Users, units and containers whose processes rules leave alone until a person has looked."""
         self._manual_stop = ManualStop(self.audit, dependencies.clock)
         self._one_look = asyncio.Lock()
         self._later: set[asyncio.Task[None]] = set()
@@ -294,7 +290,7 @@ class RemedyService:
             "stopped": self._stopped,
             "stopped_by": stop.by if stop is not None else "",
             "stopped_seconds": stop.wall_seconds if stop is not None else None,
-            "left_alone": self._left_alone,
+            "left_alone": self.left_alone,
             "off": self._off,
             "dry_run": self.settings.dry_run,
             "look_seconds": self.remedies.context.look_seconds,
@@ -328,7 +324,7 @@ class RemedyService:
         return RemedyFigures(
             ladders=len(self.remedies.ladders),
             stopped=bool(self._stopped or self._off_problem),
-            left_alone=len(self._left_alone),
+            left_alone=len(self.left_alone),
             running=len(self.remedies.running),
             counts=tuple(RemedyCount(*key, number) for key, number in sorted(self.remedies.counts.items())),
             released_bytes=self.remedies.released_bytes,
@@ -364,19 +360,14 @@ class RemedyService:
     def _tell_off(self, why: str) -> None:
         """Tell why remedies are off, as a problem of the state, where there are any."""
         problem = f"remedies are off: {why}" if why and self.settings.ladders else ""
-        if self._tell_problem(problem, self._off_problem) and problem:
-            log.error("%s", problem)
-        self._off_problem = problem
-
-    def _tell_problem(self, problem: str, before: str) -> bool:
-        """Tell a problem with the state in the place of an earlier one; return whether it is another."""
-        if problem == before:
-            return False
-        if before:
-            self._store.remarks.remove(before)
+        if problem == self._off_problem:
+            return
+        if self._off_problem:
+            self._store.remarks.remove(self._off_problem)
         if problem:
             self._store.remarks.append(problem)
-        return True
+            log.error("%s", problem)
+        self._off_problem = problem
 
     def _choice(self, evaluation: AlertEvaluation, snapshot: Snapshot) -> VictimChoice | None:
         """Return whom an alert would choose on this snapshot, by the configuration in force."""
@@ -438,19 +429,13 @@ class RemedyService:
         if stopped and not self._stopped:
             log.error("remedies are stopped: %s; after a look, `gpuagent remedies reset` lets them go on", stopped)
         self._stopped = stopped
-        self._tell_left_alone([] if stopped else owners_left_alone(self.remedies.rules.limits, past))
-
-    def _tell_left_alone(self, owners: list[str]) -> None:
-        """Tell that rules leave somebody's processes alone; whose is said where a person may know."""
-        if new := [each for each in owners if each not in self._left_alone]:
+        left_alone = [] if stopped else owners_left_alone(self.remedies.rules.limits, past)
+        if new := [each for each in left_alone if each not in self.left_alone]:
             log.warning(
                 "rules leave the processes of %s alone: the last actions on them gave no memory back; after a look,"
                 " `gpuagent remedies reset` lets them go on", ", ".join(new),
             )  # fmt: skip
-        who = "1 user, unit or container" if len(owners) == 1 else f"{len(owners)} users, units or containers"
-        problem = f"rules leave the processes of {who} alone: {_TOLD_WHOSE}" if owners else ""
-        self._tell_problem(problem, self._left_alone_problem)
-        self._left_alone, self._left_alone_problem = owners, problem
+        self.left_alone = left_alone
 
 
 def describe_user(uid: int) -> str:
