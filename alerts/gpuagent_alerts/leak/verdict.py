@@ -26,6 +26,7 @@ from gpuagent_alerts.leak.forecast import (
     still_seconds,
     stop_of,
 )
+from gpuagent_alerts.leak.second_life import LEAKS_AGAIN, pace_of_leak
 from gpuagent_alerts.leak.settings import SENSITIVITIES, SUSPECTED, Dial
 from gpuagent_alerts.leak.signals import OWN_NAMES, USED_NAME, ProcessSignals, Signal
 from gpuagent_alerts.leak.teeth import is_held_before, teeth_of
@@ -107,6 +108,8 @@ def describe_cache(alarm: Alarm, slack_bytes: float) -> tuple[str, ...]:
 FAR_FROM_FULL: Final = "it would take more than a week to fill the memory"
 LEAKED_BEFORE: Final = "an earlier life of this service leaked until its end"
 LIVES_CUT_SHORT: Final = "it rises evenly, as each of the lives before did until it was restarted"
+BY_LIVES_ALONE: Final = frozenset({LIVES_CUT_SHORT, LEAKS_AGAIN})
+"""Reasons for a leak that say nothing to the lives that come after."""
 TYPICAL_NAME: Final = "memory between dips"
 TYPICAL_TENSORS_NAME: Final = "tensors between dips"
 GAVE_BACK: Final = "it gave back "
@@ -200,8 +203,7 @@ def judge_signals(
             state=GrowthState.RISING,
             held_before=again,
         )
-        counts = prior.cut_short_seconds is not None and sensitivity in ("balanced", "sensitive") and not again
-        return _as_cut_short(rise, slope, room, has_client=signals.own is not None) if counts else rise
+        return rise if again else _as_leak_by_lives(rise, signals, sensitivity, room, before, prior)
     still = None if slope is None else STILL
     ending, held = _ending(signals, sensitivity, now_seconds)
     if ending is not None:
@@ -214,11 +216,19 @@ def judge_signals(
     return Growth(Verdict.STEADY, slope=still, reasons=against)
 
 
-def _as_cut_short(rise: Growth, slope: Range, room: Headroom, *, has_client: bool) -> Growth:
-    """Return the verdict on what rises in a service whose lives end one after the other before one is a leak."""
+def _as_leak_by_lives(
+    rise: Growth, signals: ProcessSignals, sensitivity: Dial, room: Headroom, before: Growth, prior: Prior
+) -> Growth:
+    """Return the verdict on what rises where other lives of the service make that enough for a leak."""
+    slope, why = rise.slope, LIVES_CUT_SHORT
+    if sensitivity not in ("balanced", "sensitive") or prior.cut_short_seconds is None:
+        goes_on, why = LEAKS_AGAIN in before.reasons, LEAKS_AGAIN
+        slope = pace_of_leak(signals, sensitivity, prior, room.total_bytes, room.free_bytes, goes_on=goes_on)
+        if slope is None:
+            return rise
     return replace(
-        rise, verdict=Verdict.LEAKING, evidence=Evidence.BALANCED, reasons=(LIVES_CUT_SHORT,),
-        exhaustion=_exhaustion(GrowthState.RISING, room, slope, None, None), driver_confirms=not has_client,
+        rise, verdict=Verdict.LEAKING, evidence=Evidence.BALANCED, reasons=(why,), slope=slope,
+        exhaustion=_exhaustion(GrowthState.RISING, room, slope, None, None), driver_confirms=signals.own is None,
     )  # fmt: skip
 
 
