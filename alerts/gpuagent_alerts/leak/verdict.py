@@ -21,6 +21,7 @@ from gpuagent_alerts.leak.forecast import (
     forecast_window,
     growing_slope,
     resumption_of,
+    rise_of_late,
     slope_of,
     steps_of,
     still_seconds,
@@ -184,7 +185,7 @@ def judge_signals(
     if cache is not None:  # while there is a client; without one this is a suspicion
         return Growth(Verdict.CACHED, slope=slope, reasons=describe_cache(cache, room.slack_bytes))
     judged = (signals.own or (signals.used,))[0]
-    if _learns(judged):
+    if _learns(judged) or (slope is None and judged.store.base_count < 2 * LEARNING_BLOCKS):
         return LEARNING
     rejection = judged.criteria[-1].rejection
     recent = rejection is not None and now_seconds - rejection.seconds <= rejection.window_seconds / 2
@@ -213,7 +214,10 @@ def judge_signals(
         alarm = ending.alarm
         stopped = None if ending.released else ending.seconds - max(alarm.window_seconds, PLATEAU_SECONDS)
         return Growth(Verdict.LEVELLED_OFF, slope=still, stopped_seconds=stopped, reasons=known)
-    return Growth(Verdict.STEADY, slope=still, reasons=against)
+    lately = 0 if against else rise_of_late(judged.store)
+    is_jump = lately * PAGE_BYTES >= SUSPECTED.least_growth(room.total_bytes)
+    unsaid = f"rose by {format_pages(lately)} within 2 min, too short to say more"
+    return Growth(Verdict.STEADY, slope=None if is_jump else still, reasons=(unsaid,) if is_jump else against)
 
 
 def _as_leak_by_lives(
