@@ -338,7 +338,8 @@ def held_text(seen: BriefingInputs, watch: Watch, now: float) -> str:
         return f"{about}{_NOT_TRUE}"
     if not watch.awaits_restart:
         who = process_name(labels) if labels.get("pid") else who
-        return f"{who} {_left(restarts, age, now)}: waiting for what a remedy comes to"
+        waits = "a remedy gave its memory back" if watch.is_freed else "waiting for what a remedy comes to"
+        return f"{who} {_left(restarts, age, now)}: {waits}"
     if again is not None:
         if again.started_at is not None and again.started_at < restarts.since:  # while nobody saw it
             age = format_duration(max(1.0, now - again.started_at))

@@ -177,6 +177,7 @@ class IncidentBook:
                     grow_on=seen.grow_on,
                     growing=seen.growing,
                     is_acted_on=of_process,
+                    is_freed=seen.freed_at is not None,
                 )
         self.watched = found
         return found
