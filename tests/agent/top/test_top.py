@@ -386,8 +386,8 @@ def test_nothing_is_wider_than_the_screen(tmp_path: Path, name: str, size: tuple
 )
 def test_an_incident_that_only_ends_is_no_trouble(*, ending: bool, style: str, words: str) -> None:
     """As after `gpuagent kill`, while its end is about to be told: the screen is as calm as the status document."""
-    incident: dict[str, Any] = {"key": "inc-1", "kind": "process", "headline": "CRITICAL node7: x", "labels": {}, "alerts": [],
-                "severity": "critical", "ends_at_seconds": None, "ending": ending}  # fmt: skip
+    incident: dict[str, Any] = {"key": "inc-1", "kind": "process", "headline": "CRITICAL node7: x", "labels": {},
+                "alerts": [], "severity": "critical", "ends_at_seconds": None, "ending": ending}  # fmt: skip
     (line,) = problem_lines({"problems": []}, {"incidents": [incident]}, 80, 5)
     assert line.plain.strip().upper().startswith(style.upper())
     assert ("ending: " in line.plain) is ending
