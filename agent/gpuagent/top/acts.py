@@ -140,6 +140,8 @@ def alert_targets(alerts: Document | None, process: Document | None) -> list[Ale
 def incident_words(incident: Document) -> str:
     """Return an incident in one line, which begins with how grave it is."""
     severity, said = str(incident["severity"]).upper(), str(incident.get("headline") or incident["kind"])
+    if incident.get("ending"):
+        return f"ENDING {said.removeprefix(f'{severity} ')}"
     return said if said.startswith(severity) else f"{severity} {said}"
 
 

@@ -197,6 +197,18 @@ def _rises_of(values: array[int]) -> _Rises | None:
     return _Rises(places[begin], places[end], len(places) - 1 - end, plateau, floors[end] - floors[begin])
 
 
+_LATE_BLOCKS: Final = 9
+"""Blocks of the last 2 min."""
+
+
+def rise_of_late(store: BlockStore) -> int:
+    """Return the pages by which memory rose in both halves of the last 2 min; 0 where it did not, or has stopped."""
+    values = [value for value in store.ring(0, _LATE_BLOCKS) if value != EMPTY]
+    if len(values) < _LEAST_BLOCKS or not values[0] < values[len(values) // 2] < values[-1] or values[-1] < max(values):
+        return 0
+    return values[-1] - values[0] if values[-1] > values[-2] else 0
+
+
 def _blocks(store: BlockStore, seconds: float) -> tuple[int, array[int]]:
     """Return the seconds of a block and the blocks of the last so many seconds, from the first reading to the last.
 

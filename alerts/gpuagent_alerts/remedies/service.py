@@ -39,7 +39,7 @@ from gpuagent_alerts.remedies.manual_requests import (
 )
 from gpuagent_alerts.remedies.observation import ActionExecutor, RemedyRequest
 from gpuagent_alerts.remedies.observer import MemoryHoldTimes, SnapshotObserver
-from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
+from gpuagent_alerts.remedies.outcome import NOTHING_DONE, RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.rehearsal import accepted_advice
 from gpuagent_alerts.remedies.run import LadderRun, RunContext
@@ -355,7 +355,7 @@ class RemedyService:
             alert.fingerprint, alert.labels.get("pid", ""), alert.labels.get("uuid", "")
         )
         why_not = self.remedies.withheld.reason(alert.fingerprint) if alert.holds else ""
-        return done or (f"nothing is done: {why_not}" if why_not else "")
+        return done or (f"{NOTHING_DONE}: {why_not}" if why_not else "")
 
     def _tell_off(self, why: str) -> None:
         """Tell why remedies are off, as a problem of the state, where there are any."""

@@ -20,6 +20,7 @@ from gpuagent.top import acts
 from gpuagent.top.app import TopApp
 from gpuagent.top.detail_screen import DetailScreen
 from gpuagent.top.dialogs import Choice, Columns, Question, TextWindow
+from gpuagent.top.panels import problem_lines
 from gpuagent.top.widgets import LinesView, ProcessTable
 from tests.agent.cli.alerts_document import ALERT
 from tests.agent.cli.alerts_document import document as alerts_document
@@ -381,6 +382,19 @@ def test_nothing_is_wider_than_the_screen(tmp_path: Path, name: str, size: tuple
 
     source = FakeSource(document(SNAPSHOTS[name]))
     play(source, script, tmp_path, size)
+
+
+@pytest.mark.parametrize(
+    ("ending", "style", "words"), [(False, "critical", "CRITICAL node7: x"), (True, "info", "ENDING node7: x")]
+)
+def test_an_incident_that_only_ends_is_no_trouble(*, ending: bool, style: str, words: str) -> None:
+    """As after `gpuagent kill`, while its end is about to be told: the screen is as calm as the status document."""
+    incident: dict[str, Any] = {"key": "inc-1", "kind": "process", "headline": "CRITICAL node7: x", "labels": {},
+                "alerts": [], "severity": "critical", "ends_at_seconds": None, "ending": ending}  # fmt: skip
+    (line,) = problem_lines({"problems": []}, {"incidents": [incident]}, 80, 5)
+    assert line.plain.strip().upper().startswith(style.upper())
+    assert ("ending: " in line.plain) is ending
+    assert acts.incident_words(incident) == words
 
 
 def test_problems_stay_on_top_of_512_processes(tmp_path: Path) -> None:
