@@ -49,6 +49,36 @@ def lines_by_made_names(owner: object, *, sets: bool) -> list[Site]:
     return [found[place] for place in sorted(found)]
 
 
+REPLACING = frozenset(["_replace", "replace", "evolve", "model_copy"])
+"""Methods and functions that make the next version of a named tuple, a dataclass or the like, with other fields."""
+
+
+def lines_that_replace(field: str, owner: object, index: CodeIndex) -> list[Site]:
+    """Return lines of the app that make a new version of the owner, in which this field has another value.
+
+    One that calls the class is such a line only where it also reads the field: else it makes the first version.
+    """
+    found = {}
+    for code in dict.fromkeys(code for _, code in (*index.own, *((None, frame.f_code) for frame in index.frames))):
+        known = REPLACING.intersection(code.co_names)
+        if is_library(code) or not (known or type(owner).__name__ in code.co_names):
+            continue
+        read_at: int | None = None
+        for op in read_code(code):
+            if op.name.startswith(ATTRIBUTE_LOADS) and op.value == field:
+                read_at = op.line
+            elif isinstance(op.value, tuple) and field in op.value and op.name in KEYWORDS and (known or read_at):
+                site = site_of(code, Use("carried", read_at or op.line))
+                found[site.file, site.line] = site
+            if op.name.startswith(("STORE_", "RETURN")):
+                read_at = None
+    return [found[place] for place in sorted(found)]
+
+
+KEYWORDS = frozenset(["KW_NAMES", "LOAD_CONST"])
+"""Instructions that load the names of keyword arguments: until 3.12, and from then on."""
+
+
 def lines_by_calls(owners: Iterable[object], fillers: Iterable[Site], index: CodeIndex) -> list[Site]:
     """Return lines of the app that call what fills a container in a library: loop.call_later() for its list of timers.
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import NamedTuple
 
+from gpuagent_client.blame.arrays import base_of, holds_objects, is_inside_pandas
 from gpuagent_client.blame.fork import ThreadFrame
 from gpuagent_client.blame.graphs import GraphReader
 from gpuagent_client.blame.heap import Heap, ThreadValues, are_links, index_heap, true_instance
@@ -26,6 +27,7 @@ from gpuagent_client.blame.paths import (
     attribute_of,
     class_name,
     code_name,
+    field_of,
     frame_variable,
     instance_dict,
     step,
@@ -137,8 +139,16 @@ class Signatures:
             if labels is None:
                 labels = self._labels_in[above] = self._labels_in_dict(above, parent)
             return labels.get(id(item), "[key]")
-        if true_instance(parent, list, tuple, deque, set, frozenset):
-            return ELEMENT
+        if is_inside_pandas(parent, item):
+            return ""
+        if true_instance(parent, list, tuple, deque, set, frozenset) or (
+            holds_objects(parent) and base_of(parent) is not item
+        ):
+            field = field_of(parent, item) if true_instance(parent, tuple) else None
+            return ELEMENT if field is None else f".{field}"
+        return self._label_of_attribute(parent, item)
+
+    def _label_of_attribute(self, parent: object, item: object) -> str:
         running = self._heap.frames.get(id(parent))
         if running is not None:
             return f".{frame_variable(running.frame, item)}"

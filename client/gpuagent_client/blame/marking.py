@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
 from typing import Callable, NamedTuple
 
+from gpuagent_client.blame.arrays import base_of, is_array_type, objects_in
 from gpuagent_client.blame.heap import Heap, referents_of, true_instance
 from gpuagent_client.blame.paths import SUSPENDED, is_library_file, suspended_frame
 
@@ -64,8 +65,7 @@ class Marking:
         self._until = until
         self._next = 0
         self._followed: dict[type, bool] = {}
-        numpy = sys.modules.get("numpy")
-        self._array_type = getattr(numpy, "ndarray", None)
+        self._arrays: set[type] = set()
         self._thread_dicts: dict[int, list[object]] = {}
         for one in heap.values:
             self._thread_dicts.setdefault(id(one.owner), []).append(one.attributes)
@@ -153,7 +153,8 @@ class Marking:
     def _is_followed(self, kind: type) -> bool:
         if kind in NOT_FOLLOWED or issubclass(kind, (ModuleType, FrameType)):
             return issubclass(kind, FrameType)
-        if self._array_type is not None and issubclass(kind, self._array_type):
+        if is_array_type(kind):
+            self._arrays.add(kind)
             return True
         return bool(_flags(kind) & TRACKED)
 
@@ -168,8 +169,8 @@ class Marking:
             if id(gradient) not in self.places:
                 self._wanted.add(id(gradient))
             return (*referents_of(item), gradient)
-        if self._array_type is not None and issubclass(kind, self._array_type):
-            return (self._array_type.base.__get__(item), *referents_of(item))
+        if kind in self._arrays:
+            return (base_of(item), *objects_in(item), *referents_of(item))
         if issubclass(kind, SUSPENDED):
             return self._variables_of(item)
         extra = self._thread_dicts.get(id(item))

@@ -21,6 +21,7 @@ from gpuagent_client.blame.indirect import (
     lines_by_calls,
     lines_by_made_names,
     lines_that_register,
+    lines_that_replace,
 )
 from gpuagent_client.blame.judgment import ALTERNATIVES
 from gpuagent_client.blame.lines import ADDRESSES, addresses
@@ -326,13 +327,15 @@ class _Writer:
                 best = found
             made = self._by_made_names(handle) if least > DOUBT and not is_tensor and not in_libraries else []
             if made:
-                best, least = made, DOUBT
+                best, least = made, made[0].doubt
             if least < DOUBT_PER_NAME * (depth + 1):
                 break
         return best, least
 
     def _by_made_names(self, handle: Handle) -> list[Site]:
         is_container = true_instance(handle.value, dict, list, tuple, set)
+        if handle.kind == "attribute" and (replacing := lines_that_replace(handle.name, handle.owner, self._index)):
+            return replacing
         owner = handle.owner if is_container else handle.value
         return [] if true_instance(owner, dict, type) else lines_by_made_names(owner, sets=not is_container)
 

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from gpuagent_client.blame.arrays import array_size, holds_objects, objects_in
 from gpuagent_client.blame.heap import Heap, are_links, true_instance
 from gpuagent_client.blame.marking import asyncio_tasks
 from gpuagent_client.blame.paths import attribute_of, instance_dict, is_tensor_type, suspended_frame
@@ -27,6 +28,7 @@ MAX_STEPS = 60
 MAX_NODES = 2_000
 MAX_LINKS = 5_000
 MAX_FILLED = 200_000
+ATTRIBUTES = "__dict__"
 LENGTH, FILLED, BYTES, GRAPH, CHAIN, FRAMES = "length", "filled", "bytes", "graph", "chain", "frames"
 LOCALS_ARE_VIEWS = sys.version_info >= (3, 13)  # PEP 667; before, they are a copy that the frame keeps
 
@@ -50,6 +52,9 @@ def length_of(container: object) -> int | None:
         return int(container.cache_info().currsize)
     if true_instance(container, queue.SimpleQueue):
         return int(container.qsize())
+    size = array_size(container)
+    if size is not None:
+        return size
     attributes = instance_dict(container)
     return len(attributes) if attributes is not None else None
 
@@ -98,19 +103,26 @@ def _frames_of(code: object) -> int:
 
 def _step_to(parent: object, child: object) -> tuple[str | None, int | None, int]:
     if true_instance(parent, dict):
-        for number, (key, value) in enumerate(list(dict.items(parent))):
-            if value is child:
-                return (key if type(key) is str else None), number, id(child)
-        return None, None, id(child)
-    if true_instance(parent, list, tuple, deque):
+        keys = enumerate(list(dict.items(parent)))
+        found = next(((key, number) for number, (key, value) in keys if value is child), (None, None))
+        return (found[0] if type(found[0]) is str else None), found[1], id(child)
+    if true_instance(parent, list, tuple, deque) or holds_objects(parent):
         return None, next((number for number, one in enumerate(_elements(parent)) if one is child), None), id(child)
     frame = parent if true_instance(parent, types.FrameType) else suspended_frame(parent)
     if frame is not None:
         names = [name for name, value in frame.f_locals.items() if value is child]
         return (names[0] if names else None), None, id(child)
     if instance_dict(parent) is child:
-        return None, None, id(child)
-    return attribute_of(parent, child), None, id(child)
+        return ATTRIBUTES, None, id(child)
+    name = attribute_of(parent, child)
+    if name is not None:
+        return name, None, id(child)
+    return _slot_name(child), next((at for at, one in enumerate(_referents(parent)) if one is child), None), id(child)
+
+
+def _slot_name(child: object) -> str:
+    """Return what stands for the name of a slot that has none, as in the classes of extensions: what is in there."""
+    return f"<{type(child).__name__}>"
 
 
 def _elements(item: object) -> Iterable[object]:
@@ -119,7 +131,7 @@ def _elements(item: object) -> Iterable[object]:
         if true_instance(item, kind):
             found: Iterable[object] = kind.__iter__(item)
             return found
-    return ()
+    return objects_in(item)
 
 
 def encode(targets: Iterable[Target]) -> list[list[object]]:
@@ -171,9 +183,10 @@ def measure(item: object, how: str) -> int | None:
 
 def filled_of(container: object) -> int | None:
     """Return how many places of a list are not None: one that was made at its full length fills up in place."""
-    if not true_instance(container, list) or list.__len__(container) > MAX_FILLED:
+    length = list.__len__(container) if true_instance(container, list) else array_size(container)
+    if length is None or length > MAX_FILLED:
         return None
-    return sum(one is not None for one in list.__iter__(container))
+    return sum(one is not None for one in _elements(container))
 
 
 def how_to_measure(container: object) -> str:
@@ -215,10 +228,20 @@ def _follow(item: object, name: str | None, position: int | None, key: int) -> o
         return dict.get(item, name) if name is not None else _element(list_values(item), position, key)
     if true_instance(item, list, tuple, deque):
         return _element(item, position, key)
+    if holds_objects(item):
+        return _element(objects_in(item), position, key) if (array_size(item) or 0) <= MAX_SCANNED else None
+    return _follow_attribute(item, name, position, key)
+
+
+def _follow_attribute(item: object, name: str | None, position: int | None, key: int) -> object:
     attributes = instance_dict(item)
-    if attributes is not None and id(attributes) == key:
+    if attributes is not None and (id(attributes) == key or name == ATTRIBUTES):
         return attributes
-    found = next((child for child in _referents(item) if id(child) == key), None)
+    referents = _referents(item)
+    found = next((child for child in referents if id(child) == key), None)
+    if found is None and position is not None:  # it has been replaced by something of the same class
+        child = referents[position] if position < len(referents) else None
+        return child if _slot_name(child) == name else None
     frame = suspended_frame(item) if found is None else None
     if frame is not None:  # it is running now, or the variable has another value
         return _variable(frame, name, key)
