@@ -280,6 +280,7 @@ class _Writer:
             "gained": finding.gained,
             "bound": finding.bound,
             "rooted": finding.rooted,
+            "device": str(_main_kind(finding)[0].device),
         }
 
     def _sites(self, finding: Finding) -> list[Site]:

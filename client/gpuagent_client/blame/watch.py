@@ -22,6 +22,7 @@ from gpuagent_client.blame.arrays import array_size, holds_objects, objects_in
 from gpuagent_client.blame.heap import Heap, are_links, true_instance
 from gpuagent_client.blame.marking import asyncio_tasks
 from gpuagent_client.blame.paths import attribute_of, instance_dict, is_tensor_type, suspended_frame
+from gpuagent_client.blame.tensors import bytes_without_storage
 
 MAX_SCANNED = 20_000
 MAX_STEPS = 60
@@ -284,7 +285,10 @@ def _bytes_of(item: object) -> int | None:
     if torch is None or not is_tensor_type(type(item)):
         return None
     with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - nothing of the app may run
-        return int(torch.Tensor.untyped_storage(item).nbytes())
+        try:
+            return int(torch.Tensor.untyped_storage(item).nbytes())
+        except (RuntimeError, NotImplementedError):
+            return bytes_without_storage(torch, item)
 
 
 def _nodes_above(item: object) -> int | None:
