@@ -8,7 +8,7 @@ from types import CodeType, FunctionType
 
 from gpuagent_client.blame.code_index import CodeIndex
 from gpuagent_client.blame.heap import true_instance
-from gpuagent_client.blame.paths import Handle, Trail
+from gpuagent_client.blame.paths import Handle, Trail, instance_dict
 from gpuagent_client.blame.sites import (
     ADDING,
     ATTRIBUTE_LOADS,
@@ -140,9 +140,18 @@ def _knows(code: types.CodeType, hook: object) -> bool:
 
 
 def handles_of(way: Trail, last: int) -> Iterator[Handle]:
-    """Yield the names on the way up from objects[last]; after that of a parameter, the attributes that keep it too."""
+    """Yield the names on the way up from objects[last]; after that of a parameter, the attributes that keep it too.
+
+    After that of a function also the names by which its owner knows functions like it: `model.forward` beside
+    `model._old_forward`.
+    """
     for handle in way.handles(last):
         yield handle
+        if handle.kind == "attribute" and true_instance(handle.value, FunctionType):
+            for name, value in list((instance_dict(handle.owner) or {}).items()):
+                alike = true_instance(value, FunctionType) and value.__code__ is handle.value.__code__
+                if alike and name != handle.name:
+                    yield handle._replace(name=name, value=value)
         if handle.kind == "default" and true_instance(handle.owner, FunctionType):
             owner = next((item for item in reversed(handle.above) if true_instance(item, type)), None)
             for name in attributes_set_to(handle.owner.__code__, handle.name) if owner is not None else ():

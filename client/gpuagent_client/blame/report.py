@@ -315,7 +315,10 @@ class _Writer:
         for depth, handle in enumerate(handles_of(finding.way, finding.named)):
             is_itself = finding.container is None and handle.value is held
             is_tensor = is_itself and is_tensor_type(type(held))
-            is_assigned = is_tensor or (is_itself and finding.chained)  # the first of a chain is replaced by a new one
+            # The first of a chain is replaced by a new one; of functions there may be two names.
+            is_assigned = is_tensor or (
+                finding.chained and (is_itself or true_instance(handle.value, types.FunctionType))
+            )
             found = sites(handle, self._index, keeps_elements=not is_assigned, in_libraries=in_libraries)
             if finding.replaced and any(site.from_itself for site in found):  # not where its first value is stored
                 found = [site for site in found if site.from_itself or site.how in {"carried", "taken"}]
@@ -363,7 +366,9 @@ class _Writer:
         if finding.replaced:
             return LONGER
         if finding.chained:
-            return EXCEPTION if true_instance(finding.way.objects[finding.named], BaseException) else CHAIN
+            head = finding.way.objects[finding.named]
+            wraps = true_instance(head, types.FunctionType)
+            return CLOSURE if wraps else EXCEPTION if true_instance(head, BaseException) else CHAIN
         return cause_of(
             finding.way,
             container=finding.container,

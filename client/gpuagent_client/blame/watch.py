@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpuagent_client.blame.arrays import array_size, holds_objects, objects_in
-from gpuagent_client.blame.heap import Heap, are_links, true_instance
-from gpuagent_client.blame.marking import asyncio_tasks
+from gpuagent_client.blame.heap import Heap, are_links, true_instance, wrapped_by
+from gpuagent_client.blame.marking import asyncio_tasks, code_of_task
 from gpuagent_client.blame.paths import attribute_of, instance_dict, is_tensor_type, suspended_frame
 from gpuagent_client.blame.tensors import bytes_without_storage
 
@@ -30,7 +30,7 @@ MAX_NODES = 2_000
 MAX_LINKS = 5_000
 MAX_FILLED = 200_000
 ATTRIBUTES = "__dict__"
-LENGTH, FILLED, BYTES, GRAPH, CHAIN, FRAMES = "length", "filled", "bytes", "graph", "chain", "frames"
+LENGTH, FILLED, BYTES, GRAPH, CHAIN, FRAMES, TASKS = "length", "filled", "bytes", "graph", "chain", "frames", "tasks"
 LOCALS_ARE_VIEWS = sys.version_info >= (3, 13)  # PEP 667; before, they are a copy that the frame keeps
 
 
@@ -90,6 +90,16 @@ def frames_target(frame: types.FrameType, heap: Heap) -> Target:
     """Return how the app counts the threads that are in a function, for the child."""
     same = sum(one.frame.f_code is frame.f_code for one in heap.frames.values())
     return Target(("code", id(frame.f_code)), (), FRAMES, same)
+
+
+def tasks_target(task: object) -> Target | None:
+    """Return how the app counts the tasks of asyncio's that run the same coroutine function, for the child."""
+    code = code_of_task(task)
+    return None if code is None else Target(("code", id(code)), (), TASKS, _tasks_of(id(code)))
+
+
+def _tasks_of(code: object) -> int:
+    return sum(id(code_of_task(task)) == code for task in asyncio_tasks())
 
 
 def _frames_of(code: object) -> int:
@@ -162,6 +172,8 @@ def measure_all(targets: Sequence[Target]) -> list[int | None]:
 def _measure(one: Target) -> int | None:
     if one.measure == FRAMES:
         return _frames_of(one.root[1])
+    if one.measure == TASKS:
+        return _tasks_of(one.root[1])
     item = _root(one.root, one.steps[0] if one.steps else None)
     steps = one.steps[1:] if one.root[0] == "frame" else one.steps
     for name, position, key in steps:
@@ -316,8 +328,11 @@ def _links_below(item: object) -> int:
     while current is not None and id(current) not in seen and count < MAX_LINKS:
         seen.add(id(current))
         count += 1
-        below = gc.get_referents(current)
-        below += [one for inner in below if type(inner) is dict for one in list(inner.values())]
+        if true_instance(current, types.FunctionType):
+            below = wrapped_by(current)
+        else:
+            below = gc.get_referents(current)
+            below += [one for inner in below if type(inner) is dict for one in list(inner.values())]
         links = [one for one in below if are_links(kind, type(one)) and id(one) not in seen]
         current = next((one for one in links if type(one) is kind), links[0] if links else None)
     return count
