@@ -319,14 +319,18 @@ def attach(
     Loads the client into the process, asks as `gpuagent blame` does, and removes it again. Run it as the user who owns
     the process, or as root. The app's code and files are not changed.
 
-    Exit status: 0 done, 1 the process cannot be attached to, or the app refused.
+    Exit status: 0 done, 1 the process cannot be attached to, the configuration forbids it, or the app refused.
     """
     from gpuagent.attach.attachment import attached, describe, find_client  # only where it is needed
     from gpuagent.attach.target import NotAttachable
 
     args = blame_args(window, max_pause, census=census, lines=lines, show_keys=show_keys)
     wait_seconds = read_duration(wait, "--wait")
-    ask_agent("GET", "/api/v1/clients", socket)  # without an agent nothing could be asked: then the app stays as it is
+    # Without an agent nothing could be asked: then the app stays as it is.
+    if not ask_agent("GET", "/api/v1/clients", socket).get("attach", True):  # an older agent has no such key
+        tell("The configuration of this node forbids attaching (`clients.attach`). An app that starts with the client")
+        tell("can be asked by `gpuagent blame`: see `gpuagent-client enable`.")
+        raise typer.Exit(1)
     try:
         directory = find_client() if client is None else str(client.resolve())
         with attached(pid, client_directory=directory, safe_point_seconds=wait_seconds) as attachment:
