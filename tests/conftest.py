@@ -72,7 +72,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sample",
         metavar="COMMIT",
-        help="run the extended tests and a sample of the exhaustive ones, another for each commit",
+        help="run the extended tests, too, and a sample of the exhaustive ones, another for each commit",
     )
 
 
@@ -117,9 +117,11 @@ def pytest_collection_finish() -> None:
 
 
 def _is_taken(item: pytest.Item, commit: str) -> bool:
-    if item.get_closest_marker("exhaustive"):
-        return is_sampled(item.nodeid, commit)
-    return item.get_closest_marker("extended") is not None
+    marker = item.get_closest_marker("exhaustive")
+    if marker is None:
+        return True
+    whole = marker.kwargs.get("whole_file", False)
+    return is_sampled(item.nodeid.partition("::")[0] if whole else item.nodeid, commit)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
