@@ -240,16 +240,16 @@ def _who_left(case: EndedAlert) -> str:
 def _bytes_back(case: EndedAlert, held: int, fell: int) -> int:
     """Return how much came back of what processes held that have left, where less by `fell` is in use; 0 if little.
 
-    What was started since, as in its place, has memory of its own. Who had no room takes a part of it at once: what is
-    in use no more is told then.
+    Who had no room takes a part of it at once: what is in use no more is told then, with what was started since.
     """
     used = {one.key: one.used_bytes or 0 for one in (() if case.before is None else case.before.processes)}
     listed = list(holders_of(case.alert.labels, case.snapshot)) if used else []
-    fell += sum(one.used_bytes or 0 for one in listed if one.key not in used)
     if not held or fell >= _MOST_CAME_BACK * held:
         return held
-    taken = sum(max(0, (one.used_bytes or 0) - used[one.key]) for one in listed if one.key in used)
-    return fell if fell + taken >= _MOST_CAME_BACK * held and fell >= _LEAST_OF_HELD * held else 0
+    taken = sum(max(0, (one.used_bytes or 0) - used.get(one.key, 0)) for one in listed)
+    started = sum(one.used_bytes or 0 for one in listed if one.key not in used)
+    is_back = fell + taken >= _MOST_CAME_BACK * held and fell >= _LEAST_OF_HELD * held
+    return min(held, fell + started) if is_back else 0
 
 
 def _gone_grower(case: EndedAlert) -> ProcessReading | None:

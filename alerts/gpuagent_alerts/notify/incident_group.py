@@ -32,6 +32,7 @@ from gpuagent_alerts.notify.succession import Restarts, Watch
 from gpuagent_alerts.notify.urgency import (
     CRITICAL,
     FAST_TIER,
+    GROWS_AGAIN,
     Urgency,
     UrgencyStage,
     by_urgency,
@@ -451,6 +452,8 @@ class IncidentGroup:
             severity = self._record.severity
         starts_at = self._starts_at(told)
         urgency = self._current if told is None else told.urgency.highest(self._current)
+        if news is News.RESTARTED:  # what was told of the process before says nothing of this one
+            urgency = GROWS_AGAIN.highest(self._current)
         key = self._record.key if self._record is not None else ""
         lowered_at = None if told is None or not urgency.rises_above(self._current) else told.lowered_at
         noted = NotifiedIncident(

@@ -43,7 +43,9 @@ def test_the_severity_of_a_restarted_leak_does_not_dip(tmp_path: Path) -> None:
         shown = {one.severity for one in subjects_of(stage.engine, severity_of=stage.notifier.severity_of)}
         found.append((severity_of(stage), "critical" in shown))
     assert found == [("critical", True)] * 12
-    assert [one.severity for one in stage.heard] == ["critical"] * len(stage.heard)
+    # The message of the restart told no time: that it fills the memory in minutes, and that it is full, are news.
+    assert [f"{one.news} {one.severity}" for one in stage.heard[2:]] == ["worsened critical"]
+    assert stage.headlines()[-1].endswith("full in 10 min; api.service was restarted once and grows again")
 
     # A forecast that is gone before it has held for a minute brings nothing back.
     stage.show(story.seen(10.0, LEAKING, 200), 5 * MINUTE)
