@@ -26,6 +26,7 @@ from gpuagent_client.blame.look import Look, take_look
 from gpuagent_client.blame.marking import from_last_class
 from gpuagent_client.blame.memory_in_use import UsageSeries
 from gpuagent_client.blame.paths import Trail, instance_dict, trail
+from gpuagent_client.blame.pause import refuse_long_pause
 from gpuagent_client.blame.report import Told, report_holders
 from gpuagent_client.blame.tensors import exact_types, loaded_torch
 from gpuagent_client.blame.wire import CensusRequest, Context, census_request, verdict
@@ -205,7 +206,7 @@ class _CensusRun:
         fork.refuse_without_memory(self._size, fork.available_bytes())
         fork.refuse_pinned_memory(pinned_bytes(self._torch))
         self.foretold_seconds = max(
-            self.foretold_seconds, fork.refuse_long_pause(self._request.max_pause_seconds, self.worst_stall_seconds)
+            self.foretold_seconds, refuse_long_pause(self._request.max_pause_seconds, self.worst_stall_seconds)
         )
         values = values_of(self._thread_locals)  # not longer than the fork: they are the app's
         try:

@@ -10,8 +10,8 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 
-from gpuagent_client.blame.fork import resident_bytes
 from gpuagent_client.blame.lines import allocated_bytes
+from gpuagent_client.blame.pause import resident_bytes
 
 HOST = "cpu"
 FIELDS = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
