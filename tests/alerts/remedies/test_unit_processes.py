@@ -100,6 +100,19 @@ def test_the_agent_in_the_unit(tree: CgroupTree) -> None:
     assert "the agent itself" in processes(tree).never_ended(UNIT, CGROUP, PERMISSION)
 
 
+@pytest.mark.parametrize("name", ["MainPID", "ControlPID"])
+def test_a_main_process_elsewhere(tree: CgroupTree, name: str) -> None:
+    """KILL-03: systemd ends the main and the control process with their unit, wherever they run: that withholds."""
+    tree.add(101, "/system.slice/other.service", uids=ALICE, name=b"serve")
+    look = processes(tree)
+    assert look.not_of_unit(UNIT, CGROUP, {}) == look.not_of_unit(UNIT, CGROUP, {name: 100}) == ""
+    against = look.not_of_unit(UNIT, CGROUP, {name: 101})
+    assert f"systemd has {name}=101 for {UNIT}, and would end that as well (serve of alice, in /system" in against
+    assert "does not run in the unit" in look.not_of_unit(UNIT, CGROUP, {name: 102})
+    tree.add(103, f"{CGROUP}/below")
+    assert look.not_of_unit(UNIT, CGROUP, {"MainPID": 100, name: 103}) == ""
+
+
 def test_who_is_in_the_unit_cannot_be_seen(tree: CgroupTree) -> None:
     """No answer is no permission."""
     tree.add(101)
