@@ -225,7 +225,9 @@ def test_a_quadlet() -> None:
         container = f"echo $$ >$own/libpod-payload-{'a' * 64}/cgroup.procs; exec unshare -pf --mount-proc $inside"
         script.write_text(
             "export own=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)\n"
-            f"export inside='setpriv --reuid=65534 --clear-groups sleep 1001'\n"
+            f"[ ! -e {folder}/user ] || second='setpriv --reuid=65533 --clear-groups sleep 1003 & '\n"
+            'echo "$second"setpriv --reuid=65534 --clear-groups sleep 1001 >/run/quadlet-inside\n'
+            "export inside='sh /run/quadlet-inside'\n"
             f"mkdir -p $own/runtime $own/libpod-payload-{'a' * 64}\necho $$ >$own/runtime/cgroup.procs\n"
             f"sh -c '{container}' &\n[ ! -e {folder}/second ] || {conmon} 1002 &\nexec {conmon} 1000\n"
         )
@@ -234,6 +236,13 @@ def test_a_quadlet() -> None:
             until_sleeper(unit, "1001", f"/libpod-payload-{'a' * 64}")
             assert refusal(unit, quadlet) == ""
             assert restarts(unit, quadlet)
+            Path(folder, "user").touch()
+            run("systemctl", "restart", unit)
+            until_sleeper(unit, "1003", f"/libpod-payload-{'a' * 64}")
+            until_sleeper(unit, "1001", f"/libpod-payload-{'a' * 64}")
+            assert f"the container of {unit} runs processes of several users: 65533 (1), nobody (1)" in refusal(unit)
+            assert refusal(unit, replace(quadlet, shared=True)) == ""
+            Path(folder, "user").unlink()
             Path(folder, "second").touch()
             run("systemctl", "restart", unit)
             until_sleeper(unit, "1001", f"/libpod-payload-{'a' * 64}")

@@ -35,6 +35,7 @@ from gpuagent_alerts.remedies.facts.unit_containers import (
     NO_CONTAINERS,
     UnitContainers,
     find_containers,
+    find_users,
 )
 from gpuagent_alerts.remedies.observation import SHARED_WAY_OUT, ProcessEnded, UnitPermission
 from gpuagent_alerts.remedies.safeguards.never_list import UNKILLABLE_SCORE, find_listed
@@ -218,8 +219,8 @@ class UnitProcesses:
         """
         outside = [each for each in processes if not own.holds(each)]
         try:
-            if others := Counter(self._name(uid) for each in outside for uid in each.uids - own_uids):
-                return f"{unit} runs processes of other users: {_listed(others)}"
+            if others := self._sign_of_users(unit, processes, own_uids, own):
+                return others
             for each in processes:
                 if sign := self._sign_of_session(each):
                     return f"somebody's session runs in {unit}: pid {each.pid} {sign}"
@@ -228,9 +229,26 @@ class UnitProcesses:
                     return f"{unit} runs containers: pid {each.pid} monitors one that is not the unit's own"
                 if sign := self._sign_of_container(each):
                     return f"{unit} runs containers: pid {each.pid} {sign}"
-        except (OSError, MissingFact) as error:
+        except (OSError, ValueError, MissingFact) as error:
             return f"it cannot be seen whose processes {unit} runs: {error}"
         return ""
+
+    def _sign_of_users(
+        self, unit: str, processes: Collection[Credentials], own_uids: frozenset[int], own: UnitContainers
+    ) -> str:
+        """Return what shows other users, or several in its own container. Raises OSError, ValueError."""
+        outside: Counter[str] = Counter()
+        inside: Counter[str] = Counter()
+        users = find_users(self._files, processes, own) - own_uids
+        for each in processes:
+            if own.holds(each):
+                inside.update(self._name(uid) for uid in each.uids & users)
+            else:
+                outside.update(self._name(uid) for uid in each.uids - own_uids)
+        if outside:
+            return f"{unit} runs processes of other users: {_listed(outside)}"
+        several = len(users) > 1
+        return f"the container of {unit} runs processes of several users: {_listed(inside)}" if several else ""
 
     def _sign_of_session(self, process: Credentials) -> str:
         if process.login_uid is not None:
