@@ -251,13 +251,29 @@ def test_an_action_at_the_failure_of_a_daemon(tmp_path: Path) -> None:
 
 
 def test_a_parent_that_was_moved(bound: Node) -> None:
-    """The script that waits may be the main process of a service in another cgroup, and the job in no unit at all."""
+    """The script that waits may be the main process of a service in another cgroup, and the job in no unit at all.
+
+    systemd ends the main and the control process of a unit that ends, wherever they run.
+    """
     bound.systemd.units["starter.service"] = {"MainPID": "9", "ControlPID": "7", "BoundBy": "other.service"}
     bound.add(7, "elsewhere", 0)
     bound.add(9, "elsewhere", 0)
     for job, parent in ((50, 9), (51, 7)):
         bound.add(job, "somewhere", parent=parent)
-        assert set(bound.tied(job)) == {20}
+        assert set(bound.tied(job)) == {7, 9, 20}
+        bound.proc.end(job)
+
+
+def test_a_main_process_of_two_units(tmp_path: Path) -> None:
+    """A stale `PIDFile=` names the main process of another unit: each unit ends with it, and it with each."""
+    node = Node(tmp_path, one_service={"MainPID": "10", "BoundBy": "other.service"}, other_service={"MainPID": "20"})
+    node.add(10, "system.slice/one.service")
+    node.add(20, "system.slice/third.service", BOB)
+    node.systemd.units["third.service"] = {"MainPID": "20"}
+    assert set(node.tied(10)) == {20}
+    assert set(node.tied(20)) == set()
+    node.add(30, "system.slice/other.service", BOB)
+    assert set(node.tied(20)) == {30}
 
 
 @pytest.mark.parametrize("scope", ["slurmstepd.scope", "node1_slurmstepd.scope"])

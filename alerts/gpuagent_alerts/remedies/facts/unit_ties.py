@@ -285,9 +285,10 @@ class _Look:
         """
         above = self._waiting - self._ended
         mains = self._main_processes
-        found = {self.places[pid].unit: pid for pid in sorted(above) if self.places[pid].unit not in mains.values()}
-        found |= {unit: pid for pid, unit in mains.items() if pid in above}
-        found |= {unit: pid for pid, unit in mains.items() if pid in self._ended}
+        with_main = {unit for unit, _ in mains}
+        found = {self.places[pid].unit: pid for pid in sorted(above) if self.places[pid].unit not in with_main}
+        found |= {unit: pid for unit, pid in mains if pid in above}
+        found |= {unit: pid for unit, pid in mains if pid in self._ended}
         inside = {self.places[pid].unit for pid in self._ended}
         return {
             unit: pid
@@ -297,13 +298,13 @@ class _Look:
         }  # fmt: skip
 
     @cached_property
-    def _main_processes(self) -> Mapping[int, str]:
-        """The service of each main or control process. Raises UnseenProcesses."""
+    def _main_processes(self) -> Collection[tuple[str, int]]:
+        """Each service with its main or control process, of which several may have one. Raises UnseenProcesses."""
         try:
-            return {pid: unit for unit, pid in self._ends.main_processes()}
+            return self._ends.main_processes()
         except SystemdSilent:
             if self._are_apart:
-                return {}
+                return ()
             raise
 
     @property
@@ -338,7 +339,7 @@ class _Look:
         listening = {unit for unit in jobs if self._may_fail_by_any(unit)}
         for unit in listening:
             yield from self._beside(unit, jobs[unit], self._ended, ", as it has NotifyAccess=all or exec")
-        for pid, unit in self._main_processes.items() if jobs else ():
+        for unit, pid in self._main_processes if jobs else ():
             if unit not in jobs.keys() - listening:
                 continue
             if pid in self._ended or (pid in self._waiting and not self._goes_on(pid, unit)):
@@ -354,8 +355,9 @@ class _Look:
                 yield Tie(row, why, may_be_own=False, is_stopped_by_unit=True)
 
     def in_unit(self, unit: str) -> Collection[ProcessRow]:
-        """Return the processes of a unit."""
-        return [row for pid, row in self.scan.rows.items() if self.places[pid].unit == unit]
+        """Return the processes of a unit, and those that systemd ends with it wherever they run."""
+        mains = {pid for of, pid in self._main_processes if of == unit}
+        return [row for pid, row in self.scan.rows.items() if self.places[pid].unit == unit or pid in mains]
 
     def units_that_end(self) -> Iterator[str]:
         """Yield the units that may lose their main process, or their last one: all in which one of these is.
