@@ -69,16 +69,22 @@ def read_device(path: str) -> Device | None:
     return Device(major, minor, f"{above}:{below}", stat.S_ISBLK(mode))
 
 
-def terminal_of(pid: int, descriptor: int) -> int:
-    """Return the device number of the terminal that a descriptor stands for. Raises OSError."""
+def copy_descriptor(pid: int, descriptor: int) -> int:
+    """Return a descriptor of the agent's own for what another process has open (pidfd_getfd(2)). Raises OSError."""
     handle = os.pidfd_open(pid)
     try:
-        copy = _LIBC.syscall(_PIDFD_GETFD, handle, descriptor, 0)
+        copy = int(_LIBC.syscall(_PIDFD_GETFD, handle, descriptor, 0))
         if copy < 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
     finally:
         os.close(handle)
+    return copy
+
+
+def terminal_of(pid: int, descriptor: int) -> int:
+    """Return the device number of the terminal that a descriptor stands for. Raises OSError."""
+    copy = copy_descriptor(pid, descriptor)
     try:
         return int.from_bytes(fcntl.ioctl(copy, _TIOCGDEV, b"\0" * 4), "little")
     finally:
