@@ -116,9 +116,9 @@ def foretell(pid: int, proc: Path = Path("/proc")) -> str:
     host the app waits for a processor as well.
     """
     try:
-        status = (proc / str(pid) / "status").read_text(encoding="ascii", errors="replace")
-        fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-        resident_bytes = int(fields.get("RssAnon", fields.get("VmRSS", "")).split()[0]) * 1024
+        status = (proc / str(pid) / "status").read_bytes()
+        fields = dict(line.split(b":", 1) for line in status.split(b"\n") if b":" in line)
+        resident_bytes = int(fields.get(b"RssAnon", fields.get(b"VmRSS", b"")).split()[0]) * 1024
     except (OSError, ValueError, IndexError):
         return ""
     pause = BASE_PAUSE_SECONDS * _waiting(proc) + PAUSE_SECONDS_PER_GIB * resident_bytes / GIB

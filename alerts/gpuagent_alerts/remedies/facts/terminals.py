@@ -266,7 +266,7 @@ class PtyMasters:
             known = self._files.read(pid, "net/unix")
         except OSError:
             return True
-        return any(number in line.split() for line in known.splitlines())
+        return any(number in line.split() for line in known.split(b"\n"))
 
     def unheld(self, rows: Collection[ProcessRow], holders: Collection[ProcessRow]) -> Iterator[tuple[ProcessRow, int]]:
         """Yield which of `rows` are on a terminal whose other side none of `holders` is proven to have open.
@@ -383,7 +383,7 @@ def mounts_of(mountinfo: bytes) -> Iterator[Mount]:
     for line in os.fsdecode(mountinfo).split("\n"):
         mount, _, kind = line.partition(" - ")
         fields = mount.split(" ")
-        if len(fields) > 4:
+        if len(fields) > 4 and fields[0].isdecimal():
             yield Mount(int(fields[0]), fields[4], fields[3], fields[2], kind.startswith("devpts "))
 
 
