@@ -22,10 +22,10 @@ def foretell(pid: int, proc: Path = Path("/proc"), waiting: float | None = None)
     take real-time priority for the fork: `waiting` is how many times as long work takes, else that is measured here.
     """
     try:
-        status = (proc / str(pid) / "status").read_text(encoding="ascii", errors="replace")
-        fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-        resident_bytes = int(fields.get("RssAnon", fields.get("VmRSS", "")).split()[0]) * 1024
-        hurries = fields["Seccomp"].strip() == "0" and bool(int(fields["CapEff"], 16) >> _MAY_BE_NICE & 1)
+        status = (proc / str(pid) / "status").read_bytes()
+        fields = dict(line.split(b":", 1) for line in status.split(b"\n") if b":" in line)
+        resident_bytes = int(fields.get(b"RssAnon", fields.get(b"VmRSS", b"")).split()[0]) * 1024
+        hurries = fields[b"Seccomp"].strip() == b"0" and bool(int(fields[b"CapEff"], 16) >> _MAY_BE_NICE & 1)
     except KeyError:
         hurries = False
     except (OSError, ValueError, IndexError):

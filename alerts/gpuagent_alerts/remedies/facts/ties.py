@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from gpuagent_alerts.remedies.facts.checkpoints import find_certain_restore
 from gpuagent_alerts.remedies.facts.container_ends import ContainerEnds
 from gpuagent_alerts.remedies.facts.container_namespaces import used_by_others
 from gpuagent_alerts.remedies.facts.never_entries import NO_ENTRIES, NeverListSnapshot
-from gpuagent_alerts.remedies.facts.open_terminals import Slave, within_time
+from gpuagent_alerts.remedies.facts.open_terminals import Slave
 from gpuagent_alerts.remedies.facts.own_work import ProcessInfoReader, is_anothers_session, is_own_work
 from gpuagent_alerts.remedies.facts.pid_namespaces import ended_with_init
 from gpuagent_alerts.remedies.facts.process_scan import (
@@ -95,7 +95,8 @@ class TieFinder:
         UnseenProcesses where that cannot be seen.
         """
         seen = scan or self.scan()
-        found = self._find(pids, seen)
+        with self._masters.time.one_look():
+            found = self._find(pids, seen)
         self._refuse_unnamed(seen, {pid for pid in (*pids, *found) if pid in seen.rows})
         return found
 
@@ -211,18 +212,27 @@ class TieFinder:
 
     def _sessions_held(self, scan: ProcessScan, ended: Collection[int], masters_of: MastersOf) -> Iterator[Tie]:
         """Yield who works on a terminal whose other side nobody but these has open."""
-        family = {pid for pid, _ in scan.descendants(ended)}.union(ended)
         held: list[tuple[int, Master]] = []
-        for pid in ended:
+        hidden: list[ProcessRow] = []
+        for holder in self._masters.time.rows(scan.rows[pid] for pid in ended):
             try:
-                held += [(pid, master) for master in masters_of(pid)]
+                held += [(holder.pid, master) for master in masters_of(holder.pid)]
             except PermissionError:
-                yield from _perhaps_held(scan, _at_terminals(scan, ended), scan.rows[pid])
+                hidden.append(holder)
             except (OSError, ValueError) as error:
-                raise UnseenProcesses(f"the open files of pid {pid} cannot be read: {error}") from error
-        if not held:
-            return
+                raise UnseenProcesses(f"the open files of pid {holder.pid} cannot be read: {error}") from error
+        for holder in hidden:
+            yield from _perhaps_held(scan, _at_terminals(scan, ended), holder)
+        if held:
+            yield from self._on_terminals(scan, ended, held)
+
+    def _on_terminals(
+        self, scan: ProcessScan, ended: Collection[int], held: Iterable[tuple[int, Master]]
+    ) -> Iterator[Tie]:
+        """Yield who works on a terminal whose other side these have open, and nobody beside them."""
+        family = {pid for pid, _ in scan.descendants(ended)}.union(ended)
         slaves = self._terminals_open(scan, ended)
+        others = cache(lambda: self._masters.of_all(row for row in scan.rows.values() if row.pid not in family))
         by_session: dict[int, set[Slave]] = defaultdict(set)
         for each, its in slaves.items():
             if scan.rows[each].terminal:
@@ -235,7 +245,7 @@ class TieFinder:
                 if self._masters.is_on(row, master, slaves[row.pid], by_session.get(row.session, ()))
             ]
             # One that was forked by them may have the master too, and end with its parent.
-            if there and not self._masters.is_held_elsewhere(master, scan.rows.keys() - family):
+            if there and not (master.file_system and (master.number, master.file_system) in others()):
                 for row in there:
                     why = f"on the terminal pts/{master.number}, whose other side pid {pid} has open"
                     # What it has started with a terminal in the place of a pipe is no session.
@@ -244,7 +254,7 @@ class TieFinder:
     def _sessions_in_flight(self, scan: ProcessScan, ended: Collection[int]) -> Iterator[Tie]:
         """Yield who works on a terminal whose other side is seen with nobody, where one of these may keep it unseen."""
         keeper = 0
-        for pid in ended:
+        for pid in (row.pid for row in self._masters.time.rows(scan.rows[each] for each in ended)):
             try:
                 keeper = keeper or (pid if self._masters.may_have_in_flight(pid) else 0)
             except PermissionError:  # by descent then, as `_perhaps_held` has it
@@ -262,7 +272,7 @@ class TieFinder:
     def _terminals_open(self, scan: ProcessScan, ended: Collection[int]) -> Mapping[int, frozenset[Slave]]:
         """Return the terminals that each other process has open. Raises UnseenProcesses where that takes too long."""
         others = [row for row in scan.rows.values() if row.pid not in ended]
-        return {row.pid: self._masters.slaves(row.pid) for row in within_time(others, self._masters.count)}
+        return {row.pid: self._masters.slaves(row.pid) for row in self._masters.time.rows(others)}
 
     def _others_work(self, scan: ProcessScan, ended: Collection[int]) -> Iterator[Tie]:
         """Yield descendants of another user, cgroup or login."""

@@ -315,7 +315,7 @@ class _Look:
 
     def _goes_on(self, pid: int, unit: str) -> bool:
         """Return whether it starts the jobs of others in this unit, and outlives them. Raises UnseenProcesses."""
-        named = unit in self._supervisors and self._main_processes.get(pid) == unit
+        named = unit in self._supervisors and (unit, pid) in self._main_processes
         knows = named or job_starters.goes_on(self._files, self.scan.rows[pid])
         return knows and not self._may_fail_by_any(unit)
 

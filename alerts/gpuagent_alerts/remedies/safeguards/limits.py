@@ -160,7 +160,7 @@ def breaker_reason(limits: RemedyLimits, past: Sequence[PastAction]) -> str:
     if any(each.record_lost for each in past):
         return "the state file was damaged, and nobody knows which actions the record has lost"
     if past and past[0].failed_rights:
-        return "the agent may not signal: it lacks CAP_KILL, or runs in a user namespace"
+        return "the agent may not act: it lacks CAP_KILL or a polkit rule, or runs in a user namespace"
     return _no_use(limits, past)
 
 
