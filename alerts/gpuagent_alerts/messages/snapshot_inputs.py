@@ -19,6 +19,7 @@ from gpuagent.core.snapshot import GpuState, NvmlState, ProcessInfo, ProcessRead
 from gpuagent_alerts.alert import SUMMARY, Alert, Status, fingerprint, shown_annotations
 from gpuagent_alerts.messages.end_facts import memory_of
 from gpuagent_alerts.notify.cause import CauseProcess, shares_command, shares_owner
+from gpuagent_alerts.notify.silenced import Silencing
 from gpuagent_alerts.notify.succession import OwnerFacts, Successor
 from gpuagent_alerts.notify.urgency import did_nothing, is_remedy_that_helped
 from gpuagent_alerts.promql.series import SeriesIndex
@@ -79,7 +80,9 @@ def explainer(snapshot: Snapshot) -> Callable[[Mapping[str, str]], str]:
 
 
 def subjects_of(
-    engine: RuleEngine, is_silenced: Callable[[Alert], bool] = lambda _: False, snapshot: Snapshot | None = None
+    engine: RuleEngine,
+    silencing: Callable[[Alert], Silencing] = lambda _: Silencing(),
+    snapshot: Snapshot | None = None,
 ) -> Iterator[FiringAlert]:
     """Return what each alert that fires, and whose condition is true now, is about.
 
@@ -94,9 +97,12 @@ def subjects_of(
                 # What was refused or only tried is no trouble of the node, nor is what has helped.
                 if did_nothing(instance.labels) or is_remedy_that_helped(instance.labels):
                     continue
+                quiet = silencing(alert)
                 yield subject._replace(
                     summary=shown_annotations(alert).get(SUMMARY, ""),
-                    silenced=is_silenced(alert),
+                    silenced=quiet.is_silenced,
+                    incident_silenced=quiet.by_incident,
+                    incident_pids=quiet.pids,
                     unmeasured_seconds=instance.frozen_seconds,
                     began_at=instance.began_at,
                     used_bytes=_used_by(instance.labels, snapshot),
@@ -112,6 +118,7 @@ def subject_of(labels: Mapping[str, str], *, about_growth: bool) -> FiringAlert:
     """Return what an alert with these labels is about. A rule may set any label to any text: that names nobody."""
     severity = labels.get("severity")
     pid, instance, gpu = labels.get("pid", ""), labels.get("gpu_instance_id", ""), labels.get("gpu", "")
+    xid = labels.get("xid", "")
     return FiringAlert(
         labels.get("alertname", ""),
         severity if severity in _SEVERITIES else None,
@@ -120,6 +127,7 @@ def subject_of(labels: Mapping[str, str], *, about_growth: bool) -> FiringAlert:
         int(pid) if _is_number(pid) else 0,
         int(instance) if _is_number(instance) else NO_INSTANCE,
         int(gpu) if _is_number(gpu) else None,
+        xid=int(xid) if _is_number(xid) else None,
     )
 
 

@@ -3,8 +3,8 @@
 Fine states would make a message of every step of a forecast: from the first evidence of a leak to a full GPU there are
 three that call for something else to be done. Look at it today (growing, leaking, full in hours); act now (full in
 minutes); too late (full). Memory that is merely held, as by a server that takes 90 % at its start, is none of them: who
-leaks beside that, and until when there is room, is news. A lost GPU is worse than each of them. That a remedy acts is news in any state, and no state:
-a GPU that becomes full after a remedy has acted is news too.
+leaks beside that, and until when there is room, is news. A lost GPU is worse than each of them. That a remedy acts is
+news in any state, and no state: a GPU that becomes full after a remedy has acted is news too.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from gpuagent_exporters.status import gpu_problems
 from gpuagent_exporters.status.gpu_problems import dead_process_problems
 from gpuagent_exporters.status.growth_problems import growth_problems
 from gpuagent_exporters.status.severity import Assessments, Problem, gravest, joined, most_severe_first
+from gpuagent_exporters.status.silencing import KINDS, is_silenced
 
 _XID_SECONDS = 900.0
 """An event is no state: after this long it is history, as for its alert. One that takes a repair is a problem until
@@ -70,7 +71,7 @@ def find_problems(
     current = [one for one in firing if not _is_outdated(one, snapshot)]
     recognize = framework_recognizer(preallocates)
     growth = growth_problems(snapshot, recognize, Assessments(snapshot.growth, firing))
-    found = (
+    every = (
         *_nvml(snapshot, now_seconds),
         *_count(snapshot),
         *_stale(snapshot, now_seconds, stale_after_seconds(poll_interval_seconds)),
@@ -81,6 +82,7 @@ def find_problems(
         *_collectors(snapshot),
         *state,
     )
+    found = [one for one in every if not is_silenced(one, current)]
     displaced = displaced_gpus(snapshot)
     return most_severe_first(_without_index(one, displaced) for one in (*found, *alert_problems(current, found)))
 
@@ -214,6 +216,7 @@ def _xids(snapshot: Snapshot) -> Iterator[Problem]:
                 xid.advice,
                 gpu=event.gpu_index,
                 uuid=event.gpu_uuid,
+                xid=event.xid,
             )
 
 
@@ -245,30 +248,6 @@ def _on(gpus: Iterable[GpuReading | None]) -> str:
     return f" on GPU {joined(indices, most=8)}" if indices else ""
 
 
-_LEAKS = frozenset({"leak", "growth", "fast_growth", "unowned_leak", "memory_full"})
-_HEALTH = frozenset({"gpu_lost", "gpu_blind", "gpu_gone", "gpu_failed"})
-_KINDS: dict[str, frozenset[str]] = {
-    "GpuMemoryHigh": frozenset({"memory_full"}),
-    "GpuMemoryFull": frozenset({"memory_full"}),
-    "GpuInstanceMemoryFull": frozenset({"memory_full"}),
-    "GpuMemoryUnattributed": frozenset({"unattributed", "unowned_leak"}),
-    "GpuDeadProcessesHoldMemory": frozenset({"dead_processes", "zombie_processes"}),
-    "GpuProcessMemoryLeak": _LEAKS,
-    "GpuMemoryLeak": _LEAKS,
-    "GpuMemoryExhaustionSoon": _LEAKS,
-    "GpuXidCritical": frozenset({"xid"}),
-    "GpuXidWarning": frozenset({"xid"}),
-    "GpuEccUncorrectable": frozenset({"ecc_uncorrected"}),
-    "GpuRowRemapFailed": frozenset({"memory_defect"}),
-    "GpuRowRemapPending": frozenset({"remap_pending"}),
-    "GpuRecoveryAction": frozenset({"recovery_action"}),
-    "GpuLost": _HEALTH,
-    "GpuCountDropped": frozenset({"gpu_missing", "gpu_gone", "gpu_lost"}),
-    "GpuThrottledThermal": frozenset({"slowed_down"}),
-    "GpuThrottledPower": frozenset({"slowed_down"}),
-    "GpuMonitorBlind": _HEALTH | {"collector", "figures_untrusted", "nvml_failed", "nvml_paused", "stale"},
-}
-"""Problems that already say what an alert says."""
 _GRAVITY = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 _TOLD = frozenset(_GRAVITY)
 _NOTES = frozenset({"GpuRemedy", "GpuRemedyAnnounced"})
@@ -286,7 +265,7 @@ def _is_outdated(alert: FiringAlert, snapshot: Snapshot) -> bool:
     The rule is evaluated in a moment; until then it would say that the memory is full beside what is in use.
     """
     gpu = next((one for one in snapshot.gpus if alert.uuid and one.identity.uuid == alert.uuid), None)
-    if gpu is None or gpu.state is not GpuState.OK or "memory_full" not in _KINDS.get(alert.name, frozenset()):
+    if gpu is None or gpu.state is not GpuState.OK or "memory_full" not in KINDS.get(alert.name, frozenset()):
         return False
     if alert.pid:
         listed = {one.pid for one in snapshot.processes if one.gpu_uuid == alert.uuid and one.info is not None}
@@ -332,7 +311,7 @@ def _severity(alert: FiringAlert, firing: Iterable[FiringAlert]) -> Severity | N
 
 
 def _is_told(alert: FiringAlert, severity: Severity, others: Sequence[Problem]) -> bool:
-    kinds = _KINDS.get(alert.name, frozenset())
+    kinds = KINDS.get(alert.name, frozenset())
     return any(
         problem.kind in kinds
         and problem.gpu in {None, alert.gpu}

@@ -9,8 +9,10 @@ import pytest
 from gpuagent.core.growth import Evidence
 from gpuagent.core.matchers import parse_matcher
 from gpuagent.core.snapshot import Snapshot
+from gpuagent_alerts.messages.snapshot_inputs import subjects_of
+from gpuagent_exporters.status.problems import find_problems
 from tests.agent.service.alerting.stage import Stage, grown, leaking
-from tests.fakes.readings import gpu, process, snapshot
+from tests.fakes.readings import NOW, gpu, process, snapshot
 
 MINUTE = 60.0
 EMB, OTHER = 200, 100
@@ -69,3 +71,21 @@ def test_a_neighbor_that_grows_beside_a_silenced_process_is_told(tmp_path: Path)
 
     assert "critical" in {one.severity for one in stage.heard}
     assert all("other (bob" in line for line in stage.headlines())
+
+
+@pytest.mark.parametrize("matcher", ["incident=KEY", 'user="emb"', "gpu=0"])
+def test_what_is_silenced_is_no_problem_of_the_node(tmp_path: Path, matcher: str) -> None:
+    """`status` and `check` leave out the verdict and the forecast of a silenced leak, and tell of one beside it."""
+    stage = Stage(tmp_path / "state")
+    alone, both = node(18, EMB, full_in=20 * MINUTE), node(20, EMB, OTHER, full_in=10 * MINUTE)
+    stage.show(alone, 10 * MINUTE)
+
+    def told(seen: Snapshot) -> set[tuple[str, int | None]]:
+        firing = tuple(subjects_of(stage.engine, stage.notifier.silencing, seen))
+        return {(one.kind, one.pid) for one in find_problems(seen, NOW, firing=firing) if one.severity != "info"}
+
+    assert ("leak", EMB) in told(alone)
+    silence(stage, matcher.replace("KEY", stage.heard[0].key))
+    assert told(alone) == set()
+    stage.show(both, 10 * MINUTE)
+    assert told(both) == (set() if matcher == "gpu=0" else {("leak", OTHER)})
