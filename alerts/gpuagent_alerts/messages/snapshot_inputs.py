@@ -20,7 +20,7 @@ from gpuagent_alerts.alert import SUMMARY, Alert, Status, fingerprint, shown_ann
 from gpuagent_alerts.messages.end_facts import memory_of
 from gpuagent_alerts.notify.cause import CauseProcess, shares_command, shares_owner
 from gpuagent_alerts.notify.silenced import Silencing
-from gpuagent_alerts.notify.succession import OwnerFacts, Successor
+from gpuagent_alerts.notify.succession import PLACE_LABELS, OwnerFacts, Successor
 from gpuagent_alerts.notify.urgency import did_nothing, is_remedy_that_helped
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.remedies.candidates import counts_towards
@@ -250,12 +250,15 @@ class SnapshotFacts:
                     grow_on.add(each.gpu_uuid)
                     growing.add(program.identity)
                 is_judged = growth is not None and growth.verdict is not Verdict.LEARNING
+                labels = dict(program.labels or {})
+                if known is not None and known.labels.get("uuid") != each.gpu_uuid:
+                    labels |= dict.fromkeys(PLACE_LABELS, "")
                 found[program.identity] = Successor(
                     program.identity, each.info.start_time_seconds,
                     grows=grows or (known is not None and known.grows),
                     is_judged=is_judged and (known is None or known.is_judged), is_owned=is_owned,
                     used_bytes=(each.used_bytes or 0) + (0 if known is None else known.used_bytes),
-                    labels=program.labels or {},
+                    labels=labels,
                 )  # fmt: skip
         others = tuple(sorted(found.values(), key=lambda one: (one.started_at, one.identity)))
         is_readable = self._are_listed(identities)

@@ -29,6 +29,7 @@ from gpuagent_alerts.notify.final_reason import tells_of_a_process
 from gpuagent_alerts.notify.incident_record import (
     IncidentRecord,
     end_within,
+    labels_of_runs,
     load_records,
     moved_record,
     save_records,
@@ -56,10 +57,6 @@ _MOST_LEFT = 64
 _PROCESS_KINDS = frozenset({CauseKind.PROCESS, CauseKind.GROUP})
 _GONE_LABELS = ("pid", "gpu", "uuid", "gpu_instance_id", "profile", "container_id", "unit", "pod_name", "pod_uid")
 """Labels in which the processes of one group differ: where they do, the incident has none of them."""
-
-
-_OF_RUN = ("pid", "container_id", "unit", "pod_name", "pod_uid")
-"""Those in which a process differs from the one that it was started in place of."""
 Describe = Callable[[IncidentRecord, Collection[str]], str]
 """Says in one line what an incident was that has just ended, with the fingerprints of its last alerts."""
 
@@ -216,7 +213,7 @@ class _Update:
                 one, members={f: keeps for f, keeps in one.members.items() if f in firing or f in pending},
                 left=_left(one, firing), reasons=_reasons(one, firing),
                 restarts=owners[key].restarts if key in owners else one.restarts,
-                labels=_labels_of_runs(one.labels, owners[key].restarts) if key in owners else one.labels,
+                labels=labels_of_runs(one.labels, owners[key].restarts) if key in owners else one.labels,
                 grew_on=tuple(dict.fromkeys((*one.grew_on, *owners[key].grow_on))) if key in owners else one.grew_on,
                 grew_together=max(one.grew_together, owners[key].growing) if key in owners else one.grew_together,
             )
@@ -479,12 +476,6 @@ def _labels(found: IncidentRecord, cause: Cause) -> dict[str, str]:
         elif labels[name] != value and name in _GONE_LABELS:
             labels[name] = ""
     return labels
-
-
-def _labels_of_runs(labels: Mapping[str, str], restarts: Restarts) -> Mapping[str, str]:
-    """Return the labels of an incident without what the process that was started last has no more."""
-    gone = [name for name in _OF_RUN if labels.get(name) and restarts.last.get(name, "") != labels[name]]
-    return {**labels, **dict.fromkeys(gone, "")} if restarts.last and gone else labels
 
 
 def _key(node: str, cause: Cause, alert: Alert) -> str:
