@@ -76,6 +76,7 @@ class View:
             state_problem="" if alerting is None else alerting.store_problem,
             undelivered=() if alerting is None else alerting.undelivered,
             firing=() if alerting is None else alerting.firing,
+            silenced_processes=frozenset() if alerting is None else alerting.silenced_processes,
             known=None if self._snapshot is None else self._known.of(self._snapshot),
         )
 

@@ -59,6 +59,7 @@ class RuleSeries:
 
 
 REMEDY_ANNOTATION = "remedy"
+_LEAK = "GpuProcessMemoryLeak"
 _SEVERITIES = frozenset({"critical", "warning", "info"})
 _MOST_DIGITS = 10
 
@@ -107,6 +108,23 @@ def subjects_of(
                     began_at=instance.began_at,
                     used_bytes=_used_by(instance.labels, snapshot),
                 )
+
+
+def silenced_processes(
+    snapshot: Snapshot, is_silenced: Callable[[Mapping[str, str], str], bool]
+) -> frozenset[tuple[int, int]]:
+    """Return the index of the GPU and the pid of each process that grows, and whose leak is silenced.
+
+    `is_silenced` is asked with the labels that the alert on its leak would have, and with its identity in incidents.
+    """
+    found = set()
+    for each in snapshot.processes:
+        growth = snapshot.growth.get(each.key)
+        if each.info is not None and growth is not None and growth.verdict in (Verdict.GROWING, Verdict.LEAKING):
+            program = _program(each, each.info)
+            if is_silenced({"alertname": _LEAK, **(program.labels or {})}, f"process:{program.identity}"):
+                found.add((each.gpu_index, each.pid))
+    return frozenset(found)
 
 
 def _used_by(labels: Mapping[str, str], snapshot: Snapshot | None) -> int | None:

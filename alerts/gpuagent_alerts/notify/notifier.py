@@ -237,6 +237,14 @@ class Notifier:
         record = next((one for one in self._book.records.values() if name in one.members), None)
         return silencing_of(self._quiet.silences, alert.labels, record, self._node_labels)
 
+    def is_process_silenced(self, labels: Mapping[str, str], identity: str) -> bool:
+        """Return whether a silence is in force for an alert with these labels on a process, or for its incident.
+
+        `identity` is as in the identities of incidents. No such alert has to fire.
+        """
+        records = (one for one in self._book.records.values() if one.ends_at is None and identity in one.identities)
+        return bool(silences_of(self._quiet.silences, labels, next(records, None), self._node_labels))
+
     def is_incident_silenced(self, record: IncidentRecord, known: Mapping[str, Mapping[str, str]]) -> bool:
         """Return whether silences are in force for all of an incident: as such, or for each of its alerts.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -57,6 +57,7 @@ def status_document(
     state_problem: str = "",
     undelivered: Sequence[Undelivered] = (),
     firing: Sequence[FiringAlert] = (),
+    silenced_processes: Collection[tuple[int, int]] = frozenset(),
     known: LastKnown | None = None,
 ) -> Document:
     """Everything that a person asks of the node first.
@@ -76,6 +77,7 @@ def status_document(
         state_problem: What is wrong with the agent's state file, in words; "" where nothing is.
         undelivered: Receivers that are not told what they should be.
         firing: The alerts that fire: how grave something is, they say first.
+        silenced_processes: Index of the GPU and pid of processes whose growth nobody wants to hear of.
         known: What was known of the GPUs whose processes are not read in this snapshot.
     """
     snapshot = with_begin_of_loss(snapshot, firing)
@@ -87,6 +89,7 @@ def status_document(
         state_problem=state_problem,
         undelivered=undelivered,
         firing=firing,
+        silenced_processes=silenced_processes,
     )
     said = Assessments(snapshot.growth if snapshot else {}, firing)
     recognize = framework_recognizer(preallocates)

@@ -8,7 +8,7 @@ what they should be, and alerts that no other problem stands for.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpuagent.core.displaced import displaced_gpus, rename_displaced
@@ -57,12 +57,14 @@ def find_problems(
     state_problem: str = "",
     undelivered: Sequence[Undelivered] = (),
     firing: Sequence[FiringAlert] = (),
+    silenced_processes: Collection[tuple[int, int]] = frozenset(),
 ) -> list[Problem]:
     """Everything that is wrong, gravest first.
 
     `now_seconds` is CLOCK_BOOTTIME, as in the snapshot; `preallocates` are patterns as for the status document;
     `state_problem` is what is wrong with the agent's state file, in words; `undelivered` are receivers that are
-    not told what they should be; `firing` are the alerts that fire.
+    not told what they should be; `firing` are the alerts that fire; `silenced_processes` are processes, by the index of
+    their GPU and by pid, whose growth nobody wants to hear of.
     """
     state = [*_state(state_problem), *undelivered_problems(undelivered, now_seconds)]
     if snapshot is None:
@@ -82,7 +84,7 @@ def find_problems(
         *_collectors(snapshot),
         *state,
     )
-    found = [one for one in every if not is_silenced(one, current)]
+    found = [one for one in every if not is_silenced(one, current, silenced_processes)]
     displaced = displaced_gpus(snapshot)
     return most_severe_first(_without_index(one, displaced) for one in (*found, *alert_problems(current, found)))
 

@@ -7,7 +7,7 @@ silenced by the silence of a warning.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent.core.xids import Severity
@@ -42,9 +42,17 @@ _OF_A_PROCESS = frozenset({"leak", "growth"})
 _SEVERITIES = frozenset(Severity)
 
 
-def is_silenced(problem: Problem, firing: Iterable[FiringAlert]) -> bool:
-    """Return whether alerts that fire say what a problem says, and each of them is silenced."""
+def is_silenced(
+    problem: Problem, firing: Iterable[FiringAlert], processes: Collection[tuple[int, int]] = frozenset()
+) -> bool:
+    """Return whether alerts that fire say what a problem says, and each of them is silenced.
+
+    `processes` are those, by the index of their GPU and by pid, of which a silence holds for their leak: it holds for
+    their growth too, also before an alert tells of it.
+    """
     alerts = _alerts_about(problem, [one for one in firing if _says(one, problem)])
+    if problem.kind in _OF_A_PROCESS and (problem.gpu, problem.pid) in processes:
+        return all(one.silenced for one in alerts if one.pid)
     if not alerts or not all(one.silenced for one in alerts):
         return False
     if problem.gpus and not {one.gpu for one in alerts} >= set(problem.gpus):

@@ -118,6 +118,8 @@ class AlertingFigures:
     """Fault of the state file, or found in it; "" where there is none."""
     firing: tuple[FiringAlert, ...] = ()
     """Every alert that fires, and what it is about."""
+    silenced_processes: frozenset[tuple[int, int]] = frozenset()
+    """Index of the GPU and pid of each process that grows there, and whose leak nobody wants to hear of."""
     rows_set_aside: tuple[tuple[str, int], ...] = ()
     """Number of rows, by table, that could not be read since the start."""
     undelivered: tuple[Undelivered, ...] = ()
