@@ -43,6 +43,8 @@ class Inventory:
         """GPUs of earlier boots that have not been seen in this one."""
         self._lost_before: set[str] = set()
         """GPUs that should be there though nobody has seen them since the boot."""
+        self._replaced: dict[str, str] = {}
+        """UUIDs of those of them that were replaced, by the UUID of the GPU at the same PCI address."""
         self.was_readable = False
         """The file was there and could be read, be it of another boot."""
         if path is not None:
@@ -92,8 +94,12 @@ class Inventory:
         gpu = self._known.get(uuid)
         return gpu.pci_bus_id if gpu is not None else ""
 
+    def replaced_by(self, uuid: str) -> str:
+        """Return the UUID of the lost GPU in whose place this one answers; "" if there is none."""
+        return self._replaced.get(uuid, "")
+
     def observe(self, gpus: Iterable[GpuIdentity]) -> None:
-        """Note the GPUs that answer now; of several with one UUID the first."""
+        """Note the GPUs that answer now, and have said which they are; of several with one UUID the first."""
         changed = False
         seen: set[str] = set()
         for gpu in gpus:
@@ -107,17 +113,23 @@ class Inventory:
             if gpu.uuid in self._lost_before:
                 self._lost_before.discard(gpu.uuid)
                 changed = True
-        for uuid in self._lost_before & self._replaced(seen):
+        for uuid, by in self._find_replaced(seen).items():
+            log.info("GPU %s was replaced by %s at PCI address %s", uuid, by, self._known[uuid].pci_bus_id)
+            self._replaced[by] = uuid
             del self._known[uuid]
+            self._earlier.pop(uuid, None)
             self._lost_before.discard(uuid)
             changed = True
         if changed and self._path is not None:
             self._save(self._path)
 
-    def _replaced(self, seen: Collection[str]) -> set[str]:
-        """Return the GPUs at whose PCI address another one answers."""
-        taken = {gpu.pci_bus_id.lower() for uuid, gpu in self._known.items() if uuid in seen} - {""}
-        return {uuid for uuid, gpu in self._known.items() if uuid not in seen and gpu.pci_bus_id.lower() in taken}
+    def _find_replaced(self, seen: Collection[str]) -> dict[str, str]:
+        """Return, for each GPU lost before the boot at whose PCI address another one answers, the UUID of that."""
+        if not self._lost_before:
+            return {}
+        taken = {gpu.pci_bus_id.lower(): uuid for uuid, gpu in self._known.items() if uuid in seen and gpu.pci_bus_id}
+        addresses = {uuid: self._known[uuid].pci_bus_id.lower() for uuid in self._lost_before if uuid not in seen}
+        return {uuid: taken[address] for uuid, address in addresses.items() if address in taken}
 
     def create_file(self) -> None:
         """Have the file there from now on, even without a GPU: one that is missing later was lost."""

@@ -80,6 +80,7 @@ class View:
             left_alone=self._left_alone(),
             undelivered=() if alerting is None else alerting.undelivered,
             firing=() if alerting is None else alerting.firing,
+            silenced_processes=frozenset() if alerting is None else alerting.silenced_processes,
             known=None if self._snapshot is None else self._known.of(self._snapshot),
         )
 

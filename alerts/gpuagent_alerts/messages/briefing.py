@@ -165,7 +165,7 @@ class BriefingWriter:
             culprit="" if over else _culprit(seen),
             remedies=_remedies(alerts),
             next_command="" if over else _next_command(seen, main),
-            links=self._links(seen, main),
+            links=self._links(seen, max(alerts, key=urgency_of, default=None) if is_untold else main),
             silence_command="" if over else f"gpuagent silence add --incident {incident.key} --for 2h",
             end_reason=reason,
             says_full=says_full(seen, main),

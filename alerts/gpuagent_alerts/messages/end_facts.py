@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from gpuagent.core.growth import Growth, MemoryKey, Verdict
 from gpuagent.core.hardware import Memory
 from gpuagent.core.identity import NO_INSTANCE, ProcessId
-from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
+from gpuagent.core.snapshot import GpuIdentity, GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
 from gpuagent_alerts.alert import Alert
 
 _PEAK_SECONDS = 120.0
@@ -73,6 +73,12 @@ class EndedAlert:
     def gpu(self) -> GpuReading | None:
         """The GPU that the alert names, now."""
         return _gpu(self.alert.labels, self.snapshot)
+
+    @property
+    def successor(self) -> GpuIdentity | None:
+        """The GPU that answers in the place of the lost one that the alert names; None if there is none."""
+        uuid = self.alert.labels.get("uuid")
+        return next((gpu.identity for gpu in self.snapshot.gpus if uuid and gpu.replaces == uuid), None)
 
     @property
     def memory(self) -> Memory | None:

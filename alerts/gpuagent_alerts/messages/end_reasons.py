@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gpuagent.core.growth import GrowthState, Verdict
-from gpuagent.core.snapshot import GpuState, NvmlState, ProcessReading, ProcessState
+from gpuagent.core.snapshot import GpuIdentity, GpuState, NvmlState, ProcessReading, ProcessState
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
 from gpuagent_alerts.alert import PROCESS_ENDED, UNKNOWN_END, clock_time
 from gpuagent_alerts.leak.verdict import GAVE_BACK, NO_NEW_HIGH
@@ -76,7 +76,7 @@ def reason_by_name(case: EndedAlert) -> EndReason:
     """Return why a shipped rule's condition ended; nothing of other rules, and what the measurements do not show."""
     gpu, name = case.gpu, case.alert.name
     if case.alert.labels.get("uuid") and (gpu is None or gpu.state is GpuState.GONE):
-        return EndReason("the driver no longer lists the GPU")
+        return EndReason("the driver no longer lists the GPU") if case.successor is None else _replaced(case.successor)
     has_memory = gpu is None or gpu.state is not GpuState.OK or has_instance(case.alert.labels, gpu)
     if name in _OF_MEMORY and not has_memory and not _is_former_gone(case):
         return EndReason("the MIG instance no longer exists")
@@ -87,6 +87,10 @@ def reason_by_name(case: EndedAlert) -> EndReason:
         return EndReason(_former_left(case))
     is_back = name in _ABOUT_READING or (name == "GpuLost" and bool(_since_initialized(case)))
     return EndReason(text, is_certain=bool(text) and is_back)
+
+
+def _replaced(by: GpuIdentity) -> EndReason:
+    return EndReason(f"it was replaced by {by.name or 'a GPU'} ({by.uuid}) at its PCI address", is_certain=True)
 
 
 def tells_of_a_level(reason: EndReason) -> bool:

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from gpuagent_alerts.alert import CauseKind
 from gpuagent_alerts.notify.cause import Cause
 from gpuagent_alerts.notify.incident_record import IncidentRecord
-from gpuagent_alerts.notify.succession import Restarts
+from gpuagent_alerts.notify.succession import PLACE_LABELS, Restarts
 
 PROCESS_KINDS = frozenset({CauseKind.PROCESS, CauseKind.GROUP})
 """Kinds of incidents that are about processes."""
 _GONE_LABELS = ("pid", "gpu", "uuid", "gpu_instance_id", "profile", "container_id", "unit", "pod_name", "pod_uid")
 """Labels in which the processes of one group differ: where they do, the incident has none of them."""
 _OF_RUN = ("pid", "container_id", "unit", "pod_name", "pod_uid")
-"""Those in which a process differs from the one that it was started in place of."""
+"""Labels in which a process differs from the one that it was started in place of."""
+_OF_PLACE = (*PLACE_LABELS, "gpu_instance_id", "profile")
 
 
 def merged_labels(found: IncidentRecord, cause: Cause) -> dict[str, str]:
@@ -33,6 +34,13 @@ def merged_labels(found: IncidentRecord, cause: Cause) -> dict[str, str]:
 
 
 def labels_of_runs(labels: Mapping[str, str], restarts: Restarts) -> Mapping[str, str]:
-    """Return the labels of an incident without what the process that was started last has no more."""
-    gone = [name for name in _OF_RUN if labels.get(name) and restarts.last.get(name, "") != labels[name]]
-    return {**labels, **dict.fromkeys(gone, "")} if restarts.last and gone else labels
+    """Return the labels of an incident without what the process that was started last has no more.
+
+    Where that one grows on another GPU, the labels are of this one: it is where something is to be done.
+    """
+    last = restarts.last
+    gone = [name for name in _OF_RUN if labels.get(name) and last.get(name, "") != labels[name]] if last else []
+    has_moved = restarts.last_grew and restarts.runs_as and labels.get("uuid") and "uuid" in last
+    if has_moved and last["uuid"] != labels["uuid"]:
+        return {**labels, **dict.fromkeys(gone, ""), **{name: last.get(name, "") for name in _OF_PLACE}}
+    return {**labels, **dict.fromkeys(gone, "")} if gone else labels

@@ -267,6 +267,15 @@ def test_a_gpu_that_is_back() -> None:
     assert reason("GpuLost", lost, seen()) == "the driver no longer lists the GPU"
 
 
+@pytest.mark.parametrize("name", ["GpuLost", "GpuXidCritical"])
+def test_a_gpu_that_was_replaced(name: str) -> None:
+    """The end names the GPU that answers at its PCI address, and not only that the driver lists it no more."""
+    lost = seen(absent_gpu(0, GpuState.LOST, "GPU_IS_LOST"))
+    new = replace(gpu(0).identity, uuid="GPU-new", name="NVIDIA H100")
+    told = reason(name, lost, seen(gpu(0, identity=new, replaces=UUID)), xid="79")
+    assert told == "it was replaced by NVIDIA H100 (GPU-new) at its PCI address"
+
+
 def test_a_monitor_that_sees_again() -> None:
     """Of one GPU, and of the node."""
     blind = seen(absent_gpu(0, GpuState.BLIND, "a call hangs"))
