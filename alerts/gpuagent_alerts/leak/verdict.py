@@ -135,6 +135,9 @@ CONFIRMING_SHARE: Final = 0.5
 LATE_SHARE: Final = 0.4
 """The share of its pace that the later half of the usual window must have: what slowed to less does not rise."""
 
+RESUMES_SHARE: Final = 0.03
+"""The share of the alarm's growth by which what has stopped must rise again, where it does so unevenly."""
+
 GROWS: Final = frozenset({Verdict.GROWING, Verdict.LEAKING})
 _OVER: Final = frozenset({GrowthState.STOPPED, GrowthState.FULL})
 FULL_NOW: Final = Range(0.0, 0.0, 0.0)
@@ -251,12 +254,15 @@ def _judge_rise(
     alarm = main.alarm
     # What tensors take for a request and give back makes teeth too, and says nothing of the forecast.
     teeth = teeth_of(_stores(signals)[-1], forecast_window(alarm.window_seconds)) if signals.own is None else None
-    state, slope = _pace(signals, alarm, room, before, now_seconds)
-    if teeth is not None and not room.full and (teeth.goes_on or state is GrowthState.RISING):
-        state, slope = GrowthState.RISING, _around(teeth.pace)
     onsets = [one.alarm.onset_seconds for one in (leak, suspicion) if one is not None]
     if (before.suspected or before.verdict is Verdict.LEAKING) and before.since_seconds is not None:
         onsets.append(before.since_seconds)
+    state, slope = _pace(signals, alarm, room, before, now_seconds)
+    if teeth is not None and not room.full and (teeth.goes_on or state is GrowthState.RISING):
+        state, slope = GrowthState.RISING, _around(teeth.pace)
+    elif state is GrowthState.STOPPED and before.state not in _OVER:
+        # What slows down before it stops is told with the pace of all its growth, and not with that of its end.
+        slope = _grown_at(signals, now_seconds - min(onsets)) or slope
     mean = None if room.free_bytes is None else left_seconds(main, room.free_bytes / PAGE_BYTES, now_seconds)
     if teeth is not None and state is GrowthState.RISING and room.free_bytes is not None:
         left = teeth.seconds_left(room.free_bytes)
@@ -325,7 +331,7 @@ def _pace(
     had_pace = before.verdict in GROWS and before.slope is not None and before.slope.value > 0
     if slope is None and had_pace and before.state is not GrowthState.FULL and not room.full:
         return before.state or GrowthState.RISING, before.slope  # nothing was read: neither has it stopped
-    rises = slope is not None and slope.value > 0 and not _has_stopped(signals, window)
+    rises = slope is not None and _goes_on(slope, window, alarm, before) and not _has_stopped(signals, window)
     if rises and not room.full:
         resumed = _resumed(signals, window)
         if resumed is None or (resumed.pace is None and not had_pace):
@@ -348,6 +354,13 @@ def _pace(
     else:
         slope = before.slope
     return GrowthState.FULL if room.full else GrowthState.STOPPED, slope
+
+
+def _goes_on(slope: Range, seconds: float, alarm: Alarm, before: Growth) -> bool:
+    """Return whether this is growth: of what has stopped, what rises a little and unevenly is noise."""
+    if before.state is not GrowthState.STOPPED or slope.low > 0:
+        return slope.value > 0
+    return slope.value * seconds >= RESUMES_SHARE * alarm.growth * PAGE_BYTES
 
 
 def _around(pace: float) -> Range:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -245,6 +246,23 @@ def test_the_pace_of_what_has_stopped_is_that_while_it_grew(pace_mib: float, sto
     assert (growth.state, growth.exhaustion) == (GrowthState.STOPPED, None)
     assert growth.slope is not None
     assert growth.slope.value == pytest.approx(pace_mib * MIB, rel=0.1)
+
+
+def test_what_slows_down_before_it_stops_has_the_pace_of_all_its_growth() -> None:
+    """A wave of 44 GiB in an hour has grown at about that pace, not at that of its last minutes; noise is no growth."""
+    watched, seen = detector(), []
+    for tick in range(87 * 12):
+        seconds = tick * 5.0
+        used = (30 - 22 * math.cos(math.pi * min(seconds / HOUR, 1.0)) + 0.1 * math.sin(tick)) * GIB
+        growth = watched.update(seconds, used, TOTAL_BYTES - used - 12 * GIB)
+        if seconds > 1.05 * HOUR:
+            seen.append(growth)
+
+    assert {growth.state for growth in seen} == {GrowthState.STOPPED}
+    paces = [growth.slope.value * HOUR / GIB for growth in seen if growth.slope is not None]
+    assert len(paces) == len(seen)
+    assert min(paces) > 40
+    assert max(paces) < 60
 
 
 @pytest.mark.parametrize("gap_seconds", [120.0, 600.0, 1800.0])
