@@ -13,7 +13,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any, Final
 
 from benchmarks.leak.alarms import Point
@@ -146,7 +146,7 @@ class ChangePoints:
 
     def _look(self) -> bool:
         values = [value / 2**30 for value in self._means.values]
-        steps = [abs(y - x) for x, y in zip(values, values[1:], strict=False)]
+        steps = [abs(y - x) for x, y in pairwise(values)]
         noise = max(1.48 * statistics.median(steps) / math.sqrt(2), 1e-3)
         signal = self._numpy.array(values).reshape(-1, 1)
         search = self._ruptures.Binseg(model="clinear", min_size=self.every, jump=4).fit(signal)
@@ -160,7 +160,8 @@ class ChangePoints:
 
 def peers() -> list[Peer]:
     """Return all that can be asked here."""
-    found = [*PEERS, Peer("Mann-Kendall with Hamed-Rao, a day, full in a week", "Hamed-Rao", HamedRao, 900.0, device=False)]
+    name = "Mann-Kendall with Hamed-Rao, a day, full in a week"
+    found = [*PEERS, Peer(name, "Hamed-Rao", HamedRao, 900.0, device=False)]
     if importlib.util.find_spec("ruptures") is not None:
         found.append(Peer("ruptures: the last line fills it in a week", "ruptures", ChangePoints, 0.0, device=False))
     return found

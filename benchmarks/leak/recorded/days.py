@@ -81,8 +81,8 @@ def live(case: DaysCase, load: Load, seed: int, first_day: int, days: int) -> li
     command = [str(_PYTHON), "-W", "ignore", str(_PROGRAM), case.kind]
     found: list[Row] = []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None  # noqa: S101 - it has both
-        assert process.stdout is not None  # noqa: S101
+        assert process.stdin is not None
+        assert process.stdout is not None
         for at, words in steps(case, load, seed, first_day, days):
             process.stdin.write(" ".join(map(str, words)) + "\n")
             process.stdin.flush()
