@@ -79,3 +79,16 @@ def test_a_bounded_cache_is_never_confirmed(case: DaysCase, client: bool) -> Non
 
     assert not any(Evidence.CONFIRMED in told.evidence for life in said for told in life.told)
     assert sum(len(life.told) for life in said) <= 1
+
+
+def test_a_leak_that_each_night_cuts_short_is_told_by_the_allocator() -> None:
+    """LEAK-02: in the lives that take a quarter of the room, the last of them sooner by what the others have shown."""
+    said = said_of(NIGHTLY, client=True)
+    taken = [life.used[-1] - life.used[30] for life in lives_of(NIGHTLY)]
+    told = [life.told[0].at - life.begin if life.told else None for life in said]
+
+    assert [at is not None for at in told] == [True, False, False, True, True]
+    assert min(taken[place] for place in (0, 3, 4)) > 0.24 * NIGHTLY.room_mib * 2**20
+    assert told[0] is not None
+    assert told[4] is not None
+    assert told[4] < told[0] - 3 * HOUR
