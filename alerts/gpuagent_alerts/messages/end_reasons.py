@@ -10,7 +10,7 @@ from gpuagent.core.growth import GrowthState, Verdict
 from gpuagent.core.snapshot import GpuIdentity, GpuState, NvmlState, ProcessReading, ProcessState
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
 from gpuagent_alerts.alert import PROCESS_ENDED, UNKNOWN_END, clock_time
-from gpuagent_alerts.leak.verdict import GAVE_BACK, NO_NEW_HIGH
+from gpuagent_alerts.leak.reasons import GAVE_BACK, NO_NEW_HIGH
 from gpuagent_alerts.messages.end_facts import EndedAlert, has_instance, holders_of
 from gpuagent_alerts.remedies.outcome import RemedyEnding
 

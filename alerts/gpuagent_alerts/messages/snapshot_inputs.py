@@ -17,6 +17,7 @@ from gpuagent.core.metrics.series import ExtraFamilies, series
 from gpuagent.core.process_labels import alert_labels
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessInfo, ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.alert import SUMMARY, Alert, Status, fingerprint, shown_annotations
+from gpuagent_alerts.leak.lives import service_of
 from gpuagent_alerts.messages.end_facts import memory_of
 from gpuagent_alerts.notify.cause import CauseProcess, shares_command, shares_owner
 from gpuagent_alerts.notify.silenced import Silencing
@@ -365,7 +366,11 @@ def _program(reading: ProcessReading, info: ProcessInfo) -> CauseProcess:
     }  # fmt: skip
     identity = f"{info.id.boot_id}:{info.id.pid}:{info.id.start_ticks}"
     known = {name: value for name, value in labels.items() if value}
-    return CauseProcess(identity, reading.pid, tuple(groups_of(info)), known, _command_of(info), _container_of(info))
+    service = service_of(info)
+    return CauseProcess(
+        identity, reading.pid, tuple(groups_of(info)), known, _command_of(info), _container_of(info),
+        "" if service is None else f"{info.uid} {service.replicas}",
+    )  # fmt: skip
 
 
 def groups_of(info: ProcessInfo) -> Iterator[str]:
