@@ -391,11 +391,9 @@ class IncidentGroup:
 
     def _restart_news_at(self, told: NotifiedIncident) -> float:
         oldest = min((one.starts_at for one in self._present), default=self._view.now)
-        return (
-            oldest + told_subjects.SUBJECT_SECONDS
-            if not told.restarts
-            else self._told_at + told_subjects.RESTART_NEWS_SECONDS
-        )
+        if not told.restarts:
+            return oldest + told_subjects.SUBJECT_SECONDS
+        return told_subjects.next_restart_news_at(self._told_at, self._runs, self._current)
 
     @property
     def _grow_again(self) -> Watch | None:
