@@ -7,6 +7,7 @@ from typing import Final
 
 from gpuagent.core.growth import Growth, GrowthState, Verdict
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES, to_pages
+from gpuagent_alerts.leak.course import LIVES_ROSE, rising_course
 from gpuagent_alerts.leak.criterion import BlockContext
 from gpuagent_alerts.leak.examine import Examined
 from gpuagent_alerts.leak.forecast import FastGrowth
@@ -26,7 +27,14 @@ from gpuagent_alerts.leak.state import (
     write_signals,
 )
 from gpuagent_alerts.leak.trace import Trace
-from gpuagent_alerts.leak.verdict import GROWS, LEARNING, LIVES_CUT_SHORT, Headroom, add_fast_growth, judge_signals
+from gpuagent_alerts.leak.verdict import (
+    GROWS,
+    LEARNING,
+    LIVES_CUT_SHORT,
+    Headroom,
+    add_fast_growth,
+    judge_signals,
+)
 from gpuagent_alerts.leak.witnesses import NOTHING_KNOWN, STRONG, Prior
 
 LEAST_BYTES: Final = 2**20
@@ -205,7 +213,8 @@ class MemoryLeakDetector:
         growth, signals = self._growth, self._signals
         least = SUSPECTED.least_growth(self._total_bytes)
         tensors = 0 if signals.own is None else level_of(signals.own[0].store, least)
-        by_lives_alone = LIVES_CUT_SHORT in growth.reasons
+        by_lives_alone = LIVES_CUT_SHORT in growth.reasons or LIVES_ROSE in growth.reasons
+        course = rising_course((signals.own or (signals.used,))[0].store, self._free, least)
         leaks, forecast = growth.verdict is Verdict.LEAKING and not by_lives_alone, growth.forecast_seconds
         soon = forecast is not None and forecast < NEARLY_FULL_SECONDS
         return LifeSoFar(
@@ -218,6 +227,7 @@ class MemoryLeakDetector:
             leaks and growth.evidence in STRONG,
             by_lives_alone or (self._slow.verdict is Verdict.GROWING and self._slow.state is GrowthState.RISING),
             self._last_seconds,
+            course is not None,
         )
 
     def keep_trace(self, trace: Trace) -> None:

@@ -112,6 +112,8 @@ class LifeSoFar(NamedTuple):
     """It rises evenly now, and has not taken enough for more to be said of it by itself."""
     last_seconds: float = 0.0
     """Time of its last reading, on the detector's clock."""
+    rose: bool = False
+    """Its floor rose from its start until now, over hours."""
 
 
 @dataclass(slots=True)
@@ -159,7 +161,7 @@ class ServiceMemory:
         if life.leaks:
             self.exhausted += life.full
             self.leaked += 1
-        if life.leaks or life.grows:
+        if life.leaks or life.grows or life.rose:
             self.grown, self.quiet = min(self.grown + 1, MOST_GROWN), 0
         elif life.seconds >= _QUIET_SECONDS:
             self.grown, self.quiet = max(self.grown - 1, 0), self.quiet + 1

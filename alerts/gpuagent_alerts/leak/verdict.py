@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from gpuagent.core.growth import Evidence, Growth, GrowthState, Range, Verdict
 from gpuagent.core.units import format_bytes, format_duration
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES, BlockStore
+from gpuagent_alerts.leak.course import LIVES_ROSE, rising_course
 from gpuagent_alerts.leak.criterion import Alarm, Ending, Rejection, RejectReason
 from gpuagent_alerts.leak.forecast import (
     HIGH_FACTOR,
@@ -181,8 +182,11 @@ def judge_signals(
     if cache is not None:  # while there is a client; without one this is a suspicion
         return Growth(Verdict.CACHED, slope=slope, reasons=describe_cache(cache, room.slack_bytes))
     judged = (signals.own or (signals.used,))[0]
-    if _learns(judged):
-        return LEARNING
+    other = LEARNING if _learns(judged) else None
+    if other is None and prior.leaked and not prior.level_used and sensitivity in ("balanced", "sensitive"):
+        other = _as_risen(judged, now_seconds, room, before, has_client=signals.own is not None)
+    if other is not None:
+        return other
     rejection = judged.criteria[-1].rejection
     recent = rejection is not None and now_seconds - rejection.seconds <= rejection.window_seconds / 2
     against = describe_rejection(rejection) if rejection and recent else ()
@@ -205,13 +209,26 @@ def judge_signals(
     still = None if slope is None else STILL
     ending, held = _ending(signals, sensitivity, now_seconds)
     if ending is not None:
-        known = (
-            before.reasons if before.verdict is Verdict.LEVELLED_OFF else describe_end(ending, held, room.free_bytes)
-        )
+        is_known = before.verdict is Verdict.LEVELLED_OFF
+        known = before.reasons if is_known else describe_end(ending, held, room.free_bytes)
         alarm = ending.alarm
         stopped = None if ending.released else ending.seconds - max(alarm.window_seconds, PLATEAU_SECONDS)
         return Growth(Verdict.LEVELLED_OFF, slope=still, stopped_seconds=stopped, reasons=known)
     return Growth(Verdict.STEADY, slope=still, reasons=against)
+
+
+def _as_risen(judged: Signal, now_seconds: float, room: Headroom, before: Growth, *, has_client: bool) -> Growth | None:
+    """Return the verdict on a life that has risen since its start, as the ones before it did; None where it has not."""
+    least, is_told = SUSPECTED.least_growth(room.total_bytes), LIVES_ROSE in before.reasons
+    course = rising_course(judged.store, room.free_bytes, least, is_told=is_told)
+    if course is None:
+        return None
+    slope = _around(course.pages * PAGE_BYTES / course.seconds)
+    since = before.since_seconds if is_told else now_seconds - course.seconds
+    return Growth(
+        Verdict.LEAKING, Evidence.BALANCED, slope, since_seconds=since, reasons=(LIVES_ROSE,), state=GrowthState.RISING,
+        exhaustion=_exhaustion(GrowthState.RISING, room, slope, None, None), driver_confirms=not has_client,
+    )  # fmt: skip
 
 
 def _as_cut_short(rise: Growth, slope: Range, room: Headroom, *, has_client: bool) -> Growth:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import pytest
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.growth import Evidence, Growth, Verdict
 from gpuagent_alerts.leak.blocks import PAGE_BYTES
+from gpuagent_alerts.leak.course import LIVES_ROSE
 from gpuagent_alerts.leak.detector import MemoryLeakDetector
 from gpuagent_alerts.leak.histories import COMPARING_TURNS
 from gpuagent_alerts.leak.lives import LifeSoFar, Lives, Service, ServiceKey, ServiceMemory, service_of
 from gpuagent_alerts.leak.sensor import LeakDetection
+from gpuagent_alerts.leak.settings import Dial
 from gpuagent_alerts.leak.witnesses import NOTHING_KNOWN, Prior
 from gpuagent_alerts.store.database import Store
 from tests.alerts.leak.curves import GIB, HOUR, MIB, Change, Curve, detector, first, leak, plateau, show
@@ -26,6 +29,7 @@ LEAKED = LifeSoFar(9000.0, 0, 0, leaks=True, grows=False, full=False, strongly=T
 EXHAUSTED = LEAKED._replace(full=True)
 GREW = LEAKED._replace(leaks=False, grows=True, strongly=False)
 QUIET = LifeSoFar(9 * HOUR, 0, 0, leaks=False, grows=False, full=False, strongly=False)
+ROSE = QUIET._replace(rose=True)
 LEVEL = 40 * GIB // PAGE_BYTES
 LEVELLED = QUIET._replace(level_used=LEVEL)
 VLLM = Service(ServiceKey("unit vllm.service", "vllm", 80 * GIB), 1, "unit vllm.service")
@@ -96,6 +100,9 @@ def test_a_container_without_proof_is_nobody() -> None:
         ([GREW, GREW], NOTHING_KNOWN),
         ([GREW, GREW, GREW], Prior(leaked=True)),
         ([GREW, QUIET, GREW, GREW], NOTHING_KNOWN),
+        ([ROSE, ROSE], NOTHING_KNOWN),
+        ([ROSE, GREW, ROSE], Prior(leaked=True)),
+        ([ROSE, ROSE, LEVELLED, ROSE], Prior(level_used=LEVEL)),
         ([EXHAUSTED, QUIET], Prior(leaked=True, exhausted=True)),
         ([EXHAUSTED, QUIET, QUIET], NOTHING_KNOWN),
         ([EXHAUSTED, LEVELLED], Prior(level_used=LEVEL)),
@@ -305,6 +312,40 @@ def test_after_lives_that_were_cut_short_a_rise_is_enough() -> None:
     assert later.life().rises
 
 
+def night(hours: float) -> Curve:
+    """20 GiB that are taken ever more slowly, and nearly all of them after so many hours."""
+    return lambda seconds: round(20_000 + 20_000 * (1 - math.exp(-3 * seconds / 3600 / hours)))
+
+
+@pytest.mark.parametrize(
+    ("curve", "prior", "sensitivity", "told", "rose"),
+    [
+        (night(40), Prior(leaked=True), "balanced", True, True),
+        (night(40), Prior(leaked=True), "sensitive", True, True),
+        (night(40), Prior(leaked=True), "strict", False, True),
+        (night(40), NOTHING_KNOWN, "balanced", False, True),
+        (night(40), Prior(leaked=True, level_used=30_000 * MIB // PAGE_BYTES), "balanced", False, True),
+        (night(8), NOTHING_KNOWN, "balanced", False, False),
+        (lambda seconds: 20_000 + round(3000 * seconds / 86_400), Prior(leaked=True), "balanced", False, False),
+    ],
+)
+def test_a_life_that_rises_as_those_before_did(
+    curve: Curve, prior: Prior, sensitivity: Dial, told: bool, rose: bool
+) -> None:
+    """LEAK-02: a leak that each night cuts short is told; no cache that is full by noon, and no little growth."""
+    watched = detector(sensitivity)
+    watched.use_prior(prior)
+    words = words_of(watched, curve, 24 * HOUR)
+    leaks = [one for one in words if LIVES_ROSE in one.growth.reasons]
+
+    assert bool(leaks) is told
+    assert watched.life().rose is rose
+    for one in leaks:
+        assert (one.growth.verdict, one.growth.evidence) == (Verdict.LEAKING, Evidence.BALANCED)
+        assert one.growth.forecast_seconds is not None
+        assert not one.growth.confirmed
+
+
 @pytest.mark.parametrize(
     ("prior", "taken"), [(NOTHING_KNOWN, 0.5), (Prior(leaked=True, exhausted=True), 0.44), (Prior(replicas=1), 0.44)]
 )
@@ -339,7 +380,7 @@ def test_a_life_tells_where_it_levelled_off() -> None:
     show(grows, leak(0.2), 50 * HOUR, every=15)
 
     assert stopped.life().level_used == 40_000 * MIB // PAGE_BYTES
-    assert grows.life()._replace(seconds=0, last_seconds=0) == LEAKED._replace(seconds=0)
+    assert grows.life()._replace(seconds=0, last_seconds=0) == LEAKED._replace(seconds=0, rose=True)
 
 
 # ---- through the agent -----------------------------------------------------------------------------------
