@@ -26,6 +26,7 @@ fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 print('ready', flush=True)
 signal.pause()
 """
+SANDBOX = "print('ready', flush=True)\nsubprocess.run(['unshare', '-Urpf', '--mount-proc', 'sleep', '1000000'])"
 WAITS = "print('ready', flush=True)\nsignal.pause()"
 
 
@@ -68,6 +69,31 @@ def test_a_container_that_no_name_tells(arena: Arena, contained: Any, path: str)
     guilty = arena.culprit(arena.crowd.start(uid))
     arena.driver.hold(guilty.pid, 25)
     arena.judge()
+
+
+@pytest.mark.parametrize("contained", CONTAINERS, ids=lambda each: each.__name__.replace("_", " "))
+def test_a_container_of_roots_in_a_users_job(arena: Arena, contained: Any) -> None:
+    """PROC-04: `unnamed_containers` reaches into what the user has made, and into nothing that root has set up."""
+    uid = next(arena.uids)
+    job = arena.cgroups.make("system.slice/slurmstepd.scope/job_77/step_0/user/task_0")
+    arena.slurm(f"77|77|{uid}|RUNNING")
+    innocent = arena.innocent(contained(arena, uid, job))
+    arena.driver.hold(innocent.pid, 30)
+    arena.start(ladders=[ladder("TooMuch", KILL)], users=[str(uid)], unnamed_containers=True)
+    assert "container" in arena.refused(innocent)
+    own = arena.crowd.python(SANDBOX, uid, cgroup=job)
+    guilty = arena.culprit(first_in_a_sandbox(arena, own))
+    arena.driver.hold(guilty.pid, 25)
+    arena.judge()
+
+
+def first_in_a_sandbox(arena: Arena, starter: Living) -> Living:
+    """Wait for the first process of a pid namespace that a program has started by unshare(1)."""
+    while True:
+        for child in arena.crowd.children_of(starter):
+            for first in arena.crowd.children_of(child):
+                if Path(f"/proc/{first.pid}/comm").read_text(encoding="ascii") == "sleep\n":
+                    return first
 
 
 def test_a_container_is_entered_meanwhile(arena: Arena) -> None:

@@ -262,6 +262,25 @@ def test_what_is_restarted_with_it(key: str) -> None:
         assert refusal(unit) == ""
 
 
+@pytest.mark.parametrize("key", ["Requires", "BindsTo", "PartOf"])
+def test_who_is_restarted_along_is_on_the_never_list(key: str, tmp_path: Path) -> None:
+    """Whoever may have units restarted with it ends nobody of the never-list in these, nor a main process elsewhere."""
+    agent = Systemctl(UnitProcesses(RealProc(), ties=SystemdTieFinder(RealProc())))
+    permission = UnitPermission(shared=True, never_processes=("tail",))
+    with service() as unit, service(f"{key}={unit}", command=("tail", "-f", "/dev/null")):
+        why = asyncio.run(agent.refusal(main_process(unit), permission))
+        assert "tail runs in the work that depends on" in why
+        assert asyncio.run(agent.refusal(main_process(unit), SHARED)) == ""
+    file = tmp_path / "pid"
+    with service() as unit, service() as other:
+        file.write_text(show(other, "MainPID"))
+        forks = ("sh", "-c", "sleep 1001 & exit 0")
+        with service("Type=forking", f"PIDFile={file}", f"{key}={unit}", command=forks) as dependent:
+            until_sleeper(dependent, "1001")
+            why = asyncio.run(agent.refusal(main_process(unit), SHARED))
+            assert f"for {dependent}, and would end that as well" in why
+
+
 def test_a_process_that_is_not_in_the_unit() -> None:
     """A process that systemd does not count to the unit is no reason to restart it."""
     with service() as unit, service() as other:

@@ -128,7 +128,8 @@ class Allow(Section):
     unnamed_containers: bool = key(
         default=False,
         description="`users` reaches into these users' own containers, which have no name (Apptainer, enroot, pyxis, "
-        "bubblewrap), in the user's slice or a Slurm job. Never into one of a container runtime.",
+        "bubblewrap), in the user's slice or a Slurm job: those that the user has made in a user namespace. Never into "
+        "one of a container runtime or of root's, setuid programs included.",
     )
     gpus: tuple[GpuName, ...] = key(
         default=(), description="Indices or UUIDs: it, and who ends along with it, is on these GPUs alone."

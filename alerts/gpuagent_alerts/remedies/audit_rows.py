@@ -215,6 +215,8 @@ class OutstandingProcess:
     """Unix time at which the step was about to be taken."""
     is_certain: bool = False
     """Whether the step was certainly taken; if not, the agent ended before it could say so."""
+    used_bytes: int = 0
+    """What the process that the run was about held on that GPU before the step; 0 where that is unknown."""
 
     def leaves_alone(self, meant: Collection[ProcessId]) -> bool:
         """Return whether an act on those who are meant is none on somebody else, and no second SIGKILL."""
@@ -227,7 +229,7 @@ class OutstandingProcess:
         return (
             f"pid {self.identity.pid}{name} on GPU {self.gpu_index} has not ended since {self.step} was begun for it at"
             f" {format_time(self.wall_seconds)}: its memory may still come back, so nobody else on that GPU is chosen"
-            " before it has ended"
+            " before it has ended, or that is back"
         )
 
 
@@ -298,4 +300,5 @@ def _processes(
             str(each.get("name", "")), str(begin.get("user", "")) if is_chosen else "",
             str(begin.get("unit", "")) if is_chosen else "",
             intent.run, str(intent.data["step"]), intent.wall_seconds, is_certain,
+            int(intent.data.get("used_bytes") or 0),
         )  # fmt: skip

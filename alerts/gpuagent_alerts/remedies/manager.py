@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import Snapshot
 from gpuagent.core.units import format_duration, format_time
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.attempts import Attempts, WithheldLadders
@@ -22,6 +23,7 @@ from gpuagent_alerts.remedies.look_ahead import CandidatePrecheck, MakePlan
 from gpuagent_alerts.remedies.observation import Observer, RemedyRequest
 from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
+from gpuagent_alerts.remedies.released_memory import ReleasedMemory
 from gpuagent_alerts.remedies.run import LadderRun, RunContext
 from gpuagent_alerts.remedies.safeguards.limits import STOPPED_BY_HAND
 from gpuagent_alerts.remedies.safeguards.policy import may_end
@@ -62,7 +64,8 @@ class RemedyManager:
         self.released_bytes = 0
         self.withheld = WithheldLadders(context.now)
         """Why nothing is done about what fires."""
-        self.context = replace(context, ending=self.ending)
+        self._released = ReleasedMemory()
+        self.context = replace(context, ending=self.ending, released=self._released.has)
         self._on_run_end = on_run_end
         self._running: dict[LadderRun, asyncio.Task[RunOutcome]] = {}
         self._of_before: set[LadderRun] = set()
@@ -246,6 +249,11 @@ class RemedyManager:
         self._outstanding = tuple(await asyncio.to_thread(self.context.audit.outstanding))
         self.forget_ended()
 
+    def update_snapshot(self, snapshot: Snapshot) -> None:
+        """Take in the snapshot of a tick: who has ended, or has given its memory back, is not waited for any more."""
+        self.forget_ended()
+        self._released.update_snapshot(snapshot, self._outstanding)
+
     def forget_ended(self) -> None:
         """Wait no more for those that have ended. It is asked of /proc: the driver may hang too."""
         alive = self.context.executor.is_alive
@@ -283,7 +291,7 @@ class RemedyManager:
             if handed_over & gpus:
                 return person
         meant = run.identities if run is not None else {plan.target.id}
-        return outstanding_in_the_way(self._outstanding, meant, gpus, self.context.executor.is_alive)
+        return outstanding_in_the_way(self._outstanding, meant, gpus, self.context.is_waited_for)
 
     def _share(self, run: LadderRun, gpus: frozenset[str]) -> None:
         """Tell runs that end processes on the same GPUs of each other: none may take the other's memory for its own."""

@@ -79,6 +79,12 @@ class RunContext:
     """Returns which entry of the operator's meant a process when it was first seen, or that this is being looked up."""
     ending: Callable[[], Collection[ProcessId]] = frozenset
     """Returns those whose end was asked for, in any run that is no dry one, and that live on."""
+    released: Callable[[ProcessId], bool] = lambda _: False
+    """Returns whether one whose end was asked for lives on and has given all of its memory back."""
+
+    def is_waited_for(self, identity: ProcessId) -> bool:
+        """Return whether a process whose end was asked for may still give memory back. May block."""
+        return self.executor.is_alive(identity) and not self.released(identity)
 
 
 class LadderRun:
@@ -311,7 +317,7 @@ class LadderRun:
         """Raise _RunEnded where what is on record forbids it. In a thread, and inside the gate."""
         if against := objections(
             self.plan, step, self.rules.limits, self._context.audit, self._cooldown_key(), self.identities, self.gpus,
-            self._context.executor.is_alive, acted=self._acted,
+            self._context.is_waited_for, acted=self._acted,
         ):  # fmt: skip
             raise self._refused(*against)
 

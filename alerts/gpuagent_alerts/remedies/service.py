@@ -172,7 +172,7 @@ class RemedyService:
         self._never_entries.follow(each.info.id for each in snapshot.processes if each.info is not None)
         if self.remedies.ladders:
             self._presence.update_snapshot(snapshot, self.settings.longest_gap_seconds)
-        self.remedies.forget_ended()
+        self.remedies.update_snapshot(snapshot)
         if self._open_runs.has_moved:
             self._do_later(self._open_runs.close_again(), "open runs")
         await self.observer.update_snapshot(snapshot)

@@ -17,6 +17,7 @@ import pytest
 from gpuagent.procfs.files import RealProc, parse_stat
 from gpuagent.procfs.reader import ProcessRecord
 from gpuagent_alerts.remedies.execution.executor import NodeActionExecutor
+from gpuagent_alerts.remedies.facts.namespace_owners import maker_of_namespaces
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses, list_pids
 from gpuagent_alerts.remedies.facts.ties import TieFinder, read_ties
 from gpuagent_alerts.remedies.manual_requests import read_identified
@@ -36,9 +37,9 @@ def as_user(uid: int) -> tuple[str, ...]:
 
 
 @contextmanager
-def started(*command: str, depth: int, program: str = PLAIN) -> Iterator[int]:
+def started(*command: str, depth: int, program: str = PLAIN, words: tuple[str, ...] = ()) -> Iterator[int]:
     """A process that has said that it is ready: below so many others that have started it."""
-    first = subprocess.Popen([*command, sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    first = subprocess.Popen([*command, *(words or (sys.executable, "-c", program))], stdout=subprocess.PIPE, text=True)
     last = os.pidfd_open(first.pid)
     try:
         assert first.stdout is not None
@@ -409,3 +410,28 @@ class NoWaitChannel(RealProc):
 
     def read(self, pid: int, name: str) -> bytes:
         return b"0" if name == "wchan" else super().read(pid, name)
+
+
+@pytest.mark.parametrize(
+    ("command", "maker"),
+    [
+        ((*as_user(ALICE), "unshare", "-Urmpf"), ALICE),
+        (("unshare", "-Urmpf"), 0),
+        ((*as_user(ALICE), "unshare", "-Urpf"), None),
+        ((*UNSHARE, *as_user(ALICE)), None),
+        ((*UNSHARE, *as_user(ALICE), "unshare", "-Urm"), None),
+        ((*UNSHARE, "--mount", *as_user(ALICE), "unshare", "-Ur"), None),
+        ((*as_user(ALICE), "unshare", "-Ur", "unshare", "-Urmpf"), None),
+    ],
+    ids=["the user's", "root's", "mounts of the host", "pids of root's", "in those", "mounts of root's", "in another"],
+)
+def test_who_made_the_namespaces(command: tuple[str, ...], maker: int | None) -> None:
+    """A user's own are a user namespace in the host's, and others that belong to it; in any other case nobody's."""
+    with started(*command, depth=1, words=("sh", "-c", "echo ready; exec sleep 1000")) as pid:
+        assert maker_of_namespaces(pid) == maker
+
+
+def test_nobody_made_the_namespaces_of_the_host() -> None:
+    """Who is in no container, and who has ended, is in nobody's."""
+    assert maker_of_namespaces(os.getpid()) is None
+    assert maker_of_namespaces(2**22 + 1) is None

@@ -464,11 +464,12 @@ def in_old_foreground_of(scan: ProcessScan, leader: ProcessRow) -> Iterator[Proc
 
 def in_orphaned_groups(scan: ProcessScan, ended: Collection[int]) -> Iterator[ProcessRow]:
     """Yield who is in a group with a stopped member that becomes an orphan when these processes end."""
-    stopped = {row.group for row in scan.rows.values() if row.is_stopped and row.pid not in ended}
+    gone = frozenset(ended)
+    stopped = {row.group for row in scan.rows.values() if row.is_stopped and row.pid not in gone}
     for group in (each for each in stopped if each > 0):
         members = scan.groups[group]
         keepers = [(row.pid, row.parent_pid) for row in members if _keeps(scan, row)]
-        if keepers and all(pid in ended or parent in ended for pid, parent in keepers):
+        if keepers and all(pid in gone or parent in gone for pid, parent in keepers):
             yield from members
 
 

@@ -1,17 +1,21 @@
 """Find whether the container that a process is in is its user's own: Apptainer, enroot, pyxis, bubblewrap, unshare(1).
 
 Such a container has no name that root gave, so that no entry of an allow list can mean it. It is the user's own where
-root's cgroups say so - the slice of that user, or a job of Slurm's - and where every process that its pid namespaces
-began with is that user's as well. What a container runtime of root's has made lies in cgroups of the runtime. A process
-of a container that has the user's number as its user id lies there too.
+root's cgroups say so - the slice of that user, or a job of Slurm's - and where the user has made it. Without privileges
+that takes a user namespace: a pid namespace or another root directory in the host's user namespace was made by root, or
+by a program with root's rights, whatever user id its processes have. Who made a user namespace is told by who started
+the first process in there; where that is not the user (Slurm starts a task in the user's container as root, as pyxis
+has it), by the kernel (`namespace_owners`). What a container runtime of root's has made lies in cgroups of the runtime.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from gpuagent.procfs.cgroup_owner import Name
+from gpuagent.procfs.credentials import has_host_uids, has_own_root
 from gpuagent.procfs.files import ProcFiles, parse_stat, parse_status
+from gpuagent_alerts.remedies.facts.namespace_owners import maker_of_namespaces
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
 from gpuagent_alerts.remedies.facts.unit_places import read_place
 
@@ -19,10 +23,16 @@ _MOST_ANCESTORS = 256
 _ROOT = 0
 
 
-def is_in_users_container(files: ProcFiles, pid: int, uids: Collection[int], proven_names: Collection[str]) -> bool:
+def is_in_users_container(
+    files: ProcFiles,
+    pid: int,
+    uids: Collection[int],
+    proven_names: Collection[str],
+    maker_of: Callable[[int], int | None] = maker_of_namespaces,
+) -> bool:
     """Return whether the container of a process, if it is in one, is its user's own; False where that cannot be seen.
 
-    `uids` are those of all its threads.
+    `uids` are those of all its threads, and `maker_of` tells who made the namespaces of a process.
     """
     owners = set(uids)
     if len(owners) != 1 or _ROOT in owners:
@@ -31,27 +41,38 @@ def is_in_users_container(files: ProcFiles, pid: int, uids: Collection[int], pro
         place = read_place(files, pid)
         if place.in_container or not (place.user_id in owners or Name.JOB in proven_names):
             return False
-        return _began_with(files, pid, owners)
+        return _is_made_by(files, pid, owners, maker_of)
     except (OSError, ValueError, UnseenProcesses):
         return False
 
 
-def _began_with(files: ProcFiles, pid: int, owners: set[int]) -> bool:
-    """Return whether all ancestors inside of its pid namespaces are of these users, down from the first of each.
+def _is_made_by(files: ProcFiles, pid: int, owners: set[int], maker_of: Callable[[int], int | None]) -> bool:
+    """Return whether one of these users has made the container: up from the process to who is outside of it.
 
-    Who has come into a namespace from outside has no ancestor that was the first there. Raises OSError, ValueError.
+    Whoever is inside has to be of these users, and in a user namespace. Who has come into a pid namespace from outside
+    has no ancestor that was the first there. Raises OSError, ValueError.
     """
     status = parse_status(files.read(pid, "status"))
-    depth, is_first = len(status.namespace_pids), False
+    outermost, started, depth, is_first = pid, 0, len(status.namespace_pids), False
     for _ in range(_MOST_ANCESTORS):
         level = len(status.namespace_pids)
         if level == 0 or level > depth or (level < depth and not is_first):
             return False
-        if level == 1:
-            return True
-        if set(status.uids) != owners:
+        stat = parse_stat(files.read(pid, "stat"))
+        is_on_host = has_host_uids(files, pid)
+        if is_on_host and level == 1 and has_own_root(files, stat) is False:
+            return set(status.uids) == owners or _is_proven(files, outermost, started, owners, maker_of)
+        if is_on_host is not False or set(status.uids) != owners:
             return False
+        outermost, started = pid, stat.start_ticks
         depth, is_first = level, status.namespace_pids[-1] == 1
-        pid = parse_stat(files.read(pid, "stat")).parent_pid
+        pid = stat.parent_pid
         status = parse_status(files.read(pid, "status"))
     return False
+
+
+def _is_proven(
+    files: ProcFiles, pid: int, started: int, owners: set[int], maker_of: Callable[[int], int | None]
+) -> bool:
+    """Return whether the kernel says that one of these users has made the namespaces of this very process."""
+    return maker_of(pid) in owners and parse_stat(files.read(pid, "stat")).start_ticks == started

@@ -109,7 +109,7 @@ FACTS: Final = (
     Fact(
         "Facts.users_container",
         FactWriter.KERNEL,
-        "permits with `allow.unnamed_containers`: by root's cgroups, and who began its pid namespaces",
+        "permits with `allow.unnamed_containers`: by root's cgroups, and who made its user namespace",
     ),
     Fact(
         "Facts.ties",
