@@ -239,7 +239,8 @@ class Monitor:
         )
         for slot in self._slots:
             slot.set_conflict(conflicts.get(slot.index, ""))
-        answering = [slot.identity for slot in self._slots if slot.watched]
+        # One that is open and has not answered yet is taken for the GPU that it was: it may be another one by now.
+        answering = [slot.identity for slot in self._slots if slot.is_identified]
         self._inventory.observe(answering)
         self._indices.observe(answering)
         self._trusts.save()
@@ -329,6 +330,8 @@ class Monitor:
             reading = answer.reading
             if reading.processes_known:
                 reading = replace(reading, reconciliation=joined.reconciliation)
+            if replaced := self._inventory.replaced_by(reading.identity.uuid):
+                reading = replace(reading, replaces=replaced)
             gpus.append(reading)
         processes = self._idleness.observe(gpus, answers, processes, self.pace.longest_gap_seconds)
         self._note_fallen(gpus)

@@ -97,6 +97,7 @@ def test_the_alert_ends(store: Store, moment: int) -> None:
         assert neighbor.poll() is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_the_process_ends(store: Store, moment: int) -> None:
     """A process that exits by itself between any two steps: said so, nobody else is signaled, no defect is told."""

@@ -323,6 +323,42 @@ def test_other_users_in_it(tmp_path: Path) -> None:
     assert machine.restart(SHARED).ok
 
 
+@pytest.mark.parametrize("name", ["MainPID", "ControlPID"])
+def test_a_main_process_outside_of_the_unit(tmp_path: Path, name: str) -> None:
+    """KILL-03: a restart ends it too: no permission lifts that, also where its unit is restarted along."""
+    machine = Machine(tmp_path, shown(**{name: "101"}))
+    machine.tree.add(101, "/system.slice/other.service", uids=ALICE)
+    for permission in (STRICT, SHARED):
+        assert f"systemd has {name}=101 for {UNIT}" in machine.refusal(permission)
+        with pytest.raises(ActionRefused, match="does not run in the unit"):
+            machine.restart(permission)
+    along = {"ControlGroup": "/system.slice/next.service", name: "101"}
+    machine = Machine(_folder(tmp_path), shown(BoundBy="next.service"), next_service=along)
+    machine.tree.add(101, "/system.slice/other.service", uids=ALICE)
+    machine.tree.add(102, "/system.slice/next.service")
+    assert f"systemd has {name}=101 for next.service" in machine.refusal(SHARED)
+    assert machine.restarts == []
+
+
+REACHING = {
+    "ExecStop={ path=/usr/bin/pkill ; argv[]=/usr/bin/pkill -f vllm ; }": "ExecStop= runs pkill",
+    "ExecStartPre={ path=/bin/sh ; argv[]=/bin/sh -c fuser -k 8000/tcp; sleep 1 ; }": "ExecStartPre= runs fuser",
+    "ExecStartPre={ path=/bin/sh ; argv[]=/bin/sh -c cd /\n(killall vllm) ; }": "ExecStartPre= runs killall",
+    "ExecStopPost={ path=/bin/kill ; argv[]=/bin/kill -9 -1 ; }": "ExecStopPost= runs kill -9 -1",
+    "ExecStop={ path=/bin/kill ; argv[]=/bin/kill -s INT 100 ; }": "",
+    "ExecStart={ path=/bin/serve ; argv[]=/bin/serve --fuser /opt/killall.py pkill-list skill/model ; }": "",
+}
+
+
+@pytest.mark.parametrize(("line", "words"), REACHING.items())
+def test_a_program_of_the_unit_that_ends_others(tmp_path: Path, line: str, words: str) -> None:
+    """KILL-03: what a restart runs may end others by their name; a unit that is named as shared may have that."""
+    machine = Machine(tmp_path, shown() + line.replace("\\n", "\n") + "\n")
+    refusal = machine.refusal()
+    assert f"{UNIT} has {words}, which reaches what is not in the unit; " in refusal if words else refusal == ""
+    assert machine.refusal(SHARED) == ""
+
+
 @pytest.mark.parametrize(
     ("changes", "uids", "words"),
     [
