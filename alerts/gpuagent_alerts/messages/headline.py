@@ -364,10 +364,12 @@ def _largest(seen: BriefingInputs) -> str:
         return ""
     if found.process is None:
         return f", {format_bytes(found.used_bytes)} of it held by {found.text}"
+    # Who made it full is not always who holds most: a screen names that one, and of several alike all.
+    most = find_holding(seen.listed, used) if about else None
+    if most is not None and most.process is None:
+        return f", {format_bytes(most.used_bytes)} of it held by {most.text}"
     ended = ", which has ended" if found.process.state is ProcessState.DEAD else ""
     said = f", {format_bytes(found.used_bytes)} of it held by {process_name(labels_of(found.process))}{ended}"
-    # Who made it full is not always who holds most: a screen names that one.
-    most = find_holding(seen.listed, used) if about else None
     if most is None or most.process is None or most.process.pid in {one.pid for one in about}:
         return said
     return f"{said}, and {format_bytes(most.used_bytes)} by {process_name(labels_of(most.process))}"

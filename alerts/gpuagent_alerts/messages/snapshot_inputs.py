@@ -26,7 +26,7 @@ from gpuagent_alerts.remedies.candidates import counts_towards
 from gpuagent_alerts.remedies.safeguards.rule_sampling import GROWTH
 from gpuagent_alerts.remedies.settings import MemoryBudget
 from gpuagent_alerts.states.engine import RuleEngine
-from gpuagent_alerts.states.instance import State
+from gpuagent_alerts.states.instance import Instance, State
 
 _MOST_KEPT = 8
 
@@ -97,10 +97,22 @@ def subjects_of(
                 yield subject._replace(
                     summary=shown_annotations(alert).get(SUMMARY, ""),
                     silenced=is_silenced(alert),
-                    unmeasured_seconds=instance.frozen_seconds,
+                    unmeasured_seconds=unmeasured_seconds(instance, snapshot),
                     began_at=instance.began_at,
                     used_bytes=_used_by(instance.labels, snapshot),
                 )
+
+
+def unmeasured_seconds(instance: Instance, snapshot: Snapshot | None) -> float:
+    """Return how long ago what an alert is about was last measured, 0 while it is.
+
+    A GPU that does not answer is waited for, with its last figures: what it tells is as old as these.
+    """
+    uuid = instance.labels.get("uuid", "")
+    gpu = None if snapshot is None else next((one for one in snapshot.gpus if one.identity.uuid == uuid), None)
+    if snapshot is None or gpu is None or not instance.frozen_seconds or gpu.measured_seconds is None:
+        return instance.frozen_seconds
+    return max(instance.frozen_seconds, snapshot.clock_seconds - gpu.read_seconds)
 
 
 def _used_by(labels: Mapping[str, str], snapshot: Snapshot | None) -> int | None:

@@ -9,13 +9,15 @@ import pytest
 
 from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Range, Verdict
 from gpuagent.core.hardware import MigInstance
-from gpuagent.core.snapshot import NvmlState, ProcessState, Reconciliation, Snapshot
-from gpuagent.core.units import GIB
+from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Reconciliation, Snapshot
+from gpuagent.core.units import GIB, format_duration
 from gpuagent_alerts.alert import Alert, Briefing, CauseKind, Incident, News, Status, resolved_summary
 from gpuagent_alerts.messages.briefing import BriefingWriter
+from gpuagent_alerts.messages.snapshot_inputs import unmeasured_seconds
 from gpuagent_alerts.notify.urgency import UrgencyStage, urgency_of
+from gpuagent_alerts.states.instance import Instance
 from tests.agent.service.alerting.test_briefing import LABELS, alert, brief
-from tests.fakes.readings import WALL, gpu, memory, process, snapshot
+from tests.fakes.readings import NOW, WALL, gpu, memory, process, snapshot
 
 JOB: dict[str, Any] = {"slurm_job": "777", "process_group": 5}
 
@@ -211,7 +213,7 @@ def test_what_made_it_critical_is_in_the_line() -> None:
 @pytest.mark.parametrize(
     ("own_gib", "other_gib", "said"),
     [
-        (39.5, 39.7, "39.5 GiB of it held by mine (dave, pid 100)"),
+        (39.5, 39.7, "79.2 GiB of it held by python3 (pid 7) and mine (pid 100)"),
         (28.0, 50.0, "28.0 GiB of it held by mine (dave, pid 100), and 50.0 GiB by python3 (carol, pid 7)"),
     ],
 )
@@ -385,3 +387,24 @@ def test_a_runbook_is_an_address_of_the_web() -> None:
     """What a rule's annotation holds is clicked on: nothing but http(s) becomes a link."""
     bad = replace(alert("Mine", LABELS), annotations={"summary": "x", "runbook_url": "javascript:alert(1)"})
     assert brief(bad).links == {}
+
+
+@pytest.mark.parametrize(
+    ("state", "measured", "frozen", "expected"),
+    [
+        (GpuState.BLIND, NOW - 383.0, 277.0, "6 min 23 s"),
+        (GpuState.BLIND, None, 277.0, "4 min 37 s"),  # since the agent was started again
+        (GpuState.OK, NOW, 277.0, "4 min 37 s"),  # its list alone is refused
+    ],
+    ids=["hangs", "restarted", "refused"],
+)
+def test_one_age_for_what_is_not_measured(
+    state: GpuState, measured: float | None, frozen: float, expected: str
+) -> None:
+    """A GPU that hangs is waited for with its last figures: messages and screens count from when these were read."""
+    one = replace(gpu(0), state=state, measured_seconds=measured, time_seconds=NOW)
+    seen = snapshot([replace(one, processes_known=False)], [])
+    instance = Instance(labels=LABELS, write=dict, value=1.0, active_clock=0.0, frozen=True, frozen_seconds=frozen)
+    assert format_duration(unmeasured_seconds(instance, seen)) == expected
+    told = brief(replace(alert("GpuMemoryExhaustionSoon", LABELS), unmeasured_seconds=frozen), seen=seen, labels=LABELS)
+    assert f"(last known {expected} ago: " in told.headline
