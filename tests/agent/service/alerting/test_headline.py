@@ -13,6 +13,7 @@ from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Reconcilia
 from gpuagent.core.units import GIB, format_duration
 from gpuagent_alerts.alert import Alert, Briefing, CauseKind, Incident, News, Status, resolved_summary
 from gpuagent_alerts.messages.briefing import BriefingWriter
+from gpuagent_alerts.messages.naming import was_leaking
 from gpuagent_alerts.messages.snapshot_inputs import unmeasured_seconds
 from gpuagent_alerts.notify.urgency import UrgencyStage, urgency_of
 from gpuagent_alerts.states.instance import Instance
@@ -275,6 +276,42 @@ def test_it_says_what_cannot_be_read() -> None:
     """One GPU, several, or any of the node."""
     assert blind("0", "1").headline == "CRITICAL node7 GPUs 0, 1: the agent cannot read these GPUs"
     assert blind("0", "1", kind=CauseKind.NODE).headline == "CRITICAL node7: the agent cannot read any GPU"
+    why = snapshot([], node={"nvml_state": NvmlState.FAILED, "nvml_reason": "the NVIDIA driver is not loaded"})
+    told = brief(alert("GpuMonitorBlind", {}), kind=CauseKind.NODE, labels={}, seen=why)
+    assert told.headline == "CRITICAL node7: the agent cannot read any GPU: the NVIDIA driver is not loaded"
+
+
+@pytest.mark.parametrize(
+    ("ended_ago", "reason", "said"),
+    [
+        (60.0, "it goes on, full in 9 min at the earliest", "it goes on, full in 9 min at the earliest"),
+        (600.0, "it slowed down, and it goes on, full in 9 min at the earliest", "and it went on (22:03 UTC)"),
+        (
+            600.0, "it slowed down, and a (pid 7) goes on growing, full in 9 min at the earliest",
+            "it slowed down, and a (pid 7) went on growing (22:03 UTC)",
+        ),
+    ],
+)  # fmt: skip
+def test_an_end_that_is_told_late_has_no_forecast(ended_ago: float, reason: str, said: str) -> None:
+    """What was full in 9 min then may be full by now."""
+    ended = replace(alert("GpuMemoryExhaustionSoon", LABELS, ended=reason), ends_at=WALL - ended_ago)
+    incident = Incident("inc-1", CauseKind.GPU, LABELS, "critical", WALL - 900, WALL - ended_ago)
+    told = BriefingWriter("node7", snapshot=snapshot([gpu(0)], [])).write(incident, [ended])
+    assert told.headline.endswith(said), told.headline
+
+
+def test_an_end_in_good_english() -> None:
+    """All GPUs that could not be read are "these"; several instances of a unit were leaking, a job was."""
+    gpus = [{"gpu": each, "uuid": f"GPU-0000000{each}"} for each in "01"]
+    blind_ones = [replace(alert("GpuMonitorBlind", each, ended="the agent can read it again"), end_is_certain=True)
+                  for each in gpus]  # fmt: skip
+    incident = Incident("inc-1", CauseKind.GPU, {}, "critical", WALL - 900, WALL)
+    told = BriefingWriter("node7", snapshot=snapshot([gpu(0), gpu(1)], [])).write(incident, blind_ones)
+    assert told.headline.endswith(": the agent can read these GPUs again"), told.headline
+    assert was_leaking("3 instances of whisper@.service (ml)") == (
+        "3 instances of whisper@.service (ml) were leaking memory"
+    )
+    assert was_leaking("Slurm job 7 (3 ranks, ml)") == "Slurm job 7 (3 ranks, ml) was leaking memory"
 
 
 def test_a_pause_is_called_a_pause() -> None:
