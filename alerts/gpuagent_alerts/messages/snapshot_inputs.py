@@ -28,7 +28,7 @@ from gpuagent_alerts.remedies.candidates import counts_towards
 from gpuagent_alerts.remedies.safeguards.rule_sampling import GROWTH
 from gpuagent_alerts.remedies.settings import MemoryBudget
 from gpuagent_alerts.states.engine import RuleEngine
-from gpuagent_alerts.states.instance import State
+from gpuagent_alerts.states.instance import Instance, State
 
 _MOST_KEPT = 8
 
@@ -108,7 +108,7 @@ def subjects_of(
                     silenced=quiet.is_silenced,
                     incident_silenced=quiet.by_incident,
                     incident_pids=quiet.pids,
-                    unmeasured_seconds=instance.frozen_seconds,
+                    unmeasured_seconds=unmeasured_seconds(instance, snapshot),
                     began_at=instance.began_at,
                     used_bytes=_used_by(instance.labels, snapshot),
                 )
@@ -129,6 +129,18 @@ def silenced_processes(
             if is_silenced({"alertname": _LEAK, **(program.labels or {})}, f"process:{program.identity}"):
                 found.add((each.gpu_index, each.pid))
     return frozenset(found)
+
+
+def unmeasured_seconds(instance: Instance, snapshot: Snapshot | None) -> float:
+    """Return how long ago what an alert is about was last measured, 0 while it is.
+
+    A GPU that does not answer is waited for, with its last figures: what it tells is as old as these.
+    """
+    uuid = instance.labels.get("uuid", "")
+    gpu = None if snapshot is None else next((one for one in snapshot.gpus if one.identity.uuid == uuid), None)
+    if snapshot is None or gpu is None or not instance.frozen_seconds or gpu.measured_seconds is None:
+        return instance.frozen_seconds
+    return max(instance.frozen_seconds, snapshot.clock_seconds - gpu.read_seconds)
 
 
 def _used_by(labels: Mapping[str, str], snapshot: Snapshot | None) -> int | None:
