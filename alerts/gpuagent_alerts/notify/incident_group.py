@@ -16,7 +16,7 @@ from gpuagent_alerts.notify import told_subjects
 from gpuagent_alerts.notify.cause import TOGETHER
 from gpuagent_alerts.notify.ended_alerts import ended_alerts
 from gpuagent_alerts.notify.incident_record import IncidentRecord, name_of_owner
-from gpuagent_alerts.notify.lowered import LOWERED_SECONDS, with_lowered_since
+from gpuagent_alerts.notify.lowered import EASED_SECONDS, LOWERED_SECONDS, is_eased, with_lowered_since
 from gpuagent_alerts.notify.outbox.entry import Occasion
 from gpuagent_alerts.notify.routes import Recipient
 from gpuagent_alerts.notify.state import (
@@ -136,7 +136,7 @@ class IncidentGroup:
             return News.WORSENED
         if self._was_restarted(told):
             return News.RESTARTED
-        if self._repeat_is_due() or self._has_another_subject():
+        if self._repeat_is_due() or self._has_another_subject() or self._is_eased(told):
             return News.REMINDER
         return News.UPDATED if self._quiet_update_is_due(told) else None
 
@@ -148,7 +148,7 @@ class IncidentGroup:
         if self._live:
             yield from self._times_of_life(told)
         if told is not None and told.lowered_at is not None and self._live:
-            yield told.lowered_at + LOWERED_SECONDS
+            yield from (told.lowered_at + wait for wait in (EASED_SECONDS, LOWERED_SECONDS))
         if told is not None and told.calm_at is not None:
             yield told.calm_at + self._hold_seconds()
             if self._is_coming_back():
@@ -355,6 +355,9 @@ class IncidentGroup:
             return False
         return not self._is_acknowledged()
 
+    def _is_eased(self, told: NotifiedIncident) -> bool:
+        return is_eased(told, self._current, self._view.now) and not self._is_acknowledged()
+
     def _has_another_subject(self) -> bool:
         """Return whether all processes that were told of are out of it, while it goes on: the last message misleads."""
         told, now = self._told, self._view.now
@@ -439,12 +442,14 @@ class IncidentGroup:
         severity = worst_severity(alert.labels for alert in (*self._present, *self._shared))
         severity = severity if self._live or self._record is None else self._record.severity
         starts_at = self._starts_at(told)
-        urgency = self._current if told is None else told.urgency.highest(self._current)
+        eased = told is not None and self._is_eased(told)
+        urgency = self._current if told is None or eased else told.urgency.highest(self._current)
         key = self._record.key if self._record is not None else ""
         lowered_at = None if told is None or not urgency.rises_above(self._current) else told.lowered_at
         noted = NotifiedIncident(
-            key, severity, starts_at, urgency, lowered_at, shown=self._current, restarts=self._restarts
-        )
+            key, severity, starts_at, urgency, lowered_at, shown=self._current, restarts=self._restarts,
+            was_eased=eased or (told is not None and told.was_eased),
+        )  # fmt: skip
         after = NotificationState(self._view.now, {}, self._known, noted)
         return NotificationDecision(
             self._key, after, alerts, occasion=occasion, news=unheard,
