@@ -192,6 +192,31 @@ def test_a_process_in_a_cgroup_below(tmp_path: Path) -> None:
         assert "other users: nobody (1)" in refusal(unit)
 
 
+def test_a_main_process_elsewhere(tmp_path: Path) -> None:
+    """A stale `PIDFile=` names a process of another unit, which a restart would end: it is refused, whoever permits."""
+    file = tmp_path / "pid"
+    with service("User=nobody") as other:
+        main = show(other, "MainPID")
+        file.write_text(f"{main}\n")
+        with service("Type=forking", f"PIDFile={file}", command=("sh", "-c", "sleep 1001 & exit 0")) as unit:
+            sleeper = replace(as_target(until_sleeper(unit, "1001")), unit=unit)
+            assert show(unit, "MainPID") == main
+            for permission in (STRICT, SHARED):
+                with pytest.raises(ActionRefused, match=f"systemd has MainPID={main} .* does not run in the unit"):
+                    asyncio.run(systemctl().restart(sleeper, permission, 30.0))
+            assert show(other, "MainPID") == main
+            run("systemctl", "stop", unit)  # what would have come of it
+            assert show(other, "MainPID") == "0"
+
+
+@pytest.mark.parametrize("key", ["ExecStartPre", "ExecStopPost"])
+def test_a_program_that_ends_others(key: str) -> None:
+    """A unit that ends by name what is not in it is refused, unless it is named as shared."""
+    with service(f"{key}=-pkill -x no-such-program") as unit:
+        assert f"{unit} has {key}= runs pkill, which reaches what is not in the unit" in refusal(unit)
+        assert refusal(unit, SHARED) == ""
+
+
 def test_a_quadlet() -> None:
     """A unit that podman runs its own container in is restarted with its conmon; one with a second conmon is not."""
     with tempfile.TemporaryDirectory(dir="/usr/local/lib") as folder:
@@ -200,7 +225,9 @@ def test_a_quadlet() -> None:
         container = f"echo $$ >$own/libpod-payload-{'a' * 64}/cgroup.procs; exec unshare -pf --mount-proc $inside"
         script.write_text(
             "export own=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)\n"
-            f"export inside='setpriv --reuid=65534 --clear-groups sleep 1001'\n"
+            f"[ ! -e {folder}/user ] || second='setpriv --reuid=65533 --clear-groups sleep 1003 & '\n"
+            'echo "$second"setpriv --reuid=65534 --clear-groups sleep 1001 >/run/quadlet-inside\n'
+            "export inside='sh /run/quadlet-inside'\n"
             f"mkdir -p $own/runtime $own/libpod-payload-{'a' * 64}\necho $$ >$own/runtime/cgroup.procs\n"
             f"sh -c '{container}' &\n[ ! -e {folder}/second ] || {conmon} 1002 &\nexec {conmon} 1000\n"
         )
@@ -209,6 +236,13 @@ def test_a_quadlet() -> None:
             until_sleeper(unit, "1001", f"/libpod-payload-{'a' * 64}")
             assert refusal(unit, quadlet) == ""
             assert restarts(unit, quadlet)
+            Path(folder, "user").touch()
+            run("systemctl", "restart", unit)
+            until_sleeper(unit, "1003", f"/libpod-payload-{'a' * 64}")
+            until_sleeper(unit, "1001", f"/libpod-payload-{'a' * 64}")
+            assert f"the container of {unit} runs processes of several users: 65533 (1), nobody (1)" in refusal(unit)
+            assert refusal(unit, replace(quadlet, shared=True)) == ""
+            Path(folder, "user").unlink()
             Path(folder, "second").touch()
             run("systemctl", "restart", unit)
             until_sleeper(unit, "1001", f"/libpod-payload-{'a' * 64}")

@@ -81,10 +81,12 @@ class Inventory:
 
         Where the file was removed nothing of an earlier boot is known, and nothing is expected.
         """
-        for uuid in uuids:
-            if (gpu := self._earlier.get(uuid)) is not None and uuid not in self._known:
-                self._known[uuid] = gpu
-                self._lost_before.add(uuid)
+        added = [uuid for uuid in uuids if uuid in self._earlier and uuid not in self._known]
+        for uuid in added:
+            self._known[uuid] = self._earlier[uuid]
+            self._lost_before.add(uuid)
+        if added and self._path is not None:  # an agent that is started again in this boot goes on with that
+            self._save(self._path)
         return frozenset(self._known.keys() & set(uuids))
 
     def address_of(self, uuid: str) -> str:
@@ -108,7 +110,9 @@ class Inventory:
                 self._known[gpu.uuid] = gpu
                 self._earlier.pop(gpu.uuid, None)
                 changed = True
-            self._lost_before.discard(gpu.uuid)
+            if gpu.uuid in self._lost_before:
+                self._lost_before.discard(gpu.uuid)
+                changed = True
         for uuid, by in self._find_replaced(seen).items():
             log.info("GPU %s was replaced by %s at PCI address %s", uuid, by, self._known[uuid].pci_bus_id)
             self._replaced[by] = uuid
@@ -140,6 +144,9 @@ class Inventory:
                 earlier = {gpu.uuid: gpu for gpu in map(_identity, stored.get("earlier", [])[:_MOST_EARLIER])}
                 if stored["boot_id"] == self._boot_id:
                     self._known, self._earlier = gpus, earlier
+                    self._lost_before = {
+                        str(uuid) for uuid in stored.get("lost_before", [])[:_MOST_EARLIER]
+                    } & gpus.keys()
                 else:
                     taken = {gpu.index for gpu in gpus.values()}
                     self._earlier = {uuid: gpu for uuid, gpu in earlier.items() if gpu.index not in taken} | gpus
@@ -155,6 +162,7 @@ class Inventory:
             "boot_id": self._boot_id,
             "gpus": [_entry(gpu) for gpu in self.known],
             "earlier": [_entry(gpu) for gpu in self._earlier.values()],
+            "lost_before": sorted(self._lost_before),
         }
         try:
             write_state(path, json.dumps(document, indent=1) + "\n")

@@ -451,7 +451,7 @@ class Alerting:
     def _count(self, receivers: tuple[ReceiverCounts, ...]) -> AlertingFigures:
         undelivered = find_undelivered(receivers, self.delivery.workers, self.heartbeats, self._clock.now())
         firing = (
-            *subjects_of(self.engine, self._notifier.silencing, self.briefings.snapshot),
+            *subjects_of(self.engine, self._notifier.silencing, self.briefings.snapshot, self._notifier.severity_of),
             *(each.subject for each in self.waiting()),
         )
         figures = count_alerts(self.engine, self.store, receivers, self._evaluation_seconds)

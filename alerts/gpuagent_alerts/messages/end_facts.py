@@ -111,14 +111,15 @@ def facts_of(labels: Mapping[str, str], snapshot: Snapshot) -> MeasuredFacts | N
     node = snapshot.node
     memory = None if gpu is None else _memory(labels, gpu)
     process = _process(labels, snapshot)
-    holders = () if gpu is None else tuple(_holders(labels, snapshot))
+    holders = () if gpu is None else tuple(holders_of(labels, snapshot))
     pause = (node.nvml_reason or "on request") if node.nvml_state is NvmlState.PAUSED else ""
     return MeasuredFacts(
         node.boot_id, node.nvml_initializations, process, memory, grower_of(labels, snapshot), holders, pause
     )
 
 
-def _holders(labels: Mapping[str, str], snapshot: Snapshot) -> Iterator[ProcessReading]:
+def holders_of(labels: Mapping[str, str], snapshot: Snapshot) -> Iterator[ProcessReading]:
+    """Yield the processes that hold memory of the GPU, or the MIG instance, that an alert with these labels names."""
     instance = labels.get("gpu_instance_id")
     for process in snapshot.processes:
         is_here = not instance or instance in {str(NO_INSTANCE), str(process.gpu_instance_id)}

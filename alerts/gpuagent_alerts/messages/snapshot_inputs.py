@@ -84,10 +84,11 @@ def subjects_of(
     engine: RuleEngine,
     silencing: Callable[[Alert], Silencing] = lambda _: Silencing(),
     snapshot: Snapshot | None = None,
+    severity_of: Callable[[Alert], str] = lambda alert: alert.labels.get("severity", ""),
 ) -> Iterator[FiringAlert]:
     """Return what each alert that fires, and whose condition is true now, is about.
 
-    `snapshot` is the one that its rule was evaluated over.
+    `snapshot` is the one that its rule was evaluated over. `severity_of` says how grave an alert is in its incident.
     """
     for running in engine.rules():
         about_growth = bool(running.rule.expression.metric_names & GROWTH)
@@ -98,8 +99,10 @@ def subjects_of(
                 # What was refused or only tried is no trouble of the node, nor is what has helped.
                 if did_nothing(instance.labels) or is_remedy_that_helped(instance.labels):
                     continue
+                severity = severity_of(alert)
                 quiet = silencing(alert)
                 yield subject._replace(
+                    severity=severity if severity in _SEVERITIES else None,
                     summary=shown_annotations(alert).get(SUMMARY, ""),
                     silenced=quiet.is_silenced,
                     incident_silenced=quiet.by_incident,

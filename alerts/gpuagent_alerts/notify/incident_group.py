@@ -32,6 +32,7 @@ from gpuagent_alerts.notify.succession import Restarts, Watch
 from gpuagent_alerts.notify.urgency import (
     CRITICAL,
     FAST_TIER,
+    GROWS_AGAIN,
     Urgency,
     UrgencyStage,
     by_urgency,
@@ -57,6 +58,9 @@ _READ_SECONDS = 20.0
 """Time within which each GPU is asked for its clocks, so that what came to all of them is one message."""
 _NOTE_WAITS_SECONDS = 300.0
 """For so long what a remedy did waits for the end that it may have brought about: no shipped rule keeps for longer."""
+_RISES_SECONDS = 75.0
+"""What is not critical waits so long for a critical alert that is about to fire: `for` of a forecast of minutes, and
+an evaluation."""
 _REPEATS = frozenset({News.REMINDER, News.RESTARTED})
 """Messages that may tell of the same alerts again."""
 _HOLDS_SECONDS = (0.0, 600.0, 1800.0)
@@ -135,8 +139,9 @@ class IncidentGroup:
         if failed_since is not None and not 0.0 <= self._view.now - failed_since < self._patience():
             return News.WORSENED
         if self._was_restarted(told):
-            return News.RESTARTED
-        if self._repeat_is_due() or self._has_another_subject() or self._is_eased(told):
+            return None if self._rises else News.RESTARTED  # what it rises to is told in a moment
+        has_eased = is_eased(told, self._current, self._view.now) and not self._is_acknowledged()
+        if has_eased or self._repeat_is_due() or self._has_another_subject():
             return News.REMINDER
         return News.UPDATED if self._quiet_update_is_due(told) else None
 
@@ -333,6 +338,8 @@ class IncidentGroup:
     def _patience(self) -> float:
         is_critical = self._current.severity >= CRITICAL
         names = () if self._record is None else self._record.identities
+        if self._rises:
+            return max(self._wait_seconds, _RISES_SECONDS)
         if not is_critical and any(name.startswith(TOGETHER) for name in names):
             return max(self._wait_seconds, _READ_SECONDS)
         return min(self._wait_seconds, LONGEST_CRITICAL_WAIT_SECONDS) if is_critical else self._wait_seconds
@@ -355,9 +362,6 @@ class IncidentGroup:
             return False
         return not self._is_acknowledged()
 
-    def _is_eased(self, told: NotifiedIncident) -> bool:
-        return is_eased(told, self._current, self._view.now) and not self._is_acknowledged()
-
     def _has_another_subject(self) -> bool:
         """Return whether all processes that were told of are out of it, while it goes on: the last message misleads."""
         told, now = self._told, self._view.now
@@ -367,6 +371,11 @@ class IncidentGroup:
         return (
             has_left or told_subjects.has_last_run_left(told.shown, self._runs, now)
         ) and not self._is_acknowledged()
+
+    @property
+    def _rises(self) -> bool:
+        """Whether it is not critical, and will be in a moment: that is one message then."""
+        return self._record is not None and self._record.rises and self._current.severity < CRITICAL
 
     @property
     def _runs(self) -> Restarts:
@@ -436,14 +445,16 @@ class IncidentGroup:
             **{fingerprint: NotifiedAlert(alert) for fingerprint, alert in chosen.items()},
             **{name: replace(ended[name], end_told=True) for name in told_ends},
         }
-        past = [name for name, one in self._known.items() if one.end_told]
-        for name in past[: -self._view.most_alerts]:
+        for name in [name for name, one in self._known.items() if one.end_told][: -self._view.most_alerts]:
             del self._known[name]
         severity = worst_severity(alert.labels for alert in (*self._present, *self._shared))
-        severity = severity if self._live or self._record is None else self._record.severity
+        if self._record is not None and (not self._live or self._record.rises):
+            severity = self._record.severity
         starts_at = self._starts_at(told)
-        eased = told is not None and self._is_eased(told)
+        eased = told is not None and is_eased(told, self._current, self._view.now)
         urgency = self._current if told is None or eased else told.urgency.highest(self._current)
+        if news is News.RESTARTED:  # what was told of the process before says nothing of this one
+            urgency = GROWS_AGAIN.highest(self._current)
         key = self._record.key if self._record is not None else ""
         lowered_at = None if told is None or not urgency.rises_above(self._current) else told.lowered_at
         noted = NotifiedIncident(

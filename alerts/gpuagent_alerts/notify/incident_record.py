@@ -10,7 +10,7 @@ from typing import Any
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.alert import Alert, CauseKind, Incident, News, moved_alert
 from gpuagent_alerts.notify.outbox.entry import dump_alert, load_alert
-from gpuagent_alerts.notify.succession import PLACE_LABELS, Restarts, dump_restarts, find_process, load_restarts
+from gpuagent_alerts.notify.succession import Restarts, dump_restarts, find_process, load_restarts
 from gpuagent_alerts.notify.urgency import CALM, Urgency, load_urgency
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.tables import (
@@ -53,6 +53,8 @@ class IncidentRecord:
     shared: tuple[str, ...] = field(default=(), compare=False)
     """Fingerprints of true alerts of other incidents that are about the memory in which its processes grow too: it is
     as severe as they are. Never written down, as each update finds them anew."""
+    rises: bool = field(default=False, compare=False)
+    """Whether a critical alert of it is about to fire, and none does. Never written down."""
     left: tuple[str, ...] = field(default=(), compare=False)
     """Fingerprints of its alerts that have ended while it went on; after its end of all. That one has left is alone no
     change to write down."""
@@ -126,24 +128,6 @@ def incident_of(record: IncidentRecord, news: News) -> Incident:
         flat_seconds=record.restarts.flat_seconds, grows_by=record.restarts.grows_by,
         grew_on=record.grew_on, grew_together=record.grew_together, last_run=record.restarts.last_run,
     )  # fmt: skip
-
-
-_OF_RUN = ("pid", "container_id", "unit", "pod_name", "pod_uid")
-"""Labels in which a process differs from the one that it was started in place of."""
-_OF_PLACE = (*PLACE_LABELS, "gpu_instance_id", "profile")
-
-
-def labels_of_runs(labels: Mapping[str, str], restarts: Restarts) -> Mapping[str, str]:
-    """Return the labels of an incident without what the process that was started last has no more.
-
-    Where that one grows on another GPU, the labels are of this one: it is where something is to be done.
-    """
-    last = restarts.last
-    gone = [name for name in _OF_RUN if labels.get(name) and last.get(name, "") != labels[name]] if last else []
-    has_moved = restarts.last_grew and restarts.runs_as and labels.get("uuid") and "uuid" in last
-    if has_moved and last["uuid"] != labels["uuid"]:
-        return {**labels, **dict.fromkeys(gone, ""), **{name: last.get(name, "") for name in _OF_PLACE}}
-    return {**labels, **dict.fromkeys(gone, "")} if gone else labels
 
 
 _SAME_START_SECONDS = 1.0

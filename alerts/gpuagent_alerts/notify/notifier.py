@@ -150,6 +150,7 @@ class Notifier:
             owners = self._book.watch_owners(facts or NoCauseFacts(), now)
             incidents = self._book.update(
                 going_on, still_pending, facts or NoCauseFacts(), now, ended=ended,
+                about_to_fire=pending.values(),
                 describe=lambda record, members: self._headline_of_end(record, members, ended),
                 stirring=stirring.keys(), growing=self.growing_again, owners=owners,
             )  # fmt: skip
@@ -244,6 +245,12 @@ class Notifier:
         """
         records = (one for one in self._book.records.values() if one.ends_at is None and identity in one.identities)
         return bool(silences_of(self._quiet.silences, labels, next(records, None), self._node_labels))
+
+    def severity_of(self, alert: Alert) -> str:
+        """Return the severity of an alert that fires: that of its incident while what is worse is about to fire."""
+        record = next((one for one in self._book.records.values() if alert.fingerprint in one.members), None)
+        is_held = record is not None and record.rises and is_one_course(alert.labels)
+        return record.severity if record is not None and is_held else alert.labels.get("severity", "")
 
     def is_incident_silenced(self, record: IncidentRecord, known: Mapping[str, Mapping[str, str]]) -> bool:
         """Return whether silences are in force for all of an incident: as such, or for each of its alerts.

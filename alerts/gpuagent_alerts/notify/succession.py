@@ -258,6 +258,8 @@ class Watch(NamedTuple):
     """Whether a line says that it grows; it takes no word back while memory rises."""
     is_acted_on: bool = False
     """Whether a remedy acts on one of the incident's processes, or has just done so."""
+    is_freed: bool = False
+    """Whether a remedy gave the memory of one of them back."""
 
     @property
     def awaits_restart(self) -> bool:

@@ -55,6 +55,7 @@ def find_problems(
     poll_interval_seconds: float = 1.0,
     preallocates: tuple[str, ...] = (),
     state_problem: str = "",
+    left_alone: int = 0,
     undelivered: Sequence[Undelivered] = (),
     firing: Sequence[FiringAlert] = (),
     silenced_processes: Collection[tuple[int, int]] = frozenset(),
@@ -62,11 +63,12 @@ def find_problems(
     """Everything that is wrong, gravest first.
 
     `now_seconds` is CLOCK_BOOTTIME, as in the snapshot; `preallocates` are patterns as for the status document;
-    `state_problem` is what is wrong with the agent's state file, in words; `undelivered` are receivers that are
-    not told what they should be; `firing` are the alerts that fire; `silenced_processes` are processes, by the index of
-    their GPU and by pid, whose growth nobody wants to hear of.
+    `state_problem` is what is wrong with the agent's state file, in words; `left_alone` are users, units and containers
+    whose processes rules leave alone until a person has looked; `undelivered` are receivers that are not told what they
+    should be; `firing` are the alerts that fire; `silenced_processes` are processes, by the index of their GPU and by
+    pid, whose growth nobody wants to hear of.
     """
-    state = [*_state(state_problem), *undelivered_problems(undelivered, now_seconds)]
+    state = [*_state(state_problem), *_left_alone(left_alone), *undelivered_problems(undelivered, now_seconds)]
     if snapshot is None:
         text = "nothing has been measured yet: the agent has just started"
         return [*state, Problem(Severity.INFO, "not_measured", text, "The first figures come in a few seconds.")]
@@ -110,6 +112,18 @@ def _state(problem: str) -> Iterator[Problem]:
             "state",
             f"the agent's state: {problem}",
             "Alerts go on. docs/troubleshooting.md says what is kept aside and where.",
+        )
+
+
+def _left_alone(owners: int) -> Iterator[Problem]:
+    """Yield that the breaker spares somebody: not whom, as the status may be open to everybody."""
+    if owners:
+        who = "1 user, unit or container" if owners == 1 else f"{owners} users, units or containers"
+        yield Problem(
+            Severity.WARNING,
+            "remedies_left_alone",
+            f"rules leave the processes of {who} alone: the last actions on them gave no memory back",
+            "`gpuagent remedies` says whose. After a look, `gpuagent remedies reset` lets rules act on them again.",
         )
 
 

@@ -100,6 +100,19 @@ def test_the_agent_in_the_unit(tree: CgroupTree) -> None:
     assert "the agent itself" in processes(tree).never_ended(UNIT, CGROUP, PERMISSION)
 
 
+@pytest.mark.parametrize("name", ["MainPID", "ControlPID"])
+def test_a_main_process_elsewhere(tree: CgroupTree, name: str) -> None:
+    """KILL-03: systemd ends the main and the control process with their unit, wherever they run: that withholds."""
+    tree.add(101, "/system.slice/other.service", uids=ALICE, name=b"serve")
+    look = processes(tree)
+    assert look.not_of_unit(UNIT, CGROUP, {}) == look.not_of_unit(UNIT, CGROUP, {name: 100}) == ""
+    against = look.not_of_unit(UNIT, CGROUP, {name: 101})
+    assert f"systemd has {name}=101 for {UNIT}, and would end that as well (serve of alice, in /system" in against
+    assert "does not run in the unit" in look.not_of_unit(UNIT, CGROUP, {name: 102})
+    tree.add(103, f"{CGROUP}/below")
+    assert look.not_of_unit(UNIT, CGROUP, {"MainPID": 100, name: 103}) == ""
+
+
 def test_who_is_in_the_unit_cannot_be_seen(tree: CgroupTree) -> None:
     """No answer is no permission."""
     tree.add(101)
@@ -175,7 +188,9 @@ def test_containers(tree: CgroupTree, own_uid: int, fact: dict[str, Any], words:
 
 def add_monitored(tree: CgroupTree, pid: int, parent: int, name: bytes = b"conmon", **facts: Any) -> None:
     """Start a process of a quadlet, by default a conmon of root's."""
+    uid_map = facts.pop("uid_map", b"0 1004 1000\n2000 1001 1\n")
     tree.add(pid, **({"uids": (0, 0, 0, 0), "name": name} | facts))
+    tree.proc.files[pid]["uid_map"] = uid_map
     stat = stat_text(pid, name, parent_pid=parent, start_ticks=START_TICKS, terminal=facts.get("terminal", 0))
     tree.proc.files[pid]["stat"] = stat
     tree.proc.files[pid]["exe"] = b"/usr/bin/" + name
@@ -196,6 +211,17 @@ QUADLET: dict[str, tuple[int, tuple[int, int, dict[str, Any]] | None, str, str]]
     "who came into the container": (
         200, (300, 1, {"name": b"sh", "namespace_pids": (300, 2), "cgroup": PAYLOAD}), "is in a pid namespace", ""
     ),
+    "a second user in it": (
+        200, (300, 201, {"name": b"sh", "namespace_pids": (300, 2), "uids": (1002, 1003, 1003, 1003)}),
+        "the container of whisper.service runs processes of several users: alice (1), bob (1), carol (1)", "",
+    ),
+    "a second user in it, root in a user namespace": (
+        200, (300, 201, {"name": b"sh", "namespace_pids": (300, 2), "uids": (1002,) * 4, "uid_map": b"0 1002 1\n"}),
+        "several users: alice (1), bob (1)", "",
+    ),
+    "root, and the container's own": (
+        200, (300, 201, {"name": b"sh", "namespace_pids": (300, 2), "uids": (0, 1004, 0, 0)}), "", "",
+    ),
     "a terminal in it": (
         200, (300, 201, {"name": b"sh", "namespace_pids": (300, 2), "terminal": 34816}), "pid 300 has a terminal", ""
     ),
@@ -213,7 +239,7 @@ def test_the_container_that_a_unit_is_made_of(
     add_monitored(tree, 201, 200, b"python3", **inside)
     if other is not None:
         pid, parent, facts = other
-        add_monitored(tree, pid, parent, **facts)
+        add_monitored(tree, pid, parent, **dict(facts))
     look = processes(tree)
     words = look.shared_with(UNIT, CGROUP, 0, main)
     assert sharing in words if sharing else words == ""
@@ -221,6 +247,8 @@ def test_the_container_that_a_unit_is_made_of(
     assert never in against if never else against == ""
     own = replace(PERMISSION, never_processes=(*NEVER, "conmon*"))
     assert "conmon runs in" in look.never_ended(UNIT, CGROUP, own, main)
+    tree.proc.files[201]["uid_map"] = PermissionError(13, "hidden")
+    assert look.shared_with(UNIT, CGROUP, 0, main)
 
 
 def test_a_root_directory_that_cannot_be_seen(tree: CgroupTree) -> None:

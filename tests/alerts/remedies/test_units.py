@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gpuagent_alerts.remedies.execution.unit_queries import is_restart_denied
 from gpuagent_alerts.remedies.execution.units import Systemctl
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from gpuagent_alerts.remedies.observation import UnitPermission
@@ -161,6 +162,17 @@ def test_a_unit_that_is_down_after_its_restart(tmp_path: Path) -> None:
     assert f"{UNIT} was restarted, and is inactive now: a condition of it does not hold" in done.detail
 
 
+def test_a_unit_whose_restart_fails(tmp_path: Path) -> None:
+    """A unit that stays failed after its restart is told as down, whatever words its name or systemctl has."""
+    said = f"Job for {UNIT} failed because of authentication that was denied."
+    machine = Machine(
+        tmp_path, shown(), f"sed -i 's/^ActiveState=.*/ActiveState=failed/' unit.{UNIT}; echo {said}; exit 1"
+    )
+    done = machine.restart()
+    assert (done.ok, done.errno, done.taken) == (False, 0, True)
+    assert f"{UNIT} was restarted, and is failed now; nobody starts it again; {said}" in done.detail
+
+
 @pytest.mark.parametrize(("conditions", "status", "is_refused"), [("", 1, False), ("x", 1, True), ("x", 0, False)])
 def test_conditions_of_the_start(tmp_path: Path, conditions: str, status: int, is_refused: bool) -> None:
     """A unit with a condition that does not hold now is not restarted: its stop alone would be done."""
@@ -235,11 +247,39 @@ def test_own_restarts_count(tmp_path: Path) -> None:
     assert len(machine.restarts) == 1
 
 
-def test_restart_is_denied(tmp_path: Path) -> None:
-    """Polkit says no: told as a missing right."""
-    done = Machine(tmp_path, shown(), "echo 'Access denied' >&2; exit 4").restart()
-    assert (done.ok, done.errno) == (False, 1)
-    assert "Access denied" in done.detail
+NAMED = "authentication-denied.service"
+
+
+@pytest.mark.parametrize(
+    ("said", "unit", "is_denied"),
+    [
+        (
+            f"Failed to restart {UNIT}: Access denied\nSee system logs and 'systemctl status {UNIT}' for details.",
+            UNIT,
+            True,
+        ),
+        (f"Failed to restart {UNIT}: Interactive authentication required.", UNIT, True),
+        (
+            f"Failed to restart {UNIT}: Access denied as the requested operation requires x",
+            UNIT,
+            True,
+        ),
+        ("Failed to connect to bus: Permission denied", UNIT, True),
+        ("Failed to connect to system scope bus via local transport: Operation not permitted", UNIT, True),
+        (f"Job for {NAMED} failed because the control process exited with error code.", NAMED, False),
+        (f"Failed to restart {NAMED}: Transaction is destructive.", NAMED, False),
+        (f"Job for {UNIT} failed because a timeout was exceeded.\nSee Access denied", UNIT, False),
+        (f"A dependency job for {UNIT} failed. Failed to restart {UNIT}: Access denied", UNIT, False),
+    ],
+)
+def test_restart_is_denied(tmp_path: Path, said: str, unit: str, is_denied: bool) -> None:
+    """Polkit or the bus says no: told as a missing right, and nothing was done. The name of a unit says nothing."""
+    assert is_restart_denied(said, unit) is is_denied
+    if unit != UNIT:
+        return
+    done = Machine(tmp_path, shown(), f"echo {shlex.quote(said)} >&2; exit 4").restart()
+    assert (done.ok, done.errno, done.taken) == (False, int(is_denied), not is_denied)
+    assert said.partition("\n")[0] in done.detail
 
 
 def test_what_systemctl_says_is_one_line(tmp_path: Path) -> None:
@@ -281,6 +321,42 @@ def test_other_users_in_it(tmp_path: Path) -> None:
     assert machine.restarts == []
     assert machine.refusal(SHARED) == ""
     assert machine.restart(SHARED).ok
+
+
+@pytest.mark.parametrize("name", ["MainPID", "ControlPID"])
+def test_a_main_process_outside_of_the_unit(tmp_path: Path, name: str) -> None:
+    """KILL-03: a restart ends it too: no permission lifts that, also where its unit is restarted along."""
+    machine = Machine(tmp_path, shown(**{name: "101"}))
+    machine.tree.add(101, "/system.slice/other.service", uids=ALICE)
+    for permission in (STRICT, SHARED):
+        assert f"systemd has {name}=101 for {UNIT}" in machine.refusal(permission)
+        with pytest.raises(ActionRefused, match="does not run in the unit"):
+            machine.restart(permission)
+    along = {"ControlGroup": "/system.slice/next.service", name: "101"}
+    machine = Machine(_folder(tmp_path), shown(BoundBy="next.service"), next_service=along)
+    machine.tree.add(101, "/system.slice/other.service", uids=ALICE)
+    machine.tree.add(102, "/system.slice/next.service")
+    assert f"systemd has {name}=101 for next.service" in machine.refusal(SHARED)
+    assert machine.restarts == []
+
+
+REACHING = {
+    "ExecStop={ path=/usr/bin/pkill ; argv[]=/usr/bin/pkill -f vllm ; }": "ExecStop= runs pkill",
+    "ExecStartPre={ path=/bin/sh ; argv[]=/bin/sh -c fuser -k 8000/tcp; sleep 1 ; }": "ExecStartPre= runs fuser",
+    "ExecStartPre={ path=/bin/sh ; argv[]=/bin/sh -c cd /\n(killall vllm) ; }": "ExecStartPre= runs killall",
+    "ExecStopPost={ path=/bin/kill ; argv[]=/bin/kill -9 -1 ; }": "ExecStopPost= runs kill -9 -1",
+    "ExecStop={ path=/bin/kill ; argv[]=/bin/kill -s INT 100 ; }": "",
+    "ExecStart={ path=/bin/serve ; argv[]=/bin/serve --fuser /opt/killall.py pkill-list skill/model ; }": "",
+}
+
+
+@pytest.mark.parametrize(("line", "words"), REACHING.items())
+def test_a_program_of_the_unit_that_ends_others(tmp_path: Path, line: str, words: str) -> None:
+    """KILL-03: what a restart runs may end others by their name; a unit that is named as shared may have that."""
+    machine = Machine(tmp_path, shown() + line.replace("\\n", "\n") + "\n")
+    refusal = machine.refusal()
+    assert f"{UNIT} has {words}, which reaches what is not in the unit; " in refusal if words else refusal == ""
+    assert machine.refusal(SHARED) == ""
 
 
 @pytest.mark.parametrize(

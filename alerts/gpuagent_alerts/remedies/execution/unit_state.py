@@ -5,7 +5,7 @@ from __future__ import annotations
 import pwd
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}\.service")
 _ANY_UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}")
@@ -31,7 +31,7 @@ _LATER_ACTIONS = ("StartLimitAction", "JobTimeoutAction")
 _UNSET_UIDS = frozenset({"", "[not set]", str(2**32 - 1)})
 PROPERTIES = (
     "Id", "Names", "LoadState", "ActiveState", "Job", "RefuseManualStart", "RefuseManualStop",
-    "StartLimitBurst", "StartLimitIntervalUSec", "NRestarts", "ActiveEnterTimestampMonotonic", "MainPID",
+    "StartLimitBurst", "StartLimitIntervalUSec", "NRestarts", "ActiveEnterTimestampMonotonic", "MainPID", "ControlPID",
     "InactiveExitTimestampMonotonic",
     *_END_ACTIONS, *_LATER_ACTIONS, "UID", "User", "DynamicUser", "ControlGroup", *DEPENDENTS, *_PULLED, *CONFLICTS,
     *_STARTED_AT_ITS_END, *_JOB_MODES, *STOPPED, "StopWhenUnneeded", "FragmentPath", "DropInPaths",
@@ -79,6 +79,12 @@ class UnitState:
     def main_pid(self) -> int:
         """Its main process, 0 for none."""
         return _count(self._known.get("MainPID", "")) or 0
+
+    @property
+    def processes(self) -> Mapping[str, int]:
+        """The processes that systemd ends with the unit wherever they run: property, and pid where there is one."""
+        found = {name: _count(self._known.get(name, "")) or 0 for name in ("MainPID", "ControlPID")}
+        return {name: pid for name, pid in found.items() if pid}
 
     def uid(self, uid_of: Callable[[str], pwd.struct_passwd] = pwd.getpwnam) -> int | None:
         """Return the user id under which systemd starts its processes; None where that cannot be told.

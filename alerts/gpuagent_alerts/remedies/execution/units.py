@@ -21,7 +21,8 @@ from gpuagent_alerts.remedies.execution.unit_files import (
     look_at_files,
     parse_loaded,
 )
-from gpuagent_alerts.remedies.execution.unit_queries import UnitStates, run_systemctl
+from gpuagent_alerts.remedies.execution.unit_programs import PROGRAM_PROPERTIES, find_reaching_program
+from gpuagent_alerts.remedies.execution.unit_queries import UnitStates, is_restart_denied, run_systemctl
 from gpuagent_alerts.remedies.execution.unit_restarts import Restart, judge_restart
 from gpuagent_alerts.remedies.execution.unit_state import PROPERTIES, STATE_PROPERTIES, UNIT, UnitState
 from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS
@@ -101,12 +102,12 @@ class Systemctl:
         code, output = await self._run("--no-ask-password", "restart", "--", unit, seconds=deadline_seconds)
         if code is None:
             return ActionResult(ok=False, detail=f"systemctl restart {unit} took longer than {deadline_seconds:.0f} s")
-        denied = "denied" in output or "authentication" in output
-        taken = code != _NOT_RUN and not (code and denied)
+        denied = bool(code) and is_restart_denied(output, unit)
+        taken = code != _NOT_RUN and not denied
         said = _detail(output) if code else ""
         if taken and (down := await self._down(unit, was_skipped=code == 0)):
             return ActionResult(ok=False, detail="; ".join(filter(None, (down, said))))
-        return ActionResult(code == 0, said, errno=1 if code and denied else 0, taken=taken)
+        return ActionResult(code == 0, said, errno=1 if denied else 0, taken=taken)
 
     async def _down(self, unit: str, *, was_skipped: bool) -> str:
         """Return how it is that the unit does not run after its restart; "" where it does, or that cannot be told.
@@ -159,6 +160,7 @@ class Systemctl:
             or permission.against(state.names)
             or await self._against_files(state)
             or await self._in_thread(lambda: self._processes.not_in_unit(target, state.id, state.cgroup))
+            or await self._in_thread(lambda: self._processes.not_of_unit(state.id, state.cgroup, state.processes))
             or await self._in_thread(
                 lambda: self._processes.never_ended(state.id, state.cgroup, permission, state.main_pid)
             )
@@ -168,13 +170,25 @@ class Systemctl:
         restart = await self._judge_others(state, permission)
         refusal = restart.refusal
         if not refusal and not permission.shared:
-            sharing = await self._in_thread(lambda: self._shared(state))
+            sharing = await self._in_thread(lambda: self._shared(state)) or await self._reaching(state.id)
             refusal = f"{sharing}; {SHARED_WAY_OUT}" if sharing else ""
         for other in restart.along:
-            refusal = refusal or await self._against_files(other)
+            refusal = (
+                refusal
+                or await self._against_files(other)
+                or await self._in_thread(partial(self._processes.not_of_unit, other.id, other.cgroup, other.processes))
+            )
         if not refusal:
             refusal = await self._in_thread(lambda: self._processes.tied_with(state.id, state.cgroup, permission))
         return _Verdict(state.id, refusal, tuple(each.id for each in restart.along))
+
+    async def _reaching(self, unit: str) -> str:
+        """Return which program of the unit, as it would be restarted, ends others by name; "" for none."""
+        output, failure = await self._show(PROGRAM_PROPERTIES, unit)
+        if failure:
+            return f"it cannot be seen which programs a restart of {unit} runs: {failure}"
+        found = find_reaching_program(output)
+        return f"{unit} has {found}, which reaches what is not in the unit" if found else ""
 
     async def _judge_others(self, state: UnitState, permission: UnitPermission) -> Restart:
         """Judge what systemd would start, stop and restart beside the unit."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from gpuagent.core.identity import format_container
@@ -35,6 +35,7 @@ from gpuagent_alerts.remedies.facts.unit_containers import (
     NO_CONTAINERS,
     UnitContainers,
     find_containers,
+    find_users,
 )
 from gpuagent_alerts.remedies.observation import SHARED_WAY_OUT, ProcessEnded, UnitPermission
 from gpuagent_alerts.remedies.safeguards.never_list import UNKILLABLE_SCORE, find_listed
@@ -44,6 +45,7 @@ _LISTINGS = 5
 """A service that starts short programs has new processes at each listing; a few listings find them all."""
 _NAMED = 3
 _NAME_BYTES = 64
+_CGROUP_BYTES = 256
 
 
 class UnitProcesses:
@@ -88,6 +90,37 @@ class UnitProcesses:
         if not is_below(path_in_hierarchy(text, hierarchy.controllers) or "", cgroup):
             return f"pid {target.pid} does not run in {unit} according to systemd"
         return ""
+
+    def not_of_unit(self, unit: str, cgroup: str, named: Mapping[str, int]) -> str:
+        """Return which process that systemd would end with the unit does not run in it, and why; "" for none.
+
+        `named` has the pid of its main and of its control process, which systemd ends wherever they run: `PIDFile=` and
+        `MAINPID=` of sd_notify(3) may name a process of any other unit, session or job.
+        """
+        if not named:
+            return ""
+        try:
+            inside = {each.pid for each in self._look(cgroup)}
+        except (OSError, UnreadableTree, MissingFact) as error:
+            return f"it cannot be seen whether the main process of {unit} runs in it: {error}"
+        for name, pid in named.items():
+            if pid not in inside:
+                return (
+                    f"systemd has {name}={pid} for {unit}, and would end that as well{self._describe(pid)}: it does not"
+                    f" run in the unit; see to PIDFile= and what tells systemd MAINPID=, or run systemctl yourself"
+                )
+        return ""
+
+    def _describe(self, pid: int) -> str:
+        """Return the name, the users and the cgroup of a process in brackets; "" where they cannot be read."""
+        try:
+            found = read_credentials(self._files, pid)
+            name = parse_stat(self._files.read(pid, "stat")).name.decode("utf-8", "replace")
+        except (OSError, ValueError, MissingFact):
+            return ""
+        lines = (found.cgroup or b"").decode("utf-8", "replace").splitlines()
+        place = f", in {printable(lines[-1].rpartition(':')[2], _CGROUP_BYTES)}" if lines else ""
+        return f" ({printable(name, _NAME_BYTES)} of {', '.join(sorted(map(self._name, found.uids)))}{place})"
 
     def never_ended(self, unit: str, cgroup: str, permission: UnitPermission, main_pid: int = 0) -> str:
         """Return which process of the unit must not end with it, and why; "" for none.
@@ -186,8 +219,8 @@ class UnitProcesses:
         """
         outside = [each for each in processes if not own.holds(each)]
         try:
-            if others := Counter(self._name(uid) for each in outside for uid in each.uids - own_uids):
-                return f"{unit} runs processes of other users: {_listed(others)}"
+            if others := self._sign_of_users(unit, processes, own_uids, own):
+                return others
             for each in processes:
                 if sign := self._sign_of_session(each):
                     return f"somebody's session runs in {unit}: pid {each.pid} {sign}"
@@ -196,9 +229,26 @@ class UnitProcesses:
                     return f"{unit} runs containers: pid {each.pid} monitors one that is not the unit's own"
                 if sign := self._sign_of_container(each):
                     return f"{unit} runs containers: pid {each.pid} {sign}"
-        except (OSError, MissingFact) as error:
+        except (OSError, ValueError, MissingFact) as error:
             return f"it cannot be seen whose processes {unit} runs: {error}"
         return ""
+
+    def _sign_of_users(
+        self, unit: str, processes: Collection[Credentials], own_uids: frozenset[int], own: UnitContainers
+    ) -> str:
+        """Return what shows other users, or several in its own container. Raises OSError, ValueError."""
+        outside: Counter[str] = Counter()
+        inside: Counter[str] = Counter()
+        users = find_users(self._files, processes, own) - own_uids
+        for each in processes:
+            if own.holds(each):
+                inside.update(self._name(uid) for uid in each.uids & users)
+            else:
+                outside.update(self._name(uid) for uid in each.uids - own_uids)
+        if outside:
+            return f"{unit} runs processes of other users: {_listed(outside)}"
+        several = len(users) > 1
+        return f"the container of {unit} runs processes of several users: {_listed(inside)}" if several else ""
 
     def _sign_of_session(self, process: Credentials) -> str:
         if process.login_uid is not None:

@@ -113,6 +113,15 @@ def test_a_process_that_only_left_the_gpu(alive: bool | None) -> None:
     assert reason(LEAK, WITH, WITHOUT, pid="4242", alive=alive) == "the process left the GPU; 20.0 GiB came back"
 
 
+def test_memory_that_a_successor_took_has_come_back() -> None:
+    """What was started in its place holds memory of its own; what ran beside it has taken a part of what came back."""
+    successor = seen(gpu(0, used_gib=7.0), processes=[process(4300, used_gib=4.0)])
+    assert reason(LEAK, WITH, successor, pid="4242") == "the process ended; 20.0 GiB came back"
+    beside = seen(gpu(0, used_gib=23.0), processes=[process(4242, used_gib=20.0), process(7, used_gib=1.0)])
+    grown = seen(gpu(0, used_gib=7.0), processes=[process(7, used_gib=5.0)])
+    assert reason(LEAK, beside, grown, pid="4242") == "the process ended; 16.0 GiB came back"
+
+
 def test_memory_that_others_took() -> None:
     """What a process held is not called back where the GPU is as full as before."""
     told = reason(LEAK, WITH, seen(gpu(0, used_gib=22.0)), pid="4242")

@@ -436,7 +436,10 @@ def test_a_gpu_that_is_lost_before_it_has_told_its_name(tmp_path: Path) -> None:
 
 
 def test_a_remedy_without_effect_does_not_hide_that_the_gpu_is_full(tmp_path: Path) -> None:
-    """What a remedy did is one message, and that the GPU becomes full all the same is another."""
+    """What a remedy did is one message, and that the GPU becomes full all the same is another.
+
+    A leak that will be critical in a moment is one message too: its first is that it fills the memory in minutes.
+    """
     stage = Stage(tmp_path / "state")
     stage.show(leak(22, Evidence.BALANCED, full_in=20 * MINUTE), 5 * MINUTE)
     about = RemedyTarget("0", "GPU-00000000", str(PID), "python3", "alice", "")
@@ -445,10 +448,12 @@ def test_a_remedy_without_effect_does_not_hide_that_the_gpu_is_full(tmp_path: Pa
     stage.show(leak(22.5, Evidence.BALANCED, full_in=10 * MINUTE), 3 * MINUTE)
     stage.show(leak(23.9, Evidence.BALANCED, full_in=1.0), 5 * MINUTE)
 
-    assert [one.news for one in stage.heard] == ["began", "worsened", "worsened", "worsened"]
-    assert stage.heard[2].alerts.startswith("MemoryExhaustionSoon[minutes]/0 Remedy/0")
-    assert stage.heard[3].alerts.startswith("MemoryFull/0 ")
-    assert stage.headlines()[3].endswith("GPU full now")
+    assert [one.news for one in stage.heard] == ["began", "worsened", "worsened"]
+    assert [one.severity for one in stage.heard] == ["critical"] * 3
+    assert stage.heard[0].alerts.startswith("MemoryExhaustionSoon[minutes]/0 ")
+    assert stage.heard[1].alerts.startswith("MemoryExhaustionSoon[minutes]/0 Remedy/0")
+    assert stage.heard[2].alerts.startswith("MemoryFull/0 ")
+    assert stage.headlines()[2].endswith("GPU full now")
     assert len(stage.keys()) == 1
 
 

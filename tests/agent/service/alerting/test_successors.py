@@ -302,6 +302,7 @@ def test_the_end_of_a_restarted_group_counts_those_that_ran_last(tmp_path: Path)
 A, B = "a" * 64, "b" * 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second"),
     [
