@@ -335,7 +335,7 @@ class Histories:
         """Note what all processes show, before the agent is stopped."""
         for history in self._all.values():
             if history.service is not None and history.shown:
-                self.lives.note_life(history.service, history.address, history.detector.life())
+                self.lives.note_life(history.service, history.id, history.detector.life(), history.key)
 
     def _compare_lives(self) -> None:
         """Tell some of the histories what the other lives of their services show, and what these show to others."""

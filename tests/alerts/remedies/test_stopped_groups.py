@@ -18,7 +18,7 @@ class CountedRows(dict[int, ProcessRow]):
 
     looks = 0
 
-    def values(self) -> ValuesView[ProcessRow]:
+    def values(self) -> ValuesView[ProcessRow]:  # type: ignore[override]  # it counts
         return ValuesView(_Counting(self))
 
 
