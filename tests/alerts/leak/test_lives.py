@@ -18,7 +18,7 @@ from gpuagent_alerts.leak.detector import MemoryLeakDetector
 from gpuagent_alerts.leak.histories import COMPARING_TURNS
 from gpuagent_alerts.leak.lives import LifeSoFar, Lives, Service, ServiceKey, ServiceMemory, service_of
 from gpuagent_alerts.leak.sensor import LeakDetection
-from gpuagent_alerts.leak.settings import Dial
+from gpuagent_alerts.leak.settings import Sensitivity
 from gpuagent_alerts.leak.witnesses import NOTHING_KNOWN, Prior
 from gpuagent_alerts.store.database import Store
 from tests.alerts.leak.curves import GIB, HOUR, MIB, Change, Curve, detector, first, leak, plateau, show
@@ -330,7 +330,7 @@ def night(hours: float) -> Curve:
     ],
 )
 def test_a_life_that_rises_as_those_before_did(
-    curve: Curve, prior: Prior, sensitivity: Dial, told: bool, rose: bool
+    curve: Curve, prior: Prior, sensitivity: Sensitivity, told: bool, rose: bool
 ) -> None:
     """LEAK-02: a leak that each night cuts short is told; no cache that is full by noon, and no little growth."""
     watched = detector(sensitivity)
