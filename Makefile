@@ -8,14 +8,14 @@
 #   ARCH=arm64              likewise, amd64 or arm64 (make packages)
 #   EXTRAS=apprise          more optional parts of gpuagent: apprise, otlp, plot (make install; top is always there)
 #   PURGE=1                 configuration and state, too (make uninstall)
-#   COMMIT=5f4c2da          whose sample (make test-sample)
+#   SAMPLE=5f4c2da          a part of the rest, another for each commit, as CI does (make test)
 #   OUT=a/folder            where the results go; else gpu-report (make test-gpu)
 #   ROUNDS=1000             how often (make leak-gate)
 #   RELEASE=a/folder        where the release goes; else dist (make release, make packages)
 #   GPU_PYTHON=3.12         the Python of the machine with the GPU (make gpu-wheels)
 
 .DEFAULT_GOAL := help
-.PHONY: help release packages demo install uninstall test test-fast test-all test-failed test-sample test-python test-gpu lint bench wheelhouse gpu-wheels clean demo-venv dev-venv apps-venv leakbench leakbench-load leak-gate docs torture audit
+.PHONY: help release packages demo install uninstall test test-fast test-all test-failed test-python test-gpu lint bench wheelhouse gpu-wheels clean demo-venv dev-venv apps-venv leakbench leakbench-load leak-gate docs torture audit
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -38,7 +38,6 @@ export PYTHON PREFIX EXTRAS ARCH
 # The tests start hundreds of processes: what they import is compiled once, not in each of them.
 unexport PYTHONDONTWRITEBYTECODE
 GPU_PYTHON = 3.12
-COMMIT = $(or $(shell git rev-parse HEAD 2>/dev/null),none)
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 18
@@ -54,7 +53,7 @@ uninstall: ## Take the service away; its configuration and state stay unless PUR
 
 test: dev-venv apps-venv ## The tests, those with real services too, in some 8 minutes on two cores
 	@scripts/services
-	$(PYTEST) -m "not exhaustive and not extended" $(ON_ALL_CORES)
+	$(PYTEST) $(if $(SAMPLE),--sample $(SAMPLE),-m "not exhaustive and not extended") $(ON_ALL_CORES)
 
 test-fast: dev-venv ## The tests that need nothing but Python
 	$(PYTEST) -m "not slow and not exhaustive and not extended" $(ON_ALL_CORES)
@@ -65,10 +64,6 @@ test-all: dev-venv apps-venv ## Every test: all cases, statistics, long searches
 
 test-failed: dev-venv ## What failed last, once more: alone and one at a time
 	$(PYTEST) --last-failed --last-failed-no-failures none -n 0
-
-test-sample: dev-venv apps-venv ## Of what `make test` leaves to `make test-all`: extended tests, and others for each commit
-	@scripts/services
-	$(PYTEST) --sample $(COMMIT) $(ON_ALL_CORES)
 
 test-python: dev-venv ## What depends on Python itself: make test-python VENV=.venv-other PYTHON=python3.14
 	$(PYTEST) -m "not slow and not exhaustive" $(ON_ALL_CORES) $(OF_PYTHON)

@@ -17,7 +17,10 @@ _ONE_IN = 20
 
 
 def is_sampled(test: str, commit: str) -> bool:
-    """Tell whether an exhaustive test is in the sample of a commit: some 5 % of them, the same ones each time."""
+    """Tell whether an exhaustive test is in the sample of a commit: some 5 % of them, the same ones each time.
+
+    `test` is its id, or its file where all of a file's tests look at one thing that takes minutes to make.
+    """
     return zlib.crc32(f"{commit} {test}".encode()) % _ONE_IN == 0
 
 

@@ -110,8 +110,12 @@ def test_units_that_do_not_exist(tmp_path: Path) -> None:
     (folder / "whisper.service").touch()
     (folder / "worker@.service").touch()
     text = "remedies:\n  allow:\n    units: [whisper.service, worker@1.service, wisper.service]\n"
+    text += "  supervisors: [whisper.service, ml-jobs.service]\n"
     found = notes(tmp_path, text, Machine(lambda _: {}, [folder]))
-    assert found == ["gpuagent.yaml:3: remedies.allow.units[2]: this machine has no unit wisper.service"]
+    assert found == [
+        "gpuagent.yaml:3: remedies.allow.units[2]: this machine has no unit wisper.service",
+        "gpuagent.yaml:4: remedies.supervisors[1]: this machine has no unit ml-jobs.service",
+    ]
 
 
 def test_an_alias_of_a_unit_is_noted(tmp_path: Path) -> None:

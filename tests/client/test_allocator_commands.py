@@ -179,6 +179,7 @@ def test_an_allocator_without_limits_says_so() -> None:
         bench.limits.set(0, 0.5)
 
 
+@pytest.mark.slow
 def test_reset_unloads_then_collects_and_empties() -> None:
     """In the order of registration; one that fails does not keep the others from it."""
     bench = Bench()

@@ -172,6 +172,7 @@ def test_a_limit_holds_at_once_where_a_gpu_is_in_use(apps: Apps) -> None:
     assert lines == ["[0.9]"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "call",
     [

@@ -23,7 +23,12 @@ from tests.systemd.conftest import make_wheels
 ROOT = Path(__file__).parents[2]
 MEBIBYTE = 1 << 20
 
-pytestmark = [pytest.mark.slow, pytest.mark.extended, pytest.mark.timeout(900), pytest.mark.needs("buildah")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.exhaustive(whole_file=True),
+    pytest.mark.timeout(900),
+    pytest.mark.needs("buildah"),
+]
 
 RUN = """
 set -eu

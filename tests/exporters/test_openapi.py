@@ -109,6 +109,7 @@ def test_the_document_is_openapi() -> None:
         jsonschema_rs.validator_for({"$ref": f"#/components/schemas/{name}", "components": whole["components"]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "made"), [("openapi.json", openapi.render), ("api.md", reference.render)], ids=["openapi.json", "api.md"]
 )

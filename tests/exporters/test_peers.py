@@ -148,7 +148,7 @@ def fake_proc(folder: Path, *, nspid: str, uid_map: str) -> Path:
     for name, pids, ids in (("self", "NSpid:\t1", "0 0 4294967295"), ("7", nspid, uid_map)):
         process = folder / name
         process.mkdir()
-        (process / "status").write_text(f"Name:\tx\n{pids}\n")
+        (process / "status").write_bytes(f"Name:\tx\n{pids}\n".encode())
         (process / "uid_map").write_text(f"  {ids}\n")
     return folder
 
@@ -168,13 +168,15 @@ class Forbidding(type(Path())):  # type: ignore[misc]
     [
         ("NSpid:\t7", "0 0 4294967295", True),
         ("NSpid:\t7\t1", "0 0 4294967295", False),
+        ("Name:\t\rNSpid: 7\nNSpid:\t7\t1", "0 0 4294967295", False),
+        ("Name:\t\x0cNSpid: 7\nNSpid:\t7\t1", "0 0 4294967295", False),
         ("NSpid:\t7", "0 100000 65536", False),
         ("nothing", "0 0 4294967295", False),
     ],
-    ids=["host", "pid namespace", "user namespace", "untold"],
+    ids=["host", "pid namespace", "its name, by a carriage return", "by a form feed", "user namespace", "untold"],
 )
 def test_without_the_right_to_look(tmp_path: Path, nspid: str, uid_map: str, same: bool) -> None:
-    """A hardened agent that may not read namespaces judges by what everybody may read."""
+    """A hardened agent that may not read namespaces judges by what everybody may read, and not by a name in there."""
     proc = Forbidding(fake_proc(tmp_path, nspid=nspid, uid_map=uid_map))
 
     assert same_namespaces(7, proc) is same

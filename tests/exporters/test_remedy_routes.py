@@ -39,7 +39,7 @@ class FakeRemedies:
 
     async def remedies(self) -> dict[str, Any]:
         return {
-            "schema": 1, "stopped": "", "stopped_by": "carol (uid 3)", "withheld": [WITHHELD],
+            "schema": 1, "stopped": "", "stopped_by": "carol (uid 3)", "left_alone": ["uid 3"], "withheld": [WITHHELD],
             "remedies": [RUN, GOES_ON],
         }  # fmt: skip
 
@@ -172,7 +172,7 @@ def test_an_open_address_says_no_more_than_metrics() -> None:
     told = run(public()).json()
     assert told["remedies"] == [TOLD | {"steps": [STEP], "end": END}, GOES_ON]
     assert told["withheld"] == [TOLD_WITHHELD]
-    assert told["stopped_by"] == ""
+    assert (told["stopped_by"], told["left_alone"]) == ("", [])
 
 
 def test_the_network_cannot_kill() -> None:

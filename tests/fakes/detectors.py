@@ -79,6 +79,8 @@ class FakeDetectors:
         self.on_begin = on_begin
         self.resumed_dial: Dial | None = None
         """Of a dump; None: that of the node."""
+        self.resumed_life: LifeSoFar | None = None
+        """What those show that are made of a dump; None: what others do."""
         made = self
 
         class Made(FakeDetector):
@@ -112,4 +114,6 @@ class FakeDetectors:
         """Set up a detector that was made, and remember it."""
         detector.set_up(beginning, dial, resumed)
         detector.said = self.first_word
+        if resumed and self.resumed_life is not None:
+            detector.shown = self.resumed_life
         self.made.append(detector)

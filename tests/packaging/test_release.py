@@ -77,6 +77,7 @@ def test_a_release_is_cut(tree: Path) -> None:
     assert after.replace("\n## [7.8.9] - 2026-12-24\n", "") == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("version", "said"), [("7.8.9", "has 7.8.9 already"), ("7.9.0", "nothing under Unreleased"), ("v8", "MAJOR.MINOR")]
 )

@@ -6,11 +6,14 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "threat-model.md").read_text(encoding="utf-8")
 NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE)))
 
 
+@pytest.mark.slow
 def test_the_tests_are_there() -> None:
     """A test that was renamed or removed takes its claim along."""
     found = set()

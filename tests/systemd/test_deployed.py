@@ -20,7 +20,12 @@ ANSIBLE = "ansible-core>=2.19,<2.20"
 """The last that runs on Python 3.11."""
 PLAYBOOK = [{"hosts": "all", "connection": "local", "gather_facts": True, "roles": ["gpuagent"]}]
 
-pytestmark = [pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.timeout(900), pytest.mark.needs("systemd-nspawn")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.exhaustive(whole_file=True),
+    pytest.mark.timeout(900),
+    pytest.mark.needs("systemd-nspawn"),
+]
 
 __all__ = ["packages"]
 

@@ -24,7 +24,12 @@ HOME = "/opt/gpuagent"
 OLD, NEW = "0.2.0-0+py3", "0.2.0-1+py3"
 MISTAKE = "did you mean poll_interval?"
 
-pytestmark = [pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.timeout(600), pytest.mark.needs("systemd-nspawn")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.exhaustive(whole_file=True),
+    pytest.mark.timeout(600),
+    pytest.mark.needs("systemd-nspawn"),
+]
 
 
 @pytest.fixture(scope="module")

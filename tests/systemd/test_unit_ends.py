@@ -10,7 +10,11 @@ import pytest
 
 from gpuagent.procfs.files import RealProc
 from gpuagent_alerts.remedies.execution.unit_ends import UnitEnds
+from gpuagent_alerts.remedies.facts.job_starters import SupervisorUnits
+from gpuagent_alerts.remedies.facts.ties import read_ties
 from gpuagent_alerts.remedies.facts.unit_ties import SystemdTieFinder
+from gpuagent_alerts.remedies.target import Ties
+from tests.alerts.remedies.processes import reader
 from tests.integration.waiting import until
 from tests.systemd.test_restart_unit import run, service, show
 
@@ -36,6 +40,26 @@ def test_whom_a_unit_listens_to(properties: list[str], *, listens: bool) -> None
         until(lambda: UnitEnds().runs(unit), "it runs")
         assert UnitEnds().may_fail_by_any(unit) is listens
     assert not UnitEnds().runs(unit)
+
+
+def test_everybody_beside_a_process_of_a_unit() -> None:
+    """KILL-03: by systemd's own word, all in a service may end with one of its processes, and its main one ends it."""
+    with service(command=("/bin/sh", "-c", "sleep 1000 & sleep 1001 & wait")) as unit:
+        main = int(show(unit, "MainPID"))
+        pids = Path(f"/sys/fs/cgroup{show(unit, 'ControlGroup')}/cgroup.procs")
+        until(lambda: len(pids.read_text().split()) == 3, "all of it runs")
+        inside = {int(each) for each in pids.read_text().split()}
+        one = max(inside - {main})
+        files, finder = RealProc(), SystemdTieFinder(RealProc())
+        assert not finder.find([one])
+        ties = read_ties(files, reader(), [one], finder=finder, with_units=True)
+        assert ({each.pid for each in ties.processes}, set(ties.units)) == (inside - {one}, {unit})
+        assert not any(each.belongs for each in ties.processes)
+        unseen = read_ties(files, reader(), [main], finder=finder, with_units=True).unseen
+        assert f"is the main process of {unit}" in unseen
+        named = SystemdTieFinder(files, supervisors=SupervisorUnits([unit]))
+        assert read_ties(files, reader(), [one], finder=named, with_units=True) == Ties()
+        assert {each.pid for each in read_ties(files, reader(), [main], finder=named).processes} == inside - {main}
 
 
 @pytest.mark.parametrize("below_shell", [False, True])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import typer
 from gpuagent.cli.agent import ABSENT, Refused, Socket, ask_agent, ask_app, tell
 from gpuagent.cli.cells import clean
 from gpuagent.cli.kill import advice
+from gpuagent.cli.pause import foretell
 from gpuagent.cli.remedy_requests import (
     Chosen,
     Request,
@@ -23,12 +23,9 @@ from gpuagent.cli.remedy_requests import (
     fetch_identified,
     read_pid,
 )
-from gpuagent.core.units import GIB, format_bytes, format_duration, parse_duration
+from gpuagent.core.units import format_bytes, format_duration, parse_duration
 
 _SHOWN = 5
-BASE_PAUSE_SECONDS, PAUSE_SECONDS_PER_GIB = 0.008, 0.028
-_MOST_WAITING = 5.0
-"""What a fork takes on an idle host, as the client reckons it (`blame/fork.py`): the kernel copies page tables."""
 _BEYOND_WINDOW_SECONDS = 150.0
 """What the agent gives a census and a recording beyond their window, and some more."""
 
@@ -107,31 +104,6 @@ def blame_timeout_seconds(args: dict[str, Any]) -> float:
     """Return how long the answer to a question of blame may take."""
     looks: int = args["census"] + args["lines"]
     return looks * (float(args["window_seconds"]) + _BEYOND_WINDOW_SECONDS)
-
-
-def foretell(pid: int, proc: Path = Path("/proc")) -> str:
-    """Say how long the app will be paused, by its resident memory and the load; "" where the memory cannot be seen.
-
-    It is what the app itself reckons before it forks: anonymous memory alone has page tables to copy, and on a busy
-    host the app waits for a processor as well.
-    """
-    try:
-        status = (proc / str(pid) / "status").read_text(encoding="ascii", errors="replace")
-        fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
-        resident_bytes = int(fields.get("RssAnon", fields.get("VmRSS", "")).split()[0]) * 1024
-    except (OSError, ValueError, IndexError):
-        return ""
-    pause = BASE_PAUSE_SECONDS * _waiting(proc) + PAUSE_SECONDS_PER_GIB * resident_bytes / GIB
-    return f"; it is paused twice, for about {pause * 1000:.0f} ms each ({format_bytes(resident_bytes)} resident)"
-
-
-def _waiting(proc: Path) -> float:
-    """Return how many times longer a short pause takes, by the processes that wait for each processor; at least 1."""
-    try:
-        load = float((proc / "loadavg").read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        return 1.0
-    return min(_MOST_WAITING, max(1.0, load / (os.cpu_count() or 1)))
 
 
 def print_blame(answer: dict[str, Any], *, as_json: bool) -> None:
@@ -319,14 +291,18 @@ def attach(
     Loads the client into the process, asks as `gpuagent blame` does, and removes it again. Run it as the user who owns
     the process, or as root. The app's code and files are not changed.
 
-    Exit status: 0 done, 1 the process cannot be attached to, or the app refused.
+    Exit status: 0 done, 1 the process cannot be attached to, the configuration forbids it, or the app refused.
     """
     from gpuagent.attach.attachment import attached, describe, find_client  # only where it is needed
     from gpuagent.attach.target import NotAttachable
 
     args = blame_args(window, max_pause, census=census, lines=lines, show_keys=show_keys)
     wait_seconds = read_duration(wait, "--wait")
-    ask_agent("GET", "/api/v1/clients", socket)  # without an agent nothing could be asked: then the app stays as it is
+    # Without an agent nothing could be asked: then the app stays as it is.
+    if not ask_agent("GET", "/api/v1/clients", socket).get("attach", True):  # an older agent has no such key
+        tell("The configuration of this node forbids attaching (`clients.attach`). An app that starts with the client")
+        tell("can be asked by `gpuagent blame`: see `gpuagent-client enable`.")
+        raise typer.Exit(1)
     try:
         directory = find_client() if client is None else str(client.resolve())
         with attached(pid, client_directory=directory, safe_point_seconds=wait_seconds) as attachment:

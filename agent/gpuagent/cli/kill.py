@@ -102,7 +102,8 @@ def _facts(chosen: Chosen, rows: Sequence[Document], *, restart_unit: bool) -> I
     row = chosen.first
     yield "command", row.get("command") or "(not known)"
     if row.get("unit"):
-        yield "unit", f"{row['unit']}{', all of which is restarted' if restart_unit else ''}"
+        at_risk = ", which may fail without it, or be started again with all that runs there" if chosen.beside else ""
+        yield "unit", f"{row['unit']}{', all of which is restarted' if restart_unit else at_risk}"
     if row.get("container_id"):
         name, short = row.get("container_name"), format_container(row["container_id"])
         yield "container", f"{name} ({short})" if name else short
@@ -196,7 +197,7 @@ def kill(
     chosen, missed = [], False
     for pid in dict.fromkeys(pids):
         try:
-            chosen.append(choose(document, pid, gpu))
+            chosen.append(choose(document, pid, gpu, with_unit=force and not restart_unit))
         except Unidentified as error:
             missed = True
             verdict = typer.echo if dry_run and not as_json else tell

@@ -46,10 +46,7 @@ def remedies(
     width = max(_NARROWEST, width_of(sys.stdout))
     for line in simulated_lines(document, width):
         tell(line)
-    if document.get("off"):
-        tell(f"Remedies are off: {clean(document['off'])}")
-    if document["stopped"]:
-        tell(f"Remedies are stopped: {stopped_words(document)}. To resume them: gpuagent remedies reset")
+    _tell_standing(document)
     for each in document.get("withheld", ()):  # an older agent does not tell
         typer.echo("\n".join(withheld_lines(each, width)))
     if not document["remedies"]:
@@ -57,6 +54,19 @@ def remedies(
         tell("No remedy was run, for the reasons above." if withheld else "No remedy was run or refused.")
     for run in document["remedies"]:
         typer.echo("\n".join(lines(run, width)))
+
+
+def _tell_standing(document: dict[str, Any]) -> None:
+    """Tell why rules act on nobody, or leave somebody alone."""
+    if document.get("off"):
+        tell(f"Remedies are off: {clean(document['off'])}")
+    if document["stopped"]:
+        tell(f"Remedies are stopped: {stopped_words(document)}. To resume them: gpuagent remedies reset")
+    if left_alone := document.get("left_alone"):  # an older agent does not tell
+        tell(
+            f"Rules leave the processes of {clean(', '.join(left_alone))} alone: the last actions on them gave no"
+            " memory back. To resume: gpuagent remedies reset"
+        )
 
 
 @remedies_app.command()

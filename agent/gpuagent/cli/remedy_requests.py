@@ -37,6 +37,8 @@ class Chosen(NamedTuple):
 
     pid: int
     rows: Sequence[Document]
+    beside: Sequence[Document] = ()
+    """Those that end where its unit does, if it is ended by a signal alone."""
 
     @property
     def first(self) -> Document:
@@ -53,7 +55,9 @@ class Chosen(NamedTuple):
     @property
     def ends_with_it(self) -> Sequence[Document]:
         """Those that end, or are hung up, together with it, as far as they can be seen."""
-        return self.first.get("ends_with_it") or ()
+        own = self.first.get("ends_with_it") or ()
+        known = {self.pid, *(each.get("pid") for each in own)}
+        return [*own, *(each for each in self.beside if each.get("pid") not in known)]
 
     @property
     def end_lines(self) -> list[str]:
@@ -108,10 +112,10 @@ def namespace_refusal(agents: int | None, own: int) -> str:
     return "The pid namespace of the agent or of this shell is unknown: the same pid may be another process there."
 
 
-def choose(document: Document, pid: int, gpu: str = "") -> Chosen:
+def choose(document: Document, pid: int, gpu: str = "", *, with_unit: bool = False) -> Chosen:
     """Return the process with this pid, on this GPU (an index or a UUID; "" for the readable one where it holds most).
 
-    Raises Unidentified.
+    `with_unit` counts those that end where its unit does. Raises Unidentified.
     """
     rows = [row for row in document.get("processes", ()) if row.get("pid") == pid]
     there = [row for row in rows if gpu in {"", str(row.get("gpu")), row.get("gpu_uuid")}]
@@ -132,7 +136,10 @@ def choose(document: Document, pid: int, gpu: str = "") -> Chosen:
     if not all(there[0].get(name) for name in SHOWN_FIELDS if name != "pid_namespace"):
         text = "cannot be identified well enough to act on it: end it with what started it"
         raise Unidentified(f"pid {pid} is on a GPU, but {text}")
-    return Chosen(pid, [*there, *(row for row in rows if row not in there)])
+    unit = there[0].get("unit_at_risk") if with_unit else ""
+    units = document.get("units_at_risk") or ()
+    beside = next((each.get("ends_with_it") or () for each in units if unit and each.get("unit") == unit), ())
+    return Chosen(pid, [*there, *(row for row in rows if row not in there)], beside)
 
 
 Answer = Document | Refused

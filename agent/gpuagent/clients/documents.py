@@ -37,6 +37,7 @@ def clients_document(registry: ClientRegistry, snapshot: Snapshot | None, now_se
         "clients": sorted(clients, key=lambda client: client["pid"]),
         "refused": dict(registry.refusals),
         "dropped": dict(registry.drops),
+        "attach": registry.limits.may_attach,
     }
 
 

@@ -55,7 +55,7 @@ _CONNECTING_BURST_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """What apps may cost."""
+    """What apps may cost, and whether others may become such apps while they run."""
 
     max_connections: int = 1024
     max_connections_per_user: int = 512
@@ -67,6 +67,8 @@ class ClientLimits:
     max_waiting: int = MOST_WAITING
     """Connections that have not said hello yet, beside those that have."""
     assured: Rate = _ASSURED
+    may_attach: bool = True
+    """Whether `gpuagent attach` may bring the client into a process."""
 
 
 class ClientRegistry:

@@ -360,4 +360,5 @@ def limits_of(config: Config) -> ClientLimits:
         max_connections=max(1, min(config.clients.max_connections, descriptors // 8)),
         max_connections_per_user=config.clients.max_connections_per_user,
         max_waiting=max(1, min(MOST_WAITING, descriptors // 32)),
+        may_attach=config.clients.attach == "allowed",
     )

@@ -43,6 +43,8 @@ class Inventory:
         """GPUs of earlier boots that have not been seen in this one."""
         self._lost_before: set[str] = set()
         """GPUs that should be there though nobody has seen them since the boot."""
+        self._replaced: dict[str, str] = {}
+        """UUIDs of those of them that were replaced, by the UUID of the GPU at the same PCI address."""
         self.was_readable = False
         """The file was there and could be read, be it of another boot."""
         if path is not None:
@@ -79,10 +81,12 @@ class Inventory:
 
         Where the file was removed nothing of an earlier boot is known, and nothing is expected.
         """
-        for uuid in uuids:
-            if (gpu := self._earlier.get(uuid)) is not None and uuid not in self._known:
-                self._known[uuid] = gpu
-                self._lost_before.add(uuid)
+        added = [uuid for uuid in uuids if uuid in self._earlier and uuid not in self._known]
+        for uuid in added:
+            self._known[uuid] = self._earlier[uuid]
+            self._lost_before.add(uuid)
+        if added and self._path is not None:  # an agent that is started again in this boot goes on with that
+            self._save(self._path)
         return frozenset(self._known.keys() & set(uuids))
 
     def address_of(self, uuid: str) -> str:
@@ -90,8 +94,12 @@ class Inventory:
         gpu = self._known.get(uuid)
         return gpu.pci_bus_id if gpu is not None else ""
 
+    def replaced_by(self, uuid: str) -> str:
+        """Return the UUID of the lost GPU in whose place this one answers; "" if there is none."""
+        return self._replaced.get(uuid, "")
+
     def observe(self, gpus: Iterable[GpuIdentity]) -> None:
-        """Note the GPUs that answer now; of several with one UUID the first."""
+        """Note the GPUs that answer now, and have said which they are; of several with one UUID the first."""
         changed = False
         seen: set[str] = set()
         for gpu in gpus:
@@ -102,18 +110,26 @@ class Inventory:
                 self._known[gpu.uuid] = gpu
                 self._earlier.pop(gpu.uuid, None)
                 changed = True
-            self._lost_before.discard(gpu.uuid)
-        for uuid in self._lost_before & self._replaced(seen):
+            if gpu.uuid in self._lost_before:
+                self._lost_before.discard(gpu.uuid)
+                changed = True
+        for uuid, by in self._find_replaced(seen).items():
+            log.info("GPU %s was replaced by %s at PCI address %s", uuid, by, self._known[uuid].pci_bus_id)
+            self._replaced[by] = uuid
             del self._known[uuid]
+            self._earlier.pop(uuid, None)
             self._lost_before.discard(uuid)
             changed = True
         if changed and self._path is not None:
             self._save(self._path)
 
-    def _replaced(self, seen: Collection[str]) -> set[str]:
-        """Return the GPUs at whose PCI address another one answers."""
-        taken = {gpu.pci_bus_id.lower() for uuid, gpu in self._known.items() if uuid in seen} - {""}
-        return {uuid for uuid, gpu in self._known.items() if uuid not in seen and gpu.pci_bus_id.lower() in taken}
+    def _find_replaced(self, seen: Collection[str]) -> dict[str, str]:
+        """Return, for each GPU lost before the boot at whose PCI address another one answers, the UUID of that."""
+        if not self._lost_before:
+            return {}
+        taken = {gpu.pci_bus_id.lower(): uuid for uuid, gpu in self._known.items() if uuid in seen and gpu.pci_bus_id}
+        addresses = {uuid: self._known[uuid].pci_bus_id.lower() for uuid in self._lost_before if uuid not in seen}
+        return {uuid: taken[address] for uuid, address in addresses.items() if address in taken}
 
     def create_file(self) -> None:
         """Have the file there from now on, even without a GPU: one that is missing later was lost."""
@@ -128,6 +144,9 @@ class Inventory:
                 earlier = {gpu.uuid: gpu for gpu in map(_identity, stored.get("earlier", [])[:_MOST_EARLIER])}
                 if stored["boot_id"] == self._boot_id:
                     self._known, self._earlier = gpus, earlier
+                    self._lost_before = {
+                        str(uuid) for uuid in stored.get("lost_before", [])[:_MOST_EARLIER]
+                    } & gpus.keys()
                 else:
                     taken = {gpu.index for gpu in gpus.values()}
                     self._earlier = {uuid: gpu for uuid, gpu in earlier.items() if gpu.index not in taken} | gpus
@@ -143,6 +162,7 @@ class Inventory:
             "boot_id": self._boot_id,
             "gpus": [_entry(gpu) for gpu in self.known],
             "earlier": [_entry(gpu) for gpu in self._earlier.values()],
+            "lost_before": sorted(self._lost_before),
         }
         try:
             write_state(path, json.dumps(document, indent=1) + "\n")

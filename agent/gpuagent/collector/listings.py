@@ -5,8 +5,10 @@ hours, while the kernel gives the pid to somebody else. Only a process that was 
 listed its pid can be the one that the memory is counted for. One that started later is a stranger to it, for as long
 as the listing goes on, whatever the figures do (`listings_table` says when it is over).
 
-A pid that was first listed after a time in which nobody looked proves nothing for a process of that time: it is
-unproven until it shows signs of life. Only a process that the pid may have been listed for from the start is asked
+A driver may take its time to answer. The list was made at some moment between the question and the answer, so a
+process that started in between may hold the memory or not. The same goes for a pid that was first listed after a time
+in which nobody looked: it proves nothing for a process of that time. Such a process is unproven until it shows signs of
+life. Only a process that the pid may have been listed for from the start is asked
 for them. What is listed for a stranger is a dead process's memory, and no figure changes that. The listings are kept
 over restarts of the agent, within one boot.
 """
@@ -252,7 +254,7 @@ class Listings:
         if newer:
             held = sum_bytes(collected.processes)
             ended = table.end_listings(held, _gpu_used_bytes(collected), at)
-        begun = self._begin_listings(table, collected.pids, infos, at)
+        begun = self._begin_listings(table, collected, infos)
         if newer:
             table.read(at)
             table.remember_bytes(held, _gpu_used_bytes(collected))
@@ -260,19 +262,21 @@ class Listings:
         return ended or begun
 
     def _begin_listings(
-        self, table: ListingTable, pids: frozenset[int], infos: Mapping[int, ProcessInfo | None], read_seconds: float
+        self, table: ListingTable, collected: Collected, infos: Mapping[int, ProcessInfo | None]
     ) -> bool:
+        pids, asked = collected.pids, collected.listed_seconds
         for pid in pids & table.listings.keys():
             table.listings[pid].be_listed()
         new = pids - table.listings.keys()
         if new:
             sure = table.sure_at(
-                read_seconds, self._gap_seconds,
+                asked, self._gap_seconds,
                 believe_first=self._believe_first, may_have_wrapped=self._may_have_wrapped,
             )  # fmt: skip
             for pid in new:
                 info = infos.get(pid)
-                table.begin(pid, read_seconds, sure, None if info is None else info.uid)
+                uid = None if info is None else info.uid
+                table.begin(pid, max(asked, collected.answered_seconds), sure, uid)
         return bool(new)
 
     def _judge(self, gpu: _Gpu, pids: frozenset[int], infos: Mapping[int, ProcessInfo | None]) -> Holders:
@@ -287,12 +291,17 @@ class Listings:
                 listing = table.listings[pid]
                 if present <= listing.sure_seconds or listing.proven_ticks == info.id.start_ticks:
                     continue
-                (strangers if present > listing.since_seconds else unproven).add(pid)
+                (strangers if self._came_after(info, listing.since_seconds) else unproven).add(pid)
         return Holders(frozenset(strangers), frozenset(unproven - strangers))
 
     def _present_seconds(self, info: ProcessInfo) -> float:
         """Return when the process was there for certain."""
         return info.id.start_ticks / _TICKS_PER_SECOND + self._margin_seconds
+
+    def _came_after(self, info: ProcessInfo, seconds: float) -> bool:
+        """Return whether the process cannot have been there yet; its start time is rounded down."""
+        start = info.id.start_ticks / _TICKS_PER_SECOND
+        return start >= seconds and start + self._margin_seconds > seconds
 
     def _see_life(
         self, gpu: _Gpu, holders: Holders, collected: Collected, infos: Mapping[int, ProcessInfo | None]

@@ -321,10 +321,13 @@ class ListingTable:
             return min(last, read_seconds)
         return read_seconds
 
-    def begin(self, pid: int, read_seconds: float, sure_seconds: float, uid: int | None) -> None:
-        """Note that a pid is listed that was not; one that was dropped may be listed for who had it before."""
+    def begin(self, pid: int, since_seconds: float, sure_seconds: float, uid: int | None) -> None:
+        """Note that a pid is listed that was not; one that was dropped may be listed for who had it before.
+
+        A process that started after `since_seconds` is not the holder; one that started by `sure_seconds` is.
+        """
         sure = BEFORE_ALL if self._dropped.may_have(pid, self._list_seconds) else sure_seconds
-        stored = StoredListing(read_seconds, sure, None, 0, None, None)
+        stored = StoredListing(since_seconds, sure, None, 0, None, None)
         self.listings[pid] = PidListing(stored, _NOBODY if uid is None else uid)
 
     def remember_bytes(self, held: Mapping[int, int | None], gpu_used_bytes: int | None) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from gpuagent.collector.fall_reports import FallReports
 from gpuagent.collector.gpu import GpuSlot
 from gpuagent.collector.holders import LastHolders
 from gpuagent.collector.inventory import IndexRegistry, Inventory, find_conflicts
@@ -33,7 +34,7 @@ from gpuagent.core.snapshot import (
     Snapshot,
 )
 from gpuagent.driver.backend import LONGEST_GAP_SECONDS, Collected, Driver
-from gpuagent.procfs.kernel_log import Address, pci_address
+from gpuagent.procfs.kernel_log import Address
 
 _RENEW_FIRST_SECONDS = 60.0
 _RENEW_LONGEST_SECONDS = 3600.0
@@ -123,6 +124,7 @@ class Monitor:
         self._processes = processes
         holders = self._place.holders or LastHolders(clock)
         self._joiner = Joiner(host_pid_namespace=processes.host_pid_namespace, last_holders=holders)
+        self._fall_reports = FallReports()
         self._idleness = Idleness()
         self._memory_watch = MemoryWatch()
         self._clock = clock
@@ -237,7 +239,8 @@ class Monitor:
         )
         for slot in self._slots:
             slot.set_conflict(conflicts.get(slot.index, ""))
-        answering = [slot.identity for slot in self._slots if slot.watched]
+        # One that is open and has not answered yet is taken for the GPU that it was: it may be another one by now.
+        answering = [slot.identity for slot in self._slots if slot.is_identified]
         self._inventory.observe(answering)
         self._indices.observe(answering)
         self._trusts.save()
@@ -310,10 +313,8 @@ class Monitor:
             self._xids.watch(gpus)
 
     def _note_fallen(self, gpus: Sequence[GpuReading]) -> None:
-        for address in self._place.fallen():
-            for gpu in gpus:
-                if pci_address(gpu.identity.pci_bus_id) == address:
-                    self._xids.note_fallen_off(gpu.identity.index, gpu.identity.uuid)
+        for gpu in self._fall_reports.confirm(self._place.fallen(), gpus, self._clock.now()):
+            self._xids.note_fallen_off(gpu.index, gpu.uuid)
 
     def _assemble(self) -> Snapshot:
         now = self._clock.now()
@@ -329,6 +330,8 @@ class Monitor:
             reading = answer.reading
             if reading.processes_known:
                 reading = replace(reading, reconciliation=joined.reconciliation)
+            if replaced := self._inventory.replaced_by(reading.identity.uuid):
+                reading = replace(reading, replaces=replaced)
             gpus.append(reading)
         processes = self._idleness.observe(gpus, answers, processes, self.pace.longest_gap_seconds)
         self._note_fallen(gpus)

@@ -32,6 +32,11 @@ class Clients(Section):
         description="Of these, the most of one user, processes on a GPU not counted: the root of every container is "
         "one and the same, and all users of other user namespaces count as one.",
     )
+    attach: Literal["allowed", "forbidden"] = key(
+        default="allowed",
+        description="`forbidden`: `gpuagent attach` brings the client into no process on this node, and says so. The "
+        "agent itself never does.",
+    )
 
 
 class Http(Section):

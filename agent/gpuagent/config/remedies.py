@@ -388,6 +388,12 @@ class Remedies(Section):
         "to by links; a directory means all that lies in it; `prod/x1.py` means every path that ends so, and the "
         "module `prod.x1`.",
     )
+    supervisors: tuple[ServiceName, ...] = key(
+        default=(),
+        description="systemd units of your own whose main process starts the work of others and goes on when one of "
+        "those ends, as supervisord does: what it has started may get a bare signal. Exact names; this permits nobody "
+        "by itself. The built-in ones are sshd, cron, slurmd, JupyterHub, supervisord and their like.",
+    )
     evidence: tuple[Literal["confirmed", "allocator", "strict", "balanced", "sensitive"], ...] = key(
         default=("confirmed", "allocator", "strict"),
         min_length=1,

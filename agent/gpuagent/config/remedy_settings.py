@@ -54,7 +54,8 @@ def rules_of(remedies: Remedies) -> RemedyRules:
     policy = Policy(
         _with_keys_of(remedies.allow, AllowList),
         remedies.never,
-        remedies.evidence,
+        evidence=remedies.evidence,
+        supervisors=remedies.supervisors,
         mps_clients=remedies.mps_clients,
         restored_processes=remedies.restored_processes,
         idle_for_seconds=remedies.idle_for,

@@ -237,6 +237,7 @@ def _units(config: Config, folders: Sequence[Path]) -> Iterator[str]:
     named += [(f"leaks.overrides[{i}].match.unit", each.match.unit) for i, each in enumerate(config.leaks.overrides)]
     named += [(f"remedies.allow.units[{i}]", unit) for i, unit in enumerate(allow.units)]
     named += [(f"remedies.allow.shared_units[{i}]", unit) for i, unit in enumerate(allow.shared_units)]
+    named += [(f"remedies.supervisors[{i}]", unit) for i, unit in enumerate(config.remedies.supervisors)]
     for path, unit in named:
         if not unit or "/" in unit:
             continue

@@ -237,6 +237,8 @@ class GpuReading:
     unrepaired_xids: tuple[XidCount, ...] = ()  # take a reset or reboot that the driver has not shown to be done
     repair: str = ""
     """What has shown that its last fault was repaired, in words; "" where nothing was, or a fault is open."""
+    replaces: str = ""
+    """UUID of the lost GPU at whose PCI address this one answers, since the agent was started; "" if there is none."""
     measured_seconds: float | None = None
     """Clock at which this GPU was last read with success; grows old while the GPU is blind or lost."""
     memory: Memory | None = None

@@ -189,13 +189,17 @@ def pid_namespace(proc: str = "/proc") -> Iterator[Finding]:
         yield Finding("pid namespace", Level.WARNING, COST, "hostPID: true in Kubernetes, --pid=host in Docker")
 
 
+def _mounts(proc: Path) -> Iterator[list[str]]:
+    """Yield the fields of each line of mounts(5), in which what is not UTF-8 is replaced. Raises OSError."""
+    for line in (proc / "mounts").read_bytes().decode("utf-8", "replace").split("\n"):
+        yield line.split(" ")
+
+
 def process_visibility(proc: Path = Path("/proc")) -> Iterator[Finding]:
     """Check whether other users' processes can be looked at."""
     try:
-        options = next(
-            (line.split()[3] for line in (proc / "mounts").read_text().splitlines() if line.split()[1] == "/proc"), ""
-        )
-    except (OSError, IndexError):
+        options = next((fields[3] for fields in _mounts(proc) if len(fields) > 3 and fields[1] == "/proc"), "")
+    except OSError:
         options = ""
     hidden = any(option in ("hidepid=1", "hidepid=2", "hidepid=invisible", "hidepid=noaccess", "hidepid=ptraceable")
                  for option in options.split(","))  # fmt: skip

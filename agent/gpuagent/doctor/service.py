@@ -234,8 +234,8 @@ def _locked_pages(config: Config, document: Mapping[str, Any], proc: Path = Path
     if running is None or not unified or not config.remedies.ladders:
         return
     try:
-        lines = (proc / str(running.pid) / "status").read_text("utf-8", "replace").splitlines()
-        locked = next(int(line.split()[1]) for line in lines if line.startswith("VmLck:"))
+        lines = (proc / str(running.pid) / "status").read_bytes().split(b"\n")
+        locked = next(int(line.split()[1]) for line in lines if line.startswith(b"VmLck:"))
     except (OSError, StopIteration, ValueError, IndexError):
         return
     if locked:

@@ -89,6 +89,8 @@ class Collected:
     """Clause that says what is impossible or doubtful about these figures; "" if they can be true."""
     kinds_known: bool = True
     """False where the MPS list may not be read: a process without "M" among its kinds may be a client of MPS."""
+    answered_seconds: float = 0.0
+    """Clock (CLOCK_BOOTTIME) just after the process lists were read; 0 counts as `listed_seconds`."""
 
     def withheld(self, contradiction: str) -> Collected:
         """Return the same without the processes, where `contradiction` says whose they are is not known."""

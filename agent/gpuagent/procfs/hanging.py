@@ -4,23 +4,36 @@ A user can have that: a process within execve(2) of which a file system in user 
 under which `stat`, `wchan`, `exe`, `ns/*` and `fd/*` are read (`exec_update_lock`), and one within mmap(2) that of its
 memory (`cmdline`). A read that has begun cannot be taken back. So each read is noted while it lasts, and whoever wants
 another one of a process for which a thread has waited for a second is told that it hangs.
+
+Whoever cannot wait has a thread read, by one of two calls: `read_all` for single files, where the caller waits, and
+`read_with_timeout` for a look at many processes, in the event loop. Both leave a thread behind that hangs.
 """
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
+THREAD = "a read of /proc"
+"""Name of the threads that read it."""
+READ_SECONDS = 2.0
+"""A read of /proc that takes longer hangs on a process's own locks: it is left alone, in a thread of its own."""
 HANGS_AFTER_SECONDS = 1.0
 MOST_HANGING = 16
 """Each has a thread of the agent's. Where there are more, nothing is read that looks at all processes."""
+_MOMENT_SECONDS = 0.02
+"""Time after which another thread goes on with what one has left; where that was busy and not hanging, no harm."""
+_HANG_CHECK_SECONDS = 0.25
+_MOST_IDLE = 4
+"""Threads that are kept; where more were needed at once, the others end."""
 _PROMPT = frozenset({"status", "cgroup", "loginuid", "sessionid", "comm", "oom_score_adj", "mountinfo", "uid_map"})
 """Files that are read under no lock that a process can hold for long."""
 
@@ -93,54 +106,168 @@ def describe(pid: int, root: str = "/proc") -> str:
     )
 
 
+READS = HangingReads()
+"""Those of the agent."""
+
+
 class _Reader:
-    """A thread that reads for others, one at a time. One that hangs is left behind, and ends when its read does."""
+    """A thread that reads for others, one read at a time, and is kept for the next one where it has come through."""
 
     def __init__(self) -> None:
-        self._reads: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="a read of /proc", daemon=True).start()
+        self._reads: queue.SimpleQueue[tuple[Callable[[], None], Callable[[], None]]] = queue.SimpleQueue()
+        thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
+        thread.start()
+        self.ident = thread.ident or 0
 
-    def give(self, read: Callable[[], None] | None) -> None:
-        """Have this read, which never raises; None ends the thread."""
-        self._reads.put(read)
+    def give(self, read: Callable[[], None], done: Callable[[], None]) -> None:
+        """Have this read, which never raises, and `done` called after it."""
+        self._reads.put((read, done))
 
     def _run(self) -> None:
-        while (read := self._reads.get()) is not None:
+        is_kept = True
+        while is_kept:
+            read, done = self._reads.get()
             read()
+            is_kept = len(IDLE_READERS) < _MOST_IDLE
+            if is_kept:
+                IDLE_READERS.append(self)  # before it is told: whoever reads next finds it
+            done()
+            del read, done
 
 
-_IDLE: list[_Reader] = []
+IDLE_READERS: list[_Reader] = []
 """Readers that wait: to start a thread for each read costs six times as much as the read of a `stat`."""
+
+
+def _start(read: Callable[[], None], done: Callable[[], None]) -> int:
+    """Begin a read in another thread; return the ident of that."""
+    try:
+        reader = IDLE_READERS.pop()
+    except IndexError:
+        reader = _Reader()
+    reader.give(read, done)
+    return reader.ident
+
+
+class _Batch(Generic[T]):
+    """Reads that threads take one after the other, each of them once."""
+
+    def __init__(self, reads: Sequence[Callable[[], T]]) -> None:
+        self.outcomes: list[T | Exception] = [TimeoutError("a file of /proc is not read in time")] * len(reads)
+        self.begun: dict[int, float] = {}
+        """When each that is under way was begun, by its index."""
+        self._waiting = iter(enumerate(reads))
+        self._taken: list[int] = []
+        self._through = threading.Lock()
+        self._through.acquire()
+
+    @property
+    def left(self) -> int:
+        """How many nobody has begun."""
+        return len(self.outcomes) - len(self._taken)
+
+    def read(self) -> None:
+        """Take one after the other, until none is left. Several threads may, as each operation here is atomic."""
+        for index, read in self._waiting:
+            self.begun[index] = time.monotonic()
+            self._taken.append(index)
+            try:
+                outcome: T | Exception = read()
+            except Exception as error:  # noqa: BLE001  it is told to whoever waits
+                outcome = error
+            self.outcomes[index] = outcome
+            del self.begun[index]
+
+    def tell(self) -> None:
+        """Wake who waits, if this thread was the last."""
+        if not self.left and not self.begun:
+            with suppress(RuntimeError):  # another thread has told it
+                self._through.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether all of them have come through within so many seconds."""
+        return self._through.acquire(timeout=seconds)
+
+    def hangs(self, patience_seconds: float) -> bool:
+        """Return whether each read that is left is under way, and has been for so long."""
+        if self.left:
+            return False
+        now = time.monotonic()
+        return all(now - since >= patience_seconds for since in tuple(self.begun.values()))
+
+
+def read_all(
+    reads: Sequence[Callable[[], T]], patience_seconds: float = HANGS_AFTER_SECONDS
+) -> Sequence[T | Exception]:
+    """Return what each of these short reads does, or what it has raised: TimeoutError for one that hangs.
+
+    One other thread does them all, so that the caller pays for one hand-over. Where it hangs for a moment, a further
+    one goes on with the rest. So all that hang are waited for at the same time, and each has a thread of its own.
+    """
+    if not reads:
+        return ()
+    batch = _Batch(reads)
+    _start(batch.read, batch.tell)
+    seen: list[int] = []
+    while not batch.wait(min(_MOMENT_SECONDS, patience_seconds)) and not batch.hangs(patience_seconds):
+        under_way = list(batch.begun)
+        if batch.left and under_way and under_way == seen:
+            _start(batch.read, batch.tell)
+        seen = under_way
+    return tuple(batch.outcomes)
 
 
 def read_within(seconds: float, read: Callable[[], T]) -> T:
     """Return what a short read does, in another thread. Raises TimeoutError, an OSError, and as `read`."""
+    (outcome,) = read_all([read], seconds)
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+async def read_with_timeout(read: Callable[[], T], seconds: float = READ_SECONDS, reads: HangingReads = READS) -> T:
+    """Return what `read` does, in a thread of its own. Raises TimeoutError after so many seconds, and as `read`.
+
+    Where the thread waits for a process that hangs, it is left behind, and `read` is called once more in another one:
+    files of that process raise HangingProcess then. So there is one thread for each process that hangs, of
+    `MOST_HANGING` at most: TimeoutError is raised at once where there are more.
+    """
+    if len(reads.processes()) >= MOST_HANGING:
+        raise TimeoutError(reads.reason())
+    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    thread = _answer(read, answer)
+    async with asyncio.timeout(seconds):  # not wait_for: until 3.12 that may swallow a cancellation
+        while len(reads.processes()) < MOST_HANGING:
+            await asyncio.wait([answer], timeout=_HANG_CHECK_SECONDS)
+            if answer.done():
+                return answer.result()
+            if reads.hangs(thread):
+                thread = _answer(read, answer)
+    raise TimeoutError(reads.reason())
+
+
+def _answer(read: Callable[[], T], answer: asyncio.Future[T]) -> int:
+    """Begin a read in another thread; return its ident. What comes first is the answer."""
+    loop = answer.get_loop()
     found: list[T] = []
     errors: list[Exception] = []
-    done = threading.Lock()
-    done.acquire()
 
     def run() -> None:
         try:
             found.append(read())
-        except Exception as error:  # noqa: BLE001  it is raised by whoever waits
+        except Exception as error:  # noqa: BLE001  it is raised in the loop
             errors.append(error)
-        finally:
-            done.release()
 
-    try:
-        reader = _IDLE.pop()
-    except IndexError:
-        reader = _Reader()
-    reader.give(run)
-    if not done.acquire(timeout=seconds):
-        reader.give(None)
-        raise TimeoutError("a file of /proc is not read in time")
-    _IDLE.append(reader)
-    if errors:
-        raise errors[0]
-    return found[0]
+    def settle() -> None:
+        if answer.done():
+            return
+        if errors:
+            answer.set_exception(errors[0])
+        else:
+            answer.set_result(found[0])
 
+    def tell() -> None:
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle)
 
-READS = HangingReads()
-"""Those of the agent."""
+    return _start(run, tell)

@@ -164,7 +164,7 @@ def own_cgroup_folder(proc: str | Path = "/proc") -> str:
 def _mounted_over(mountinfo: Path) -> str:
     """Return the type of the file system on /proc/meminfo; "" where /proc itself has that file."""
     try:
-        lines = os.fsdecode(mountinfo.read_bytes()).splitlines()
+        lines = os.fsdecode(mountinfo.read_bytes()).split("\n")
     except OSError:
         return ""
     for line in reversed(lines):

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import re
-from collections import deque
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -23,11 +22,15 @@ _MOST_RECORDS = 2000
 """Records read at a time: a flood is worked off over several ticks."""
 _FACILITY_SHIFT = 3
 """Bits below the facility, which is 0 for the kernel: programs that write to the log have another (syslog.h)."""
-_LINES = 4
-"""Over which the driver spreads its sentence."""
-_DRIVER = "NVRM:"
-_FALLEN = re.compile(r"fallen\s+off\s+the\s+bus")
-_XID = re.compile(r"Xid \(PCI:([^)]*)\)")
+_DRIVER = "NVRM: "
+_BUS = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?)"
+_XID = re.compile(rf"NVRM: Xid \(PCI:{_BUS}(?: [^()]*)?\): 79, ")
+_GPU = re.compile(rf"NVRM: GPU (?:at (?:PCI:)?)?{_BUS}:? (?:GPU )?has fallen off the bus\.")
+_BEGINS = re.compile(rf"NVRM: The NVIDIA GPU {_BUS}(?![0-9a-fA-F])")
+_ENDS = re.compile(r"NVRM: (?:installed in this system has )?fallen off the bus")
+"""Each asks for more than a process can have in its name (15 bytes), with which the kernel begins lines of its own:
+`NAME[PID]: segfault at`."""
+_BREAK = "\\x0a"
 _ADDRESS = re.compile(
     r"(?<![0-9a-f])(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.[0-9a-f])?(?![0-9a-f:])", re.IGNORECASE
 )
@@ -48,27 +51,31 @@ def _address(found: re.Match[str]) -> Address:
 
 
 class FallenGpus:
-    """Read the driver's lines in the kernel log for GPUs that have fallen off the bus."""
+    """Read the driver's lines in the kernel log for GPUs that have fallen off the bus.
+
+    A line is the driver's where it begins with the driver's own words and, in there, with more of them than a process
+    can have in its name. The rest of a line may be a user's: the name of a process, or of the file that has crashed.
+    """
 
     def __init__(self) -> None:
-        self._last: deque[str] = deque(maxlen=_LINES)
+        self._begun: Address | None = None
+        """GPU of the sentence that has begun. Others may write lines in between."""
 
     def feed(self, line: str) -> Address | None:
         """Return the GPU that this line completes the news of, if it does."""
         if not line.startswith(_DRIVER):
             return None
-        line = line.removeprefix(_DRIVER).strip()
-        if (xid := _XID.match(line)) is not None:
-            # One line, with the name of a process behind the address: a user may have chosen it to be another address.
-            return pci_address(xid[1]) if _FALLEN.search(line) else None
-        self._last.append(line)
-        text = " ".join(self._last)
-        fallen = _FALLEN.search(text)
-        if fallen is None:
-            return None
-        self._last.clear()
-        addresses = list(_ADDRESS.finditer(text, 0, fallen.start()))
-        return _address(addresses[-1]) if addresses else None
+        if found := _XID.match(line) or _GPU.fullmatch(line):
+            return pci_address(found[1])
+        if found := _BEGINS.match(line):
+            self._begun = pci_address(found[1])
+            # It may have broken its lines within one record.
+            return self._end() if any(_ENDS.match(each) for each in line.split(_BREAK)[1:]) else None
+        return self._end() if _ENDS.match(line) else None
+
+    def _end(self) -> Address | None:
+        found, self._begun = self._begun, None
+        return found
 
 
 class KernelLog:

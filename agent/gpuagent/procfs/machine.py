@@ -58,8 +58,8 @@ CAP_KILL, CAP_SYS_PTRACE = 5, 19
 def effective_capabilities(pid: int | str = "self", root: str | Path = "/proc") -> int | None:
     """Return the effective capabilities of a process, a bit for each number; None where /proc does not tell."""
     try:
-        lines = Path(root, str(pid), "status").read_text("utf-8", "replace").splitlines()
-        return int(next(line.split()[1] for line in lines if line.startswith("CapEff:")), 16)
+        lines = Path(root, str(pid), "status").read_bytes().split(b"\n")
+        return int(next(line.split()[1] for line in lines if line.startswith(b"CapEff:")), 16)
     except (OSError, StopIteration, ValueError, IndexError):
         return None
 

@@ -1,10 +1,11 @@
 """Say which processes the driver's pids are, kept up to date at next to no cost.
 
-A process is read when it appears. From then on a pidfd reports its end: a handle on one process, which becomes
-readable when the process has ended and never points to another process with the same number (pidfd_open(2)).
-All of them are in one epoll object, so a tick over 512 processes is one system call; where no pidfd can be had, the
-start time is compared instead. What changes in a life is followed at the slow rate, some processes at each tick: state,
-memory, another program by exec.
+A process is read when it appears, with all others of that tick: those that hang whoever reads of them, which a user
+can have (`gpuagent.procfs.hanging`), cost the tick a second together, once. From then on a pidfd reports its end: a
+handle on one process, which becomes readable when the process has ended and never points to another process with the
+same number (pidfd_open(2)). All of them are in one epoll object, so a tick over 512 processes is one system call; where
+no pidfd can be had, the start time is compared instead. What changes in a life is followed at the slow rate, some
+processes at each tick: state, memory, another program by exec.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ import select
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from gpuagent.core.clock import CLOCK_STEP_SECONDS, Clock
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.snapshot import CollectorRun, ProcessInfo
 from gpuagent.procfs.cgroup_owner import CgroupOwner, above_container
 from gpuagent.procfs.containers import ContainerNames, PodNames
-from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.hanging import HANGS_AFTER_SECONDS, read_within
+from gpuagent.procfs.files import ProcFiles, Stat
+from gpuagent.procfs.hanging import HANGS_AFTER_SECONDS, read_all, read_within
 from gpuagent.procfs.machine import HOST_PID_NAMESPACE, in_host_pid_namespace, own_namespace
 from gpuagent.procfs.machine import boot_id as read_boot_id
 from gpuagent.procfs.machine import boot_time_seconds as read_boot_time_seconds
@@ -31,7 +32,6 @@ from gpuagent.procfs.reader import BootContext, ProcessReader, ProcessRecord
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
 
-T = TypeVar("T")
 HIGHEST_PID = 4_194_304
 """PID_MAX_LIMIT of 64-bit Linux: the kernel gives out no pid above it, a simulated node no pid
 below."""
@@ -142,6 +142,14 @@ class Watcher(Protocol):
 class _Entry:
     record: ProcessRecord
     watched: bool
+
+
+class _Read(NamedTuple):
+    """What was read of a process at the beginning of a tick."""
+
+    outcome: ProcessRecord | Stat | Exception
+    watched: bool
+    """Its end was watched before."""
 
 
 class ProcessTable:
@@ -257,7 +265,27 @@ class ProcessTable:
                 self._note_unlisted(self._entries[pid].record.info.id)
             self._forget(pid)
         self._dead &= wanted
-        return {pid: self._resolve(pid, pid in exited) for pid in wanted}
+        ahead = self._read_ahead(wanted, exited)
+        return {pid: self._resolve(pid, ahead.get(pid), has_exited=pid in exited) for pid in wanted}
+
+    def _read_ahead(self, wanted: frozenset[int], exited: set[int]) -> dict[int, _Read]:
+        """Read all that this tick has to read: all at once, so that those that hang are waited for once.
+
+        Of a process that was not known the pidfd comes first: if it has not fired after the reading, all that was read
+        is of the one process that it holds.
+        """
+        reads: dict[int, Callable[[], ProcessRecord | Stat]] = {}
+        watched: set[int] = set()
+        for pid in wanted - self._dead:
+            entry = self._entries.get(pid)
+            if entry is None:
+                if self._watch.add(pid):
+                    watched.add(pid)
+                reads[pid] = partial(self.reader.read, pid)
+            elif pid in exited or not entry.watched:
+                reads[pid] = partial(self.reader.stat, pid)
+        found = read_all(list(reads.values()))
+        return {pid: _Read(outcome, pid in watched) for pid, outcome in zip(reads, found, strict=True)}
 
     def refresh(self) -> None:
         """Have the next ticks follow state, resident memory and exec of all processes; at the slow rate."""
@@ -273,19 +301,21 @@ class ProcessTable:
     def _follow(self) -> None:
         at_once = max(_FOLLOWED_AT_ONCE, len(self._entries) // _FOLLOWED_PART)
         turn, self._to_follow = self._to_follow[:at_once], self._to_follow[at_once:]
+        reads: dict[int, Callable[[], ProcessRecord | None]] = {}
         for pid in turn:
             entry = self._entries.get(pid)
             if entry is None:
                 self._asked_about.discard(pid)
                 continue
-            try:
-                record = _promptly(partial(self._renewed, pid, entry.record, anew=pid in self._asked_about))
-                if record is not None:
-                    self._asked_about.discard(pid)
-                    self._outdated |= record is not entry.record
-                    entry.record = record
-            except _UNREADABLE:
-                continue  # if it has gone, its pidfd says so
+            reads[pid] = partial(self._renewed, pid, entry.record, anew=pid in self._asked_about)
+        for pid, record in zip(reads, read_all(list(reads.values())), strict=True):
+            if isinstance(record, Exception):
+                _raise_defect(record)
+            elif record is not None:  # if it has gone, its pidfd says so
+                entry = self._entries[pid]
+                self._asked_about.discard(pid)
+                self._outdated |= record is not entry.record
+                entry.record = record
 
     def _renewed(self, pid: int, record: ProcessRecord, *, anew: bool) -> ProcessRecord | None:
         """Return a record as it is now; None where another process has the number. Raises as `ProcessReader.stat`."""
@@ -297,7 +327,7 @@ class ProcessTable:
         if not self.host_pid_namespace:
             return None
         try:
-            stat = _promptly(partial(self.reader.stat, identity.pid))
+            stat = read_within(HANGS_AFTER_SECONDS, partial(self.reader.stat, identity.pid))
         except _GONE:
             return False
         except _UNREADABLE:
@@ -314,46 +344,49 @@ class ProcessTable:
         self._resolved = {}
         self._watch.close()
 
-    def _resolve(self, pid: int, has_exited: bool) -> ProcessInfo | None:
+    def _resolve(self, pid: int, ahead: _Read | None, *, has_exited: bool) -> ProcessInfo | None:
         if pid in self._dead:
             return None
         entry = self._entries.get(pid)
         if entry is not None and (has_exited or not entry.watched):
-            entry = self._check(pid, entry)
+            entry = self._check(pid, entry, ahead)
         elif entry is None:
-            entry = self._read_new(pid)
+            entry = self._read_new(pid, ahead)
         if entry is None:
             self._dead.add(pid)
             return None
         return entry.record.info
 
-    def _read_new(self, pid: int) -> _Entry | None:
-        """Read a process that was not known.
+    def _read_new(self, pid: int, ahead: _Read | None = None) -> _Entry | None:
+        """Take in a process that was not known, by what was read of it ahead.
 
-        The pidfd comes first: if it has not fired after the reading, all that was read is of the
-        one process that it holds. If it has, the number may have been given away meanwhile: what is
-        there now is read again.
+        If its pidfd has fired since, the number may have been given away meanwhile: what is there now is read again.
         """
-        watched = self._watch.add(pid)
-        record = self._read(pid, alive=watched)
+        if ahead is None:
+            watched = self._watch.add(pid)
+            (outcome,) = read_all([partial(self.reader.read, pid)])
+            ahead = _Read(outcome, watched)
+        watched = ahead.watched
+        record = self._recorded(pid, ahead.outcome, alive=watched)
         if watched and self._watch.has_exited(pid):
             self._watch.remove(pid)
             watched = False
-            record = self._read(pid, alive=False)
+            (again,) = read_all([partial(self.reader.read, pid)])
+            record = self._recorded(pid, again, alive=False)
         if record is None:
             return None
         entry = self._entries[pid] = _Entry(record, watched)
         self._count(record.info.id)
         return entry
 
-    def _check(self, pid: int, entry: _Entry) -> _Entry | None:
+    def _check(self, pid: int, entry: _Entry, ahead: _Read | None) -> _Entry | None:
         """Look again at a process that has ended, or whose end nobody would tell."""
-        try:
-            stat = _promptly(partial(self.reader.stat, pid))
-        except _GONE:
+        stat = ahead.outcome if ahead is not None else None
+        if isinstance(stat, _GONE):
             self._forget(pid)
             return None
-        except _UNREADABLE:
+        if isinstance(stat, Exception) or not isinstance(stat, Stat):
+            _raise_defect(stat)
             self._unwatch(pid, entry)
             return entry
         # Start times are 10 ms apart at best: one that has ended and seems to run is another.
@@ -367,18 +400,16 @@ class ProcessTable:
             entry.record = self.reader.renew(entry.record, stat)
         return entry
 
-    def _read(self, pid: int, *, alive: bool) -> ProcessRecord | None:
-        """Read a process; None if it has gone.
+    def _recorded(self, pid: int, outcome: object, *, alive: bool) -> ProcessRecord | None:
+        """Return what was read of a process; None if it has gone.
 
         One that is known to be alive, but not to be found or not to be read, is hidden.
         """
-        try:
-            return _promptly(partial(self.reader.read, pid))
-        except _GONE:
-            if not alive:
-                return None
-        except _UNREADABLE:
-            pass
+        if isinstance(outcome, ProcessRecord):
+            return outcome
+        if isinstance(outcome, _GONE) and not alive:
+            return None
+        _raise_defect(outcome)
         self._hidden += 1
         return self.reader.unreadable(pid, self._hidden)
 
@@ -401,9 +432,7 @@ class ProcessTable:
             self.processes_seen += 1
 
 
-def _promptly(read: Callable[[], T]) -> T:
-    """Return what `read` does. Raises as it does, and TimeoutError for a process that hangs whoever reads of it.
-
-    The tick does not wait for one: a user can have that (`gpuagent.procfs.hanging`).
-    """
-    return read_within(HANGS_AFTER_SECONDS, read)
+def _raise_defect(outcome: object) -> None:
+    """Raise what a read has raised where that is no fact about the process, but a defect."""
+    if isinstance(outcome, Exception) and not isinstance(outcome, _UNREADABLE):
+        raise outcome

@@ -53,7 +53,7 @@ def _mount_doubt(passwd: Path, status: os.stat_result, of_host: Path) -> str:
 def _is_mounted(passwd: Path, mountinfo: Path) -> bool:
     """Return whether the file is a mount point itself; where that is unknown it may be one."""
     try:
-        lines = mountinfo.read_bytes().splitlines()
+        lines = mountinfo.read_bytes().split(b"\n")
     except OSError:
         return True
     return any(fields[4:5] == [os.fsencode(passwd)] for fields in (line.split(b" ") for line in lines))

@@ -241,9 +241,10 @@ def headline_of_record(alerting: Alerting, one: IncidentRecord) -> str:
     if one.ends_at is not None:
         return one.headline
     firing = [alert for alert in alerting.firing() if alert.fingerprint in one.members]
-    if not any(alert.holds and one.members[alert.fingerprint] for alert in firing):
+    keeping = [alert for alert in firing if one.members[alert.fingerprint]]  # what a remedy did is not what goes on
+    if not any(alert.holds for alert in keeping):
         waiting = next((each for each in alerting.waiting() if each.key == one.key), None)
-        if waiting is not None and (not waiting.is_ending or not firing):
+        if waiting is not None and (not waiting.is_ending or not keeping):
             return waiting.headline
     if not firing:
         return ""

@@ -34,6 +34,7 @@ from gpuagent_alerts.messages.snapshot_inputs import (
     RuleSeries,
     SnapshotFacts,
     explainer,
+    silenced_processes,
     subjects_of,
     with_place,
     with_remedy,
@@ -450,11 +451,13 @@ class Alerting:
     def _count(self, receivers: tuple[ReceiverCounts, ...]) -> AlertingFigures:
         undelivered = find_undelivered(receivers, self.delivery.workers, self.heartbeats, self._clock.now())
         firing = (
-            *subjects_of(self.engine, self._notifier.is_silenced, self.briefings.snapshot),
+            *subjects_of(self.engine, self._notifier.silencing, self.briefings.snapshot, self._notifier.severity_of),
             *(each.subject for each in self.waiting()),
         )
         figures = count_alerts(self.engine, self.store, receivers, self._evaluation_seconds)
-        return replace(figures, undelivered=undelivered, firing=firing)
+        seen = self.briefings.snapshot
+        quiet = frozenset() if seen is None else silenced_processes(seen, self._notifier.is_process_silenced)
+        return replace(figures, undelivered=undelivered, firing=firing, silenced_processes=quiet)
 
 
 def links_of(config: Config, own_url: str) -> Links:

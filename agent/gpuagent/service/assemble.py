@@ -197,6 +197,7 @@ def assemble(
             node.place.simulated,
             lambda: otlp.added_to(alerting.figures()),
             further,
+            lambda: len(remedies.left_alone),
         ),
         http_servers=HttpServers(config, web),
         notifier=SystemdNotifier(),

@@ -23,6 +23,7 @@ from gpuagent_alerts.remedies.execution.executor import AppFailure, NodeActionEx
 from gpuagent_alerts.remedies.execution.reclaim import CacheReclaimer
 from gpuagent_alerts.remedies.facts.command_digests import load_digests
 from gpuagent_alerts.remedies.facts.fresh_lookup import TableLookup
+from gpuagent_alerts.remedies.facts.job_starters import SupervisorUnits
 from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.files.permissions import CheckedFiles
 from gpuagent_alerts.remedies.files.programs import ProgramCheck
@@ -110,7 +111,7 @@ def remedy_service_of(
 ) -> RemedyService:
     """Put remedies together over this node."""
     socket = config.processes.container_socket
-    never = NeverListEntries(files=node.files)
+    never, supervisors = NeverListEntries(files=node.files), SupervisorUnits()
     digests = load_digests(state_file(config, COMMAND_KEY_FILE) if durable else None)
 
     def executor(history: RemedyHistory) -> ActionExecutor:
@@ -124,13 +125,14 @@ def remedy_service_of(
             program_check=ProgramCheck(),
             digests=digests,
             never=never,
+            supervisors=supervisors,
             reclaimer=CacheReclaimer(off=_OF_A_SCENARIO if node.place.simulated else ""),
         )
 
     dependencies = RemedyDependencies(
         store, node.clock, node.place.boot_id, executor, str(config_file),
         pid_namespace=own_namespace(), digests=digests,
-        lookup=TableLookup(node.files, node.processes, digests), never=never,
+        lookup=TableLookup(node.files, node.processes, digests, supervisors), never=never, supervisors=supervisors,
     )  # fmt: skip
     return RemedyService(settings, dependencies)
 

@@ -32,7 +32,9 @@ class View:
         simulated: str = "",
         alerting: Callable[[], AlertingFigures | None] = lambda: None,
         further: Callable[[], Sequence[ExtraFamilies]] = lambda: (),
+        left_alone: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`left_alone` returns of how many users, units and containers rules leave the processes alone."""
         self.config = config
         self.history = History()
         self.charts = Charts(self.history)
@@ -45,6 +47,7 @@ class View:
         self._memo = SampleCache()
         self._alerting = alerting
         self._further = further
+        self._left_alone = left_alone
 
     def update(self, snapshot: Snapshot) -> None:
         """Show this one from now on."""
@@ -74,8 +77,10 @@ class View:
             simulated=self._simulated,
             preallocates=self.config.preallocates,
             state_problem="" if alerting is None else alerting.store_problem,
+            left_alone=self._left_alone(),
             undelivered=() if alerting is None else alerting.undelivered,
             firing=() if alerting is None else alerting.firing,
+            silenced_processes=frozenset() if alerting is None else alerting.silenced_processes,
             known=None if self._snapshot is None else self._known.of(self._snapshot),
         )
 

@@ -18,7 +18,6 @@ from gpuagent.cli.apps import (
     RELEASE_WAIT_SECONDS,
     blame_args,
     blame_timeout_seconds,
-    foretell,
     refusal,
     release_request,
     report_blame,
@@ -26,6 +25,7 @@ from gpuagent.cli.apps import (
 )
 from gpuagent.cli.cells import clean, wrap
 from gpuagent.cli.kill import WAITS_SECONDS, advice, kill_request, question, report
+from gpuagent.cli.pause import foretell
 from gpuagent.cli.remedy_requests import Chosen, Request, Unidentified, attend, choose, identified_processes
 from gpuagent.core.units import format_duration
 
@@ -140,6 +140,8 @@ def alert_targets(alerts: Document | None, process: Document | None) -> list[Ale
 def incident_words(incident: Document) -> str:
     """Return an incident in one line, which begins with how grave it is."""
     severity, said = str(incident["severity"]).upper(), str(incident.get("headline") or incident["kind"])
+    if incident.get("ending"):
+        return f"ENDING {said.removeprefix(f'{severity} ')}"
     return said if said.startswith(severity) else f"{severity} {said}"
 
 

@@ -90,6 +90,8 @@ def problem_lines(status: Document, alerts: Document | None, width: int, most: i
     for incident in open_incidents(alerts, status["problems"]):
         severity = str(incident["severity"])
         headline = str(incident.get("headline") or incident["kind"]).removeprefix(f"{severity.upper()} ")
+        if incident.get("ending"):  # nothing of it is true any more: no trouble, as in the status document
+            severity, headline = "info", f"ending: {headline}"
         found.append((severity, f"{headline} ({incident['key']})", ""))
     if not found:
         return [Text(cut(" no problem found", width), SEVERITY_STYLES["ok"], end="", no_wrap=True)]

@@ -26,7 +26,7 @@ from gpuagent_alerts.leak.state import (
     write_signals,
 )
 from gpuagent_alerts.leak.trace import Trace
-from gpuagent_alerts.leak.verdict import GROWS, LEARNING, LIVES_CUT_SHORT, Headroom, add_fast_growth, judge_signals
+from gpuagent_alerts.leak.verdict import BY_LIVES_ALONE, GROWS, LEARNING, Headroom, add_fast_growth, judge_signals
 from gpuagent_alerts.leak.witnesses import NOTHING_KNOWN, STRONG, Prior
 
 LEAST_BYTES: Final = 2**20
@@ -205,7 +205,7 @@ class MemoryLeakDetector:
         growth, signals = self._growth, self._signals
         least = SUSPECTED.least_growth(self._total_bytes)
         tensors = 0 if signals.own is None else level_of(signals.own[0].store, least)
-        by_lives_alone = LIVES_CUT_SHORT in growth.reasons
+        by_lives_alone = not BY_LIVES_ALONE.isdisjoint(growth.reasons)
         leaks, forecast = growth.verdict is Verdict.LEAKING and not by_lives_alone, growth.forecast_seconds
         soon = forecast is not None and forecast < NEARLY_FULL_SECONDS
         return LifeSoFar(

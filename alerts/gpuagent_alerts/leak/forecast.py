@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_left
 from itertools import pairwise
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from gpuagent.core.growth import Range
@@ -197,6 +199,18 @@ def _rises_of(values: array[int]) -> _Rises | None:
     return _Rises(places[begin], places[end], len(places) - 1 - end, plateau, floors[end] - floors[begin])
 
 
+_LATE_BLOCKS: Final = 9
+"""Blocks of the last 2 min."""
+
+
+def rise_of_late(store: BlockStore) -> int:
+    """Return the pages by which memory rose in both halves of the last 2 min; 0 where it did not, or has stopped."""
+    values = [value for value in store.ring(0, _LATE_BLOCKS) if value != EMPTY]
+    if len(values) < _LEAST_BLOCKS or not values[0] < values[len(values) // 2] < values[-1] or values[-1] < max(values):
+        return 0
+    return values[-1] - values[0] if values[-1] > values[-2] else 0
+
+
 def _blocks(store: BlockStore, seconds: float) -> tuple[int, array[int]]:
     """Return the seconds of a block and the blocks of the last so many seconds, from the first reading to the last.
 
@@ -247,10 +261,8 @@ EXHAUSTION_SECONDS: Final = 600.0
 GROWTH_SHARE: Final = 0.4
 """Part of what was free that is gone before a word, whatever the pace: with a quarter, jumps of large jobs spoke twice
 as often."""
-JUMP_SHARE: Final = 0.5
-"""The same for growth in a single step: all that is seen of 9 s when readings come every 5 s."""
 INCREMENTS: Final = 1.9
-"""Effective number of steps (2 for two even ones) from which growth is more than a jump."""
+"""Effective number of steps (2 for two even ones) from which growth is more than a jump: one jump has no pace."""
 NEW_GROUND: Final = 0.8
 """Part of the growth above all that was held before: a model that is loaded again is no news."""
 SPAN_SECONDS: Final = GROWTH_SHARE * EXHAUSTION_SECONDS
@@ -353,7 +365,9 @@ class FastGrowth:
         blocks = enumerate(reversed(store.ring(0, RECENT)), start=1)
         far += [(now - k * BLOCK_SECONDS, value * PAGE_BYTES) for k, value in blocks if value != EMPTY]
         far.reverse()
-        growth_pace = max(self._pace_of_fall(path, free_bytes, store) for path in (near, far))
+        # A block's low is as old as the block, or older: how far the reading is from the last one is not known.
+        paths = (near, len(near)), (far, len(far) - 1)
+        growth_pace = max(self._pace_of_fall(path, dated, free_bytes, store) for path, dated in paths)
         if growth_pace > 0:
             self.until_seconds = now + HOLD_SECONDS
             self.pace = max(pace, growth_pace)
@@ -375,12 +389,12 @@ class FastGrowth:
         growth, fall = used[-1] - used[place], self.free[place] - self.free[-1]
         return (growth if math.isnan(fall) else min(growth, fall)) / (times[-1] - times[place])
 
-    def _pace_of_fall(self, path: list[tuple[float, float]], free_bytes: float, store: BlockStore) -> float:
+    def _pace_of_fall(self, path: list[tuple[float, float]], dated: int, free_bytes: float, store: BlockStore) -> float:
         """Return bytes a second of this growth, as far as the GPU's free memory has fallen with it; 0 where it has not.
 
         A good part of what was free must have gone: what was taken over from another owner is no part of that.
         """
-        pace, start = _pace_of_growth(path, free_bytes, store)
+        pace, start = _pace_of_growth(path, dated, free_bytes, store)
         seconds, free_then = path[-1][0] - start, self._most_free_at(start)
         if pace <= 0 or free_then is None or free_then - free_bytes >= _OWN_SHARE * pace * seconds:
             return pace
@@ -404,9 +418,12 @@ def _largest_step(store: BlockStore) -> float:
     return PAGE_BYTES * max((high - low for low, high in pairwise(blocks)), default=0.0)
 
 
-def _pace_of_growth(path: list[tuple[float, float]], free_bytes: float, store: BlockStore) -> tuple[float, float]:
+def _pace_of_growth(
+    path: list[tuple[float, float]], dated: int, free_bytes: float, store: BlockStore
+) -> tuple[float, float]:
     """Return bytes a second of readings (time, used) from their lowest on, and since when.
 
+    The first `dated` of them tell whether growth slows down: how far apart these are is known.
     The pace is 0 where the growth is not what was asked for above.
     """
     lowest = min(used for _, used in path)
@@ -415,14 +432,45 @@ def _pace_of_growth(path: list[tuple[float, float]], free_bytes: float, store: B
     growth = rising[-1] - lowest
     share = growth / max(free_bytes + growth, 1.0)
     since = path[start][0]
-    if share < GROWTH_SHARE:
+    if share < GROWTH_SHARE or growth**2 < INCREMENTS * sum((b - a) ** 2 for a, b in pairwise(rising)):
         return 0.0, since
-    increments = growth**2 / sum((b - a) ** 2 for a, b in pairwise(rising))
-    if increments < INCREMENTS and share < JUMP_SHARE:
+    if _still_to_come(path[start:dated]) < free_bytes + rising[-1] - path[dated - 1][1]:
         return 0.0, since
     seconds = path[-1][0] - since
-    held = max(_held_before(seconds, store), *(used for _, used in path[: start + 1]))
-    return (growth / seconds if rising[-1] - held >= NEW_GROUND * growth else 0.0), since
+    origin, before = _origin_of(path[0][0], lowest, path[-1][0], store)
+    if origin == lowest:
+        held = max(_held_before(seconds, store), *(used for _, used in path[: start + 1]))
+    else:
+        held = _held_before(before, store)
+    return (growth / seconds if rising[-1] - held >= NEW_GROUND * (rising[-1] - origin) else 0.0), since
+
+
+def _still_to_come(rising: list[tuple[float, float]]) -> float:
+    """Return the bytes that growth (time, used) still takes, if it slows down on as from its first half to its second.
+
+    Infinite where it does not slow down. A warm-up that gets ever slower stops before the GPU is full.
+    """
+    if len(rising) < 2:
+        return math.inf
+    middle = (rising[0][0] + rising[-1][0]) / 2
+    after = bisect_left(rising, middle, key=itemgetter(0))
+    (before_at, before_used), (after_at, after_used) = rising[after - 1], rising[after]
+    at_middle = before_used + (after_used - before_used) * (middle - before_at) / (after_at - before_at)
+    first, second = at_middle - rising[0][1], rising[-1][1] - at_middle
+    return math.inf if second >= first else max(second, 0.0) ** 2 / (first - max(second, 0.0))
+
+
+def _origin_of(first_at: float, lowest: float, now: float, store: BlockStore) -> tuple[float, float]:
+    """Return the bytes from which growth rose that is `lowest` in a window from `first_at` on, and the seconds since.
+
+    The blocks before the window tell: growth that began before its oldest reading is judged from where it began.
+    """
+    place = math.ceil((now - first_at) / BLOCK_SECONDS) + 1
+    blocks = store.ring(0)[::-1]
+    while place <= len(blocks) and blocks[place - 1] * PAGE_BYTES < lowest:
+        lowest = float(blocks[place - 1] * PAGE_BYTES)
+        place += 1
+    return lowest, (place - 1) * BLOCK_SECONDS
 
 
 def _held_before(seconds: float, store: BlockStore) -> float:

@@ -89,6 +89,7 @@ class GpuSensor:
             for history in self._processes.values():
                 if history.shown and history.seen_seconds != time:
                     self._hide(history, changes)
+                    self._all.leave(history)
         self._stood_still = stands_still
         self._time_seconds = time
         groups = self._groups.observe(processes, pool, self._growing.keys(), time, to_unix_seconds)

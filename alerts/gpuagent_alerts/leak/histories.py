@@ -252,7 +252,17 @@ class Histories:
     def belongs_to(self, history: History, info: ProcessInfo | None) -> None:
         """Judge a history that has begun with what is known of its service's other lives."""
         history.service = None if info is None else service_of(info, history.beginning.total_bytes)
+        if history.service is not None and history.begin_anew is not None and history.detector.life().leaks:
+            self.lives.claim(history.service)
         history.detector.use_prior(self.lives.prior(history.service, history.address))
+
+    def leave(self, history: History) -> None:
+        """Tell the others of its service at once that it has left the GPU while it leaked."""
+        service = history.service
+        if service is not None and self.lives.leave(service, history.address, history.detector.life()):
+            for other in self._all.values():
+                if other.service == service and other is not history:
+                    other.detector.use_prior(self.lives.prior(service, other.address))
 
     def end(self, history: History) -> None:
         """Forget it, here and where it is kept, but for what its service's next lives are told by it."""
@@ -318,6 +328,14 @@ class Histories:
         if self._restored and since is not None and clock_seconds - since > UNCLAIMED_SECONDS:
             self._gone |= self._restored.keys()
             self._restored.clear()
+        if since is not None and clock_seconds - since > UNCLAIMED_SECONDS:
+            self.lives.end_unclaimed()
+
+    def note_lives(self) -> None:
+        """Note what all processes show, before the agent is stopped."""
+        for history in self._all.values():
+            if history.service is not None and history.shown:
+                self.lives.note_life(history.service, history.address, history.detector.life())
 
     def _compare_lives(self) -> None:
         """Tell some of the histories what the other lives of their services show, and what these show to others."""

@@ -115,40 +115,61 @@ class ServiceMemory:
     """Lives that were still growing at their end, less those that were not."""
     quiet: int = 0
     """Lives in a row without growth."""
+    unclaimed: int = 0
+    """Processes that leaked when the agent before was stopped, and that this one has not seen."""
     cut_short: int = 0
     """Lives one after the other, restarted at once, that were rising when they ended. Not kept over a restart."""
     cut_short_seconds: float = -math.inf
     """Time at which the last of those ended."""
-    leaking: set[Hashable] = field(default_factory=set)
-    """Living processes that leak by a strict standard. Not kept over a restart: they say so again."""
+    leaking: dict[Hashable, bool] = field(default_factory=dict)
+    """Living processes that leak, and whether by a strict standard. Their number alone is kept over a restart."""
+    gone: set[Hashable] = field(default_factory=set)
+    """Processes that were leaking when they left the GPU a moment ago: not counted as lives yet. Kept as above."""
 
     @property
     def has_leaked(self) -> bool:
         """Whether a life leaked until its end, or several were growing when they were cut short."""
-        return bool(self.exhausted or self.leaked) or self.grown >= GROWN_LIVES
+        return bool(self.exhausted or self.leaked or self.gone or self.unclaimed) or self.grown >= GROWN_LIVES
 
     def prior(self, process: Hashable) -> Prior:
         """Return what the other lives tell about this one."""
-        others = len(self.leaking - {process})
+        others = sum(strongly for other, strongly in self.leaking.items() if other != process)
         again = self.cut_short_seconds if self.cut_short >= GROWN_LIVES and not self.level_used else None
         return Prior(self.level_used, self.level_tensors, self.has_leaked, bool(self.exhausted), others, again)
 
     def note_life(self, process: Hashable, life: LifeSoFar) -> None:
         """Note what a process shows while it lives."""
-        if life.strongly:
-            self.leaking.add(process)
+        self.gone.discard(process)
+        if life.leaks:
+            self.leaking[process] = life.strongly
         else:
-            self.leaking.discard(process)
+            self.leaking.pop(process, None)
         if life.level_used or life.level_tensors:
             self.level_used = max(self.level_used, life.level_used)
             self.level_tensors = max(self.level_tensors, life.level_tensors)
             if not life.leaks:
                 self.exhausted = self.leaked = self.grown = 0
 
+    def leave(self, process: Hashable, life: LifeSoFar) -> bool:
+        """Note that a process has left the GPU, for good or not; return whether that tells the others something."""
+        if not life.leaks or process in self.gone:
+            return False
+        self.gone.add(process)
+        self.leaking.pop(process, None)
+        return True
+
+    def claim(self) -> None:
+        """Note that a process lives that leaked when the agent before was stopped."""
+        self.unclaimed = max(self.unclaimed - 1, 0)
+
+    def end_unclaimed(self) -> None:
+        """Note that the others of those have ended: their lives leaked until then."""
+        self.leaked, self.unclaimed = self.leaked + self.unclaimed, 0
+
     def end_life(self, process: Hashable, life: LifeSoFar) -> None:
         """Note how a life ended."""
         self.note_life(process, life)
-        self.leaking.discard(process)
+        self.leaking.pop(process, None)
         self._count_cut_short(life)
         if life.leaks:
             self.exhausted += life.full
@@ -185,6 +206,8 @@ class ServiceRow(NamedTuple):
     leaked: int
     grown: int
     quiet: int
+    leaking: int = 0
+    """Processes that leak, or left while they did: their lives are over if the next agent does not see them."""
 
 
 class Lives:
@@ -218,12 +241,30 @@ class Lives:
         """Note what a living process shows."""
         self._of(service).note_life(process, life)
 
+    def leave(self, service: Service, process: Hashable, life: LifeSoFar) -> bool:
+        """Note that a process has left the GPU; return whether that tells something to the others of its service."""
+        known = self._services.get(service.key)
+        if known is not None and known.version != service.version:
+            return False
+        return self._of(service).leave(process, life)
+
     def end_life(self, service: Service, process: Hashable, life: LifeSoFar) -> None:
         """Note how a life ended. One of an earlier version tells nothing any more."""
         known = self._services.get(service.key)
         if known is not None and known.version != service.version:
             return
         self._of(service).end_life(process, life)
+
+    def claim(self, service: Service) -> None:
+        """Note that a process of a service lives that leaked when the agent before was stopped."""
+        known = self._services.get(service.key)
+        if known is not None and known.version == service.version:
+            known.claim()
+
+    def end_unclaimed(self) -> None:
+        """Note that those that leaked then and have not been seen since have ended."""
+        for known in self._services.values():
+            known.end_unclaimed()
 
     def _has_leaked_elsewhere(self, service: Service) -> bool:
         """Return whether a life of this version leaked on a GPU, or in a MIG instance, of another size.
@@ -238,11 +279,12 @@ class Lives:
         """Return what is to be kept: services of which something is known."""
         return [
             ServiceRow(
-                key, one.version, one.level_used, one.level_tensors, one.exhausted, one.leaked, one.grown, one.quiet
+                key, one.version, one.level_used, one.level_tensors, one.exhausted, one.leaked, one.grown, one.quiet,
+                len(one.leaking) + len(one.gone) + one.unclaimed,
             )
             for key, one in self._services.items()
-            if one.level_used or one.level_tensors or one.leaked or one.grown
-        ]
+            if one.level_used or one.level_tensors or one.has_leaked or one.grown or one.leaking
+        ]  # fmt: skip
 
     def take_changed(self) -> list[ServiceRow] | None:
         """Return all that is to be kept, if it is not what was kept last; else None."""

@@ -183,6 +183,7 @@ class LeakDetection:
 
     async def close(self) -> None:
         """Write all histories down, before the store is closed."""
+        self._histories.note_lives()
         await self.keep(most=None)
 
     def further(self) -> ExtraFamilies:

@@ -21,11 +21,13 @@ from gpuagent_alerts.leak.forecast import (
     forecast_window,
     growing_slope,
     resumption_of,
+    rise_of_late,
     slope_of,
     steps_of,
     still_seconds,
     stop_of,
 )
+from gpuagent_alerts.leak.second_life import LEAKS_AGAIN, pace_of_leak
 from gpuagent_alerts.leak.settings import SENSITIVITIES, SUSPECTED, Dial
 from gpuagent_alerts.leak.signals import OWN_NAMES, USED_NAME, ProcessSignals, Signal
 from gpuagent_alerts.leak.teeth import is_held_before, teeth_of
@@ -107,6 +109,8 @@ def describe_cache(alarm: Alarm, slack_bytes: float) -> tuple[str, ...]:
 FAR_FROM_FULL: Final = "it would take more than a week to fill the memory"
 LEAKED_BEFORE: Final = "an earlier life of this service leaked until its end"
 LIVES_CUT_SHORT: Final = "it rises evenly, as each of the lives before did until it was restarted"
+BY_LIVES_ALONE: Final = frozenset({LIVES_CUT_SHORT, LEAKS_AGAIN})
+"""Reasons for a leak that say nothing to the lives that come after."""
 TYPICAL_NAME: Final = "memory between dips"
 TYPICAL_TENSORS_NAME: Final = "tensors between dips"
 GAVE_BACK: Final = "it gave back "
@@ -130,6 +134,9 @@ CONFIRMING_SHARE: Final = 0.5
 
 LATE_SHARE: Final = 0.4
 """The share of its pace that the later half of the usual window must have: what slowed to less does not rise."""
+
+RESUMES_SHARE: Final = 0.03
+"""The share of the alarm's growth by which what has stopped must rise again, where it does so unevenly."""
 
 GROWS: Final = frozenset({Verdict.GROWING, Verdict.LEAKING})
 _OVER: Final = frozenset({GrowthState.STOPPED, GrowthState.FULL})
@@ -181,7 +188,7 @@ def judge_signals(
     if cache is not None:  # while there is a client; without one this is a suspicion
         return Growth(Verdict.CACHED, slope=slope, reasons=describe_cache(cache, room.slack_bytes))
     judged = (signals.own or (signals.used,))[0]
-    if _learns(judged):
+    if _learns(judged) or (slope is None and judged.store.base_count < 2 * LEARNING_BLOCKS):
         return LEARNING
     rejection = judged.criteria[-1].rejection
     recent = rejection is not None and now_seconds - rejection.seconds <= rejection.window_seconds / 2
@@ -200,8 +207,7 @@ def judge_signals(
             state=GrowthState.RISING,
             held_before=again,
         )
-        counts = prior.cut_short_seconds is not None and sensitivity in ("balanced", "sensitive") and not again
-        return _as_cut_short(rise, slope, room, has_client=signals.own is not None) if counts else rise
+        return rise if again else _as_leak_by_lives(rise, signals, sensitivity, room, before, prior)
     still = None if slope is None else STILL
     ending, held = _ending(signals, sensitivity, now_seconds)
     if ending is not None:
@@ -211,14 +217,25 @@ def judge_signals(
         alarm = ending.alarm
         stopped = None if ending.released else ending.seconds - max(alarm.window_seconds, PLATEAU_SECONDS)
         return Growth(Verdict.LEVELLED_OFF, slope=still, stopped_seconds=stopped, reasons=known)
-    return Growth(Verdict.STEADY, slope=still, reasons=against)
+    lately = 0 if against else rise_of_late(judged.store)
+    is_jump = lately * PAGE_BYTES >= SUSPECTED.least_growth(room.total_bytes)
+    unsaid = f"rose by {format_pages(lately)} within 2 min, too short to say more"
+    return Growth(Verdict.STEADY, slope=None if is_jump else still, reasons=(unsaid,) if is_jump else against)
 
 
-def _as_cut_short(rise: Growth, slope: Range, room: Headroom, *, has_client: bool) -> Growth:
-    """Return the verdict on what rises in a service whose lives end one after the other before one is a leak."""
+def _as_leak_by_lives(
+    rise: Growth, signals: ProcessSignals, sensitivity: Dial, room: Headroom, before: Growth, prior: Prior
+) -> Growth:
+    """Return the verdict on what rises where other lives of the service make that enough for a leak."""
+    slope, why = rise.slope, LIVES_CUT_SHORT
+    if sensitivity not in ("balanced", "sensitive") or prior.cut_short_seconds is None:
+        goes_on, why = LEAKS_AGAIN in before.reasons, LEAKS_AGAIN
+        slope = pace_of_leak(signals, sensitivity, prior, room.total_bytes, room.free_bytes, goes_on=goes_on)
+        if slope is None:
+            return rise
     return replace(
-        rise, verdict=Verdict.LEAKING, evidence=Evidence.BALANCED, reasons=(LIVES_CUT_SHORT,),
-        exhaustion=_exhaustion(GrowthState.RISING, room, slope, None, None), driver_confirms=not has_client,
+        rise, verdict=Verdict.LEAKING, evidence=Evidence.BALANCED, reasons=(why,), slope=slope,
+        exhaustion=_exhaustion(GrowthState.RISING, room, slope, None, None), driver_confirms=signals.own is None,
     )  # fmt: skip
 
 
@@ -237,12 +254,15 @@ def _judge_rise(
     alarm = main.alarm
     # What tensors take for a request and give back makes teeth too, and says nothing of the forecast.
     teeth = teeth_of(_stores(signals)[-1], forecast_window(alarm.window_seconds)) if signals.own is None else None
-    state, slope = _pace(signals, alarm, room, before, now_seconds)
-    if teeth is not None and not room.full and (teeth.goes_on or state is GrowthState.RISING):
-        state, slope = GrowthState.RISING, _around(teeth.pace)
     onsets = [one.alarm.onset_seconds for one in (leak, suspicion) if one is not None]
     if (before.suspected or before.verdict is Verdict.LEAKING) and before.since_seconds is not None:
         onsets.append(before.since_seconds)
+    state, slope = _pace(signals, alarm, room, before, now_seconds)
+    if teeth is not None and not room.full and (teeth.goes_on or state is GrowthState.RISING):
+        state, slope = GrowthState.RISING, _around(teeth.pace)
+    elif state is GrowthState.STOPPED and before.state not in _OVER:
+        # What slows down before it stops is told with the pace of all its growth, and not with that of its end.
+        slope = _grown_at(signals, now_seconds - min(onsets)) or slope
     mean = None if room.free_bytes is None else left_seconds(main, room.free_bytes / PAGE_BYTES, now_seconds)
     if teeth is not None and state is GrowthState.RISING and room.free_bytes is not None:
         left = teeth.seconds_left(room.free_bytes)
@@ -311,7 +331,7 @@ def _pace(
     had_pace = before.verdict in GROWS and before.slope is not None and before.slope.value > 0
     if slope is None and had_pace and before.state is not GrowthState.FULL and not room.full:
         return before.state or GrowthState.RISING, before.slope  # nothing was read: neither has it stopped
-    rises = slope is not None and slope.value > 0 and not _has_stopped(signals, window)
+    rises = slope is not None and _goes_on(slope, window, alarm, before) and not _has_stopped(signals, window)
     if rises and not room.full:
         resumed = _resumed(signals, window)
         if resumed is None or (resumed.pace is None and not had_pace):
@@ -334,6 +354,13 @@ def _pace(
     else:
         slope = before.slope
     return GrowthState.FULL if room.full else GrowthState.STOPPED, slope
+
+
+def _goes_on(slope: Range, seconds: float, alarm: Alarm, before: Growth) -> bool:
+    """Return whether this is growth: of what has stopped, what rises a little and unevenly is noise."""
+    if before.state is not GrowthState.STOPPED or slope.low > 0:
+        return slope.value > 0
+    return slope.value * seconds >= RESUMES_SHARE * alarm.growth * PAGE_BYTES
 
 
 def _around(pace: float) -> Range:

@@ -7,6 +7,7 @@ as well: what is waited for. Mostly, a process was started again and may grow ag
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -43,13 +44,15 @@ from gpuagent_alerts.messages.headline import (
 from gpuagent_alerts.messages.incident_end import end_reason_of, running
 from gpuagent_alerts.messages.naming import group_name, labels_of, process_name, times, without_place
 from gpuagent_alerts.messages.nobodys_growth import nobodys_bytes_per_hour
-from gpuagent_alerts.messages.snapshot_inputs import subject_of
+from gpuagent_alerts.messages.snapshot_inputs import REMEDY_ANNOTATION, subject_of
 from gpuagent_alerts.notify.incident_record import incident_of
 from gpuagent_alerts.notify.notifier import Notifier
 from gpuagent_alerts.notify.succession import Restarts, Watch
 from gpuagent_alerts.notify.urgency import urgency_of
+from gpuagent_alerts.remedies.outcome import NOTHING_DONE
 
 _MOST_HOLDERS = 3
+_PID = re.compile(r"\bpid \d+")
 _XIDS = frozenset({"GpuXidCritical", "GpuXidWarning"})
 _KERNEL_LOG = "sudo dmesg | grep -i xid"
 _OPEN_FILES = "sudo fuser -v /dev/nvidia*"
@@ -160,9 +163,9 @@ class BriefingWriter:
             numbers=_numbers(seen, main),
             holders=() if over else tuple(_holders(seen)[:_MOST_HOLDERS]),
             culprit="" if over else _culprit(seen),
-            remedies=tuple(dict.fromkeys(text for one in alerts if (text := one.annotations.get("remedy", "")))),
+            remedies=_remedies(alerts),
             next_command="" if over else _next_command(seen, main),
-            links=self._links(seen, main),
+            links=self._links(seen, max(alerts, key=urgency_of, default=None) if is_untold else main),
             silence_command="" if over else f"gpuagent silence add --incident {incident.key} --for 2h",
             end_reason=reason,
             says_full=says_full(seen, main),
@@ -335,7 +338,8 @@ def held_text(seen: BriefingInputs, watch: Watch, now: float) -> str:
         return f"{about}{_NOT_TRUE}"
     if not watch.awaits_restart:
         who = process_name(labels) if labels.get("pid") else who
-        return f"{who} {_left(restarts, age, now)}: waiting for what a remedy comes to"
+        waits = "a remedy gave its memory back" if watch.is_freed else "waiting for what a remedy comes to"
+        return f"{who} {_left(restarts, age, now)}: {waits}"
     if again is not None:
         if again.started_at is not None and again.started_at < restarts.since:  # while nobody saw it
             age = format_duration(max(1.0, now - again.started_at))
@@ -453,3 +457,14 @@ def find_waiting(
         is_ending = not for_restart and not about_to_fire and not grows
         found.append(WaitingIncident(key, headline, for_restart, is_ending, bool(about_to_fire), subject))
     return found
+
+
+def _remedies(alerts: Sequence[Alert]) -> tuple[str, ...]:
+    """Return what was done about alerts, each once; why nothing is once for each process, by the gravest alert."""
+    found: dict[str, str] = {}
+    for one in alerts:
+        text = one.annotations.get(REMEDY_ANNOTATION, "")
+        about = _PID.search(text) if text.startswith(NOTHING_DONE) else None
+        if text:
+            found.setdefault(text if about is None else about[0], text)
+    return tuple(found.values())

@@ -164,6 +164,10 @@ class BriefingInputs:
         why = why_not_measured(snapshot)
         if not why and states and states <= _UNREAD:
             why = "the GPU is lost" if states <= {GpuState.LOST, GpuState.GONE} else "the GPU cannot be read"
+        elif not why and self._uuids and not self.gpus:
+            lost = {gpu.identity.index for gpu in snapshot.gpus if not gpu.identity.uuid and gpu.state in _UNREAD}
+            is_lost = any(labels.get("gpu", "") in map(str, lost) for labels in self._labels)
+            why = "the GPU is lost" if is_lost else "the driver does not list the GPU"
         elif not why and self.gpus and all(is_readable(gpu) for gpu in self.gpus):
             if self._is_told_anew:
                 return ""

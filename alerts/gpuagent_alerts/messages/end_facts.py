@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from gpuagent.core.growth import Growth, MemoryKey, Verdict
 from gpuagent.core.hardware import Memory
 from gpuagent.core.identity import NO_INSTANCE, ProcessId
-from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
+from gpuagent.core.snapshot import GpuIdentity, GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
 from gpuagent_alerts.alert import Alert
 
 _PEAK_SECONDS = 120.0
@@ -75,6 +75,12 @@ class EndedAlert:
         return _gpu(self.alert.labels, self.snapshot)
 
     @property
+    def successor(self) -> GpuIdentity | None:
+        """The GPU that answers in the place of the lost one that the alert names; None if there is none."""
+        uuid = self.alert.labels.get("uuid")
+        return next((gpu.identity for gpu in self.snapshot.gpus if uuid and gpu.replaces == uuid), None)
+
+    @property
     def memory(self) -> Memory | None:
         """Its memory now, or that of its MIG instance; None while it cannot be read."""
         gpu = self.gpu
@@ -105,14 +111,15 @@ def facts_of(labels: Mapping[str, str], snapshot: Snapshot) -> MeasuredFacts | N
     node = snapshot.node
     memory = None if gpu is None else _memory(labels, gpu)
     process = _process(labels, snapshot)
-    holders = () if gpu is None else tuple(_holders(labels, snapshot))
+    holders = () if gpu is None else tuple(holders_of(labels, snapshot))
     pause = (node.nvml_reason or "on request") if node.nvml_state is NvmlState.PAUSED else ""
     return MeasuredFacts(
         node.boot_id, node.nvml_initializations, process, memory, grower_of(labels, snapshot), holders, pause
     )
 
 
-def _holders(labels: Mapping[str, str], snapshot: Snapshot) -> Iterator[ProcessReading]:
+def holders_of(labels: Mapping[str, str], snapshot: Snapshot) -> Iterator[ProcessReading]:
+    """Yield the processes that hold memory of the GPU, or the MIG instance, that an alert with these labels names."""
     instance = labels.get("gpu_instance_id")
     for process in snapshot.processes:
         is_here = not instance or instance in {str(NO_INSTANCE), str(process.gpu_instance_id)}

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gpuagent.core.growth import GrowthState, Verdict
-from gpuagent.core.snapshot import GpuState, NvmlState, ProcessReading, ProcessState
+from gpuagent.core.snapshot import GpuIdentity, GpuState, NvmlState, ProcessReading, ProcessState
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
 from gpuagent_alerts.alert import PROCESS_ENDED, UNKNOWN_END, clock_time
 from gpuagent_alerts.leak.verdict import GAVE_BACK, NO_NEW_HIGH
-from gpuagent_alerts.messages.end_facts import EndedAlert, has_instance
+from gpuagent_alerts.messages.end_facts import EndedAlert, has_instance, holders_of
 from gpuagent_alerts.remedies.outcome import RemedyEnding
 
 _XID_SECONDS = 900.0
@@ -76,7 +76,7 @@ def reason_by_name(case: EndedAlert) -> EndReason:
     """Return why a shipped rule's condition ended; nothing of other rules, and what the measurements do not show."""
     gpu, name = case.gpu, case.alert.name
     if case.alert.labels.get("uuid") and (gpu is None or gpu.state is GpuState.GONE):
-        return EndReason("the driver no longer lists the GPU")
+        return EndReason("the driver no longer lists the GPU") if case.successor is None else _replaced(case.successor)
     has_memory = gpu is None or gpu.state is not GpuState.OK or has_instance(case.alert.labels, gpu)
     if name in _OF_MEMORY and not has_memory and not _is_former_gone(case):
         return EndReason("the MIG instance no longer exists")
@@ -87,6 +87,10 @@ def reason_by_name(case: EndedAlert) -> EndReason:
         return EndReason(_former_left(case))
     is_back = name in _ABOUT_READING or (name == "GpuLost" and bool(_since_initialized(case)))
     return EndReason(text, is_certain=bool(text) and is_back)
+
+
+def _replaced(by: GpuIdentity) -> EndReason:
+    return EndReason(f"it was replaced by {by.name or 'a GPU'} ({by.uuid}) at its PCI address", is_certain=True)
 
 
 def tells_of_a_level(reason: EndReason) -> bool:
@@ -240,14 +244,16 @@ def _who_left(case: EndedAlert) -> str:
 def _bytes_back(case: EndedAlert, held: int, fell: int) -> int:
     """Return how much came back of what processes held that have left, where less by `fell` is in use; 0 if little.
 
-    Who had no room takes a part of it at once: what is in use no more is told then.
+    Who had no room takes a part of it at once: what is in use no more is told then, with what was started since.
     """
+    used = {one.key: one.used_bytes or 0 for one in (() if case.before is None else case.before.processes)}
+    listed = list(holders_of(case.alert.labels, case.snapshot)) if used else []
     if not held or fell >= _MOST_CAME_BACK * held:
         return held
-    used = {one.key: one.used_bytes or 0 for one in (() if case.before is None else case.before.processes)}
-    listed = [one for one in case.snapshot.processes if one.gpu_uuid == case.alert.labels.get("uuid")]
-    taken = sum(max(0, (one.used_bytes or 0) - used.get(one.key, 0)) for one in listed) if used else 0
-    return fell if fell + taken >= _MOST_CAME_BACK * held and fell >= _LEAST_OF_HELD * held else 0
+    taken = sum(max(0, (one.used_bytes or 0) - used.get(one.key, 0)) for one in listed)
+    started = sum(one.used_bytes or 0 for one in listed if one.key not in used)
+    is_back = fell + taken >= _MOST_CAME_BACK * held and fell >= _LEAST_OF_HELD * held
+    return min(held, fell + started) if is_back else 0
 
 
 def _gone_grower(case: EndedAlert) -> ProcessReading | None:

@@ -12,7 +12,7 @@ from gpuagent.core.displaced import name_displaced
 from gpuagent.core.growth import GrowthState, MemoryKey, Verdict
 from gpuagent.core.holding import LARGE_SHARE, find_holding, held_by_nobody, is_nobodys, unowned_memory
 from gpuagent.core.snapshot import ProcessState, pause_overrun_seconds
-from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration
+from gpuagent.core.units import GIB, MAX_SECONDS, format_bytes, format_duration
 from gpuagent.core.xids import explain_xid
 from gpuagent_alerts.alert import (
     UNKNOWN_END,
@@ -49,6 +49,8 @@ _ORDER = (
 """Alerts in the order in which they name an incident. The leak comes before the full GPU that it led to."""
 _TOGETHER_SECONDS = 60.0
 """What ends within this time ends together."""
+_LEAST_LEFT = GIB
+"""Less than that of a full memory is no room."""
 _NOTES = frozenset({"GpuRemedy", "GpuRemedyAnnounced"})
 """Alerts that tell what is done about an incident, and never name one that has something else."""
 
@@ -170,7 +172,7 @@ def _leak(seen: BriefingInputs, main: Alert) -> str:
     paces = sum(each.bytes_per_hour for each in seen.members)
     past = f" {format_bytes(paces)}/h" if paces else ""
     if states == {GrowthState.FULL}:
-        return f"{subject_name(seen, main)} leaked{past} until there was no room{_forecast(seen)}"
+        return f"{subject_name(seen, main)} leaked{past} until {_room_left(seen)}{_forecast(seen)}"
     if states == {GrowthState.STOPPED}:
         return f"{subject_name(seen, main)} leaked{past} and has stopped"
     pace = f" {format_bytes(seen.pace)}/h" if seen.pace else ""
@@ -191,7 +193,7 @@ def _nobodys(seen: BriefingInputs, main: Alert) -> str:
     if state is GrowthState.STOPPED:
         return f"{who} grew{paced} and has stopped"
     if state is GrowthState.FULL:
-        return f"{who} grew{paced} until there was no room{_forecast(seen, instances)}"
+        return f"{who} grew{paced} until {_room_left(seen)}{_forecast(seen, instances)}"
     return _summary(main)
 
 
@@ -333,6 +335,13 @@ def says_full(seen: BriefingInputs, main: Alert | None) -> bool:
         return False  # no forecast is told of it
     seconds = seen.seconds_to_full
     return seen.is_full or (seconds is not None and 0 <= seconds < 1)
+
+
+def _room_left(seen: BriefingInputs) -> str:
+    """Return how much room a full memory has: the last 2 % of a large GPU are some GiB, and a slow leak goes on."""
+    free = [one.free_bytes for one in seen.memories if one.is_full and one.free_bytes is not None]
+    left = max(free, default=0)
+    return "there was no room" if left < _LEAST_LEFT else f"{format_bytes(left)} was left"
 
 
 def _forecast(seen: BriefingInputs, instances: Sequence[MemoryKey] = ()) -> str:

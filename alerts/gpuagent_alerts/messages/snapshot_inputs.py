@@ -19,7 +19,8 @@ from gpuagent.core.snapshot import GpuState, NvmlState, ProcessInfo, ProcessRead
 from gpuagent_alerts.alert import SUMMARY, Alert, Status, fingerprint, shown_annotations
 from gpuagent_alerts.messages.end_facts import memory_of
 from gpuagent_alerts.notify.cause import CauseProcess, shares_command, shares_owner
-from gpuagent_alerts.notify.succession import OwnerFacts, Successor
+from gpuagent_alerts.notify.silenced import Silencing
+from gpuagent_alerts.notify.succession import PLACE_LABELS, OwnerFacts, Successor
 from gpuagent_alerts.notify.urgency import did_nothing, is_remedy_that_helped
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.remedies.candidates import counts_towards
@@ -58,6 +59,7 @@ class RuleSeries:
 
 
 REMEDY_ANNOTATION = "remedy"
+_LEAK = "GpuProcessMemoryLeak"
 _SEVERITIES = frozenset({"critical", "warning", "info"})
 _MOST_DIGITS = 10
 
@@ -79,11 +81,14 @@ def explainer(snapshot: Snapshot) -> Callable[[Mapping[str, str]], str]:
 
 
 def subjects_of(
-    engine: RuleEngine, is_silenced: Callable[[Alert], bool] = lambda _: False, snapshot: Snapshot | None = None
+    engine: RuleEngine,
+    silencing: Callable[[Alert], Silencing] = lambda _: Silencing(),
+    snapshot: Snapshot | None = None,
+    severity_of: Callable[[Alert], str] = lambda alert: alert.labels.get("severity", ""),
 ) -> Iterator[FiringAlert]:
     """Return what each alert that fires, and whose condition is true now, is about.
 
-    `snapshot` is the one that its rule was evaluated over.
+    `snapshot` is the one that its rule was evaluated over. `severity_of` says how grave an alert is in its incident.
     """
     for running in engine.rules():
         about_growth = bool(running.rule.expression.metric_names & GROWTH)
@@ -94,13 +99,35 @@ def subjects_of(
                 # What was refused or only tried is no trouble of the node, nor is what has helped.
                 if did_nothing(instance.labels) or is_remedy_that_helped(instance.labels):
                     continue
+                severity = severity_of(alert)
+                quiet = silencing(alert)
                 yield subject._replace(
+                    severity=severity if severity in _SEVERITIES else None,
                     summary=shown_annotations(alert).get(SUMMARY, ""),
-                    silenced=is_silenced(alert),
+                    silenced=quiet.is_silenced,
+                    incident_silenced=quiet.by_incident,
+                    incident_pids=quiet.pids,
                     unmeasured_seconds=instance.frozen_seconds,
                     began_at=instance.began_at,
                     used_bytes=_used_by(instance.labels, snapshot),
                 )
+
+
+def silenced_processes(
+    snapshot: Snapshot, is_silenced: Callable[[Mapping[str, str], str], bool]
+) -> frozenset[tuple[int, int]]:
+    """Return the index of the GPU and the pid of each process that grows, and whose leak is silenced.
+
+    `is_silenced` is asked with the labels that the alert on its leak would have, and with its identity in incidents.
+    """
+    found = set()
+    for each in snapshot.processes:
+        growth = snapshot.growth.get(each.key)
+        if each.info is not None and growth is not None and growth.verdict in (Verdict.GROWING, Verdict.LEAKING):
+            program = _program(each, each.info)
+            if is_silenced({"alertname": _LEAK, **(program.labels or {})}, f"process:{program.identity}"):
+                found.add((each.gpu_index, each.pid))
+    return frozenset(found)
 
 
 def _used_by(labels: Mapping[str, str], snapshot: Snapshot | None) -> int | None:
@@ -112,6 +139,7 @@ def subject_of(labels: Mapping[str, str], *, about_growth: bool) -> FiringAlert:
     """Return what an alert with these labels is about. A rule may set any label to any text: that names nobody."""
     severity = labels.get("severity")
     pid, instance, gpu = labels.get("pid", ""), labels.get("gpu_instance_id", ""), labels.get("gpu", "")
+    xid = labels.get("xid", "")
     return FiringAlert(
         labels.get("alertname", ""),
         severity if severity in _SEVERITIES else None,
@@ -120,6 +148,7 @@ def subject_of(labels: Mapping[str, str], *, about_growth: bool) -> FiringAlert:
         int(pid) if _is_number(pid) else 0,
         int(instance) if _is_number(instance) else NO_INSTANCE,
         int(gpu) if _is_number(gpu) else None,
+        xid=int(xid) if _is_number(xid) else None,
     )
 
 
@@ -242,12 +271,15 @@ class SnapshotFacts:
                     grow_on.add(each.gpu_uuid)
                     growing.add(program.identity)
                 is_judged = growth is not None and growth.verdict is not Verdict.LEARNING
+                labels = dict(program.labels or {})
+                if known is not None and known.labels.get("uuid") != each.gpu_uuid:
+                    labels |= dict.fromkeys(PLACE_LABELS, "")
                 found[program.identity] = Successor(
                     program.identity, each.info.start_time_seconds,
                     grows=grows or (known is not None and known.grows),
                     is_judged=is_judged and (known is None or known.is_judged), is_owned=is_owned,
                     used_bytes=(each.used_bytes or 0) + (0 if known is None else known.used_bytes),
-                    labels=program.labels or {},
+                    labels=labels,
                 )  # fmt: skip
         others = tuple(sorted(found.values(), key=lambda one: (one.started_at, one.identity)))
         is_readable = self._are_listed(identities)

@@ -32,6 +32,7 @@ from gpuagent_alerts.notify.succession import Restarts, Watch
 from gpuagent_alerts.notify.urgency import (
     CRITICAL,
     FAST_TIER,
+    GROWS_AGAIN,
     Urgency,
     UrgencyStage,
     by_urgency,
@@ -57,6 +58,9 @@ _READ_SECONDS = 20.0
 """Time within which each GPU is asked for its clocks, so that what came to all of them is one message."""
 _NOTE_WAITS_SECONDS = 300.0
 """For so long what a remedy did waits for the end that it may have brought about: no shipped rule keeps for longer."""
+_RISES_SECONDS = 75.0
+"""What is not critical waits so long for a critical alert that is about to fire: `for` of a forecast of minutes, and
+an evaluation."""
 _REPEATS = frozenset({News.REMINDER, News.RESTARTED})
 """Messages that may tell of the same alerts again."""
 _HOLDS_SECONDS = (0.0, 600.0, 1800.0)
@@ -135,7 +139,7 @@ class IncidentGroup:
         if failed_since is not None and not 0.0 <= self._view.now - failed_since < self._patience():
             return News.WORSENED
         if self._was_restarted(told):
-            return News.RESTARTED
+            return None if self._rises else News.RESTARTED  # what it rises to is told in a moment
         if self._repeat_is_due() or self._has_another_subject():
             return News.REMINDER
         return News.UPDATED if self._quiet_update_is_due(told) else None
@@ -333,6 +337,8 @@ class IncidentGroup:
     def _patience(self) -> float:
         is_critical = self._current.severity >= CRITICAL
         names = () if self._record is None else self._record.identities
+        if self._rises:
+            return max(self._wait_seconds, _RISES_SECONDS)
         if not is_critical and any(name.startswith(TOGETHER) for name in names):
             return max(self._wait_seconds, _READ_SECONDS)
         return min(self._wait_seconds, LONGEST_CRITICAL_WAIT_SECONDS) if is_critical else self._wait_seconds
@@ -364,6 +370,11 @@ class IncidentGroup:
         return (
             has_left or told_subjects.has_last_run_left(told.shown, self._runs, now)
         ) and not self._is_acknowledged()
+
+    @property
+    def _rises(self) -> bool:
+        """Whether it is not critical, and will be in a moment: that is one message then."""
+        return self._record is not None and self._record.rises and self._current.severity < CRITICAL
 
     @property
     def _runs(self) -> Restarts:
@@ -437,9 +448,12 @@ class IncidentGroup:
         for name in past[: -self._view.most_alerts]:
             del self._known[name]
         severity = worst_severity(alert.labels for alert in (*self._present, *self._shared))
-        severity = severity if self._live or self._record is None else self._record.severity
+        if self._record is not None and (not self._live or self._record.rises):
+            severity = self._record.severity
         starts_at = self._starts_at(told)
         urgency = self._current if told is None else told.urgency.highest(self._current)
+        if news is News.RESTARTED:  # what was told of the process before says nothing of this one
+            urgency = GROWS_AGAIN.highest(self._current)
         key = self._record.key if self._record is not None else ""
         lowered_at = None if told is None or not urgency.rises_above(self._current) else told.lowered_at
         noted = NotifiedIncident(

@@ -53,6 +53,8 @@ class IncidentRecord:
     shared: tuple[str, ...] = field(default=(), compare=False)
     """Fingerprints of true alerts of other incidents that are about the memory in which its processes grow too: it is
     as severe as they are. Never written down, as each update finds them anew."""
+    rises: bool = field(default=False, compare=False)
+    """Whether a critical alert of it is about to fire, and none does. Never written down."""
     left: tuple[str, ...] = field(default=(), compare=False)
     """Fingerprints of its alerts that have ended while it went on; after its end of all. That one has left is alone no
     change to write down."""

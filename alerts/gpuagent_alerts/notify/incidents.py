@@ -22,10 +22,12 @@ from gpuagent_alerts.notify.cause import (
     CauseFacts,
     cause_of,
     concerns,
+    is_one_course,
     is_other_container,
     moved_cause,
 )
 from gpuagent_alerts.notify.final_reason import tells_of_a_process
+from gpuagent_alerts.notify.incident_labels import PROCESS_KINDS, labels_of_runs, merged_labels
 from gpuagent_alerts.notify.incident_record import (
     IncidentRecord,
     end_within,
@@ -35,6 +37,7 @@ from gpuagent_alerts.notify.incident_record import (
 )
 from gpuagent_alerts.notify.succession import MemoryMeter, Restarts, Watch, watch
 from gpuagent_alerts.notify.urgency import (
+    CRITICAL,
     did_nothing,
     is_remedy_note,
     severity_rank,
@@ -53,13 +56,8 @@ AT_ONCE_SECONDS = 60.0
 _KEPT_SECONDS = 86_400.0
 _MOST_ENDED = 500
 _MOST_LEFT = 64
-_PROCESS_KINDS = frozenset({CauseKind.PROCESS, CauseKind.GROUP})
-_GONE_LABELS = ("pid", "gpu", "uuid", "gpu_instance_id", "profile", "container_id", "unit", "pod_name", "pod_uid")
-"""Labels in which the processes of one group differ: where they do, the incident has none of them."""
-
-
-_OF_RUN = ("pid", "container_id", "unit", "pod_name", "pod_uid")
-"""Those in which a process differs from the one that it was started in place of."""
+_WATCHED_SECONDS = 90.0
+"""A critical alert that is about to fire counts for so long: those of the shipped forecasts fire within it."""
 Describe = Callable[[IncidentRecord, Collection[str]], str]
 """Says in one line what an incident was that has just ended, with the fingerprints of its last alerts."""
 
@@ -91,6 +89,7 @@ class IncidentBook:
         facts: CauseFacts,
         now: float,
         *,
+        about_to_fire: Collection[Alert] = (),
         ended: Mapping[str, Alert] | None = None,
         describe: Describe = lambda _record, _members: "",
         stirring: Collection[str] = frozenset(),
@@ -100,13 +99,15 @@ class IncidentBook:
         """Return the incidents as they are while these alerts fire, by fingerprint; keep them if the transaction holds.
 
         `ended` are alerts that ended lately, which know when their conditions ceased to hold. `pending` are
-        fingerprints of alerts that lost their state in a restart and are still true: they have not ended. `stirring`
+        fingerprints of alerts that lost their state in a restart and are still true: they have not ended. Of what is
+        `about_to_fire`, critical alerts keep the severity up that they would bring back in a moment. `stirring`
         are keys of incidents of which something is about to fire: they have not ended either, nor have those in
         `growing`, of which growth goes on that had stopped, and those of which `owners` tells that a restart holds
         their end back. Raises StoreFailure.
         """
         before = self._records
         update = _Update(self._node, before, firing, ended or {}, pending, now, stirring, owners, facts, growing)
+        update.about_to_fire = [one for one in about_to_fire if _is_soon_critical(one, now)]
         after = {
             key: replace(one, headline=describe(one, one.left)) if _has_ended(before.get(key), one) else one
             for key, one in update.result().items()
@@ -156,7 +157,7 @@ class IncidentBook:
         for key, one in going_on.items():
             of_process = facts.is_acted_on([name for name in one.identities if name.startswith("pid:")])
             found[key] = Watch(one.restarts, facts.is_acted_on(one.identities), is_acted_on=of_process)
-            if one.kind in _PROCESS_KINDS:
+            if one.kind in PROCESS_KINDS:
                 seen = facts.owner_of(one.identities)
                 elsewhere = {name for other, each in going_on.items() if other != key for name in each.identities}
                 own = tuple(each for each in seen.others if f"process:{each.identity}" not in elsewhere)
@@ -176,6 +177,7 @@ class IncidentBook:
                     grow_on=seen.grow_on,
                     growing=seen.growing,
                     is_acted_on=of_process,
+                    is_freed=seen.freed_at is not None,
                 )
         self.watched = found
         return found
@@ -211,12 +213,16 @@ class _Update:
         self._held = {key for key, one in owners.items() if one.holds}
         self._grow_again = {key for key, one in owners.items() if one.news_at is not None and one.news_at <= now}
         self._facts = facts
+        self.about_to_fire: Collection[Alert] = ()
+        """Critical alerts that may belong to one of them."""
+        self._rising: set[str] = set()
+        """Keys of those to which one does."""
         self._records = {
             key: replace(
                 one, members={f: keeps for f, keeps in one.members.items() if f in firing or f in pending},
-                left=_left(one, firing), reasons=_reasons(one, firing),
+                left=_left(one, firing), reasons=_reasons(one, firing), rises=False,
                 restarts=owners[key].restarts if key in owners else one.restarts,
-                labels=_labels_of_runs(one.labels, owners[key].restarts) if key in owners else one.labels,
+                labels=labels_of_runs(one.labels, owners[key].restarts) if key in owners else one.labels,
                 grew_on=tuple(dict.fromkeys((*one.grew_on, *owners[key].grow_on))) if key in owners else one.grew_on,
                 grew_together=max(one.grew_together, owners[key].growing) if key in owners else one.grew_together,
             )
@@ -238,13 +244,15 @@ class _Update:
         for fingerprint, alert in sorted(self._firing.items(), key=_by_weight):
             if fingerprint not in members and alert.holds:
                 self._add(fingerprint, alert, cause_of(alert.labels, facts))
+        found = (self.find_key(cause_of(alert.labels, facts)) for alert in self.about_to_fire)
+        self._rising = {key for key in found if key is not None}
         return {
             one.key: one for one in self._kept(self._settled(self._with_shared(one)) for one in self._records.values())
         }
 
     def _with_shared(self, one: IncidentRecord) -> IncidentRecord:
         """Return it with the alerts of others that are as true of its processes."""
-        if one.kind not in _PROCESS_KINDS:
+        if one.kind not in PROCESS_KINDS:
             return replace(one, shared=())
         found = (name for name, alert in self._firing.items() if alert.holds and name not in one.members
                  and concerns(alert.labels, one.identities, self._facts))  # fmt: skip
@@ -253,7 +261,7 @@ class _Update:
     def _move(self, facts: CauseFacts) -> None:
         """Give what tells of a GPU's memory to the incident of whose growth it is now."""
         for one in list(self._records.values()):
-            if one.kind not in _PROCESS_KINDS:
+            if one.kind not in PROCESS_KINDS:
                 continue
             for fingerprint in one.members:
                 alert = self._firing.get(fingerprint)
@@ -275,14 +283,14 @@ class _Update:
         if cause.begins and found.ends_at is not None and not is_note:
             found = replace(_reopened(found, alert), restarts=_restarts_of_reopened(found, cause, self._now))
         # A GPU's alert that joins a process must not make it the incident of all that happens to that GPU.
-        foreign = is_note or (found.kind in _PROCESS_KINDS and cause.kind not in _PROCESS_KINDS)
+        foreign = is_note or (found.kind in PROCESS_KINDS and cause.kind not in PROCESS_KINDS)
         brought = () if foreign else tuple(one for one in cause.brings if one not in found.identities)
         pace = 0.0 if foreign or found.restarts.pace else self._facts.owner_of(cause.brings).pace
         self._records[found.key] = replace(
             found,
             kind=found.kind if is_note else _kind(found, cause),
             identities=(*(one for one in found.identities if one not in cause.replaces), *brought)[:MOST_IDENTITIES],
-            labels=dict(found.labels) if foreign else _labels(found, cause),
+            labels=dict(found.labels) if foreign else merged_labels(found, cause),
             starts_at=min(found.starts_at, alert.begins_at) if cause.begins else found.starts_at,
             restarts=replace(found.restarts, pace=pace) if pace > 0 else found.restarts,
             members={**found.members, fingerprint: not is_note and not did_nothing(alert.labels)},
@@ -323,7 +331,7 @@ class _Update:
         if identity.startswith((TOGETHER, AT_ONCE)):
             within = TOGETHER_SECONDS if identity.startswith(TOGETHER) else AT_ONCE_SECONDS
             return one.ends_at is not None or not 0.0 <= self._now - one.starts_at < within
-        if not identity.startswith("memory:") or one.kind not in _PROCESS_KINDS:
+        if not identity.startswith("memory:") or one.kind not in PROCESS_KINDS:
             return False
         owner = self._facts.owner_of(one.identities)
         if one.ends_at is None:
@@ -331,7 +339,7 @@ class _Update:
             is_true = any(alert is not None and alert.holds for alert in members)
             if is_true or owner.runs or owner.others or not owner.is_readable or one.restarts.since is None:
                 return False
-        return cause.kind in _PROCESS_KINDS or (owner.is_readable and not owner.runs and not owner.others)
+        return cause.kind in PROCESS_KINDS or (owner.is_readable and not owner.runs and not owner.others)
 
     def _is_successor(self, cause: Cause, one: IncidentRecord) -> bool:
         """Return whether a process with the command line of an incident's may have been started in its place."""
@@ -358,10 +366,14 @@ class _Update:
             # What says that the memory is full takes a moment, in which it is no less severe than before.
             full = [{"severity": "critical"}] if self._facts.has_filled(one.identities) else []
             severity = worst_severity([*labels, *others, *full])
+            before = self._before.get(one.key)
+            rises = one.key in self._rising and severity_rank(severity) < CRITICAL
+            if rises and before is not None and before.ends_at is None:
+                severity = max(severity, before.severity, key=severity_rank)
             gravest = max(firing, key=lambda name: (urgency_of(firing[name]), firing[name].holds, name))
             return replace(
                 one, severity=severity, worst=one.worst.highest(worst(present.values())), gravest=gravest,
-                ceased_at=None,
+                ceased_at=None, rises=rises,
             )  # fmt: skip
         if one.key in self._held and one.ends_at is None:
             ceased_at = one.ceased_at if one.ceased_at is not None or firing else self._end_of(one)
@@ -422,6 +434,12 @@ def _left(one: IncidentRecord, firing: Collection[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in (*one.left, *one.members) if name not in firing))[-_MOST_LEFT:]
 
 
+def _is_soon_critical(alert: Alert, now: float) -> bool:
+    """Return whether an alert that is about to fire is critical, and has been so for no longer than a forecast is."""
+    is_new = alert.true_from is not None and 0.0 <= now - alert.true_from < _WATCHED_SECONDS
+    return is_new and severity_rank(alert.labels.get("severity", "")) >= CRITICAL and is_one_course(alert.labels)
+
+
 def _has_ended(before: IncidentRecord | None, after: IncidentRecord) -> bool:
     return before is not None and before.ends_at is None and after.ends_at is not None
 
@@ -457,34 +475,13 @@ def _by_weight(item: tuple[str, Alert]) -> tuple[int, float, int, str]:
 
 
 def _kind(found: IncidentRecord, cause: Cause) -> CauseKind:
-    if found.kind not in _PROCESS_KINDS and cause.kind in _PROCESS_KINDS and found.kind is CauseKind.GPU:
+    if found.kind not in PROCESS_KINDS and cause.kind in PROCESS_KINDS and found.kind is CauseKind.GPU:
         return cause.kind
     own = [one for one in cause.brings if one.startswith("process:")]
     others = [one for one in found.identities if one.startswith("process:") and one not in own]
     if found.kind is CauseKind.PROCESS and own and others and cause.kind is CauseKind.PROCESS:
         return CauseKind.GROUP
     return found.kind
-
-
-def _labels(found: IncidentRecord, cause: Cause) -> dict[str, str]:
-    """Return what all that it happened to has in common, and what only one of them tells."""
-    told = dict(cause.labels or {})
-    if not found.identities:
-        return told
-    adopted = found.kind not in _PROCESS_KINDS and cause.kind in _PROCESS_KINDS
-    labels = dict(told if adopted else found.labels)
-    for name, value in (found.labels if adopted else told).items():
-        if name not in labels or (name == "gpu" and told.get("uuid", "") == found.labels.get("uuid", "") != ""):
-            labels[name] = told.get(name, value)  # the index may have changed, the UUID says which GPU it is
-        elif labels[name] != value and name in _GONE_LABELS:
-            labels[name] = ""
-    return labels
-
-
-def _labels_of_runs(labels: Mapping[str, str], restarts: Restarts) -> Mapping[str, str]:
-    """Return the labels of an incident without what the process that was started last has no more."""
-    gone = [name for name in _OF_RUN if labels.get(name) and restarts.last.get(name, "") != labels[name]]
-    return {**labels, **dict.fromkeys(gone, "")} if restarts.last and gone else labels
 
 
 def _key(node: str, cause: Cause, alert: Alert) -> str:

@@ -18,7 +18,7 @@ from gpuagent_alerts.notify.outbox.attempt import WallSteps
 from gpuagent_alerts.notify.outbox.entry import DroppedMessage, Occasion, OutboxEntry, id_of_news, message_id
 from gpuagent_alerts.notify.outbox.queue import Outbox
 from gpuagent_alerts.notify.routes import Routes
-from gpuagent_alerts.notify.silenced import silences_of
+from gpuagent_alerts.notify.silenced import Silencing, silences_of, silencing_of
 from gpuagent_alerts.notify.silences import Acks, Silences
 from gpuagent_alerts.notify.state import (
     GroupKey,
@@ -150,6 +150,7 @@ class Notifier:
             owners = self._book.watch_owners(facts or NoCauseFacts(), now)
             incidents = self._book.update(
                 going_on, still_pending, facts or NoCauseFacts(), now, ended=ended,
+                about_to_fire=pending.values(),
                 describe=lambda record, members: self._headline_of_end(record, members, ended),
                 stirring=stirring.keys(), growing=self.growing_again, owners=owners,
             )  # fmt: skip
@@ -229,9 +230,27 @@ class Notifier:
 
     def is_silenced(self, alert: Alert) -> bool:
         """Return whether a silence is in force for an alert, or for its incident."""
+        return self.silencing(alert).is_silenced
+
+    def silencing(self, alert: Alert) -> Silencing:
+        """Return how far silences hold for an alert."""
         name = alert.fingerprint
         record = next((one for one in self._book.records.values() if name in one.members), None)
-        return bool(silences_of(self._quiet.silences, alert.labels, record, self._node_labels))
+        return silencing_of(self._quiet.silences, alert.labels, record, self._node_labels)
+
+    def is_process_silenced(self, labels: Mapping[str, str], identity: str) -> bool:
+        """Return whether a silence is in force for an alert with these labels on a process, or for its incident.
+
+        `identity` is as in the identities of incidents. No such alert has to fire.
+        """
+        records = (one for one in self._book.records.values() if one.ends_at is None and identity in one.identities)
+        return bool(silences_of(self._quiet.silences, labels, next(records, None), self._node_labels))
+
+    def severity_of(self, alert: Alert) -> str:
+        """Return the severity of an alert that fires: that of its incident while what is worse is about to fire."""
+        record = next((one for one in self._book.records.values() if alert.fingerprint in one.members), None)
+        is_held = record is not None and record.rises and is_one_course(alert.labels)
+        return record.severity if record is not None and is_held else alert.labels.get("severity", "")
 
     def is_incident_silenced(self, record: IncidentRecord, known: Mapping[str, Mapping[str, str]]) -> bool:
         """Return whether silences are in force for all of an incident: as such, or for each of its alerts.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import NamedTuple
 
 from gpuagent_alerts.alert import CauseKind
 from gpuagent_alerts.notify.incident_record import IncidentRecord
@@ -16,6 +17,29 @@ from gpuagent_alerts.notify.urgency import FULL_ALERTS
 
 _OF_PROCESSES = frozenset({CauseKind.PROCESS, CauseKind.GROUP})
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
+
+
+class Silencing(NamedTuple):
+    """How far silences hold for an alert that fires."""
+
+    is_silenced: bool = False
+    by_incident: bool = False
+    """A silence names its incident, and so holds for what joins that later."""
+    pids: tuple[int, ...] = ()
+    """Pids of the processes that its incident is about."""
+
+
+def silencing_of(
+    silences: Silences,
+    labels: Mapping[str, str],
+    record: IncidentRecord | None,
+    node_labels: Mapping[str, str] = _NO_LABELS,
+) -> Silencing:
+    """Return how far silences hold for an alert with these labels, which belongs to this incident."""
+    found = silences_of(silences, labels, record, node_labels)
+    by_incident = any(all(one.name == INCIDENT_LABEL for one in silence.matchers) for silence in found)
+    pids = () if record is None else tuple(int(one[4:]) for one in record.identities if one.startswith("pid:"))
+    return Silencing(bool(found), by_incident, pids)
 
 
 def silences_of(

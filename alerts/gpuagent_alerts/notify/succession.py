@@ -146,6 +146,10 @@ _REPEATED = ("group:job:", "command:")
 _OF_MEMORY = ":memory"
 
 
+PLACE_LABELS = ("gpu", "uuid")
+"""Labels of the GPU that a process is on."""
+
+
 class Successor(NamedTuple):
     """A process of the same owner that is none of the incident's own."""
 
@@ -160,7 +164,7 @@ class Successor(NamedTuple):
     used_bytes: int = 0
     """GPU memory on all GPUs."""
     labels: Mapping[str, str] = MappingProxyType({})
-    """What an alert's labels would say of it."""
+    """What an alert's labels would say of it, its GPU included; that is "" of one on several GPUs."""
 
 
 _MOST_PEERS = 256
@@ -210,7 +214,8 @@ class Restarts:
     grows_by: float = 0.0
     """Bytes a second by which they grow although the end is not held back any more."""
     last: Mapping[str, str] = field(default_factory=dict)
-    """What the labels of an alert would say of the process that was started last, also after it has left."""
+    """What the labels of an alert would say of the process that was started last, also after it has left; the labels of
+    its GPU are those of all that were started with it, and "" where these are on several."""
     last_grew: bool = False
     """Whether that one was seen to grow for as long as it takes to tell of it."""
     unread_since: float | None = None
@@ -253,6 +258,8 @@ class Watch(NamedTuple):
     """Whether a line says that it grows; it takes no word back while memory rises."""
     is_acted_on: bool = False
     """Whether a remedy acts on one of the incident's processes, or has just done so."""
+    is_freed: bool = False
+    """Whether a remedy gave the memory of one of them back."""
 
     @property
     def awaits_restart(self) -> bool:
@@ -329,8 +336,9 @@ def _follow(
             before, runs_as="", since=now, flat_seconds=0.0, grows_by=0.0, unread_since=unread_since,
         )  # fmt: skip
     known = tuple(dict.fromkeys((*before.processes, *names)))[-_MOST_PEERS:]
+    place = _common_place(later)
     if before.runs_as in names:
-        return replace(before, processes=known)
+        return replace(before, processes=known, last={**before.last, **place})
     first = later[0]
     # Workers that were started together are one restart, whichever of them is left.
     came_later = not before.runs_as or before.since is None or first.started_at > before.since
@@ -338,10 +346,16 @@ def _follow(
         names = names[:_MOST_PEERS]
         return replace(
             before, count=before.count + 1, runs_as=first.identity, since=now, processes=tuple(names),
-            last=dict(first.labels), last_grew=False, unread_since=None,
+            last={**first.labels, **place}, last_grew=False, unread_since=None,
         )  # fmt: skip
     since = before.since if before.runs_as and before.since is not None else now
     return replace(before, runs_as=first.identity, since=since, processes=known)
+
+
+def _common_place(processes: Sequence[Successor]) -> dict[str, str]:
+    """Return the labels of the GPU that all of these are on; "" where they are on several."""
+    first, *others = [{name: one.labels.get(name, "") for name in PLACE_LABELS} for one in processes]
+    return first if all(one == first for one in others) else dict.fromkeys(PLACE_LABELS, "")
 
 
 def _holds(

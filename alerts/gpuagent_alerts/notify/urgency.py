@@ -2,8 +2,9 @@
 
 Fine states would make a message of every step of a forecast: from the first evidence of a leak to a full GPU there are
 three that call for something else to be done. Look at it today (growing, leaking, full in hours); act now (full in
-minutes); too late (full). A lost GPU is worse than each of them. That a remedy acts is news in any state, and no state:
-a GPU that becomes full after a remedy has acted is news too.
+minutes); too late (full). Memory that is merely held, as by a server that takes 90 % at its start, is none of them: who
+leaks beside that, and until when there is room, is news. A lost GPU is worse than each of them. That a remedy acts is
+news in any state, and no state: a GPU that becomes full after a remedy has acted is news too.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class UrgencyStage(IntEnum):
     """State of what an incident is about; a higher one is worse."""
 
     NOTED = 0
+    """Includes memory use above a threshold, which may be held evenly."""
     GROWING = 1
     """Includes a leak, and a forecast of hours."""
     FILLING = 2
@@ -72,7 +74,6 @@ GROWS_AGAIN = Urgency(_SEVERITIES["warning"], UrgencyStage.GROWING)
 FULL_ALERTS = frozenset({"GpuMemoryFull", "GpuInstanceMemoryFull"})
 """Names of shipped alerts on a full memory."""
 _STAGES = {
-    "GpuMemoryHigh": UrgencyStage.GROWING,
     "GpuProcessMemoryLeak": UrgencyStage.GROWING,
     "GpuMemoryLeak": UrgencyStage.GROWING,
     "GpuMemoryFull": UrgencyStage.FULL,
@@ -164,7 +165,7 @@ def severity_rank(severity: str) -> int:
 def _stage(alert: Alert) -> UrgencyStage:
     name, labels = alert.name, alert.labels
     if is_at_lower_threshold(alert):
-        return UrgencyStage.GROWING
+        return UrgencyStage.NOTED
     if name == "GpuMemoryExhaustionSoon":
         return _TIERS.get(labels.get("tier", ""), UrgencyStage.FILLING)
     if name == "GpuXidCritical" and labels.get("xid") == _XID_OFF_THE_BUS:

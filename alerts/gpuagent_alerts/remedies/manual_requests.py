@@ -17,7 +17,7 @@ from gpuagent.core.wording import NOT_ON_LAST_LIST
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.fresh_lookup import FreshProcess
 from gpuagent_alerts.remedies.snapshot_targets import context_of, target_of
-from gpuagent_alerts.remedies.target import Target
+from gpuagent_alerts.remedies.target import Target, TiedProcess
 from gpuagent_alerts.remedies.unreadable_gpus import UnreadableGpu
 
 Fresh = Mapping[int, FreshProcess | None]
@@ -181,17 +181,15 @@ def add_identity_facts(
     blind = {each.gpu_uuid: each.text for each in unreadable}
     processes = snapshot.processes if snapshot is not None else ()
     listed = {(each.gpu_uuid, each.gpu_index, each.pid): each for each in processes}
+    units: dict[str, list[dict[str, Any]]] = {}
     for row in document["processes"]:
         now = fresh.get(row["pid"])
         is_same = now is not None and now.info.id.start_ticks == row["start_ticks"]
         members = now.ends_with_it if now is not None and is_same else ()
-        row["ends_with_it"] = None if members is None else [
-            {
-                "pid": each.pid, "start_ticks": each.start_ticks, "process": each.names[0], "user": each.user,
-                "belongs": each.belongs, "certain": each.certain, "why": each.why,
-            }
-            for each in members
-        ]  # fmt: skip
+        row["ends_with_it"] = None if members is None else _member_rows(members)
+        row["unit_at_risk"] = now.unit if now is not None and is_same else ""
+        if now is not None and row["unit_at_risk"]:
+            units[now.unit] = _member_rows(now.ends_with_unit)
         row["unreadable"] = blind.get(row["gpu_uuid"], "")
         row["card"] = ""
         if snapshot is not None and now is not None and is_same:
@@ -203,9 +201,20 @@ def add_identity_facts(
                 " `gpuagent doctor` says what the agent may not read"
             )
         row["why_not"] = why
+    document["units_at_risk"] = [{"unit": unit, "ends_with_it": rows} for unit, rows in sorted(units.items())]
     document["unreadable"] = [
         {"gpu": each.gpu_index, "gpu_uuid": each.gpu_uuid, "text": each.text} for each in unreadable
     ]
+
+
+def _member_rows(members: Iterable[TiedProcess]) -> list[dict[str, Any]]:
+    return [
+        {
+            "pid": each.pid, "start_ticks": each.start_ticks, "process": each.names[0], "user": each.user,
+            "belongs": each.belongs, "certain": each.certain, "why": each.why,
+        }
+        for each in members
+    ]  # fmt: skip
 
 
 def _renewed(process: ProcessReading, fresh: Fresh) -> ProcessReading:

@@ -200,10 +200,13 @@ class ActionExecutor(Protocol):
         """Return whether this very process has not ended; where that cannot be told, it has not."""
         ...
 
-    async def tied_to(self, targets: Sequence[Target], ending: Collection[ProcessId] = ()) -> Ties:
+    async def tied_to(
+        self, targets: Sequence[Target], ending: Collection[ProcessId] = (), *, with_units: bool = False
+    ) -> Ties:
         """Return who else ends, is hung up, or is stopped for good when all of these end.
 
-        `ending` are others whose end is asked for, or was: who ends only if these end too is among them.
+        `ending` are others whose end is asked for, or was: who ends only if these end too is among them. `with_units`
+        counts everybody in their services too, which may fail with one of their processes.
         """
         ...
 

@@ -11,6 +11,8 @@ from typing import Any
 from gpuagent.core.units import format_bytes, format_duration
 
 _FIGURE = re.compile(r"\d+(\.\d+)?( ?(d|h|m|s|min))*\b")
+NOTHING_DONE = "nothing is done"
+"""What the reason begins with for which no remedy acts about an alert."""
 
 
 class RunResult(StrEnum):

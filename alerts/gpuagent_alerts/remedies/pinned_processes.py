@@ -87,13 +87,14 @@ class PinnedProcesses:
             except ProcessEnded:
                 continue
 
-    async def ties(self) -> Ties:
+    async def ties(self, *, with_units: bool = False) -> Ties:
         """See who else ends, or is hung up, when all of them end, and those whose end is asked for besides.
 
-        It looks at every process of the machine: where there are ten thousand, that takes seconds.
+        It looks at every process of the machine: where there are ten thousand, that takes seconds. `with_units` counts
+        everybody in their services too.
         """
         others = set(self._ending()).difference(each.target.id for each in self.members)
-        return await self._executor.tied_to([each.target for each in self.members], others)
+        return await self._executor.tied_to([each.target for each in self.members], others, with_units=with_units)
 
     async def read(self, ties: Ties = NO_TIES) -> list[tuple[PinnedProcess, Facts, list[str]]]:
         """Return every process with what it is now and how that differs from when it was pinned; drop those that ended.

@@ -37,6 +37,10 @@ class Plan:
         """
         return self.request.by_hand and not self.dry_run and step.asks_app and step == self.steps[-1]
 
+    def answers_for_units(self, step: RemedyStep) -> bool:
+        """Return whether a person answers, with --force, for what a bare signal may do to a unit and all in it."""
+        return self.request.by_hand and self.request.forced and step.signal_may_end
+
     def judged_as(self, step: RemedyStep) -> RemedyStep:
         """Return the step that a notice announces, and any other as it is: nobody is warned of what will be refused."""
         if step.kind is not StepKind.NOTIFY:

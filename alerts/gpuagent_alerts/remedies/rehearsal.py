@@ -36,7 +36,9 @@ async def accepted_advice(
     if options is None:
         return advice
     against = await objections(with_options(plan, options), policy, observer, executor, now_seconds, ending)
-    return advice_instead(advice, options, against, plan.target, config_file) if against else advice
+    if not against:
+        return advice
+    return advice_instead(advice, options, against, plan.target, config_file, forced=plan.request.forced)
 
 
 def with_options(plan: Plan, options: AdvisedOptions) -> Plan:
@@ -63,7 +65,9 @@ async def objections(
     observation = observer.observe(plan.target, plan.request.alert, plan.scope)
     try:
         await pinned.pin(plan.target)
-        (_, facts, changed), *_ = await pinned.read(await pinned.ties() if may_end(step) else NO_TIES)
+        with_units = plan.answers_for_units(step)
+        ties = await pinned.ties(with_units=with_units) if may_end(step) else NO_TIES
+        (_, facts, changed), *_ = await pinned.read(ties)
         against = policy.refusals(step, plan.request, observation, facts, now_seconds, executor.protected(), plan.scope)
         found = [*against, *changed]
         permission = policy.unit_permission(plan.target, policy.spared(plan.request, observation))

@@ -268,7 +268,9 @@ class LadderRun:
         )
 
     async def _ties(self, step: RemedyStep) -> Ties:
-        return await self._pinned.ties() if may_end(step) else NO_TIES
+        if not may_end(step):
+            return NO_TIES
+        return await self._pinned.ties(with_units=self.plan.answers_for_units(step))
 
     async def _check(self, step: RemedyStep, observation: Observation, ties: Ties | None = None) -> list[Facts]:
         """Refuse at any doubt about any member. Without `ties` it looks who is tied to them."""

@@ -18,13 +18,15 @@ from gpuagent.core.clock import Clock
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.metrics.remedies import RemedyCount, RemedyFigures, freed_by
 from gpuagent.core.snapshot import Snapshot
+from gpuagent.procfs.hanging import read_with_timeout
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation, ValueHistory
 from gpuagent_alerts.remedies.audit import Audit, NotRecorded, RecordedStop
 from gpuagent_alerts.remedies.audit_rows import runs
 from gpuagent_alerts.remedies.candidates import budget_uses, candidates_of, why_nobody
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
-from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS, FreshProcess, ProcessLookup, read_with_timeout
+from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS, FreshProcess, ProcessLookup
+from gpuagent_alerts.remedies.facts.job_starters import SupervisorUnits
 from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.history import RemedyHistory, outstanding_step_of
 from gpuagent_alerts.remedies.manager import OpenRuns, RemedyManager
@@ -37,11 +39,11 @@ from gpuagent_alerts.remedies.manual_requests import (
 )
 from gpuagent_alerts.remedies.observation import ActionExecutor, RemedyRequest
 from gpuagent_alerts.remedies.observer import MemoryHoldTimes, SnapshotObserver
-from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
+from gpuagent_alerts.remedies.outcome import NOTHING_DONE, RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.rehearsal import accepted_advice
 from gpuagent_alerts.remedies.run import LadderRun, RunContext
-from gpuagent_alerts.remedies.safeguards.limits import STOPPED_BY_HAND, breaker_reason
+from gpuagent_alerts.remedies.safeguards.limits import STOPPED_BY_HAND, breaker_reason, owners_left_alone
 from gpuagent_alerts.remedies.safeguards.refusals import advice_on
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
 from gpuagent_alerts.remedies.selection import AlertCandidates
@@ -81,6 +83,8 @@ class RemedyDependencies:
     """Digests what a person is shown of a process."""
     never: NeverListEntries = field(default_factory=NeverListEntries)
     """The operator's entries of the never-list: those in force, known to the executor as well."""
+    supervisors: SupervisorUnits = field(default_factory=SupervisorUnits)
+    """The operator's units that start the work of others, likewise."""
 
 
 class RemedyService:
@@ -102,8 +106,11 @@ class RemedyService:
         self._lookup = dependencies.lookup
         self._digests = dependencies.digests
         self._never_entries = dependencies.never
+        self._supervisors = dependencies.supervisors
         self._unreadable = UnreadableGpus(dependencies.clock)
         self._stopped = ""
+        self.left_alone: list[str] = []
+        """Users, units and containers whose processes rules leave alone until a person has looked."""
         self._manual_stop = ManualStop(self.audit, dependencies.clock)
         self._one_look = asyncio.Lock()
         self._later: set[asyncio.Task[None]] = set()
@@ -142,6 +149,7 @@ class RemedyService:
         """Put a configuration in force. A run ends before its next step where it would no longer be begun."""
         self.settings = settings
         self._never_entries.use(settings.rules.policy.never)
+        self._supervisors.use(settings.rules.policy.supervisors)
         self._off = settings.off
         self._tell_off(settings.off)
         self.remedies.context = replace(self.remedies.context, look_seconds=self._look_seconds(settings))
@@ -282,6 +290,7 @@ class RemedyService:
             "stopped": self._stopped,
             "stopped_by": stop.by if stop is not None else "",
             "stopped_seconds": stop.wall_seconds if stop is not None else None,
+            "left_alone": self.left_alone,
             "off": self._off,
             "dry_run": self.settings.dry_run,
             "look_seconds": self.remedies.context.look_seconds,
@@ -315,6 +324,7 @@ class RemedyService:
         return RemedyFigures(
             ladders=len(self.remedies.ladders),
             stopped=bool(self._stopped or self._off_problem),
+            left_alone=len(self.left_alone),
             running=len(self.remedies.running),
             counts=tuple(RemedyCount(*key, number) for key, number in sorted(self.remedies.counts.items())),
             released_bytes=self.remedies.released_bytes,
@@ -345,7 +355,7 @@ class RemedyService:
             alert.fingerprint, alert.labels.get("pid", ""), alert.labels.get("uuid", "")
         )
         why_not = self.remedies.withheld.reason(alert.fingerprint) if alert.holds else ""
-        return done or (f"nothing is done: {why_not}" if why_not else "")
+        return done or (f"{NOTHING_DONE}: {why_not}" if why_not else "")
 
     def _tell_off(self, why: str) -> None:
         """Tell why remedies are off, as a problem of the state, where there are any."""
@@ -419,6 +429,13 @@ class RemedyService:
         if stopped and not self._stopped:
             log.error("remedies are stopped: %s; after a look, `gpuagent remedies reset` lets them go on", stopped)
         self._stopped = stopped
+        left_alone = [] if stopped else owners_left_alone(self.remedies.rules.limits, past)
+        if new := [each for each in left_alone if each not in self.left_alone]:
+            log.warning(
+                "rules leave the processes of %s alone: the last actions on them gave no memory back; after a look,"
+                " `gpuagent remedies reset` lets them go on", ", ".join(new),
+            )  # fmt: skip
+        self.left_alone = left_alone
 
 
 def describe_user(uid: int) -> str:

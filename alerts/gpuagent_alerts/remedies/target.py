@@ -132,6 +132,8 @@ class Ties:
     """Tied processes, at most one beyond `MAX_TIED`."""
     unseen: str = ""
     """Why they cannot be told; "" if these are all."""
+    units: frozenset[str] = frozenset()
+    """Services of which everybody else is among them, and the main process is none of those that the step ends."""
 
 
 NO_TIES = Ties()

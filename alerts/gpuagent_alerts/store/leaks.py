@@ -74,6 +74,7 @@ LEAK_SERVICES = Table(
         "leaked": Column(integer, 64),
         "grown": Column(integer, 64),
         "quiet": Column(integer, 64),
+        "leaking": Column(integer, 64),
     },
     _service,
 )
@@ -127,6 +128,6 @@ class LeakHistories:
         with self._store.transaction():
             self._store.execute("DELETE FROM leak_services")
             self._store.execute_many(
-                "INSERT INTO leak_services VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO leak_services VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [(*row.key, *row[1:]) for row in rows],
             )

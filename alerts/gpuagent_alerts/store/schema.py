@@ -189,4 +189,8 @@ STEPS: tuple[Step, ...] = (
         )
         """,
     ),
+    (
+        # Lives that were leaking when the agent was stopped: over, where the next one does not see them.
+        "ALTER TABLE leak_services ADD COLUMN leaking INTEGER NOT NULL DEFAULT 0",
+    ),
 )

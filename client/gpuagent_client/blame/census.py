@@ -24,7 +24,9 @@ from gpuagent_client.blame.judgment import Series, Watch, judge
 from gpuagent_client.blame.lines import Recorder, allocated_bytes, grown_bytes, lines_verdict, pinned_bytes
 from gpuagent_client.blame.look import Look, take_look
 from gpuagent_client.blame.marking import from_last_class
+from gpuagent_client.blame.memory_in_use import UsageSeries
 from gpuagent_client.blame.paths import Trail, instance_dict, trail
+from gpuagent_client.blame.pause import refuse_long_pause
 from gpuagent_client.blame.report import Told, report_holders
 from gpuagent_client.blame.tensors import exact_types, loaded_torch
 from gpuagent_client.blame.wire import CensusRequest, Context, census_request, verdict
@@ -113,10 +115,12 @@ def census(args: Mapping[str, object], deadline_seconds: float, context: Context
         if recorder is not None:
             recorder.take_snapshot()
         moments.append(Moment.now(context))
+        usage = UsageSeries(torch)
+        usage.sample()
         found = run.second_look(then, with_addresses=recorder is not None)
         left = request.gaps[1] - (time.monotonic() - moments[1].seconds)
         left = min(max(left, request.window_seconds * LEAST_WATCHED_PART), ends - time.monotonic())
-        series = _watch(found["groups"], context, left) if request.gaps[1] > 0 else {}
+        series = _watch(found["groups"], context, left, usage) if request.gaps[1] > 0 else {}
         moments.append(Moment.now(context))
         if recorder is not None:
             recorder.take_snapshot()
@@ -125,7 +129,7 @@ def census(args: Mapping[str, object], deadline_seconds: float, context: Context
             recorder.end()
     if _full_collections() > collections:  # the app may do that itself, with the collector off
         found["freed_by_gc"] = True
-    judged = judge(found, series, pace_of(moments))
+    judged = judge(found, series, pace_of(moments), usage=usage.values if series else None)
     lines, line_notes = ([], []) if recorder is None else recorder.results(judged.growing)
     grown, said = grown_bytes(torch, before, allocated_bytes(torch))
     notes = [*found["notes"], *run.notes, *_request_notes(moments), *judged.notes, *line_notes]
@@ -202,7 +206,7 @@ class _CensusRun:
         fork.refuse_without_memory(self._size, fork.available_bytes())
         fork.refuse_pinned_memory(pinned_bytes(self._torch))
         self.foretold_seconds = max(
-            self.foretold_seconds, fork.refuse_long_pause(self._request.max_pause_seconds, self.worst_stall_seconds)
+            self.foretold_seconds, refuse_long_pause(self._request.max_pause_seconds, self.worst_stall_seconds)
         )
         values = values_of(self._thread_locals)  # not longer than the fork: they are the app's
         try:
@@ -230,12 +234,17 @@ def _wait(context: Context, seconds: float) -> None:
         raise Refused("the app is stopping")
 
 
-def _watch(groups: Sequence[Mapping[str, Any]], context: Context, seconds: float) -> Series:
-    """Ask the app's containers for their lengths, several times in so many seconds."""
+def _watch(groups: Sequence[Mapping[str, Any]], context: Context, seconds: float, usage: UsageSeries) -> Series:
+    """Ask the app's containers for their lengths, several times in so many seconds; and for the memory in use.
+
+    The latter only where some of what grew has no container that could be asked.
+    """
     watch = Watch(groups)
     for _ in range(SAMPLES):
         _wait(context, max(0.0, seconds) / SAMPLES)
         watch.sample()
+        if watch.is_blind:
+            usage.sample()
     return watch.series
 
 

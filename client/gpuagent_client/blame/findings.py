@@ -7,13 +7,13 @@ more than the number of those above it, what is above is a container that got lo
 from __future__ import annotations
 
 import sys
-from types import MethodType
+from types import CellType, FunctionType, MethodType
 from typing import NamedTuple
 
 from gpuagent_client.blame.heap import HEAP_TYPE, HolderPath, are_links, true_instance, walk
 from gpuagent_client.blame.look import UNREACHED, Entry, Look, Table, bytes_of
 from gpuagent_client.blame.marking import NO_PARENT, from_last_class
-from gpuagent_client.blame.paths import AUTOGRAD_NODE, Trail, instance_dict, trail
+from gpuagent_client.blame.paths import AUTOGRAD_NODE, Trail, cell_contents, instance_dict, trail
 from gpuagent_client.blame.tensors import Key, LiveTensor, is_on_host
 from gpuagent_client.blame.watch import (
     BYTES,
@@ -26,6 +26,7 @@ from gpuagent_client.blame.watch import (
     how_to_measure,
     measure,
     target,
+    tasks_target,
 )
 
 MAX_SAMPLES = 400
@@ -214,21 +215,24 @@ class Comparison:
         """Return where on the way the object is that holds one of its own class at the end; None if it does not."""
         order = self._look.marking.order
         owner = len(way) - 2
-        if owner > 0 and instance_dict(order[way[owner - 1]]) is order[way[owner]]:
+        last, inner = order[way[-1]], order[way[owner]]
+        above = order[way[owner - 1]] if owner > 0 else None
+        if inner is instance_dict(above) or (true_instance(above, FunctionType) and inner is above.__closure__):
             owner -= 1
-        kind = type(order[way[-1]])
+        kind = type(cell_contents(last) if true_instance(last, CellType) else last)
         return owner if are_links(kind, type(order[way[owner]])) else None
 
     def _by_name(self, ways: list[list[int]], growth: Growth) -> Finding:
         """Return the name of a tensor that is longer than what had the name before, or has a longer graph."""
         finding = self._finding(ways[0], None, named=len(ways[0]) - 1)
-        running = self._look.heap.frames.get(id(self._look.marking.order[ways[0][0]]))
-        if running is not None:
-            now, before = self._entries(self._names.line(growth.signature)[0])
-            if now.width > before.width:  # more threads are in this function, and each keeps its own
-                finding.gained = now.width - before.width
-                finding.targets.append(frames_target(running.frame, self._look.heap))
-                return finding
+        root = self._look.marking.order[ways[0][0]]
+        running = self._look.heap.frames.get(id(root))
+        counted = tasks_target(root) if running is None else frames_target(running.frame, self._look.heap)
+        now, before = self._entries(self._names.line(growth.signature)[0])
+        if counted is not None and now.width > before.width:  # more threads or tasks run this, and each keeps its own
+            finding.gained = now.width - before.width
+            finding.targets.append(counted)
+            return finding
         modules = self._modules(ways[0], growth)
         if modules is not None:
             return modules

@@ -13,6 +13,7 @@ import os
 import posix
 import re
 import signal
+import struct
 import sys
 import threading
 import time
@@ -22,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, Union
 
+from gpuagent_client.blame.pause import fields_of, hurried
 from gpuagent_client.errors import Refused
 
 # Measured on CPython 3.11 with torch 2.13: what a child dirties (copy on write) while it looks.
@@ -48,7 +50,7 @@ def estimate_bytes(known: Size | None) -> int:
 
 def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
     """Return the free memory of the host or of this cgroup, whichever is less; very much if neither can be read."""
-    fields = dict(line.split(":", 1) for line in _lines(proc / "meminfo") if ":" in line)
+    fields = fields_of(proc / "meminfo")
     available = [int(fields["MemAvailable"].split()[0]) * 1024] if "MemAvailable" in fields else [NO_LIMIT_BYTES]
     for line in _lines(proc / "self" / "cgroup"):
         number, _, path = line.partition("::")
@@ -126,43 +128,7 @@ def _is_calling(frame: FrameType, names: frozenset[str]) -> bool:
     return last in names
 
 
-PAUSE_PER_BYTE = 0.028 / (1 << 30)
-BASE_PAUSE_SECONDS = 0.008
-MOST_WAITING = 5.0
 MAX_PINNED_BYTES = 4 << 30
-
-
-def foretell_pause(resident_bytes: int, last_seconds: float = 0.0) -> float:
-    """Return how long the app will stand still for a fork, in seconds: its page tables are copied.
-
-    `last_seconds` is what a fork took a moment ago, which says more than the size. On a busy host the app waits for a
-    processor as well.
-    """
-    waiting = min(MOST_WAITING, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
-    return last_seconds or BASE_PAUSE_SECONDS * waiting + PAUSE_PER_BYTE * resident_bytes
-
-
-def resident_bytes(proc: Path = Path("/proc")) -> int:
-    """Return the resident memory of this process without files and shared memory; 0 if it cannot be read."""
-    fields = dict(line.split(":", 1) for line in _lines(proc / "self" / "status") if ":" in line)
-    known = fields.get("RssAnon", fields.get("VmRSS", "0")).split()
-    return int(known[0]) * 1024 if known and known[0].isdigit() else 0
-
-
-def refuse_long_pause(most_seconds: float, last_seconds: float = 0.0) -> float:
-    """Return the pause that is foretold.
-
-    Raises:
-        Refused: it is longer than allowed.
-    """
-    size = resident_bytes()
-    foretold = foretell_pause(size, last_seconds)
-    if foretold > most_seconds and not last_seconds:  # the app has borne the first: half a census would be for nothing
-        raise Refused(
-            f"a fork of {size / (1 << 30):.1f} GiB would pause the app for about {foretold * 1000:.0f} ms, and"
-            f" {most_seconds * 1000:.0f} ms are allowed (max_pause_seconds)"
-        )
-    return foretold
 
 
 def refuse_pinned_memory(pinned_bytes: int | None) -> None:
@@ -179,7 +145,7 @@ def refuse_pinned_memory(pinned_bytes: int | None) -> None:
 
 LENGTH_BYTES = 8
 MAX_ANSWER_BYTES = 256 << 20
-OK, FAILED, DONE = b"+", b"-", b"."
+BEGUN, OK, FAILED, DONE = b"@", b"+", b"-", b"."
 _one_at_a_time = threading.Lock()
 _forking_thread: int | None = None
 
@@ -190,6 +156,7 @@ class ChildAnswer(NamedTuple):
     data: bytes
     stall_seconds: float
     complete: bool = True  # False: the best answer that it had when its time was over
+    child_seconds: float = float("inf")  # when the child began, by the clock of time.perf_counter()
 
 
 class ThreadFrame(NamedTuple):
@@ -224,7 +191,7 @@ def run_in_child(work: ChildTask, seconds: float, own_threads: tuple[int, ...] =
     try:
         reading, writing = os.pipe()
         try:
-            pid, stall = _fork_child(work, writing, seconds, own_threads)
+            pid, started, stall = _fork_child(work, writing, seconds, own_threads)
         except BaseException as failure:  # also what gevent raises in a greenlet that is killed
             os.close(reading)
             if isinstance(failure, (Refused, GeneratorExit, KeyboardInterrupt, SystemExit)):
@@ -232,13 +199,18 @@ def run_in_child(work: ChildTask, seconds: float, own_threads: tuple[int, ...] =
             raise Refused(f"no fork: {type(failure).__name__}: {failure}") from None
         finally:
             os.close(writing)
-        return _receive(pid, reading, seconds, stall)
+        answer = _receive(pid, reading, seconds, stall)
+        # The first of both to run Python code again: this thread may have waited for the interpreter's lock, which is
+        # no pause of the app, and the child for a processor.
+        return answer._replace(stall_seconds=min(stall, max(0.0, answer.child_seconds - started)))
     finally:
         _one_at_a_time.release()
 
 
-def _fork_child(work: ChildTask, writing: int, seconds: float, own_threads: tuple[int, ...]) -> tuple[int, float]:
-    """Fork, and return the child's pid and how long it took; the child itself never returns."""
+def _fork_child(
+    work: ChildTask, writing: int, seconds: float, own_threads: tuple[int, ...]
+) -> tuple[int, float, float]:
+    """Fork, and return the child's pid, when it began and how long it took; the child itself never returns."""
     global _forking_thread  # noqa: PLW0603 - at-fork hooks have no argument to get it by
     # A child has only the thread that forked: it finds the frames of the others through these. Not their locals:
     # up to Python 3.12 reading f_locals leaves a dict on the frame, which keeps objects of the app alive.
@@ -247,11 +219,12 @@ def _fork_child(work: ChildTask, writing: int, seconds: float, own_threads: tupl
         refuse_in_gunicorn_master(one.frame for one in frames)
         refuse_in_supervisor(one.frame for one in frames)
         _forking_thread = threading.get_ident()
-        started = time.perf_counter()
-        pid = _fork()
-        if pid == 0:
-            _child_main(work, frames, writing, seconds)
-        return pid, time.perf_counter() - started
+        with hurried() as nice:
+            started = time.perf_counter()
+            pid = _fork()
+            if pid == 0:
+                _child_main(work, frames, writing, seconds, nice)
+            return pid, started, time.perf_counter() - started
     finally:
         _forking_thread = None
         frames.clear()
@@ -281,10 +254,14 @@ def running_frames(own_threads: tuple[int, ...]) -> list[ThreadFrame]:
     return found
 
 
-def _child_main(work: ChildTask, frames: list[ThreadFrame], writing: int, seconds: float) -> None:
+def _child_main(work: ChildTask, frames: list[ThreadFrame], writing: int, seconds: float, nice: int | None) -> None:
     """Run the child. Never return, print nothing, run no exit handlers, and be killed on a lock that nobody holds."""
     code = 1
     try:
+        _send(writing, BEGUN, struct.pack("<d", time.perf_counter()))
+        if nice is not None:  # real-time priority has taken it away
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, 0, nice)
         _ignore_signals(seconds)
         # The peer of an inherited connection would not see it end before this child does.
         for number in os.listdir("/proc/self/fd"):  # noqa: PTH208 - not up to SC_OPEN_MAX, which may be a thousand million
@@ -381,6 +358,7 @@ def _read_answer(message: bytes, seconds: float, stall_seconds: float, why: str)
     head = 1 + LENGTH_BYTES
     best: bytes | None = None
     failure = ""
+    begun = float("inf")
     while len(message) >= head:
         length = int.from_bytes(message[1:head], "little")
         if len(message) < head + length:
@@ -388,13 +366,15 @@ def _read_answer(message: bytes, seconds: float, stall_seconds: float, why: str)
         verdict, data = message[:1], message[head : head + length]
         message = message[head + length :]
         if verdict == DONE and best is not None:
-            return ChildAnswer(best, stall_seconds)
-        if verdict == FAILED:
+            return ChildAnswer(best, stall_seconds, child_seconds=begun)
+        if verdict == BEGUN:
+            (begun,) = struct.unpack("<d", data)
+        elif verdict == FAILED:
             failure = data.decode()
         else:
             best = data
     if best is not None:
-        return ChildAnswer(best, stall_seconds, complete=False)
+        return ChildAnswer(best, stall_seconds, complete=False, child_seconds=begun)
     if failure:
         raise Refused(failure)
     if why == "stopped":

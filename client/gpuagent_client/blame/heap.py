@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from types import FrameType, ModuleType
+from types import CellType, FrameType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from gpuagent_client.blame.fork import ThreadFrame
@@ -110,9 +110,15 @@ class Chains:
         return self._above[kind]
 
 
+WRAPPERS = (FunctionType, CellType)
+"""A function that wraps another one, which it knows as `__wrapped__`, or by a variable of its closure."""
+
+
 def can_be_chained(kind: type) -> bool:
-    """Return whether its instances are made by the app, and no containers; or are exceptions."""
-    return issubclass(kind, BaseException) or (bool(kind.__flags__ & HEAP_TYPE) and not issubclass(kind, CONTAINERS))
+    """Return whether its instances are made by the app, and no containers; or are exceptions or functions."""
+    if issubclass(kind, (BaseException, *WRAPPERS)):
+        return True
+    return bool(kind.__flags__ & HEAP_TYPE) and not issubclass(kind, CONTAINERS)
 
 
 def are_links(kind: type, other: type) -> bool:
@@ -123,7 +129,9 @@ def are_links(kind: type, other: type) -> bool:
 
 
 def same_below(item: object) -> list[object]:
-    """Return the objects of the same class that this one refers to as an attribute."""
+    """Return the objects of the same class that this one refers to as an attribute; functions that a function wraps."""
+    if true_instance(item, FunctionType):
+        return wrapped_by(item)
     found: list[object] = []
     for child in gc.get_referents(item):
         if type(child) is type(item):
@@ -131,6 +139,17 @@ def same_below(item: object) -> list[object]:
         elif type(child) is dict:  # the attributes
             found += [value for value in list(child.values()) if type(value) is type(item)]
     return found
+
+
+def wrapped_by(function: FunctionType) -> list[object]:
+    """Return the functions that a function knows as `__wrapped__`, or by a variable of its closure."""
+    found = [function.__dict__.get("__wrapped__")]
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:  # nothing is in it, yet
+            continue
+    return [one for one in found if true_instance(one, FunctionType)]
 
 
 MAX_LEVELS = 16

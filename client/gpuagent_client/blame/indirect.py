@@ -8,7 +8,7 @@ from types import CodeType, FunctionType
 
 from gpuagent_client.blame.code_index import CodeIndex
 from gpuagent_client.blame.heap import true_instance
-from gpuagent_client.blame.paths import Handle, Trail
+from gpuagent_client.blame.paths import Handle, Trail, instance_dict
 from gpuagent_client.blame.sites import (
     ADDING,
     ATTRIBUTE_LOADS,
@@ -47,6 +47,36 @@ def lines_by_made_names(owner: object, *, sets: bool) -> list[Site]:
                     site = site_of(code, Use("added", op.line))._replace(doubt=DOUBT)
                     found[site.file, site.line] = site
     return [found[place] for place in sorted(found)]
+
+
+REPLACING = frozenset(["_replace", "replace", "evolve", "model_copy"])
+"""Methods and functions that make the next version of a named tuple, a dataclass or the like, with other fields."""
+
+
+def lines_that_replace(field: str, owner: object, index: CodeIndex) -> list[Site]:
+    """Return lines of the app that make a new version of the owner, in which this field has another value.
+
+    One that calls the class is such a line only where it also reads the field: else it makes the first version.
+    """
+    found = {}
+    for code in dict.fromkeys(code for _, code in (*index.own, *((None, frame.f_code) for frame in index.frames))):
+        known = REPLACING.intersection(code.co_names)
+        if is_library(code) or not (known or type(owner).__name__ in code.co_names):
+            continue
+        read_at: int | None = None
+        for op in read_code(code):
+            if op.name.startswith(ATTRIBUTE_LOADS) and op.value == field:
+                read_at = op.line
+            elif isinstance(op.value, tuple) and field in op.value and op.name in KEYWORDS and (known or read_at):
+                site = site_of(code, Use("carried", read_at or op.line))
+                found[site.file, site.line] = site
+            if op.name.startswith(("STORE_", "RETURN")):
+                read_at = None
+    return [found[place] for place in sorted(found)]
+
+
+KEYWORDS = frozenset(["KW_NAMES", "LOAD_CONST"])
+"""Instructions that load the names of keyword arguments: until 3.12, and from then on."""
 
 
 def lines_by_calls(owners: Iterable[object], fillers: Iterable[Site], index: CodeIndex) -> list[Site]:
@@ -110,9 +140,18 @@ def _knows(code: types.CodeType, hook: object) -> bool:
 
 
 def handles_of(way: Trail, last: int) -> Iterator[Handle]:
-    """Yield the names on the way up from objects[last]; after that of a parameter, the attributes that keep it too."""
+    """Yield the names on the way up from objects[last]; after that of a parameter, the attributes that keep it too.
+
+    After that of a function also the names by which its owner knows functions like it: `model.forward` beside
+    `model._old_forward`.
+    """
     for handle in way.handles(last):
         yield handle
+        if handle.kind == "attribute" and true_instance(handle.value, FunctionType):
+            for name, value in list((instance_dict(handle.owner) or {}).items()):
+                alike = true_instance(value, FunctionType) and value.__code__ is handle.value.__code__
+                if alike and name != handle.name:
+                    yield handle._replace(name=name, value=value)
         if handle.kind == "default" and true_instance(handle.owner, FunctionType):
             owner = next((item for item in reversed(handle.above) if true_instance(item, type)), None)
             for name in attributes_set_to(handle.owner.__code__, handle.name) if owner is not None else ():

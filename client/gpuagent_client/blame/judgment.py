@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from gpuagent_client.blame.memory_in_use import Usage, rises_on
 from gpuagent_client.blame.watch import LENGTH, LIMITS, decode, goes_on, measure_all
 from gpuagent_client.blame.wire import size
 
@@ -15,12 +16,13 @@ LEAST_BYTES = 2048
 FAR_BOUND = 8
 """A container that may hold so many times what it holds now is as good as one without a bound."""
 UNWATCHED_SHARE = 0.3
-"""Least share of the growth for a holder that cannot be watched: nobody has seen that it goes on."""
+"""Least share of the growth for a holder that cannot be watched."""
+UNWATCHED = "and could not be watched"
 MUCH_MORE = 10
 """A container that gets so many times more than came with tensors keeps most of it without: the tensors go again."""
 MAX_NOTES = 5
 Series = Mapping["tuple[int, int]", Sequence["int | None"]]
-OWN_KEYS = ("targets", "gained", "bound", "rooted")
+OWN_KEYS = ("targets", "gained", "bound", "rooted", "device")
 
 
 class Watch:
@@ -33,6 +35,12 @@ class Watch:
             for place, one in enumerate(group[ALTERNATIVES])
         }
         self.series: dict[tuple[int, int], list[int | None]] = {key: [] for key in self._targets}
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether one of the holders has no container that could be asked."""
+        groups = {number for (number, _), watched in self._targets.items() if watched}
+        return any(number not in groups for number, _ in self._targets)
 
     def sample(self) -> None:
         """Ask each container once; None where it cannot be reached any more."""
@@ -50,21 +58,33 @@ class Judgment(NamedTuple):
     """Growth of containers that state a bound, and are not near it."""
 
 
-def judge(found: Mapping[str, Any], series: Series, pace: float, least_bytes: int = LEAST_BYTES) -> Judgment:
+def judge(
+    found: Mapping[str, Any], series: Series, pace: float, least_bytes: int = LEAST_BYTES, usage: Usage | None = None
+) -> Judgment:
     """Return the verdict on each holder; `pace` is how much more happened after the second look than before.
 
-    What grew by less than `least_bytes` is left out.
+    What grew by less than `least_bytes` is left out. `usage` is the memory in use while the containers were watched:
+    what cannot be watched is blamed only if that went on growing. None where nobody has measured it.
     """
     groups: list[dict[str, Any]] = found["groups"]
+    choices = [
+        _choose(group, number, series, pace, freed_by_gc=found["freed_by_gc"]) for number, group in enumerate(groups)
+    ]
+    watched: dict[str, float] = {}  # device -> bytes that holders which go on growing have got since the second look
+    for group, (chosen, why) in zip(groups, choices):
+        if not why:
+            watched[chosen["device"]] = watched.get(chosen["device"], 0) + int(group["growth_bytes"]) * pace
     total = sum(int(group["growth_bytes"]) for group in groups)
     growing: list[dict[str, object]] = []
     notes: list[str] = []
     bounded_bytes = 0
-    for number, group in enumerate(groups):
+    for group, (chosen, reason) in zip(groups, choices):
         share = int(group["growth_bytes"]) / total if total else 0.0
         if share < LEAST_SHARE or int(group["growth_bytes"]) < least_bytes:
             continue
-        chosen, why = _choose(group, number, series, pace, share, freed_by_gc=found["freed_by_gc"])
+        device, expected = chosen["device"], int(group["growth_bytes"]) * pace
+        is_seen = usage is None or rises_on(usage.get(device, ()), expected, watched.get(device, 0.0))
+        why = "" if reason == UNWATCHED and share >= UNWATCHED_SHARE and is_seen else reason
         told = {key: value for key, value in group.items() if key != ALTERNATIVES}
         told.update({key: value for key, value in chosen.items() if key not in OWN_KEYS})
         if why:
@@ -81,7 +101,7 @@ def judge(found: Mapping[str, Any], series: Series, pace: float, least_bytes: in
 
 
 def _choose(
-    group: Mapping[str, Any], number: int, series: Series, pace: float, share: float, *, freed_by_gc: bool
+    group: Mapping[str, Any], number: int, series: Series, pace: float, *, freed_by_gc: bool
 ) -> tuple[Mapping[str, Any], str]:
     """Return the place that grows, and why it is not to be blamed; an empty text if it is."""
     candidates: Sequence[Mapping[str, Any]] = group[ALTERNATIVES]
@@ -105,7 +125,7 @@ def _choose(
         return first, "and has not grown since"
     if not first["rooted"] and first["path"].startswith("<") and freed_by_gc and group_is_cycle(first):
         return first, "in reference cycles that the garbage collector frees"
-    return first, "" if share >= UNWATCHED_SHARE else "and could not be watched"
+    return first, UNWATCHED
 
 
 def group_is_cycle(candidate: Mapping[str, Any]) -> bool:

@@ -17,15 +17,18 @@ from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import NamedTuple
 
+from gpuagent_client.blame.arrays import base_of, holds_objects, is_inside_pandas
 from gpuagent_client.blame.fork import ThreadFrame
 from gpuagent_client.blame.graphs import GraphReader
 from gpuagent_client.blame.heap import Heap, ThreadValues, are_links, index_heap, true_instance
-from gpuagent_client.blame.marking import NO_PARENT, Marking, Until
+from gpuagent_client.blame.marking import NO_PARENT, Marking, Until, code_of_task
 from gpuagent_client.blame.paths import (
     ATTRIBUTES_IN,
     attribute_of,
     class_name,
+    closure_variable,
     code_name,
+    field_of,
     frame_variable,
     instance_dict,
     step,
@@ -126,6 +129,9 @@ class Signatures:
             return DIGITS.sub("#", self._heap.modules[id(item)])
         if true_instance(item, type):
             return class_name(item)
+        code = code_of_task(item)
+        if code is not None:
+            return f"task of {code_name(code)}"
         running = self._heap.frames.get(id(item))
         return f"frame of {code_name(running.frame.f_code)}" if running is not None else class_name(type(item))
 
@@ -137,8 +143,28 @@ class Signatures:
             if labels is None:
                 labels = self._labels_in[above] = self._labels_in_dict(above, parent)
             return labels.get(id(item), "[key]")
-        if true_instance(parent, list, tuple, deque, set, frozenset):
-            return ELEMENT
+        if is_inside_pandas(parent, item):
+            return ""
+        if true_instance(parent, list, tuple, deque, set, frozenset) or (
+            holds_objects(parent) and base_of(parent) is not item
+        ):
+            return self._label_of_element(above, parent, item)
+        return self._label_of_attribute(parent, item)
+
+    def _label_of_element(self, place: int, parent: object, item: object) -> str:
+        """Return what code calls it: a field of a named tuple, or a variable of a closure; else an element."""
+        if true_instance(parent, tuple):
+            above = self._marking.parents[place]
+            owner = self._marking.order[above] if above != NO_PARENT else None
+            variable = closure_variable(owner, parent, item)
+            if variable is not None:
+                return f".<closure variable {variable}>"
+            field = field_of(parent, item)
+            if field is not None:
+                return f".{field}"
+        return ELEMENT
+
+    def _label_of_attribute(self, parent: object, item: object) -> str:
         running = self._heap.frames.get(id(parent))
         if running is not None:
             return f".{frame_variable(running.frame, item)}"

@@ -13,14 +13,14 @@ import threading
 import time
 from array import array
 from collections.abc import Iterable, Iterator
-from types import BuiltinFunctionType, CodeType, FrameType, ModuleType
+from types import BuiltinFunctionType, CodeType, CoroutineType, FrameType, GeneratorType, ModuleType
 from typing import Callable, NamedTuple
 
+from gpuagent_client.blame.arrays import base_of, is_array_type, objects_in
 from gpuagent_client.blame.heap import Heap, referents_of, true_instance
 from gpuagent_client.blame.paths import SUSPENDED, is_library_file, suspended_frame
 
 TRACKED = 1 << 14  # Py_TPFLAGS_HAVE_GC
-NOT_FOLLOWED = frozenset({CodeType, BuiltinFunctionType})
 CHECK_EVERY = 4096
 NO_PARENT = -1
 FUNCTION_FLAGS = 0x3  # CO_OPTIMIZED | CO_NEWLOCALS: variables that are not a namespace
@@ -64,8 +64,7 @@ class Marking:
         self._until = until
         self._next = 0
         self._followed: dict[type, bool] = {}
-        numpy = sys.modules.get("numpy")
-        self._array_type = getattr(numpy, "ndarray", None)
+        self._arrays: set[type] = set()
         self._thread_dicts: dict[int, list[object]] = {}
         for one in heap.values:
             self._thread_dicts.setdefault(id(one.owner), []).append(one.attributes)
@@ -151,9 +150,10 @@ class Marking:
             self.parents.append(NO_PARENT)
 
     def _is_followed(self, kind: type) -> bool:
-        if kind in NOT_FOLLOWED or issubclass(kind, (ModuleType, FrameType)):
-            return issubclass(kind, FrameType)
-        if self._array_type is not None and issubclass(kind, self._array_type):
+        if issubclass(kind, (ModuleType, CodeType)):
+            return False
+        if is_array_type(kind):
+            self._arrays.add(kind)
             return True
         return bool(_flags(kind) & TRACKED)
 
@@ -162,18 +162,24 @@ class Marking:
         if kind is FrameType and id(item) in self._heap.frames:
             return ()  # expanded as a root, outermost first
         if kind in self._tensors:
-            gradient = self._gradient_of(item)
-            if gradient is None:
-                return referents_of(item)
-            if id(gradient) not in self.places:
-                self._wanted.add(id(gradient))
-            return (*referents_of(item), gradient)
-        if self._array_type is not None and issubclass(kind, self._array_type):
-            return (self._array_type.base.__get__(item), *referents_of(item))
+            return self._children_of_tensor(item)
+        if kind is BuiltinFunctionType:  # a method of an object: asyncio keeps such ones of tasks that wait
+            owner = item.__self__  # type: ignore[attr-defined]
+            return () if true_instance(owner, ModuleType) else (owner,)
+        if kind in self._arrays:
+            return (base_of(item), *objects_in(item), *referents_of(item))
         if issubclass(kind, SUSPENDED):
             return self._variables_of(item)
         extra = self._thread_dicts.get(id(item))
         return (*extra, *referents_of(item)) if extra else referents_of(item)
+
+    def _children_of_tensor(self, item: object) -> Iterable[object]:
+        gradient = self._gradient_of(item)
+        if gradient is None:
+            return referents_of(item)
+        if id(gradient) not in self.places:
+            self._wanted.add(id(gradient))
+        return (*referents_of(item), gradient)
 
     def _variables_of(self, suspended: object) -> Iterable[object]:
         """Return what a generator or coroutine refers to: while it runs, its variables are known to its frame only."""
@@ -228,6 +234,18 @@ def asyncio_tasks() -> list[object]:
             if task is not None:
                 found[id(task)] = task
     return list(found.values())
+
+
+def code_of_task(task: object) -> CodeType | None:
+    """Return the code of the coroutine that a task of asyncio's runs; None for anything else, and where it is done."""
+    if type(task).__module__ != "_asyncio":
+        return None
+    found = (one for one in gc.get_referents(task) if true_instance(one, CoroutineType, GeneratorType))
+    coroutine = next(found, None)
+    if coroutine is None:
+        return None
+    code: CodeType = getattr(coroutine, "cr_code" if true_instance(coroutine, CoroutineType) else "gi_code")
+    return code
 
 
 def from_last_class(order: list[object], places: list[int], heap: Heap) -> list[int]:

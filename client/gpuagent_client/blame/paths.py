@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
+from gpuagent_client.blame.arrays import is_array_type, is_inside_pandas, objects_in
 from gpuagent_client.blame.heap import HEAP_TYPE, Heap, true_instance
 
 MAX_TEXT = 100
@@ -100,6 +101,8 @@ NOTHING = Step("", "")
 
 def step(parent: object, child: object, *, show_keys: bool) -> Step:
     """Return how `parent` refers to `child`; `->` when nobody knows."""
+    if is_inside_pandas(parent, child):
+        return NOTHING
     for kinds, describe in DESCRIBERS:
         if true_instance(parent, *kinds):
             found = describe(parent, child, show_keys=show_keys)
@@ -156,10 +159,21 @@ def _sequence(parent: object, child: object, *, show_keys: bool) -> Step | None:
     if true_instance(parent, list):
         values = list.__iter__(parent)
     elif true_instance(parent, tuple):
+        name = field_of(parent, child)
+        if name is not None:
+            return Step(f".{name}", "attribute", name)
         values = tuple.__iter__(parent)
     else:
         values = deque.__iter__(parent) if true_instance(parent, deque) else iter(())
     return next((Step(f"[{index}]", "item") for index, value in enumerate(values) if value is child), None)
+
+
+def field_of(item: tuple[object, ...], child: object) -> str | None:
+    """Return the field of a named tuple that this is; None if the tuple names none."""
+    names = next((vars(kind)["_fields"] for kind in type(item).__mro__ if "_fields" in vars(kind)), None)
+    if type(names) is not tuple or len(names) != tuple.__len__(item):
+        return None
+    return next((str(name) for name, one in zip(names, tuple.__iter__(item)) if one is child), None)
 
 
 def _set(parent: object, child: object, *, show_keys: bool) -> Step | None:  # noqa: ARG001
@@ -285,7 +299,8 @@ def _by_type_name(parent: object, child: object) -> Step:
     if child is kind:
         return Step(".__class__", "class")
     if is_array_type(kind):
-        return Step(".base", "view")
+        place = next((place for place, one in enumerate(objects_in(parent)) if one is child), None)
+        return Step(".base", "view") if place is None else Step(f"[{place}]", "item")
     if is_tensor_type(kind):
         attribute = "grad" if is_tensor_type(type(child)) else _hooks_of(parent, child)
         if attribute is not None:
@@ -312,11 +327,6 @@ def _hooks_of(tensor: object, hooks: object) -> str | None:
             if type(member) is types.GetSetDescriptorType and member.__get__(tensor) is hooks:
                 return name
     return None
-
-
-def is_array_type(kind: type) -> bool:
-    """Return whether it is numpy's array or a class that derives from it."""
-    return any(one.__name__ == "ndarray" and one.__module__ == "numpy" for one in kind.__mro__)
 
 
 def is_tensor_type(kind: type) -> bool:

@@ -21,6 +21,7 @@ from gpuagent_client.blame.indirect import (
     lines_by_calls,
     lines_by_made_names,
     lines_that_register,
+    lines_that_replace,
 )
 from gpuagent_client.blame.judgment import ALTERNATIVES
 from gpuagent_client.blame.lines import ADDRESSES, addresses
@@ -279,6 +280,7 @@ class _Writer:
             "gained": finding.gained,
             "bound": finding.bound,
             "rooted": finding.rooted,
+            "device": str(_main_kind(finding)[0].device),
         }
 
     def _sites(self, finding: Finding) -> list[Site]:
@@ -313,7 +315,10 @@ class _Writer:
         for depth, handle in enumerate(handles_of(finding.way, finding.named)):
             is_itself = finding.container is None and handle.value is held
             is_tensor = is_itself and is_tensor_type(type(held))
-            is_assigned = is_tensor or (is_itself and finding.chained)  # the first of a chain is replaced by a new one
+            # The first of a chain is replaced by a new one; of functions there may be two names.
+            is_assigned = is_tensor or (
+                finding.chained and (is_itself or true_instance(handle.value, types.FunctionType))
+            )
             found = sites(handle, self._index, keeps_elements=not is_assigned, in_libraries=in_libraries)
             if finding.replaced and any(site.from_itself for site in found):  # not where its first value is stored
                 found = [site for site in found if site.from_itself or site.how in {"carried", "taken"}]
@@ -326,13 +331,15 @@ class _Writer:
                 best = found
             made = self._by_made_names(handle) if least > DOUBT and not is_tensor and not in_libraries else []
             if made:
-                best, least = made, DOUBT
+                best, least = made, made[0].doubt
             if least < DOUBT_PER_NAME * (depth + 1):
                 break
         return best, least
 
     def _by_made_names(self, handle: Handle) -> list[Site]:
         is_container = true_instance(handle.value, dict, list, tuple, set)
+        if handle.kind == "attribute" and (replacing := lines_that_replace(handle.name, handle.owner, self._index)):
+            return replacing
         owner = handle.owner if is_container else handle.value
         return [] if true_instance(owner, dict, type) else lines_by_made_names(owner, sets=not is_container)
 
@@ -359,7 +366,9 @@ class _Writer:
         if finding.replaced:
             return LONGER
         if finding.chained:
-            return EXCEPTION if true_instance(finding.way.objects[finding.named], BaseException) else CHAIN
+            head = finding.way.objects[finding.named]
+            wraps = true_instance(head, types.FunctionType)
+            return CLOSURE if wraps else EXCEPTION if true_instance(head, BaseException) else CHAIN
         return cause_of(
             finding.way,
             container=finding.container,

@@ -74,6 +74,8 @@ MAX_INSTRUCTIONS = 200_000
 
 # Functions of the standard library that add to what they are given.
 ADDERS = frozenset(["heappush", "insort", "insort_left", "insort_right"])
+# Attributes of a data frame by which its rows are stored: frame.loc[key] = row.
+INDEXERS = frozenset(["at", "iat", "iloc", "loc"])
 STATEMENT_ENDS = ("STORE_", "POP_TOP", "POP_JUMP", "FOR_ITER", "RETURN", "DELETE_", "RESUME", "JUMP")
 
 
@@ -195,6 +197,8 @@ def _follow(ops: list[_Op], index: int, through: str) -> tuple[Use | None, str |
     depth = 1
     asked = False
     for before, op in zip(ops[index:], ops[index + 1 :]):
+        if op.name in METHODS and depth == 1 and op.value in INDEXERS:
+            continue
         if op.name in METHODS and depth == 1 and through and op.value == through:
             asked = True
         elif op.name in METHODS and depth == 1:  # not these methods: then something else is changed

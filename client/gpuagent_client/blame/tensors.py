@@ -101,8 +101,29 @@ def identify(torch: ModuleType, item: object) -> LiveTensor | None:
             return None
         address, size = storage._cdata, storage.nbytes()  # noqa: SLF001 - the identity of the storage
     except (RuntimeError, NotImplementedError):  # sparse and wrapper tensors have none of their own
-        address, size = id(item), get.numel(item) * get.element_size(item)
+        address, size = id(item), bytes_without_storage(torch, item)
     return LiveTensor(item, key, address, size)
+
+
+SPARSE_PARTS = (
+    ("_indices", "_values"),
+    ("crow_indices", "col_indices", "values"),
+    ("ccol_indices", "row_indices", "values"),
+)
+
+
+def bytes_without_storage(torch: ModuleType, item: object) -> int:
+    """Return the bytes of a tensor that has no storage: of a sparse one those of its indices and values.
+
+    Any other is reckoned by its sizes.
+    """
+    get = torch.Tensor
+    for names in SPARSE_PARTS:
+        try:
+            return sum(int(get.untyped_storage(getattr(get, name)(item)).nbytes()) for name in names)
+        except (RuntimeError, NotImplementedError):
+            continue
+    return int(get.numel(item) * get.element_size(item))
 
 
 def described(keys: Iterable[Key]) -> str:

@@ -18,16 +18,19 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpuagent_client.blame.heap import Heap, are_links, true_instance
-from gpuagent_client.blame.marking import asyncio_tasks
+from gpuagent_client.blame.arrays import array_size, holds_objects, objects_in
+from gpuagent_client.blame.heap import Heap, are_links, true_instance, wrapped_by
+from gpuagent_client.blame.marking import asyncio_tasks, code_of_task
 from gpuagent_client.blame.paths import attribute_of, instance_dict, is_tensor_type, suspended_frame
+from gpuagent_client.blame.tensors import bytes_without_storage
 
 MAX_SCANNED = 20_000
 MAX_STEPS = 60
 MAX_NODES = 2_000
 MAX_LINKS = 5_000
 MAX_FILLED = 200_000
-LENGTH, FILLED, BYTES, GRAPH, CHAIN, FRAMES = "length", "filled", "bytes", "graph", "chain", "frames"
+ATTRIBUTES = "__dict__"
+LENGTH, FILLED, BYTES, GRAPH, CHAIN, FRAMES, TASKS = "length", "filled", "bytes", "graph", "chain", "frames", "tasks"
 LOCALS_ARE_VIEWS = sys.version_info >= (3, 13)  # PEP 667; before, they are a copy that the frame keeps
 
 
@@ -50,6 +53,9 @@ def length_of(container: object) -> int | None:
         return int(container.cache_info().currsize)
     if true_instance(container, queue.SimpleQueue):
         return int(container.qsize())
+    size = array_size(container)
+    if size is not None:
+        return size
     attributes = instance_dict(container)
     return len(attributes) if attributes is not None else None
 
@@ -86,6 +92,16 @@ def frames_target(frame: types.FrameType, heap: Heap) -> Target:
     return Target(("code", id(frame.f_code)), (), FRAMES, same)
 
 
+def tasks_target(task: object) -> Target | None:
+    """Return how the app counts the tasks of asyncio's that run the same coroutine function, for the child."""
+    code = code_of_task(task)
+    return None if code is None else Target(("code", id(code)), (), TASKS, _tasks_of(id(code)))
+
+
+def _tasks_of(code: object) -> int:
+    return sum(id(code_of_task(task)) == code for task in asyncio_tasks())
+
+
 def _frames_of(code: object) -> int:
     found = 0
     for innermost in sys._current_frames().values():  # noqa: SLF001 - documented, for debuggers
@@ -98,19 +114,26 @@ def _frames_of(code: object) -> int:
 
 def _step_to(parent: object, child: object) -> tuple[str | None, int | None, int]:
     if true_instance(parent, dict):
-        for number, (key, value) in enumerate(list(dict.items(parent))):
-            if value is child:
-                return (key if type(key) is str else None), number, id(child)
-        return None, None, id(child)
-    if true_instance(parent, list, tuple, deque):
+        keys = enumerate(list(dict.items(parent)))
+        found = next(((key, number) for number, (key, value) in keys if value is child), (None, None))
+        return (found[0] if type(found[0]) is str else None), found[1], id(child)
+    if true_instance(parent, list, tuple, deque) or holds_objects(parent):
         return None, next((number for number, one in enumerate(_elements(parent)) if one is child), None), id(child)
     frame = parent if true_instance(parent, types.FrameType) else suspended_frame(parent)
     if frame is not None:
         names = [name for name, value in frame.f_locals.items() if value is child]
         return (names[0] if names else None), None, id(child)
     if instance_dict(parent) is child:
-        return None, None, id(child)
-    return attribute_of(parent, child), None, id(child)
+        return ATTRIBUTES, None, id(child)
+    name = attribute_of(parent, child)
+    if name is not None:
+        return name, None, id(child)
+    return _slot_name(child), next((at for at, one in enumerate(_referents(parent)) if one is child), None), id(child)
+
+
+def _slot_name(child: object) -> str:
+    """Return what stands for the name of a slot that has none, as in the classes of extensions: what is in there."""
+    return f"<{type(child).__name__}>"
 
 
 def _elements(item: object) -> Iterable[object]:
@@ -119,7 +142,7 @@ def _elements(item: object) -> Iterable[object]:
         if true_instance(item, kind):
             found: Iterable[object] = kind.__iter__(item)
             return found
-    return ()
+    return objects_in(item)
 
 
 def encode(targets: Iterable[Target]) -> list[list[object]]:
@@ -149,6 +172,8 @@ def measure_all(targets: Sequence[Target]) -> list[int | None]:
 def _measure(one: Target) -> int | None:
     if one.measure == FRAMES:
         return _frames_of(one.root[1])
+    if one.measure == TASKS:
+        return _tasks_of(one.root[1])
     item = _root(one.root, one.steps[0] if one.steps else None)
     steps = one.steps[1:] if one.root[0] == "frame" else one.steps
     for name, position, key in steps:
@@ -171,9 +196,10 @@ def measure(item: object, how: str) -> int | None:
 
 def filled_of(container: object) -> int | None:
     """Return how many places of a list are not None: one that was made at its full length fills up in place."""
-    if not true_instance(container, list) or list.__len__(container) > MAX_FILLED:
+    length = list.__len__(container) if true_instance(container, list) else array_size(container)
+    if length is None or length > MAX_FILLED:
         return None
-    return sum(one is not None for one in list.__iter__(container))
+    return sum(one is not None for one in _elements(container))
 
 
 def how_to_measure(container: object) -> str:
@@ -215,10 +241,20 @@ def _follow(item: object, name: str | None, position: int | None, key: int) -> o
         return dict.get(item, name) if name is not None else _element(list_values(item), position, key)
     if true_instance(item, list, tuple, deque):
         return _element(item, position, key)
+    if holds_objects(item):
+        return _element(objects_in(item), position, key) if (array_size(item) or 0) <= MAX_SCANNED else None
+    return _follow_attribute(item, name, position, key)
+
+
+def _follow_attribute(item: object, name: str | None, position: int | None, key: int) -> object:
     attributes = instance_dict(item)
-    if attributes is not None and id(attributes) == key:
+    if attributes is not None and (id(attributes) == key or name == ATTRIBUTES):
         return attributes
-    found = next((child for child in _referents(item) if id(child) == key), None)
+    referents = _referents(item)
+    found = next((child for child in referents if id(child) == key), None)
+    if found is None and position is not None:  # it has been replaced by something of the same class
+        child = referents[position] if position < len(referents) else None
+        return child if _slot_name(child) == name else None
     frame = suspended_frame(item) if found is None else None
     if frame is not None:  # it is running now, or the variable has another value
         return _variable(frame, name, key)
@@ -261,7 +297,10 @@ def _bytes_of(item: object) -> int | None:
     if torch is None or not is_tensor_type(type(item)):
         return None
     with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - nothing of the app may run
-        return int(torch.Tensor.untyped_storage(item).nbytes())
+        try:
+            return int(torch.Tensor.untyped_storage(item).nbytes())
+        except (RuntimeError, NotImplementedError):
+            return bytes_without_storage(torch, item)
 
 
 def _nodes_above(item: object) -> int | None:
@@ -289,8 +328,11 @@ def _links_below(item: object) -> int:
     while current is not None and id(current) not in seen and count < MAX_LINKS:
         seen.add(id(current))
         count += 1
-        below = gc.get_referents(current)
-        below += [one for inner in below if type(inner) is dict for one in list(inner.values())]
+        if true_instance(current, types.FunctionType):
+            below = wrapped_by(current)
+        else:
+            below = gc.get_referents(current)
+            below += [one for inner in below if type(inner) is dict for one in list(inner.values())]
         links = [one for one in below if are_links(kind, type(one)) and id(one) not in seen]
         current = next((one for one in links if type(one) is kind), links[0] if links else None)
     return count

@@ -76,6 +76,7 @@ async def readable_remedies(source: RemedySource, *, show_commands: bool = True)
     return {
         **document,
         "stopped_by": "",
+        "left_alone": [],
         "withheld": [_only(each, _TOLD_WITHHELD) for each in document["withheld"]],
         "remedies": [_public(run) for run in document["remedies"]],
     }

@@ -91,7 +91,8 @@ def _same_by_status(process: Path, ours: Path) -> bool:
 
 def _pid_depth(process: Path) -> int:
     """Return how many pid namespaces a process is in, from that of /proc inwards; 0 if untold."""
-    for line in (process / "status").read_text(errors="replace").splitlines():
-        if line.startswith("NSpid:"):
+    # A name may have any line break but \n in it, which the kernel escapes.
+    for line in (process / "status").read_bytes().split(b"\n"):
+        if line.startswith(b"NSpid:"):
             return len(line.split()) - 1
     return 0

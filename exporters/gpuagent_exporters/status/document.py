@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -55,8 +55,10 @@ def status_document(
     simulated: str = "",
     preallocates: tuple[str, ...] = (),
     state_problem: str = "",
+    left_alone: int = 0,
     undelivered: Sequence[Undelivered] = (),
     firing: Sequence[FiringAlert] = (),
+    silenced_processes: Collection[tuple[int, int]] = frozenset(),
     known: LastKnown | None = None,
 ) -> Document:
     """Everything that a person asks of the node first.
@@ -74,8 +76,10 @@ def status_document(
         simulated: Name of the scenario, for as long as no snapshot tells it.
         preallocates: Patterns of processes that take most of the GPU by design, beyond those that are known.
         state_problem: What is wrong with the agent's state file, in words; "" where nothing is.
+        left_alone: Users, units and containers whose processes rules leave alone until a person has looked.
         undelivered: Receivers that are not told what they should be.
         firing: The alerts that fire: how grave something is, they say first.
+        silenced_processes: Index of the GPU and pid of processes whose growth nobody wants to hear of.
         known: What was known of the GPUs whose processes are not read in this snapshot.
     """
     snapshot = with_begin_of_loss(snapshot, firing)
@@ -85,8 +89,10 @@ def status_document(
         poll_interval_seconds=poll_interval_seconds,
         preallocates=preallocates,
         state_problem=state_problem,
+        left_alone=left_alone,
         undelivered=undelivered,
         firing=firing,
+        silenced_processes=silenced_processes,
     )
     said = Assessments(snapshot.growth if snapshot else {}, firing)
     recognize = framework_recognizer(preallocates)

@@ -131,6 +131,7 @@ def _instance_full(gpu: GpuReading, instance: MigInstance, *, is_intended: bool)
             f"memory of MIG instance {instance.gpu_instance_id} ({instance.profile}) is {text}",
             f"The next allocation may fail. `gpuagent ps --gpu {gpu.identity.index}` shows who holds what.",
             gpu=gpu.identity.index,
+            gpu_instance_id=instance.gpu_instance_id,
         )
 
 

@@ -101,6 +101,7 @@ def _fast(gpu: GpuReading, snapshot: Snapshot, said: Assessments, *, a_server_st
             f"memory{whose} is {forecast_words(_document(said, key))} if it goes on like this{why}",
             advice,
             gpu=index,
+            gpu_instance_id=key.gpu_instance_id,
         )
 
 
@@ -141,6 +142,7 @@ def _of_nobody(
             f"{unowned_memory(listed)} is leaking{where}{_figures(_document(said, key))}{why}",
             advice,
             gpu=gpu.identity.index,
+            gpu_instance_id=key.gpu_instance_id,
         )
 
 

@@ -8,7 +8,7 @@ what they should be, and alerts that no other problem stands for.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpuagent.core.displaced import displaced_gpus, rename_displaced
@@ -33,6 +33,7 @@ from gpuagent_exporters.status import gpu_problems
 from gpuagent_exporters.status.gpu_problems import dead_process_problems
 from gpuagent_exporters.status.growth_problems import growth_problems
 from gpuagent_exporters.status.severity import Assessments, Problem, gravest, joined, most_severe_first
+from gpuagent_exporters.status.silencing import KINDS, is_silenced
 
 _XID_SECONDS = 900.0
 """An event is no state: after this long it is history, as for its alert. One that takes a repair is a problem until
@@ -54,23 +55,27 @@ def find_problems(
     poll_interval_seconds: float = 1.0,
     preallocates: tuple[str, ...] = (),
     state_problem: str = "",
+    left_alone: int = 0,
     undelivered: Sequence[Undelivered] = (),
     firing: Sequence[FiringAlert] = (),
+    silenced_processes: Collection[tuple[int, int]] = frozenset(),
 ) -> list[Problem]:
     """Everything that is wrong, gravest first.
 
     `now_seconds` is CLOCK_BOOTTIME, as in the snapshot; `preallocates` are patterns as for the status document;
-    `state_problem` is what is wrong with the agent's state file, in words; `undelivered` are receivers that are
-    not told what they should be; `firing` are the alerts that fire.
+    `state_problem` is what is wrong with the agent's state file, in words; `left_alone` are users, units and containers
+    whose processes rules leave alone until a person has looked; `undelivered` are receivers that are not told what they
+    should be; `firing` are the alerts that fire; `silenced_processes` are processes, by the index of their GPU and by
+    pid, whose growth nobody wants to hear of.
     """
-    state = [*_state(state_problem), *undelivered_problems(undelivered, now_seconds)]
+    state = [*_state(state_problem), *_left_alone(left_alone), *undelivered_problems(undelivered, now_seconds)]
     if snapshot is None:
         text = "nothing has been measured yet: the agent has just started"
         return [*state, Problem(Severity.INFO, "not_measured", text, "The first figures come in a few seconds.")]
     current = [one for one in firing if not _is_outdated(one, snapshot)]
     recognize = framework_recognizer(preallocates)
     growth = growth_problems(snapshot, recognize, Assessments(snapshot.growth, firing))
-    found = (
+    every = (
         *_nvml(snapshot, now_seconds),
         *_count(snapshot),
         *_stale(snapshot, now_seconds, stale_after_seconds(poll_interval_seconds)),
@@ -81,6 +86,7 @@ def find_problems(
         *_collectors(snapshot),
         *state,
     )
+    found = [one for one in every if not is_silenced(one, current, silenced_processes)]
     displaced = displaced_gpus(snapshot)
     return most_severe_first(_without_index(one, displaced) for one in (*found, *alert_problems(current, found)))
 
@@ -106,6 +112,18 @@ def _state(problem: str) -> Iterator[Problem]:
             "state",
             f"the agent's state: {problem}",
             "Alerts go on. docs/troubleshooting.md says what is kept aside and where.",
+        )
+
+
+def _left_alone(owners: int) -> Iterator[Problem]:
+    """Yield that the breaker spares somebody: not whom, as the status may be open to everybody."""
+    if owners:
+        who = "1 user, unit or container" if owners == 1 else f"{owners} users, units or containers"
+        yield Problem(
+            Severity.WARNING,
+            "remedies_left_alone",
+            f"rules leave the processes of {who} alone: the last actions on them gave no memory back",
+            "`gpuagent remedies` says whose. After a look, `gpuagent remedies reset` lets rules act on them again.",
         )
 
 
@@ -214,6 +232,7 @@ def _xids(snapshot: Snapshot) -> Iterator[Problem]:
                 xid.advice,
                 gpu=event.gpu_index,
                 uuid=event.gpu_uuid,
+                xid=event.xid,
             )
 
 
@@ -245,30 +264,6 @@ def _on(gpus: Iterable[GpuReading | None]) -> str:
     return f" on GPU {joined(indices, most=8)}" if indices else ""
 
 
-_LEAKS = frozenset({"leak", "growth", "fast_growth", "unowned_leak", "memory_full"})
-_HEALTH = frozenset({"gpu_lost", "gpu_blind", "gpu_gone", "gpu_failed"})
-_KINDS: dict[str, frozenset[str]] = {
-    "GpuMemoryHigh": frozenset({"memory_full"}),
-    "GpuMemoryFull": frozenset({"memory_full"}),
-    "GpuInstanceMemoryFull": frozenset({"memory_full"}),
-    "GpuMemoryUnattributed": frozenset({"unattributed", "unowned_leak"}),
-    "GpuDeadProcessesHoldMemory": frozenset({"dead_processes", "zombie_processes"}),
-    "GpuProcessMemoryLeak": _LEAKS,
-    "GpuMemoryLeak": _LEAKS,
-    "GpuMemoryExhaustionSoon": _LEAKS,
-    "GpuXidCritical": frozenset({"xid"}),
-    "GpuXidWarning": frozenset({"xid"}),
-    "GpuEccUncorrectable": frozenset({"ecc_uncorrected"}),
-    "GpuRowRemapFailed": frozenset({"memory_defect"}),
-    "GpuRowRemapPending": frozenset({"remap_pending"}),
-    "GpuRecoveryAction": frozenset({"recovery_action"}),
-    "GpuLost": _HEALTH,
-    "GpuCountDropped": frozenset({"gpu_missing", "gpu_gone", "gpu_lost"}),
-    "GpuThrottledThermal": frozenset({"slowed_down"}),
-    "GpuThrottledPower": frozenset({"slowed_down"}),
-    "GpuMonitorBlind": _HEALTH | {"collector", "figures_untrusted", "nvml_failed", "nvml_paused", "stale"},
-}
-"""Problems that already say what an alert says."""
 _GRAVITY = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 _TOLD = frozenset(_GRAVITY)
 _NOTES = frozenset({"GpuRemedy", "GpuRemedyAnnounced"})
@@ -286,7 +281,7 @@ def _is_outdated(alert: FiringAlert, snapshot: Snapshot) -> bool:
     The rule is evaluated in a moment; until then it would say that the memory is full beside what is in use.
     """
     gpu = next((one for one in snapshot.gpus if alert.uuid and one.identity.uuid == alert.uuid), None)
-    if gpu is None or gpu.state is not GpuState.OK or "memory_full" not in _KINDS.get(alert.name, frozenset()):
+    if gpu is None or gpu.state is not GpuState.OK or "memory_full" not in KINDS.get(alert.name, frozenset()):
         return False
     if alert.pid:
         listed = {one.pid for one in snapshot.processes if one.gpu_uuid == alert.uuid and one.info is not None}
@@ -332,7 +327,7 @@ def _severity(alert: FiringAlert, firing: Iterable[FiringAlert]) -> Severity | N
 
 
 def _is_told(alert: FiringAlert, severity: Severity, others: Sequence[Problem]) -> bool:
-    kinds = _KINDS.get(alert.name, frozenset())
+    kinds = KINDS.get(alert.name, frozenset())
     return any(
         problem.kind in kinds
         and problem.gpu in {None, alert.gpu}

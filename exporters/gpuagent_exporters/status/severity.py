@@ -39,6 +39,10 @@ class Problem:
     """UUID of the GPU that it is about, where that is known and the problem may outlive the GPU's index."""
     displaced: GpuIdentity | None = None
     """The GPU that it is about, where another GPU has its index now; `gpu` is None then."""
+    gpu_instance_id: int = NO_INSTANCE
+    """MIG instance whose memory it is about; `NO_INSTANCE` for the GPU's."""
+    xid: int | None = None
+    """Code of the Xid that it tells of."""
 
     def is_about(self, gpu: GpuIdentity) -> bool:
         """Return whether this GPU has it."""

@@ -101,6 +101,17 @@ def test_without_an_agent_the_app_is_left_alone(monkeypatch: pytest.MonkeyPatch,
     assert "Is it running?" in errors
 
 
+def test_where_the_configuration_forbids_it_the_app_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LEAK-01: nothing is brought in and nothing asked; the way out is said."""
+    process = Attached(None)
+    code, output, errors, request = attach(monkeypatch, process, {"clients": [], "attach": False})
+
+    assert (code, output, process.events) == (1, "", [])
+    assert "forbids attaching (`clients.attach`)" in errors
+    assert "gpuagent-client enable" in errors
+    assert request.startswith(b"GET /api/v1/clients ")
+
+
 @pytest.mark.parametrize("words", [["x"], ["7", "--window", "soon"], ["7", "--wait", "-1s"]])
 def test_a_wrong_call(words: list[str]) -> None:
     """Exit status 2, as of every command."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpuagent.cli.app import app
-from gpuagent.cli.apps import foretell
+from gpuagent.cli.pause import foretell, measure_waiting
 from gpuagent.cli.workers import VARIABLE, fitting
 from tests.fakes.answering import answering, says
 from tests.fakes.identified import identified, identity, row, shows
@@ -154,15 +153,29 @@ def test_the_longest_pause_is_handed_on() -> None:
     assert json.loads(request.partition(b"\r\n\r\n")[2])["max_pause_seconds"] == 0.05
 
 
-@pytest.mark.parametrize(("load_per_cpu", "milliseconds"), [(0.5, 64), (2.0, 72), (50.0, 96)])
-def test_the_pause_is_foretold(load_per_cpu: float, milliseconds: int, tmp_path: Path) -> None:
-    """By the anonymous memory of the process and the load, as the app does; nothing is said of what cannot be seen."""
+@pytest.mark.parametrize(
+    ("capabilities", "seccomp", "milliseconds"),
+    [("0", "0", 520), ("1ffffffffff", "0", 52), ("1ffffffffff", "2", 520)],
+    ids=["user", "root", "container"],
+)
+def test_the_pause_is_foretold(capabilities: str, seccomp: str, milliseconds: int, tmp_path: Path) -> None:
+    """By the anonymous memory, and by what work takes now unless the fork has priority; else nothing is said."""
     (tmp_path / "7").mkdir()
-    (tmp_path / "7" / "status").write_text(f"VmRSS:\t{3 * 2**20} kB\nRssAnon:\t{2 * 2**20} kB\n")
-    (tmp_path / "loadavg").write_text(f"{load_per_cpu * (os.cpu_count() or 1)} 1.00 1.00 1/2 3\n")
+    (tmp_path / "7" / "status").write_text(
+        f"VmRSS:\t{3 * 2**20} kB\nRssAnon:\t{2 * 2**20} kB\nCapEff:\t{capabilities}\nSeccomp:\t{seccomp}\n"
+    )
 
-    assert foretell(7, tmp_path) == f"; it is paused twice, for about {milliseconds} ms each (2.0 GiB resident)"
-    assert foretell(8, tmp_path) == ""
+    assert foretell(7, tmp_path, 10.0) == f"; it is paused twice, for about {milliseconds} ms each (2.0 GiB resident)"
+    assert foretell(8, tmp_path, 10.0) == ""
+
+
+def test_an_older_kernel_tells_less(tmp_path: Path) -> None:
+    """Without capabilities nothing is in a hurry; without the time of waiting the clock is taken."""
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "status").write_text(f"VmRSS:\t{2**20} kB\n")
+
+    assert foretell(7, tmp_path, 2.0) == "; it is paused twice, for about 56 ms each (1.0 GiB resident)"
+    assert 1.0 <= measure_waiting(tmp_path) <= 100.0
 
 
 def test_blame_prints_the_verdict_first() -> None:

@@ -211,6 +211,20 @@ def test_who_ends_with_it_is_shown_and_named_in_the_request() -> None:
     assert "whom its end would end as well cannot be told" in asked(unknown, "7", "--yes")[2]
 
 
+def test_who_ends_with_its_unit_is_shown_where_a_person_answers_for_that() -> None:
+    """KILL-03: with --force alone, for the service that may fail with it; not where that is restarted anyway."""
+    at_risk = [{"unit": "cel.service", "ends_with_it": [{**CROWD[1], "pid": each} for each in (7, 71, 72)]}]
+    own = row(7, ends_with_it=CROWD, unit_at_risk="cel.service")
+    agent = FakeAgent(identified(own, row(8, unit_at_risk="")) | {"units_at_risk": at_risk}, {})
+    for options, shown in (
+        (["--force"], [70, 71, 72]), ([], [70, 71]), (["--force", "--restart-unit"], [70, 71]),
+    ):  # fmt: skip
+        _, _, errors = asked(agent, "7", "8", "--yes", *options)
+        assert [pid for pid, _ in agent.killed[7]["ends_with_it"]] == shown
+        assert ("Ending pid 7 also ends perhaps pid 72 (" in errors) is (72 in shown)
+        assert "ends_with_it" not in agent.killed[8]
+
+
 def test_why_a_process_cannot_be_named() -> None:
     """A GPU that cannot be read, and a number whose holder has ended, are said; nothing is asked for."""
     blind = {"gpu": 1, "gpu_uuid": "GPU-1", "text": "GPU 1 has not been readable for 12 s: hung"}

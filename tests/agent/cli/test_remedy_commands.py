@@ -169,6 +169,9 @@ def test_no_remedies() -> None:
     _, output, errors, _ = asked(DOCUMENT | {"remedies": [], "stopped": "", "withheld": [refused]}, "remedies")
     assert "pid 7 was tried: refused" in output
     assert "or refused" not in errors
+    alone = {"remedies": [], "stopped": "", "left_alone": ["uid 7", "a.service"]}
+    _, _, errors, _ = asked(DOCUMENT | alone, "remedies")
+    assert "Rules leave the processes of uid 7, a.service alone" in errors
 
 
 def test_stop() -> None:

@@ -14,6 +14,7 @@ import pytest
 from gpuagent.clients.admission import Acceptor, CpuShare
 from gpuagent.clients.registry import MOST_WAITING
 from gpuagent.clients.server import limits_of
+from gpuagent.config.agent import Clients
 from gpuagent.config.models import Config
 from gpuagent.core.clock import ManualClock
 from gpuagent_exporters.http.listeners import UnixListener, open_unix
@@ -149,3 +150,11 @@ def test_places_are_bounded_by_the_descriptors_that_may_be_opened() -> None:
         assert (limits_of(Config()).max_connections, limits_of(Config()).max_waiting) == (128, 32)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_whether_attaching_is_allowed_is_as_configured() -> None:
+    """`gpuagent attach` asks the agent before it touches a process."""
+    forbidding = Config(clients=Clients(attach="forbidden"))
+
+    assert limits_of(Config()).may_attach
+    assert not limits_of(forbidding).may_attach

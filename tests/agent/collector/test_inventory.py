@@ -57,15 +57,31 @@ def test_a_gpu_that_is_lost_after_a_reboot_has_its_name(path: Path) -> None:
     assert Inventory(path, "third").known == (A,)
 
 
-def test_a_gpu_that_was_lost_before_a_reboot_should_be_there(path: Path) -> None:
+@pytest.mark.parametrize("restarted", [False, True], ids=["the same agent", "started again in that boot"])
+def test_a_gpu_that_was_lost_before_a_reboot_should_be_there(path: Path, *, restarted: bool) -> None:
     """GPU-01: until another one answers at its PCI address; one that nobody knows is not expected."""
     Inventory(path, "boot").observe([A, B])
     inventory = Inventory(path, "another")
     assert inventory.expect([B.uuid, "GPU-unknown"]) == {B.uuid}
     inventory.observe([A])
     assert Inventory(path, "another").known == (A, B)
-    inventory.observe([A, GpuIdentity(index=1, uuid="GPU-new", name="H100", pci_bus_id=B.pci_bus_id)])
+    if restarted:
+        inventory = Inventory(path, "another")
+        assert inventory.expect([B.uuid]) == {B.uuid}
+    new = GpuIdentity(index=1, uuid="GPU-new", name="H100", pci_bus_id=B.pci_bus_id)
+    inventory.observe([A, new])
     assert [gpu.uuid for gpu in inventory.known] == [A.uuid, "GPU-new"]
+    assert [gpu.uuid for gpu in Inventory(path, "another").known] == [A.uuid, "GPU-new"]
+
+
+def test_a_gpu_that_came_back_after_a_reboot_is_not_replaced_by_its_address(path: Path) -> None:
+    """GPU-01: once it was seen in this boot, another one at its address does not end that it should be there."""
+    Inventory(path, "boot").observe([A, B])
+    Inventory(path, "another").expect([B.uuid])
+    Inventory(path, "another").observe([A, B])
+    inventory = Inventory(path, "another")
+    inventory.observe([A, GpuIdentity(index=1, uuid="GPU-new", name="H100", pci_bus_id=B.pci_bus_id)])
+    assert {gpu.uuid for gpu in inventory.known} == {A.uuid, B.uuid, "GPU-new"}
 
 
 def test_a_gpu_that_answers_elsewhere_is_not_the_lost_one(path: Path) -> None:

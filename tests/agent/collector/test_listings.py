@@ -39,13 +39,14 @@ def answer(
     gpu: GpuIdentity = GPU,
     busy: frozenset[int] = frozenset(),
     contradiction: str = "",
+    answered: float = 0.0,
 ) -> Collected:
-    """A list that was read at a time; `used` is the memory of the GPU beside what is listed."""
+    """A list that was asked for at a time; `used` is the memory of the GPU beside what is listed."""
     listed = tuple(GpuProcess(pid, each, "C") for pid, each in held.items())
     memory = None if used is None else Memory(80 * GIB, used + sum(each or 0 for each in held.values()))
     return Collected(
         GpuReading(gpu, GpuState.OK, memory=memory, processes_known=complete),
-        listed, dict.fromkeys(busy, BUSY), frozenset(held), at, contradiction=contradiction,
+        listed, dict.fromkeys(busy, BUSY), frozenset(held), at, contradiction=contradiction, answered_seconds=answered,
     )  # fmt: skip
 
 
@@ -102,6 +103,28 @@ def test_another_gpu_has_listings_of_its_own() -> None:
     listings = Listings(None, BOOT)
     seen(listings, 100.0, process(99.0))
     assert seen(listings, 200.0, process(150.0), gpu=GpuIdentity(1, "GPU-1", pci_bus_id="2")) == KNOWN_HOLDERS
+
+
+def test_who_came_while_the_driver_was_asked_is_unproven() -> None:
+    """PROC-02: a slow list was made before or after a process started: it has not ended, and is not acted on."""
+    for first in (True, False):
+        listings = Listings(None, BOOT)
+        if not first:
+            seen(listings, 99.0, held={})
+        started = {"before": 99.5, "between": 102.0, "as it came": 104.005, "after": 104.01}
+        listed = {700 + number: HELD for number, _ in enumerate(started)}
+        living = [process(at, 700 + number) for number, at in enumerate(started.values())]
+        expected = Holders(strangers=frozenset({703}), unproven=frozenset({701, 702}))
+        assert seen(listings, 100.0, *living, held=listed, answered=104.008) == expected
+        assert seen(listings, 105.0, *living, held=listed, answered=105.0) == expected
+
+
+def test_who_came_while_the_driver_was_asked_is_proven_by_its_work() -> None:
+    """Nobody but the process with the number computes under it: it is a holder like any other then."""
+    listings = Listings(None, BOOT)
+    assert seen(listings, 100.0, process(102.0), answered=104.0) == UNPROVEN
+    assert seen(listings, 105.0, process(102.0)) == UNPROVEN
+    assert seen(listings, 121.0, process(102.0), busy=frozenset({PID})) == KNOWN_HOLDERS
 
 
 @pytest.mark.parametrize("step", [0.5, 1.0, 10.0, 60.0])

@@ -172,6 +172,30 @@ def test_a_gpu_that_vanished_while_the_agent_was_down(tmp_path: Path, boot_id: s
     asyncio.run(run())
 
 
+def test_a_lost_gpu_that_was_replaced_is_expected_no_more(tmp_path: Path) -> None:
+    """GPU-01: also where the one in its place is opened for a while before it says which GPU it is."""
+    two = "gpus:\n  - {model: h100}\n  - {model: h100, uuid: GPU-%s}\n"
+    path = tmp_path / "gpus.json"
+
+    async def run() -> None:
+        async with rig(two % "old", inventory=Inventory(path, BOOT_ID), events=False) as stage:
+            assert at(await stage.tick(), 1).identity.uuid == "GPU-old"
+        inventory = Inventory(path, "another")
+        assert inventory.expect(["GPU-old"]) == {"GPU-old"}
+        hang = Fault(FaultKind.HANG, gpu=1, calls=("nvmlDeviceGetMemoryInfo_v2",))
+        async with rig(two % "new", inventory=inventory, faults=[hang], events=False) as stage:
+            for _ in range(3):
+                assert at(await stage.hasty_tick(), 1).replaces == ""
+            await stage.mend()
+            seen = await stage.tick()
+            assert states(seen) == [GpuState.OK] * 2
+            assert (at(seen, 1).identity.uuid, at(seen, 1).replaces) == ("GPU-new", "GPU-old")
+            assert stage.value("gpuagent_gpus_expected") == 2
+        assert Inventory(path, "another").expect(["GPU-old"]) == frozenset()
+
+    asyncio.run(run())
+
+
 def test_more_gpus_on_the_bus_than_the_driver_has() -> None:
     """GPU-02: a GPU that was gone before the agent came is missed by the PCI bus."""
 

@@ -45,6 +45,7 @@ async def metrics(node: str) -> list[list[str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", NODES)
 def test_replay_equals_the_node(scenario: str, tmp_path: Path) -> None:
     """Every figure of a node is the same when a capture of it is replayed, in both passes."""
@@ -54,6 +55,7 @@ def test_replay_equals_the_node(scenario: str, tmp_path: Path) -> None:
     assert asyncio.run(metrics(str(path))) == asyncio.run(metrics(scenario))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [

@@ -51,8 +51,14 @@ def record(text: str, number: int = 1) -> bytes:
         (SPLIT[0], "usb 1-1: new device", *SPLIT[1:]),
         ("NVRM: GPU 00000000:3B:00.0: GPU has fallen off the bus.",),
         ("NVRM: Xid (PCI:0000:3b:00): 79, pid=7, name=0000:99:00.0, GPU has fallen off the bus.",),
+        ("NVRM: GPU at 0000:3b:00.0 has fallen off the bus.",),
+        (
+            "NVRM: The NVIDIA GPU 0000:3b:00.0 (PCI ID: 1:2)",
+            "NVRM: installed in this system has fallen off the bus and",
+        ),
+        (SPLIT[0], *["NVRM: The NVIDI[7]: segfault at 0 in 0000:99:00.0[0+1]"] * 9, *SPLIT[1:]),
     ],
-    ids=["split", "plain", "xid", "interrupted", "long", "name"],
+    ids=["split", "plain", "xid", "interrupted", "long", "name", "old", "two", "flooded"],
 )
 def test_however_it_is_told(lines: tuple[str, ...]) -> None:
     """GPU-03: on one line or three, with an Xid number or without, with other lines in between: this GPU, once."""
@@ -65,6 +71,8 @@ def test_however_it_is_told(lines: tuple[str, ...]) -> None:
     [
         "NVRM: fallen off the bus",
         "NVRM: Xid (PCI:0000:3b:00): 31, pid=7, MMU Fault",
+        "NVRM: Xid (PCI:0000:3b:00): 31, pid=7, name=fallen off the bus, Ch 0",
+        "NVRM: Xid (PCI:0000:3b:00): 790, pid=7, GPU has fallen off the bus",
         "app: NVRM: GPU 0000:3b:00.0 has fallen off the bus",
         "",
     ],
@@ -72,6 +80,21 @@ def test_however_it_is_told(lines: tuple[str, ...]) -> None:
 def test_what_is_no_news_of_a_gpu(line: str) -> None:
     """Without an address, of another Xid, and of one who quotes the driver: nothing."""
     assert FallenGpus().feed(line) is None
+
+
+NAMES = ("NVRM: gpu", "NVRM: GPU 0000:", "NVRM: Xid (PCI:", "NVRM: The NVIDI", "NVRM: fallen of", "NVRM:")
+FILES = ("0000:3b:00.0 fallen off the bus", "0000:3b:00): 79, GPU has fallen off the bus.", SPLIT[0])
+LINES = ("{name}[81]: segfault at 0 ip 0 sp 0 error 4 in {file}[0+1]", "{name}[8]: {file}", "{name} {file}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("line", LINES)
+def test_a_name_that_begins_as_the_driver(name: str, file: str, line: str) -> None:
+    """A process has 15 bytes to begin a line of the kernel's with, and a file's name behind: that is no news."""
+    gpus = FallenGpus()
+    assert gpus.feed(line.format(name=name, file=file)) is None
+    assert gpus.feed(line.format(name=name, file=SPLIT[2])) is None
 
 
 def test_two_gpus_at_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -281,3 +282,21 @@ def test_whether_a_process_runs() -> None:
     assert table.is_running(known.id) is True
     assert table.is_running(known.id._replace(start_ticks=known.id.start_ticks + 1)) is False
     assert table.is_running(known.id._replace(pid=8)) is False
+
+
+def test_those_that_hang_are_waited_for_together() -> None:
+    """PROC-03: a tick reads all that it has to at the same time; what comes late is there all the same."""
+    together = threading.Barrier(3)
+
+    class Slow(FakeProc):
+        def read(self, pid: int, name: str) -> bytes:
+            if pid in {7, 8, 9} and name == "stat" and (pid, name) not in self.reads:
+                self.reads.append((pid, name))
+                together.wait(30.0)
+            return super().read(pid, name)
+
+    proc = Slow()
+    for pid in (6, 7, 8, 9, 10):
+        proc.put(pid, stat_text(pid, b"p%d" % pid))
+    found = table_of(proc).resolve([6, 7, 8, 9, 10])
+    assert {pid: known(info).name for pid, info in found.items()} == {pid: f"p{pid}" for pid in (6, 7, 8, 9, 10)}

@@ -66,6 +66,7 @@ def test_what_stays_is_not_looked_at_again() -> None:
     assert gc.get_freeze_count() > 1000 > watched
 
 
+@pytest.mark.slow
 def test_what_a_reload_replaced_is_collected() -> None:
     """A cycle that was frozen once and is garbage since is gone after the next time."""
 

@@ -20,6 +20,7 @@ from gpuagent.top import acts
 from gpuagent.top.app import TopApp
 from gpuagent.top.detail_screen import DetailScreen
 from gpuagent.top.dialogs import Choice, Columns, Question, TextWindow
+from gpuagent.top.panels import problem_lines
 from gpuagent.top.widgets import LinesView, ProcessTable
 from tests.agent.cli.alerts_document import ALERT
 from tests.agent.cli.alerts_document import document as alerts_document
@@ -166,6 +167,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Request]:
     return sent
 
 
+@pytest.mark.slow
 def test_an_act_shows_what_is_known_and_waits_for_a_yes(tmp_path: Path, asked: list[Request]) -> None:
     """Nothing is asked of the agent before `y`: no Enter, no other key, no Esc."""
 
@@ -357,6 +359,8 @@ SNAPSHOTS = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.few(9)
 @pytest.mark.parametrize("size", [(60, 20), (80, 24), (120, 36), (200, 60)], ids=str)
 @pytest.mark.parametrize("name", SNAPSHOTS)
 def test_nothing_is_wider_than_the_screen(tmp_path: Path, name: str, size: tuple[int, int]) -> None:
@@ -378,6 +382,19 @@ def test_nothing_is_wider_than_the_screen(tmp_path: Path, name: str, size: tuple
 
     source = FakeSource(document(SNAPSHOTS[name]))
     play(source, script, tmp_path, size)
+
+
+@pytest.mark.parametrize(
+    ("ending", "style", "words"), [(False, "critical", "CRITICAL node7: x"), (True, "info", "ENDING node7: x")]
+)
+def test_an_incident_that_only_ends_is_no_trouble(*, ending: bool, style: str, words: str) -> None:
+    """As after `gpuagent kill`, while its end is about to be told: the screen is as calm as the status document."""
+    incident: dict[str, Any] = {"key": "inc-1", "kind": "process", "headline": "CRITICAL node7: x", "labels": {},
+                "alerts": [], "severity": "critical", "ends_at_seconds": None, "ending": ending}  # fmt: skip
+    (line,) = problem_lines({"problems": []}, {"incidents": [incident]}, 80, 5)
+    assert line.plain.strip().upper().startswith(style.upper())
+    assert ("ending: " in line.plain) is ending
+    assert acts.incident_words(incident) == words
 
 
 def test_problems_stay_on_top_of_512_processes(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_a_server_takes_its_cache(name: str, told: bool) -> None:
     run(test)
 
 
-NEIGHBOR = "{shape: ramp, start: 1GiB, rate: 1GiB, after: 326s, cap: 5GiB}"
+NEIGHBOR = "{shape: ramp, start: 1GiB, rate: 1GiB, after: 326s, cap: 6GiB}"
 COLLAPSES = {
     "of a server that has long started": (scenario(COLLAPSE.replace("600s", "2000s"), name=ENGINE), 2000),
     "of a neighbor while it starts": (scenario(STARTS, "20s", name=ENGINE, beside=NEIGHBOR), 326),

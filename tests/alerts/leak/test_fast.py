@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,10 +55,33 @@ def test_a_collapse_of_9_seconds(every: float) -> None:
 
 
 def test_a_collapse_between_two_readings() -> None:
-    """LEAK-04: when readings come every 5 s, the first that shows half of the free memory gone is enough."""
-    told = fast_times(detector(), collapse, 0, 1010, 5)
+    """LEAK-04: a jump from one reading to the next has no pace, however large: the second step has."""
+    told = fast_times(detector(), collapse, 0, 1011, 5)
 
-    assert [seconds for seconds, _ in told] == [1005]
+    assert [seconds for seconds, _ in told] == [1010]
+
+
+@pytest.mark.parametrize("every", [0.5, 1.0, 3.0, 5.0, 30.0])
+def test_a_burst_in_one_step_is_no_collapse(every: float) -> None:
+    """LEAK-04: requests that take 32 GiB at once, and hold them for three minutes, fill nothing."""
+    assert not fast_times(detector(), lambda s: 60.0 if 1090 <= s < 1280 else 28.0, 0, 2000, every)
+
+
+@pytest.mark.parametrize("every", [1.0, 2.0, 3.0, 5.0, 12.0])
+def test_a_larger_load_begins_where_it_began(every: float) -> None:
+    """LEAK-04: of a load in steps the last seconds are on new ground, and most of it is not: 34 GiB were held."""
+
+    def loads(seconds: float) -> float:
+        peak = 34.0 if seconds < 1050 else 58.0
+        return 3.0 + (peak - 3.0) / 5 * min(5, max(0, (seconds % 540 - 20) // 12))
+
+    assert not fast_times(detector(), loads, 500, 1560, every)
+
+
+def test_a_warm_up_that_slows_down() -> None:
+    """LEAK-04: a training that takes its memory ever more slowly stops before the GPU is full; an even one does not."""
+    assert not fast_times(detector(), lambda s: 74.0 - 66 * math.exp(-s / 90), 0, 1200)
+    assert fast_times(detector(), lambda s: 50.0 + max(0.0, s - 120) / 5, 0, 250)
 
 
 def test_it_stays_on_for_whoever_looks_in_between() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -115,6 +116,7 @@ def test_what_had_no_room_has_not_stopped_as_soon_as_it_has_some(goes_on: bool) 
     assert seen[-1].state is (GrowthState.RISING if goes_on else GrowthState.STOPPED)
 
 
+@pytest.mark.slow
 def test_room_again() -> None:
     """Growth that does not come back within the alarm's window ends it: what stopped, where, and with how much free."""
     watched = detector()
@@ -191,6 +193,7 @@ def test_what_has_jumped_does_not_grow(curve: Curve) -> None:
     assert (growth.verdict, growth.slope) == (Verdict.STEADY, Range(0, 0, 0))
 
 
+@pytest.mark.slow
 def test_every_verdict_agrees_with_its_growth() -> None:
     """Over a life with everything in it: never steady beside growth, nor leaking or growing without."""
     watched = detector()
@@ -243,6 +246,23 @@ def test_the_pace_of_what_has_stopped_is_that_while_it_grew(pace_mib: float, sto
     assert (growth.state, growth.exhaustion) == (GrowthState.STOPPED, None)
     assert growth.slope is not None
     assert growth.slope.value == pytest.approx(pace_mib * MIB, rel=0.1)
+
+
+def test_what_slows_down_before_it_stops_has_the_pace_of_all_its_growth() -> None:
+    """A wave of 44 GiB in an hour has grown at about that pace, not at that of its last minutes; noise is no growth."""
+    watched, seen = detector(), []
+    for tick in range(87 * 12):
+        seconds = tick * 5.0
+        used = (30 - 22 * math.cos(math.pi * min(seconds / HOUR, 1.0)) + 0.1 * math.sin(tick)) * GIB
+        growth = watched.update(seconds, used, TOTAL_BYTES - used - 12 * GIB)
+        if seconds > 1.05 * HOUR:
+            seen.append(growth)
+
+    assert {growth.state for growth in seen} == {GrowthState.STOPPED}
+    paces = [growth.slope.value * HOUR / GIB for growth in seen if growth.slope is not None]
+    assert len(paces) == len(seen)
+    assert min(paces) > 40
+    assert max(paces) < 60
 
 
 @pytest.mark.parametrize("gap_seconds", [120.0, 600.0, 1800.0])

@@ -70,6 +70,7 @@ def test_ever_more_workers_are_told_before_the_gpu_is_full() -> None:
     assert whole.forecast_seconds is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("period", "most", "gib"),
     [(20.0, 16, 2.0), (60.0, 20, 2.0), (540.0, 4, 15.0), (5.0, 30, 2.0)],

@@ -16,6 +16,7 @@ from gpuagent_alerts.leak.detector import MemoryLeakDetector
 from gpuagent_alerts.leak.histories import COMPARING_TURNS
 from gpuagent_alerts.leak.lives import LifeSoFar, Lives, Service, ServiceKey, ServiceMemory, service_of
 from gpuagent_alerts.leak.sensor import LeakDetection
+from gpuagent_alerts.leak.settings import Sensitivity
 from gpuagent_alerts.leak.witnesses import NOTHING_KNOWN, Prior
 from gpuagent_alerts.store.database import Store
 from tests.alerts.leak.curves import GIB, HOUR, MIB, Change, Curve, detector, first, leak, plateau, show
@@ -267,6 +268,54 @@ def test_after_lives_that_were_cut_short_a_rise_is_enough() -> None:
 
 
 @pytest.mark.parametrize(
+    ("prior", "sensitivity", "curve", "begin", "until"),
+    [
+        (Prior(leaked=True), "balanced", leak(30, begin=20), 480, 600),
+        (Prior(leaked=True), "sensitive", leak(30, begin=20), 480, 600),
+        (Prior(leaked=True), "strict", leak(30, begin=20), None, 700),
+        (NOTHING_KNOWN, "balanced", leak(30, begin=20), None, 700),
+        # An earlier life has levelled off: it may do so again.
+        (Prior(level_used=9, leaked=True), "balanced", leak(30, begin=20), None, 700),
+        # A model is loaded for 5 min, and the requests after that fill a cache for two more.
+        (Prior(leaked=True), "balanced", plateau(100, 30_000, begin=0), None, 3000),
+        (Prior(leaked=True), "balanced", lambda at: min(20_000 + 100 * at, 50_000 + 20 * min(at, 420)), None, 3000),
+        # It would be full in hours: there is time for the usual proof.
+        (Prior(leaked=True), "balanced", leak(4, begin=20), None, 700),
+    ],
+)
+def test_a_known_leaker_has_its_forecast_in_minutes(
+    prior: Prior, sensitivity: Sensitivity, curve: Curve, begin: float | None, until: float
+) -> None:
+    """What leaked until its end in an earlier life is told by pace and room, past the time in which models load."""
+    watched = detector(sensitivity)
+    watched.use_prior(prior)
+    words = words_of(watched, curve, until)
+    told = next((one for one in words if one.growth.verdict is Verdict.LEAKING), None)
+
+    if begin is None:
+        assert told is None
+        return
+    assert told is not None
+    assert begin <= told.seconds < until
+    left = (80 * 1024 - curve(told.seconds)) * MIB
+    assert told.growth.forecast_seconds == pytest.approx(left / (30 * MIB), rel=0.1)
+    assert told.growth.evidence is Evidence.BALANCED
+    assert told.growth.reasons == ("it rises evenly, and an earlier life of this service leaked until its end",)
+    assert not watched.life().leaks
+
+
+def test_the_pace_of_a_second_life_is_without_its_load() -> None:
+    """A model that is loaded for 4 min makes no forecast of minutes for the leak that follows."""
+    watched = detector()
+    watched.use_prior(Prior(leaked=True))
+    words = words_of(watched, lambda at: 15 * at + 100 * min(at, 240), 720)
+    told = next(one.growth for one in words if one.growth.verdict is Verdict.LEAKING)
+
+    assert told.slope is not None
+    assert told.slope.value == pytest.approx(15 * MIB, rel=0.05)
+
+
+@pytest.mark.parametrize(
     ("prior", "taken"), [(NOTHING_KNOWN, 0.5), (Prior(leaked=True, exhausted=True), 0.44), (Prior(replicas=1), 0.44)]
 )
 def test_more_than_one_witness(prior: Prior, taken: float) -> None:
@@ -282,6 +331,7 @@ def test_more_than_one_witness(prior: Prior, taken: float) -> None:
     assert all(one.growth.grade is Evidence.CONFIRMED for one in changes if one.growth.confirmed)
 
 
+@pytest.mark.slow
 def test_a_cache_of_a_third_is_never_confirmed() -> None:
     """LEAK-01: what takes a third of the free memory over three days, and stops, is told with one witness at most."""
     fill = plateau(20_000 / (72 * 3600), 20_000)
@@ -309,8 +359,8 @@ def test_a_life_tells_where_it_levelled_off() -> None:
 class Agent:
     """The leak detector's part of an agent, over fake detectors."""
 
-    def __init__(self, store: Store) -> None:
-        self.clock = ManualClock(1000.0)
+    def __init__(self, store: Store, now: float = 1000.0) -> None:
+        self.clock = ManualClock(now)
         self.detectors = FakeDetectors()
         self.leaks = LeakDetection(
             "balanced", self.clock, store=store, boot_id=BOOT_ID, detector_type=self.detectors.type
@@ -349,6 +399,47 @@ def test_the_second_life_is_told_of_the_first(tmp_path: Path) -> None:
     assert again.of(9) == Prior(leaked=True, exhausted=True)
     again.tick(10, command="vllm serve --model another")
     assert again.of(10) == NOTHING_KNOWN
+
+
+def test_the_second_life_is_told_at_once() -> None:
+    """A leaker that has left is known to what is started in its place; one that comes back is no earlier life."""
+    agent = Agent(Store(None))
+    agent.tick(7)
+    made = agent.detectors.made[-1]
+    made.said, made.shown = Growth(Verdict.LEAKING, Evidence.STRICT), LEAKED
+    agent.tick(7, 8)
+    assert agent.of(8) == NOTHING_KNOWN
+    agent.tick(8)
+    agent.tick(8, 9)
+    assert [agent.of(pid) for pid in (8, 9)] == [Prior(leaked=True)] * 2
+    for _ in range(2 * COMPARING_TURNS):
+        agent.tick(7, 8, 9, seconds=15.0)
+    assert agent.of(8) == Prior(replicas=1)
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_leaker_that_ends_while_the_agent_is_away_is_an_earlier_life(tmp_path: Path, *, left: bool) -> None:
+    """What leaked when the agent was stopped, or had just left, and is not seen again counts; what is, does not."""
+    agent = Agent(Store(tmp_path / "state.db"))
+    agent.tick(7)
+    made = agent.detectors.made[-1]
+    made.said, made.shown = Growth(Verdict.LEAKING, Evidence.STRICT), LEAKED
+    agent.tick(7)
+    if left:
+        agent.tick()
+    asyncio.run(agent.leaks.close())
+
+    again = Agent(Store(tmp_path / "state.db"), now=1100.0)
+    again.detectors.resumed_life = LEAKED
+    again.tick(8)
+    assert again.of(8) == Prior(leaked=True)
+    if not left:
+        again.tick(7, 8)
+        assert again.of(7) == NOTHING_KNOWN
+    else:
+        again.tick(8, seconds=3700.0)
+        again.tick(8, 9)
+    assert [row.leaked for row in again.leaks.histories.lives.rows()] == ([1] if left else [])
 
 
 def test_replicas_hear_of_each_other() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from gpuagent.core.growth import Verdict
 from gpuagent_alerts.leak.settings import SENSITIVITIES, SETTINGS, Evenness, Sensitivity
+from gpuagent_alerts.leak.verdict import STILL
 from tests.alerts.leak.curves import HOUR, MIB, TOTAL_BYTES, Curve, detector, first, leak, show
 from tests.alerts.leak.test_vectors import told
 
@@ -62,6 +63,20 @@ def test_growth_in_a_young_process_says_why_it_is_not_told() -> None:
     assert watched.update(7000, used, TOTAL_BYTES - used).reasons == (
         "rose by 10.8 GiB in 1 h 32 min, but has run for hardly longer than that",
     )
+
+
+def test_what_rises_is_not_called_still_before_that_can_be_known() -> None:
+    """No pace of 0 beside memory that rises: of a young process, and of one that stood still until two minutes ago."""
+    young, known = detector(), detector()
+    for seconds in range(0, 480, 15):
+        used = leak(40, begin=0)(seconds) * MIB
+        said = young.update(seconds, used, TOTAL_BYTES - used)
+        assert (said.verdict, said.slope) != (Verdict.STEADY, STILL)
+    show(known, leak(60, begin=7200), 7380, every=15)
+    used = leak(60, begin=7200)(7380) * MIB
+    said = known.update(7380, used, TOTAL_BYTES - used)
+    assert (said.verdict, said.slope) == (Verdict.STEADY, None)
+    assert said.reasons[0].startswith("rose by ")
 
 
 def test_another_length_of_window_is_a_witness() -> None:

@@ -23,13 +23,14 @@ from gpuagent.core.clock import ManualClock
 from gpuagent.core.identity import SHOWN_FIELDS
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.procfs.files import RealProc
+from gpuagent.procfs.hanging import IDLE_READERS, THREAD
 from gpuagent.procfs.machine import boot_id, boot_time_seconds
 from gpuagent.procfs.table import PidfdWatcher, ProcessTable
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation
 from gpuagent_alerts.remedies.execution.executor import Apps, NodeActionExecutor
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
-from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK, TableLookup, look_up
+from gpuagent_alerts.remedies.facts.fresh_lookup import TableLookup, look_up
 from gpuagent_alerts.remedies.history import RemedyHistory
 from gpuagent_alerts.remedies.manual_requests import gpus_of, identity_card
 from gpuagent_alerts.remedies.observation import ActionExecutor
@@ -88,7 +89,8 @@ async def let_threads_work() -> None:
     """Let threads write and read between two ticks: a second passes in a tick, and no look at /proc takes that long."""
     await asyncio.sleep(0.002)
     for _ in range(_LOOK_TURNS):
-        if not any(each.name == LOOK for each in threading.enumerate()):
+        idle = {each.ident for each in IDLE_READERS}
+        if not any(each.name == THREAD and each.ident not in idle for each in threading.enumerate()):
             return
         await asyncio.sleep(0.001)
 

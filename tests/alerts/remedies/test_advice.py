@@ -18,7 +18,7 @@ from gpuagent_alerts.remedies.facts import container_processes, unit_processes
 from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.rehearsal import accepted_advice, objections
-from gpuagent_alerts.remedies.safeguards import policy
+from gpuagent_alerts.remedies.safeguards import policy, step_means
 from gpuagent_alerts.remedies.safeguards import refusals as refusal_module
 from gpuagent_alerts.remedies.safeguards.never_list import is_supervised
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
@@ -89,7 +89,7 @@ FOUND = sorted(
     text
     for text in {
         text
-        for module in (policy, refusal_module, run, pinned_processes, target_module, *RETURNING)
+        for module in (policy, step_means, refusal_module, run, pinned_processes, target_module, *RETURNING)
         for text in refusals(module)
     }
     if text and not (text.startswith(PARTS) or text.count(" ") < 2)
@@ -216,7 +216,8 @@ SUPERVISED = "systemd supervises it ({unit}): a bare SIGTERM could leave it down
         ("a.service", {"never": ("a",)}, {},
          ["With --restart-unit it would be refused too: a.service is on the never-list", "sudo kill 100"]),
         ("a.service", {}, {"unit_sharing": "a.service runs processes of other users: pid 9 (x of bob)"},
-         ["With --restart-unit it would be refused too: a.service runs processes of other users", "sudo kill 100"]),
+         ["With --restart-unit it would be refused too: a.service runs processes of other users",
+          "--force ends it alone"]),
     ],
 )  # fmt: skip
 def test_only_what_would_be_accepted_is_advised(
@@ -303,3 +304,20 @@ def test_what_a_daemon_runs_for_others_is_not_supervised(unit: str) -> None:
     assert not is_supervised(target(unit=unit, uid=1000, parent_pid=7))
     assert is_supervised(target(unit=unit, uid=1000, parent_pid=1))
     assert is_supervised(target(unit=unit, uid=0, parent_pid=7))
+
+
+@pytest.mark.parametrize(
+    ("named", "changes", "supervised"),
+    [
+        ("a.service", {}, False),
+        ("a.service", {"uid": 0}, False),
+        ("a.service", {"parent_pid": 1}, True),  # the main process, or one that nobody waits for
+        ("a.service", {"proven_names": frozenset()}, True),
+        ("a", {}, True),
+        ("b.service", {}, True),
+    ],
+)
+def test_what_a_unit_that_root_names_has_started(named: str, changes: dict[str, Any], *, supervised: bool) -> None:
+    """KILL-03: root's word holds for that very unit, by its proven name, and not for its main process."""
+    of = {"unit": "a.service", "uid": 1000, "parent_pid": 7, "proven_names": frozenset({"unit"}), **changes}
+    assert is_supervised(target(**of), (named,)) is supervised

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from gpuagent_alerts.remedies.facts import displays
 from gpuagent_alerts.remedies.facts.displays import Displays
+from gpuagent_alerts.remedies.facts.unix_sockets import ListeningSocket, parse_table, read_own_namespace
 from tests.alerts.remedies.processes import PLAIN, refusals_of, running
 
 SERVER = """
 import signal, socket, sys
 one = socket.socket(socket.AF_UNIX)
-one.bind(sys.argv[1].replace('@', chr(0), 1))
+one.bind(sys.argv[1].replace('@', chr(0), 1).encode())
 one.listen()
 print('ready', flush=True)
 signal.pause()
@@ -70,6 +73,61 @@ def test_who_only_uses_a_display(tmp_path: Path) -> None:
         assert Displays().served_by(client) == ""
 
 
+REAL = "0000000000000000: 00000002 00000000 00010000 0001 01 {} /tmp/.X11-unix/X9"
+FORGED = [
+    "0: 2 0 zz 1 1 {} /tmp/.X11-unix/X9",
+    "0: 2 0 00010000 0001 01 {} /tmp/.X11-unix/X9",
+    REAL,
+    "0000000000000000: 00000002 00000000 00010000 0001 01 99999999999999999999999999 /tmp/.X11-unix/X9",
+    "0000000000000000: 00000002 00000000 \u0660 0001 01 {} wayland-\u0661",
+]
+
+
+@pytest.mark.parametrize("forged", FORGED)
+@pytest.mark.parametrize("netlink", [True, False])
+def test_lines_in_the_name_of_a_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forged: str, netlink: bool
+) -> None:
+    """KILL-03: a socket's name that looks like lines of net/unix makes nobody a display, and hides none."""
+    if not netlink:
+        monkeypatch.setattr(displays, "read_own_namespace", _unanswered)
+    (tmp_path / ".X11-unix").mkdir()
+    one, other = socket.socketpair()
+    with one, other, at(f"@a\n{forged.format(os.fstat(one.fileno()).st_ino)}"):
+        assert Displays().served_by(os.getpid()) == ""
+        with at(str(tmp_path / ".X11-unix" / "X7")) as pid:
+            assert Displays().served_by(pid) == "the X display :7"
+
+
+def _unanswered() -> Iterator[ListeningSocket]:
+    raise PermissionError("netlink is forbidden")
+
+
+def test_what_cannot_be_copied_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KILL-03: where neither netlink nor a copy of the socket tells its name, the table counts."""
+
+    def refused(_pid: int, _descriptor: int) -> bytes | None:
+        raise PermissionError("ptrace_scope")
+
+    monkeypatch.setattr(displays, "read_own_namespace", _unanswered)
+    monkeypatch.setattr(displays, "name_of_copy", refused)
+    with at(str(tmp_path / "wayland-1")) as pid:
+        assert Displays().served_by(pid) == "the display wayland-1"
+
+
+def test_both_ways_tell_the_same_sockets(tmp_path: Path) -> None:
+    """KILL-03: netlink and the table agree about a socket that listens, but for the user, whom netlink alone tells."""
+    address = str(tmp_path / "wayland-1")
+    with at(address), at(address, CLIENT):
+        told, read = (
+            [each for each in found if each.name == os.fsencode(address)]
+            for found in (read_own_namespace(), parse_table(Path("/proc/self/net/unix").read_bytes()))
+        )
+    assert len(told) == 1
+    assert [each._replace(uid=None) for each in told] == read
+    assert told[0].uid in {os.geteuid(), None}
+
+
 def test_without_the_right_to_see_open_files(tmp_path: Path) -> None:
     """KILL-03: without CAP_SYS_PTRACE an X server is known by its lock, if its own user or root has written that."""
     if os.geteuid() != 0:
@@ -89,8 +147,15 @@ def test_without_the_right_to_see_open_files(tmp_path: Path) -> None:
     locks = Path("/tmp") / f"gpuagent-locks-{os.getpid()}"
     locks.mkdir(mode=0o755)
     lock = locks / ".X7-lock"
+    (tmp_path / ".X11-unix").mkdir()
+    address = tmp_path / ".X11-unix" / "X7"
     try:
-        with at(str(tmp_path / "wayland-1")) as pid, running(PLAIN) as other:
+        with at(str(tmp_path / "wayland-1")) as pid:
+            lock.write_text(f"{pid:>10}\n", encoding="ascii")
+            lock.chmod(0o444)
+            assert seen(pid) == "", "nobody listens as this display"
+            lock.unlink()
+        with at(str(address)) as pid, running(PLAIN) as other:
             assert seen(pid) == ""
             lock.write_text(f"{pid:>10}\n", encoding="ascii")
             lock.chmod(0o444)

@@ -39,6 +39,7 @@ def full(one: Stage) -> None:
     one.alerts = [Alert({"alertname": "Full", "gpu": "0", "uuid": one.uuid}, {}, Status.FIRING, 4e9, value=1.0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [200 * GIB, 70 * GIB, 30 * GIB], ids=["one", "together", "beside what is used"])
 def test_nobody_ends_on_impossible_figures(store: Store, size: int) -> None:
     """NUM-12: a leak alert fires while the list is impossible and for a minute after; it acts when that is over."""

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from gpuagent.procfs.files import RealProc
-from gpuagent.procfs.hanging import MOST_HANGING, HangingProcess, HangingReads, read_within
-from gpuagent_alerts.remedies.facts.fresh_lookup import read_with_timeout
+from gpuagent.procfs.hanging import MOST_HANGING, HangingProcess, HangingReads, read_all, read_with_timeout, read_within
 from gpuagent_alerts.remedies.facts.process_scan import ProcessScan
 from gpuagent_alerts.remedies.facts.terminals import OpenFiles
 from gpuagent_alerts.remedies.facts.ties import TieFinder, read_ties
@@ -176,3 +175,46 @@ def test_a_single_read() -> None:
     assert read_within(30.0, lambda: 7) == 7
     with pytest.raises(ProcessLookupError):
         read_within(30.0, lambda: os.kill(2**22 + 1, 0))
+
+
+def test_many_reads_at_once() -> None:
+    """PROC-03: those that hang are waited for together, whatever follows them is read, and each keeps its outcome."""
+    ends, threads = threading.Event(), set()
+
+    def quick() -> int:
+        threads.add(threading.get_ident())
+        return 7
+
+    def fails() -> int:
+        raise ProcessLookupError
+
+    def waits() -> bool:
+        threads.add(threading.get_ident())
+        return ends.wait()
+
+    try:
+        found = read_all([quick, waits, fails, waits, quick, waits], 0.2)
+        kinds = [each if isinstance(each, int) else type(each) for each in found]
+        assert kinds == [7, TimeoutError, ProcessLookupError, TimeoutError, 7, TimeoutError]
+        assert len(threads) == 3
+    finally:
+        ends.set()
+    threads.clear()
+    assert list(read_all([quick] * 100)) == [7] * 100
+    assert len(threads) == 1
+    assert read_all([]) == ()
+
+
+def test_who_is_slow_is_not_left_out() -> None:
+    """PROC-03: a read that hangs for a moment only is read in full, though others have gone on meanwhile."""
+    second = threading.Event()
+
+    def slow() -> str:
+        assert second.wait(30.0)
+        return "slow"
+
+    def releases() -> str:
+        second.set()
+        return "next"
+
+    assert list(read_all([slow, releases], 30.0)) == ["slow", "next"]

@@ -234,6 +234,7 @@ def test_exec_after_selection(store: Store) -> None:
         process.communicate()
 
 
+@pytest.mark.slow
 def test_two_gpus_at_once(store: Store) -> None:
     """KILL-05, KILL-06: two alerts on two GPUs: one action, and the other one after the pause."""
 
@@ -250,6 +251,7 @@ def test_two_gpus_at_once(store: Store) -> None:
         assert (leaker.wait(10), neighbor.wait(10)) == (-signal.SIGTERM, -signal.SIGTERM)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jump", [-1e7, 1e7])
 def test_the_wall_clock_jumps(store: Store, jump: float) -> None:
     """A clock that is set in the middle ends nothing, repeats nothing and gives no budget back."""

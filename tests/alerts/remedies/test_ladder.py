@@ -12,7 +12,7 @@ from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import BEGIN, END, INTENT, RESULT
 from gpuagent_alerts.remedies.observation import ActionResult, Condition
 from gpuagent_alerts.remedies.outcome import RunResult
-from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits
+from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits, owners_left_alone
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.settings import RemedyRules
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
@@ -373,6 +373,9 @@ def test_the_breaker_of_one_owner(store: Store) -> None:
         world = useless()
         world.back_after = 1e9
         assert run_ladder(world, plan(TERMINATE), store, rules).result is RunResult.STILL_LISTED
+    audit = Audit(store, world.clock, BOOT)
+    left_alone = [owners_left_alone(rules.limits, audit.past(dry_run=False, since_reset=True))]
+    assert left_alone == [["uid 1000"]]
     stopped = World()
     outcome = run_ladder(stopped, plan(TERMINATE), store, rules)
     assert (outcome.result, "rules leave the processes of" in outcome.detail) == (RunResult.REFUSED, True)

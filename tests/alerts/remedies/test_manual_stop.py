@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from gpuagent.config.models import Config
 from gpuagent.service.remedies import RemedyCommands
 from gpuagent_alerts.remedies.audit import NotRecorded
 from gpuagent_alerts.remedies.audit_rows import STOP
+from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits
 from gpuagent_alerts.remedies.service import describe_user
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.processes import IGNORES_TERM, PLAIN, as_target, running
 from tests.alerts.remedies.staging import Stage, config, stage
+from tests.alerts.remedies.world import RULES, TERMINATE, World, plan, run_ladder, target
 
 LADDER = {
     "match": ['alertname="GpuProcessMemoryLeak"'],
@@ -177,6 +180,27 @@ def test_a_stop_whose_row_is_damaged_is_still_one(path: Path) -> None:
             told = await document(one)
             assert (told["stopped"], told["stopped_by"]) == ("a person has stopped them", "?")
             assert told["remedies"] == []
+
+    with running(PLAIN) as leaker:
+        asyncio.run(story(leaker.pid))
+
+
+def test_whose_processes_rules_leave_alone_is_told(path: Path) -> None:
+    """By name in the document for people, and as a number; a reset ends both."""
+    store = Store(path)
+    for _ in range(3):
+        useless = World()
+        useless.back_after = 1e9
+        assert run_ladder(useless, plan(TERMINATE), store, replace(RULES, limits=RemedyLimits(**NO_LIMITS))).acted
+
+    async def story(pid: int) -> None:
+        async with stage(settings(pid), store, {"leaker": pid}) as one:
+            await one.service.open()
+            assert (await document(one))["left_alone"] == [f"uid {target().uid}"]
+            assert one.service.figures().left_alone == 1
+            await RemedyCommands(one.service).reset(os.getuid())
+            assert (await document(one))["left_alone"] == []
+            assert one.service.figures().left_alone == 0
 
     with running(PLAIN) as leaker:
         asyncio.run(story(leaker.pid))

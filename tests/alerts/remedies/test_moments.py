@@ -97,6 +97,7 @@ def test_the_alert_ends(store: Store, moment: int) -> None:
         assert neighbor.poll() is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_the_process_ends(store: Store, moment: int) -> None:
     """A process that exits by itself between any two steps: said so, nobody else is signaled, no defect is told."""
@@ -153,7 +154,7 @@ def test_without_the_right() -> None:
         assert result.returncode == 0, result.stderr
         first, second = result.stdout.splitlines()
         assert first.startswith("failed SIGTERM: not permitted")
-        assert second.startswith("refused remedies are stopped: the agent may not signal")
+        assert second.startswith("refused remedies are stopped: the agent may not act")
         assert (leaker.poll(), neighbor.poll()) == (None, None)
         assert Path(f"/proc/{leaker.pid}/status").read_text().count("ShdPnd:\t0000000000000000") == 1
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent_alerts.remedies.files.mounts import file_system_fault, fuse_user
+from gpuagent_alerts.remedies.facts.terminals import mounts_of
+from gpuagent_alerts.remedies.files.mounts import file_system_fault, fuse_of_users, fuse_user
 from gpuagent_alerts.remedies.files.path_walk import walk
 from tests.alerts.remedies.trees import ALICE, tree
 
@@ -99,3 +100,13 @@ MOUNTS = b"""\
 def test_who_mounted_a_fuse_file_system() -> None:
     """Its owner makes up what stat says; it is the kernel's option that tells, not the name that the owner chose."""
     assert [fuse_user(MOUNTS, number) for number in (50, 51, 30, 24, 5)] == [1000, 0, None, None, None]
+
+
+@pytest.mark.parametrize("breaks", [b"\r", b"\x0c", b"\x85", b"\xe2\x80\xa8"])
+def test_a_mount_point_that_looks_like_lines(breaks: bytes) -> None:
+    """Whoever mounts names the mount point: only a line feed ends a line, and an odd line costs itself alone."""
+    said = b"x 30 0:53 / /mnt/x rw - fuse.x x rw,user_id=7\n"
+    said += b"60 30 0:53 / /a" + breaks + b"51 rw - fuse.x x rw,user_id=7\n"
+    assert fuse_user(said + MOUNTS, 51) == 0
+    assert fuse_of_users(said + MOUNTS) == {"/a" + os.fsdecode(breaks) + "51": 7, "/mnt/al ice": 1000}
+    assert [each.mount_id for each in mounts_of(said + MOUNTS)] == [60, 24, 30, 50, 51]

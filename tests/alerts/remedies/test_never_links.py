@@ -128,6 +128,8 @@ CASES: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.few(8)
 @pytest.mark.parametrize(("command", "entry"), CASES.values(), ids=CASES)
 def test_whatever_leads_there(folder: Path, command: tuple[str, ...], entry: str) -> None:
     """KILL-01: by links on either side, hard links, patterns and launchers; and no entry that leads elsewhere."""
@@ -172,6 +174,7 @@ def make_venv(root: Path) -> Venv:
 RUN = ("-c", PLAIN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", ["bin/python", "bin/python3", "bin/*", "*"])
 def test_the_interpreter_of_an_environment(tmp_path: Path, entry: str) -> None:
     """KILL-01: it is the same file for all of them, and means those that were started in this one."""
@@ -232,6 +235,8 @@ MENTIONED = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
+@pytest.mark.few(8)
 @pytest.mark.parametrize("words", MENTIONED, ids=" ".join)
 @pytest.mark.parametrize("launcher", ["tools/uvicorn", "tools/launch.py"])
 def test_a_path_anywhere_in_an_argument(app: Path, launcher: str, words: tuple[str, ...]) -> None:

@@ -82,6 +82,7 @@ APPLICATIONS = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", APPLICATIONS, ids=" ".join)
 def test_a_relative_entry(folder: Path, words: tuple[str, ...]) -> None:
     """KILL-01: `prod/x1.py` means every path that ends so, and the module `prod.x1`, for launchers of every kind."""

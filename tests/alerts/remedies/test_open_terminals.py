@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from itertools import count
 
 import pytest
 
-from gpuagent_alerts.remedies.facts.open_terminals import ANY, Device, Slave, read_device, slave_of, within_time
+from gpuagent.procfs.files import RealProc
+from gpuagent_alerts.remedies.facts.open_terminals import ANY, Device, LookTime, Slave, read_device, slave_of
 from gpuagent_alerts.remedies.facts.process_scan import ProcessRow, UnseenProcesses
+from gpuagent_alerts.remedies.facts.terminals import other_tables
 
 
 def row(pid: int, uid: int) -> ProcessRow:
@@ -54,6 +58,52 @@ def test_a_device() -> None:
 def test_a_flood_of_open_files() -> None:
     """Where all open files take too long to look at, the refusal names the user who has them, and the pid."""
     seconds = count(step=1)
-    with pytest.raises(UnseenProcesses, match=r"of uid 7: pid 12 \(work12\) alone has 900000 open"):
-        list(within_time([row(12, 7), row(13, 7), row(14, 8)], lambda _: 900000, lambda: float(next(seconds))))
-    assert [each.pid for each in within_time([row(12, 7)], lambda _: 900000, lambda: 0.0)] == [12]
+    flood = LookTime(lambda _: "900000 open files", lambda: float(next(seconds)))
+    with pytest.raises(UnseenProcesses, match=r"of uid 7: pid 12 \(work12\) alone has 900000 open files"):
+        list(flood.rows([row(12, 7), row(13, 7), row(14, 8)]))
+    assert [each.pid for each in LookTime(lambda _: "", lambda: 0.0).rows([row(12, 7)])] == [12]
+
+
+def test_a_process_that_takes_all_the_time() -> None:
+    """The clock counts within a process too, and over all loops of one look; between looks nothing is raised."""
+    now = [0.0]
+    look = LookTime(lambda pid: f"{pid} threads", lambda: now[0])
+    with look.one_look():
+        for each in look.rows([row(12, 7), row(13, 8)]):
+            now[0] += 0.1 if each.pid == 12 else 4.0
+        for _ in look.rows([row(12, 7)]):
+            now[0] += 1.0
+            with pytest.raises(UnseenProcesses, match=r"of uid 8: pid 13 \(work13\) alone has 13 threads"):
+                look.check()
+            now[0] = 0.0
+    look.check()
+    assert [each.pid for each in look.rows([row(12, 7)])] == [12]
+
+
+def test_threads_with_files_of_their_own() -> None:
+    """Each table of descriptors is found once, by the kernel's order, and not that of threads that share one."""
+    program = """
+import ctypes, threading
+libc = ctypes.CDLL(None)
+started, go_on = threading.Barrier(41), threading.Event()
+def work(own):
+    if own:
+        libc.unshare(0x400)  # CLONE_FILES
+    started.wait()
+    go_on.wait()
+for number in range(40):
+    threading.Thread(target=work, args=(number % 2,), daemon=True).start()
+started.wait()
+print('ready', flush=True)
+input()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        seen = []
+        found = list(other_tables(RealProc(), process.pid, lambda: seen.append(1)))
+        process.kill()
+    assert len(found) == len(set(found)) == 20
+    assert len(seen) == 41

@@ -76,6 +76,7 @@ POLICIES = st.builds(
     evidence=st.sampled_from([("allocator", "strict"), ("strict",), ("balanced", "sensitive")]),
     mps_clients=st.booleans(),
     restored_processes=st.booleans(),
+    supervisors=st.sampled_from([(), ("a.service",), ("sshd.service",), ("user@1000.service/a.service",)]),
 )
 STEPS = st.sampled_from(
     [
@@ -105,8 +106,10 @@ OF_THE_KERNEL = st.fixed_dictionaries({
     "namespace_pids": mostly((100,), (100, 7), (100, 1), ()),
     "users_container": st.booleans(),
     "ties": mostly(
-        Ties(), Ties(unseen="hidden"), Ties((TiedProcess(7, 70, ("sleep",), "bob", belongs=False),))
+        Ties(), Ties(unseen="hidden"), Ties((TiedProcess(7, 70, ("sleep",), "bob", belongs=False),)),
+        Ties(units=frozenset({"a.service"})),
     ),
+    "parent_pid": mostly(1, 7),
     "state": mostly("S", "D", "Z"),
     "kernel_thread": mostly(False, True),
     "restored": mostly("", "CRIU (pid 7) has restored it from a checkpoint"),
@@ -152,7 +155,8 @@ def world(kernel: dict[str, Any], written: dict[str, Any]) -> tuple[Observation,
     made = replace(
         target(100, user=kernel["user"]),
         kinds=kernel["kinds"], evidence=kernel["evidence"], driver_confirms=kernel["driver_confirms"],
-        container_name=kernel["container_name"] if "container" in proven else "", proven_names=proven, **of["Target"],
+        container_name=kernel["container_name"] if "container" in proven else "", proven_names=proven,
+        parent_pid=kernel.get("parent_pid", 1), **of["Target"],
     )  # fmt: skip
     facts = Facts(
         identity=Identity(made.id, made.uid, proven_names=proven, **identity),

@@ -47,6 +47,7 @@ def test_a_pid_alone_names_no_process(tmp_path: Path, name: str) -> None:
         assert leaker.poll() is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ASKS)
 @pytest.mark.parametrize(
     ("change", "says"),

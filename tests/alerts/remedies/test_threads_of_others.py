@@ -10,7 +10,7 @@ import pytest
 
 from gpuagent.procfs.credentials import read_credentials, read_uids
 from gpuagent.procfs.files import RealProc
-from gpuagent_alerts.remedies.facts.ties import is_own_work
+from gpuagent_alerts.remedies.facts.own_work import is_own_work
 from tests.alerts.remedies.processes import reader, refusals_of, running
 from tests.fakes.proc import FakeProc
 

@@ -187,6 +187,50 @@ def test_a_unit_that_listens_to_any_process(tmp_path: Path, listens: str, parent
     assert set(node.tied(20)) == ({19} if tied else set())
 
 
+@pytest.mark.parametrize(
+    ("main", "listens", "named", "tied"),
+    [
+        (8, "none", "ml.service", set()),
+        (8, "none", "other.service", {20}),
+        (8, "all", "ml.service", {8, 9, 20}),
+        (10, "none", "ml.service", {8, 9, 20}),  # its main process is the job itself
+        (7, "none", "ml.service", {20}),  # another, for which the job does not wait
+    ],
+)
+def test_a_unit_that_root_names(tmp_path: Path, main: int, listens: str, named: str, tied: set[int]) -> None:
+    """KILL-03: what root calls a supervisor goes on, but for its own main process and for whom systemd listens to."""
+    node = Node(tmp_path, other_service={"MainPID": "20"}, job_scope={})
+    node.supervisors.use([named])
+    of_unit = {"MainPID": str(main), "NotifyAccess": listens}
+    node.systemd.units["ml.service"] = of_unit
+    node.add(8, "system.slice/ml.service", BOB, name="python3")
+    node.add(9, "system.slice/ml.service", BOB, parent=8)
+    node.add(10, "system.slice/ml.service", parent=8)
+    node.add(20, "system.slice/other.service", BOB)
+    assert set(node.tied(10)) == tied - {20}
+    node.add(11, "system.slice/job.scope", parent=8)
+    node.systemd.units["ml.service"] = of_unit | {"BoundBy": "other.service"}
+    if main != 10 and listens == "none":  # a job that was moved: the unit that waits for it goes on as well
+        assert set(node.tied(11)) == (set() if named == "ml.service" or main == 7 else {9, 10, 20})
+
+
+def test_everybody_beside_it_in_its_unit(tmp_path: Path) -> None:
+    """KILL-03: who answers for a unit is shown all of it, and who depends on those; its main process is left out."""
+    node = Node(tmp_path, own_service={"MainPID": "8", "BoundBy": "next.service"}, next_service={"MainPID": "20"})
+    node.add(8, "system.slice/own.service", BOB)
+    node.add(10, "system.slice/own.service", parent=8)
+    node.add(11, "system.slice/own.service", 0, parent=8)
+    node.add(20, "system.slice/next.service", BOB)
+    assert node.with_units(10).keys() == {8, 11, 20}
+    with pytest.raises(UnseenProcesses, match=r"pid 8 is the main process of own\.service"):
+        node.with_units(8, 10)
+    node.supervisors.use(["own.service"])
+    assert not node.with_units(10)  # judged as the job of a unit that goes on
+    for cgroup in (CONTAINER, f"{MANAGER}/app.slice/x.service", "system.slice/cron.service", "elsewhere"):
+        node.add(30, cgroup, parent=8)
+        assert not node.with_units(30)
+
+
 def test_a_job_that_made_itself_the_main_process(tmp_path: Path) -> None:
     """KILL-03: a daemon's unit ends with its main process, whichever process has told systemd that it is that one."""
     node = Node(tmp_path)

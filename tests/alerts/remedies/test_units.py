@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gpuagent_alerts.remedies.execution.unit_queries import is_restart_denied
 from gpuagent_alerts.remedies.execution.units import Systemctl
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from gpuagent_alerts.remedies.observation import UnitPermission
@@ -161,6 +162,17 @@ def test_a_unit_that_is_down_after_its_restart(tmp_path: Path) -> None:
     assert f"{UNIT} was restarted, and is inactive now: a condition of it does not hold" in done.detail
 
 
+def test_a_unit_whose_restart_fails(tmp_path: Path) -> None:
+    """A unit that stays failed after its restart is told as down, whatever words its name or systemctl has."""
+    said = f"Job for {UNIT} failed because of authentication that was denied."
+    machine = Machine(
+        tmp_path, shown(), f"sed -i 's/^ActiveState=.*/ActiveState=failed/' unit.{UNIT}; echo {said}; exit 1"
+    )
+    done = machine.restart()
+    assert (done.ok, done.errno, done.taken) == (False, 0, True)
+    assert f"{UNIT} was restarted, and is failed now; nobody starts it again; {said}" in done.detail
+
+
 @pytest.mark.parametrize(("conditions", "status", "is_refused"), [("", 1, False), ("x", 1, True), ("x", 0, False)])
 def test_conditions_of_the_start(tmp_path: Path, conditions: str, status: int, is_refused: bool) -> None:
     """A unit with a condition that does not hold now is not restarted: its stop alone would be done."""
@@ -235,11 +247,39 @@ def test_own_restarts_count(tmp_path: Path) -> None:
     assert len(machine.restarts) == 1
 
 
-def test_restart_is_denied(tmp_path: Path) -> None:
-    """Polkit says no: told as a missing right."""
-    done = Machine(tmp_path, shown(), "echo 'Access denied' >&2; exit 4").restart()
-    assert (done.ok, done.errno) == (False, 1)
-    assert "Access denied" in done.detail
+NAMED = "authentication-denied.service"
+
+
+@pytest.mark.parametrize(
+    ("said", "unit", "is_denied"),
+    [
+        (
+            f"Failed to restart {UNIT}: Access denied\nSee system logs and 'systemctl status {UNIT}' for details.",
+            UNIT,
+            True,
+        ),
+        (f"Failed to restart {UNIT}: Interactive authentication required.", UNIT, True),
+        (
+            f"Failed to restart {UNIT}: Access denied as the requested operation requires x",
+            UNIT,
+            True,
+        ),
+        ("Failed to connect to bus: Permission denied", UNIT, True),
+        ("Failed to connect to system scope bus via local transport: Operation not permitted", UNIT, True),
+        (f"Job for {NAMED} failed because the control process exited with error code.", NAMED, False),
+        (f"Failed to restart {NAMED}: Transaction is destructive.", NAMED, False),
+        (f"Job for {UNIT} failed because a timeout was exceeded.\nSee Access denied", UNIT, False),
+        (f"A dependency job for {UNIT} failed. Failed to restart {UNIT}: Access denied", UNIT, False),
+    ],
+)
+def test_restart_is_denied(tmp_path: Path, said: str, unit: str, is_denied: bool) -> None:
+    """Polkit or the bus says no: told as a missing right, and nothing was done. The name of a unit says nothing."""
+    assert is_restart_denied(said, unit) is is_denied
+    if unit != UNIT:
+        return
+    done = Machine(tmp_path, shown(), f"echo {shlex.quote(said)} >&2; exit 4").restart()
+    assert (done.ok, done.errno, done.taken) == (False, int(is_denied), not is_denied)
+    assert said.partition("\n")[0] in done.detail
 
 
 def test_what_systemctl_says_is_one_line(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.remedies.observation import Condition, Observation, RemedyRequest, UnlistedGpu
 from gpuagent_alerts.remedies.safeguards import policy as policy_module
+from gpuagent_alerts.remedies.safeguards import step_means
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.safeguards.refusals import advice_on
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
@@ -28,6 +29,7 @@ RESET = RemedyStep(StepKind.RESET, 1.0)
 HAND = RemedyRequest(alertname="", asked_by="root (uid 0)")
 TIED = (TiedProcess(7, 70, ("sleep",), "bob", belongs=False),)
 
+IN_UNIT = Ties((*TIED, TiedProcess(8, 80, ("master",), "svc", belongs=False)), units=frozenset({"a.service"}))
 UNLISTED = (UnlistedGpu(1, "GPU-1", "GPU 1 has not been readable since the agent started (refused)"),)
 
 
@@ -103,6 +105,11 @@ OPTIONS: tuple[tuple[str, Callable[[re.Match[str]], Callable[[Case], Case]]], ..
         lambda _: lambda case: replace(case, policy={"restored_processes": True}),
     ),
     (r"Add it to remedies\.evidence", lambda _: lambda case: replace(case, policy={"evidence": ("balanced",)})),
+    (r"for this process alone, --force", lambda _: forced),
+    (
+        r"name (\S+) in remedies\.supervisors",
+        lambda found: lambda case: replace(case, policy={"supervisors": (found[1],)}),
+    ),
     (r"Say --restart-unit", lambda _: lambda case: replace(case, step=RESTART)),
     (r"Leave out --restart-unit", lambda _: lambda case: replace(case, step=KILL)),
     (r"ask for it by its pid", lambda _: lambda case: replace(case, request={})),
@@ -140,6 +147,7 @@ LIFTED = (
     Case("the process may be on it too", observation={"unlisted_gpus": UNLISTED},
          allow={"users": ("svc",), "gpus": ("GPU-0",)}),
     Case("systemd supervises it", target={"unit": "a.service"}),
+    Case("or stop all of a.service", target={"unit": "a.service", "parent_pid": 7}, facts={"ties": IN_UNIT}),
     Case("no systemd unit runs it", step=RESTART),
     Case("belongs to a user's own manager", target={"unit": "user@1000.service/a.service"}, step=RESTART),
     Case("its name is not known", allow={"containers": ("web",)}, target={"container_id": ID}),
@@ -198,6 +206,22 @@ def test_the_way_out_lifts_the_refusal(case: Case) -> None:
         assert option(case).matching() == [], advice
 
 
+def test_who_answers_for_a_unit() -> None:
+    """KILL-03: --force lifts a bare signal where all in the unit were shown, none is spared, and it is not its main."""
+    of = Case("", target={"unit": "a.service", "parent_pid": 7}, facts={"ties": IN_UNIT})
+    assert forced(of).reasons() == []
+    unseen = replace(forced(of), request={"forced": True, "shown": frozenset({(7, 70)})})
+    assert ["ending it also ends" in each for each in unseen.reasons()] == [True]
+    sshd = Ties((TiedProcess(8, 80, ("sshd",), "root", belongs=False),), units=IN_UNIT.units)
+    assert any("never-list" in each for each in forced(replace(of, facts={"ties": sshd})).reasons())
+    main = forced(replace(of, facts={"ties": Ties()})).reasons()
+    assert [each.endswith("use restart_unit") for each in main] == [True]
+    listed_unit = replace(forced(of), policy={"never": ("a",)})
+    assert any("a.service is on the never-list" in each for each in listed_unit.reasons())
+    rule = replace(forced(of), request={**forced(of).request, "alert": "a1", "alertname": "GpuMemoryHigh"})
+    assert any("remedies.supervisors" in each for each in rule.reasons())
+
+
 @pytest.mark.parametrize("gpus", [(), ("GPU-0", "GPU-1"), ("0", "1")])
 def test_one_process_is_ended_beside_a_gpu_that_was_never_listed(gpus: tuple[str, ...]) -> None:
     """KILL-03: nothing else ends, and the list of GPUs leaves out none: what was measured of it is enough."""
@@ -218,7 +242,8 @@ def test_every_refusal_of_the_policy_is_gone_through() -> None:
     """A new one has to be put among those that are lifted, or those that stand."""
     known = [each.reason for each in (*LIFTED, *STANDING)] + list(ELSEWHERE)
     found = [reason for case in (*LIFTED, *STANDING) for reason in case.reasons()]
-    for node in ast.walk(ast.parse(inspect.getsource(policy_module))):
+    sources = [inspect.getsource(each) for each in (policy_module, step_means)]
+    for node in (node for source in sources for node in ast.walk(ast.parse(source))):
         if isinstance(node, ast.Yield) and node.value is not None and (text := words(node.value)):
             pattern = re.escape(text).replace("x", ".+")
             assert any(part in text for part in known) or any(re.search(pattern, each) for each in found), text

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.execution.unit_ends import UnitEnds
+from gpuagent_alerts.remedies.facts.job_starters import SupervisorUnits
 from gpuagent_alerts.remedies.facts.open_terminals import Device
 from gpuagent_alerts.remedies.facts.process_scan import SystemdSilent
 from gpuagent_alerts.remedies.facts.terminals import OpenFiles
-from gpuagent_alerts.remedies.facts.ties import Tie, find_together
+from gpuagent_alerts.remedies.facts.ties import Tie, find_together, in_units
 from gpuagent_alerts.remedies.facts.unit_ties import SystemdTieFinder
 from tests.fakes.proc import FakeProc
 from tests.fakes.units import Systemd
@@ -56,6 +57,7 @@ class Node:
         self.systemd = Systemd(**units)
         self.is_silent = False
         self.open_files = KnownOpenFiles()
+        self.supervisors = SupervisorUnits()
         self.add(1, "init.scope", 0, parent=0, name="systemd")
 
     def add(self, pid: int, cgroup: str, uid: int = ALICE, *, parent: int = 1, name: str = "work") -> None:
@@ -75,13 +77,23 @@ class Node:
 
     def tied(self, *pids: int, ending: Collection[int] = ()) -> dict[int, Tie]:
         """Return who ends with these, where the end of others is asked for."""
+        return dict(find_together(self.finder(), pids, [ProcessId("boot", pid, pid) for pid in ending]))
+
+    def with_units(self, *pids: int) -> dict[int, Tie]:
+        """Return who ends where the services of these end; none where they are judged otherwise."""
+        finder = self.finder()
+        seen = finder.scan()
+        units = finder.beside_in_units(pids, seen)
+        return dict(in_units(finder, units, pids, (), seen)) if units else {}
+
+    def finder(self) -> SystemdTieFinder:
+        """Return one that reads this node."""
         ends = UnitEnds(self._show)
-        finder = SystemdTieFinder(
+        return SystemdTieFinder(
             self.proc, ends=lambda: ends, linger=self.linger, sessions=self.sessions, inhibitors=self.inhibitors,
             configurations=[str(self.configuration)], user_of=self._user,
-            pids=lambda: list(self.proc.files), open_files=self.open_files,
+            pids=lambda: list(self.proc.files), open_files=self.open_files, supervisors=self.supervisors,
         )  # fmt: skip
-        return dict(find_together(finder, pids, [ProcessId("boot", pid, pid) for pid in ending]))
 
     def _show(self, properties: Collection[str], units: Collection[str]) -> str:
         if self.is_silent:

@@ -188,12 +188,14 @@ class World:
     def is_alive(self, identity: ProcessId) -> bool:
         return any(body.alive and body.identity.id == identity for body in self.bodies.values())
 
-    async def tied_to(self, targets: Sequence[Target], ending: Collection[ProcessId] = ()) -> Ties:
+    async def tied_to(
+        self, targets: Sequence[Target], ending: Collection[ProcessId] = (), *, with_units: bool = False
+    ) -> Ties:
         assert all(self.bodies[each.pid].target.id.pid == each.pid for each in targets)
         self.ending = frozenset(ending)
         self.asked.setdefault(targets[0].pid, set()).update(each.pid for each in ending)
         self.clock.advance(self.look_seconds)
-        return self.ties
+        return self.ties if with_units else replace(self.ties, units=frozenset())
 
     async def notify(self, target: Target, reason: str, deadline_seconds: float) -> ActionResult:
         self.log.append(("notify", target.pid))

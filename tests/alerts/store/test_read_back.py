@@ -142,6 +142,7 @@ def test_silences(seconds: float, starts_at: float, text: str) -> None:
         assert store.problem_text == ""
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 2**22), st.integers(0, 2**53), st.integers(0, 2**32 - 1), SECONDS,

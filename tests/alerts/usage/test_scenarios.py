@@ -66,6 +66,7 @@ async def tick(one: Rig, name: str, *, slow: bool) -> list[GpuReading]:
     return list(snapshot.gpus)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", shipped_scenarios())
 def test_holders_add_up_to_the_gpu(name: str) -> None:
     """Time, work, memory and energy of all holders are those of the GPU, and each user's memory is what it held."""

@@ -13,6 +13,8 @@ from tests.client.conftest import ROOT, Apps
 HERE = Path(__file__).parent / "apps"
 HOLDERS = HERE / "holders.py"
 SHAPES = HERE / "shapes.py"
+MORE_SHAPES = HERE / "more_shapes.py"
+PROGRAMS = (HOLDERS, SHAPES, MORE_SHAPES)
 BOUNDED = "bounded_"
 DOCS = ROOT / "docs" / "blame.md"
 MARK = "# leak: "
@@ -36,9 +38,16 @@ def marked_lines(source: Path, mark: str = MARK) -> dict[str, int]:
     return found
 
 
+def program_of(kind: str) -> Path:
+    """The app that has this kind."""
+    return next(program for program in PROGRAMS if f"\ndef {kind}(" in program.read_text())
+
+
 def healthy_kinds() -> list[str]:
-    """The kinds of the second app in which nothing leaks."""
-    return re.findall(rf"^def ({BOUNDED}\w+)", SHAPES.read_text(), re.MULTILINE)
+    """The kinds in which nothing leaks."""
+    return [
+        kind for program in PROGRAMS for kind in re.findall(rf"^def ({BOUNDED}\w+)", program.read_text(), re.MULTILINE)
+    ]
 
 
 def rows() -> list[Row]:

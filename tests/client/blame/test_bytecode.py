@@ -44,6 +44,9 @@ LINES = {
     "alias_of_the_same_name": [["added", 3]],
     "through_get": [["added", 1]],
     "through_get_of_an_alias": [["added", 3]],
+    "row_of_a_frame": [["added", 1]],
+    "replaces_a_field": [["carried", 5]],
+    "replaces_another_field": [],
     "sets_attribute": ["first"],
 }
 

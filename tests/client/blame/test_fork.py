@@ -229,17 +229,6 @@ def test_a_census_without_memory_is_refused() -> None:
     fork.refuse_without_memory(size, 2 * fork.estimate_bytes(size))
 
 
-def test_a_pause_that_would_be_too_long_is_refused() -> None:
-    """It is reckoned from the resident memory, before anything is done; a second fork takes as long as the first."""
-    reckoned = fork.foretell_pause(8 << 30)
-
-    assert 0.2 < reckoned < 0.3  # 8 GiB, and up to 40 ms on a busy host
-    assert fork.foretell_pause(8 << 30, last_seconds=0.5) == 0.5
-    with pytest.raises(Refused, match=r"would pause the app for about \d+ ms, and 1 ms are allowed"):
-        fork.refuse_long_pause(0.001)
-    assert fork.refuse_long_pause(60.0) > 0
-
-
 def test_pinned_memory_is_a_reason() -> None:
     """The kernel copies pinned pages at the fork; where torch does not tell, they are no reason."""
     with pytest.raises(Refused, match="8192 MiB of host memory are pinned"):

@@ -7,15 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.blame.kinds import HERE, HOLDERS, SHAPES, Row, ask, healthy_kinds, marked_lines, name_of, rows
+from tests.client.blame.kinds import (
+    HERE,
+    HOLDERS,
+    PROGRAMS,
+    Row,
+    ask,
+    healthy_kinds,
+    marked_lines,
+    name_of,
+    program_of,
+    rows,
+)
 from tests.client.conftest import Apps
 from tests.exhaustive import evenly
 
 pytestmark = pytest.mark.timeout(180)
 
 ROWS = rows()
-OF_SHAPES = marked_lines(SHAPES)
-LINES = {**marked_lines(HOLDERS), **OF_SHAPES}
+LINES = {kind: line for program in PROGRAMS for kind, line in marked_lines(program).items()}
 # Nobody adds to a cycle, or to what native code holds; and one kind is not seen at all.
 WITHOUT_LINE = {"pure_cycle", "bound_method", "native_reference", "hidden_thread_local"}
 NOT_NAMED = "not named"
@@ -31,7 +41,7 @@ def test_every_leak_of_the_app_is_documented() -> None:
 @pytest.mark.parametrize("row", evenly(ROWS, 8), ids=lambda row: row.kind)
 def test_the_holder_is_named(row: Row, apps: Apps, apps_python: Path) -> None:
     """LEAK-01: what holds the tensors is blamed, with its line and its cause, and the busy cache never is."""
-    program = SHAPES if row.kind in {*OF_SHAPES, "bound_method"} else HOLDERS
+    program = program_of(row.kind)
     answer = ask(apps, apps_python, program, row.kind)
 
     blamed = [group for group in answer["groups"] if group["growing"]]
@@ -53,7 +63,7 @@ def test_the_holder_is_named(row: Row, apps: Apps, apps_python: Path) -> None:
 @pytest.mark.parametrize("kind", evenly(healthy_kinds(), 3))
 def test_what_is_bounded_is_not_blamed(kind: str, apps: Apps, apps_python: Path) -> None:
     """LEAK-02: caches that are full, rings, buffers that are flushed and a warm-up that ended hear no accusation."""
-    assert ask(apps, apps_python, SHAPES, kind)["groups"] == []
+    assert ask(apps, apps_python, program_of(kind), kind)["groups"] == []
 
 
 @pytest.mark.slow

@@ -258,6 +258,7 @@ def test_keys_that_are_no_plain_values_are_never_shown() -> None:
     assert key_text(Lying(), show_keys=True) == "<Lying>"
 
 
+@pytest.mark.slow
 def test_nothing_of_the_app_is_run() -> None:
     """A proxy on the way that fails whatever it is asked is passed without asking it."""
     thing = Thing()
@@ -325,6 +326,7 @@ def test_a_linked_list_longer_than_the_walk_has_its_head_named() -> None:
     assert way_to(thing).text().startswith(f"{__name__}.KEPT[<str>]")
 
 
+@pytest.mark.slow
 def test_a_cycle_that_nobody_holds_is_known_as_one() -> None:
     """What is only held by itself has no root."""
     cycle: dict[str, Any] = {"thing": Thing()}

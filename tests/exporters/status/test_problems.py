@@ -423,6 +423,18 @@ def test_what_is_wrong_with_the_state_file_is_told() -> None:
         assert "state" not in {found.kind for found in find_problems(seen, NOW)}
 
 
+def test_whom_rules_leave_alone_is_told_by_number() -> None:
+    """KILL-07: with and without a measurement, and nobody's name: the status may be open to everybody."""
+    for seen in (None, snapshot()):
+        for owners, who in ((1, "1 user, unit or container"), (2, "2 users, units or containers")):
+            told = [
+                one.text for one in find_problems(seen, NOW, left_alone=owners) if one.kind == "remedies_left_alone"
+            ]
+            assert len(told) == 1
+            assert f"the processes of {who} alone" in told[0]
+        assert "remedies_left_alone" not in {found.kind for found in find_problems(seen, NOW)}
+
+
 def test_the_gravest_come_first() -> None:
     """At 3 a.m. only the first line is read."""
     here = snapshot(

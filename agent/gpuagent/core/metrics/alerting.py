@@ -49,6 +49,12 @@ class FiringAlert(NamedTuple):
     """Memory of its GPU, or instance, that was in use when its rule was evaluated; None where that is not known."""
     grows_again: tuple[int, ...] = ()
     """Pids that its summary names as processes that were started again and grow."""
+    incident_pids: tuple[int, ...] = ()
+    """Pids of the processes that its incident is about; empty where it is about none."""
+    incident_silenced: bool = False
+    """Whether a silence names its incident, and so holds for what joins that later, however grave."""
+    xid: int | None = None
+    """Code of the Xid that it tells of; None for any other alert."""
 
 
 class RuleFailures(NamedTuple):
@@ -112,6 +118,8 @@ class AlertingFigures:
     """Fault of the state file, or found in it; "" where there is none."""
     firing: tuple[FiringAlert, ...] = ()
     """Every alert that fires, and what it is about."""
+    silenced_processes: frozenset[tuple[int, int]] = frozenset()
+    """Index of the GPU and pid of each process that grows there, and whose leak nobody wants to hear of."""
     rows_set_aside: tuple[tuple[str, int], ...] = ()
     """Number of rows, by table, that could not be read since the start."""
     undelivered: tuple[Undelivered, ...] = ()

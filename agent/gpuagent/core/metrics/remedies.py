@@ -79,6 +79,8 @@ class RemedyFigures:
     ladders: int
     stopped: bool
     """The breaker is open: nothing is done until a person has looked."""
+    left_alone: int = 0
+    """Users, units and containers whose processes rules leave alone until then."""
     running: int = 0
     counts: tuple[RemedyCount, ...] = ()
     released_bytes: int = 0
@@ -133,6 +135,10 @@ REMEDY_FAMILIES: tuple[RemedyFamily, ...] = (
     _single("remedies_stopped", MetricType.GAUGE,
             "1 while nothing is done until a person has looked (`gpuagent remedies reset`).",
             lambda figures: figures.stopped),
+    _single("remedy_owners_left_alone", MetricType.GAUGE,
+            "Users, units and containers whose processes rules leave alone, as actions on them gave no memory back,"
+            " until a person has looked (`gpuagent remedies reset`).",
+            lambda figures: figures.left_alone),
     _single("remedy_released_bytes_total", MetricType.COUNTER, "Memory that came back after a remedy.",
             lambda figures: figures.released_bytes),
     Family("gpuagent_remedies_total", MetricType.COUNTER, "Ladders that were climbed to an end, by what they came to.",

@@ -101,7 +101,7 @@ def _container(root: Path) -> list[str]:
 
 
 def _proc_options(proc: Path) -> str | None:
-    for line in (_text(proc / "mounts") or "").splitlines():
+    for line in (_text(proc / "mounts") or "").split("\n"):
         words = line.split()
         if len(words) > 3 and words[1] == "/proc":
             return words[3]

@@ -98,6 +98,7 @@ class Collector:
             processes.ProcessList((), known=False, trusted=True),
             memory_reading,
         )
+        answered_seconds = device.clock.now()
         busy = self._run("utilization", lambda: utilization.collect(device, slow=slow)) or Utilization()
         if found.processes is not self._listed:
             self._listed, self._pids = found.processes, frozenset(process.pid for process in found.processes)
@@ -121,8 +122,9 @@ class Collector:
             return Collected(reading).withheld(f"the driver's figures were impossible ({self._impossible})")
         doubt = f"the driver's figures were in doubt ({self._doubtful})" if self._doubtful else ""
         return Collected(
-            reading, found.processes, by_process, self._pids, listed_seconds, worked_at, doubt, found.kinds_known
-        )
+            reading, found.processes, by_process, self._pids, listed_seconds, worked_at, doubt, found.kinds_known,
+            answered_seconds,
+        )  # fmt: skip
 
     def _list(
         self, memory_reading: Memory | None, instances: mig.MigDevices, *, slow: bool

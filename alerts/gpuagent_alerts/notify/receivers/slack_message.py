@@ -38,6 +38,8 @@ _MAX_VALUE = 200
 _MAX_LINE = 400
 _MOST_REMEDIES = 4
 _MOST_ALERTS = 6
+_NEW_SECONDS = 300.0
+"""Age of the youngest alert of a message from which on the message may be a reminder."""
 _HIDDEN = frozenset({"uuid", "node", "simulated"})
 """Labels that nobody reads here: they are in the webhook's document."""
 _COLORS = {"critical": "#d1242f", "error": "#d1242f", "warning": "#e3a008", "info": "#3b82f6", "none": "#8b949e"}
@@ -49,7 +51,7 @@ def payload(message: Message, context: MessageContext) -> dict[str, Any]:
     """Return what is posted. `text` is what notifications show, and screen readers read."""
     incident = message.incident
     if incident is not None and incident.briefing.headline:
-        texts = [*_briefing(incident), *_alert_lines(distinct_alerts(message.alerts))]
+        texts = [*_briefing(message, incident), *_alert_lines(distinct_alerts(message.alerts))]
     elif message.digest:
         texts = _digest(message)
     else:
@@ -73,9 +75,17 @@ def color(message: Message) -> str:
     return _COLORS.get(severity_of(message), _OTHER)
 
 
-def _briefing(incident: Incident) -> list[str]:
+def _is_reminder(message: Message, incident: Incident) -> bool:
+    """Return whether nothing that the message tells is new: what has just begun is no reminder."""
+    if incident.news is not News.REMINDER:
+        return False
+    began = max((alert.starts_at for alert in message.alerts if alert.holds), default=0.0)
+    return message.written_at is None or message.written_at - began >= _NEW_SECONDS
+
+
+def _briefing(message: Message, incident: Incident) -> list[str]:
     said = incident.briefing
-    numbers = " · ".join(part for part in (fit(said.numbers, 1200), _times(incident)) if part)
+    numbers = " · ".join(part for part in (fit(said.numbers, 1200), _times(message, incident)) if part)
     holders = "\n".join(
         f"• {literal(format_holder(one), 200)} {format_bytes(one.used_bytes)}" for one in said.holders
     )  # fmt: skip
@@ -92,9 +102,9 @@ def _briefing(incident: Incident) -> list[str]:
     ]
 
 
-def _times(incident: Incident) -> str:
+def _times(message: Message, incident: Incident) -> str:
     if incident.ends_at is None:
-        which = "reminder, " if incident.news is News.REMINDER else ""
+        which = "reminder, " if _is_reminder(message, incident) else ""
         return f"{which}since {date(incident.starts_at)}"
     return _span(incident.starts_at, incident.ends_at)
 

@@ -14,7 +14,7 @@ from gpuagent.core.identity import ProcessId
 from gpuagent.core.units import format_bytes
 from gpuagent.procfs.containers import RunningContainer
 from gpuagent.procfs.files import ProcFiles, parse_stat
-from gpuagent.procfs.hanging import HANGS_AFTER_SECONDS, READS, read_within
+from gpuagent.procfs.hanging import HANGS_AFTER_SECONDS, READS, read_with_timeout, read_within
 from gpuagent_alerts.masker import Masker
 from gpuagent_alerts.programs.run import run_program
 from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess, ancestors
@@ -23,9 +23,11 @@ from gpuagent_alerts.remedies.execution.slurm_jobs import JobName, SlurmJobs
 from gpuagent_alerts.remedies.execution.units import Systemctl
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.container_processes import GroupProcesses
-from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS, read_with_timeout
+from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS
+from gpuagent_alerts.remedies.facts.job_starters import SupervisorUnits
 from gpuagent_alerts.remedies.facts.never_entries import NO_ANSWER, NeverListEntries
-from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader, read_ties
+from gpuagent_alerts.remedies.facts.own_work import ProcessInfoReader
+from gpuagent_alerts.remedies.facts.ties import read_ties
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from gpuagent_alerts.remedies.facts.unit_ties import SystemdTieFinder
 from gpuagent_alerts.remedies.observation import ActionResult, NotPermitted, ProcessHandle, UnitPermission
@@ -81,8 +83,9 @@ class NodeActionExecutor:
         never: NeverListEntries | None = None,
         jobs: SlurmJobs | None = None,
         reclaimer: CacheReclaimer | None = None,
+        supervisors: SupervisorUnits | None = None,
     ) -> None:
-        """Put them together; `never` are the operator's entries in force, and `jobs` asks Slurm.
+        """Put them together; `never` and `supervisors` are what the operator has in force, and `jobs` asks Slurm.
 
         `ask_runtime` asks the container runtime, in a thread, where that is permitted. `may_touch` is narrower under a
         scenario: only processes that the scenario was given. `program_check` returns why a command must not be run, ""
@@ -93,7 +96,7 @@ class NodeActionExecutor:
         self._apps = apps
         self._warn = warn
         self._never = never or NeverListEntries()
-        self._ties = SystemdTieFinder(files, reader.proven_container)
+        self._ties = SystemdTieFinder(files, reader.proven_container, supervisors=supervisors)
         units = UnitProcesses(files, ties=self._ties, never=self._never)
         self._systemctl = systemctl or Systemctl(units)
         self._groups = GroupProcesses(files, reader, units)
@@ -135,17 +138,22 @@ class NodeActionExecutor:
         except OSError:
             return False
 
-    async def tied_to(self, targets: Sequence[Target], ending: Collection[ProcessId] = ()) -> Ties:
+    async def tied_to(
+        self, targets: Sequence[Target], ending: Collection[ProcessId] = (), *, with_units: bool = False
+    ) -> Ties:
+        pids = [each.pid for each in targets]
         try:
             return await read_with_timeout(
-                partial(self._read_ties, [each.pid for each in targets], list(ending)), LOOK_SECONDS
+                partial(self._read_ties, pids, list(ending), with_units=with_units), LOOK_SECONDS
             )
         except TimeoutError:
             return Ties(unseen=READS.reason() or f"{NO_ANSWER} within {LOOK_SECONDS:g} s")
 
-    def _read_ties(self, pids: Sequence[int], ending: Sequence[ProcessId]) -> Ties:
+    def _read_ties(self, pids: Sequence[int], ending: Sequence[ProcessId], *, with_units: bool) -> Ties:
         never = self._never.snapshot()
-        return read_ties(self._files, self._reader, pids, ending=ending, finder=self._ties, never=never)
+        return read_ties(
+            self._files, self._reader, pids, ending=ending, finder=self._ties, never=never, with_units=with_units
+        )
 
     async def notify(self, target: Target, reason: str, deadline_seconds: float) -> ActionResult:
         await self._warn(target, reason, deadline_seconds)

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.hanging import READS
+from gpuagent.procfs.hanging import READS, read_with_timeout
 from gpuagent.procfs.table import HIGHEST_PID
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
-from gpuagent_alerts.remedies.facts.fresh_lookup import handle_inode, has_been_reaped, has_ended, read_with_timeout
+from gpuagent_alerts.remedies.facts.fresh_lookup import handle_inode, has_been_reaped, has_ended
 from gpuagent_alerts.remedies.facts.never_entries import NO_ANSWER, NeverListEntries
+from gpuagent_alerts.remedies.facts.own_work import ProcessInfoReader
 from gpuagent_alerts.remedies.facts.process_facts import read_facts, stuck_thread
-from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader
 from gpuagent_alerts.remedies.observation import NotPermitted, ProcessEnded
 from gpuagent_alerts.remedies.target import Facts, Target
 

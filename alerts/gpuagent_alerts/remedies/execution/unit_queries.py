@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -21,6 +22,8 @@ _LONGEST_ANSWER = 1024 * 1024
 _MOST_UNITS = 256
 _DIRECTORY_PROPERTIES = ("Id", "ActiveState", "RuntimeDirectory")
 _MAIN = ("MainPID", "ControlPID")
+_DENIED = ("Access denied", "Interactive authentication required")
+_NO_BUS = re.compile(r"Failed to connect to .*\b(?:bus|transport): (?:Permission denied|Operation not permitted)")
 _WITH_DIRECTORIES = ("*.service", "*.socket", "*.mount", "*.swap")
 """Patterns of all loaded units that may have a `RuntimeDirectory=` (systemd.exec(5))."""
 
@@ -133,3 +136,17 @@ def _overlap(one: str, other: str) -> bool:
     """Return whether two directories are the same, or one lies in the other."""
     first, second = PurePosixPath(one), PurePosixPath(other)
     return first.is_relative_to(second) or second.is_relative_to(first)
+
+
+def is_restart_denied(output: str, unit: str) -> bool:
+    """Return whether systemd, polkit or the bus denies the restart of a unit, by what `systemctl restart` has said.
+
+    So systemctl reports an error of the name AccessDenied or InteractiveAuthorizationRequired (systemctl-start-unit.c,
+    `bus_error_message` in bus-util.c), on a line of its own. A job that fails was permitted, whatever its unit is
+    called.
+    """
+    prefix = f"Failed to restart {unit}: "
+    return any(
+        line.removeprefix(prefix).startswith(_DENIED) if line.startswith(prefix) else _NO_BUS.fullmatch(line)
+        for line in output.split("\n")
+    )

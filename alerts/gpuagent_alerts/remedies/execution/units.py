@@ -22,7 +22,7 @@ from gpuagent_alerts.remedies.execution.unit_files import (
     parse_loaded,
 )
 from gpuagent_alerts.remedies.execution.unit_programs import PROGRAM_PROPERTIES, find_reaching_program
-from gpuagent_alerts.remedies.execution.unit_queries import UnitStates, run_systemctl
+from gpuagent_alerts.remedies.execution.unit_queries import UnitStates, is_restart_denied, run_systemctl
 from gpuagent_alerts.remedies.execution.unit_restarts import Restart, judge_restart
 from gpuagent_alerts.remedies.execution.unit_state import PROPERTIES, STATE_PROPERTIES, UNIT, UnitState
 from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS
@@ -102,12 +102,12 @@ class Systemctl:
         code, output = await self._run("--no-ask-password", "restart", "--", unit, seconds=deadline_seconds)
         if code is None:
             return ActionResult(ok=False, detail=f"systemctl restart {unit} took longer than {deadline_seconds:.0f} s")
-        denied = "denied" in output or "authentication" in output
-        taken = code != _NOT_RUN and not (code and denied)
+        denied = bool(code) and is_restart_denied(output, unit)
+        taken = code != _NOT_RUN and not denied
         said = _detail(output) if code else ""
         if taken and (down := await self._down(unit, was_skipped=code == 0)):
             return ActionResult(ok=False, detail="; ".join(filter(None, (down, said))))
-        return ActionResult(code == 0, said, errno=1 if code and denied else 0, taken=taken)
+        return ActionResult(code == 0, said, errno=1 if denied else 0, taken=taken)
 
     async def _down(self, unit: str, *, was_skipped: bool) -> str:
         """Return how it is that the unit does not run after its restart; "" where it does, or that cannot be told.

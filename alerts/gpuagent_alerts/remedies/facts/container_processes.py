@@ -19,8 +19,8 @@ from gpuagent.procfs.credentials import Credentials, MissingFact, read_credentia
 from gpuagent.procfs.files import ProcFiles
 from gpuagent_alerts.remedies.facts.container_ends import is_below, is_in_container
 from gpuagent_alerts.remedies.facts.container_namespaces import used_by_others
+from gpuagent_alerts.remedies.facts.own_work import ProcessInfoReader
 from gpuagent_alerts.remedies.facts.process_scan import list_pids
-from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from gpuagent_alerts.remedies.observation import UnitPermission
 from gpuagent_alerts.remedies.steps import StepGroup

@@ -1,24 +1,48 @@
 """Which processes serve a display: whoever works on one loses the session when it ends, whatever the server is called.
 
 An X server listens on `/tmp/.X11-unix/X1` or its abstract twin, and writes its pid into `/tmp/.X1-lock`; a Wayland
-compositor listens on `wayland-1` in a runtime directory. /proc/PID/net/unix tells everybody which sockets there are in
-a network namespace; whose they are takes the right to trace a process.
+compositor listens on `wayland-1` in a runtime directory. The kernel tells everybody which sockets somebody listens on
+(`unix_sockets`); whose process that is takes the right to trace it.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-_DISPLAY = re.compile(r"(?:^|/)(?:\.X11-unix/X(\d+)|((?:wayland|gamescope)-\d+))")
-_LISTENS = 0x10000
-"""__SO_ACCEPTCON, include/uapi/linux/net.h: the fourth column, net/unix/af_unix.c."""
+from gpuagent_alerts.remedies.facts.unix_sockets import (
+    ListeningSocket,
+    name_of_copy,
+    parse_table,
+    read_own_namespace,
+)
+
+_DISPLAY = re.compile(rb"(?:^[\0@]?|/)(?:\.X11-unix/X([0-9]{1,9})(?![0-9])|((?:wayland|gamescope)-[0-9]{1,9}))")
 _MOST_BYTES = 16 * 1024 * 1024
 _MOST_DESCRIPTORS = 65536
+_MOST_LOCKS = 4096
+"""Displays of one user whose locks are looked up, those of the lowest numbers."""
 _LOCK_BYTES = 11
 """A pid of ten digits and an end of line: WriteLock() in X.Org's os/utils.c."""
+
+
+class _Display(NamedTuple):
+    name: str
+    """The display, in words."""
+    number: int | None
+    """N of the X display `:N`; None for another one."""
+    uid: int | None
+    """User of its socket; None where that is not told."""
+
+
+class _Sockets(NamedTuple):
+    displays: Mapping[str, _Display]
+    """Displays by the link of a descriptor."""
+    certain: bool
+    """Whether there are those sockets; otherwise they may be a part of another one's name."""
 
 
 class Displays:
@@ -27,56 +51,67 @@ class Displays:
     def __init__(self, root: str = "/proc", temporary: str = "/tmp") -> None:  # noqa: S108  where X servers lock
         self._root = root
         self._temporary = temporary
-        self._sockets: dict[int, Mapping[str, str]] = {}
-        """By network namespace: names of displays by the link of a descriptor."""
+        self._sockets: dict[int, _Sockets] = {}
+        """By network namespace."""
 
     def served_by(self, pid: int) -> str:
         """Return the display that a process serves, in words; "" for none, or where that cannot be seen."""
         try:
             sockets = self._listening(pid)
-            return self._held(pid, sockets) if sockets else ""
+        except OSError:  # it has gone, or all are hidden
+            return ""
+        if not sockets.displays:
+            return ""
+        try:
+            return self._held(pid, sockets)
         except PermissionError:
-            return self._locked(pid)
+            return self._locked(pid, sockets.displays.values())
         except OSError:  # it has gone
             return ""
 
-    def _held(self, pid: int, sockets: Mapping[str, str]) -> str:
+    def _held(self, pid: int, sockets: _Sockets) -> str:
         folder = f"{self._root}/{pid}/fd"
         with os.scandir(folder) as descriptors:
             for seen, each in enumerate(descriptors):
                 if seen > _MOST_DESCRIPTORS:
                     return ""
                 try:
-                    found = sockets.get(os.readlink(each.path))  # noqa: PTH115  no file is made of it
+                    found = sockets.displays.get(os.readlink(each.path))  # noqa: PTH115  no file is made of it
                 except FileNotFoundError:  # closed meanwhile
                     continue
-                if found:
-                    return found
+                if found and (sockets.certain or _is_display(pid, int(each.name))):
+                    return found.name
         return ""
 
-    def _listening(self, pid: int) -> Mapping[str, str]:
+    def _listening(self, pid: int) -> _Sockets:
         path = Path(self._root, str(pid), "net", "unix")
         with path.open("rb") as file:
             namespace = os.fstat(file.fileno()).st_ino
             if namespace not in self._sockets:
-                self._sockets[namespace] = _displays(file.read(_MOST_BYTES))
+                self._sockets[namespace] = _read_own(namespace, self._root) or _Sockets(
+                    _displays(parse_table(file.read(_MOST_BYTES))), certain=False
+                )
             return self._sockets[namespace]
 
-    def _locked(self, pid: int) -> str:
-        """Return the X display that is locked with this pid, by a file of the process's own user, or of root."""
+    def _locked(self, pid: int, displays: Collection[_Display]) -> str:
+        """Return the X display that is locked with this pid, by a file of the process's own user, or of root.
+
+        Looked up are the locks of displays that listen on a socket of such a user: a directory that all may write has
+        as many files as they like.
+        """
         try:
             owners = {0, Path(self._root, str(pid)).stat().st_uid}
-            locks = list(Path(self._temporary).glob(".X*-lock"))
         except OSError:
             return ""
-        for lock in locks:
+        own = (each.number for each in displays if each.uid is None or each.uid in owners)
+        for number in sorted({each for each in own if each is not None})[:_MOST_LOCKS]:
             try:
-                descriptor = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                descriptor = os.open(f"{self._temporary}/.X{number}-lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             except OSError:
                 continue
             try:
                 if os.fstat(descriptor).st_uid in owners and os.read(descriptor, _LOCK_BYTES).split() == [b"%d" % pid]:
-                    return f"the X display :{lock.name[2:].removesuffix('-lock')}"
+                    return f"the X display :{number}"
             except OSError:
                 continue
             finally:
@@ -84,11 +119,31 @@ class Displays:
         return ""
 
 
-def _displays(sockets: bytes) -> Mapping[str, str]:
-    """Return the displays among the sockets that somebody listens on, by the link of a descriptor."""
+def _read_own(namespace: int, root: str) -> _Sockets | None:
+    """Return the displays of this network namespace by the kernel's own answer; None for another, or without one."""
+    try:
+        if Path(root, "self", "net", "unix").stat().st_ino != namespace:
+            return None
+        return _Sockets(_displays(read_own_namespace()), certain=True)
+    except OSError:
+        return None
+
+
+def _displays(sockets: Iterator[ListeningSocket]) -> Mapping[str, _Display]:
+    """Return the displays among sockets, by the link of a descriptor."""
     found = {}
-    for line in os.fsdecode(sockets).split("\n")[1:]:
-        fields = line.split(maxsplit=7)
-        if len(fields) == 8 and (name := _DISPLAY.search(fields[7])) and int(fields[3], 16) & _LISTENS:
-            found[f"socket:[{fields[6]}]"] = f"the X display :{name[1]}" if name[1] else f"the display {name[2]}"
+    for each in sockets:
+        if name := _DISPLAY.search(each.name):
+            number = int(name[1]) if name[1] else None
+            words = f"the X display :{number}" if number is not None else f"the display {name[2].decode('ascii')}"
+            found[f"socket:[{each.inode}]"] = _Display(words, number, each.uid)
     return found
+
+
+def _is_display(pid: int, descriptor: int) -> bool:
+    """Return whether somebody listens on the socket of a descriptor as a display, or that may be so."""
+    try:
+        name = name_of_copy(pid, descriptor)
+    except OSError:
+        return True
+    return bool(name and _DISPLAY.search(name))

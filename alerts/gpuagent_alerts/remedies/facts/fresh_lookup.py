@@ -6,37 +6,29 @@ is acted on.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import select
 import signal
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.hanging import MOST_HANGING, READS, HangingReads
 from gpuagent.procfs.table import ProcessTable
 from gpuagent_alerts.remedies.execution.unit_ends import UnitEnds
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
+from gpuagent_alerts.remedies.facts.job_starters import SupervisorUnits
+from gpuagent_alerts.remedies.facts.own_work import ProcessInfoReader
 from gpuagent_alerts.remedies.facts.process_facts import IdentityReading, read_identity
 from gpuagent_alerts.remedies.facts.process_scan import ProcessScan, UnseenProcesses
-from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader, read_ties
+from gpuagent_alerts.remedies.facts.ties import read_ties, read_ties_of_unit
 from gpuagent_alerts.remedies.facts.unit_ties import SystemdTieFinder
-from gpuagent_alerts.remedies.target import Identity, TiedProcess
+from gpuagent_alerts.remedies.target import Identity, TiedProcess, Ties
 
-T = TypeVar("T")
-LOOK = "a look at /proc"
-"""Name of the threads that read it."""
-READ_SECONDS = 2.0
-"""A read of /proc that takes longer hangs on a process's own locks: it is left alone, in a thread of its own."""
 LOOK_SECONDS = 10.0
-"""Likewise of a look at every process: ten thousand are read in one to three seconds."""
-
-_HANG_CHECK_SECONDS = 0.25
+"""Time for a look at every process: ten thousand are read in one to three seconds."""
 
 
 class FreshProcess(NamedTuple):
@@ -47,6 +39,10 @@ class FreshProcess(NamedTuple):
     """What is compared of it, read before `info`."""
     ends_with_it: tuple[TiedProcess, ...] | None = ()
     """Whom its end would end as well; None where that cannot be seen."""
+    unit: str = ""
+    """The service that may fail with it; "" for none, for its main process, and where that cannot be seen."""
+    ends_with_unit: tuple[TiedProcess, ...] = ()
+    """Who ends where that service does, itself and `ends_with_it` among them."""
 
 
 class ProcessLookup:
@@ -63,25 +59,33 @@ class ProcessLookup:
 class TableLookup(ProcessLookup):
     """Reads by the table's own reader: what is shown and what is measured are read in one way."""
 
-    def __init__(self, files: ProcFiles, table: ProcessTable, digests: CommandDigests) -> None:
+    def __init__(
+        self, files: ProcFiles, table: ProcessTable, digests: CommandDigests, supervisors: SupervisorUnits | None = None
+    ) -> None:
         """Digests of command lines are by the same key as those of a process that is held, to be compared with them."""
         self._files = files
         self._table = table
         self._digests = digests
+        self._supervisors = supervisors
 
     def look_up(self, pids: Iterable[int]) -> Mapping[int, FreshProcess | None]:
-        return look_up(self._files, self._table.reader, pids, self._digests)
+        return look_up(self._files, self._table.reader, pids, self._digests, self._supervisors)
 
     def follow_soon(self, pids: Iterable[int]) -> None:
         self._table.follow_soon(pids)
 
 
 def look_up(
-    files: ProcFiles, reader: ProcessInfoReader, pids: Iterable[int], digests: CommandDigests
+    files: ProcFiles,
+    reader: ProcessInfoReader,
+    pids: Iterable[int],
+    digests: CommandDigests,
+    supervisors: SupervisorUnits | None = None,
 ) -> dict[int, FreshProcess | None]:
     """See `ProcessLookup`."""
     found: dict[int, FreshProcess | None] = {}
-    finder = SystemdTieFinder(files, reader.proven_container, ends=cache(UnitEnds))
+    finder = SystemdTieFinder(files, reader.proven_container, ends=cache(UnitEnds), supervisors=supervisors)
+    units: dict[str, Ties] = {}
     scan: ProcessScan | None = None
     with contextlib.suppress(UnseenProcesses):
         scan = finder.scan()
@@ -94,8 +98,30 @@ def look_up(
         except (OSError, ValueError):
             continue
         ties = None if scan is None else read_ties(files, reader, [pid], finder=finder, scan=scan)
-        found[pid] = FreshProcess(info, identity, None if ties is None or ties.unseen else ties.processes)
+        process = FreshProcess(info, identity, None if ties is None or ties.unseen else ties.processes)
+        found[pid] = process if scan is None else _with_unit(process, files, reader, finder, scan, units)
     return found
+
+
+def _with_unit(
+    process: FreshProcess,
+    files: ProcFiles,
+    reader: ProcessInfoReader,
+    finder: SystemdTieFinder,
+    scan: ProcessScan,
+    known: dict[str, Ties],
+) -> FreshProcess:
+    """Add the service that may fail with it, where it can be seen who ends with that; each is read once."""
+    try:
+        beside = finder.beside_in_units([process.info.id.pid], scan)
+    except UnseenProcesses:
+        return process
+    for unit, rows in beside.items():
+        if unit not in known:
+            known[unit] = read_ties_of_unit(files, reader, unit, rows, finder, scan)
+        if not known[unit].unseen:
+            return process._replace(unit=unit, ends_with_unit=known[unit].processes)
+    return process
 
 
 def _read(files: ProcFiles, reader: ProcessInfoReader, pid: int, digests: CommandDigests) -> IdentityReading:
@@ -111,53 +137,6 @@ def _read(files: ProcFiles, reader: ProcessInfoReader, pid: int, digests: Comman
         return found
     finally:
         os.close(descriptor)
-
-
-async def read_with_timeout(read: Callable[[], T], seconds: float = READ_SECONDS, reads: HangingReads = READS) -> T:
-    """Return what `read` does, in a thread of its own. Raises TimeoutError after so many seconds, and as `read`.
-
-    Where the thread waits for a process that hangs, it is left behind, and `read` is called once more in another one:
-    files of that process raise HangingProcess then. So there is one thread for each process that hangs, of
-    `MOST_HANGING` at most: TimeoutError is raised at once where there are more.
-    """
-    if len(reads.processes()) >= MOST_HANGING:
-        raise TimeoutError(reads.reason())
-    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    thread = _start(read, answer)
-    async with asyncio.timeout(seconds):  # not wait_for: until 3.12 that may swallow a cancellation
-        while len(reads.processes()) < MOST_HANGING:
-            await asyncio.wait([answer], timeout=_HANG_CHECK_SECONDS)
-            if answer.done():
-                return answer.result()
-            if reads.hangs(thread):
-                thread = _start(read, answer)
-    raise TimeoutError(reads.reason())
-
-
-def _start(read: Callable[[], T], answer: asyncio.Future[T]) -> int:
-    """Begin a read in a thread of its own; return its ident. What comes first is the answer."""
-    loop = answer.get_loop()
-
-    def settle(found: T | None, error: Exception | None) -> None:
-        if answer.done():
-            return
-        if error is not None:
-            answer.set_exception(error)
-        else:
-            answer.set_result(found)  # type: ignore[arg-type]
-
-    def run() -> None:
-        found, error = None, None
-        try:
-            found = read()
-        except Exception as raised:  # noqa: BLE001  it is raised in the loop
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, found, error)
-
-    thread = threading.Thread(target=run, name=LOOK, daemon=True)
-    thread.start()
-    return thread.ident or 0
 
 
 def handle_inode(descriptor: int) -> int:

@@ -38,6 +38,21 @@ _DEEPEST = 64
 _COMM_BYTES = 15
 
 
+class SupervisorUnits:
+    """The units that root's configuration names as such, while it is in force; a reload exchanges them."""
+
+    def __init__(self, units: Collection[str] = ()) -> None:
+        self._units = frozenset(units)
+
+    def use(self, units: Collection[str]) -> None:
+        """Put other units in force."""
+        self._units = frozenset(units)
+
+    def __contains__(self, unit: object) -> bool:
+        """Return whether the main process of this unit starts the work of others, by root's word."""
+        return unit in self._units
+
+
 def goes_on(files: ProcFiles, row: ProcessRow) -> bool:
     """Return whether it starts the jobs of others, and outlives them; False where that cannot be seen."""
     try:

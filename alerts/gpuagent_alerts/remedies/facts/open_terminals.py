@@ -14,9 +14,11 @@ import fcntl
 import os
 import stat
 import struct
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from gpuagent_alerts.remedies.facts.process_scan import ProcessRow, UnseenProcesses
@@ -32,7 +34,7 @@ _PIDFD_GETFD = 438
 """The same on all architectures, as every call since Linux 5.1."""
 _TIOCGDEV = 0x80045432
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_MOST_SECONDS = 3.0
+_MOST_SECONDS = 5.0
 """For the open files of all processes, within the few seconds that a look at them has."""
 
 
@@ -69,16 +71,22 @@ def read_device(path: str) -> Device | None:
     return Device(major, minor, f"{above}:{below}", stat.S_ISBLK(mode))
 
 
-def terminal_of(pid: int, descriptor: int) -> int:
-    """Return the device number of the terminal that a descriptor stands for. Raises OSError."""
+def copy_descriptor(pid: int, descriptor: int) -> int:
+    """Return a descriptor of the agent's own for what another process has open (pidfd_getfd(2)). Raises OSError."""
     handle = os.pidfd_open(pid)
     try:
-        copy = _LIBC.syscall(_PIDFD_GETFD, handle, descriptor, 0)
+        copy = int(_LIBC.syscall(_PIDFD_GETFD, handle, descriptor, 0))
         if copy < 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
     finally:
         os.close(handle)
+    return copy
+
+
+def terminal_of(pid: int, descriptor: int) -> int:
+    """Return the device number of the terminal that a descriptor stands for. Raises OSError."""
+    copy = copy_descriptor(pid, descriptor)
     try:
         return int.from_bytes(fcntl.ioctl(copy, _TIOCGDEV, b"\0" * 4), "little")
     finally:
@@ -101,32 +109,71 @@ def slave_of(device: Device, controlling: Callable[[], int]) -> Slave | None:
     return Slave((os.major(number) - _SLAVE_MAJOR << 20) + os.minor(number), "") if is_slave else None
 
 
-def within_time(
-    rows: Iterable[ProcessRow], count: Callable[[int], int], clock: Callable[[], float] = time.monotonic
-) -> Iterator[ProcessRow]:
-    """Yield each process, and measure how long whoever asks takes to look at it.
+class LookTime(threading.local):
+    """The time that looks at the open files of processes take, in each thread by itself.
 
-    Raises UnseenProcesses where all take too long, with the user whose processes took most of it. `count` returns how
-    many files a process has open.
+    Whoever looks at a row of `rows` calls `check` now and then: the files of a single process may take too long.
     """
-    begun = clock()
-    of_user: dict[int, float] = defaultdict(float)
-    slowest: dict[int, tuple[float, ProcessRow]] = {}
-    for row in rows:
-        before = clock()
-        yield row
-        after = clock()
-        uid = min(row.uids)
-        of_user[uid] += after - before
-        slowest[uid] = max(slowest.get(uid, (0.0, row)), (after - before, row), key=lambda each: each[0])
-        if after - begun > _MOST_SECONDS:
-            uid = max(of_user, key=lambda each: of_user[each])
-            one = slowest[uid][1]
-            try:
-                number = str(count(one.pid))
-            except OSError:
-                number = "very many"
-            raise UnseenProcesses(
-                f"a look at the open files of all processes takes too long, most of it at those of uid {uid}: pid"
-                f" {one.pid} ({one.name}) alone has {number} open; that user's processes have to end first"
-            )
+
+    def __init__(self, size: Callable[[int], str], clock: Callable[[], float] = time.monotonic) -> None:
+        """`size` returns how much of a process there is to look at, in words; it may raise OSError."""
+        self._size = size
+        self._clock = clock
+        self._is_one = False
+        self._row: ProcessRow | None = None
+        self._row_begun = self._begun = 0.0
+        self._of_user: dict[int, float] = {}
+        self._slowest: dict[int, tuple[float, ProcessRow]] = {}
+
+    @contextmanager
+    def one_look(self) -> Iterator[None]:
+        """Count what is looked at meanwhile as one look."""
+        self._begin()
+        self._is_one = True
+        try:
+            yield
+        finally:
+            self._is_one = False
+
+    def _begin(self) -> None:
+        self._begun, self._of_user, self._slowest = self._clock(), defaultdict(float), {}
+
+    def rows(self, rows: Iterable[ProcessRow]) -> Iterator[ProcessRow]:
+        """Yield each process, and measure how long whoever asks takes to look at it.
+
+        Raises UnseenProcesses where all take too long, with the user whose processes took most of it.
+        """
+        if not self._is_one:
+            self._begin()
+        try:
+            for row in rows:
+                self._row, self._row_begun = row, self._clock()
+                yield row
+                self.check()
+                self._account(row)
+        finally:
+            self._row = None
+
+    def check(self) -> None:
+        """Raise UnseenProcesses where the look has taken too long, also within a row. Between looks nothing is done."""
+        if self._row is not None and self._clock() - self._begun > _MOST_SECONDS:
+            self._account(self._row)
+            raise UnseenProcesses(self._reason())
+
+    def _account(self, row: ProcessRow) -> None:
+        uid, took = min(row.uids), self._clock() - self._row_begun
+        self._of_user[uid] += took
+        if uid not in self._slowest or took > self._slowest[uid][0]:
+            self._slowest[uid] = took, row
+
+    def _reason(self) -> str:
+        uid = max(self._of_user, key=lambda each: self._of_user[each])
+        one = self._slowest[uid][1]
+        try:
+            size = self._size(one.pid)
+        except OSError:
+            size = "very many open files"
+        return (
+            f"a look at the open files of all processes takes too long, most of it at those of uid {uid}: pid"
+            f" {one.pid} ({one.name}) alone has {size}; that user's processes have to end first"
+        )

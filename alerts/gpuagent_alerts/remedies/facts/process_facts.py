@@ -25,7 +25,7 @@ from gpuagent.procfs.programs import read_command_line, read_program
 from gpuagent_alerts.remedies.facts.checkpoints import find_checkpointing, find_restore
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.never_entries import NO_ENTRIES, NeverListSnapshot
-from gpuagent_alerts.remedies.facts.ties import ProcessInfoReader
+from gpuagent_alerts.remedies.facts.own_work import ProcessInfoReader
 from gpuagent_alerts.remedies.facts.user_containers import is_in_users_container
 from gpuagent_alerts.remedies.target import Facts, Identity
 

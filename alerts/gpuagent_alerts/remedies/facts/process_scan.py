@@ -11,7 +11,7 @@ import os
 import re
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -97,6 +97,14 @@ class ProcessScan:
         found: dict[int, list[int]] = defaultdict(list)
         for row in self.rows.values():
             found[row.parent_pid].append(row.pid)
+        return found
+
+    @cached_property
+    def groups(self) -> Mapping[int, Sequence[ProcessRow]]:
+        """Members of each process group."""
+        found: dict[int, list[ProcessRow]] = defaultdict(list)
+        for row in self.rows.values():
+            found[row.group].append(row)
         return found
 
     def descendants(self, pids: Collection[int]) -> Iterator[tuple[int, int]]:

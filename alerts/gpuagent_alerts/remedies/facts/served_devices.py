@@ -152,7 +152,7 @@ def _seen_mounts(masters: PtyMasters, row: ProcessRow, owners: Mapping[int, int]
     shared: set[int] = set()
     for pid in {row.pid, _HOST_INIT}:
         try:
-            lines = masters.mountinfo(pid).decode("utf-8", "replace").splitlines()
+            lines = masters.mountinfo(pid).decode("utf-8", "replace").split("\n")
         except OSError:
             continue
         for line in lines:

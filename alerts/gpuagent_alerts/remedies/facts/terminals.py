@@ -27,7 +27,7 @@ import os
 import platform
 import re
 import socket
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -37,11 +37,11 @@ from gpuagent.procfs.hanging import READS, HangingProcess
 from gpuagent_alerts.remedies.facts.open_terminals import (
     ANY,
     Device,
+    LookTime,
     Slave,
     read_device,
     slave_of,
     terminal_of,
-    within_time,
 )
 from gpuagent_alerts.remedies.facts.process_scan import ProcessRow, ProcessScan, UnseenProcesses
 
@@ -60,6 +60,7 @@ _MASTER = "ptmx"
 _KCMP = {"x86_64": 312, "aarch64": 272}
 """Number of kcmp(2), arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h."""
 _KCMP_FILES = 2
+_KCMP_LESS, _KCMP_GREATER, _KCMP_UNORDERED = 1, 2, 3
 _HOST_INIT = 1
 
 
@@ -123,6 +124,8 @@ class PtyMasters:
     def __init__(self, files: ProcFiles, open_files: OpenFiles) -> None:
         self._files = files
         self._open = open_files
+        self.time = LookTime(self._size)
+        """Of the looks at other processes; whoever calls for many of them takes these from its rows."""
 
     def held_by(self, pid: int) -> frozenset[Master]:
         """Return all masters that any thread of a process has open; none of one that has ended.
@@ -130,7 +133,7 @@ class PtyMasters:
         Raises OSError, ValueError.
         """
         found = set(self._find(pid, lambda path: path.startswith("/")))
-        for thread in other_tables(self._files, pid):
+        for thread in self._other_tables(pid):
             found.update(self._find(pid, lambda path: path.startswith("/"), f"task/{thread}/"))
         return frozenset(found)
 
@@ -153,8 +156,9 @@ class PtyMasters:
 
     def _links(self, pid: int) -> Iterator[tuple[str, int, str]]:
         """Yield each descriptor with its folder and link, of every table of a process."""
-        for folder in (self._folder(pid), *(f"task/{thread}/" for thread in other_tables(self._files, pid))):
+        for folder in (self._folder(pid), *(f"task/{thread}/" for thread in self._other_tables(pid))):
             for descriptor in self._open.list(pid, folder) if folder is not None else ():
+                self.time.check()
                 with suppress(FileNotFoundError, ProcessLookupError):  # closed meanwhile
                     yield folder or "", descriptor, self._open.path(pid, folder or "", descriptor)
 
@@ -193,26 +197,25 @@ class PtyMasters:
         device = self._open.device(pid, folder, descriptor)
         return slave_of(device, lambda: self._open.terminal(pid, folder, descriptor)) if device else None
 
-    def count(self, pid: int) -> int:
-        """Return how many files a process has open. Raises OSError."""
-        return len(self._open.list(pid, ""))
+    def _size(self, pid: int) -> str:
+        """Return how many files a process has open, and how many threads may have others. Raises OSError."""
+        return f"{len(self._open.list(pid, ''))} open files and {len(self._files.threads(pid))} threads"
 
-    def is_held_elsewhere(self, master: Master, pids: Collection[int]) -> bool:
-        """Return whether any of these processes has this very master open too: then it is not closed.
+    def _other_tables(self, pid: int) -> Iterator[int]:
+        return other_tables(self._files, pid, self.time.check)
 
-        One whose files cannot be read is not known to have it. Nor is anybody where it is not proven of which devpts
-        either is: then the same number may be another terminal's.
+    def of_all(self, rows: Iterable[ProcessRow]) -> frozenset[tuple[int, str]]:
+        """Return number and devpts of the masters that any of these is proven to have open: they are not closed.
+
+        One whose files cannot be read is not known to have any. Nor is anybody where it is not proven of which devpts
+        one is: then the same number may be another terminal's. Raises UnseenProcesses where it takes too long.
         """
-        for pid in pids if master.file_system else ():
-            try:
-                if any(
-                    (each.number, each.file_system) == (master.number, master.file_system)
-                    for each in self._find(pid, lambda path: path.endswith(_MASTER))
-                ):
-                    return True
-            except (OSError, ValueError):
-                continue
-        return False
+        found: set[tuple[int, str]] = set()
+        for row in self.time.rows(rows):
+            with suppress(OSError, ValueError):
+                for each in self._find(row.pid, lambda path: path.endswith(_MASTER)):
+                    found.add((each.number, each.file_system))
+        return frozenset(each for each in found if each[1])
 
     def is_on(self, row: ProcessRow, master: Master, slaves: Collection[Slave], mates: Collection[Slave]) -> bool:
         """Return whether a process may have this terminal, as the controlling one or open and no more.
@@ -236,11 +239,12 @@ class PtyMasters:
 
         Raises OSError, ValueError.
         """
-        folders = [self._folder(pid), *(f"task/{thread}/" for thread in other_tables(self._files, pid))]
+        folders = [self._folder(pid), *(f"task/{thread}/" for thread in self._other_tables(pid))]
         return any(self._has_in_flight(pid, folder) for folder in folders if folder is not None)
 
     def _has_in_flight(self, pid: int, folder: str) -> bool:
         for descriptor in self._open.list(pid, folder):
+            self.time.check()
             try:
                 path = self._open.path(pid, folder, descriptor)
                 if path.startswith(_SOCKET):
@@ -266,27 +270,22 @@ class PtyMasters:
             known = self._files.read(pid, "net/unix")
         except OSError:
             return True
-        return any(number in line.split() for line in known.splitlines())
+        return any(number in line.split() for line in known.split(b"\n"))
 
     def unheld(self, rows: Collection[ProcessRow], holders: Collection[ProcessRow]) -> Iterator[tuple[ProcessRow, int]]:
         """Yield which of `rows` are on a terminal whose other side none of `holders` is proven to have open.
 
         One whose files cannot be read is not seen to have any. Raises UnseenProcesses.
         """
-        masters: set[Master] = set()
-        for holder in within_time(holders, self.count):
-            with suppress(OSError, ValueError):
-                masters.update(self._find(holder.pid, lambda path: path.endswith(_MASTER)))
-        by_number: dict[int, list[Master]] = {}
-        for each in masters:
-            if each.file_system:
-                by_number.setdefault(each.number, []).append(each)
-        for row in within_time(rows, self.count):
+        by_number: dict[int, set[str]] = {}
+        for number, file_system in self.of_all(holders):
+            by_number.setdefault(number, set()).add(file_system)
+        for row in self.time.rows(rows):
             slaves = self.slaves(row.pid)
             own = pty_number(row.terminal)
             for number in {each.number for each in slaves} | (set() if own is None else {own}):
                 told = {each.file_system for each in slaves if each.number == number} - {""}
-                held = {each.file_system for each in by_number.get(number, ())}
+                held = by_number.get(number, set())
                 if not (told <= held if told else held & self._seen_devpts(row.pid)):
                     yield row, number
 
@@ -306,6 +305,7 @@ class PtyMasters:
         if len(descriptors) > _MOST_DESCRIPTORS:
             raise ValueError(f"pid {pid} has more than {_MOST_DESCRIPTORS} open files")
         for descriptor in descriptors:
+            self.time.check()
             try:
                 path = self._open.path(pid, folder, descriptor)
                 if is_candidate(path) and (index := _INDEX.search(info := self._open.info(pid, folder, descriptor))):
@@ -383,32 +383,58 @@ def mounts_of(mountinfo: bytes) -> Iterator[Mount]:
     for line in os.fsdecode(mountinfo).split("\n"):
         mount, _, kind = line.partition(" - ")
         fields = mount.split(" ")
-        if len(fields) > 4:
+        if len(fields) > 4 and fields[0].isdecimal():
             yield Mount(int(fields[0]), fields[4], fields[3], fields[2], kind.startswith("devpts "))
 
 
-def other_tables(files: ProcFiles, pid: int) -> Iterator[int]:
+def other_tables(files: ProcFiles, pid: int, check: Callable[[], None] = lambda: None) -> Iterator[int]:
     """Yield a thread for each table of descriptors that is not the first thread's.
 
     Nothing where the kernel does not compare them (no kcmp(2)), or the process has gone. It takes the right to trace
-    it.
+    it. `check` is called for each thread; what it raises is passed on.
     """
     number = _KCMP.get(platform.machine())
     if number is None:
         return
     kcmp = ctypes.CDLL(None, use_errno=True).syscall
+
+    def compare(one: int, other: int) -> int:
+        return int(kcmp(number, one, other, _KCMP_FILES, 0, 0))
+
     try:
         threads = sorted(files.threads(pid))
     except OSError:
         return
     known = [pid]
+    """In the kernel's order of their tables: each with each would be millions of calls for some thousand threads."""
     for thread in threads:
-        if thread == pid:
-            continue
-        compared = [kcmp(number, each, thread, _KCMP_FILES, 0, 0) for each in known]
-        if compared and all(each in {1, 2, 3} for each in compared):
-            known.append(thread)
+        check()
+        if thread != pid and (place := _place_in(known, thread, compare)) is not None:
+            known.insert(place, thread)
             yield thread
+
+
+def _place_in(known: list[int], thread: int, compare: Callable[[int, int], int]) -> int | None:
+    """Return where a thread with a table of its own belongs; None for one that shares one, or cannot be compared.
+
+    Those that have ended meanwhile are dropped.
+    """
+    low, high = 0, len(known)
+    while low < high:
+        middle = (low + high) // 2
+        order = compare(known[middle], thread)
+        if order == _KCMP_LESS:
+            low = middle + 1
+        elif order == _KCMP_GREATER:
+            high = middle
+        elif order == _KCMP_UNORDERED:
+            return middle
+        elif order == 0 or compare(thread, thread) != 0:
+            return None
+        else:
+            del known[middle]
+            high -= 1
+    return low
 
 
 def in_foreground_of(scan: ProcessScan, leader: ProcessRow) -> Iterator[ProcessRow]:
@@ -439,12 +465,9 @@ def in_old_foreground_of(scan: ProcessScan, leader: ProcessRow) -> Iterator[Proc
 def in_orphaned_groups(scan: ProcessScan, ended: Collection[int]) -> Iterator[ProcessRow]:
     """Yield who is in a group with a stopped member that becomes an orphan when these processes end."""
     gone = frozenset(ended)
-    stopped = {row.group for row in scan.rows.values() if row.is_stopped and row.pid not in gone and row.group > 0}
-    groups: dict[int, list[ProcessRow]] = {}
-    for row in scan.rows.values() if stopped else ():
-        if row.group in stopped:
-            groups.setdefault(row.group, []).append(row)
-    for members in groups.values():
+    stopped = {row.group for row in scan.rows.values() if row.is_stopped and row.pid not in gone}
+    for group in (each for each in stopped if each > 0):
+        members = scan.groups[group]
         keepers = [(row.pid, row.parent_pid) for row in members if _keeps(scan, row)]
         if keepers and all(pid in gone or parent in gone for pid, parent in keepers):
             yield from members

@@ -10,23 +10,22 @@ from __future__ import annotations
 
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.credentials import read_uids
-from gpuagent.procfs.files import ProcFiles, parse_stat, parse_status
+from gpuagent.procfs.files import ProcFiles, parse_stat
 from gpuagent.procfs.programs import read_program
-from gpuagent.procfs.reader import ProcessRecord
 from gpuagent_alerts.remedies.facts.checkpoints import find_certain_restore
 from gpuagent_alerts.remedies.facts.container_ends import ContainerEnds
-from gpuagent_alerts.remedies.facts.container_entries import entered_line
 from gpuagent_alerts.remedies.facts.container_namespaces import used_by_others
 from gpuagent_alerts.remedies.facts.never_entries import NO_ENTRIES, NeverListSnapshot
-from gpuagent_alerts.remedies.facts.open_terminals import Slave, within_time
+from gpuagent_alerts.remedies.facts.open_terminals import Slave
+from gpuagent_alerts.remedies.facts.own_work import ProcessInfoReader, is_anothers_session, is_own_work
 from gpuagent_alerts.remedies.facts.pid_namespaces import ended_with_init
 from gpuagent_alerts.remedies.facts.process_scan import (
     Placement,
@@ -50,7 +49,6 @@ from gpuagent_alerts.remedies.target import MAX_TIED, TiedProcess, Ties
 
 MastersOf = Callable[[int], frozenset[Master]]
 _GONE = (FileNotFoundError, ProcessLookupError)
-_ROOT = 0
 
 
 class Tie(NamedTuple):
@@ -97,9 +95,14 @@ class TieFinder:
         UnseenProcesses where that cannot be seen.
         """
         seen = scan or self.scan()
-        found = self._find(pids, seen)
+        with self._masters.time.one_look():
+            found = self._find(pids, seen)
         self._refuse_unnamed(seen, {pid for pid in (*pids, *found) if pid in seen.rows})
         return found
+
+    def beside_in_units(self, pids: Collection[int], seen: ProcessScan) -> Mapping[str, Collection[ProcessRow]]:  # noqa: ARG002
+        """Return everybody in the services of these processes, which may fail with one of them; this one knows none."""
+        return {}
 
     def _find(self, pids: Collection[int], seen: ProcessScan) -> dict[int, Tie]:
         """Return as `find`; whether others that cannot be named end as well is left open."""
@@ -209,18 +212,27 @@ class TieFinder:
 
     def _sessions_held(self, scan: ProcessScan, ended: Collection[int], masters_of: MastersOf) -> Iterator[Tie]:
         """Yield who works on a terminal whose other side nobody but these has open."""
-        family = {pid for pid, _ in scan.descendants(ended)}.union(ended)
         held: list[tuple[int, Master]] = []
-        for pid in ended:
+        hidden: list[ProcessRow] = []
+        for holder in self._masters.time.rows(scan.rows[pid] for pid in ended):
             try:
-                held += [(pid, master) for master in masters_of(pid)]
+                held += [(holder.pid, master) for master in masters_of(holder.pid)]
             except PermissionError:
-                yield from _perhaps_held(scan, _at_terminals(scan, ended), scan.rows[pid])
+                hidden.append(holder)
             except (OSError, ValueError) as error:
-                raise UnseenProcesses(f"the open files of pid {pid} cannot be read: {error}") from error
-        if not held:
-            return
+                raise UnseenProcesses(f"the open files of pid {holder.pid} cannot be read: {error}") from error
+        for holder in hidden:
+            yield from _perhaps_held(scan, _at_terminals(scan, ended), holder)
+        if held:
+            yield from self._on_terminals(scan, ended, held)
+
+    def _on_terminals(
+        self, scan: ProcessScan, ended: Collection[int], held: Iterable[tuple[int, Master]]
+    ) -> Iterator[Tie]:
+        """Yield who works on a terminal whose other side these have open, and nobody beside them."""
+        family = {pid for pid, _ in scan.descendants(ended)}.union(ended)
         slaves = self._terminals_open(scan, ended)
+        others = cache(lambda: self._masters.of_all(row for row in scan.rows.values() if row.pid not in family))
         by_session: dict[int, set[Slave]] = defaultdict(set)
         for each, its in slaves.items():
             if scan.rows[each].terminal:
@@ -233,7 +245,7 @@ class TieFinder:
                 if self._masters.is_on(row, master, slaves[row.pid], by_session.get(row.session, ()))
             ]
             # One that was forked by them may have the master too, and end with its parent.
-            if there and not self._masters.is_held_elsewhere(master, scan.rows.keys() - family):
+            if there and not (master.file_system and (master.number, master.file_system) in others()):
                 for row in there:
                     why = f"on the terminal pts/{master.number}, whose other side pid {pid} has open"
                     # What it has started with a terminal in the place of a pipe is no session.
@@ -242,7 +254,7 @@ class TieFinder:
     def _sessions_in_flight(self, scan: ProcessScan, ended: Collection[int]) -> Iterator[Tie]:
         """Yield who works on a terminal whose other side is seen with nobody, where one of these may keep it unseen."""
         keeper = 0
-        for pid in ended:
+        for pid in (row.pid for row in self._masters.time.rows(scan.rows[each] for each in ended)):
             try:
                 keeper = keeper or (pid if self._masters.may_have_in_flight(pid) else 0)
             except PermissionError:  # by descent then, as `_perhaps_held` has it
@@ -260,7 +272,7 @@ class TieFinder:
     def _terminals_open(self, scan: ProcessScan, ended: Collection[int]) -> Mapping[int, frozenset[Slave]]:
         """Return the terminals that each other process has open. Raises UnseenProcesses where that takes too long."""
         others = [row for row in scan.rows.values() if row.pid not in ended]
-        return {row.pid: self._masters.slaves(row.pid) for row in within_time(others, self._masters.count)}
+        return {row.pid: self._masters.slaves(row.pid) for row in self._masters.time.rows(others)}
 
     def _others_work(self, scan: ProcessScan, ended: Collection[int]) -> Iterator[Tie]:
         """Yield descendants of another user, cgroup or login."""
@@ -334,18 +346,6 @@ def _ancestors(scan: ProcessScan, row: ProcessRow) -> Iterator[int]:
     yield from met
 
 
-class ProcessInfoReader(Protocol):
-    """Reads a process in the way in which it was measured, and what says to whom it belongs."""
-
-    def read(self, pid: int) -> ProcessRecord: ...
-
-    def proven_container(self, pid: int) -> str: ...
-
-    def user_now(self, uid: int) -> str:
-        """Return the name that the user database has for this user at this moment."""
-        ...
-
-
 def find_together(
     finder: TieFinder, pids: Collection[int], ending: Collection[ProcessId], scan: ProcessScan | None = None
 ) -> Mapping[int, Tie]:
@@ -380,32 +380,80 @@ def read_ties(
     finder: TieFinder | None = None,
     scan: ProcessScan | None = None,
     never: NeverListSnapshot = NO_ENTRIES,
+    with_units: bool = False,
 ) -> Ties:
     """Return everybody who ends, is hung up or is stopped for good together with these processes.
 
-    `ending` are others whose end is asked for. `never` knows the operator's entries of the never-list. It ends with the
-    first beyond `MAX_TIED`. It may block.
+    `ending` are others whose end is asked for. `never` knows the operator's entries of the never-list. `with_units`
+    counts everybody in the services of the processes as well, and who ends with those. It ends with the first beyond
+    `MAX_TIED`. It may block.
     """
     looks = finder or TieFinder(files, reader.proven_container)
-    found: list[TiedProcess] = []
     try:
         seen = scan or looks.scan()
+        units = looks.beside_in_units(pids, seen) if with_units else {}
         ties = find_together(looks, pids, ending, seen)
+        if units:
+            ties = {**in_units(looks, units, pids, ending, seen), **ties}
         of = list(_existing(reader, pids)) if ties else []
-        for pid in sorted(ties):
-            try:
-                member = _read_tied(files, reader, seen.rows, ties[pid], of, never)
-            except _GONE:
-                continue
-            if member.start_ticks == ties[pid].row.start_ticks:
-                found.append(member)
-            if len(found) > MAX_TIED:
-                break
+        return Ties(_read_all(files, reader, seen.rows, ties, of, never), units=frozenset(units))
     except UnseenProcesses as error:
         return Ties(unseen=str(error))
     except (OSError, ValueError) as error:
         return Ties(unseen=f"a process that depends on it cannot be read: {error}")
-    return Ties(tuple(found))
+
+
+def _read_all(
+    files: ProcFiles,
+    reader: ProcessInfoReader,
+    rows: Mapping[int, ProcessRow],
+    ties: Mapping[int, Tie],
+    of: Sequence[ProcessInfo],
+    never: NeverListSnapshot,
+) -> tuple[TiedProcess, ...]:
+    """Return what is judged of each that still is the one that was found, up to the first beyond `MAX_TIED`."""
+    found: list[TiedProcess] = []
+    for pid in sorted(ties):
+        try:
+            member = _read_tied(files, reader, rows, ties[pid], of, never)
+        except _GONE:
+            continue
+        if member.start_ticks == ties[pid].row.start_ticks:
+            found.append(member)
+        if len(found) > MAX_TIED:
+            break
+    return tuple(found)
+
+
+def in_units(
+    finder: TieFinder,
+    units: Mapping[str, Collection[ProcessRow]],
+    pids: Collection[int],
+    ending: Collection[ProcessId],
+    seen: ProcessScan,
+) -> Mapping[int, Tie]:
+    """Return who ends where these units end too: everybody in there, and whoever depends on those."""
+    inside = {row.pid: (row, unit) for unit, rows in units.items() for row in rows if row.pid not in pids}
+    along = find_together(finder, {*pids, *inside}, ending, seen)
+    beside = {
+        pid: Tie(row, f"in {unit}, which systemd may stop or start again", certain=False, may_be_own=False)
+        for pid, (row, unit) in inside.items()
+    }
+    return {**along, **beside}
+
+
+def read_ties_of_unit(
+    files: ProcFiles, reader: ProcessInfoReader, unit: str, rows: Collection[ProcessRow], finder: TieFinder,
+    scan: ProcessScan,
+) -> Ties:  # fmt: skip
+    """Return who ends with a service: these, who are in there, and whoever depends on them. It may block."""
+    try:
+        ties = in_units(finder, {unit: rows}, (), (), scan)
+        return Ties(_read_all(files, reader, scan.rows, ties, (), NO_ENTRIES), units=frozenset({unit}))
+    except UnseenProcesses as error:
+        return Ties(unseen=str(error))
+    except (OSError, ValueError) as error:
+        return Ties(unseen=f"a process in {unit} cannot be read: {error}")
 
 
 def _existing(reader: ProcessInfoReader, pids: Collection[int]) -> Sequence[ProcessInfo]:
@@ -433,7 +481,7 @@ def _read_tied(
     belongs = tie.is_own or (
         tie.may_be_own
         and any(
-            is_own_work(files, reader, pid, each) and not _is_anothers_session(reader, rows, tie.row, each)
+            is_own_work(files, reader, pid, each) and not is_anothers_session(reader, rows, tie.row, each)
             for each in of
         )
     )
@@ -451,28 +499,3 @@ def _read_tied(
         tie.is_stopped_by_unit,
         find_certain_restore(files, parse_stat(files.read(pid, "stat"))),
     )
-
-
-def _is_anothers_session(
-    reader: ProcessInfoReader, rows: Mapping[int, ProcessRow], row: ProcessRow, of: ProcessInfo
-) -> bool:
-    """Return whether it was started into a container from outside, as by `docker exec`, for a person or another user.
-
-    What the container itself has started is its own, as which users ever.
-    """
-    if "container" not in of.proven_names or not of.container_id:
-        return False
-    line = entered_line(rows, reader.proven_container, row, of.id.pid, of.container_id)
-    return any(each.terminal != 0 or not each.uids <= {of.uid, _ROOT} for each in line)
-
-
-def is_own_work(files: ProcFiles, reader: ProcessInfoReader, pid: int, of: ProcessInfo) -> bool:
-    """Return whether it is in the same container, if root has named that.
-
-    Without one, whether all of its threads have the same user, and it has the same cgroups and login.
-    """
-    if container := of.container_id if "container" in of.proven_names else "":
-        return reader.proven_container(pid) == container
-    if set(read_uids(files, pid, parse_status(files.read(pid, "status")).uids)) != {of.uid}:
-        return False
-    return not read_placement(files, of.id.pid).difference(read_placement(files, pid))

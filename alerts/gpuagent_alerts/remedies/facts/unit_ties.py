@@ -19,6 +19,7 @@ from pathlib import Path
 from gpuagent.procfs.files import ProcFiles
 from gpuagent_alerts.remedies.execution.unit_ends import UnitEnds
 from gpuagent_alerts.remedies.facts import idle_locks, job_starters
+from gpuagent_alerts.remedies.facts.job_starters import SupervisorUnits
 from gpuagent_alerts.remedies.facts.login_sessions import (
     SESSIONS,
     LoginSession,
@@ -73,11 +74,13 @@ class SystemdTieFinder(TieFinder):
         user_of: Callable[[int], pwd.struct_passwd] = pwd.getpwuid,
         pids: Callable[[], Collection[int]] = list_pids,
         open_files: OpenFiles | None = None,
+        supervisors: SupervisorUnits | None = None,
     ) -> None:
         """Read `files`, which is /proc, and ask systemd by `ends`.
 
-        `linger` has a file for each user who lingers, `sessions` one for each session, `inhibitors` one for each lock
-        of logind, whose configuration is in `configurations`; `user_of` raises KeyError for unknown uids.
+        `supervisors` are the units that root names as such. `linger` has a file for each user who lingers, `sessions`
+        one for each session, `inhibitors` one for each lock of logind, whose configuration is in `configurations`;
+        `user_of` raises KeyError for unknown uids.
         """
         super().__init__(files, proven_container, pids=pids, open_files=open_files)
         self._proc = files
@@ -87,7 +90,27 @@ class SystemdTieFinder(TieFinder):
         self._inhibitors = inhibitors
         self._configurations = configurations
         self._user_of = user_of
+        self._supervisors = supervisors or SupervisorUnits()
         self._last: tuple[ProcessScan | None, dict[int, Place]] = (None, {})
+
+    def beside_in_units(self, pids: Collection[int], seen: ProcessScan) -> Mapping[str, Collection[ProcessRow]]:
+        """Return everybody in each service that one of these runs in.
+
+        Left out is who is judged otherwise: in a container, in a user's own manager, in a unit that runs the jobs of
+        others. Raises UnseenProcesses, also where one of these is the main process of such a service.
+        """
+        places = self._places_in(seen)
+        units = {
+            place.unit
+            for place in (self._place(places, pid) for pid in pids if pid in seen.rows)
+            if place.unit.endswith(".service") and not place.in_container and not _is_judged_by_itself(place.unit)
+            and not runs_jobs(place.unit) and place.unit not in self._supervisors
+        }  # fmt: skip
+        for unit, main in self._ends().main_processes() if units else ():
+            if main in pids and unit in units:
+                raise UnseenProcesses(f"pid {main} is the main process of {unit}, which ends with it: restart the unit")
+        rows = [(self._place(places, pid).unit, row) for pid, row in seen.rows.items()] if units else []
+        return {unit: [row for where, row in rows if where == unit] for unit in units}
 
     def _find(self, pids: Collection[int], seen: ProcessScan) -> dict[int, Tie]:
         along: dict[int, Tie] = {}
@@ -107,7 +130,7 @@ class SystemdTieFinder(TieFinder):
             audit = {pid: self._audit_session(pid) for pid in ended} if sessions else {}
             look = _Look(
                 seen, {pid: self._place(places, pid) for pid in seen.rows}, ended, above, ends, asked, sessions, audit,
-                self._proc,
+                self._proc, self._supervisors,
             )  # fmt: skip
             new = {tie.row.pid: tie for tie in self._along(look) if tie.row.pid not in ended}
             if not new:
@@ -237,6 +260,7 @@ class _Look:
         sessions: Mapping[str, LoginSession],
         audit: Mapping[int, str],
         files: ProcFiles,
+        supervisors: SupervisorUnits,
     ) -> None:
         """`above` are those from whom the `ended` descend, `audit` has the login of these, and `files` is /proc."""
         self.scan = scan
@@ -244,6 +268,7 @@ class _Look:
         self.asked = asked
         self._ends = ends
         self._files = files
+        self._supervisors = supervisors
         self._ended = frozenset(ended)
         self._sessions = sessions
         self._scopes = {pid: place.unit for pid, place in places.items() if _SESSION.fullmatch(place.unit)}
@@ -290,7 +315,9 @@ class _Look:
 
     def _goes_on(self, pid: int, unit: str) -> bool:
         """Return whether it starts the jobs of others in this unit, and outlives them. Raises UnseenProcesses."""
-        return job_starters.goes_on(self._files, self.scan.rows[pid]) and not self._may_fail_by_any(unit)
+        named = unit in self._supervisors and (unit, pid) in self._main_processes
+        knows = named or job_starters.goes_on(self._files, self.scan.rows[pid])
+        return knows and not self._may_fail_by_any(unit)
 
     def _may_fail_by_any(self, unit: str) -> bool:
         try:
@@ -308,7 +335,7 @@ class _Look:
         """
         for unit, pid in self.units_that_wait.items():
             yield from self._beside(unit, pid, self._ended if pid in self._ended else self._waiting)
-        jobs = {unit: pid for pid in self._ended if runs_jobs(unit := self.places[pid].unit)}
+        jobs = {self.places[pid].unit: pid for pid in self._ended if self._runs_jobs(self.places[pid].unit)}
         listening = {unit for unit in jobs if self._may_fail_by_any(unit)}
         for unit in listening:
             yield from self._beside(unit, jobs[unit], self._ended, ", as it has NotifyAccess=all or exec")
@@ -317,6 +344,9 @@ class _Look:
                 continue
             if pid in self._ended or (pid in self._waiting and not self._goes_on(pid, unit)):
                 yield from self._beside(unit, pid, self._ended)
+
+    def _runs_jobs(self, unit: str) -> bool:
+        return runs_jobs(unit) or unit in self._supervisors
 
     def _beside(self, unit: str, pid: int, judged: Collection[int], how: str = "") -> Iterator[Tie]:
         for row in self.in_unit(unit):

@@ -59,7 +59,7 @@ def image_of(descriptor: int, blocks: Path = Path("/sys/dev/block")) -> str:
 
 def fuse_user(mountinfo: bytes, mount_id: int) -> int | None:
     """Return the uid that mounted a FUSE file system, by the text of mountinfo (proc(5)); None if it does not say."""
-    for line in mountinfo.splitlines():
+    for line in mountinfo.split(b"\n"):
         head, separator, tail = line.partition(b" - ")
         fields = tail.split(b" ")
         if separator and head.split(b" ")[0] == b"%d" % mount_id:
@@ -75,9 +75,14 @@ def fuse_of_users(mountinfo: bytes) -> Mapping[str, int]:
     Its program answers whom it likes, with what it likes, or never; to root it usually answers EACCES.
     """
     found = {}
-    for line in mountinfo.splitlines():
+    for line in mountinfo.split(b"\n"):
         head, _, tail = (part.split(b" ") for part in line.partition(b" - "))
-        if len(head) < _HEAD_FIELDS or len(tail) < _TAIL_FIELDS or not tail[0].startswith(b"fuse"):
+        if (
+            len(head) < _HEAD_FIELDS
+            or len(tail) < _TAIL_FIELDS
+            or not tail[0].startswith(b"fuse")
+            or not head[0].isdigit()
+        ):
             continue
         user = fuse_user(line, int(head[0]))
         if user:

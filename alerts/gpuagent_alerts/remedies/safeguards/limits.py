@@ -160,7 +160,7 @@ def breaker_reason(limits: RemedyLimits, past: Sequence[PastAction]) -> str:
     if any(each.record_lost for each in past):
         return "the state file was damaged, and nobody knows which actions the record has lost"
     if past and past[0].failed_rights:
-        return "the agent may not signal: it lacks CAP_KILL, or runs in a user namespace"
+        return "the agent may not act: it lacks CAP_KILL or a polkit rule, or runs in a user namespace"
     return _no_use(limits, past)
 
 
@@ -185,11 +185,20 @@ def owner_refusal(limits: RemedyLimits, past: Sequence[PastAction], owner: str) 
     """
     if not _is_left_alone(limits, past, owner):
         return ""
-    named = f"uid {owner.removeprefix(_USER)}" if owner.startswith(_USER) else _described(owner)
     return (
-        f"rules leave the processes of {named} alone: the last {limits.breaker} actions on them gave no memory back;"
-        " after a look, `gpuagent remedies reset` lets them go on"
+        f"rules leave the processes of {_named(owner)} alone: the last {limits.breaker} actions on them gave no memory"
+        " back; after a look, `gpuagent remedies reset` lets them go on"
     )
+
+
+def owners_left_alone(limits: RemedyLimits, past: Sequence[PastAction]) -> list[str]:
+    """Return whose processes rules leave alone, as people read it. `past` is as for the breaker."""
+    owners = sorted({each.owner for each in past} - {""})
+    return [_named(owner) for owner in owners if _is_left_alone(limits, past, owner)]
+
+
+def _named(owner: str) -> str:
+    return f"uid {owner.removeprefix(_USER)}" if owner.startswith(_USER) else _described(owner)
 
 
 def _is_left_alone(limits: RemedyLimits, past: Sequence[PastAction], owner: str) -> bool:

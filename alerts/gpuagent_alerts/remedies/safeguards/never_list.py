@@ -6,7 +6,7 @@ That a process gives itself such a name keeps it from being acted on, and makes 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import NamedTuple
@@ -142,14 +142,17 @@ def _literal_but_star(pattern: str) -> str:
     return pattern.replace("[", "[[]").replace("?", "[?]")
 
 
-def is_supervised(target: Target) -> bool:
+def is_supervised(target: Target, supervisors: Collection[str] = ()) -> bool:
     """Return whether systemd of the system runs it as its own: with a bare signal it could stay down.
 
     A user's own manager does so for the user alone. A job of cron or at ends without the daemon, which runs as root and
-    is systemd's own child; a job or session of a unit that runs others' is another user's child of the daemon.
+    is systemd's own child; a job or session of a unit that runs others' is another user's child of the daemon. Of the
+    units in `supervisors` root says that their main process starts the work of others, as any user.
     """
     if not target.unit or target.proven_container_id or is_users_own(target):
         return False
+    if target.proven_unit in supervisors:
+        return target.parent_pid <= 1
     if target.unit in JOB_DAEMONS:
         return target.uid == 0 and target.parent_pid <= 1
     return not runs_jobs(target.unit) or target.uid == 0 or target.parent_pid <= 1

@@ -15,8 +15,6 @@ from gpuagent_alerts.remedies.safeguards.never_list import (
     SHARED_UNITS,
     UNKILLABLE_SCORE,
     find_listed,
-    is_supervised,
-    is_users_own,
 )
 from gpuagent_alerts.remedies.safeguards.refusals import (
     UNPROVEN_HOLDER,
@@ -34,6 +32,7 @@ from gpuagent_alerts.remedies.safeguards.refusals import (
     unproven_job,
     unproven_unit,
 )
+from gpuagent_alerts.remedies.safeguards.step_means import no_bare_signal, no_restart, nothing_to_fill_in
 from gpuagent_alerts.remedies.safeguards.unlisted_gpus import on_unlisted_gpus
 from gpuagent_alerts.remedies.safeguards.victim import IDLE_FOR_SECONDS, VictimPolicy
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind, wrong_scope
@@ -89,6 +88,8 @@ class Policy:
     allow: AllowList = field(default_factory=AllowList)
     never: tuple[str, ...] = ()
     """Names beyond `NEVER`."""
+    supervisors: tuple[str, ...] = ()
+    """Units whose main process starts the work of others, and goes on when one of those ends: by root's word."""
     evidence: tuple[str, ...] = ("confirmed", "allocator", "strict")
     """Evidence that a leak must have for any step beyond `release_cache`."""
     mps_clients: bool = False
@@ -149,7 +150,7 @@ class Policy:
         ):
             yield TemporaryRefusal(objection)
         yield from _unproven(step, scope, target, facts)
-        for refusal in (*wrong_scope(step, scope), *self._wrong_step(step, target, facts)):
+        for refusal in (*wrong_scope(step, scope), *self._wrong_step(step, request, target, facts)):
             # Whom the allow list does not mean, and what no unit runs: there is one reason to leave it, and the next.
             is_nobodys = is_not_meant and step.kind is StepKind.RESTART_UNIT and not target.unit
             yield not_meant(refusal, facts, "container" if target.container_id else "place") if is_nobodys else refusal
@@ -348,13 +349,14 @@ class Policy:
                 yield f"the driver's own figures do not confirm the leak: the app's word alone is no reason for {step}"
                 return
 
-    def _wrong_step(self, step: RemedyStep, target: Target, facts: Facts) -> Iterator[str]:
+    def _wrong_step(self, step: RemedyStep, request: RemedyRequest, target: Target, facts: Facts) -> Iterator[str]:
         if step.kind is StepKind.RESTART_UNIT:
-            yield from _no_restart(target, self.unit_permission(target), facts)
+            yield from no_restart(target, self.unit_permission(target), facts)
         elif step.kind is StepKind.EXEC:
-            yield from _nothing_to_fill_in(step, target)
-        elif step.signal_may_end and is_supervised(target):
-            yield f"systemd supervises it ({target.unit}): a bare {step} could leave it down; use restart_unit"
+            yield from nothing_to_fill_in(step, target)
+        elif step.signal_may_end:
+            permission = self.unit_permission(target)
+            yield from no_bare_signal(step, request, target, facts, permission, self.supervisors)
 
     def ends_others(
         self,
@@ -450,35 +452,6 @@ def _unproven(step: RemedyStep, scope: str, target: Target, facts: Facts) -> Ite
         yield unproven_container(target)
     if scope == "job" and target.slurm_job and "job" not in proven:
         yield unproven_job(target)
-
-
-def _no_restart(target: Target, permission: UnitPermission, facts: Facts) -> Iterator[str]:
-    if not target.unit:
-        yield "no systemd unit runs it: there is nothing to restart"
-    elif is_users_own(target):
-        yield (
-            f"{target.unit} belongs to a user's own manager, which only that user may command:"
-            " terminate or kill its process instead"
-        )
-    elif "unit" not in facts.identity.proven_names:
-        yield unproven_unit(target)
-    elif refusal := permission.against([target.unit]):
-        yield refusal
-
-
-def _nothing_to_fill_in(step: RemedyStep, target: Target) -> Iterator[str]:
-    """Yield what an argument asks for and root has not written: `docker restart` with a false id hits another."""
-    places = {
-        "{container_id}": (target.container_id, target.proven_container_id),
-        "{slurm_job}": (target.slurm_job, target.proven_slurm_job),
-    }
-    for place, (claimed, proven) in places.items():
-        if proven or not any(place in argument for argument in step.command):
-            continue
-        if claimed:
-            yield f"{step} needs {place}, and others than root may have chosen {claimed}"
-        else:
-            yield f"{step} needs {place}, and the process has none"
 
 
 def may_end(step: RemedyStep) -> bool:

@@ -51,7 +51,7 @@ FACTS: Final = (
     Fact("Target.container_runtime", FactWriter.TARGET, "says which runtime may be asked; a name has it in front"),
     Fact("Target.container_name", FactWriter.ROOT, "permits beside a proven id: the runtime or the kubelet tells it"),
     Fact("Target.slurm_job", FactWriter.TARGET, "withholds; makes members only where it is among the proven names"),
-    Fact("Target.parent_pid", FactWriter.KERNEL, "tells a rank from children with its environment, cron from jobs"),
+    Fact("Target.parent_pid", FactWriter.KERNEL, "tells a rank from children with its environment, daemons from jobs"),
     Fact(
         "Target.process_group", FactWriter.KERNEL, "is shown: who looks like a part of a job, and does not fall with it"
     ),
@@ -114,7 +114,8 @@ FACTS: Final = (
     Fact(
         "Facts.ties",
         FactWriter.AGENT,
-        "withholds: each that ends, or is hung up, together with it is judged; by /proc and by systemd's word on units",
+        "withholds: each that ends, or is hung up, together with it is judged; by /proc and by systemd's word on units."
+        " Of those of a unit, `forced` and `shown` permit a bare signal to one that is not its main process",
     ),
     Fact("Facts.ignored_signals", FactWriter.TARGET, "withholds, and shortens a wait"),
     Fact("Facts.caught_signals", FactWriter.TARGET, "withholds, and shortens a wait"),

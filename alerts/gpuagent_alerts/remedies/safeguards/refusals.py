@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.units import format_duration
 from gpuagent_alerts.remedies.observation import RemedyRequest, UnitPermission
-from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS
+from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS, runs_jobs
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
 from gpuagent_alerts.remedies.target import Facts, Target
 
@@ -32,6 +32,11 @@ _BY_ITS_RUNTIME = (
     "Nothing lifts this. End the container with its runtime, or these processes with what started them, if all may end."
 )
 _JOB_ALONE = "If it is a job that {unit} has started, an administrator can end it alone: sudo kill {pid}."
+_JOB_BY_FORCE = (
+    "If it is a job that {unit} has started, --force ends it alone: you are shown who else is in {unit}, which may"
+    " fail with it or be started again. For rules: name {unit} in remedies.supervisors in {file}, if its main process"
+    " goes on when one that it has started ends."
+)
 _JOB_OF_A_UNIT = f"No option lifts this: {{unit}} is on the never-list, so no remedy restarts it. {_JOB_ALONE}"
 _BY_HAND_ALONE = (
     "No option of gpuagent lifts this. If all of it may end, an administrator can end it with what started it:"
@@ -82,6 +87,12 @@ _UNLISTED_GPU = (
     " cannot be read."
 )
 _SUPERVISED = r"^systemd supervises it"
+_RESTART_OR_STOP = "Say --restart-unit, or stop the unit yourself: systemctl stop {unit}."
+_ONE_OF_A_UNIT = (
+    f"{_RESTART_OR_STOP} Or, for this process alone, --force: you are shown who else is in {{unit}}, which may fail"
+    " with it or be started again. For rules: name {unit} in remedies.supervisors in {file}, if its main process goes"
+    " on when one that it has started ends."
+)
 _ENDS_OTHERS = r"ending it also ends"
 _MAY_NOT_TRACE = (
     "Give the agent the right to see it: CAP_SYS_PTRACE beside CAP_KILL in both lines of the drop-in"
@@ -117,13 +128,15 @@ _ADVICE = tuple(
         (r"not been shown to hold this memory", "Say --force if it holds it, or wait until it grows or computes."),
         (r"remedies\.evidence", "Add it to remedies.evidence in {file}."),
         (r"acts on the whole", "Set scope in that ladder in {file} to what its program is given the id of."),
+        (r"is the main process of \S+, which ends with it", _RESTART_OR_STOP),
         (
             r"ends with it|cannot be told whom (its end|the end of .*) would|would end, or hang up, more than",
             _BY_ITS_RUNTIME,
         ),
         (_ENDS_OTHERS, "Say --force if these processes may end as well."),
         (r"first process of the system", _NOTHING_LIFTS),
-        (_SUPERVISED, "Say --restart-unit, or stop the unit yourself: systemctl stop {unit}."),
+        (rf"{_SUPERVISED}.*remedies\.supervisors", _ONE_OF_A_UNIT),
+        (_SUPERVISED, _RESTART_OR_STOP),
         (r"^no systemd unit runs it", "Leave out --restart-unit: a signal is enough here."),
         (
             r"belongs to a user's own manager",
@@ -366,7 +379,7 @@ def advice_on(reasons: Iterable[str], target: Target, config_file: str, *, force
             ((each.pattern, match, text) for each, text in _ADVICE if (match := each.search(reason))),
             ("", None, _BY_HAND_ALONE),
         )
-        if pattern == _SUPERVISED and UnitPermission(True, never=NEVER_UNITS).against([target.unit]):
+        if pattern.startswith(_SUPERVISED) and UnitPermission(True, never=NEVER_UNITS).against([target.unit]):
             advice = _JOB_OF_A_UNIT
         if forced and "ay --force" in advice:
             advice = _SHOWN_ANEW if pattern == _ENDS_OTHERS else _NOT_BY_FORCE
@@ -396,15 +409,24 @@ def options_in(advice: Iterable[str]) -> AdvisedOptions | None:
 
 
 def advice_instead(
-    advice: Iterable[str], options: AdvisedOptions, objections: Sequence[str], target: Target, config_file: str
+    advice: Iterable[str],
+    options: AdvisedOptions,
+    objections: Sequence[str],
+    target: Target,
+    config_file: str,
+    *,
+    forced: bool = False,
 ) -> list[str]:
     """Return what is left of the advice where these objections would meet the options that it names.
 
-    `objections` are the refusals of the same process with those options; at least one.
+    `objections` are the refusals of the same process with those options; at least one. `forced` says that --force was
+    given.
     """
     lines = [f"With {options} it would be refused too: {objections[0]}."]
     lines += [each for each in advice if options_in([each]) is None]
     lines += [each for each in advice_on(objections, target, config_file, forced=True) if options_in([each]) is None]
     if target.unit and options.restart_unit is not None:
-        lines.append(_JOB_ALONE.format(unit=target.unit, pid=target.pid))
+        spared = runs_jobs(target.unit) or any("never-list" in each for each in objections)
+        text = _JOB_ALONE if forced or spared else _JOB_BY_FORCE
+        lines.append(text.format(unit=target.unit, pid=target.pid, file=config_file))
     return list(dict.fromkeys(lines))

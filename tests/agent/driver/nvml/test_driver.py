@@ -52,6 +52,23 @@ def test_what_is_read_slowly_is_carried(open_gpu: Open) -> None:
     assert (third.thermal.gpu_celsius or 0) - (first.thermal.gpu_celsius or 0) == 10
 
 
+def test_a_slow_process_list_is_dated_by_both_ends(open_gpu: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PROC-02: a process that started while the list was under way is between both times, whatever else is slow."""
+    bench = open_gpu("{model: h100, processes: [{name: a, memory: 1GiB, from: 12}]}")
+    bench.collect(10, slow=True)
+    call = bench.library.raw
+
+    def slowly(symbol: str, *arguments: object) -> int:
+        bench.clock.advance(3)
+        return call(symbol, *arguments)
+
+    began = bench.clock.now()
+    monkeypatch.setattr(bench.library, "raw", slowly)
+    found = bench.collect(0)
+    assert len(found.pids) == 1
+    assert began <= found.listed_seconds < began + 2 < found.answered_seconds <= bench.clock.now()
+
+
 @pytest.mark.parametrize("code", [Code.NO_PERMISSION, Code.NOT_SUPPORTED])
 def test_a_process_list_that_is_refused_later_is_a_failure(open_gpu: Open, code: Code) -> None:
     """PROC-11: whoever was told the processes once, and is refused now, does not know that they have gone."""

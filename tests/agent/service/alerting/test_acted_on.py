@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
+from unittest.mock import patch
 
 import pytest
 
@@ -11,6 +13,8 @@ from gpuagent.core.growth import Evidence, Growth, MemoryKey, Verdict
 from gpuagent.core.metrics.remedies import RemedyFigures, RemedyNote, RemedyTarget
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.core.units import GIB
+from gpuagent.service.alert_commands import headline_of_record
+from gpuagent.service.alerting import Alerting
 from gpuagent_alerts.messages.briefing import find_waiting
 from gpuagent_alerts.messages.snapshot_inputs import subjects_of
 from gpuagent_alerts.remedies.outcome import RemedyEnding
@@ -49,6 +53,7 @@ def act(stage: Stage, ending: RemedyEnding, *, wait_seconds: float = 20.0) -> No
     stage.show(EMPTY, 14 * MINUTE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ending", "words"),
     [
@@ -91,6 +96,30 @@ def test_while_a_remedy_acts_no_restart_is_waited_for(tmp_path: Path) -> None:
     assert shown.for_restart, "the remedy has not helped: a restart is waited for as ever"
 
 
+def test_the_line_of_a_killed_process_is_no_trouble(tmp_path: Path) -> None:
+    """Until its end is told, the incident says what became of the process, and not CRITICAL that a remedy helped."""
+    stage = Stage(tmp_path / "state")
+    stage.show(FULL, 5 * MINUTE)
+    stage.remedy_endings[str(PID), UUID] = RemedyEnding("SIGTERM", int(22.9 * GIB), 3.0, asked_by="bob (uid 7)")
+    note = RemedyNote(ABOUT, "run-1", "SIGTERM", "released", False, stage.clock.wall())
+    stage.further = replace(IDLE, ended=(note,), under_way=frozenset({(UUID, str(PID))}))
+    stage.show(EMPTY, 10.0)
+    agent = cast("Alerting", stage)
+    (record,) = (one for one in stage.notifier.incidents.values() if one.labels.get("process"))
+    shown = find_waiting(stage.notifier, stage.briefings, set(), stage.clock.wall())
+    with patch.object(Stage, "waiting", lambda _: shown, create=True):
+        line = headline_of_record(agent, record)
+
+    assert [one.name for one in stage.firing() if one.fingerprint in record.members] == ["GpuRemedy"]
+    assert line.endswith("python3 (alice, pid 4242) left the GPU 1 s ago: a remedy gave its memory back")
+    stage.further = replace(IDLE, ended=(note,))
+    stage.show(EMPTY, 15.0)
+    (record,) = (one for one in stage.notifier.incidents.values() if one.labels.get("process"))
+    assert record.ends_at is not None
+    assert "gpuagent terminated it (SIGTERM) as bob (uid 7) asked" in headline_of_record(agent, record)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("comes_after", [None, 10.0, 45.0])
 def test_a_remedy_that_helped_a_unit_is_told_at_once(tmp_path: Path, comes_after: float | None) -> None:
     """Nobody waits to see whether the unit is started again, nor for a verdict on what runs then: the line says so."""

@@ -242,6 +242,11 @@ def test_what_a_remedy_did_is_told_once() -> None:
     done = replace(LEAK, annotations={**LEAK.annotations, "remedy": "SIGTERM: dry run, nothing was done"})
     assert brief(done, done).remedies == ("SIGTERM: dry run, nothing was done",)
 
+    why = "nothing is done: pid {} was tried: refused at {}"
+    texts = [why.format(7, "08:07"), why.format(9, "08:07"), why.format(7, "08:09")]
+    refused = [replace(LEAK, annotations={**LEAK.annotations, "remedy": text}) for text in texts]
+    assert brief(*refused).remedies == tuple(texts[:2])
+
 
 @pytest.mark.parametrize("kind", list(CauseKind))
 def test_nothing_known_is_no_failure(kind: CauseKind) -> None:

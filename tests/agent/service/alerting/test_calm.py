@@ -24,6 +24,7 @@ def node(used_gib: float, *pids: int) -> Snapshot:
     return snapshot([gpu(0, used_gib=used_gib)], [process(pid, process_group=pid) for pid in pids])
 
 
+@pytest.mark.slow
 def test_a_forecast_that_ends_on_a_gpu_about_to_be_called_high(tmp_path: Path) -> None:
     """Growth that stops at 95 % is no all-clear: the next alert is pending, and belongs to the same incident."""
     stage = Stage(tmp_path / "state")

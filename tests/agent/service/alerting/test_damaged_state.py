@@ -77,7 +77,7 @@ PLACES = {
     ),
     "leak_services": (
         "owner", "name", "total_bytes", "version", "level_used", "level_tensors", "exhausted", "leaked", "grown",
-        "quiet",
+        "quiet", "leaking",
     ),
     "usage_days": (
         "day", "gpu_uuid", "kind", "user", "unit", "container", "namespace", "pod", "job", "gpu", "held", "observed",

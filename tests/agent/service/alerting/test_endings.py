@@ -113,6 +113,15 @@ def test_a_process_that_only_left_the_gpu(alive: bool | None) -> None:
     assert reason(LEAK, WITH, WITHOUT, pid="4242", alive=alive) == "the process left the GPU; 20.0 GiB came back"
 
 
+def test_memory_that_a_successor_took_has_come_back() -> None:
+    """What was started in its place holds memory of its own; what ran beside it has taken a part of what came back."""
+    successor = seen(gpu(0, used_gib=7.0), processes=[process(4300, used_gib=4.0)])
+    assert reason(LEAK, WITH, successor, pid="4242") == "the process ended; 20.0 GiB came back"
+    beside = seen(gpu(0, used_gib=23.0), processes=[process(4242, used_gib=20.0), process(7, used_gib=1.0)])
+    grown = seen(gpu(0, used_gib=7.0), processes=[process(7, used_gib=5.0)])
+    assert reason(LEAK, beside, grown, pid="4242") == "the process ended; 16.0 GiB came back"
+
+
 def test_memory_that_others_took() -> None:
     """What a process held is not called back where the GPU is as full as before."""
     told = reason(LEAK, WITH, seen(gpu(0, used_gib=22.0)), pid="4242")
@@ -256,6 +265,15 @@ def test_a_gpu_that_is_back() -> None:
     booted = seen(gpu(0), node=node(boot_id="another", nvml_initializations=1))
     assert reason("GpuLost", lost, booted) == "the GPU answers again after a reboot"
     assert reason("GpuLost", lost, seen()) == "the driver no longer lists the GPU"
+
+
+@pytest.mark.parametrize("name", ["GpuLost", "GpuXidCritical"])
+def test_a_gpu_that_was_replaced(name: str) -> None:
+    """The end names the GPU that answers at its PCI address, and not only that the driver lists it no more."""
+    lost = seen(absent_gpu(0, GpuState.LOST, "GPU_IS_LOST"))
+    new = replace(gpu(0).identity, uuid="GPU-new", name="NVIDIA H100")
+    told = reason(name, lost, seen(gpu(0, identity=new, replaces=UUID)), xid="79")
+    assert told == "it was replaced by NVIDIA H100 (GPU-new) at its PCI address"
 
 
 def test_a_monitor_that_sees_again() -> None:

@@ -118,6 +118,7 @@ def test_a_forecast_tells_what_ended_the_trouble_on_its_own_gpu(tmp_path: Path) 
         assert one.ends_at >= until
 
 
+@pytest.mark.slow
 def test_the_headline_tells_the_last_of_what_ended(tmp_path: Path) -> None:
     """A GPU that was full and became much emptier is 92 % full for an hour: that goes last, and has the time."""
     stage = Stage(tmp_path / "state")

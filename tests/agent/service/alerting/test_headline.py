@@ -9,13 +9,13 @@ import pytest
 
 from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Range, Verdict
 from gpuagent.core.hardware import MigInstance
-from gpuagent.core.snapshot import NvmlState, ProcessState, Reconciliation, Snapshot
+from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessState, Reconciliation, Snapshot
 from gpuagent.core.units import GIB
 from gpuagent_alerts.alert import Alert, Briefing, CauseKind, Incident, News, Status, resolved_summary
 from gpuagent_alerts.messages.briefing import BriefingWriter
 from gpuagent_alerts.notify.urgency import UrgencyStage, urgency_of
 from tests.agent.service.alerting.test_briefing import LABELS, alert, brief
-from tests.fakes.readings import WALL, gpu, memory, process, snapshot
+from tests.fakes.readings import WALL, absent_gpu, gpu, identity, memory, process, snapshot
 
 JOB: dict[str, Any] = {"slurm_job": "777", "process_group": 5}
 
@@ -80,6 +80,33 @@ def test_a_leak_that_has_stopped_is_not_leaking(state: GrowthState, said: str) -
     told = brief(leak, seen=ranks(1, growing(9.0, Verdict.LEAKING, state=state)), kind=CauseKind.PROCESS,
                  labels={**LABELS, "pid": "100"})  # fmt: skip
     assert said in told.headline
+
+
+@pytest.mark.parametrize(
+    ("used_gib", "said"),
+    [(78.4, "leaked 9.0 GiB/h until 1.4 GiB was left, GPU full now"), (79.9, "was no room, GPU full now")],
+)
+def test_a_full_gpu_with_room_says_how_much(used_gib: float, said: str) -> None:
+    """The last 2 % of a large GPU last a slow leak for half an hour."""
+    leak = alert("GpuProcessMemoryLeak", {**LABELS, "pid": "100", "process": "rank", "user": "alice"})
+    seen = ranks(1, growing(9.0, Verdict.LEAKING, state=GrowthState.FULL))
+    seen = replace(seen, gpus=(gpu(0, used_gib=used_gib, total_gib=80.0),))
+    told = brief(leak, seen=seen, kind=CauseKind.PROCESS, labels={**LABELS, "pid": "100"})
+    assert told.headline.endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("listed", "why"),
+    [
+        (absent_gpu(0, GpuState.LOST, identity=identity(0, uuid="")), "the GPU is lost"),
+        (absent_gpu(1, GpuState.LOST, identity=identity(1, uuid="")), "the driver does not list the GPU"),
+    ],
+)
+def test_why_a_gpu_that_has_told_no_name_is_not_measured(listed: GpuReading, why: str) -> None:
+    """One that was lost before the agent started is known by its index alone."""
+    leak = replace(alert("GpuProcessMemoryLeak", {**LABELS, "pid": "100", "process": "rank"}), unmeasured_seconds=90.0)
+    told = brief(leak, seen=snapshot([listed], []), kind=CauseKind.PROCESS, labels={**LABELS, "pid": "100"})
+    assert told.headline.endswith(f"(last known 1 min 30 s ago: {why})"), told.headline
 
 
 @pytest.mark.parametrize(

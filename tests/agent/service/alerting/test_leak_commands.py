@@ -95,6 +95,7 @@ def test_a_leak_that_has_ended(tmp_path: Path) -> None:
     run(test)
 
 
+@pytest.mark.slow
 def test_a_message_has_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a process that grows, drawn in a process of its own; of what is steady, over or unknown there is none."""
 

@@ -110,6 +110,7 @@ def failed(xid: int, *gpus: int) -> Snapshot:
     return replace(seen, gpus=tuple(made), xids=tuple(one for each in xids.values() for one in each))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("xid", "said"), [(74, "Xid 74"), (79, "all are lost after Xid 79")])
 def test_hardware_that_fails_on_several_gpus_at_once_is_one_incident(tmp_path: Path, xid: int, said: str) -> None:
     """A switch, or their power: one beginning with all of them and one end; one that follows later is told."""
@@ -158,6 +159,7 @@ def test_a_gpu_that_is_slowed_down_much_later_is_another_incident(tmp_path: Path
     assert stage.headlines() == [f"WARNING node7 GPU {each}: slowed down by heat" for each in (0, 3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grows_before", [True, False])
 @pytest.mark.parametrize("user", ["alice", "dave"])
 def test_a_budget_that_a_leaker_exceeds_is_of_its_incident(tmp_path: Path, user: str, grows_before: bool) -> None:

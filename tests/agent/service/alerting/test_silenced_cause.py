@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpuagent.core.growth import Evidence
+from gpuagent.core.growth import Evidence, Growth, GrowthState, MemoryKey, Range, Verdict
 from gpuagent.core.matchers import parse_matcher
 from gpuagent.core.snapshot import Snapshot
+from gpuagent_alerts.messages.snapshot_inputs import silenced_processes, subjects_of
+from gpuagent_exporters.status.problems import find_problems
 from tests.agent.service.alerting.stage import Stage, grown, leaking
-from tests.fakes.readings import gpu, process, snapshot
+from tests.fakes.readings import NOW, gpu, process, snapshot
 
 MINUTE = 60.0
 EMB, OTHER = 200, 100
@@ -69,3 +72,45 @@ def test_a_neighbor_that_grows_beside_a_silenced_process_is_told(tmp_path: Path)
 
     assert "critical" in {one.severity for one in stage.heard}
     assert all("other (bob" in line for line in stage.headlines())
+
+
+@pytest.mark.parametrize("matcher", ["incident=KEY", 'user="emb"', "gpu=0"])
+def test_what_is_silenced_is_no_problem_of_the_node(tmp_path: Path, matcher: str) -> None:
+    """`status` and `check` leave out the verdict and the forecast of a silenced leak, and tell of one beside it."""
+    stage = Stage(tmp_path / "state")
+    alone, both = node(18, EMB, full_in=20 * MINUTE), node(20, EMB, OTHER, full_in=10 * MINUTE)
+    stage.show(alone, 10 * MINUTE)
+
+    def told(seen: Snapshot) -> set[tuple[str, int | None]]:
+        firing = tuple(subjects_of(stage.engine, stage.notifier.silencing, seen))
+        quiet = silenced_processes(seen, stage.notifier.is_process_silenced)
+        found = find_problems(seen, NOW, firing=firing, silenced_processes=quiet)
+        return {(one.kind, one.pid) for one in found if one.severity != "info"}
+
+    assert ("leak", EMB) in told(alone)
+    silence(stage, matcher.replace("KEY", stage.heard[0].key))
+    assert told(alone) == set()
+    beside = set() if matcher == "gpu=0" else {("leak", OTHER)}
+    assert told(both) == beside, "no alert fires yet of the other"
+    stage.show(both, 10 * MINUTE)
+    assert told(both) == beside
+
+
+def test_growth_of_a_silenced_process_is_no_problem_before_its_alert(tmp_path: Path) -> None:
+    """What a neighbor does to their GPU makes nothing critical of it; an alert on it that is not silenced would."""
+    stage = Stage(tmp_path / "state")
+    silence(stage, 'user="emb"')
+    stage.show(node(18, OTHER, full_in=20 * MINUTE), 10 * MINUTE)
+    both = node(19, OTHER, EMB, full_in=15 * MINUTE)
+    grows = Growth(Verdict.GROWING, slope=Range(1e6, 1e6, 1e6), state=GrowthState.RISING)
+    both = replace(both, growth={**both.growth, MemoryKey("GPU-00000000", EMB): grows})
+    firing = tuple(subjects_of(stage.engine, stage.notifier.silencing, both))
+    quiet = silenced_processes(both, stage.notifier.is_process_silenced)
+    assert quiet == {(0, EMB)}
+
+    def told(quiet: frozenset[tuple[int, int]]) -> set[int | None]:
+        found = find_problems(both, NOW, firing=firing, silenced_processes=quiet)
+        return {one.pid for one in found if one.severity == "critical"}
+
+    assert told(frozenset()) == {EMB, OTHER}
+    assert told(quiet) == {OTHER}

@@ -67,6 +67,26 @@ def test_a_leak_to_the_wall(tmp_path: Path, kill: bool) -> None:
 
 
 @pytest.mark.slow
+def test_a_leak_beside_memory_that_is_held_evenly(tmp_path: Path) -> None:
+    """A GPU that was told as high is told once more when somebody leaks there, and then as any leak is."""
+    stage = Stage(tmp_path / "state")
+    stage.show(node(22), 20 * MINUTE)
+    for evidence in ((Evidence.STRICT,), (Evidence.STRICT, Evidence.CONFIRMED)):
+        stage.show(leak(22.5, *evidence, full_in=HOUR), 10 * MINUTE)
+    stage.show(leak(23, Evidence.CONFIRMED, full_in=25 * MINUTE), 10 * MINUTE)
+    stage.show(leak(23.9, Evidence.CONFIRMED, full_in=1.0), 10 * MINUTE)
+    stage.show(node(2, 9), 20 * MINUTE)
+
+    assert [f"{one.news} {one.severity} {one.alerts.split()[0]}" for one in stage.heard] == [
+        "began warning MemoryHigh/0", "worsened warning ProcessMemoryLeak[strict]/0",
+        "worsened critical MemoryExhaustionSoon[minutes]/0", "worsened critical MemoryFull/0",
+        "ended critical -MemoryHigh/0",
+    ]  # fmt: skip
+    assert "leaking" in stage.headlines()[1]
+    assert len(stage.keys()) == 1
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kill", [False, True])
 def test_an_end_after_a_restart_has_every_alert(tmp_path: Path, kill: bool) -> None:
     """What ended before the agent was killed, and was muted or told to nobody, is in the message of the end."""
@@ -389,7 +409,10 @@ def test_a_gpu_that_is_lost_before_it_has_told_its_name(tmp_path: Path) -> None:
 
 
 def test_a_remedy_without_effect_does_not_hide_that_the_gpu_is_full(tmp_path: Path) -> None:
-    """What a remedy did is one message, and that the GPU becomes full all the same is another."""
+    """What a remedy did is one message, and that the GPU becomes full all the same is another.
+
+    A leak that will be critical in a moment is one message too: its first is that it fills the memory in minutes.
+    """
     stage = Stage(tmp_path / "state")
     stage.show(leak(22, Evidence.BALANCED, full_in=20 * MINUTE), 5 * MINUTE)
     about = RemedyTarget("0", "GPU-00000000", str(PID), "python3", "alice", "")
@@ -398,10 +421,12 @@ def test_a_remedy_without_effect_does_not_hide_that_the_gpu_is_full(tmp_path: Pa
     stage.show(leak(22.5, Evidence.BALANCED, full_in=10 * MINUTE), 3 * MINUTE)
     stage.show(leak(23.9, Evidence.BALANCED, full_in=1.0), 5 * MINUTE)
 
-    assert [one.news for one in stage.heard] == ["began", "worsened", "worsened", "worsened"]
-    assert stage.heard[2].alerts.startswith("MemoryExhaustionSoon[minutes]/0 Remedy/0")
-    assert stage.heard[3].alerts.startswith("MemoryFull/0 ")
-    assert stage.headlines()[3].endswith("GPU full now")
+    assert [one.news for one in stage.heard] == ["began", "worsened", "worsened"]
+    assert [one.severity for one in stage.heard] == ["critical"] * 3
+    assert stage.heard[0].alerts.startswith("MemoryExhaustionSoon[minutes]/0 ")
+    assert stage.heard[1].alerts.startswith("MemoryExhaustionSoon[minutes]/0 Remedy/0")
+    assert stage.heard[2].alerts.startswith("MemoryFull/0 ")
+    assert stage.headlines()[2].endswith("GPU full now")
     assert len(stage.keys()) == 1
 
 

@@ -120,6 +120,7 @@ def test_a_forecast_that_slows_down_names_who_grows_now(tmp_path: Path) -> None:
     assert "and python3 (pid 4242) goes on growing, full in 3 h 53 min at the earliest" in stage.headlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaks", [False, True])
 def test_a_job_that_dies_and_holds_its_memory_is_one_incident(tmp_path: Path, leaks: bool) -> None:
     """Eight ranks on eight GPUs, whether they leaked before or not: one key, and the job is named."""

@@ -87,6 +87,7 @@ def ran(*names: str, failed: tuple[str, ...]) -> tuple[CollectorRun, ...]:
     return tuple(CollectorRun(name, name not in failed, 0.0) for name in (*names, *failed))
 
 
+@pytest.mark.slow
 def test_ranks_that_end_one_after_another_are_all_told(tmp_path: Path) -> None:
     """Eight ranks over half an hour, of which one message told one: the end has all eight, and from when to when."""
     stage = Stage(tmp_path / "state")

@@ -30,6 +30,7 @@ from tests.agent.service.alerting.test_successors import (
 from tests.fakes.readings import absent_gpu, gpu, process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_mended", [False, True])
 def test_the_end_names_who_grew_last_although_no_alert_did(tmp_path: Path, is_mended: bool) -> None:
     """A container created anew twice, each time too short for a verdict: who grew last, and when, and what runs now."""
@@ -170,6 +171,7 @@ def test_the_end_is_told_of_what_began_again_without_a_message(tmp_path: Path) -
     assert story.stage.messages[-1].alerts, "each message has an alert"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("evidence", [True, False], ids=["a leak", "a forecast alone"])
 @pytest.mark.parametrize("then", ["grows", "stands still", "another loads"])
 def test_growth_that_stopped_and_goes_on_is_no_end(tmp_path: Path, evidence: bool, then: str) -> None:
@@ -223,6 +225,7 @@ def test_what_is_critical_again_after_it_was_less_is_told(tmp_path: Path, calm_m
     assert story.news()[len(before) :] == (["worsened"] if is_told else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minutes_as_warning", [0.0, 5.0, 22.0])
 def test_critical_again_half_an_hour_after_a_restart_is_told(tmp_path: Path, minutes_as_warning: float) -> None:
     """The last message told of a warning: that it is critical again is news, whether an alert was true meanwhile."""

@@ -38,6 +38,7 @@ def test_it_tells_in_plain_words() -> None:
     assert "Drain the node" not in document["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("form", "text"), [("markdown", "| a\\_b |"), ("html", "<td>a</td>")])
 def test_a_report_is_sent_in_its_form(form: str, text: str) -> None:
     """Title and text as they are, and nothing of an alert."""
@@ -67,6 +68,7 @@ def test_a_picture_is_attached() -> None:
     assert base64.b64decode(attached["base64"]) == b"\x89PNG drawn"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", ["", "?redirect=yes"])
 def test_no_redirect_is_followed(query: str) -> None:
     """ALERT-07: Apprise follows a 302 as a GET and calls it success; not here, even where the address asks for it."""

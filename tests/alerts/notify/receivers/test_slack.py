@@ -246,6 +246,14 @@ def test_an_end_says_so_and_how_long_it_took() -> None:
     assert "Drain" not in json.dumps(document)
 
 
+@pytest.mark.parametrize(("age", "is_reminder"), [(3600.0, True), (30.0, False)])
+def test_what_has_just_begun_is_no_reminder(*, age: float, is_reminder: bool) -> None:
+    """A message that says that a process has ended and still holds its memory tells something new."""
+    told = about(incident(News.REMINDER))
+    told = replace(told, written_at=max(one.starts_at for one in told.alerts) + age)
+    assert ("reminder, since" in text_of(payload(told, CONTEXT))) is is_reminder
+
+
 def test_of_many_alerts_none_is_forgotten() -> None:
     """What has no room of its own has a line, and what has no line is counted."""
     few = payload(message(*(alert(gpu=str(n)) for n in range(20))), CONTEXT)

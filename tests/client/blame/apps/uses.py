@@ -7,7 +7,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from gpuagent_client.blame.indirect import attributes_set_to
+from gpuagent_client.blame.code_index import CodeIndex
+from gpuagent_client.blame.indirect import attributes_set_to, lines_that_replace
 from gpuagent_client.blame.sites import ATTRIBUTE_LOADS, GLOBAL_LOADS, uses
 
 KEPT: object = None
@@ -103,6 +104,17 @@ def through_get_of_an_alias(x):
     kept = KEPT.get(None)
     kept.append(x)
 @case
+def row_of_a_frame(k, v): KEPT.loc[k] = v
+@case
+def replaces_a_field(s, x):
+    other = s.KEPT
+    return s._replace(
+        first=None,
+        KEPT=(*s.KEPT, x),
+    )
+@case
+def replaces_another_field(s, x): return s._replace(first=(*s.KEPT, x))
+@case
 def sets_attribute(s, KEPT, other):
     s.first = KEPT
     s.second = other
@@ -117,6 +129,10 @@ def main() -> None:
         code = function.__code__
         if name.startswith("sets_"):
             found[name] = attributes_set_to(code, "KEPT")
+            continue
+        if name.startswith("replaces_"):
+            sites = lines_that_replace("KEPT", None, CodeIndex([function], []))
+            found[name] = [[site.how, site.line - code.co_firstlineno] for site in sites]
             continue
         through = "get" if name.startswith("through_get") else ""
         seen = uses(code, "KEPT", GLOBAL_LOADS, through) or uses(code, "KEPT", ATTRIBUTE_LOADS)

@@ -1,0 +1,131 @@
+"""Further ways to keep tensors, and healthy ones that look alike: `more_shapes.py KIND`, as shapes.py."""
+# mypy: disable-error-code="import-not-found, misc, no-untyped-call, untyped-decorator, no-any-return"
+# ruff: noqa: D103 - each is named for what it does
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from holders import leak, main
+from noise import fresh
+
+Forward = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Training(NamedTuple):
+    """State of which each step makes the next version."""
+
+    weights: torch.Tensor
+    history: tuple[torch.Tensor, ...]
+
+
+def train_step(training: Training) -> Training:
+    update = fresh()
+    return training._replace(
+        weights=training.weights - update,
+        history=(*training.history, update),  # leak: version_of_a_state
+    )
+
+
+def forgetful_step(training: Training) -> Training:
+    update = fresh()
+    return training._replace(weights=training.weights - update, history=(*training.history[-99:], update))
+
+
+training = Training(fresh(), ())
+
+
+@leak
+def version_of_a_state(number: int) -> None:
+    global training  # noqa: PLW0603 - as apps do it
+    training = train_step(training)
+
+
+@leak
+def bounded_version_of_a_state(number: int) -> None:
+    global training  # noqa: PLW0603
+    training = forgetful_step(training)
+
+
+@leak
+def modules_by_number(number: int) -> None:
+    module: Any = types.ModuleType(f"plugin_{number}")
+    module.TABLE = fresh()
+    sys.modules[module.__name__] = module  # leak: modules_by_number
+
+
+@leak
+def bounded_modules(number: int) -> None:
+    module: Any = types.ModuleType(f"plugin_{number}")
+    module.TABLE = fresh()
+    sys.modules[module.__name__] = module
+    sys.modules.pop(f"plugin_{number - 100}", None)
+
+
+activation: Any = torch.nn.ReLU()
+unnamed: Any = torch.nn.ReLU()
+restored: Any = torch.nn.ReLU()
+
+
+def scaled_by(forward: Forward, scale: torch.Tensor) -> Forward:
+    @functools.wraps(forward)
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return forward(x) * scale
+
+    return scaled
+
+
+def bare(forward: Forward, scale: torch.Tensor) -> Forward:
+    return lambda x: forward(x) * scale
+
+
+@leak
+def wrapped_again(number: int) -> None:
+    activation.forward = scaled_by(activation.forward, fresh())  # leak: wrapped_again
+
+
+@leak
+def closed_over_again(number: int) -> None:
+    unnamed.forward = bare(unnamed.forward, fresh())  # leak: closed_over_again
+
+
+@leak
+def bounded_wrapper(number: int) -> None:
+    restored.forward = scaled_by(getattr(restored.forward, "__wrapped__", restored.forward), fresh())
+
+
+loop = asyncio.new_event_loop()
+gate = asyncio.Semaphore(1)
+
+
+@leak
+def waiting_for_a_semaphore(number: int) -> None:
+    async def upload() -> torch.Tensor:
+        picture = fresh()
+        await gate.acquire()  # leak: waiting_for_a_semaphore
+        return picture
+
+    loop.create_task(upload())  # noqa: RUF006 - the semaphore keeps it
+    loop.run_until_complete(asyncio.sleep(0))
+
+
+@leak
+def bounded_semaphore(number: int) -> None:
+    async def upload() -> torch.Tensor:
+        picture = fresh()
+        async with gate:
+            await asyncio.sleep(0)
+        return picture
+
+    loop.create_task(upload())  # noqa: RUF006
+    loop.run_until_complete(asyncio.sleep(0))
+
+
+if __name__ == "__main__":
+    main()
