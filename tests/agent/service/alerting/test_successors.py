@@ -413,8 +413,7 @@ def test_one_pace_and_one_severity_of_what_grows_again(tmp_path: Path) -> None:
     story.stage.show(story.seen(10.0, LEARNING, 100), 30.0)
     wall = replace(LEAKING, exhaustion=Range(300.0, 200.0, 400.0))
     leaking = story.seen(22.0, LEAKING, 100)
-    growth = {**leaking.growth, MemoryKey("GPU-00000000"): wall}
-    story.stage.show(replace(leaking, growth=growth), 5 * MINUTE)
+    story.stage.show(replace(leaking, growth={**leaking.growth, MemoryKey("GPU-00000000"): wall}), 5 * MINUTE)
     story.pause(30.0)
     slope = 35 * GIB / HOUR
     young = Growth(Verdict.LEARNING, slope=Range(slope, slope, slope))
@@ -493,8 +492,7 @@ def test_an_incident_is_silenced_when_all_of_its_alerts_are(tmp_path: Path, matc
     story.stage.show(story.seen(10.0, LEARNING, 100), 30.0)
     wall = replace(LEAKING, exhaustion=Range(300.0, 200.0, 400.0))
     leaking = story.seen(22.0, LEAKING, 100)
-    growth = {**leaking.growth, MemoryKey("GPU-00000000"): wall}
-    story.stage.show(replace(leaking, growth=growth), 5 * MINUTE)
+    story.stage.show(replace(leaking, growth={**leaking.growth, MemoryKey("GPU-00000000"): wall}), 5 * MINUTE)
     story.stage.silences.add([parse_matcher(matcher)], HOUR, comment="", creator="eve")
     story.pause(30.0)
 
