@@ -31,6 +31,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.extended, pytest.mark.timeout(120)]
 
 RULES = Path(__file__).parents[2] / "systemd" / "gpuagent.rules"
 INSTALLED = Path("/etc/polkit-1/rules.d/50-gpuagent-test.rules")
+SLEEP = ("sleep", "1000")
+STRICT = UnitPermission()
+SHARED = UnitPermission(shared=True)
 
 
 @pytest.fixture(autouse=True)
@@ -40,11 +43,6 @@ def _booted() -> None:
         pytest.skip("systemd has not booted this machine: there is no /run/systemd/system")
     if os.geteuid() != 0:
         pytest.skip("needs root to start units")
-
-
-SLEEP = ("sleep", "1000")
-STRICT = UnitPermission()
-SHARED = UnitPermission(shared=True)
 
 
 def run(*command: str) -> str:
