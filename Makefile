@@ -98,8 +98,8 @@ bench: dev-venv ## What the agent costs, beside nvitop-exporter and Prometheus w
 leakbench: dev-venv ## Leaks told from caches, beside what people use today: the tables and plots of docs/leaks.md
 	$(BIN)/python -m benchmarks.leak
 
-leakbench-load: dev-venv ## Leaks of services under recorded load (ARRIVALS=FILE.npz), or under made-up load
-	$(BIN)/python -m benchmarks.leak.load $(if $(ARRIVALS),--arrivals $(ARRIVALS)) --unseen --workers 2
+leakbench-load: dev-venv ## Leaks of services under recorded load (ARRIVALS=FILE.npz), or made-up load, beside what people use
+	$(BIN)/python -m benchmarks.leak.load $(if $(ARRIVALS),--arrivals $(ARRIVALS)) --unseen --peers --workers 2
 
 leak-gate: apps-venv ## Healthy functions through the leak gate for tests, ROUNDS=1000 times: none may be called leaky
 	.venv-apps/bin/python -W ignore tests/client/leak_gate/apps/rounds.py $(or $(ROUNDS),1000)

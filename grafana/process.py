@@ -193,9 +193,9 @@ def leak() -> Iterator[Panel]:
     )
     yield states(
         "Evidence",
-        "Which standards the leak has met: allocator and strict are nearly never wrong, balanced rarely, sensitive now "
-        "and then. Each raises GpuProcessMemoryLeak once. The configured sensitivity decides whether it "
-        "counts as a leak.",
+        "Which standards the leak has met: confirmed has more than one witness, allocator and strict are rarely wrong, "
+        "balanced and sensitive now and then. Each raises GpuProcessMemoryLeak once. The configured "
+        "sensitivity decides whether it counts as a leak.",
         words(("met", RED), start=1),
         query(
             f"max by (instance, gpu, evidence) (gpuagent_process_memory_leak_evidence{{{PROCESS}}})",

@@ -110,3 +110,18 @@ def test_metrics_exist(page: Path) -> None:
     known = {family.name for family in FAMILIES} | NO_METRIC
     named = set(re.findall(r"(?<![\w/.:-])gpuagent_[a-z0-9_]+(?![\w/.*{(-]|\.\w)", page.read_text()))
     assert {name for name in named if name not in known and not name.endswith("_")} == set()
+
+
+def test_ladders_against_leaks_ask_for_more_than_one_witness() -> None:
+    """Every ladder that is shown, and the demo's, leaves a cache that fills for days alone: it asks for `confirmed`."""
+    files = [*PAGES, *(ROOT / "examples").rglob("*.yaml"), ROOT / "agent/gpuagent/demo/story.py"]
+    asked = [
+        (name_of(file), matchers)
+        for file in files
+        for matchers in re.findall(r"match\"?: (\[.*GpuProcessMemoryLeak.*?\])", file.read_text())
+    ]
+
+    assert {"README.md", "docs/remedies.md", "docs/configuration.md", "agent/gpuagent/demo/story.py"} <= {
+        page for page, _ in asked
+    }
+    assert [(page, matchers) for page, matchers in asked if 'evidence="confirmed"' not in matchers] == []

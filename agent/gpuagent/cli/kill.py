@@ -181,9 +181,10 @@ def kill(
 
     `remedies.allow` applies if it is set, unless --force is given. The never-list always applies, and a process that
     cannot be identified is never ended. A process on a GPU that can no longer be read (lost, hung) is ended only with
-    --force, and nobody can see whether its memory came back. Pauses, rate limits, cool-downs and the circuit breaker
-    apply to rules, not to you. What is done is recorded with your name, and counts toward the limits of rules: see
-    `gpuagent remedies`.
+    --force, and nobody can see whether its memory came back. So is one process of a systemd unit, if it is not the main
+    process: the unit may fail or be started again, and you are shown who else is in it. Pauses, rate limits, cool-downs
+    and the circuit breaker apply to rules, not to you. What is done is recorded with your name, and counts toward the
+    limits of rules: see `gpuagent remedies`.
 
     Each step is printed to standard error when it is taken. Ctrl-C stops watching; the agent continues.
 

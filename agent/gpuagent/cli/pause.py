@@ -8,9 +8,9 @@ from pathlib import Path
 
 from gpuagent.core.units import GIB, format_bytes
 
-BASE_PAUSE_SECONDS, PAUSE_SECONDS_PER_GIB = 0.004, 0.024
+BASE_PAUSE_SECONDS, PAUSE_SECONDS_PER_GIB = 0.004, 0.030
 """What a fork takes on an idle host (see `gpuagent_client/blame/pause.py`): the kernel copies page tables."""
-_PROBE_ROUNDS = 20_000
+_PROBE_ROUNDS = 100_000
 _MOST_WAITING = 100.0
 _MAY_BE_NICE = 23  # CAP_SYS_NICE, see capabilities(7)
 
@@ -37,7 +37,7 @@ def foretell(pid: int, proc: Path = Path("/proc"), waiting: float | None = None)
 
 
 def measure_waiting(proc: Path = Path("/proc")) -> float:
-    """Return how many times as long as its CPU time some 10 ms of work take now: 1 on an idle host, at most 100."""
+    """Return how many times as long as its CPU time some 30 ms of work take now: 1 on an idle host, at most 100."""
     delay, used, began = _run_delay(proc), time.thread_time(), time.monotonic()
     hashlib.pbkdf2_hmac("sha256", b"gpuagent", b"probe", _PROBE_ROUNDS)
     passed = time.monotonic() - began

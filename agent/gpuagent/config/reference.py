@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import yaml
@@ -42,7 +42,7 @@ remedies:
   dry_run: true
   allow: {users: [svc-ml], units: [whisper.service], min_age: 5m}
   ladders:
-    - match: ['alertname="GpuProcessMemoryLeak"', 'unit!=""']
+    - match: ['alertname="GpuProcessMemoryLeak"', 'evidence="confirmed"', 'unit!=""']
       steps: [{release_cache: {wait: 30s}}, {restart_unit: {wait: 60s}}]
 """
 
@@ -130,8 +130,12 @@ def _default(key: Key) -> str:
     if key.section is not None:
         return ""
     if key.item is not None:
-        return "`[]`"
+        return f"`{_list_default(key.item, key.default)}`"
     return f"`{key.write(key.default)}`"
+
+
+def _list_default(item: Key, values: Iterable[object]) -> str:
+    return f"[{', '.join(map(item.write, values))}]"
 
 
 def _cell(text: str) -> str:
@@ -198,7 +202,7 @@ def _starter_default(key: Key) -> str:
     if key.default is None:
         return "null"
     if key.item is not None:
-        return "[]"
+        return _list_default(key.item, key.default)
     return key.write(key.default) or '""'
 
 

@@ -141,7 +141,7 @@ def running(folder: Path) -> Iterator[Stage]:
 def _configure(folder: Path, url: str) -> Path:
     """JSON is YAML. Remedies are on, for this user's processes alone; a person would write the same file."""
     ladder = {
-        "match": ['alertname="GpuProcessMemoryLeak"', 'evidence=~"allocator|strict"'],
+        "match": ['alertname="GpuProcessMemoryLeak"', 'evidence="confirmed"'],
         "steps": [{"release_cache": {"wait": "30s"}}, {"terminate": {"wait": "2m"}}, {"kill": {"wait": "2m"}}],
     }
     keys = {

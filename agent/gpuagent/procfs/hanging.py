@@ -118,6 +118,8 @@ class _Reader:
         thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
         thread.start()
         self.ident = thread.ident or 0
+        self.is_telling = False
+        """It has come through, and has not told so yet."""
 
     def give(self, read: Callable[[], None], done: Callable[[], None]) -> None:
         """Have this read, which never raises, and `done` called after it."""
@@ -129,9 +131,11 @@ class _Reader:
             read, done = self._reads.get()
             read()
             is_kept = len(IDLE_READERS) < _MOST_IDLE
+            self.is_telling = True
             if is_kept:
                 IDLE_READERS.append(self)  # before it is told: whoever reads next finds it
             done()
+            self.is_telling = False
             del read, done
 
 

@@ -26,6 +26,7 @@ _SPAWNED = b"from multiprocessing.spawn import spawn_main; spawn_main("
 _FORK_SERVER = b"from multiprocessing.forkserver import main; main("
 _VARIABLES = (b"RANK", b"WORLD_SIZE", b"MASTER_ADDR", b"MASTER_PORT")
 _RUN_ID = b"TORCHELASTIC_RUN_ID"
+_MOST_DIGITS = 9
 
 
 class _Parent(NamedTuple):
@@ -82,10 +83,15 @@ def _of_environment(environment: bytes, parent_names: tuple[str, ...]) -> JobSig
     """Return the rank that a launcher has given: by the environment at the start of the program."""
     variables = dict(each.split(b"=", 1) for each in environment.split(b"\0") if b"=" in each)
     rank, world, address, port = (variables.get(name, b"") for name in _VARIABLES)
-    if not (rank.isdigit() and world.isdigit() and port.isdigit() and address) or int(rank) >= int(world):
+    if not (all(map(_is_number, (rank, world, port))) and address) or int(rank) >= int(world):
         return None
     group = b"\0".join((address, port, world, variables.get(_RUN_ID, b"")))
     return JobSign(SignKind.RANK, decode(group), int(rank), parent_names)
+
+
+def _is_number(text: bytes) -> bool:
+    """Return whether it is a number, of no more digits than int() takes from anybody."""
+    return text.isdigit() and len(text) <= _MOST_DIGITS
 
 
 def _read_parent(files: ProcFiles, stat: Stat, uid: int) -> _Parent | None:

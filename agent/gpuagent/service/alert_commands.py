@@ -22,7 +22,7 @@ from gpuagent.service.alerting import Alerting
 from gpuagent.service.incident_timeline import AlertTime, by_incident, timeline
 from gpuagent_alerts.alert import SUMMARY, Alert, News, Status, resolved_summary
 from gpuagent_alerts.messages.briefing_inputs import why_not_measured
-from gpuagent_alerts.messages.snapshot_inputs import with_place, with_remedy
+from gpuagent_alerts.messages.snapshot_inputs import unmeasured_seconds, with_place, with_remedy
 from gpuagent_alerts.notify.incident_record import IncidentRecord, incident_of
 from gpuagent_alerts.notify.incidents import REOPEN_SECONDS
 from gpuagent_alerts.notify.inhibition import inhibited_by_loss, inhibited_by_tier
@@ -198,7 +198,7 @@ def alerts_document(
                 | {
                     "fires_in_seconds": _fires_in(instance, running.states, now_seconds),
                     "place": name_displaced(gpu) if (gpu := displaced_gpu(alert.labels, snapshot)) else "",
-                    "as_of_seconds": wall_seconds - instance.frozen_seconds if instance.frozen else None,
+                    "as_of_seconds": wall_seconds - unmeasured_seconds(instance, snapshot) if instance.frozen else None,
                     "incident": key,
                     "silenced_by": [one.id for one in silences_of(alerting.silences, alert.labels, incident)],
                     "muted_by": by_loss(alert.labels) or by_tier(alert.labels),

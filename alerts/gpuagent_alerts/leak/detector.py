@@ -7,10 +7,12 @@ from typing import Final
 
 from gpuagent.core.growth import Growth, GrowthState, Verdict
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES, to_pages
+from gpuagent_alerts.leak.course import rising_course
 from gpuagent_alerts.leak.criterion import BlockContext
 from gpuagent_alerts.leak.examine import Examined
 from gpuagent_alerts.leak.forecast import FastGrowth
 from gpuagent_alerts.leak.lives import RESTARTED_WITHIN_SECONDS, LifeSoFar, level_of
+from gpuagent_alerts.leak.reasons import BY_LIVES_ALONE
 from gpuagent_alerts.leak.settings import DIALS, FULL_SHARE, SENSITIVITIES, SUSPECTED, Dial, Sensitivity
 from gpuagent_alerts.leak.signals import Lows, ProcessSignals
 from gpuagent_alerts.leak.state import (
@@ -26,7 +28,7 @@ from gpuagent_alerts.leak.state import (
     write_signals,
 )
 from gpuagent_alerts.leak.trace import Trace
-from gpuagent_alerts.leak.verdict import BY_LIVES_ALONE, GROWS, LEARNING, Headroom, add_fast_growth, judge_signals
+from gpuagent_alerts.leak.verdict import GROWS, LEARNING, Headroom, add_fast_growth, judge_signals
 from gpuagent_alerts.leak.witnesses import NOTHING_KNOWN, STRONG, Prior
 
 LEAST_BYTES: Final = 2**20
@@ -206,6 +208,7 @@ class MemoryLeakDetector:
         least = SUSPECTED.least_growth(self._total_bytes)
         tensors = 0 if signals.own is None else level_of(signals.own[0].store, least)
         by_lives_alone = not BY_LIVES_ALONE.isdisjoint(growth.reasons)
+        course = rising_course((signals.own or (signals.used,))[0].store, self._free, least)
         leaks, forecast = growth.verdict is Verdict.LEAKING and not by_lives_alone, growth.forecast_seconds
         soon = forecast is not None and forecast < NEARLY_FULL_SECONDS
         return LifeSoFar(
@@ -218,6 +221,7 @@ class MemoryLeakDetector:
             leaks and growth.evidence in STRONG,
             by_lives_alone or (self._slow.verdict is Verdict.GROWING and self._slow.state is GrowthState.RISING),
             self._last_seconds,
+            course is not None,
         )
 
     def keep_trace(self, trace: Trace) -> None:

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 from gpuagent.core.units import format_bytes, format_duration
 from gpuagent_alerts.leak.blocks import EMPTY, PAGE_BYTES, BlockStore
 from gpuagent_alerts.leak.criterion import Criterion, RejectReason, reject_reason
+from gpuagent_alerts.leak.reasons import describe_against
 from gpuagent_alerts.leak.settings import SENSITIVITIES, Dial
 from gpuagent_alerts.leak.signals import OWN_NAMES, SLACK_WEIGHT, USED_NAME, ProcessSignals, Signal
-from gpuagent_alerts.leak.verdict import describe_against
 from gpuagent_alerts.leak.windows import LENGTHS, Window, Windows
 
 SUSPECTED_NAME: Final = "suspected"

@@ -226,6 +226,8 @@ class GpuSensor:
             if said is not history.detected or not history.shown:
                 growth = changes[history.key] = history.publish(said, to_unix)
                 history.process = process
+                if history.service is None and info is not None:  # a container's name comes later than its process
+                    self._all.belongs_to(history, info)
                 self._note_growth(history.key, growth, process)
         return all_known
 

@@ -254,21 +254,21 @@ class Histories:
         history.service = None if info is None else service_of(info, history.beginning.total_bytes)
         if history.service is not None and history.begin_anew is not None and history.detector.life().leaks:
             self.lives.claim(history.service)
-        history.detector.use_prior(self.lives.prior(history.service, history.address))
+        history.detector.use_prior(self.lives.prior(history.service, history.id))
 
     def leave(self, history: History) -> None:
         """Tell the others of its service at once that it has left the GPU while it leaked."""
         service = history.service
-        if service is not None and self.lives.leave(service, history.address, history.detector.life()):
+        if service is not None and self.lives.leave(service, history.id, history.detector.life(), history.key):
             for other in self._all.values():
                 if other.service == service and other is not history:
-                    other.detector.use_prior(self.lives.prior(service, other.address))
+                    other.detector.use_prior(self.lives.prior(service, other.id))
 
     def end(self, history: History) -> None:
         """Forget it, here and where it is kept, but for what its service's next lives are told by it."""
         history.over = True
         if history.service is not None:
-            self.lives.end_life(history.service, history.address, history.detector.life())
+            self.lives.end_life(history.service, history.id, history.detector.life(), history.key)
         if self._all.pop(history.address, None) is not None:
             self._full = False
             self._budget.traces = len(self._all)
@@ -335,15 +335,15 @@ class Histories:
         """Note what all processes show, before the agent is stopped."""
         for history in self._all.values():
             if history.service is not None and history.shown:
-                self.lives.note_life(history.service, history.address, history.detector.life())
+                self.lives.note_life(history.service, history.id, history.detector.life(), history.key)
 
     def _compare_lives(self) -> None:
         """Tell some of the histories what the other lives of their services show, and what these show to others."""
         self._turn = (self._turn + 1) % COMPARING_TURNS
         for place, history in enumerate(self._all.values()):
             if place % COMPARING_TURNS == self._turn and history.service is not None and history.shown:
-                self.lives.note_life(history.service, history.address, history.detector.life())
-                history.detector.use_prior(self.lives.prior(history.service, history.address))
+                self.lives.note_life(history.service, history.id, history.detector.life(), history.key)
+                history.detector.use_prior(self.lives.prior(history.service, history.id))
 
     def to_keep(self, clock_seconds: float, most: int | None = None) -> list[LeakHistory]:
         """Dump the histories that were written down longest ago; a pid without an identity is never kept."""

@@ -39,6 +39,10 @@ _OF_USER: Final = "user "
 _LONG_NUMBER: Final = re.compile(r"\d{4,}")
 _POD: Final = re.compile(r"^(?P<name>.+?)-(?P<version>[a-z0-9]{6,10})-[a-z0-9]{5}$")
 _ORDINAL: Final = re.compile(r"\d+")
+_INSTANCE: Final = re.compile(r"^(?P<template>[^@/]+@)[^@/]+(?P<suffix>\.service)$")
+_STATEFUL: Final = re.compile(r"-\d+$")
+_WHOLE_NUMBER: Final = re.compile(r"(?<![\w.\-])\d+(?![\w.\-])")
+"""A GPU, a port or a rank, by which replicas differ, and no part of a model's name."""
 
 
 class ServiceKey(NamedTuple):
@@ -56,12 +60,15 @@ class Service(NamedTuple):
 
     key: ServiceKey
     version: int
+    replicas: str = ""
+    """What its replicas share, on GPUs of any size: also the instances of a template, and pods of a stateful set. All
+    run the same command but for numbers such as a port: another model is another service."""
 
 
-def service_of(info: ProcessInfo, total_bytes: int) -> Service | None:
+def service_of(info: ProcessInfo, total_bytes: int = 0) -> Service | None:
     """Return whose life a process is; None where nobody but the process itself says so."""
     name, command = _ORDINAL.sub("", info.name), _LONG_NUMBER.sub("", info.command)
-    version = ""
+    version, group = "", ""
     if "container" in info.proven_names and info.container_id:
         if not info.container_name and not info.pod:
             return None
@@ -70,14 +77,21 @@ def service_of(info: ProcessInfo, total_bytes: int) -> Service | None:
         pod = _POD.match(parts[1]) if len(parts) == 3 else None
         if pod is not None:
             owner, version = f"{parts[0]}/{pod['name']}/{parts[2]}", pod["version"]
+        elif len(parts) == 3:
+            group = f"container {parts[0]}/{_STATEFUL.sub('', parts[1])}/{parts[2]}"
         owner = f"container {owner}"
     elif info.unit and "unit" in info.proven_names:
         owner = f"unit {info.unit}"
+        unit = _INSTANCE.match(info.unit)
+        if unit is not None:
+            group = f"unit {unit['template']}{unit['suffix']}"
     elif info.on_host and not info.container_id:
-        owner = f"{_OF_USER}{info.uid} {crc32(command.encode())}"
+        owner, group = f"{_OF_USER}{info.uid} {crc32(command.encode())}", f"{_OF_USER}{info.uid}"
     else:
         return None
-    return Service(ServiceKey(owner, name, total_bytes), crc32(f"{version}\0{command}".encode()))
+    common = crc32(f"{version}\0{_WHOLE_NUMBER.sub('', info.command)}".encode())
+    replicas = f"{group or owner} {name} {common}"
+    return Service(ServiceKey(owner, name, total_bytes), crc32(f"{version}\0{command}".encode()), replicas)
 
 
 class LifeSoFar(NamedTuple):
@@ -98,6 +112,8 @@ class LifeSoFar(NamedTuple):
     """It rises evenly now, and has not taken enough for more to be said of it by itself."""
     last_seconds: float = 0.0
     """Time of its last reading, on the detector's clock."""
+    rose: bool = False
+    """Its floor rose from its start until now, over hours."""
 
 
 @dataclass(slots=True)
@@ -121,8 +137,8 @@ class ServiceMemory:
     """Lives one after the other, restarted at once, that were rising when they ended. Not kept over a restart."""
     cut_short_seconds: float = -math.inf
     """Time at which the last of those ended."""
-    leaking: dict[Hashable, bool] = field(default_factory=dict)
-    """Living processes that leak, and whether by a strict standard. Their number alone is kept over a restart."""
+    leaking: set[Hashable] = field(default_factory=set)
+    """Living processes that leak. Their number alone is kept over a restart."""
     gone: set[Hashable] = field(default_factory=set)
     """Processes that were leaking when they left the GPU a moment ago: not counted as lives yet. Kept as above."""
 
@@ -131,31 +147,30 @@ class ServiceMemory:
         """Whether a life leaked until its end, or several were growing when they were cut short."""
         return bool(self.exhausted or self.leaked or self.gone or self.unclaimed) or self.grown >= GROWN_LIVES
 
-    def prior(self, process: Hashable) -> Prior:
-        """Return what the other lives tell about this one."""
-        others = sum(strongly for other, strongly in self.leaking.items() if other != process)
+    def prior(self) -> Prior:
+        """Return what the other lives tell about the next one."""
         again = self.cut_short_seconds if self.cut_short >= GROWN_LIVES and not self.level_used else None
-        return Prior(self.level_used, self.level_tensors, self.has_leaked, bool(self.exhausted), others, again)
+        return Prior(self.level_used, self.level_tensors, self.has_leaked, bool(self.exhausted), 0, again)
 
-    def note_life(self, process: Hashable, life: LifeSoFar) -> None:
+    def note_life(self, life: LifeSoFar, process: Hashable = None) -> None:
         """Note what a process shows while it lives."""
         self.gone.discard(process)
         if life.leaks:
-            self.leaking[process] = life.strongly
+            self.leaking.add(process)
         else:
-            self.leaking.pop(process, None)
+            self.leaking.discard(process)
         if life.level_used or life.level_tensors:
             self.level_used = max(self.level_used, life.level_used)
             self.level_tensors = max(self.level_tensors, life.level_tensors)
             if not life.leaks:
                 self.exhausted = self.leaked = self.grown = 0
 
-    def leave(self, process: Hashable, life: LifeSoFar) -> bool:
+    def leave(self, life: LifeSoFar, process: Hashable) -> bool:
         """Note that a process has left the GPU, for good or not; return whether that tells the others something."""
         if not life.leaks or process in self.gone:
             return False
         self.gone.add(process)
-        self.leaking.pop(process, None)
+        self.leaking.discard(process)
         return True
 
     def claim(self) -> None:
@@ -166,15 +181,15 @@ class ServiceMemory:
         """Note that the others of those have ended: their lives leaked until then."""
         self.leaked, self.unclaimed = self.leaked + self.unclaimed, 0
 
-    def end_life(self, process: Hashable, life: LifeSoFar) -> None:
+    def end_life(self, life: LifeSoFar, process: Hashable = None) -> None:
         """Note how a life ended."""
-        self.note_life(process, life)
-        self.leaking.pop(process, None)
+        self.note_life(life, process)
+        self.leaking.discard(process)
         self._count_cut_short(life)
         if life.leaks:
             self.exhausted += life.full
             self.leaked += 1
-        if life.leaks or life.grows:
+        if life.leaks or life.grows or life.rose:
             self.grown, self.quiet = min(self.grown + 1, MOST_GROWN), 0
         elif life.seconds >= _QUIET_SECONDS:
             self.grown, self.quiet = max(self.grown - 1, 0), self.quiet + 1
@@ -220,6 +235,9 @@ class Lives:
         """Bytes of the memories on which a service has run, by its owner and name."""
         self._kept: list[ServiceRow] = []
         """What was given away to be kept last."""
+        self._leaking: dict[str, set[tuple[Hashable, Hashable]]] = {}
+        """Living processes that leak by a strict standard, with where they do, by what their replicas share. Not kept
+        over a restart: they say so again."""
 
     def __len__(self) -> int:
         return len(self._services)
@@ -228,32 +246,45 @@ class Lives:
         """Return what is known of a service's other lives; nothing of another version."""
         if service is None:
             return NOTHING_KNOWN
+        # A process is no witness for itself, however many GPUs it is on.
+        replicas = len({other for other, _ in self._leaking.get(service.replicas, ())} - {process})
         known = self._services.get(service.key)
         if known is None or known.version != service.version:
-            return NOTHING_KNOWN._replace(leaked=self._has_leaked_elsewhere(service))
-        prior = known.prior(process)
+            return NOTHING_KNOWN._replace(leaked=self._has_leaked_elsewhere(service), replicas=replicas)
+        prior = known.prior()._replace(replicas=replicas)
         if not (known.level_used or known.level_tensors or known.quiet):
             prior = prior._replace(leaked=prior.leaked or self._has_leaked_elsewhere(service))
         # Who runs a command again and again by hand or from a queue runs jobs, which end when they are done.
         return prior._replace(cut_short_seconds=None) if service.key.owner.startswith(_OF_USER) else prior
 
-    def note_life(self, service: Service, process: Hashable, life: LifeSoFar) -> None:
-        """Note what a living process shows."""
-        self._of(service).note_life(process, life)
+    def note_life(self, service: Service, process: Hashable, life: LifeSoFar, place: Hashable = None) -> None:
+        """Note what a living process shows; `place` is the GPU, or the MIG instance, on which it shows that."""
+        self._note_leaking(service, (process, place), leaks=life.strongly)
+        self._of(service).note_life(life, (process, place))
 
-    def leave(self, service: Service, process: Hashable, life: LifeSoFar) -> bool:
+    def leave(self, service: Service, process: Hashable, life: LifeSoFar, place: Hashable = None) -> bool:
         """Note that a process has left the GPU; return whether that tells something to the others of its service."""
+        self._note_leaking(service, (process, place), leaks=False)
         known = self._services.get(service.key)
         if known is not None and known.version != service.version:
             return False
-        return self._of(service).leave(process, life)
+        return self._of(service).leave(life, (process, place))
 
-    def end_life(self, service: Service, process: Hashable, life: LifeSoFar) -> None:
+    def end_life(self, service: Service, process: Hashable, life: LifeSoFar, place: Hashable = None) -> None:
         """Note how a life ended. One of an earlier version tells nothing any more."""
+        self._note_leaking(service, (process, place), leaks=False)
         known = self._services.get(service.key)
         if known is not None and known.version != service.version:
             return
-        self._of(service).end_life(process, life)
+        self._of(service).end_life(life, (process, place))
+
+    def _note_leaking(self, service: Service, who: tuple[Hashable, Hashable], *, leaks: bool) -> None:
+        if leaks and service.replicas:
+            self._leaking.setdefault(service.replicas, set()).add(who)
+        elif service.replicas in self._leaking:
+            self._leaking[service.replicas].discard(who)
+            if not self._leaking[service.replicas]:
+                del self._leaking[service.replicas]
 
     def claim(self, service: Service) -> None:
         """Note that a process of a service lives that leaked when the agent before was stopped."""

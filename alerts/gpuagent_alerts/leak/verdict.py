@@ -8,9 +8,9 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from gpuagent.core.growth import Evidence, Growth, GrowthState, Range, Verdict
-from gpuagent.core.units import format_bytes, format_duration
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES, BlockStore
-from gpuagent_alerts.leak.criterion import Alarm, Ending, Rejection, RejectReason
+from gpuagent_alerts.leak.course import LIVES_ROSE, rising_course
+from gpuagent_alerts.leak.criterion import Alarm, Ending
 from gpuagent_alerts.leak.forecast import (
     HIGH_FACTOR,
     LOW_FACTOR,
@@ -26,6 +26,19 @@ from gpuagent_alerts.leak.forecast import (
     steps_of,
     still_seconds,
     stop_of,
+)
+from gpuagent_alerts.leak.reasons import (
+    FAR_FROM_FULL,
+    GOES_ON,
+    LEAKED_BEFORE,
+    LIVES_CUT_SHORT,
+    ON_HELD_GROUND,
+    PLATEAU_SECONDS,
+    describe_cache,
+    describe_end,
+    describe_rejection,
+    describe_rise,
+    format_pages,
 )
 from gpuagent_alerts.leak.second_life import LEAKS_AGAIN, pace_of_leak
 from gpuagent_alerts.leak.settings import SENSITIVITIES, SUSPECTED, Dial
@@ -43,83 +56,8 @@ from gpuagent_alerts.leak.witnesses import (
     left_seconds,
 )
 
-_REJECTIONS = {
-    RejectReason.GAPS: "too much of that time has no reading",
-    RejectReason.UNEVEN: "but in a few jumps, not evenly",
-    RejectReason.STOPPED: "but hardly any of it in the last quarter",
-    RejectReason.SLOWS_DOWN: "but slows down, and would end before the GPU is full",
-    RejectReason.LESS_FOR_ITS_WORK: "but ever less for the same work, as a cache does",
-    RejectReason.HELD_BEFORE: "but has held as much before",
-    RejectReason.YOUNG: "but has run for hardly longer than that",
-}
-
-ON_HELD_GROUND = "it rises evenly, but has held as much before"
-GOES_ON = ("it rises evenly, and has not taken enough yet to tell a leak from a cache",)
-"""Why it grows, where nothing more is known than that it does."""
-
-
-def describe_against(reason: RejectReason) -> str:
-    """Return what speaks against a leak."""
-    return _REJECTIONS[reason]
-
-
-def format_pages(count: float) -> str:
-    """Return an amount in words: `1.9 GiB`."""
-    return format_bytes(max(count, 0) * PAGE_BYTES)
-
-
-def describe_rise(alarm: Alarm, what: str, free_bytes: float | None = None) -> tuple[str, ...]:
-    """Return why it grows, or leaks; `free_bytes` is what is left now, not known: what was at the alarm."""
-    curve = "it slows down, yet not enough to end before the GPU is full" if alarm.slows_down else "did not slow down"
-    lasted = format_duration(alarm.window_seconds)
-    left = format_pages(alarm.free) if free_bytes is None else format_bytes(max(free_bytes, 0.0))
-    return (
-        f"floor of {what} rose in {alarm.even_eighths} of 8 parts of {lasted}, {curve}",
-        f"+{format_pages(alarm.growth)}, with {left} left",
-    )
-
-
-def describe_end(ending: Ending, held: int, free_bytes: float | None) -> tuple[str, ...]:
-    """Return why it leaks no more; `held` and `free_bytes` are what it held, in pages, and what was free then."""
-    alarm = ending.alarm
-    rise = f"it had risen by {format_pages(alarm.growth)} in {format_duration(alarm.window_seconds)}"
-    if ending.released:
-        return (f"{GAVE_BACK}{format_pages(ending.high - held)}, and held {format_pages(held)} then", rise)
-    room = "" if free_bytes is None else f" with {format_bytes(free_bytes)} free"
-    if held < STILL_HELD_SHARE * ending.high:
-        room = f", of which it held {format_pages(held)} later{room}"
-    waited = format_duration(max(alarm.window_seconds, PLATEAU_SECONDS))
-    return (f"growth stopped at {format_pages(max(ending.high, held))}{room}{NO_NEW_HIGH}{waited}", rise)
-
-
-def describe_rejection(rejection: Rejection) -> tuple[str, ...]:
-    """Return why growth that was large enough is no leak."""
-    lasted = format_duration(rejection.window_seconds)
-    return (f"rose by {format_pages(rejection.growth)} in {lasted}, {_REJECTIONS[rejection.stop]}",)
-
-
-def describe_cache(alarm: Alarm, slack_bytes: float) -> tuple[str, ...]:
-    """Return why growth is the allocator's cache."""
-    return (
-        f"rose by {format_pages(alarm.growth)} in {format_duration(alarm.window_seconds)}; its tensors did not",
-        f"{format_bytes(slack_bytes)} of it is the allocator's cache, which it can give back",
-    )
-
-
-FAR_FROM_FULL: Final = "it would take more than a week to fill the memory"
-LEAKED_BEFORE: Final = "an earlier life of this service leaked until its end"
-LIVES_CUT_SHORT: Final = "it rises evenly, as each of the lives before did until it was restarted"
-BY_LIVES_ALONE: Final = frozenset({LIVES_CUT_SHORT, LEAKS_AGAIN})
-"""Reasons for a leak that say nothing to the lives that come after."""
 TYPICAL_NAME: Final = "memory between dips"
 TYPICAL_TENSORS_NAME: Final = "tensors between dips"
-GAVE_BACK: Final = "it gave back "
-"""What the reason for the end of a leak begins with, where its memory came back ..."""
-NO_NEW_HIGH: Final = ": no new high for "
-"""... and what stands before the proof, where it stopped."""
-STILL_HELD_SHARE: Final = 0.95
-"""The share of its high that it still holds: what holds less has given some of it back."""
-PLATEAU_SECONDS: Final = SUSPECTED.plateau_seconds
 LEARNING_BLOCKS: Final = 16
 """Blocks before the first window exists."""
 LEARNING_LEVELS: Final = 3
@@ -188,8 +126,12 @@ def judge_signals(
     if cache is not None:  # while there is a client; without one this is a suspicion
         return Growth(Verdict.CACHED, slope=slope, reasons=describe_cache(cache, room.slack_bytes))
     judged = (signals.own or (signals.used,))[0]
-    if _learns(judged) or (slope is None and judged.store.base_count < 2 * LEARNING_BLOCKS):
-        return LEARNING
+    learns = _learns(judged) or (slope is None and judged.store.base_count < 2 * LEARNING_BLOCKS)
+    other = LEARNING if learns else None
+    if other is None and prior.leaked and not prior.level_used and sensitivity in ("balanced", "sensitive"):
+        other = _as_risen(judged, now_seconds, room, before, has_client=signals.own is not None)
+    if other is not None:
+        return other
     rejection = judged.criteria[-1].rejection
     recent = rejection is not None and now_seconds - rejection.seconds <= rejection.window_seconds / 2
     against = describe_rejection(rejection) if rejection and recent else ()
@@ -211,9 +153,8 @@ def judge_signals(
     still = None if slope is None else STILL
     ending, held = _ending(signals, sensitivity, now_seconds)
     if ending is not None:
-        known = (
-            before.reasons if before.verdict is Verdict.LEVELLED_OFF else describe_end(ending, held, room.free_bytes)
-        )
+        is_known = before.verdict is Verdict.LEVELLED_OFF
+        known = before.reasons if is_known else describe_end(ending, held, room.free_bytes)
         alarm = ending.alarm
         stopped = None if ending.released else ending.seconds - max(alarm.window_seconds, PLATEAU_SECONDS)
         return Growth(Verdict.LEVELLED_OFF, slope=still, stopped_seconds=stopped, reasons=known)
@@ -221,6 +162,20 @@ def judge_signals(
     is_jump = lately * PAGE_BYTES >= SUSPECTED.least_growth(room.total_bytes)
     unsaid = f"rose by {format_pages(lately)} within 2 min, too short to say more"
     return Growth(Verdict.STEADY, slope=None if is_jump else still, reasons=(unsaid,) if is_jump else against)
+
+
+def _as_risen(judged: Signal, now_seconds: float, room: Headroom, before: Growth, *, has_client: bool) -> Growth | None:
+    """Return the verdict on a life that has risen since its start, as the ones before it did; None where it has not."""
+    least, is_told = SUSPECTED.least_growth(room.total_bytes), LIVES_ROSE in before.reasons
+    course = rising_course(judged.store, room.free_bytes, least, is_told=is_told)
+    if course is None:
+        return None
+    slope = _around(course.pages * PAGE_BYTES / course.seconds)
+    since = before.since_seconds if is_told else now_seconds - course.seconds
+    return Growth(
+        Verdict.LEAKING, Evidence.BALANCED, slope, since_seconds=since, reasons=(LIVES_ROSE,), state=GrowthState.RISING,
+        exhaustion=_exhaustion(GrowthState.RISING, room, slope, None, None), driver_confirms=not has_client,
+    )  # fmt: skip
 
 
 def _as_leak_by_lives(

@@ -30,8 +30,9 @@ from gpuagent_alerts.alert import (
     Holder,
     Incident,
     News,
+    Status,
 )
-from gpuagent_alerts.messages.briefing_inputs import BriefingInputs, Successors
+from gpuagent_alerts.messages.briefing_inputs import HIGH, LEAK, SOON, BriefingInputs, Successors
 from gpuagent_alerts.messages.headline import (
     decisive_alert,
     growing_beside,
@@ -159,7 +160,9 @@ class BriefingWriter:
         main = main_alert(seen)
         reason = "" if not over else UNKNOWN_END if main is None else end_reason_of(seen, main)
         return Briefing(
-            headline=_regrowth(seen, self.node) if is_untold else headline_of(seen, main, self.node),
+            headline=_regrowth(seen, self.node)
+            if is_untold
+            else headline_of(seen, main, self.node) + _what_stopped(main, alerts),
             numbers=_numbers(seen, main),
             holders=() if over else tuple(_holders(seen)[:_MOST_HOLDERS]),
             culprit="" if over else _culprit(seen),
@@ -193,6 +196,15 @@ class BriefingWriter:
             return ""
         gpu = quote(seen.gpus[0].identity.uuid, safe="")
         return f"{self.links.page.rstrip('/')}/api/v1/leaks/{next(iter(seen.pids))}/plot.svg?gpu={gpu}"
+
+
+def _what_stopped(main: Alert | None, alerts: Sequence[Alert]) -> str:
+    """Return why the growth ended of which the last message told, where memory is merely in use now."""
+    if main is None or main.name != HIGH or not main.holds:
+        return ""
+    ended = [one for one in alerts if one.status is Status.RESOLVED and one.name in {LEAK, SOON} and one.end_reason]
+    last = max(ended, key=lambda one: (one.ends_at or 0.0, one.name == LEAK), default=None)
+    return "" if last is None else f"; {last.end_reason}"
 
 
 def _numbers(seen: BriefingInputs, main: Alert | None) -> str:

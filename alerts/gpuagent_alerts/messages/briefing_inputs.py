@@ -157,8 +157,9 @@ class BriefingInputs:
             return ""
         states = {gpu.state for gpu in self.gpus}
         seconds = min((one.unmeasured_seconds for one in present), default=0.0)
-        if not seconds and states and states <= _UNREAD:
-            seconds = max(0.0, snapshot.clock_seconds - max(gpu.read_seconds for gpu in self.gpus))
+        if states and states <= _UNREAD and not (seconds and all(gpu.measured_seconds is None for gpu in self.gpus)):
+            # The age that the GPU's figures have everywhere: it is waited for before anything is missing.
+            seconds = max(seconds, snapshot.clock_seconds - max(gpu.read_seconds for gpu in self.gpus))
         elif not seconds:
             return ""
         why = why_not_measured(snapshot)

@@ -191,3 +191,23 @@ def _process(labels: Mapping[str, str], snapshot: Snapshot) -> ProcessReading | 
                     yield process
 
     return next(matches(), None) if labels.get("pid") else None
+
+
+_ANSWERS = "it answers again "
+"""Begin of the words for a repair of a GPU that was lost (`gpuagent.collector.repairs`)."""
+
+
+def since_repaired(case: EndedAlert) -> str:
+    """Return what has brought a GPU back, also one that was lost before the agent was started; "" if not known."""
+    repair = "" if case.gpu is None else case.gpu.repair
+    return since_initialized(case) or (repair.removeprefix(_ANSWERS) if repair.startswith(_ANSWERS) else "")
+
+
+def since_initialized(case: EndedAlert) -> str:
+    """Return what happened to the driver since: a reboot or a new initialization of NVML; "" if neither is known."""
+    before, node = case.before, case.snapshot.node
+    if before is None:
+        return ""
+    if before.boot_id != node.boot_id:
+        return "after a reboot"
+    return "after NVML was initialized again" if node.nvml_initializations > before.nvml_initializations else ""

@@ -10,8 +10,8 @@ from gpuagent.core.growth import GrowthState, Verdict
 from gpuagent.core.snapshot import GpuIdentity, GpuState, NvmlState, ProcessReading, ProcessState
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
 from gpuagent_alerts.alert import PROCESS_ENDED, UNKNOWN_END, clock_time
-from gpuagent_alerts.leak.verdict import GAVE_BACK, NO_NEW_HIGH
-from gpuagent_alerts.messages.end_facts import EndedAlert, has_instance, holders_of
+from gpuagent_alerts.leak.reasons import GAVE_BACK, NO_NEW_HIGH
+from gpuagent_alerts.messages.end_facts import EndedAlert, has_instance, holders_of, since_initialized, since_repaired
 from gpuagent_alerts.remedies.outcome import RemedyEnding
 
 _XID_SECONDS = 900.0
@@ -85,7 +85,7 @@ def reason_by_name(case: EndedAlert) -> EndReason:
     text = next((reason(case) for names, reason in _REASONS.items() if name in names), "")
     if not text and case.unwatched and name in _OF_MEMORY:
         return EndReason(_former_left(case))
-    is_back = name in _ABOUT_READING or (name == "GpuLost" and bool(_since_initialized(case)))
+    is_back = name in _ABOUT_READING or (name == "GpuLost" and bool(since_repaired(case)))
     return EndReason(text, is_certain=bool(text) and is_back)
 
 
@@ -349,7 +349,7 @@ def _repaired(case: EndedAlert) -> str:
         return ""
     if any(str(one.xid) == case.alert.labels.get("xid") for one in gpu.unrepaired_xids):
         return ""
-    if since := _since_initialized(case):
+    if since := since_initialized(case):
         return "the node was rebooted" if "reboot" in since else gpu.repair or f"the GPU answers {since}"
     return "the driver no longer shows it as open; a reset or a reload was not seen"
 
@@ -364,7 +364,7 @@ def _xid(case: EndedAlert) -> str:
         ),
         default=None,
     )
-    since = _since_initialized(case)
+    since = since_initialized(case)
     if last is None or case.wall_seconds - last < _XID_SECONDS:
         is_back = since and case.gpu is not None and case.gpu.state is GpuState.OK
         return f"nothing more of it {since}" if is_back else ""
@@ -376,21 +376,11 @@ def _lost(case: EndedAlert) -> str:
     if not case.alert.labels.get("uuid"):
         found = (gpu.identity for gpu in case.snapshot.gpus if str(gpu.identity.index) == case.alert.labels.get("gpu"))
         is_back = any(identity.uuid for identity in found)
-        return f"the GPU answers again {_since_initialized(case)}".strip() if is_back else ""
+        return f"the GPU answers again {since_repaired(case)}".strip() if is_back else ""
     gpu = case.gpu
     if gpu is None or gpu.state is not GpuState.OK:
         return ""
-    return f"the GPU answers again {_since_initialized(case)}".strip()
-
-
-def _since_initialized(case: EndedAlert) -> str:
-    """Return what happened to the driver since: a reboot or a new initialization of NVML; "" if neither is known."""
-    before, node = case.before, case.snapshot.node
-    if before is None:
-        return ""
-    if before.boot_id != node.boot_id:
-        return "after a reboot"
-    return "after NVML was initialized again" if node.nvml_initializations > before.nvml_initializations else ""
+    return f"the GPU answers again {since_repaired(case)}".strip()
 
 
 def _blind(case: EndedAlert) -> str:
@@ -438,7 +428,7 @@ def _remap_failed(case: EndedAlert) -> str:
     gpu = case.gpu
     if gpu is None or gpu.ecc is None or gpu.ecc.remap_failed is not False:
         return ""
-    return f"the driver reports no failed row remapping any more {_since_initialized(case)}".strip()
+    return f"the driver reports no failed row remapping any more {since_initialized(case)}".strip()
 
 
 def _recovery(case: EndedAlert) -> str:

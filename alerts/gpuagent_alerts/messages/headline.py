@@ -35,6 +35,7 @@ from gpuagent_alerts.messages.naming import (
     process_name,
     subject_name,
     times,
+    was_leaking,
     without_place,
 )
 from gpuagent_alerts.messages.nobodys_growth import nobodys_bytes_per_hour, nobodys_instances, nobodys_state
@@ -265,7 +266,7 @@ def _lost(seen: BriefingInputs, _: Alert) -> str:
     who = "the GPU is" if len(lost) < 2 else "all are" if len(lost) == len(seen.indices) else f"{len(lost)} of them are"
     said = f"{who} lost" + "".join(f" after Xid {xid} ({explain_xid(xid).meaning})" for xid in seen.xids[:1])
     is_blind = any(one.name == BLIND and one.holds and not one.labels.get("uuid") for one in seen.alerts)
-    return f"{said}; {_NOTHING_READ}" if is_blind else said
+    return f"{said}; {_nothing_read(seen)}" if is_blind else said
 
 
 def _xid(seen: BriefingInputs, main: Alert) -> str:
@@ -281,8 +282,13 @@ def _blind(seen: BriefingInputs, main: Alert) -> str:
     if main.labels.get("scope") == "processes":
         return _summary(main)
     if seen.incident.kind is CauseKind.NODE or not seen.indices:
-        return _NOTHING_READ
+        return _nothing_read(seen)
     return "the agent cannot read these GPUs" if len(seen.indices) > 1 else READ_IT.sub("read the GPU", _summary(main))
+
+
+def _nothing_read(seen: BriefingInputs) -> str:
+    why = "" if seen.snapshot is None else seen.snapshot.node.why_unread
+    return f"{_NOTHING_READ}: {why}" if why else _NOTHING_READ
 
 
 def _dead(seen: BriefingInputs, _: Alert) -> str:
@@ -319,7 +325,7 @@ def summary_of_kept(seen: BriefingInputs, main: Alert) -> str:
     gravest = max(kept, key=lambda one: (*urgency_of(one), one.kept_until or 0.0))
     if main.name == LEAK and len({one.labels.get("pid", "") for one in kept if one.name == LEAK}) > 1:
         main = replace(main, kept_until=gravest.kept_until)
-        return f"{subject_name(seen, main)} was leaking memory: {end_of_all(seen, main)}{kept_words(main)}"
+        return f"{was_leaking(subject_name(seen, main))}: {end_of_all(seen, main)}{kept_words(main)}"
     return without_place(resolved_summary(replace(main, kept_until=gravest.kept_until)))
 
 
@@ -373,10 +379,12 @@ def _largest(seen: BriefingInputs) -> str:
         return ""
     if found.process is None:
         return f", {format_bytes(found.used_bytes)} of it held by {found.text}"
+    # Who made it full is not always who holds most: a screen names that one, and of several alike all.
+    most = find_holding(seen.listed, used) if about else None
+    if most is not None and most.process is None:
+        return f", {format_bytes(most.used_bytes)} of it held by {most.text}"
     ended = ", which has ended" if found.process.state is ProcessState.DEAD else ""
     said = f", {format_bytes(found.used_bytes)} of it held by {process_name(labels_of(found.process))}{ended}"
-    # Who made it full is not always who holds most: a screen names that one.
-    most = find_holding(seen.listed, used) if about else None
     if most is None or most.process is None or most.process.pid in {one.pid for one in about}:
         return said
     return f"{said}, and {format_bytes(most.used_bytes)} by {process_name(labels_of(most.process))}"

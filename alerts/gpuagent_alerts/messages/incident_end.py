@@ -20,6 +20,7 @@ from gpuagent_alerts.messages.naming import (
     process_name,
     subject_name,
     times,
+    was_leaking,
     without_place,
 )
 
@@ -27,7 +28,7 @@ from gpuagent_alerts.messages.naming import (
 def what_was(seen: BriefingInputs, main: Alert) -> str:
     """Return what an incident was and why it ended, without severity and place."""
     if main.name == LEAK and len(_ended_pids(seen, main)) > 1:
-        return f"{subject_name(seen, main)} was leaking memory: {end_reason_of(seen, main)}"
+        return f"{was_leaking(subject_name(seen, main))}: {end_reason_of(seen, main)}"
     if (last := _unalerted_last(seen)) is not None:
         return f"{process_name(last.labels)} was leaking memory: {_end_of_last(seen, main, last)}"
     if main.name == DEAD and (many := [one for one in seen.alerts if one.name == DEAD])[1:]:
@@ -35,7 +36,7 @@ def what_was(seen: BriefingInputs, main: Alert) -> str:
         return f"{dead_subject(seen, who)} had ended and held {format_bytes(held)}: {end_reason_of(seen, main)}"
     said = without_place(resolved_summary(replace(main, end_reason=end_reason_of(seen, main))))
     if main.name == BLIND and len(seen.indices) > 1:
-        return READ_IT.sub("read these GPUs", said)
+        return READ_IT.sub("read these GPUs", said.partition("; likewise on ")[0])  # "these" are all of them
     if main.name == "GpuLost" and len(seen.indices) > 1:
         of_one = said.partition("; likewise on ")[0]
         return of_one.replace("was lost", "were lost").replace("the GPU answers", "they answer")
@@ -147,6 +148,10 @@ _LATE_SECONDS = 300.0
 """From this age on an end is told with its time."""
 
 
+_FORECAST = re.compile(r"goes on( growing)?, full in .* at the earliest$")
+"""End of a reason that was true when it was found, and has a forecast that is no longer."""
+
+
 def _times_of_ends(seen: BriefingInputs, main: Alert) -> tuple[float, float] | None:
     """Return the Unix times of the first and the last end that its reason tells of; None where they are not known."""
     many = main.name == LEAK and len(_ended_pids(seen, main)) > 1
@@ -167,4 +172,5 @@ def _dated(reason: str, times: tuple[float, float] | None, now: float | None) ->
     if head.endswith((" UTC)", WHILE_PAUSED)):  # when it ended is not known: what is, is when measuring went on
         return reason
     when = f"{clock_time(first)} to {clock_time(last)}" if took_long else clock_time(last)
+    head = _FORECAST.sub(r"went on\1", head)
     return f"{head} ({when} UTC){mark}{rest}"

@@ -54,6 +54,7 @@ def group_name(seen: BriefingInputs, labels: Mapping[str, str], again: Successor
     return labels.get("process", "processes")
 
 
+_INSTANCES = re.compile(r"\d+ instances of ")
 READ_IT = re.compile(r"\bread it\b")
 _PLACE = re.compile(r"(?:the former )?GPU \d+(?: \(GPU-[^)]*\))?(?:, MIG instance \d+(?: \([^)]*\))?)?(?::| )\s*")
 """Beginning of a rule's text that the headline says by itself."""
@@ -91,6 +92,11 @@ def subject_name(seen: BriefingInputs, main: Alert) -> str:
         return f"{instances} instances of {template} ({', '.join(sorted(users - {''}))})"
     many = f"{number} {'ranks' if labels.get('slurm_job') else 'processes'}"
     return f"{group_name(seen, labels)} ({', '.join([many, *sorted(users - {''})])})"
+
+
+def was_leaking(subject: str) -> str:
+    """Return the begin of a sentence on what leaked: several instances of a unit were, a job or a unit was."""
+    return f"{subject} {'were' if _INSTANCES.match(subject) else 'was'} leaking memory"
 
 
 def _template(seen: BriefingInputs) -> tuple[str, int]:

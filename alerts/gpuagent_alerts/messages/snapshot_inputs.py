@@ -17,6 +17,7 @@ from gpuagent.core.metrics.series import ExtraFamilies, series
 from gpuagent.core.process_labels import alert_labels
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessInfo, ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.alert import SUMMARY, Alert, Status, fingerprint, shown_annotations
+from gpuagent_alerts.leak.lives import service_of
 from gpuagent_alerts.messages.end_facts import memory_of
 from gpuagent_alerts.notify.cause import CauseProcess, shares_command, shares_owner
 from gpuagent_alerts.notify.silenced import Silencing
@@ -27,7 +28,7 @@ from gpuagent_alerts.remedies.candidates import counts_towards
 from gpuagent_alerts.remedies.safeguards.rule_sampling import GROWTH
 from gpuagent_alerts.remedies.settings import MemoryBudget
 from gpuagent_alerts.states.engine import RuleEngine
-from gpuagent_alerts.states.instance import State
+from gpuagent_alerts.states.instance import Instance, State
 
 _MOST_KEPT = 8
 
@@ -107,7 +108,7 @@ def subjects_of(
                     silenced=quiet.is_silenced,
                     incident_silenced=quiet.by_incident,
                     incident_pids=quiet.pids,
-                    unmeasured_seconds=instance.frozen_seconds,
+                    unmeasured_seconds=unmeasured_seconds(instance, snapshot),
                     began_at=instance.began_at,
                     used_bytes=_used_by(instance.labels, snapshot),
                 )
@@ -128,6 +129,18 @@ def silenced_processes(
             if is_silenced({"alertname": _LEAK, **(program.labels or {})}, f"process:{program.identity}"):
                 found.add((each.gpu_index, each.pid))
     return frozenset(found)
+
+
+def unmeasured_seconds(instance: Instance, snapshot: Snapshot | None) -> float:
+    """Return how long ago what an alert is about was last measured, 0 while it is.
+
+    A GPU that does not answer is waited for, with its last figures: what it tells is as old as these.
+    """
+    uuid = instance.labels.get("uuid", "")
+    gpu = None if snapshot is None else next((one for one in snapshot.gpus if one.identity.uuid == uuid), None)
+    if snapshot is None or gpu is None or not instance.frozen_seconds or gpu.measured_seconds is None:
+        return instance.frozen_seconds
+    return max(instance.frozen_seconds, snapshot.clock_seconds - gpu.read_seconds)
 
 
 def _used_by(labels: Mapping[str, str], snapshot: Snapshot | None) -> int | None:
@@ -365,7 +378,11 @@ def _program(reading: ProcessReading, info: ProcessInfo) -> CauseProcess:
     }  # fmt: skip
     identity = f"{info.id.boot_id}:{info.id.pid}:{info.id.start_ticks}"
     known = {name: value for name, value in labels.items() if value}
-    return CauseProcess(identity, reading.pid, tuple(groups_of(info)), known, _command_of(info), _container_of(info))
+    service = service_of(info)
+    return CauseProcess(
+        identity, reading.pid, tuple(groups_of(info)), known, _command_of(info), _container_of(info),
+        "" if service is None else f"{info.uid} {service.replicas}",
+    )  # fmt: skip
 
 
 def groups_of(info: ProcessInfo) -> Iterator[str]:

@@ -37,6 +37,8 @@ AT_ONCE = "at-once:"
 """The same of hardware that fails on several GPUs within a minute: their power, a switch, the bus."""
 _FAILURES = frozenset({"GpuLost", "GpuXidCritical"})
 _OFF_THE_BUS = "79"
+REPLICAS = "replicas:"
+"""The same of what fills memory: the replicas of a service leak alike, and are one incident while that goes on."""
 _BUDGET = "GpuBudgetExceeded"
 _COUNT = "GpuCountDropped"
 _BLIND = "GpuMonitorBlind"
@@ -63,6 +65,8 @@ class CauseProcess:
     has the same."""
     container: str = ""
     """Name of its container, the same when that is re-created under another id; "" without one, and if unknown."""
+    replicas: str = ""
+    """Stands for its service in one version, which other processes run too; "" where nobody but itself says so."""
 
 
 class CauseFacts(Protocol):
@@ -356,8 +360,9 @@ def _of_process(labels: Mapping[str, str], facts: CauseFacts, pid: int) -> Cause
     # What a remedy did is told with why it was done: the process, or else the memory of its GPU.
     about = memory if is_remedy_note(labels) else ()
     command = _command(program, what)
+    replicas = _replicas(program) if name == _LEAK else ()
     return Cause(
-        CauseKind.PROCESS, (own, *groups, *about), (own, *by_pid, *groups, *command, *leaks),
+        CauseKind.PROCESS, (own, *groups, *replicas, *about), (own, *by_pid, *groups, *replicas, *command, *leaks),
         adopts=leaks, labels=shown, succeeds=command[:1],
     )  # fmt: skip
 
@@ -372,10 +377,11 @@ def _of_memory(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
     own, groups = _identities(program, program.pid, "memory")
     shown = {**(program.labels or {}), **_some(labels, _OF_GPU)}
     pid = f"pid:{program.pid}"
-    command = _command(program, "memory")
-    brings = (own, pid, *groups, *command, *memory)
+    command, replicas = _command(program, "memory"), _replicas(program)
+    brings = (own, pid, *groups, *replicas, *command, *memory)
     # Two MIG instances are of one GPU, and what fills the one is not what fills the other.
-    return Cause(CauseKind.PROCESS, (own, *groups, *memory[:1]), brings, labels=shown, succeeds=command[:1])
+    joins = (own, *groups, *replicas, *memory[:1])
+    return Cause(CauseKind.PROCESS, joins, brings, labels=shown, succeeds=command[:1])
 
 
 def _of_nobody(labels: Mapping[str, str]) -> Cause:
@@ -451,6 +457,10 @@ def _command(program: CauseProcess | None, what: str) -> tuple[str, ...]:
         return ()
     container = (f"{_NAMED}{program.container}",) if program.container else ()
     return f"command:{program.command}:{what}", *container
+
+
+def _replicas(program: CauseProcess | None) -> tuple[str, ...]:
+    return (f"{REPLICAS}{program.replicas}",) if program is not None and program.replicas else ()
 
 
 def _memory(labels: Mapping[str, str]) -> tuple[str, ...]:

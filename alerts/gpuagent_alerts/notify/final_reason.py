@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gpuagent_alerts.alert import PROCESS_ENDED, UNKNOWN_END, Alert, condition_times
-from gpuagent_alerts.leak.verdict import GAVE_BACK
+from gpuagent_alerts.leak.reasons import GAVE_BACK
 from gpuagent_alerts.notify.cause import is_about_memory, is_leak
 from gpuagent_alerts.notify.urgency import Action, urgency_of
 

@@ -16,7 +16,7 @@ from gpuagent_alerts.notify import told_subjects
 from gpuagent_alerts.notify.cause import TOGETHER
 from gpuagent_alerts.notify.ended_alerts import ended_alerts
 from gpuagent_alerts.notify.incident_record import IncidentRecord, name_of_owner
-from gpuagent_alerts.notify.lowered import LOWERED_SECONDS, with_lowered_since
+from gpuagent_alerts.notify.lowered import EASED_SECONDS, LOWERED_SECONDS, is_eased, with_lowered_since
 from gpuagent_alerts.notify.outbox.entry import Occasion
 from gpuagent_alerts.notify.routes import Recipient
 from gpuagent_alerts.notify.state import (
@@ -140,7 +140,8 @@ class IncidentGroup:
             return News.WORSENED
         if self._was_restarted(told):
             return None if self._rises else News.RESTARTED  # what it rises to is told in a moment
-        if self._repeat_is_due() or self._has_another_subject():
+        has_eased = is_eased(told, self._current, self._view.now) and not self._is_acknowledged()
+        if has_eased or self._repeat_is_due() or self._has_another_subject():
             return News.REMINDER
         return News.UPDATED if self._quiet_update_is_due(told) else None
 
@@ -152,7 +153,7 @@ class IncidentGroup:
         if self._live:
             yield from self._times_of_life(told)
         if told is not None and told.lowered_at is not None and self._live:
-            yield told.lowered_at + LOWERED_SECONDS
+            yield from (told.lowered_at + wait for wait in (EASED_SECONDS, LOWERED_SECONDS))
         if told is not None and told.calm_at is not None:
             yield told.calm_at + self._hold_seconds()
             if self._is_coming_back():
@@ -391,11 +392,9 @@ class IncidentGroup:
 
     def _restart_news_at(self, told: NotifiedIncident) -> float:
         oldest = min((one.starts_at for one in self._present), default=self._view.now)
-        return (
-            oldest + told_subjects.SUBJECT_SECONDS
-            if not told.restarts
-            else self._told_at + told_subjects.RESTART_NEWS_SECONDS
-        )
+        if not told.restarts:
+            return oldest + told_subjects.SUBJECT_SECONDS
+        return told_subjects.next_restart_news_at(self._told_at, self._runs, self._current)
 
     @property
     def _grow_again(self) -> Watch | None:
@@ -444,21 +443,22 @@ class IncidentGroup:
             **{fingerprint: NotifiedAlert(alert) for fingerprint, alert in chosen.items()},
             **{name: replace(ended[name], end_told=True) for name in told_ends},
         }
-        past = [name for name, one in self._known.items() if one.end_told]
-        for name in past[: -self._view.most_alerts]:
+        for name in [name for name, one in self._known.items() if one.end_told][: -self._view.most_alerts]:
             del self._known[name]
         severity = worst_severity(alert.labels for alert in (*self._present, *self._shared))
         if self._record is not None and (not self._live or self._record.rises):
             severity = self._record.severity
         starts_at = self._starts_at(told)
-        urgency = self._current if told is None else told.urgency.highest(self._current)
+        eased = told is not None and is_eased(told, self._current, self._view.now)
+        urgency = self._current if told is None or eased else told.urgency.highest(self._current)
         if news is News.RESTARTED:  # what was told of the process before says nothing of this one
             urgency = GROWS_AGAIN.highest(self._current)
         key = self._record.key if self._record is not None else ""
         lowered_at = None if told is None or not urgency.rises_above(self._current) else told.lowered_at
         noted = NotifiedIncident(
-            key, severity, starts_at, urgency, lowered_at, shown=self._current, restarts=self._restarts
-        )
+            key, severity, starts_at, urgency, lowered_at, shown=self._current, restarts=self._restarts,
+            was_eased=eased or (told is not None and told.was_eased),
+        )  # fmt: skip
         after = NotificationState(self._view.now, {}, self._known, noted)
         return NotificationDecision(
             self._key, after, alerts, occasion=occasion, news=unheard,

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from gpuagent_alerts.alert import Alert, CauseKind, condition_times
 from gpuagent_alerts.notify.cause import (
     AT_ONCE,
+    REPLICAS,
     TOGETHER,
     Cause,
     CauseFacts,
@@ -331,6 +332,8 @@ class _Update:
         if identity.startswith((TOGETHER, AT_ONCE)):
             within = TOGETHER_SECONDS if identity.startswith(TOGETHER) else AT_ONCE_SECONDS
             return one.ends_at is not None or not 0.0 <= self._now - one.starts_at < within
+        if identity.startswith(REPLICAS):
+            return one.ends_at is not None
         if not identity.startswith("memory:") or one.kind not in PROCESS_KINDS:
             return False
         owner = self._facts.owner_of(one.identities)

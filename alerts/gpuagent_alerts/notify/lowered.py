@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuagent_alerts.notify.state import NotifiedIncident
-from gpuagent_alerts.notify.urgency import CALM, GROWS_AGAIN, Urgency
+from gpuagent_alerts.notify.urgency import CALM, GROWS_AGAIN, Urgency, UrgencyStage
 
 LOWERED_SECONDS = 1800.0
 """Time after which a severity that was told and is no longer true counts as forgotten: its return is sent again."""
+EASED_SECONDS = 600.0
+"""Time after which an incident that goes on without what made it severe is told as what it is; the second time, and
+later, that takes `LOWERED_SECONDS`."""
 
 
 def with_lowered_since(told: NotifiedIncident, current: Urgency, *, is_live: bool, now: float) -> NotifiedIncident:
@@ -36,3 +39,18 @@ def _heard_last(told: NotifiedIncident) -> Urgency:
         return told.urgency
     shown = GROWS_AGAIN if told.shown == CALM else told.shown
     return shown.lowest(told.urgency)
+
+
+def is_eased(told: NotifiedIncident, current: Urgency, now: float) -> bool:
+    """Return whether the last message misleads: nothing grows, is full or is lost any more, and it is less severe.
+
+    `told` is as `with_lowered_since` returns it, `now` is Unix time.
+    """
+    shown = told.shown
+    if shown is None or current.stage > UrgencyStage.NOTED or shown.stage <= UrgencyStage.NOTED:
+        return False
+    if shown.severity <= current.severity:
+        return False
+    if told.lowered_at is None:  # what was told counts as forgotten
+        return told.urgency.severity <= current.severity
+    return not told.was_eased and now - told.lowered_at >= EASED_SECONDS

@@ -80,6 +80,8 @@ class NotifiedIncident:
     """Its end was told. That is kept while alerts of it still fire, which say no more than that."""
     shown: Urgency | None = None
     """Urgency in the last message; None where an agent before this one has written it."""
+    was_eased: bool = False
+    """A message has told that it goes on, and is less severe than was told before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,7 @@ def _dump_incident(one: NotifiedIncident) -> dict[str, Any]:
         "restarts": one.restarts,
         "is_closed": one.is_closed,
         **({} if one.shown is None else {"shown": list(one.shown)}),
+        **({"was_eased": True} if one.was_eased else {}),
     }
 
 
@@ -154,6 +157,7 @@ def _load_incident(value: object) -> NotifiedIncident:
         integer(found.get("restarts", 0)),
         flag(found.get("is_closed", False)),
         load_urgency(array(found["shown"])) if "shown" in found else None,
+        flag(found.get("was_eased", False)),
     )
 
 

@@ -9,14 +9,16 @@ from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.notify.cause import hardware_failure
 from gpuagent_alerts.notify.final_reason import memory_stays, names_a_process, tells_of_an_end
 from gpuagent_alerts.notify.state import NotifiedAlert
-from gpuagent_alerts.notify.succession import Restarts, Watch
-from gpuagent_alerts.notify.urgency import CALM, Urgency
+from gpuagent_alerts.notify.succession import SUCCESSOR_SECONDS, Restarts, Watch
+from gpuagent_alerts.notify.urgency import CALM, CRITICAL, Urgency, UrgencyStage
 
 SUBJECT_SECONDS = 30.0
 """For so long a process has to be out of an incident that goes on before that is told: mostly all of it ends."""
 
 RESTART_NEWS_SECONDS = 1800.0
 """Least time between two messages that say only that it has been restarted: the first one says so at once."""
+FILLING_NEWS_SECONDS = 600.0
+"""The same where what was started fills the memory in minutes."""
 
 
 def subject_news_times(known: Mapping[str, NotifiedAlert], firing: Mapping[str, Alert]) -> Iterator[float]:
@@ -44,6 +46,17 @@ def is_growth_due(again: Watch, restarts_told: int, told_at: float, now: float) 
     if again.news_at is None or now < again.news_at or restarts_told >= again.restarts.count:
         return False
     return not restarts_told or now >= told_at + RESTART_NEWS_SECONDS
+
+
+def next_restart_news_at(told_at: float, restarts: Restarts, current: Urgency) -> float:
+    """Return the Unix time at which another restart is told of, by when a message was sent last and how it is now.
+
+    What has run for minutes and fills the memory in minutes is told sooner: there is time to do something about it.
+    """
+    fills = current.severity >= CRITICAL and current.stage >= UrgencyStage.FILLING
+    if not fills or restarts.since is None:
+        return told_at + RESTART_NEWS_SECONDS
+    return max(told_at + FILLING_NEWS_SECONDS, restarts.since + SUCCESSOR_SECONDS)
 
 
 def has_last_run_left(shown: Urgency | None, restarts: Restarts, now: float) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks.leak.load.arrivals import Load, generated, recorded
 from benchmarks.leak.load.families import FAMILIES, UNSEEN, Run, loads_of, make_run
 from benchmarks.leak.load.judge import Said, judge
+from benchmarks.leak.load.peers import judge_by, peers
 from benchmarks.leak.load.score import Judged, rows
 from gpuagent.core.growth import Evidence
 from gpuagent_alerts.leak.settings import SENSITIVITIES
@@ -32,6 +33,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--signal", choices=("app", "nvml"), action="append", help="only this one")
     parser.add_argument("--sensitivity", choices=SENSITIVITIES, default="balanced")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes [1]")
+    parser.add_argument("--peers", action="store_true", help="what people use, over the driver's figures, as well")
     parser.add_argument("--each", action="store_true", help="tell of each service too")
     return parser.parse_args(words)
 
@@ -45,16 +47,18 @@ def main(words: Sequence[str]) -> int:
     jobs = [(family, seed) for family in families for seed in range(first, first + options.seeds)]
     signals = options.signal or ["app", "nvml"]
     begun = time.monotonic()
-    work = partial(_judge_job, loads=loads, signals=signals, sensitivity=options.sensitivity)
+    others = peers() if options.peers else []
+    work = partial(_judge_job, loads=loads, signals=signals, sensitivity=options.sensitivity, with_peers=options.peers)
     if options.workers > 1:
         with ProcessPoolExecutor(options.workers) as pool:
             found = list(pool.map(work, jobs))
     else:
         found = [work(job) for job in jobs]
-    for place, signal in enumerate(signals):
+    names = [*(f"{signal}, {options.sensitivity}" for signal in signals), *(peer.name for peer in others)]
+    for place, name in enumerate(names):
         judged = [one[place][0] for one in found]
         seconds, count = (sum(one[place][1][k] for one in found) for k in (0, 1))
-        print(f"\n{signal}, {options.sensitivity}: {1e6 * seconds / max(1, count):.1f} us a reading")  # noqa: T201
+        print(f"\n{name}: {1e6 * seconds / max(1, count):.1f} us a reading")  # noqa: T201
         if options.each:
             for one in judged:
                 print("   ", _line(one))  # noqa: T201
@@ -69,13 +73,20 @@ REMEDY = (Evidence.CONFIRMED,)
 _Found = list[tuple[Judged, tuple[float, int]]]
 
 
-def _judge_job(job: tuple[str, int], *, loads: Sequence[Load], signals: Sequence[str], sensitivity: str) -> _Found:
+def _judge_job(
+    job: tuple[str, int], *, loads: Sequence[Load], signals: Sequence[str], sensitivity: str, with_peers: bool
+) -> _Found:
     run = make_run(*job, loads)
     dial = next(one for one in SENSITIVITIES if one == sensitivity)
     found: _Found = []
     for signal in signals:
         said, seconds, count = judge(run, dial, client=signal == "app")
         found.append((Judged(_light(run), said), (seconds, count)))
+    readings = sum(len(life.times) for life in run.lives)
+    for peer in peers() if with_peers else ():
+        begun = time.process_time()
+        said = judge_by(peer, run)
+        found.append((Judged(_light(run), said), (time.process_time() - begun, readings)))
     return found
 
 

@@ -57,13 +57,13 @@ def _judge_life(run: Run, life: Life, sensitivity: Sensitivity, service: Service
     for at, *figures in zip(*columns, strict=True):
         if at >= look:
             look = at + _LOOK_SECONDS
-            detector.use_prior(service.prior(life.begin))
-            service.note_life(life.begin, detector.life())
+            detector.use_prior(service.prior())
+            service.note_life(detector.life())
         new = detector.update(at, *figures)
         if new is not growth:
             note(found, at, growth, new)
             growth = new
-    service.end_life(life.begin, detector.life())
+    service.end_life(detector.life())
     return found
 
 

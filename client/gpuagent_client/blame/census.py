@@ -205,9 +205,8 @@ class _CensusRun:
             raise Refused("a CUDA graph is being captured")
         fork.refuse_without_memory(self._size, fork.available_bytes())
         fork.refuse_pinned_memory(pinned_bytes(self._torch))
-        self.foretold_seconds = max(
-            self.foretold_seconds, refuse_long_pause(self._request.max_pause_seconds, self.worst_stall_seconds)
-        )
+        foretold = refuse_long_pause(self._request.max_pause_seconds, self.worst_stall_seconds)
+        self.foretold_seconds = self.foretold_seconds or foretold  # what was known before the app stood still
         values = values_of(self._thread_locals)  # not longer than the fork: they are the app's
         try:
             answer = run_in_child(

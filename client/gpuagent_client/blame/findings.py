@@ -227,7 +227,9 @@ class Comparison:
         finding = self._finding(ways[0], None, named=len(ways[0]) - 1)
         root = self._look.marking.order[ways[0][0]]
         running = self._look.heap.frames.get(id(root))
-        counted = tasks_target(root) if running is None else frames_target(running.frame, self._look.heap)
+        counted = (
+            tasks_target(root, self._look.heap) if running is None else frames_target(running.frame, self._look.heap)
+        )
         now, before = self._entries(self._names.line(growth.signature)[0])
         if counted is not None and now.width > before.width:  # more threads or tasks run this, and each keeps its own
             finding.gained = now.width - before.width

@@ -183,6 +183,7 @@ class Heap(NamedTuple):
     thread_values: Mapping[int, object]  # id of the attributes in one thread -> their threading.local
     values: tuple[ThreadValues, ...] = ()
     unnamed: frozenset[int] = frozenset()  # ids of classes that no name of a module leads to
+    tasks: tuple[object, ...] = ()  # of asyncio
 
     def is_named_class(self, item: object) -> bool:
         """Return whether this is a class that its module knows by name, so that it is named by itself."""
@@ -215,7 +216,9 @@ def index_heap(objects: list[object], frames: list[ThreadFrame], values: list[Th
                 holders[id(value)] = (*holders.get(id(value), ()), one.frame)
     ours = {id(objects), id(frames), id(values), *map(id, values)}
     owners = {id(one.attributes): one.owner for one in values}
-    return Heap(known - ours, modules, running, holders, owners, tuple(values), unnamed_classes(objects))
+    kind = getattr(sys.modules.get("_asyncio"), "Task", None)  # from 3.14 on asyncio has no set of them
+    tasks = tuple(item for item in objects if type(item) is kind)
+    return Heap(known - ours, modules, running, holders, owners, tuple(values), unnamed_classes(objects), tasks)
 
 
 class _Walk:

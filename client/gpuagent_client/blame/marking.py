@@ -14,7 +14,7 @@ import time
 from array import array
 from collections.abc import Iterable, Iterator
 from types import BuiltinFunctionType, CodeType, CoroutineType, FrameType, GeneratorType, ModuleType
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from gpuagent_client.blame.arrays import base_of, is_array_type, objects_in
 from gpuagent_client.blame.heap import Heap, referents_of, true_instance
@@ -84,7 +84,7 @@ class Marking:
             self._finish()
         for place in early:
             self._expand(place, self.order[place])
-        for task in asyncio_tasks():
+        for task in (*asyncio_tasks(), *self._heap.tasks):
             self._add(task)
         self._finish()
         for frame in frames:
@@ -223,7 +223,7 @@ def _namespaces(heap: Heap) -> tuple[list[dict[str, object]], list[object]]:
 
 
 def asyncio_tasks() -> list[object]:
-    """Return the tasks that asyncio knows, past any code of theirs."""
+    """Return the tasks that asyncio knows, past any code of theirs; from 3.14 on those of loops that run now."""
     module = sys.modules.get("asyncio.tasks")
     found: dict[int, object] = {}
     for name in ("_scheduled_tasks", "_all_tasks", "_eager_tasks"):  # 3.12 and newer; before; and those begun at once
@@ -233,12 +233,30 @@ def asyncio_tasks() -> list[object]:
             task = one() if callable(one) else one
             if task is not None:
                 found[id(task)] = task
+    all_tasks: Callable[[object], Iterable[object]] | None = getattr(module, "_c_all_tasks", None)
+    if sys.version_info >= (3, 14) and all_tasks is not None:
+        for loop in _running_loops():
+            found.update((id(task), task) for task in all_tasks(loop))
+    return list(found.values())
+
+
+def _running_loops() -> list[object]:
+    """Return the loops that threads run now: from 3.13 on no copy of variables stays where one asks for them."""
+    found: dict[int, object] = {}
+    for innermost in sys._current_frames().values():  # noqa: SLF001 - documented, for debuggers
+        frame: FrameType | None = innermost
+        while frame is not None:
+            if frame.f_code.co_name == "run_forever" and frame.f_globals.get("__name__") == "asyncio.base_events":
+                loop = frame.f_locals.get("self")
+                found[id(loop)] = loop
+            frame = frame.f_back
     return list(found.values())
 
 
 def code_of_task(task: object) -> CodeType | None:
     """Return the code of the coroutine that a task of asyncio's runs; None for anything else, and where it is done."""
-    if type(task).__module__ != "_asyncio":
+    kind: Any = type(task)
+    if kind.__module__ != "_asyncio" or kind.__name__ != "Task" or kind.done(task):
         return None
     found = (one for one in gc.get_referents(task) if true_instance(one, CoroutineType, GeneratorType))
     coroutine = next(found, None)

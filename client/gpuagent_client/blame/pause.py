@@ -1,6 +1,6 @@
 """The pause of a fork: how long it will be, whether that is too long, and how to keep it short.
 
-A fork copies the page tables of the app, some 24 ms of CPU time for each GiB resident in pages of 4 KiB; all threads
+A fork copies the page tables of the app, some 30 ms of CPU time for each GiB resident in pages of 4 KiB; all threads
 that need the interpreter or new memory wait for it. On an idle host the pause is that. On a busy one the forking thread
 has to wait for a processor in between, which may take twenty times as long: so it asks for real-time priority where
 the app may have that, and where not, the wait is measured beforehand.
@@ -18,11 +18,12 @@ from pathlib import Path
 from gpuagent_client.errors import Refused
 
 PROC = Path("/proc")
-PAUSE_PER_BYTE = 0.024 / (1 << 30)
+PAUSE_PER_BYTE = 0.030 / (1 << 30)
 BASE_PAUSE_SECONDS = 0.004
 """CPU time of a fork: measured on CPython 3.11 with torch 2.13, Linux 6.18, in a virtual machine."""
-PROBE_ROUNDS = 20_000
-"""Some 10 ms of work. A shorter one fits into the slice that a thread gets when it wakes up, and waits for nobody."""
+ROUNDS_A_SECOND = 3_500_000
+SHORTEST_PROBE, LONGEST_PROBE = 0.01, 0.04
+"""Seconds of work. A shorter one fits into the slice that a thread gets when it wakes up, and waits for nobody."""
 MOST_WAITING = 100.0
 MAY_BE_NICE = 23  # CAP_SYS_NICE, see capabilities(7)
 
@@ -77,13 +78,15 @@ def hurried(proc: Path = PROC) -> Iterator[int | None]:
             os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def measure_waiting(proc: Path = PROC) -> float:
-    """Return how many times as long as its CPU time some work takes now, 1 on an idle host; takes some 10 ms of CPU.
+def measure_waiting(seconds: float = SHORTEST_PROBE, proc: Path = PROC) -> float:
+    """Return how many times as long as its CPU time some work takes now: 1 on an idle host.
 
-    Without the interpreter's lock, for which the app would wait; what this thread waits for the lock is left out.
+    It is work for about so many seconds, within 10 to 40 ms. Without the interpreter's lock, for which the app would
+    wait; what this thread waits for the lock is left out.
     """
+    rounds = round(ROUNDS_A_SECOND * min(LONGEST_PROBE, max(SHORTEST_PROBE, seconds)))
     delay, used, began = _run_delay(proc), time.thread_time(), time.monotonic()
-    hashlib.pbkdf2_hmac("sha256", b"gpuagent", b"probe", PROBE_ROUNDS)
+    hashlib.pbkdf2_hmac("sha256", b"gpuagent", b"probe", rounds)
     passed = time.monotonic() - began
     used = max(time.thread_time() - used, 1e-6)
     after = _run_delay(proc)
@@ -119,7 +122,7 @@ def refuse_long_pause(most_seconds: float, last_seconds: float = 0.0) -> float:
     size = resident_bytes()
     with hurried() as nice:
         pass  # whether it may
-    waiting = 1.0 if nice is not None else measure_waiting()
+    waiting = 1.0 if nice is not None else measure_waiting(foretell_pause(size))
     foretold = foretell_pause(size, waiting)
     if foretold > most_seconds:
         busy = f" on this host, where work takes {waiting:.0f} times as long as on an idle one" if waiting > 2 else ""

@@ -38,7 +38,7 @@ from gpuagent_client.blame.paths import (
     relative,
     type_name,
 )
-from gpuagent_client.blame.sites import AT_EXIT, BACKWARD, MAX_SITES, Site, lines_that_say, sites
+from gpuagent_client.blame.sites import AT_EXIT, BACKWARD, HOWS, MAX_SITES, Site, lines_that_say, sites
 from gpuagent_client.blame.tensors import Key, described, exact_types
 from gpuagent_client.blame.watch import encode, length_of
 
@@ -239,6 +239,8 @@ def _report(
 # Added to that of a line: a name further up says less about the container, and a library only does what it is told.
 DOUBT_PER_NAME = 0.3
 DOUBT_OF_LIBRARY = 4.0
+DOUBT_OF_HEAD = 0.5
+"""Doubt of a line that assigns the first of a chain, beside what it has by whose name it is."""
 CALLED_AT_EXIT = (tuple, dict, types.FunctionType, types.MethodType, functools.partial)
 
 
@@ -325,6 +327,8 @@ class _Writer:
             adding = [site for site in found if site.how != "taken"]
             if adding:
                 doubt = adding[0].doubt + DOUBT_PER_NAME * depth
+                if finding.chained and is_itself and adding[0].how == "assigned":  # that is how a chain gets longer
+                    doubt -= HOWS["assigned"] - DOUBT_OF_HEAD
                 if doubt < least:
                     best, least = found, doubt
             elif not best:

@@ -77,7 +77,7 @@ def target(objects: Sequence[object], heap: Heap, measure: str, value: int) -> T
         start = ("module", heap.modules[id(root)])
     elif id(root) in heap.frames:
         start = ("frame", heap.frames[id(root)].thread_id, id(root))
-    elif any(task is root for task in asyncio_tasks()):
+    elif any(task is root for task in (*asyncio_tasks(), *heap.tasks)):
         start = ("task", id(root))
     else:
         return None
@@ -92,10 +92,13 @@ def frames_target(frame: types.FrameType, heap: Heap) -> Target:
     return Target(("code", id(frame.f_code)), (), FRAMES, same)
 
 
-def tasks_target(task: object) -> Target | None:
+def tasks_target(task: object, heap: Heap) -> Target | None:
     """Return how the app counts the tasks of asyncio's that run the same coroutine function, for the child."""
     code = code_of_task(task)
-    return None if code is None else Target(("code", id(code)), (), TASKS, _tasks_of(id(code)))
+    if code is None:
+        return None
+    same = {id(one) for one in (*asyncio_tasks(), *heap.tasks) if code_of_task(one) is code}
+    return Target(("code", id(code)), (), TASKS, len(same))
 
 
 def _tasks_of(code: object) -> int:

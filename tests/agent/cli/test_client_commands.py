@@ -155,7 +155,7 @@ def test_the_longest_pause_is_handed_on() -> None:
 
 @pytest.mark.parametrize(
     ("capabilities", "seccomp", "milliseconds"),
-    [("0", "0", 520), ("1ffffffffff", "0", 52), ("1ffffffffff", "2", 520)],
+    [("0", "0", 640), ("1ffffffffff", "0", 64), ("1ffffffffff", "2", 640)],
     ids=["user", "root", "container"],
 )
 def test_the_pause_is_foretold(capabilities: str, seccomp: str, milliseconds: int, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_an_older_kernel_tells_less(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "status").write_text(f"VmRSS:\t{2**20} kB\n")
 
-    assert foretell(7, tmp_path, 2.0) == "; it is paused twice, for about 56 ms each (1.0 GiB resident)"
+    assert foretell(7, tmp_path, 2.0) == "; it is paused twice, for about 68 ms each (1.0 GiB resident)"
     assert 1.0 <= measure_waiting(tmp_path) <= 100.0
 
 

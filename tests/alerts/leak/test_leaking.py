@@ -196,7 +196,7 @@ gpus:
             assert (whole.verdict, whole.exhaustion) == (Verdict.LEAKING, None)
             assert len(stage.told_of()) == 2, "and the watchdog's"
             await stage.until(4800, 20)
-            assert stage.told_of()[-1].headline.endswith("memory of no process grew 34.5 GiB/h and has stopped")
+            assert stage.told_of()[-1].headline.endswith("memory of no process grew 34.2 GiB/h and has stopped")
 
     run(test)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.growth import Evidence, Growth, Verdict
 from gpuagent_alerts.leak.blocks import PAGE_BYTES
+from gpuagent_alerts.leak.course import LIVES_ROSE
 from gpuagent_alerts.leak.detector import MemoryLeakDetector
 from gpuagent_alerts.leak.histories import COMPARING_TURNS
 from gpuagent_alerts.leak.lives import LifeSoFar, Lives, Service, ServiceKey, ServiceMemory, service_of
@@ -27,9 +29,10 @@ LEAKED = LifeSoFar(9000.0, 0, 0, leaks=True, grows=False, full=False, strongly=T
 EXHAUSTED = LEAKED._replace(full=True)
 GREW = LEAKED._replace(leaks=False, grows=True, strongly=False)
 QUIET = LifeSoFar(9 * HOUR, 0, 0, leaks=False, grows=False, full=False, strongly=False)
+ROSE = QUIET._replace(rose=True)
 LEVEL = 40 * GIB // PAGE_BYTES
 LEVELLED = QUIET._replace(level_used=LEVEL)
-VLLM = Service(ServiceKey("unit vllm.service", "vllm", 80 * GIB), 1)
+VLLM = Service(ServiceKey("unit vllm.service", "vllm", 80 * GIB), 1, "unit vllm.service")
 
 
 def name_of(**info: Any) -> tuple[str, int] | None:
@@ -97,6 +100,9 @@ def test_a_container_without_proof_is_nobody() -> None:
         ([GREW, GREW], NOTHING_KNOWN),
         ([GREW, GREW, GREW], Prior(leaked=True)),
         ([GREW, QUIET, GREW, GREW], NOTHING_KNOWN),
+        ([ROSE, ROSE], NOTHING_KNOWN),
+        ([ROSE, GREW, ROSE], Prior(leaked=True)),
+        ([ROSE, ROSE, LEVELLED, ROSE], Prior(level_used=LEVEL)),
         ([EXHAUSTED, QUIET], Prior(leaked=True, exhausted=True)),
         ([EXHAUSTED, QUIET, QUIET], NOTHING_KNOWN),
         ([EXHAUSTED, LEVELLED], Prior(level_used=LEVEL)),
@@ -107,10 +113,10 @@ def test_a_container_without_proof_is_nobody() -> None:
 def test_lives_add_up(lives: list[LifeSoFar], prior: Prior) -> None:
     """A leak until the end counts at once, growth that was cut short the third time, and quiet lives end both."""
     memory = ServiceMemory(1)
-    for number, life in enumerate(lives):
-        memory.end_life(number, life)
+    for life in lives:
+        memory.end_life(life)
 
-    assert memory.prior("next") == prior
+    assert memory.prior() == prior
 
 
 def _rising(begins: float, ends: float, **others: Any) -> LifeSoFar:
@@ -132,10 +138,10 @@ def _rising(begins: float, ends: float, **others: Any) -> LifeSoFar:
 def test_lives_that_are_cut_short_add_up(lives: list[LifeSoFar], ended: float | None) -> None:
     """Three restarts while it rose are a witness; workers that end together, runs now and then and a cache are not."""
     memory = ServiceMemory(1)
-    for number, life in enumerate(lives):
-        memory.end_life(number, life)
+    for life in lives:
+        memory.end_life(life)
 
-    assert memory.prior("next").cut_short_seconds == ended
+    assert memory.prior().cut_short_seconds == ended
 
 
 def test_jobs_of_a_user_are_not_cut_short() -> None:
@@ -150,13 +156,52 @@ def test_jobs_of_a_user_are_not_cut_short() -> None:
 
 
 def test_replicas_are_each_others_witnesses() -> None:
-    """A process is none for itself, and none any more once it has ended."""
-    memory = ServiceMemory(1)
-    for name in ("a", "b"):
-        memory.note_life(name, LEAKED)
-    assert [memory.prior(name).replicas for name in ("a", "b", "c")] == [1, 1, 2]
-    memory.end_life("a", QUIET)
-    assert memory.prior("b").replicas == 0
+    """Also on memory of another size; a process is none for itself on its other GPU, nor once it has ended."""
+    lives, small = Lives(), VLLM._replace(key=VLLM.key._replace(total_bytes=24 * GIB))
+    for who, service, gpu_name in (("a", VLLM, "0"), ("a", VLLM, "1"), ("b", small, "2")):
+        lives.note_life(service, who, LEAKED, gpu_name)
+    assert [lives.prior(VLLM, who).replicas for who in ("a", "b", "c")] == [1, 1, 2]
+    lives.end_life(VLLM, "a", QUIET, "0")
+    assert lives.prior(small, "b").replicas == 1
+    lives.end_life(VLLM, "a", QUIET, "1")
+    assert lives.prior(small, "b").replicas == 0
+    lives.note_life(small, "b", QUIET, "2")
+    assert lives.prior(VLLM, "c") == NOTHING_KNOWN
+
+
+def _replicas(**info: Any) -> str:
+    known = process(1, **info).info
+    assert known is not None
+    service = service_of(known, 80 * GIB)
+    return "" if service is None else service.replicas
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ([{"unit": "w@0.service", "command": "w --gpu 0"}, {"unit": "w@1.service", "command": "w --gpu 1"}], True),
+        ([{"unit": "w@a.service", "command": "w a.toml"}, {"unit": "w@b.service", "command": "w b.toml"}], False),
+        ([{"unit": "w@0.service", "command": "w llama-7b"}, {"unit": "w@1.service", "command": "w qwen-7b"}], False),
+        ([{"unit": "w@0.service", "command": "w llama-7b"}, {"unit": "w@1.service", "command": "w llama-70b"}], False),
+        ([{"unit": "w.service", "name": "rank0"}, {"unit": "w.service", "name": "rank1"}], True),
+        ([{"unit": "w.service"}, {"unit": "v.service"}], False),
+        ([{"container_name": "ml/llm-0/server"}, {"container_name": "ml/llm-1/server"}], True),
+        ([{"container_name": "ml/llm-0/server"}, {"container_name": "ml/llm-0/proxy"}], False),
+        ([{"command": "serve --port=8001 cuda:0"}, {"command": "serve --port=8002 cuda:1"}], True),
+        ([{"command": "serve"}, {"command": "serve", "uid": 7}], False),
+    ],
+)  # fmt: skip
+def test_who_is_a_replica(changes: list[dict[str, Any]], expected: bool) -> None:
+    """Instances of a template, pods of a stateful set, a user's command with another GPU or port; no other model."""
+
+    def proven(info: dict[str, Any]) -> dict[str, Any]:
+        if "container_name" in info:
+            return {"container_id": "c" * 64, "proven_names": frozenset({"container"}), **info}
+        return {"proven_names": frozenset({"unit"}), "on_host": True, **info}
+
+    one, other = (_replicas(**proven(each)) for each in changes)
+    assert one
+    assert (one == other) is expected
 
 
 def test_a_leak_counts_on_memory_of_another_size() -> None:
@@ -267,6 +312,40 @@ def test_after_lives_that_were_cut_short_a_rise_is_enough() -> None:
     assert later.life().rises
 
 
+def night(hours: float) -> Curve:
+    """20 GiB that are taken ever more slowly, and nearly all of them after so many hours."""
+    return lambda seconds: round(20_000 + 20_000 * (1 - math.exp(-3 * seconds / 3600 / hours)))
+
+
+@pytest.mark.parametrize(
+    ("curve", "prior", "sensitivity", "told", "rose"),
+    [
+        (night(40), Prior(leaked=True), "balanced", True, True),
+        (night(40), Prior(leaked=True), "sensitive", True, True),
+        (night(40), Prior(leaked=True), "strict", False, True),
+        (night(40), NOTHING_KNOWN, "balanced", False, True),
+        (night(40), Prior(leaked=True, level_used=30_000 * MIB // PAGE_BYTES), "balanced", False, True),
+        (night(8), NOTHING_KNOWN, "balanced", False, False),
+        (lambda seconds: 20_000 + round(3000 * seconds / 86_400), Prior(leaked=True), "balanced", False, False),
+    ],
+)
+def test_a_life_that_rises_as_those_before_did(
+    curve: Curve, prior: Prior, sensitivity: Sensitivity, told: bool, rose: bool
+) -> None:
+    """LEAK-02: a leak that each night cuts short is told; no cache that is full by noon, and no little growth."""
+    watched = detector(sensitivity)
+    watched.use_prior(prior)
+    words = words_of(watched, curve, 24 * HOUR)
+    leaks = [one for one in words if LIVES_ROSE in one.growth.reasons]
+
+    assert bool(leaks) is told
+    assert watched.life().rose is rose
+    for one in leaks:
+        assert (one.growth.verdict, one.growth.evidence) == (Verdict.LEAKING, Evidence.BALANCED)
+        assert one.growth.forecast_seconds is not None
+        assert not one.growth.confirmed
+
+
 @pytest.mark.parametrize(
     ("prior", "sensitivity", "curve", "begin", "until"),
     [
@@ -350,7 +429,7 @@ def test_a_life_tells_where_it_levelled_off() -> None:
     show(grows, leak(0.2), 50 * HOUR, every=15)
 
     assert stopped.life().level_used == 40_000 * MIB // PAGE_BYTES
-    assert grows.life()._replace(seconds=0, last_seconds=0) == LEAKED._replace(seconds=0)
+    assert grows.life()._replace(seconds=0, last_seconds=0) == LEAKED._replace(seconds=0, rose=True)
 
 
 # ---- through the agent -----------------------------------------------------------------------------------
@@ -367,12 +446,12 @@ class Agent:
         )
         self.leaks.open()
 
-    def tick(self, *pids: int, seconds: float = 1.0, command: str = "vllm serve") -> None:
+    def tick(self, *pids: int, seconds: float = 1.0, command: str = "vllm serve", **owner: Any) -> None:
         """Some seconds later."""
         self.clock.advance(seconds)
         now = self.clock.now()
-        unit: dict[str, Any] = {"unit": "vllm.service", "proven_names": frozenset({"unit"}), "command": command}
-        seen = [process(pid, **unit) for pid in pids]
+        unit: dict[str, Any] = owner or {"unit": "vllm.service", "proven_names": frozenset({"unit"})}
+        seen = [process(pid, command=command, **unit) for pid in pids]
         self.leaks.observe(snapshot([replace(gpu(), time_seconds=now)], seen, clock_seconds=now))
 
     def of(self, pid: int) -> Prior:
@@ -456,3 +535,23 @@ def test_replicas_hear_of_each_other() -> None:
     for _ in range(2 * COMPARING_TURNS):
         agent.tick(7, 8, seconds=15.0)
     assert [agent.of(pid).replicas for pid in (7, 8)] == [0, 0]
+
+
+def test_a_container_whose_name_is_learned_late_is_told_of_its_lives() -> None:
+    """A runtime is asked by a thread of its own, and the kubelet makes its folders after the process has begun."""
+    agent = Agent(Store(None))
+    named: dict[str, Any] = {
+        "container_id": "c" * 64,
+        "proven_names": frozenset({"container"}),
+        "container_name": "llm",
+    }
+    nameless = {**named, "container_name": ""}
+    agent.tick(7, **nameless)
+    made = agent.detectors.made[-1]
+    made.said, made.shown = Growth(Verdict.LEAKING, Evidence.STRICT), EXHAUSTED
+    agent.tick(7, **named)
+    for _ in range(3):
+        agent.tick(seconds=700.0)
+    agent.tick(8, **named)
+
+    assert agent.of(8) == Prior(leaked=True, exhausted=True)

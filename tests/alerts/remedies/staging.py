@@ -89,7 +89,7 @@ async def let_threads_work() -> None:
     """Let threads write and read between two ticks: a second passes in a tick, and no look at /proc takes that long."""
     await asyncio.sleep(0.002)
     for _ in range(_LOOK_TURNS):
-        idle = {each.ident for each in IDLE_READERS}
+        idle = {each.ident for each in tuple(IDLE_READERS) if not each.is_telling}
         if not any(each.name == THREAD and each.ident not in idle for each in threading.enumerate()):
             return
         await asyncio.sleep(0.001)

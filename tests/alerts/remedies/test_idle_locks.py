@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
-from tests.alerts.remedies.unit_node import Node, bound_node, session_node
+from tests.alerts.remedies.unit_node import ALICE, Node, bound_node, session_node
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def session(tmp_path: Path) -> Node:
     return session_node(tmp_path)
 
 
-LOCK = "# private\nWHAT={what}\nMODE=block\nUID=1001\nPID={holder}\nWHO=train\n"
+LOCK = "# private\nWHAT={what}\nMODE=block\nUID={uid}\nPID={holder}\nWHO=train\n"
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_who_holds_the_machine_awake(bound: Node, what: str, holder: int, action
     bound.add(30, "system.slice/another.scope", parent=9)
     bound.systemd.units["another.scope"] = {}
     bound.inhibitors.mkdir()
-    (bound.inhibitors / "7").write_text(LOCK.format(what=what, holder=30 if holder == 10 else holder))
+    (bound.inhibitors / "7").write_text(LOCK.format(what=what, holder=30 if holder == 10 else holder, uid=ALICE))
     folder = bound.configuration / "logind.conf.d"
     folder.mkdir(parents=True)
     (bound.configuration / "logind.conf").write_text("[Login]\n#IdleAction=reboot\n")
@@ -58,22 +58,27 @@ def test_who_holds_the_machine_awake(bound: Node, what: str, holder: int, action
 
 
 @pytest.mark.parametrize(
-    ("taken_by", "held", "withheld"),
+    ("taken_by", "uid", "held", "withheld"),
     [
-        (99, ["/dev/null", "/run/systemd/inhibit/7.ref"], "pid 30 holds"),  # the parent that took it has ended
-        (20, ["/run/systemd/inhibit/7.ref"], "pid 30 holds"),
-        (99, ["/7.ref"], "pid 30 holds"),  # logind has started anew since
-        (99, ["/run/systemd/inhibit/8.ref"], ""),
-        (99, None, "pid 30 may hold"),
-        (20, None, ""),
+        (99, ALICE, ["/dev/null", "/run/systemd/inhibit/7.ref"], "pid 30 holds"),  # the parent that took it has ended
+        (20, ALICE, ["/run/systemd/inhibit/7.ref"], "pid 30 holds"),
+        (99, 1002, ["/7.ref"], "pid 30 holds"),  # logind has started anew since
+        (99, ALICE, ["/run/systemd/inhibit/8.ref"], ""),
+        (99, ALICE, None, "pid 30 may hold"),
+        (99, 0, None, "pid 30 may hold"),  # root may have handed it to anybody
+        (99, "", None, "pid 30 may hold"),
+        (99, 4444, None, ""),  # another user's, who would shield everybody
+        (20, ALICE, None, ""),
     ],
 )
-def test_a_lock_that_was_inherited(bound: Node, taken_by: int, held: list[str] | None, withheld: str) -> None:
+def test_a_lock_that_was_inherited(
+    bound: Node, taken_by: int, uid: int | str, held: list[str] | None, withheld: str
+) -> None:
     """KILL-03: a lock ends with the last descriptor of its pipe, whoever has that, and not with who took it."""
     bound.add(30, "system.slice/another.scope")
     bound.systemd.units["another.scope"] = {}
     bound.inhibitors.mkdir()
-    (bound.inhibitors / "7").write_text(LOCK.format(what="idle", holder=taken_by))
+    (bound.inhibitors / "7").write_text(LOCK.format(what="idle", holder=taken_by, uid=uid))
     bound.configuration.mkdir()
     (bound.configuration / "logind.conf").write_text("[Login]\nIdleAction=poweroff\n")
     bound.open_files.paths[30] = held
@@ -87,7 +92,7 @@ def test_a_lock_that_was_inherited(bound: Node, taken_by: int, held: list[str] |
 def test_a_lock_about_the_lid(bound: Node) -> None:
     """KILL-03: without a lock on it, logind acts on a lid that is closed, by default and without IdleAction=."""
     bound.inhibitors.mkdir()
-    (bound.inhibitors / "7").write_text(LOCK.format(what="sleep:handle-lid-switch", holder=10))
+    (bound.inhibitors / "7").write_text(LOCK.format(what="sleep:handle-lid-switch", holder=10, uid=ALICE))
     with pytest.raises(UnseenProcesses, match="a closed lid"):
         bound.tied(10)
 

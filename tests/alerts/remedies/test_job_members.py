@@ -184,6 +184,7 @@ def rank(number: int, world: int = 2, port: int = 29500) -> dict[str, str]:
         ((rank(0), rank(2)), ALONE),
         ((rank(0), {}), ALONE),
         ((rank(0), {**rank(1), "MASTER_ADDR": ""}), ALONE),
+        ((rank(0), {**rank(1), "RANK": "1" * 5000, "WORLD_SIZE": "2" * 5000}), ALONE),
         # A rank that is there twice was set for all: nobody has counted them.
         ((rank(0), rank(0)), ALONE),
         ((rank(0), rank(1), rank(1)), [[], [], []]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, ValuesView
 
 import pytest
 
@@ -13,23 +13,24 @@ from tests.fakes.proc import FakeProc
 INIT, SHELL, OTHER, FLOOD = 1, 50, 60, 2000
 
 
-class CountedRows(Mapping[int, ProcessRow]):
+class CountedRows(dict[int, ProcessRow]):
     """Processes, and how often one was looked at in passing over all."""
 
-    def __init__(self, rows: Mapping[int, ProcessRow]) -> None:
-        self._rows = rows
-        self.looks = 0
+    looks = 0
 
-    def __getitem__(self, pid: int) -> ProcessRow:
-        return self._rows[pid]
+    def values(self) -> ValuesView[ProcessRow]:  # type: ignore[override]  # it counts
+        return ValuesView(_Counting(self))
+
+
+class _Counting(dict[int, ProcessRow]):
+    def __init__(self, rows: CountedRows) -> None:
+        super().__init__(rows)
+        self._rows = rows
 
     def __iter__(self) -> Iterator[int]:
-        for pid in self._rows:
-            self.looks += 1
+        for pid in super().__iter__():
+            self._rows.looks += 1
             yield pid
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
 
 def row(pid: int, parent: int, group: int, state: str = "T", session: int = SHELL) -> ProcessRow:

@@ -90,11 +90,12 @@ class Untold(OpenFiles):
     ("kind", "tied"), [("socket.socketpair()", True), ("(socket.socket(), socket.socket())", False)]
 )
 def test_where_the_kernel_does_not_tell_of_sockets(kind: str, tied: bool) -> None:
-    """Any socket of AF_UNIX may have the other side in it then; one of the internet cannot."""
+    """Any socket of AF_UNIX may have the other side in it then, among hundreds; one of the internet cannot."""
     flight = IN_FLIGHT.format(how=SEND.format(what="master") + "; os.close(master)")
     finder = TieFinder(RealProc(), open_files=Untold())
     with (
         running(flight) as server,
+        running("import socket\nkept = [socket.socketpair() for _ in range(450)]\nready()"),
         running(f"import socket\none, two = {kind}\nbecome(ALICE)\nready()") as alone,
     ):
         ties = read_ties(RealProc(), reader(), [alone.pid], finder=finder)

@@ -13,8 +13,10 @@ import pytest
 from benchmarks.leak.load.arrivals import generated, recorded
 from benchmarks.leak.load.families import FAMILIES, Group, Run, loads_of
 from benchmarks.leak.load.judge import Said, Told
+from benchmarks.leak.load.peers import HamedRao, hamed_rao_z, judge_by, peers, ranks_of, sens_slope
 from benchmarks.leak.load.score import Judged, rows
-from benchmarks.leak.load.services import lives_of
+from benchmarks.leak.load.services import Life, lives_of
+from benchmarks.leak.recorded.days import CASES, steps
 
 from gpuagent.core.growth import Evidence, Range
 
@@ -90,3 +92,49 @@ def test_leaks_and_fills_are_counted() -> None:
     assert found["leak: told before the memory is gone"] == 1.0
     assert found["leak: share of the life that had passed"] == 0.5
     assert found["forecast: the range holds"] == 1.0
+
+
+def test_hamed_rao_is_that_of_pymannkendall() -> None:
+    """Its z and slope for numbers that are correlated with themselves, as version 1.4.3 has them."""
+    rng, value = random.Random(5), 0.0
+    values = []
+    for place in range(60):
+        value = 0.7 * value + rng.gauss(0, 1)
+        values.append(round(0.03 * place + value, 3))
+
+    assert sens_slope(values) == pytest.approx(0.0597136170212766, rel=1e-12)
+    assert hamed_rao_z(values, sens_slope(values)) == pytest.approx(3.297546437236196, rel=1e-9)
+    assert ranks_of([3.0, 1.0, 3.0]) == [2.5, 1.0, 2.5]
+
+
+@pytest.mark.parametrize(("pace", "told"), [(0.0, 0), (2.0 * 2**30 / 86_400, 1)])
+def test_a_peer_tells_a_leak_of_days_and_nothing_of_what_stands(pace: float, told: int) -> None:
+    """It has a day of the life, says when the memory is gone, and says it once."""
+    life, rng = Life(0.0, leak_seconds=0.0, end=2 * DAY), random.Random(1)
+    for place in range(2 * 24 * 60):
+        at, jitter = 60.0 * place, rng.uniform(0, 256) * 2**20
+        figures = (at, 8 * 2**30 + pace * at + jitter, 12 * 2**30 - pace * at - jitter, 0.0, 0.0)
+        for column, number in zip(life.columns(), figures, strict=True):
+            column.append(number)
+    peer = next(one for one in peers() if one.make is HamedRao)
+
+    (said,) = judge_by(peer, Run("leak", Group.LEAK, 0, 24 * 2.0**30, [life]))
+
+    assert len(said.told) == told
+    for alarm in said.told:
+        assert DAY <= alarm.at < 1.1 * DAY
+        assert alarm.exhaustion is not None
+        assert alarm.exhaustion.value == pytest.approx(5 * DAY, rel=0.05)
+
+
+def test_recorded_days_are_asked_what_the_arrivals_say() -> None:
+    """A step for each minute of the days, with so many requests on average, the same at each run."""
+    case, load = CASES[0], LOADS[0]
+    found = list(steps(case, load, 7, 1, 2))
+
+    assert [at for at, _ in found[:2]] == [DAY + 60, DAY + 120]
+    assert len(found) == 2 * 24 * 60
+    asked = sum(len(words) for _, words in found)
+    expected = case.requests_a_minute * sum(load.rate(DAY + 60 * place) for place in range(2 * 24 * 60))
+    assert asked == pytest.approx(expected, rel=0.05)
+    assert found == list(steps(case, load, 7, 1, 2))

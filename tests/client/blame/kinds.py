@@ -44,10 +44,9 @@ def program_of(kind: str) -> Path:
 
 
 def healthy_kinds() -> list[str]:
-    """The kinds in which nothing leaks."""
-    return [
-        kind for program in PROGRAMS for kind in re.findall(rf"^def ({BOUNDED}\w+)", program.read_text(), re.MULTILINE)
-    ]
+    """The kinds of the other apps in which nothing leaks."""
+    others = (program.read_text() for program in PROGRAMS if program != HOLDERS)
+    return [kind for text in others for kind in re.findall(rf"^def ({BOUNDED}\w+)", text, re.MULTILINE)]
 
 
 def rows() -> list[Row]:

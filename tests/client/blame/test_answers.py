@@ -107,7 +107,8 @@ def found(growth_bytes: int, **changes: object) -> dict[str, object]:
     """A holder as the second look tells of it: a list that had 10 items at the first look, and has 30."""
     place = {
         "container": "app.results", "container_length": 30, "path": "app.results[*]", "cause": "c", "rooted": True,
-        "targets": [[["module", "app"], [], "length", 30]], "gained": 20, "bound": None, **changes,
+        "targets": [[["module", "app"], [], "length", 30]], "gained": 20, "bound": None, "device": "cpu",
+        **changes,
     }  # fmt: skip
     return {"growth_bytes": growth_bytes, "alternatives": [place]}
 

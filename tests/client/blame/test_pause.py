@@ -60,7 +60,7 @@ def test_without_permission_nothing_changes(tmp_path: Path) -> None:
 
 
 def test_a_pause_is_foretold_from_the_memory_and_the_wait() -> None:
-    """8 GiB are some 200 ms of CPU time, or ten times that where work takes ten times as long; or as the last one."""
+    """8 GiB are some 240 ms of CPU time, or ten times that where work takes ten times as long; or as the last one."""
     assert 0.15 < pause.foretell_pause(8 << 30) < 0.25
     assert pause.foretell_pause(8 << 30, 10.0) == pytest.approx(10 * pause.foretell_pause(8 << 30))
     assert pause.foretell_pause(8 << 30, 10.0, last_seconds=0.5) == 0.5

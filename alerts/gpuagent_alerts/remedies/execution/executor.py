@@ -14,7 +14,7 @@ from gpuagent.core.identity import ProcessId
 from gpuagent.core.units import format_bytes
 from gpuagent.procfs.containers import RunningContainer
 from gpuagent.procfs.files import ProcFiles, parse_stat
-from gpuagent.procfs.hanging import HANGS_AFTER_SECONDS, READS, read_with_timeout, read_within
+from gpuagent.procfs.hanging import HANGS_AFTER_SECONDS, read_with_timeout, read_within
 from gpuagent_alerts.masker import Masker
 from gpuagent_alerts.programs.run import run_program
 from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess, ancestors
@@ -25,8 +25,9 @@ from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.container_processes import GroupProcesses
 from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS
 from gpuagent_alerts.remedies.facts.job_starters import SupervisorUnits
-from gpuagent_alerts.remedies.facts.never_entries import NO_ANSWER, NeverListEntries
+from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.facts.own_work import ProcessInfoReader
+from gpuagent_alerts.remedies.facts.slow_looks import why_slow
 from gpuagent_alerts.remedies.facts.ties import read_ties
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from gpuagent_alerts.remedies.facts.unit_ties import SystemdTieFinder
@@ -147,7 +148,7 @@ class NodeActionExecutor:
                 partial(self._read_ties, pids, list(ending), with_units=with_units), LOOK_SECONDS
             )
         except TimeoutError:
-            return Ties(unseen=READS.reason() or f"{NO_ANSWER} within {LOOK_SECONDS:g} s")
+            return Ties(unseen=await in_daemon_thread(partial(why_slow, LOOK_SECONDS), "slow look"))
 
     def _read_ties(self, pids: Sequence[int], ending: Sequence[ProcessId], *, with_units: bool) -> Ties:
         never = self._never.snapshot()
@@ -187,7 +188,8 @@ class NodeActionExecutor:
                 async with asyncio.timeout(LOOK_SECONDS):
                     refusal = await in_daemon_thread(look, "group processes")
             except TimeoutError:
-                refusal = f"it cannot be seen whose processes the {group} runs: {READS.reason() or NO_ANSWER}"
+                reason = await in_daemon_thread(partial(why_slow, LOOK_SECONDS), "slow look")
+                refusal = f"it cannot be seen whose processes the {group} runs: {reason}"
             if refusal:
                 return refusal
         if StepGroup.JOB in groups_of(step):

@@ -11,15 +11,18 @@ import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
+from gpuagent.core.background import in_daemon_thread
 from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.hanging import READS, read_with_timeout
+from gpuagent.procfs.hanging import read_with_timeout
 from gpuagent.procfs.table import HIGHEST_PID
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
-from gpuagent_alerts.remedies.facts.fresh_lookup import handle_inode, has_been_reaped, has_ended
-from gpuagent_alerts.remedies.facts.never_entries import NO_ANSWER, NeverListEntries
+from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS, handle_inode, has_been_reaped, has_ended
+from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.facts.own_work import ProcessInfoReader
 from gpuagent_alerts.remedies.facts.process_facts import read_facts, stuck_thread
+from gpuagent_alerts.remedies.facts.slow_looks import why_slow
 from gpuagent_alerts.remedies.observation import NotPermitted, ProcessEnded
 from gpuagent_alerts.remedies.target import Facts, Target
 
@@ -62,9 +65,10 @@ class PidfdProcess:
         """See `gpuagent_alerts.remedies.observation.ProcessHandle`."""
         facts: Facts | Exception
         try:
-            facts = await read_with_timeout(self._read)
+            facts = await read_with_timeout(self._read, LOOK_SECONDS)  # whether another one checkpoints it: it asks all
         except TimeoutError:
-            raise NotPermitted(READS.reason() or f"{NO_ANSWER}: it hangs in the kernel") from None
+            reason = await in_daemon_thread(partial(why_slow, LOOK_SECONDS), "slow look")
+            raise NotPermitted(reason) from None
         except Exception as error:  # noqa: BLE001  it is judged below
             facts = error
         if has_been_reaped(self._descriptor) or isinstance(facts, FileNotFoundError | ProcessLookupError):

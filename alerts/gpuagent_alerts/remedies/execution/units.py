@@ -26,8 +26,8 @@ from gpuagent_alerts.remedies.execution.unit_queries import UnitStates, is_resta
 from gpuagent_alerts.remedies.execution.unit_restarts import Restart, judge_restart
 from gpuagent_alerts.remedies.execution.unit_state import PROPERTIES, STATE_PROPERTIES, UNIT, UnitState
 from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS
-from gpuagent_alerts.remedies.facts.never_entries import NO_ANSWER
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
+from gpuagent_alerts.remedies.facts.slow_looks import why_slow
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from gpuagent_alerts.remedies.files.programs import ProgramCheck
 from gpuagent_alerts.remedies.observation import SHARED_WAY_OUT, ActionResult, UnitPermission
@@ -219,7 +219,8 @@ class Systemctl:
             async with asyncio.timeout(self._look_seconds):
                 return await in_daemon_thread(look, "unit processes")
         except TimeoutError:
-            return f"it cannot be seen whose processes the unit runs: {NO_ANSWER}"
+            reason = await in_daemon_thread(partial(why_slow, self._look_seconds), "slow look")
+            return f"it cannot be seen whose processes the unit runs: {reason}"
 
     async def _show(self, properties: Sequence[str], *units: str) -> tuple[str, str]:
         """Return what systemctl printed, and why that is of no use."""

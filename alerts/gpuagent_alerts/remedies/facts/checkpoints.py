@@ -16,15 +16,17 @@ A process that was suspended and resumed in place, by `cuda-checkpoint` alone, k
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
+from gpuagent.procfs.credentials import has_host_uids
 from gpuagent.procfs.files import ProcFiles, Stat, parse_stat, parse_status
 from gpuagent_alerts.remedies.facts.process_scan import list_pids
 from gpuagent_alerts.remedies.safeguards.refusals import RESTORED_WAY_OUT
 
 _NEVER_EXECUTED = 0x40  # PF_FORKNOEXEC, include/linux/sched.h
 _CRIU = "criu"
+_ROOT = 0
 _TOOLS = frozenset({_CRIU, "cuda-checkpoint"})
 _CRIU_FILES = tuple(Path(folder, _CRIU) for folder in ("/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"))
 _TEXT_SIZE = re.compile(rb"^VmExe:\s*(\d+)", re.MULTILINE)
@@ -71,21 +73,43 @@ def find_checkpointing(files: ProcFiles, stat: Stat, pids: Callable[[], Iterable
     """Return which program checkpoints or restores a process at this moment; "" where none is seen to.
 
     That is CRIU or cuda-checkpoint with the pid of the process, or of one above it, among its arguments, or as the
-    tracer of the process. Raises FileNotFoundError or ProcessLookupError where it has gone.
+    tracer of the process, and of a user who may do so. Raises FileNotFoundError or ProcessLookupError (it has gone).
     """
-    tracer = _TRACER.search(files.read(stat.pid, "status"))
+    status = files.read(stat.pid, "status")
+    tracer = _TRACER.search(status)
     meant = {str(each.pid) for each in (stat, *_ancestors(files, stat)) if each is not None and each.pid > 1}
     for pid in pids():
         try:
-            tool = parse_stat(files.read(pid, "stat"))
-            if tool.name.decode("ascii", "replace") not in _TOOLS:
+            name = files.read(pid, "comm").removesuffix(b"\n").decode("ascii", "replace")
+            if name not in _TOOLS:
+                continue
+            traces = tracer is not None and int(tracer[1]) == pid
+            if not traces and not _may_checkpoint(files, pid, stat.pid, parse_status(status).uids):
                 continue
             arguments = files.read(pid, "cmdline").decode("utf-8", "replace").replace("=", "\0").split("\0")
         except (OSError, ValueError):
             continue
-        if meant.intersection(arguments[1:]) or (tracer is not None and int(tracer[1]) == pid):
-            return f"{tool.name.decode('ascii')} (pid {pid}) checkpoints or restores it at this moment"
+        if traces or meant.intersection(arguments[1:]):
+            return f"{name} (pid {pid}) checkpoints or restores it at this moment"
     return ""
+
+
+def _may_checkpoint(files: ProcFiles, tool: int, pid: int, uids: Collection[int]) -> bool:
+    """Return whether a program's user may checkpoint a process: root, its own user, or one whose ids it maps.
+
+    Anybody may call a program so. In a user namespace of its own a process may have other ids than who runs its
+    container. Raises OSError for the program.
+    """
+    its = set(parse_status(files.read(tool, "status")).uids)
+    if _ROOT in its or not uids or not its.isdisjoint(uids):
+        return True
+    if has_host_uids(files, pid):
+        return False
+    try:
+        lines = [list(map(int, line.split())) for line in files.read(pid, "uid_map").splitlines()]
+    except (OSError, ValueError):
+        return True
+    return any(uid in range(first, first + count) for uid in its for _, first, count in lines)
 
 
 def _ancestors(files: ProcFiles, stat: Stat) -> Iterator[Stat | None]:

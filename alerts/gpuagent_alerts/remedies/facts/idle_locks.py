@@ -3,8 +3,10 @@
 With `IdleAction=` logind acts on the whole machine once all of its login sessions have been idle (logind.conf(5)): one
 without a terminal, as `ssh HOST job` has it, never is. A program that works for hours has logind hold that off by a
 lock of the kind `idle`: `systemd-inhibit --what=idle train.py`, or one of the kind `handle-lid-switch` what follows a
-closed lid. logind writes down each lock in a file that all may read, with its kind and the pid that took it. It ends
-with the last descriptor of its pipe, which a child, or whoever gets it, may have after that pid has ended.
+closed lid. logind writes down each lock in a file that all may read, with its kind, and pid and user that took it. It
+ends with the last descriptor of its pipe, which a child may have after that pid has ended. Anybody may take an `idle`
+lock, so one whose taker has ended counts for those of that user, whoever else may have been given its pipe. One of
+root's counts for all.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ INHIBITORS = Path("/run/systemd/inhibit")
 CONFIGURATIONS = ("/etc/systemd", "/run/systemd", "/usr/local/lib/systemd", "/usr/lib/systemd")
 _IDLE_ACTION = re.compile(r"^\s*IdleAction\s*=\s*(\S*)", re.MULTILINE)
 _HARMLESS = frozenset({"", "ignore", "lock"})
+_ROOT = 0
 _IDLE, _LID = "idle", "handle-lid-switch"
 _GONE = (FileNotFoundError, NotADirectoryError, ProcessLookupError)
 
@@ -29,6 +32,8 @@ class _Lock(NamedTuple):
     """Name of its file; that of the pipe has `.ref` behind it."""
     kinds: frozenset[str]
     taken_by: int
+    uid: int
+    """User who took it; root where the file tells none."""
 
 
 def against_end(
@@ -70,25 +75,31 @@ def _holder(
         return taken, True
     # Once logind has started anew, a pipe of before has no folder any more: that was in logind's own mounts.
     pipes = tuple(f"/{lock.name}.ref" for lock in locks)
-    # Where whoever has taken a lock has ended, anybody may have it whose open files the agent has no right to see.
-    is_passed_on = any(lock.taken_by not in scan.rows for lock in locks)
+    # Where whoever has taken a lock has ended, others may have it whose open files the agent has no right to see.
+    passed_on = {lock.uid for lock in locks if lock.taken_by not in scan.rows}
     unseen = 0
     for pid in sorted(family):
         try:
             if any(path.removesuffix(" (deleted)").endswith(pipes) for path in open_paths(pid)):
                 return pid, True
         except PermissionError:
-            unseen = unseen or (pid if is_passed_on else 0)
+            unseen = unseen or (pid if _may_have(scan, pid, passed_on) else 0)
         except _GONE:
             continue
     return unseen, False
 
 
+def _may_have(scan: ProcessScan, pid: int, passed_on: Collection[int]) -> bool:
+    """Return whether a process is of one of these users; root's locks may have been passed on to anybody."""
+    row = scan.rows.get(pid)
+    return bool(passed_on) and (_ROOT in passed_on or row is None or not row.uids.isdisjoint(passed_on))
+
+
 def _locks(inhibitors: Path) -> Iterator[_Lock]:
     for name, text in _texts(inhibitors, "*"):
-        fields = dict(line.partition("=")[::2] for line in text.splitlines())
-        pid = fields.get("PID", "")
-        yield _Lock(name, frozenset(fields.get("WHAT", "").split(":")), int(pid) if pid.isdigit() else 0)
+        fields = dict(line.partition("=")[::2] for line in text.split("\n"))
+        pid, uid = (int(told) if (told := fields.get(key, "")).isdecimal() else 0 for key in ("PID", "UID"))
+        yield _Lock(name, frozenset(fields.get("WHAT", "").split(":")), pid, uid)
 
 
 def _idle_actions(configurations: Collection[str]) -> Iterator[str]:

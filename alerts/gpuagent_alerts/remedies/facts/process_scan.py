@@ -13,7 +13,6 @@ import signal
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import NamedTuple
 
 from gpuagent.procfs.cgroup import CgroupLevel, leaves
@@ -81,7 +80,7 @@ class ProcessRow(NamedTuple):
 
 def list_pids(root: str = "/proc") -> list[int]:
     """Return the pids that /proc lists. Raises OSError."""
-    return [int(folder.name) for folder in Path(root).iterdir() if folder.name.isdigit()]
+    return [int(name) for name in os.listdir(root) if name.isdigit()]  # noqa: PTH208  there may be ten thousands
 
 
 class ProcessScan:
@@ -149,11 +148,9 @@ def _read(files: ProcFiles, pid: int) -> ProcessRow | None:
         stat = files.read(pid, "stat")
     except HangingProcess:
         return _read_hanging(files, pid)
-    status = files.read(pid, "status")
     opening, closing = stat.find(b" ("), stat.rfind(b") ")
     fields = stat[closing + 2 :].split()
-    uids, namespace_pids, tracer = _UIDS.search(status), _NAMESPACE_PIDS.search(status), _TRACER.search(status)
-    if opening < 0 or closing <= opening or len(fields) < 20 or uids is None or namespace_pids is None:
+    if opening < 0 or closing <= opening or len(fields) < 20:
         raise ValueError(f"what it says of pid {pid} cannot be understood")
     state = fields[0].decode("ascii")
     living_state = ""
@@ -162,6 +159,10 @@ def _read(files: ProcFiles, pid: int) -> ProcessRow | None:
             return None
         thread = living_thread(files, parse_stat(stat))
         living_state = thread.stat.state if thread else ""
+    status = files.read(pid, "status")
+    uids, namespace_pids, tracer = _UIDS.search(status), _NAMESPACE_PIDS.search(status), _TRACER.search(status)
+    if uids is None or namespace_pids is None:
+        raise ValueError(f"what it says of pid {pid} cannot be understood")
     return ProcessRow(
         pid, stat[opening + 2 : closing].decode("utf-8", "replace"), state, int(fields[1]), int(fields[2]),
         int(fields[3]), int(fields[4]), int(fields[5]), int(fields[19]), frozenset(map(int, uids.groups())),

@@ -50,6 +50,7 @@ _SLAVE_MAJOR = 136
 _INDEX = re.compile(rb"^tty-index:\s*(\d+)", re.MULTILINE)
 _MOUNT = re.compile(rb"^mnt_id:\s*(\d+)", re.MULTILINE)
 _MOST_DESCRIPTORS = 65536
+_MOST_SOCKET_BYTES = 16 * 1024 * 1024
 _IN_FLIGHT = re.compile(rb"^scm_fds:\s*(\d+)", re.MULTILINE)
 _REGISTERED = re.compile(rb"^UserFiles:\s*(\d+)", re.MULTILINE)
 _PENDING = re.compile(rb"^\s*op=\d+", re.MULTILINE)
@@ -100,6 +101,17 @@ class OpenFiles:
         one, other = socket.socketpair(socket.AF_UNIX)
         with one, other:
             return b"scm_fds" in Path(f"{self._root}/self/fdinfo/{one.fileno()}").read_bytes()
+
+    def local_sockets(self, pid: int) -> bytes:
+        """Return its net/unix, which has a line for each socket of its network: thousands on a busy node.
+
+        Raises also ValueError where that is more than can be read.
+        """
+        with READS.reading(pid, "net/unix"), Path(f"{self._root}/{pid}/net/unix").open("rb") as lines:
+            known = lines.read(_MOST_SOCKET_BYTES)
+        if len(known) == _MOST_SOCKET_BYTES:
+            raise ValueError(f"pid {pid} is in a network of too many sockets")
+        return known
 
     def device(self, pid: int, folder: str, descriptor: int) -> Device | None:
         """Return the device that a descriptor is open for; None for another file."""
@@ -267,8 +279,8 @@ class PtyMasters:
             return False
         number = path.removeprefix(_SOCKET).removesuffix("]").encode()
         try:
-            known = self._files.read(pid, "net/unix")
-        except OSError:
+            known = self._open.local_sockets(pid)
+        except (OSError, ValueError):
             return True
         return any(number in line.split() for line in known.split(b"\n"))
 

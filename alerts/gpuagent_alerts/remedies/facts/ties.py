@@ -233,17 +233,13 @@ class TieFinder:
         family = {pid for pid, _ in scan.descendants(ended)}.union(ended)
         slaves = self._terminals_open(scan, ended)
         others = cache(lambda: self._masters.of_all(row for row in scan.rows.values() if row.pid not in family))
-        by_session: dict[int, set[Slave]] = defaultdict(set)
+        mates: dict[int, set[Slave]] = defaultdict(set)
         for each, its in slaves.items():
             if scan.rows[each].terminal:
-                by_session[scan.rows[each].session] |= its
+                mates[scan.rows[each].session] |= its
         users = [scan.rows[each] for each in slaves if slaves[each] or scan.rows[each].terminal]
         for pid, master in held:
-            there = [
-                row
-                for row in users
-                if self._masters.is_on(row, master, slaves[row.pid], by_session.get(row.session, ()))
-            ]
+            there = [row for row in users if self._masters.is_on(row, master, slaves[row.pid], mates[row.session])]
             # One that was forked by them may have the master too, and end with its parent.
             if there and not (master.file_system and (master.number, master.file_system) in others()):
                 for row in there:

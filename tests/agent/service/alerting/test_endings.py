@@ -265,6 +265,9 @@ def test_a_gpu_that_is_back() -> None:
     booted = seen(gpu(0), node=node(boot_id="another", nvml_initializations=1))
     assert reason("GpuLost", lost, booted) == "the GPU answers again after a reboot"
     assert reason("GpuLost", lost, seen()) == "the driver no longer lists the GPU"
+    # An agent that was started again has not seen the reboot, and remembers the repair.
+    repaired = seen(gpu(0, repair="it answers again after a reboot"), node=node(nvml_initializations=1))
+    assert reason("GpuLost", lost, repaired) == "the GPU answers again after a reboot"
 
 
 @pytest.mark.parametrize("name", ["GpuLost", "GpuXidCritical"])

@@ -10,12 +10,15 @@ import pytest
 from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Range, Verdict
 from gpuagent.core.hardware import MigInstance
 from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessState, Reconciliation, Snapshot
-from gpuagent.core.units import GIB
+from gpuagent.core.units import GIB, format_duration
 from gpuagent_alerts.alert import Alert, Briefing, CauseKind, Incident, News, Status, resolved_summary
 from gpuagent_alerts.messages.briefing import BriefingWriter
+from gpuagent_alerts.messages.naming import was_leaking
+from gpuagent_alerts.messages.snapshot_inputs import unmeasured_seconds
 from gpuagent_alerts.notify.urgency import UrgencyStage, urgency_of
+from gpuagent_alerts.states.instance import Instance
 from tests.agent.service.alerting.test_briefing import LABELS, alert, brief
-from tests.fakes.readings import WALL, absent_gpu, gpu, identity, memory, process, snapshot
+from tests.fakes.readings import NOW, WALL, absent_gpu, gpu, identity, memory, process, snapshot
 
 JOB: dict[str, Any] = {"slurm_job": "777", "process_group": 5}
 
@@ -238,7 +241,7 @@ def test_what_made_it_critical_is_in_the_line() -> None:
 @pytest.mark.parametrize(
     ("own_gib", "other_gib", "said"),
     [
-        (39.5, 39.7, "39.5 GiB of it held by mine (dave, pid 100)"),
+        (39.5, 39.7, "79.2 GiB of it held by python3 (pid 7) and mine (pid 100)"),
         (28.0, 50.0, "28.0 GiB of it held by mine (dave, pid 100), and 50.0 GiB by python3 (carol, pid 7)"),
     ],
 )
@@ -300,6 +303,42 @@ def test_it_says_what_cannot_be_read() -> None:
     """One GPU, several, or any of the node."""
     assert blind("0", "1").headline == "CRITICAL node7 GPUs 0, 1: the agent cannot read these GPUs"
     assert blind("0", "1", kind=CauseKind.NODE).headline == "CRITICAL node7: the agent cannot read any GPU"
+    why = snapshot([], node={"nvml_state": NvmlState.FAILED, "nvml_reason": "the NVIDIA driver is not loaded"})
+    told = brief(alert("GpuMonitorBlind", {}), kind=CauseKind.NODE, labels={}, seen=why)
+    assert told.headline == "CRITICAL node7: the agent cannot read any GPU: the NVIDIA driver is not loaded"
+
+
+@pytest.mark.parametrize(
+    ("ended_ago", "reason", "said"),
+    [
+        (60.0, "it goes on, full in 9 min at the earliest", "it goes on, full in 9 min at the earliest"),
+        (600.0, "it slowed down, and it goes on, full in 9 min at the earliest", "and it went on (22:03 UTC)"),
+        (
+            600.0, "it slowed down, and a (pid 7) goes on growing, full in 9 min at the earliest",
+            "it slowed down, and a (pid 7) went on growing (22:03 UTC)",
+        ),
+    ],
+)  # fmt: skip
+def test_an_end_that_is_told_late_has_no_forecast(ended_ago: float, reason: str, said: str) -> None:
+    """What was full in 9 min then may be full by now."""
+    ended = replace(alert("GpuMemoryExhaustionSoon", LABELS, ended=reason), ends_at=WALL - ended_ago)
+    incident = Incident("inc-1", CauseKind.GPU, LABELS, "critical", WALL - 900, WALL - ended_ago)
+    told = BriefingWriter("node7", snapshot=snapshot([gpu(0)], [])).write(incident, [ended])
+    assert told.headline.endswith(said), told.headline
+
+
+def test_an_end_in_good_english() -> None:
+    """All GPUs that could not be read are "these"; several instances of a unit were leaking, a job was."""
+    gpus = [{"gpu": each, "uuid": f"GPU-0000000{each}"} for each in "01"]
+    blind_ones = [replace(alert("GpuMonitorBlind", each, ended="the agent can read it again"), end_is_certain=True)
+                  for each in gpus]  # fmt: skip
+    incident = Incident("inc-1", CauseKind.GPU, {}, "critical", WALL - 900, WALL)
+    told = BriefingWriter("node7", snapshot=snapshot([gpu(0), gpu(1)], [])).write(incident, blind_ones)
+    assert told.headline.endswith(": the agent can read these GPUs again"), told.headline
+    assert was_leaking("3 instances of whisper@.service (ml)") == (
+        "3 instances of whisper@.service (ml) were leaking memory"
+    )
+    assert was_leaking("Slurm job 7 (3 ranks, ml)") == "Slurm job 7 (3 ranks, ml) was leaking memory"
 
 
 def test_a_pause_is_called_a_pause() -> None:
@@ -412,3 +451,24 @@ def test_a_runbook_is_an_address_of_the_web() -> None:
     """What a rule's annotation holds is clicked on: nothing but http(s) becomes a link."""
     bad = replace(alert("Mine", LABELS), annotations={"summary": "x", "runbook_url": "javascript:alert(1)"})
     assert brief(bad).links == {}
+
+
+@pytest.mark.parametrize(
+    ("state", "measured", "frozen", "expected"),
+    [
+        (GpuState.BLIND, NOW - 383.0, 277.0, "6 min 23 s"),
+        (GpuState.BLIND, None, 277.0, "4 min 37 s"),  # since the agent was started again
+        (GpuState.OK, NOW, 277.0, "4 min 37 s"),  # its list alone is refused
+    ],
+    ids=["hangs", "restarted", "refused"],
+)
+def test_one_age_for_what_is_not_measured(
+    state: GpuState, measured: float | None, frozen: float, expected: str
+) -> None:
+    """A GPU that hangs is waited for with its last figures: messages and screens count from when these were read."""
+    one = replace(gpu(0), state=state, measured_seconds=measured, time_seconds=NOW)
+    seen = snapshot([replace(one, processes_known=False)], [])
+    instance = Instance(labels=LABELS, write=dict, value=1.0, active_clock=0.0, frozen=True, frozen_seconds=frozen)
+    assert format_duration(unmeasured_seconds(instance, seen)) == expected
+    told = brief(replace(alert("GpuMemoryExhaustionSoon", LABELS), unmeasured_seconds=frozen), seen=seen, labels=LABELS)
+    assert f"(last known {expected} ago: " in told.headline

@@ -47,10 +47,17 @@ def test_the_severity_of_a_restarted_leak_does_not_dip(tmp_path: Path) -> None:
     assert [f"{one.news} {one.severity}" for one in stage.heard[2:]] == ["worsened critical"]
     assert stage.headlines()[-1].endswith("full in 10 min; api.service was restarted once and grows again")
 
+    # A third life is told as soon as its forecast is, though less than half an hour has passed since the last message.
+    story.pause(30.0)
+    story.run(7 * MINUTE, rising(40.0), LEARNING, [300])
+    stage.show(full_in(600.0, story.seen(10.0, LEAKING, 300)), 4 * MINUTE)
+    assert [f"{one.news} {one.severity}" for one in stage.heard[3:]] == ["restarted critical"]
+    assert stage.headlines()[-1].endswith("full in 10 min; api.service was restarted twice and grows again")
+
     # A forecast that is gone before it has held for a minute brings nothing back.
-    stage.show(story.seen(10.0, LEAKING, 200), 5 * MINUTE)
+    stage.show(story.seen(10.0, LEAKING, 300), 5 * MINUTE)
     assert severity_of(stage) == "warning"
-    stage.show(full_in(600.0, story.seen(10.0, LEAKING, 200)), 30.0)
+    stage.show(full_in(600.0, story.seen(10.0, LEAKING, 300)), 30.0)
     assert severity_of(stage) == "warning"
 
 

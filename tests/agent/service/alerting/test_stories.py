@@ -88,6 +88,33 @@ def test_a_leak_beside_memory_that_is_held_evenly(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kill", [False, True])
+def test_growth_that_stopped_with_the_gpu_nearly_full_is_told_as_less_severe(tmp_path: Path, kill: bool) -> None:
+    """A cache that fills 91 % and stays there is a warning: the forecast is taken back once, and may come again."""
+    stage = Stage(tmp_path / "state")
+    soon, flat = leak(20, Evidence.STRICT, full_in=12 * MINUTE), node(22)
+    reasons = ("growth stopped at 12.2 GiB with 2.0 GiB free: no new high for 1 h",)
+    over = Growth(Verdict.LEVELLED_OFF, reasons=reasons, stopped_seconds=stage.clock.wall())
+    flat = replace(flat, growth={MemoryKey("GPU-00000000", PID): over})
+    stage.show(soon, 5 * MINUTE)
+    stage.show(flat, 9 * MINUTE)
+    assert [f"{one.news} {one.severity}" for one in stage.heard] == ["began critical"]
+    if kill:
+        stage.kill()
+    stage.show(flat, 90 * MINUTE)
+
+    assert [f"{one.news} {one.severity}" for one in stage.heard[1:]] == ["reminder warning"]
+    assert stage.headlines()[-1].startswith("WARNING node7 GPU 0: 92 % of memory in use; growth stopped at 12.2 GiB")
+    stage.show(soon, 5 * MINUTE)
+    stage.show(flat, 25 * MINUTE)
+    assert [f"{one.news} {one.severity}" for one in stage.heard[2:]] == ["worsened critical"]
+    stage.show(flat, 10 * MINUTE)
+    stage.show(node(2, 9), 40 * MINUTE)
+    assert [f"{one.news} {one.severity}" for one in stage.heard[3:]] == ["reminder warning", "ended warning"]
+    assert len(stage.keys()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [False, True])
 def test_an_end_after_a_restart_has_every_alert(tmp_path: Path, kill: bool) -> None:
     """What ended before the agent was killed, and was muted or told to nobody, is in the message of the end."""
     stage = Stage(tmp_path / "state")

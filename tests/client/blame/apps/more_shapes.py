@@ -100,6 +100,27 @@ def bounded_wrapper(number: int) -> None:
     restored.forward = scaled_by(getattr(restored.forward, "__wrapped__", restored.forward), fresh())
 
 
+class Client:
+    """Remembers why it failed last."""
+
+    last: Exception | None = None
+
+    def send(self, body: torch.Tensor) -> None:
+        try:
+            raise ConnectionError(f"refused {len(body)} rows")
+        except ConnectionError as error:
+            error.__context__ = self.last
+            self.last = error  # leak: error_behind_error
+
+
+client = Client()
+
+
+@leak
+def error_behind_error(number: int) -> None:
+    client.send(fresh())
+
+
 loop = asyncio.new_event_loop()
 gate = asyncio.Semaphore(1)
 
