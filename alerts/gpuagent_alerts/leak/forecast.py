@@ -365,9 +365,7 @@ class FastGrowth:
         blocks = enumerate(reversed(store.ring(0, RECENT)), start=1)
         far += [(now - k * BLOCK_SECONDS, value * PAGE_BYTES) for k, value in blocks if value != EMPTY]
         far.reverse()
-        # A block's low is as old as the block, or older: how far the reading is from the last one is not known.
-        paths = (near, len(near)), (far, len(far) - 1)
-        growth_pace = max(self._pace_of_fall(path, dated, free_bytes, store) for path, dated in paths)
+        growth_pace = max(self._pace_of_fall(path, near, free_bytes, store) for path in (near, far))
         if growth_pace > 0:
             self.until_seconds = now + HOLD_SECONDS
             self.pace = max(pace, growth_pace)
@@ -389,12 +387,14 @@ class FastGrowth:
         growth, fall = used[-1] - used[place], self.free[place] - self.free[-1]
         return (growth if math.isnan(fall) else min(growth, fall)) / (times[-1] - times[place])
 
-    def _pace_of_fall(self, path: list[tuple[float, float]], dated: int, free_bytes: float, store: BlockStore) -> float:
+    def _pace_of_fall(
+        self, path: list[tuple[float, float]], readings: list[tuple[float, float]], free_bytes: float, store: BlockStore
+    ) -> float:
         """Return bytes a second of this growth, as far as the GPU's free memory has fallen with it; 0 where it has not.
 
         A good part of what was free must have gone: what was taken over from another owner is no part of that.
         """
-        pace, start = _pace_of_growth(path, dated, free_bytes, store)
+        pace, start = _pace_of_growth(path, readings, free_bytes, store)
         seconds, free_then = path[-1][0] - start, self._most_free_at(start)
         if pace <= 0 or free_then is None or free_then - free_bytes >= _OWN_SHARE * pace * seconds:
             return pace
@@ -419,11 +419,11 @@ def _largest_step(store: BlockStore) -> float:
 
 
 def _pace_of_growth(
-    path: list[tuple[float, float]], dated: int, free_bytes: float, store: BlockStore
+    path: list[tuple[float, float]], readings: list[tuple[float, float]], free_bytes: float, store: BlockStore
 ) -> tuple[float, float]:
-    """Return bytes a second of readings (time, used) from their lowest on, and since when.
+    """Return bytes a second of points (time, used) from their lowest on, and since when.
 
-    The first `dated` of them tell whether growth slows down: how far apart these are is known.
+    `readings` are the last ones, whose times are exact: they tell whether it slows down if they are of a third of that.
     The pace is 0 where the growth is not what was asked for above.
     """
     lowest = min(used for _, used in path)
@@ -434,7 +434,9 @@ def _pace_of_growth(
     since = path[start][0]
     if share < GROWTH_SHARE or growth**2 < INCREMENTS * sum((b - a) ** 2 for a, b in pairwise(rising)):
         return 0.0, since
-    if _still_to_come(path[start:dated]) < free_bytes + rising[-1] - path[dated - 1][1]:
+    # A block's low is as old as the block, or older: how far the reading is from the last one is not known.
+    dated = readings if path[-1][0] - readings[0][0] >= (path[-1][0] - since) / 3 else path[:-1]
+    if _still_to_come([point for point in dated if point[0] >= since]) < free_bytes + rising[-1] - dated[-1][1]:
         return 0.0, since
     seconds = path[-1][0] - since
     origin, before = _origin_of(path[0][0], lowest, path[-1][0], store)

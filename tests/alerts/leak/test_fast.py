@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import cycle, islice
 
 import pytest
 from hypothesis import given
@@ -82,6 +83,16 @@ def test_a_warm_up_that_slows_down() -> None:
     """LEAK-04: a training that takes its memory ever more slowly stops before the GPU is full; an even one does not."""
     assert not fast_times(detector(), lambda s: 74.0 - 66 * math.exp(-s / 90), 0, 1200)
     assert fast_times(detector(), lambda s: 50.0 + max(0.0, s - 120) / 5, 0, 250)
+
+
+@pytest.mark.parametrize("steps", [(3, 5, 10), (10, 3, 3, 5), (5, 10, 10, 3, 5), (3, 20, 5)])
+def test_a_warm_up_that_is_read_irregularly(steps: tuple[int, ...]) -> None:
+    """LEAK-04: that it slows down is told from when the readings were taken."""
+    watched, seconds = detector(), 0.0
+    for step in islice(cycle(steps), 60):
+        seconds += step
+        used = (2.0 + 66.0 * (1 - math.exp(-seconds / 90))) * GIB
+        assert not watched.update(seconds, used, 75.6 * GIB - used).fast
 
 
 def test_it_stays_on_for_whoever_looks_in_between() -> None:
