@@ -70,8 +70,11 @@ def now() -> Iterator[Panel]:
         ),
         (
             "Remedies stopped",
-            "Agents that act on nothing until a person has looked (`gpuagent remedies reset`).",
-            f"sum(gpuagent_remedies_stopped{{{NODE}}})",
+            "Agents that leave all processes alone, or some owners', until a person looks (`gpuagent remedies reset`).",
+            (
+                f"count(gpuagent_remedies_stopped{{{NODE}}} + gpuagent_remedy_owners_left_alone{{{NODE}}} > 0)"
+                f" or 0 * count(gpuagent_remedies_stopped{{{NODE}}})"
+            ),
             BAD_FROM_ONE,
             "Unknown: no data",
         ),

@@ -36,9 +36,7 @@ IGNORED = (
     "ends with terminate, which a process may ignore: then nothing more is done, and the result is no_effect; a kill"
     " step behind it ends the process"
 )
-EVIDENCE = (
-    "asks for evidence with which no step beyond release_cache is taken: that needs confirmed or allocator or strict"
-)
+EVIDENCE = "asks for evidence with which no step beyond release_cache is taken: that needs confirmed"
 
 
 def ladder(*match: str, steps: str = KILL, victim: str = "largest", scope: str = "process") -> str:
@@ -192,11 +190,11 @@ SHADOWED = "remedies.ladders[1]: is never reached: ladders[0] before it matches 
         ([ladder('severity="warning"'), ladder(HIGH)], True),
         ([ladder(LEAK), ladder(LEAK, 'user="ada"')], True),
         ([ladder(LEAK, 'user=~"a.*"'), ladder(LEAK, 'user="ada"')], True),
-        ([ladder(LEAK, 'evidence=~"allocator|strict"'), ladder(LEAK, 'evidence="strict"')], True),
+        ([ladder(LEAK, 'evidence=~"confirmed|strict"'), ladder(LEAK, 'evidence="confirmed"')], True),
         ([ladder(BUDGET, 'budget!="other"'), ladder(BUDGET, 'budget="whisper"')], True),
         ([ladder(LEAK, 'user="ada"'), ladder(LEAK)], False),
         ([ladder(LEAK, 'unit!=""'), ladder(LEAK, 'unit=""')], False),
-        ([ladder(LEAK, 'evidence="strict"'), ladder(LEAK, 'evidence=~"allocator|strict"')], False),
+        ([ladder(LEAK, 'evidence="confirmed"'), ladder(LEAK, 'evidence=~"confirmed|strict"')], False),
         ([ladder(HIGH), ladder('severity="warning"')], False),
     ],
 )

@@ -38,6 +38,7 @@ faults: [{kind: init_error, code: driver_not_loaded}]
 """
 DRY_RUN = {
     "allow": {"users": ["svc-ml"], "min_age": "1m"},
+    "evidence": ["confirmed", "strict"],
     "ladders": [{"match": ['alertname="GpuProcessMemoryLeak"'], "steps": [{"terminate": {"wait": "30s"}}]}],
 }
 

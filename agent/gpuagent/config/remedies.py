@@ -395,7 +395,7 @@ class Remedies(Section):
         "by itself. The built-in ones are sshd, cron, slurmd, JupyterHub, supervisord and their like.",
     )
     evidence: tuple[Literal["confirmed", "allocator", "strict", "balanced", "sensitive"], ...] = key(
-        default=("confirmed", "allocator", "strict"),
+        default=("confirmed",),
         min_length=1,
         description="How sure a leak must be for any step beyond `release_cache`. `confirmed` alone asks for more than "
         "one witness, and never takes a cache that fills for a leak; the others name what its own growth meets.",

@@ -82,7 +82,7 @@ PARTS = (
     "it has left the GPU and come back",
     "comes from a login", "is in a pid namespace of its own", "is in container x", "xx", "x times within",
     "x was started up to x", "x was restarted, and is", "x (GPU x", "org.freedesktop",
-    "pid x of x", "GPU x", "x at", "has held the memory", "pid x (x): x",
+    "pid x of x", "GPU x", "x at", "has held the memory", "pid x (x): x", " (x of x",
 )  # fmt: skip
 """Beginnings of returned texts that are a part of a refusal, or no refusal; of a rule alone the last."""
 FOUND = sorted(

@@ -156,7 +156,7 @@ _ADVICE = tuple(
             r"and would be started: |could stay down; |has ExecCondition=|cannot be restarted: it has ",
             _OWN_HAND,
         ),
-        (r"only systemd can tell", _OWN_HAND),
+        (r"only systemd can tell|see to PIDFile=|^it cannot be seen which programs a restart of", _OWN_HAND),
         (
             r"also restarts .*: |^starting .* stops |stops, for good, |what a restart of|for the whole machine",
             _OWN_HAND,

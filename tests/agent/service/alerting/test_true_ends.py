@@ -66,14 +66,14 @@ def test_an_end_behind_a_gap_is_told_by_what_was_before_it(tmp_path: Path) -> No
     ("taken_gib", "reason", "of_leak"),
     [
         (0.0, "python3 (pid 4242) ended; 22.9 GiB came back", "the process ended; 22.9 GiB came back"),
-        (4.0, "python3 (pid 4242) ended; 18.9 GiB came back", "the process ended; 18.9 GiB came back"),
+        (4.0, "python3 (pid 4242) ended; 22.9 GiB came back", "the process ended; 22.9 GiB came back"),
         (14.0, "memory back to 15.0 GiB (62 %)", "the process ended; it held 22.9 GiB, and 15.0 GiB is in use now"),
     ],
 )
 def test_a_full_gpu_is_over_by_the_process_that_ended(
     tmp_path: Path, taken_gib: float, reason: str, of_leak: str
 ) -> None:
-    """Who had no room takes a part at once: what is in use no more is told, or a level where that is little."""
+    """What is started at once has memory of its own: all of it came back, or a level is told where that took most."""
     stage = Stage(tmp_path / "state")
     stage.show(leak(22.9, full_in=1.0), 5 * MINUTE)
     other = process(9, used_gib=taken_gib, name="other", user="bob", uid=7)
