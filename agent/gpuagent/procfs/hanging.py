@@ -24,11 +24,11 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 THREAD = "a read of /proc"
 """Name of the threads that read it."""
-READ_SECONDS = 2.0
-"""A read of /proc that takes longer hangs on a process's own locks: it is left alone, in a thread of its own."""
 HANGS_AFTER_SECONDS = 1.0
 MOST_HANGING = 16
 """Each has a thread of the agent's. Where there are more, nothing is read that looks at all processes."""
+_MOST_LEFT_BEHIND = 64
+"""Processes that hang a thread each; while there are so many no single file is read: the unit has 256 threads."""
 _MOMENT_SECONDS = 0.02
 """Time after which another thread goes on with what one has left; where that was busy and not hanging, no harm."""
 _HANG_CHECK_SECONDS = 0.25
@@ -160,6 +160,8 @@ class _Batch(Generic[T]):
         self.outcomes: list[T | Exception] = [TimeoutError("a file of /proc is not read in time")] * len(reads)
         self.begun: dict[int, float] = {}
         """When each that is under way was begun, by its index."""
+        self.is_over = False
+        """Nobody waits any more: what was not begun is left."""
         self._waiting = iter(enumerate(reads))
         self._taken: list[int] = []
         self._through = threading.Lock()
@@ -173,6 +175,8 @@ class _Batch(Generic[T]):
     def read(self) -> None:
         """Take one after the other, until none is left. Several threads may, as each operation here is atomic."""
         for index, read in self._waiting:
+            if self.is_over:
+                return
             self.begun[index] = time.monotonic()
             self._taken.append(index)
             try:
@@ -192,9 +196,9 @@ class _Batch(Generic[T]):
         """Return whether all of them have come through within so many seconds."""
         return self._through.acquire(timeout=seconds)
 
-    def hangs(self, patience_seconds: float) -> bool:
-        """Return whether each read that is left is under way, and has been for so long."""
-        if self.left:
+    def hangs(self, patience_seconds: float, most: int) -> bool:
+        """Return whether each read that is left is under way, or as many as may be are, and have been for so long."""
+        if self.left and len(self.begun) < most:
             return False
         now = time.monotonic()
         return all(now - since >= patience_seconds for since in tuple(self.begun.values()))
@@ -206,18 +210,21 @@ def read_all(
     """Return what each of these short reads does, or what it has raised: TimeoutError for one that hangs.
 
     One other thread does them all, so that the caller pays for one hand-over. Where it hangs for a moment, a further
-    one goes on with the rest. So all that hang are waited for at the same time, and each has a thread of its own.
+    one goes on with the rest. So all that hang are waited for at the same time, and each has a thread of its own, as
+    long as there are not too many: what is not begun then counts as what hangs.
     """
-    if not reads:
-        return ()
     batch = _Batch(reads)
+    most = min(MOST_HANGING, _MOST_LEFT_BEHIND - len(READS.processes()))
+    if not reads or most <= 0:
+        return tuple(batch.outcomes)
     _start(batch.read, batch.tell)
     seen: list[int] = []
-    while not batch.wait(min(_MOMENT_SECONDS, patience_seconds)) and not batch.hangs(patience_seconds):
+    while not batch.wait(min(_MOMENT_SECONDS, patience_seconds)) and not batch.hangs(patience_seconds, most):
         under_way = list(batch.begun)
-        if batch.left and under_way and under_way == seen:
+        if batch.left and under_way and under_way == seen and len(under_way) < most:
             _start(batch.read, batch.tell)
         seen = under_way
+    batch.is_over = True
     return tuple(batch.outcomes)
 
 
@@ -229,7 +236,7 @@ def read_within(seconds: float, read: Callable[[], T]) -> T:
     return outcome
 
 
-async def read_with_timeout(read: Callable[[], T], seconds: float = READ_SECONDS, reads: HangingReads = READS) -> T:
+async def read_with_timeout(read: Callable[[], T], seconds: float, reads: HangingReads = READS) -> T:
     """Return what `read` does, in a thread of its own. Raises TimeoutError after so many seconds, and as `read`.
 
     Where the thread waits for a process that hangs, it is left behind, and `read` is called once more in another one:

@@ -155,26 +155,35 @@ def test_a_program_that_checkpoints_it_now(tmp_path: Path, tool: str, *, names_i
     assert said == (expected if names_it else "")
 
 
+HOST = "0 0 4294967295"
+
+
 @pytest.mark.parametrize(
-    ("user", "of", "uid_map", "counts"),
+    ("user", "of", "uid_map", "own_map", "capable", "counts"),
     [
-        (1001, 1001, "0 0 4294967295", True),
-        (0, 1001, "0 0 4294967295", True),
-        (1002, 1001, "0 0 4294967295", False),
-        (1002, 101001, "0 1002 1\n1 100000 65536", True),  # who runs its container without root
-        (1003, 101001, "0 1002 1\n1 100000 65536", False),
+        (1001, 1001, HOST, HOST, "0", True),
+        (0, 1001, HOST, HOST, "0", True),
+        (1002, 1001, HOST, HOST, "0", False),
+        (1002, 1001, HOST, HOST, "0000010000000000", True),  # a service with CAP_CHECKPOINT_RESTORE
+        (1002, 1001, HOST, "0 1002 1", "000001ffffffffff", False),  # a user's own user namespace
+        (1002, 101001, "0 1002 1\n1 100000 65536", HOST, "0", True),  # who runs its container without root
+        (1003, 101001, "0 1002 1\n1 100000 65536", HOST, "0", False),
     ],
 )
-def test_whose_program_checkpoints_it(tmp_path: Path, user: int, of: int, uid_map: str, *, counts: bool) -> None:
+def test_whose_program_checkpoints_it(
+    tmp_path: Path, user: int, of: int, uid_map: str, own_map: str, capable: str, *, counts: bool
+) -> None:
     """Anybody may call a program cuda-checkpoint: it counts where its user may do that to the process."""
     files = proc(tmp_path, SYSTEM, (7, 1, PYTHON, EXECUTED, "7"), (8, 1, "/home/x/cuda-checkpoint", EXECUTED, "8"))
     for pid, uid in ((7, of), (8, user)):
         status = tmp_path / str(pid) / "status"
         status.write_text(status.read_text().replace("Uid:\t0\t0\t0\t0", f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}"))
+    status.write_text(f"{status.read_text()}CapEff:\t{capable}\n")
     (tmp_path / "8" / "comm").write_text("cuda-checkpoint\n")
     (tmp_path / "8" / "cmdline").write_bytes(b"cuda-checkpoint\0--pid\x007\0")
     (tmp_path / "1" / "uid_map").write_text("0 0 4294967295\n")
     (tmp_path / "7" / "uid_map").write_text(uid_map)
+    (tmp_path / "8" / "uid_map").write_text(own_map)
     said = find_checkpointing(files, parse_stat(files.read(7, "stat")), lambda: [1, 7, 8])
     assert bool(said) is counts
 

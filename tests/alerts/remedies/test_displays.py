@@ -14,7 +14,12 @@ import pytest
 
 from gpuagent_alerts.remedies.facts import displays
 from gpuagent_alerts.remedies.facts.displays import Displays
-from gpuagent_alerts.remedies.facts.unix_sockets import ListeningSocket, parse_table, read_own_namespace
+from gpuagent_alerts.remedies.facts.unix_sockets import (
+    ListeningSocket,
+    name_of_copy,
+    parse_table,
+    read_own_namespace,
+)
 from tests.alerts.remedies.processes import PLAIN, refusals_of, running
 
 SERVER = """
@@ -121,7 +126,7 @@ def test_both_ways_tell_the_same_sockets(tmp_path: Path) -> None:
     with at(address), at(address, CLIENT):
         told, read = (
             [each for each in found if each.name == os.fsencode(address)]
-            for found in (read_own_namespace(), parse_table(Path("/proc/self/net/unix").read_bytes()))
+            for found in (read_own_namespace(), parse_table(Path("/proc/self/net/unix").read_bytes().split(b"\n")))
         )
     assert len(told) == 1
     assert [each._replace(uid=None) for each in told] == read
@@ -169,3 +174,23 @@ def test_without_the_right_to_see_open_files(tmp_path: Path, netlink: bool) -> N
     finally:
         lock.unlink(missing_ok=True)
         locks.rmdir()
+
+
+def test_a_flood_of_sockets_hides_no_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may have very many displays: those whose locks are looked up are known for each user all the same."""
+    monkeypatch.setattr(displays, "_MOST_SOCKETS", 10)
+    flood = [ListeningSocket(number, b"\0/x/.X11-unix/X7", 1002) for number in range(50)]
+    flood += [ListeningSocket(100 + number, b"/run/wayland-%d" % number, 1002) for number in range(50)]
+    known = displays._displays(iter([*flood, ListeningSocket(999, b"/tmp/.X11-unix/X7", 0)]))
+
+    assert {each.uid for each in known.values() if each.number == 7} == {0, 1002}
+    assert len(known) == 12
+
+
+def test_a_descriptor_that_is_no_socket_any_more() -> None:
+    """What another process has put in its place is closed again."""
+    with Path("/dev/null").open("rb") as other:
+        before = len([*Path("/proc/self/fd").iterdir()])
+        with pytest.raises(OSError, match=r"not a socket|non-socket"):
+            name_of_copy(os.getpid(), other.fileno())
+        assert len([*Path("/proc/self/fd").iterdir()]) == before

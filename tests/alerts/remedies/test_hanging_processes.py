@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -218,3 +219,22 @@ def test_who_is_slow_is_not_left_out() -> None:
         return "next"
 
     assert list(read_all([slow, releases], 30.0)) == ["slow", "next"]
+
+
+def test_not_every_read_that_hangs_has_a_thread() -> None:
+    """PROC-03: as many as may be are waited for at the same time; the others count as what hangs and are not begun."""
+    begun, ends = [], threading.Event()
+
+    def read(number: int) -> int:
+        begun.append(number)
+        ends.wait(50)
+        return number
+
+    try:
+        found = read_all([partial(read, number) for number in range(3 * MOST_HANGING)], 0.1)
+        assert {type(each) for each in found} == {TimeoutError}
+        assert len(begun) == MOST_HANGING
+    finally:
+        ends.set()
+    assert read_all([lambda: 7]) == (7,)
+    assert len(begun) == MOST_HANGING

@@ -266,6 +266,11 @@ NAMED = "authentication-denied.service"
         ),
         ("Failed to connect to bus: Permission denied", UNIT, True),
         ("Failed to connect to system scope bus via local transport: Operation not permitted", UNIT, True),
+        (
+            "Failed to connect to bus: Operation not permitted (consider using --machine=<user>@.host --user to connect)",
+            UNIT,
+            True,
+        ),
         (f"Job for {NAMED} failed because the control process exited with error code.", NAMED, False),
         (f"Failed to restart {NAMED}: Transaction is destructive.", NAMED, False),
         (f"Job for {UNIT} failed because a timeout was exceeded.\nSee Access denied", UNIT, False),
@@ -345,7 +350,9 @@ REACHING = {
     "ExecStartPre={ path=/bin/sh ; argv[]=/bin/sh -c fuser -k 8000/tcp; sleep 1 ; }": "ExecStartPre= runs fuser",
     "ExecStartPre={ path=/bin/sh ; argv[]=/bin/sh -c cd /\n(killall vllm) ; }": "ExecStartPre= runs killall",
     "ExecStopPost={ path=/bin/kill ; argv[]=/bin/kill -9 -1 ; }": "ExecStopPost= runs kill -9 -1",
+    "ExecStop={ path=/bin/kill ; argv[]=/bin/kill -s KILL -- -1 ; }": "ExecStop= runs kill -s KILL -- -1",
     "ExecStop={ path=/bin/kill ; argv[]=/bin/kill -s INT 100 ; }": "",
+    "ExecStop={ path=/bin/kill ; argv[]=/bin/kill -1 $MAINPID ; }": "",
     "ExecStart={ path=/bin/serve ; argv[]=/bin/serve --fuser /opt/killall.py pkill-list skill/model ; }": "",
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from gpuagent_alerts.remedies.execution.unit_programs import PROGRAM_PROPERTIES, find_reaching_program
 from gpuagent_alerts.remedies.execution.unit_queries import Show, UnitStates, run_systemctl
 from gpuagent_alerts.remedies.execution.unit_starts import AT_ITS_END, PULLS, StartRules, against_removal
 from gpuagent_alerts.remedies.execution.unit_state import DEPENDENTS, STOPPED
@@ -22,11 +23,16 @@ class UnitEnds:
     """Asks systemd about units. Made for one look: what it was told once is not asked again."""
 
     def __init__(self, show: Show = run_systemctl) -> None:
+        self._show = show
         self._units = UnitStates(show)
 
     def main_processes(self) -> Collection[tuple[str, int]]:
         """Return each service with its main process, and with its control process. Raises UnseenProcesses."""
         return self._units.main_processes()
+
+    def reaching_program(self, unit: str) -> str:
+        """Return which program of a unit ends others by name, in words; "" for none. Raises UnseenProcesses."""
+        return find_reaching_program(self._show(PROGRAM_PROPERTIES, (unit,)))
 
     def may_fail_by_any(self, unit: str) -> bool:
         """Return whether a unit may end by what any process in it tells systemd, or tells it no longer.

@@ -13,8 +13,8 @@ PROGRAM_PROPERTIES = ("ExecStartPre", "ExecStart", "ExecStartPost", "ExecStop", 
 _PROPERTY = re.compile(rf"^({'|'.join(PROGRAM_PROPERTIES)})=", re.MULTILINE)
 _REACHING = re.compile(
     r"(?<![^\s/;|&(=\"'`])"
-    r"(pkill|killall5?|skill|slay|fuser|systemctl|loginctl|machinectl|scancel|kill\s+(?:-\S+\s+)*-1)"
-    r"(?![^\s;|&)\"'`])"
+    r"(?:(pkill|killall5?|skill|slay|fuser|systemctl|loginctl|machinectl|scancel)(?![^\s;|&)\"'`])"
+    r"|(kill\s+(?:-[sn]\s+\S+\s+|-\S+\s+)*-1)(?=\s*(?:$|[;|&)\"'`}])))"
 )
 
 
@@ -25,5 +25,5 @@ def find_reaching_program(shown: str) -> str:
     """
     for found in _REACHING.finditer(shown):
         names = [each[1] for each in _PROPERTY.finditer(shown, 0, found.start())]
-        return f"{names[-1] if names else 'Exec'}= runs {' '.join(found[1].split())}"
+        return f"{names[-1] if names else 'Exec'}= runs {' '.join((found[1] or found[2]).split())}"
     return ""

@@ -23,7 +23,9 @@ _MOST_UNITS = 256
 _DIRECTORY_PROPERTIES = ("Id", "ActiveState", "RuntimeDirectory")
 _MAIN = ("MainPID", "ControlPID")
 _DENIED = ("Access denied", "Interactive authentication required")
-_NO_BUS = re.compile(r"Failed to connect to .*\b(?:bus|transport): (?:Permission denied|Operation not permitted)")
+_NO_BUS = re.compile(
+    r"Failed to connect to .*\b(?:bus|transport): (?:Permission denied|Operation not permitted)(?: \(.*\))?"
+)
 _WITH_DIRECTORIES = ("*.service", "*.socket", "*.mount", "*.swap")
 """Patterns of all loaded units that may have a `RuntimeDirectory=` (systemd.exec(5))."""
 

@@ -30,6 +30,9 @@ _ROOT = 0
 _TOOLS = frozenset({_CRIU, "cuda-checkpoint"})
 _CRIU_FILES = tuple(Path(folder, _CRIU) for folder in ("/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bin"))
 _TEXT_SIZE = re.compile(rb"^VmExe:\s*(\d+)", re.MULTILINE)
+_CAPABLE = re.compile(rb"^CapEff:\s*([0-9a-f]{1,16})$", re.MULTILINE)
+_CHECKPOINTS = 1 << 19 | 1 << 40
+"""CAP_SYS_PTRACE and CAP_CHECKPOINT_RESTORE: CRIU 3.17 and later runs with these as another user than root."""
 _TRACER = re.compile(rb"^TracerPid:\s*(\d+)", re.MULTILINE)
 _DEEPEST = 64
 """Generations above a process that are looked at."""
@@ -97,11 +100,15 @@ def find_checkpointing(files: ProcFiles, stat: Stat, pids: Callable[[], Iterable
 def _may_checkpoint(files: ProcFiles, tool: int, pid: int, uids: Collection[int]) -> bool:
     """Return whether a program's user may checkpoint a process: root, its own user, or one whose ids it maps.
 
-    Anybody may call a program so. In a user namespace of its own a process may have other ids than who runs its
-    container. Raises OSError for the program.
+    Anybody may call a program so. Others may with a capability of the host, which they have from root. In a user
+    namespace of its own a process may have other ids than who runs its container. Raises OSError for the program.
     """
-    its = set(parse_status(files.read(tool, "status")).uids)
+    status = files.read(tool, "status")
+    its = set(parse_status(status).uids)
     if _ROOT in its or not uids or not its.isdisjoint(uids):
+        return True
+    capable = _CAPABLE.search(status)
+    if capable is not None and int(capable[1], 16) & _CHECKPOINTS and has_host_uids(files, tool):
         return True
     if has_host_uids(files, pid):
         return False

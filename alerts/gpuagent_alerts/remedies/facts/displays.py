@@ -21,7 +21,8 @@ from gpuagent_alerts.remedies.facts.unix_sockets import (
 )
 
 _DISPLAY = re.compile(rb"(?:^[\0@]?|/)(?:\.X11-unix/X([0-9]{1,9})(?![0-9])|((?:wayland|gamescope)-[0-9]{1,9}))")
-_MOST_BYTES = 16 * 1024 * 1024
+_MOST_SOCKETS = 65536
+"""Sockets of displays that are kept, beside one for each number and user of those whose locks are looked up."""
 _MOST_DESCRIPTORS = 65536
 _MOST_LOCKS = 4096
 """Displays of one user whose locks are looked up, those of the lowest numbers."""
@@ -89,7 +90,7 @@ class Displays:
             namespace = os.fstat(file.fileno()).st_ino
             if namespace not in self._sockets:
                 self._sockets[namespace] = _read_own(namespace, self._root) or _Sockets(
-                    _displays(parse_table(file.read(_MOST_BYTES))), certain=False
+                    _displays(parse_table(file)), certain=False
                 )
             return self._sockets[namespace]
 
@@ -130,11 +131,20 @@ def _read_own(namespace: int, root: str) -> _Sockets | None:
 
 
 def _displays(sockets: Iterator[ListeningSocket]) -> Mapping[str, _Display]:
-    """Return the displays among sockets, by the link of a descriptor."""
+    """Return the displays among sockets, by the link of a descriptor.
+
+    Anybody may have very many: none of them crowds a display out whose lock is looked up.
+    """
     found = {}
+    locked = set()
     for each in sockets:
         if name := _DISPLAY.search(each.name):
             number = int(name[1]) if name[1] else None
+            is_locked = number is not None and number < _MOST_LOCKS and (number, each.uid) not in locked
+            if not is_locked and len(found) - len(locked) >= _MOST_SOCKETS:
+                continue
+            if is_locked:
+                locked.add((number, each.uid))
             words = f"the X display :{number}" if number is not None else f"the display {name[2].decode('ascii')}"
             found[f"socket:[{each.inode}]"] = _Display(words, number, each.uid)
     return found

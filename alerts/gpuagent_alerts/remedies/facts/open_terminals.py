@@ -121,7 +121,7 @@ class LookTime(threading.local):
         self._clock = clock
         self._is_one = False
         self._row: ProcessRow | None = None
-        self._row_begun = self._begun = 0.0
+        self._row_begun = self._spent = 0.0
         self._of_user: dict[int, float] = {}
         self._slowest: dict[int, tuple[float, ProcessRow]] = {}
 
@@ -136,7 +136,7 @@ class LookTime(threading.local):
             self._is_one = False
 
     def _begin(self) -> None:
-        self._begun, self._of_user, self._slowest = self._clock(), defaultdict(float), {}
+        self._spent, self._of_user, self._slowest = 0.0, defaultdict(float), {}
 
     def rows(self, rows: Iterable[ProcessRow]) -> Iterator[ProcessRow]:
         """Yield each process, and measure how long whoever asks takes to look at it.
@@ -155,13 +155,17 @@ class LookTime(threading.local):
             self._row = None
 
     def check(self) -> None:
-        """Raise UnseenProcesses where the look has taken too long, also within a row. Between looks nothing is done."""
-        if self._row is not None and self._clock() - self._begun > _MOST_SECONDS:
+        """Raise UnseenProcesses where rows have taken too long, this one until now among them.
+
+        What else a look waits for, such as systemd, is nobody's files.
+        """
+        if self._row is not None and self._spent + self._clock() - self._row_begun > _MOST_SECONDS:
             self._account(self._row)
             raise UnseenProcesses(self._reason())
 
     def _account(self, row: ProcessRow) -> None:
         uid, took = min(row.uids), self._clock() - self._row_begun
+        self._spent += took
         self._of_user[uid] += took
         if uid not in self._slowest or took > self._slowest[uid][0]:
             self._slowest[uid] = took, row

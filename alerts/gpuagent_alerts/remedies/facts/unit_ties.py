@@ -96,8 +96,9 @@ class SystemdTieFinder(TieFinder):
     def beside_in_units(self, pids: Collection[int], seen: ProcessScan) -> Mapping[str, Collection[ProcessRow]]:
         """Return everybody in each service that one of these runs in.
 
-        Left out is who is judged otherwise: in a container, in a user's own manager, in a unit that runs the jobs of
-        others. Raises UnseenProcesses, also where one of these is the main process of such a service.
+        With its main and its control process, wherever they run. Left out is who is judged otherwise: in a container,
+        in a user's own manager, in a unit that runs the jobs of others. Raises UnseenProcesses, also where one of these
+        is the main process of such a service, or one of its commands ends others by name.
         """
         places = self._places_in(seen)
         units = {
@@ -106,11 +107,17 @@ class SystemdTieFinder(TieFinder):
             if place.unit.endswith(".service") and not place.in_container and not _is_judged_by_itself(place.unit)
             and not runs_jobs(place.unit) and place.unit not in self._supervisors
         }  # fmt: skip
-        for unit, main in self._ends().main_processes() if units else ():
-            if main in pids and unit in units:
+        if not units:
+            return {}
+        ends = self._ends()
+        mains = frozenset(ends.main_processes())
+        for unit in sorted(units):
+            if main := next((pid for pid in pids if (unit, pid) in mains), 0):
                 raise UnseenProcesses(f"pid {main} is the main process of {unit}, which ends with it: restart the unit")
-        rows = [(self._place(places, pid).unit, row) for pid, row in seen.rows.items()] if units else []
-        return {unit: [row for where, row in rows if where == unit] for unit in units}
+            if found := ends.reaching_program(unit):
+                raise UnseenProcesses(f"{unit} has {found}, which reaches what is not in the unit, if it fails")
+        rows = [(self._place(places, pid).unit, row) for pid, row in seen.rows.items()]
+        return {unit: [row for where, row in rows if where == unit or (unit, row.pid) in mains] for unit in units}
 
     def _find(self, pids: Collection[int], seen: ProcessScan) -> dict[int, Tie]:
         along: dict[int, Tie] = {}

@@ -12,7 +12,7 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from gpuagent_alerts.remedies.facts.open_terminals import copy_descriptor
@@ -67,10 +67,10 @@ def read_own_namespace() -> Iterator[ListeningSocket]:
                     yield found
 
 
-def parse_table(table: bytes) -> Iterator[ListeningSocket]:
+def parse_table(lines: Iterable[bytes]) -> Iterator[ListeningSocket]:
     """Yield those that a `net/unix` of /proc tells of; a name may have others in it that there are not."""
-    for line in table.split(b"\n"):
-        if found := _LINE.fullmatch(line):
+    for line in lines:
+        if found := _LINE.fullmatch(line.removesuffix(b"\n")):
             yield ListeningSocket(int(found[1]), found[2])
 
 
@@ -79,7 +79,13 @@ def name_of_copy(pid: int, descriptor: int) -> bytes | None:
 
     Raises OSError, PermissionError where the agent may not have a copy of the descriptor.
     """
-    with socket.socket(fileno=copy_descriptor(pid, descriptor)) as copy:
+    own = copy_descriptor(pid, descriptor)
+    try:
+        copy = socket.socket(fileno=own)
+    except OSError:  # it is something else by now
+        os.close(own)
+        raise
+    with copy:
         if copy.family != socket.AF_UNIX or not copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             return None
         return os.fsencode(copy.getsockname())
