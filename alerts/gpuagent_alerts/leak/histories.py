@@ -252,8 +252,8 @@ class Histories:
     def belongs_to(self, history: History, info: ProcessInfo | None) -> None:
         """Judge a history that has begun with what is known of its service's other lives."""
         history.service = None if info is None else service_of(info, history.beginning.total_bytes)
-        if history.service is not None and history.begin_anew is not None and history.detector.life().leaks:
-            self.lives.claim(history.service)
+        if history.service is not None and history.begin_anew is not None:
+            self.lives.claim(history.service)  # also one of which less is kept than that it leaks
         history.detector.use_prior(self.lives.prior(history.service, history.id))
 
     def leave(self, history: History) -> None:
@@ -261,7 +261,7 @@ class Histories:
         service = history.service
         if service is not None and self.lives.leave(service, history.id, history.detector.life(), history.key):
             for other in self._all.values():
-                if other.service == service and other is not history:
+                if other.service == service and other.id != history.id:
                     other.detector.use_prior(self.lives.prior(service, other.id))
 
     def end(self, history: History) -> None:
@@ -341,6 +341,8 @@ class Histories:
         """Tell some of the histories what the other lives of their services show, and what these show to others."""
         self._turn = (self._turn + 1) % COMPARING_TURNS
         for place, history in enumerate(self._all.values()):
+            if history.service is not None and not history.shown:
+                self.lives.hide(history.service, history.id, history.key)
             if place % COMPARING_TURNS == self._turn and history.service is not None and history.shown:
                 self.lives.note_life(history.service, history.id, history.detector.life(), history.key)
                 history.detector.use_prior(self.lives.prior(history.service, history.id))

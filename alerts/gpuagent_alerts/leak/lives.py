@@ -41,8 +41,8 @@ _POD: Final = re.compile(r"^(?P<name>.+?)-(?P<version>[a-z0-9]{6,10})-[a-z0-9]{5
 _ORDINAL: Final = re.compile(r"\d+")
 _INSTANCE: Final = re.compile(r"^(?P<template>[^@/]+@)[^@/]+(?P<suffix>\.service)$")
 _STATEFUL: Final = re.compile(r"-\d+$")
-_WHOLE_NUMBER: Final = re.compile(r"(?<![\w.\-])\d+(?![\w.\-])")
-"""A GPU, a port or a rank, by which replicas differ, and no part of a model's name."""
+_WHOLE_NUMBER: Final = re.compile(r"(?:(?<![\w.\-:])|(?<=cuda:)|(?<=gpu:))\d+(?![\w.\-])|(?<=:)\d{4,5}(?![\w.\-])")
+"""A GPU, a port or a rank, by which replicas differ, and no part of a model's name such as `llama:8`."""
 
 
 class ServiceKey(NamedTuple):
@@ -90,7 +90,8 @@ def service_of(info: ProcessInfo, total_bytes: int = 0) -> Service | None:
     else:
         return None
     common = crc32(f"{version}\0{_WHOLE_NUMBER.sub('', info.command)}".encode())
-    replicas = f"{group or owner} {name} {common}"
+    # Of a user's processes nothing but the command tells one program from another.
+    replicas = "" if group.startswith(_OF_USER) and not info.command else f"{group or owner} {name} {common}"
     return Service(ServiceKey(owner, name, total_bytes), crc32(f"{version}\0{command}".encode()), replicas)
 
 
@@ -142,15 +143,18 @@ class ServiceMemory:
     gone: set[Hashable] = field(default_factory=set)
     """Processes that were leaking when they left the GPU a moment ago: not counted as lives yet. Kept as above."""
 
-    @property
-    def has_leaked(self) -> bool:
-        """Whether a life leaked until its end, or several were growing when they were cut short."""
-        return bool(self.exhausted or self.leaked or self.gone or self.unclaimed) or self.grown >= GROWN_LIVES
+    def has_leaked(self, process: Hashable = None) -> bool:
+        """Return whether another life leaked until its end, or several were growing when they were cut short.
 
-    def prior(self) -> Prior:
-        """Return what the other lives tell about the next one."""
+        `process` asks: that it left one of its GPUs itself is no other life.
+        """
+        left = any(not (isinstance(one, tuple) and one[0] == process) for one in self.gone)
+        return bool(self.exhausted or self.leaked or left or self.unclaimed) or self.grown >= GROWN_LIVES
+
+    def prior(self, process: Hashable = None) -> Prior:
+        """Return what the other lives tell about the one that asks."""
         again = self.cut_short_seconds if self.cut_short >= GROWN_LIVES and not self.level_used else None
-        return Prior(self.level_used, self.level_tensors, self.has_leaked, bool(self.exhausted), 0, again)
+        return Prior(self.level_used, self.level_tensors, self.has_leaked(process), bool(self.exhausted), 0, again)
 
     def note_life(self, life: LifeSoFar, process: Hashable = None) -> None:
         """Note what a process shows while it lives."""
@@ -195,6 +199,12 @@ class ServiceMemory:
             self.grown, self.quiet = max(self.grown - 1, 0), self.quiet + 1
             if self.quiet >= QUIET_LIVES:
                 self.exhausted = self.leaked = 0
+
+    def end_part(self, process: Hashable) -> bool:
+        """Note that a process has ended on one GPU; return whether it leaks on another, and so lives on."""
+        self.gone.discard(process)
+        self.leaking.discard(process)
+        return isinstance(process, tuple) and any(isinstance(o, tuple) and o[0] == process[0] for o in self.leaking)
 
     def _count_cut_short(self, life: LifeSoFar) -> None:
         """Count a life that was rising at its end, if it was started after the one before had ended.
@@ -250,10 +260,10 @@ class Lives:
         replicas = len({other for other, _ in self._leaking.get(service.replicas, ())} - {process})
         known = self._services.get(service.key)
         if known is None or known.version != service.version:
-            return NOTHING_KNOWN._replace(leaked=self._has_leaked_elsewhere(service), replicas=replicas)
-        prior = known.prior()._replace(replicas=replicas)
+            return NOTHING_KNOWN._replace(leaked=self._has_leaked_elsewhere(service, process), replicas=replicas)
+        prior = known.prior(process)._replace(replicas=replicas)
         if not (known.level_used or known.level_tensors or known.quiet):
-            prior = prior._replace(leaked=prior.leaked or self._has_leaked_elsewhere(service))
+            prior = prior._replace(leaked=prior.leaked or self._has_leaked_elsewhere(service, process))
         # Who runs a command again and again by hand or from a queue runs jobs, which end when they are done.
         return prior._replace(cut_short_seconds=None) if service.key.owner.startswith(_OF_USER) else prior
 
@@ -276,7 +286,13 @@ class Lives:
         known = self._services.get(service.key)
         if known is not None and known.version != service.version:
             return
-        self._of(service).end_life(life, (process, place))
+        memory = self._of(service)
+        if not memory.end_part((process, place)):
+            memory.end_life(life, (process, place))
+
+    def hide(self, service: Service, process: Hashable, place: Hashable = None) -> None:
+        """Note that a process is not seen, as on a GPU that is lost: it is no witness for others meanwhile."""
+        self._note_leaking(service, (process, place), leaks=False)
 
     def _note_leaking(self, service: Service, who: tuple[Hashable, Hashable], *, leaks: bool) -> None:
         if leaks and service.replicas:
@@ -297,14 +313,14 @@ class Lives:
         for known in self._services.values():
             known.end_unclaimed()
 
-    def _has_leaked_elsewhere(self, service: Service) -> bool:
+    def _has_leaked_elsewhere(self, service: Service, process: Hashable) -> bool:
         """Return whether a life of this version leaked on a GPU, or in a MIG instance, of another size.
 
         Where a cache stops may follow from the size of the memory; a leak does not.
         """
         key = service.key
         others = (self._services.get(key._replace(total_bytes=each)) for each in self._sizes.get(key[:2], ()))
-        return any(one.has_leaked for one in others if one is not None and one.version == service.version)
+        return any(one.has_leaked(process) for one in others if one is not None and one.version == service.version)
 
     def rows(self) -> list[ServiceRow]:
         """Return what is to be kept: services of which something is known."""
@@ -314,7 +330,7 @@ class Lives:
                 len(one.leaking) + len(one.gone) + one.unclaimed,
             )
             for key, one in self._services.items()
-            if one.level_used or one.level_tensors or one.has_leaked or one.grown or one.leaking
+            if one.level_used or one.level_tensors or one.has_leaked() or one.grown or one.leaking
         ]  # fmt: skip
 
     def take_changed(self) -> list[ServiceRow] | None:

@@ -170,11 +170,16 @@ def _as_risen(judged: Signal, now_seconds: float, room: Headroom, before: Growth
     course = rising_course(judged.store, room.free_bytes, least, is_told=is_told)
     if course is None:
         return None
+    now = slope_of(judged.store, USUAL_SECONDS)
+    stands = now is None or now.value <= 0 or stop_of(judged.store, USUAL_SECONDS) is not None
+    if stands and not is_told:
+        return None
+    state = GrowthState.STOPPED if stands else GrowthState.RISING
     slope = _around(course.pages * PAGE_BYTES / course.seconds)
     since = before.since_seconds if is_told else now_seconds - course.seconds
     return Growth(
-        Verdict.LEAKING, Evidence.BALANCED, slope, since_seconds=since, reasons=(LIVES_ROSE,), state=GrowthState.RISING,
-        exhaustion=_exhaustion(GrowthState.RISING, room, slope, None, None), driver_confirms=not has_client,
+        Verdict.LEAKING, Evidence.BALANCED, slope, since_seconds=since, reasons=(LIVES_ROSE,), state=state,
+        exhaustion=_exhaustion(state, room, slope, None, None), driver_confirms=not has_client,
     )  # fmt: skip
 
 

@@ -381,7 +381,7 @@ def _program(reading: ProcessReading, info: ProcessInfo) -> CauseProcess:
     service = service_of(info)
     return CauseProcess(
         identity, reading.pid, tuple(groups_of(info)), known, _command_of(info), _container_of(info),
-        "" if service is None else f"{info.uid} {service.replicas}",
+        f"{info.uid} {info.slurm_job} {service.replicas}" if service is not None and service.replicas else "",
     )  # fmt: skip
 
 

@@ -38,7 +38,11 @@ def silencing_of(
     """Return how far silences hold for an alert with these labels, which belongs to this incident."""
     found = silences_of(silences, labels, record, node_labels)
     by_incident = any(all(one.name == INCIDENT_LABEL for one in silence.matchers) for silence in found)
-    pids = () if record is None else tuple(int(one[4:]) for one in record.identities if one.startswith("pid:"))
+    pids = (
+        ()
+        if record is None
+        else tuple(int(one[4:]) for one in record.identities if one[4:].isdecimal() and one.startswith("pid:"))
+    )
     return Silencing(bool(found), by_incident, pids)
 
 

@@ -165,6 +165,35 @@ def test_replicas_are_each_others_witnesses() -> None:
     assert lives.prior(VLLM, "c") == NOTHING_KNOWN
 
 
+def test_no_process_is_its_own_witness() -> None:
+    """One on two GPUs has one life: that it leaves one of them is an earlier life to others alone, and none yet."""
+    lives = Lives()
+    for gpu_name in ("0", "1"):
+        lives.note_life(VLLM, "a", LEAKED, gpu_name)
+    assert lives.leave(VLLM, "a", LEAKED, "0")
+    assert (lives.prior(VLLM, "a").leaked, lives.prior(VLLM, "b").leaked) == (False, True)
+    lives.end_life(VLLM, "a", LEAKED, "0")
+    assert not lives.prior(VLLM, "b").leaked
+    lives.end_life(VLLM, "a", LEAKED, "1")
+    assert lives.prior(VLLM, "b").leaked
+    assert lives.rows()[0].leaked == 1
+
+
+def test_who_is_not_seen_is_no_witness() -> None:
+    """A replica on a GPU that is lost may have ended."""
+    lives = Lives()
+    lives.note_life(VLLM, "a", LEAKED, "0")
+    assert lives.prior(VLLM, "b").replicas == 1
+    lives.hide(VLLM, "a", "0")
+    assert lives.prior(VLLM, "b").replicas == 0
+
+
+def test_without_a_command_a_users_processes_are_no_replicas() -> None:
+    """Every program of a user is called python: only the command tells them apart."""
+    assert _replicas(command="") == ""
+    assert _replicas(command="", unit="w@0.service", proven_names=frozenset({"unit"})) != ""
+
+
 def _replicas(**info: Any) -> str:
     known = process(1, **info).info
     assert known is not None
@@ -185,6 +214,8 @@ def _replicas(**info: Any) -> str:
         ([{"container_name": "ml/llm-0/server"}, {"container_name": "ml/llm-0/proxy"}], False),
         ([{"command": "serve --port=8001 cuda:0"}, {"command": "serve --port=8002 cuda:1"}], True),
         ([{"command": "serve"}, {"command": "serve", "uid": 7}], False),
+        ([{"command": "serve llama:8"}, {"command": "serve llama:70"}], False),
+        ([{"command": "serve host:8001"}, {"command": "serve host:8002"}], True),
     ],
 )  # fmt: skip
 def test_who_is_a_replica(changes: list[dict[str, Any]], expected: bool) -> None:

@@ -214,11 +214,12 @@ def test_everybody_beside_it_in_its_unit(tmp_path: Path) -> None:
     node.add(11, "system.slice/own.service", 0, parent=8)
     node.add(20, "system.slice/next.service", BOB)
     node.add(12, "system.slice/elsewhere.service", BOB)
-    node.systemd.units["own.service"] |= {"ControlPID": "12"}
+    node.systemd.units["own.service"] = {**node.systemd.units["own.service"], "ControlPID": "12"}
     assert node.with_units(10).keys() == {8, 11, 12, 20}
     with pytest.raises(UnseenProcesses, match=r"pid 8 is the main process of own\.service"):
         node.with_units(8, 10)
-    node.systemd.units["own.service"] |= {"ExecStopPost": "{ path=/usr/bin/pkill ; argv[]=/usr/bin/pkill -f vllm ; }"}
+    pkill = "{ path=/usr/bin/pkill ; argv[]=/usr/bin/pkill -f vllm ; }"
+    node.systemd.units["own.service"] = {**node.systemd.units["own.service"], "ExecStopPost": pkill}
     with pytest.raises(UnseenProcesses, match=r"own\.service has ExecStopPost= runs pkill"):
         node.with_units(10)
     node.supervisors.use(["own.service"])

@@ -267,7 +267,7 @@ NAMED = "authentication-denied.service"
         ("Failed to connect to bus: Permission denied", UNIT, True),
         ("Failed to connect to system scope bus via local transport: Operation not permitted", UNIT, True),
         (
-            "Failed to connect to bus: Operation not permitted (consider using --machine=<user>@.host --user to connect)",
+            "Failed to connect to bus: Operation not permitted (consider --machine=<user>@.host --user to connect)",
             UNIT,
             True,
         ),

@@ -135,8 +135,8 @@ def _displays(sockets: Iterator[ListeningSocket]) -> Mapping[str, _Display]:
 
     Anybody may have very many: none of them crowds a display out whose lock is looked up.
     """
-    found = {}
-    locked = set()
+    found: dict[str, _Display] = {}
+    locked: set[tuple[int | None, int | None]] = set()
     for each in sockets:
         if name := _DISPLAY.search(each.name):
             number = int(name[1]) if name[1] else None
