@@ -118,7 +118,7 @@ def test_a_life_that_rose_and_stands_leaks_no_more() -> None:
     """LEAK-02: what has stopped is not told as rising by the course of the whole life, and has no forecast."""
     watched = detector()
     watched.use_prior(Prior(leaked=True))
-    words = words_of(watched, lambda seconds: 20_000 + round(2 * min(seconds, 8 * HOUR)), 15 * HOUR)
+    words = words_of(watched, lambda seconds: 22_000 + round(2 * min(seconds, 8 * HOUR)), 15 * HOUR)
     late = [one.growth for one in words if one.seconds > 9 * HOUR]
 
     assert all(one.forecast_seconds is None for one in late)
