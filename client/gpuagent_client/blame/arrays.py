@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from gpuagent_client.blame.heap import base_named, module_of
+
 PANDAS_INTERNALS = ("pandas._libs.internals", "pandas.core.internals")
 
 
 def _array_class(kind: type) -> type | None:
     """Return numpy's array class, if this is it or derives from it."""
-    return next((one for one in kind.__mro__ if one.__name__ == "ndarray" and one.__module__ == "numpy"), None)
+    return base_named(kind, "numpy", "ndarray")
 
 
 def is_array_type(kind: type) -> bool:
@@ -48,5 +50,4 @@ def base_of(item: object) -> object:
 
 def is_inside_pandas(parent: object, child: object) -> bool:
     """Return whether this is a step between a pandas object and its columns, which no code of an app has a name for."""
-    modules = (type.__dict__["__module__"].__get__(type(item)) for item in (parent, child))
-    return any(type(module) is str and module.startswith(PANDAS_INTERNALS) for module in modules)
+    return any(module_of(type(item)).startswith(PANDAS_INTERNALS) for item in (parent, child))

@@ -258,11 +258,12 @@ def _child_main(work: ChildTask, frames: list[ThreadFrame], writing: int, second
     """Run the child. Never return, print nothing, run no exit handlers, and be killed on a lock that nobody holds."""
     code = 1
     try:
-        _send(writing, BEGUN, struct.pack("<d", time.perf_counter()))
+        begun = time.perf_counter()
+        _ignore_signals(seconds)  # before anything that takes a while: the app's handlers must not run here
+        _send(writing, BEGUN, struct.pack("<d", begun))
         if nice is not None:  # real-time priority has taken it away
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, 0, nice)
-        _ignore_signals(seconds)
         # The peer of an inherited connection would not see it end before this child does.
         for number in os.listdir("/proc/self/fd"):  # noqa: PTH208 - not up to SC_OPEN_MAX, which may be a thousand million
             if int(number) != writing:

@@ -43,13 +43,25 @@ def referents_of(item: object) -> list[object]:
 HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made by a class statement or by type()
 
 
-def _names(kind: type) -> tuple[str, str]:
-    """Return module and qualified name of a class, past any metaclass; empty where they are no texts."""
+def module_of(kind: type) -> str:
+    """Return the name of the module of a class, past any metaclass; empty where the class has none, or no text."""
     try:
-        module = type.__dict__["__module__"].__get__(kind)
-    except AttributeError:  # it has been deleted
-        module = ""
-    return module if type(module) is str else "", type.__dict__["__qualname__"].__get__(kind)
+        module: object = type.__dict__["__module__"].__get__(kind)
+    except AttributeError:  # deleted, or never set: a class made by exec() in a namespace without a name
+        return ""
+    return module if type(module) is str else ""
+
+
+def base_named(kind: type, module: str, name: str) -> type | None:
+    """Return the class of this module and name that a class is or derives from, past any metaclass; None if none."""
+    name_of = type.__dict__["__name__"].__get__
+    bases: tuple[type, ...] = type.__dict__["__mro__"].__get__(kind)
+    return next((one for one in bases if name_of(one) == name and module_of(one) == module), None)
+
+
+def _names(kind: type) -> tuple[str, str]:
+    """Return module and qualified name of a class, past any metaclass; the module is empty where it is no text."""
+    return module_of(kind), type.__dict__["__qualname__"].__get__(kind)
 
 
 def _is_in_its_module(kind: type) -> bool:

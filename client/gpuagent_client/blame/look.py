@@ -20,7 +20,7 @@ from typing import NamedTuple
 from gpuagent_client.blame.arrays import base_of, holds_objects, is_inside_pandas
 from gpuagent_client.blame.fork import ThreadFrame
 from gpuagent_client.blame.graphs import GraphReader
-from gpuagent_client.blame.heap import Heap, ThreadValues, are_links, index_heap, true_instance
+from gpuagent_client.blame.heap import Heap, ThreadValues, are_links, index_heap, module_of, true_instance
 from gpuagent_client.blame.marking import NO_PARENT, Marking, Until, code_of_task
 from gpuagent_client.blame.paths import (
     ATTRIBUTES_IN,
@@ -338,7 +338,7 @@ def take_look(
 def _thread_locals(objects: Iterable[object]) -> list[object]:
     """Return the threading.local objects, without those that torch keeps for itself."""
     kinds = exact_types(threading.local)
-    found = [item for item in objects if type(item) in kinds and not _is_torchs(type(item).__module__)]
+    found = [item for item in objects if type(item) in kinds and not _is_torchs(module_of(type(item)))]
     of_torch: set[int] = set()
     for owner in gc.get_referrers(*found) if found else ():
         if type(owner) is dict and _is_torchs(owner.get("__module__", owner.get("__name__"))):  # of a class or module

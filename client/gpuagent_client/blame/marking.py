@@ -17,7 +17,7 @@ from types import BuiltinFunctionType, CodeType, CoroutineType, FrameType, Gener
 from typing import Any, Callable, NamedTuple
 
 from gpuagent_client.blame.arrays import base_of, is_array_type, objects_in
-from gpuagent_client.blame.heap import Heap, referents_of, true_instance
+from gpuagent_client.blame.heap import Heap, module_of, referents_of, true_instance
 from gpuagent_client.blame.paths import SUSPENDED, is_library_file, suspended_frame
 
 TRACKED = 1 << 14  # Py_TPFLAGS_HAVE_GC
@@ -256,7 +256,7 @@ def _running_loops() -> list[object]:
 def code_of_task(task: object) -> CodeType | None:
     """Return the code of the coroutine that a task of asyncio's runs; None for anything else, and where it is done."""
     kind: Any = type(task)
-    if kind.__module__ != "_asyncio" or kind.__name__ != "Task" or kind.done(task):
+    if module_of(kind) != "_asyncio" or type.__dict__["__name__"].__get__(kind) != "Task" or kind.done(task):
         return None
     found = (one for one in gc.get_referents(task) if true_instance(one, CoroutineType, GeneratorType))
     coroutine = next(found, None)

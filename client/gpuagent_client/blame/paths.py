@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 from gpuagent_client.blame.arrays import is_array_type, is_inside_pandas, objects_in
-from gpuagent_client.blame.heap import HEAP_TYPE, Heap, true_instance
+from gpuagent_client.blame.heap import HEAP_TYPE, Heap, base_named, module_of, true_instance
 
 MAX_TEXT = 100
 PLAIN = (str, int, float, bool, bytes)
@@ -36,9 +36,9 @@ def type_name(item: object) -> str:
 
 def class_name(kind: type) -> str:
     """Return the class as its module calls it."""
-    module = type.__dict__["__module__"].__get__(kind)
+    module = module_of(kind)
     name = type.__dict__["__qualname__"].__get__(kind)
-    return short(name if module == "builtins" or not isinstance(module, str) else f"{module}.{name}")
+    return short(name if module in {"", "builtins"} else f"{module}.{name}")
 
 
 def code_name(code: types.CodeType) -> str:
@@ -295,7 +295,7 @@ BY_TYPE_NAME: Iterable[tuple[str, Step]] = (
 
 def _by_type_name(parent: object, child: object) -> Step:
     kind = type(parent)
-    name = f"{kind.__module__}.{kind.__qualname__}"
+    name = f"{module_of(kind)}.{type.__dict__['__qualname__'].__get__(kind)}"
     if child is kind:
         return Step(".__class__", "class")
     if is_array_type(kind):
@@ -331,7 +331,7 @@ def _hooks_of(tensor: object, hooks: object) -> str | None:
 
 def is_tensor_type(kind: type) -> bool:
     """Return whether it is torch's tensor or a class that derives from it."""
-    return any(one.__name__ == "TensorBase" and one.__module__ == "torch._C" for one in kind.__mro__)
+    return base_named(kind, "torch._C", "TensorBase") is not None
 
 
 def parameter_of(function: object, defaults: object, value: object) -> str | None:

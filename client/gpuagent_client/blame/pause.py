@@ -64,18 +64,18 @@ def hurried(proc: Path = PROC) -> Iterator[int | None]:
     Yields the niceness that the thread had, which such a child has to take again; None where nothing has changed.
     """
     nice: int | None = None
-    try:
-        if may_hurry(proc) and os.sched_getscheduler(0) == os.SCHED_OTHER:
-            before = os.getpriority(os.PRIO_PROCESS, 0)
-            os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-            nice = before
-    except (AttributeError, OSError):  # a C library or a kernel that has no such priorities, or a control group
-        pass
-    try:
+    try:  # around the call as well: a signal handler or another thread may raise an exception right after it
+        try:
+            if may_hurry(proc) and os.sched_getscheduler(0) == os.SCHED_OTHER:
+                nice = os.getpriority(os.PRIO_PROCESS, 0)
+                os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+        except (AttributeError, OSError):  # a C library or a kernel that has no such priorities, or a control group
+            nice = None
         yield nice
     finally:
         if nice is not None:
-            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+            with contextlib.suppress(OSError):
+                os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 def measure_waiting(seconds: float = SHORTEST_PROBE, proc: Path = PROC) -> float:

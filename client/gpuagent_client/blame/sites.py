@@ -15,7 +15,7 @@ from types import CodeType
 from typing import NamedTuple
 
 from gpuagent_client.blame.code_index import CodeIndex, nested
-from gpuagent_client.blame.heap import HEAP_TYPE, true_instance
+from gpuagent_client.blame.heap import HEAP_TYPE, module_of, true_instance
 from gpuagent_client.blame.paths import Handle, cell_contents, code_name, instance_dict, is_library_file, relative
 
 ADDING = frozenset(
@@ -405,7 +405,7 @@ def _rank(handle: Handle, function: types.FunctionType, code: types.CodeType) ->
         return 0
     if _is_method_above(handle, function, code):
         return 1
-    return 2 if function.__module__ in {kind.__module__ for kind in kinds} else OF_OTHERS
+    return 2 if function.__module__ in {module_of(kind) for kind in kinds} else OF_OTHERS
 
 
 def _is_method_above(handle: Handle, function: types.FunctionType, code: types.CodeType) -> bool:
@@ -416,7 +416,7 @@ def _is_method_above(handle: Handle, function: types.FunctionType, code: types.C
         kinds = [kind for kind in type(item).__mro__ if kind.__flags__ & HEAP_TYPE]
         if handle.name in (instance_dict(item) or {}) or any(handle.name in vars(kind) for kind in kinds):
             continue
-        if any(kind.__module__ == function.__module__ and code in set(codes_of(kind)) for kind in kinds):
+        if any(module_of(kind) == function.__module__ and code in set(codes_of(kind)) for kind in kinds):
             return True
     return False
 

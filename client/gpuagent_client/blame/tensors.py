@@ -112,12 +112,22 @@ SPARSE_PARTS = (
 )
 
 
+def dispatches_itself(torch: ModuleType, kind: type) -> bool:
+    """Return whether operations on tensors of this class run its own `__torch_dispatch__`; asks no metaclass."""
+    bases: tuple[type, ...] = type.__dict__["__mro__"].__get__(kind)
+    namespaces = (type.__dict__["__dict__"].__get__(one) for one in bases)
+    found = next((names["__torch_dispatch__"] for names in namespaces if "__torch_dispatch__" in names), None)
+    return found is not getattr(torch._C, "_disabled_torch_dispatch_impl", None)  # noqa: SLF001 - that of Tensor itself
+
+
 def bytes_without_storage(torch: ModuleType, item: object) -> int:
     """Return the bytes of a tensor that has no storage: of a sparse one those of its indices and values.
 
-    Any other is reckoned by its sizes.
+    Any other is computed from its sizes, also one of a class that handles operations itself: its code is not run.
     """
     get = torch.Tensor
+    if dispatches_itself(torch, type(item)):
+        return int(get.numel(item) * get.element_size(item))
     for names in SPARSE_PARTS:
         try:
             return sum(int(get.untyped_storage(getattr(get, name)(item)).nbytes()) for name in names)

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from gpuagent_client.blame import arrays
+from gpuagent_client.blame.marking import code_of_task
+from gpuagent_client.blame.paths import is_tensor_type, type_name
 from gpuagent_client.blame.watch import FILLED, Target, how_to_measure, measure_all, target
-from tests.client.blame.test_paths import KEPT, Thing, index_heap, way_to, widths_of
+from tests.client.blame.test_paths import KEPT, Thing, class_without_module, index_heap, way_to, widths_of
 
 
 class ndarray:  # noqa: N801 - its name is what it is known by
@@ -93,6 +95,30 @@ def test_an_array_that_is_replaced_by_a_longer_one_is_watched() -> None:
     KEPT["rows"] = ndarray(things)
 
     assert measure_all([watched]) == [9]
+
+
+class Forbidding(type):
+    """Metaclass whose code must not run."""
+
+    def __getattribute__(cls, name: str) -> object:
+        if name.startswith("__") and name != "__del__":
+            raise AssertionError(name)
+        return super().__getattribute__(name)
+
+
+class Guarded(metaclass=Forbidding):
+    """Class that only the methods of `type` may be asked about."""
+
+
+def test_any_class_can_be_asked() -> None:
+    """A class without a module, or with a metaclass of the app's, neither fails the census nor runs code in it."""
+    for item in (class_without_module()(), object.__new__(Guarded)):  # type: ignore[operator]
+        assert not arrays.is_inside_pandas(item, item)
+        assert not arrays.is_array_type(type(item))
+        assert arrays.base_of(item) is None
+        assert code_of_task(item) is None
+        assert not is_tensor_type(type(item))
+        assert type_name(item).rpartition(".")[2] in {"Nameless", "Guarded"}
 
 
 KEPT_MODULE = "tests.client.blame.test_paths"

@@ -132,6 +132,25 @@ def test_hooks_are_told_that_it_is_a_census() -> None:
     assert not fork.is_census_fork()
 
 
+def test_signals_are_ignored_before_the_child_does_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal to the process group runs the app's handlers once, in the app."""
+    handlers: list[object] = []
+    send = fork._send
+
+    def note_and_send(writing: int, verdict: bytes, data: bytes) -> None:
+        handlers.append(signal.getsignal(signal.SIGUSR1))
+        send(writing, verdict, data)
+
+    monkeypatch.setattr(fork, "_send", note_and_send)
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: None)
+    try:
+        answer = fork.run_in_child(lambda frames: repr(handlers == [signal.SIG_DFL]).encode(), 20.0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+    assert answer.data == b"True"
+
+
 def test_python_says_nothing_of_the_threads() -> None:
     """From 3.12 on it warns of a fork in a process with threads: the app has not forked, and cannot do anything."""
     end = threading.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -57,6 +58,29 @@ def test_without_permission_nothing_changes(tmp_path: Path) -> None:
     with pause.hurried(proc(tmp_path, capabilities="0")) as nice:
         assert nice is None
         assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [(KeyboardInterrupt, [os.SCHED_RR, os.SCHED_OTHER]), (PermissionError, [os.SCHED_RR])],
+    ids=["an exception from outside", "the kernel refuses"],
+)
+def test_priority_is_given_back_after_an_exception_during_the_call(
+    failure: type[BaseException], expected: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread must never keep real-time priority; what the kernel has refused is not given back."""
+    calls: list[int] = []
+
+    def set_scheduler(pid: int, policy: int, param: object) -> None:
+        calls.append(policy & ~os.SCHED_RESET_ON_FORK)
+        if len(calls) == 1:
+            raise failure
+
+    monkeypatch.setattr(os, "sched_setscheduler", set_scheduler)
+    with contextlib.suppress(KeyboardInterrupt), pause.hurried(proc(tmp_path)) as nice:
+        assert nice is None
+
+    assert calls == expected
 
 
 def test_a_pause_is_foretold_from_the_memory_and_the_wait() -> None:
