@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 import signal
@@ -107,13 +106,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 own = item.get_closest_marker("timeout")
                 seconds[item.path] += own.args[0] if own else 60
         items.sort(key=lambda item: -seconds[item.path])
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish() -> None:
-    """Leave what collection made out of all later searches for garbage: some million objects that live to the end."""
-    gc.collect()
-    gc.freeze()
 
 
 def _is_taken(item: pytest.Item, commit: str) -> bool:

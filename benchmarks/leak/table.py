@@ -77,10 +77,10 @@ def sizes(results: Results) -> str:
 def fast_path(results: Results) -> str:
     """What the fast tier saw, in a sentence."""
     found = collapses(results.outcomes(FAST))
-    before = "-" if found.seconds_before is None else f"{found.seconds_before:.0f} s"
+    before = "nan" if found.seconds_before is None else f"{found.seconds_before:.0f}"
     return (
         f"The fast path told {found.told} of {found.traces} collapses (all that is free, gone in 6 s to 5 min) before"
-        f" the end, {before} before it (median). In leak-free traces it spoke {_rate(found.words_per_day)} times a"
+        f" the end, {before} s before it (median). In leak-free traces it spoke {_rate(found.words_per_day)} times a"
         " process-day."
     )
 

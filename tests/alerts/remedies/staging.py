@@ -175,7 +175,8 @@ def config(user: str, **remedies: object) -> Config:
         "steps": [{"terminate": {"wait": 60}}, {"kill": {"wait": 60}}],
     }
     keys: dict[str, object] = {
-        "dry_run": False, "allow": {"users": [user]}, "ladders": [ladder], "proof": 20, **remedies,
+        "dry_run": False, "allow": {"users": [user]}, "evidence": ["strict"], "ladders": [ladder], "proof": 20,
+        **remedies,
     }  # fmt: skip
     return read({"remedies": keys})
 
