@@ -51,6 +51,8 @@ def test_a_function_is_asked_for_what_it_wraps_without_getting_a_dict() -> None:
     @functools.wraps(inner)
     def outer(*, key: object = None) -> None: ...
 
+    assert isinstance(inner, types.FunctionType)
+    assert isinstance(outer, types.FunctionType)
     before = gc.get_referents(inner)
 
     assert wrapped_by(inner) == []
