@@ -116,7 +116,6 @@ def census(args: Mapping[str, object], deadline_seconds: float, context: Context
             recorder.take_snapshot()
         moments.append(Moment.now(context))
         usage = UsageSeries(torch)
-        usage.sample()
         found = run.second_look(then, with_addresses=recorder is not None)
         left = request.gaps[1] - (time.monotonic() - moments[1].seconds)
         left = min(max(left, request.window_seconds * LEAST_WATCHED_PART), ends - time.monotonic())
@@ -129,7 +128,8 @@ def census(args: Mapping[str, object], deadline_seconds: float, context: Context
             recorder.end()
     if _full_collections() > collections:  # the app may do that itself, with the collector off
         found["freed_by_gc"] = True
-    judged = judge(found, series, pace_of(moments), usage=usage.values if series else None)
+    part = usage.part_of(moments[1].seconds, moments[2].seconds)
+    judged = judge(found, series, pace_of(moments), usage=usage.values if series else None, usage_part=part)
     lines, line_notes = ([], []) if recorder is None else recorder.results(judged.growing)
     grown, said = grown_bytes(torch, before, allocated_bytes(torch))
     notes = [*found["notes"], *run.notes, *_request_notes(moments), *judged.notes, *line_notes]
@@ -239,6 +239,8 @@ def _watch(groups: Sequence[Mapping[str, Any]], context: Context, seconds: float
     The latter only where some of what grew has no container that could be asked.
     """
     watch = Watch(groups)
+    if watch.is_blind:
+        usage.sample()
     for _ in range(SAMPLES):
         _wait(context, max(0.0, seconds) / SAMPLES)
         watch.sample()

@@ -153,9 +153,21 @@ def same_below(item: object) -> list[object]:
     return found
 
 
+def wrapped_function(function: FunctionType) -> object:
+    """Return the `__wrapped__` of a function; None if it has none.
+
+    Through the collector: to ask a function for its `__dict__` gives it one, for good.
+    """
+    names = function.__globals__, function.__kwdefaults__
+    known = (
+        one for one in gc.get_referents(function) if type(one) is dict and all(one is not other for other in names)
+    )
+    return next((one["__wrapped__"] for one in known if "__wrapped__" in one), None)
+
+
 def wrapped_by(function: FunctionType) -> list[object]:
     """Return the functions that a function knows as `__wrapped__`, or by a variable of its closure."""
-    found = [function.__dict__.get("__wrapped__")]
+    found = [wrapped_function(function)]
     for cell in function.__closure__ or ():
         try:
             found.append(cell.cell_contents)

@@ -59,12 +59,18 @@ class Judgment(NamedTuple):
 
 
 def judge(
-    found: Mapping[str, Any], series: Series, pace: float, least_bytes: int = LEAST_BYTES, usage: Usage | None = None
+    found: Mapping[str, Any],
+    series: Series,
+    pace: float,
+    least_bytes: int = LEAST_BYTES,
+    usage: Usage | None = None,
+    usage_part: float = 1.0,
 ) -> Judgment:
     """Return the verdict on each holder; `pace` is how much more happened after the second look than before.
 
     What grew by less than `least_bytes` is left out. `usage` is the memory in use while the containers were watched:
-    what cannot be watched is blamed only if that went on growing. None where nobody has measured it.
+    what cannot be watched is blamed only if that went on growing. None where nobody has measured it; a device that is
+    not in it was not measured either. `usage_part` is for which part of the time since the second look it was measured.
     """
     groups: list[dict[str, Any]] = found["groups"]
     choices = [
@@ -82,8 +88,9 @@ def judge(
         share = int(group["growth_bytes"]) / total if total else 0.0
         if share < LEAST_SHARE or int(group["growth_bytes"]) < least_bytes:
             continue
-        device, expected = chosen["device"], int(group["growth_bytes"]) * pace
-        is_seen = usage is None or rises_on(usage.get(device, ()), expected, watched.get(device, 0.0))
+        device, expected = chosen["device"], int(group["growth_bytes"]) * pace * usage_part
+        besides = watched.get(device, 0.0) * usage_part
+        is_seen = not usage or device not in usage or rises_on(usage[device], expected, besides)
         why = "" if reason == UNWATCHED and share >= UNWATCHED_SHARE and is_seen else reason
         told = {key: value for key, value in group.items() if key != ALTERNATIVES}
         told.update({key: value for key, value in chosen.items() if key not in OWN_KEYS})

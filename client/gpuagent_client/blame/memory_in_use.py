@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 
@@ -36,20 +37,16 @@ def _mallinfo2() -> Callable[[], _MallocInfo] | None:
     return found
 
 
-def host_bytes() -> int:
-    """Return the bytes that malloc has given out, or the resident memory where malloc does not tell."""
-    resident = resident_bytes()
+def malloc_bytes() -> int | None:
+    """Return the bytes that glibc's malloc has given out; None where there is no such function.
+
+    malloc goes through all its free memory for that, and lets no thread allocate meanwhile.
+    """
     ask = _mallinfo2()
     if ask is None:
-        return resident
+        return None
     info = ask()
-    used = int(info.uordblks) + int(info.hblkhd)
-    return used if used >= MANY_OF_ANOTHER * resident else resident
-
-
-def bytes_in_use(torch: ModuleType) -> dict[str, int]:
-    """Return the bytes in use, by device as torch calls it. Makes no CUDA context."""
-    return {HOST: host_bytes(), **allocated_bytes(torch)}
+    return int(info.uordblks) + int(info.hblkhd)
 
 
 def floor_rise(values: Sequence[int]) -> int:
@@ -71,14 +68,46 @@ Usage = Mapping[str, Sequence[int]]
 """Bytes in use, by device, at each moment of the watch."""
 
 
+LONGEST_CPU_SECONDS = 0.005
+"""CPU time of a call, after which malloc is asked no more; wall-clock time would count the load of the host too."""
+
+
 class UsageSeries:
-    """Series of the bytes in use."""
+    """Series of the bytes in use: by malloc on the host, or the resident memory where malloc cannot be asked."""
 
     def __init__(self, torch: ModuleType) -> None:
         self._torch = torch
-        self.values: dict[str, list[int]] = {}
+        self._devices: dict[str, list[int]] = {}
+        self._resident: list[int] = []
+        self._malloc: list[int] = []
+        self._asks_malloc = True
+        self.began = time.monotonic()
+
+    @property
+    def values(self) -> dict[str, list[int]]:
+        """Bytes in use, by device as torch calls it; empty before the first sample."""
+        host = self._malloc if self._asks_malloc else self._resident
+        return {HOST: host, **self._devices} if host else {}
 
     def sample(self) -> None:
-        """Ask once."""
-        for device, used in bytes_in_use(self._torch).items():
-            self.values.setdefault(device, []).append(used)
+        """Measure once. Makes no CUDA context."""
+        if not self._resident:
+            self.began = time.monotonic()
+        self._resident.append(resident_bytes())
+        if self._asks_malloc:
+            self._ask_malloc()
+        for device, used in allocated_bytes(self._torch).items():
+            self._devices.setdefault(device, []).append(used)
+
+    def _ask_malloc(self) -> None:
+        """Ask malloc; not again where the call is slow, or another allocator has most of the memory."""
+        began = time.thread_time()
+        used = malloc_bytes()
+        if used is not None:
+            self._malloc.append(used)
+        is_slow = time.thread_time() - began > LONGEST_CPU_SECONDS
+        self._asks_malloc = used is not None and used >= MANY_OF_ANOTHER * self._resident[-1] and not is_slow
+
+    def part_of(self, since: float, until: float) -> float:
+        """Return for which part of the time between two moments, by time.monotonic(), there are samples: 0 to 1."""
+        return min(1.0, max(0.0, until - self.began) / (until - since)) if until > since else 1.0

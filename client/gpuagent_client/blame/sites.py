@@ -15,7 +15,7 @@ from types import CodeType
 from typing import NamedTuple
 
 from gpuagent_client.blame.code_index import CodeIndex, nested
-from gpuagent_client.blame.heap import HEAP_TYPE, module_of, true_instance
+from gpuagent_client.blame.heap import HEAP_TYPE, module_of, true_instance, wrapped_function
 from gpuagent_client.blame.paths import Handle, cell_contents, code_name, instance_dict, is_library_file, relative
 
 ADDING = frozenset(
@@ -464,7 +464,7 @@ def unwrapped(item: object, depth: int) -> Iterator[types.FunctionType]:
     inside: list[object] = []
     if true_instance(item, types.FunctionType):
         yield item
-        inside = [item.__dict__.get("__wrapped__"), *(cell_contents(cell) for cell in item.__closure__ or ())]
+        inside = [wrapped_function(item), *(cell_contents(cell) for cell in item.__closure__ or ())]
     elif true_instance(item, staticmethod, classmethod):
         inside = [getattr(item, "__func__", None)]
     elif true_instance(item, property):

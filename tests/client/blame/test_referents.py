@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import subprocess
 import sys
 import types
 
-from gpuagent_client.blame.heap import referents_of
+from gpuagent_client.blame.heap import referents_of, wrapped_by
 
 EVERYTHING = """
 import asyncio, gc
@@ -39,3 +41,20 @@ def test_an_app_that_has_waited_can_be_looked_through() -> None:
     """CPython gh-122695: what asyncio keeps to use again is not brought to life, or the collector would never end."""
     done = subprocess.run([sys.executable, "-c", EVERYTHING], capture_output=True, text=True, timeout=50, check=False)
     assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+def test_a_function_is_asked_for_what_it_wraps_without_getting_a_dict() -> None:
+    """Most functions of an app have none, and must not get one from being looked at."""
+
+    def inner() -> None: ...
+
+    @functools.wraps(inner)
+    def outer(*, key: object = None) -> None: ...
+
+    assert isinstance(inner, types.FunctionType)
+    assert isinstance(outer, types.FunctionType)
+    before = gc.get_referents(inner)
+
+    assert wrapped_by(inner) == []
+    assert gc.get_referents(inner) == before
+    assert wrapped_by(outer) == [inner]
