@@ -18,7 +18,8 @@ SUBJECT_SECONDS = 30.0
 RESTART_NEWS_SECONDS = 1800.0
 """Least time between two messages that say only that it has been restarted: the first one says so at once."""
 FILLING_NEWS_SECONDS = 600.0
-"""The same where what was started fills the memory in minutes."""
+"""The same where what was started fills the memory in minutes, doubled with each further restart."""
+_MOST_DOUBLED = 2
 
 
 def subject_news_times(known: Mapping[str, NotifiedAlert], firing: Mapping[str, Alert]) -> Iterator[float]:
@@ -51,12 +52,14 @@ def is_growth_due(again: Watch, restarts_told: int, told_at: float, now: float) 
 def next_restart_news_at(told_at: float, restarts: Restarts, current: Urgency) -> float:
     """Return the Unix time at which another restart is told of, by when a message was sent last and how it is now.
 
-    What has run for minutes and fills the memory in minutes is told sooner: there is time to do something about it.
+    What has run for minutes and fills the memory in minutes is told sooner: there is time to do something about it. Of
+    what does so again and again ever less is told.
     """
     fills = current.severity >= CRITICAL and current.stage >= UrgencyStage.FILLING
     if not fills or restarts.since is None:
         return told_at + RESTART_NEWS_SECONDS
-    return max(told_at + FILLING_NEWS_SECONDS, restarts.since + SUCCESSOR_SECONDS)
+    waited = FILLING_NEWS_SECONDS * (1 << min(max(restarts.count - 1, 0), _MOST_DOUBLED))
+    return max(told_at + min(waited, RESTART_NEWS_SECONDS), restarts.since + SUCCESSOR_SECONDS)
 
 
 def has_last_run_left(shown: Urgency | None, restarts: Restarts, now: float) -> bool:
