@@ -26,13 +26,14 @@ class Own(torch.Tensor):
 
 
 sparse = torch.eye(3).to_sparse()
-print(json.dumps([[one.storage_bytes for one in live_tensors(torch, [torch.Tensor._make_subclass(Own, sparse), sparse])], ran]))
+own = torch.Tensor._make_subclass(Own, sparse)
+print(json.dumps([[one.storage_bytes for one in live_tensors(torch, [own, sparse])], ran]))
 """
 
 
 @pytest.mark.slow
 def test_a_tensor_without_storage_is_sized_without_code_of_its_class(apps: Apps, apps_python: Path) -> None:
-    """It has the size of its shape; a sparse tensor of torch's class that of its indices (int64) and values (float32)."""
+    """It has the size of its shape; a sparse one of torch's own class that of its indices and values."""
     command = [apps_python, "-W", "ignore", "-c", PROBE]
     environment = apps.environment(GPUAGENT_DISABLE="1")
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
