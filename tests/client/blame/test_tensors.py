@@ -34,7 +34,7 @@ print(json.dumps([[one.storage_bytes for one in live_tensors(torch, [own, sparse
 @pytest.mark.slow
 def test_a_tensor_without_storage_is_sized_without_code_of_its_class(apps: Apps, apps_python: Path) -> None:
     """It has the size of its shape; a sparse one of torch's own class that of its indices and values."""
-    command = [apps_python, "-W", "ignore", "-c", PROBE]
+    command = [str(apps_python), "-W", "ignore", "-c", PROBE]
     environment = apps.environment(GPUAGENT_DISABLE="1")
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
 
