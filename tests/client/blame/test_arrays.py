@@ -15,7 +15,8 @@ from gpuagent_client.blame import arrays
 from gpuagent_client.blame.marking import code_of_task
 from gpuagent_client.blame.paths import is_tensor_type, type_name
 from gpuagent_client.blame.watch import FILLED, Target, how_to_measure, measure_all, target
-from tests.client.blame.test_paths import KEPT, Thing, class_without_module, index_heap, way_to, widths_of
+from tests.client.blame import test_paths
+from tests.client.blame.test_paths import Thing, class_without_module, index_heap, way_to, widths_of
 
 
 class ndarray:  # noqa: N801 - its name is what it is known by
@@ -53,14 +54,14 @@ class State(NamedTuple):
 def empty() -> Iterator[None]:
     """Nothing is kept from one test to the next."""
     yield
-    KEPT.clear()
+    test_paths.KEPT.clear()
 
 
 @pytest.mark.slow
 def test_elements_of_an_array_of_objects_are_found() -> None:
     """LEAK-01: they have one name, and are as many as the array is long."""
     things = [Thing() for _ in range(5)]
-    KEPT["rows"] = ndarray(things)
+    test_paths.KEPT["rows"] = ndarray(things)
 
     ((name, widths),) = widths_of(*things).items()
 
@@ -72,7 +73,7 @@ def test_elements_of_an_array_of_objects_are_found() -> None:
 def test_what_only_the_base_of_a_view_has_is_found() -> None:
     """A view of an array keeps all of it."""
     things = [Thing() for _ in range(3)]
-    KEPT["view"] = ndarray(things[2:], base=ndarray(things))
+    test_paths.KEPT["view"] = ndarray(things[2:], base=ndarray(things))
 
     assert widths_of(things[0]).popitem()[0].endswith(".KEPT[<str>].base[*]")
 
@@ -88,11 +89,16 @@ def test_an_array_of_numbers_has_no_elements() -> None:
 def test_an_array_that_is_replaced_by_a_longer_one_is_watched() -> None:
     """LEAK-01: the app asks what has the name by then for its length, as of a list."""
     things = [Thing() for _ in range(9)]
-    KEPT["rows"] = ndarray(things[:2])
-    watched = target([vars(__import__(KEPT_MODULE, fromlist=["KEPT"])), KEPT, KEPT["rows"]], index_heap(), "length", 2)
+    test_paths.KEPT["rows"] = ndarray(things[:2])
+    watched = target(
+        [vars(test_paths), test_paths.KEPT, test_paths.KEPT["rows"]],
+        index_heap(),
+        "length",
+        2,
+    )
     assert isinstance(watched, Target)
 
-    KEPT["rows"] = ndarray(things)
+    test_paths.KEPT["rows"] = ndarray(things)
 
     assert measure_all([watched]) == [9]
 
@@ -121,9 +127,6 @@ def test_any_class_can_be_asked() -> None:
         assert type_name(item).rpartition(".")[2] in {"Nameless", "Guarded"}
 
 
-KEPT_MODULE = "tests.client.blame.test_paths"
-
-
 def test_an_array_made_at_its_full_length_is_measured_by_what_is_in_it() -> None:
     """It gets no longer, but fuller."""
     assert how_to_measure(ndarray([Thing(), None, None])) == FILLED
@@ -133,17 +136,17 @@ def test_an_array_made_at_its_full_length_is_measured_by_what_is_in_it() -> None
 def test_a_slot_without_a_name_is_followed_by_its_place() -> None:
     """Classes of extensions tell the collector what they refer to, but not by which name: zip() is such a one."""
     items = [iter([number]) for number in range(3)]
-    KEPT["zip"] = zip(items[0], strict=False)
-    inner = gc.get_referents(KEPT["zip"])[0]
-    namespace = vars(__import__(KEPT_MODULE, fromlist=["KEPT"]))
-    watched = target([namespace, KEPT, KEPT["zip"], inner], index_heap(), "length", 1)
+    test_paths.KEPT["zip"] = zip(items[0], strict=False)
+    inner = gc.get_referents(test_paths.KEPT["zip"])[0]
+    namespace = vars(test_paths)
+    watched = target([namespace, test_paths.KEPT, test_paths.KEPT["zip"], inner], index_heap(), "length", 1)
     assert isinstance(watched, Target)
     assert watched.steps[-1][0] == "<tuple>"
 
-    KEPT["zip"] = zip(*items, strict=False)
+    test_paths.KEPT["zip"] = zip(*items, strict=False)
     assert measure_all([watched]) == [3]
 
-    KEPT["zip"] = iter([1])
+    test_paths.KEPT["zip"] = iter([1])
     assert measure_all([watched]) == [None]
 
 
@@ -151,7 +154,7 @@ def test_a_slot_without_a_name_is_followed_by_its_place() -> None:
 def test_fields_of_a_named_tuple_have_their_names() -> None:
     """A version of a state is not a list: its fields are told apart."""
     things = [Thing() for _ in range(3)]
-    KEPT["state"] = State(things[0], tuple(things[1:]))
+    test_paths.KEPT["state"] = State(things[0], tuple(things[1:]))
 
     names = {name.partition(".KEPT")[2]: widths[-1] for name, widths in widths_of(*things).items()}
 
