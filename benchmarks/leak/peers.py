@@ -179,21 +179,38 @@ PEERS = (
 )
 
 
+class Hold:
+    """Whether the condition of a rule has held for its time, from point to point."""
+
+    def __init__(self, condition: Condition, seconds: float) -> None:
+        self._condition = condition
+        self._seconds = seconds
+        self._since: float | None = None
+        self._firing = False
+
+    def begins_to_fire(self, point: Point) -> bool:
+        """Return whether the rule fires from this point on, and did not before it."""
+        if not self._condition.holds(point):
+            self._since, self._firing = None, False
+            return False
+        self._since = point.time_seconds if self._since is None else self._since
+        begins = not self._firing and point.time_seconds - self._since >= self._seconds
+        self._firing = self._firing or begins
+        return begins
+
+
 def alarms_of(peer: Peer, trace: Trace, *, client: bool) -> list[Alarm]:
     """When the rule began to fire."""
     found = []
-    condition, since, firing = peer.make(trace.total_bytes), None, False
+    condition = peer.make(trace.total_bytes)
+    hold = Hold(condition, peer.hold_seconds)
     starts = iter(() if peer.device else trace.starts[1:])
     restart = next(starts, math.inf)
     for point in minutes(trace, client=client):
         while point.time_seconds >= restart:
-            condition, since, firing = peer.make(trace.total_bytes), None, False
+            condition = peer.make(trace.total_bytes)
+            hold = Hold(condition, peer.hold_seconds)
             restart = next(starts, math.inf)
-        if not condition.holds(point):
-            since, firing = None, False
-            continue
-        since = point.time_seconds if since is None else since
-        if not firing and point.time_seconds - since >= peer.hold_seconds:
-            firing = True
+        if hold.begins_to_fire(point):
             found.append(Alarm(point.time_seconds, condition.exhaustion_seconds()))
     return found

@@ -20,7 +20,7 @@ from benchmarks.leak.alarms import Point
 from benchmarks.leak.load.families import Run
 from benchmarks.leak.load.judge import Said, Told
 from benchmarks.leak.load.services import Life
-from benchmarks.leak.peers import PEERS, Condition, Peer
+from benchmarks.leak.peers import PEERS, Condition, Hold, Peer
 from gpuagent.core.growth import Evidence, Range
 
 _WEEK_SECONDS: Final = 7 * 86_400.0
@@ -174,14 +174,9 @@ def judge_by(peer: Peer, run: Run) -> list[Said]:
 
 def _judge_life(peer: Peer, condition: Condition, life: Life) -> Said:
     found = Said(life.leak_seconds, life.begin, life.end, life.exhausted)
-    since, firing = None, False
+    hold = Hold(condition, peer.hold_seconds)
     for point in _minutes(life):
-        if not condition.holds(point):
-            since, firing = None, False
-            continue
-        since = point.time_seconds if since is None else since
-        if not firing and point.time_seconds - since >= peer.hold_seconds:
-            firing = True
+        if hold.begins_to_fire(point):
             left = condition.exhaustion_seconds()
             forecast = None if left is None else Range(left, left / 2, 2 * left)
             found.told.append(Told(point.time_seconds, forecast, (Evidence.BALANCED,), (point.time_seconds,)))

@@ -88,17 +88,19 @@ def test_a_leak_that_gave_back_most_of_it_and_grows_again(tmp_path: Path) -> Non
     assert {one.end_reason for message in stage.messages for one in message.alerts if one.end_reason} == {told}
 
 
+SLOW = Growth(
+    Verdict.GROWING, slope=Range(1e7, 1e7, 1e7), exhaustion=Range(14000.0, 7000.0, 21000.0),
+    state=GrowthState.RISING, suspected=True,
+)  # fmt: skip
+FAST = replace(SLOW, slope=Range(1e8, 1e8, 1e8), exhaustion=Range(600.0, 300.0, 900.0))
+
+
 def test_growth_that_stops_or_slows_down_names_who_grew(tmp_path: Path) -> None:
     """The end of a forecast says who grew, and that it goes on where it does: at what pace, and when it is full."""
     stage = Stage(tmp_path / "state")
-    slow = Growth(
-        Verdict.GROWING, slope=Range(1e7, 1e7, 1e7), exhaustion=Range(14000.0, 7000.0, 21000.0),
-        state=GrowthState.RISING, suspected=True,
-    )  # fmt: skip
-    fast = replace(slow, slope=Range(1e8, 1e8, 1e8), exhaustion=Range(600.0, 300.0, 900.0))
-    stage.show(grown(node(20), PID, fast), 5 * MINUTE)
+    stage.show(grown(node(20), PID, FAST), 5 * MINUTE)
     assert any("GpuMemoryExhaustionSoon" in {one.name for one in message.alerts} for message in stage.messages)
-    stage.show(grown(node(20.2), PID, slow), 15 * MINUTE)
+    stage.show(grown(node(20.2), PID, SLOW), 15 * MINUTE)
     assert stage.headlines()[-1].endswith(
         "it slowed down to 33.5 GiB/h at most, and python3 (pid 4242) goes on growing, "
         "full in 3 h 53 min at the earliest"
@@ -108,15 +110,10 @@ def test_growth_that_stops_or_slows_down_names_who_grew(tmp_path: Path) -> None:
 def test_a_forecast_that_slows_down_names_who_grows_now(tmp_path: Path) -> None:
     """Who grew fastest has loaded its model and is flat: the one that goes on growing is named."""
     stage = Stage(tmp_path / "state")
-    slow = Growth(
-        Verdict.GROWING, slope=Range(1e7, 1e7, 1e7), exhaustion=Range(14000.0, 7000.0, 21000.0),
-        state=GrowthState.RISING, suspected=True,
-    )  # fmt: skip
-    fast = replace(slow, slope=Range(1e8, 1e8, 1e8), exhaustion=Range(600.0, 300.0, 900.0))
     whole, erin, frank = MemoryKey("GPU-00000000"), MemoryKey("GPU-00000000", PID), MemoryKey("GPU-00000000", 7)
-    stage.show(replace(node(20, PID, 7), growth={whole: fast, erin: slow, frank: fast}), 5 * MINUTE)
+    stage.show(replace(node(20, PID, 7), growth={whole: FAST, erin: SLOW, frank: FAST}), 5 * MINUTE)
     flat = Growth(Verdict.STEADY)
-    stage.show(replace(node(20.2, PID, 7), growth={whole: slow, erin: slow, frank: flat}), 15 * MINUTE)
+    stage.show(replace(node(20.2, PID, 7), growth={whole: SLOW, erin: SLOW, frank: flat}), 15 * MINUTE)
     assert "and python3 (pid 4242) goes on growing, full in 3 h 53 min at the earliest" in stage.headlines()[-1]
 
 
