@@ -47,10 +47,12 @@ def test_the_severity_of_a_restarted_leak_does_not_dip(tmp_path: Path) -> None:
     assert [f"{one.news} {one.severity}" for one in stage.heard[2:]] == ["worsened critical"]
     assert stage.headlines()[-1].endswith("full in 10 min; api.service was restarted once and grows again")
 
-    # A third life is told as soon as its forecast is, though less than half an hour has passed since the last message.
+    # A third life is told sooner than half an hour after the last message, yet not twice within ten minutes.
     story.pause(30.0)
     story.run(7 * MINUTE, rising(40.0), LEARNING, [300])
     stage.show(full_in(600.0, story.seen(10.0, LEAKING, 300)), 4 * MINUTE)
+    assert stage.heard[3:] == []
+    stage.show(full_in(600.0, story.seen(10.0, LEAKING, 300)), 9 * MINUTE)
     assert [f"{one.news} {one.severity}" for one in stage.heard[3:]] == ["restarted critical"]
     assert stage.headlines()[-1].endswith("full in 10 min; api.service was restarted twice and grows again")
 
