@@ -265,7 +265,7 @@ def fetch_clients(socket: Path | None, url: str | None) -> Any:
     """Return the connected apps, from the place that was named, else from the first usual one that answers.
 
     Raises:
-        NoAgent: none answers; the reason is that of the first.
+        AgentUnreachable: none answers; the reason is that of the first.
     """
     named = url if url is not None else socket
     first: AgentUnreachable | None = None

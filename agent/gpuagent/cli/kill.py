@@ -127,7 +127,7 @@ def _facts(chosen: Chosen, rows: Sequence[Document], *, restart_unit: bool) -> I
 
 
 def _shortened(lines: list[str]) -> list[str]:
-    """Return a command line may be of any length: its beginning and its end tell more than its middle."""
+    """Shorten a command line, which may be of any length: its beginning and its end tell more than its middle."""
     if len(lines) <= _MOST_LINES:
         return lines
     return [*lines[: _MOST_LINES - 2], "...", lines[-1]]

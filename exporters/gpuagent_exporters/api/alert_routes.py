@@ -137,7 +137,7 @@ def _without_names(document: Document) -> Document:
 
 
 def _hiding(row: Document, *keys: str) -> Document:
-    """Return whether there is something to tell is seen, and not what."""
+    """Replace the values of these keys by `hidden`: a reader sees that there is a value, and not which."""
     return row | {key: "hidden" if row.get(key) else "" for key in keys}
 
 

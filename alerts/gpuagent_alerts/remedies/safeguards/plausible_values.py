@@ -8,7 +8,7 @@ Nor is it a reason to end a process that more memory has no living owner, that l
 its end gives none of that memory back, and mends no reading and no GPU. Those families have their values from the worst
 to the best, as a rule may ask for a GPU without them (`... and gpuagent_gpu_memory_dead_processes_bytes == 0`).
 
-A test fails on a family of the catalogue that is in none of these tables.
+A test fails on a registered family (`core.metrics`) that is in none of these tables.
 """
 
 from __future__ import annotations
