@@ -23,7 +23,6 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _DELETED = " (deleted)"
 """What the kernel adds to the link of an executable that an upgrade has replaced."""
 KILL_BIT = 1 << (9 - 1)
-TERM_BIT = 1 << (15 - 1)
 MAX_TIED = 256
 """Beyond these a person cannot look through a list, and a container is for its runtime to end."""
 CHANGES: Mapping[str, str] = {

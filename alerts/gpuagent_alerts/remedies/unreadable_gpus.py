@@ -7,12 +7,13 @@ A GPU that was lost, or whose driver hangs, has no list of processes any more, a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from gpuagent.core.clock import Clock
 from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
 from gpuagent.core.units import format_duration
-from gpuagent_alerts.remedies.observation import Condition, Observation, Observer, UnlistedGpu
+from gpuagent_alerts.remedies.observation import Condition, Observation
+from gpuagent_alerts.remedies.observer import SnapshotObserver
 from gpuagent_alerts.remedies.target import Target
 
 
@@ -123,22 +124,6 @@ def _why(snapshot: Snapshot, gpu: GpuReading | None) -> str:
     return gpu.reason or str(gpu.state)
 
 
-class TickObserver(Observer, Protocol):
-    """An observer that also tells of ticks which bring no reading of the GPU."""
-
-    async def next_tick(self, deadline_seconds: float) -> bool:
-        """Wait for the next tick; return False where none came in time."""
-        ...
-
-    def everybody(self) -> tuple[Target, ...]:
-        """Return every process on every GPU, by the last good list of those that cannot be read now."""
-        ...
-
-    def unlisted_gpus(self) -> tuple[UnlistedGpu, ...]:
-        """Return the GPUs that cannot be read now, and of which no list was ever read."""
-        ...
-
-
 class LastListObserver:
     """Observer of a process that a person has forced on a GPU which cannot be read.
 
@@ -146,7 +131,7 @@ class LastListObserver:
     From then on each reading counts as ever.
     """
 
-    def __init__(self, observer: TickObserver, gpus: UnreadableGpus) -> None:
+    def __init__(self, observer: SnapshotObserver, gpus: UnreadableGpus) -> None:
         self._observer = observer
         self._gpus = gpus
 

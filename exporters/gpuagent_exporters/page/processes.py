@@ -191,10 +191,6 @@ def _growth(process: Document) -> str:
     return text(growth_words(process)) or UNKNOWN
 
 
-def _busy(process: Document) -> str:
-    return percent(process.get("sm_utilization_ratio"))
-
-
 def _figure(key: str) -> Callable[[Document], Any]:
     """Return what reads a figure to sort by: None where there is none."""
 
