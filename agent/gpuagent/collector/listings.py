@@ -157,7 +157,7 @@ class _Gpu:
             held = sum_bytes(last.processes)
             for table in self.tables:
                 if table.read_seconds == last.listed_seconds:
-                    table.remember_bytes(held, _gpu_used_bytes(last))
+                    table.remember_bytes(held, last.used_bytes)
 
 
 class Listings:
@@ -253,11 +253,11 @@ class Listings:
         at, ended = collected.listed_seconds, False
         if newer:
             held = sum_bytes(collected.processes)
-            ended = table.end_listings(held, _gpu_used_bytes(collected), at)
+            ended = table.end_listings(held, collected.used_bytes, at)
         begun = self._begin_listings(table, collected, infos)
         if newer:
             table.read(at)
-            table.remember_bytes(held, _gpu_used_bytes(collected))
+            table.remember_bytes(held, collected.used_bytes)
             table.drop_absent(collected.pids)
         return ended or begun
 
@@ -364,8 +364,3 @@ class Listings:
         for gpu in self._gpus.values():
             gpu.remember_bytes()
         return to_document(self._boot_id, {key: table.stored() for key, table in self._tables.items()}, self._mark)
-
-
-def _gpu_used_bytes(collected: Collected) -> int | None:
-    memory = collected.reading.memory
-    return None if memory is None else memory.used_bytes

@@ -56,7 +56,7 @@ class UnreadableGpus:
         self.updated_seconds = self._clock.now()
         for gpu in snapshot.gpus:
             key = (gpu.identity.index, gpu.identity.uuid)
-            if _is_readable(gpu):
+            if gpu.processes_read:
                 self._last[key] = _LastReading(gpu, snapshot.processes)
             else:
                 self._last.setdefault(key, None)
@@ -75,7 +75,7 @@ class UnreadableGpus:
         found = []
         for key in sorted(self._last):
             gpu = gpus.get(key)
-            if gpu is not None and _is_readable(gpu):
+            if gpu is not None and gpu.processes_read:
                 continue
             last = self._last[key]
             why = _why(snapshot, gpu)
@@ -108,10 +108,6 @@ def _may_be_named(snapshot: Snapshot, gpu: GpuReading | None) -> bool:
     if snapshot.node.nvml_state is NvmlState.PAUSED:
         return False
     return gpu is None or gpu.state is not GpuState.OK or not gpu.act_refusal
-
-
-def _is_readable(gpu: GpuReading) -> bool:
-    return gpu.state is GpuState.OK and gpu.processes_known
 
 
 def _why(snapshot: Snapshot, gpu: GpuReading | None) -> str:
