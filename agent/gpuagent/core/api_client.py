@@ -126,7 +126,7 @@ def request(
         sent = json.dumps(body).encode()
         headers["Content-Type"] = "application/json"
     deadline = time.monotonic() + timeout_seconds
-    guard = threading.Timer(timeout_seconds, _hang_up, (connection,))
+    guard = threading.Timer(timeout_seconds, hang_up, (connection,))
     try:
         connection.connect()
         guard.start()
@@ -204,7 +204,7 @@ def _connection(
     return kind(parts.hostname, parts.port, timeout=timeout_seconds), headers
 
 
-def _hang_up(connection: http.client.HTTPConnection) -> None:
+def hang_up(connection: http.client.HTTPConnection) -> None:
     """Shut the connection down from the guard's thread, so that whoever is reading sees the end."""
     sock = connection.sock
     if sock is not None:

@@ -257,7 +257,7 @@ class Service:
                 log.warning("%s has changed: this takes effect at the next start", key)
         self._config = new
         self._parts.view.config = new
-        self._parts.clients.use(limits_of(new), new.clients.interval)
+        self._parts.clients.registry.use(limits_of(new), new.clients.interval)
         self._parts.automatic_blame.enabled = new.leaks.blame == "automatic"
         self._parts.leaks.use(new.leaks.sensitivity, new.leaks.overrides)
         self._parts.usage.use(usage_settings(new))
