@@ -145,7 +145,7 @@ def _answered(handler: Handler) -> Handler:
     return answered(handler, {KeyError: not_found, NotNow: _unavailable})
 
 
-def _unavailable(error: NotNow) -> Refusal:
+def _unavailable(error: NotNow | NotKept) -> Refusal:
     return 503, {"error": "Service Unavailable", "message": str(error)}
 
 
@@ -311,8 +311,4 @@ def _gpu(request: Request) -> str:
 
 
 def _leak_answered(handler: Handler) -> Handler:
-    return answered(handler, {KeyError: not_found, NotKept: _not_kept})
-
-
-def _not_kept(error: NotKept) -> Refusal:
-    return 503, {"error": "Service Unavailable", "message": str(error)}
+    return answered(handler, {KeyError: not_found, NotKept: _unavailable})
