@@ -12,9 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from gpuagent_alerts.remedies.facts.process_scan import ProcessRow
-
-_GONE = (FileNotFoundError, ProcessLookupError)
+from gpuagent_alerts.remedies.facts.process_scan import GONE, ProcessRow
 
 
 def entered_line(
@@ -28,7 +26,7 @@ def entered_line(
     def is_inside(pid: int) -> bool:
         try:
             return pid in rows and proven_container(pid) == container
-        except _GONE:
+        except GONE:
             return False
 
     own = {target}
