@@ -24,7 +24,7 @@ class NotNow(Exception):
     """What was asked for cannot be done for now, and why."""
 
 
-class AlertCommands(Protocol):
+class AlertSource(Protocol):
     """What can be asked and done; `gpuagent.service.alert_commands.AlertCommands` is one.
 
     ValueError, KeyError and NotNow are answers, with words for the person who asked.
@@ -68,7 +68,7 @@ def read_routes(source: Alerts, *, show_commands: bool = True) -> Sequence[BaseR
     return (Route("/api/v1/alerts", _answered(alerts), methods=["GET"]),)
 
 
-def alert_routes(commands: AlertCommands) -> Sequence[BaseRoute]:
+def alert_routes(commands: AlertSource) -> Sequence[BaseRoute]:
     """Routes beside those of `control`. The caller of a command is the peer of the socket, not what it says."""
 
     async def dead(_: Request) -> Response:

@@ -245,7 +245,7 @@ class _Routes:
         from gpuagent_exporters.page import page  # noqa: PLC0415  0.3 MiB, and nobody looks at most nodes
 
         status, view = self._visible(self._source.status()), page.view_of(query)
-        told = page.Told(
+        told = page.PageData(
             status,
             alerts,
             remedies,
