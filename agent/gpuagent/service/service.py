@@ -57,7 +57,7 @@ _STOP_SECONDS = 4.0
 
 
 @dataclass(slots=True)
-class Parts:
+class ServiceComponents:
     """What a service is made of."""
 
     config: Config
@@ -97,7 +97,7 @@ class Service:
     load the new library.
     """
 
-    def __init__(self, parts: Parts, *, reload_seconds: float = _RELOAD_SECONDS) -> None:
+    def __init__(self, parts: ServiceComponents, *, reload_seconds: float = _RELOAD_SECONDS) -> None:
         """Refuse a reload that takes longer than `reload_seconds`."""
         self._parts = parts
         self._reload_seconds = reload_seconds
