@@ -260,7 +260,7 @@ class Service:
         self._parts.clients.registry.use(limits_of(new), new.clients.interval)
         self._parts.automatic_blame.enabled = new.leaks.blame == "automatic"
         self._parts.leaks.use(new.leaks.sensitivity, new.leaks.overrides)
-        self._parts.usage.use(usage_settings(new))
+        self._parts.usage.reconfigure(usage_settings(new))
         self._parts.reports.config = new
         self._start_jobs()
         trim_and_freeze(c_library())

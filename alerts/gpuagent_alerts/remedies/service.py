@@ -424,7 +424,7 @@ class RemedyService:
                 )
             except StoreFailure:
                 return
-            self.remedies.stopped = self._manual_stop.use(recorded) is not None
+            self.remedies.stopped = self._manual_stop.reconcile(recorded) is not None
         stopped = STOPPED_BY_HAND if self.remedies.stopped else breaker_reason(self.remedies.rules.limits, past)
         if stopped and not self._stopped:
             log.error("remedies are stopped: %s; after a look, `gpuagent remedies reset` lets them go on", stopped)
@@ -472,7 +472,7 @@ class ManualStop:
         """Forget one that is not on record: a person has reset remedies."""
         self._unrecorded = None
 
-    def use(self, recorded: RecordedStop | None) -> RecordedStop | None:
+    def reconcile(self, recorded: RecordedStop | None) -> RecordedStop | None:
         """Return the one that holds, by what is on record."""
         if recorded is not None:
             self._unrecorded = None
