@@ -167,7 +167,7 @@ def assemble(
     except ValueError as error:
         raise StartError(f"remedies: {error}") from None
 
-    def further() -> list[ExtraFamilies]:
+    def extra_families() -> list[ExtraFamilies]:
         return [
             (CLIENT_FAMILIES, clients.figures()),
             (SOURCE_FAMILIES, sources.readings()),
@@ -176,7 +176,7 @@ def assemble(
             usage.further(),
         ]
 
-    alerting.listen(remedies.update_alerts, further, remedies.remedy_of, remedies.under_way, remedies.freed)
+    alerting.listen(remedies.update_alerts, extra_families, remedies.remedy_of, remedies.under_way, remedies.freed)
     alerting.endings.ask(remedies.history.ending_of, node.processes.is_running)
     leak_commands = LeakCommands(
         leaks,
@@ -196,7 +196,7 @@ def assemble(
             node.clock,
             node.place.simulated,
             lambda: otlp.added_to(alerting.figures()),
-            further,
+            extra_families,
             lambda: len(remedies.left_alone),
         ),
         http_servers=HttpServers(config, web),

@@ -235,7 +235,7 @@ class RemedyService:
             asked_by=describe_user(uid), forced=force, shown=shown.ends_with_it, together=shown.together
         )
         plan = Plan(request, target, tuple(steps), dry_run, proof_seconds=self.remedies.proof_seconds)
-        blind = self._unreadable.of(target)
+        blind = self._unreadable.find(target)
         why = f"remedies are off: {self._off}" if self._off else ""
         if not why and blind is not None and not force:
             why = f"{blind.text}: the process was on it at its last reading, and whether it still is cannot be told"

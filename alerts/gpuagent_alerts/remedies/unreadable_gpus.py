@@ -89,7 +89,7 @@ class UnreadableGpus:
             found.append(UnreadableGpu(*key, text, processes, last.gpu.act_refusal, last.gpu.processes_trusted))
         return found
 
-    def of(self, target: Target) -> UnreadableGpu | None:
+    def find(self, target: Target) -> UnreadableGpu | None:
         """Return the unreadable GPU on whose last list this process is; None where there is none."""
         for gpu in self.now():
             if gpu.gpu_uuid == target.key.gpu_uuid and any(
@@ -133,7 +133,7 @@ class LastListObserver:
 
     def observe(self, target: Target, alert: str, scope: str = "process") -> Observation:
         """See `gpuagent_alerts.remedies.observation.Observer`."""
-        gpu = self._gpus.of(target)
+        gpu = self._gpus.find(target)
         if gpu is None:
             return self._observer.observe(target, alert, scope)
         return Observation(
@@ -162,7 +162,7 @@ class LastListObserver:
         scope: str = "process",
     ) -> Observation | None:
         """See `gpuagent_alerts.remedies.observation.Observer`."""
-        while self._gpus.of(target) is not None:
+        while self._gpus.find(target) is not None:
             if (seen := self.observe(target, alert, scope)).clock_seconds > after:
                 return seen
             if not await self._observer.next_tick(deadline_seconds):

@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 def distrusted(path: Path, gpu: GpuIdentity = GPU) -> TrustRegistry:
     """A registry that has written down that a GPU is distrusted."""
     registry = TrustRegistry(path, "boot")
-    registry.of(gpu).observe("impossible", 0.0)
+    registry.for_gpu(gpu).observe("impossible", 0.0)
     registry.save()
     return registry
 
@@ -59,17 +59,17 @@ def test_distrust_follows_uuid_and_address(path: Path, other: GpuIdentity, inher
 def test_an_address_that_was_not_told_is_nobody_s() -> None:
     """NUM-12: two GPUs without an address are not one GPU, and an unidentified one shares nothing."""
     registry = TrustRegistry()
-    registry.of(GpuIdentity(0, "GPU-a")).observe("impossible", 0.0)
+    registry.for_gpu(GpuIdentity(0, "GPU-a")).observe("impossible", 0.0)
 
-    assert registry.of(GpuIdentity(1, "GPU-b")).refusal == ""
-    assert registry.of(GpuIdentity(0, "")) is not registry.of(GpuIdentity(1, ""))
+    assert registry.for_gpu(GpuIdentity(1, "GPU-b")).refusal == ""
+    assert registry.for_gpu(GpuIdentity(0, "")) is not registry.for_gpu(GpuIdentity(1, ""))
 
 
 def test_the_minute_begins_anew_after_a_restart(path: Path) -> None:
     """NUM-12: the same refusal, until 60 s of readings by this agent; the file says when it is over."""
     before = distrusted(path).of(GPU).refusal
     registry = TrustRegistry(path, "boot")
-    trust = registry.of(GPU)
+    trust = registry.for_gpu(GPU)
     for second in range(int(TRUST_AFTER_SECONDS)):
         trust.observe("", float(second))
         assert trust.refusal == before
@@ -102,7 +102,7 @@ def test_a_damaged_file_is_distrust_of_everybody(path: Path, garbage: bytes) -> 
     """NUM-12: what was known is lost, which is not the same as trust; the file is good again after the next tick."""
     path.write_bytes(garbage)
     registry = TrustRegistry(path, "boot")
-    assert registry.of(GPU).refusal
+    assert registry.for_gpu(GPU).refusal
     registry.save()
 
     assert "before the agent's start" in TrustRegistry(path, "boot").of(GPU).refusal
@@ -113,11 +113,11 @@ def test_it_is_written_when_it_changes_and_not_otherwise(path: Path) -> None:
     registry = TrustRegistry(path, "boot")
     registry.save()
     path.unlink()
-    registry.of(GPU)
+    registry.for_gpu(GPU)
     registry.save()
     assert not path.exists()
 
-    registry.of(GPU).observe("impossible", 0.0)
+    registry.for_gpu(GPU).observe("impossible", 0.0)
     registry.save()
     assert path.exists()
 
@@ -127,7 +127,7 @@ def test_a_file_that_cannot_be_written_is_removed(path: Path, caplog: pytest.Log
     registry = TrustRegistry(path, "boot")
     registry.save()
     path.with_suffix(".new").mkdir()
-    registry.of(GPU).observe("impossible", 0.0)
+    registry.for_gpu(GPU).observe("impossible", 0.0)
     registry.save()
 
     assert "cannot be saved" in caplog.text
