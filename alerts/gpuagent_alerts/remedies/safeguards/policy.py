@@ -32,7 +32,7 @@ from gpuagent_alerts.remedies.safeguards.refusals import (
     unproven_job,
     unproven_unit,
 )
-from gpuagent_alerts.remedies.safeguards.step_means import no_bare_signal, no_restart, nothing_to_fill_in
+from gpuagent_alerts.remedies.safeguards.step_prerequisites import no_bare_signal, no_restart, nothing_to_fill_in
 from gpuagent_alerts.remedies.safeguards.unlisted_gpus import on_unlisted_gpus
 from gpuagent_alerts.remedies.safeguards.victim import IDLE_FOR_SECONDS, VictimPolicy
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind, wrong_scope
