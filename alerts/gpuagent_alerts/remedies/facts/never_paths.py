@@ -66,7 +66,7 @@ class ProgramPaths:
         self.mentioned: list[ProgramPath] = []
         """Paths anywhere in its arguments, which it may run or load; relative ones where there is such a file."""
         self.mentioned_unplaced: list[str] = []
-        """Likewise relative ones, where the working directory is unknown."""
+        """Relative paths anywhere in its arguments, where the working directory is unknown."""
         if program.executable:
             self.places.append(ProgramPath(program.executable, (program.executable,)))
         self._start: ProgramPath | None = None
