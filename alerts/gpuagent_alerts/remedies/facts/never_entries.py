@@ -185,7 +185,7 @@ class NeverListSnapshot:
             return found
         own = next((each for each in self._unread[entry] if not uids or each.uid in uids), None)
         if own is not None:
-            raise SearchLimitExceeded(f"{own.folder} of its user cannot be read ({own.why})")
+            raise SearchLimitExceeded(f"{own.folder} of its user cannot be looked through ({own.why})")
         return self._by_hard_link(process, entry)
 
     def _by_hard_link(self, process: ProgramPaths, entry: str) -> str:
