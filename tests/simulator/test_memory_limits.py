@@ -91,7 +91,7 @@ def test_a_limit_holds_for_all_in_it_and_nobody_else(hard: int, wanted: list[tup
     assert sum(got[index] for index in inside) <= max(hard, sum(wanted[index][0] for index in inside))
 
 
-@pytest.mark.parametrize("driver", ["580.95.05", "610.10"])
+@pytest.mark.parametrize("driver", ["580.95.05", "610.10.01"])
 def test_an_older_driver_has_no_limits(open_node: OpenNode, driver: str) -> None:
     """Before 615 the library lacks the call."""
     stage = open_node(NODE.replace("615.36.01", driver))
