@@ -105,6 +105,9 @@ def step_of(step: Step) -> RemedyStep:
             command = given.command if kind is StepKind.EXEC else ()
             if kind is StepKind.DROP_CACHES:
                 return RemedyStep(kind, given.wait, compact=given.compact, every_seconds=given.every)
+            if kind is StepKind.LIMIT:
+                stays = given.until == "process_ends"
+                return RemedyStep(kind, given.wait, headroom_bytes=given.headroom, until_process_ends=stays)
             return RemedyStep(kind, given.wait, number, command)
     raise ValueError("a step without a kind")
 

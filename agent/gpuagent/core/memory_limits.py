@@ -130,3 +130,19 @@ class MemoryLimits(Protocol):
     def limits(self) -> tuple[MemoryLimit, ...]:
         """Return those of this boot that were set here and not lifted. Raises LimitRefused."""
         ...
+
+
+class NoMemoryLimits:
+    """Sets none, and has set none."""
+
+    def refusal(self) -> str:
+        return "this agent sets no memory limits"
+
+    def set(self, *_: object, **__: object) -> SetLimit:
+        raise LimitRefused(self.refusal())
+
+    def lift(self, *_: object) -> str:
+        raise LimitRefused(self.refusal())
+
+    def limits(self) -> tuple[MemoryLimit, ...]:
+        return ()

@@ -28,7 +28,16 @@ from gpuagent_alerts.remedies.observation import (
 )
 from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused, PinnedProcess, PinnedProcesses
-from gpuagent_alerts.remedies.plan import Plan, all_ending, begin_row, end_row, intent_note, may_end_row, skipped_row
+from gpuagent_alerts.remedies.plan import (
+    Plan,
+    all_ending,
+    begin_row,
+    end_row,
+    intent_note,
+    limit_ask,
+    may_end_row,
+    skipped_row,
+)
 from gpuagent_alerts.remedies.proof import outcome_of_answer, outcome_without_alert, watch_release
 from gpuagent_alerts.remedies.safeguards.limits import cooldown_key
 from gpuagent_alerts.remedies.safeguards.policy import ended_with, may_end
@@ -119,7 +128,7 @@ class LadderRun:
         self._claim = claim
         self._known = known
         self._pinned = PinnedProcesses(context.executor, partial(all_ending, plan, context.ending))
-        self._called_off = self._passed_over = ""
+        self._called_off = self._passed_over = self._limited = ""
         self._acted = False
         self._unrecorded = False
         """The record takes nothing: a refusal for that reason begins no run."""
@@ -178,6 +187,8 @@ class LadderRun:
             observation = await self._observe()
         if self.plan.dry_run:
             return RunOutcome(RunResult.DRY_RUN, f"nothing was done: dry run{self._passed_over}", acted=self._acted)
+        if self._limited:
+            return RunOutcome(RunResult.LIMITED, self._limited, acted=self._acted)
         return RunOutcome(RunResult.NO_EFFECT, "every step was taken", acted=self._acted)
 
     async def _pin_everybody(self) -> Observation:
@@ -252,6 +263,7 @@ class LadderRun:
             raise _RunEnded(
                 RunOutcome(RunResult.FAILED, f"{step}: {done.detail}", acted=True), not_permitted=done.errno == 1
             )
+        self._limited = done.detail if step.kind is StepKind.LIMIT else ""
         # A person who asks what would be done waits for no effect: there is none, and no alert that could end.
         pointless = (useless and step.kind is not StepKind.KILL) or (self.plan.dry_run and self.plan.request.by_hand)
         return await self._wait_for_effect(step, 0.0 if pointless else step.wait_seconds)
@@ -403,8 +415,8 @@ class LadderRun:
             raise ActionRefused(*against)
         if self._called_off or self.rules != self._judged_by:
             raise ActionRefused(self._called_off or "the configuration has changed since it was decided")
-        if step.kind is StepKind.DROP_CACHES:
-            return await self._drop_caches(step, observation)
+        if step.kind in {StepKind.DROP_CACHES, StepKind.LIMIT}:
+            return await self._do_or_tell(step, observation, permission)
         if self.plan.dry_run:
             return self._rehearse(step)
         if step.sends is not None:
@@ -419,8 +431,11 @@ class LadderRun:
             return await executor.restart_unit(target, permission, step.wait_seconds)
         return await executor.execute(step, target, permission)
 
-    async def _drop_caches(self, step: RemedyStep, observation: Observation) -> ActionResult:
-        """Drop page cache, or tell how much that would be; pass where it is no memory of the GPU."""
+    async def _do_or_tell(self, step: RemedyStep, observation: Observation, permission: UnitPermission) -> ActionResult:
+        """Set a limit, or drop page cache, or tell how much that would be; pass where it is no memory of the GPU."""
+        if step.kind is StepKind.LIMIT:
+            ask = limit_ask(self.plan, step, self.id, observation)
+            return await self._context.executor.limit(step, self.plan.target, permission, ask)
         if not observation.unified_memory:
             return ActionResult(ok=False, detail="the GPU has memory of its own: page cache is none of it", taken=False)
         return await self._context.executor.drop_caches(step, rehearse=self.plan.dry_run)

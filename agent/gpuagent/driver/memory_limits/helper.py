@@ -18,6 +18,7 @@ from typing import Any
 from gpuagent.core.memory_limits import CGROUP_ROOT, LimitHolder, LimitRefused, MemoryLimits
 from gpuagent.driver.memory_limits.folders import CgroupFolders
 from gpuagent.driver.memory_limits.ledger import LimitLedger
+from gpuagent.driver.memory_limits.nvml import NvmlMemoryLimits
 from gpuagent.driver.memory_limits.protocol import (
     LIFT,
     LIMITS,
@@ -28,7 +29,6 @@ from gpuagent.driver.memory_limits.protocol import (
 )
 from gpuagent.driver.memory_limits.setter import MemoryLimitSetter
 from gpuagent.driver.nvml.library import Library
-from gpuagent.driver.nvml.limits import NvmlMemoryLimits
 
 LEDGER = Path("/run/gpuagent-limit/ledger.json")
 AGENT_USER = "gpuagent"
@@ -49,7 +49,7 @@ def serve(
     while True:
         try:
             connection, _ = listener.accept()
-        except TimeoutError:
+        except OSError:  # nobody has come for so long, or the socket was shut
             return
         with connection:
             connection.settimeout(_ASK_SECONDS)
