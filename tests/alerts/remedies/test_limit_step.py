@@ -23,7 +23,7 @@ from tests.alerts.remedies.world import ALERT, BOOT, GIB, RESTART, TERMINATE, Wo
 
 LIMIT = RemedyStep(StepKind.LIMIT, 30.0, headroom_bytes=2 * GIB)
 UNIT = {"unit": "whisper.service"}
-OF_UNIT = target(**UNIT)
+OF_UNIT = target(unit="whisper.service")
 
 
 def test_it_caps_and_ends_nobody(store: Store) -> None:

@@ -37,6 +37,7 @@ FIRES_BYTES = 14 * GIB
 HEADROOM_BYTES = 2 * GIB
 GPU_BYTES = 24 * GIB
 NO_LOGIN = 2**32 - 1
+OF_ANOTHER = "import os, signal; os.setuid(65534); print('ready', flush=True); signal.pause()"
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.geteuid() != 0, reason="cgroups are made by root")]
 
@@ -163,7 +164,7 @@ def test_another_user_in_the_unit(store: Store) -> None:
     """A unit in which somebody else works too is not capped: that one would meet the errors as well."""
 
     async def story(units: Units) -> None:
-        with running(f"import os; os.setuid(65534); {PLAIN}", "setsid") as other:
+        with running(OF_ANOTHER, "setsid") as other:
             folder = units.cgroups.root / "system.slice" / units.names["leaker"]
             (folder / "cgroup.procs").write_text(str(other.pid))
             made = stage(

@@ -92,6 +92,11 @@ class LimitHelperClient:
         return answer
 
 
+def refusal_here(uid: int, socket_path: str | Path = SOCKET, root: str = CGROUP_ROOT) -> str:
+    """Return why an agent of this user can set no limit on this machine, whatever its driver; "" if it can."""
+    return CgroupFolders(root).refusal() or ("" if uid == 0 else helper_refusal(socket_path))
+
+
 def helper_refusal(socket_path: str | Path = SOCKET) -> str:
     """Return why an agent that is not root can set no limit; "" where the helper is there for it."""
     if not Path(socket_path).is_socket():
