@@ -66,7 +66,15 @@ def rules_of(remedies: Remedies) -> RemedyRules:
 def budgets_of(budgets: tuple[Budget, ...]) -> tuple[MemoryBudget, ...]:
     """Return the budgets in the order of the file."""
     return tuple(
-        MemoryBudget(each.label, each.memory, each.match.unit, each.match.container, each.match.user, each.match.app)
+        MemoryBudget(
+            each.label,
+            each.memory,
+            each.match.unit,
+            each.match.container,
+            each.match.user,
+            each.match.app,
+            enforced=each.enforce == "limit",
+        )
         for each in budgets
     )
 

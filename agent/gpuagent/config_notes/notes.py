@@ -126,13 +126,18 @@ def config_notes(
 
 
 def _limit(config: Config, refusal: Callable[[], str]) -> Iterator[str]:
-    """Yield a note on the first step that limits memory: it is refused on this machine."""
-    for index, ladder in enumerate(config.remedies.ladders):
-        for number, step in enumerate(ladder.steps):
-            if step.limit is not None:
-                if why := refusal():
-                    yield f"remedies.ladders[{index}].steps[{number}].limit: is refused: {why}"
-                return
+    """Yield notes on the first step or budget that limits memory: it is refused here, or is only rehearsed."""
+    steps = (
+        f"remedies.ladders[{index}].steps[{number}].limit"
+        for index, ladder in enumerate(config.remedies.ladders)
+        for number, step in enumerate(ladder.steps)
+        if step.limit is not None
+    )
+    enforced = [f"budgets[{index}].enforce" for index, each in enumerate(config.budgets) if each.enforce == "limit"]
+    if enforced and config.remedies.dry_run:
+        yield f"{enforced[0]}: is only rehearsed while remedies.dry_run is true"
+    if (paths := [*steps, *enforced]) and (why := refusal()):
+        yield f"{paths[0]}: is refused: {why}"
 
 
 def _reclaim(config: Config, refusal: Callable[[], str]) -> Iterator[str]:

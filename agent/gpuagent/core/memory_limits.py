@@ -19,6 +19,8 @@ GRANULE_BYTES = 2 * 2**20
 """Device memory is handed out in pages of 2 MiB: a limit is a whole number of them."""
 LEAST_BYTES = 64 * 2**20
 """No limit is lower: a CUDA context alone takes more."""
+ROUNDING_BYTES = 64 * 2**20
+"""What the driver may make of a value at most."""
 FIRST_DRIVER = 615
 """Driver whose library has the calls."""
 
@@ -127,6 +129,10 @@ class MemoryLimits(Protocol):
         """Take a limit of ours off; return in words what came of it. Raises LimitRefused."""
         ...
 
+    def is_there(self, limit: MemoryLimit) -> bool:
+        """Return whether its cgroup is still the one on which it was set."""
+        ...
+
     def limits(self) -> tuple[MemoryLimit, ...]:
         """Return those of this boot that were set here and not lifted. Raises LimitRefused."""
         ...
@@ -143,6 +149,9 @@ class NoMemoryLimits:
 
     def lift(self, *_: object) -> str:
         raise LimitRefused(self.refusal())
+
+    def is_there(self, _: MemoryLimit) -> bool:
+        return False
 
     def limits(self) -> tuple[MemoryLimit, ...]:
         return ()

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from gpuagent.core.background import in_daemon_thread
 from gpuagent.core.clock import Clock
 from gpuagent.core.identity import ProcessId
-from gpuagent.core.memory_limits import LimitRefused, MemoryLimit, MemoryLimits
+from gpuagent.core.memory_limits import ROUNDING_BYTES, LimitRefused, MemoryLimit, MemoryLimits
 from gpuagent_alerts.remedies.audit import Audit, NotRecorded
 from gpuagent_alerts.remedies.audit_rows import LIFT
 
@@ -63,8 +64,11 @@ class LimitLifts:
         """Return whether there is something to look at."""
         return self._known != () and self._clock.now() >= self._next_look
 
-    async def look(self, firing: Collection[str], budgets: Collection[str] = ()) -> None:
-        """Lift the limits whose reason has gone; `firing` are alerts that fire, `budgets` those that are enforced."""
+    async def look(self, firing: Collection[str], budgets: Mapping[str, int] = MappingProxyType({})) -> None:
+        """Lift the limits whose reason has gone.
+
+        `firing` are the alerts that fire, `budgets` those that are enforced, with their bytes.
+        """
         if self._one_look.locked():
             return
         async with self._one_look:
@@ -111,11 +115,11 @@ class LimitLifts:
             return False
         return True
 
-    async def _why_over(self, limit: MemoryLimit, budgets: Collection[str]) -> str:
+    async def _why_over(self, limit: MemoryLimit, budgets: Mapping[str, int]) -> str:
         """Return why a limit has no reason any more; "" while it has."""
         holder = limit.holder
         if holder.budget:
-            return "" if holder.budget in budgets else f"budget {holder.budget} is not enforced any more"
+            return self._budget_over(limit, budgets)
         identity = ProcessId(limit.boot_id, holder.pid, holder.start_ticks)
         if holder.pid and not await in_daemon_thread(partial(self._is_alive, identity), "limited process"):
             return f"pid {holder.pid} has ended"
@@ -123,6 +127,14 @@ class LimitLifts:
         if since is not None and self._clock.now() - since >= ABSENT_SECONDS:
             return "the alert has ended"
         return ""
+
+    def _budget_over(self, limit: MemoryLimit, budgets: Mapping[str, int]) -> str:
+        wanted = budgets.get(limit.holder.budget)
+        if wanted is None:
+            return f"budget {limit.holder.budget} is not enforced any more"
+        if abs(wanted - limit.hard_bytes) > ROUNDING_BYTES:
+            return f"budget {limit.holder.budget} has changed"
+        return "" if self._limits.is_there(limit) else "its cgroup is gone"
 
     async def _lift(self, limit: MemoryLimit, why: str) -> str:
         """Take it off, and write that down."""

@@ -242,6 +242,12 @@ class ActionExecutor(Protocol):
         """
         ...
 
+    async def enforce(
+        self, target: Target, permission: UnitPermission, hard_bytes: int, holder: LimitHolder, *, rehearse: bool
+    ) -> ActionResult:
+        """Limit the GPU memory of the target's cgroup to so much, whatever it holds. Raises as `limit` does."""
+        ...
+
     async def reset(self, target: Target, deadline_seconds: float) -> ActionResult: ...
 
     async def group_refusal(self, step: RemedyStep, target: Target, permission: UnitPermission) -> str:

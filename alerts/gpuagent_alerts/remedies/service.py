@@ -51,6 +51,7 @@ from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
 from gpuagent_alerts.remedies.selection import AlertCandidates
 from gpuagent_alerts.remedies.settings import RemedySettings
 from gpuagent_alerts.remedies.snapshot_targets import unranked_memory, used_ratio
+from gpuagent_alerts.remedies.standing_limits import StandingLimits, enforced
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.unreadable_gpus import LastListObserver, UnreadableGpus
@@ -129,6 +130,7 @@ class RemedyService:
             proof_seconds=settings.proof_seconds, on_run_end=self._run_ended,
         )  # fmt: skip
         self.limit_lifts = LimitLifts(dependencies.limits, dependencies.clock, self.audit, context.executor.is_alive)
+        self.standing_limits = StandingLimits(self.limit_lifts, context.executor, self.audit, dependencies.clock)
         self._open_runs = OpenRuns(self.audit, dependencies.store, self.remedies)
         self.use(settings)
 
@@ -180,13 +182,16 @@ class RemedyService:
         self.remedies.update_snapshot(snapshot)
         if self._open_runs.has_moved:
             self._do_later(self._open_runs.close_again(), "open runs")
+        if not (self._off or self._stopped) and self.standing_limits.is_due(self.settings):
+            self._do_later(self.standing_limits.look(self.settings, snapshot), "standing limits")
         await self.observer.update_snapshot(snapshot)
 
     async def update_alerts(self, evaluations: Sequence[AlertEvaluation]) -> None:
         """Take in an evaluation of the rules: all that fires."""
         await self.observer.update_alerts(evaluations)
         if self.limit_lifts.is_due():
-            self._do_later(self.limit_lifts.look({each.alert.fingerprint for each in evaluations}), "memory limits")
+            firing = {each.alert.fingerprint for each in evaluations}
+            self._do_later(self.limit_lifts.look(firing, enforced(self.settings)), "memory limits")
         snapshot = self._snapshot
         if snapshot is not None and self.remedies.ladders:
             self._value_history.add(evaluations)

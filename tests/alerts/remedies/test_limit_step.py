@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import ALERT, BOOT, GIB, RESTART, TERMINATE, World, plan, run_ladder, target
 
+NONE: Mapping[str, int] = {}
 LIMIT = RemedyStep(StepKind.LIMIT, 30.0, headroom_bytes=2 * GIB)
 UNIT = {"unit": "whisper.service"}
 OF_UNIT = target(unit="whisper.service")
@@ -135,6 +136,7 @@ class Ledger:
         self.rows = {each.key: each for each in limits}
         self.lifted: list[str] = []
         self.asked = 0
+        self.gone: set[str] = set()
         self.problem = ""
 
     def refusal(self) -> str:
@@ -151,6 +153,9 @@ class Ledger:
         del self.rows[gpu_uuid, cgroup]
         self.lifted.append(cgroup)
         return "it is lifted"
+
+    def is_there(self, limit: MemoryLimit) -> bool:
+        return limit.cgroup not in self.gone
 
     def limits(self) -> tuple[MemoryLimit, ...]:
         self.asked += 1
@@ -178,7 +183,7 @@ class Lifts:
         """As an agent that has just been started."""
         return LimitLifts(self.ledger, self.world.clock, self.audit, self.world.is_alive)
 
-    def look(self, *firing: str, seconds: float = 10.0, budgets: Collection[str] = ()) -> list[str]:
+    def look(self, *firing: str, seconds: float = 10.0, budgets: Mapping[str, int] = NONE) -> list[str]:
         """Look after so many seconds; return what was lifted by then."""
         self.world.clock.advance(seconds)
         if self.lifts.is_due():
@@ -277,8 +282,18 @@ def test_a_person_lifts_all_of_remedies(store: Store) -> None:
 def test_a_budget_that_is_enforced_no_more(store: Store) -> None:
     """Its standing limit goes with it from the configuration, and not with an alert."""
     one = Lifts(store, limit("/b.service", alert="", budget="b", run="", pid=0))
-    assert one.look(budgets=("b",), seconds=600) == []
-    assert one.look(budgets=("c",)) == ["/b.service"]
+    assert one.look(budgets={"b": 6 * GIB}, seconds=600) == []
+    assert one.look(budgets={"c": 6 * GIB}) == ["/b.service"]
+
+
+@pytest.mark.parametrize("change", ["size", "cgroup"])
+def test_a_budget_that_has_changed(store: Store, change: str) -> None:
+    """Its limit goes where the budget is another, and where the cgroup is: it is set anew then."""
+    one = Lifts(store, limit("/b.service", alert="", budget="b", run="", pid=0))
+    assert one.look(budgets={"b": 6 * GIB}) == []
+    if change == "cgroup":
+        one.ledger.gone.add("/b.service")
+    assert one.look(budgets={"b": (7 if change == "size" else 6) * GIB}) == ["/b.service"]
 
 
 def test_whose_process_it_is() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import ProcessId
+from gpuagent.core.memory_limits import LimitHolder
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.observation import (
     ActionResult,
@@ -219,6 +220,12 @@ class World:
             raise ActionRefused(refusal)
         self.log.append(("rehearsed limit" if ask.rehearse else "limit", target.pid))
         self.limit_asks.append(ask)
+        return self.limit_result
+
+    async def enforce(
+        self, target: Target, permission: UnitPermission, hard_bytes: int, holder: LimitHolder, *, rehearse: bool
+    ) -> ActionResult:
+        self.log.append(("enforce", target.pid))
         return self.limit_result
 
     async def reset(self, target: Target, deadline_seconds: float) -> ActionResult:

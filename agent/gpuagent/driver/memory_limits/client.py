@@ -61,6 +61,9 @@ class LimitHelperClient:
     def lift(self, gpu_uuid: str, cgroup: str) -> str:
         return str(self._ask({"do": LIFT, "gpu_uuid": gpu_uuid, "cgroup": cgroup}).get("done", ""))
 
+    def is_there(self, limit: MemoryLimit) -> bool:
+        return self._folders.has(limit.cgroup, limit.inode)
+
     def limits(self) -> tuple[MemoryLimit, ...]:
         if not Path(self._socket).is_socket():
             return ()  # a helper that was never there has set none

@@ -69,6 +69,13 @@ class CgroupFolders:
         except OSError as error:
             raise LimitRefused(f"cgroup {cgroup} cannot be read: {error.strerror}") from None
 
+    def has(self, cgroup: str, inode: int) -> bool:
+        """Return whether there is a cgroup of this path, and it is this one."""
+        try:
+            return self.inode(cgroup) == inode
+        except LimitRefused:
+            return False
+
     def path(self, cgroup: str) -> str:
         """Return the full path of a cgroup's folder, as the driver wants it."""
         return str(self._root / cgroup.lstrip("/"))

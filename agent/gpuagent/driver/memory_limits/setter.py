@@ -17,6 +17,7 @@ from gpuagent.core.memory_limits import (
     GRANULE_BYTES,
     LEAST_BYTES,
     NO_LIMIT_BYTES,
+    ROUNDING_BYTES,
     LimitHolder,
     LimitReading,
     LimitRefused,
@@ -28,8 +29,6 @@ from gpuagent.driver.memory_limits.folders import CgroupFolders
 from gpuagent.driver.memory_limits.ledger import LimitLedger
 
 _MOST_BYTES = 2**48
-_ROUNDING_BYTES = 64 * 2**20
-"""What the driver may make of a value at most."""
 _NO_GUARANTEE = 0
 """Soft limit: what a cgroup is guaranteed is taken from all others, so nothing is."""
 
@@ -89,6 +88,9 @@ class MemoryLimitSetter:
                 raise LimitRefused(f"gpuagent has set no memory limit on {cgroup}")
             with self._driver.session():
                 return self._take_off(limit)
+
+    def is_there(self, limit: MemoryLimit) -> bool:
+        return self._folders.has(limit.cgroup, limit.inode)
 
     def limits(self) -> tuple[MemoryLimit, ...]:
         with self._lock:
@@ -167,7 +169,7 @@ class MemoryLimitSetter:
 
 def _is_ours(limit: MemoryLimit, found: LimitReading) -> bool:
     """Return whether it is the value that was set; of one whose call was not seen to end, to within its rounding."""
-    rounding = 0 if limit.is_set else _ROUNDING_BYTES
+    rounding = 0 if limit.is_set else ROUNDING_BYTES
     return found.soft_bytes == _NO_GUARANTEE and abs(found.hard_bytes - limit.hard_bytes) <= rounding
 
 

@@ -6,10 +6,11 @@ What is beyond that fails with an out-of-memory error in this cgroup alone. Nobo
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 from gpuagent.core.background import in_daemon_thread
-from gpuagent.core.memory_limits import CGROUP_ROOT, LimitRefused, MemoryLimits, SetLimit
+from gpuagent.core.memory_limits import CGROUP_ROOT, LimitHolder, LimitRefused, MemoryLimits, SetLimit
 from gpuagent.core.units import format_bytes
 from gpuagent.procfs.files import ProcFiles
 from gpuagent_alerts.remedies.facts.container_processes import GroupProcesses
@@ -49,18 +50,31 @@ class MemoryLimiter:
 
     async def limit(self, step: RemedyStep, target: Target, permission: UnitPermission, ask: LimitAsk) -> ActionResult:
         """See `ActionExecutor.limit`."""
+        cgroup = await self._permitted(target, permission)
+        return await _in_time(partial(self._set, step, target, cgroup, ask))
+
+    async def enforce(
+        self, target: Target, permission: UnitPermission, hard_bytes: int, holder: LimitHolder, *, rehearse: bool
+    ) -> ActionResult:
+        """See `ActionExecutor.enforce`."""
+        cgroup = await self._permitted(target, permission)
+
+        def set_limit() -> ActionResult:
+            gpu_uuid = target.key.gpu_uuid
+            done = self._limits.set(gpu_uuid, cgroup.path, hard_bytes, holder, rehearse=rehearse)
+            would, most = "would be" if rehearse else "is", format_bytes(done.limit.hard_bytes)
+            return ActionResult(ok=True, detail=f"{cgroup.name} {would} limited to {most} on GPU {target.gpu_index}")
+
+        return await _in_time(set_limit)
+
+    async def _permitted(self, target: Target, permission: UnitPermission) -> LimitedCgroup:
+        """Return the cgroup, after a last look. Raises ActionRefused."""
         if why := self._limits.refusal():
             raise ActionRefused(why)
         cgroup = await self._look(target, permission)
         if cgroup.refusal:
             raise ActionRefused(cgroup.refusal)
-        try:
-            async with asyncio.timeout(_SET_SECONDS):
-                return await in_daemon_thread(partial(self._set, step, target, cgroup, ask), "memory limit")
-        except TimeoutError:
-            return ActionResult(ok=False, detail=f"the driver has not answered within {_SET_SECONDS:g} s")
-        except LimitRefused as error:
-            raise ActionRefused(str(error)) from None
+        return cgroup
 
     async def _look(self, target: Target, permission: UnitPermission) -> LimitedCgroup:
         try:
@@ -88,6 +102,17 @@ class MemoryLimiter:
             lifted = _lifted(limits, gpu_uuid, cgroup.path)
             return ActionResult(ok=False, detail=f"{doubt}; {lifted}")
         return ActionResult(ok=True, detail=f"{detail}, {format_bytes(done.used_bytes)} by the limit's own count")
+
+
+async def _in_time(work: Callable[[], ActionResult]) -> ActionResult:
+    """Call what asks the driver. Raises ActionRefused where that refuses."""
+    try:
+        async with asyncio.timeout(_SET_SECONDS):
+            return await in_daemon_thread(work, "memory limit")
+    except TimeoutError:
+        return ActionResult(ok=False, detail=f"the driver has not answered within {_SET_SECONDS:g} s")
+    except LimitRefused as error:
+        raise ActionRefused(str(error)) from None
 
 
 def _doubt(done: SetLimit, held: int) -> str:
