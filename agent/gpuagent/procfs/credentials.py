@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 from gpuagent.procfs.cgroup import parse_cgroup
 from gpuagent.procfs.files import (
-    READ_LIMIT_BYTES,
     LivingThread,
     ProcessStatus,
     ProcFiles,
@@ -121,9 +120,7 @@ def has_own_root(files: ProcFiles, stat: Stat) -> bool | None:
     if not own:
         return None
     at_host, at_own = root_mount(host), root_mount(own)
-    if at_host is None or (at_own is None and len(own) >= READ_LIMIT_BYTES):
-        return None
-    return at_own != at_host
+    return None if at_host is None else at_own != at_host
 
 
 _UNSET = 2**32 - 1
