@@ -181,6 +181,12 @@ class UnitPermission:
         return ""
 
 
+class AlreadyLimited(str):
+    """A refusal because gpuagent has limited the cgroup before: the step is passed over where another follows it."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class LimitAsk:
     """What a `limit` step goes by besides its target."""

@@ -20,6 +20,7 @@ from gpuagent_alerts.remedies.audit_rows import END, INTENT, RESULT
 from gpuagent_alerts.remedies.observation import (
     ActionExecutor,
     ActionResult,
+    AlreadyLimited,
     Condition,
     Observation,
     Observer,
@@ -245,6 +246,8 @@ class LadderRun:
             judged_as, facts = kill, await self._check(kill, observation)
         permission = self._permission(observation)
         if refusal := await self._context.executor.group_refusal(judged_as, self.plan.target, permission):
+            if isinstance(refusal, AlreadyLimited) and step != self.plan.steps[-1]:
+                return await self._skip(step, refusal)
             raise self._refused(refusal)
         if step.disrupts and (refusal := await self._pinned.container_refusal()):
             raise self._refused(refusal)
@@ -272,12 +275,16 @@ class LadderRun:
         """Leave the step out; its time is waited all the same, and only one that did not run in it is killed."""
         await self._pinned.remember_sleep()
         self._passed_over = f"; {step} would be passed over: {reason}"
-        await asyncio.to_thread(self._begin)
-        await asyncio.to_thread(self._context.audit.write, self.id, INTENT, skipped_row(self.plan, step, reason))
-        await self._write_result(step, ActionResult(ok=True, taken=False))
+        await self._skip(step, reason)
         return await self._wait_for_effect(
             step, 0.0 if self.plan.dry_run and self.plan.request.by_hand else step.wait_seconds
         )
+
+    async def _skip(self, step: RemedyStep, reason: str) -> None:
+        """Write down that the step is left out."""
+        await asyncio.to_thread(self._begin)
+        await asyncio.to_thread(self._context.audit.write, self.id, INTENT, skipped_row(self.plan, step, reason))
+        await self._write_result(step, ActionResult(ok=True, taken=False))
 
     async def _ties(self, step: RemedyStep) -> Ties:
         if not may_end(step):

@@ -15,7 +15,7 @@ from gpuagent.core.memory_limits import LimitHolder, LimitRefused, MemoryLimit, 
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import BEGIN, END, INTENT, LIFT, RESULT, runs
 from gpuagent_alerts.remedies.limit_lifts import ABSENT_SECONDS, LimitLifts
-from gpuagent_alerts.remedies.observation import ActionResult, Condition
+from gpuagent_alerts.remedies.observation import ActionResult, AlreadyLimited, Condition
 from gpuagent_alerts.remedies.outcome import RunResult
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.store.database import Store
@@ -61,11 +61,23 @@ def test_the_growth_ends(store: Store) -> None:
 
 
 def test_what_follows_where_the_alert_goes_on(store: Store) -> None:
-    """A ladder goes on after its wait, also where the cgroup was limited before."""
+    """A ladder goes on after its wait, and passes over a step that was taken before."""
     world = World(OF_UNIT)
-    world.limit_result = ActionResult(ok=True, detail="limited already", taken=False)
     outcome = run_ladder(world, plan(LIMIT, RESTART, of=OF_UNIT), store)
     assert (outcome.result, world.log) == (RunResult.RELEASED, [("limit", 100), ("restart_unit", 100)])
+    world = World(OF_UNIT)
+    world.group_problem = AlreadyLimited("limited already")
+    outcome = run_ladder(world, plan(LIMIT, RESTART, of=OF_UNIT), store)
+    assert (outcome.result, world.log) == (RunResult.RELEASED, [("restart_unit", 100)])
+
+
+def test_a_limit_that_stands_is_no_action(store: Store) -> None:
+    """Tried again while the alert goes on, a ladder that ends with the limit is refused, and uses up no turn."""
+    world = World(OF_UNIT)
+    world.group_problem = AlreadyLimited("limited already")
+    outcome = run_ladder(world, plan(LIMIT, of=OF_UNIT), store)
+    assert (outcome.result, outcome.detail, outcome.acted) == (RunResult.REFUSED, "limited already", False)
+    assert Audit(store, world.clock, BOOT).past(dry_run=False) == []
 
 
 def test_a_dry_run_only_tells(store: Store) -> None:

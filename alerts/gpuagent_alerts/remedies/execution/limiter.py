@@ -18,7 +18,7 @@ from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS
 from gpuagent_alerts.remedies.facts.limited_cgroup import LimitedCgroup, LimitedCgroups
 from gpuagent_alerts.remedies.facts.slow_looks import why_slow
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
-from gpuagent_alerts.remedies.observation import ActionResult, LimitAsk, UnitPermission
+from gpuagent_alerts.remedies.observation import ActionResult, AlreadyLimited, LimitAsk, UnitPermission
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused
 from gpuagent_alerts.remedies.steps import RemedyStep
 from gpuagent_alerts.remedies.target import Target
@@ -46,7 +46,21 @@ class MemoryLimiter:
 
     async def refusal(self, target: Target, permission: UnitPermission) -> str:
         """Return why the process must not be limited; "" if it may."""
-        return self._limits.refusal() or (await self._look(target, permission)).refusal
+        if why := self._limits.refusal():
+            return why
+        cgroup = await self._look(target, permission)
+        if cgroup.refusal:
+            return cgroup.refusal
+        try:
+            async with asyncio.timeout(_SET_SECONDS):
+                limits = await in_daemon_thread(self._limits.limits, "memory limits")
+        except (TimeoutError, LimitRefused) as error:
+            return str(error) or f"the memory limits that are set are not known after {_SET_SECONDS:g} s"
+        key = (target.key.gpu_uuid, cgroup.path)
+        ours = next((each for each in limits if each.key == key and self._limits.is_there(each)), None)
+        if ours is None:
+            return ""
+        return AlreadyLimited(f"gpuagent has limited {cgroup.name} to {format_bytes(ours.hard_bytes)} already")
 
     async def limit(self, step: RemedyStep, target: Target, permission: UnitPermission, ask: LimitAsk) -> ActionResult:
         """See `ActionExecutor.limit`."""
@@ -87,9 +101,6 @@ class MemoryLimiter:
     def _set(self, step: RemedyStep, target: Target, cgroup: LimitedCgroup, ask: LimitAsk) -> ActionResult:
         """Set it, and look whether it is what was meant. For a thread. Raises LimitRefused."""
         limits, gpu_uuid = self._limits, target.key.gpu_uuid
-        if (ours := next((each for each in limits.limits() if each.key == (gpu_uuid, cgroup.path)), None)) is not None:
-            detail = f"{cgroup.name} is limited to {format_bytes(ours.hard_bytes)} already"
-            return ActionResult(ok=True, detail=detail, taken=False)
         held = self._cgroups.held_bytes(cgroup.path, gpu_uuid, ask.everybody)
         if not held:
             raise LimitRefused(f"it cannot be seen how much {cgroup.name} holds on GPU {target.gpu_index}")
