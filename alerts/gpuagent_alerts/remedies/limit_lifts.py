@@ -16,9 +16,12 @@ from typing import Any, TypeVar
 from gpuagent.core.background import in_daemon_thread
 from gpuagent.core.clock import Clock
 from gpuagent.core.identity import ProcessId
-from gpuagent.core.memory_limits import ROUNDING_BYTES, LimitRefused, MemoryLimit, MemoryLimits
+from gpuagent.core.memory_limits import ROUNDING_BYTES, LimitHolder, LimitRefused, MemoryLimit, MemoryLimits
 from gpuagent_alerts.remedies.audit import Audit, NotRecorded
 from gpuagent_alerts.remedies.audit_rows import LIFT
+from gpuagent_alerts.remedies.observation import LimitAsk, Observation
+from gpuagent_alerts.remedies.plan import Plan
+from gpuagent_alerts.remedies.steps import RemedyStep
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -170,3 +173,10 @@ async def _call(work: Callable[[], T]) -> T:
             return await in_daemon_thread(work, "memory limits")
     except TimeoutError:
         raise LimitRefused(f"no answer within {_CALL_SECONDS:g} s") from None
+
+
+def limit_ask(plan: Plan, step: RemedyStep, run: str, observation: Observation) -> LimitAsk:
+    """Return what a memory limit goes by: who shares it, and what ends it."""
+    alert = "" if step.until_process_ends else plan.request.alert
+    holder = LimitHolder(run, alert, pid=plan.target.pid, start_ticks=plan.target.id.start_ticks)
+    return LimitAsk(observation.everybody or (plan.target,), holder, rehearse=plan.dry_run)

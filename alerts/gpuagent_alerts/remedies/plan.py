@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuagent.core.identity import ProcessId
-from gpuagent.core.memory_limits import LimitHolder
-from gpuagent_alerts.remedies.observation import LimitAsk, Observation, RemedyRequest
+from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.outcome import RunOutcome
 from gpuagent_alerts.remedies.safeguards.limits import owner_key
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
@@ -65,13 +64,6 @@ def all_ending(plan: Plan, ending: Callable[[], Collection[ProcessId]]) -> froze
     """Return `ending`, and those whose end the person has asked for together with this one."""
     boot_id = plan.target.id.boot_id
     return frozenset(ending()).union(ProcessId(boot_id, *each) for each in plan.request.together)
-
-
-def limit_ask(plan: Plan, step: RemedyStep, run: str, observation: Observation) -> LimitAsk:
-    """Return what a memory limit goes by: who shares it, and what ends it."""
-    alert = "" if step.until_process_ends else plan.request.alert
-    holder = LimitHolder(run, alert, pid=plan.target.pid, start_ticks=plan.target.id.start_ticks)
-    return LimitAsk(observation.everybody or (plan.target,), holder, rehearse=plan.dry_run)
 
 
 def begin_row(plan: Plan, cooldown_key: str, members: Sequence[int]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from functools import partial
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.audit import Audit, NotRecorded, objections
 from gpuagent_alerts.remedies.audit_rows import END, INTENT, RESULT
+from gpuagent_alerts.remedies.limit_lifts import limit_ask
 from gpuagent_alerts.remedies.observation import (
     ActionExecutor,
     ActionResult,
@@ -29,16 +30,7 @@ from gpuagent_alerts.remedies.observation import (
 )
 from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused, PinnedProcess, PinnedProcesses
-from gpuagent_alerts.remedies.plan import (
-    Plan,
-    all_ending,
-    begin_row,
-    end_row,
-    intent_note,
-    limit_ask,
-    may_end_row,
-    skipped_row,
-)
+from gpuagent_alerts.remedies.plan import Plan, all_ending, begin_row, end_row, intent_note, may_end_row, skipped_row
 from gpuagent_alerts.remedies.proof import outcome_of_answer, outcome_without_alert, watch_release
 from gpuagent_alerts.remedies.safeguards.limits import cooldown_key
 from gpuagent_alerts.remedies.safeguards.policy import ended_with, may_end
@@ -188,9 +180,8 @@ class LadderRun:
             observation = await self._observe()
         if self.plan.dry_run:
             return RunOutcome(RunResult.DRY_RUN, f"nothing was done: dry run{self._passed_over}", acted=self._acted)
-        if self._limited:
-            return RunOutcome(RunResult.LIMITED, self._limited, acted=self._acted)
-        return RunOutcome(RunResult.NO_EFFECT, "every step was taken", acted=self._acted)
+        result = RunResult.LIMITED if self._limited else RunResult.NO_EFFECT
+        return RunOutcome(result, self._limited or "every step was taken", acted=self._acted)
 
     async def _pin_everybody(self) -> Observation:
         """Hold all who are meant; then read the GPU: what is seen is of those who are held."""
@@ -247,7 +238,8 @@ class LadderRun:
         permission = self._permission(observation)
         if refusal := await self._context.executor.group_refusal(judged_as, self.plan.target, permission):
             if isinstance(refusal, AlreadyLimited) and step != self.plan.steps[-1]:
-                return await self._skip(step, refusal)
+                await self._skip(step, refusal)
+                return None
             raise self._refused(refusal)
         if step.disrupts and (refusal := await self._pinned.container_refusal()):
             raise self._refused(refusal)
@@ -441,8 +433,8 @@ class LadderRun:
     async def _do_or_tell(self, step: RemedyStep, observation: Observation, permission: UnitPermission) -> ActionResult:
         """Set a limit, or drop page cache, or tell how much that would be; pass where it is no memory of the GPU."""
         if step.kind is StepKind.LIMIT:
-            ask = limit_ask(self.plan, step, self.id, observation)
-            return await self._context.executor.limit(step, self.plan.target, permission, ask)
+            executor, ask = self._context.executor, limit_ask(self.plan, step, self.id, observation)
+            return await executor.limit(step, self.plan.target, permission, ask)
         if not observation.unified_memory:
             return ActionResult(ok=False, detail="the GPU has memory of its own: page cache is none of it", taken=False)
         return await self._context.executor.drop_caches(step, rehearse=self.plan.dry_run)
