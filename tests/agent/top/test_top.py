@@ -121,6 +121,7 @@ def test_the_tree_groups_by_unit_job_and_container(tmp_path: Path) -> None:
     play(FakeSource(document(kinds_of_processes())), script, tmp_path)
 
 
+@pytest.mark.slow
 def test_columns_are_remembered(tmp_path: Path) -> None:
     """What was chosen is there the next time, and a damaged file is as none."""
 
@@ -288,6 +289,7 @@ def test_alerts_are_chosen_and_silenced(tmp_path: Path, monkeypatch: pytest.Monk
     play(FakeSource(document(growth()), alerts_document(alerts=[ALERT, mine])), script, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_agent_dies_and_comes_back(tmp_path: Path) -> None:
     """The last figures stay with their age and the reason, no act is possible, and new ones take their place."""
     source = FakeSource(document(growth()))

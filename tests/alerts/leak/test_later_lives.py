@@ -85,6 +85,7 @@ def night(hours: float) -> Curve:
     return lambda seconds: round(20_000 + 20_000 * (1 - math.exp(-3 * seconds / 3600 / hours)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("curve", "prior", "sensitivity", "told", "rose"),
     [

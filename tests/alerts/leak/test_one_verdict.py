@@ -132,6 +132,7 @@ def test_a_pause_in_a_leak() -> None:
     run(test)
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_lost_during_a_leak() -> None:
     """What was known of the leak is told with its age in every line, and never as what is so now."""
 

@@ -89,6 +89,7 @@ def test_every_metric_is_in_the_catalogue() -> None:
     assert find_unknown_metrics(load_rule_file(RULES_FILE), known) == []
 
 
+@pytest.mark.slow
 def test_their_unit_tests_pass_here() -> None:
     """ALERT-01 to ALERT-05 are among them."""
     assert run_unit_tests(TESTS_FILE).problems == []

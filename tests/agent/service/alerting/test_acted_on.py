@@ -180,6 +180,7 @@ def test_every_alert_of_the_end_names_the_remedy(tmp_path: Path, lingers: bool) 
     }
 
 
+@pytest.mark.slow
 def test_the_next_leak_on_that_gpu_is_another_incident(tmp_path: Path) -> None:
     """What was done about the first is not told again with it, nor counted among its processes."""
     stage = Stage(tmp_path / "state")

@@ -150,6 +150,7 @@ def test_what_comes_to_several_gpus_at_one_time_is_one_incident(tmp_path: Path, 
     assert stage.headlines()[-1].startswith(f"RESOLVED node7 GPUs 1, 2, 3: was {what}: its clocks")
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_slowed_down_much_later_is_another_incident(tmp_path: Path) -> None:
     """A GPU that runs hot half an hour after another has not come to it by the same cause: that is told."""
     stage = Stage(tmp_path / "state")

@@ -302,6 +302,7 @@ def test_a_unit_of_ever_more_processes(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_cap_holds_back_what_was_critical_before(tmp_path: Path) -> None:
     """Past the cap of an hour a critical beginning and the end are told; that the GPU is full now waits for room."""
     stage = Stage(tmp_path / "state", recipients=[Recipient("slack", max_messages_per_hour=1)])
@@ -317,6 +318,7 @@ def test_a_cap_holds_back_what_was_critical_before(tmp_path: Path) -> None:
     assert [one.news for one in stage.heard] == ["began", "worsened", "ended"]
 
 
+@pytest.mark.slow
 def test_two_containers_of_one_pod_that_leak(tmp_path: Path) -> None:
     """They grow together and are one incident, named as the pod; the end of one of them is none of it."""
     stage = Stage(tmp_path / "state")
@@ -405,6 +407,7 @@ def test_a_silence_is_no_all_clear(tmp_path: Path, matcher: str, news: list[str]
     assert stage.headlines()[-1].endswith("memory was full: python3 (pid 4242) ended; 12.2 GiB came back")
 
 
+@pytest.mark.slow
 def test_a_route_is_no_all_clear(tmp_path: Path) -> None:
     """A receiver that is told of the leak and not of the full GPU hears the end when the GPU has room again."""
     routes = [Route(("slack",), (parse_matcher("alertname=GpuProcessMemoryLeak"),))]

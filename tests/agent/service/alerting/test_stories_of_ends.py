@@ -35,6 +35,7 @@ def test_a_leaker_that_has_died_leaks_no_more(tmp_path: Path) -> None:
     assert {one.labels["process"] for one in alerts if one.name == "GpuProcessMemoryLeak"} == {"python3"}
 
 
+@pytest.mark.slow
 def test_a_leaker_that_is_a_zombie_is_told_as_dead(tmp_path: Path) -> None:
     """Its leak has ended though its memory stays: whose it was is told, and nothing blames it for leaking."""
     stage = Stage(tmp_path / "state")
@@ -144,6 +145,7 @@ def test_a_job_that_dies_and_holds_its_memory_is_one_incident(tmp_path: Path, le
     )
 
 
+@pytest.mark.slow
 def test_the_end_of_a_job_counts_all_its_ranks(tmp_path: Path) -> None:
     """Also one that ended long before the others, whose end a message has told."""
     stage = Stage(tmp_path / "state", routes=[Route(("slack",), repeat_interval=20 * MINUTE)])
@@ -169,6 +171,7 @@ def test_the_end_of_a_job_counts_all_its_ranks(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_gpu_that_has_another_index_after_a_reload_of_the_driver(tmp_path: Path) -> None:
     """GPU 1 comes back as GPU 0: by its UUID it is the same, stays full, and nobody hears of an end."""
     stage = Stage(tmp_path / "state", routes=[Route(("slack",), repeat_interval=30 * MINUTE)])
@@ -211,6 +214,7 @@ def test_an_incident_that_goes_on_without_its_process_says_so(tmp_path: Path) ->
     assert all(30.0 <= told_at - (one.true_until or 0.0) <= MINUTE for one in gone)
 
 
+@pytest.mark.slow
 def test_a_unit_that_is_restarted_and_grows_again_is_no_all_clear(tmp_path: Path) -> None:
     """It goes on under the new pid: one incident, which ends when the last one does."""
     stage = Stage(tmp_path / "state")
@@ -265,6 +269,7 @@ def test_memory_of_no_process_that_fills_the_gpu_is_one_incident(tmp_path: Path,
     assert [one.news for one in stage.heard].count("ended") == 1
 
 
+@pytest.mark.slow
 def test_memory_without_an_owner_is_one_incident(tmp_path: Path) -> None:
     """That there is some, that it grows, and that it fills the GPU: one cause, which ends once."""
     stage = Stage(tmp_path / "state")
