@@ -29,6 +29,8 @@ settings.load_profile("gpuagent")
 EXIT_STATUS = "gpuagent/exit_status"
 """Key in pytest's cache of the last run's exit status: `make` passes on only that something failed."""
 
+_USUAL_SECONDS = 10
+"""What a slow test counts for that has not asked for more time than others: most of those only compute."""
 MACHINE = "tests/systemd/"
 """Folder of the tests that look at one booted machine: making it takes as long as they do."""
 INSTALL = {
@@ -104,7 +106,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("slow"):
                 own = item.get_closest_marker("timeout")
-                seconds[item.path] += own.args[0] if own else 60
+                seconds[item.path] += own.args[0] if own else _USUAL_SECONDS
         items.sort(key=lambda item: -seconds[item.path])
 
 
