@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.attack.table import pytest_terminal_summary as pytest_terminal_summary  # noqa: PLC0414  for pytest
-from tests.exhaustive import extend, is_sampled
+from tests.exhaustive import ONE_CASE_IN, extend, is_sampled
 from tests.gpu.presence import missing_gpu
 from tests.torture import times
 
@@ -73,7 +73,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sample",
         metavar="COMMIT",
-        help="run the extended tests, too, and a sample of the exhaustive ones, another for each commit",
+        help="run extended tests, too; of further cases and exhaustive ones a sample, another for each commit",
     )
 
 
@@ -113,7 +113,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_taken(item: pytest.Item, commit: str) -> bool:
     marker = item.get_closest_marker("exhaustive")
     if marker is None:
-        return True
+        extended = item.get_closest_marker("extended")
+        is_case = extended is not None and extended.kwargs.get("case", False)
+        return not is_case or is_sampled(item.nodeid, commit, ONE_CASE_IN)
     whole = marker.kwargs.get("whole_file", False)
     return is_sampled(item.nodeid.partition("::")[0] if whole else item.nodeid, commit)
 
