@@ -15,9 +15,8 @@ chose: a file system in user space could keep the agent waiting.
 * A descriptor can be sent through a socket (SCM_RIGHTS), and lie there unread: then it is in nobody's list, and the
   terminal is hung up with the last socket that leads to it. `fdinfo` of a socket tells how many lie in it (`scm_fds`,
   since Linux 5.11). Files that are registered with an io_uring are in nobody's list either.
-* A process group becomes an orphan while a member of it is stopped: nobody is left who could continue it, so it gets
-  SIGHUP and SIGCONT (`kill_orphaned_pgrp`, kernel/exit.c). It is kept by a member whose parent is in another group of
-  the same session.
+* A process group becomes an orphan while a member of it is stopped: nobody could continue it, so it gets SIGHUP and
+  SIGCONT (`kill_orphaned_pgrp`, kernel/exit.c). A member whose parent is in another group of the session keeps it.
 """
 
 from __future__ import annotations
@@ -83,8 +82,13 @@ class OpenFiles:
         self._root = root
 
     def list(self, pid: int, folder: str) -> list[int]:
-        """Return the descriptors of a process, or of a thread of it: `folder` is "" or "task/TID/"."""
-        return [int(name) for name in os.listdir(f"{self._root}/{pid}/{folder}fd")]  # noqa: PTH208  names are enough
+        """Return the descriptors of a process, none once it has gone, or of a thread: `folder` is "" or "task/TID/"."""
+        try:
+            return [int(name) for name in os.listdir(f"{self._root}/{pid}/{folder}fd")]  # noqa: PTH208  names do
+        except (FileNotFoundError, ProcessLookupError):
+            if Path(self._root, str(pid)).exists():
+                raise
+            return []
 
     def path(self, pid: int, folder: str, descriptor: int) -> str:
         """Return what the link of a descriptor says."""
