@@ -12,6 +12,7 @@ meanwhile, is no fact.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -155,6 +156,9 @@ bytes of it are shown; a cgroup file of version 1 in nested containers reaches 5
 STATUS_LIMIT_BYTES = 1024 * 1024
 """The same of `status`: what is needed stands behind the supplementary groups, of which the kernel
 allows 65,536 (NGROUPS_MAX), each of up to ten digits and a space: 704 KiB."""
+MOUNTS_LIMIT_BYTES = 1024 * 1024
+"""The same of `mountinfo`: some 150 bytes a mount, of which a node of Kubernetes has a thousand."""
+_LIMITS_BYTES = {"status": STATUS_LIMIT_BYTES, "mountinfo": MOUNTS_LIMIT_BYTES}
 
 
 class ProcFiles(Protocol):
@@ -167,7 +171,7 @@ class ProcFiles(Protocol):
     """
 
     def read(self, pid: int, name: str) -> bytes:
-        """Return the text of /proc/<pid>/<name>, bounded."""
+        """Return the text of /proc/<pid>/<name>, bounded. Raises OSError (EFBIG) for mounts beyond the bound."""
         ...
 
     def link(self, pid: int, name: str) -> str:
@@ -198,7 +202,7 @@ class RealProc:
         with READS.reading(pid, name):
             descriptor = os.open(f"{self._root}/{pid}/{name}", os.O_RDONLY)
             try:
-                limit = STATUS_LIMIT_BYTES if name.endswith("status") else READ_LIMIT_BYTES
+                limit = _LIMITS_BYTES.get(name.rpartition("/")[2], READ_LIMIT_BYTES)
                 data = chunk = os.read(descriptor, READ_LIMIT_BYTES)
                 if name.endswith(
                     "stat"
@@ -207,6 +211,9 @@ class RealProc:
                 while chunk and len(data) < limit:
                     chunk = os.read(descriptor, limit - len(data))
                     data += chunk
+                if len(data) >= limit and name.endswith("mountinfo"):
+                    # The mount on top is the last: a part of them tells something else than all of them.
+                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), name)
                 return data
             finally:
                 os.close(descriptor)

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.procfs.files import READ_LIMIT_BYTES, STATUS_LIMIT_BYTES, RealProc, parse_stat, parse_status
+from gpuagent.procfs.files import (
+    MOUNTS_LIMIT_BYTES,
+    READ_LIMIT_BYTES,
+    STATUS_LIMIT_BYTES,
+    RealProc,
+    parse_stat,
+    parse_status,
+)
 
 
 def test_files_of_this_process_are_read() -> None:
@@ -85,3 +92,15 @@ def test_a_process_with_all_groups_that_the_kernel_allows(tmp_path: Path) -> Non
 
     assert parse_status(found).namespace_pids == (7, 1)
     assert len(found) == STATUS_LIMIT_BYTES
+
+
+def test_the_mounts_of_a_large_node(tmp_path: Path) -> None:
+    """PROC-03: thousands of mounts are read whole, as the one on top comes last; of more than that none is believed."""
+    line = b"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue\n"
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/mountinfo").write_bytes(line * 5000)
+    assert RealProc(str(tmp_path)).read(7, "mountinfo") == line * 5000
+
+    (tmp_path / "7/mountinfo").write_bytes(line * (MOUNTS_LIMIT_BYTES // len(line) + 1))
+    with pytest.raises(OSError, match="File too large"):
+        RealProc(str(tmp_path)).read(7, "mountinfo")
