@@ -87,6 +87,7 @@ def test_keys_sort_and_turn_the_order_round(tmp_path: Path) -> None:
     play(FakeSource(document(growth())), script, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_filter_works_as_one_types(tmp_path: Path) -> None:
     """Words narrow the list at each key, Enter keeps them, Esc brings all back."""
 
@@ -246,6 +247,7 @@ def test_a_refusal_is_shown(tmp_path: Path, asked: list[Request], monkeypatch: p
     play(FakeSource(document(growth())), script, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "word"), [("http://node7:9837", "read-only"), (None, "No agent is running")])
 def test_a_source_that_only_reads_refuses_acts(
     tmp_path: Path, asked: list[Request], place: str | None, word: str

@@ -160,6 +160,7 @@ def test_the_wall_survives_a_restart() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_wall_is_where_the_alert_says_so() -> None:
     """What is free just above the limit is room."""
     limit = FULL_SHARE * TOTAL_BYTES / MIB

@@ -41,6 +41,7 @@ def test_a_forecast_that_ends_on_a_gpu_about_to_be_called_high(tmp_path: Path) -
     assert len(stage.keys()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("used_gib", "full_in", "news"),
     [(23.7, 0.5, ["began"]), (22.0, 40.0, ["began", "worsened"])],

@@ -44,6 +44,7 @@ def run(stage: Stage, minutes: float, gib_per_hour: float, verdict: Verdict, sta
         stage.show(seen(start + gib_per_hour * passed / 3600, Growth(verdict)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verdict", [Verdict.LEARNING, Verdict.STEADY])
 def test_what_may_still_leak_is_not_over(tmp_path: Path, verdict: Verdict) -> None:
     """Its history is lost, and the detector knows nothing or says steady: the alerts stay as they were known last."""
@@ -133,6 +134,7 @@ def test_a_leaker_that_went_meanwhile_is_the_reason_of_each_end(tmp_path: Path, 
     }
 
 
+@pytest.mark.slow
 def test_a_restart_with_its_histories_holds_nothing_back(tmp_path: Path) -> None:
     """What still leaks by a kept history fires on, measured, and what levelled off ends as ever."""
     stage = restarted(tmp_path)

@@ -352,6 +352,7 @@ def test_a_reload_of_the_driver(tmp_path: Path) -> None:
     assert stage.heard[0].alerts == "MonitorBlind/0 MonitorBlind/1"
 
 
+@pytest.mark.slow
 def test_an_acknowledgement_stops_reminders_and_not_a_higher_severity(tmp_path: Path) -> None:
     """Of the incident: a state that is worse at the same severity is no news to whoever is at it."""
     stage = Stage(tmp_path / "state", routes=[Route(("slack",), repeat_interval=5 * MINUTE)])
@@ -419,6 +420,7 @@ def test_a_route_is_no_all_clear(tmp_path: Path) -> None:
     assert [one.news for one in stage.heard] == ["began", "ended"]
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_lost_before_it_has_told_its_name(tmp_path: Path) -> None:
     """One incident from the first tick to the end, whatever it is called meanwhile; `()` stands nowhere."""
     stage = Stage(tmp_path / "state")

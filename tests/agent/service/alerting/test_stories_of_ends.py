@@ -54,6 +54,7 @@ def test_a_leaker_that_is_a_zombie_is_told_as_dead(tmp_path: Path) -> None:
     assert stage.headlines()[-1].endswith(f"GPU 0: python3 (alice, pid {PID}) has ended and still holds 12.2 GiB")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["Z", "S"])
 def test_who_grew_and_died_is_told_with_the_memory_that_stays(tmp_path: Path, state: str) -> None:
     """Only a forecast was told before: that its process has ended is a message of its own, zombie or not."""
@@ -76,6 +77,7 @@ def test_who_grew_and_died_is_told_with_the_memory_that_stays(tmp_path: Path, st
     assert len(stage.headlines()) == 2
 
 
+@pytest.mark.slow
 def test_a_leak_that_gave_back_most_of_it_and_grows_again(tmp_path: Path) -> None:
     """Its end says how much came back, in figures of that moment: they do not follow what it does next."""
     stage = Stage(tmp_path / "state")
@@ -96,6 +98,7 @@ SLOW = Growth(
 FAST = replace(SLOW, slope=Range(1e8, 1e8, 1e8), exhaustion=Range(600.0, 300.0, 900.0))
 
 
+@pytest.mark.slow
 def test_growth_that_stops_or_slows_down_names_who_grew(tmp_path: Path) -> None:
     """The end of a forecast says who grew, and that it goes on where it does: at what pace, and when it is full."""
     stage = Stage(tmp_path / "state")
@@ -108,6 +111,7 @@ def test_growth_that_stops_or_slows_down_names_who_grew(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_forecast_that_slows_down_names_who_grows_now(tmp_path: Path) -> None:
     """Who grew fastest has loaded its model and is flat: the one that goes on growing is named."""
     stage = Stage(tmp_path / "state")
@@ -195,6 +199,7 @@ def test_a_gpu_that_has_another_index_after_a_reload_of_the_driver(tmp_path: Pat
     assert stage.heard[-1].news == "ended"
 
 
+@pytest.mark.slow
 def test_an_incident_that_goes_on_without_its_process_says_so(tmp_path: Path) -> None:
     """A leaker ends, others keep the GPU full: its line would go on naming what is gone, on a thread's head too."""
     stage = Stage(tmp_path / "state")

@@ -64,6 +64,7 @@ def test_the_end_names_who_grew_last_although_no_alert_did(tmp_path: Path, is_me
     assert ended.ends_at == pytest.approx(left_at, rel=0, abs=MINUTE)
 
 
+@pytest.mark.slow
 def test_a_process_that_ended_unseen_did_not_leave_just_now(tmp_path: Path) -> None:
     """The driver was away for 20 min: nobody knows when in that time it ended."""
     story = Story(tmp_path, **UNIT)
