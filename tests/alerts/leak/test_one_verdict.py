@@ -174,6 +174,7 @@ def test_the_leak_that_is_shipped() -> None:
     run(test)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.slow
 def test_to_the_wall_and_back(tmp_path: Path) -> None:
     """Before, during, full, after a restart of the agent, and with room again."""

@@ -143,7 +143,6 @@ def test_a_successor_that_loads_a_model_and_is_flat_then(tmp_path: Path, owner: 
     assert story.waiting() == []
 
 
-@pytest.mark.slow
 def test_a_successor_that_grows_much_slower(tmp_path: Path) -> None:
     """It is waited for 15 min; the end says that it grows, and never that it is steady."""
     story = Story(tmp_path, **UNIT)
@@ -186,7 +185,6 @@ def test_ranks_are_looked_at_each_and_added_up(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.slow
 def test_a_job_that_moves_to_another_gpu_is_one_incident(tmp_path: Path) -> None:
     """The successor on GPU 1 holds back the end of what happened on GPU 0, and goes on under the same key.
 
@@ -218,7 +216,6 @@ def test_a_job_that_moves_to_another_gpu_is_one_incident(tmp_path: Path) -> None
     assert story.stage.headlines()[-1].startswith("RESOLVED node7 GPUs 0, 1: ")
 
 
-@pytest.mark.slow
 def test_one_restart_is_counted_once(tmp_path: Path) -> None:
     """Also where its end was told, and the same successor begins to leak after that."""
     story = Story(tmp_path, **JOB)
@@ -262,7 +259,6 @@ def test_what_is_waited_for_is_a_problem_with_the_same_words(tmp_path: Path) -> 
     assert (str(problem.severity), problem.gpu, problem.text) == ("warning", 0, words)
 
 
-@pytest.mark.slow
 def test_unread_gpus_prove_no_end(tmp_path: Path) -> None:
     """A successor that is not seen as the driver refuses the list may run."""
     story = Story(tmp_path, **UNIT)
@@ -275,7 +271,6 @@ def test_unread_gpus_prove_no_end(tmp_path: Path) -> None:
     assert story.news() == ["began"]
 
 
-@pytest.mark.slow
 def test_the_end_names_the_process_that_ended_last(tmp_path: Path) -> None:
     """Also where less than it held came back, and the end of the first one is the more certain."""
     story = Story(tmp_path, **UNIT)
@@ -290,7 +285,6 @@ def test_the_end_names_the_process_that_ended_last(tmp_path: Path) -> None:
     assert story.stage.headlines()[-1].endswith("api.service was restarted once and does not run now")
 
 
-@pytest.mark.slow
 def test_the_end_of_a_restarted_group_counts_those_that_ran_last(tmp_path: Path) -> None:
     """Four ranks, a restart, four ranks: the end is that of the last four, and no GPU is counted twice."""
     story = Story(tmp_path, **JOB)
@@ -397,7 +391,6 @@ def test_a_replica_that_ran_beside_is_no_successor(tmp_path: Path) -> None:
     assert "restarted" not in story.stage.headlines()[-1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("grows", [True, False])
 def test_a_rolling_update_is_one_incident(tmp_path: Path, grows: bool) -> None:
     """A container that is started a minute before the leaker ends replaces it: no end while it grows."""
@@ -465,7 +458,6 @@ def test_what_grows_again_is_listed_once(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("restarts", [False, True])
 def test_an_incident_that_goes_on_is_listed_until_it_is_over(tmp_path: Path, restarts: bool) -> None:
     """While its end is only kept nothing is wrong, and a screen says so instead of nothing."""
