@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from gpuagent.cli.agent import absent_text
 from gpuagent.cli.app import app
 from gpuagent.cli.pause import measure_waiting, predict_pause
 from gpuagent.cli.workers import VARIABLE, fitting
@@ -113,6 +114,14 @@ def test_an_app_without_a_client(command: str) -> None:
     assert (code, output) == (1, "")
     assert "Process 7 has no client" in errors
     assert "gpuagent_client.start()" in errors
+
+
+@pytest.mark.parametrize("path", ["/run/gpuagent-simulated-client/client.sock", ""])
+def test_an_app_without_a_client_is_told_where_this_agent_listens(path: str) -> None:
+    """An app that was started for another socket needs GPUAGENT_SOCKET; where apps cannot connect, none is named."""
+    with answering(says({"clients": [], "socket": path})) as place:
+        text = absent_text(7, place)
+    assert (f"listens for apps at {path};" in text, f"GPUAGENT_SOCKET={path}." in text) == (bool(path), bool(path))
 
 
 def test_an_app_that_refuses() -> None:
