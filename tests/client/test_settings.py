@@ -9,7 +9,6 @@ import pytest
 
 from gpuagent_client.settings import (
     COMMANDS,
-    SYSTEM_SOCKET,
     Settings,
     default_name,
     disabled,
