@@ -221,8 +221,17 @@ the usual place, start it with GPUAGENT_SOCKET={socket}.
 _UNCHANGED = "Without a change to the app: docs/blame.md, and on Python 3.14 `gpuagent attach {pid}`."
 
 
+_MADE_UP = """\
+Process {pid} is made up by the scenario of a simulated node: there is no app to ask.
+To try it with a real one: docs/first-leak.md."""
+
+
 def absent_text(pid: int, socket: Path | None) -> str:
     """Say that an app is not connected, where the agent behind this control socket listens, and what to do."""
+    from gpuagent.procfs.table import HIGHEST_PID  # only where it is needed
+
+    if pid > HIGHEST_PID:
+        return _MADE_UP.format(pid=pid)
     try:
         path = answer_of("GET", "/api/v1/clients", socket).get("socket")
     except Refused:  # an agent that ends meanwhile

@@ -116,6 +116,12 @@ def test_an_app_without_a_client(command: str) -> None:
     assert "gpuagent_client.start()" in errors
 
 
+def test_a_process_of_a_scenario_has_no_app(tmp_path: Path) -> None:
+    """No package can be installed in it, and no agent is asked."""
+    text = absent_text(2**22 + 1, tmp_path / "none")
+    assert ("made up by the scenario" in text, "pip install" in text, "first-leak.md" in text) == (True, False, True)
+
+
 @pytest.mark.parametrize("path", ["/run/gpuagent-simulated-client/client.sock", ""])
 def test_an_app_without_a_client_is_told_where_this_agent_listens(path: str) -> None:
     """An app that was started for another socket needs GPUAGENT_SOCKET; where apps cannot connect, none is named."""
