@@ -361,6 +361,8 @@ class _Reader:
             allowed = ", ".join(section.key_names())
             problem = f"unknown {section.key_noun}{section.hint(name, given)}"
             self.problems.append(Problem((*path, name), problem, allowed, near))
+            if section.key_noun == "key" and near in section.keys and near not in given:  # its own faults, too
+                self._value(section.keys[near], given[name], (*path, name))
         values = dict(defaults)
         for name, place in section.keys.items():
             attribute = _attribute(name)

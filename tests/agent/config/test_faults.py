@@ -196,6 +196,14 @@ def test_one_fault(tmp_path: Path, text: str, line: str) -> None:
     assert lines_of(write(tmp_path, text)) == [line]
 
 
+def test_what_is_below_a_mistyped_key_is_examined(tmp_path: Path) -> None:
+    """Its own faults are told with it, and not only once the key is put right."""
+    assert lines_of(write(tmp_path, "leaks: {}\nusages:\n  keep: 1h 30m\n")) == [
+        "2: usages: unknown key; did you mean usage?",
+        "3: usages.keep: '1h 30m' is not a duration: write it like 500ms, 1s, 5m, 1h30m or 2d (ms, s, m, h, d, w, y)",
+    ]
+
+
 def test_keys_that_are_not_indented(tmp_path: Path) -> None:
     """YAML takes them for keys of the receiver, so the fault says where they belong."""
     lines = lines_of(write(tmp_path, "receivers:\n- name: a\n  slack:\n  url_file: /b"))
