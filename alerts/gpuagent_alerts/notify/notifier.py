@@ -307,8 +307,9 @@ class Notifier:
     def _entry(self, decision: NotificationDecision, now: float) -> OutboxEntry:
         receiver, group = decision.key
         is_news = decision.occasion is not Occasion.REPEAT
-        name = id_of_news(receiver, group, decision.alerts) if is_news else message_id(now)
         incident = decision.incident
+        follows = _follows(incident, self._told.get(decision.key))
+        name = id_of_news(receiver, group, decision.alerts, follows) if is_news else message_id(now)
         if incident is not None:
             incident = replace(incident, briefing=self.brief(incident, decision.alerts))
         message = Message(name, receiver, group, decision.alerts, decision.group_labels, incident)
@@ -329,6 +330,13 @@ class Notifier:
                 )
                 for key, told in self._told.items()
             }
+
+
+def _follows(incident: Incident | None, before: NotificationState | None) -> str:
+    """Return what makes a message of an incident that goes on news, whose alerts may all have been told before."""
+    if incident is None or before is None or incident.news in {News.BEGAN, News.ENDED}:
+        return ""
+    return f"{incident.news} {before.told_at:.3f}"
 
 
 def _as_written(told: NotificationState | None, entry: OutboxEntry | None) -> NotificationState | None:
