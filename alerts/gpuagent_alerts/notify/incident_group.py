@@ -421,6 +421,7 @@ class IncidentGroup:
         return self._record is not None and self._record.ends_at is not None and bool(self._record.members)
 
     def _message(self, news: News, told: NotifiedIncident | None) -> NotificationDecision:
+        has_moved_on = news is News.RESTARTED or (news is News.REMINDER and self._has_another_subject())
         ended = {fingerprint: one for fingerprint, one in self._known.items() if not one.firing and not one.end_told}
         firing = {
             fingerprint: self._view.as_told(alert, self._known.get(fingerprint))
@@ -463,7 +464,7 @@ class IncidentGroup:
         return NotificationDecision(
             self._key, after, alerts, occasion=occasion, news=unheard,
             incident=self._incident(news, severity, starts_at, None),
-            urgent=news in {News.BEGAN, News.WORSENED} and self._is_newly_critical(told),
+            urgent=news in {News.BEGAN, News.WORSENED} and self._is_newly_critical(told), tells_more=has_moved_on or eased,
         )  # fmt: skip
 
     def _is_newly_critical(self, told: NotifiedIncident | None) -> bool:

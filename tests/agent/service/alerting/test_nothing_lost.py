@@ -10,7 +10,9 @@ import pytest
 from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.core.units import GIB
+from gpuagent_alerts.notify.routes import Recipient, Routes
 from tests.agent.service.alerting.stage import PID, Stage
+from tests.agent.service.alerting.test_successors import STEADY, Story
 from tests.fakes.readings import gpu, process, snapshot
 
 MINUTE = 60.0
@@ -62,3 +64,21 @@ def test_an_incident_that_worsens_again_has_another_id(tmp_path: Path) -> None:
         stage.show(two_leaks(used, 6.0, None), 100 * MINUTE)
 
     assert len({one.id for one in stage.messages}) == len(stage.messages)
+
+
+def test_what_grows_again_after_a_restart_is_not_dropped_under_a_cap(tmp_path: Path) -> None:
+    """No alert says so yet: it is held back like any news, and no end of a process comes that nobody was told of."""
+    story = Story(tmp_path, container_id="c0ffee")
+    stage = story.stage
+    stage.recipients = (Recipient("slack", max_messages_per_hour=1),)
+    stage.notifier.routes = Routes((), stage.recipients)
+    story.leak(100)
+    story.pause(15.0)
+    story.run(12 * MINUTE, lambda seconds: 8.0 + 8.0 * seconds / 3600, STEADY, [200])
+
+    (held,) = stage.notifier.held_back()
+    assert held.messages == 1
+    stage.recipients = (Recipient("slack"),)
+    stage.notifier.routes = Routes((), stage.recipients)
+    story.run(MINUTE, lambda seconds: 9.6 + 8.0 * seconds / 3600, STEADY, [200])
+    assert [one.news for one in stage.heard] == ["began", "restarted"]
