@@ -464,7 +464,8 @@ class IncidentGroup:
         return NotificationDecision(
             self._key, after, alerts, occasion=occasion, news=unheard,
             incident=self._incident(news, severity, starts_at, None),
-            urgent=news in {News.BEGAN, News.WORSENED} and self._is_newly_critical(told), tells_more=has_moved_on or eased,
+            urgent=news in {News.BEGAN, News.WORSENED} and self._is_newly_critical(told),
+            tells_more=has_moved_on or eased,
         )  # fmt: skip
 
     def _is_newly_critical(self, told: NotifiedIncident | None) -> bool:

@@ -160,7 +160,9 @@ class Notifier:
             view = replace(view, closing=handed_over is not None, stirring=held | stirring, grow_again=again)
             decisions, next_at = decide(view, self._told)
             entries = {decision.key: self._entry(decision, now) for decision in decisions if decision.alerts}
-            offers = [Offer(entries[each.key], each.urgent, each.tells_more) for each in decisions if each.key in entries]
+            offers = [
+                Offer(entries[each.key], each.urgent, each.tells_more) for each in decisions if each.key in entries
+            ]
             if told := {one.key: one.briefing.headline for one in _incidents_of(offers) if one.news is News.ENDED}:
                 self._book.note_headlines(incidents, told)
             losses = self._limiter.send(offers, self.routes.recipients)

@@ -54,9 +54,9 @@ class Pagerduty:
     url: str = EVENTS_URL
 
     async def send(self, message: Message, context: MessageContext) -> DeliveryOutcome:
-        """Post an event; of what was over before it could be told two, or PagerDuty drops the end. Raises Misconfigured.
+        """Post an event. Raises Misconfigured.
 
-        Should the second one fail, both are sent again: to trigger what is triggered is harmless.
+        Of what was over before it could be told there are two: PagerDuty drops the end of what it does not know. Should the second one fail, both are sent again: to trigger what is triggered is harmless.
         """
         key = self.routing_key.line()
         actions = ("trigger", "resolve") if message.tells_beginning and is_over(message) else ("",)
