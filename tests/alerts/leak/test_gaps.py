@@ -7,6 +7,7 @@ import pytest
 from gpuagent.core.growth import Verdict
 from gpuagent.core.units import GIB
 from gpuagent_alerts.leak.detector import MemoryLeakDetector
+from gpuagent_alerts.leak.device import FreeMemory
 
 TOTAL_BYTES = 80 * GIB
 MINUTE, HOUR = 60.0, 3600.0
@@ -72,3 +73,17 @@ def test_what_stands_still_between_readings_has_levelled_off(*, every: float) ->
     late.stop(2 * HOUR, is_asked=False)
     late.run(50 * MINUTE, 0.0, every=every)
     assert late.verdicts[-1] is Verdict.LEVELLED_OFF
+
+
+def test_what_was_free_before_a_gap_tells_no_fall_after_it() -> None:
+    """A process that stood still in it fills the GPU as fast as before: a fall over the gap would be that of days."""
+    room = FreeMemory()
+    for second in range(0, 3600, 30):
+        room.add(float(second), 8.0 * GIB - second * GIB / HOUR)
+    assert room.fastest_fall(3600.0, 7.0 * GIB) == pytest.approx(GIB / HOUR)
+    now = 3600.0 + 10 * HOUR
+    room.add(now, 7.0 * GIB)
+    assert room.fastest_fall(now + 5.0, 7.0 * GIB) is None
+    for second in range(0, 600, 30):
+        room.add(now + second, 7.0 * GIB - second * GIB / HOUR)
+    assert room.fastest_fall(now + 600.0, 7.0 * GIB - GIB / 6) == pytest.approx(GIB / HOUR, rel=0.01)

@@ -56,7 +56,8 @@ class Pagerduty:
     async def send(self, message: Message, context: MessageContext) -> DeliveryOutcome:
         """Post an event. Raises Misconfigured.
 
-        Of what was over before it could be told there are two: PagerDuty drops the end of what it does not know. Should the second one fail, both are sent again: to trigger what is triggered is harmless.
+        Of what was over before it could be told there are two: PagerDuty drops the end of what it does not know. Should
+        the second one fail, both are sent again: to trigger what is triggered is harmless.
         """
         key = self.routing_key.line()
         actions = ("trigger", "resolve") if message.tells_beginning and is_over(message) else ("",)
