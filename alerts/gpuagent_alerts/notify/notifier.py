@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -35,6 +36,8 @@ from gpuagent_alerts.notify.state import (
 from gpuagent_alerts.notify.succession import Watch
 from gpuagent_alerts.notify.urgency import UrgencyStage, is_remedy_note
 from gpuagent_alerts.store.database import Store
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +210,7 @@ class Notifier:
         }  # fmt: skip
         ends = ((name, end_within(record, name, ended.get(name))) for name in members)
         alerts |= {name: one for name, one in ends if one is not None}
-        return self.brief(incident_of(record, News.ENDED), list(alerts.values())).headline if alerts else ""
+        return self._briefing(incident_of(record, News.ENDED), list(alerts.values())).headline if alerts else ""
 
     def _stirring(self, pending: Mapping[str, Alert], facts: CauseFacts, now: float) -> dict[str, list[Alert]]:
         """Return what is about to fire of incidents of which a receiver has not been told the end."""
@@ -313,9 +316,17 @@ class Notifier:
         follows = _follows(incident, self._told.get(decision.key))
         name = id_of_news(receiver, group, decision.alerts, follows) if is_news else message_id(now)
         if incident is not None:
-            incident = replace(incident, briefing=self.brief(incident, decision.alerts))
+            incident = replace(incident, briefing=self._briefing(incident, decision.alerts))
         message = Message(name, receiver, group, decision.alerts, decision.group_labels, incident)
         return OutboxEntry(message, decision.occasion, decision.news)
+
+    def _briefing(self, incident: Incident, alerts: Sequence[Alert]) -> Briefing:
+        """Return what is to be told of an incident; nothing but its alerts where a defect is in the way of the rest."""
+        try:
+            return self.brief(incident, alerts)
+        except Exception:
+            log.exception("incident %s is told without a briefing", incident.key)
+            return Briefing()
 
     def _follow_clock(self) -> None:
         step = self._steps.step()
