@@ -36,9 +36,11 @@ from gpuagent_alerts.notify.incident_record import (
     moved_record,
     save_records,
 )
-from gpuagent_alerts.notify.succession import MemoryMeter, Restarts, Watch, watch
+from gpuagent_alerts.notify.reopened import reopened, restarts_of_reopened
+from gpuagent_alerts.notify.succession import MemoryMeter, Watch, watch
 from gpuagent_alerts.notify.urgency import (
     CRITICAL,
+    GROWS_AGAIN,
     did_nothing,
     is_remedy_note,
     severity_rank,
@@ -282,7 +284,7 @@ class _Update:
         # What a remedy did is told with what it was done about, and neither begins that again nor keeps it open.
         is_note = is_remedy_note(alert.labels) and bool(found.identities)
         if cause.begins and found.ends_at is not None and not is_note:
-            found = replace(_reopened(found, alert), restarts=_restarts_of_reopened(found, cause, self._now))
+            found = replace(reopened(found, alert), restarts=restarts_of_reopened(found, cause, self._now))
         # A GPU's alert that joins a process must not make it the incident of all that happens to that GPU.
         foreign = is_note or (found.kind in PROCESS_KINDS and cause.kind not in PROCESS_KINDS)
         brought = () if foreign else tuple(one for one in cause.brings if one not in found.identities)
@@ -363,7 +365,7 @@ class _Update:
         present = {name: alert for name, alert in firing.items() if alert.holds}
         if present:
             if one.ends_at is not None:
-                one = _reopened(one, min(present.values(), key=lambda alert: alert.begins_at))
+                one = reopened(one, min(present.values(), key=lambda alert: alert.begins_at))
             labels = [alert.labels for alert in present.values()]
             others = [self._firing[name].labels for name in one.shared]
             # What says that the memory is full takes a moment, in which it is no less severe than before.
@@ -380,8 +382,7 @@ class _Update:
             )  # fmt: skip
         if one.key in self._held and one.ends_at is None:
             ceased_at = one.ceased_at if one.ceased_at is not None or firing else self._end_of(one)
-            ceased_at = self._now if one.key in self._grow_again else ceased_at
-            return replace(one, ceased_at=ceased_at)
+            return self._growing_again(one) if one.key in self._grow_again else replace(one, ceased_at=ceased_at)
         if one.key in self._growing and one.ends_at is None and one.gravest not in firing:
             return one
         if not firing and one.key in self._stirring:
@@ -396,6 +397,11 @@ class _Update:
             ceased_at=None,
             left=tuple(dict.fromkeys((*one.left, *one.members))),
         )
+
+    def _growing_again(self, one: IncidentRecord) -> IncidentRecord:
+        """Return it as what was started again makes it: that has the room which the one before it had filled."""
+        is_lower = severity_rank(one.severity) > GROWS_AGAIN.severity and not self._facts.has_filled(one.identities)
+        return replace(one, ceased_at=self._now, severity="warning" if is_lower else one.severity)
 
     def _end_of(self, one: IncidentRecord) -> float:
         """Return when the last of its conditions ceased to hold."""
@@ -445,25 +451,6 @@ def _is_soon_critical(alert: Alert, now: float) -> bool:
 
 def _has_ended(before: IncidentRecord | None, after: IncidentRecord) -> bool:
     return before is not None and before.ends_at is None and after.ends_at is not None
-
-
-def _reopened(one: IncidentRecord, alert: Alert) -> IncidentRecord:
-    """Return an incident that ended as this alert begins it again: since then, and not since its first beginning."""
-    return replace(
-        one, ends_at=None, reopened=one.reopened + 1, starts_at=alert.begins_at, headline="", restarts=Restarts(),
-        left=(), grew_on=(), grew_together=0,
-    )  # fmt: skip
-
-
-def _restarts_of_reopened(one: IncidentRecord, cause: Cause, now: float) -> Restarts:
-    """Return the restarts of an incident that had ended, and that a process which it has not seen begins again."""
-    own = next((name for name in cause.brings if name.startswith("process:")), "")
-    if own.removeprefix("process:") in one.restarts.processes:
-        return replace(one.restarts, flat_seconds=0.0, grows_by=0.0)
-    if not own or own in one.identities or not any(name.startswith("process:") for name in one.identities):
-        return Restarts()
-    name = own.removeprefix("process:")
-    return Restarts(one.restarts.count + 1, name, now, processes=(name,), pace=one.restarts.pace)
 
 
 def _by_weight(item: tuple[str, Alert]) -> tuple[int, float, int, str]:

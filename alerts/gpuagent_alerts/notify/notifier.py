@@ -34,7 +34,7 @@ from gpuagent_alerts.notify.state import (
     shift_times,
 )
 from gpuagent_alerts.notify.succession import Watch
-from gpuagent_alerts.notify.urgency import UrgencyStage, is_remedy_note
+from gpuagent_alerts.notify.urgency import FULL_ALERTS, UrgencyStage, is_remedy_note
 from gpuagent_alerts.store.database import Store
 
 log = logging.getLogger(__name__)
@@ -262,7 +262,9 @@ class Notifier:
 
         `known` are labels of alerts by fingerprint. Where none of its own is known, its own labels stand for them.
         """
-        own = [known[name] for name in (*record.members, *record.left) if name in known]
+        own = [known[name] for name in record.members if name in known]
+        # That a memory was full concerned every program there, and is over.
+        own += [each for name in record.left if (each := known.get(name)) and each.get("alertname") not in FULL_ALERTS]
         own = [labels for labels in own if not is_remedy_note(labels)]
         every = own or [{name: value for name, value in record.labels.items() if value}]
         return all(silences_of(self._quiet.silences, labels, record, self._node_labels) for labels in every)

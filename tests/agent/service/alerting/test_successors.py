@@ -408,7 +408,10 @@ def test_a_rolling_update_is_one_incident(tmp_path: Path, grows: bool) -> None:
 
 
 def test_one_pace_and_one_severity_of_what_grows_again(tmp_path: Path) -> None:
-    """The detector has one pace for a process on every surface; the problem is as severe as the incident."""
+    """The detector has one pace for a process on every surface; the problem is as severe as the incident.
+
+    That was critical until its memory came back: what was started again is a warning until it fills the memory too.
+    """
     story = Story(tmp_path, **UNIT)
     story.stage.show(story.seen(10.0, LEARNING, 100), 30.0)
     wall = replace(LEAKING, exhaustion=Range(300.0, 200.0, 400.0))
@@ -420,9 +423,35 @@ def test_one_pace_and_one_severity_of_what_grows_again(tmp_path: Path) -> None:
     story.run(8 * MINUTE, rising(40.0), young, [200])
 
     (waiting,) = story.waiting()
-    assert waiting.headline.startswith("CRITICAL ")
-    assert waiting.subject.severity == "critical"
+    assert waiting.headline.startswith("WARNING ")
+    assert waiting.subject.severity == "warning"
     assert waiting.headline.endswith("and grows again: 35.0 GiB/h")
+    assert [(one.news, one.severity) for one in story.stage.heard][-1] == ("restarted", "warning")
+
+
+@pytest.mark.parametrize("of_incident", [True, False], ids=["its incident", "its unit"])
+def test_what_is_silenced_is_not_told_as_it_grows_again(tmp_path: Path, *, of_incident: bool) -> None:
+    """A silence holds for what was started in place of a leaker, though nothing of it fires: the screens say so."""
+    story = Story(tmp_path, **UNIT)
+    stage = story.stage
+    stage.show(story.seen(10.0, LEARNING, 100), 30.0)
+    stage.show(story.seen(22.5, LEAKING, 100), 5 * MINUTE)
+    assert {one.news for one in stage.heard} >= {"began"}
+    (key,) = stage.keys()
+    name = "incident" if of_incident else "unit"
+    matcher = parse_matcher(f'{name}="{key if of_incident else UNIT["unit"]}"')
+    stage.silences.add([matcher], 6 * HOUR, comment="known", creator="alice")
+    before = len(stage.heard)
+    story.pause(30.0)
+    story.run(12 * MINUTE, rising(40.0), STEADY, [200])
+
+    assert len(stage.heard) == before
+    (record,) = (one for one in stage.notifier.incidents.values() if one.key == key)
+    assert record.ends_at is None
+    labels = {each.fingerprint: each.labels for each in stage.firing()} | {
+        each: alert.labels for each, alert in record.ended.items()
+    }
+    assert stage.notifier.is_incident_silenced(record, labels)
 
 
 def problems(story: Story, seen: Snapshot) -> list[tuple[str, str]]:
