@@ -26,6 +26,7 @@ from gpuagent_alerts.notify.cause import (
     is_one_course,
     is_other_container,
     moved_cause,
+    shares_owner,
 )
 from gpuagent_alerts.notify.final_reason import tells_of_a_process
 from gpuagent_alerts.notify.incident_labels import PROCESS_KINDS, labels_of_runs, merged_labels
@@ -326,7 +327,8 @@ class _Update:
     def _is_over_for_others(self, one: IncidentRecord, cause: Cause, identity: str) -> bool:
         """Return whether it has ended, and what fills that GPU now is another process, or none that grows.
 
-        What has gone on for long on another GPU has not come to this one at the same time.
+        What has gone on for long on another GPU has not come to this one at the same time. Nor is it that of others
+        while its own processes have stopped and another one grows.
 
         Where nobody grows, the memory is that of the incident for as long as its owner runs. One whose processes are
         gone, and that waits for a restart with nothing true of it, has ended for others.
@@ -338,6 +340,8 @@ class _Update:
             return one.ends_at is not None
         if not identity.startswith("memory:") or one.kind not in PROCESS_KINDS:
             return False
+        if cause.kind in PROCESS_KINDS and self._grows_without(one, identity):
+            return True
         owner = self._facts.owner_of(one.identities)
         if one.ends_at is None:
             members = [self._firing.get(name) for name, keeps in one.members.items() if keeps]
@@ -345,6 +349,15 @@ class _Update:
             if is_true or owner.runs or owner.others or not owner.is_readable or one.restarts.since is None:
                 return False
         return cause.kind in PROCESS_KINDS or (owner.is_readable and not owner.runs and not owner.others)
+
+    def _grows_without(self, one: IncidentRecord, memory: str) -> bool:
+        """Return whether others make this memory grow now, and none of an incident's own processes and their owner."""
+        uuid, _, instance = memory.removeprefix("memory:").partition("/")
+        growers = self._facts.growers(uuid, instance)
+        is_own = any(
+            f"process:{each.identity}" in one.identities or shares_owner(each, one.identities) for each in growers
+        )
+        return bool(growers) and not is_own
 
     def _is_successor(self, cause: Cause, one: IncidentRecord) -> bool:
         """Return whether a process with the command line of an incident's may have been started in its place."""
