@@ -28,7 +28,7 @@ from gpuagent_alerts.notify.cause import (
     moved_cause,
     shares_owner,
 )
-from gpuagent_alerts.notify.final_reason import tells_of_a_process
+from gpuagent_alerts.notify.final_reason import reasons_of_kept
 from gpuagent_alerts.notify.incident_labels import PROCESS_KINDS, labels_of_runs, merged_labels
 from gpuagent_alerts.notify.incident_record import (
     IncidentRecord,
@@ -99,6 +99,7 @@ class IncidentBook:
         stirring: Collection[str] = frozenset(),
         growing: Collection[str] = frozenset(),
         owners: Mapping[str, Watch] = MappingProxyType({}),
+        untold: Collection[str] = frozenset(),
     ) -> Mapping[str, IncidentRecord]:
         """Return the incidents as they are while these alerts fire, by fingerprint; keep them if the transaction holds.
 
@@ -107,11 +108,12 @@ class IncidentBook:
         `about_to_fire`, critical alerts keep the severity up that they would bring back in a moment. `stirring`
         are keys of incidents of which something is about to fire: they have not ended either, nor have those in
         `growing`, of which growth goes on that had stopped, and those of which `owners` tells that a restart holds
-        their end back. Raises StoreFailure.
+        their end back. What begins again of `untold`, which a receiver takes to go on, is that. Raises StoreFailure.
         """
         before = self._records
         update = _Update(self._node, before, firing, ended or {}, pending, now, stirring, owners, facts, growing)
         update.about_to_fire = [one for one in about_to_fire if _is_soon_critical(one, now)]
+        update.untold = untold
         after = {
             key: replace(one, headline=describe(one, one.left)) if _has_ended(before.get(key), one) else one
             for key, one in update.result().items()
@@ -215,16 +217,18 @@ class _Update:
         self._before = before
         self._stirring = stirring
         self._held = {key for key, one in owners.items() if one.holds}
-        self._grow_again = {key for key, one in owners.items() if one.news_at is not None and one.news_at <= now}
+        again = {key: one for key, one in owners.items() if one.news_at is not None and one.news_at <= now}
+        self._grow_again = {key: one.growth.bytes_per_second if one.growth else 0.0 for key, one in again.items()}
         self._facts = facts
         self.about_to_fire: Collection[Alert] = ()
         """Critical alerts that may belong to one of them."""
+        self.untold: Collection[str] = ()
         self._rising: set[str] = set()
         """Keys of those to which one does."""
         self._records = {
             key: replace(
                 one, members={f: keeps for f, keeps in one.members.items() if f in firing or f in pending},
-                left=_left(one, firing), reasons=_reasons(one, firing), rises=False,
+                left=_left(one, firing), reasons=reasons_of_kept(one.members, one.reasons, firing), rises=False,
                 restarts=owners[key].restarts if key in owners else one.restarts,
                 labels=labels_of_runs(one.labels, owners[key].restarts) if key in owners else one.labels,
                 grew_on=tuple(dict.fromkeys((*one.grew_on, *owners[key].grow_on))) if key in owners else one.grew_on,
@@ -369,7 +373,7 @@ class _Update:
     def _can_join(self, one: IncidentRecord, *, begins: bool) -> bool:
         if one.ends_at is None:
             return True
-        return begins and 0.0 <= self._now - one.ends_at < REOPEN_SECONDS
+        return begins and (0.0 <= self._now - one.ends_at < REOPEN_SECONDS or one.key in self.untold)
 
     def _settled(self, one: IncidentRecord) -> IncidentRecord:
         """Return it with what follows from its members: whether it goes on, and how bad it is."""
@@ -413,7 +417,8 @@ class _Update:
 
     def _growing_again(self, one: IncidentRecord) -> IncidentRecord:
         """Return it as what was started again makes it: that has the room which the one before it had filled."""
-        is_lower = severity_rank(one.severity) > GROWS_AGAIN.severity and not self._facts.has_filled(one.identities)
+        fills = self._facts.has_filled(one.identities, self._grow_again[one.key])
+        is_lower = severity_rank(one.severity) > GROWS_AGAIN.severity and not fills
         return replace(one, ceased_at=self._now, severity="warning" if is_lower else one.severity)
 
     def _end_of(self, one: IncidentRecord) -> float:
@@ -430,23 +435,6 @@ class _Update:
                 if ended > _MOST_ENDED or self._now - one.ends_at >= _KEPT_SECONDS:
                     continue
             yield one
-
-
-def _reasons(one: IncidentRecord, firing: Mapping[str, Alert]) -> Mapping[str, tuple[str, bool]]:
-    """Return what became of the processes of its alerts that are only kept. The first words stand: figures change."""
-    kept = {name: alert for name in one.members if (alert := firing.get(name)) is not None and not alert.holds}
-    told = {
-        name: (alert.end_reason, alert.end_is_certain)
-        for name, alert in kept.items() if tells_of_a_process(alert.end_reason)
-    }  # fmt: skip
-    return {
-        name: one.reasons[name] if name in one.reasons and _head(one.reasons[name][0]) == _head(reason[0]) else reason
-        for name, reason in told.items()
-    }
-
-
-def _head(reason: str) -> str:
-    return reason.partition(";")[0]
 
 
 def _left(one: IncidentRecord, firing: Collection[str]) -> tuple[str, ...]:

@@ -155,7 +155,7 @@ class Notifier:
                 going_on, still_pending, facts or NoCauseFacts(), now, ended=ended,
                 about_to_fire=pending.values(),
                 describe=lambda record, members: self._headline_of_end(record, members, ended),
-                stirring=stirring.keys(), growing=self.growing_again, owners=owners,
+                stirring=stirring.keys(), growing=self.growing_again, owners=owners, untold=self._untold_ends(),
             )  # fmt: skip
             held: dict[str, list[Alert]] = {key: [] for key, one in owners.items() if one.holds}
             view = self._view(now, firing, ended, pending, incidents)
@@ -271,12 +271,14 @@ class Notifier:
 
     def is_open(self, fingerprint: str) -> bool:
         """Return whether some receiver takes the alert for firing, or the end of its incident is yet to tell of it."""
-        untold = {
-            told.incident.key for told in tuple(self._told.values()) if told.incident and not told.incident.is_closed
-        }
+        untold = self._untold_ends()
         if any(fingerprint in one.left and one.key in untold for one in self._book.records.values()):
             return True
         return any(told.alerts[fingerprint].firing for told in tuple(self._told.values()) if fingerprint in told.alerts)
+
+    def _untold_ends(self) -> set[str]:
+        """Return the keys of the incidents of which a receiver was told, and was not told the end."""
+        return {one.incident.key for one in tuple(self._told.values()) if one.incident and not one.incident.is_closed}
 
     def _withhold(self, firing: dict[str, Alert], ended: dict[str, Alert], now: float) -> frozenset[str]:
         """Move what was muted, and is only kept, to what has ended as soon as nothing mutes it any more.

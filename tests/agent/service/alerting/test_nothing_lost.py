@@ -11,7 +11,7 @@ from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.core.units import GIB
 from gpuagent_alerts.notify.routes import Recipient, Routes
-from tests.agent.service.alerting.stage import PID, Stage
+from tests.agent.service.alerting.stage import PID, Stage, grown
 from tests.agent.service.alerting.test_successors import STEADY, Story
 from tests.fakes.readings import gpu, process, snapshot
 
@@ -82,3 +82,26 @@ def test_what_grows_again_after_a_restart_is_not_dropped_under_a_cap(tmp_path: P
     stage.notifier.routes = Routes((), stage.recipients)
     story.run(MINUTE, lambda seconds: 9.6 + 8.0 * seconds / 3600, STEADY, [200])
     assert [one.news for one in stage.heard] == ["began", "restarted"]
+
+
+@pytest.mark.slow
+def test_what_begins_again_before_its_end_was_told_is_the_same_incident(tmp_path: Path) -> None:
+    """It flaps, so its end is held back for half an hour: one key, and no end while it goes on under another."""
+    stage = Stage(tmp_path / "state")
+
+    def show(used_gib: float, growth: Growth, minutes: float) -> None:
+        seen = snapshot([gpu(0, used_gib=used_gib + 1)], [process(PID, used_gib=used_gib)])
+        stage.show(grown(seen, PID, growth), minutes * MINUTE)
+
+    pace = 40 * GIB / 3600
+    grows = Growth(
+        Verdict.GROWING, slope=Range(pace, pace, pace), since_seconds=1.0, suspected=True,
+        exhaustion=Range(20 * MINUTE, 10 * MINUTE, 30 * MINUTE),
+    )  # fmt: skip
+    for lap in range(4):
+        show(8.0 + lap, grows, 4.0)
+        show(8.0 + lap, Growth(Verdict.STEADY), 28.0 if lap == 3 else 6.0)
+    show(12.5, grows, 10.0)
+
+    assert len(stage.keys()) == 1
+    assert stage.heard[-1].news != "ended"

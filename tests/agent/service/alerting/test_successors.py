@@ -408,10 +408,7 @@ def test_a_rolling_update_is_one_incident(tmp_path: Path, grows: bool) -> None:
 
 
 def test_one_pace_and_one_severity_of_what_grows_again(tmp_path: Path) -> None:
-    """The detector has one pace for a process on every surface; the problem is as severe as the incident.
-
-    That was critical until its memory came back: what was started again is a warning until it fills the memory too.
-    """
+    """The detector has one pace for a process on every surface; the problem is as severe as the incident."""
     story = Story(tmp_path, **UNIT)
     story.stage.show(story.seen(10.0, LEARNING, 100), 30.0)
     wall = replace(LEAKING, exhaustion=Range(300.0, 200.0, 400.0))
@@ -423,10 +420,25 @@ def test_one_pace_and_one_severity_of_what_grows_again(tmp_path: Path) -> None:
     story.run(8 * MINUTE, rising(40.0), young, [200])
 
     (waiting,) = story.waiting()
-    assert waiting.headline.startswith("WARNING ")
-    assert waiting.subject.severity == "warning"
+    assert waiting.headline.startswith("CRITICAL ")
+    assert waiting.subject.severity == "critical"
     assert waiting.headline.endswith("and grows again: 35.0 GiB/h")
+
+
+def test_what_grows_again_with_hours_left_is_a_warning(tmp_path: Path) -> None:
+    """It was critical until its memory came back: what was started again fills it in hours, and a warning follows."""
+    story = Story(tmp_path, **UNIT)
+    story.stage.show(story.seen(10.0, LEARNING, 100), 30.0)
+    wall = replace(LEAKING, exhaustion=Range(300.0, 200.0, 400.0))
+    leaking = story.seen(22.0, LEAKING, 100)
+    story.stage.show(replace(leaking, growth={**leaking.growth, MemoryKey("GPU-00000000"): wall}), 5 * MINUTE)
+    assert story.stage.heard[-1].severity == "critical"
+    story.pause(30.0)
+    story.run(20 * MINUTE, lambda seconds: 2.0 + 12.0 * seconds / HOUR, STEADY, [200])
+
     assert [(one.news, one.severity) for one in story.stage.heard][-1] == ("restarted", "warning")
+    (waiting,) = story.waiting()
+    assert waiting.subject.severity == "warning"
 
 
 @pytest.mark.parametrize("of_incident", [True, False], ids=["its incident", "its unit"])
