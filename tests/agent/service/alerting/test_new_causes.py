@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -199,8 +200,8 @@ def test_which_gpus_are_told_to_have_failed() -> None:
 def test_another_service_that_grows_once_the_first_one_has_stopped_is_another_incident(tmp_path: Path) -> None:
     """Each is told by its own name, with its own figures: the forecast is of who grows, and the first one is over."""
     stage = Stage(tmp_path / "state")
-    mine = {"unit": "a.service", "user": "alice", "uid": 1000}
-    other = {"unit": "b.service", "user": "bob", "uid": 1001, "name": "other"}
+    mine: dict[str, Any] = {"unit": "a.service", "user": "alice", "uid": 1000}
+    other: dict[str, Any] = {"unit": "b.service", "user": "bob", "uid": 1001, "name": "other"}
 
     def seen(used: float, first: Growth, second: Growth, whole: Growth) -> Snapshot:
         processes = [process(PID, used_gib=8.0, **mine), process(5000, used_gib=used, **other)]

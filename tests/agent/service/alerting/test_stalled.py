@@ -18,7 +18,9 @@ from tests.alerts.notify.receivers.sink import sink
 PATIENCE_SECONDS = 20.0
 
 
-def test_heartbeats_stop_while_no_rule_is_evaluated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_heartbeats_stop_while_no_rule_is_evaluated(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
     """A state disk that hangs holds up every alert: a heartbeat meanwhile would be an all-clear. The log says so."""
     hangs = threading.Event()
 
@@ -33,7 +35,12 @@ def test_heartbeats_stop_while_no_rule_is_evaluated(tmp_path: Path, caplog: pyte
             async with alerting(settings, rules(FULL), ManualClock(), tmp_path / "s") as bench:
                 await bench.show(CALM, times=2)
                 keep = bench.alerting._keep
-                bench.alerting._keep = lambda told: (hangs.wait(PATIENCE_SECONDS), keep(told))[1]  # type: ignore[method-assign]
+
+                def hang(told: Any) -> None:
+                    hangs.wait(PATIENCE_SECONDS)
+                    keep(told)
+
+                monkeypatch.setattr(bench.alerting, "_keep", hang)
                 bench.clock.advance(60.0)
                 bench.alerting.feed(BUSY)
                 await asyncio.sleep(0)
