@@ -117,18 +117,19 @@ class AlertStates:
         """Take the rows for which the expression is true now; returns every alert that began, goes on or ended.
 
         `frozen` tells of a label set whether its data is missing: such an instance neither begins, nor ends, nor
-        counts the time; the same goes for what `is_unproven`, unless it is true now. Nor does a time count in which
-        nobody evaluated. `explain` is asked for the words of rules that have a place for them, and `is_over` whether
-        `keep_firing_for` has to be waited for. Raises RuleFailure: for two rows with the same labels nothing has
-        changed; beyond the limit all instances are gone, as in Prometheus.
+        counts the time; the same goes for what `is_unproven`, unless it is true now. Of a time in which nobody
+        evaluated no more counts than `longest_gap_seconds`. `explain` is asked for the words of rules that have a place
+        for them, and `is_over` whether `keep_firing_for` has to be waited for. Raises RuleFailure: for two rows with
+        the same labels nothing has changed; beyond the limit all instances are gone, as in Prometheus.
         """
         found = self._found(rows)
         self._resume(now_seconds)
         since_last = now_seconds - self._last_seconds if self._last_seconds is not None else 0.0
         self._last_seconds = now_seconds
         if since_last > self._longest_gap_seconds:
-            self._skip(since_last)
-            since_last = 0.0
+            # Of what is evaluated ever more slowly some time counts each time, or it would never fire.
+            self._skip(since_last - self._longest_gap_seconds)
+            since_last = self._longest_gap_seconds
         if self.rule.missing_data is MissingData.RESOLVE:
             frozen = nothing_missing
         transitions = self._follow_gpus(found, now_seconds, wall_seconds)
