@@ -116,7 +116,7 @@ class RemedyManager:
         """Begin what is due. To be called after each evaluation, with all that fires."""
         firing = self._fair_order.sort(firing)
         fingerprints = {each.alert.fingerprint for each in firing}
-        self._attempts.forget_ended(fingerprints)
+        self._attempts.forget_ended({each.alert.fingerprint: each.processes for each in firing})
         self._fair_order.forget_ended(fingerprints)
         reasons: dict[str, tuple[Alert, str]] = {}
         for each in firing:
