@@ -27,6 +27,7 @@ WORKING_DIRECTORY = "/"
 """Working directory of every program."""
 ENVIRONMENT = {"PATH": SEARCH_PATH, "LANG": "C.UTF-8"}
 """Environment of every program."""
+_KILL_SECONDS = 2.0
 _KEPT_BYTES = 4096
 _LAST_WORDS_SECONDS = 0.5
 """Time to read the last of standard error, which children of the program may hold open."""
@@ -92,6 +93,15 @@ async def run_program(
                 async with asyncio.timeout(_END_SECONDS):  # no thread that is joined at exit: it may hang
                     await in_daemon_thread(partial(end_marked, word), "end of a program")
     return ProgramResult(status, watch.tail.decode("utf-8", "replace"), watch.whole)
+
+
+async def end_program(process: asyncio.subprocess.Process) -> None:
+    """Send SIGKILL to a program and wait a moment for its end: one that hangs in the kernel is left to it."""
+    with suppress(ProcessLookupError):
+        process.kill()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_KILL_SECONDS):
+            await process.wait()
 
 
 def _feed(transport: asyncio.SubprocessTransport, data: bytes) -> None:
