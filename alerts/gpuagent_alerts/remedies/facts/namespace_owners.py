@@ -11,6 +11,8 @@ import fcntl
 import os
 from pathlib import Path
 
+from gpuagent.procfs.hanging import READS
+
 _NS_GET_USERNS = 0xB701
 _NS_GET_PARENT = 0xB702
 _NS_GET_OWNER_UID = 0xB704
@@ -31,7 +33,8 @@ def maker_of_namespaces(pid: int, root: Path = Path("/proc")) -> int | None:
         return descriptor
 
     def open_file(path: Path) -> int:
-        return keep(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        with READS.reading(pid, "ns"):
+            return keep(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     try:
         user = open_file(own / "user")
