@@ -262,6 +262,11 @@ class CpuShare:
         finally:
             self._left_seconds -= self._used() - before
 
+    def spend(self, seconds: float) -> None:
+        """Count work that another thread did."""
+        self._refill()
+        self._left_seconds -= seconds
+
     def wait_seconds(self) -> float:
         """Return how long to do none of this work; 0.0 while some of the share is left."""
         self._refill()

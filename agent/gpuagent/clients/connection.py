@@ -45,7 +45,7 @@ class Host(Protocol):
         """What is read goes here first: one for all, of a fixed size. asyncio's own takes 256 KiB for each read."""
         ...
 
-    def identify(self, peer: Peer, claimed_pid: int) -> ProcessInfo:
+    async def identify(self, peer: Peer, claimed_pid: int) -> ProcessInfo:
         """Return the process behind a hello. Raises RefusedPeer."""
         ...
 
@@ -110,6 +110,8 @@ class Connection:
         self._again: asyncio.Handle | None = None
         self._asked: tuple[int, str, asyncio.Future[CommandResult]] | None = None
         self._claimed_pid = 0
+        self._introduction: asyncio.Task[None] | None = None
+        """While it is found out who has said hello. Nothing is read meanwhile."""
         self._timer = self._loop.call_later(hello_seconds, self.drop, "silent", "it has not said hello")
 
     # What the agent does
@@ -182,6 +184,8 @@ class Connection:
         self._timer.cancel()
         if self._again is not None:
             self._again.cancel()
+        if self._introduction is not None:
+            self._introduction.cancel()
         self._buffer.clear()
         if self._asked is not None and not self._asked[2].done():
             number = self._asked[0]
@@ -238,6 +242,9 @@ class Connection:
             return
         if self._wire.closed:
             return
+        if self._introduction is not None:
+            self._wire.pause_reading()
+            return
         wait_seconds = self._allowance.wait_seconds()
         if done and not wait_seconds:
             self._wire.resume_reading()
@@ -255,7 +262,7 @@ class Connection:
                 return True
             self._allowance.spend(1, len(line) + 1)
             self._handle_line(line)
-            if self._wire.closed:
+            if self._wire.closed or self._introduction is not None:
                 return True
             if self._allowance.wait_seconds():
                 return False
@@ -285,13 +292,36 @@ class Connection:
     def _handle_hello(self, hello: Hello) -> None:
         """Take who it is from the first hello; later ones only say what has changed."""
         if self.info is None:
-            self.info = self._host.identify(self.peer, hello.pid)
-            self.hello, self._claimed_pid = hello, hello.pid
-            self.since_seconds = self._host.now()
-            interval_seconds = self._host.joined(self)
             self._timer.cancel()
-            self.welcome(interval_seconds)
+            self._introduction = self._loop.create_task(self._introduce(hello), name="who an app is")
         elif hello.pid != self._claimed_pid:
             raise RefusedPeer("pid", f"pid {self.peer.pid} has changed its mind about its pid: it says {hello.pid}")
         else:
             self.hello = hello
+
+    async def _introduce(self, hello: Hello) -> None:
+        """Find out who has said hello, admit it, and go on with what it has said since."""
+        info: ProcessInfo | RefusedPeer
+        try:
+            info = await self._host.identify(self.peer, hello.pid)
+        except RefusedPeer as refusal:
+            info = refusal
+        self._introduction = None
+        self._guard(functools.partial(self._admit, hello, info))
+
+    def _admit(self, hello: Hello, info: ProcessInfo | RefusedPeer) -> None:
+        if self.peer.ended:  # what was read may be of another that was given the number
+            info = RefusedPeer("gone", "it has ended already")
+        try:
+            if isinstance(info, RefusedPeer):
+                raise info
+            self.info, self.hello, self._claimed_pid = info, hello, hello.pid
+            self.since_seconds = self._host.now()
+            interval_seconds = self._host.joined(self)
+        except RefusedPeer as refusal:
+            self._host.refused(refusal.reason, str(refusal))
+            self.close()
+            return
+        self.welcome(interval_seconds)
+        if not self._wire.closed:
+            self._work()

@@ -16,8 +16,9 @@ from typing import Any
 from gpuagent.clients.admission import Allowance, ConnectionSlots, CpuShare, NoFreeSlot, Rate
 from gpuagent.clients.connection import Connection
 from gpuagent.clients.disposal import SocketDisposer
+from gpuagent.clients.identification import PeerIdentifier
 from gpuagent.clients.protocol import ClientEvent
-from gpuagent.clients.wire import Peer, PeerQuotas, RefusedPeer, Wire, identify, open_peer
+from gpuagent.clients.wire import Peer, PeerQuotas, RefusedPeer, Wire, open_peer
 from gpuagent.core.clock import Clock
 from gpuagent.core.snapshot import GpuState, ProcessInfo, Snapshot
 from gpuagent.procfs.files import ProcFiles
@@ -26,9 +27,10 @@ from gpuagent_exporters.api.process_routes import CommandFailure
 
 log = logging.getLogger(__name__)
 
-REFUSED = ("crowded", "descriptors", "gone", "pid", "rate", "unknown")
+REFUSED = ("crowded", "descriptors", "gone", "hanging", "pid", "rate", "unknown")
 """Why a connection never became a client: too many of one user or in all; descriptors that its user has sent do not
-close; ended; a false pid; connects too often; in a pid namespace that the agent does not see."""
+close; ended; it or others of its user hang in the kernel; a false pid; connects too often; in a pid namespace that the
+agent does not see."""
 DROPPED = ("crowded", "failed", "malformed", "replaced", "sender", "silent", "stalled")
 """Why the agent ended a connection. crowded: it gave up its place to another; sender: another process than the one that
 connected has sent something; silent: it did not say hello in time."""
@@ -101,8 +103,7 @@ class ClientRegistry:
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self._clock = clock
         self._seconds = monotonic
-        self._reader = reader
-        self._files = files
+        self._identifier = PeerIdentifier(reader, files, self.connecting.spend)
         self._numbers = itertools.count(1)
         self._accounts = PeerQuotas(files)
         self._waiting: dict[int, Connection] = {}
@@ -211,9 +212,8 @@ class ClientRegistry:
 
     # What connections tell
 
-    def identify(self, peer: Peer, claimed_pid: int) -> ProcessInfo:
-        with self.connecting.spending():
-            return identify(peer, claimed_pid, self._reader, self._files)
+    async def identify(self, peer: Peer, claimed_pid: int) -> ProcessInfo:
+        return await self._identifier.identify(peer, claimed_pid, self._accounts.of(peer))
 
     def joined(self, connection: Connection) -> float:
         pid = connection.peer.pid

@@ -29,9 +29,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from gpuagent.clients.disposal import CREDENTIALS_BYTES, peek_descriptors
-from gpuagent.core.snapshot import ProcessInfo
-from gpuagent.procfs.files import ProcFiles, parse_status
-from gpuagent.procfs.reader import ProcessReader
+from gpuagent.procfs.files import ProcFiles
 from gpuagent_exporters.http.listeners import descriptors_refused
 from gpuagent_exporters.http.peers import HasSocketOptions, peer_credentials
 
@@ -95,24 +93,6 @@ def _open_pidfd(sock: HasSocketOptions, pid: int) -> int:
     except OSError:  # a kernel before 6.5; then the pid may, in theory, be another's by now
         return os.pidfd_open(pid)
     return int(descriptor)
-
-
-def identify(peer: Peer, claimed_pid: int, reader: ProcessReader, files: ProcFiles) -> ProcessInfo:
-    """Return the process behind a peer, after it has said which pid it thinks it has.
-
-    Raises:
-        RefusedPeer: it claims another's pid, or is gone.
-    """
-    try:
-        info = reader.read(peer.pid).info
-        own_pids = parse_status(files.read(peer.pid, "status")).namespace_pids or (peer.pid,)
-    except (OSError, ValueError):
-        raise RefusedPeer("gone", "/proc does not know it") from None
-    if peer.ended:  # what was read may be of another that was given the number
-        raise RefusedPeer("gone", "it has ended already")
-    if claimed_pid != own_pids[-1]:
-        raise RefusedPeer("pid", f"pid {peer.pid} says that it is {claimed_pid}, and calls itself {own_pids[-1]}")
-    return info
 
 
 class PeerQuotas:

@@ -14,6 +14,7 @@ Cgroups of version 1 move single threads, so whether all threads are in one unit
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gpuagent.procfs.cgroup import parse_cgroup
@@ -28,8 +29,8 @@ from gpuagent.procfs.files import (
 )
 
 MOST_THREADS = 8192
-_ATTEMPTS = 2
-"""A thread that begins or ends during the first look costs a second one; then it is unknown."""
+_MOST_LISTINGS = 16
+"""A server that starts a thread for each of 500 requests a second is seen whole at the second or third."""
 _UIDS = 4
 _GONE = (FileNotFoundError, ProcessLookupError)
 
@@ -38,38 +39,35 @@ def read_uids(files: ProcFiles, pid: int, first: tuple[int, ...]) -> tuple[int, 
     """Return the real, effective, saved and file system user ids of all threads; () where that cannot be seen.
 
     `first` are the four of the first thread, which are returned as they are where all others have the same. More users
-    are returned each once, in order.
+    are returned each once, in order. A thread that ends meanwhile has no rights any more; those that have begun are
+    read, too, until a listing has none that was not.
     """
-    for _ in range(_ATTEMPTS):
-        try:
-            found = _read_all_threads(files, pid)
-        except _GONE:
-            continue
-        except (OSError, ValueError):
-            return ()
-        if found is not None:
-            everybody = found | frozenset(first)
-            return first if everybody == frozenset(first) else tuple(sorted(everybody))
+    found = set(first)
+    read = {pid}
+    try:
+        for _ in range(_MOST_LISTINGS):
+            threads = files.threads(pid)
+            new = set(threads) - read
+            if not threads or len(threads) > MOST_THREADS:
+                return ()
+            if not new:
+                # The first thread comes last, as it may be the one that makes the others.
+                found.update(_four_ids(files.read(pid, "status")))
+                return first if found == set(first) else tuple(sorted(found))
+            for thread in new:
+                with suppress(*_GONE):
+                    found.update(_four_ids(files.read(pid, f"task/{thread}/status")))
+            read |= new
+    except (OSError, ValueError):
+        pass
     return ()
 
 
-def _read_all_threads(files: ProcFiles, pid: int) -> frozenset[int] | None:
-    """Return the ids of all threads; None where another one has begun meanwhile. Raises OSError, ValueError."""
-    threads = set(files.threads(pid))
-    if not threads or len(threads) > MOST_THREADS:
-        raise ValueError("no threads, or too many to look at")
-    found: set[int] = set()
-    for thread in threads - {pid}:
-        uids = parse_status(files.read(pid, f"task/{thread}/status")).uids
-        if len(uids) != _UIDS:
-            raise ValueError(f"the user ids of thread {thread} are unknown")
-        found.update(uids)
-    # The first thread comes last, as it may be the one that makes the others.
-    uids = parse_status(files.read(pid, "status")).uids
+def _four_ids(status: bytes) -> tuple[int, ...]:
+    uids = parse_status(status).uids
     if len(uids) != _UIDS:
-        raise ValueError("its user ids are unknown")
-    found.update(uids)
-    return frozenset(found) if set(files.threads(pid)) <= threads else None
+        raise ValueError("the user ids of a thread are unknown")
+    return uids
 
 
 _HOST_INIT = 1

@@ -5,8 +5,9 @@ under which `stat`, `wchan`, `exe`, `ns/*` and `fd/*` are read (`exec_update_loc
 memory (`cmdline`). A read that has begun cannot be taken back. So each read is noted while it lasts, and whoever wants
 another one of a process for which a thread has waited for a second is told that it hangs.
 
-Whoever cannot wait has a thread read, by one of two calls: `read_all` for single files, where the caller waits, and
-`read_with_timeout` for a look at many processes, in the event loop. Both leave a thread behind that hangs.
+Whoever cannot wait has a thread read, by one of three calls: `read_all` for single files, where the caller waits, and
+in the event loop `start_read` for single files and `read_with_timeout` for a look at many processes. All leave a thread
+behind that hangs.
 """
 
 from __future__ import annotations
@@ -255,6 +256,13 @@ async def read_with_timeout(read: Callable[[], T], seconds: float, reads: Hangin
             if reads.hangs(thread):
                 thread = _answer(read, answer)
     raise TimeoutError(reads.reason())
+
+
+def start_read(read: Callable[[], T]) -> asyncio.Future[T]:
+    """Begin a read in another thread, which is left behind where it hangs; the caller bounds how many are."""
+    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    _answer(read, answer)
+    return answer
 
 
 def _answer(read: Callable[[], T], answer: asyncio.Future[T]) -> int:

@@ -32,8 +32,8 @@ _NOBODY = {
 }
 _SEVERITIES = ("critical", "page", "error", "high", "warning", "low", "info", "none")
 _NEVER = float("-inf")
-_MOST_PROGRAMS = 4096
-"""Programs whose refusals are remembered, the oldest forgotten first."""
+_MOST_CROWDS = 4096
+"""Users and programs whose refusals are remembered, the oldest forgotten first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +125,8 @@ def _tried(ladder: LadderRule, firing: AlertCandidates, attempts: Attempts, targ
     return f"pid {target.pid} was tried: {came_to}; the next try is due in {format_duration(wait)}"
 
 
-class _Program(NamedTuple):
-    """What a crowd has in common: its user, and its name."""
-
-    uid: int
-    name: str
+_Crowd = tuple[int, str]
+"""What a crowd has in common: its user, and its name, which it chooses itself; "" for all of the user's."""
 
 
 class FairOrder:
@@ -139,8 +136,8 @@ class FairOrder:
         """`now` is CLOCK_BOOTTIME."""
         self._now = now
         self._last: dict[str, float] = {}
-        self._refused: dict[_Program, int] = {}
-        """Turns of each program of a user that came to nothing, by their order."""
+        self._refused: dict[_Crowd, int] = {}
+        """The last turn of each user, and of each program of a user, that came to nothing, by their order."""
         self._turns = 0
 
     def forget_ended(self, firing: Collection[str]) -> None:
@@ -154,35 +151,39 @@ class FairOrder:
         self._last[alert] = self._now()
 
     def record_refusal(self, target: Target) -> None:
-        """Record that a turn for this process came to nothing: programs of which that is not so come before its like.
+        """Record that a turn for this process came to nothing: other users come before this one, other programs too.
 
-        A crowd that is refused one by one delays nobody else by more than one turn.
+        A crowd that is refused one by one delays no other user by more than one turn, whatever its processes call
+        themselves, and no other program of its user.
         """
-        program = _Program(target.uid, target.name)
-        self._refused.pop(program, None)
         self._turns += 1
-        self._refused[program] = self._turns
-        for oldest in list(self._refused)[:-_MOST_PROGRAMS]:
+        for crowd in ((target.uid, target.name), (target.uid, "")):
+            self._refused.pop(crowd, None)
+            self._refused[crowd] = self._turns
+        for oldest in list(self._refused)[:-_MOST_CROWDS]:
             del self._refused[oldest]
 
     def sort(self, firing: Iterable[AlertCandidates]) -> list[AlertCandidates]:
         """Sort by who has waited longest since their last turn, then by severity, the fuller GPU, the older alert.
 
-        Of those that wait alike, the alerts about a program come last that was refused, the last one behind.
+        Of those that wait alike, the alerts about a user come last of whom one was refused, the last one behind, and of
+        that user's those about a program that was.
         """
         return sorted(firing, key=self._key)
 
-    def _key(self, one: AlertCandidates) -> tuple[float, int, int, float, float, str]:
+    def _key(self, one: AlertCandidates) -> tuple[float, tuple[int, int], int, float, float, str]:
         fingerprint = one.alert.fingerprint
         severity = one.alert.labels.get("severity", "none")
         rank = _SEVERITIES.index(severity) if severity in _SEVERITIES else len(_SEVERITIES)
-        refused = self._refused_turn(one) if self._refused else 0
+        refused = self._refused_turns(one) if self._refused else (0, 0)
         return self._last.get(fingerprint, _NEVER), refused, rank, -one.gpu_used_ratio, one.since_seconds, fingerprint
 
-    def _refused_turn(self, one: AlertCandidates) -> int:
+    def _refused_turns(self, one: AlertCandidates) -> tuple[int, int]:
         pid = one.alert.labels.get("pid")
         target = next((each for each in one.processes if str(each.pid) == pid), None) if pid else None
-        return 0 if target is None else self._refused.get(_Program(target.uid, target.name), 0)
+        if target is None:
+            return 0, 0
+        return self._refused.get((target.uid, ""), 0), self._refused.get((target.uid, target.name), 0)
 
 
 def excludes(other: Plan, plan: Plan, *, same_gpu: bool) -> bool:

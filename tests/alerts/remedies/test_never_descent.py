@@ -168,5 +168,29 @@ def test_what_a_user_hides_withholds_for_that_user_alone(tmp_path: Path, monkeyp
     look = NeverListEntries((pattern,)).snapshot()
     with worker(tmp_path, "together", str(OTHER)) as (theirs, script):
         words = [look.reason(RealProc(), pid, read_program(RealProc(), pid)) for pid in (theirs, script.pid)]
-    assert "mallory of its user cannot be read" in words[0]
+    assert "mallory of its user cannot be looked through" in words[0]
     assert words[1] == ""
+
+
+@pytest.mark.parametrize("bounds", [SearchLimits(links=20), SearchLimits(entries=60), SearchLimits(seconds=0.0)])
+def test_what_a_user_has_too_much_of_withholds_for_that_user_alone(tmp_path: Path, bounds: SearchLimits) -> None:
+    """KILL-01: bounds hold for each user, and what a user's link leads to is that user's: all others are compared."""
+    if os.geteuid():
+        pytest.skip("needs root to be another user")
+    homes = tmp_path / "home"
+    for user in ("alice", "mallory", "zoe"):
+        (homes / user).mkdir(parents=True)
+    (tmp_path / "shared").mkdir()
+    for number in range(600):
+        (tmp_path / "shared" / f"{number}serve").symlink_to("far")
+    for user in ("alice", "zoe"):
+        (homes / user / "serve").symlink_to(f"{tmp_path}/prod/serve")
+    (homes / "mallory" / "far").symlink_to(tmp_path / "shared")
+    for path in (homes / "mallory", homes / "mallory" / "far"):
+        os.chown(path, OTHER, OTHER, follow_symlinks=False)
+
+    unread: list[UnreadableDirectory] = []
+    found = {each.name for each in find_links(f"{homes}/*serve", bounds, unread)}
+    assert {f"{homes}/{user}/serve" for user in ("alice", "zoe")} <= found
+    assert [(each.folder, each.uid) for each in unread] == [(f"{homes}/mallory/far", OTHER)]
+    assert "below it" in unread[0].why

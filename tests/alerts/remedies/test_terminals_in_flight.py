@@ -75,6 +75,21 @@ def test_a_terminal_whose_other_side_somebody_has(how: str) -> None:
         assert serves.others[0] not in [pid for pid, _, _ in told(alone.pid)]
 
 
+def test_a_terminal_that_was_hung_up() -> None:
+    """Nobody has the other side of one whose node devpts has lost: who survived that is tied to nobody's sockets."""
+    survives = f"""
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+master, slave = open_pty()
+other = started(lambda: (os.close(master), os.setsid(), become({BOB})))
+os.close(master)
+ready(other)
+"""
+    in_flight = SEND.format(what="one.fileno()")
+    alone = f"import array, socket\none, two = socket.socketpair()\n{in_flight}\nbecome(ALICE)\nready()"
+    with running(survives) as survivor, running(alone) as target:
+        assert survivor.others[0] not in [pid for pid, _, _ in told(target.pid)]
+
+
 class Untold(OpenFiles):
     """A kernel before 5.11, which does not tell how many files lie in a socket."""
 

@@ -62,7 +62,7 @@ def test_wherever_it_is_judged(server: int) -> None:
 
 
 class Restless(FakeProc):
-    """A process whose threads come and go during so many looks."""
+    """A process of which one thread has gone, and another one has begun, at each of so many listings."""
 
     def __init__(self, looks: int) -> None:
         super().__init__()
@@ -74,10 +74,28 @@ class Restless(FakeProc):
         return [pid, 1000 + self._looks] if self._looks >= 0 else [pid]
 
 
-@pytest.mark.parametrize(("looks", "found"), [(0, (5, 5, 5, 5)), (1, (5, 5, 5, 5)), (2, ()), (9, ())])
+@pytest.mark.parametrize(("looks", "found"), [(0, (5, 5, 5, 5)), (1, (5, 5, 5, 5)), (9, (5, 5, 5, 5)), (99, ())])
 def test_a_thread_that_vanishes_meanwhile(looks: int, found: tuple[int, ...]) -> None:
-    """It is looked at once more, and is unknown then."""
+    """Those that have begun are looked at, until a listing has no more; where that does not come, it is unknown."""
     assert read_uids(Restless(looks), 7, (5, 5, 5, 5)) == found
+
+
+def test_a_server_that_starts_a_thread_for_each_request() -> None:
+    """Its user is known at every look, though threads begin and end during all of them."""
+    code = """
+import threading, time
+def serve():
+    while True:
+        threading.Thread(target=time.sleep, args=(0.05,)).start()
+        time.sleep(0.001)
+threading.Thread(target=serve, daemon=True).start()
+time.sleep(0.2)
+print("ready", flush=True)
+threading.Event().wait()
+"""
+    with running(code) as process:
+        uid = RealProc().owner(process.pid)
+        assert [read_uids(RealProc(), process.pid, (uid,) * 4) for _ in range(50)] == [(uid,) * 4] * 50
 
 
 @pytest.mark.parametrize("status", [b"Name:\tx\n", PermissionError(13, "hidden"), b"Uid:\t5\t5\n"])

@@ -312,9 +312,10 @@ def test_a_crowd_that_never_means_by_its_script_delays_nobody(store: Store) -> N
     assert recorded == {100}
 
 
-def test_a_crowd_that_is_refused_one_by_one_delays_by_one_turn(store: Store) -> None:
-    """Sixty processes of one program, each with a session that its end would hang up: who is guilty comes second."""
-    crowd = tuple(replace(each, user="svc", uid=1000, name="tmux") for each in CROWD)
+@pytest.mark.parametrize(("uid", "name"), [(1000, "tmux"), (1007, "tmux"), (1007, "tmux {}")])
+def test_a_crowd_that_is_refused_one_by_one_delays_by_one_turn(store: Store, uid: int, name: str) -> None:
+    """Sixty processes of one program, or of another user by any names, that are refused: who is guilty comes second."""
+    crowd = tuple(replace(each, user="svc", uid=uid, name=name.format(each.pid)) for each in CROWD)
     world = World(target(), *crowd)
     for each in crowd:
         world.bodies[each.pid].facts_changes = {"oom_score_adjust": -1000}

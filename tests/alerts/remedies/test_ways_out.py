@@ -128,6 +128,7 @@ LIFTED = (
     Case("remedies.allow.min_age", allow={"users": ("svc",), "min_age": 2e6}),
     Case("remedies.allow.min_memory", allow={"users": ("svc",), "min_memory": 90 * GIB}),
     Case("the rights of more than one user", facts={"uids": (1000, 0, 0, 0)}),
+    Case("have the rights of one user", facts={"uids": ()}),
     Case("put it into a.service", allow={"units": ("a.service",)}, target={"unit": "a.service"},
          proven=frozenset(), step=RemedyStep(StepKind.RELEASE_CACHE, 1.0)),
     Case("is not proven: its cgroup", allow={"containers": (ID,)},

@@ -14,18 +14,17 @@ What an entry meant when a GPU process was first seen stays so, as links turn an
 
 from __future__ import annotations
 
-import logging
 import os
 import stat
-import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from functools import partial
 
 from gpuagent.core.identity import ProcessId
 from gpuagent.procfs.cgroup import parse_cgroup
 from gpuagent.procfs.files import ProcFiles, Stat, parse_stat, parse_status
 from gpuagent.procfs.programs import INTERPRETER, MOST_MENTIONED, ProcessProgram, is_script, read_program
 from gpuagent_alerts.remedies.facts.displays import Displays
+from gpuagent_alerts.remedies.facts.first_seen import FirstSeenMatches, MatchedEntry
 from gpuagent_alerts.remedies.facts.never_paths import (
     UNSEEN_FOLDER,
     ProgramPaths,
@@ -46,8 +45,6 @@ from gpuagent_alerts.remedies.facts.symlinks import (
     spellings,
 )
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER, Listed, find_listed, is_pattern, matches, show_name
-
-log = logging.getLogger(__name__)
 
 NO_ANSWER = "/proc, or a path of remedies.never, does not answer"
 """What a refusal says where a look did not come back: it reads both."""
@@ -100,7 +97,7 @@ class NeverListSnapshot:
         """Return which entry meant a process when it was first seen; "" for none. Raises as `reason`."""
         if self._memory is None:
             return ""
-        return self._memory.meant((pid, parse_stat(files.read(pid, "stat")).start_ticks), self.entries)
+        return self._memory.meant(pid, parse_stat(files.read(pid, "stat")).start_ticks, self.entries)
 
     def find_all(self, files: ProcFiles, pid: int) -> MatchedEntry | None:
         """Return which entry means a process by what is to be seen of it now, its names too. Raises as `reason`."""
@@ -188,7 +185,7 @@ class NeverListSnapshot:
             return found
         own = next((each for each in self._unread[entry] if not uids or each.uid in uids), None)
         if own is not None:
-            raise SearchLimitExceeded(f"{own.folder} of its user cannot be read ({own.why})")
+            raise SearchLimitExceeded(f"{own.folder} of its user cannot be looked through ({own.why})")
         return self._by_hard_link(process, entry)
 
     def _by_hard_link(self, process: ProgramPaths, entry: str) -> str:
@@ -240,6 +237,7 @@ class NeverListEntries:
         """With `files` what `follow` is told of is remembered as it was first seen."""
         self._bounds = bounds or SearchLimits()
         self._entries = tuple(entries)
+        self._files = files
         self._memory = None if files is None else FirstSeenMatches(files)
 
     def use(self, entries: Iterable[str]) -> None:
@@ -252,19 +250,15 @@ class NeverListEntries:
 
     def follow(self, ids: Iterable[ProcessId]) -> None:
         """Remember of the processes that are new which entry means them. It does not wait."""
-        if self._memory is not None and self._entries:
-            self._memory.follow(ids, self.snapshot())
+        if self._memory is not None and self._files is not None and self._entries:
+            self._memory.follow(ids, self._entries, partial(self.snapshot().find_all, self._files))
 
     def first_seen(self, identity: ProcessId) -> str:
         """Return which entry meant a process when it was first seen, or that this is being looked up; it does not wait.
 
         "" says nothing: whoever is acted on is looked at by itself.
         """
-        if self._memory is None or not self._entries:
-            return ""
-        if self._memory.is_looking_for(identity, self._entries):
-            return "it is being compared with remedies.never: it is new, or the entries are"
-        return self._memory.meant((identity.pid, identity.start_ticks), self._entries)
+        return "" if self._memory is None or not self._entries else self._memory.reason(identity, self._entries)
 
 
 NO_ENTRIES = NeverListSnapshot()
@@ -399,58 +393,3 @@ def _read(files: ProcFiles, pid: int) -> Row:
 def _is_supervised(place: Placement) -> bool:
     membership = parse_cgroup(place.cgroups)
     return bool(membership.unit or membership.container_id)
-
-
-class MatchedEntry(NamedTuple):
-    """Which entry means a process, or may do so; "" for the entry where that cannot be told."""
-
-    entry: str
-    why: str
-
-
-class FirstSeenMatches:
-    """Which entry meant each GPU process when it was first seen, kept until the process ends."""
-
-    def __init__(self, files: ProcFiles) -> None:
-        self._files = files
-        self._entries: tuple[str, ...] = ()
-        self._seen: frozenset[ProcessId] = frozenset()
-        self._meant: Mapping[Key, MatchedEntry] = {}
-        self._thread: threading.Thread | None = None
-
-    def follow(self, ids: Iterable[ProcessId], look: NeverListSnapshot) -> None:
-        """Have a thread look at those that are new, and at all of them by new entries. It never waits."""
-        now = frozenset(ids)
-        known = self._seen if look.entries == self._entries else frozenset()
-        if now <= known or not look.entries or (self._thread is not None and self._thread.is_alive()):
-            return
-        new = now - known
-        self._thread = threading.Thread(target=self._look, args=(now, new, look), name="never-list", daemon=True)
-        self._thread.start()
-
-    def is_looking_for(self, identity: ProcessId, entries: tuple[str, ...]) -> bool:
-        """Return whether a thread still has to look at this process, or at all of them by these entries."""
-        known = self._entries == entries and identity in self._seen
-        return not known and self._thread is not None and self._thread.is_alive()
-
-    def meant(self, key: Key, entries: Collection[str]) -> str:
-        """Return why a process was meant by one of these entries when it was first seen; "" where it was not."""
-        found = self._meant.get(key)
-        return f"{found.why}, as it was first seen" if found is not None and found.entry in entries else ""
-
-    def _look(self, now: Collection[ProcessId], new: Iterable[ProcessId], look: NeverListSnapshot) -> None:
-        alive = {(each.pid, each.start_ticks) for each in now}
-        meant = {key: one for key, one in self._meant.items() if key in alive}
-        for each in new:
-            try:
-                if parse_stat(self._files.read(each.pid, "stat")).start_ticks != each.start_ticks:
-                    continue
-                found = look.find_all(self._files, each.pid)
-            except (OSError, ValueError):  # it has gone, or is judged when somebody would act on it
-                continue
-            except Exception:
-                log.exception("pid %d was not compared with remedies.never", each.pid)
-                continue
-            if found is not None and found.entry:
-                meant[each.pid, each.start_ticks] = found
-        self._meant, self._seen, self._entries = meant, frozenset(now), look.entries

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -33,6 +34,60 @@ _STATUS_LINE = re.compile(rb"^(\w+):\t(.*)$", re.MULTILINE)
 _ANY_TERMINAL = os.makedev(136, 2**20 - 1)
 """Device number of a pseudo-terminal that none has: the pool has fewer."""
 _NO_START = 2**63
+
+
+_LARGE_BYTES = 16 * 1024
+"""A status with some 1,600 groups. The kernel writes all of it before it gives any: 17 ms of CPU for 65,535 groups."""
+_LARGE_SECONDS = 60.0
+
+
+class _Status(NamedTuple):
+    """What is needed of /proc/PID/status."""
+
+    uids: frozenset[int]
+    namespace_pids: tuple[int, ...]
+    tracer: int
+
+
+class LargeStatuses:
+    """Those of processes with thousands of groups, kept for a minute.
+
+    A user with subordinate group ids (subgid(5)) can have such processes: 200 of them, read several times for each
+    decision, would keep everybody's remedies waiting. What is kept of one a minute long are facts about that one alone.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` returns seconds."""
+        self._clock = clock
+        self._kept: dict[tuple[int, int], tuple[float, _Status]] = {}
+
+    def forget_old(self) -> None:
+        """Let go of those that are read anew the next time."""
+        before = self._clock() - _LARGE_SECONDS
+        for key, (read_at, _) in tuple(self._kept.items()):
+            if read_at <= before:
+                self._kept.pop(key, None)
+
+    def read(self, files: ProcFiles, pid: int, start_ticks: int) -> _Status:
+        """Return what the status of a process says. Raises OSError, and ValueError for what is none."""
+        if known := self._kept.get((pid, start_ticks)):
+            return known[1]
+        status = files.read(pid, "status")
+        uids, namespace_pids, tracer = _UIDS.search(status), _NAMESPACE_PIDS.search(status), _TRACER.search(status)
+        if uids is None or namespace_pids is None:
+            raise ValueError(f"what it says of pid {pid} cannot be understood")
+        found = _Status(
+            frozenset(map(int, uids.groups())),
+            tuple(map(int, namespace_pids[1].split())),
+            int(tracer[1]) if tracer else 0,
+        )
+        if len(status) > _LARGE_BYTES:
+            self._kept[pid, start_ticks] = self._clock(), found
+        return found
+
+
+_LARGE_STATUSES = LargeStatuses()
+"""Those of this machine."""
 
 
 class UnseenProcesses(Exception):
@@ -86,9 +141,15 @@ def list_pids(root: str = "/proc") -> list[int]:
 class ProcessScan:
     """Every living process by its pid. A process counts as living while any thread of it does."""
 
-    def __init__(self, files: ProcFiles, pids: Callable[[], Iterable[int]] = list_pids) -> None:
+    def __init__(
+        self,
+        files: ProcFiles,
+        pids: Callable[[], Iterable[int]] = list_pids,
+        large: LargeStatuses = _LARGE_STATUSES,
+    ) -> None:
         """Read them. Raises UnseenProcesses."""
-        self.rows: Mapping[int, ProcessRow] = _read_all(files, pids)
+        large.forget_old()
+        self.rows: Mapping[int, ProcessRow] = _read_all(files, pids, large)
 
     @cached_property
     def children(self) -> Mapping[int, Collection[int]]:
@@ -119,7 +180,7 @@ class ProcessScan:
                     yield child, ancestor
 
 
-def _read_all(files: ProcFiles, pids: Callable[[], Iterable[int]]) -> dict[int, ProcessRow]:
+def _read_all(files: ProcFiles, pids: Callable[[], Iterable[int]], large: LargeStatuses) -> dict[int, ProcessRow]:
     found: dict[int, ProcessRow] = {}
     seen: set[int] = set()
     try:
@@ -130,7 +191,7 @@ def _read_all(files: ProcFiles, pids: Callable[[], Iterable[int]]) -> dict[int, 
             seen |= new
             for pid in new:
                 try:
-                    row = _read(files, pid)
+                    row = _read(files, pid, large)
                 except _GONE:
                     continue
                 if row is not None:
@@ -142,7 +203,7 @@ def _read_all(files: ProcFiles, pids: Callable[[], Iterable[int]]) -> dict[int, 
     return found
 
 
-def _read(files: ProcFiles, pid: int) -> ProcessRow | None:
+def _read(files: ProcFiles, pid: int, large: LargeStatuses) -> ProcessRow | None:
     """Return a process; None for one that has ended. Raises OSError, and ValueError for what is none."""
     try:
         stat = files.read(pid, "stat")
@@ -159,14 +220,11 @@ def _read(files: ProcFiles, pid: int) -> ProcessRow | None:
             return None
         thread = living_thread(files, parse_stat(stat))
         living_state = thread.stat.state if thread else ""
-    status = files.read(pid, "status")
-    uids, namespace_pids, tracer = _UIDS.search(status), _NAMESPACE_PIDS.search(status), _TRACER.search(status)
-    if uids is None or namespace_pids is None:
-        raise ValueError(f"what it says of pid {pid} cannot be understood")
+    status = large.read(files, pid, int(fields[19]))
     return ProcessRow(
         pid, stat[opening + 2 : closing].decode("utf-8", "replace"), state, int(fields[1]), int(fields[2]),
-        int(fields[3]), int(fields[4]), int(fields[5]), int(fields[19]), frozenset(map(int, uids.groups())),
-        int(tracer[1]) if tracer else 0, tuple(map(int, namespace_pids[1].split())),
+        int(fields[3]), int(fields[4]), int(fields[5]), int(fields[19]), status.uids,
+        status.tracer, status.namespace_pids,
         int(fields[35]) if len(fields) > 35 else signal.SIGCHLD, living_state,
     )  # fmt: skip
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -25,12 +27,14 @@ class SearchLimitExceeded(Exception):
 
 
 class SearchLimits(NamedTuple):
-    """How much a pattern may mean."""
+    """How much a pattern may mean, in what is root's and in what is each other user's."""
 
     links: int = 4096
     entries: int = 200_000
     """More than the virtual environments of a server have; the walk takes about 1 µs for each."""
     seconds: float = 1.0
+    """The same for each; `in_all_seconds` together."""
+    in_all_seconds: float = 5.0
 
 
 class SymbolicLink(NamedTuple):
@@ -42,7 +46,7 @@ class SymbolicLink(NamedTuple):
 
 
 class UnreadableDirectory(NamedTuple):
-    """A user's directory that a pattern may mean, and that could not be looked into."""
+    """A user's directory that a pattern may mean, and that could not be looked into, or not to its end."""
 
     folder: str
     uid: int
@@ -78,8 +82,9 @@ def find_links(
 
     `*` stands for any text, slashes too: everything below the first directory with one is searched, also
     through links, but for those that lead back to where the search began. What a user keeps from being looked into is
-    added to `unread`: a FUSE file system of theirs is not even asked, as it may not answer. The files that the pattern
-    means are added to `files`, by their inodes. Raises SearchLimitExceeded.
+    added to `unread`: a FUSE file system of theirs is not even asked, as it may not answer. So is where they have more
+    than the bounds, which hold for each user: what a user's link leads to counts as that user's. The files that the
+    pattern means are added to `files`, by their inodes. Raises SearchLimitExceeded for what is root's.
     """
     if not pattern.startswith("/"):
         return  # it means whatever is called so, wherever it lies: its words are all that can be compared
@@ -91,6 +96,32 @@ def find_links(
         yield SymbolicLink(base, real)
     search = _Search(pattern, literal, real, bounds, [] if unread is None else unread, files)
     yield from search.run(base)
+
+
+_ROOT = 0
+
+
+class _Folder(NamedTuple):
+    """A directory to look into."""
+
+    path: str
+    real: str
+    """The same without links."""
+    payer: int
+    """The first user but root to whom something on the way belongs; root where nothing does."""
+
+
+@dataclass(slots=True)
+class _Spent:
+    """What was looked at for one user."""
+
+    links: int = 0
+    entries: int = 0
+    seconds: float = 0.0
+
+
+class _UserLimitExceeded(SearchLimitExceeded):
+    """A user has more than can be looked through."""
 
 
 class _Search:
@@ -109,35 +140,57 @@ class _Search:
         self._literal = literal
         self._real = real
         self._bounds = bounds
-        self._seen = self._found = 0
-        self._end = time.monotonic() + bounds.seconds
+        self._spent: defaultdict[int, _Spent] = defaultdict(_Spent)
+        self._given_up: set[int] = set()
+        self._end = time.monotonic() + bounds.in_all_seconds
 
     def run(self, base: str) -> Iterator[SymbolicLink]:
-        waiting, visited = [(base, self._real)], {self._real}
+        waiting, visited = [_Folder(base, self._real, _ROOT)], {(_ROOT, self._real)}
         while waiting:
-            folder, real = waiting.pop()
-            if (uid := self._fuse_user(real)) is not None:
-                self._unread.append(UnreadableDirectory(folder, uid, "a FUSE file system"))
+            folder = waiting.pop()
+            if (uid := self._fuse_user(folder.real)) is not None:
+                self._unread.append(UnreadableDirectory(folder.path, uid, "a FUSE file system"))
                 continue
+            folder = folder._replace(payer=folder.payer or _owner(folder.real))
+            if folder.payer in self._given_up:
+                continue
+            began = time.monotonic()
             try:
-                with os.scandir(folder) as entries:
-                    for entry in entries:
-                        self._count()
-                        path = f"{folder.rstrip('/')}/{entry.name}"
-                        if not self._may_fit(path):
-                            continue
-                        if not entry.is_symlink():
-                            below = f"{real.rstrip('/')}/{entry.name}"
-                            waiting += [(path, below)] if self._is_directory(entry, path) else []
-                        elif link := self._link(path):
-                            yield link
-                            if link.target not in visited and os.path.isdir(link.target):  # noqa: PTH112
-                                visited.add(link.target)
-                                waiting.append((path, link.target))
+                for found in self._look_into(folder):
+                    if isinstance(found, _Folder):
+                        waiting.append(found)
+                        continue
+                    yield found
+                    place = folder.payer or _owner(found.name), found.target
+                    if place not in visited and os.path.isdir(found.target):  # noqa: PTH112
+                        visited.add(place)
+                        waiting.append(_Folder(found.name, found.target, place[0]))
             except (FileNotFoundError, NotADirectoryError):
                 continue
+            except _UserLimitExceeded as error:
+                self._given_up.add(folder.payer)
+                self._unread.append(UnreadableDirectory(folder.path, folder.payer, str(error)))
             except OSError as error:
-                self._unread.append(UnreadableDirectory(folder, _user_of(folder, error), f"{error.strerror}"))
+                self._unread.append(_unreadable(folder, error))
+            finally:
+                self._spent[folder.payer].seconds += time.monotonic() - began
+
+    def _look_into(self, folder: _Folder) -> Iterator[_Folder | SymbolicLink]:
+        """Yield the directories and links in a directory. Raises OSError, SearchLimitExceeded."""
+        began = time.monotonic()
+        with os.scandir(folder.path) as entries:
+            for entry in entries:
+                self._count(folder.payer, began)
+                path = f"{folder.path.rstrip('/')}/{entry.name}"
+                if not self._may_fit(path):
+                    continue
+                if entry.is_symlink():
+                    if link := self._link(path):
+                        self._spent[folder.payer].links += 1
+                        self._bound(folder.payer, self._spent[folder.payer].links, self._bounds.links, "links")
+                        yield link
+                elif self._is_directory(entry, path):
+                    yield _Folder(path, f"{folder.real.rstrip('/')}/{entry.name}", folder.payer)
 
     def _is_directory(self, entry: os.DirEntry[str], path: str) -> bool:
         """Return whether it is one; take note of a file that the pattern means. Raises OSError."""
@@ -176,9 +229,6 @@ class _Search:
                 return None
         elif not matches(path, self._pattern):
             return None
-        self._found += 1
-        if self._found > self._bounds.links:
-            raise SearchLimitExceeded(f"there are more than {self._bounds.links} links below it")
         return SymbolicLink(path, target)
 
     def _may_fit(self, path: str) -> bool:
@@ -191,20 +241,38 @@ class _Search:
             self._real == target or self._real.startswith(target.rstrip("/") + "/") or target.startswith(_NOT_SEARCHED)
         )
 
-    def _count(self) -> None:
-        self._seen += 1
-        if self._seen > self._bounds.entries:
-            raise SearchLimitExceeded(f"there are more than {self._bounds.entries} files below it")
-        if self._seen % _CHECK_CLOCK_EVERY == 0 and time.monotonic() > self._end:
-            raise SearchLimitExceeded(f"it takes more than {self._bounds.seconds:g} s to look through what is below it")
+    def _count(self, payer: int, began: float) -> None:
+        spent = self._spent[payer]
+        spent.entries += 1
+        self._bound(payer, spent.entries, self._bounds.entries, "files")
+        if spent.entries % _CHECK_CLOCK_EVERY:
+            return
+        now = time.monotonic()
+        if now > self._end:
+            raise SearchLimitExceeded(
+                f"it takes more than {self._bounds.in_all_seconds:g} s to look through what is below it"
+            )
+        if spent.seconds + now - began > self._bounds.seconds:
+            kind = _UserLimitExceeded if payer else SearchLimitExceeded
+            raise kind(f"it takes more than {self._bounds.seconds:g} s to look through what is below it")
+
+    def _bound(self, payer: int, count: int, most: int, what: str) -> None:
+        if count > most:
+            kind = _UserLimitExceeded if payer else SearchLimitExceeded
+            raise kind(f"there are more than {most} {what} below it")
 
 
-def _user_of(folder: str, error: OSError) -> int:
-    """Return which user keeps a directory from being read. Raises SearchLimitExceeded for root, or if unknown."""
+def _owner(path: str) -> int:
+    """Return the owner of a directory or link; root's where that cannot be seen."""
     try:
-        uid = os.lstat(folder).st_uid
+        return os.lstat(path).st_uid
     except OSError:
-        uid = 0
+        return _ROOT
+
+
+def _unreadable(folder: _Folder, error: OSError) -> UnreadableDirectory:
+    """Return which user keeps a directory from being read. Raises SearchLimitExceeded for root, or if unknown."""
+    uid = folder.payer or _owner(folder.path)
     if not uid:
-        raise SearchLimitExceeded(f"{folder} cannot be read ({error.strerror})") from error
-    return uid
+        raise SearchLimitExceeded(f"{folder.path} cannot be read ({error.strerror})") from error
+    return UnreadableDirectory(folder.path, uid, f"{error.strerror}")

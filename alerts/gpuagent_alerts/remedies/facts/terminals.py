@@ -58,6 +58,9 @@ _PENDING = re.compile(rb"^\s*op=\d+", re.MULTILINE)
 _SOCKET = "socket:["
 _RING = "anon_inode:[io_uring]"
 _MASTER = "ptmx"
+_DELETED = " (deleted)"
+"""At the end of a link to a terminal that was hung up: with its other side devpts loses the node (`devpts_pty_kill`,
+fs/devpts/inode.c). Nobody else can take it away, and a node outside devpts does not open one."""
 _KCMP = {"x86_64": 312, "aarch64": 272}
 """Number of kcmp(2), arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h."""
 _KCMP_FILES = 2
@@ -180,7 +183,7 @@ class PtyMasters:
         return b"" if folder is None else self._open.mounts(pid, folder)
 
     def slaves(self, pid: int) -> frozenset[Slave]:
-        """Return the terminals that any thread of a process has open, as far as that may be seen.
+        """Return the terminals that any thread of a process has open, as far as that may be seen; none that is hung up.
 
         Raises UnseenProcesses for one that hangs in the kernel: it may have any.
         """
@@ -202,7 +205,7 @@ class PtyMasters:
                 raise
             except OSError:  # closed meanwhile
                 continue
-            if slave:
+            if slave and not (path.endswith(_DELETED) and slave.file_system):
                 yield slave
 
     def _slave(self, pid: int, folder: str, descriptor: int) -> Slave | None:

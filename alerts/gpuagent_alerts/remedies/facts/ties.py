@@ -279,8 +279,10 @@ class TieFinder:
                 yield Tie(row, f"started by pid {ancestor}, and of another user")
                 continue
             try:
-                if set(read_uids(self._files, pid, tuple(row.uids))) != row.uids:
-                    yield Tie(row, f"started by pid {ancestor}, and a thread of it of another user")
+                uids = set(read_uids(self._files, pid, tuple(row.uids)))
+                if uids != row.uids:
+                    is_of = "is of another user" if uids else "may be of another user: it cannot be told"
+                    yield Tie(row, f"started by pid {ancestor}, and a thread of it {is_of}")
                     continue
                 if ancestor not in places:
                     places[ancestor] = read_placement(self._files, ancestor)

@@ -279,8 +279,10 @@ class Policy:
             yield f"its user has another name now: {facts.user or 'unknown'}, and not {target.user or 'unknown'}"
         if allow.users and target.user not in allow.users:
             yield of_another_user(target, facts)
-        if len(set(facts.uids)) != 1:
-            yield f"it runs with the rights of more than one user (uids {', '.join(map(str, facts.uids)) or 'unknown'})"
+        if not facts.uids:
+            yield "it is not known whether all of its threads have the rights of one user"
+        elif len(set(facts.uids)) != 1:
+            yield f"it runs with the rights of more than one user (uids {', '.join(map(str, facts.uids))})"
         yield from self._not_in_place(step, target, facts)
         yield from self._not_on_gpu(target, observation)
         age = max(now_seconds - target.started_seconds, 0.0)

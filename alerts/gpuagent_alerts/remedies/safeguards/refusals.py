@@ -119,7 +119,7 @@ _ADVICE = tuple(
         (r"remedies\.mps_clients", "Set remedies.mps_clients: true in {file}; --force does not lift this."),
         (r"remedies\.idle_for|rule is about idleness", "Only rules go by idleness: ask for it by its pid."),
         (r"do not confirm the leak", "Wait until `gpuagent ps` shows its memory growing, or ask for it by its pid."),
-        (r"the rights of more than one user|whether it runs in a container", "Say --force if you know what it is."),
+        (r"the rights of .*one user|whether it runs in a container", "Say --force if you know what it is."),
         (r"the allow list means what is proven", "Say --force if you know what it is."),
         (r"^it is not proven that root", _OWN_HAND),
         (r"^container .* is not proven: its cgroup /\S+\.service/libpod-", _QUADLET),
