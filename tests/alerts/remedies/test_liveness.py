@@ -118,7 +118,7 @@ def test_a_container_whose_first_process_hangs(silence: threading.Event, monkeyp
             RealProc(), hanging, apps=NoApps(), warn=no_warning, ask_runtime=lambda _: RunningContainer(process.pid, "")
         )
         said = asyncio.run(executor.container_refusal(target))
-    assert said.startswith("it cannot be told what is in")
+    assert said.startswith("it cannot be seen what is in")
 
 
 def test_a_program_whose_file_system_is_silent(

@@ -206,7 +206,7 @@ class NodeActionExecutor:
             return await read_with_timeout(partial(self._runtime_disagrees, self._ask_runtime, target), LOOK_SECONDS)
         except TimeoutError:
             reason = READS.reason() or f"the container runtime does not answer within {LOOK_SECONDS:g} s"
-            return f"it cannot be told what is in {target.container}: {reason}"
+            return f"it cannot be seen what is in {target.container}: {reason}"
 
     def _runtime_disagrees(self, ask_runtime: AskRuntime, target: Target) -> str:
         """Compare name and cgroup of the container, by the runtime's word of this moment, with the target's."""
