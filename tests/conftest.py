@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.attack.table import pytest_terminal_summary as pytest_terminal_summary  # noqa: PLC0414  for pytest
-from tests.exhaustive import extend, is_sampled
+from tests.exhaustive import ONE_CASE_IN, extend, is_sampled
 from tests.gpu.presence import missing_gpu
 from tests.torture import times
 
@@ -29,6 +29,8 @@ settings.load_profile("gpuagent")
 EXIT_STATUS = "gpuagent/exit_status"
 """Key in pytest's cache of the last run's exit status: `make` passes on only that something failed."""
 
+_USUAL_SECONDS = 10
+"""What a slow test counts for that has not asked for more time than others: most of those only compute."""
 MACHINE = "tests/systemd/"
 """Folder of the tests that look at one booted machine: making it takes as long as they do."""
 INSTALL = {
@@ -71,7 +73,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sample",
         metavar="COMMIT",
-        help="run the extended tests, too, and a sample of the exhaustive ones, another for each commit",
+        help="run extended tests, too; of further cases and exhaustive ones a sample, another for each commit",
     )
 
 
@@ -104,14 +106,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("slow"):
                 own = item.get_closest_marker("timeout")
-                seconds[item.path] += own.args[0] if own else 60
+                seconds[item.path] += own.args[0] if own else _USUAL_SECONDS
         items.sort(key=lambda item: -seconds[item.path])
 
 
 def _is_taken(item: pytest.Item, commit: str) -> bool:
     marker = item.get_closest_marker("exhaustive")
     if marker is None:
-        return True
+        extended = item.get_closest_marker("extended")
+        is_case = extended is not None and extended.kwargs.get("case", False)
+        return not is_case or is_sampled(item.nodeid, commit, ONE_CASE_IN)
     whole = marker.kwargs.get("whole_file", False)
     return is_sampled(item.nodeid.partition("::")[0] if whole else item.nodeid, commit)
 
@@ -145,18 +149,29 @@ def _is_there(name: str) -> bool:
     return found is not None and Path(found).resolve().name != "snap"
 
 
+class UnsyncedConnection(sqlite3.Connection):
+    """Leaves it to the kernel when a file is written to the disk: no test cuts the power."""
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        found = super().execute(sql, *parameters)
+        if sql.startswith("PRAGMA synchronous ="):
+            super().execute("PRAGMA synchronous = OFF")
+        return found
+
+
 @pytest.fixture(autouse=True)
-def databases_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Close each database that a test has opened, as the agent does when it ends.
+def databases_are_closed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close each database that a test has opened, as the agent does when it ends. None is synced unless `synced`.
 
     From Python 3.13 on an open connection warns when it is collected (https://docs.python.org/3/whatsnew/3.13.html),
     which is at any time: another test would fail of it.
     """
     opened: list[sqlite3.Connection] = []
     connect = sqlite3.connect
+    factory = sqlite3.Connection if request.node.get_closest_marker("synced") else UnsyncedConnection
 
     def connecting(*args: Any, **options: Any) -> sqlite3.Connection:
-        opened.append(connect(*args, **options))
+        opened.append(connect(*args, **{"factory": factory, **options}))
         return opened[-1]
 
     monkeypatch.setattr(sqlite3, "connect", connecting)

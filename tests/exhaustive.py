@@ -1,6 +1,7 @@
 """Which of many cases of one kind `make test` runs; `make test-all` runs all of them.
 
-What is left out is either extended, which CI runs each time, or exhaustive, of which CI runs a sample.
+What is left out is either extended or exhaustive. Of what is exhaustive CI runs a sample, and of the further cases of a
+test another, so that each case is run every few commits; other extended tests it runs each time.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from _pytest.mark import ParameterSet
 
 RARELY = pytest.mark.exhaustive
 _ONE_IN = 20
+ONE_CASE_IN = 3
 
 
-def is_sampled(test: str, commit: str) -> bool:
-    """Tell whether an exhaustive test is in the sample of a commit: some 5 % of them, the same ones each time.
+def is_sampled(test: str, commit: str, one_in: int = _ONE_IN) -> bool:
+    """Tell whether a test is in the sample of a commit: one in so many, the same ones each time.
 
     `test` is its id, or its file where all of a file's tests look at one thing that takes minutes to make.
     """
-    return zlib.crc32(f"{commit} {test}".encode()) % _ONE_IN == 0
+    return zlib.crc32(f"{commit} {test}".encode()) % one_in == 0
 
 
 def extend(items: Iterable[pytest.Item]) -> None:
@@ -36,7 +38,7 @@ def extend(items: Iterable[pytest.Item]) -> None:
         chosen = _spread(marker.args[0], len(group))
         for number, item in enumerate(group):
             if number not in chosen:
-                item.add_marker(pytest.mark.extended)
+                item.add_marker(pytest.mark.extended(case=True))
 
 
 def evenly(cases: Iterable[object], usual: int) -> list[ParameterSet]:

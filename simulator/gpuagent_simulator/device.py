@@ -12,6 +12,7 @@ from typing import NamedTuple
 from gpuagent_simulator.abi import Code, NvmlError
 from gpuagent_simulator.curves import ScenarioClock, Shape
 from gpuagent_simulator.faults import FaultInjector, FaultKind
+from gpuagent_simulator.memory_limits import CgroupLimits
 from gpuagent_simulator.process import IDLE, Bindings, Load, Process
 from gpuagent_simulator.spec import LOST_UNDER_MIG, Feature, GpuSpec, MigInstanceSpec
 
@@ -111,6 +112,8 @@ class ListedProcess(NamedTuple):
     pid: int
     used_bytes: int | None
     load: Load
+    denied_bytes: int = 0
+    """How much more it wants than it gets: its allocations fail with an out-of-memory error."""
 
 
 class GpuMoment(NamedTuple):
@@ -119,7 +122,7 @@ class GpuMoment(NamedTuple):
     Every call within that second returns the same.
     """
 
-    key: tuple[int, int]
+    key: tuple[int, ...]
     seconds: float
     rows: tuple[ListedProcess, ...]
     busy: Load
@@ -148,8 +151,7 @@ class Gpu:
         self.name = spec.name.encode()
         self.uuid = (spec.uuid or f"GPU-51a0f2d4-0000-4000-8000-{index:012x}").encode()
         self.serial = (spec.serial or f"16512200{index:05d}").encode()
-        self.memory_limits: dict[bytes, tuple[int, int]] = {}
-        """Soft and hard limit in bytes of each cgroup that was given one, by its folder."""
+        self.memory_limits = CgroupLimits()
         self.pci_bus_id = spec.pci_bus_id or f"00000000:{0x18 + index * 8 & 0xFF:02X}:00.0"
         self.mig_enabled = spec.mig is not None
         self.lacks = spec.lacks | LOST_UNDER_MIG if self.mig_enabled else spec.lacks
@@ -183,17 +185,21 @@ class Gpu:
         """Return what the processes do in this second."""
         self._bindings.poll()
         now = self.scenario_clock.now()
-        key = (math.floor(now), self._bindings.version)
+        key = (math.floor(now), self._bindings.version, self.memory_limits.version)
         moment = self._moment
         if moment is None or moment.key != key:
             with self._lock:
                 moment = self._moment = self._compute(key, now)
         return moment
 
-    def _compute(self, key: tuple[int, int], now: float) -> GpuMoment:
+    def held(self) -> list[tuple[Process, int]]:
+        """Return what each process holds at this moment."""
+        return [(row.process, row.used_bytes or 0) for row in self.moment().rows]
+
+    def _compute(self, key: tuple[int, ...], now: float) -> GpuMoment:
         """Hand out memory as the driver does: what there is, first come first served.
 
-        No sum exceeds the memory of the GPU, or of a MIG instance.
+        No sum exceeds the memory of the GPU, of a MIG instance, or the limit of a cgroup.
         """
         left = math.inf
         if self.spec.memory is not None:
@@ -203,16 +209,17 @@ class Gpu:
         for one in self.instances:
             if one.exists(now):
                 rooms[one.spec.gpu_instance] -= one.spec.base_used(now)
-        for process in self._processes:
-            if not process.is_listed(now):
-                continue
-            used = process.used_bytes(now)
+        listed = [each for each in self._processes if each.is_listed(now)]
+        permitted = self.memory_limits.rooms(listed)
+        for process in listed:
+            used = wanted = process.used_bytes(now)
             if used is not None:
                 buffer_size = rooms.get(process.gpu_instance, math.inf)
-                used = max(0, int(min(used, left, buffer_size)))
+                used = max(0, int(min(permitted(process, used), left, buffer_size)))
                 left -= used
                 rooms[process.gpu_instance] = buffer_size - used
-            rows.append(ListedProcess(process, process.pid, used, process.load(now)))
+            denied = (wanted or 0) - (used or 0)
+            rows.append(ListedProcess(process, process.pid, used, process.load(now), denied))
         totals = map(sum, zip(*(row.load for row in rows), strict=True)) if rows else IDLE
         return GpuMoment(key, now, tuple(rows), Load(*(min(100, total) for total in totals)))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from gpuagent_simulator.abi import (
 )
 from gpuagent_simulator.device import Device, Gpu
 from gpuagent_simulator.faults import FaultKind
+from gpuagent_simulator.memory_limits import CgroupLimit
 from gpuagent_simulator.session import Body, EntrySpec, EntryTable, SimulatedSession, gauges, on_device, on_session
 from gpuagent_simulator.spec import Feature
 
@@ -79,9 +81,8 @@ def set_memory_limits(session: SimulatedSession, device: Device, argument: Any) 
     given = view(SetMemoryLimits, argument)
     if not given.nameSpace or given.softLimit > given.hardLimit:
         raise NvmlError(Code.INVALID_ARGUMENT)
-    device.parent.memory_limits.pop(given.nameSpace, None)
-    if given.softLimit or given.hardLimit != 2**64 - 1:
-        device.parent.memory_limits[given.nameSpace] = given.softLimit, given.hardLimit
+    gpu = device.parent
+    gpu.memory_limits.set(os.fsdecode(given.nameSpace), CgroupLimit(given.softLimit, given.hardLimit), gpu.held())
 
 
 @on_device(ENTRIES, "nvmlDeviceGetMemoryLimits_v1", feature=Feature.MEMORY, with_session=True)
@@ -89,16 +90,12 @@ def memory_limits(session: SimulatedSession, device: Device, argument: Any) -> N
     """Answer the limits of a cgroup, or of the nearest one above it."""
     _with_limits(session)
     asked = view(GetMemoryLimits, argument)
-    name: bytes = asked.nameSpace or b""
-    while name and name not in device.parent.memory_limits:
-        name = name.rpartition(b"/")[0]
-    if not name:
+    folder, limits = os.fsdecode(asked.nameSpace or b""), device.parent.memory_limits
+    found = limits.nearest(folder)
+    if found is None:
         raise NvmlError(Code.NOT_FOUND)
-    asked.softLimit, asked.hardLimit = device.parent.memory_limits[name]
-    cgroup = name.decode("utf-8", "replace").removeprefix("/sys/fs/cgroup")
-    asked.currentUsed = sum(
-        row.used_bytes or 0 for row in device.rows() if f"{row.process.cgroup}/".startswith(f"{cgroup}/")
-    )
+    asked.softLimit, asked.hardLimit = found[1]
+    asked.currentUsed = limits.used_bytes(folder, device.parent.held())
 
 
 def _with_limits(session: SimulatedSession) -> None:

@@ -8,11 +8,12 @@ import re
 import select
 import threading
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from gpuagent_simulator.abi import NO_INSTANCE
 from gpuagent_simulator.curves import Constant, ScenarioClock, Shape
-from gpuagent_simulator.spec import FIRST_MADE_UP_PID, GpuSpec, MigInstanceSpec, ProcessSpec
+from gpuagent_simulator.spec import DEFAULT_CGROUP, FIRST_MADE_UP_PID, GpuSpec, MigInstanceSpec, ProcessSpec
 
 FIRST_MADE_UP_UID = 200_001
 """Above what useradd and container ranges usually give out, so that no real user's name is shown
@@ -79,6 +80,18 @@ class Process:
     def compute_instance(self) -> int:
         """NVML's id of the compute instance; all ones without MIG."""
         return NO_INSTANCE if self.spec.gpu_instance is None else self.spec.compute_instance
+
+    def cgroup_path(self) -> str:
+        """Return its cgroup of version 2: of a real process for which the scenario names none, the real one."""
+        text = self.cgroup
+        if self.spec.bind and text == DEFAULT_CGROUP:
+            try:
+                text = Path(f"/proc/{self.pid}/cgroup").read_text(encoding="utf-8", errors="surrogateescape")
+            except OSError:  # it has ended, and its memory is still counted
+                return "/"
+        if text.startswith("/"):
+            return text
+        return next((line.removeprefix("0::") for line in text.splitlines() if line.startswith("0::")), "/")
 
     def is_listed(self, now: float) -> bool:
         """Return True while the driver lists it: a dead one too, until its memory is gone."""

@@ -92,6 +92,7 @@ def _over(base: Mapping[str, object], given: Mapping[str, object]) -> dict[str, 
     return merged
 
 
+DEFAULT_CGROUP = "/user.slice"
 FIRST_MADE_UP_PID = 4_194_305
 """Above the kernel's highest pid (PID_MAX_LIMIT, include/linux/threads.h): no real process can be
 meant."""
@@ -129,7 +130,7 @@ class ProcessSpec(Section):
     command: Words = ()
     user: str = "root"
     uid: Whole | None = key(default=None, ge=0, le=2**32 - 1)
-    cgroup: str = "/user.slice"
+    cgroup: str = DEFAULT_CGROUP
     state: Literal["R", "S", "D", "Z", "T", "t", "I"] = "S"
     resident: Curve = Constant(512 * 1024**2)
     age: Seconds = 60.0

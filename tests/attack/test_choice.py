@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -176,15 +176,23 @@ def test_a_program_is_exchanged_between_two_steps(arena: Arena) -> None:
     arena.judge()
 
 
+NAMED: Sequence[Mapping[str, Any]] = (
+    {"alert": "TooMuch", "expr": f"{_USED} > 25e9"},
+    {"alert": "Much", "expr": f"{_USED} > 20e9 < 25e9"},
+)
+
+
 @pytest.mark.parametrize("name", ["{pid}{pid}", "$(kill 1)", "%s%n", "{{ 1 }}", "a b) R 1 ("])
 def test_a_name_that_is_more_than_a_name(arena: Arena, name: str) -> None:
-    """PROC-05: what a process calls itself is never a format, a command or a field: it is ended, and nobody else."""
+    """PROC-05: what a process calls itself is never a format, a command or a field: it is meant, and nobody else."""
     uid = next(arena.uids)
     innocent = arena.innocent(arena.crowd.start(uid))
-    guilty = arena.culprit(arena.crowd.start(uid, name=name))
-    arena.driver.hold(innocent.pid, 5)
-    arena.driver.hold(guilty.pid, 30)
-    step = {"exec": {"command": [str(arena.stand_in("record")), "{pid}"], "wait": "2s"}}
-    arena.start(ladders=[ladder("TooMuch", step, {"terminate": {"wait": "5s"}})], users=[str(uid)])
+    guilty, told = arena.culprit(arena.crowd.start(uid, name=name)), arena.crowd.start(uid, name=name)
+    for each, gib in ((innocent, 5), (guilty, 30), (told, 20)):
+        arena.driver.hold(each.pid, gib)
+    step = {"exec": {"command": [str(arena.stand_in("record")), "{pid}"], "wait": "60s"}}
+    arena.start(ladders=[ladder("TooMuch"), ladder("Much", step)], rules=NAMED, users=[str(uid)])
+    until(lambda: arena.executed("record"), "the program has run")
+    told.end()
     arena.judge()
-    assert arena.executed("record") == [str(guilty.pid)]
+    assert arena.executed("record") == [str(told.pid)]

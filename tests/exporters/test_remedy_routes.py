@@ -66,6 +66,10 @@ class FakeRemedies:
         self.done.append(("stop", uid))
         return "the disk is full"
 
+    async def lift(self, uid: int) -> list[str]:
+        self.done.append(("lift", uid))
+        return ["lifted"]
+
     async def reset(self, uid: int) -> None:
         self.done.append(("reset", uid))
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 NO_TORCH_CUDA = "needs torch on a real GPU"
+NO_LIMITS = "needs root, cgroup version 2 and a driver with memory limits (615)"
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,11 @@ EXPERIMENTS = (
     Experiment("oom", "ending:run_out_of_memory", 45, (
         Check("told", "an out-of-memory error of torch, as the client and the agent tell it", NO_TORCH_CUDA),
         Check("full", "the GPU while it is full, and the memory given back after it"),
+    )),
+    Experiment("limits", "limits:cap", 60, (
+        Check("count", "a memory limit on the cgroup of a process: what the driver counts against it", NO_LIMITS),
+        Check("refused", "a process beyond its memory limit, and its neighbor: who meets an OOM error", NO_LIMITS),
+        Check("lifted", "the same process once its memory limit is lifted", NO_LIMITS),
     )),
     Experiment("polling", "figures:poll_beside_work", 50, (
         Check("1 s", "time of a matrix product beside the agent at 1 s, and without it"),

@@ -93,7 +93,17 @@ def hold(size: str, stubborn: str = "") -> tuple[dict[str, Any], Commands]:
             torch.free(int(size))
         return stats(torch)
 
-    return {"taken_bytes": int(size)}, {"stats": lambda: stats(torch), "free": free}
+    def grow(more: int) -> dict[str, Any]:
+        """Ask for so much more, and survive a refusal."""
+        if DRY:
+            return {"error": "none: a stand-in is not limited"}
+        try:
+            held.append(torch.empty(more, dtype=torch.uint8, device="cuda"))
+        except torch.cuda.OutOfMemoryError as error:
+            return {"error": str(error).partition(".")[0]}
+        return {"error": ""}
+
+    return {"taken_bytes": int(size)}, {"stats": lambda: stats(torch), "free": free, "grow": grow}
 
 
 def matmul(size: str) -> tuple[dict[str, Any], Commands]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.exhaustive import evenly, is_sampled, usually
+from tests.exhaustive import ONE_CASE_IN, evenly, is_sampled, usually
 
 ROOT = Path(__file__).parents[2]
 INTERRUPTED = "tests/agent/cli/test_progress.py::test_ctrl_c_stops_looking_alone"
@@ -24,13 +24,18 @@ def collected(*words: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_a_sample_is_of_what_is_exhaustive_alone() -> None:
-    """What `make test` runs, all extended tests, and the exhaustive ones drawn for the commit."""
-    exhaustive, others = collected("-m", "exhaustive"), collected("-m", "not exhaustive")
+def test_what_is_sampled() -> None:
+    """CI runs what `make test` runs, extended tests, and what is drawn for the commit: exhaustive and further cases."""
+    exhaustive, always = collected("-m", "exhaustive"), collected("-m", "not exhaustive and not few")
+    usual = collected("-m", "few and not extended and not exhaustive")
+    cases = collected("-m", "few and extended and not exhaustive")
     commit = next(name for name in map(str, range(1000)) if any(is_sampled(test, name) for test in exhaustive))
 
-    assert others
-    assert collected("--sample", commit) == others | {test for test in exhaustive if is_sampled(test, commit)}
+    drawn = {test for test in exhaustive if is_sampled(test, commit)}
+    drawn_cases = {test for test in cases if is_sampled(test, commit, ONE_CASE_IN)}
+    assert always
+    assert set() < drawn_cases < cases
+    assert collected("--sample", commit) == always | usual | drawn | drawn_cases
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuagent.driver.memory_limits.protocol import SOCKET as LIMIT_SOCKET
 from gpuagent.procfs.reclaim_helper import SOCKET
 
 FOLDER = Path(__file__).parents[2] / "systemd"
@@ -150,6 +151,44 @@ def test_the_helper_is_root_and_nothing_else(tmp_path: Path) -> None:
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
     checked = analyze("security", "--offline=true", "--threshold=15", units[0])
     assert checked.returncode == 0, checked.stdout
+
+
+LIMITS = [FOLDER / f"gpuagent-limit.{kind}" for kind in ("service", "socket")]
+
+
+@pytest.mark.needs("systemd-analyze")
+def test_what_sets_limits_is_root_and_little_else(tmp_path: Path) -> None:
+    """What sets memory limits is accepted by systemd, and has one capability: 3.0 of 10."""
+    for unit in LIMITS:
+        text = unit.read_text(encoding="utf-8").replace("/opt/gpuagent/current/bin/python", sys.executable)
+        (tmp_path / unit.name).write_text(text, encoding="utf-8")
+    units = [str(tmp_path / unit.name) for unit in LIMITS]
+    checked = analyze("verify", "--man=no", "--recursive-errors=yes", *units)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+    checked = analyze("security", "--offline=true", "--threshold=30", units[0])
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_the_agent_alone_asks_for_limits() -> None:
+    """The socket is the one that the agent asks, and nobody's but its user's."""
+    found = LIMITS[1].read_text(encoding="utf-8").splitlines()
+    assert {f"ListenStream={LIMIT_SOCKET}", "SocketUser=gpuagent", "SocketMode=0600"} <= set(found)
+
+
+@pytest.mark.parametrize("unit", LIMITS, ids=lambda path: path.suffix)
+def test_every_line_of_what_sets_limits_says_why(unit: Path) -> None:
+    """As in the agent's."""
+    found = [line for line in unit.read_text(encoding="utf-8").splitlines() if line]
+    assert found[0].startswith(f"# /etc/systemd/system/{unit.name}") or unit.suffix == ".service"
+    for before, line in pairwise(found):
+        assert line.startswith(("#", "[")) or before.startswith("# "), line
+
+
+def test_what_sets_limits_takes_its_socket_from_systemd() -> None:
+    """Started by hand it says who starts it, and sets nothing."""
+    command = [sys.executable, "-I", "-m", "gpuagent.driver.memory_limits.helper"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (1, "gpuagent-limit.socket starts this\n")
 
 
 @pytest.mark.parametrize("unit", HELPER, ids=lambda path: path.suffix)

@@ -62,6 +62,8 @@ def _tell_standing(document: dict[str, Any]) -> None:
         tell(f"Remedies are off: {clean(document['off'])}")
     if document["stopped"]:
         tell(f"Remedies are stopped: {stopped_words(document)}. To resume them: gpuagent remedies reset")
+    for limit in document.get("limits", ()):  # an older agent sets none
+        tell(clean(_limit_words(limit)))
     if left_alone := document.get("left_alone"):  # an older agent does not tell
         tell(
             f"Rules leave the processes of {clean(', '.join(left_alone))} alone: the last actions on them gave no"
@@ -87,10 +89,33 @@ def stop(socket: Socket = None) -> None:
 
 
 @remedies_app.command()
+def lift(socket: Socket = None) -> None:
+    """Lift the GPU memory limits that remedies have set. Those of others, and of budgets, stay.
+
+    A ladder may set one again while its alert goes on: `gpuagent remedies stop` keeps it from that.
+
+    Exit status: 0 lifted, or there were none; 1 the agent does not answer, or cannot reach who sets limits.
+    """
+    lifted = ask_agent("POST", "/api/v1/remedies/lift", socket).get("lifted", [])
+    typer.echo("\n".join(clean(each) for each in lifted) or "No memory limit was set by a remedy.")
+
+
+@remedies_app.command()
 def reset(socket: Socket = None) -> None:
     """Resume remedies after `gpuagent remedies stop`, or after they stopped by themselves. Find out why first."""
     ask_agent("POST", "/api/v1/remedies/reset", socket)
     typer.echo("Remedies may act again.")
+
+
+def _limit_words(limit: dict[str, Any]) -> str:
+    """Return a memory limit that is set, in words."""
+    when = datetime.fromtimestamp(limit["set_seconds"], UTC)
+    why = f"budget {limit['budget']}" if limit["budget"] else f"remedy on pid {limit['pid']}"
+    return (
+        f"{limit['cgroup']} is limited to {format_bytes(limit['hard_bytes'])} on {limit['gpu_uuid']} since"
+        f" {when:%Y-%m-%d %H:%M} UTC ({why}). To lift it: "
+        + ("take enforce out of the budget" if limit["budget"] else "gpuagent remedies lift")
+    )
 
 
 def withheld_lines(withheld: dict[str, Any], width: int) -> list[str]:

@@ -94,6 +94,23 @@ class Budget(Section):
     )
     match: BudgetMatch = key(description=BudgetMatch.__doc__)
     memory: Size = key(ge=_LEAST_BYTES, description="The most memory on one GPU.")
+    enforce: Literal["no", "limit"] = key(
+        default="no",
+        description="`limit` has the driver refuse the unit or container what is beyond the budget, from the first "
+        "process on a GPU on: a standing memory limit on its cgroup, by driver 615 and cgroup version 2. It takes "
+        "`remedies.dry_run: false`.",
+    )
+
+    @classmethod
+    def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
+        match = given.get("match")
+        keys = set(match) if isinstance(match, Mapping) else set()
+        if given.get("enforce") == "limit" and keys not in ({"unit"}, {"container"}):
+            yield Problem(
+                ("enforce",),
+                "is a limit on a cgroup, and a user or an app has none of its own",
+                "match: a unit or a container alone",
+            )
 
     @property
     def label(self) -> str:
@@ -188,6 +205,23 @@ class ResetStep(Section):
     wait: Duration = key(default=60.0, description="Time for the memory to come back.")
 
 
+class LimitStep(Section):
+    """Limit the GPU memory of the container, job or unit that the process runs in: driver 615 and cgroup version 2."""
+
+    headroom: Size = key(
+        default=2 * 2**30,
+        ge=_LEAST_BYTES,
+        description="What the cgroup may hold on that GPU beyond what it holds now. More is refused to it with an "
+        "out-of-memory error, and to nobody else.",
+    )
+    until: Literal["alert_ends", "process_ends"] = key(
+        default="alert_ends",
+        description="When the limit is lifted. A leak that is held back may end its own alert: with `process_ends` the "
+        "limit stays until the process has gone, or `gpuagent remedies lift`.",
+    )
+    wait: Duration = key(default=30.0, description="Time for the alert to end before the next step.")
+
+
 class SignalStep(Section):
     """Send a signal that the app knows what to do with."""
 
@@ -259,6 +293,7 @@ class Step(Section):
     drop_caches: DropCachesStep | None = key(default=None, description=DropCachesStep.__doc__)
     release_cache: ReleaseCacheStep | None = key(default=None, description=ReleaseCacheStep.__doc__)
     reset: ResetStep | None = key(default=None, description=ResetStep.__doc__)
+    limit: LimitStep | None = key(default=None, description=LimitStep.__doc__)
     signal: SignalStep | None = key(default=None, description=SignalStep.__doc__)
     terminate: TerminateStep | None = key(default=None, description=TerminateStep.__doc__)
     kill: KillStep | None = key(default=None, description=KillStep.__doc__)

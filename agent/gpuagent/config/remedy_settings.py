@@ -66,7 +66,15 @@ def rules_of(remedies: Remedies) -> RemedyRules:
 def budgets_of(budgets: tuple[Budget, ...]) -> tuple[MemoryBudget, ...]:
     """Return the budgets in the order of the file."""
     return tuple(
-        MemoryBudget(each.label, each.memory, each.match.unit, each.match.container, each.match.user, each.match.app)
+        MemoryBudget(
+            each.label,
+            each.memory,
+            each.match.unit,
+            each.match.container,
+            each.match.user,
+            each.match.app,
+            enforced=each.enforce == "limit",
+        )
         for each in budgets
     )
 
@@ -105,6 +113,9 @@ def step_of(step: Step) -> RemedyStep:
             command = given.command if kind is StepKind.EXEC else ()
             if kind is StepKind.DROP_CACHES:
                 return RemedyStep(kind, given.wait, compact=given.compact, every_seconds=given.every)
+            if kind is StepKind.LIMIT:
+                stays = given.until == "process_ends"
+                return RemedyStep(kind, given.wait, headroom_bytes=given.headroom, until_process_ends=stays)
             return RemedyStep(kind, given.wait, number, command)
     raise ValueError("a step without a kind")
 

@@ -6,6 +6,7 @@ show the notes, the agent logs them at its start.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +23,7 @@ from gpuagent.config_notes.user_database import existing_users, user_problems
 from gpuagent.core.matchers import Matcher
 from gpuagent.core.problems import KeyPath
 from gpuagent.core.yaml_document import Document, YamlFault, read_document
+from gpuagent.driver.memory_limits.client import refusal_here
 from gpuagent.procfs.machine import may_trace
 from gpuagent_alerts.remedies.execution.reclaim import CacheReclaimer
 from gpuagent_alerts.rules.alert_labels import AlertLabels, label_note, literals, matcher_note, untaken_example
@@ -56,6 +58,7 @@ class Machine(NamedTuple):
     """Whether the agent has CAP_SYS_PTRACE; None is unknown. By default of this process."""
     accounts: Accounts = existing_users
     reclaim_refusal: Callable[[], str] = CacheReclaimer().refusal
+    limit_refusal: Callable[[], str] = lambda: refusal_here(os.geteuid())
     """Why the agent cannot drop page cache; "" if it can. By default of this process."""
 
 
@@ -113,12 +116,28 @@ def config_notes(
         *_units(config, machine.unit_folders),
         *_unseen_paths(config, machine.may_trace),
         *_reclaim(config, machine.reclaim_refusal),
+        *_limit(config, machine.limit_refusal),
         *map(str, spared_name_notes(groups, spared)),
         *spared_by_ladders(config, alerts, spared),
         *never,
         *(may_end_nobody(config, never) if asked else ()),
     ]
     return [file.place(note) for note in dict.fromkeys(notes)]
+
+
+def _limit(config: Config, refusal: Callable[[], str]) -> Iterator[str]:
+    """Yield notes on the first step or budget that limits memory: it is refused here, or is only rehearsed."""
+    steps = (
+        f"remedies.ladders[{index}].steps[{number}].limit"
+        for index, ladder in enumerate(config.remedies.ladders)
+        for number, step in enumerate(ladder.steps)
+        if step.limit is not None
+    )
+    enforced = [f"budgets[{index}].enforce" for index, each in enumerate(config.budgets) if each.enforce == "limit"]
+    if enforced and config.remedies.dry_run:
+        yield f"{enforced[0]}: is only rehearsed while remedies.dry_run is true"
+    if (paths := [*steps, *enforced]) and (why := refusal()):
+        yield f"{paths[0]}: is refused: {why}"
 
 
 def _reclaim(config: Config, refusal: Callable[[], str]) -> Iterator[str]:

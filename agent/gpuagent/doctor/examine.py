@@ -14,6 +14,7 @@ from gpuagent.core.snapshot import Snapshot
 from gpuagent.doctor import machine, service
 from gpuagent.doctor.finding import Finding
 from gpuagent.doctor.machine import captured_host, captured_machine
+from gpuagent.doctor.memory_limits import memory_limits
 from gpuagent.node import Node, real_node, simulated_node
 
 _DEADLINE_SECONDS = 5.0
@@ -53,6 +54,7 @@ CHECKS = (
     Check(lambda _: machine.memory_view(), real_only=True),
     Check(lambda subject: machine.nvml(subject.snapshot)),
     Check(lambda subject: machine.gpus(subject.snapshot)),
+    Check(lambda subject: memory_limits(subject.config, subject.snapshot), real_only=True),
     Check(lambda _: machine.pid_namespace(), host_only=True),
     Check(lambda _: machine.process_visibility(), host_only=True),
     Check(lambda _: machine.capabilities(), host_only=True),

@@ -25,6 +25,7 @@ from gpuagent.config_notes.user_database import no_user_problems, no_users
 from gpuagent.core.api_client import AgentUnreachable, fetch_document, listener
 from gpuagent.doctor.finding import Finding, Level
 from gpuagent.doctor.machine import managed_memory
+from gpuagent.driver.memory_limits.client import refusal_here
 from gpuagent.procfs.machine import CAP_SYS_PTRACE, effective_capabilities, may_trace
 from gpuagent.service.http_servers import GROUP, control_socket
 from gpuagent.service.remedies import RemediesRefused, acts_for_real, check_permissions, state_faults
@@ -124,7 +125,9 @@ def examine_config(
     """
     agent = agent_uid(config) if own_uid is None else own_uid
     machine = machine or Machine(
-        may_trace=lambda: agent_may_trace(config), reclaim_refusal=lambda: helper_refusal() if agent else ""
+        may_trace=lambda: agent_may_trace(config),
+        reclaim_refusal=lambda: helper_refusal() if agent else "",
+        limit_refusal=lambda: refusal_here(agent),
     )
     faults: list[str] = []
     notes: list[str] = []
@@ -170,7 +173,8 @@ def configuration(path: Path | None, *, simulated: bool = False) -> tuple[Config
         found = [Finding("configuration", Level.FAILURE, line) for line in str(error).splitlines()]
         return Config(), found
     of_none = Machine(
-        no_user_problems, (), may_trace=lambda: None, accounts=no_users, reclaim_refusal=lambda: ""
+        no_user_problems, (), may_trace=lambda: None, accounts=no_users, reclaim_refusal=lambda: "",
+        limit_refusal=lambda: "",
     )  # fmt: skip
     machine = of_none if simulated else None
     beside = examine_config(config, path or DEFAULT_PATH, machine)

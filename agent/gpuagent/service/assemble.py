@@ -268,7 +268,8 @@ def _tell_notes(config: Config, rules: Iterable[RuleGroup], path: Path | None, *
     from gpuagent.config_notes.user_database import no_user_problems, no_users  # noqa: PLC0415  as above
 
     of_none = Machine(
-        no_user_problems, (), may_trace=lambda: None, accounts=no_users, reclaim_refusal=lambda: ""
+        no_user_problems, (), may_trace=lambda: None, accounts=no_users, reclaim_refusal=lambda: "",
+        limit_refusal=lambda: "",
     )  # fmt: skip
     machine = of_none if simulated else None
     notes = config_notes(config, rules, ConfigFile(path or DEFAULT_PATH), machine)

@@ -5,6 +5,7 @@ What people ask comes over the control socket.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -15,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.config.remedy_settings import settings_of
 from gpuagent.core.identity import SHOWN_FIELDS
-from gpuagent.node import COMMAND_KEY_FILE, STATE_STEMS, Node, state_file
+from gpuagent.core.memory_limits import CGROUP_ROOT, LimitRefused, MemoryLimits
+from gpuagent.driver.memory_limits.client import LimitHelperClient
+from gpuagent.driver.memory_limits.folders import CgroupFolders
+from gpuagent.driver.memory_limits.ledger import LimitLedger
+from gpuagent.driver.memory_limits.nvml import NvmlMemoryLimits
+from gpuagent.driver.memory_limits.protocol import SOCKET
+from gpuagent.driver.memory_limits.setter import MemoryLimitSetter
+from gpuagent.node import COMMAND_KEY_FILE, LIMITS_FILE, STATE_STEMS, Node, state_file
 from gpuagent.procfs.containers import docker_container
 from gpuagent.procfs.machine import own_namespace
 from gpuagent_alerts.remedies.audit import NotRecorded
@@ -111,6 +119,7 @@ def remedy_service_of(
 ) -> RemedyService:
     """Put remedies together over this node."""
     socket = config.processes.container_socket
+    limits = memory_limits_of(config, node, durable=durable)
     never, supervisors = NeverListEntries(files=node.files), SupervisorUnits()
     digests = load_digests(state_file(config, COMMAND_KEY_FILE) if durable else None)
 
@@ -127,14 +136,27 @@ def remedy_service_of(
             never=never,
             supervisors=supervisors,
             reclaimer=CacheReclaimer(off=_OF_A_SCENARIO if node.place.simulated else ""),
+            limits=limits,
         )
 
     dependencies = RemedyDependencies(
         store, node.clock, node.place.boot_id, executor, str(config_file),
         pid_namespace=own_namespace(), digests=digests,
         lookup=TableLookup(node.files, node.processes, digests, supervisors), never=never, supervisors=supervisors,
+        limits=limits,
     )  # fmt: skip
     return RemedyService(settings, dependencies)
+
+
+def memory_limits_of(config: Config, node: Node, *, durable: bool) -> MemoryLimits:
+    """Return what sets memory limits: the helper, this process where it is root, or the driver of a scenario."""
+    driver, folders = NvmlMemoryLimits(node.driver.library), CgroupFolders(CGROUP_ROOT)
+    if node.place.simulated:
+        return MemoryLimitSetter(driver, LimitLedger(None, node.place.boot_id), folders)
+    ledger = state_file(config, LIMITS_FILE) if durable else None
+    if os.geteuid() == 0 and ledger is not None and not Path(SOCKET).is_socket():
+        return MemoryLimitSetter(driver, LimitLedger(ledger, node.place.boot_id), folders)
+    return LimitHelperClient()
 
 
 def check_permissions(config: Config, files: CheckedFiles, programs: ProgramCheck | None = None) -> None:
@@ -246,6 +268,12 @@ class RemedyCommands:
 
     async def stop(self, uid: int) -> str:
         return await self._service.stop(uid)
+
+    async def lift(self, uid: int) -> list[str]:
+        try:
+            return await self._service.lift(uid)
+        except LimitRefused as error:
+            raise NotDone(503, str(error)) from None
 
     async def reset(self, uid: int) -> None:
         try:

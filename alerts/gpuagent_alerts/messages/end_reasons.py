@@ -19,8 +19,8 @@ _MOST_CAME_BACK = 0.9
 """Share of what a process held: less is not called the return of its memory."""
 _FELL = 0.95
 """Below this share of what was used, memory has come back; above it, growth has merely stopped."""
-_SPARING = frozenset({"release_cache", "drop_caches"})
-"""Steps that free memory while the process goes on."""
+_SPARING = frozenset({"release_cache", "drop_caches", "limit"})
+"""Steps after which the process goes on."""
 _ABOUT_A_REMEDY = frozenset({"GpuRemedy", "GpuRemedyAnnounced"})
 """Alerts that name a process and tell of a remedy, which is over when it is, whatever became of the process."""
 

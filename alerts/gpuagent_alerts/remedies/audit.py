@@ -25,6 +25,7 @@ from gpuagent_alerts.remedies.audit_rows import (
     END,
     INTENT,
     KINDS,
+    LIFT,
     RESET,
     RESULT,
     STOP,
@@ -64,7 +65,7 @@ _CONSIDERED = '%"considered": true%'
 """In a result: the step was forbidden at the very last look. A run that only considered one uses up no turn."""
 _NO_ACTION = KINDS - {INTENT}
 """A row of such a kind that cannot be read is no action by itself."""
-_AFTERWARDS = frozenset({RESULT, END})
+_AFTERWARDS = frozenset({RESULT, END, LIFT})
 """They tell of what has happened: they are written late rather than never."""
 
 
@@ -201,7 +202,8 @@ class Audit:
         )
         newest: dict[str, AuditEvent] = {}
         for event in events:
-            newest.setdefault(event.run, event)
+            if event.kind != LIFT:  # what is undone is no action
+                newest.setdefault(event.run, event)
         begins = {event.run: event for event in events if event.kind == BEGIN}
         ends = {event.run: event for event in events if event.kind == END}
         lost_ends = {row.cells["run"] for row in damaged if row.cells["kind"] == END}

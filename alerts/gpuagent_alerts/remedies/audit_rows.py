@@ -35,12 +35,14 @@ from gpuagent_alerts.store.tables import (
 )
 
 BEGIN, INTENT, RESULT, END = "begin", "intent", "result", "end"
+LIFT = "lift"
+"""A memory limit of the run was taken off, however long after its end."""
 STOP, RESET = "stop", "reset"
 """Acts of a person that belong to no run."""
 MOST_ROW_BYTES: Final = 2**20
 _SHORTER: Final = (100_000, 10_000, 1000, 100)
 """Characters of a text, and elements of a list, that are kept of a row that is too long."""
-KINDS: Final = frozenset({BEGIN, INTENT, RESULT, END, STOP, RESET})
+KINDS: Final = frozenset({BEGIN, INTENT, RESULT, END, LIFT, STOP, RESET})
 _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     BEGIN: ("pid", "start_ticks", "boot_id", "gpu", "gpu_uuid", "name", "dry_run", "ladder"),
     INTENT: ("disrupts", "step"),

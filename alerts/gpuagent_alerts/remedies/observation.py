@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from gpuagent.core.identity import ProcessId
+from gpuagent.core.memory_limits import LimitHolder
 from gpuagent_alerts.remedies.safeguards.never_list import find_listed
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
 from gpuagent_alerts.remedies.steps import RemedyStep
@@ -180,6 +181,22 @@ class UnitPermission:
         return ""
 
 
+class AlreadyLimited(str):
+    """A refusal because gpuagent has limited the cgroup before: the step is passed over where another follows it."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LimitAsk:
+    """What a `limit` step goes by besides its target."""
+
+    everybody: tuple[Target, ...]
+    """Every process on every GPU: those of the same cgroup and GPU share the limit."""
+    holder: LimitHolder
+    rehearse: bool
+
+
 class ActionExecutor(Protocol):
     """The only way from a remedy to a process."""
 
@@ -220,6 +237,21 @@ class ActionExecutor(Protocol):
 
     async def drop_caches(self, step: RemedyStep, *, rehearse: bool) -> ActionResult:
         """Have the kernel drop page cache; with `rehearse` only tell how much that would be."""
+        ...
+
+    async def limit(self, step: RemedyStep, target: Target, permission: UnitPermission, ask: LimitAsk) -> ActionResult:
+        """Limit the GPU memory of the target's cgroup to what it holds and the step's headroom.
+
+        Raises:
+            ActionRefused: that is not permitted, or the driver or the helper refuses.
+            ProcessEnded: the target has ended.
+        """
+        ...
+
+    async def enforce(
+        self, target: Target, permission: UnitPermission, hard_bytes: int, holder: LimitHolder, *, rehearse: bool
+    ) -> ActionResult:
+        """Limit the GPU memory of the target's cgroup to so much, whatever it holds. Raises as `limit` does."""
         ...
 
     async def reset(self, target: Target, deadline_seconds: float) -> ActionResult: ...

@@ -32,6 +32,8 @@ class RunResult(StrEnum):
     """The process has ended, and its GPU cannot be read: nobody knows whether the memory came back."""
     UNKILLABLE = "unkillable"
     """SIGKILL is pending and the process is still there."""
+    LIMITED = "limited"
+    """The memory of its cgroup is limited, and the reason to act still holds: it may hold what it has, and no more."""
     NO_EFFECT = "no_effect"
     """Every step was taken, and the reason to act still holds."""
     REFUSED = "refused"
@@ -117,7 +119,7 @@ class RemedyEnding:
             f" as {self.asked_by} asked" if self.asked_by else ""
         )
 
-    def _act(self) -> str:
+    def _act(self) -> str:  # noqa: PLR0911  one for each step
         match self.step:
             case "SIGTERM":
                 return "gpuagent terminated it (SIGTERM)"
@@ -127,6 +129,8 @@ class RemedyEnding:
                 return f"gpuagent restarted {self.unit or 'its unit'}"
             case "release_cache":
                 return "gpuagent had it release its cache"
+            case "limit":
+                return "gpuagent limited its memory"
             case "drop_caches":
                 return "gpuagent had the kernel drop its page cache"
             case step:

@@ -17,9 +17,11 @@ from functools import partial
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.audit import Audit, NotRecorded, objections
 from gpuagent_alerts.remedies.audit_rows import END, INTENT, RESULT
+from gpuagent_alerts.remedies.limit_lifts import limit_ask
 from gpuagent_alerts.remedies.observation import (
     ActionExecutor,
     ActionResult,
+    AlreadyLimited,
     Condition,
     Observation,
     Observer,
@@ -119,7 +121,7 @@ class LadderRun:
         self._claim = claim
         self._known = known
         self._pinned = PinnedProcesses(context.executor, partial(all_ending, plan, context.ending))
-        self._called_off = self._passed_over = ""
+        self._called_off = self._passed_over = self._limited = ""
         self._acted = False
         self._unrecorded = False
         """The record takes nothing: a refusal for that reason begins no run."""
@@ -178,7 +180,8 @@ class LadderRun:
             observation = await self._observe()
         if self.plan.dry_run:
             return RunOutcome(RunResult.DRY_RUN, f"nothing was done: dry run{self._passed_over}", acted=self._acted)
-        return RunOutcome(RunResult.NO_EFFECT, "every step was taken", acted=self._acted)
+        result = RunResult.LIMITED if self._limited else RunResult.NO_EFFECT
+        return RunOutcome(result, self._limited or "every step was taken", acted=self._acted)
 
     async def _pin_everybody(self) -> Observation:
         """Hold all who are meant; then read the GPU: what is seen is of those who are held."""
@@ -234,6 +237,9 @@ class LadderRun:
             judged_as, facts = kill, await self._check(kill, observation)
         permission = self._permission(observation)
         if refusal := await self._context.executor.group_refusal(judged_as, self.plan.target, permission):
+            if isinstance(refusal, AlreadyLimited) and step != self.plan.steps[-1]:
+                await self._skip(step, refusal)
+                return None
             raise self._refused(refusal)
         if step.disrupts and (refusal := await self._pinned.container_refusal()):
             raise self._refused(refusal)
@@ -252,6 +258,7 @@ class LadderRun:
             raise _RunEnded(
                 RunOutcome(RunResult.FAILED, f"{step}: {done.detail}", acted=True), not_permitted=done.errno == 1
             )
+        self._limited = done.detail if step.kind is StepKind.LIMIT else ""
         # A person who asks what would be done waits for no effect: there is none, and no alert that could end.
         pointless = (useless and step.kind is not StepKind.KILL) or (self.plan.dry_run and self.plan.request.by_hand)
         return await self._wait_for_effect(step, 0.0 if pointless else step.wait_seconds)
@@ -260,12 +267,16 @@ class LadderRun:
         """Leave the step out; its time is waited all the same, and only one that did not run in it is killed."""
         await self._pinned.remember_sleep()
         self._passed_over = f"; {step} would be passed over: {reason}"
-        await asyncio.to_thread(self._begin)
-        await asyncio.to_thread(self._context.audit.write, self.id, INTENT, skipped_row(self.plan, step, reason))
-        await self._write_result(step, ActionResult(ok=True, taken=False))
+        await self._skip(step, reason)
         return await self._wait_for_effect(
             step, 0.0 if self.plan.dry_run and self.plan.request.by_hand else step.wait_seconds
         )
+
+    async def _skip(self, step: RemedyStep, reason: str) -> None:
+        """Write down that the step is left out."""
+        await asyncio.to_thread(self._begin)
+        await asyncio.to_thread(self._context.audit.write, self.id, INTENT, skipped_row(self.plan, step, reason))
+        await self._write_result(step, ActionResult(ok=True, taken=False))
 
     async def _ties(self, step: RemedyStep) -> Ties:
         if not may_end(step):
@@ -403,8 +414,8 @@ class LadderRun:
             raise ActionRefused(*against)
         if self._called_off or self.rules != self._judged_by:
             raise ActionRefused(self._called_off or "the configuration has changed since it was decided")
-        if step.kind is StepKind.DROP_CACHES:
-            return await self._drop_caches(step, observation)
+        if step.kind in {StepKind.DROP_CACHES, StepKind.LIMIT}:
+            return await self._do_or_tell(step, observation, permission)
         if self.plan.dry_run:
             return self._rehearse(step)
         if step.sends is not None:
@@ -419,8 +430,11 @@ class LadderRun:
             return await executor.restart_unit(target, permission, step.wait_seconds)
         return await executor.execute(step, target, permission)
 
-    async def _drop_caches(self, step: RemedyStep, observation: Observation) -> ActionResult:
-        """Drop page cache, or tell how much that would be; pass where it is no memory of the GPU."""
+    async def _do_or_tell(self, step: RemedyStep, observation: Observation, permission: UnitPermission) -> ActionResult:
+        """Set a limit, or drop page cache, or tell how much that would be; pass where it is no memory of the GPU."""
+        if step.kind is StepKind.LIMIT:
+            executor, ask = self._context.executor, limit_ask(self.plan, step, self.id, observation)
+            return await executor.limit(step, self.plan.target, permission, ask)
         if not observation.unified_memory:
             return ActionResult(ok=False, detail="the GPU has memory of its own: page cache is none of it", taken=False)
         return await self._context.executor.drop_caches(step, rehearse=self.plan.dry_run)

@@ -17,6 +17,7 @@ from gpuagent.core.accounts import describe_user
 from gpuagent.core.background import in_daemon_thread
 from gpuagent.core.clock import Clock
 from gpuagent.core.identity import ProcessId
+from gpuagent.core.memory_limits import MemoryLimits, NoMemoryLimits
 from gpuagent.core.metrics.remedies import RemedyCount, RemedyFigures, freed_by
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.procfs.hanging import read_with_timeout
@@ -30,6 +31,7 @@ from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS, FreshProce
 from gpuagent_alerts.remedies.facts.job_starters import SupervisorUnits
 from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.history import RemedyHistory, outstanding_step_of
+from gpuagent_alerts.remedies.limit_lifts import LimitLifts
 from gpuagent_alerts.remedies.manager import OpenRuns, RemedyManager
 from gpuagent_alerts.remedies.manual_requests import (
     IdentifiedProcess,
@@ -50,7 +52,8 @@ from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
 from gpuagent_alerts.remedies.selection import AlertCandidates
 from gpuagent_alerts.remedies.settings import RemedySettings
 from gpuagent_alerts.remedies.snapshot_targets import unranked_memory, used_ratio
-from gpuagent_alerts.remedies.steps import RemedyStep
+from gpuagent_alerts.remedies.standing_limits import StandingLimits, enforced
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.unreadable_gpus import LastListObserver, UnreadableGpus
 from gpuagent_alerts.store.cached_query import CachedQuery
@@ -86,6 +89,8 @@ class RemedyDependencies:
     """The operator's entries of the never-list: those in force, known to the executor as well."""
     supervisors: SupervisorUnits = field(default_factory=SupervisorUnits)
     """The operator's units that start the work of others, likewise."""
+    limits: MemoryLimits = field(default_factory=NoMemoryLimits)
+    """Sets memory limits, as the executor does."""
 
 
 class RemedyService:
@@ -125,6 +130,8 @@ class RemedyService:
             settings.ladders, settings.rules, context,
             proof_seconds=settings.proof_seconds, on_run_end=self._run_ended,
         )  # fmt: skip
+        self.limit_lifts = LimitLifts(dependencies.limits, dependencies.clock, self.audit, context.executor.is_alive)
+        self.standing_limits = StandingLimits(self.limit_lifts, context.executor, self.audit, dependencies.clock)
         self._open_runs = OpenRuns(self.audit, dependencies.store, self.remedies)
         self.use(settings)
 
@@ -176,11 +183,16 @@ class RemedyService:
         self.remedies.update_snapshot(snapshot)
         if self._open_runs.has_moved:
             self._do_later(self._open_runs.close_again(), "open runs")
+        if not (self._off or self._stopped) and self.standing_limits.is_due(self.settings):
+            self._do_later(self.standing_limits.look(self.settings, snapshot), "standing limits")
         await self.observer.update_snapshot(snapshot)
 
     async def update_alerts(self, evaluations: Sequence[AlertEvaluation]) -> None:
         """Take in an evaluation of the rules: all that fires."""
         await self.observer.update_alerts(evaluations)
+        if self.limit_lifts.is_due():
+            firing = {each.alert.fingerprint for each in evaluations}
+            self._do_later(self.limit_lifts.look(firing, enforced(self.settings)), "memory limits")
         snapshot = self._snapshot
         if snapshot is not None and self.remedies.ladders:
             self._value_history.add(evaluations)
@@ -282,6 +294,10 @@ class RemedyService:
         self._manual_stop.end()
         await self._look_at_the_breaker()
 
+    async def lift(self, uid: int) -> list[str]:
+        """Lift all memory limits of remedies; return what came of each. Raises LimitRefused."""
+        return await self.limit_lifts.lift_all(await asyncio.to_thread(describe_user, uid))
+
     async def document(self) -> dict[str, Any]:
         """Return what was done, for `gpuagent remedies`."""
         stop = self._manual_stop.now
@@ -297,6 +313,7 @@ class RemedyService:
             "look_seconds": self.remedies.context.look_seconds,
             "proof_seconds": self.remedies.proof_seconds,
             "withheld": self.remedies.withheld.documents(self._clock.wall()),
+            "limits": self.limit_lifts.documents(),
             "remedies": await asyncio.to_thread(self._record.get),
         }
 
@@ -403,6 +420,8 @@ class RemedyService:
 
     def _run_ended(self, plan: Plan, run: LadderRun, outcome: RunOutcome, again: bool) -> None:
         self.history.add_run(run, outcome, again=again)
+        if any(step.kind is StepKind.LIMIT for step in plan.steps):
+            self.limit_lifts.forget()
         if again:
             return
         level = logging.INFO if plan.dry_run else logging.WARNING

@@ -20,6 +20,7 @@ class StepKind(StrEnum):
     DROP_CACHES = "drop_caches"
     RELEASE_CACHE = "release_cache"
     RESET = "reset"
+    LIMIT = "limit"
     SIGNAL = "signal"
     TERMINATE = "terminate"
     KILL = "kill"
@@ -49,6 +50,10 @@ class RemedyStep:
     """Whether a `drop_caches` step has the kernel join free pages after it."""
     every_seconds: float = 0.0
     """Least time between two `drop_caches` steps on this node."""
+    headroom_bytes: int = 0
+    """What a `limit` step leaves its cgroup beyond what it holds."""
+    until_process_ends: bool = False
+    """Whether a `limit` step's limit stays for as long as the process, and not only for as long as the alert."""
 
     @property
     def sends(self) -> int | None:

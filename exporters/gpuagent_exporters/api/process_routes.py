@@ -60,6 +60,10 @@ class RemedySource(Protocol):
         """End all that rules do; return why that is not on record, "" if it is."""
         ...
 
+    async def lift(self, uid: int) -> list[str]:
+        """Lift all memory limits that remedies have set; return what came of each. Raises NotDone."""
+        ...
+
     async def reset(self, uid: int) -> None:
         """Let remedies go on. Raises NotDone."""
         ...
@@ -76,6 +80,7 @@ async def readable_remedies(source: RemedySource, *, show_commands: bool = True)
     return {
         **document,
         "stopped_by": "",
+        "limits": [],
         "left_alone": [],
         "withheld": [_only(each, _TOLD_WITHHELD) for each in document["withheld"]],
         "remedies": [_public(run) for run in document["remedies"]],
@@ -110,6 +115,10 @@ def remedy_command_routes(source: RemedySource) -> Sequence[BaseRoute]:
         """Return what a person is shown and sends back with a request: on the control socket only, like requests."""
         return json_answer(await source.identified())
 
+    async def lift(request: Request) -> Response:
+        await json_body(request, allowed=())
+        return json_answer({"lifted": await source.lift(_uid(request))})
+
     async def stop(request: Request) -> Response:
         await json_body(request, allowed=())
         why = await source.stop(_uid(request))
@@ -127,6 +136,7 @@ def remedy_command_routes(source: RemedySource) -> Sequence[BaseRoute]:
         # What is asked of an app to give memory back is a remedy: there is no way past the refusals and the record.
         Route(f"/api/v1/clients/{PID}/release", acting(source.release), methods=["POST"]),
         Route(f"/api/v1/clients/{PID}/reset", acting(source.unload), methods=["POST"]),
+        Route("/api/v1/remedies/lift", _remedy_answered(lift), methods=["POST"]),
         Route("/api/v1/remedies/stop", _remedy_answered(stop), methods=["POST"]),
         Route("/api/v1/remedies/reset", _remedy_answered(reset), methods=["POST"]),
     )

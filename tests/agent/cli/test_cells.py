@@ -41,6 +41,7 @@ def test_the_examples_hold(module: ModuleType) -> None:
     assert not result.failed
 
 
+@pytest.mark.slow
 @given(text=texts, width=st.integers(0, 60), right=st.booleans())
 def test_fit_is_exact(text: str, width: int, right: bool) -> None:
     """PROC-07: a column keeps its width whatever is in it."""

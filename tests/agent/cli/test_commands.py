@@ -134,6 +134,7 @@ def test_ps_as_json() -> None:
     assert (shown["schema"], shown["source"], shown["agent"], shown["stale"]) == (1, "agent", {"simulated": ""}, False)
 
 
+@pytest.mark.slow
 def test_ps_in_a_pipe_is_complete() -> None:
     """`gpuagent ps | grep` searches every process, and all of its command."""
     long = "python3 train.py " + "--option value " * 40 + "--last"

@@ -193,6 +193,7 @@ CROWD: list[dict[str, Any]] = [
 """Whom the end of a container's first process ends as well."""
 
 
+@pytest.mark.slow
 def test_who_ends_with_it_is_shown_and_named_in_the_request() -> None:
     """At the prompt, with --yes and in a dry run; the request carries those that were shown, and nobody else."""
     agent = FakeAgent(identified(row(7, ends_with_it=CROWD), row(8)), {})

@@ -97,6 +97,7 @@ POINTS: Final = st.lists(st.tuples(st.integers(0, 59), GIBS, st.none() | st.just
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     POINTS,

@@ -96,6 +96,7 @@ def test_ascii(tmp_path: Path) -> None:
     assert run(trace(tmp_path, 10, 40_000), "--ascii")[1].isascii()
 
 
+@pytest.mark.slow
 def test_sensitivities(tmp_path: Path) -> None:
     """The more sensitive, the sooner."""
     path = trace(tmp_path, 2, 1e9, own=False)

@@ -230,6 +230,7 @@ def test_a_narrow_screen_is_laid_out_anew() -> None:
     assert any("python3  leaking" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_everything() -> None:
     """Without a terminal every problem and process is listed, and no command is cut."""
     long = "python3 train.py " + "--option value " * 40

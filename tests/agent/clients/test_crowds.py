@@ -50,6 +50,7 @@ async def heard(opened: Stage) -> None:
         await until(lambda: client.stats)
 
 
+@pytest.mark.slow
 def test_silent_connections_of_four_users_keep_nobody_out() -> None:
     """They take the places of those that have not said hello, and give them up to whoever comes."""
 
@@ -76,6 +77,7 @@ def test_a_silent_connection_is_closed_though_nobody_needs_its_place() -> None:
     play(scene, ClientLimits(hello_seconds=0.1))
 
 
+@pytest.mark.slow
 def test_apps_of_four_users_keep_no_fifth_out() -> None:
     """All places are taken by apps that have said hello: the user with the most gives one up, its newest."""
 
@@ -102,6 +104,7 @@ def test_a_user_has_no_more_than_its_share() -> None:
     play(scene, ClientLimits(max_connections=100, max_connections_per_user=3))
 
 
+@pytest.mark.slow
 def test_an_app_on_a_gpu_always_finds_a_place_and_keeps_it() -> None:
     """Where everybody has one place and nobody need give it up, and where its own user has used up its share."""
 
@@ -121,6 +124,7 @@ def test_an_app_on_a_gpu_always_finds_a_place_and_keeps_it() -> None:
     play(scene, ClientLimits(max_connections=3, max_connections_per_user=2, max_waiting=4))
 
 
+@pytest.mark.slow
 def test_an_app_whose_gpu_cannot_be_read_keeps_its_standing() -> None:
     """GPU: the driver is silent for a tick, so its list of processes lacks one: that is not news of the process."""
 
@@ -139,6 +143,7 @@ def test_an_app_whose_gpu_cannot_be_read_keeps_its_standing() -> None:
     play(scene, ClientLimits(max_connections=2))
 
 
+@pytest.mark.slow
 def test_all_users_of_other_user_namespaces_are_one_account() -> None:
     """Whoever may make user namespaces is as many users as they like: together they have one account's share."""
 
@@ -165,6 +170,7 @@ def test_one_process_has_one_place_among_those_that_wait() -> None:
     play(scene, ClientLimits())
 
 
+@pytest.mark.slow
 def test_an_app_is_heard_while_another_user_floods_the_door_with_connects() -> None:
     """Two processes connect and hang up as fast as they can; the queue is emptied all the same."""
 

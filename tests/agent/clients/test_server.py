@@ -193,6 +193,7 @@ def test_whoever_connects_too_often_is_refused() -> None:
     play(scene, ClientLimits(user=Rate(0.001, 1000, burst_seconds=6000)))
 
 
+@pytest.mark.slow
 def test_100_connections() -> None:
     """All are taken, all are gone afterwards, and an honest app among them is served."""
 

@@ -104,6 +104,7 @@ def test_alerts_are_asked_for_now_and_then_and_after_an_act() -> None:
     assert [path for _, path in agents.asked].count("/api/v1/alerts") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_library("nvidia-ml") is not None, reason="this machine has NVML")
 def test_a_machine_without_nvml_says_so() -> None:
     """The reader without an agent tells the driver's reason, and can be closed and opened again."""

@@ -87,6 +87,7 @@ def test_keys_sort_and_turn_the_order_round(tmp_path: Path) -> None:
     play(FakeSource(document(growth())), script, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_filter_works_as_one_types(tmp_path: Path) -> None:
     """Words narrow the list at each key, Enter keeps them, Esc brings all back."""
 
@@ -121,6 +122,7 @@ def test_the_tree_groups_by_unit_job_and_container(tmp_path: Path) -> None:
     play(FakeSource(document(kinds_of_processes())), script, tmp_path)
 
 
+@pytest.mark.slow
 def test_columns_are_remembered(tmp_path: Path) -> None:
     """What was chosen is there the next time, and a damaged file is as none."""
 
@@ -245,6 +247,7 @@ def test_a_refusal_is_shown(tmp_path: Path, asked: list[Request], monkeypatch: p
     play(FakeSource(document(growth())), script, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "word"), [("http://node7:9837", "read-only"), (None, "No agent is running")])
 def test_a_source_that_only_reads_refuses_acts(
     tmp_path: Path, asked: list[Request], place: str | None, word: str
@@ -288,6 +291,7 @@ def test_alerts_are_chosen_and_silenced(tmp_path: Path, monkeypatch: pytest.Monk
     play(FakeSource(document(growth()), alerts_document(alerts=[ALERT, mine])), script, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_agent_dies_and_comes_back(tmp_path: Path) -> None:
     """The last figures stay with their age and the reason, no act is possible, and new ones take their place."""
     source = FakeSource(document(growth()))

@@ -62,6 +62,7 @@ def test_the_sensitivities_are_in_order() -> None:
     assert sensitive < balanced <= strict
 
 
+@pytest.mark.slow
 def test_a_cache_that_fills_and_stops() -> None:
     """LEAK-01: growth that takes a third of what was free and stops is never a leak."""
     changes = show(detector(), plateau(2, 20_000), 24 * HOUR, client=True)
@@ -124,6 +125,7 @@ def test_a_server_that_allocates_first() -> None:
     assert {change.growth.verdict for change in changes} == {Verdict.LEARNING, Verdict.STEADY}
 
 
+@pytest.mark.slow
 def test_a_leak_behind_a_preallocation() -> None:
     """LEAK-02: 1 MiB a minute under noise, with 7 GiB left, is found within 26 hours."""
     changes = show(
@@ -305,6 +307,7 @@ def test_first_seen_late() -> None:
     assert told[1] is None or told[0] < told[1]
 
 
+@pytest.mark.slow
 def test_phases_end_their_blocks_at_different_times() -> None:
     """Of 15 detectors one works at each second; the verdict is the same within a block."""
     told = [first(show(detector(phase=phase), leak(2), 16_000, every=1), Verdict.LEAKING) for phase in (0, 7, 14)]

@@ -64,6 +64,7 @@ def test_a_leak_at_the_wall_is_still_a_leak(client: bool) -> None:
     assert last.slope.value == pytest.approx(2 * MIB, rel=0.05)
 
 
+@pytest.mark.slow
 def test_another_process_takes_the_last_memory() -> None:
     """There is no room for the leak either, whoever has it."""
     watched = detector()
@@ -159,6 +160,7 @@ def test_the_wall_survives_a_restart() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_wall_is_where_the_alert_says_so() -> None:
     """What is free just above the limit is room."""
     limit = FULL_SHARE * TOTAL_BYTES / MIB

@@ -28,6 +28,7 @@ def words_of(watched: MemoryLeakDetector, curve: Curve, until: float) -> list[Ch
     return words
 
 
+@pytest.mark.slow
 def test_a_cache_that_stopped_before_is_held_back() -> None:
     """LEAK-01: growth to where an earlier life levelled off is growth; beyond it, it is a leak."""
     watched = detector()
@@ -45,6 +46,7 @@ def test_a_cache_that_stopped_before_is_held_back() -> None:
     assert held.reasons[-1] == "an earlier life of this service levelled off at 58.6 GiB"
 
 
+@pytest.mark.slow
 def test_after_a_life_that_leaked_growth_is_enough() -> None:
     """LEAK-02: the second life is told earlier than the first, and a strict sensitivity waits all the same."""
     once, again, strict = detector(), detector(), detector("strict")
@@ -85,6 +87,7 @@ def night(hours: float) -> Curve:
     return lambda seconds: round(20_000 + 20_000 * (1 - math.exp(-3 * seconds / 3600 / hours)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("curve", "prior", "sensitivity", "told", "rose"),
     [

@@ -78,6 +78,7 @@ def test_scale_scales_the_slope_and_nothing_else(seed: int, factor: float) -> No
         assert _figures(other.exhaustion) == pytest.approx(_figures(one.exhaustion))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.integers(1, 10_000))
 @settings(max_examples=6)
 def test_the_clocks_origin_changes_nothing(seed: int, days: int) -> None:
@@ -92,6 +93,7 @@ def test_the_clocks_origin_changes_nothing(seed: int, days: int) -> None:
     assert [one.reasons for one in shifted] == [one.reasons for one in plain]
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32), st.sampled_from([1.0, 3.0, 5.0, 7.5]))
 @example(167, 1.0)
 @settings(max_examples=6)
@@ -192,6 +194,7 @@ def test_a_steady_leak_is_found_before_the_gpu_is_full(mib_per_second: float, cl
     assert told - 1200 <= max(life * 0.67, 24 * HOUR)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**32))
 @settings(max_examples=10)
 def test_every_word_is_whole(seed: int) -> None:

@@ -271,6 +271,7 @@ def test_services_are_bounded() -> None:
     assert [row.key.owner for row in lives.rows()] == ["user 2", "user 3", "user 4"]
 
 
+@pytest.mark.slow
 def test_a_life_tells_where_it_levelled_off() -> None:
     """A day without growth is a level; before that, and of what grows, there is none."""
     stopped, grows = detector(), detector()

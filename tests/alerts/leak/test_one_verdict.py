@@ -132,6 +132,7 @@ def test_a_pause_in_a_leak() -> None:
     run(test)
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_lost_during_a_leak() -> None:
     """What was known of the leak is told with its age in every line, and never as what is so now."""
 
@@ -173,6 +174,7 @@ def test_the_leak_that_is_shipped() -> None:
     run(test)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.slow
 def test_to_the_wall_and_back(tmp_path: Path) -> None:
     """Before, during, full, after a restart of the agent, and with room again."""

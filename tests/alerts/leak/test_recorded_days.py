@@ -16,6 +16,8 @@ from benchmarks.leak.recorded.days import CASES, TOTAL_BYTES, DaysCase
 
 from gpuagent.core.growth import Evidence
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / "data" / "leaks" / "days"
 HOUR = 3600.0
 MOST_BYTES = 2**20

@@ -30,6 +30,7 @@ def told() -> list[tuple[float, Growth]]:
     return said
 
 
+@pytest.mark.slow
 def test_a_step_is_not_the_pace_of_a_leak_in_steps() -> None:
     """No step is told as fast growth once the leak is known, and the pace is that of all steps, to the last."""
     leaks = [(seconds, one) for seconds, one in told() if one.verdict is Verdict.LEAKING]
@@ -40,6 +41,7 @@ def test_a_step_is_not_the_pace_of_a_leak_in_steps() -> None:
     assert max(paces) < 3.1
 
 
+@pytest.mark.slow
 def test_the_forecast_counts_down_between_two_steps() -> None:
     """It is full at a step: the time to that goes by while nothing changes, and near its end it is near the truth."""
     said = told()

@@ -93,6 +93,7 @@ def test_what_would_have_been_said_at_another() -> None:
             assert told == pytest.approx(alarms, abs=20)
 
 
+@pytest.mark.slow
 def test_scores() -> None:
     """Each sensitivity is told how many leaks it found, how many alarms were false, and when."""
     leak, healthy = (watched(seed, leak=is_leak)[0] for seed, is_leak in ((0, True), (1, False)))

@@ -276,6 +276,7 @@ def test_a_process_that_goes_back_in_time() -> None:
     assert faults == ["a goes back in time at 4 s"]
 
 
+@pytest.mark.slow
 def test_processes_without_end_are_bounded() -> None:
     """Of more than 4,096 processes, the one unseen for longest is told first, and no longer held."""
     rows = ((float(k), 1.0 * GIB, 1.0 * GIB, None, None, str(k)) for k in range(MOST_PROCESSES + 3))

@@ -106,6 +106,7 @@ def test_a_block_without_a_reading_is_unknown() -> None:
     assert math.isnan(second)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 40 * BLOCKS)), max_size=12), st.randoms(use_true_random=False))
 @settings(max_examples=25)
 def test_a_gap_is_the_same_as_block_by_block(steps: list[tuple[bool, int]], draw: random.Random) -> None:

@@ -21,6 +21,7 @@ from gpuagent.config.models import Config
 from gpuagent.config.remedy_settings import settings_of
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.identity import SHOWN_FIELDS
+from gpuagent.core.memory_limits import CGROUP_ROOT, MemoryLimits, NoMemoryLimits
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.hanging import IDLE_READERS, THREAD
@@ -189,14 +190,24 @@ def read(keys: dict[str, object]) -> Config:
 
 @asynccontextmanager
 async def stage(
-    settings: Config, store: Store, pids: dict[str, int], node: str = NODE, *, apps: Apps | None = None
+    settings: Config,
+    store: Store,
+    pids: dict[str, int],
+    node: str = NODE,
+    *,
+    apps: Apps | None = None,
+    limits: Callable[[Rig], MemoryLimits] = lambda _: NoMemoryLimits(),
+    cgroup_root: str = CGROUP_ROOT,
 ) -> AsyncIterator[Stage]:
-    """A node whose processes are these, and remedies over it."""
+    """A node whose processes are these, and remedies over it; `limits` makes what sets memory limits there."""
     real = RealProc()
     boot = boot_id()
 
     def executor(history: RemedyHistory) -> ActionExecutor:
-        return NodeActionExecutor(real, reader(), apps=apps or NoApps(), warn=history.announce, digests=DIGESTS)
+        return NodeActionExecutor(
+            real, reader(), apps=apps or NoApps(), warn=history.announce, digests=DIGESTS, limits=sets,
+            cgroup_root=cgroup_root,
+        )  # fmt: skip
 
     table = ProcessTable(
         real,
@@ -211,9 +222,9 @@ async def stage(
     async with rig(node, processes=table, clock=clock) as made:
         for key, pid in pids.items():
             made.node.bind(key, pid)
-        lookup = TableLookup(real, table, DIGESTS)
+        lookup, sets = TableLookup(real, table, DIGESTS), limits(made)
         dependencies = RemedyDependencies(
-            store, made.clock, boot, executor, str(DEFAULT_PATH), lookup=lookup, digests=DIGESTS
+            store, made.clock, boot, executor, str(DEFAULT_PATH), lookup=lookup, digests=DIGESTS, limits=sets
         )
         service = RemedyService(settings_of(settings, speed=made.clock.speed), dependencies)
         await service.open()

@@ -21,6 +21,8 @@ from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.processes import IGNORES_TERM, PLAIN, as_target, running
 from tests.alerts.remedies.staging import config, evaluation, read, stage
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:

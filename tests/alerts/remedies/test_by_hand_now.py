@@ -35,6 +35,8 @@ from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.processes import PLAIN, as_target, reader, running
 from tests.alerts.remedies.staging import DIGESTS, Stage, config, stage
 
+pytestmark = pytest.mark.slow
+
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 CGROUPS = next((path for path in (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
                 if (path / "cgroup.procs").exists()), Path("/nowhere"))  # fmt: skip

@@ -79,16 +79,16 @@ class NoLinks(RealProc):
         raise PermissionError(f"/proc/{pid}/{name}")
 
 
-def members(pid: int, files: RealProc | None = None) -> tuple[TiedProcess, ...] | None:
+def members(pid: int, files: RealProc | None = None) -> tuple[TiedProcess, ...]:
     """Whom its end would end as well: of this file's users, as other namespaces of the machine may be anybody's."""
     ties = read_ties(files or RealProc(), reader(), [pid])
-    return None if ties.unseen else tuple(each for each in ties.processes if each.user in {str(ALICE), str(BOB)})
+    assert ties.unseen == ""
+    return tuple(each for each in ties.processes if each.user in {str(ALICE), str(BOB)})
 
 
-def others(pid: int, files: RealProc | None = None) -> list[str] | None:
+def others(pid: int, files: RealProc | None = None) -> list[str]:
     """Those of them that do not belong with it."""
-    found = members(pid, files)
-    return None if found is None else words(found)
+    return words(members(pid, files))
 
 
 def words(found: tuple[TiedProcess, ...]) -> list[str]:
@@ -108,7 +108,7 @@ def test_alone(files: RealProc) -> None:
         assert members(pid, files) == ()
         with entered(pid, ALICE) as alice:
             assert others(pid, files) == []
-            (member,) = members(pid, files) or ()
+            (member,) = members(pid, files)
             assert (member.pid, member.belongs) == (alice, True)
 
 
@@ -123,9 +123,7 @@ def test_of_another_user(files: RealProc) -> None:
 def test_below(files: RealProc) -> None:
     """A namespace below it falls with it: whoever is in there and has an ancestor in it is known to be."""
     with init() as pid, entered(pid, BOB, *UNSHARE, depth=2) as bob:
-        told = others(pid, files)
-        assert told is not None
-        assert any(named(bob, BOB, pid) in each for each in told)
+        assert any(named(bob, BOB, pid) in each for each in others(pid, files))
 
 
 @pytest.mark.parametrize("files", [RealProc(), NoLinks()])
@@ -155,10 +153,32 @@ def test_who_cannot_be_seen() -> None:
         raise PermissionError
 
     with init() as pid:
-        assert others(pid, Hides()) is None
+        assert read_ties(Hides(), reader(), [pid]).unseen.startswith("/proc does not show every process")
         for pids in (fails, lambda: [p for p in list_pids() if p != 1], lambda: [pid]):
             with pytest.raises(UnseenProcesses):
                 TieFinder(RealProc(), pids=pids).find([pid])
+
+
+class EndsMeanwhile(RealProc):
+    """The files of processes of which one ends while others look at it."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__()
+        self._pid = pid
+
+    def threads(self, pid: int) -> list[int]:
+        found = super().threads(pid)
+        if pid == self._pid:
+            os.kill(pid, signal.SIGKILL)
+            while self.exists(pid):
+                pass
+        return found
+
+
+def test_who_ends_before_its_open_files_are_listed() -> None:
+    """PROC-03: one that ends during the look ends with nobody, and withholds nothing."""
+    with init() as pid, entered(pid, BOB) as bob:
+        assert members(pid, EndsMeanwhile(bob)) == ()
 
 
 class Containers:

@@ -17,6 +17,8 @@ from tests.agent.procfs.children import UNIT, ZOMBIE_LEADER, answer, child, end_
 from tests.alerts.remedies.processes import as_target, running
 from tests.alerts.remedies.staging import config, stage
 
+pytestmark = pytest.mark.slow
+
 VFORKS = (
     "import ctypes, platform, signal\n"
     "print('ready', flush=True); input()\n"

@@ -25,6 +25,7 @@ from tests.alerts.remedies.world import GIB, KILL, RESTART, target
 FILE = "/etc/gpuagent/gpuagent.yaml"
 NOW = 1e6
 ID = "a1" * 32
+LIMIT = RemedyStep(StepKind.LIMIT, 1.0, headroom_bytes=GIB)
 RESET = RemedyStep(StepKind.RESET, 1.0)
 HAND = RemedyRequest(alertname="", asked_by="root (uid 0)")
 TIED = (TiedProcess(7, 70, ("sleep",), "bob", belongs=False),)
@@ -180,6 +181,11 @@ STANDING = (
     Case("it is not proven that root, and nobody else, put it into", target={"unit": "a.service"}, proven=frozenset(),
          step=RESTART),
     Case("on the never-list", target={"unit": "docker.service"}, step=RESTART),
+    Case("it is on a MIG instance", target={"unit": "a.service", "key": MemoryKey("GPU-0", 100, 3)}, step=LIMIT),
+    Case("the GPU shares the machine's memory", target={"unit": "a.service"}, observation={"unified_memory": True},
+         step=LIMIT),
+    Case("no unit, container or job of root's making", step=LIMIT),
+    Case("is run by a user's own manager", target={"unit": "user@1000.service/a.service"}, step=LIMIT),
 )  # fmt: skip
 """Those that no option of ours lifts: what is said is another's to do, or nothing."""
 ELSEWHERE = (

@@ -12,10 +12,12 @@ from typing import Any
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import ProcessId
+from gpuagent.core.memory_limits import LimitHolder
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.observation import (
     ActionResult,
     Condition,
+    LimitAsk,
     NotPermitted,
     Observation,
     ProcessEnded,
@@ -109,6 +111,8 @@ class World:
         self.on_release: Callable[[World], None] = lambda world: None
         self.collected = False
         self.unit_problem = ""
+        self.limit_result = ActionResult(ok=True, detail="it is limited to 6.0 GiB")
+        self.limit_asks: list[LimitAsk] = []
         self.group_problem = ""
         """Why a container or job must not be handed to a program."""
         self.container_problem = ""
@@ -211,6 +215,19 @@ class World:
         self.log.append(("rehearsed drop_caches" if rehearse else "drop_caches", 0))
         return ActionResult(ok=True, detail="at most 1.0 GiB")
 
+    async def limit(self, step: RemedyStep, target: Target, permission: UnitPermission, ask: LimitAsk) -> ActionResult:
+        if refusal := await self.group_refusal(step, target, permission):
+            raise ActionRefused(refusal)
+        self.log.append(("rehearsed limit" if ask.rehearse else "limit", target.pid))
+        self.limit_asks.append(ask)
+        return self.limit_result
+
+    async def enforce(
+        self, target: Target, permission: UnitPermission, hard_bytes: int, holder: LimitHolder, *, rehearse: bool
+    ) -> ActionResult:
+        self.log.append(("enforce", target.pid))
+        return self.limit_result
+
     async def reset(self, target: Target, deadline_seconds: float) -> ActionResult:
         self.log.append(("reset", target.pid))
         return self.app_answers
@@ -234,7 +251,7 @@ class World:
     async def group_refusal(self, step: RemedyStep, target: Target, permission: UnitPermission) -> str:
         if step.kind is StepKind.RESTART_UNIT:
             return await self.unit_refusal(target, permission)
-        return self.group_problem if groups_of(step) else ""
+        return self.group_problem if groups_of(step) or step.kind is StepKind.LIMIT else ""
 
     async def execute(self, step: RemedyStep, target: Target, permission: UnitPermission) -> ActionResult:
         if refusal := await self.group_refusal(step, target, permission):

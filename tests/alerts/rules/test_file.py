@@ -168,6 +168,7 @@ def test_a_rule_that_is_there_twice_is_a_fault() -> None:
     assert fault.startswith('r.yaml:6: group "g", rule "A": the rule in line 4 has the same name')
 
 
+@pytest.mark.slow
 def test_a_thousand_rules_are_welcome(tmp_path: Path) -> None:
     """A large file costs time, and nothing else."""
     path = tmp_path / "r.yaml"

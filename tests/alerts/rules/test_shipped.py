@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,7 @@ def test_every_metric_is_in_the_catalogue() -> None:
     assert find_unknown_metrics(load_rule_file(RULES_FILE), known) == []
 
 
+@pytest.mark.slow
 def test_their_unit_tests_pass_here() -> None:
     """ALERT-01 to ALERT-05 are among them."""
     assert run_unit_tests(TESTS_FILE).problems == []
@@ -119,17 +122,20 @@ def sources_and_targets() -> list[tuple[AlertRule, AlertRule, bool]]:
     return [
         (source, target, each in LOSS_RULES)
         for each in (*LOSS_RULES, *TIER_RULES)
-        for source in rules
-        for target in rules
-        if source is not target and takes(each.source, source) and takes(each.target, target)
+        for source, target in product(taken(each.source, rules), taken(each.target, rules))
+        if source is not target
     ]
 
 
-def takes(matchers: tuple[str, ...], rule: AlertRule) -> bool:
-    """Whether alerts of a rule may match: of labels that its expression writes, anything may be the value."""
-    labels = {"alertname": rule.name, **rule.label_texts}
+def taken(matchers: tuple[str, ...], rules: Sequence[AlertRule]) -> list[AlertRule]:
+    """Those whose alerts may match: of labels that an expression writes, anything may be the value."""
     parsed = [parse_matcher(text) for text in matchers]
-    return Matchers(one for one in parsed if one.name in labels)(labels)
+    found = []
+    for rule in rules:
+        labels = {"alertname": rule.name, **rule.label_texts}
+        if Matchers(one for one in parsed if one.name in labels)(labels):
+            found.append(rule)
+    return found
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,7 @@ def test_beyond_the_limit_all_instances_are_gone() -> None:
     assert line.states.instances == ()
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_results_are_refused_at_once() -> None:
     """Without a limit too, nobody pays for them: the first too many ends the evaluation."""
     line = Timeline()

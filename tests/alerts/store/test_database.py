@@ -64,6 +64,7 @@ def test_a_file_that_grows_takes_no_more_memory(path: Path) -> None:
     store.close()
 
 
+@pytest.mark.synced
 def test_it_survives(path: Path) -> None:
     """What was written is there after a restart, synced at every commit."""
     store = Store(path)

@@ -39,9 +39,12 @@ def test_healthy(step):
 """
 USES = """
 import asyncio
+import gc
 import pytest
 import torch
-from fake_cuda import FakeCuda
+
+torch.set_num_threads(1)
+gc.freeze()
 
 KEPT = []
 
@@ -102,9 +105,10 @@ def test_skipped():
     pass
 """
 CUDA = """
-import functions, pytest, torch
+import functions, gc, pytest, torch
 from fake_cuda import FakeCuda
 
+gc.freeze()
 cuda = FakeCuda(torch)
 calls = 0
 

@@ -7,7 +7,7 @@ on by it.
 Where the driver keeps a limit on GPU memory for a cgroup (NVML 13.4, driver 615), NVML tells the processes in it of the
 limit instead of the GPU: `nvmlDeviceGetMemoryInfo_v2` has the limit as its total
 (https://docs.nvidia.com/deploy/mps/mpsv3-memory-partitioning.html). MIG devices have none. To read it takes no
-privilege; nothing here sets one, as a limit would outlive the agent.
+privilege; nothing here sets one: that is `gpuagent.driver.memory_limits`, for the remedies' step `limit`.
 """
 
 from __future__ import annotations

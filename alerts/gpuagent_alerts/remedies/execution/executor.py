@@ -11,12 +11,14 @@ from typing import Any, Protocol
 
 from gpuagent.core.background import in_daemon_thread
 from gpuagent.core.identity import ProcessId
+from gpuagent.core.memory_limits import CGROUP_ROOT, LimitHolder, MemoryLimits, NoMemoryLimits
 from gpuagent.core.units import format_bytes
 from gpuagent.procfs.containers import RunningContainer
 from gpuagent.procfs.files import ProcFiles, parse_parent, parse_stat
 from gpuagent.procfs.hanging import HANGS_AFTER_SECONDS, READS, read_with_timeout, read_within
 from gpuagent_alerts.masker import Masker
 from gpuagent_alerts.programs.run import run_program
+from gpuagent_alerts.remedies.execution.limiter import MemoryLimiter
 from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess, ancestors
 from gpuagent_alerts.remedies.execution.reclaim import CacheReclaimer
 from gpuagent_alerts.remedies.execution.slurm_jobs import JobName, SlurmJobs
@@ -31,7 +33,7 @@ from gpuagent_alerts.remedies.facts.slow_looks import why_slow
 from gpuagent_alerts.remedies.facts.ties import read_ties
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from gpuagent_alerts.remedies.facts.unit_ties import SystemdTieFinder
-from gpuagent_alerts.remedies.observation import ActionResult, NotPermitted, ProcessHandle, UnitPermission
+from gpuagent_alerts.remedies.observation import ActionResult, LimitAsk, NotPermitted, ProcessHandle, UnitPermission
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused
 from gpuagent_alerts.remedies.steps import RemedyStep, StepGroup, StepKind, groups_of
 from gpuagent_alerts.remedies.target import Target, Ties
@@ -84,12 +86,16 @@ class NodeActionExecutor:
         never: NeverListEntries | None = None,
         jobs: SlurmJobs | None = None,
         reclaimer: CacheReclaimer | None = None,
+        limits: MemoryLimits | None = None,
+        cgroup_root: str = CGROUP_ROOT,
         supervisors: SupervisorUnits | None = None,
     ) -> None:
         """Put them together; `never` and `supervisors` are what the operator has in force, and `jobs` asks Slurm.
 
         `ask_runtime` asks the container runtime, in a thread, where that is permitted. `may_touch` is narrower under a
-        scenario: only processes that the scenario was given. `program_check` returns why a command must not be run, ""
+        scenario: only processes that the scenario was given. `limits` sets memory limits on cgroups
+        below `cgroup_root`.
+        `program_check` returns why a command must not be run, ""
         if it may be. It is asked right before each run. `digests` outlive the agent, as cool-downs do.
         """
         self._files = files
@@ -103,6 +109,7 @@ class NodeActionExecutor:
         self._groups = GroupProcesses(files, reader, units)
         self._jobs = jobs or SlurmJobs()
         self._reclaimer = reclaimer or CacheReclaimer()
+        self._limiter = MemoryLimiter(files, units, self._groups, limits or NoMemoryLimits(), cgroup_root)
         self._may_touch = may_touch
         self._ask_runtime = ask_runtime
         self._program_check = program_check
@@ -175,6 +182,14 @@ class NodeActionExecutor:
             rehearse=rehearse,
         )  # fmt: skip
 
+    async def limit(self, step: RemedyStep, target: Target, permission: UnitPermission, ask: LimitAsk) -> ActionResult:
+        return await self._limiter.limit(step, target, permission, ask)
+
+    async def enforce(
+        self, target: Target, permission: UnitPermission, hard_bytes: int, holder: LimitHolder, *, rehearse: bool
+    ) -> ActionResult:
+        return await self._limiter.enforce(target, permission, hard_bytes, holder, rehearse=rehearse)
+
     async def reset(self, target: Target, deadline_seconds: float) -> ActionResult:
         # torch cannot take a CUDA context down inside a process (pytorch#37664): what the context holds stays.
         return await _asked(
@@ -185,6 +200,8 @@ class NodeActionExecutor:
     async def group_refusal(self, step: RemedyStep, target: Target, permission: UnitPermission) -> str:
         if step.kind is StepKind.RESTART_UNIT:
             return await self._systemctl.refusal(target, permission)
+        if step.kind is StepKind.LIMIT:
+            return await self._limiter.refusal(target, permission)
         for group in sorted(groups_of(step)):
             look = partial(self._groups.refusal, target, group, permission)
             try:

@@ -50,8 +50,11 @@ class GroupProcesses:
         self._units = units
         self._pids = pids
 
-    def refusal(self, target: Target, group: StepGroup, permission: UnitPermission) -> str:
-        """Return why no program may be given the id of the target's container or job; "" if one may."""
+    def refusal(self, target: Target, group: StepGroup, permission: UnitPermission, *, ends: bool = True) -> str:
+        """Return why no program may be given the id of the target's container or job; "" if one may.
+
+        Without `ends` nobody ends by what is done to the group: who depends on those in there is left out.
+        """
         name = _name(target, group)
         try:
             own = parse_cgroup(self._files.read(target.pid, "cgroup"))
@@ -61,7 +64,7 @@ class GroupProcesses:
                 return f"pid {target.pid} is not in {name} any more"
             if group is StepGroup.CONTAINER and (nested := self._nested(target, processes, inside[target.pid])):
                 return f"{name} runs containers: pid {nested} is in one of its own, or others than root put it there"
-            if group is StepGroup.CONTAINER and not own.pod_uid:  # in a pod these outlive the container
+            if ends and group is StepGroup.CONTAINER and not own.pod_uid:  # in a pod these outlive the container
                 for other, what in used_by_others(self._files, target.pid, inside, self._pids()):
                     return f"pid {other} outside of {name} uses its {what} namespace, and would be cut off"
         except (OSError, ValueError, MissingFact) as error:
@@ -72,7 +75,7 @@ class GroupProcesses:
             or self._units.shared_among(
                 name, processes, frozenset({target.uid, _ROOT}), containers=group is StepGroup.JOB
             )
-            or self._units.tied_among(name, inside, replace(permission, shared=False))
+            or (self._units.tied_among(name, inside, replace(permission, shared=False)) if ends else "")
         )
 
     def _look(self, own: Membership, group: StepGroup) -> list[Credentials]:

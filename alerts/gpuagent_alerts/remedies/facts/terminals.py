@@ -8,16 +8,14 @@ their own, by unshare(CLONE_FILES): those are in no other list. Nothing here ope
 chose: a file system in user space could keep the agent waiting.
 
 * The leader of a session with a terminal ends: SIGHUP goes to the foreground process group of that terminal, whoever
-  its processes belong to, as what a person runs by `sudo -u somebody` in a shell (`disassociate_ctty`,
-  drivers/tty/tty_jobctrl.c).
+  its processes belong to, as what a person runs by `sudo -u somebody` in a shell (`disassociate_ctty`).
 * A leader whose terminal was hung up before (a connection that was lost, of a program that ignores SIGHUP) sends SIGHUP
   and SIGCONT to what was the foreground then (`tty_old_pgrp`, drivers/tty/tty_jobctrl.c).
 * A descriptor can be sent through a socket (SCM_RIGHTS), and lie there unread: then it is in nobody's list, and the
   terminal is hung up with the last socket that leads to it. `fdinfo` of a socket tells how many lie in it (`scm_fds`,
   since Linux 5.11). Files that are registered with an io_uring are in nobody's list either.
-* A process group becomes an orphan while a member of it is stopped: nobody is left who could continue it, so it gets
-  SIGHUP and SIGCONT (`kill_orphaned_pgrp`, kernel/exit.c). It is kept by a member whose parent is in another group of
-  the same session.
+* A process group becomes an orphan while a member of it is stopped: nobody could continue it, so it gets SIGHUP and
+  SIGCONT (`kill_orphaned_pgrp`, kernel/exit.c). A member whose parent is in another group of the session keeps it.
 """
 
 from __future__ import annotations
@@ -45,8 +43,7 @@ from gpuagent_alerts.remedies.facts.open_terminals import (
 )
 from gpuagent_alerts.remedies.facts.process_scan import ProcessRow, ProcessScan, UnseenProcesses
 
-_SLAVE_MAJOR = 136
-"""UNIX98_PTY_SLAVE_MAJOR, include/uapi/linux/major.h."""
+_SLAVE_MAJOR = 136  # UNIX98_PTY_SLAVE_MAJOR, include/uapi/linux/major.h
 _INDEX = re.compile(rb"^tty-index:\s*(\d+)", re.MULTILINE)
 _MOUNT = re.compile(rb"^mnt_id:\s*(\d+)", re.MULTILINE)
 _MOST_DESCRIPTORS = 65536
@@ -61,8 +58,7 @@ _MASTER = "ptmx"
 _DELETED = " (deleted)"
 """At the end of a link to a terminal that was hung up: with its other side devpts loses the node (`devpts_pty_kill`,
 fs/devpts/inode.c). Nobody else can take it away, and a node outside devpts does not open one."""
-_KCMP = {"x86_64": 312, "aarch64": 272}
-"""Number of kcmp(2), arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h."""
+_KCMP = {"x86_64": 312, "aarch64": 272}  # arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
 _KCMP_FILES = 2
 _KCMP_LESS, _KCMP_GREATER, _KCMP_UNORDERED = 1, 2, 3
 _HOST_INIT = 1
@@ -86,8 +82,13 @@ class OpenFiles:
         self._root = root
 
     def list(self, pid: int, folder: str) -> list[int]:
-        """Return the descriptors of a process, or of a thread of it: `folder` is "" or "task/TID/"."""
-        return [int(name) for name in os.listdir(f"{self._root}/{pid}/{folder}fd")]  # noqa: PTH208  names are enough
+        """Return the descriptors of a process, none once it has gone, or of a thread: `folder` is "" or "task/TID/"."""
+        try:
+            return [int(name) for name in os.listdir(f"{self._root}/{pid}/{folder}fd")]  # noqa: PTH208  names do
+        except (FileNotFoundError, ProcessLookupError):
+            if Path(self._root, str(pid)).exists():
+                raise
+            return []
 
     def path(self, pid: int, folder: str, descriptor: int) -> str:
         """Return what the link of a descriptor says."""

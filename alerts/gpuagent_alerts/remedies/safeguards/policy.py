@@ -32,7 +32,12 @@ from gpuagent_alerts.remedies.safeguards.refusals import (
     unproven_job,
     unproven_unit,
 )
-from gpuagent_alerts.remedies.safeguards.step_means import no_bare_signal, no_restart, nothing_to_fill_in
+from gpuagent_alerts.remedies.safeguards.step_means import (
+    no_bare_signal,
+    no_limit,
+    no_restart,
+    nothing_to_fill_in,
+)
 from gpuagent_alerts.remedies.safeguards.unlisted_gpus import on_unlisted_gpus
 from gpuagent_alerts.remedies.safeguards.victim import IDLE_FOR_SECONDS, VictimPolicy
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind, wrong_scope
@@ -150,7 +155,8 @@ class Policy:
         ):
             yield TemporaryRefusal(objection)
         yield from _unproven(step, scope, target, facts)
-        for refusal in (*wrong_scope(step, scope), *self._wrong_step(step, request, target, facts)):
+        wrong = self._wrong_step(step, request, target, facts, unified_memory=observation.unified_memory)
+        for refusal in (*wrong_scope(step, scope), *wrong):
             # Whom the allow list does not mean, and what no unit runs: there is one reason to leave it, and the next.
             is_nobodys = is_not_meant and step.kind is StepKind.RESTART_UNIT and not target.unit
             yield not_meant(refusal, facts, "container" if target.container_id else "place") if is_nobodys else refusal
@@ -351,9 +357,13 @@ class Policy:
                 yield f"the driver's own figures do not confirm the leak: the app's word alone is no reason for {step}"
                 return
 
-    def _wrong_step(self, step: RemedyStep, request: RemedyRequest, target: Target, facts: Facts) -> Iterator[str]:
+    def _wrong_step(
+        self, step: RemedyStep, request: RemedyRequest, target: Target, facts: Facts, *, unified_memory: bool
+    ) -> Iterator[str]:
         if step.kind is StepKind.RESTART_UNIT:
             yield from no_restart(target, self.unit_permission(target), facts)
+        elif step.kind is StepKind.LIMIT:
+            yield from no_limit(target, self.unit_permission(target), facts, unified_memory=unified_memory)
         elif step.kind is StepKind.EXEC:
             yield from nothing_to_fill_in(step, target)
         elif step.signal_may_end:
@@ -424,8 +434,11 @@ def _unplaced(step: RemedyStep, facts: Facts) -> Iterator[str]:
 def _out_of_reach(step: RemedyStep, facts: Facts) -> Iterator[str]:
     """Yield that it is stopped, frozen, or sleeps in state D: SIGKILL ends it, where its wait is killable (vfork, NFS).
 
-    Any other signal would stay pending, and reach it when nobody knows any more whether there is a reason.
+    Any other signal would stay pending, and reach it when nobody knows any more whether there is a reason. A memory
+    limit needs nothing of the process.
     """
+    if step.kind is StepKind.LIMIT:
+        return
     if facts.state in {"T", "t"} and step.sends not in {None, signal.SIGKILL}:
         yield OnlyKillHelps(f"it is stopped (state {facts.state}): only SIGKILL reaches it now, and not {step}")
     if facts.frozen_by and step.disrupts and step.sends != signal.SIGKILL:

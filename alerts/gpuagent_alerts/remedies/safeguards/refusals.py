@@ -101,9 +101,24 @@ _MAY_NOT_TRACE = (
 )
 _NOT_BY_FORCE = "--force does not lift this: end it with what started it, or its unit by systemctl."
 _SHOWN_ANEW = "Ask again: --force answers for those alone that you were shown to end with it."
+_OTHER_STEP = "No limit can be set there: take another step for it in {file} (release_cache, restart_unit, terminate)."
+_OWN_CGROUP = (
+    "Have root start it in a cgroup of its own: a systemd unit, a container or a Slurm job. Or take another step for it"
+    " in {file}."
+)
+_LIMIT_HELPER = "Enable the helper: systemctl enable --now gpuagent-limit.socket (docs/remedies.md)."
 _ADVICE = tuple(
     (re.compile(pattern), advice)
     for pattern, advice in (
+        (r"on a MIG instance|shares the machine's memory|MIG is on|keeps no memory limits", _OTHER_STEP),
+        (r"no unit, container or job of root's making|is run by a user's own manager", _OWN_CGROUP),
+        (r"others than root may move processes out|would hold for the whole login|would hold for all of", _OWN_CGROUP),
+        (
+            r"limit already|has limited|changes no limit",
+            "See to it with nvidia-smi memory-limits, or leave it as it is.",
+        ),
+        (r"only root may set a memory limit|gpuagent-limit", _LIMIT_HELPER),
+        (r"need cgroup version 2|memory limits need version 2", "Boot with systemd.unified_cgroup_hierarchy=1."),
         (r"does not answer within", _LOOK_AGAIN),
         (r"; that user's processes have to end first", "Ask again then. --force does not lift this."),
         (r"remedies\.allow\.shared_units", _SHARED_UNIT),

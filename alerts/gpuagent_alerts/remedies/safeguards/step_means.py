@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
+from gpuagent.core.identity import NO_INSTANCE
 from gpuagent_alerts.remedies.observation import RemedyRequest, UnitPermission
 from gpuagent_alerts.remedies.safeguards.never_list import is_supervised, is_users_own
-from gpuagent_alerts.remedies.safeguards.refusals import unproven_unit
+from gpuagent_alerts.remedies.safeguards.refusals import unproven_container, unproven_job, unproven_unit
 from gpuagent_alerts.remedies.steps import RemedyStep
 from gpuagent_alerts.remedies.target import Facts, Target
 
@@ -25,6 +26,35 @@ def no_restart(target: Target, permission: UnitPermission, facts: Facts) -> Iter
         yield unproven_unit(target)
     elif refusal := permission.against([target.unit]):
         yield refusal
+
+
+def no_limit(target: Target, permission: UnitPermission, facts: Facts, *, unified_memory: bool) -> Iterator[str]:
+    """Yield why no cgroup of the process may have a memory limit: one that root has made, for it and no login.
+
+    Of the container, job and unit that it is in, the limit is that of the innermost: the container's, else the job's.
+    """
+    if target.key.gpu_instance_id != NO_INSTANCE:
+        yield "it is on a MIG instance, and the driver keeps no memory limits for those"
+    if unified_memory:
+        yield "the GPU shares the machine's memory, and the driver limits none of that"
+    if refusal := _no_limited_group(target, permission, facts.identity.proven_names):
+        yield refusal
+
+
+def _no_limited_group(target: Target, permission: UnitPermission, proven: Collection[str]) -> str:
+    """Return why root has made no container, job or unit of its own for the process; "" if it has."""
+    if target.container_id:
+        return "" if "container" in proven else unproven_container(target)
+    if target.slurm_job:
+        return "" if "job" in proven else unproven_job(target)
+    if not target.unit:
+        return (
+            f"no unit, container or job of root's making runs it: a memory limit on its cgroup {target.cgroup or '/'}"
+            f" would hold for all that {target.user or 'its user'} runs there, or could be left"
+        )
+    if is_users_own(target):
+        return f"{target.unit} is run by a user's own manager: that user may move processes out of a memory limit"
+    return permission.against([target.unit]) if "unit" in proven else unproven_unit(target)
 
 
 def nothing_to_fill_in(step: RemedyStep, target: Target) -> Iterator[str]:

@@ -30,6 +30,7 @@ def test_initializations_are_counted(open_gpu: Open) -> None:
     assert bench.library.initializations == 1
 
 
+@pytest.mark.slow
 @table("code", [code for code in Code if code])
 def test_every_error_is_one_kind_of_exception(open_gpu: Open, code: Code) -> None:
     """GPU-08: with the code, the call and words for it, whichever way it was called."""

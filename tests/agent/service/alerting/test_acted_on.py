@@ -159,6 +159,7 @@ def test_a_successor_that_leaks_after_a_remedy_is_no_end(tmp_path: Path) -> None
     assert "ended" not in [one.news for one in stage.heard]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lingers", [False, True], ids=["at once", "its memory first"])
 def test_every_alert_of_the_end_names_the_remedy(tmp_path: Path, lingers: bool) -> None:
     """Those about the GPU's memory too: a receiver that lists them reads one story.
@@ -180,6 +181,7 @@ def test_every_alert_of_the_end_names_the_remedy(tmp_path: Path, lingers: bool) 
     }
 
 
+@pytest.mark.slow
 def test_the_next_leak_on_that_gpu_is_another_incident(tmp_path: Path) -> None:
     """What was done about the first is not told again with it, nor counted among its processes."""
     stage = Stage(tmp_path / "state")
@@ -196,6 +198,7 @@ def test_the_next_leak_on_that_gpu_is_another_incident(tmp_path: Path) -> None:
     assert all("pid 4242" not in line and "2 processes" not in line for line in stage.headlines()[told:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("was_ended", [False, True], ids=["dry run", "by hand"])
 def test_a_neighbor_that_was_acted_on_is_no_part_of_the_leak(tmp_path: Path, was_ended: bool) -> None:
     """The act is told with the incident; who grows, how many and how fast, and the end are the leaker's alone."""

@@ -41,6 +41,7 @@ def test_a_forecast_that_ends_on_a_gpu_about_to_be_called_high(tmp_path: Path) -
     assert len(stage.keys()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("used_gib", "full_in", "news"),
     [(23.7, 0.5, ["began"]), (22.0, 40.0, ["began", "worsened"])],
@@ -88,6 +89,7 @@ def two(used_gib: float, *growing: int, full_in: float | None = None) -> Snapsho
     return seen
 
 
+@pytest.mark.slow
 def test_two_leaks_of_which_the_older_ends(tmp_path: Path) -> None:
     """Both are told that the GPU is full in minutes, once; as one ends, the forecast goes with the one that leaks."""
     stage = Stage(tmp_path / "state")
@@ -110,6 +112,7 @@ def test_two_leaks_of_which_the_older_ends(tmp_path: Path) -> None:
     assert reasons == [f"it goes on in another incident: python3 (pid {SECOND}), {second}"]
 
 
+@pytest.mark.slow
 def test_two_leaks_side_by_side_keep_their_alerts(tmp_path: Path) -> None:
     """While its process grows, an incident keeps what it has, whoever grows faster just now."""
     stage = Stage(tmp_path / "state")
@@ -125,6 +128,7 @@ def test_two_leaks_side_by_side_keep_their_alerts(tmp_path: Path) -> None:
     assert stage.heard[before:] == []
 
 
+@pytest.mark.slow
 def test_an_end_that_waits_does_not_tell_of_the_next_job(tmp_path: Path) -> None:
     """A GPU has one alert, whoever fills it: an end tells of the process of its own incident, also after a restart."""
     stage = Stage(tmp_path / "state")

@@ -239,6 +239,7 @@ def test_a_rule_that_can_never_fire_is_told_in_the_log(tmp_path: Path, caplog: p
     run(test)
 
 
+@pytest.mark.slow
 def test_when_it_ended_is_known_until_all_are_told(tmp_path: Path) -> None:
     """More ends than a message holds: the last one too is told with the time at which it came."""
     count = MAX_ALERTS + 20

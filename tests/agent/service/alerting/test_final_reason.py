@@ -30,6 +30,7 @@ def seen(used_gib: float, growth: Growth, *, other_gib: float = 0.0) -> Snapshot
     return grown(snapshot([gpu(0, used_gib=used_gib + other_gib + 0.2)], processes), PID, growth)
 
 
+@pytest.mark.slow
 def test_a_leak_that_levels_off_is_the_reason_of_its_forecast(tmp_path: Path) -> None:
     """The forecast went first, for a reason that is none; the leak's own end is told with both."""
     stage = Stage(tmp_path / "state")
@@ -49,6 +50,7 @@ def test_a_leak_that_levels_off_is_the_reason_of_its_forecast(tmp_path: Path) ->
             assert alert.ends_at < incident.ends_at - 5 * MINUTE
 
 
+@pytest.mark.slow
 def test_who_hears_only_warnings_is_told_what_ended_it(tmp_path: Path) -> None:
     """The receiver of the forecast does not hear of the full GPU, and neither is that its end."""
     routes = [
@@ -71,6 +73,7 @@ def test_who_hears_only_warnings_is_told_what_ended_it(tmp_path: Path) -> None:
     assert forecast.startswith(f"RESOLVED node7 GPU 0: memory was running out: embed (pid {PID}) ended")
 
 
+@pytest.mark.slow
 def test_the_cause_is_named_and_not_who_made_room(tmp_path: Path) -> None:
     """A victim ends and makes room; the leaker that filled the GPU levels off later, and that is the end."""
     stage = Stage(tmp_path / "state")
@@ -96,6 +99,7 @@ def ranks(left: tuple[int, ...], used_gib: float, growth: Growth) -> Snapshot:
     return seen
 
 
+@pytest.mark.slow
 def test_a_forecast_tells_what_ended_the_trouble_on_its_own_gpu(tmp_path: Path) -> None:
     """The rank on the other GPU ends 20 min later: text and time of each are those of its own rank."""
     stage = Stage(tmp_path / "state")
@@ -134,6 +138,7 @@ def test_the_headline_tells_the_last_of_what_ended(tmp_path: Path) -> None:
     assert last.ends_at == pytest.approx(ended, rel=0, abs=MINUTE)
 
 
+@pytest.mark.slow
 def test_receivers_are_told_of_the_end_as_it_is_shown(tmp_path: Path) -> None:
     """The leak joined without a message, and is kept for three minutes: the incident has not ended for anybody."""
     stage = Stage(tmp_path / "state")

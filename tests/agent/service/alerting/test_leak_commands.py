@@ -69,6 +69,7 @@ def test_which_process_is_meant(tmp_path: Path) -> None:
     run(test)
 
 
+@pytest.mark.slow
 def test_a_leak_that_has_ended(tmp_path: Path) -> None:
     """The next morning its evidence is still there, and may be labelled; of what never leaked nothing is kept."""
 
@@ -143,6 +144,7 @@ def test_what_cannot_be_said(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_verdict_that_a_sensitivity_ended() -> None:
     """Its alert says so when it ends, and not that growth has stopped."""
 

@@ -46,6 +46,7 @@ def test_a_gpu_that_others_fill_after_the_end_is_another_incident(tmp_path: Path
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grows", [True, False])
 def test_a_gpu_that_others_fill_while_a_restart_is_waited_for_is_another_incident(tmp_path: Path, grows: bool) -> None:
     """The leaker of a unit has just ended, and its memory is back: who fills the GPU next is no part of it."""
@@ -77,6 +78,7 @@ def lost(gpus: int, nvml: NvmlState) -> Snapshot:
     return replace(seen, xids=(fell,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_a_node_whose_gpus_are_all_lost_is_no_incident_beside_them(tmp_path: Path, gpus: int) -> None:
     """That no GPU can be read is what the loss of the last one looks like: one beginning and one end for all GPUs."""
@@ -150,6 +152,7 @@ def test_what_comes_to_several_gpus_at_one_time_is_one_incident(tmp_path: Path, 
     assert stage.headlines()[-1].startswith(f"RESOLVED node7 GPUs 1, 2, 3: was {what}: its clocks")
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_slowed_down_much_later_is_another_incident(tmp_path: Path) -> None:
     """A GPU that runs hot half an hour after another has not come to it by the same cause: that is told."""
     stage = Stage(tmp_path / "state")

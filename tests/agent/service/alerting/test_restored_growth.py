@@ -44,6 +44,7 @@ def run(stage: Stage, minutes: float, gib_per_hour: float, verdict: Verdict, sta
         stage.show(seen(start + gib_per_hour * passed / 3600, Growth(verdict)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verdict", [Verdict.LEARNING, Verdict.STEADY])
 def test_what_may_still_leak_is_not_over(tmp_path: Path, verdict: Verdict) -> None:
     """Its history is lost, and the detector knows nothing or says steady: the alerts stay as they were known last."""
@@ -87,6 +88,7 @@ def _lines(stage: Stage) -> list[str]:
             if any(each.name == "GpuProcessMemoryLeak" for each in alerts)]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_killed_agent_without_histories_tells_one_story(tmp_path: Path) -> None:
     """The leak goes on to the wall: one key, a message for the full GPU, one for the end, and none for the restart."""
     stage = restarted(tmp_path)
@@ -101,6 +103,7 @@ def test_a_killed_agent_without_histories_tells_one_story(tmp_path: Path) -> Non
     assert len(stage.keys()) == 1
 
 
+@pytest.mark.slow
 def test_what_has_stopped_is_over_once_that_was_measured(tmp_path: Path) -> None:
     """Some minutes of flat memory and a verdict end it, and the reason is what was measured."""
     stage = restarted(tmp_path)
@@ -112,6 +115,7 @@ def test_what_has_stopped_is_over_once_that_was_measured(tmp_path: Path) -> None
     assert ": growth stopped at 8.5 GiB with 14.2 GiB free" in stage.headlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("alive", "how"), [(False, "ended"), (None, "left the GPU")])
 def test_a_leaker_that_went_meanwhile_is_the_reason_of_each_end(tmp_path: Path, alive: bool | None, how: str) -> None:
     """One reason in the headline and in every alert, also in one that names the GPU alone, however late it is told."""
@@ -130,6 +134,7 @@ def test_a_leaker_that_went_meanwhile_is_the_reason_of_each_end(tmp_path: Path, 
     }
 
 
+@pytest.mark.slow
 def test_a_restart_with_its_histories_holds_nothing_back(tmp_path: Path) -> None:
     """What still leaks by a kept history fires on, measured, and what levelled off ends as ever."""
     stage = restarted(tmp_path)

@@ -28,6 +28,7 @@ def severity_of(stage: Stage) -> str:
     return found.severity
 
 
+@pytest.mark.slow
 def test_the_severity_of_a_restarted_leak_does_not_dip(tmp_path: Path) -> None:
     """What was critical is so while its successor grows, and from the first tick of the successor's forecast on."""
     story = Story(tmp_path, **UNIT)

@@ -17,6 +17,8 @@ from gpuagent_alerts.leak.sensor import LeakDetection
 from tests.agent.service.alerting.stage import TICK_SECONDS, Stage
 from tests.fakes.readings import BOOT_ID, gpu, process, snapshot
 
+pytestmark = pytest.mark.slow
+
 HOUR, MINUTE = 3600.0, 60.0
 TOTAL_GIB, BASE_GIB = 24.0, 8.0
 PACE = 12.0

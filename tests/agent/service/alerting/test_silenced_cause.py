@@ -52,6 +52,7 @@ def test_what_a_silenced_process_does_to_its_gpu_is_silenced(tmp_path: Path, mat
     assert "leaking" in stage.headlines()[0]
 
 
+@pytest.mark.slow
 def test_a_gpu_that_a_silenced_process_has_filled_is_told(tmp_path: Path) -> None:
     """Nobody else gets memory there any more: who silenced the process has not silenced that."""
     stage = Stage(tmp_path / "state")
@@ -62,6 +63,7 @@ def test_a_gpu_that_a_silenced_process_has_filled_is_told(tmp_path: Path) -> Non
     assert "memory is full" in stage.headlines()[0]
 
 
+@pytest.mark.slow
 def test_a_neighbor_that_grows_beside_a_silenced_process_is_told(tmp_path: Path) -> None:
     """With the forecast that both have, and that is full: a silence of another does not hide it."""
     stage = Stage(tmp_path / "state")
@@ -74,6 +76,7 @@ def test_a_neighbor_that_grows_beside_a_silenced_process_is_told(tmp_path: Path)
     assert all("other (bob" in line for line in stage.headlines())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("matcher", ["incident=KEY", 'user="emb"', "gpu=0"])
 def test_what_is_silenced_is_no_problem_of_the_node(tmp_path: Path, matcher: str) -> None:
     """`status` and `check` leave out the verdict and the forecast of a silenced leak, and tell of one beside it."""

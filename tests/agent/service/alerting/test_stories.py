@@ -302,6 +302,7 @@ def test_a_unit_of_ever_more_processes(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_cap_holds_back_what_was_critical_before(tmp_path: Path) -> None:
     """Past the cap of an hour a critical beginning and the end are told; that the GPU is full now waits for room."""
     stage = Stage(tmp_path / "state", recipients=[Recipient("slack", max_messages_per_hour=1)])
@@ -317,6 +318,7 @@ def test_a_cap_holds_back_what_was_critical_before(tmp_path: Path) -> None:
     assert [one.news for one in stage.heard] == ["began", "worsened", "ended"]
 
 
+@pytest.mark.slow
 def test_two_containers_of_one_pod_that_leak(tmp_path: Path) -> None:
     """They grow together and are one incident, named as the pod; the end of one of them is none of it."""
     stage = Stage(tmp_path / "state")
@@ -350,6 +352,7 @@ def test_a_reload_of_the_driver(tmp_path: Path) -> None:
     assert stage.heard[0].alerts == "MonitorBlind/0 MonitorBlind/1"
 
 
+@pytest.mark.slow
 def test_an_acknowledgement_stops_reminders_and_not_a_higher_severity(tmp_path: Path) -> None:
     """Of the incident: a state that is worse at the same severity is no news to whoever is at it."""
     stage = Stage(tmp_path / "state", routes=[Route(("slack",), repeat_interval=5 * MINUTE)])
@@ -405,6 +408,7 @@ def test_a_silence_is_no_all_clear(tmp_path: Path, matcher: str, news: list[str]
     assert stage.headlines()[-1].endswith("memory was full: python3 (pid 4242) ended; 12.2 GiB came back")
 
 
+@pytest.mark.slow
 def test_a_route_is_no_all_clear(tmp_path: Path) -> None:
     """A receiver that is told of the leak and not of the full GPU hears the end when the GPU has room again."""
     routes = [Route(("slack",), (parse_matcher("alertname=GpuProcessMemoryLeak"),))]
@@ -416,6 +420,7 @@ def test_a_route_is_no_all_clear(tmp_path: Path) -> None:
     assert [one.news for one in stage.heard] == ["began", "ended"]
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_lost_before_it_has_told_its_name(tmp_path: Path) -> None:
     """One incident from the first tick to the end, whatever it is called meanwhile; `()` stands nowhere."""
     stage = Stage(tmp_path / "state")

@@ -35,6 +35,7 @@ def test_a_leaker_that_has_died_leaks_no_more(tmp_path: Path) -> None:
     assert {one.labels["process"] for one in alerts if one.name == "GpuProcessMemoryLeak"} == {"python3"}
 
 
+@pytest.mark.slow
 def test_a_leaker_that_is_a_zombie_is_told_as_dead(tmp_path: Path) -> None:
     """Its leak has ended though its memory stays: whose it was is told, and nothing blames it for leaking."""
     stage = Stage(tmp_path / "state")
@@ -53,6 +54,7 @@ def test_a_leaker_that_is_a_zombie_is_told_as_dead(tmp_path: Path) -> None:
     assert stage.headlines()[-1].endswith(f"GPU 0: python3 (alice, pid {PID}) has ended and still holds 12.2 GiB")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["Z", "S"])
 def test_who_grew_and_died_is_told_with_the_memory_that_stays(tmp_path: Path, state: str) -> None:
     """Only a forecast was told before: that its process has ended is a message of its own, zombie or not."""
@@ -75,6 +77,7 @@ def test_who_grew_and_died_is_told_with_the_memory_that_stays(tmp_path: Path, st
     assert len(stage.headlines()) == 2
 
 
+@pytest.mark.slow
 def test_a_leak_that_gave_back_most_of_it_and_grows_again(tmp_path: Path) -> None:
     """Its end says how much came back, in figures of that moment: they do not follow what it does next."""
     stage = Stage(tmp_path / "state")
@@ -95,6 +98,7 @@ SLOW = Growth(
 FAST = replace(SLOW, slope=Range(1e8, 1e8, 1e8), exhaustion=Range(600.0, 300.0, 900.0))
 
 
+@pytest.mark.slow
 def test_growth_that_stops_or_slows_down_names_who_grew(tmp_path: Path) -> None:
     """The end of a forecast says who grew, and that it goes on where it does: at what pace, and when it is full."""
     stage = Stage(tmp_path / "state")
@@ -107,6 +111,7 @@ def test_growth_that_stops_or_slows_down_names_who_grew(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_forecast_that_slows_down_names_who_grows_now(tmp_path: Path) -> None:
     """Who grew fastest has loaded its model and is flat: the one that goes on growing is named."""
     stage = Stage(tmp_path / "state")
@@ -144,6 +149,7 @@ def test_a_job_that_dies_and_holds_its_memory_is_one_incident(tmp_path: Path, le
     )
 
 
+@pytest.mark.slow
 def test_the_end_of_a_job_counts_all_its_ranks(tmp_path: Path) -> None:
     """Also one that ended long before the others, whose end a message has told."""
     stage = Stage(tmp_path / "state", routes=[Route(("slack",), repeat_interval=20 * MINUTE)])
@@ -169,6 +175,7 @@ def test_the_end_of_a_job_counts_all_its_ranks(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_gpu_that_has_another_index_after_a_reload_of_the_driver(tmp_path: Path) -> None:
     """GPU 1 comes back as GPU 0: by its UUID it is the same, stays full, and nobody hears of an end."""
     stage = Stage(tmp_path / "state", routes=[Route(("slack",), repeat_interval=30 * MINUTE)])
@@ -192,6 +199,7 @@ def test_a_gpu_that_has_another_index_after_a_reload_of_the_driver(tmp_path: Pat
     assert stage.heard[-1].news == "ended"
 
 
+@pytest.mark.slow
 def test_an_incident_that_goes_on_without_its_process_says_so(tmp_path: Path) -> None:
     """A leaker ends, others keep the GPU full: its line would go on naming what is gone, on a thread's head too."""
     stage = Stage(tmp_path / "state")
@@ -211,6 +219,7 @@ def test_an_incident_that_goes_on_without_its_process_says_so(tmp_path: Path) ->
     assert all(30.0 <= told_at - (one.true_until or 0.0) <= MINUTE for one in gone)
 
 
+@pytest.mark.slow
 def test_a_unit_that_is_restarted_and_grows_again_is_no_all_clear(tmp_path: Path) -> None:
     """It goes on under the new pid: one incident, which ends when the last one does."""
     stage = Stage(tmp_path / "state")
@@ -265,6 +274,7 @@ def test_memory_of_no_process_that_fills_the_gpu_is_one_incident(tmp_path: Path,
     assert [one.news for one in stage.heard].count("ended") == 1
 
 
+@pytest.mark.slow
 def test_memory_without_an_owner_is_one_incident(tmp_path: Path) -> None:
     """That there is some, that it grows, and that it fills the GPU: one cause, which ends once."""
     stage = Stage(tmp_path / "state")

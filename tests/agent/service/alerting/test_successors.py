@@ -167,6 +167,7 @@ def test_a_slow_leak_is_measured_for_as_long_as_it_needs_to_show(tmp_path: Path)
     assert story.news() == ["began", "restarted"]
 
 
+@pytest.mark.slow
 def test_ranks_are_looked_at_each_and_added_up(tmp_path: Path) -> None:
     """Each rank grows by less than a quarter of what the job leaked, all together by as much."""
     story = Story(tmp_path, **JOB)

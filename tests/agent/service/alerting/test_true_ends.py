@@ -24,6 +24,7 @@ def leak(used_gib: float, full_in: float | None = None) -> Snapshot:
     return grown(seen, PID, leaking(Evidence.BALANCED, full_in=full_in))
 
 
+@pytest.mark.slow
 def test_no_forecast_is_told_of_a_gpu_whose_leaker_has_ended(tmp_path: Path) -> None:
     """The detector's forecast for the GPU outlives the process for a while: it is no reason for an end."""
     stage = Stage(tmp_path / "state")
@@ -41,6 +42,7 @@ def test_no_forecast_is_told_of_a_gpu_whose_leaker_has_ended(tmp_path: Path) -> 
     )
 
 
+@pytest.mark.slow
 def test_an_end_behind_a_gap_is_told_by_what_was_before_it(tmp_path: Path) -> None:
     """The list of processes cannot be read while the leaker ends: what was freed in the gap is no growth that stopped.
 
@@ -62,6 +64,7 @@ def test_an_end_behind_a_gap_is_told_by_what_was_before_it(tmp_path: Path) -> No
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("taken_gib", "reason", "of_leak"),
     [
@@ -139,6 +142,7 @@ def test_a_process_that_ended_while_the_agent_was_down(
     assert stage.headlines()[-1] == f"RESOLVED node7 GPU 0: python3 (alice, pid 4242) was leaking memory: {words}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stops", [1, 2])
 def test_what_was_seen_of_an_end_is_told_after_a_restart(tmp_path: Path, stops: int) -> None:
     """The agent saw the process end and waits to see whether that lasts: a restart meanwhile makes it no riddle."""

@@ -64,6 +64,7 @@ def test_the_end_names_who_grew_last_although_no_alert_did(tmp_path: Path, is_me
     assert ended.ends_at == pytest.approx(left_at, rel=0, abs=MINUTE)
 
 
+@pytest.mark.slow
 def test_a_process_that_ended_unseen_did_not_leave_just_now(tmp_path: Path) -> None:
     """The driver was away for 20 min: nobody knows when in that time it ended."""
     story = Story(tmp_path, **UNIT)
@@ -131,6 +132,7 @@ def test_until_when_an_end_has_to_last_is_told_alike(tmp_path: Path, is_forecast
     assert 0 <= late <= 2 * TICK_SECONDS
 
 
+@pytest.mark.slow
 def test_what_grew_again_and_died_with_its_memory_is_told(tmp_path: Path) -> None:
     """The last message says that it runs and grows: that it has ended, and its memory stays, is another one."""
     story = Story(tmp_path, **UNIT)
@@ -149,6 +151,7 @@ def test_what_grew_again_and_died_with_its_memory_is_told(tmp_path: Path) -> Non
     assert "pid 200) had ended and held 8.0 GiB" in story.stage.headlines()[-1]
 
 
+@pytest.mark.slow
 def test_the_end_is_told_of_what_began_again_without_a_message(tmp_path: Path) -> None:
     """A forecast was told as over with the restart, is true again and no worse, and ends: the end is told."""
     story = Story(tmp_path, **UNIT)
@@ -203,6 +206,7 @@ def test_growth_that_stopped_and_goes_on_is_no_end(tmp_path: Path, evidence: boo
         assert story.news()[-1] == "ended", "it has stopped again"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("calm_minutes", "is_told"), [(29.0, True), (10.0, False)])
 def test_what_is_critical_again_after_it_was_less_is_told(tmp_path: Path, calm_minutes: float, is_told: bool) -> None:
     """It was less for half an hour, the last minutes of which nothing of it was true: that is news again."""

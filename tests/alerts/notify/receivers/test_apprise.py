@@ -26,6 +26,7 @@ def tell(url: str, sent: Message | None = None, timeout_seconds: float = 30.0) -
 ENDED = "RESOLVED node7: The GPU was gone: the GPU answers again after a reboot"
 
 
+@pytest.mark.slow
 def test_it_tells_in_plain_words() -> None:
     """Title, what was, and why it ended; nothing that was true while it fired."""
     with sink() as receiver:
@@ -51,6 +52,7 @@ def test_a_report_is_sent_in_its_form(form: str, text: str) -> None:
     assert (document["title"], document["message"], document["type"]) == ("GPU usage of n1", text, "info")
 
 
+@pytest.mark.slow
 def test_a_picture_is_attached() -> None:
     """A service that takes attachments has the picture of the incident, beside the text."""
 
@@ -79,6 +81,7 @@ def test_no_redirect_is_followed(query: str) -> None:
         assert (outcome.reason, other.asked) == (Reason.FAILED, [])
 
 
+@pytest.mark.slow
 def test_a_failure_shows_no_address() -> None:
     """ALERT-07: whatever Apprise has to say about it stays in its process."""
     with sink(always(Reply(500, body=b"tops3cret"))) as receiver:
@@ -87,6 +90,7 @@ def test_a_failure_shows_no_address() -> None:
     assert (outcome.reason, str(outcome)) == (Reason.FAILED, "Apprise could not deliver it")
 
 
+@pytest.mark.slow
 def test_an_address_that_it_does_not_know() -> None:
     """A mistake in the configuration is called one."""
     assert tell("nosuchservice://x").reason is Reason.MISCONFIGURED
@@ -99,6 +103,7 @@ def test_a_server_that_hangs_is_left() -> None:
         assert tell(f"json://127.0.0.1:{receiver.port}/", timeout_seconds=2.0).reason is Reason.TIMED_OUT
 
 
+@pytest.mark.slow
 def test_the_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process has no environment to speak of."""
     with sink() as proxy, sink() as receiver:

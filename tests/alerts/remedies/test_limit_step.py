@@ -1,0 +1,315 @@
+"""The step `limit`: whom it may cap, what a ladder makes of it, and when the limit is lifted again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuagent.core.growth import MemoryKey
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.memory_limits import LimitHolder, LimitRefused, MemoryLimit, SetLimit
+from gpuagent_alerts.remedies.audit import Audit
+from gpuagent_alerts.remedies.audit_rows import BEGIN, END, INTENT, LIFT, RESULT, runs
+from gpuagent_alerts.remedies.limit_lifts import ABSENT_SECONDS, LimitLifts
+from gpuagent_alerts.remedies.observation import ActionResult, AlreadyLimited, Condition
+from gpuagent_alerts.remedies.outcome import RunResult
+from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
+from gpuagent_alerts.store.database import Store
+from tests.alerts.remedies.world import ALERT, BOOT, GIB, RESTART, TERMINATE, World, plan, run_ladder, target
+
+NONE: Mapping[str, int] = {}
+LIMIT = RemedyStep(StepKind.LIMIT, 30.0, headroom_bytes=2 * GIB)
+UNIT = {"unit": "whisper.service"}
+OF_UNIT = target(unit="whisper.service")
+
+
+def test_it_caps_and_ends_nobody(store: Store) -> None:
+    """The intent is on record before it, the process lives on, and the breaker counts it for nothing."""
+    world = World(OF_UNIT)
+    outcome = run_ladder(world, plan(LIMIT, of=OF_UNIT), store)
+    assert (outcome.result, outcome.detail, outcome.helped) == (RunResult.LIMITED, "it is limited to 6.0 GiB", None)
+    assert (world.log, world.bodies[100].alive) == ([("limit", 100)], True)
+    rows = Audit(store, world.clock, BOOT).events()
+    assert [row.kind for row in rows] == [BEGIN, INTENT, RESULT, END]
+    assert rows[1].data["may_end"] is False
+    (ask,) = world.limit_asks
+    assert ask.holder == LimitHolder(rows[0].run, ALERT, pid=100, start_ticks=1000)
+
+
+def test_until_the_process_ends(store: Store) -> None:
+    """A limit that is to outlive the alert goes by the process alone."""
+    world = World(OF_UNIT)
+    run_ladder(world, plan(replace(LIMIT, until_process_ends=True), of=OF_UNIT), store)
+    assert world.limit_asks[0].holder.alert == ""
+    assert world.limit_asks[0].holder.pid == 100
+
+
+def test_the_growth_ends(store: Store) -> None:
+    """An alert that ends while the limit holds ends the ladder, and nothing harder follows."""
+    world = World(OF_UNIT)
+
+    def over(world: World) -> None:
+        world.condition = Condition.OVER
+
+    world.events = [lambda world: None, lambda world: None, over]
+    outcome = run_ladder(world, plan(LIMIT, TERMINATE, of=OF_UNIT), store)
+    assert (outcome.result, world.log) == (RunResult.RESOLVED, [("limit", 100)])
+
+
+def test_what_follows_where_the_alert_goes_on(store: Store) -> None:
+    """A ladder goes on after its wait, and passes over a step that was taken before."""
+    world = World(OF_UNIT)
+    outcome = run_ladder(world, plan(LIMIT, RESTART, of=OF_UNIT), store)
+    assert (outcome.result, world.log) == (RunResult.RELEASED, [("limit", 100), ("restart_unit", 100)])
+    world = World(OF_UNIT)
+    world.group_problem = AlreadyLimited("limited already")
+    outcome = run_ladder(world, plan(LIMIT, RESTART, of=OF_UNIT), store)
+    assert (outcome.result, world.log) == (RunResult.RELEASED, [("restart_unit", 100)])
+
+
+def test_a_limit_that_stands_is_no_action(store: Store) -> None:
+    """Tried again while the alert goes on, a ladder that ends with the limit is refused, and uses up no turn."""
+    world = World(OF_UNIT)
+    world.group_problem = AlreadyLimited("limited already")
+    outcome = run_ladder(world, plan(LIMIT, of=OF_UNIT), store)
+    assert (outcome.result, outcome.detail, outcome.acted) == (RunResult.REFUSED, "limited already", False)
+    assert Audit(store, world.clock, BOOT).past(dry_run=False) == []
+
+
+def test_a_dry_run_only_tells(store: Store) -> None:
+    """What would be done is said, and nothing is."""
+    world = World(OF_UNIT)
+    outcome = run_ladder(world, plan(LIMIT, of=OF_UNIT, dry_run=True), store)
+    assert (outcome.result, world.log) == (RunResult.DRY_RUN, [("rehearsed limit", 100)])
+    assert world.limit_asks[0].rehearse
+
+
+def test_a_limit_that_is_not_what_was_meant(store: Store) -> None:
+    """Where the driver counts otherwise the run fails, and no harder step follows from that."""
+    world = World(OF_UNIT)
+    world.limit_result = ActionResult(ok=False, detail="the driver counts 1 GiB")
+    outcome = run_ladder(world, plan(LIMIT, TERMINATE, of=OF_UNIT), store)
+    assert (outcome.result, world.log) == (RunResult.FAILED, [("limit", 100)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts", "observed", "word"),
+    [
+        ({}, {}, {}, "no unit, container or job of root's making"),
+        ({"unit": "user@1000.service/a.service"}, {}, {}, "run by a user's own manager"),
+        ({**UNIT, "proven_names": frozenset()}, {}, {}, "it is not proven that root"),
+        ({"container_id": "a1" * 32, "proven_names": frozenset({"unit"})}, {}, {}, "is not proven"),
+        ({"slurm_job": "17", "proven_names": frozenset({"unit"})}, {}, {}, "job 17 is not proven"),
+        ({"unit": "docker.service"}, {}, {}, "never-list"),
+        ({**UNIT, "key": MemoryKey("GPU-0", 100, 3)}, {}, {}, "MIG instance"),
+        (UNIT, {}, {"unified_memory": True}, "shares the machine's memory"),
+        ({**UNIT, "kinds": "M"}, {}, {}, "client of MPS"),
+        ({**UNIT, "user": "bob"}, {}, {}, "is not in remedies.allow.users"),
+        ({**UNIT, "name": "sshd"}, {}, {}, "never-list"),
+    ],
+)
+def test_whom_it_refuses(
+    store: Store, changes: dict[str, Any], facts: dict[str, Any], observed: dict[str, Any], word: str
+) -> None:
+    """Who is in no cgroup of root's making is not capped, nor whom no other step may reach."""
+    of = target(**changes)
+    world = World(of)
+    world.bodies[100].facts_changes, world.observation_changes = facts, observed
+    outcome = run_ladder(world, plan(LIMIT, of=of), store)
+    assert outcome.result is RunResult.REFUSED, outcome
+    assert word in outcome.detail
+    assert world.log == []
+
+
+def test_who_else_is_in_the_cgroup(store: Store) -> None:
+    """Other people's work in the cgroup, a limit of another's, a driver that has none: it is not done."""
+    world = World(OF_UNIT)
+    world.group_problem = "whisper.service runs processes of other users: bob (1)"
+    outcome = run_ladder(world, plan(LIMIT, of=OF_UNIT), store)
+    assert (outcome.result, world.log) == (RunResult.REFUSED, [])
+
+
+@pytest.mark.parametrize("state", ["T", "D"])
+def test_a_process_that_no_signal_reaches(store: Store, state: str) -> None:
+    """A limit needs nothing of the process: one that is stopped or sleeps in the kernel is capped too."""
+    world = World(OF_UNIT)
+    world.bodies[100].state = state
+    assert run_ladder(world, plan(LIMIT, of=OF_UNIT), store).result is RunResult.LIMITED
+
+
+class Ledger:
+    """Sets nothing, and has what was set."""
+
+    def __init__(self, *limits: MemoryLimit) -> None:
+        self.rows = {each.key: each for each in limits}
+        self.lifted: list[str] = []
+        self.asked = 0
+        self.gone: set[str] = set()
+        self.problem = ""
+
+    def refusal(self) -> str:
+        return ""
+
+    def set(
+        self, gpu_uuid: str, cgroup: str, hard_bytes: int, holder: LimitHolder, *, rehearse: bool = False
+    ) -> SetLimit:
+        raise LimitRefused("not here")
+
+    def lift(self, gpu_uuid: str, cgroup: str) -> str:
+        if self.problem:
+            raise LimitRefused(self.problem)
+        del self.rows[gpu_uuid, cgroup]
+        self.lifted.append(cgroup)
+        return "it is lifted"
+
+    def is_there(self, limit: MemoryLimit) -> bool:
+        return limit.cgroup not in self.gone
+
+    def limits(self) -> tuple[MemoryLimit, ...]:
+        self.asked += 1
+        if self.problem:
+            raise LimitRefused(self.problem)
+        return tuple(self.rows.values())
+
+
+def limit(cgroup: str = "/a.service", **holder: Any) -> MemoryLimit:
+    """One that was set for an alert about pid 100."""
+    made = LimitHolder(**{"run": "r", "alert": ALERT, "pid": 100, "start_ticks": 1000, **holder})
+    return MemoryLimit("GPU-0", cgroup, 5, 6 * GIB, BOOT, 1.0, made)
+
+
+class Lifts:
+    """Limits that are kept an eye on, by a clock that stands still."""
+
+    def __init__(self, store: Store, *limits: MemoryLimit) -> None:
+        self.world = World()
+        self.ledger = Ledger(*limits)
+        self.audit = Audit(store, self.world.clock, BOOT)
+        self.lifts = self.anew()
+
+    def anew(self) -> LimitLifts:
+        """As an agent that has just been started."""
+        return LimitLifts(self.ledger, self.world.clock, self.audit, self.world.is_alive)
+
+    def look(self, *firing: str, seconds: float = 10.0, budgets: Mapping[str, int] = NONE) -> list[str]:
+        """Look after so many seconds; return what was lifted by then."""
+        self.world.clock.advance(seconds)
+        if self.lifts.is_due():
+            asyncio.run(self.lifts.look(set(firing), budgets))
+        return self.ledger.lifted
+
+
+def test_it_is_lifted_when_the_alert_has_ended(store: Store) -> None:
+    """While it fires the limit stays, also over a gap of one evaluation; a minute after it has ended it goes."""
+    one = Lifts(store, limit())
+    assert one.look(ALERT) == []
+    assert one.look() == []
+    assert one.look(ALERT, seconds=ABSENT_SECONDS) == []
+    assert one.look() == []
+    assert one.look(seconds=ABSENT_SECONDS) == ["/a.service"]
+    assert one.look(seconds=600) == ["/a.service"]
+
+
+def test_it_is_lifted_when_the_process_has_ended(store: Store) -> None:
+    """At once, though the alert goes on; a process with the same number is another one."""
+    one = Lifts(store, limit())
+    one.world.reuse(100)
+    assert one.look(ALERT) == ["/a.service"]
+
+
+def test_it_stays_for_as_long_as_the_process(store: Store) -> None:
+    """Where no alert ends it, only the process does."""
+    one = Lifts(store, limit(alert=""))
+    assert one.look(seconds=3600) == []
+    assert one.look(seconds=3600) == []
+    one.world.end(100)
+    assert one.look() == ["/a.service"]
+
+
+def test_it_is_known_after_a_restart(store: Store) -> None:
+    """An agent that was killed and started again lifts what the one before it has set."""
+    one = Lifts(store, limit())
+    assert one.look(ALERT) == []
+    one.lifts = one.anew()
+    assert one.look() == []
+    assert one.look(seconds=ABSENT_SECONDS) == ["/a.service"]
+
+
+def test_a_lift_is_on_record(store: Store) -> None:
+    """With its reason, beside the run that has set it; it is no action, and starts no cool-down anew."""
+    one = Lifts(store, limit())
+    one.audit.write("r", BEGIN, {
+        "pid": 1, "start_ticks": 2, "boot_id": BOOT, "gpu": 0, "gpu_uuid": "u", "name": "n", "dry_run": False,
+        "ladder": ["limit"],
+    })  # fmt: skip
+    one.audit.write("r", INTENT, {"step": "limit", "disrupts": True})
+    one.audit.write("r", END, {"result": "limited", "acted": True})
+    one.world.end(100)
+    one.look(seconds=500)
+    (run,) = runs(one.audit.events())
+    assert run["steps"][-1]["kind"] == LIFT
+    assert run["steps"][-1]["detail"] == "it is lifted (pid 100 has ended)"
+    (past,) = one.audit.past(dry_run=False)
+    assert past.age_seconds == 500
+
+
+def test_a_helper_that_fails_is_asked_again(store: Store) -> None:
+    """What cannot be lifted now is tried again, and told once."""
+    one = Lifts(store, limit())
+    one.look(ALERT)
+    one.world.end(100)
+    one.ledger.problem = "the driver hangs"
+    assert one.look() == []
+    assert one.look() == []
+    assert [row.kind for row in one.audit.events()] == [LIFT]
+    one.ledger.problem = ""
+    assert one.look() == ["/a.service"]
+
+
+def test_nobody_is_asked_where_there_is_none(store: Store) -> None:
+    """A helper that would be started by each question is asked once, and again when a limit was set."""
+    one = Lifts(store)
+    for _ in range(20):
+        one.look(ALERT)
+    assert one.ledger.asked == 1
+    one.lifts.forget()
+    one.look(ALERT)
+    assert one.ledger.asked == 2
+
+
+def test_a_person_lifts_all_of_remedies(store: Store) -> None:
+    """Those of budgets stay, as the configuration would set them again."""
+    one = Lifts(store, limit(), limit("/b.service", alert="", budget="b", run="", pid=0))
+    assert asyncio.run(one.lifts.lift_all("alice")) == ["it is lifted (alice asked for it)"]
+    assert list(one.ledger.rows) == [("GPU-0", "/b.service")]
+    one.ledger.problem = "no helper"
+    with pytest.raises(LimitRefused):
+        asyncio.run(one.lifts.lift_all("alice"))
+
+
+def test_a_budget_that_is_enforced_no_more(store: Store) -> None:
+    """Its standing limit goes with it from the configuration, and not with an alert."""
+    one = Lifts(store, limit("/b.service", alert="", budget="b", run="", pid=0))
+    assert one.look(budgets={"b": 6 * GIB}, seconds=600) == []
+    assert one.look(budgets={"c": 6 * GIB}) == ["/b.service"]
+
+
+@pytest.mark.parametrize("change", ["size", "cgroup"])
+def test_a_budget_that_has_changed(store: Store, change: str) -> None:
+    """Its limit goes where the budget is another, and where the cgroup is: it is set anew then."""
+    one = Lifts(store, limit("/b.service", alert="", budget="b", run="", pid=0))
+    assert one.look(budgets={"b": 6 * GIB}) == []
+    if change == "cgroup":
+        one.ledger.gone.add("/b.service")
+    assert one.look(budgets={"b": (7 if change == "size" else 6) * GIB}) == ["/b.service"]
+
+
+def test_whose_process_it_is() -> None:
+    """The end that lifts a limit is that of this very process, of this boot."""
+    world = World()
+    assert world.is_alive(ProcessId(BOOT, 100, 1000))
+    assert not world.is_alive(ProcessId("another", 100, 1000))
