@@ -16,6 +16,8 @@ VARIABLE = "GPUAGENT_STEP"
 _SECONDS = 5.0
 """How long SIGKILL is given: a process that hangs in the kernel is left to it."""
 _PAUSE_SECONDS = 0.02
+_LOOKS = 2
+"""Looks that have to find nobody: within execve(2) a process has no environment for a moment."""
 _PROC = Path("/proc")
 
 
@@ -26,8 +28,10 @@ def end_marked(word: str, proc: Path = _PROC) -> None:
     read, which they could hold up for as long as they like; one that hangs is passed over. It blocks for seconds.
     """
     deadline = time.monotonic() + _SECONDS
-    while time.monotonic() < deadline:
+    looks_in_vain = 0
+    while looks_in_vain < _LOOKS and time.monotonic() < deadline:
         found = _marked(word, proc)
+        looks_in_vain = 0 if found else looks_in_vain + 1
         for pid in found:
             with suppress(OSError):
                 descriptor = os.pidfd_open(pid)
@@ -36,8 +40,6 @@ def end_marked(word: str, proc: Path = _PROC) -> None:
                         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                 finally:
                     os.close(descriptor)
-        if not found:
-            return
         time.sleep(_PAUSE_SECONDS)
 
 

@@ -296,7 +296,7 @@ class RemedyService:
 
     async def lift(self, uid: int) -> list[str]:
         """Lift all memory limits of remedies; return what came of each. Raises LimitRefused."""
-        return await self.limit_lifts.lift_all(await asyncio.to_thread(describe_user, uid))
+        return await self.limit_lifts.lift_all(await describe_user(uid))
 
     async def document(self) -> dict[str, Any]:
         """Return what was done, for `gpuagent remedies`."""

@@ -17,6 +17,7 @@ from gpuagent_alerts.programs import run as program
 from gpuagent_alerts.programs.marked import VARIABLE, end_marked
 from gpuagent_alerts.programs.run import run_program
 from gpuagent_alerts.programs.subreaper import descendants
+from tests.integration.waiting import until
 
 pytestmark = pytest.mark.timeout(60)
 HANGING, SOMEONE_ELSES = 2**22 + 1, 2**22 + 2
@@ -82,6 +83,7 @@ def left() -> Iterator[subprocess.Popen[bytes]]:
     """What a program has left behind."""
     with subprocess.Popen(["/bin/sleep", "600"], env={VARIABLE: WORD}) as process:
         try:
+            until(lambda: WORD in Path(f"/proc/{process.pid}/environ").read_text(), "it has come through execve(2)")
             yield process
         finally:
             process.kill()
