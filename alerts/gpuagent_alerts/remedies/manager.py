@@ -19,8 +19,8 @@ from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.attempts import Attempts, WithheldLadders
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import OutstandingProcess, outstanding_in_the_way
+from gpuagent_alerts.remedies.candidate_precheck import CandidatePrecheck, MakePlan
 from gpuagent_alerts.remedies.liveness import LivenessCheck
-from gpuagent_alerts.remedies.look_ahead import CandidatePrecheck, MakePlan
 from gpuagent_alerts.remedies.observation import Observer, RemedyRequest
 from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
@@ -147,7 +147,7 @@ class RemedyManager:
         standing = self.rules.policy.standing_refusal(target, self.context.now())
         if standing := standing or self.context.never_listed(target.id):
             if victim and ladder.victim is not None:
-                self._look_ahead(ladder, ladder.victim, firing, chosen, make_plan)
+                self._precheck(ladder, ladder.victim, firing, chosen, make_plan)
             return f"pid {target.pid} ({target.name}): {standing}"
         plan = make_plan(target, chosen.passed_over)
         taken = self._claimed(None, plan, frozenset({chosen.target.key.gpu_uuid}))
@@ -155,7 +155,7 @@ class RemedyManager:
             self._begin(plan)
         return taken
 
-    def _look_ahead(
+    def _precheck(
         self,
         ladder: LadderRule,
         victim: VictimPolicy,

@@ -247,7 +247,7 @@ class RemedyService:
         target = find_shown_target(self._snapshot, pid, gpu, shown, fresh, self._digests, self._unreadable.now())
         request = RemedyRequest(asked_by=asked_by, forced=force, shown=shown.ends_with_it, together=shown.together)
         plan = Plan(request, target, tuple(steps), dry_run, proof_seconds=self.remedies.proof_seconds)
-        blind = self._unreadable.of(target)
+        blind = self._unreadable.find(target)
         why = f"remedies are off: {self._off}" if self._off else ""
         if not why and blind is not None and not force:
             why = f"{blind.text}: the process was on it at its last reading, and whether it still is cannot be told"
@@ -444,7 +444,7 @@ class RemedyService:
                 )
             except StoreFailure:
                 return
-            self.remedies.stopped = self._manual_stop.use(recorded) is not None
+            self.remedies.stopped = self._manual_stop.reconcile(recorded) is not None
         stopped = STOPPED_BY_HAND if self.remedies.stopped else breaker_reason(self.remedies.rules.limits, past)
         if stopped and not self._stopped:
             log.error("remedies are stopped: %s; after a look, `gpuagent remedies reset` lets them go on", stopped)
@@ -485,7 +485,7 @@ class ManualStop:
         """Forget one that is not on record: a person has reset remedies."""
         self._unrecorded = None
 
-    def use(self, recorded: RecordedStop | None) -> RecordedStop | None:
+    def reconcile(self, recorded: RecordedStop | None) -> RecordedStop | None:
         """Return the one that holds, by what is on record."""
         if recorded is not None:
             self._unrecorded = None

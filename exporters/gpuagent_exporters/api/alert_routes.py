@@ -24,7 +24,7 @@ class NotNow(Exception):
     """What was asked for cannot be done for now, and why."""
 
 
-class AlertCommands(Protocol):
+class AlertSource(Protocol):
     """What can be asked and done; `gpuagent.service.alert_commands.AlertCommands` is one.
 
     ValueError, KeyError and NotNow are answers, with words for the person who asked.
@@ -68,7 +68,7 @@ def read_routes(source: Alerts, *, show_commands: bool = True) -> Sequence[BaseR
     return (Route("/api/v1/alerts", _answered(alerts), methods=["GET"]),)
 
 
-def alert_routes(commands: AlertCommands) -> Sequence[BaseRoute]:
+def alert_routes(commands: AlertSource) -> Sequence[BaseRoute]:
     """Routes beside those of `control`. The caller of a command is the peer of the socket, not what it says."""
 
     async def dead(_: Request) -> Response:
@@ -138,7 +138,7 @@ def _without_names(document: Document) -> Document:
 
 
 def _hiding(row: Document, *keys: str) -> Document:
-    """Return whether there is something to tell is seen, and not what."""
+    """Replace the values of these keys by `hidden`: a reader sees that there is a value, and not which."""
     return row | {key: "hidden" if row.get(key) else "" for key in keys}
 
 
@@ -146,7 +146,7 @@ def _answered(handler: Handler) -> Handler:
     return answered(handler, {KeyError: not_found, NotNow: _unavailable})
 
 
-def _unavailable(error: NotNow) -> Refusal:
+def _unavailable(error: NotNow | NotKept) -> Refusal:
     return 503, {"error": "Service Unavailable", "message": str(error)}
 
 
@@ -309,8 +309,4 @@ def _gpu(request: Request) -> str:
 
 
 def _leak_answered(handler: Handler) -> Handler:
-    return answered(handler, {KeyError: not_found, NotKept: _not_kept})
-
-
-def _not_kept(error: NotKept) -> Refusal:
-    return 503, {"error": "Service Unavailable", "message": str(error)}
+    return answered(handler, {KeyError: not_found, NotKept: _unavailable})

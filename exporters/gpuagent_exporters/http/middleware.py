@@ -38,7 +38,7 @@ def phrase_of(status: int) -> str:
     return _RENAMED.get(HTTPStatus(status), HTTPStatus(status).phrase)
 
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
@@ -94,7 +94,7 @@ class AnswerFaults:
             if len(self._last_fault) > 100:  # routes may have parameters, and a stranger chooses those
                 self._last_fault.clear()
             self._last_fault[path] = text
-            logger.error("could not answer a request for %.100r", path, exc_info=fault)
+            log.error("could not answer a request for %.100r", path, exc_info=fault)
 
 
 class SetHeaders:

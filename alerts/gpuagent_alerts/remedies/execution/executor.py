@@ -29,8 +29,8 @@ from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS
 from gpuagent_alerts.remedies.facts.job_starters import SupervisorUnits
 from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.facts.own_work import ProcessInfoReader
-from gpuagent_alerts.remedies.facts.slow_looks import why_slow
 from gpuagent_alerts.remedies.facts.ties import read_ties
+from gpuagent_alerts.remedies.facts.timeout_reasons import why_slow
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from gpuagent_alerts.remedies.facts.unit_ties import SystemdTieFinder
 from gpuagent_alerts.remedies.observation import ActionResult, LimitAsk, NotPermitted, ProcessHandle, UnitPermission

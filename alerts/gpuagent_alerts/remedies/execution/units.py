@@ -16,19 +16,19 @@ from typing import NamedTuple, TypeVar
 
 from gpuagent.core.background import in_daemon_thread
 from gpuagent_alerts.programs.run import SEARCH_PATH, end_program
+from gpuagent_alerts.remedies.execution.reaching_programs import PROGRAM_PROPERTIES, find_reaching_program
 from gpuagent_alerts.remedies.execution.unit_files import (
     MANAGER_PROPERTIES,
     has_mounts_of_systemd,
     look_at_files,
     parse_loaded,
 )
-from gpuagent_alerts.remedies.execution.unit_programs import PROGRAM_PROPERTIES, find_reaching_program
 from gpuagent_alerts.remedies.execution.unit_queries import UnitStates, is_restart_denied, run_systemctl
 from gpuagent_alerts.remedies.execution.unit_restarts import Restart, judge_restart
 from gpuagent_alerts.remedies.execution.unit_state import PROPERTIES, STATE_PROPERTIES, UNIT, UnitState
 from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
-from gpuagent_alerts.remedies.facts.slow_looks import why_slow
+from gpuagent_alerts.remedies.facts.timeout_reasons import why_slow
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from gpuagent_alerts.remedies.files.programs import ProgramCheck
 from gpuagent_alerts.remedies.observation import SHARED_WAY_OUT, ActionResult, UnitPermission

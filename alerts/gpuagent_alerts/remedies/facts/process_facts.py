@@ -35,7 +35,7 @@ _MOUNTINFO = Path("/proc/self/mountinfo")
 _TRAP = "do_freezer_trap"
 """Where in the kernel a frozen process waits (kernel/signal.c)."""
 _REFRIGERATOR = "__refrigerator"
-"""Likewise by a freezer of version 1, and while the machine goes to sleep (kernel/freezer.c)."""
+"""Where it waits when a freezer of version 1 has frozen it, and while the machine goes to sleep (kernel/freezer.c)."""
 _TEXT_SIZE = re.compile(rb"^VmExe:\s*(\d+)", re.MULTILINE)
 
 
