@@ -27,7 +27,7 @@ from gpuagent_client.blame.marking import from_last_class
 from gpuagent_client.blame.memory_in_use import UsageSeries
 from gpuagent_client.blame.paths import Trail, instance_dict, trail
 from gpuagent_client.blame.pause import refuse_long_pause
-from gpuagent_client.blame.report import Told, report_holders
+from gpuagent_client.blame.report import SecondLookInput, report_holders
 from gpuagent_client.blame.tensors import exact_types, loaded_torch
 from gpuagent_client.blame.wire import CensusRequest, Context, census_request, verdict
 from gpuagent_client.errors import Refused
@@ -190,7 +190,7 @@ class _CensusRun:
         """Return what holds more than at the first look."""
         answer = self._perform(
             lambda frames, values: report_holders(
-                self._torch, Told(frames, values, then, self._whole, self._seconds()),
+                self._torch, SecondLookInput(frames, values, then, self._whole, self._seconds()),
                 show_keys=self._request.show_keys, top=self._request.top, with_addresses=with_addresses,
             )
         )  # fmt: skip

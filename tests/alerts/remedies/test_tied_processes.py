@@ -343,7 +343,7 @@ def test_work_that_it_has_begun(uid: int) -> None:
 def test_a_child_that_works_for_another_user() -> None:
     """The users of a child are those of all its threads."""
     with running(LENDS_A_THREAD) as parent:
-        why = f"started by pid {parent.pid}, and a thread of it of another user"
+        why = f"started by pid {parent.pid}, and a thread of it is of another user"
         assert told(parent.pid) == [(parent.others[0], False, why)]
 
 

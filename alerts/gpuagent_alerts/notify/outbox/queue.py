@@ -1,4 +1,4 @@
-"""What became of the messages to each receiver since the start."""
+"""The outbox: queue messages, hand them to the delivery workers, keep dead letters, and count what became of them."""
 
 from __future__ import annotations
 

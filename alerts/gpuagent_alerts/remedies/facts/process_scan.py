@@ -20,10 +20,12 @@ from gpuagent.procfs.cgroup import CgroupLevel, leaves
 from gpuagent.procfs.files import LivingThread, ProcFiles, living_thread, parse_stat, read_living
 from gpuagent.procfs.hanging import HangingProcess
 
-_HOST_INIT = 1
-_LISTINGS = 5
+HOST_INIT = 1
+"""Pid of the first process of a pid namespace, the host's among them."""
+LISTINGS = 5
 """Short programs begin at any time; a few listings find whoever was started by one that was read already."""
-_GONE = (FileNotFoundError, ProcessLookupError)
+GONE = (FileNotFoundError, ProcessLookupError)
+"""What reading a file of /proc raises once its process has ended."""
 _ENDED = frozenset({"Z", "X"})
 _STOPPED = frozenset({"T", "t"})
 _TRACER = re.compile(rb"^TracerPid:\s*(\d+)", re.MULTILINE)
@@ -184,7 +186,7 @@ def _read_all(files: ProcFiles, pids: Callable[[], Iterable[int]], large: LargeS
     found: dict[int, ProcessRow] = {}
     seen: set[int] = set()
     try:
-        for _ in range(_LISTINGS):
+        for _ in range(LISTINGS):
             new = set(pids()) - seen
             if not new:
                 break
@@ -192,13 +194,13 @@ def _read_all(files: ProcFiles, pids: Callable[[], Iterable[int]], large: LargeS
             for pid in new:
                 try:
                     row = _read(files, pid, large)
-                except _GONE:
+                except GONE:
                     continue
                 if row is not None:
                     found[pid] = row
     except (OSError, ValueError) as error:
         raise UnseenProcesses(f"/proc does not show every process: {error}") from error
-    if _HOST_INIT not in found:
+    if HOST_INIT not in found:
         raise UnseenProcesses("/proc does not show every process (hidepid)")
     return found
 
