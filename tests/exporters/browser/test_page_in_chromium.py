@@ -170,6 +170,9 @@ def test_a_lost_agent_is_shown_as_lost(tab: Tab) -> None:
 
         assert "AGENT LOST: the agent cannot be reached. Everything below is from" in tab.text
         assert "not connected, trying again" in tab.text
+        assert tab.run("document.querySelector('.sentence').textContent").startswith("Not known since ")
+        assert "Then: The GPU is healthy" in tab.text
+        assert tab.run("document.getElementById('headline').className") == "unknown"
         assert "data is 400 ms old" not in tab.text
         assert tab.run("document.title").startswith("LOST")
         tab.run("scrollTo(0, document.body.scrollHeight)")
@@ -180,6 +183,7 @@ def test_a_lost_agent_is_shown_as_lost(tab: Tab) -> None:
         page.start()
         tab.until("document.title === 'gpuagent · node1'")
         assert "AGENT LOST" not in tab.text
+        assert tab.run("document.querySelector('.sentence').textContent").startswith("The GPU is healthy")
 
 
 def test_an_agent_that_only_says_no_is_lost_too(tab: Tab) -> None:
