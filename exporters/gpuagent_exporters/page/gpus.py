@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from gpuagent.core.growth import MemoryKey
+from gpuagent.core.hardware import FULL_RATIO, HIGH_RATIO
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.wording import assessment_words
 from gpuagent_exporters.charts import Chart
@@ -198,9 +199,22 @@ def _facts(gpu: Document) -> str:
 
 
 def _mig(gpu: Document) -> str:
-    instances = [
-        f"<li>{text(mig.get('profile'))}: {size(mig.get('memory_used_bytes'))} "
-        f"of {size(mig.get('memory_total_bytes'))}{_growth(mig)}</li>"
-        for mig in gpu.get("mig") or ()
-    ]
-    return f'<ul class="mig">{"".join(instances)}</ul>' if instances else ""
+    """Render a row for each GPU instance: the memory is its own, and its compute instances share it."""
+    found = {mig.get("gpu_instance_id"): mig for mig in gpu.get("mig") or ()}
+    items = "".join(_instance(number, mig) for number, mig in found.items())
+    return f'<ul class="mig">{items}</ul>' if items else ""
+
+
+def _instance(number: object, mig: Document) -> str:
+    used, free, total = (mig.get(f"memory_{part}_bytes") for part in ("used", "free", "total"))
+    profile = str(mig.get("profile") or "").rpartition("c.")[2]  # 1c.3g.40gb is a compute instance in a 3g.40gb
+    ratio = share(used, total) if is_number(used) and total else None
+    taken = 1 - share(free, total) if is_number(free) and total else ratio
+    kind = ""
+    if taken is not None and taken > HIGH_RATIO and not mig.get("memory_preallocated"):
+        kind = ' class="critical"' if taken > FULL_RATIO else ' class="warning"'
+    bar = ""
+    if ratio is not None:
+        bar = f'<svg class="bar" aria-hidden="true"><rect class="used" width="{100 * ratio:.2f}%" height="100%"/></svg>'
+    figures = f"{size(used)} of {size(total)} · {percent(ratio)}"
+    return f"<li{kind}>MIG {text(number)} {text(profile)}: <b>{figures}</b>{bar}{_growth(mig)}</li>"
