@@ -59,14 +59,32 @@ def _is_away(gpu: Document) -> bool:
     return gpu.get("state") not in {"ok", "asleep"}
 
 
+def _severity(gpu: Document) -> str:
+    return "critical" if _is_away(gpu) else str(gpu.get("severity") or "")
+
+
+def _is_grave(gpu: Document) -> bool:
+    return _severity(gpu) in SEVERITIES[:2]
+
+
 def gpus(status: Document, stale_seconds: float, chart: Chart, picker: str = "") -> str:
     """All cards. A reading older than `stale_seconds` is called old on its card."""
     found = gravest_first(status.get("gpus") or ())
     read = {gpu.get("index") for gpu in found if gpu.get("state") == "ok"}
     growing = growing_keys(status)
-    cards = "".join(_card(gpu, status, stale_seconds, read, _drawn(gpu, chart, growing)) for gpu in found)
+    cards = {
+        is_grave: "".join(
+            _card(gpu, status, stale_seconds, read, _drawn(gpu, chart, growing))
+            for gpu in found
+            if _is_grave(gpu) is is_grave
+        )
+        for is_grave in (True, False)
+    }
+    # A grid of its own for the grave ones, in which all have one size: so they are read in the order that they have.
+    body = f'<div class="cards few">{cards[True]}</div>' if cards[True] else ""
     few = " few" if len(found) <= 2 else ""
-    body = f'<div class="cards{few}">{cards}</div>' if found else "<p>None.</p>"
+    body += f'<div class="cards{few}">{cards[False]}</div>' if cards[False] else ""
+    body = body or "<p>None.</p>"
     return chapter("gpus", "GPUs", body, picker if found else "")
 
 
@@ -82,6 +100,7 @@ def _drawn(gpu: Document, chart: Chart, growing: frozenset[MemoryKey]) -> str:
         rest=rest,
         grows=is_read and gpu.get("verdict") in _GROWS,
         full_in_seconds=gpu.get("exhaustion_seconds") if is_read else None,
+        is_away=_is_away(gpu),
     )
     return "" if plot is None else memory_chart(plot, f"GPU {gpu.get('index')}")
 
@@ -90,8 +109,7 @@ def _card(gpu: Document, status: Document, stale_seconds: float, read: Collectio
     """Return one card. `read` are the indices of the GPUs that answer: one that does not has lost its index to them."""
     state = str(gpu.get("state") or "unknown")
     former = "formerly " if state != "ok" and gpu.get("index") in read else ""
-    severity = "critical" if _is_away(gpu) else str(gpu.get("severity") or "")
-    grave = severity in SEVERITIES[:2]
+    severity, grave = _severity(gpu), _is_grave(gpu)
     word = state.upper() if state != "ok" else severity.upper() if grave else ""
     mark = f' <span class="mark">{text(word)}</span>' if word else ""
     name = f' <small title="{attribute(gpu.get("uuid"))}">{text(gpu["name"])}</small>' if gpu.get("name") else ""

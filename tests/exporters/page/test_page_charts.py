@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from gpuagent.core.growth import MemoryKey
-from gpuagent.core.palette import ColorAssignment
+from gpuagent.core.palette import ON_DARK, ColorAssignment
 from gpuagent.core.units import GIB
+from gpuagent.top.look import ProcessColors
 from gpuagent_exporters.charts import Chart, Charts
 from gpuagent_exporters.history import GpuLines, History, ProcessLine
 from gpuagent_exporters.page import page
@@ -100,13 +101,25 @@ def test_a_process_has_one_color_everywhere() -> None:
 
 def test_colors_stay_and_differ_on_one_gpu() -> None:
     """Who was drawn keeps the color; those that are drawn together have different ones while there are enough."""
+    a, b, c, d = (1, "a"), (5, "b"), (3, "c"), (9, "d")
     colors = ColorAssignment(4)
-    first = colors.assign([["a", "b"], ["c"]], {"a", "b", "c"})
-    later = colors.assign([["d", "b", "a"]], {"a", "b", "d"})
+    first = colors.assign([[b, a], [c]], {a, b, c})
+    later = colors.assign([[d, b, a]], {a, b, d})
 
-    assert len({first["a"], first["b"], first["c"]}) == 3
-    assert (later["a"], later["b"]) == (first["a"], first["b"])
+    assert first == {a: 1, b: 2, c: 3}
+    assert (later[a], later[b]) == (first[a], first[b])
     assert len(set(later.values())) == 3
+
+
+def test_the_page_and_top_give_a_process_the_same_color() -> None:
+    """Neither knows of the other: the color follows from the pid, in whatever order they are drawn."""
+    rows = [{"gpu_uuid": uuid, "pid": pid} for uuid, pid in (("a", 41), ("a", 49), ("b", 41), ("b", 12))]
+    top = ProcessColors()
+    top.update(rows)
+    x, y, z = (41, "x"), (49, "y"), (12, "z")
+    of_page = ColorAssignment().assign([[z, x], [y, x]], {x, y, z})
+
+    assert [top.style_of(row) for row in rows] == [ON_DARK[of_page[who]] for who in (x, y, x, z)]
 
 
 def test_a_day_is_kept_by_five_minutes() -> None:
@@ -122,7 +135,7 @@ def test_a_day_is_kept_by_five_minutes() -> None:
     assert day.step_seconds * len(day.gpus["a"].used) == pytest.approx(200 * 60, abs=600)
     assert last.step_seconds * len(last.gpus["a"].used) == pytest.approx(900, abs=60)
     assert day.known_seconds > 3600
-    assert day.colors == last.colors == {("a", 7): 0}
+    assert day.colors == last.colors == {("a", 7): 7}
 
 
 def test_what_grows_is_drawn_however_small() -> None:
