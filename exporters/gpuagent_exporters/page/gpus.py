@@ -29,6 +29,8 @@ from gpuagent_exporters.page.memory_chart import memory_chart, plot_of
 
 _GROWS = frozenset({"leaking", "growing"})
 _MOST_PROBLEMS = 2
+_FEW = 2
+"""GPUs for which there is always room: they are large, and stand side by side."""
 
 
 def gravest_first(gpus: Sequence[Document]) -> list[Document]:
@@ -72,18 +74,11 @@ def gpus(status: Document, stale_seconds: float, chart: Chart, picker: str = "")
     found = gravest_first(status.get("gpus") or ())
     read = {gpu.get("index") for gpu in found if gpu.get("state") == "ok"}
     growing = growing_keys(status)
-    cards = {
-        is_grave: "".join(
-            _card(gpu, status, stale_seconds, read, _drawn(gpu, chart, growing))
-            for gpu in found
-            if _is_grave(gpu) is is_grave
-        )
-        for is_grave in (True, False)
-    }
+    cards = [_card(gpu, status, stale_seconds, read, _drawn(gpu, chart, growing)) for gpu in found]
     # A grid of its own for the grave ones, in which all have one size: so they are read in the order that they have.
-    body = f'<div class="cards few">{cards[True]}</div>' if cards[True] else ""
-    few = " few" if len(found) <= 2 else ""
-    body += f'<div class="cards{few}">{cards[False]}</div>' if cards[False] else ""
+    large = len(found) if len(found) <= _FEW else sum(map(_is_grave, found))
+    body = f'<div class="cards few">{"".join(cards[:large])}</div>' if large else ""
+    body += f'<div class="cards">{"".join(cards[large:])}</div>' if cards[large:] else ""
     body = body or "<p>None.</p>"
     return chapter("gpus", "GPUs", body, picker if found else "")
 
