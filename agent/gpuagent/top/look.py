@@ -29,7 +29,7 @@ class _BarMarks(NamedTuple):
     rest: str = "▒"
     host: str = "▚"
     free: str = "·"
-    curve_style: str = "#7fa7c9"
+    curve_style: str = "#a4a9ae"
 
 
 BAR_MARKS = _BarMarks()
