@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.hardware import FULL_RATIO, HIGH_RATIO
 from gpuagent.core.identity import NO_INSTANCE
-from gpuagent.core.wording import assessment_words
+from gpuagent.core.wording import assessment_words, usable_bytes
 from gpuagent_exporters.charts import Chart
 from gpuagent_exporters.page.headline import severity_rank
 from gpuagent_exporters.page.html import (
@@ -29,6 +29,7 @@ from gpuagent_exporters.page.memory_chart import memory_chart, plot_of
 
 _GROWS = frozenset({"leaking", "growing"})
 _MOST_PROBLEMS = 2
+_MEMORY_KEYS = ("memory_used_bytes", "memory_free_bytes", "memory_total_bytes")
 _FEW = 2
 """GPUs for which there is always room: they are large, and stand side by side."""
 
@@ -90,7 +91,7 @@ def _drawn(gpu: Document, chart: Chart, growing: frozenset[MemoryKey]) -> str:
     plot = plot_of(
         chart,
         uuid,
-        gpu.get("memory_total_bytes"),
+        _usable(gpu),
         growing=growing,
         rest=rest,
         grows=is_read and gpu.get("verdict") in _GROWS,
@@ -134,8 +135,14 @@ def _last_read(gpu: Document) -> str:
 
 
 def _memory(gpu: Document) -> str:
-    used, total = gpu.get("memory_used_bytes"), gpu.get("memory_total_bytes")
-    return f'<p class="figure">{size(used)} of {size(total)} · {percent(gpu.get("memory_used_ratio"))}</p>'
+    used, total = gpu.get("memory_used_bytes"), _usable(gpu)
+    ratio = used / total if is_number(used) and total else None
+    return f'<p class="figure">{size(used)} of {size(total)} · {percent(ratio)}</p>'
+
+
+def _usable(part: Document) -> float | None:
+    """Return the memory that programs can have, as every screen shows it."""
+    return usable_bytes({key: part.get(key) for key in _MEMORY_KEYS})
 
 
 def _split(gpu: Document, *, is_drawn: bool) -> str:
@@ -157,7 +164,7 @@ def _split(gpu: Document, *, is_drawn: bool) -> str:
 
 def _bar(gpu: Document) -> str:
     """Render the memory of now, where there is no chart yet."""
-    total = gpu.get("memory_total_bytes")
+    total = _usable(gpu)
     parts = [
         ("used", gpu.get("memory_processes_bytes")),
         ("dead", gpu.get("memory_dead_processes_bytes")),
@@ -221,7 +228,8 @@ def _mig(gpu: Document) -> str:
 def _instance(number: object, mig: Document) -> str:
     used, free, total = (mig.get(f"memory_{part}_bytes") for part in ("used", "free", "total"))
     profile = str(mig.get("profile") or "").rpartition("c.")[2]  # 1c.3g.40gb is a compute instance in a 3g.40gb
-    ratio = share(used, total) if is_number(used) and total else None
+    usable = _usable(mig)
+    ratio = share(used, usable) if is_number(used) and usable else None
     taken = 1 - share(free, total) if is_number(free) and total else ratio
     kind = ""
     if taken is not None and taken > HIGH_RATIO and not mig.get("memory_preallocated"):
@@ -229,5 +237,5 @@ def _instance(number: object, mig: Document) -> str:
     bar = ""
     if ratio is not None:
         bar = f'<svg class="bar" aria-hidden="true"><rect class="used" width="{100 * ratio:.2f}%" height="100%"/></svg>'
-    figures = f"{size(used)} of {size(total)} · {percent(ratio)}"
+    figures = f"{size(used)} of {size(usable)} · {percent(ratio)}"
     return f"<li{kind}>MIG {text(number)} {text(profile)}: <b>{figures}</b>{bar}{_growth(mig)}</li>"

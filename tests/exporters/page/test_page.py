@@ -157,7 +157,7 @@ def test_mig_instances_and_slowdown_are_told() -> None:
     text = drawn.text
 
     assert text.count("MIG 2 3g.40gb: 1.0 GiB of 40.0 GiB · 2 %") == text.count("3g.40gb: 1.0 GiB") == 1
-    assert "MIG 1 3g.40gb: 38.0 GiB of 40.0 GiB · 95 %" in text
+    assert "MIG 1 3g.40gb: 38.0 GiB of 38.0 GiB · 100 %" in text
     assert ("class", "critical") in drawn.attributes  # the driver's reserve leaves nothing free
     assert "Slowed down: hw_thermal" in text
 

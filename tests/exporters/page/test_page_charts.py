@@ -76,6 +76,22 @@ def test_the_forecast_is_drawn_to_the_moment_at_which_it_is_full() -> None:
     assert 'class="forecast"' not in drawn([line(1, *rising)], rising)
 
 
+def test_a_lost_gpu_keeps_its_last_hour() -> None:
+    """What was read before it was lost is drawn, with its figures of then, and hatched from there on."""
+    lines = GpuLines(
+        6, [5.0 * GIB, 6.0 * GIB, None, None], [None] * 4, [None] * 4, [line(2, 5, 6, None, None)], 0, 80 * GIB
+    )
+    lost = gpu(state="lost", memory_total_bytes=None, memory_used_bytes=None, uuid="a")
+    body = page.render(
+        page.PageData(status_document(gpus=lost), chart=Chart(3600.0, 3600.0, 60.0, {"a": lines}))
+    ).decode()
+
+    assert 'class="away"' in body
+    assert "not read since" in body
+    assert "when it was last read 6.0 GiB of 80.0 GiB" in body
+    assert "<bdi>python3 (2)</bdi> <b>6.0 GiB</b>" in body
+
+
 def test_others_are_counted_and_named() -> None:
     """A crowd is one area: how many they are is told, and memory of no process is told apart from them."""
     assert "58 other processes" in drawn([line(1, 10, 10)], [50.0, 50.0], left_out=58)
@@ -151,6 +167,7 @@ def test_what_grows_is_drawn_however_small() -> None:
 
 
 LEAK = {"severity": "critical", "kind": "leak", "gpu": 0, "pid": 4242, "text": "GPU 0: long", "advice": "Restart it."}
+FULL = {"severity": "critical", "kind": "memory_full", "gpu": 0, "text": "GPU 0: memory is 100 % full"}
 LEAKING = {"process": "embed-server", "verdict": "leaking", "growth_bytes_per_second": 84.4 * GIB / 3600}
 
 
@@ -174,6 +191,11 @@ LEAKING = {"process": "embed-server", "verdict": "leaking", "growth_bytes_per_se
         ),
         (
             {"problems": [LEAK], "gpus": gpu(exhaustion_seconds=0.0)},
+            "critical",
+            "GPU 0 is full: \u2068embed-server\u2069 leaks 84.4 GiB/h.",
+        ),
+        (
+            {"problems": [FULL, LEAK], "gpus": gpu(exhaustion_seconds=None)},
             "critical",
             "GPU 0 is full: \u2068embed-server\u2069 leaks 84.4 GiB/h.",
         ),
