@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from gpuagent.procfs.cgroup import CgroupLevel, leaves
+from gpuagent.procfs.credentials import has_host_uids
 from gpuagent.procfs.files import LivingThread, ProcFiles, living_thread, parse_stat, read_living
 from gpuagent.procfs.hanging import HangingProcess
 
@@ -52,10 +53,11 @@ class _Status(NamedTuple):
 
 
 class LargeStatuses:
-    """Those of processes with thousands of groups, kept for a minute.
+    """Those of processes with thousands of groups in user namespaces of somebody's own, kept for a minute.
 
     A user with subordinate group ids (subgid(5)) can have such processes: 200 of them, read several times for each
-    decision, would keep everybody's remedies waiting. What is kept of one a minute long are facts about that one alone.
+    decision, would keep everybody's remedies waiting. In the host's own user namespace root alone gives groups, and
+    nothing is kept. Who traces such a process is in its namespace, or may do anything to it in any case.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -83,7 +85,7 @@ class LargeStatuses:
             tuple(map(int, namespace_pids[1].split())),
             int(tracer[1]) if tracer else 0,
         )
-        if len(status) > _LARGE_BYTES:
+        if len(status) > _LARGE_BYTES and has_host_uids(files, pid) is False:
             self._kept[pid, start_ticks] = self._clock(), found
         return found
 
