@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 
 from gpuagent.cli.agent import Direct, NoData, Socket, Source, Url, get_document
 from gpuagent.cli.cells import clean, cut
+from gpuagent.core.hardware import FULL_RATIO
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
 from gpuagent.core.wording import usable_bytes
 
@@ -168,7 +169,8 @@ def _memory(walls: Iterable[_Wall], warning: float, critical: float) -> Iterator
             shown = format_ratio(min(1.0, wall.used_bytes / wall.usable_bytes))
             sizes = f"{format_bytes(wall.used_bytes)} of {format_bytes(wall.usable_bytes)}"
             level = CRITICAL if ratio > critical else WARNING
-            yield _Finding(level, f"{wall.name}: {shown} of memory used ({sizes})", f"{wall.name} {shown} full")
+            label = f"{wall.name} full" if ratio > FULL_RATIO else f"{wall.name} {shown} full"
+            yield _Finding(level, f"{wall.name}: {shown} of memory used ({sizes})", label)
 
 
 def _problems(problems: Any, *, unread: bool) -> Iterator[_Finding]:

@@ -163,6 +163,9 @@ _LEAST_WHO, _LEAST_WHO_NARROW = 20, 14
 """Cells for the last column, for which others may have to go; the second on a screen of less than 80 cells."""
 _NARROW = 80
 _UNKNOWN = "?"
+_MATTERS = 2
+"""`Column.dispensable` of those that are worth more than all others: who it is, and when the memory is full."""
+_MINUTE_SECONDS = 60.0
 _LEAST_VERDICT_NAME = 6
 """Cells of a name beside its verdict, below which the verdict goes."""
 WORTH_A_WORD_BYTES = GIB // 10
@@ -198,10 +201,14 @@ def process_table(processes: list[Document], width: int, paint: Paint, *, beside
 
     The columns have room for the processes of another table `beside` it, so that both have the same ones.
     """
-    columns = _columns([*processes, *beside])
+    wanted = _columns([*processes, *beside])
+    columns = list(wanted)
     least = _LEAST_WHO if width >= _NARROW else _LEAST_WHO_NARROW
     while _width(columns) > width - least and any(column.dispensable for column in columns):
         columns.remove(max(columns, key=lambda column: column.dispensable))
+    for column in wanted:  # a narrower one that matters may fit where a wider one does not
+        if column not in columns and 0 < column.dispensable <= _MATTERS and _width([*columns, column]) <= width - least:
+            columns = [one for one in wanted if one in columns or one is column]
     head = _line(columns, [column.head for column in columns])
     lines = [paint(cut(f"{head}WHO", width), "dim")]
     for process in processes:
@@ -266,7 +273,13 @@ def who(process: Document) -> str:
     told = [part for part in parts if part]
     if name == _UNKNOWN and told:
         return "  ".join(told)
-    return "  ".join([name, *told, command]).strip() if told else f"{name} {command}".strip()
+    gap = "" if not command else " " if _is_program(process, name) and not told else "  "
+    return "  ".join([name, *told]) + gap + command
+
+
+def _is_program(process: Document, name: str) -> bool:
+    """Return whether a process is called as the program that it runs."""
+    return str(process.get("command") or "").partition(" ")[0].rpartition("/")[2] == name
 
 
 def state_of(process: Document) -> str:
@@ -311,7 +324,10 @@ def read_cell(process: Document) -> str:
     if "last_read_seconds" not in process:
         return "now"
     age = process["last_read_seconds"]
-    return "-" if age is None else f"{format_duration(age)} ago"
+    if age is None:
+        return "-"
+    seconds = age if age < _MINUTE_SECONDS else age // _MINUTE_SECONDS * _MINUTE_SECONDS
+    return f"{format_duration(seconds)} ago"
 
 
 def gpu_cell(process: Document) -> str:

@@ -14,7 +14,6 @@ from gpuagent.cli.ps import (
     gpu_cell,
     growth_cell,
     memory_cell,
-    name_and_command,
     sm_cell,
     who,
 )
@@ -45,9 +44,7 @@ def name_of(process: Document) -> str:
     """Return its name and what runs, with a state that matters; who it belongs to is another column."""
     if process.get("state") != "live" or process.get("process_state") in {"Z", "D"} or process.get("holder_unproven"):
         return who(process)
-    name, command = name_and_command(process)
-    program = str(process.get("command") or "").partition(" ")[0].rpartition("/")[2]
-    return f"{name} {command}".strip() if program == name else f"{name}  {command}".strip()
+    return who({"state": "live", "process": process.get("process"), "command": process.get("command")})
 
 
 def verdict_of(process: Document) -> str:

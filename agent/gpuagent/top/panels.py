@@ -119,7 +119,8 @@ def problem_lines(
     room = max(10, width - _WORD - 2)
     parts = [([cut(brief, room)], wrap(f"-> {advice}", room) if advice else []) for _, _, brief, advice in shown]
     spare = most - len(shown) - (hidden > 0)
-    texts, advices = [first for first, _ in parts], [[] for _ in parts]
+    texts = [first for first, _ in parts]
+    advices: list[list[str]] = [[] for _ in parts]
     for number, (_, advice) in enumerate(parts):
         if 0 < len(advice) <= spare:
             advices[number] = advice

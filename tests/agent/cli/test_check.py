@@ -128,7 +128,7 @@ def test_many_findings_have_a_line_each() -> None:
     first, *more = checked(shown)[1].splitlines()
     words, _, data = first.partition("|")
 
-    assert words == ("GPU CRITICAL - 3 critical, 1 warning: GPU 2 lost; GPU 1 100 % full; GPU 3 leak; GPU 0 93 % full")
+    assert words == ("GPU CRITICAL - 3 critical, 1 warning: GPU 2 lost; GPU 1 full; GPU 3 leak; GPU 0 93 % full")
     assert "gpu1_memory" in data
     assert [line.partition(":")[0] for line in more] == ["GPU 2", "GPU 1", "GPU 3", "GPU 0"]
 
