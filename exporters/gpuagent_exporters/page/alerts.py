@@ -61,11 +61,16 @@ def alerts(document: Document, *, hidden: bool, acts: Document | None = None) ->
 
 
 def going_on(document: Document) -> int:
-    """How many entries fire: incidents, each once however many alerts it has, and alerts that belong to none."""
+    """How many entries fire: incidents, each once however many alerts it has, and alerts that belong to none.
+
+    One of which nothing is true any more is not counted, though it is listed until its end is told.
+    """
+    listed = {str(one.get("key")) for one in document.get("incidents") or () if one.get("ends_at_seconds") is None}
     incidents = [
-        one for one in document.get("incidents") or () if one.get("ends_at_seconds") is None and not _always(one)
+        one
+        for one in document.get("incidents") or ()
+        if one.get("ends_at_seconds") is None and not one.get("ending") and not _always(one)
     ]
-    listed = {str(one.get("key")) for one in incidents}
     alone = [
         one
         for one in document.get("alerts") or ()
