@@ -165,7 +165,8 @@ def status_screen(
     `whole`: for a file or a pipe. All problems and processes are listed, and no line is cut.
     """
     width = max(_NARROWEST, min(width, _WIDEST))
-    problems = _problems(document["problems"], width, paint, whole=whole)
+    # Whoever searches a file for words wants a sentence in one line.
+    problems = _problems(document["problems"], UNCUT_WIDTH if whole else width, paint, whole=whole)
     lines = [_head(document, width, paint, hostname), "", *problems, ""]
     history = any(gpu["memory_used_history_bytes"] for gpu in document["gpus"])
     read = {gpu["index"] for gpu in document["gpus"] if gpu["state"] == "ok"}
@@ -270,7 +271,7 @@ def _last_known(known: Document | None, beside: list[Document], width: int, pain
     table = [head, *(paint(row, "dim") for row in rows)]
     hidden = len(known["processes"]) - most
     more = [paint(f"+{hidden} more: gpuagent ps", "dim")] if hidden > 0 else []
-    return ["", cut(unmeasured_words(known), width), *table, *more]
+    return ["", cut(unmeasured_words(known), UNCUT_WIDTH if whole else width), *table, *more]
 
 
 _GRAVE = frozenset({"critical", "warning"})

@@ -179,7 +179,9 @@ class TopApp(ActingApp):
         below = self._last_known_lines(status, width)
         wanted = min(len(status["processes"]) + len(below) + 1, height // 2)
         spare = height - 2 - len(blocks) - max(_LEAST_TABLE, wanted)
-        lines = problem_lines(status, self.reading.alerts, width, max(1, room // 3, min(spare, room - 1)), self.grey)
+        lines = problem_lines(
+            status, self.reading.alerts, width, max(1, room // 3, min(spare, room - 1)), outdated=self.grey
+        )
         blocks = self._gpu_blocks(status, width, height, problems=len(lines), below=len(below))
         problems.styles.height = len(lines)
         problems.show(lines, grey=self.grey)
@@ -296,7 +298,7 @@ class TopApp(ActingApp):
         width = window_width(self.size.width)
         if self.reading is None:
             return
-        lines = problem_lines(self.reading.status, self.reading.alerts, width, 10_000)
+        lines = problem_lines(self.reading.status, self.reading.alerts, width, 10_000, evidence=True)
         if self.reading.alerts is not None:
             shown = alert_screen(self.reading.alerts, width, Paint(color=not self.plain))
             lines += [Text(end=""), *(from_printed(cut_line) for cut_line in shown)]

@@ -89,15 +89,16 @@ def _is_number(text: object) -> bool:
 
 
 def problem_lines(
-    status: Document, alerts: Document | None, width: int, most: int, outdated: bool = False
+    status: Document, alerts: Document | None, width: int, most: int, *, outdated: bool = False, evidence: bool = False
 ) -> list[Text]:
     """Return at most `most` lines, the gravest problem first, and all that is critical, however many lines that takes.
 
     Each has one line at least, then its advice, then the rest of its text. Where more are hidden, the last line says
-    how many. `outdated`: the agent does not answer, so that nothing is known of the present.
+    how many. `outdated`: the agent does not answer, so that nothing is known of the present; `evidence`: with that
+    of each leak.
     """
     found = [
-        (str(one["severity"]), str(one["text"]), brief_text(one, status), str(one["advice"] or ""))
+        (str(one["severity"]), str(one["text"]) if evidence else brief_text(one, status), str(one["advice"] or ""))
         for one in status["problems"]
     ]
     for incident in open_incidents(alerts, status["problems"]):
@@ -105,7 +106,7 @@ def problem_lines(
         headline = str(incident.get("headline") or incident["kind"]).removeprefix(f"{severity.upper()} ")
         if incident.get("ending"):  # nothing of it is true any more: no trouble, as in the status document
             severity, headline = "info", f"ending: {headline}"
-        found.append((severity, f"{headline} ({incident['key']})", headline, ""))
+        found.append((severity, f"{headline} ({incident['key']})", ""))
     if not found:
         if outdated:
             return [Text(cut(" problems not known", width), SEVERITY_STYLES["warning"], end="", no_wrap=True)]
@@ -117,7 +118,7 @@ def problem_lines(
     shown = found if len(found) <= most else found[: max(1, most - 1)]
     hidden = len(found) - len(shown)
     room = max(10, width - _WORD - 2)
-    parts = [([cut(brief, room)], wrap(f"-> {advice}", room) if advice else []) for _, _, brief, advice in shown]
+    parts = [([cut(brief, room)], wrap(f"-> {advice}", room) if advice else []) for _, brief, advice in shown]
     spare = most - len(shown) - (hidden > 0)
     texts = [first for first, _ in parts]
     advices: list[list[str]] = [[] for _ in parts]
@@ -125,9 +126,9 @@ def problem_lines(
         if 0 < len(advice) <= spare:
             advices[number] = advice
             spare -= len(advice)
-    for number, (_, text, brief, _) in enumerate(shown):
-        whole = wrap(text, room)
-        if whole != texts[number] and len(whole) - 1 <= spare and (text == brief or not _is_told(brief, room)):
+    for number, (_, brief, _) in enumerate(shown):
+        whole = wrap(brief, room)
+        if len(whole) - 1 <= spare:
             texts[number] = whole
             spare -= len(whole) - 1
     lines = [
@@ -140,12 +141,8 @@ def problem_lines(
     return lines
 
 
-def _is_told(brief: str, room: int) -> bool:
-    return cell_len(clean(brief)) <= room
-
-
 def brief_text(problem: Document, status: Document) -> str:
-    """Return a problem in one line: of a leak, when the memory is full, then who takes it and how fast."""
+    """Return a problem in a sentence: of a leak, when the memory is full, then who takes it; evidence is in details."""
     text = str(problem["text"])
     process = next(
         (one for one in status["processes"] if (one["gpu"], one["pid"]) == (problem["gpu"], problem["pid"])), None
