@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.procfs.files import RealProc
+from gpuagent.procfs.files import RealProc, parse_stat
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses, list_pids
 from gpuagent_alerts.remedies.facts.terminals import OpenFiles, pty_number
 from gpuagent_alerts.remedies.facts.ties import TieFinder, read_ties
@@ -247,6 +247,37 @@ def test_an_orphan_that_a_manager_has_adopted() -> None:
     with running(ADOPTED) as manager:
         holder, shell = manager.others
         assert [each.pid for each in read_ties(RealProc(), reader(), [holder], finder=finder).processes] == [shell]
+
+
+BEGUN_BY_INIT = """
+LIBC.prctl(15, {name!r}.encode(), 0, 0, 0)  # PR_SET_NAME
+master, slave = open_pty()
+told, tell = os.pipe()
+if os.fork() == 0:
+    if os.fork() == 0:
+        at_terminal(master, slave, {uid})()
+        os.write(tell, b'%d' % os.getpid())
+        live()
+    os._exit(0)
+os.wait()
+become(ALICE)
+ready(int(os.read(told, 20)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "uid", "tied"),
+    [("run0", BOB, True), ("machinectl", 0, True), ("python", BOB, False), ("python", ALICE, True)],
+)
+def test_a_session_that_the_first_process_has_begun(name: str, uid: int, tied: bool) -> None:
+    """Without the right to see open files: `run0` may serve a session of any user, other programs their own user's."""
+    finder = TieFinder(RealProc(), open_files=NoOpenFiles())
+    with running(BEGUN_BY_INIT.format(name=name, uid=uid)) as holder:
+        (shell,) = holder.others
+        if parse_stat(RealProc().read(shell, "stat")).parent_pid != 1:
+            pytest.skip("orphans come to another process than the first one here")
+        found = read_ties(RealProc(), reader(), [holder.pid], finder=finder).processes
+        assert [each.pid for each in found] == [shell] * tied
 
 
 @pytest.mark.parametrize("uid", [ALICE, BOB])

@@ -20,6 +20,8 @@ from gpuagent_alerts.remedies.facts.terminals import mounts_of
 SESSIONS = Path("/run/systemd/sessions")
 _NAME = re.compile(r"[A-Za-z0-9]{1,64}")
 _LONGEST = 65536
+ASK_SYSTEMD = frozenset({"run0", "systemd-run", "machinectl"})
+"""Programs at whose terminal the first process starts a session, of any user."""
 _LIVES = frozenset({"active", "online"})
 _KEEPS_ITS_USER = frozenset({"user", "user-early", "background"})
 """Classes of sessions for which the user's manager stays: not those of the manager itself, and no greeter."""

@@ -23,6 +23,7 @@ from gpuagent.procfs.programs import read_program
 from gpuagent_alerts.remedies.facts.checkpoints import find_certain_restore
 from gpuagent_alerts.remedies.facts.container_ends import ContainerEnds
 from gpuagent_alerts.remedies.facts.container_namespaces import used_by_others
+from gpuagent_alerts.remedies.facts.login_sessions import ASK_SYSTEMD
 from gpuagent_alerts.remedies.facts.never_entries import NO_ENTRIES, NeverListSnapshot
 from gpuagent_alerts.remedies.facts.open_terminals import Slave
 from gpuagent_alerts.remedies.facts.own_work import ProcessInfoReader, is_anothers_session, is_own_work
@@ -313,7 +314,7 @@ def _perhaps_held(scan: ProcessScan, at_terminals: Collection[ProcessRow], holde
     A terminal program starts the leader of the session itself. One that was started by a process that has ended since,
     or by a manager (`systemd-run --pty`), descends from an ancestor of the holder that adopts orphans, the first
     process or another (PR_SET_CHILD_SUBREAPER, which /proc does not tell): of those, whatever is of the same user and
-    began after the holder may be meant.
+    began after the holder may be meant, of `run0` and the like those of any user.
     """
     above = set(_ancestors(scan, holder))
     meant = {
@@ -332,7 +333,7 @@ def _perhaps_held(scan: ProcessScan, at_terminals: Collection[ProcessRow], holde
 def _may_be_adopted(row: ProcessRow, holder: ProcessRow, above: Collection[int]) -> bool:
     """Return whether a process may have been started by the holder or its children, by parent, user and start."""
     if not row.uids & holder.uids:
-        return False
+        return holder.name in ASK_SYSTEMD and row.parent_pid == 1 and row.start_ticks >= holder.start_ticks
     return row.parent_pid == 1 or (row.parent_pid in above and row.start_ticks >= holder.start_ticks)
 
 
