@@ -143,7 +143,7 @@ def get_document(
 
 Document = dict[str, Any]
 
-_COMMAND_TIMEOUT_SECONDS = 10.0
+COMMAND_SECONDS = 10.0
 """Longer than a question takes: an answer may wait for a disk."""
 
 
@@ -172,7 +172,7 @@ def ask_agent(
     socket: Path | None,
     body: Any = None,
     *,
-    timeout_seconds: float = _COMMAND_TIMEOUT_SECONDS,
+    timeout_seconds: float = COMMAND_SECONDS,
     also: Collection[int] = (),
 ) -> Document:
     """Return the agent's answer. Where there is none, or a refusal whose status is not in `also`, end with status 1."""
@@ -186,7 +186,7 @@ def answer_of(
     socket: Path | str | None,
     body: Any = None,
     *,
-    timeout_seconds: float = _COMMAND_TIMEOUT_SECONDS,
+    timeout_seconds: float = COMMAND_SECONDS,
     also: Collection[int] = (),
 ) -> Document:
     """Return the agent's answer, also one of a refusal whose status is in `also`. Raises Refused.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import typer
 
-from gpuagent.cli.agent import Refused, answer_of, tell
+from gpuagent.cli.agent import COMMAND_SECONDS, Refused, answer_of, tell
 from gpuagent.cli.cells import clean
 from gpuagent.core.api_client import AgentUnreachable, default_socket, fetch_document
 from gpuagent.core.identity import SHOWN_FIELDS
@@ -95,7 +95,7 @@ def fetch_identified(socket: Path | None, own: Callable[[], int] = read_own_name
 def identified_processes(socket: Path | None, own: Callable[[], int] = read_own_namespace) -> Document:
     """Return the agent's document. Raises Refused where there is none, or where its pids are not ours."""
     try:
-        document: Any = fetch_document(socket or default_socket(), _PATH)
+        document: Any = fetch_document(socket or default_socket(), _PATH, COMMAND_SECONDS)
     except AgentUnreachable as error:
         raise Refused(f"Cannot reach the agent: {error}. Is it running?") from None
     if why := namespace_refusal((document.get("agent") or {}).get("pid_namespace"), own()):
@@ -283,7 +283,7 @@ class _Conversation:
     def _fetch(self) -> Document:
         """Return {} where it cannot be had: the answer counts, this is for the eye."""
         try:
-            found = fetch_document(self._socket, f"/api/v1/processes/{self.request.pid}/remedies")
+            found = fetch_document(self._socket, f"/api/v1/processes/{self.request.pid}/remedies", COMMAND_SECONDS)
         except AgentUnreachable:
             return {}
         return found if isinstance(found, dict) else {}

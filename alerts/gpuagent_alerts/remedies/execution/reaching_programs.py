@@ -14,6 +14,7 @@ _PROPERTY = re.compile(rf"^({'|'.join(PROGRAM_PROPERTIES)})=", re.MULTILINE)
 _REACHING = re.compile(
     r"(?<![^\s/;|&(=\"'`])"
     r"(?:(pkill|killall5?|skill|slay|fuser|systemctl|loginctl|machinectl|scancel)(?![^\s;|&)\"'`])"
+    r"|(busctl|gdbus|dbus-send)(?=\s[^\n]*\.(?:systemd|login|machine)1\b)"
     r"|(kill\s+(?:-[sn]\s+\S+\s+|-\S+\s+)*-1)(?=\s*(?:$|[;|&)\"'`}])))"
 )
 
@@ -25,5 +26,5 @@ def find_reaching_program(shown: str) -> str:
     """
     for found in _REACHING.finditer(shown):
         names = [each[1] for each in _PROPERTY.finditer(shown, 0, found.start())]
-        return f"{names[-1] if names else 'Exec'}= runs {' '.join((found[1] or found[2]).split())}"
+        return f"{names[-1] if names else 'Exec'}= runs {' '.join((found[1] or found[2] or found[3]).split())}"
     return ""
