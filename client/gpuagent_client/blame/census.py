@@ -23,7 +23,7 @@ from gpuagent_client.blame.heap import ThreadValues
 from gpuagent_client.blame.judgment import Series, Watch, judge
 from gpuagent_client.blame.lines import Recorder, allocated_bytes, grown_bytes, lines_verdict, pinned_bytes
 from gpuagent_client.blame.look import Look, take_look
-from gpuagent_client.blame.marking import from_last_class
+from gpuagent_client.blame.marking import collector_frees_cycles, from_last_class
 from gpuagent_client.blame.memory_in_use import UsageSeries
 from gpuagent_client.blame.paths import Trail, instance_dict, trail
 from gpuagent_client.blame.pause import refuse_long_pause
@@ -126,8 +126,8 @@ def census(args: Mapping[str, object], deadline_seconds: float, context: Context
     finally:
         if recorder is not None:
             recorder.end()
-    if _full_collections() > collections:  # the app may do that itself, with the collector off
-        found["freed_by_gc"] = True
+    # Asked here: in a child the collector is off. The app may also collect by itself, with the collector off.
+    found["freed_by_gc"] = collector_frees_cycles() or _full_collections() > collections
     part = usage.part_of(moments[1].seconds, moments[2].seconds)
     judged = judge(found, series, pace_of(moments), usage=usage.values if series else None, usage_part=part)
     lines, line_notes = ([], []) if recorder is None else recorder.results(judged.growing)

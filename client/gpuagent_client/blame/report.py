@@ -26,7 +26,6 @@ from gpuagent_client.blame.indirect import (
 from gpuagent_client.blame.judgment import ALTERNATIVES
 from gpuagent_client.blame.lines import ADDRESSES, addresses
 from gpuagent_client.blame.look import Look, Table, take_look
-from gpuagent_client.blame.marking import collector_frees_cycles
 from gpuagent_client.blame.paths import (
     Handle,
     Trail,
@@ -232,7 +231,7 @@ def _report(
         notes.append(f"{look.partly_read} autograd graphs were longer than there was time for")
     now = look.table()
     grown = sum(one.bytes for one in now.entries.values()) - sum(one.bytes for one in then.entries.values())
-    answer = {"groups": written, "notes": notes, "grown_bytes": grown, "freed_by_gc": collector_frees_cycles()}
+    answer = {"groups": written, "notes": notes, "grown_bytes": grown}
     return json.dumps(answer).encode()
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import sys
 import types
 from collections.abc import Callable
@@ -146,6 +147,19 @@ def bounded_semaphore(number: int) -> None:
 
     loop.create_task(upload())  # noqa: RUF006
     loop.run_until_complete(asyncio.sleep(0))
+
+
+class Ring:
+    def __init__(self) -> None:
+        self.first = [self]
+        self.tensor = fresh()
+
+
+@leak
+def bounded_cycles(number: int) -> None:
+    if number == 0:
+        gc.set_threshold(40_000)  # often enough, but not while the census looks
+    Ring()
 
 
 if __name__ == "__main__":
