@@ -309,11 +309,11 @@ class Comparison:
 
 
 def from_instance(objects: tuple[object, ...]) -> tuple[object, ...]:
-    """Return the path from the instance that it leads to first, if only a bound method and attributes come before.
+    """Return the path from the instance that it leads to first, if only a bound method or plain containers come before.
 
-    A cycle has no beginning: an instance says more than a method that is bound to it.
+    A cycle has no beginning: an instance says more than a method that is bound to it, or a list that it is in.
     """
     for position, item in enumerate(objects[:-1]):
-        if not true_instance(item, MethodType, dict):
+        if not true_instance(item, MethodType, dict, list, tuple, set):
             return objects[position:] if type(item).__flags__ & HEAP_TYPE else objects
     return objects

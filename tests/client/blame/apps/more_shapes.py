@@ -162,5 +162,21 @@ def bounded_cycles(number: int) -> None:
     Ring()
 
 
+class Branch:
+    def __init__(self, parent: Branch | None) -> None:
+        self.parent = parent
+        self.branches: list[Branch] = []
+        self.tensor = fresh()
+        if parent is not None:
+            parent.branches.append(self)
+
+
+@leak
+def tree_of_cycles(number: int) -> None:
+    if number == 0:
+        gc.disable()
+    Branch(Branch(None))
+
+
 if __name__ == "__main__":
     main()
