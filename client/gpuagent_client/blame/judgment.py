@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from gpuagent_client.blame.contexts import ContextReferences
 from gpuagent_client.blame.memory_in_use import Usage, rises_on
-from gpuagent_client.blame.watch import LENGTH, LIMITS, decode, goes_on, measure_all
+from gpuagent_client.blame.watch import LENGTH, LIMITS, NO_CONTEXTS, decode, goes_on, measure_all
 from gpuagent_client.blame.wire import size
 
 ALTERNATIVES = "alternatives"
@@ -28,7 +29,8 @@ OWN_KEYS = ("targets", "gained", "bound", "rooted", "device")
 class Watch:
     """Series of what the suspected containers come to, asked in the app itself."""
 
-    def __init__(self, groups: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, groups: Sequence[Mapping[str, Any]], contexts: ContextReferences = NO_CONTEXTS) -> None:
+        self._contexts = contexts
         self._targets = {
             (number, place): decode(one["targets"])
             for number, group in enumerate(groups)
@@ -45,7 +47,7 @@ class Watch:
     def sample(self) -> None:
         """Ask each container once; None where it cannot be reached any more."""
         for key, watched in self._targets.items():
-            known = [value for value in measure_all(watched) if value is not None]
+            known = [value for value in measure_all(watched, self._contexts) if value is not None]
             self.series[key].append(sum(known) if known else None)
 
 

@@ -17,6 +17,7 @@ from types import BuiltinFunctionType, CodeType, CoroutineType, FrameType, Gener
 from typing import Any, Callable, NamedTuple
 
 from gpuagent_client.blame.arrays import base_of, is_array_type, objects_in
+from gpuagent_client.blame.contexts import values_by_variable
 from gpuagent_client.blame.heap import Heap, module_of, referents_of, true_instance
 from gpuagent_client.blame.paths import SUSPENDED, is_library_file, suspended_frame
 
@@ -66,6 +67,7 @@ class Marking:
         self._followed: dict[type, bool] = {}
         self._arrays: set[type] = set()
         self._thread_dicts: dict[int, list[object]] = {}
+        self._context_values = values_by_variable(heap.contexts)
         for one in heap.values:
             self._thread_dicts.setdefault(id(one.owner), []).append(one.attributes)
 
@@ -81,6 +83,8 @@ class Marking:
         for namespaces in (list[object](app), libraries):
             for namespace in namespaces:
                 self._expand(self.places[id(namespace)], namespace)
+            self._finish()
+            self._note_context_values()
             self._finish()
         for place in early:
             self._expand(place, self.order[place])
@@ -124,6 +128,13 @@ class Marking:
                     self._note(value, self.places[id(namespace)])
                     self._wanted.discard(id(value))
         return range(first, len(self.order))
+
+    def _note_context_values(self) -> None:
+        """Note the values of the context variables that were found, unless a name leads to the context itself."""
+        for variable, values in self._context_values.items():
+            if variable in self.places:
+                for value in values:
+                    self._note(value, self.places[variable])
 
     def _expand(self, place: int, item: object) -> None:
         self._wanted.discard(id(item))

@@ -13,7 +13,7 @@ from gpuagent_client.blame.code_index import CodeIndex
 from gpuagent_client.blame.findings import Comparison, Finding, Holder
 from gpuagent_client.blame.fork import ThreadFrame
 from gpuagent_client.blame.graphs import exposes_saved_tensors
-from gpuagent_client.blame.heap import ThreadValues, true_instance
+from gpuagent_client.blame.heap import Carried, true_instance
 from gpuagent_client.blame.indirect import (
     DOUBT,
     REGISTERING,
@@ -187,7 +187,7 @@ class Told(NamedTuple):
     """What the second look needs to know."""
 
     frames: list[ThreadFrame]
-    values: list[ThreadValues]
+    carried: list[Carried]
     then: bytes
     whole: bool = True
     """Whether the first look had the time to see everything; else what it did not see would seem to have grown."""
@@ -201,7 +201,7 @@ def report_holders(
 
     `with_addresses` adds where the tensors lie, for `add_allocating_lines`.
     """
-    look = take_look(torch, told.frames, told.values, told.clock_seconds)
+    look = take_look(torch, told.frames, told.carried, told.clock_seconds)
     then = Table.decode(told.then)
     functions = [item for item in look.objects if type(item) is types.FunctionType]
     writer = _Writer(functions, [one.frame for one in told.frames], hook_codes(torch, look.objects))

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import gc
 import sys
@@ -176,6 +177,19 @@ def tree_of_cycles(number: int) -> None:
     if number == 0:
         gc.disable()
     Branch(Branch(None))
+
+
+TRAIL: contextvars.ContextVar[tuple[torch.Tensor, ...]] = contextvars.ContextVar("TRAIL", default=())
+
+
+@leak
+def context_of_a_thread(number: int) -> None:
+    TRAIL.set((*TRAIL.get(), fresh()))  # leak: context_of_a_thread
+
+
+@leak
+def bounded_context_of_a_thread(number: int) -> None:
+    TRAIL.set((*TRAIL.get()[-99:], fresh()))
 
 
 if __name__ == "__main__":
