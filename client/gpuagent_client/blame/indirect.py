@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
@@ -73,6 +74,16 @@ def lines_that_replace(field: str, owner: object, index: CodeIndex) -> list[Site
             if op.name.startswith(("STORE_", "RETURN")):
                 read_at = None
     return [found[place] for place in sorted(found)]
+
+
+def line_of_cached_property(handle: Handle) -> list[Site]:
+    """Return the property that functools.cached_property keeps under this name; empty where there is none."""
+    for kind in type(handle.owner).__mro__ if handle.kind == "attribute" else ():
+        member = vars(kind).get(handle.name)
+        if type(member) is functools.cached_property and true_instance(member.func, FunctionType):
+            code = member.func.__code__
+            return [site_of(code, Use("carried", code.co_firstlineno))]
+    return []
 
 
 KEYWORDS = frozenset(["KW_NAMES", "LOAD_CONST"])

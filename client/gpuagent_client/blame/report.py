@@ -18,6 +18,7 @@ from gpuagent_client.blame.indirect import (
     DOUBT,
     REGISTERING,
     handles_of,
+    line_of_cached_property,
     lines_by_calls,
     lines_by_made_names,
     lines_that_register,
@@ -314,7 +315,7 @@ class _Writer:
         least = float("inf")
         held = finding.way.objects[finding.named]
         for depth, handle in enumerate(handles_of(finding.way, finding.named)):
-            is_itself = finding.container is None and handle.value is held
+            is_itself = (finding.container is None or finding.filled) and handle.value is held
             is_tensor = is_itself and is_tensor_type(type(held))
             # The first of a chain is replaced by a new one; of functions there may be two names.
             is_assigned = is_tensor or (
@@ -326,12 +327,16 @@ class _Writer:
             adding = [site for site in found if site.how != "taken"]
             if adding:
                 doubt = adding[0].doubt + DOUBT_PER_NAME * depth
-                if finding.chained and is_itself and adding[0].how == "assigned":  # that is how a chain gets longer
+                # That is how a chain gets longer, and how an attribute of each object fills.
+                if (finding.chained or finding.filled) and is_itself and adding[0].how == "assigned":
                     doubt -= HOWS["assigned"] - DOUBT_OF_HEAD
                 if doubt < least:
                     best, least = found, doubt
             elif not best:
                 best = found
+            if is_tensor and not adding and not in_libraries:
+                best = line_of_cached_property(handle) or best
+                least = min(least, HOWS["carried"] if best and best[0].how == "carried" else least)
             made = self._by_made_names(handle) if least > DOUBT and not is_tensor and not in_libraries else []
             if made:
                 best, least = made, made[0].doubt

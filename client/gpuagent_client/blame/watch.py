@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from gpuagent_client.blame.arrays import array_size, holds_objects, objects_in
 from gpuagent_client.blame.contexts import CONTEXT_VALUE, Context, ContextReferences, position_of
+from gpuagent_client.blame.filling import BELOW, tensors_below
 from gpuagent_client.blame.heap import Heap, are_links, true_instance, wrapped_by
 from gpuagent_client.blame.marking import asyncio_tasks, code_of_task
 from gpuagent_client.blame.paths import attribute_of, instance_dict, is_tensor_type, suspended_frame
@@ -197,6 +198,8 @@ def _measure(one: Target, contexts: ContextReferences) -> int | None:
 
 def measure(item: object, how: str) -> int | None:
     """Return the length of a container or chain, the bytes of a tensor or the nodes of its graph, or None."""
+    if how.startswith(BELOW):
+        return tensors_below(item, int(how[len(BELOW) :]))
     if how == BYTES:
         return _bytes_of(item)
     if how == GRAPH:

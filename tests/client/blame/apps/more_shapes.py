@@ -192,5 +192,73 @@ def bounded_context_of_a_thread(number: int) -> None:
     TRAIL.set((*TRAIL.get()[-99:], fresh()))
 
 
+PEOPLE: dict[int, dict[str, Any]] = {number: {"age": number % 80} for number in range(5000)}
+
+
+@leak
+def records_that_fill(number: int) -> None:
+    person = PEOPLE[number]
+    if "embedding" not in person:
+        person["embedding"] = fresh()  # leak: records_that_fill
+
+
+class Document:
+    def __init__(self) -> None:
+        self.vector: torch.Tensor | None = None
+
+    @functools.cached_property
+    def summary(self) -> torch.Tensor:  # leak: properties_that_are_cached -1
+        return fresh()
+
+
+class Corpus:
+    def __init__(self) -> None:
+        self.documents = [Document() for _ in range(5000)]
+
+    def add_vector(self, number: int) -> None:
+        self.documents[number].vector = fresh()  # leak: attributes_that_fill
+
+
+corpus = Corpus()
+
+
+@leak
+def attributes_that_fill(number: int) -> None:
+    corpus.add_vector(number)
+
+
+@leak
+def properties_that_are_cached(number: int) -> None:
+    assert len(corpus.documents[number].summary) == 16
+
+
+class Person:
+    __slots__ = ("history",)
+
+    def __init__(self) -> None:
+        self.history: list[torch.Tensor] = []
+
+
+people = {number: Person() for number in range(300)}
+
+
+@leak
+def lists_of_many(number: int) -> None:
+    people[(number * 7) % 300].history.append(fresh())  # leak: lists_of_many
+
+
+@leak
+def bounded_lists_of_many(number: int) -> None:
+    history = people[(number * 7) % 30].history
+    history.append(fresh())
+    del history[:-3]
+
+
+@leak
+def bounded_records(number: int) -> None:
+    PEOPLE[(number * 7) % 5000]["embedding"] = fresh()
+    PEOPLE[((number - 50) * 7) % 5000].pop("embedding", None)
+
+
 if __name__ == "__main__":
     main()
