@@ -75,6 +75,7 @@ LRU = Cause(
 THREAD_LOCAL = Cause("threading.local holds tensors", "delete the attribute at the end of each request")
 TASK = Cause("a task that does not end holds tensors", "await or cancel it; del the tensor before it waits")
 GENERATOR = Cause("a suspended generator holds tensors", "exhaust or close() it")
+ASYNC_GENERATOR = Cause("a suspended generator holds tensors", "exhaust or aclose() it")
 PARTIAL = Cause("a functools.partial holds tensors", "drop the partial when it is done")
 LOCAL = Cause("a running function keeps it in a variable", "del the variable, or bound what it collects")
 CLASS = Cause("a class attribute only grows", "make it an attribute of an instance, or bound it")
@@ -136,6 +137,7 @@ class Case(NamedTuple):
     in_graph: bool  # they carry a graph, or are in one
     carried: bool  # in one long graph, of a single result
     in_container: bool
+    in_closure: bool = False  # the container is, and nothing of asyncio's is between them
 
     def through(self, *prefixes: str) -> bool:
         """Return whether the path leads through an object of such a class."""
@@ -145,16 +147,27 @@ class Case(NamedTuple):
         """Return whether what is in the container is held by one of these."""
         return any(true_instance(item, *kinds) for item in self.inside)
 
+    def keeps_defaults(self) -> bool:
+        """Return whether it is the default value of an argument: `lambda event, batch=batch: ...`."""
+        return any(
+            true_instance(item, types.FunctionType)
+            and any(one is below for one in (item.__defaults__, item.__kwdefaults__))
+            for item, below in zip(self.inside, self.inside[1:])
+        )
+
 
 # In this order: what the elements of a container are tells more than the container, and that more than where it is.
 RULES: tuple[tuple[Callable[[Case], bool], Cause], ...] = (
     (lambda case: case.by_hook, HOOK),
     (lambda case: case.through("torch.utils.data."), DATALOADER),
     (lambda case: case.keeps(BaseException, types.TracebackType), EXCEPTION),
-    (lambda case: case.through("_asyncio.") or case.keeps(types.CoroutineType, types.AsyncGeneratorType), TASK),
+    (lambda case: case.in_closure and case.through("_asyncio."), CLOSURE),  # an endpoint of a server, not its task
+    (lambda case: case.through("_asyncio.") or case.keeps(types.CoroutineType), TASK),
+    (lambda case: case.keeps(types.AsyncGeneratorType), ASYNC_GENERATOR),
     (lambda case: case.keeps(types.GeneratorType), GENERATOR),
     (lambda case: case.keeps(types.CellType), CLOSURE),
     (lambda case: case.keeps(functools.partial), PARTIAL),
+    (lambda case: case.in_container and case.keeps_defaults(), CLOSURE),
     (lambda case: case.through("functools._lru"), LRU),
     (lambda case: case.through("_queue.SimpleQueue", "queue."), WORKER),
     (lambda case: case.in_graph and case.carried, NO_GRAD),
@@ -171,6 +184,8 @@ RULES: tuple[tuple[Callable[[Case], bool], Cause], ...] = (
 
 def cause_of(way: Trail, *, container: int | None, in_graph: bool, carried: bool, added_by_hook: bool) -> Cause:
     """Return what keeps the tensors at the end of this path."""
+    above = list(zip(way.objects, way.steps))[: container or 0]
+    tasks = [at for at, (item, _) in enumerate(above) if class_name(type(item)).startswith("_asyncio.")]
     case = Case(
         kinds=frozenset(class_name(type(item)) for item in way.objects),
         inside=way.objects[container or 0 :],
@@ -180,6 +195,7 @@ def cause_of(way: Trail, *, container: int | None, in_graph: bool, carried: bool
         in_graph=in_graph,
         carried=carried,
         in_container=container is not None,
+        in_closure=any(one.kind == "cell" for _, one in above[max(tasks, default=-1) + 1 :]),
     )
     return next((cause for applies, cause in RULES if applies(case)), ATTRIBUTE)
 

@@ -8,9 +8,12 @@ import asyncio
 import contextvars
 import functools
 import gc
+import queue
 import sys
+import threading
 import types
-from collections.abc import Callable
+import typing
+from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -258,6 +261,69 @@ def bounded_lists_of_many(number: int) -> None:
 def bounded_records(number: int) -> None:
     PEOPLE[(number * 7) % 5000]["embedding"] = fresh()
     PEOPLE[((number - 50) * 7) % 5000].pop("embedding", None)
+
+
+STREAMS: dict[int, AsyncIterator[float]] = {}
+
+
+@leak
+def asynchronous_generators(number: int) -> None:
+    async def stream() -> AsyncIterator[float]:
+        batch = fresh()
+        for row in batch:
+            yield float(row[0])
+
+    async def begin() -> None:
+        STREAMS[number] = stream()  # leak: asynchronous_generators
+        await STREAMS[number].__anext__()
+
+    loop.run_until_complete(begin())
+
+
+LISTENERS: list[Callable[[], float]] = []
+
+
+@leak
+def default_of_a_lambda(number: int) -> None:
+    batch = fresh()
+    LISTENERS.append(lambda batch=batch: float(batch.sum()))  # leak: default_of_a_lambda
+
+
+def factory() -> Callable[[torch.Tensor], int]:
+    kept: list[torch.Tensor] = []
+
+    def endpoint(batch: torch.Tensor) -> int:
+        kept.append(batch)  # leak: known_to_a_cache
+        return len(kept)
+
+    return endpoint
+
+
+REQUESTS: queue.SimpleQueue[torch.Tensor] = queue.SimpleQueue()
+
+
+def serve_forever(served: threading.Semaphore) -> None:
+    routes = {"layers": [{"dependant": [{"call": factory()}]}]}
+    call = routes["layers"][0]["dependant"][0]["call"]
+    # A cache of a library knows the endpoint, too.
+    hints: Any = typing.Annotated[int, call]
+    del call
+    while True:
+        batch = REQUESTS.get()
+        hints.__metadata__[0](batch)
+        del batch
+        served.release()
+
+
+SERVED = threading.Semaphore(0)
+
+
+@leak
+def known_to_a_cache(number: int) -> None:
+    if number == 0:
+        threading.Thread(target=serve_forever, args=(SERVED,), daemon=True).start()
+    REQUESTS.put(fresh())
+    SERVED.acquire()
 
 
 if __name__ == "__main__":
