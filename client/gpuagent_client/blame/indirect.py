@@ -7,19 +7,17 @@ import types
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType
 
+from gpuagent_client.blame.bytecode import ATTRIBUTE_LOADS, STATEMENT_ENDS, read_code
 from gpuagent_client.blame.code_index import CodeIndex
 from gpuagent_client.blame.heap import true_instance
 from gpuagent_client.blame.paths import Handle, Trail, instance_dict
 from gpuagent_client.blame.sites import (
     ADDING,
-    ATTRIBUTE_LOADS,
     MAX_SITES,
-    STATEMENT_ENDS,
     Site,
     Use,
     codes_of,
     is_library,
-    read_code,
     site_of,
 )
 

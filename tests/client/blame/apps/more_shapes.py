@@ -326,5 +326,27 @@ def known_to_a_cache(number: int) -> None:
     SERVED.acquire()
 
 
+class Hub:
+    def __init__(self) -> None:
+        self.outputs: dict[str, list[torch.Tensor]] = {}
+
+    def subscribe(self, name: str) -> None:
+        self.outputs[name] = []
+
+    def publish(self, batch: torch.Tensor) -> None:
+        for output in self.outputs.values():
+            output.append(batch)  # leak: published_to_all
+
+
+hub = Hub()
+
+
+@leak
+def published_to_all(number: int) -> None:
+    if number == 0:
+        hub.subscribe("nobody")
+    hub.publish(fresh())
+
+
 if __name__ == "__main__":
     main()
