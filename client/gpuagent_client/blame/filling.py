@@ -19,7 +19,7 @@ from gpuagent_client.blame.paths import is_tensor_type
 
 BELOW = "below:"
 """Before the number of levels from the container to the tensors, in the name of the measure."""
-MAX_ELEMENTS = 1_000_000
+MAX_ELEMENTS = 200_000
 MAX_EXAMINED = 20_000
 SHARED = (type, types.ModuleType, types.FunctionType, types.CodeType, types.FrameType, threading.local)
 """What elements have in common with all the app."""
