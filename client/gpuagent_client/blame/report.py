@@ -21,6 +21,7 @@ from gpuagent_client.blame.indirect import (
     line_of_cached_property,
     lines_by_calls,
     lines_by_made_names,
+    lines_in_own_methods,
     lines_that_register,
     lines_that_replace,
 )
@@ -303,9 +304,9 @@ class _Writer:
 
     def _sites(self, finding: Finding) -> list[Site]:
         """Return the lines that most certainly fill it; those of a library only if the app has none."""
-        registering = self._registering(finding)
-        if registering:
-            return registering
+        certain = self._registering(finding) or lines_in_own_methods(finding.way.objects[finding.named])
+        if certain:
+            return certain
         own, doubt = self._best_sites(finding, in_libraries=False)
         if doubt < DOUBT_OF_LIBRARY:
             return own
@@ -339,7 +340,7 @@ class _Writer:
             )
             found = sites(handle, self._index, keeps_elements=not is_assigned, in_libraries=in_libraries)
             if finding.replaced and any(site.from_itself for site in found):  # not where its first value is stored
-                found = [site for site in found if site.from_itself or site.how in {"carried", "taken"}]
+                found = [site for site in found if site.from_itself or site.how in {"carried", "grown", "taken"}]
             adding = [site for site in found if site.how != "taken"]
             if adding:
                 doubt = adding[0].doubt + DOUBT_PER_NAME * depth
@@ -419,6 +420,7 @@ def _codes(finding: Finding) -> Iterable[tuple[types.CodeType, int]]:
             if true_instance(frame, types.FrameType):
                 yield frame.f_code, frame.f_lineno
         wrapped = getattr(item, "__wrapped__", None) if type_name(item) == "functools._lru_cache_wrapper" else item
+        wrapped = wrapped.__func__ if true_instance(wrapped, types.MethodType) else wrapped
         if true_instance(wrapped, types.FunctionType):
             yield wrapped.__code__, wrapped.__code__.co_firstlineno
 

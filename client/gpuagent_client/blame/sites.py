@@ -48,6 +48,8 @@ KEEPING = (
     "observe", "on", "publish", "push", "put", "record", "register", "remember", "save", "send", "set", "store",
     "submit", "subscribe", "track", "update", "watch", "write",
 )  # fmt: skip
+# Methods by which a tensor gets larger in place.
+GROWING = frozenset(["resize_", "set_"])
 TAKING = frozenset(
     ["clear", "discard", "get_nowait", "pop", "popitem", "popleft", "remove", "task_done", "__delitem__"]
 )
@@ -87,7 +89,7 @@ INDEXERS = frozenset(["at", "iat", "iloc", "loc"])
 class Use(NamedTuple):
     """Instruction of a function that changes the container."""
 
-    how: str  # added, carried, assigned, passed on, taken
+    how: str  # added, carried, grown, assigned, passed on, taken
     line: int
     callees: tuple[str, ...] = ()  # names of what it may be passed on to
     from_itself: bool = False  # what is stored is made from what was there
@@ -184,6 +186,8 @@ def _follow(ops: list[Op], index: int, through: str) -> tuple[Use | None, str | 
             asked = True
         elif op.name in METHODS and depth == 1:  # not these methods: then something else is changed
             return _use(_method(str(op.value)), op), None
+        if op.name == "STORE_ATTR" and depth == 1 and op.value == "data":  # of a tensor
+            return _use("grown", op), None
         rotated = before.name in {"SWAP", "ROT_THREE"}  # x[k] += v
         if op.name in STORES and depth == STORES[op.name] + rotated:
             return _use("taken" if op.name == "DELETE_SUBSCR" else "added", op), None
@@ -205,6 +209,8 @@ def _method(name: str) -> str | None:
         return "added"
     if name in TAKING:
         return "taken"
+    if name in GROWING:
+        return "grown"
     return "called" if name.lstrip("_").split("_")[0] in KEEPING else None
 
 
@@ -220,7 +226,7 @@ LOCAL_LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_NAME")
 # How certain it is that a line fills the container, by what it does and by how certain it is that it means this very
 # one (see _rank): a method that appends comes before another class that appends to something of the same name, and that
 # before a constructor that assigns an empty list.
-HOWS = {"added": 0.0, "carried": 0.0, "called": 2.0, "passed on": 2.0, "assigned": 3.0}
+HOWS = {"added": 0.0, "carried": 0.0, "grown": 0.0, "called": 2.0, "passed on": 2.0, "assigned": 3.0}
 RANKS = (0.0, 0.1, 0.5, 1.5)
 OF_OTHERS = 3  # from this rank on it may be another object that has an attribute of the same name
 MADE_IN = frozenset(["__init__", "__new__", "__post_init__", "<module>", "setup", "reset", "clear"])
@@ -272,6 +278,8 @@ def _sites(
             if use.how == "taken":
                 if rank < OF_OTHERS:
                     taking.append(site_of(code, use))
+                continue
+            if use.how == "grown" and keeps_elements:  # of tensors alone
                 continue
             # What a method of the app's does is written in the method.
             how = "called" if use.how == "added" and asks_an_object else use.how

@@ -348,5 +348,74 @@ def published_to_all(number: int) -> None:
     hub.publish(fresh())
 
 
+class Store(dict[int, torch.Tensor]):
+    def keep(self, number: int, batch: torch.Tensor) -> None:
+        self[number] = batch  # leak: dict_of_its_own_class
+
+
+store = Store()
+
+
+@leak
+def dict_of_its_own_class(number: int) -> None:
+    store.keep(number, fresh())
+
+
+class Tables(dict[int, torch.Tensor]):
+    def __missing__(self, number: int) -> torch.Tensor:
+        self[number] = fresh()  # leak: values_that_were_missing
+        return self[number]
+
+
+tables = Tables()
+
+
+@leak
+def values_that_were_missing(number: int) -> None:
+    assert len(tables[number]) == 16
+
+
+class Arena:
+    def __init__(self) -> None:
+        self.buffer = torch.zeros(16, 64)
+        self.head = torch.nn.Linear(64, 16)
+
+    def reserve(self, rows: int) -> None:
+        self.buffer.resize_(len(self.buffer) + rows, 64)  # leak: resized_in_place
+
+    def widen(self) -> None:
+        weight = self.head.weight
+        weight.data = torch.cat([weight.data, fresh()])  # leak: data_that_is_replaced
+
+
+arena = Arena()
+
+
+@leak
+def resized_in_place(number: int) -> None:
+    arena.reserve(16)
+
+
+@leak
+def data_that_is_replaced(number: int) -> None:
+    arena.widen()
+
+
+class Encoder:
+    def __init__(self) -> None:
+        self.encode = functools.lru_cache(maxsize=None)(self._encode)
+
+    def _encode(self, number: int) -> torch.Tensor:  # leak: cache_of_a_bound_method
+        return fresh() + number
+
+
+encoder = Encoder()
+
+
+@leak
+def cache_of_a_bound_method(number: int) -> None:
+    encoder.encode(number)
+
+
 if __name__ == "__main__":
     main()
