@@ -61,9 +61,9 @@ class Masker:
     def __init__(self, secrets: Iterable[Secret] = ()) -> None:
         self._known: list[_Known] = []
         self._texts: tuple[str, ...] = ()
-        self.use(secrets)
+        self.set_secrets(secrets)
 
-    def use(self, secrets: Iterable[Secret], texts: Iterable[str] = ()) -> None:
+    def set_secrets(self, secrets: Iterable[Secret], texts: Iterable[str] = ()) -> None:
         """Hide these from now on, and `texts`, which stand in the configuration as they are."""
         before = {known.secret: known for known in self._known}
         self._known = [before.get(secret) or _Known(secret) for secret in dict.fromkeys(secrets)]

@@ -35,7 +35,7 @@ class Torch:
         """Return something in a module of torch.
 
         Raises:
-            NotThere: not loaded, not loaded to the end, or not in this version.
+            TorchFunctionMissing: not loaded, not loaded to the end, or not in this version.
         """
         # Not getattr: a module's own __getattr__ may import what the app has not asked for.
         found = getattr(self._modules.get(module), "__dict__", {}).get(name, _MISSING)
@@ -47,7 +47,7 @@ class Torch:
         """Call something in a module of torch.
 
         Raises:
-            NotThere: it has no such function.
+            TorchFunctionMissing: it has no such function.
         """
         function: Callable[..., Any] = self.find(module, name)
         return function(*args)

@@ -336,7 +336,7 @@ def _start(given: dict[str, object]) -> None:
         # Only after the fork, in the child: hooks before it would hold up the app's fork, and what they close is
         # missed if the fork fails. Hooks cannot be taken back, so this one looks whether there is anything to do.
         os.register_at_fork(after_in_child=_after_fork_in_child)
-        atexit.register(_at_exit)
+        atexit.register(stop)  # before the interpreter ends: a daemon thread must not be inside torch then
 
 
 def _run(first_pause_seconds: float = 0.0) -> None:
@@ -362,8 +362,3 @@ def _is_census() -> bool:
     """Return whether the child was forked for a census: it lives for a moment, and cleans up by itself."""
     fork = sys.modules.get("gpuagent_client.blame.fork")
     return fork is not None and bool(fork.is_census_fork())
-
-
-def _at_exit() -> None:
-    """Stop before the interpreter ends: a daemon thread must not be inside torch then."""
-    stop()

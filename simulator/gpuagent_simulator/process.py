@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from gpuagent.core.identity import COMM_BYTES, TICKS_PER_SECOND
 from gpuagent_simulator.abi import NO_INSTANCE
 from gpuagent_simulator.curves import Constant, ScenarioClock, Shape
 from gpuagent_simulator.spec import DEFAULT_CGROUP, FIRST_MADE_UP_PID, GpuSpec, MigInstanceSpec, ProcessSpec
@@ -283,11 +284,9 @@ FIRST_NEWCOMER_PID = 2**30
 HOST_PID_NAMESPACE = "pid:[4026531836]"
 """PROC_PID_INIT_INO (include/linux/proc_ns.h): the namespace that all made-up processes live in."""
 
-_TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _OF_THE_HOST = frozenset({"uid_map", "mountinfo"})
 """Made-up processes run on the host itself: what these files say of its init holds for them."""
-_COMM_BYTES = 15  # TASK_COMM_LEN without its end (include/linux/sched.h)
 _STATES = {
     "R": "R (running)",
     "S": "S (sleeping)",
@@ -429,7 +428,7 @@ class SimulatedProc:
     def _start_ticks(self, process: Process) -> int:
         """Return the clock ticks since boot; a process cannot be older than the machine."""
         started = self._scenario_clock.start + process.begins - process.spec.age
-        return max(1, round(started * _TICKS))
+        return max(1, round(started * TICKS_PER_SECOND))
 
     def _pages(self, process: Process) -> int:
         return process.resident_bytes(self._scenario_clock.now()) // _PAGE_BYTES
@@ -443,7 +442,7 @@ class SimulatedProc:
         pages = self._pages(process)
         before = "0 " * 17
         after = "0 0 0 4096 " + "0 " * 19 + "8192 8448 0 0 "
-        head = b"%d (%b) " % (process.pid, process.name[:_COMM_BYTES])
+        head = b"%d (%b) " % (process.pid, process.name[:COMM_BYTES])
         text = (
             f"{process.spec.state} 1 {before}{self._start_ticks(process)} {pages * 2 * _PAGE_BYTES} {pages} {after}0\n"
         )
@@ -457,7 +456,7 @@ class SimulatedProc:
             f"NStgid:\t{process.pid}\nNSpid:\t{process.pid}\n"
             f"VmRSS:\t{process.resident_bytes(self._scenario_clock.now()) // 1024:8d} kB\nThreads:\t1\n"
         )
-        return b"Name:\t" + process.name[:_COMM_BYTES] + b"\n" + text.encode()
+        return b"Name:\t" + process.name[:COMM_BYTES] + b"\n" + text.encode()
 
     def _statm(self, process: Process) -> bytes:
         pages = self._pages(process)
@@ -465,7 +464,7 @@ class SimulatedProc:
 
 
 def _comm(process: Process) -> bytes:
-    return process.name[:_COMM_BYTES] + b"\n"
+    return process.name[:COMM_BYTES] + b"\n"
 
 
 def _cmdline(process: Process) -> bytes:

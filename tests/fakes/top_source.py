@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuagent.cli.agent import NoData
-from gpuagent.top.source import Reading
+from gpuagent.top.source import ScreenData
 
 SOCKET = Path("/run/gpuagent/control.sock")
 
@@ -31,10 +31,10 @@ class FakeSource:
         self.dead = ""
         self.closed = False
 
-    def read(self) -> Reading:
+    def read(self) -> ScreenData:
         if self.dead:
             raise NoData(self.dead)
-        return Reading(self.status, self.alerts, self.place)
+        return ScreenData(self.status, self.alerts, self.place)
 
     def explain(self, place: Path | str, pid: int, gpu_uuid: str) -> dict[str, Any] | None:
         return self.evidence

@@ -192,7 +192,7 @@ except BaseException as error:
 _YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
-class Left(NamedTuple):
+class Leftovers(NamedTuple):
     """What the process says is left of the client after it was removed."""
 
     threads: list[str]
@@ -208,7 +208,7 @@ class Attachment:
         self.target = target
         self.own = False
         """Whether the app had the client by itself: then nothing was brought in."""
-        self.left: Left | None = None
+        self.left: Leftovers | None = None
         """None until the process has said what is left, or where it did not say."""
 
 
@@ -379,20 +379,20 @@ def _started(answer: dict[str, Any], pid: int) -> bool:
     raise NotAttachable(f"The client did not start in process {pid}: {why}.")
 
 
-def _left(answer: dict[str, Any], *, own: bool) -> Left | None:
+def _left(answer: dict[str, Any], *, own: bool) -> Leftovers | None:
     if answer.get("state") != "detached":
         return None
     threads, modules = answer.get("threads"), answer.get("modules")
     if not isinstance(threads, list) or not isinstance(modules, list):
         return None
-    return Left(_names(threads), _names(modules), own)
+    return Leftovers(_names(threads), _names(modules), own)
 
 
 def _names(said: list[Any]) -> list[str]:
     return [printable(str(name), _MAX_WORDS_BYTES) for name in said[:_MAX_NAMES]]
 
 
-def describe(left: Left | None) -> str:
+def describe(left: Leftovers | None) -> str:
     """Return in words what is left of the client in the process."""
     if left is None:
         return "the process did not say that the client was removed; it is removed when its thread runs again"

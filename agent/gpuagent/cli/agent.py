@@ -157,7 +157,7 @@ class Refused(Exception):
 
 
 @contextmanager
-def _exit_where_refused() -> Generator[None]:
+def exit_where_refused() -> Generator[None]:
     """End the command with status 1, and say why, where no answer comes."""
     try:
         yield
@@ -176,7 +176,7 @@ def ask_agent(
     also: Collection[int] = (),
 ) -> Document:
     """Return the agent's answer. Where there is none, or a refusal whose status is not in `also`, end with status 1."""
-    with _exit_where_refused():
+    with exit_where_refused():
         return answer_of(method, path, socket, body, timeout_seconds=timeout_seconds, also=also)
 
 
@@ -216,23 +216,6 @@ In the app: pip install gpuagent-client, then `import gpuagent_client; gpuagent_
 Without a change to the app: docs/blame.md, and on Python 3.14 `gpuagent attach {pid}`."""
 
 
-def ask_app(
-    pid: int,
-    command: str,
-    args: dict[str, Any],
-    socket: Path | None,
-    *,
-    timeout_seconds: float,
-    absent_seconds: float = 0.0,
-) -> Any:
-    """Return the app's answer. Where there is none, the command ends with 1 and says why.
-
-    An app that is not connected is waited for as long as `absent_seconds` says.
-    """
-    with _exit_where_refused():
-        return answer_of_app(pid, command, args, socket, timeout_seconds=timeout_seconds, absent_seconds=absent_seconds)
-
-
 def answer_of_app(
     pid: int,
     command: str,
@@ -265,7 +248,7 @@ def fetch_clients(socket: Path | None, url: str | None) -> Any:
     """Return the connected apps, from the place that was named, else from the first usual one that answers.
 
     Raises:
-        NoAgent: none answers; the reason is that of the first.
+        AgentUnreachable: none answers; the reason is that of the first.
     """
     named = url if url is not None else socket
     first: AgentUnreachable | None = None

@@ -70,6 +70,6 @@ _add(_SET_UP, "Check driver, permissions and setup, with advice", doctor)
 _add(_SET_UP, "Check all GPUs, as a Nagios plugin", check, cls=CheckCommand)
 _add(_SET_UP, "Print how many workers fit on this machine", workers)
 
-_add(_TRY, "Watch a leak found, told of and ended, without a GPU", demo)
+_add(_TRY, "Watch a leak found, reported and ended, without a GPU", demo)
 _add(_TRY, "Record the GPU memory of a process or command", record, context_settings=COMMAND_SETTINGS)
 _add(_TRY, "Run the leak detector over recorded traces", replay)

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from gpuagent.cli.agent import ABSENT, Refused, Socket, ask_agent, ask_app, tell
+from gpuagent.cli.agent import ABSENT, Refused, Socket, answer_of_app, ask_agent, exit_where_refused, tell
 from gpuagent.cli.cells import clean
 from gpuagent.cli.kill import advice
-from gpuagent.cli.pause import foretell
+from gpuagent.cli.pause import predict_pause
 from gpuagent.cli.remedy_requests import (
     Chosen,
     Request,
@@ -92,12 +92,10 @@ def ask_blame(pid: int, args: dict[str, Any], socket: Path | None, *, absent_sec
     """
     seconds = args["window_seconds"]
     if sys.stderr.isatty():
-        tell(f"Watching process {pid} for {format_duration(seconds)}{foretell(pid) if args['census'] else ''} ...")
+        tell(f"Watching process {pid} for {format_duration(seconds)}{predict_pause(pid) if args['census'] else ''} ...")
     timeout_seconds = blame_timeout_seconds(args)
-    answer: dict[str, Any] = ask_app(
-        pid, "blame", args, socket, timeout_seconds=timeout_seconds, absent_seconds=absent_seconds
-    )
-    return answer
+    with exit_where_refused():
+        return answer_of_app(pid, "blame", args, socket, timeout_seconds=timeout_seconds, absent_seconds=absent_seconds)
 
 
 def blame_timeout_seconds(args: dict[str, Any]) -> float:

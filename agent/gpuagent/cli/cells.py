@@ -13,6 +13,8 @@ from typing import TextIO
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
+from gpuagent.core.units import GIB, format_ratio
+
 BAR_FULL, BAR_EMPTY = "█", "░"
 PIPED_WIDTH = 80
 UNCUT_WIDTH = 1_000_000
@@ -81,6 +83,21 @@ def wrap(text: object, width: int) -> list[str]:
                 longer = piece
             line = longer
     return [*lines, line]
+
+
+def gib_cell(count: float | None) -> str:
+    """Return bytes as a number of GiB without the unit, "-" for None."""
+    return "-" if count is None else f"{count / GIB:.1f}"
+
+
+def percent_cell(ratio: float | None) -> str:
+    """Return a ratio in percent, "-" for None."""
+    return "-" if ratio is None else format_ratio(ratio)
+
+
+def rounded_cell(value: float | None) -> str:
+    """Return a figure as a whole number, "-" for None."""
+    return "-" if value is None else f"{value:.0f}"
 
 
 def width_of(stream: TextIO) -> int:

@@ -121,20 +121,16 @@ def _facts(chosen: Chosen, rows: Sequence[Document], *, restart_unit: bool) -> I
     if parent is not None:
         yield "parent", f"pid {parent['pid']} ({_name(parent)} of {_user(parent)}), which is on GPU {parent.get('gpu')}"
     if row.get("verdict") in _WORTH_A_LINE:
-        yield "leak", _leak(row)
+        yield "leak", assessment_words(row)
     for number, text in enumerate(chosen.end_lines):
         yield "" if number else "ends too", text
 
 
 def _shortened(lines: list[str]) -> list[str]:
-    """Return a command line may be of any length: its beginning and its end tell more than its middle."""
+    """Shorten a command line, which may be of any length: its beginning and its end tell more than its middle."""
     if len(lines) <= _MOST_LINES:
         return lines
     return [*lines[: _MOST_LINES - 2], "...", lines[-1]]
-
-
-def _leak(row: Document) -> str:
-    return assessment_words(row)
 
 
 def _name(row: Document) -> str:

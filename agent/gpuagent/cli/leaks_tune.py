@@ -82,11 +82,11 @@ def can_be_asked() -> bool:
 
 def _read(path: Path, *, required: bool) -> tuple[bytes, str, os.stat_result | None]:
     """Return the file as it is, empty where there is none and none is needed. Raises OSError."""
-    from gpuagent.config.load import read_file
+    from gpuagent.core.regular_files import read_regular_file
 
     try:
         status = path.stat()
-        content = read_file(path)
+        content = read_regular_file(path)
     except FileNotFoundError:
         if required:
             raise
@@ -198,7 +198,7 @@ def _write_and_reload(edit: _Edit, socket: Path | None, *, yes: bool) -> int:
 
 def _replace(edit: _Edit) -> None:
     """Put the new content in the file's place, with its owner, mode and ACL. Raises OSError and _Cannot."""
-    from gpuagent.config.load import read_file
+    from gpuagent.core.regular_files import read_regular_file
 
     real = edit.path.resolve()
     new = real.with_name(f".{real.name}.{os.getpid()}.new")
@@ -212,7 +212,7 @@ def _replace(edit: _Edit) -> None:
             shutil.copystat(real, new)
             os.utime(new)
             os.fsync(stream.fileno())
-            if read_file(real) != edit.before:
+            if read_regular_file(real) != edit.before:
                 raise _Cannot("it has changed in the meantime")
             new.replace(real)
         except BaseException:

@@ -97,12 +97,13 @@ def _commands(name: str, group: Any) -> Iterator[str]:
 def _usage(name: str, command: Any) -> str:
     if hasattr(command, "commands"):
         return f"{name} [OPTION]... [COMMAND]" if command.invoke_without_command else f"{name} COMMAND"
-    words = [_argument(each) for each in command.params if each.param_type_name == "argument"]
+    words = [argument_usage(each) for each in command.params if each.param_type_name == "argument"]
     options = [each for each in command.params if each.param_type_name == "option"]
     return " ".join([name, *(["[OPTION]..."] if options else []), *words])
 
 
-def _argument(parameter: Any) -> str:
+def argument_usage(parameter: Any) -> str:
+    """Return an argument as a line of usage has it: `[PID]...` for any number of them."""
     word = parameter.metavar or parameter.name.upper()
     if not parameter.required and not word.startswith("["):
         word = f"[{word}]"
@@ -115,7 +116,7 @@ def _parameters(command: Any) -> Iterator[str]:
             continue
         yield ".TP"
         if parameter.param_type_name == "argument":
-            yield f".I {_text(_argument(parameter))}"
+            yield f".I {_text(argument_usage(parameter))}"
         else:
             yield ", ".join(f"\\fB{_text(each)}\\fR" for each in (*parameter.opts, *parameter.secondary_opts)) + (
                 "" if parameter.is_flag else f" \\fI{_text(_value(parameter))}\\fR"

@@ -15,7 +15,7 @@ _MOST_WAITING = 100.0
 _MAY_BE_NICE = 23  # CAP_SYS_NICE, see capabilities(7)
 
 
-def foretell(pid: int, proc: Path = Path("/proc"), waiting: float | None = None) -> str:
+def predict_pause(pid: int, proc: Path = Path("/proc"), waiting: float | None = None) -> str:
     """Say how long the app will be paused, by its resident memory; "" where that cannot be seen.
 
     Anonymous memory alone has page tables to copy. On a busy host the app waits for a processor as well, unless it may

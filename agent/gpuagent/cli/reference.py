@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from gpuagent.cli.app import app
+from gpuagent.cli.manual import argument_usage
 
 _INTRODUCTION = """\
 # Commands
@@ -49,7 +50,7 @@ def leaves(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _section(name: str, command: Any) -> Iterator[str]:
-    arguments = [_argument(each) for each in command.params if each.param_type_name == "argument"]
+    arguments = [argument_usage(each) for each in command.params if each.param_type_name == "argument"]
     options = [each for each in command.params if each.param_type_name == "option" and each.name != "help"]
     yield f"## {name}\n"
     yield f"`{' '.join([name, *(['[OPTION]...'] if options else []), *arguments])}`\n"
@@ -71,15 +72,8 @@ def _paragraphs(command: Any) -> list[str]:
 
 def _name(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
-        return f"`{_argument(parameter)}`"
+        return f"`{argument_usage(parameter)}`"
     return ", ".join(f"`{each}`" for each in (*parameter.opts, *parameter.secondary_opts))
-
-
-def _argument(parameter: Any) -> str:
-    word = parameter.metavar or parameter.name.upper()
-    if not parameter.required and not word.startswith("["):
-        word = f"[{word}]"
-    return f"{word}..." if parameter.nargs == -1 else word
 
 
 def _default(parameter: Any) -> str:

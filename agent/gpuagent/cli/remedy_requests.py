@@ -28,6 +28,9 @@ def read_pid(text: str) -> int:
     return int(text)
 
 
+read_pid.__name__ = "pid"  # which `--help` prints as the type of the argument
+
+
 class Unidentified(Exception):
     """Nothing can be asked about this pid, and why."""
 

@@ -103,12 +103,12 @@ def _at(seconds: float, first_seconds: float) -> str:
 
 def plot_of(file: Path, one: Replayed) -> MemoryPlot:
     """Return the picture of a process: what was read, the verdict over time, each alarm and what it forecast."""
-    from gpuagent.core.plot.memory_plot import Lane, MemoryPlot, Reading, verdict_span
+    from gpuagent.core.plot.memory_plot import Lane, MemoryPlot, MemoryPoint, verdict_span
 
     points = one.sketch.points()
     floor = _baseline([point.lowest_used_bytes for point in points])
     readings = [
-        Reading(point.seconds, point.used_bytes, low, point.free_bytes, point.allocated_bytes, _full(point))
+        MemoryPoint(point.seconds, point.used_bytes, low, point.free_bytes, point.allocated_bytes, _full(point))
         for point, low in zip(points, floor, strict=True)
     ]
     ends = [seconds for seconds, _ in one.verdicts[1:]] + [one.last_seconds]

@@ -19,10 +19,21 @@ import typer
 from rich.cells import cell_len
 
 from gpuagent.cli.agent import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
-from gpuagent.cli.cells import UNCUT_WIDTH, Paint, clean, cut, fit, width_of, wrap
+from gpuagent.cli.cells import (
+    UNCUT_WIDTH,
+    Paint,
+    clean,
+    cut,
+    fit,
+    gib_cell,
+    percent_cell,
+    rounded_cell,
+    width_of,
+    wrap,
+)
 from gpuagent.cli.ps import WORTH_A_WORD_BYTES, process_table
 from gpuagent.core.hardware import FULL_RATIO, HIGH_RATIO
-from gpuagent.core.units import GIB, format_duration, format_ratio
+from gpuagent.core.units import format_duration, format_ratio
 from gpuagent.core.wording import assessment_words, unmeasured_words
 
 _CLEAR = "\x1b[H\x1b[J"
@@ -325,9 +336,9 @@ def no_figures_words(gpu: Document) -> str:
 
 def _vitals(gpu: Document) -> str:
     return (
-        f"  busy {fit(_percent(gpu['utilization_ratio']), 5, right=True)}"
-        f"  {fit(_rounded(gpu['temperature_celsius']), 3, right=True)} C"
-        f"  {fit(_rounded(gpu['power_watts']) + '/' + _rounded(gpu['power_limit_watts']), 9, right=True)} W"
+        f"  busy {fit(percent_cell(gpu['utilization_ratio']), 5, right=True)}"
+        f"  {fit(rounded_cell(gpu['temperature_celsius']), 3, right=True)} C"
+        f"  {fit(rounded_cell(gpu['power_watts']) + '/' + rounded_cell(gpu['power_limit_watts']), 9, right=True)} W"
     )
 
 
@@ -335,7 +346,7 @@ def _memory(gpu: Document, width: int, room: int, paint: Paint) -> str:
     """Return the bar with its figures in `room`, and the sparkline in what is left of `width`."""
     used, total, ratio = gpu["memory_used_bytes"], gpu["memory_total_bytes"], gpu["memory_used_ratio"]
     if ratio is None:
-        return f"{_INDENT}memory {_gib(used)}/{_gib(total)} GiB"
+        return f"{_INDENT}memory {gib_cell(used)}/{gib_cell(total)} GiB"
     free = gpu["memory_free_bytes"]
     taken = ratio if free is None or not total else 1 - free / total
     is_high = taken > HIGH_RATIO and not gpu.get("memory_preallocated")
@@ -351,11 +362,11 @@ def _instances(mig: Sequence[Document], room: int, paint: Paint) -> Iterator[str
         head = f"{_INDENT}MIG {number:<2} {fit(profile, 10)} "
         used, total = instance["memory_used_bytes"], instance["memory_total_bytes"]
         known = used is not None and total
-        yield _bar(head, used, total, room, paint) if known else f"{head}{_gib(used)}/{_gib(total)} GiB"
+        yield _bar(head, used, total, room, paint) if known else f"{head}{gib_cell(used)}/{gib_cell(total)} GiB"
 
 
 def _bar(head: str, used: float, total: float, room: int, paint: Paint, style: str = "") -> str:
-    figures = f"{_gib(used)}/{_gib(total)} GiB {format_ratio(used / total):>5}".rjust(_FIGURES_WIDTH)
+    figures = f"{gib_cell(used)}/{gib_cell(total)} GiB {format_ratio(used / total):>5}".rjust(_FIGURES_WIDTH)
     return head + paint(paint.bar(used / total, room - cell_len(head) - len(figures)), style) + figures
 
 
@@ -390,11 +401,11 @@ def unusual_words(gpu: Document) -> str:
     """Return what is worth a word about a GPU; "" where all is as usual."""
     parts = []
     if gpu["memory_dead_processes_bytes"]:
-        parts.append(f"dead processes {_gib(gpu['memory_dead_processes_bytes'])} GiB")
+        parts.append(f"dead processes {gib_cell(gpu['memory_dead_processes_bytes'])} GiB")
     if (gpu["memory_unattributed_bytes"] or 0) >= WORTH_A_WORD_BYTES:
-        parts.append(f"unattributed {_gib(gpu['memory_unattributed_bytes'])} GiB")
+        parts.append(f"unattributed {gib_cell(gpu['memory_unattributed_bytes'])} GiB")
     if gpu["memory_host_bytes"] is not None:
-        parts.append(f"shared with the CPU: {_gib(gpu['memory_host_bytes'])} GiB used beside the GPU")
+        parts.append(f"shared with the CPU: {gib_cell(gpu['memory_host_bytes'])} GiB used beside the GPU")
     parts += _growth(gpu, "")
     for number, instance in {instance["gpu_instance_id"]: instance for instance in gpu["mig"]}.items():
         parts += _growth(instance, f"MIG {number} ")
@@ -407,15 +418,3 @@ def _growth(part: Document, whose: str) -> Iterator[str]:
     """Yield what is said of memory as a whole, where it grows."""
     if part.get("verdict") in {"growing", "leaking"}:
         yield whose + assessment_words(part)
-
-
-def _gib(value: float | None) -> str:
-    return "-" if value is None else f"{value / GIB:.1f}"
-
-
-def _percent(ratio: float | None) -> str:
-    return "-" if ratio is None else format_ratio(ratio)
-
-
-def _rounded(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f}"

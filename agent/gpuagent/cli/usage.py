@@ -16,11 +16,11 @@ from gpuagent.cli.agent import Refused, Socket, Url, answer_of, tell
 from gpuagent.cli.cells import UNCUT_WIDTH, Paint, cut, fit, width_of
 from gpuagent.core.api_client import DEFAULT_URL
 from gpuagent.core.units import parse_duration
+from gpuagent.core.usage import LONGEST_SUMMARY_SECONDS
 from gpuagent_alerts.usage.report import cost, energy, hours, idle_ratio, memory_hours, name_of
 from gpuagent_alerts.usage.summary import GroupBy
 
 Document = dict[str, Any]
-_LONGEST_SECONDS = 400 * 86_400.0
 _LEAST_NAME = 12
 
 
@@ -49,7 +49,7 @@ def usage(
         seconds = parse_duration(since)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--since") from None
-    if not 0 < seconds <= _LONGEST_SECONDS:
+    if not 0 < seconds <= LONGEST_SUMMARY_SECONDS:
         raise typer.BadParameter("must be above 0, and at most 400d", param_hint="--since")
     document = _ask(f"/api/v1/usage?by={by}&since={quote(since)}", by, seconds, config, socket, url)
     if as_json:

@@ -27,7 +27,7 @@ def _size(text: str) -> int:
         raise typer.BadParameter(str(error)) from None
 
 
-class Fit(NamedTuple):
+class WorkerCount(NamedTuple):
     """How many, and what bounds them."""
 
     workers: int
@@ -71,7 +71,7 @@ def workers(
         return
     own = _override(os.environ)
     if own is not None:
-        _print(Fit(own, own, own, 0, (), overridden=True), as_json=as_json)
+        _print(WorkerCount(own, own, own, 0, (), overridden=True), as_json=as_json)
         return
     if pid is not None or app is not None:
         declared_minimum, declared = _declared(socket, url, pid, app)
@@ -93,7 +93,7 @@ def workers(
 def fitting(
     gpus: Sequence[Mapping[str, Any]], typical_bytes: int, minimum_bytes: int, *, cores: int,
     only: frozenset[int] | None = None,
-) -> Fit:  # fmt: skip
+) -> WorkerCount:  # fmt: skip
     """Return how many workers fit: a worker lives on one GPU, so each GPU is counted by itself."""
     usable = [
         gpu
@@ -102,7 +102,9 @@ def fitting(
     ]
     totals = [gpu["memory_total_bytes"] for gpu in usable]
     by_memory, by_cores = sum(total // typical_bytes for total in totals), 2 * cores + 1
-    return Fit(min(by_memory, by_cores), by_memory, by_cores, sum(totals), tuple(gpu["index"] for gpu in usable))
+    return WorkerCount(
+        min(by_memory, by_cores), by_memory, by_cores, sum(totals), tuple(gpu["index"] for gpu in usable)
+    )
 
 
 def _override(environ: Mapping[str, str]) -> int | None:
@@ -167,7 +169,7 @@ def _shown(gpus: Sequence[int]) -> str:
     return f"GPU {', '.join(map(str, gpus))}" if gpus else "any GPU"
 
 
-def _print(fit: Fit, *, as_json: bool) -> None:
+def _print(fit: WorkerCount, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(fit._asdict() | {"gpus": list(fit.gpus)}, indent=1))
         return

@@ -167,7 +167,7 @@ class ConnectionSlots:
         fewer: so places do not go back and forth.
 
         Raises:
-            Crowded: the account has its share, or nobody has to make room.
+            NoFreeSlot: the account has its share, or nobody has to make room.
         """
         if len(self._accounts) < min(most, most_of_account):
             return None

@@ -8,13 +8,11 @@ answer is down, and delays no other. A kind of server is a `read_...` function a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import http.client
 import json
 import logging
 import math
 import re
-import socket
 import threading
 import time
 from collections import defaultdict
@@ -23,10 +21,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
+from gpuagent.core.api_client import hang_up
 from gpuagent.core.background import in_daemon_thread
 from gpuagent.core.metrics.clients import ServerReading, Servers
 from gpuagent.core.units import GIB
 from gpuagent.procfs.files import printable
+
+if TYPE_CHECKING:
+    from gpuagent.config.agent import ServerSource
 
 _SAMPLE = re.compile(rb"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{.*\})?[ \t]+([^ \t\n]+)", re.MULTILINE)
 _MOST = 2**63 - 1
@@ -91,7 +93,7 @@ def fetch(url: str, timeout_seconds: float = TIMEOUT_SECONDS, max_bytes: int = M
         connection = kind(parts.hostname or "", parts.port, timeout=timeout_seconds)
     except ValueError as error:
         raise FetchError(str(error)) from None
-    guard = threading.Timer(timeout_seconds, _hang_up, (connection,))
+    guard = threading.Timer(timeout_seconds, hang_up, (connection,))
     guard.daemon = True
     try:
         connection.connect()
@@ -115,14 +117,6 @@ def fetch(url: str, timeout_seconds: float = TIMEOUT_SECONDS, max_bytes: int = M
     if len(body) > max_bytes:
         raise FetchError(f"the answer is larger than {max_bytes // 1024**2} MiB")
     return body
-
-
-def _hang_up(connection: http.client.HTTPConnection) -> None:
-    """Shut the connection down from the guard's thread, so that whoever is reading sees the end."""
-    sock = connection.sock
-    if sock is not None:
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
 
 
 _OLLAMA_PATHS = ("/api/ps",)
@@ -234,9 +228,6 @@ def read_vllm(source: str, body: bytes) -> ServerReading:
         requests_waiting=int(sum(values[_WAITING])) if values[_WAITING] else None,
     )
 
-
-if TYPE_CHECKING:
-    from gpuagent.config.agent import ServerSource
 
 log = logging.getLogger(__name__)
 

@@ -33,6 +33,9 @@ from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
 from gpuagent_exporters.http.listeners import ListenError, UnixListener, descriptors_refused
 
+if TYPE_CHECKING:
+    from gpuagent.config.models import Config
+
 _LEAST_FRESH_SECONDS = 5.0
 _FRESH_INTERVALS = 3
 UNKNOWN_GPU = "it tells of a GPU that the driver does not list"
@@ -122,10 +125,6 @@ def _reading(connection: Connection, names: Mapping[str, str], on: set[str], *, 
 def _only(devices: tuple[AllocatorDevice, ...], on: set[str]) -> str:
     """Return the GPU of an app with one device whose process is on one GPU: there it needs no name."""
     return next(iter(on)) if len(devices) == len(on) == 1 else ""
-
-
-if TYPE_CHECKING:
-    from gpuagent.config.models import Config
 
 
 OK, WARNING, CRITICAL = "ok", "warning", "critical"
@@ -264,10 +263,6 @@ class ClientServer:
             self._listener = None
         for waiting in self._waiting:
             waiting.cancel()
-
-    def use(self, limits: ClientLimits, interval_seconds: float) -> None:
-        """Put other limits and another interval in force."""
-        self.registry.use(limits, interval_seconds)
 
     def readings(self, snapshot: Snapshot) -> Mapping[int, ClientReading]:
         """Return what the apps tell, by pid, to go into this snapshot; and tell them how much room there is."""

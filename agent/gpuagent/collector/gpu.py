@@ -62,7 +62,7 @@ class GpuSlot:
         self._reason = ""
         self._address_of = address_of
         self._trusts = trusts
-        self._trust = trusts.of(self.identity)
+        self._trust = trusts.for_gpu(self.identity)
         self._conflict = ""
         self._rest = IdleGpuTracker()
         self._may_sleep = False
@@ -190,7 +190,7 @@ class GpuSlot:
     def _identify(self, identity: GpuIdentity) -> None:
         before, self.identity = self.identity, identity
         if (before.uuid, before.pci_bus_id) != (identity.uuid, identity.pci_bus_id):
-            self._trust = self._trusts.of(identity)
+            self._trust = self._trusts.for_gpu(identity)
 
     def _act_refusal(self, last: Collected | None = None) -> str:
         """Return the first reason against acting on this GPU's processes, by what is known of it and by an answer."""

@@ -9,7 +9,7 @@ from gpuagent.collector.holders import LastHolders
 from gpuagent.collector.listings import KNOWN_HOLDERS, Holders
 from gpuagent.core.hardware import Memory
 from gpuagent.core.identity import ProcessId
-from gpuagent.core.snapshot import GpuReading, GpuState, ProcessInfo, ProcessReading, ProcessState, Reconciliation
+from gpuagent.core.snapshot import GpuReading, ProcessInfo, ProcessReading, ProcessState, Reconciliation
 from gpuagent.driver.backend import IDLE, Collected
 
 Infos = Mapping[int, ProcessInfo | None]
@@ -59,15 +59,13 @@ class Joiner:
                 readings = [old if old == new else new for old, new in pairs]
         else:
             readings = last.readings
-            if _used_bytes(collected) == _used_bytes(last.collected):
+            if collected.used_bytes == last.collected.used_bytes:
                 return last
-        made = Joined(readings, _reconcile(collected.reading, readings), collected, infos, holders)
+        gpu = collected.reading
+        reconciliation = reconcile(gpu.memory, readings, shared=gpu.identity.shares_memory)
+        made = Joined(readings, reconciliation, collected, infos, holders)
         self._last[place] = made
         return made
-
-
-def _reconcile(gpu: GpuReading, processes: Iterable[ProcessReading]) -> Reconciliation | None:
-    return reconcile(gpu.memory, processes, shared=gpu.identity.shares_memory)
 
 
 def _is_same(last: Joined, collected: Collected, infos: Infos, holders: Holders) -> bool:
@@ -79,11 +77,6 @@ def _is_same(last: Joined, collected: Collected, infos: Infos, holders: Holders)
         and last.holders is holders
         and before.utilizations == collected.utilizations
     )
-
-
-def _used_bytes(collected: Collected) -> int | None:
-    memory = collected.reading.memory
-    return None if memory is None else memory.used_bytes
 
 
 def join_processes(
@@ -187,7 +180,7 @@ class Idleness:
         A process is the same one only with the same start time: one whose start time is unknown is never idle.
         """
         read_at = {(gpu.identity.index, gpu.identity.uuid): gpu.time_seconds for gpu in gpus}
-        everywhere = all(gpu.state is GpuState.OK and gpu.processes_known for gpu in gpus)
+        everywhere = all(gpu.processes_read for gpu in gpus)
         seamless = read_at.keys() == self._read_at.keys() and all(
             at - self._read_at[gpu] <= longest_gap_seconds for gpu, at in read_at.items()
         )

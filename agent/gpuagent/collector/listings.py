@@ -16,7 +16,6 @@ over restarts of the agent, within one boot.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import NamedTuple
 
 from gpuagent.collector.listings_table import ListingTable, Stored, load, to_document
 from gpuagent.collector.saved_state import RETRY_SECONDS, LatestWriter
+from gpuagent.core.identity import TICKS_PER_SECOND
 from gpuagent.core.snapshot import GpuIdentity, GpuProcess, ProcessInfo, ProcessUtilization
 from gpuagent.driver.backend import Collected
 from gpuagent.procfs.machine import SINCE_BOOT, PidSpace
@@ -112,8 +112,7 @@ GAP_SECONDS = 5.0
 """Two lists less far apart than this have no gap between them, however fast lists are read otherwise."""
 SAVE_SECONDS = 30.0
 """The file is written at least this often: the time of the last list in it is when a gap over a restart begins."""
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-TICK_SECONDS = 1 / _TICKS_PER_SECOND
+TICK_SECONDS = 1 / TICKS_PER_SECOND
 """Start times are whole ticks, rounded down (proc_pid_stat(5), field 22)."""
 
 
@@ -157,7 +156,7 @@ class _Gpu:
             held = sum_bytes(last.processes)
             for table in self.tables:
                 if table.read_seconds == last.listed_seconds:
-                    table.remember_bytes(held, _gpu_used_bytes(last))
+                    table.remember_bytes(held, last.used_bytes)
 
 
 class Listings:
@@ -253,11 +252,11 @@ class Listings:
         at, ended = collected.listed_seconds, False
         if newer:
             held = sum_bytes(collected.processes)
-            ended = table.end_listings(held, _gpu_used_bytes(collected), at)
+            ended = table.end_listings(held, collected.used_bytes, at)
         begun = self._begin_listings(table, collected, infos)
         if newer:
             table.read(at)
-            table.remember_bytes(held, _gpu_used_bytes(collected))
+            table.remember_bytes(held, collected.used_bytes)
             table.drop_absent(collected.pids)
         return ended or begun
 
@@ -296,11 +295,11 @@ class Listings:
 
     def _present_seconds(self, info: ProcessInfo) -> float:
         """Return when the process was there for certain."""
-        return info.id.start_ticks / _TICKS_PER_SECOND + self._margin_seconds
+        return info.id.start_ticks / TICKS_PER_SECOND + self._margin_seconds
 
     def _came_after(self, info: ProcessInfo, seconds: float) -> bool:
         """Return whether the process cannot have been there yet; its start time is rounded down."""
-        start = info.id.start_ticks / _TICKS_PER_SECOND
+        start = info.id.start_ticks / TICKS_PER_SECOND
         return start >= seconds and start + self._margin_seconds > seconds
 
     def _see_life(
@@ -364,8 +363,3 @@ class Listings:
         for gpu in self._gpus.values():
             gpu.remember_bytes()
         return to_document(self._boot_id, {key: table.stored() for key, table in self._tables.items()}, self._mark)
-
-
-def _gpu_used_bytes(collected: Collected) -> int | None:
-    memory = collected.reading.memory
-    return None if memory is None else memory.used_bytes

@@ -206,8 +206,7 @@ one gives back, the figures never tell, and a driver that lists a pid again afte
 RETURNED_LISTS = 3
 """Memory has come back once so many lists have shown it: one figure may be off."""
 MOST_LISTINGS = 4096
-"""Pids that are remembered per table; beyond, of those that are not listed now some are dropped
-(`forgotten_numbers`)."""
+"""Pids that are remembered per table; beyond, some of those that are not listed now are dropped (`choose_to_drop`)."""
 _KEPT_LISTINGS = MOST_LISTINGS * 7 // 8
 """Listings that stay once some are dropped: to choose costs more than to drop."""
 _NOBODY = -1

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuagent.core.snapshot import GpuReading, GpuState
+from gpuagent.core.snapshot import GpuReading
 from gpuagent.procfs.kernel_log import pci_address
 
 IDLE_SECONDS = 60.0
@@ -62,7 +62,7 @@ class IdleGpuTracker:
             return self._read()
         if self.reason:
             return self._goes_on(now_seconds, power)
-        if last.state is not GpuState.OK or not last.processes_known or used:
+        if not last.processes_read or used:
             return self._read()
         if self._idle_since is None:
             self._idle_since = now_seconds

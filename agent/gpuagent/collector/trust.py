@@ -102,7 +102,7 @@ class TrustRegistry:
         if path is not None:
             self._load(path, seen_before=seen_before)
 
-    def of(self, gpu: GpuIdentity) -> FigureTrust:
+    def for_gpu(self, gpu: GpuIdentity) -> FigureTrust:
         """Return the one of this GPU; one that has not been identified yet has a new one."""
         if not gpu.uuid:
             return FigureTrust()

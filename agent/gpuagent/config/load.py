@@ -60,11 +60,6 @@ Read = Callable[[Path], bytes]
 """Returns a file's content, of a larger one the first `MAX_FILE_BYTES` + 1 bytes; raises OSError."""
 
 
-def read_file(path: Path) -> bytes:
-    """Read a regular file, without waiting for anything. See `Read`."""
-    return read_regular_file(path, MAX_FILE_BYTES)
-
-
 def load_config(
     path: Path | None = None,
     *,
@@ -73,7 +68,7 @@ def load_config(
     required: bool = False,
     simulated: bool = False,
     default_path: Path = DEFAULT_PATH,
-    read: Read = read_file,
+    read: Read = read_regular_file,
 ) -> Config:
     """Read the configuration; without a `path` that of the system, or the defaults if it has none.
 

@@ -17,6 +17,7 @@ from gpuagent.config.load import DEFAULT_PATH, LIMITS
 from gpuagent.config.models import Config
 from gpuagent.core.regular_files import MAX_FILE_BYTES
 from gpuagent.core.sections import Key, Section
+from gpuagent.core.units import table_cell
 
 EXAMPLE = """\
 poll_interval: 1s
@@ -106,7 +107,7 @@ def _section(section: type[Section], path: str) -> Iterator[str]:
     yield "|---|---|---|---|"
     for name, key in section.keys.items():
         cells = (f"`{name}`", _value(key), _default(key), key.description)
-        yield f"| {' | '.join(_cell(cell) for cell in cells)} |"
+        yield f"| {' | '.join(table_cell(cell) for cell in cells)} |"
     yield ""
     for name, key in section.keys.items():
         below, brackets = (key, "") if key.item is None else (key.item, "[]")
@@ -136,11 +137,6 @@ def _default(key: Key) -> str:
 
 def _list_default(item: Key, values: Iterable[object]) -> str:
     return f"[{', '.join(map(item.write, values))}]"
-
-
-def _cell(text: str) -> str:
-    """Return text that cannot break out of a table."""
-    return text.replace("|", "\\|").replace("\n", " ")
 
 
 _HEAD = """\

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuagent.core.metrics import FAMILIES
+from gpuagent.core.regular_files import read_regular_file
 from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, analyze_rule
 from gpuagent_alerts.rules.alert_labels import (
     Labels,
@@ -17,7 +18,7 @@ from gpuagent_alerts.rules.alert_labels import (
     unknown_label_text,
 )
 from gpuagent_alerts.rules.expression_notes import condition_notes, unknown_matchers, unknown_modifiers
-from gpuagent_alerts.rules.file import find_unknown_metrics, load_rule_file, merge_rules, read_rule_file
+from gpuagent_alerts.rules.file import find_unknown_metrics, load_rule_file, merge_rules
 from gpuagent_alerts.rules.model import AlertRule, Rule, RuleFault, RuleFileError, RuleGroup
 from gpuagent_alerts.rules.plausibility import implausible_comparisons
 from gpuagent_alerts.rules.template import Template
@@ -32,7 +33,7 @@ _WHOM_TO_SPARE = (
 )
 
 
-def load_rules(config: Config, *, read: Callable[[Path], bytes] = read_rule_file) -> tuple[RuleGroup, ...]:
+def load_rules(config: Config, *, read: Callable[[Path], bytes] = read_regular_file) -> tuple[RuleGroup, ...]:
     """Return the shipped rules and those of the configured files, whose content `read` returns.
 
     Raises:

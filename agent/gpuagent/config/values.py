@@ -78,12 +78,14 @@ def _number(value: object, _: ReadContext) -> float:
 
 
 def _path(value: object, context: ReadContext) -> Path:
-    """Return a relative one is beside the configuration file."""
+    """Read a path. A relative one is relative to the configuration file's folder."""
     return Path(context.folder, _path_text(value))
 
 
 def _secret_path(value: object, context: ReadContext) -> Path:
-    """Likewise; under systemd below its $CREDENTIALS_DIRECTORY, where `LoadCredential=name:/a/file` puts it.
+    """Read the path of a secret. Under systemd a relative one is below $CREDENTIALS_DIRECTORY.
+
+    `LoadCredential=name:/a/file` puts it there; without such a folder it is a path like any other.
 
     There is no folder in there: of a folder that is loaded, systemd joins name and file by `_` (systemd.exec(5)).
     """

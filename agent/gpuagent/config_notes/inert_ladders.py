@@ -160,7 +160,7 @@ def _is_program(name: str) -> bool:
     return which(name, path=os.pathsep.join((os.environ.get("PATH", os.defpath), *_SYSTEM_FOLDERS))) is not None
 
 
-def _of_ladder(ladder: Ladder, reach: Reach, alerts: list[KnownAlert], config: Config) -> Iterator[str]:
+def _of_ladder(ladder: Ladder, reach: ReachableAlerts, alerts: list[KnownAlert], config: Config) -> Iterator[str]:
     if not reach.matched:
         yield f".match: {_why_unmatched(ladder, alerts, config)}"
         return
@@ -222,7 +222,7 @@ def _no_such_budget(matcher: Matcher, config: Config) -> str:
     return f"there is no budget {matcher.value}{near and f'; {near}'}"
 
 
-def _of_matchers(ladder: Ladder, reach: Reach, config: Config) -> Iterator[str]:
+def _of_matchers(ladder: Ladder, reach: ReachableAlerts, config: Config) -> Iterator[str]:
     allow = config.remedies.allow
     for index, matcher in enumerate(ladder.match):
         without = [alert for alert in reach.gets if alert.labels is not None and matcher.name not in alert.names]
@@ -247,7 +247,7 @@ def _of_exclusions(ladder: Ladder, alerts: list[KnownAlert], config: Config) -> 
             yield f".match[{index}]: {matcher} leaves out nobody: {note}"
 
 
-def _of_victim(ladder: Ladder, reach: Reach) -> Iterator[str]:
+def _of_victim(ladder: Ladder, reach: ReachableAlerts) -> Iterator[str]:
     founded = [alert for alert in reach.gets if not alert.analysis.refusal]
     nobodys = [alert for alert in founded if alert.analysis.subject is Subject.GPU]
     by_name = any(matcher.name == "alertname" for matcher in ladder.match)
@@ -257,7 +257,7 @@ def _of_victim(ladder: Ladder, reach: Reach) -> Iterator[str]:
         yield f": {_names(reach.gets)} never fires: there are no budgets"
 
 
-def _of_steps(ladder: Ladder, reach: Reach, config: Config) -> Iterator[str]:
+def _of_steps(ladder: Ladder, reach: ReachableAlerts, config: Config) -> Iterator[str]:
     remedies = config.remedies
     allow, steps = remedies.allow, [step_of(step) for step in ladder.steps]
     disrupting = [step for step in steps if step.disrupts]
@@ -277,7 +277,7 @@ def _of_steps(ladder: Ladder, reach: Reach, config: Config) -> Iterator[str]:
             yield f".match: asks for evidence with which no step beyond release_cache is taken: that needs {wanted}"
 
 
-def _without_grounds(ladder: Ladder, reach: Reach) -> Iterator[str]:
+def _without_grounds(ladder: Ladder, reach: ReachableAlerts) -> Iterator[str]:
     """Yield a note for each rule that gets this ladder and is never a reason to disrupt a process."""
     if not any(step_of(step).disrupts for step in ladder.steps):
         return
@@ -331,7 +331,7 @@ def known_alerts(groups: Iterable[RuleGroup], budgets: Iterable[str]) -> list[Kn
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class ReachableAlerts:
     """Which alerts a ladder can get."""
 
     matched: tuple[KnownAlert, ...]
@@ -342,7 +342,7 @@ class Reach:
     """Ladders before it that take what it matches."""
 
 
-def reaches(ladders: Sequence[Ladder], alerts: Sequence[KnownAlert]) -> Iterator[Reach]:
+def reaches(ladders: Sequence[Ladder], alerts: Sequence[KnownAlert]) -> Iterator[ReachableAlerts]:
     """Yield the reach of each ladder: the first one that matches an alert is taken."""
     for index, ladder in enumerate(ladders):
         matched = [alert for alert in alerts if alert.can_match(ladder.match)]
@@ -352,4 +352,4 @@ def reaches(ladders: Sequence[Ladder], alerts: Sequence[KnownAlert]) -> Iterator
         }
         gets = tuple(alert for alert in matched if takers[id(alert)] is None)
         taken_by = sorted({taker for taker in takers.values() if taker is not None})
-        yield Reach(tuple(matched), gets, tuple(taken_by))
+        yield ReachableAlerts(tuple(matched), gets, tuple(taken_by))

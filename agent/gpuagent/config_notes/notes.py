@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpuagent.collector.memory_watch import DEFAULT_LIMITS
-from gpuagent.config.load import LIMITS, read_file
+from gpuagent.config.load import LIMITS
 from gpuagent.config.models import Config
 from gpuagent.config_notes.inert_ladders import Accounts, Users, known_alerts, may_end_nobody, never_acts
 from gpuagent.config_notes.receivers import receiver_notes
@@ -22,6 +22,7 @@ from gpuagent.config_notes.spared_names import KnownNames, spared_by_ladders, sp
 from gpuagent.config_notes.user_database import existing_users, user_problems
 from gpuagent.core.matchers import Matcher
 from gpuagent.core.problems import KeyPath
+from gpuagent.core.regular_files import read_regular_file
 from gpuagent.core.yaml_document import Document, YamlFault, read_document
 from gpuagent.driver.memory_limits.client import refusal_here
 from gpuagent.procfs.machine import may_trace
@@ -65,7 +66,7 @@ class Machine(NamedTuple):
 class ConfigFile:
     """The text that a configuration came from: where each key stands, and how it was written."""
 
-    def __init__(self, path: Path, read: Callable[[Path], bytes] = read_file) -> None:
+    def __init__(self, path: Path, read: Callable[[Path], bytes] = read_regular_file) -> None:
         """Read it; what cannot be read has no lines."""
         self._path = path
         self._document = Document()

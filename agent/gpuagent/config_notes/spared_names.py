@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpuagent.core.identity import COMM_BYTES
 from gpuagent.core.matchers import Matcher, Matchers, MatchOperator
 from gpuagent_alerts.promql.syntax import Binary, Node, Selector
 from gpuagent_alerts.rules.alert_labels import FAMILY_LABELS, AlertLabels, known_values, literals, matcher_note
@@ -87,8 +88,6 @@ def _one_star(entry: str) -> str:
 _POSITIVE = frozenset({MatchOperator.EQUAL, MatchOperator.MATCHES})
 _OF_THE_MACHINE = frozenset({"user", "uuid", "gpu", "process"})
 """Labels that mean the same on every alert which has them, unless a rule writes them itself."""
-_COMM_BYTES = 15
-"""The kernel keeps so much of a process' name."""
 _MOST_SHOWN = 3
 
 
@@ -171,9 +170,9 @@ def _cut_names(matcher: Matcher) -> Iterator[tuple[str, str]]:
     if matcher.name != "process":
         return
     for name in _literals(matcher):
-        kept = name.encode("utf-8", "surrogateescape")[:_COMM_BYTES].decode("utf-8", "ignore")
+        kept = name.encode("utf-8", "surrogateescape")[:COMM_BYTES].decode("utf-8", "ignore")
         if kept != name:
-            yield name, f"the kernel keeps {_COMM_BYTES} bytes of a name; write {kept}"
+            yield name, f"the kernel keeps {COMM_BYTES} bytes of a name; write {kept}"
 
 
 def _never_so(metric: str, matcher: Matcher) -> Iterator[tuple[str, str]]:

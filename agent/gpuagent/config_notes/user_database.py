@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pwd
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 
 PATIENCE_SECONDS = 2.0
 """How long a server may take: what is not known by then is no finding."""
@@ -13,24 +14,25 @@ PATIENCE_SECONDS = 2.0
 
 def user_problems(names: Iterable[str]) -> dict[str, str]:
     """Return, by name, why nobody has it on this machine; nothing of what cannot be told in time."""
-    wanted = tuple(dict.fromkeys(names))
     found: dict[str, str] = {}
-    if wanted:
-        thread = threading.Thread(target=_look_up, args=(wanted, found), name="user database", daemon=True)
-        thread.start()
-        thread.join(PATIENCE_SECONDS)
+    _within_patience(partial(_look_up, found=found), names)
     return dict(found)
 
 
 def existing_users(names: Iterable[str]) -> frozenset[str]:
     """Return those of the names that a user of this machine has; none of what cannot be told in time."""
-    wanted = tuple(dict.fromkeys(names))
     found: set[str] = set()
+    _within_patience(partial(_find, found=found), names)
+    return frozenset(list(found))
+
+
+def _within_patience(look_up: Callable[[Iterable[str]], None], names: Iterable[str]) -> None:
+    """Look the names up in a thread; one that a server takes too long for is left behind with it."""
+    wanted = tuple(dict.fromkeys(names))
     if wanted:
-        thread = threading.Thread(target=_find, args=(wanted, found), name="user database", daemon=True)
+        thread = threading.Thread(target=look_up, args=(wanted,), name="user database", daemon=True)
         thread.start()
         thread.join(PATIENCE_SECONDS)
-    return frozenset(list(found))
 
 
 def no_users(_: Iterable[str]) -> frozenset[str]:

@@ -114,7 +114,7 @@ def request(
     JSON, unless it is None. Of a control socket, `peer_uids` are the users who may answer; None means any.
 
     Raises:
-        NoAgent: nothing answers there, or not in HTTP, or not in time, or another user than `peer_uids`.
+        AgentUnreachable: nothing answers there, or not in HTTP, or not in time, or another user than `peer_uids`.
     """
     try:
         connection, headers = _connection(target, timeout_seconds, peer_uids)
@@ -126,7 +126,7 @@ def request(
         sent = json.dumps(body).encode()
         headers["Content-Type"] = "application/json"
     deadline = time.monotonic() + timeout_seconds
-    guard = threading.Timer(timeout_seconds, _hang_up, (connection,))
+    guard = threading.Timer(timeout_seconds, hang_up, (connection,))
     try:
         connection.connect()
         guard.start()
@@ -151,7 +151,7 @@ def fetch_document(target: Path | str, path: str = STATUS_PATH, timeout_seconds:
     """Return a JSON document of the agent.
 
     Raises:
-        NoAgent: there is no agent, or what answers is none, or is of another time.
+        AgentUnreachable: there is no agent, or what answers is none, or is of another time.
     """
     status, body = request(target, "GET", path, timeout_seconds)
     try:
@@ -175,7 +175,7 @@ def fetch_anywhere(control_socket: Path | None, url: str | None, *, usual: Seque
     Those are the control socket and the read-only address, which is open to users that the socket is not for.
 
     Raises:
-        NoAgent: none answers; the reason is that of the first.
+        AgentUnreachable: none answers; the reason is that of the first.
     """
     named = url if url is not None else control_socket
     places = (default_socket(), DEFAULT_URL) if usual is None else usual
@@ -204,7 +204,7 @@ def _connection(
     return kind(parts.hostname, parts.port, timeout=timeout_seconds), headers
 
 
-def _hang_up(connection: http.client.HTTPConnection) -> None:
+def hang_up(connection: http.client.HTTPConnection) -> None:
     """Shut the connection down from the guard's thread, so that whoever is reading sees the end."""
     sock = connection.sock
     if sock is not None:

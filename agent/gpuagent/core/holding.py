@@ -47,13 +47,14 @@ def find_holding(processes: Iterable[ProcessReading], used_bytes: int) -> Holdin
         return Holding(sum(held.values()), text=f"{len(held)} processes") if len(held) > 1 else None
     if second is not None and most < STANDS_OUT * held[second]:
         alike = [pid for pid in held if held[pid] > most / STANDS_OUT]
-        names = " and ".join(_name(named[pid]) for pid in sorted(alike, key=lambda pid: (-held[pid], pid)))
+        names = " and ".join(name_with_pid(named[pid]) for pid in sorted(alike, key=lambda pid: (-held[pid], pid)))
         alike_words = f"{len(alike)} processes of {format_bytes(most)} at most"
         return Holding(sum(held[pid] for pid in alike), text=alike_words if len(alike) > _MOST_NAMED else names)
     return Holding(most, named[first])
 
 
-def _name(process: ProcessReading) -> str:
+def name_with_pid(process: ProcessReading) -> str:
+    """Return the name and the pid of a process, its pid where it has no name."""
     known = process.info or process.former
     return f"{known.name} (pid {process.pid})" if known else f"pid {process.pid}"
 

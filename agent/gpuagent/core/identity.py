@@ -14,6 +14,10 @@ from typing import NamedTuple
 SHOWN_FIELDS = ("start_ticks", "boot_id", "pid_namespace", "card")
 """Fields that a request about a process carries of what was shown of it: its pid goes to another sooner or later."""
 
+COMM_BYTES = 15
+"""The kernel cuts the name of a process here: TASK_COMM_LEN without its end (include/linux/sched.h)."""
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+"""The unit of start times in /proc."""
 NO_INSTANCE = -1
 """`gpu_instance_id` and `compute_instance_id` of a process or GPU without MIG."""
 

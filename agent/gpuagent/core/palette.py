@@ -1,4 +1,7 @@
-"""Colors of processes, the same on every screen. Red and amber are not among them: they say that something is wrong."""
+"""Colors of processes, given by the same rule on the page and in `gpuagent top`.
+
+Red and amber are not among them: they say that something is wrong.
+"""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def open_regular_file(path: Path | str, *, follow_links: bool = True) -> int:
     return descriptor
 
 
-def read_regular_file(path: Path | str, most_bytes: int, *, follow_links: bool = True) -> bytes:
+def read_regular_file(path: Path | str, most_bytes: int = MAX_FILE_BYTES, *, follow_links: bool = True) -> bytes:
     """Return the content of a regular file, of a larger one the first `most_bytes` + 1 bytes. Raises OSError."""
     descriptor = open_regular_file(path, follow_links=follow_links)
     try:

@@ -267,6 +267,11 @@ class GpuReading:
     """NVML calls that this GPU does not answer, each with the driver's reason."""
 
     @property
+    def processes_read(self) -> bool:
+        """Whether the GPU works and its processes were listed in this tick: an empty list says that there are none."""
+        return self.state is GpuState.OK and self.processes_known
+
+    @property
     def read_seconds(self) -> float:
         """Clock of the figures: of the last reading with success, of this one where there was none."""
         return self.time_seconds if self.measured_seconds is None else self.measured_seconds

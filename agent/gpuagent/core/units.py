@@ -207,6 +207,11 @@ def format_time(unix_seconds: float) -> str:
     return f"{datetime.fromtimestamp(unix_seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
+def table_cell(text: str) -> str:
+    """Return text that cannot break out of a table in Markdown."""
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
 def _below_a_minute(seconds: float) -> str:
     if seconds < 0.0005:
         return "<1 ms" if seconds else "0 s"

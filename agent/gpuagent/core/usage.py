@@ -12,6 +12,8 @@ from typing import NamedTuple
 from gpuagent.core.identity import format_container
 from gpuagent.core.snapshot import ProcessReading, ProcessState
 
+LONGEST_SUMMARY_SECONDS = 400 * 86_400.0
+"""The farthest that a summary looks back."""
 _MOST_NAME = 256
 """Bytes of a name; a Kubernetes container has `namespace/pod/container`."""
 

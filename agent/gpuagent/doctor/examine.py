@@ -20,7 +20,7 @@ from gpuagent.node import Node, real_node, simulated_node
 _DEADLINE_SECONDS = 5.0
 
 
-class Subject:
+class CheckContext:
     """What the checks look at: the configuration, and one reading of the GPUs, taken when the first check asks."""
 
     def __init__(self, config: Config, simulate: str | None) -> None:
@@ -38,7 +38,7 @@ class Subject:
 class Check(NamedTuple):
     """One thing to look at."""
 
-    examine: Callable[[Subject], Iterator[Finding]]
+    examine: Callable[[CheckContext], Iterator[Finding]]
     real_only: bool = False
     """Says nothing about a simulated node."""
     host_only: bool = False
@@ -71,7 +71,7 @@ def examine(config_path: Path | None = None, simulate: str | None = None) -> Ite
     """Yield every finding about this machine (or a scenario), as it is found."""
     config, found = service.configuration(config_path, simulated=simulate is not None)
     yield from found
-    subject = Subject(config, simulate)
+    subject = CheckContext(config, simulate)
     host = captured_host(simulate)
     if host is not None:
         yield from captured_machine(host)

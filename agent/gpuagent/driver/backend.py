@@ -92,6 +92,12 @@ class Collected:
     answered_seconds: float = 0.0
     """Clock (CLOCK_BOOTTIME) just after the process lists were read; 0 counts as `listed_seconds`."""
 
+    @property
+    def used_bytes(self) -> int | None:
+        """Memory of the GPU in use; None where it was not read."""
+        memory = self.reading.memory
+        return None if memory is None else memory.used_bytes
+
     def withheld(self, contradiction: str) -> Collected:
         """Return the same without the processes, where `contradiction` says whose they are is not known."""
         reading = replace(

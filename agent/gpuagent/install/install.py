@@ -201,7 +201,7 @@ class Installation:
         system.make_user(layout.sysusers)
         system.make_directories(layout.tmpfiles)
         yield self._configure()
-        self._releases.use(self._prefix)
+        self._releases.activate(self._prefix)
         yield f"{HOME / 'current'} is {self._prefix}"
         yield from self._serve(before, upgrade=upgrade, start=start)
         self._releases.forget(before[1])
@@ -211,7 +211,7 @@ class Installation:
             write(self._layout.at(file.path), file.text, file.mode)
         link(self._layout.at(self._layout.command), str(HOME / "current/bin/gpuagent"))
         self._write_configuration()
-        self._releases.use(self._prefix)
+        self._releases.activate(self._prefix)
         yield f"staged in {self._layout.root}. The package's own scripts make the user (systemd-sysusers), the"
         yield f"directories (systemd-tmpfiles --create), and start {UNIT}."
 

@@ -218,7 +218,7 @@ class Releases:
         """The one to go back to."""
         return self._target(self._previous)
 
-    def use(self, environment: Path) -> None:
+    def activate(self, environment: Path) -> None:
         """Have this one serve from the next start on; the one before can be gone back to."""
         old = self.current
         if old == environment:

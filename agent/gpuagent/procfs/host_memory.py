@@ -1,6 +1,6 @@
 """Read the memory of the machine, which is the GPU's too where the two share it, and how much programs wait for it.
 
-From /proc/meminfo, /proc/pressure and /proc/vmstat. What a cgroup of version 2 says of itself is read in the same form.
+From /proc/meminfo, /proc/pressure and /proc/vmstat.
 
 LXCFS mounts a file of its own over /proc/meminfo, which has the limit of the container's cgroup as its total
 (https://github.com/lxc/lxcfs). /sys/devices/system/node tells what the kernel has given each node, in every container.
@@ -51,27 +51,13 @@ def read_memory_pressure(root: str | Path = "/proc") -> MemoryPressure | None:
     Of /proc/vmstat, `allocstall_*` counts direct reclaim and `compact_stall` direct compaction. The kernel counts
     neither for the limit of a cgroup (mm/vmscan.c, `do_try_to_free_pages`).
     """
-    return _read_pressure(Path(root, "pressure/memory"), _counts(Path(root, "vmstat"), ("allocstall", "compact_stall")))
+    return read_pressure(
+        Path(root, "pressure/memory"), sum_counters(Path(root, "vmstat"), ("allocstall", "compact_stall"))
+    )
 
 
-def read_cgroup_memory(folder: Path) -> tuple[HostMemory, MemoryPressure] | None:
-    """Return memory and pressure within the limit of a cgroup of version 2; None where it has no limit or no figures.
-
-    The smaller one of `memory.high` and `memory.max` is the machine. `pgscan_direct` stands for direct reclaim.
-    """
-    limits = [each for name in ("memory.high", "memory.max") if (each := _number(folder / name)) is not None]
-    current = _number(folder / "memory.current")
-    pressure = _read_pressure(folder / "memory.pressure", _counts(folder / "memory.stat", ("pgscan_direct",)))
-    if not limits or current is None or pressure is None:
-        return None
-    total = min(limits)
-    cache = _counts(folder / "memory.stat", ("active_file", "inactive_file")) or 0
-    free = max(0, total - current)
-    kernel = _counts(folder / "memory.stat", ("slab_unreclaimable",)) or 0
-    return HostMemory(total, min(total, free + cache), free, cache, kernel), pressure
-
-
-def _read_pressure(path: Path, direct_reclaims: int | None) -> MemoryPressure | None:
+def read_pressure(path: Path, direct_reclaims: int | None) -> MemoryPressure | None:
+    """Return what a file of PSI says, with this count beside it; None where it says nothing."""
     try:
         lines = path.read_text("ascii").splitlines()
         (some, some_seconds), (full, full_seconds) = (_stalls(line) for line in lines[:2])
@@ -86,15 +72,7 @@ def _stalls(line: str) -> tuple[float, float | None]:
     return float(fields["avg10"]) / 100, int(fields["total"]) / 1e6 if "total" in fields else None
 
 
-def _number(path: Path) -> int | None:
-    """Return the number in a file; None where there is another word, such as `max`, or nothing."""
-    try:
-        return int(path.read_text("ascii"))
-    except (OSError, ValueError):
-        return None
-
-
-def _counts(path: Path, prefixes: tuple[str, ...]) -> int | None:
+def sum_counters(path: Path, prefixes: tuple[str, ...]) -> int | None:
     """Return the sum of counters whose names begin so, a line each; None where there is none."""
     try:
         lines = path.read_text("ascii").splitlines()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from gpuagent.core.identity import ProcessId
+from gpuagent.core.identity import TICKS_PER_SECOND, ProcessId
 from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.cgroup import Membership
 from gpuagent.procfs.cgroup_owner import ABOVE_CONTAINER, CgroupOwner, CgroupOwners, Name, read_membership
@@ -29,7 +29,6 @@ from gpuagent.procfs.job_signs import read_job_signs
 from gpuagent.procfs.machine import namespace_inode
 from gpuagent.procfs.redact import Redactor
 
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _UNKNOWN_UID = -1
 _REAL_UID = re.compile(rb"^Uid:\t(\d+)", re.MULTILINE)
@@ -131,7 +130,7 @@ class ProcessReader:
             parent_pid=stat.parent_pid,
             process_group=stat.process_group,
             pid_namespace=self._namespace(thread, status),
-            start_time_seconds=self._boot.time_seconds + stat.start_ticks / _TICKS_PER_SECOND,
+            start_time_seconds=self._boot.time_seconds + stat.start_ticks / TICKS_PER_SECOND,
             resident_bytes=memory.resident_pages * _PAGE_BYTES,
             cgroup=membership.path,
             unit=membership.unit,

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, Self, TextIO
 
 from gpuagent.core.clock import Clock
 from gpuagent.procfs.files import ProcFiles, Stat, parse_stat
-from gpuagent.recording.sources import Held, Reading, Source
+from gpuagent.recording.sources import GpuSample, MemorySample, Source
 from gpuagent.recording.track import Track
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -112,7 +112,7 @@ class TraceFile:
         except OSError as failure:
             self.problem = self.problem or failure.strerror or str(failure)
 
-    def write(self, time_seconds: float, rows: list[tuple[str, Held | None]]) -> None:
+    def write(self, time_seconds: float, rows: list[tuple[str, MemorySample | None]]) -> None:
         """Write the rows of one reading: a process's name, and its memory or None where it could not be read."""
         if self.problem:
             return
@@ -142,7 +142,7 @@ def create_trace(path: Path, *, replace: bool = False) -> TraceFile:
         raise
 
 
-def trace_name(held: Held, *, first_gpu: int) -> str:
+def trace_name(held: MemorySample, *, first_gpu: int) -> str:
     """Return `name:pid`, with the GPU where it is not the process's first, fit for a file of CSV."""
     name = "".join(letter if letter.isprintable() and letter not in ',"' else "_" for letter in held.name) or "process"
     return f"{name}:{held.pid}" if held.gpu == first_gpu else f"{name}:{held.pid}/gpu{held.gpu}"
@@ -155,7 +155,7 @@ _WAITED = (*_STOPPING, signal.SIGCHLD)
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-class Stop(NamedTuple):
+class StopSignal(NamedTuple):
     """A signal that asks for the end."""
 
     signal: signal.Signals
@@ -176,12 +176,12 @@ class Signals:
             pass  # what came when it was over would end this process after its report
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask_before)
 
-    def wait(self, seconds: float) -> Stop | None:
+    def wait(self, seconds: float) -> StopSignal | None:
         """Wait until a signal comes or so much time has passed; None is also a child that has changed."""
         info = signal.sigtimedwait(_WAITED, max(0.0, seconds))
         if info is None or info.si_signo == signal.SIGCHLD:
             return None
-        return Stop(signal.Signals(info.si_signo), info.si_code == _SI_KERNEL)
+        return StopSignal(signal.Signals(info.si_signo), info.si_code == _SI_KERNEL)
 
 
 class Command:
@@ -204,7 +204,7 @@ class Command:
                 self.exit_status = code if code >= 0 else 128 - code
         return self.exit_status
 
-    def pass_on(self, stop: Stop) -> None:
+    def pass_on(self, stop: StopSignal) -> None:
         """Hand over a signal that was meant for it."""
         if self.exit_status is None and not stop.from_terminal:
             os.kill(self.pid, stop.signal)  # not yet waited for, so the pid is still its own
@@ -217,7 +217,7 @@ _GONE_READINGS = 3
 class Waiting(Protocol):
     """`Signals` is one."""
 
-    def wait(self, seconds: float) -> Stop | None:
+    def wait(self, seconds: float) -> StopSignal | None:
         """Wait for a signal, for so long at most."""
         ...
 
@@ -274,14 +274,14 @@ class Recorder:
                     self._end(ended_itself=False)
                     return
 
-    def look(self) -> Reading:
+    def look(self) -> GpuSample:
         """Return one reading, written down and judged."""
         reading = self._source.read()
         at = self.seconds
         if reading.problem != self._problem:
             self._problem = reading.problem
             self._note(reading.problem or "the GPUs are read again")
-        rows: list[tuple[str, Held | None]] = []
+        rows: list[tuple[str, MemorySample | None]] = []
         seen = set()
         for held in reading.held:
             if not self._family.has(held.pid):

@@ -18,7 +18,7 @@ from gpuagent.node import real_node
 from gpuagent_exporters.status.document import status_document
 
 
-class Held(NamedTuple):
+class MemorySample(NamedTuple):
     """The memory of one process on one GPU (or MIG instance), in bytes; None is what nobody tells."""
 
     pid: int
@@ -34,10 +34,10 @@ class Held(NamedTuple):
     reserved_bytes: int | None = None
 
 
-class Reading(NamedTuple):
+class GpuSample(NamedTuple):
     """One look at all GPUs."""
 
-    held: tuple[Held, ...] = ()
+    held: tuple[MemorySample, ...] = ()
     unread: frozenset[int] | None = frozenset()
     """GPUs whose processes could not be read this time; None if that is so of all of them."""
     problem: str = ""
@@ -47,7 +47,7 @@ class Reading(NamedTuple):
 class Source(Protocol):
     """Something to look at, again and again."""
 
-    def read(self) -> Reading:
+    def read(self) -> GpuSample:
         """Return a look; never raises: what could not be read is in the reading."""
         ...
 
@@ -56,18 +56,18 @@ class Source(Protocol):
         ...
 
 
-class AgentSource:
+class AgentRecorderSource:
     """A running agent, asked for its status over its socket or address."""
 
     def __init__(self, place: Path | str, fetch: Callable[[Path | str], Any] = fetch_document) -> None:
         self._place = place
         self._fetch = fetch
 
-    def read(self) -> Reading:
+    def read(self) -> GpuSample:
         try:
             return reading_of(self._fetch(self._place))
         except AgentUnreachable as error:
-            return Reading(unread=None, problem=str(error))
+            return GpuSample(unread=None, problem=str(error))
 
     def close(self) -> None:
         pass
@@ -81,10 +81,10 @@ class DirectSource:
         self._clock = clock
         self._runner = asyncio.Runner()
 
-    def read(self) -> Reading:
+    def read(self) -> GpuSample:
         snapshot = self._runner.run(self._monitor.tick())
         if not snapshot.node.nvml_initializations:
-            return Reading(unread=None, problem=snapshot.node.why_unread or "NVML has not answered yet")
+            return GpuSample(unread=None, problem=snapshot.node.why_unread or "NVML has not answered yet")
         document = status_document(
             snapshot,
             now_seconds=self._clock.now(),
@@ -103,23 +103,23 @@ class DirectSource:
         self._runner.close()
 
 
-def reading_of(document: Mapping[str, Any]) -> Reading:
+def reading_of(document: Mapping[str, Any]) -> GpuSample:
     """Return what a status document tells of processes and of the room beside them."""
     if document["stale"] or document["age_seconds"] is None:
-        return Reading(unread=None, problem="the agent has no fresh reading of the GPUs")
+        return GpuSample(unread=None, problem="the agent has no fresh reading of the GPUs")
     gpus = {gpu["index"]: gpu for gpu in document["gpus"]}
     unread = frozenset(index for index, gpu in gpus.items() if gpu["processes"] is None)
     reasons = [f"GPU {index}: {gpus[index]['reason'] or gpus[index]['state']}" for index in sorted(unread)]
     held = tuple(_held(process, gpus.get(process["gpu"], {})) for process in document["processes"])
-    return Reading(held, unread, "; ".join(reasons))
+    return GpuSample(held, unread, "; ".join(reasons))
 
 
-def _held(process: Mapping[str, Any], gpu: Mapping[str, Any]) -> Held:
+def _held(process: Mapping[str, Any], gpu: Mapping[str, Any]) -> MemorySample:
     room: Mapping[str, Any] = gpu
     instance = process["gpu_instance_id"]
     if instance is not None:
         room = next((one for one in gpu.get("mig", ()) if one["gpu_instance_id"] == instance), gpu)
-    return Held(
+    return MemorySample(
         pid=process["pid"],
         gpu=process["gpu"],
         name=process["process"],
@@ -170,7 +170,7 @@ def open_source(
             except AgentUnreachable as error:
                 reason = reason or str(error)
             else:
-                return AgentSource(place, fetch)
+                return AgentRecorderSource(place, fetch)
         if named is not None:
             raise NoSource(f"no agent answers: {reason}")
         note(f"no agent is running ({reason}): the GPUs are read directly")

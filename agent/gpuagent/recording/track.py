@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from gpuagent.core.growth import Growth, Verdict
 from gpuagent.core.units import format_bytes, format_duration, format_rate
-from gpuagent.recording.sources import Held
+from gpuagent.recording.sources import MemorySample
 from gpuagent_alerts.leak.detector import MemoryLeakDetector
 
 _MOST_BLOCKS = 512
 
 
-class Rise(NamedTuple):
+class NetGrowth(NamedTuple):
     """How much more is held at the end than was at any time since."""
 
     bytes: float
@@ -40,7 +40,7 @@ class FloorPath:
         self._lows.extend([math.inf] * (place + 1 - len(self._lows)))
         self._lows[place] = min(self._lows[place], value)
 
-    def last_half(self) -> Rise | None:
+    def last_half(self) -> NetGrowth | None:
         """Return the rise over the second half, which leaves loading and warming up out.
 
         None for a recording of no length.
@@ -51,7 +51,7 @@ class FloorPath:
         half = len(path) // 2
         if len(path) - half < 2:
             return None
-        return Rise(path[-1] - min(path[half:]), (len(path) - 1 - half) * self._width)
+        return NetGrowth(path[-1] - min(path[half:]), (len(path) - 1 - half) * self._width)
 
 
 _NOTHING = Growth(Verdict.LEARNING)
@@ -77,7 +77,7 @@ class Track:
         self._detector: MemoryLeakDetector | None = None
         self._waiting: tuple[float, int] | None = None
 
-    def add(self, seconds: float, held: Held | None) -> None:
+    def add(self, seconds: float, held: MemorySample | None) -> None:
         """Add a reading at this time, by a clock that does not go back."""
         if held is None or held.used_bytes is None:
             self.missing += 1
@@ -105,7 +105,7 @@ class Track:
             self.last_bytes = self._waiting[1]
             self._waiting = None
 
-    def _judge(self, seconds: float, held: Held | None) -> None:
+    def _judge(self, seconds: float, held: MemorySample | None) -> None:
         if self._detector is None:
             if held is None or not held.total_bytes:
                 return

@@ -1,1 +1,1 @@
-"""What a long-running Linux service needs beside its purpose: the log, systemd's notify socket, and its scheduler."""
+"""What a long-running Linux service needs beside its purpose: the log, sd_notify, memory, state files."""

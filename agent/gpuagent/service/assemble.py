@@ -47,7 +47,7 @@ from gpuagent.service.remedies import (
 )
 from gpuagent.service.renewal import Renewal
 from gpuagent.service.reports import UsageReports
-from gpuagent.service.service import Parts, Service
+from gpuagent.service.service import Service, ServiceComponents
 from gpuagent.service.usage import UsageCommands, usage_of
 from gpuagent.service.view import View
 from gpuagent_alerts.leak.sensor import LeakDetection
@@ -68,7 +68,7 @@ class AnotherAgentError(StartError):
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class PreparedService:
     """A service that is ready to run."""
 
     service: Service
@@ -95,7 +95,7 @@ class Start:
 
 def assemble(
     path: Path | None, *, simulate: str | None = None, speed: float = 1.0, bind: Mapping[str, int] | None = None
-) -> Start:
+) -> PreparedService:
     """Build the agent by its configuration. `bind` gives a scenario real processes.
 
     Raises:
@@ -167,7 +167,7 @@ def assemble(
     except ValueError as error:
         raise StartError(f"remedies: {error}") from None
 
-    def further() -> list[ExtraFamilies]:
+    def extra_families() -> list[ExtraFamilies]:
         return [
             (CLIENT_FAMILIES, clients.figures()),
             (SOURCE_FAMILIES, sources.readings()),
@@ -176,7 +176,7 @@ def assemble(
             usage.further(),
         ]
 
-    alerting.listen(remedies.update_alerts, further, remedies.remedy_of, remedies.under_way, remedies.freed)
+    alerting.listen(remedies.update_alerts, extra_families, remedies.remedy_of, remedies.under_way, remedies.freed)
     alerting.endings.ask(remedies.history.ending_of, node.processes.is_running)
     leak_commands = LeakCommands(
         leaks,
@@ -187,7 +187,7 @@ def assemble(
     )
     alerting.receiver_factory.picture_of = LeakPictures(leak_commands.explain).picture_of
     otlp = OtlpPush(config.otlp, where.node, lambda: alerting.incidents, alerting.firing, node.clock.now)
-    parts = Parts(
+    parts = ServiceComponents(
         config=config,
         clock=node.clock,
         monitor=monitor,
@@ -196,7 +196,7 @@ def assemble(
             node.clock,
             node.place.simulated,
             lambda: otlp.added_to(alerting.figures()),
-            further,
+            extra_families,
             lambda: len(remedies.left_alone),
         ),
         http_servers=HttpServers(config, web),
@@ -220,7 +220,7 @@ def assemble(
         notes=reload_notes,
         may_renew=lambda: renewal.due and not node.place.simulated,
     )
-    return Start(Service(parts), renewal, lock)
+    return PreparedService(Service(parts), renewal, lock)
 
 
 def _node_of(config: Config, simulate: str | None, speed: float, bind: Mapping[str, int] | None) -> Node:

@@ -11,7 +11,7 @@ from gpuagent.config.models import Config
 from gpuagent.runtime.state_files import check_socket_directory, make_own_directory
 from gpuagent.service.view import View
 from gpuagent_exporters.api.alert_routes import (
-    AlertCommands,
+    AlertSource,
     LeakSource,
     alert_routes,
     leak_command_routes,
@@ -76,7 +76,7 @@ class HttpServers:
         self,
         view: View,
         commands: Commands,
-        alerts: AlertCommands,
+        alerts: AlertSource,
         clients: ClientSource,
         remedies: RemedySource,
         leaks: LeakSource,

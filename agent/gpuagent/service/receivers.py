@@ -89,7 +89,7 @@ class ReceiverFactory:
         if self._masker is None:
             self._masker = Masker()
         # Receivers that stay as they are over a reload share it too: what one of them says may quote any secret.
-        self._masker.use(secrets_of(configured), secret_arguments_of(configured))
+        self._masker.set_secrets(secrets_of(configured), secret_arguments_of(configured))
         if self._http is None:
             self._http = HttpClient(clock=self._clock, masker=self._masker)
         return Dependencies(self._http, self._clock, self._masker, self._store, picture_of=self._picture_of)

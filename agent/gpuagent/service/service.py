@@ -57,7 +57,7 @@ _STOP_SECONDS = 4.0
 
 
 @dataclass(slots=True)
-class Parts:
+class ServiceComponents:
     """What a service is made of."""
 
     config: Config
@@ -97,7 +97,7 @@ class Service:
     load the new library.
     """
 
-    def __init__(self, parts: Parts, *, reload_seconds: float = _RELOAD_SECONDS) -> None:
+    def __init__(self, parts: ServiceComponents, *, reload_seconds: float = _RELOAD_SECONDS) -> None:
         """Refuse a reload that takes longer than `reload_seconds`."""
         self._parts = parts
         self._reload_seconds = reload_seconds
@@ -257,10 +257,10 @@ class Service:
                 log.warning("%s has changed: this takes effect at the next start", key)
         self._config = new
         self._parts.view.config = new
-        self._parts.clients.use(limits_of(new), new.clients.interval)
+        self._parts.clients.registry.use(limits_of(new), new.clients.interval)
         self._parts.automatic_blame.enabled = new.leaks.blame == "automatic"
         self._parts.leaks.use(new.leaks.sensitivity, new.leaks.overrides)
-        self._parts.usage.use(usage_settings(new))
+        self._parts.usage.reconfigure(usage_settings(new))
         self._parts.reports.config = new
         self._start_jobs()
         trim_and_freeze(c_library())

@@ -31,7 +31,7 @@ class View:
         clock: Clock,
         simulated: str = "",
         alerting: Callable[[], AlertingFigures | None] = lambda: None,
-        further: Callable[[], Sequence[ExtraFamilies]] = lambda: (),
+        extra_families: Callable[[], Sequence[ExtraFamilies]] = lambda: (),
         left_alone: Callable[[], int] = lambda: 0,
     ) -> None:
         """`left_alone` returns of how many users, units and containers rules leave the processes alone."""
@@ -46,7 +46,7 @@ class View:
         self._page = MetricsPage(lambda: self.series(self._memo))
         self._memo = SampleCache()
         self._alerting = alerting
-        self._further = further
+        self._extra_families = extra_families
         self._left_alone = left_alone
 
     def update(self, snapshot: Snapshot) -> None:
@@ -134,6 +134,6 @@ class View:
             alerting=self._alerting(),
             preallocates=self.config.preallocates,
             memo=memo,
-            extra_families=self._further(),
+            extra_families=self._extra_families(),
         )
         return (each for each in everything if each[0].name not in left_out)

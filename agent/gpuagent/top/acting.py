@@ -14,11 +14,11 @@ from textual.app import App
 from gpuagent.cli.agent import Refused
 from gpuagent.cli.cells import wrap
 from gpuagent.top import acts
-from gpuagent.top.detail import Known
+from gpuagent.top.detail import ProcessDetails
 from gpuagent.top.detail_screen import DetailScreen
 from gpuagent.top.dialogs import Choice, Question, TextWindow, window_width
 from gpuagent.top.rows import row_key
-from gpuagent.top.source import NodeSource, Reading
+from gpuagent.top.source import NodeSource, ScreenData
 from gpuagent.top.widgets import ProcessTable
 
 Document = dict[str, Any]
@@ -30,7 +30,7 @@ class ActingApp(App[None]):
     def __init__(self, source: NodeSource) -> None:
         super().__init__()
         self.source = source
-        self.reading: Reading | None = None
+        self.reading: ScreenData | None = None
         self.lost_why = ""
         self.blamed: dict[tuple[Any, ...], list[str]] = {}
         self.acting: list[threading.Thread] = []
@@ -153,11 +153,11 @@ class ActingApp(App[None]):
         self.source.alerts_changed()
         self.call_from_thread(self.say, said)
 
-    def fetch_known(self, process: Document) -> Known:
+    def fetch_known(self, process: Document) -> ProcessDetails:
         """Return what the agent tells of one process beside its figures. Blocks."""
         reading = self.reading
         if reading is None or reading.place is None or self.lost_why:
-            return Known()
+            return ProcessDetails()
         place, pid = reading.place, process["pid"]
         remedies = self.source.remedies(place, pid) if isinstance(place, Path) else None
-        return Known(self.source.explain(place, pid, process["gpu_uuid"]), remedies)
+        return ProcessDetails(self.source.explain(place, pid, process["gpu_uuid"]), remedies)

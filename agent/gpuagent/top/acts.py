@@ -25,7 +25,7 @@ from gpuagent.cli.apps import (
 )
 from gpuagent.cli.cells import clean, wrap
 from gpuagent.cli.kill import WAITS_SECONDS, advice, kill_request, question, report
-from gpuagent.cli.pause import foretell
+from gpuagent.cli.pause import predict_pause
 from gpuagent.cli.remedy_requests import Chosen, Request, Unidentified, attend, choose, identified_processes
 from gpuagent.core.units import format_duration
 
@@ -79,7 +79,7 @@ def prepare(act: ProcessAct, process: Document, socket: Path | None, width: int)
     if act.name == "release":
         lines += ["", *wrap("Memory held by tensors stays. The app does it between requests.", width)]
     if act.name == "blame":
-        pause = foretell(chosen.pid)
+        pause = predict_pause(chosen.pid)
         lines += ["", *wrap(f"The app is watched for {BLAME_WINDOW}{pause}. It must be under load meanwhile.", width)]
     return Prepared(act, chosen, lines)
 

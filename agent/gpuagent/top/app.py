@@ -28,8 +28,8 @@ from gpuagent.top.keys import SECTIONS, foot_line, help_lines
 from gpuagent.top.look import SEVERITY_STYLES, ProcessColors, from_printed
 from gpuagent.top.panels import VitalsHistory, age_words, gpu_block, head_line, problem_lines
 from gpuagent.top.preferences import Preferences, load_preferences, save_preferences
-from gpuagent.top.rows import TREES, View, rows
-from gpuagent.top.source import NodeSource, Reading
+from gpuagent.top.rows import TREES, TableView, rows
+from gpuagent.top.source import NodeSource, ScreenData
 from gpuagent.top.widgets import LinesView, ProcessTable
 
 Document = dict[str, Any]
@@ -59,7 +59,7 @@ class TopApp(ActingApp):
     class Got(Message):
         """New figures, or why there are none."""
 
-        def __init__(self, reading: Reading | None, why: str = "") -> None:
+        def __init__(self, reading: ScreenData | None, why: str = "") -> None:
             self.reading = reading
             self.why = why
             super().__init__()
@@ -76,7 +76,7 @@ class TopApp(ActingApp):
         self._vitals = VitalsHistory()
         self._preferences_path = preferences
         chosen = load_preferences(preferences)
-        self.view = View(chosen.sort, chosen.descending, "", chosen.tree)
+        self.view = TableView(chosen.sort, chosen.descending, "", chosen.tree)
         self.columns = chosen.columns
         self._interval_seconds = interval_seconds
         self._polls = polls
@@ -129,7 +129,7 @@ class TopApp(ActingApp):
         """Take figures from the thread that asks."""
         self.take(message.reading, message.why)
 
-    def take(self, reading: Reading | None, why: str = "") -> None:
+    def take(self, reading: ScreenData | None, why: str = "") -> None:
         """Draw new figures; without any, the last ones in grey."""
         if reading is None:
             self._lost_since_seconds = self._lost_since_seconds if self.lost_why else time.monotonic()
@@ -366,7 +366,7 @@ class TopApp(ActingApp):
 
         self.push_screen(Columns(self.columns), chosen)
 
-    def _set_view(self, view: View) -> None:
+    def _set_view(self, view: TableView) -> None:
         self.view = view
         self._draw()
 

@@ -43,7 +43,7 @@ class MemoryHistory:
         return list(self._points.get(row_key(process), ()))
 
 
-class Known(NamedTuple):
+class ProcessDetails(NamedTuple):
     """What was asked about the process beside the status document."""
 
     evidence: Document | None = None
@@ -54,7 +54,7 @@ class Known(NamedTuple):
     gone: bool = False
 
 
-def detail_lines(process: Document, known: Known, width: int, *, plain: bool = False) -> list[Text]:
+def detail_lines(process: Document, known: ProcessDetails, width: int, *, plain: bool = False) -> list[Text]:
     """Return the lines, each of at most `width` cells. `plain`: without color."""
     lines = [_line(f"{process['process'] or '?'} (pid {process['pid']}) on GPU {process['gpu']}", width, "bold")]
     if known.gone:

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from gpuagent.cli.cells import cut
-from gpuagent.top.detail import Known, detail_lines
+from gpuagent.top.detail import ProcessDetails, detail_lines
 from gpuagent.top.rows import row_key
 from gpuagent.top.widgets import LinesView
 
@@ -38,7 +38,7 @@ class DetailScreen(Screen[None]):
     def __init__(self, process: Document) -> None:
         super().__init__()
         self.process = process
-        self._known = Known()
+        self._known = ProcessDetails()
         self._asked_seconds = 0.0
 
     @property
@@ -76,7 +76,7 @@ class DetailScreen(Screen[None]):
         known = self._top.fetch_known(self.process)
         self.app.call_from_thread(self._take, known)
 
-    def _take(self, known: Known) -> None:
+    def _take(self, known: ProcessDetails) -> None:
         self._known = self._known._replace(evidence=known.evidence, remedies=known.remedies)
         self._draw()
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from gpuagent.cli.cells import cut, fit
 
 
-class Key(NamedTuple):
+class KeyBinding(NamedTuple):
     """One key of the main screen."""
 
     keys: str
@@ -24,54 +24,54 @@ class Section(NamedTuple):
     """Keys that belong together."""
 
     title: str
-    keys: Sequence[Key]
+    keys: Sequence[KeyBinding]
 
 
 SECTIONS: Sequence[Section] = (
     Section(
         "Look",
         (
-            Key("question_mark,h,f1", "help", "? h F1", "These keys"),
-            Key(
+            KeyBinding("question_mark,h,f1", "help", "? h F1", "These keys"),
+            KeyBinding(
                 "slash,backslash,f4",
                 "filter",
                 "/ F4",
                 "Filter: words anywhere, or user: unit: job: container: verdict: gpu:",
             ),
-            Key("escape", "clear", "Esc", "Clear the filter"),
-            Key("u", "filter_user", "u", "Only the user of this process; again: everybody"),
-            Key("t,f5", "tree", "t F5", "Group by unit, job, container, user, GPU, not at all"),
-            Key("c,f2", "columns", "c F2", "Choose columns; they are remembered"),
-            Key("p", "problems", "p", "All problems and alerts, with advice"),
-            Key("space", "pause", "Space", "Hold the figures; again: go on"),
-            Key("q,f10", "quit", "q F10", "Quit"),
+            KeyBinding("escape", "clear", "Esc", "Clear the filter"),
+            KeyBinding("u", "filter_user", "u", "Only the user of this process; again: everybody"),
+            KeyBinding("t,f5", "tree", "t F5", "Group by unit, job, container, user, GPU, not at all"),
+            KeyBinding("c,f2", "columns", "c F2", "Choose columns; they are remembered"),
+            KeyBinding("p", "problems", "p", "All problems and alerts, with advice"),
+            KeyBinding("space", "pause", "Space", "Hold the figures; again: go on"),
+            KeyBinding("q,f10", "quit", "q F10", "Quit"),
         ),
     ),
     Section(
         "Sort",
         (
-            Key("M", "sort('memory')", "M", "By memory"),
-            Key("P", "sort('sm')", "P", "By share of the GPU's time"),
-            Key("G", "sort('growth')", "G", "By growth"),
-            Key("F", "sort('full_in')", "F", "By when the GPU is full"),
-            Key("V", "sort('verdict')", "V", "By verdict, leaks first"),
-            Key("T", "sort('age')", "T", "By age"),
-            Key("N", "sort('pid')", "N", "By pid"),
-            Key("less_than_sign,comma", "sort_next(-1)", "<", "By the column to the left"),
-            Key("greater_than_sign,full_stop,f6", "sort_next(1)", "> F6", "By the column to the right"),
-            Key("I", "invert", "I", "The other way round"),
+            KeyBinding("M", "sort('memory')", "M", "By memory"),
+            KeyBinding("P", "sort('sm')", "P", "By share of the GPU's time"),
+            KeyBinding("G", "sort('growth')", "G", "By growth"),
+            KeyBinding("F", "sort('full_in')", "F", "By when the GPU is full"),
+            KeyBinding("V", "sort('verdict')", "V", "By verdict, leaks first"),
+            KeyBinding("T", "sort('age')", "T", "By age"),
+            KeyBinding("N", "sort('pid')", "N", "By pid"),
+            KeyBinding("less_than_sign,comma", "sort_next(-1)", "<", "By the column to the left"),
+            KeyBinding("greater_than_sign,full_stop,f6", "sort_next(1)", "> F6", "By the column to the right"),
+            KeyBinding("I", "invert", "I", "The other way round"),
         ),
     ),
     Section(
         "Act on the process under the cursor: shows what is known and asks first",
         (
-            Key("k", "act('terminate')", "k", "Send SIGTERM"),
-            Key("K,f9,ctrl+k", "act('kill')", "K F9", "End it: SIGTERM, then SIGKILL after 30 s"),
-            Key("R", "act('restart_unit')", "R", "Restart its systemd unit"),
-            Key("r", "act('release')", "r", "Ask its app to release cached memory"),
-            Key("b", "act('blame')", "b", "Find the code that holds growing memory"),
-            Key("a", "alert('acknowledge')", "a", "Acknowledge an alert or incident"),
-            Key("s", "alert('silence')", "s", "Silence an alert or incident for 2 h"),
+            KeyBinding("k", "act('terminate')", "k", "Send SIGTERM"),
+            KeyBinding("K,f9,ctrl+k", "act('kill')", "K F9", "End it: SIGTERM, then SIGKILL after 30 s"),
+            KeyBinding("R", "act('restart_unit')", "R", "Restart its systemd unit"),
+            KeyBinding("r", "act('release')", "r", "Ask its app to release cached memory"),
+            KeyBinding("b", "act('blame')", "b", "Find the code that holds growing memory"),
+            KeyBinding("a", "alert('acknowledge')", "a", "Acknowledge an alert or incident"),
+            KeyBinding("s", "alert('silence')", "s", "Silence an alert or incident for 2 h"),
         ),
     ),
 )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from rich.text import Text
 
-from gpuagent.core.palette import ON_DARK
+from gpuagent.core.palette import ON_DARK, ColorAssignment
 
 Document = dict[str, Any]
 
@@ -54,17 +55,16 @@ class ProcessColors:
     def __init__(self, *, plain: bool = False) -> None:
         """`plain`: there is no color, so the pieces of a bar differ by their marks."""
         self.plain = plain
-        self._given: dict[tuple[str, int], int] = {}
-        self._next = 0
+        self._assignment = ColorAssignment()
+        self._given: Mapping[Hashable, int] = {}
 
     def update(self, processes: Sequence[Document]) -> None:
         """Give colors to those that are new, and forget those that are gone."""
-        keys = dict.fromkeys((process["gpu_uuid"], process["pid"]) for process in processes)
-        for key in keys:
-            if key not in self._given:
-                self._given[key] = self._next % len(ON_DARK)
-                self._next += 1
-        self._given = {key: color for key, color in self._given.items() if key in keys}
+        bars: dict[str, dict[Hashable, None]] = {}
+        for process in processes:
+            bars.setdefault(process["gpu_uuid"], {})[process["gpu_uuid"], process["pid"]] = None
+        shown = [list(bar) for bar in bars.values()]
+        self._given = self._assignment.assign(shown, frozenset(chain.from_iterable(shown)))
 
     def style_of(self, process: Document) -> str:
         """Return the style of a process."""

@@ -9,9 +9,9 @@ from typing import Any
 from rich.cells import cell_len
 from rich.text import Text
 
-from gpuagent.cli.cells import Paint, clean, cut, fit, wrap
+from gpuagent.cli.cells import Paint, clean, cut, fit, gib_cell, percent_cell, rounded_cell, wrap
 from gpuagent.cli.status import gpu_count_words, no_figures_words, peaks, read_words, unusual_words
-from gpuagent.core.units import GIB, format_duration, format_ratio
+from gpuagent.core.units import format_duration, format_ratio
 from gpuagent.top.look import BAR_MARKS, SEVERITY_STYLES, TEXT_STYLES, ProcessColors
 
 Document = dict[str, Any]
@@ -214,20 +214,20 @@ def stacked_bar(gpu: Document, processes: Sequence[Document], width: int, colors
 def _memory_figures(gpu: Document) -> Text:
     used, total, ratio = gpu["memory_used_bytes"], gpu["memory_total_bytes"], gpu["memory_used_ratio"]
     percent = "" if ratio is None else format_ratio(ratio)
-    text = f"{_gib(used)}/{_gib(total)} GiB {percent:>5}"
+    text = f"{gib_cell(used)}/{gib_cell(total)} GiB {percent:>5}"
     style = SEVERITY_STYLES["critical"] if ratio is not None and ratio > 0.97 else "bold"
     return Text(" " * (_MEMORY - len(text)), end="", no_wrap=True).append(text, style)
 
 
 def _vitals_short(gpu: Document, width: int) -> Text:
     line = Text(end="", no_wrap=True)
-    line.append(f"  {_percent(gpu['utilization_ratio']):>5}")
+    line.append(f"  {percent_cell(gpu['utilization_ratio']):>5}")
     if width >= 72:
         line.append(" busy", "dim")
-    line.append(f" {_whole(gpu['temperature_celsius']):>3} C")
+    line.append(f" {rounded_cell(gpu['temperature_celsius']):>3} C")
     if width >= 72:
-        line.append(f" {_whole(gpu['power_watts']):>4}")
-        line.append(f"/{_whole(gpu['power_limit_watts'])} W" if width >= 100 else " W")
+        line.append(f" {rounded_cell(gpu['power_watts']):>4}")
+        line.append(f"/{rounded_cell(gpu['power_limit_watts'])} W" if width >= 100 else " W")
     return line
 
 
@@ -237,9 +237,9 @@ def _second_line(gpu: Document, width: int, vitals: VitalsHistory) -> Text:
     curve = 8 if width < 100 else 14 if width < 150 else 24
     limit = gpu["power_limit_watts"]
     parts = (
-        ("busy", "utilization_ratio", 1.0, f"{_percent(gpu['utilization_ratio']):>5}"),
-        ("power", "power_watts", limit or 1000.0, f"{_whole(gpu['power_watts'])}/{_whole(limit)} W"),
-        ("temp", "temperature_celsius", 100.0, f"{_whole(gpu['temperature_celsius'])} C"),
+        ("busy", "utilization_ratio", 1.0, f"{percent_cell(gpu['utilization_ratio']):>5}"),
+        ("power", "power_watts", limit or 1000.0, f"{rounded_cell(gpu['power_watts'])}/{rounded_cell(limit)} W"),
+        ("temp", "temperature_celsius", 100.0, f"{rounded_cell(gpu['temperature_celsius'])} C"),
     )
     for name, key, highest, text in parts:
         if width < 80 and name != "busy":
@@ -270,7 +270,7 @@ def _charts(gpu: Document, width: int, rows: int, vitals: VitalsHistory) -> Iter
     history = _stretched(peaks(gpu["memory_used_history_bytes"], half), half)
     memory = _area(history, gpu["memory_total_bytes"] or 1.0, half, rows)
     busy = _area(vitals.of(gpu, "utilization_ratio")[-half:], 1.0, half, rows)
-    labels = (f"{_gib(gpu['memory_total_bytes'])} GiB", "100 %")
+    labels = (f"{gib_cell(gpu['memory_total_bytes'])} GiB", "100 %")
     spans = (_span(gpu) if gpu["memory_used_history_bytes"] else "", "busy")
     for row in range(rows):
         line = Text(" " * indent, end="", no_wrap=True)
@@ -318,19 +318,7 @@ def _instances(gpu: Document, width: int) -> Iterator[Text]:
     for number, instance in shown.items():
         used, total = instance["memory_used_bytes"], instance["memory_total_bytes"]
         head = f"    MIG {number:<2} {fit(str(instance['profile']).rpartition('c.')[2], 10)} "
-        figures = f" {_gib(used)}/{_gib(total)} GiB"
+        figures = f" {gib_cell(used)}/{gib_cell(total)} GiB"
         room = width - cell_len(head) - cell_len(figures)
         bar = Paint().bar(used / total, room) if used is not None and total and room > 2 else ""
         yield Text(cut(f"{head}{bar}{figures}", width), end="", no_wrap=True)
-
-
-def _gib(value: float | None) -> str:
-    return "-" if value is None else f"{value / GIB:.1f}"
-
-
-def _percent(ratio: float | None) -> str:
-    return "-" if ratio is None else format_ratio(ratio)
-
-
-def _whole(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f}"

@@ -17,7 +17,7 @@ TREES = ("", "unit", "job", "container", "user", "gpu")
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TableView:
     """How a person wants the processes."""
 
     sort: str = "memory"
@@ -40,7 +40,7 @@ def row_key(process: Document) -> tuple[Any, ...]:
     return (process["gpu_uuid"], process["pid"], process.get("gpu_instance_id"))
 
 
-def ordered(processes: Sequence[Document], view: View) -> list[Document]:
+def ordered(processes: Sequence[Document], view: TableView) -> list[Document]:
     """Return those that match, in the order of a column; what has no value there comes last."""
     value = BY_KEY[view.sort].sort_value if view.sort in BY_KEY else BY_KEY["memory"].sort_value
     shown = [process for process in processes if matches(process, view.filter)] if view.filter else list(processes)
@@ -51,7 +51,7 @@ def ordered(processes: Sequence[Document], view: View) -> list[Document]:
     return known + missing
 
 
-def rows(processes: Sequence[Document], view: View) -> list[Row]:
+def rows(processes: Sequence[Document], view: TableView) -> list[Row]:
     """Return the lines of the table: processes, below heads where they are grouped."""
     shown = ordered(processes, view)
     if not view.tree:

@@ -23,7 +23,7 @@ _HISTORY_INTERVAL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ScreenData:
     """The status document as it was received, and what is known beside it."""
 
     status: Document
@@ -52,7 +52,7 @@ class NodeSource(Protocol):
 
     hostname: str
 
-    def read(self) -> Reading:
+    def read(self) -> ScreenData:
         """Return the present figures. Raises NoData."""
 
     def explain(self, place: Path | str, pid: int, gpu_uuid: str) -> Document | None:
@@ -87,7 +87,7 @@ class AgentSource:
         self._alerts_place: Path | str | None = None
         self._alerts_due_seconds = 0.0
 
-    def read(self) -> Reading:
+    def read(self) -> ScreenData:
         """Return the present figures. Raises NoData."""
         if self._source.direct:
             return self._read_directly("")
@@ -99,7 +99,7 @@ class AgentSource:
                 first = first or error
                 continue
             self._close_direct()
-            return Reading(status, self._read_alerts(place), place)
+            return ScreenData(status, self._read_alerts(place), place)
         if self._source.named:
             raise NoData(f"Cannot reach the agent: {first}. Is it running?")
         return self._read_directly(str(first))
@@ -138,11 +138,11 @@ class AgentSource:
             return found
         return None
 
-    def _read_directly(self, note: str) -> Reading:
+    def _read_directly(self, note: str) -> ScreenData:
         if self._direct is None:
             self._direct = self._open_direct()
         try:
-            return Reading(self._direct.read(), note=note)
+            return ScreenData(self._direct.read(), note=note)
         except NoData:
             self._close_direct()
             raise

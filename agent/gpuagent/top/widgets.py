@@ -18,7 +18,7 @@ from textual.strip import Strip
 from gpuagent.cli.cells import clean, cut, fit
 from gpuagent.top.columns import Column, fitting, name_of
 from gpuagent.top.look import SWATCH, VERDICT_STYLES, ProcessColors
-from gpuagent.top.rows import Row, View
+from gpuagent.top.rows import Row, TableView
 
 Document = dict[str, Any]
 
@@ -94,7 +94,7 @@ class ProcessTable(ScrollView, can_focus=True):
         super().__init__(**named)
         self.palette = colors
         self.rows: Sequence[Row] = ()
-        self.view = View()
+        self.view = TableView()
         self.columns: Sequence[str] = ()
         self.cursor = 0
         self.grey = False
@@ -104,7 +104,7 @@ class ProcessTable(ScrollView, can_focus=True):
         self._processes: Sequence[Document] = ()
 
     def show(
-        self, rows: Sequence[Row], processes: Sequence[Document], view: View, columns: Sequence[str], *,
+        self, rows: Sequence[Row], processes: Sequence[Document], view: TableView, columns: Sequence[str], *,
         grey: bool = False, empty: str = "",
     ) -> None:  # fmt: skip
         """Draw these rows; `empty` is said where there are none."""

@@ -1,6 +1,6 @@
 """What must hold before growth is called a leak: every threshold, with its unit and its reason.
 
-The words "floor", "eighth" and "window" are those of `window.py`. A share is of the memory that is free now, because
+The words "floor", "eighth" and "window" are those of `windows.py`. A share is of the memory that is free now, because
 free memory is what a leak eats: a server that preallocates 90 % of the GPU has little left, and 2 GiB are then much.
 """
 

@@ -12,7 +12,7 @@ INFINITY = math.inf
 
 
 def divide(dividend: float, divisor: float) -> float:
-    """Return a division by zero is an infinity with the right sign, or NaN."""
+    """Divide as Go does: a division by zero is an infinity with the right sign, or NaN."""
     try:
         return dividend / divisor
     except ZeroDivisionError:
@@ -22,7 +22,7 @@ def divide(dividend: float, divisor: float) -> float:
 
 
 def modulo(dividend: float, divisor: float) -> float:
-    """Return the rest has the dividend's sign, as in C."""
+    """Return the remainder, with the dividend's sign, as in C."""
     try:
         return math.fmod(dividend, divisor)
     except ValueError:

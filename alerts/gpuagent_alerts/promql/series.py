@@ -51,7 +51,7 @@ class SeriesIndex:
         self._elements: dict[str, list[Element]] = {}
         self._pending: dict[str, list[tuple[tuple[str, ...], list[Sample]]]] = {}
         self.read: dict[str, _Read] = {}
-        """What has been asked for of the catalogue's samples: for the index after this one."""
+        """The samples of registered families that rules have asked for: for the index after this one."""
         self._before: Mapping[str, _Read] = {}
         self._label_sets: dict[tuple[str, ...], dict[LabelValues, LabelSet]] = {}
         for name, labels, value in samples:
@@ -60,7 +60,7 @@ class SeriesIndex:
 
     @classmethod
     def of(cls, series: Iterable[tuple[Family[Any], list[Sample]]], before: SeriesIndex | None = None) -> Self:
-        """Index the catalogue's series. A label whose value is None or "" is absent. `before` is the last tick's."""
+        """Index series of registered families. A label that is None or "" is absent. `before` is the last tick's."""
         index = cls()
         index._before = before.read if before is not None else {}
         for family, samples in series:
@@ -68,7 +68,7 @@ class SeriesIndex:
         return index
 
     def add(self, family: Family[Any], samples: list[Sample]) -> None:
-        """Add a family of the catalogue; its samples are read when they are asked for."""
+        """Add a registered family (`core.metrics`); its samples are read when they are asked for."""
         self._names[family.name] = None
         # No closure: an index that refers to itself would outlive its tick until the garbage collector comes.
         self._pending.setdefault(family.name, []).append((family.labels, samples))

@@ -64,7 +64,7 @@ def _reasons(evaluation: AlertEvaluation, snapshot: Snapshot, *, disrupts: bool)
         yield f"there is no GPU with UUID {uuid} now"
     elif disrupts and (doubt := _doubt_there(evaluation, snapshot)):
         yield f"its rule is no reason to disrupt a process: {doubt}"
-    elif gpu.state is not GpuState.OK or not gpu.processes_known:
+    elif not gpu.processes_read:
         no_list = "the driver gave no list" if gpu.state is GpuState.OK else gpu.state
         why = gpu.act_refusal or gpu.reason or no_list
         yield f"the processes of GPU {gpu.identity.index} cannot be read ({why})"

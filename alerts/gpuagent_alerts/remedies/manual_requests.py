@@ -61,7 +61,7 @@ def find_shown_target(
     """Return the process that was shown, as it is now. Raises NoSuchProcess, AnotherProcess.
 
     What was compared goes with it: whoever holds it then compares it once more. Where it is on a GPU that can be read,
-    it is taken from there; else from the last list of one of `unreadable`, which `is_on_unreadable_gpu` tells.
+    it is taken from there; else from the last list of one of `unreadable`.
     """
     if snapshot is None:
         raise NoSuchProcess("nothing has been measured yet: ask again in a few seconds")

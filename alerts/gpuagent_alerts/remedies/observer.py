@@ -54,7 +54,7 @@ class SnapshotObserver:
         self._snapshot = snapshot
         self._resumed.update(snapshot)
         for gpu in snapshot.gpus:
-            if _is_readable(gpu):
+            if gpu.processes_read:
                 self._last_good[gpu.identity.uuid] = snapshot
         await self._tell()
 
@@ -70,7 +70,7 @@ class SnapshotObserver:
         gpu = gpus[0] if len(gpus) == 1 else None
         if doubt := _another_gpu(gpus, target):
             return Observation(self._clock.now(), Condition.UNKNOWN, doubt)
-        if snapshot is None or gpu is None or gpu.state is not GpuState.OK or not gpu.processes_known:
+        if snapshot is None or gpu is None or not gpu.processes_read:
             if gpu is not None and gpu.state is GpuState.OK and gpu.act_refusal:  # the figures are withheld
                 return Observation(self._clock.now(), Condition.UNKNOWN, gpu.act_refusal)
             if gpu is not None and gpu.state is GpuState.OK:
@@ -129,7 +129,7 @@ class SnapshotObserver:
                 f"GPU {gpu.identity.index} has not been readable since the agent started ({_why_unread(gpu)})",
             )
             for gpu in (self._snapshot.gpus if self._snapshot is not None else ())
-            if not _is_readable(gpu) and gpu.identity.uuid not in self._last_good
+            if not gpu.processes_read and gpu.identity.uuid not in self._last_good
         )
 
     def _last_on_unread(self) -> Iterator[Target]:
@@ -205,10 +205,6 @@ class SnapshotObserver:
             self._news.notify_all()
 
 
-def _is_readable(gpu: GpuReading) -> bool:
-    return gpu.state is GpuState.OK and gpu.processes_known
-
-
 def _why_unread(gpu: GpuReading) -> str:
     if gpu.state is GpuState.OK:
         return gpu.act_refusal or "its list of processes cannot be read"
@@ -259,11 +255,7 @@ class MemoryHoldTimes:
 
         So it does where a MIG instance has come or gone since: what it holds was not measured in between.
         """
-        read_at = {
-            gpu.identity.uuid: gpu.read_seconds
-            for gpu in snapshot.gpus
-            if gpu.state is GpuState.OK and gpu.processes_known
-        }
+        read_at = {gpu.identity.uuid: gpu.read_seconds for gpu in snapshot.gpus if gpu.processes_read}
         instances = {gpu.identity.uuid: _measured_instances(gpu) for gpu in snapshot.gpus}
         seamless = {
             uuid

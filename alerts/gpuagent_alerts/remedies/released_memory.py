@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from gpuagent.core.identity import ProcessId
-from gpuagent.core.snapshot import GpuReading, GpuState, Snapshot
+from gpuagent.core.snapshot import GpuReading, Snapshot
 from gpuagent_alerts.remedies.audit_rows import OutstandingProcess
 
 READINGS = 3
@@ -56,7 +56,7 @@ class ReleasedMemory:
 
 def _is_back(gpu: GpuReading, held_bytes: int) -> bool:
     """Return whether the driver lists all processes of a GPU, and hardly any memory that may be a dead one's."""
-    if gpu.state is not GpuState.OK or not gpu.processes_known or not gpu.processes_trusted or gpu.act_refusal:
+    if not gpu.processes_read or not gpu.processes_trusted or gpu.act_refusal:
         return False
     split = gpu.reconciliation
     return split is not None and (

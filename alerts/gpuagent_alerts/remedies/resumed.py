@@ -48,6 +48,4 @@ class ResumedProcesses:
 
     @staticmethod
     def _is_whole(snapshot: Snapshot) -> bool:
-        return bool(snapshot.gpus) and all(
-            gpu.state is GpuState.ASLEEP or (gpu.state is GpuState.OK and gpu.processes_known) for gpu in snapshot.gpus
-        )
+        return bool(snapshot.gpus) and all(gpu.state is GpuState.ASLEEP or gpu.processes_read for gpu in snapshot.gpus)

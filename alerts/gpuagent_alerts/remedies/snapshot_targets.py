@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from gpuagent.core.growth import Growth, Verdict
 from gpuagent.core.identity import NO_INSTANCE, JobSign, ProcessId, SignKind
-from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, ProcessState, Snapshot
+from gpuagent.core.snapshot import GpuReading, ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER, find_listed
 from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, Subject
 from gpuagent_alerts.remedies.safeguards.rule_sampling import PROCESS_LABELS
@@ -85,9 +85,7 @@ def context_of(snapshot: Snapshot) -> SnapshotContext:
     known to be idle. That a GPU is lost or gone is what the driver says of it, and no observation that nobody works.
     """
     gpus = {(gpu.identity.index, gpu.identity.uuid): gpu for gpu in snapshot.gpus}
-    blind = bool(snapshot.node.gpus_doubt) or any(
-        not (gpu.state is GpuState.OK and gpu.processes_known) for gpu in snapshot.gpus
-    )
+    blind = bool(snapshot.node.gpus_doubt) or not all(gpu.processes_read for gpu in snapshot.gpus)
     idle: dict[ProcessId, float | None] = {}
     for process in snapshot.processes:
         gpu = gpus.get((process.gpu_index, process.gpu_uuid))

@@ -6,24 +6,21 @@ choice was based on is compared as well.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
 from gpuagent.core.growth import MemoryKey
-from gpuagent.core.identity import SHORT_ID, JobSign, ProcessId, format_container
+from gpuagent.core.identity import SHORT_ID, TICKS_PER_SECOND, JobSign, ProcessId, format_container
 
 NO_SIGNALS = 0
 CONFIRMED = "confirmed"
 """Evidence of more than one witness."""
 _LIKE_AN_ID = re.compile(rf"[0-9a-f]{{{SHORT_ID},}}")
 _ID = re.compile(r"[0-9a-f]{64}")
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _DELETED = " (deleted)"
 """What the kernel adds to the link of an executable that an upgrade has replaced."""
 KILL_BIT = 1 << (9 - 1)
-TERM_BIT = 1 << (15 - 1)
 MAX_TIED = 256
 """Beyond these a person cannot look through a list, and a container is for its runtime to end."""
 CHANGES: Mapping[str, str] = {
@@ -317,7 +314,7 @@ class Target:
     @property
     def started_seconds(self) -> float:
         """Seconds since the boot, as CLOCK_BOOTTIME: whoever sets the wall clock makes nobody older or younger."""
-        return self.id.start_ticks / _TICKS_PER_SECOND
+        return self.id.start_ticks / TICKS_PER_SECOND
 
 
 def names_container(wanted: str, container_id: str, container_name: str) -> bool:

@@ -7,12 +7,13 @@ A GPU that was lost, or whose driver hangs, has no list of processes any more, a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from gpuagent.core.clock import Clock
 from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
 from gpuagent.core.units import format_duration
-from gpuagent_alerts.remedies.observation import Condition, Observation, Observer, UnlistedGpu
+from gpuagent_alerts.remedies.observation import Condition, Observation
+from gpuagent_alerts.remedies.observer import SnapshotObserver
 from gpuagent_alerts.remedies.target import Target
 
 
@@ -55,7 +56,7 @@ class UnreadableGpus:
         self.updated_seconds = self._clock.now()
         for gpu in snapshot.gpus:
             key = (gpu.identity.index, gpu.identity.uuid)
-            if _is_readable(gpu):
+            if gpu.processes_read:
                 self._last[key] = _LastReading(gpu, snapshot.processes)
             else:
                 self._last.setdefault(key, None)
@@ -74,7 +75,7 @@ class UnreadableGpus:
         found = []
         for key in sorted(self._last):
             gpu = gpus.get(key)
-            if gpu is not None and _is_readable(gpu):
+            if gpu is not None and gpu.processes_read:
                 continue
             last = self._last[key]
             why = _why(snapshot, gpu)
@@ -88,7 +89,7 @@ class UnreadableGpus:
             found.append(UnreadableGpu(*key, text, processes, last.gpu.act_refusal, last.gpu.processes_trusted))
         return found
 
-    def of(self, target: Target) -> UnreadableGpu | None:
+    def find(self, target: Target) -> UnreadableGpu | None:
         """Return the unreadable GPU on whose last list this process is; None where there is none."""
         for gpu in self.now():
             if gpu.gpu_uuid == target.key.gpu_uuid and any(
@@ -109,10 +110,6 @@ def _may_be_named(snapshot: Snapshot, gpu: GpuReading | None) -> bool:
     return gpu is None or gpu.state is not GpuState.OK or not gpu.act_refusal
 
 
-def _is_readable(gpu: GpuReading) -> bool:
-    return gpu.state is GpuState.OK and gpu.processes_known
-
-
 def _why(snapshot: Snapshot, gpu: GpuReading | None) -> str:
     if snapshot.node.nvml_state is NvmlState.PAUSED:
         return "measuring is paused; `gpuagent resume` ends that"
@@ -123,22 +120,6 @@ def _why(snapshot: Snapshot, gpu: GpuReading | None) -> str:
     return gpu.reason or str(gpu.state)
 
 
-class TickObserver(Observer, Protocol):
-    """An observer that also tells of ticks which bring no reading of the GPU."""
-
-    async def next_tick(self, deadline_seconds: float) -> bool:
-        """Wait for the next tick; return False where none came in time."""
-        ...
-
-    def everybody(self) -> tuple[Target, ...]:
-        """Return every process on every GPU, by the last good list of those that cannot be read now."""
-        ...
-
-    def unlisted_gpus(self) -> tuple[UnlistedGpu, ...]:
-        """Return the GPUs that cannot be read now, and of which no list was ever read."""
-        ...
-
-
 class LastListObserver:
     """Observer of a process that a person has forced on a GPU which cannot be read.
 
@@ -146,13 +127,13 @@ class LastListObserver:
     From then on each reading counts as ever.
     """
 
-    def __init__(self, observer: TickObserver, gpus: UnreadableGpus) -> None:
+    def __init__(self, observer: SnapshotObserver, gpus: UnreadableGpus) -> None:
         self._observer = observer
         self._gpus = gpus
 
     def observe(self, target: Target, alert: str, scope: str = "process") -> Observation:
         """See `gpuagent_alerts.remedies.observation.Observer`."""
-        gpu = self._gpus.of(target)
+        gpu = self._gpus.find(target)
         if gpu is None:
             return self._observer.observe(target, alert, scope)
         return Observation(
@@ -181,7 +162,7 @@ class LastListObserver:
         scope: str = "process",
     ) -> Observation | None:
         """See `gpuagent_alerts.remedies.observation.Observer`."""
-        while self._gpus.of(target) is not None:
+        while self._gpus.find(target) is not None:
             if (seen := self.observe(target, alert, scope)).clock_seconds > after:
                 return seen
             if not await self._observer.next_tick(deadline_seconds):

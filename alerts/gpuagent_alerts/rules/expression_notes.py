@@ -1,9 +1,9 @@
 """Find what an expression hardly means: labels that none of its series has, and conditions that combine otherwise.
 
-A matcher on a label that no series has holds of all series, or of none. Labels of the agent's families are known by the
-catalogue, those of recorded series by what they record; what is not known has every label. `or` takes in more than it
-looks, and a range of amounts spares whoever holds most. Nothing of that is impossible; it is worth a note, as what is
-true of a rule beside what was meant is noticed too late.
+A matcher on a label that no series has holds of all series, or of none. Labels of the agent's families are known from
+`core.metrics`, those of recorded series from what they record; a series of unknown origin may have any label. `or`
+takes in more than it looks, and a range of amounts spares the process that holds most. Nothing of that is an error; it
+is worth a note, because a rule that is true beside what was meant is noticed too late.
 """
 
 from __future__ import annotations

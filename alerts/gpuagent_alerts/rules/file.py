@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
-from gpuagent.core.regular_files import read_regular_file
+from gpuagent.core.regular_files import MAX_FILE_BYTES, read_regular_file
 from gpuagent.core.yaml_document import YamlFault, YamlMapping, parse_yaml
 from gpuagent_alerts.promql.expression import Expression, compile_expression
 from gpuagent_alerts.promql.values import ExpressionError
@@ -30,7 +30,6 @@ from gpuagent_alerts.rules.model import (
 from gpuagent_alerts.rules.template import Template, TemplateFault, parse_template
 from gpuagent_alerts.rules.yaml_fields import (
     LIMITS,
-    MAX_FILE_BYTES,
     FaultCollector,
     MappingFields,
     TextField,
@@ -51,12 +50,7 @@ _MAX_LABELS = 64
 """Most labels of one rule; each of its alerts carries them all."""
 
 
-def read_rule_file(path: Path) -> bytes:
-    """Read a file's content, of a larger one the first `MAX_FILE_BYTES` + 1 bytes. Raises OSError."""
-    return read_regular_file(path, MAX_FILE_BYTES)
-
-
-def load_rule_file(path: Path, *, read: Callable[[Path], bytes] = read_rule_file) -> tuple[RuleGroup, ...]:
+def load_rule_file(path: Path, *, read: Callable[[Path], bytes] = read_regular_file) -> tuple[RuleGroup, ...]:
     """Return the groups of a file, whose content `read` returns. Raises RuleFileError, which has every fault."""
     sink = FaultCollector(str(path))
     try:

@@ -12,14 +12,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuagent.core.regular_files import read_regular_file
+from gpuagent.core.regular_files import MAX_FILE_BYTES, read_regular_file
 from gpuagent.core.yaml_document import Place, YamlFault, YamlMapping, parse_yaml
 from gpuagent_alerts.promql.lexer import read_string
 from gpuagent_alerts.promql.values import ExpressionError
 from gpuagent_alerts.rules.model import RuleFileError, quote_text
 from gpuagent_alerts.rules.yaml_fields import (
     LIMITS,
-    MAX_FILE_BYTES,
     FaultCollector,
     MappingFields,
 )
@@ -91,7 +90,7 @@ def load_unit_tests(path: Path) -> UnitTestFile:
     sink = FaultCollector(str(path))
     top = None
     try:
-        content = read_regular_file(path, MAX_FILE_BYTES)
+        content = read_regular_file(path)
         if len(content) > MAX_FILE_BYTES:
             sink.add(0, "is larger than 1 MiB", remedy="split it into several files")
         else:

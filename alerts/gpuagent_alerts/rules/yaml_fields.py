@@ -13,7 +13,6 @@ from gpuagent.core.yaml_document import Limits, YamlList, YamlMapping, YamlNode,
 from gpuagent_alerts.rules.formats import parse_milliseconds
 from gpuagent_alerts.rules.model import RuleFault, quote_text, suggest
 
-MAX_FILE_BYTES = 1024 * 1024
 LIMITS = Limits(depth=16, values=100_000)
 """How large and deep a rule file may be."""
 

@@ -69,7 +69,7 @@ class UsageAccounting:
         self._fails = False
         self._observing_fails = False
 
-    def use(self, settings: UsageSettings) -> None:
+    def reconfigure(self, settings: UsageSettings) -> None:
         """Go by other settings from now on; nothing that was counted changes."""
         self._settings, self._figures = settings, None
 

@@ -23,7 +23,7 @@ from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.machine import boot_id
 from gpuagent.procfs.table import PidfdWatcher, ProcessTable
-from gpuagent.recording.sources import Reading, reading_of
+from gpuagent.recording.sources import GpuSample, reading_of
 from gpuagent_exporters.status.document import status_document
 from gpuagent_simulator.curves import Shape
 from gpuagent_simulator.node import SimulatedNode
@@ -41,7 +41,7 @@ class Stage:
         self._monitor = monitor
         self._door = door
         self._clock = clock
-        self.reading = Reading(unread=None, problem="nothing read yet")
+        self.reading = GpuSample(unread=None, problem="nothing read yet")
 
     async def tick(self) -> None:
         """As the agent's: the GPUs, then what the apps tell, then the status document that `gpuagent record` reads."""
@@ -59,7 +59,7 @@ class Stage:
         )
         self.reading = reading_of(document)
 
-    def read(self) -> Reading:
+    def read(self) -> GpuSample:
         """`Source` is this: the tick's reading, for each recorder the same."""
         return self.reading
 

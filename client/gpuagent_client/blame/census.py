@@ -28,7 +28,7 @@ from gpuagent_client.blame.marking import collector_frees_cycles, from_last_clas
 from gpuagent_client.blame.memory_in_use import UsageSeries
 from gpuagent_client.blame.paths import Trail, instance_dict, trail
 from gpuagent_client.blame.pause import refuse_long_pause
-from gpuagent_client.blame.report import Told, report_holders
+from gpuagent_client.blame.report import SecondLookInput, report_holders
 from gpuagent_client.blame.tensors import exact_types, loaded_torch
 from gpuagent_client.blame.watch import NO_CONTEXTS
 from gpuagent_client.blame.wire import CensusRequest, Context, census_request, verdict
@@ -193,7 +193,7 @@ class _CensusRun:
         """Return what holds more than at the first look."""
         answer = self._perform(
             lambda frames, carried: report_holders(
-                self._torch, Told(frames, carried, then, self._whole, self._seconds()),
+                self._torch, SecondLookInput(frames, carried, then, self._whole, self._seconds()),
                 show_keys=self._request.show_keys, top=self._request.top, with_addresses=with_addresses,
             )
         )  # fmt: skip

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple, Union
 
-from gpuagent_client.blame.pause import fields_of, hurried
+from gpuagent_client.blame.pause import fields_of, realtime_priority
 from gpuagent_client.errors import Refused
 
 # Measured on CPython 3.11 with torch 2.13: what a child dirties (copy on write) while it looks.
@@ -219,7 +219,7 @@ def _fork_child(
         refuse_in_gunicorn_master(one.frame for one in frames)
         refuse_in_supervisor(one.frame for one in frames)
         _forking_thread = threading.get_ident()
-        with hurried() as nice:
+        with realtime_priority() as nice:
             started = time.perf_counter()
             pid = _fork()
             if pid == 0:

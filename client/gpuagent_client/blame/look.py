@@ -21,7 +21,7 @@ from gpuagent_client.blame.arrays import base_of, holds_objects, is_inside_panda
 from gpuagent_client.blame.fork import ThreadFrame
 from gpuagent_client.blame.graphs import GraphReader
 from gpuagent_client.blame.heap import Carried, Heap, are_links, index_heap, module_of, true_instance
-from gpuagent_client.blame.marking import NO_PARENT, Marking, Until, code_of_task
+from gpuagent_client.blame.marking import NO_PARENT, Deadline, Marking, code_of_task
 from gpuagent_client.blame.paths import (
     ATTRIBUTES_IN,
     attribute_of,
@@ -251,7 +251,7 @@ class Look:
         wanted = [one.tensor for one in self.live]
         if is_first:  # the values of other threads are gone in the child, but not the objects that had them
             wanted += _thread_locals(objects)
-        until = Until.after(MARK_SECONDS, clock_seconds * MARK_PART)
+        until = Deadline.after(MARK_SECONDS, clock_seconds * MARK_PART)
         self.marking = Marking(heap, kinds, lambda item: gradient_of(torch, item), until, wanted)
         self.marking.mark_all()
         self.live += tensors_among(torch, self.marking.order, {id(one.tensor) for one in self.live})

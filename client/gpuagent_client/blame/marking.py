@@ -29,14 +29,14 @@ FUNCTION_FLAGS = 0x3  # CO_OPTIMIZED | CO_NEWLOCALS: variables that are not a na
 GradientOf = Callable[[object], object]
 
 
-class Until(NamedTuple):
+class Deadline(NamedTuple):
     """When a look has to be done, by the CPU time and by the clock: on a busy host the clock is over first."""
 
     cpu_seconds: float
     clock_seconds: float
 
     @classmethod
-    def after(cls, cpu_seconds: float, clock_seconds: float) -> Until:
+    def after(cls, cpu_seconds: float, clock_seconds: float) -> Deadline:
         """Return the moment when the process has used that much more CPU time, or so long has passed by the clock."""
         return cls(time.process_time() + cpu_seconds, time.monotonic() + clock_seconds)
 
@@ -49,7 +49,7 @@ class Marking:
     """All objects that were found, parents before children."""
 
     def __init__(
-        self, heap: Heap, tensor_types: set[type], leaf_gradient: GradientOf, until: Until, wanted: Iterable[object]
+        self, heap: Heap, tensor_types: set[type], leaf_gradient: GradientOf, until: Deadline, wanted: Iterable[object]
     ) -> None:
         """Mark until then at the latest; the paths to `wanted` are enough.
 

@@ -44,7 +44,7 @@ def resident_bytes(proc: Path = PROC) -> int:
     return int(known[0]) * 1024 if known and known[0].isdigit() else 0
 
 
-def may_hurry(proc: Path = PROC) -> bool:
+def can_raise_priority(proc: Path = PROC) -> bool:
     """Return whether this thread may ask for real-time priority.
 
     Not where a seccomp filter is in force: one that does not allow the call may end the process.
@@ -58,7 +58,7 @@ def may_hurry(proc: Path = PROC) -> bool:
 
 
 @contextlib.contextmanager
-def hurried(proc: Path = PROC) -> Iterator[int | None]:
+def realtime_priority(proc: Path = PROC) -> Iterator[int | None]:
     """Give this thread real-time priority, where it may have that; a child that is forked meanwhile has none.
 
     Yields the niceness that the thread had, which such a child has to take again; None where nothing has changed.
@@ -66,7 +66,7 @@ def hurried(proc: Path = PROC) -> Iterator[int | None]:
     nice: int | None = None
     try:  # around the call as well: a signal handler or another thread may raise an exception right after it
         try:
-            if may_hurry(proc) and os.sched_getscheduler(0) == os.SCHED_OTHER:
+            if can_raise_priority(proc) and os.sched_getscheduler(0) == os.SCHED_OTHER:
                 nice = os.getpriority(os.PRIO_PROCESS, 0)
                 os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
         except (AttributeError, OSError):  # a C library or a kernel that has no such priorities, or a control group
@@ -120,7 +120,7 @@ def refuse_long_pause(most_seconds: float, last_seconds: float = 0.0) -> float:
     if last_seconds:  # the app has borne the first: half a census would be for nothing
         return last_seconds
     size = resident_bytes()
-    with hurried() as nice:
+    with realtime_priority() as nice:
         pass  # whether it may
     waiting = 1.0 if nice is not None else measure_waiting(foretell_pause(size))
     foretold = foretell_pause(size, waiting)

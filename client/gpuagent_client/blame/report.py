@@ -201,7 +201,7 @@ def cause_of(way: Trail, *, container: int | None, in_graph: bool, carried: bool
     return next((cause for applies, cause in RULES if applies(case)), ATTRIBUTE)
 
 
-class Told(NamedTuple):
+class SecondLookInput(NamedTuple):
     """What the second look needs to know."""
 
     frames: list[ThreadFrame]
@@ -213,7 +213,7 @@ class Told(NamedTuple):
 
 
 def report_holders(
-    torch: ModuleType, told: Told, *, show_keys: bool, top: int, with_addresses: bool = False
+    torch: ModuleType, told: SecondLookInput, *, show_keys: bool, top: int, with_addresses: bool = False
 ) -> Iterator[bytes]:
     """Yield as JSON what holds more than at the first look, and how the app can watch it; the last one is the whole.
 

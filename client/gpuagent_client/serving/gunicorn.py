@@ -1,5 +1,6 @@
-"""How much memory the GPUs have that this process may see, asked of NVML by ctypes: no package, no CUDA, no child.
+"""Helpers for a gunicorn configuration: count the workers that fit into GPU memory, and recycle those that grow.
 
+The memory of the GPUs that this process may see is asked of NVML by ctypes: no package, no CUDA, no child process.
 https://docs.nvidia.com/deploy/nvml-api/
 
     # gunicorn.conf.py

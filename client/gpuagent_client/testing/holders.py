@@ -15,7 +15,7 @@ from gpuagent_client.blame.fork import ChildWork, ThreadFrame, run_in_child
 from gpuagent_client.blame.heap import Carried
 from gpuagent_client.blame.judgment import Judgment, Watch, judge
 from gpuagent_client.blame.look import take_look
-from gpuagent_client.blame.report import Told, report_holders
+from gpuagent_client.blame.report import SecondLookInput, report_holders
 from gpuagent_client.blame.sites import PARAMETERS_OF
 from gpuagent_client.errors import Refused
 
@@ -58,7 +58,7 @@ class HolderSearch:
             self._perform(
                 lambda frames, values: report_holders(
                     self._torch,
-                    Told(frames, values, self._then, self._complete, CHILD_SECONDS),
+                    SecondLookInput(frames, values, self._then, self._complete, CHILD_SECONDS),
                     show_keys=True,
                     top=TOP,
                 )

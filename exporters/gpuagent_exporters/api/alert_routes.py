@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import pwd
 import re
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -12,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from gpuagent.core.accounts import user_name
 from gpuagent.core.plot.drawing import to_svg
 from gpuagent.core.plot.evidence import plot_of_evidence
 from gpuagent.core.plot.memory_plot import draw
@@ -24,7 +24,7 @@ class NotNow(Exception):
     """What was asked for cannot be done for now, and why."""
 
 
-class AlertCommands(Protocol):
+class AlertSource(Protocol):
     """What can be asked and done; `gpuagent.service.alert_commands.AlertCommands` is one.
 
     ValueError, KeyError and NotNow are answers, with words for the person who asked.
@@ -68,7 +68,7 @@ def read_routes(source: Alerts, *, show_commands: bool = True) -> Sequence[BaseR
     return (Route("/api/v1/alerts", _answered(alerts), methods=["GET"]),)
 
 
-def alert_routes(commands: AlertCommands) -> Sequence[BaseRoute]:
+def alert_routes(commands: AlertSource) -> Sequence[BaseRoute]:
     """Routes beside those of `control`. The caller of a command is the peer of the socket, not what it says."""
 
     async def dead(_: Request) -> Response:
@@ -80,8 +80,8 @@ def alert_routes(commands: AlertCommands) -> Sequence[BaseRoute]:
         if not isinstance(matchers, list) or not all(isinstance(text, str) for text in matchers):
             raise ValueError("matchers must be a list of texts")
         matchers, comment = [_writable(text) for text in matchers], text_of(body, "comment")
-        seconds = _seconds(body.get("seconds"))
-        return json_answer(await commands.add_silence(matchers, seconds, comment, caller_of(request)), 201)
+        seconds, creator = _seconds(body.get("seconds")), await caller_of(request)
+        return json_answer(await commands.add_silence(matchers, seconds, comment, creator), 201)
 
     async def expire(request: Request) -> Response:
         await json_body(request, allowed=())
@@ -90,7 +90,8 @@ def alert_routes(commands: AlertCommands) -> Sequence[BaseRoute]:
     async def acknowledge(request: Request) -> Response:
         body = await json_body(request, may_be_empty=False, allowed=("alert", "comment"))
         which, comment = text_of(body, "alert"), text_of(body, "comment")
-        return json_answer({"acknowledged": await commands.acknowledge(which, comment, caller_of(request))}, 201)
+        done = await commands.acknowledge(which, comment, await caller_of(request))
+        return json_answer({"acknowledged": done}, 201)
 
     async def unacknowledge(request: Request) -> Response:
         await json_body(request, allowed=())
@@ -137,7 +138,7 @@ def _without_names(document: Document) -> Document:
 
 
 def _hiding(row: Document, *keys: str) -> Document:
-    """Return whether there is something to tell is seen, and not what."""
+    """Replace the values of these keys by `hidden`: a reader sees that there is a value, and not which."""
     return row | {key: "hidden" if row.get(key) else "" for key in keys}
 
 
@@ -145,7 +146,7 @@ def _answered(handler: Handler) -> Handler:
     return answered(handler, {KeyError: not_found, NotNow: _unavailable})
 
 
-def _unavailable(error: NotNow) -> Refusal:
+def _unavailable(error: NotNow | NotKept) -> Refusal:
     return 503, {"error": "Service Unavailable", "message": str(error)}
 
 
@@ -168,15 +169,12 @@ def _seconds(value: object) -> float:
     return float(value)
 
 
-def caller_of(request: Request) -> str:
-    """Return the user at the other end of the socket."""
+async def caller_of(request: Request) -> str:
+    """Return the user at the other end of the socket: the uid where the name is not known."""
     peer = peer_of(request.scope)
     if peer is None:
         return "unknown"
-    try:
-        return pwd.getpwuid(peer.uid).pw_name
-    except KeyError:
-        return str(peer.uid)
+    return await user_name(peer.uid) or str(peer.uid)
 
 
 LABELS: Final = ("false", "true")
@@ -286,7 +284,7 @@ def leak_command_routes(source: LeakSource) -> Sequence[BaseRoute]:
         if not isinstance(gpu, str) or (gpu and not _GPU.fullmatch(gpu)):
             raise ValueError("gpu must be an index or a UUID, as text")
         label, note = text_of(body, "label"), text_of(body, "note")
-        kept = await source.add_feedback(request.path_params["pid"], gpu, label, note, caller_of(request))
+        kept = await source.add_feedback(request.path_params["pid"], gpu, label, note, await caller_of(request))
         return json_answer(kept, 201)
 
     async def remove(request: Request) -> Response:
@@ -311,8 +309,4 @@ def _gpu(request: Request) -> str:
 
 
 def _leak_answered(handler: Handler) -> Handler:
-    return answered(handler, {KeyError: not_found, NotKept: _not_kept})
-
-
-def _not_kept(error: NotKept) -> Refusal:
-    return 503, {"error": "Service Unavailable", "message": str(error)}
+    return answered(handler, {KeyError: not_found, NotKept: _unavailable})

@@ -34,7 +34,7 @@ class NotDone(Exception):
 
 
 class RemedySource(Protocol):
-    """What was done, and what can be asked for; `gpuagent.service.remedy_commands.RemedyCommands` is one."""
+    """What was done, and what can be asked for; `gpuagent.service.remedies.RemedyCommands` is one."""
 
     async def remedies(self) -> Document:
         """Return the document of remedies. Raise NotDone."""

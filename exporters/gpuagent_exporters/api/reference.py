@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from gpuagent.core.units import table_cell
 from gpuagent_exporters.api.openapi import document
 from gpuagent_exporters.http.limits import HttpLimits
 from gpuagent_exporters.http.middleware import phrase_of
@@ -119,10 +120,10 @@ def _operation(operation: _Operation) -> Iterator[str]:
         yield "|---|---|---|---|"
         for each in parameters:
             name = f"`{each['name']}`{' (required)' if each['required'] else ''}"
-            yield f"| {name} | {each['in']} | {_value(each['schema'])} | {_cell(each['description'])} |"
+            yield f"| {name} | {each['in']} | {_value(each['schema'])} | {table_cell(each['description'])} |"
         for key, schema in body.items():
             required = " (required)" if key in sent.get("required", ()) else ""
-            yield f"| `{key}`{required} | body | {_value(schema)} | {_cell(schema.get('description', ''))} |"
+            yield f"| `{key}`{required} | body | {_value(schema)} | {table_cell(schema.get('description', ''))} |"
         yield ""
     for status, answer in content["responses"].items():
         if "$ref" not in answer:
@@ -147,7 +148,7 @@ def _rows(schema: Json, path: str) -> Iterator[str]:
     required = schema.get("required", ())
     for key, value in schema.get("properties", {}).items():
         missing = "" if key in required else " May be missing."
-        words = _cell(value.get("description", "")) + missing
+        words = table_cell(value.get("description", "")) + missing
         yield f"| `{path}{key}` | {_value(value)} | {words.strip()} |"
         below, brackets = (value["items"], "[]") if "items" in value else (value, "")
         if "properties" in below:
@@ -197,11 +198,6 @@ def _anchor(operation: _Operation) -> str:
     """Return the anchor as GitHub makes it from the heading."""
     heading = f"{operation.method} {operation.path}".lower()
     return "".join(letter for letter in heading.replace(" ", "-") if letter.isalnum() or letter in "-_")
-
-
-def _cell(text: str) -> str:
-    """Return text that cannot break out of a table."""
-    return text.replace("|", "\\|").replace("\n", " ")
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ from gpuagent_exporters.http.middleware import (
 from gpuagent_exporters.http.slim_imports import Starlette
 from gpuagent_exporters.page.assets import asset_routes
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Document = Mapping[str, Any]
@@ -139,7 +139,7 @@ class PageDocuments:
         """Log a fault when it is new."""
         text = f"{type(fault).__name__}: {fault}"
         if self._last_fault.get(name) != text:
-            logger.error("the page could not read the %s", name, exc_info=fault)
+            log.error("the page could not read the %s", name, exc_info=fault)
         self._last_fault[name] = text
 
     async def _read(self, name: str, read: Read | None) -> Document | None:
@@ -245,7 +245,7 @@ class _Routes:
         from gpuagent_exporters.page import page  # noqa: PLC0415  0.3 MiB, and nobody looks at most nodes
 
         status, view = self._visible(self._source.status()), page.view_of(query)
-        told = page.Told(
+        told = page.PageData(
             status,
             alerts,
             remedies,

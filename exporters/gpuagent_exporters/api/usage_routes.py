@@ -10,10 +10,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from gpuagent.core.units import parse_duration
+from gpuagent.core.usage import LONGEST_SUMMARY_SECONDS
 from gpuagent_exporters.api.alert_routes import NotNow
 from gpuagent_exporters.api.answers import Document, Refusal, answered, json_answer
 
-LONGEST_SECONDS = 400 * 86_400.0
 _DEFAULT_BY, _DEFAULT_SINCE = "user", "7d"
 
 
@@ -30,7 +30,7 @@ def usage_routes(source: UsageSource) -> Sequence[BaseRoute]:
 
     async def usage(request: Request) -> Response:
         since = parse_duration(request.query_params.get("since", _DEFAULT_SINCE))
-        if not 0 < since <= LONGEST_SECONDS:
+        if not 0 < since <= LONGEST_SUMMARY_SECONDS:
             raise ValueError("since must be a duration above 0, at most 400d")
         return json_answer(await source.usage(request.query_params.get("by", _DEFAULT_BY), since))
 

@@ -158,7 +158,7 @@ def is_loopback_address(text: str) -> bool:
     return address is None or address.is_loopback
 
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _ABSOLUTE_FORM = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
 _MAX_LOGGED = 8
@@ -204,7 +204,7 @@ class CheckHost:
         host = host[:100]
         if host not in self._logged and len(self._logged) < _MAX_LOGGED:
             self._logged.add(host)
-            logger.warning("refused a request for host %r: add it to http.allowed_hosts if it is this machine's", host)
+            log.warning("refused a request for host %r: add it to http.allowed_hosts if it is this machine's", host)
 
 
 def _hosts(scope: Scope) -> list[str]:

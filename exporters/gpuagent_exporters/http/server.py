@@ -30,7 +30,7 @@ from gpuagent_exporters.http.web_config import WebConfig
 
 __all__ = ["HttpServer", "ListenError"]
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _RETRY_SECONDS = 1.0
@@ -191,7 +191,7 @@ class HttpServer:
     async def _recover(self, error: OSError) -> None:
         """Go on after most errors, which are the next client's (accept(2)); without descriptors, wait a little."""
         if error.errno in _OUT_OF_RESOURCES:
-            logger.warning("cannot accept a connection: %s", error.strerror)
+            log.warning("cannot accept a connection: %s", error.strerror)
             self._close_idle(self._open)
             await asyncio.sleep(_RETRY_SECONDS)
         else:
@@ -265,7 +265,7 @@ class HttpServer:
                 ssl_shutdown_timeout=seconds,
             )
         except OSError as error:  # what a stranger does wrong in a handshake is nobody's news
-            logger.debug("no connection: %s", error)
+            log.debug("no connection: %s", error)
             self._forget(connection)
         except BaseException:
             self._forget(connection)
@@ -291,7 +291,7 @@ def _end_handshake(handshake: asyncio.Task[None], connection: BoundedProtocol) -
 
 def _report(accepting: asyncio.Task[None]) -> None:
     if not accepting.cancelled() and (fault := accepting.exception()):
-        logger.critical("no more connections are accepted", exc_info=fault)
+        log.critical("no more connections are accepted", exc_info=fault)
 
 
 def _refuse(accepted: socket.socket, *, in_words: bool) -> None:

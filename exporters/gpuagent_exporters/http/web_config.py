@@ -142,7 +142,7 @@ def read_file(path: Path) -> WebSettings:
 
 __all__ = ["WebConfig", "WebConfigError"]
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _CHECK_SECONDS = 10.0
 """How often certificate files are looked at, at most: renewing them needs no reload."""
@@ -228,9 +228,9 @@ class WebConfig:
         try:
             self._context = self._new_context()
         except WebConfigError as error:
-            logger.warning("keeping the old certificates: %s", error)
+            log.warning("keeping the old certificates: %s", error)
         else:
-            logger.info("certificates were renewed")
+            log.info("certificates were renewed")
 
     def _new_context(self) -> ssl.SSLContext | None:
         tls = self._settings.tls_server_config

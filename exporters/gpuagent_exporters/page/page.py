@@ -20,10 +20,10 @@ from gpuagent_exporters.page.html import advice as as_advice
 from gpuagent_exporters.page.leaks import leak_pictures, to_explain
 from gpuagent_exporters.page.processes import processes
 from gpuagent_exporters.page.remedies import remedies
-from gpuagent_exporters.page.view import View, range_picker, view_of
+from gpuagent_exporters.page.view import PageQuery, range_picker, view_of
 from gpuagent_exporters.status.problems import stale_after_seconds
 
-__all__ = ["CONTENT_SECURITY_POLICY", "REFRESH_SECONDS", "Told", "growing_keys", "render", "to_explain", "view_of"]
+__all__ = ["CONTENT_SECURITY_POLICY", "REFRESH_SECONDS", "PageData", "growing_keys", "render", "to_explain", "view_of"]
 
 REFRESH_SECONDS = 5
 CONTENT_SECURITY_POLICY = (
@@ -33,7 +33,7 @@ CONTENT_SECURITY_POLICY = (
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PageData:
     """What the address that the page is read from tells: documents of its API, by what they are about."""
 
     status: Document
@@ -47,9 +47,9 @@ class Told:
     """Evidence of leaks, as `gpuagent leaks explain` has it."""
 
 
-def render(told: Told, hostname: str = "", view: View | None = None) -> bytes:
+def render(told: PageData, hostname: str = "", view: PageQuery | None = None) -> bytes:
     """Render the page as UTF-8. What is not known shows as a dash, what could not be read says so."""
-    status, view = told.status, view or View()
+    status, view = told.status, view or PageQuery()
     title = escape(" · ".join(filter(None, ["gpuagent", hostname])))
     headline = headline_of(status)
     parts = [
@@ -118,7 +118,7 @@ def _node_facts(status: Document) -> str:
     ])  # fmt: skip
 
 
-def _navigation(told: Told) -> str:
+def _navigation(told: PageData) -> str:
     """Render links to the chapters with how much there is in each: on a phone they are far apart."""
     status = told.status
     counts: list[tuple[str, str, object]] = [
@@ -174,7 +174,7 @@ def _problem(problem: Document) -> str:
     )
 
 
-def _alerts(told: Told) -> str:
+def _alerts(told: PageData) -> str:
     if told.alerts is None:
         return ""
     if "message" in told.alerts:
@@ -182,7 +182,7 @@ def _alerts(told: Told) -> str:
     return alerts(told.alerts, hidden=told.hidden, acts=told.remedies)
 
 
-def _remedies(told: Told) -> str:
+def _remedies(told: PageData) -> str:
     if told.remedies is None:
         return ""
     if "message" in told.remedies:

@@ -23,7 +23,7 @@ from gpuagent_exporters.page.html import (
     size,
     text,
 )
-from gpuagent_exporters.page.view import View, filter_words
+from gpuagent_exporters.page.view import PageQuery, filter_words
 
 FIRST = 20
 """Processes that are shown before somebody asks for all."""
@@ -51,14 +51,14 @@ def processes(
     *,
     hidden: bool,
     known: Document | None = None,
-    view: View | None = None,
+    view: PageQuery | None = None,
     colors: Colors | None = None,
 ) -> str:
     """Render the table. `hidden`: whoever looks must not see users and commands, so there are no columns for them.
 
     `known` are the processes of GPUs that are not measured now, told with that mark. `colors` are those of the charts.
     """
-    view, colors = view or View(), colors or {}
+    view, colors = view or PageQuery(), colors or {}
     mark = f"<p>{text(unmeasured_words(known))}</p>" if known is not None else ""
     last = list(known["processes"]) if known is not None else []
     if not found and not mark:
@@ -70,7 +70,7 @@ def processes(
     return chapter("processes", "Processes", body, '<div id="filter" class="filter" data-keep></div>')
 
 
-def ordered(found: Sequence[Document], view: View) -> list[Document]:
+def ordered(found: Sequence[Document], view: PageQuery) -> list[Document]:
     """Return those that match the filter, in the order that is asked for."""
     shown = [one for one in found if matches(one, view.filter)] if view.filter else list(found)
     shown.sort(key=lambda one: (severity_rank(one.get("severity")), -(one.get("memory_used_bytes") or 0)))
@@ -83,7 +83,7 @@ def ordered(found: Sequence[Document], view: View) -> list[Document]:
     return [one for _, one in told] + [one for value, one in valued if value is None or value == ""]
 
 
-def _table(found: Sequence[Document], view: View, colors: Colors, *, hidden: bool) -> str:
+def _table(found: Sequence[Document], view: PageQuery, colors: Colors, *, hidden: bool) -> str:
     columns = [column for column in _COLUMNS if not (hidden and column.key in _PRIVATE)]
     if not any(process.get("reserved_bytes") is not None for process in found):
         columns = [column for column in columns if column.key != "allocator"]
@@ -96,7 +96,7 @@ def _table(found: Sequence[Document], view: View, colors: Colors, *, hidden: boo
     return f'<p class="quiet">{_shown_words(len(found), len(shown), most, view)}</p>{region}'
 
 
-def _shown_words(many: int, matching: int, most: int, view: View) -> str:
+def _shown_words(many: int, matching: int, most: int, view: PageQuery) -> str:
     """Say how many there are and how many of them are shown, with the way to the others."""
     parts = [filter_words(view)] if view.filter else []
     whole = f"{matching} of {count(many, 'process')}" if view.filter else count(many, "process")
@@ -113,7 +113,7 @@ def _shown_words(many: int, matching: int, most: int, view: View) -> str:
     return " · ".join(filter(None, parts))
 
 
-def _head(column: _Column, view: View) -> str:
+def _head(column: _Column, view: PageQuery) -> str:
     """Render a column's head: a link that sorts by it, and then the other way round."""
     chosen = column.key == view.sort
     descends = column.is_figure != view.ascending
@@ -189,10 +189,6 @@ def _full_in(process: Document) -> str:
 
 def _growth(process: Document) -> str:
     return text(growth_words(process)) or UNKNOWN
-
-
-def _busy(process: Document) -> str:
-    return percent(process.get("sm_utilization_ratio"))
 
 
 def _figure(key: str) -> Callable[[Document], Any]:

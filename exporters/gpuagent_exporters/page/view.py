@@ -22,7 +22,7 @@ _SORTS: Final = frozenset({
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PageQuery:
     """What is shown, as the query says."""
 
     range: str = DEFAULT_RANGE
@@ -46,10 +46,10 @@ class View:
         return attribute(f"?{urlencode({key: value for key, value in query.items() if value})}{fragment}")
 
 
-def view_of(query: Mapping[str, str]) -> View:
+def view_of(query: Mapping[str, str]) -> PageQuery:
     """Return the view that a query asks for."""
     sort, chosen = query.get("sort", ""), query.get("range", "")
-    return View(
+    return PageQuery(
         range=chosen if chosen in RANGES else DEFAULT_RANGE,
         sort=sort if sort in _SORTS else "",
         ascending=query.get("order") == "up",
@@ -58,7 +58,7 @@ def view_of(query: Mapping[str, str]) -> View:
     )
 
 
-def range_picker(view: View, known_seconds: float) -> str:
+def range_picker(view: PageQuery, known_seconds: float) -> str:
     """Render links to the ranges. One that shows no more than the one before it is no link."""
     items, before = [], 0.0
     for name, words in RANGE_WORDS.items():
@@ -72,7 +72,7 @@ def range_picker(view: View, known_seconds: float) -> str:
     return f'<ul class="ranges" aria-label="Range of the charts">{"".join(items)}</ul>'
 
 
-def filter_words(view: View) -> str:
+def filter_words(view: PageQuery) -> str:
     """Say what the processes are filtered by, with the way out; empty without a filter."""
     if not view.filter:
         return ""

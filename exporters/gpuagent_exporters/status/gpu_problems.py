@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.hardware import HIGH_RATIO, Ecc, Memory, MigInstance, Power, recovery_action
-from gpuagent.core.holding import Holding, find_holding, held_by_nobody, is_nobodys, untold_advice
+from gpuagent.core.holding import Holding, find_holding, held_by_nobody, is_nobodys, name_with_pid, untold_advice
 from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, ProcessState, Snapshot
 from gpuagent.core.units import GIB, format_bytes, format_duration, format_ratio
@@ -231,12 +231,7 @@ def _holder(found: Holding) -> str:
     if found.process is None:
         return f"{format_bytes(found.used_bytes)} of it held by {found.text}"
     ended = ", which has ended," if found.process.state is ProcessState.DEAD else ""
-    return f"{_named(found.process)}{ended} holds {format_bytes(found.used_bytes)}"
-
-
-def _named(process: ProcessReading) -> str:
-    known = process.info or process.former
-    return f"{known.name} (pid {process.pid})" if known else f"pid {process.pid}"
+    return f"{name_with_pid(found.process)}{ended} holds {format_bytes(found.used_bytes)}"
 
 
 _NOT_TOLD = {MPS_UNKNOWN, NO_PCI_ADDRESS}

@@ -31,12 +31,12 @@ class LastKnownProcesses:
     def update(self, snapshot: Snapshot) -> None:
         """Take in a snapshot."""
         for gpu in snapshot.gpus:
-            if is_listed(gpu):
+            if gpu.processes_read:
                 self._snapshots[gpu.identity.uuid] = snapshot
 
     def of(self, snapshot: Snapshot) -> LastKnown | None:
         """Return what was known of the GPUs whose processes are not read in this snapshot; None if all are."""
-        unread = tuple(gpu for gpu in snapshot.gpus if not is_listed(gpu) and gpu.state not in _NOTHING_TO_KNOW)
+        unread = tuple(gpu for gpu in snapshot.gpus if not gpu.processes_read and gpu.state not in _NOTHING_TO_KNOW)
         if not unread:
             return None
         found = {gpu.identity.uuid: known for gpu in unread if (known := self._snapshots.get(gpu.identity.uuid))}
@@ -48,11 +48,6 @@ class LastKnownProcesses:
 
 _NOTHING_TO_KNOW = (GpuState.STARTING, GpuState.ASLEEP)
 """Not read yet, or without a process when it was last read."""
-
-
-def is_listed(gpu: GpuReading) -> bool:
-    """Return whether the processes of a GPU are read: an empty list says then that there are none."""
-    return gpu.state is GpuState.OK and gpu.processes_known
 
 
 def _processes(found: Mapping[str, Snapshot]) -> Iterator[ProcessReading]:

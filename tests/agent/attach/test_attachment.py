@@ -18,7 +18,7 @@ import pytest
 
 from gpuagent.attach import attachment as module
 from gpuagent.attach.attachment import (
-    Left,
+    Leftovers,
     Rendezvous,
     attached,
     check_base,
@@ -104,7 +104,7 @@ def test_script_and_socket_are_there_for_a_moment(target: Target, base: Path) ->
         assert attachment.left is None
     assert other.modes == [0o700, 0o400]
     assert other.text == script_text(CLIENT, str(Path(other.scripts[0]).parent / "socket"))
-    assert attachment.left == Left([], [], own=False)
+    assert attachment.left == Leftovers([], [], own=False)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuagent.attach import attachment as module
-from gpuagent.attach.attachment import Attachment, Left
+from gpuagent.attach.attachment import Attachment, Leftovers
 from gpuagent.attach.target import NotAttachable, Target
 from tests.agent.cli.test_client_commands import ABSENT, BLAMED, asked, run
 
@@ -20,7 +20,7 @@ PID = "7"
 class Attached:
     """Stands for the process: notes when the client came and went."""
 
-    def __init__(self, left: Left | None, fault: str = "") -> None:
+    def __init__(self, left: Leftovers | None, fault: str = "") -> None:
         self.events: list[str] = []
         self._left = left
         self._fault = fault
@@ -48,7 +48,7 @@ def attach(monkeypatch: pytest.MonkeyPatch, process: Attached, answer: Any, *wor
 
 def test_the_answer_is_that_of_blame(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client comes before the question and goes after it; nothing is said of what is as it should be."""
-    process = Attached(Left([], [], own=False))
+    process = Attached(Leftovers([], [], own=False))
     code, output, errors, request = attach(monkeypatch, process, BLAMED, "--window", "30s", "--wait", "5s")
 
     assert (code, errors) == (0, "")
@@ -61,11 +61,11 @@ def test_the_answer_is_that_of_blame(monkeypatch: pytest.MonkeyPatch) -> None:
     ("left", "said"),
     [
         (None, "did not say that the client was removed"),
-        (Left(["gpuagent-command"], [], own=False), "not all of the client was removed: gpuagent-command"),
-        (Left([], [], own=True), "the app has the client by itself, and keeps it"),
+        (Leftovers(["gpuagent-command"], [], own=False), "not all of the client was removed: gpuagent-command"),
+        (Leftovers([], [], own=True), "the app has the client by itself, and keeps it"),
     ],
 )
-def test_what_stays_is_said(monkeypatch: pytest.MonkeyPatch, left: Left | None, said: str) -> None:
+def test_what_stays_is_said(monkeypatch: pytest.MonkeyPatch, left: Leftovers | None, said: str) -> None:
     """Beside the answer, which is as good as any."""
     code, _, errors, _ = attach(monkeypatch, Attached(left), BLAMED)
 
@@ -82,7 +82,7 @@ def test_a_process_that_cannot_be_attached_to(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_refusal_removes_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """The app said no: exit status 1, and the client goes."""
-    process = Attached(Left([], [], own=False))
+    process = Attached(Leftovers([], [], own=False))
     refused = ABSENT | {"reason": "refused", "message": "a CUDA graph is being captured"}
     code, _, errors, _ = attach(monkeypatch, process, refused)
 

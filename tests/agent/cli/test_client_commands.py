@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpuagent.cli.app import app
-from gpuagent.cli.pause import foretell, measure_waiting
+from gpuagent.cli.pause import measure_waiting, predict_pause
 from gpuagent.cli.workers import VARIABLE, fitting
 from tests.fakes.answering import answering, says
 from tests.fakes.identified import identified, identity, row, shows
@@ -165,8 +165,10 @@ def test_the_pause_is_foretold(capabilities: str, seccomp: str, milliseconds: in
         f"VmRSS:\t{3 * 2**20} kB\nRssAnon:\t{2 * 2**20} kB\nCapEff:\t{capabilities}\nSeccomp:\t{seccomp}\n"
     )
 
-    assert foretell(7, tmp_path, 10.0) == f"; it is paused twice, for about {milliseconds} ms each (2.0 GiB resident)"
-    assert foretell(8, tmp_path, 10.0) == ""
+    assert (
+        predict_pause(7, tmp_path, 10.0) == f"; it is paused twice, for about {milliseconds} ms each (2.0 GiB resident)"
+    )
+    assert predict_pause(8, tmp_path, 10.0) == ""
 
 
 def test_an_older_kernel_tells_less(tmp_path: Path) -> None:
@@ -174,7 +176,7 @@ def test_an_older_kernel_tells_less(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "status").write_text(f"VmRSS:\t{2**20} kB\n")
 
-    assert foretell(7, tmp_path, 2.0) == "; it is paused twice, for about 68 ms each (1.0 GiB resident)"
+    assert predict_pause(7, tmp_path, 2.0) == "; it is paused twice, for about 68 ms each (1.0 GiB resident)"
     assert 1.0 <= measure_waiting(tmp_path) <= 100.0
 
 

@@ -22,7 +22,7 @@ from gpuagent.cli.status import draw_again, status
 from gpuagent.core.api_client import AgentUnreachable
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Reconciliation
 from gpuagent.core.units import GIB
-from gpuagent_exporters.page.page import Told, render
+from gpuagent_exporters.page.page import PageData, render
 from gpuagent_exporters.status.last_known import LastKnownProcesses
 from tests.agent.cli.test_cells import Stream
 from tests.fakes.answering import Answer, answering, says
@@ -205,7 +205,7 @@ def test_ps_tells_what_is_not_measured_as_it_was_known_last() -> None:
         table = output[output.index("GPU     PID") :]
         assert (code, pids(table)) == (0, [7])
         assert "No process" not in words
-    assert "No process uses" not in render(Told(told)).decode()
+    assert "No process uses" not in render(PageData(told)).decode()
 
     never = LastKnownProcesses().of(paused)
     assert "and nothing is known of its processes." in asked(ps, document(paused, known=never))[2]

@@ -62,9 +62,9 @@ def test_a_new_interval_reaches_connected_apps() -> None:
 
     async def scene(opened: Stage) -> None:
         with await opened.client() as app:
-            opened.door.use(ClientLimits(max_connections=1), 5.0)
-            opened.door.use(ClientLimits(max_connections=2), 5.0)
-            opened.door.use(opened.registry.limits, 7.0)
+            opened.registry.use(ClientLimits(max_connections=1), 5.0)
+            opened.registry.use(ClientLimits(max_connections=2), 5.0)
+            opened.registry.use(opened.registry.limits, 7.0)
             heard = [await in_thread(app.receive) for _ in range(2)]
             assert heard == [{"v": 1, "t": "welcome", "interval": each, "level": "ok"} for each in (5.0, 7.0)]
             assert opened.registry.limits.max_connections == 2

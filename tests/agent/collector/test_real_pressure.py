@@ -19,7 +19,7 @@ import pytest
 
 from gpuagent.collector.memory_watch import MemoryWatch
 from gpuagent.core.hardware import HostMemory, MemoryOutlook, MemoryPressure, StallRisk
-from gpuagent.procfs.host_memory import read_cgroup_memory
+from tests.agent.collector.cgroup_memory import read_cgroup_memory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

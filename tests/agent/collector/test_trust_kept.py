@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 def distrusted(path: Path, gpu: GpuIdentity = GPU) -> TrustRegistry:
     """A registry that has written down that a GPU is distrusted."""
     registry = TrustRegistry(path, "boot")
-    registry.of(gpu).observe("impossible", 0.0)
+    registry.for_gpu(gpu).observe("impossible", 0.0)
     registry.save()
     return registry
 
@@ -52,44 +52,44 @@ def distrusted(path: Path, gpu: GpuIdentity = GPU) -> TrustRegistry:
 )
 def test_distrust_follows_uuid_and_address(path: Path, other: GpuIdentity, inherits: bool) -> None:
     """NUM-12: what may be the distrusted GPU is distrusted, in this agent and in the next one; its index is nothing."""
-    assert bool(distrusted(path).of(other).refusal) is inherits
-    assert bool(TrustRegistry(path, "boot").of(other).refusal) is inherits
+    assert bool(distrusted(path).for_gpu(other).refusal) is inherits
+    assert bool(TrustRegistry(path, "boot").for_gpu(other).refusal) is inherits
 
 
 def test_an_address_that_was_not_told_is_nobody_s() -> None:
     """NUM-12: two GPUs without an address are not one GPU, and an unidentified one shares nothing."""
     registry = TrustRegistry()
-    registry.of(GpuIdentity(0, "GPU-a")).observe("impossible", 0.0)
+    registry.for_gpu(GpuIdentity(0, "GPU-a")).observe("impossible", 0.0)
 
-    assert registry.of(GpuIdentity(1, "GPU-b")).refusal == ""
-    assert registry.of(GpuIdentity(0, "")) is not registry.of(GpuIdentity(1, ""))
+    assert registry.for_gpu(GpuIdentity(1, "GPU-b")).refusal == ""
+    assert registry.for_gpu(GpuIdentity(0, "")) is not registry.for_gpu(GpuIdentity(1, ""))
 
 
 def test_the_minute_begins_anew_after_a_restart(path: Path) -> None:
     """NUM-12: the same refusal, until 60 s of readings by this agent; the file says when it is over."""
-    before = distrusted(path).of(GPU).refusal
+    before = distrusted(path).for_gpu(GPU).refusal
     registry = TrustRegistry(path, "boot")
-    trust = registry.of(GPU)
+    trust = registry.for_gpu(GPU)
     for second in range(int(TRUST_AFTER_SECONDS)):
         trust.observe("", float(second))
         assert trust.refusal == before
     trust.observe("", TRUST_AFTER_SECONDS)
     registry.save()
 
-    assert trust.refusal == TrustRegistry(path, "boot").of(GPU).refusal == ""
+    assert trust.refusal == TrustRegistry(path, "boot").for_gpu(GPU).refusal == ""
 
 
 def test_a_new_boot_begins_with_trust(path: Path) -> None:
     """NUM-12: the driver has been loaded anew."""
     distrusted(path)
 
-    assert TrustRegistry(path, "another", seen_before=True).of(GPU).refusal == ""
+    assert TrustRegistry(path, "another", seen_before=True).for_gpu(GPU).refusal == ""
 
 
 @pytest.mark.parametrize("seen_before", [True, False])
 def test_a_missing_file(path: Path, seen_before: bool) -> None:
     """NUM-12: at the first start nothing can have been forgotten; later a file that is not there was lost."""
-    assert bool(TrustRegistry(path, "boot", seen_before=seen_before).of(GPU).refusal) is seen_before
+    assert bool(TrustRegistry(path, "boot", seen_before=seen_before).for_gpu(GPU).refusal) is seen_before
 
 
 @given(garbage=st.binary(max_size=200))
@@ -102,10 +102,10 @@ def test_a_damaged_file_is_distrust_of_everybody(path: Path, garbage: bytes) -> 
     """NUM-12: what was known is lost, which is not the same as trust; the file is good again after the next tick."""
     path.write_bytes(garbage)
     registry = TrustRegistry(path, "boot")
-    assert registry.of(GPU).refusal
+    assert registry.for_gpu(GPU).refusal
     registry.save()
 
-    assert "before the agent's start" in TrustRegistry(path, "boot").of(GPU).refusal
+    assert "before the agent's start" in TrustRegistry(path, "boot").for_gpu(GPU).refusal
 
 
 def test_it_is_written_when_it_changes_and_not_otherwise(path: Path) -> None:
@@ -113,11 +113,11 @@ def test_it_is_written_when_it_changes_and_not_otherwise(path: Path) -> None:
     registry = TrustRegistry(path, "boot")
     registry.save()
     path.unlink()
-    registry.of(GPU)
+    registry.for_gpu(GPU)
     registry.save()
     assert not path.exists()
 
-    registry.of(GPU).observe("impossible", 0.0)
+    registry.for_gpu(GPU).observe("impossible", 0.0)
     registry.save()
     assert path.exists()
 
@@ -127,11 +127,11 @@ def test_a_file_that_cannot_be_written_is_removed(path: Path, caplog: pytest.Log
     registry = TrustRegistry(path, "boot")
     registry.save()
     path.with_suffix(".new").mkdir()
-    registry.of(GPU).observe("impossible", 0.0)
+    registry.for_gpu(GPU).observe("impossible", 0.0)
     registry.save()
 
     assert "cannot be saved" in caplog.text
-    assert TrustRegistry(path, "boot", seen_before=True).of(GPU).refusal
+    assert TrustRegistry(path, "boot", seen_before=True).for_gpu(GPU).refusal
 
 
 # ---- over a monitor and a simulated node ------------------------------------------------------------------------

@@ -10,9 +10,9 @@ import pytest
 from gpuagent.config.remedies import Limits, Step
 from gpuagent.config.remedy_settings import ladders_of, rules_of
 from gpuagent_alerts.remedies.outcome import RunResult
-from gpuagent_alerts.remedies.safeguards.provenance import FACTS
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
 from tests.agent.config.loading import load, write
+from tests.alerts.remedies.provenance import FACTS
 
 ROOT = Path(__file__).parents[3]
 PAGES = ("remedies", "refusals", "acting-rules", "unified-memory")

@@ -30,9 +30,9 @@ def test_none_at_first(releases: Releases) -> None:
 def test_an_upgrade_keeps_the_one_before(releases: Releases) -> None:
     """The link of before leads to what served."""
     one, two = environment(releases, "1"), environment(releases, "2")
-    releases.use(one)
+    releases.activate(one)
     assert (releases.current, releases.previous) == (one, None)
-    releases.use(two)
+    releases.activate(two)
     assert (releases.current, releases.previous) == (two, one)
 
 
@@ -40,7 +40,7 @@ def test_going_back_is_an_upgrade_too(releases: Releases) -> None:
     """Back and forth: neither is lost."""
     one, two = environment(releases, "1"), environment(releases, "2")
     for each in (one, two, one):
-        releases.use(each)
+        releases.activate(each)
     assert (releases.current, releases.previous) == (one, two)
 
 
@@ -48,19 +48,19 @@ def test_a_repair_changes_no_link(releases: Releases) -> None:
     """The same version installed again must not become its own way back."""
     one, two = environment(releases, "1"), environment(releases, "2")
     for each in (one, two, two):
-        releases.use(each)
+        releases.activate(each)
     assert (releases.current, releases.previous) == (two, one)
 
 
 def test_taken_back(releases: Releases) -> None:
     """After a version that does not start, both links are as they were, also where there was no way back."""
     one, two, three = (environment(releases, name) for name in "123")
-    releases.use(one)
-    releases.use(two)
+    releases.activate(one)
+    releases.activate(two)
     releases.take_back(one, None)
     assert (releases.current, releases.previous) == (one, None)
-    releases.use(two)
-    releases.use(three)
+    releases.activate(two)
+    releases.activate(three)
     releases.take_back(two, one)
     assert (releases.current, releases.previous) == (two, one)
 
@@ -71,7 +71,7 @@ def test_only_what_is_out_of_use_is_removed(releases: Releases, tmp_path: Path) 
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     for each in (one, two, three):
-        releases.use(each)
+        releases.activate(each)
     everything: tuple[Path | None, ...] = (one, two, three, elsewhere, None)
     for gone in everything:
         releases.forget(gone)
@@ -80,14 +80,14 @@ def test_only_what_is_out_of_use_is_removed(releases: Releases, tmp_path: Path) 
 
 def test_links_are_relative(releases: Releases, tmp_path: Path) -> None:
     """A staging folder is packed and unpacked at /: its own path must not be in it."""
-    releases.use(environment(releases, "1"))
+    releases.activate(environment(releases, "1"))
     assert str(Layout(root=tmp_path).at(HOME / "current").readlink()) == "versions/1"
 
 
 def test_a_link_that_leads_nowhere(releases: Releases) -> None:
     """An environment removed by hand is not gone back to."""
     one, two = environment(releases, "1"), environment(releases, "2")
-    releases.use(one)
-    releases.use(two)
+    releases.activate(one)
+    releases.activate(two)
     one.rmdir()
     assert releases.previous is None

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpuagent.core.hardware import HostMemory, MemoryPressure
-from gpuagent.procfs.host_memory import read_cgroup_memory, read_host_memory, read_memory_pressure
+from gpuagent.procfs.host_memory import read_host_memory, read_memory_pressure
+from tests.agent.collector.cgroup_memory import read_cgroup_memory
 
 KIB = 1024
 MEMINFO = """\

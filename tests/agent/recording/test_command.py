@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gpuagent.recording.recorder import Command, Signals, Stop
+from gpuagent.recording.recorder import Command, Signals, StopSignal
 from tests.agent.procfs.children import answer, child, python
 
 PATIENCE_SECONDS = 30.0
@@ -39,7 +39,7 @@ def test_a_signal_that_was_sent_is_passed_on() -> None:
         command = Command(["sleep", "600"], signals)
         signal.raise_signal(signal.SIGTERM)
         stop = signals.wait(PATIENCE_SECONDS)
-        assert stop == Stop(signal.SIGTERM, from_terminal=False)
+        assert stop == StopSignal(signal.SIGTERM, from_terminal=False)
         command.pass_on(stop)
 
         assert finish(command, signals) == 128 + signal.SIGTERM
@@ -49,10 +49,10 @@ def test_ctrl_c_is_not_passed_on_a_second_time() -> None:
     """The terminal gives it to both: a second one would be taken for impatience by many programs."""
     with Signals() as signals:
         command = Command(["sleep", "600"], signals)
-        command.pass_on(Stop(signal.SIGINT, from_terminal=True))
+        command.pass_on(StopSignal(signal.SIGINT, from_terminal=True))
         assert signals.wait(0.0) is None
         assert command.look() is None
-        command.pass_on(Stop(signal.SIGKILL, from_terminal=False))
+        command.pass_on(StopSignal(signal.SIGKILL, from_terminal=False))
         assert finish(command, signals) == 128 + signal.SIGKILL
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.recording.track import FloorPath, Rise
+from gpuagent.recording.track import FloorPath, NetGrowth
 
 
 def path_of(values: list[float], every: float = 1.0) -> FloorPath:
@@ -21,15 +21,15 @@ def test_the_first_half_is_left_out() -> None:
     """Loading 50 in the first half and leaking 10 in the second is a growth of 10."""
     values = [float(min(k, 50)) for k in range(100)] + [50 + k * 0.1 for k in range(100)]
 
-    assert path_of(values).last_half() == pytest.approx(Rise(9.9, 99.0))
+    assert path_of(values).last_half() == pytest.approx(NetGrowth(9.9, 99.0))
 
 
 def test_peaks_do_not_count() -> None:
     """LEAK-02: what is given back is not held, wherever the recording ends in the saw-tooth."""
     tooth = [float(k % 10) for k in range(200)]
 
-    assert path_of(tooth).last_half() == Rise(9.0, 99.0)  # it ends at the top of a tooth
-    assert path_of([*tooth, 0.0]).last_half() == Rise(0.0, 100.0)
+    assert path_of(tooth).last_half() == NetGrowth(9.0, 99.0)  # it ends at the top of a tooth
+    assert path_of([*tooth, 0.0]).last_half() == NetGrowth(0.0, 100.0)
 
 
 def test_a_week_is_kept_in_few_figures() -> None:
@@ -48,7 +48,7 @@ def test_a_gap_is_no_slope() -> None:
     path = path_of([5.0] * 60)
     path.add(1600.0, 6.0)
 
-    assert path.last_half() == Rise(0.0, 300.0)
+    assert path.last_half() == NetGrowth(0.0, 300.0)
 
 
 @pytest.mark.parametrize("values", [[], [1.0], [1.0, 2.0]])

@@ -19,8 +19,8 @@ from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.table import ProcessTable
-from gpuagent.recording.recorder import Command, Family, Recorder, Signals, Stop, create_trace
-from gpuagent.recording.sources import DirectSource, Held, Reading
+from gpuagent.recording.recorder import Command, Family, Recorder, Signals, StopSignal, create_trace
+from gpuagent.recording.sources import DirectSource, GpuSample, MemorySample
 from gpuagent_simulator.faults import Fault, FaultKind
 from gpuagent_simulator.node import SimulatedNode
 from gpuagent_simulator.scenario import parse_scenario
@@ -84,10 +84,10 @@ class Steps:
     """Waiting that takes no time: the clock is moved on, and at a step something happens."""
 
     clock: ManualClock
-    at: dict[int, Callable[[], Stop | None]] = field(default_factory=dict)
+    at: dict[int, Callable[[], StopSignal | None]] = field(default_factory=dict)
     taken: int = 0
 
-    def wait(self, seconds: float) -> Stop | None:
+    def wait(self, seconds: float) -> StopSignal | None:
         self.taken += 1
         self.clock.advance(seconds)
         happening = self.at.get(self.taken)
@@ -133,7 +133,7 @@ def test_signals_reach_the_command_and_the_recording_goes_on_until_it_ends(tmp_p
             while command.look() is None:
                 signals.wait(30.0)
 
-        asked = Stop(signal.SIGTERM, from_terminal=False)
+        asked = StopSignal(signal.SIGTERM, from_terminal=False)
         steps = Steps(stage.clock, {2: lambda: asked, 3: wait_for_the_end})
         recorder = stage.recorder(tmp_path / "run.csv", Family(RealProc(), {command.pid}))
         assert recorder.run_command(command, steps, 1.0) == 143
@@ -159,7 +159,7 @@ def test_ctrl_c_ends_the_recording_and_not_the_process(tmp_path: Path) -> None:
     """Who looks at a service does not stop it."""
     with bench() as stage, running("cat") as process:
         stage.node.bind("job", process.pid)
-        steps = Steps(stage.clock, {3: lambda: Stop(signal.SIGINT, from_terminal=True)})
+        steps = Steps(stage.clock, {3: lambda: StopSignal(signal.SIGINT, from_terminal=True)})
         recorder = stage.recorder(tmp_path / "run.csv", Family(RealProc(), {process.pid}))
         recorder.run_process(process.pid, steps, 1.0)
 
@@ -187,10 +187,10 @@ def test_a_blind_gpu_leaves_empty_cells(tmp_path: Path) -> None:
 class Script:
     """Readings made by hand, the last one for ever."""
 
-    def __init__(self, *readings: Reading) -> None:
+    def __init__(self, *readings: GpuSample) -> None:
         self.readings = list(readings)
 
-    def read(self) -> Reading:
+    def read(self) -> GpuSample:
         return self.readings.pop(0) if len(self.readings) > 1 else self.readings[0]
 
     def close(self) -> None:
@@ -199,8 +199,8 @@ class Script:
 
 def test_an_agent_that_goes_away_is_told_once(tmp_path: Path) -> None:
     """Readings are missing meanwhile; when it is back the same history goes on."""
-    held = Held(2**31 - 1, 0, "made-up", None, GIB, 9 * GIB, 10 * GIB)
-    well, away = Reading((held,)), Reading(unread=None, problem="no answer in time")
+    held = MemorySample(2**31 - 1, 0, "made-up", None, GIB, 9 * GIB, 10 * GIB)
+    well, away = GpuSample((held,)), GpuSample(unread=None, problem="no answer in time")
     notes: list[str] = []
     path, clock = tmp_path / "run.csv", ManualClock()
     with create_trace(path) as file:
@@ -217,8 +217,8 @@ def test_an_agent_that_goes_away_is_told_once(tmp_path: Path) -> None:
 
 def test_a_simulated_process_has_ended_when_it_is_listed_no_more(tmp_path: Path) -> None:
     """/proc knows nothing of it; a list that could not be read says nothing."""
-    held = Held(4_194_400, 0, "made-up", None, GIB, 9 * GIB, 10 * GIB)
-    source = Script(Reading((held,)), Reading(unread=None, problem="x"), Reading((held,)), Reading())
+    held = MemorySample(4_194_400, 0, "made-up", None, GIB, 9 * GIB, 10 * GIB)
+    source = Script(GpuSample((held,)), GpuSample(unread=None, problem="x"), GpuSample((held,)), GpuSample())
     clock = ManualClock()
     with create_trace(tmp_path / "run.csv") as file:
         recorder = Recorder(source, Family(RealProc(), {held.pid}), file, clock, lambda _text: None)

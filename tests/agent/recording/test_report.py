@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from gpuagent.recording.sources import Held
+from gpuagent.recording.sources import MemorySample
 from gpuagent.recording.track import Track, report
 
 MIB, GIB = 1024**2, 1024**3
 
 
-def held(used_bytes: float, **changes: object) -> Held:
+def held(used_bytes: float, **changes: object) -> MemorySample:
     """On an 80 GiB GPU, alone."""
-    plain = Held(4711, 0, "python3", None, int(used_bytes), int(80 * GIB - used_bytes), 80 * GIB)
+    plain = MemorySample(4711, 0, "python3", None, int(used_bytes), int(80 * GIB - used_bytes), 80 * GIB)
     return plain._replace(**changes)  # type: ignore[arg-type]
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpuagent.recording.recorder import HEADER, TraceFile, create_trace, trace_name
-from gpuagent.recording.sources import Held
+from gpuagent.recording.sources import MemorySample
 
-HELD = Held(4711, 0, "python3", 12.0, 5_000, 70_000, 80_000, 3_000, 4_000)
+HELD = MemorySample(4711, 0, "python3", 12.0, 5_000, 70_000, 80_000, 3_000, 4_000)
 
 
 def test_a_row_is_replays_row(tmp_path: Path) -> None:

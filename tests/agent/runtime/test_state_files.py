@@ -61,7 +61,7 @@ def test_every_reader_goes_on(unreadable: Path, caplog: pytest.LogCaptureFixture
     assert load(unreadable, BOOT, 1000.0).tables == {}
     assert not Inventory(unreadable.with_name("gpus.json"), BOOT).was_readable
     assert IndexRegistry(unreadable.with_name("indices.json")).uncertainty
-    assert TrustRegistry(unreadable.with_name("trust.json"), BOOT).of(GPU).refusal
+    assert TrustRegistry(unreadable.with_name("trust.json"), BOOT).for_gpu(GPU).refusal
     assert RepairsFile(unreadable.with_name("faults.json"), BOOT).load(1000.0) == {}
     LastHolders(ManualClock(), unreadable.with_name("holders.json"), BOOT)
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 7

@@ -11,7 +11,7 @@ import pytest
 
 from gpuagent.config.models import Config
 from gpuagent.core.background import Progress
-from gpuagent.service.service import Parts, Service
+from gpuagent.service.service import Service, ServiceComponents
 
 
 class _Notifier:
@@ -44,8 +44,8 @@ class _Files:
 
 
 def _service(files: _Files, **others: Any) -> Service:
-    given: dict[str, Any] = {field.name: None for field in fields(Parts)}
-    parts = Parts(**given | {"config": Config(), "notifier": _Notifier(), "load": files.load} | others)
+    given: dict[str, Any] = {field.name: None for field in fields(ServiceComponents)}
+    parts = ServiceComponents(**given | {"config": Config(), "notifier": _Notifier(), "load": files.load} | others)
     return Service(parts, reload_seconds=0.5 if others else 30.0)
 
 

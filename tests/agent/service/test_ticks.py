@@ -12,7 +12,7 @@ from gpuagent.config.models import Config
 from gpuagent.core.clock import ScaledClock
 from gpuagent.core.hardware import MemoryOutlook, StallRisk
 from gpuagent.core.snapshot import Snapshot
-from gpuagent.service.service import Parts, Service
+from gpuagent.service.service import Service, ServiceComponents
 from tests.fakes.snapshots import full_snapshot
 
 
@@ -48,10 +48,10 @@ def test_whoever_looks_at_a_snapshot_cannot_end_the_service(caplog: pytest.LogCa
 
     async def run() -> None:
         seen: asyncio.Queue[None] = asyncio.Queue()
-        given: dict[str, Any] = {field.name: None for field in fields(Parts)}
+        given: dict[str, Any] = {field.name: None for field in fields(ServiceComponents)}
         given |= {"config": Config(), "clock": ScaledClock(1000), "monitor": _Monitor()}
         given |= {"clients": _Clients(), "leaks": _Leaks(seen)}
-        service = Service(Parts(**given))
+        service = Service(ServiceComponents(**given))
         ticking = asyncio.create_task(service._tick_for_ever())
         async with asyncio.timeout(20):
             for _ in range(3):
@@ -81,10 +81,10 @@ def test_ticks_come_sooner_while_memory_is_short(risk: StallRisk | None, keys: d
     snapshot = full_snapshot()
     outlook = None if risk is None else MemoryOutlook(risk)
     snapshot = replace(snapshot, node=replace(snapshot.node, memory_outlook=outlook))
-    given: dict[str, Any] = {field.name: None for field in fields(Parts)}
+    given: dict[str, Any] = {field.name: None for field in fields(ServiceComponents)}
     given |= {"config": Config(**keys), "clock": ScaledClock(1), "monitor": _Monitor(snapshot)}
     given |= {"clients": _Clients(), "leaks": _Leaks(asyncio.Queue())}
-    service = Service(Parts(**given))
+    service = Service(ServiceComponents(**given))
     with pytest.raises(MemoryError):
         asyncio.run(service._tick())
 

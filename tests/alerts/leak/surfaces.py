@@ -70,7 +70,7 @@ def told(snapshot: Snapshot, engine: RuleEngine, now: float, incidents: Iterable
         table,
         "\n".join(status_screen(document, 160, PLAIN)),
         "\n".join(process_table(table["processes"], 300, PLAIN)) if table["processes"] else "",
-        page.render(page.Told(document)).decode(),
+        page.render(page.PageData(document)).decode(),
         judge(document, 0.9, 0.98)[:2],
         tuple(firing_of(engine)),
         _figures(snapshot, now),

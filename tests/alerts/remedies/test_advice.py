@@ -18,7 +18,7 @@ from gpuagent_alerts.remedies.facts import container_processes, unit_processes
 from gpuagent_alerts.remedies.observation import RemedyRequest
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.rehearsal import accepted_advice, objections
-from gpuagent_alerts.remedies.safeguards import policy, step_means
+from gpuagent_alerts.remedies.safeguards import policy, step_prerequisites
 from gpuagent_alerts.remedies.safeguards import refusals as refusal_module
 from gpuagent_alerts.remedies.safeguards.never_list import is_supervised
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
@@ -89,7 +89,7 @@ FOUND = sorted(
     text
     for text in {
         text
-        for module in (policy, step_means, refusal_module, run, pinned_processes, target_module, *RETURNING)
+        for module in (policy, step_prerequisites, refusal_module, run, pinned_processes, target_module, *RETURNING)
         for text in refusals(module)
     }
     if text and not (text.startswith(PARTS) or text.count(" ") < 2)

@@ -227,12 +227,12 @@ def test_whom_the_last_list_names(seen: Snapshot, state: GpuState, refusal: str,
         return
     target = find_shown_target(lost, pid, "", shown, {pid: now}, DIGESTS, gpus.now())
     assert (target.id, target.identity) == (now.info.id, now.identity)
-    assert gpus.of(target) is not None
+    assert gpus.find(target) is not None
     for ended in (None, now._replace(info=replace(now.info, id=now.info.id._replace(start_ticks=1)))):
         with pytest.raises(NoSuchProcess, match="it was not there at the last reading"):
             find_shown_target(lost, pid, "", shown, {pid: ended}, DIGESTS, gpus.now())
     gpus.update_snapshot(seen)
-    assert gpus.of(target) is None
+    assert gpus.find(target) is None
 
 
 def _lost(snapshot: Snapshot) -> Snapshot:

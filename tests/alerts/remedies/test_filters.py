@@ -30,6 +30,52 @@ GPU = "on (gpu, uuid)"
 MIG_USED = "gpuagent_mig_memory_used_bytes"
 MIG = "on (gpu, uuid, gpu_instance_id)"
 
+NOTHING_OF_WORK = """
+build_info simulated snapshot_age_seconds snapshot_timestamp_seconds gpu_reading_age_seconds
+gpu_lost_timestamp_seconds collector_success collector_duration_seconds nvml_up nvml_initializations_total driver_info
+pause_remaining_seconds
+usage_held_seconds_total usage_memory_byte_seconds_total usage_untouched_memory_byte_seconds_total
+usage_observed_seconds_total usage_busy_seconds_total usage_idle_seconds_total usage_energy_joules_total
+usage_idle_duration_seconds usage_idle_limit_seconds usage_gpu_hour_price gpu_accounted_seconds_total
+gpu_busy_seconds_total
+gpus gpus_readable gpus_expected pci_gpus processes dead_processes dead_process_memory_used_bytes
+gpu_memory_preallocated gpu_memory_fast_growth_expected processes_seen_total host_pid_namespace xid_events_total
+xid_last_timestamp_seconds ticks_total ticks_late_total gpu_info gpu_lost gpu_xid_unrepaired_timestamp_seconds
+gpu_blind gpu_processes_trusted gpu_figures_trusted gpu_memory_total_bytes gpu_memory_used_bytes gpu_memory_free_bytes
+gpu_memory_reserved_bytes gpu_memory_used_ratio gpu_bar1_memory_total_bytes gpu_bar1_memory_used_bytes
+gpu_memory_processes_bytes gpu_memory_dead_processes_bytes gpu_memory_unattributed_bytes gpu_memory_host_bytes
+gpu_memory_own_limit_bytes
+host_memory_total_bytes host_memory_available_bytes host_memory_free_bytes host_memory_page_cache_bytes
+host_memory_kernel_bytes host_memory_swap_total_bytes host_memory_swap_free_bytes host_memory_pressure_ratio
+host_memory_exhaustion_seconds gpu_memory_stall_imminent
+gpu_pcie_replays_total
+gpu_ecc_enabled gpu_ecc_errors_total gpu_ecc_sram_threshold_exceeded gpu_remapped_rows gpu_row_remap_pending
+gpu_row_remap_failed gpu_retired_pages gpu_retired_pages_pending gpu_recovery_action gpu_recovery_action_advised
+gpu_nvlink_links gpu_nvlink_active gpu_nvlink_errors_total gpu_nvlink_link_errors_total
+gpu_nvlink_speed_bytes_per_second gpu_c2c_active gpu_c2c_errors_total gpu_c2c_speed_bytes_per_second
+mig_info mig_memory_total_bytes mig_memory_used_bytes mig_memory_free_bytes
+process_memory_used_bytes process_resident_memory_bytes process_start_time_seconds process_info process_preallocates
+gpu_memory_leak_suspected gpu_memory_verdict gpu_memory_growth_bytes_per_second gpu_memory_exhaustion_seconds
+gpu_memory_leak_since_seconds gpu_memory_fast_exhaustion_seconds mig_memory_leak_suspected mig_memory_verdict
+mig_memory_growth_bytes_per_second mig_memory_exhaustion_seconds mig_memory_leak_since_seconds
+mig_memory_fast_exhaustion_seconds process_memory_leak_suspected process_memory_verdict
+process_memory_growth_bytes_per_second process_memory_exhaustion_seconds process_memory_leak_since_seconds
+process_memory_fast_exhaustion_seconds process_memory_leak_evidence leak_histories leak_histories_refused_total alerts
+rules rule_evaluation_duration_seconds rule_evaluation_failures_total notifications_sent_total
+notification_failures_total notifications_dropped_total notifications_held_back_total notifications_queued
+notifications_dead notification_oldest_undelivered_seconds receiver_undelivered store_healthy
+store_rows_set_aside_total client_socket_up clients client_connections_total client_connections_refused_total
+client_connections_dropped_total client_lines_total client_events_total client_throttlings_total client_commands_total
+source_up source_memory_bytes source_model_memory_bytes torch_memory_allocated_bytes torch_memory_allocated_peak_bytes
+torch_memory_reserved_bytes torch_memory_reserved_peak_bytes torch_memory_active_bytes
+torch_memory_inactive_split_bytes torch_memory_cached_bytes torch_memory_outside_bytes torch_memory_limit_ratio
+torch_memory_segments torch_alloc_retries_total torch_ooms_total torch_memory_declared_minimum_bytes
+torch_memory_declared_typical_bytes torch_info remedy_ladders remedies_running remedies_stopped remedy_owners_left_alone
+remedy_released_bytes_total remedies_total remedy_end_timestamp_seconds remedy_announced_timestamp_seconds
+remedy_outstanding_timestamp_seconds budget_limit_bytes budget_used_bytes
+"""
+"""Families that say nothing of work, without `gpuagent_`: amounts of memory, states and records."""
+
 TESTS_NOTHING = [
     SUSPECTED,
     USED,
@@ -291,7 +337,11 @@ def test_what_is_not_about_idleness(text: str) -> None:
 
 def test_every_family_tells_of_work_or_does_not() -> None:
     """A new family fails here until somebody has said whether a rule on it may be a rule on idleness."""
-    tables = [set(plausible_values.ACTIVITY), set(plausible_values.LIMITS), plausible_values.OF_NO_WORK]
+    tables = [
+        set(plausible_values.ACTIVITY),
+        set(plausible_values.LIMITS),
+        {f"gpuagent_{name}" for name in NOTHING_OF_WORK.split()},
+    ]
     named = [name.partition(":")[0] for table in tables for name in table if ":" not in name]
     assert sorted(named) == sorted(family.name for family in FAMILIES)
 

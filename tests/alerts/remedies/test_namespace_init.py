@@ -17,9 +17,9 @@ import pytest
 from gpuagent.procfs.files import RealProc, parse_stat
 from gpuagent.procfs.reader import ProcessRecord
 from gpuagent_alerts.remedies.execution.executor import NodeActionExecutor
-from gpuagent_alerts.remedies.facts.namespace_owners import maker_of_namespaces
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses, list_pids
 from gpuagent_alerts.remedies.facts.ties import TieFinder, read_ties
+from gpuagent_alerts.remedies.facts.user_containers import maker_of_namespaces
 from gpuagent_alerts.remedies.manual_requests import read_identified
 from gpuagent_alerts.remedies.target import TiedProcess
 from gpuagent_alerts.store.database import Store

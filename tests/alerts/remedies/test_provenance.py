@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from gpuagent_alerts.remedies.observation import Condition, Observation, RemedyRequest
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
-from gpuagent_alerts.remedies.safeguards.provenance import FACTS, FactWriter, written_by
 from gpuagent_alerts.remedies.safeguards.refusals import NotAllowListed
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.remedies.target import Facts, Identity, Target, TiedProcess, Ties
+from tests.alerts.remedies.provenance import FACTS, FactWriter, written_by
 from tests.alerts.remedies.world import GIB, target
 
 NOW = 1e6

@@ -14,7 +14,7 @@ import pytest
 from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.remedies.observation import Condition, Observation, RemedyRequest, UnlistedGpu
 from gpuagent_alerts.remedies.safeguards import policy as policy_module
-from gpuagent_alerts.remedies.safeguards import step_means
+from gpuagent_alerts.remedies.safeguards import step_prerequisites
 from gpuagent_alerts.remedies.safeguards.policy import AllowList, Policy
 from gpuagent_alerts.remedies.safeguards.refusals import advice_on
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
@@ -249,7 +249,7 @@ def test_every_refusal_of_the_policy_is_gone_through() -> None:
     """A new one has to be put among those that are lifted, or those that stand."""
     known = [each.reason for each in (*LIFTED, *STANDING)] + list(ELSEWHERE)
     found = [reason for case in (*LIFTED, *STANDING) for reason in case.reasons()]
-    sources = [inspect.getsource(each) for each in (policy_module, step_means)]
+    sources = [inspect.getsource(each) for each in (policy_module, step_prerequisites)]
     for node in (node for source in sources for node in ast.walk(ast.parse(source))):
         if isinstance(node, ast.Yield) and node.value is not None and (text := words(node.value)):
             pattern = re.escape(text).replace("x", ".+")

@@ -168,7 +168,7 @@ def test_a_price_makes_money() -> None:
     agent.look(4.0)
     assert agent.document()["total"]["cost"] is None
 
-    agent.usage.use(UsageSettings(price=Price(900.0, "EUR"), idle_limit_seconds=60.0))
+    agent.usage.reconfigure(UsageSettings(price=Price(900.0, "EUR"), idle_limit_seconds=60.0))
 
     assert agent.document()["usage"][0]["cost"] == pytest.approx(1.0)
     assert (agent.usage.figures().price_per_gpu_hour, agent.usage.figures().idle_limit_seconds) == (900.0, 60.0)

@@ -15,7 +15,7 @@ from gpuagent_client.blame import fork
 from gpuagent_client.blame import heap as heaps
 from gpuagent_client.blame.code_index import CodeIndex
 from gpuagent_client.blame.look import ROOT, Signatures
-from gpuagent_client.blame.marking import Marking, Until
+from gpuagent_client.blame.marking import Deadline, Marking
 from gpuagent_client.blame.paths import Trail, key_text, relative, trail
 from gpuagent_client.blame.sites import Site, sites
 from gpuagent_client.blame.watch import Target, goes_on, measure_all, target
@@ -116,21 +116,21 @@ def way_to(thing: object, *, show_keys: bool = False) -> Trail:
 def widths_of(*things: object) -> dict[str, list[int]]:
     """The signature of each thing, and how many objects have it and each one above it, from the root on."""
     heap = index_heap()
-    marking = Marking(heap, set(), lambda item: None, Until(1e9, 1e9), things)
+    marking = Marking(heap, set(), lambda item: None, Deadline(1e9, 1e9), things)
     marking.mark_all()
     names = Signatures(marking, heap)
     lines = [names.line(names.of(marking.places[id(thing)])) for thing in things]
     return {"".join(map(names.label, line)): [names.widths[one] for one in line] for line in lines}
 
 
-def marked(until: Until, *wanted: object) -> Marking:
+def marked(until: Deadline, *wanted: object) -> Marking:
     """What is marked by then, where these are enough."""
     marking = Marking(index_heap(), set(), lambda item: None, until, wanted)
     marking.mark_all()
     return marking
 
 
-LATE = Until(1e9, 1e9)
+LATE = Deadline(1e9, 1e9)
 
 
 class Shared:
@@ -232,8 +232,8 @@ def test_marking_ends_where_all_that_is_wanted_is_found() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("until", [Until(0.0, 1e9), Until(1e9, 0.0)], ids=["processor", "clock"])
-def test_marking_ends_with_its_time(until: Until) -> None:
+@pytest.mark.parametrize("until", [Deadline(0.0, 1e9), Deadline(1e9, 0.0)], ids=["processor", "clock"])
+def test_marking_ends_with_its_time(until: Deadline) -> None:
     """On a busy host the clock is over first; what is marked by then is told as a part."""
     assert not marked(until, object()).complete
 

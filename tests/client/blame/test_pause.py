@@ -38,14 +38,14 @@ def test_priority_is_asked_for_only_where_nothing_can_happen(
     capabilities: str, seccomp: str, expected: bool, tmp_path: Path
 ) -> None:
     """A seccomp filter may end a process that makes a call which it does not allow."""
-    assert pause.may_hurry(proc(tmp_path, capabilities, seccomp)) is expected
-    assert not pause.may_hurry(tmp_path / "nowhere")
+    assert pause.can_raise_priority(proc(tmp_path, capabilities, seccomp)) is expected
+    assert not pause.can_raise_priority(tmp_path / "nowhere")
 
 
 def test_priority_ends_with_the_fork(tmp_path: Path) -> None:
     """Neither the app's thread nor the child keeps it; where the kernel forbids it, all is as ever."""
     before = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
-    with pause.hurried(proc(tmp_path)) as nice:
+    with pause.realtime_priority(proc(tmp_path)) as nice:
         assert (os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK == os.SCHED_RR) is (nice is not None)
     child = fork.run_in_child(lambda frames: f"{os.sched_getscheduler(0)} {os.getpriority(0, 0)}".encode(), 20.0)
 
@@ -55,7 +55,7 @@ def test_priority_ends_with_the_fork(tmp_path: Path) -> None:
 
 def test_without_permission_nothing_changes(tmp_path: Path) -> None:
     """Most apps have none."""
-    with pause.hurried(proc(tmp_path, capabilities="0")) as nice:
+    with pause.realtime_priority(proc(tmp_path, capabilities="0")) as nice:
         assert nice is None
         assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
@@ -77,7 +77,7 @@ def test_priority_is_given_back_after_an_exception_during_the_call(
             raise failure
 
     monkeypatch.setattr(os, "sched_setscheduler", set_scheduler)
-    with contextlib.suppress(KeyboardInterrupt), pause.hurried(proc(tmp_path)) as nice:
+    with contextlib.suppress(KeyboardInterrupt), pause.realtime_priority(proc(tmp_path)) as nice:
         assert nice is None
 
     assert calls == expected

@@ -48,7 +48,7 @@ class Page(HTMLParser):
 
 def shown(**changes: Any) -> Page:
     """The page over a status document with `changes`."""
-    return Page(page.render(page.Told(status_document(**changes)), "node1"))
+    return Page(page.render(page.PageData(status_document(**changes)), "node1"))
 
 
 def gpu(**changes: Any) -> list[dict[str, Any]]:
@@ -187,7 +187,7 @@ def test_hostile_names_elsewhere() -> None:
         gpus=gpu(name=HOSTILE, uuid=HOSTILE),
         node={"driver_version": HOSTILE},
     )
-    drawn = Page(page.render(page.Told(document), HOSTILE))
+    drawn = Page(page.render(page.PageData(document), HOSTILE))
 
     assert "img" not in drawn.tags
     assert drawn.tags.count("script") == shown().tags.count("script")
@@ -196,7 +196,7 @@ def test_hostile_names_elsewhere() -> None:
 
 def test_nothing_is_fetched_from_elsewhere() -> None:
     """No script in the page itself, no request to another host, no inline style that the policy would refuse."""
-    body = page.render(page.Told(status_document())).decode()
+    body = page.render(page.PageData(status_document())).decode()
 
     assert re.findall(r"<script[^>]*>(.*?)</script>", body) == [""]
     assert not re.search(r"https?://|url\(|@import|<style| style=| on\w+=", body)
@@ -206,7 +206,7 @@ def test_nothing_is_fetched_from_elsewhere() -> None:
 
 def test_without_a_script_the_page_still_refreshes() -> None:
     """In a browser without scripts, or in a text browser, everything is there and stays new."""
-    body = page.render(page.Told(status_document())).decode()
+    body = page.render(page.PageData(status_document())).decode()
 
     assert '<noscript><meta http-equiv="refresh" content="5"></noscript>' in body
 
@@ -215,7 +215,7 @@ def test_many_processes_are_cut_and_counted() -> None:
     """The table is bounded, and says what it leaves out."""
     processes = status_document()["processes"] * 1003
 
-    body = page.render(page.Told(status_document(processes=processes)), view=page.view_of({"all": "1"}))
+    body = page.render(page.PageData(status_document(processes=processes)), view=page.view_of({"all": "1"}))
     assert "3 more in /api/v1/processes" in Page(body).text
 
 
@@ -258,7 +258,7 @@ def test_the_navigation_counts_what_there_is() -> None:
 
 def test_what_could_not_be_read_is_not_empty() -> None:
     """A part whose document failed says so: nothing there would look as if nothing was wrong."""
-    told = page.Told(status_document(), alerts={"message": "no <store>"}, remedies={"message": "no store"})
+    told = page.PageData(status_document(), alerts={"message": "no <store>"}, remedies={"message": "no store"})
     text = Page(page.render(told)).text
 
     assert text.count("UNKNOWN: could not be read: no ") == 2

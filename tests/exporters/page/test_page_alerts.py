@@ -40,7 +40,7 @@ def drawn(
     **more: Any,
 ) -> Page:
     """A page with these, and with further keys of both documents."""
-    told = page.Told(
+    told = page.PageData(
         status_document(processes=[]),
         {"alerts": alerts or [], "time_seconds": NOW, **more},
         {"remedies": remedies or [], "stopped": "", "dry_run": False, **more},

@@ -33,7 +33,7 @@ def drawn(lines: list[ProcessLine], used: list[float | None], *, left_out: int =
     of_gpu = GpuLines(6, points, points, [0.5] * len(used), lines, left_out)
     colors = {("GPU-0000", each.memory.pid): number for number, each in enumerate(lines)}
     chart = Chart(3600.0, 3600.0, 60.0, {"GPU-0000": of_gpu}, colors)
-    told = page.Told(status_document(gpus=gpu(**changes)), chart=chart)
+    told = page.PageData(status_document(gpus=gpu(**changes)), chart=chart)
     return page.render(told).decode()
 
 
@@ -93,7 +93,7 @@ def test_a_process_has_one_color_everywhere() -> None:
     row = {**status_document()["processes"][0], "gpu_uuid": "GPU-0000", "pid": 2}
     lines = GpuLines(6, [5.0, 5.0], [5.0, 5.0], [0.1, 0.1], [line(2, 1, 1)], 0)
     chart = Chart(3600.0, 3600.0, 60.0, {"GPU-0000": lines}, {("GPU-0000", 2): 5})
-    body = page.render(page.Told(status_document(processes=[row]), chart=chart)).decode()
+    body = page.render(page.PageData(status_document(processes=[row]), chart=chart)).decode()
 
     assert body.count('class="area c5"') == body.count('<li class="c5"') == body.count('class="c5"><td') == 1
 
@@ -188,7 +188,7 @@ def test_a_name_cannot_turn_the_sentence() -> None:
 def explained(**changes: Any) -> str:
     """The page over a leak with its evidence."""
     process = {**status_document()["processes"][0], **LEAKING, "gpu_uuid": "GPU-0000", "cached_bytes": GIB // 2}
-    return page.render(page.Told(status_document(processes=[process]), leaks=[evidence(**changes)])).decode()
+    return page.render(page.PageData(status_document(processes=[process]), leaks=[evidence(**changes)])).decode()
 
 
 def test_a_leak_explains_itself() -> None:

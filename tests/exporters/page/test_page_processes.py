@@ -17,7 +17,7 @@ from tests.fakes.source import status_document
 def table(hidden: bool = False, **changes: Any) -> str:
     """The text of the table of one process with `changes`."""
     process = {**status_document()["processes"][0], **changes}
-    told = page.Told(status_document(processes=[process]), hidden=hidden)
+    told = page.PageData(status_document(processes=[process]), hidden=hidden)
     return Page(page.render(told)).text.partition("None known.")[2].partition("Processes")[2].partition("GPUs 1")[0]
 
 
@@ -83,7 +83,9 @@ def pids(query: str, *processes: dict[str, Any]) -> list[int]:
     """The pids of the rows, from the top, of the page at an address with this query."""
     row = status_document()["processes"][0]
     found = [{**row, "pid": number + 1, **each} for number, each in enumerate(processes)]
-    body = page.render(page.Told(status_document(processes=found)), view=page.view_of(dict(parse_qsl(query)))).decode()
+    body = page.render(
+        page.PageData(status_document(processes=found)), view=page.view_of(dict(parse_qsl(query)))
+    ).decode()
     return [int(pid) for pid in re.findall(r'<tr data-key="[^"]*/(\d+)"', body)]
 
 
@@ -128,14 +130,14 @@ def test_twenty_are_shown_until_all_are_asked_for() -> None:
     assert len(pids("", *crowd)) == 20
     assert len(pids("all=1", *crowd)) == 50
     assert len(pids("filter=user:alice", *crowd)) == 20
-    body = page.render(page.Told(status_document(processes=status_document()["processes"] * 50))).decode()
+    body = page.render(page.PageData(status_document(processes=status_document()["processes"] * 50))).decode()
     assert "20 of 50 processes" in body
     assert 'href="?all=1#processes"' in body
 
 
 def test_what_matters_comes_first_on_a_phone() -> None:
     """The first three columns are who, how much, and how long it lasts."""
-    body = page.render(page.Told(status_document())).decode()
+    body = page.render(page.PageData(status_document())).decode()
 
     assert re.findall(r'<th scope="col" data-key="(\w+)"', body)[:3] == ["process", "memory", "full"]
 

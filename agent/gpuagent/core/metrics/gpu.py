@@ -40,11 +40,12 @@ def _figure(name: str, collector: str, text: str, *, kind: MetricType = MetricTy
     return Family(f"gpuagent_gpu_{name}", kind, text, collector, GPU_LABELS, single(lambda gpu: gpu.figures.get(name)))
 
 
-def _labelled(
+def _gpu_series(
     name: str, collector: str, labels: tuple[str, ...], text: str,
     of: Callable[[GpuReading], Iterable[LabeledValue]], kind: MetricType = MetricType.GAUGE,
 ) -> GpuFamily:  # fmt: skip
-    return Family(f"gpuagent_{name}", kind, text, collector, GPU_LABELS + labels, of)
+    """Return a family whose samples `of` yields, each with the values of `labels`: () for a series without any."""
+    return Family(f"gpuagent_gpu_{name}", kind, text, collector, GPU_LABELS + labels, of)
 
 
 def _pairs(part: str, field: str) -> Callable[[GpuReading], Iterable[LabeledValue]]:
@@ -143,19 +144,19 @@ _INFO_LABELS = (
 )  # fmt: skip
 
 IDENTITY = (
-    _labelled("gpu_info", "identity", _INFO_LABELS, "What the GPU is; always 1.", _info),
-    _labelled("gpu_lost", "identity", (), "1 while the driver has lost the GPU or no longer "
+    _gpu_series("info", "identity", _INFO_LABELS, "What the GPU is; always 1.", _info),
+    _gpu_series("lost", "identity", (), "1 while the driver has lost the GPU or no longer "
               "enumerates it, and until it answers again after a new initialization of NVML.",
               single(_lost)),
-    _labelled("gpu_xid_unrepaired_timestamp_seconds", "xid_events", ("xid",),
+    _gpu_series("xid_unrepaired_timestamp_seconds", "xid_events", ("xid",),
               "Unix time of the last Xid of this code, for Xids that take a reset or a reboot, until the driver shows "
               "that it was done; see docs/operations.md.", _unrepaired),
-    _labelled("gpu_blind", "identity", (), "1 while a call into the driver for this GPU has not come back.",
+    _gpu_series("blind", "identity", (), "1 while a call into the driver for this GPU has not come back.",
               single(lambda gpu: gpu.state is GpuState.BLIND)),
-    _labelled("gpu_processes_trusted", "processes", (),
+    _gpu_series("processes_trusted", "processes", (),
               "0 where the driver is known to shuffle its process list: nothing is acted on.",
               single(lambda gpu: gpu.processes_trusted if gpu.processes_known else None)),
-    _labelled("gpu_figures_trusted", "identity", (),
+    _gpu_series("figures_trusted", "identity", (),
               "0 while nothing is acted on because the driver's figures are, or were within a minute, impossible.",
               single(_figures_trusted)),
 )  # fmt: skip
@@ -181,10 +182,10 @@ MEMORY = (
     _family("memory_unattributed_bytes", "reconciliation", "unattributed_bytes",
             "Memory in use for which no process is listed: driver contexts, managed memory, leftovers.",
             collector="processes"),
-    _labelled("gpu_memory_host_bytes", "processes", (),
+    _gpu_series("memory_host_bytes", "processes", (),
               "Memory in use beside the GPU's processes, where the machine gives it out too (unified, NUMA node).",
               _beside),
-    _labelled("gpu_memory_stall_imminent", "procfs", (),
+    _gpu_series("memory_stall_imminent", "procfs", (),
               "1 while the machine whose memory the GPU shares is about to stall for want of it: programs wait for "
               "memory, and what is left lasts for seconds.", single(attrgetter("stall_imminent"))),
 )  # fmt: skip
@@ -226,7 +227,7 @@ THERMAL = (
     _family("temperature_max_celsius", "thermal", "gpu_max_celsius", "Highest temperature for normal operation."),
     _family("memory_temperature_max_celsius", "thermal", "memory_max_celsius",
             "Highest memory temperature for normal operation."),
-    _labelled("gpu_fan_speed_ratio", "thermal", ("fan",), "Fan speed over its maximum, 0 to 1.", _fans),
+    _gpu_series("fan_speed_ratio", "thermal", ("fan",), "Fan speed over its maximum, 0 to 1.", _fans),
 )  # fmt: skip
 
 POWER = (
@@ -246,12 +247,12 @@ POWER = (
 )  # fmt: skip
 
 CLOCKS = (
-    _labelled("gpu_clock_hertz", "clocks", ("domain",), "Clock frequency.", _pairs("clocks", "hertz")),
-    _labelled("gpu_clock_max_hertz", "clocks", ("domain",), "Highest clock frequency.",
+    _gpu_series("clock_hertz", "clocks", ("domain",), "Clock frequency.", _pairs("clocks", "hertz")),
+    _gpu_series("clock_max_hertz", "clocks", ("domain",), "Highest clock frequency.",
               _pairs("clocks", "max_hertz")),
-    _labelled("gpu_clock_event_reason", "clocks", ("reason",), "1 while this holds the clocks down.",
+    _gpu_series("clock_event_reason", "clocks", ("reason",), "1 while this holds the clocks down.",
               _pairs("clocks", "event_reasons")),
-    _labelled("gpu_clock_throttled_seconds_total", "clocks", ("reason",),
+    _gpu_series("clock_throttled_seconds_total", "clocks", ("reason",),
               "Time with clocks held down since the driver was loaded.",
               _pairs("clocks", "throttled_seconds"), MetricType.COUNTER),
 )  # fmt: skip
@@ -270,40 +271,40 @@ PCIE = (
 
 ECC = (
     _family("ecc_enabled", "ecc", "enabled", "1 if memory errors are corrected and counted."),
-    _labelled("gpu_ecc_errors_total", "ecc", ("error", "period"),
+    _gpu_series("ecc_errors_total", "ecc", ("error", "period"),
               "Memory errors: volatile since the driver was loaded, aggregate over the GPU's life.",
               _ecc_errors, MetricType.COUNTER),
     _family("ecc_sram_threshold_exceeded", "ecc", "sram_threshold_exceeded",
             "1 if the GPU has had more SRAM errors than the field diagnostic allows."),
-    _labelled("gpu_remapped_rows", "ecc", ("error",), "Memory rows replaced because of errors.", _remapped),
+    _gpu_series("remapped_rows", "ecc", ("error",), "Memory rows replaced because of errors.", _remapped),
     _family("row_remap_pending", "ecc", "remap_pending", "1 if a row will be replaced at the next reset."),
     _family("row_remap_failed", "ecc", "remap_failed", "1 if a row could not be replaced: replace the GPU."),
-    _labelled("gpu_retired_pages", "ecc", ("error",), "Memory pages retired (before Ampere).", _retired),
+    _gpu_series("retired_pages", "ecc", ("error",), "Memory pages retired (before Ampere).", _retired),
     _family("retired_pages_pending", "ecc", "retired_pages_pending", "1 if pages will be retired at the next reboot."),
     _family("recovery_action", "ecc", "recovery_action",
             "What the driver advises: 0 nothing, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset, "
             "5 recover IMEX domain, 6 bus reset, 7 system reboot."),
-    _labelled("gpu_recovery_action_advised", "ecc", ("action",),
+    _gpu_series("recovery_action_advised", "ecc", ("action",),
               "The recovery action in words, while the driver asks for one; always 1.", _recovery_advised),
 )  # fmt: skip
 
 LINKS = (
-    _labelled("gpu_nvlink_links", "nvlink", ("state",), "Links that are up or asleep (active), and those that are not.",
+    _gpu_series("nvlink_links", "nvlink", ("state",), "Links that are up or asleep (active), and those that are not.",
               _nvlinks),
-    _labelled("gpu_nvlink_active", "nvlink", ("link",), "1 while the link is up or asleep.", _links_active("nvlink")),
+    _gpu_series("nvlink_active", "nvlink", ("link",), "1 while the link is up or asleep.", _links_active("nvlink")),
     _family("nvlink_speed_bytes_per_second", "nvlink", "bytes_per_second",
             "Speed of the active links together, in one direction."),
-    _labelled("gpu_nvlink_errors_total", "nvlink", ("error",), "Errors of all links; kinds differ by generation.",
+    _gpu_series("nvlink_errors_total", "nvlink", ("error",), "Errors of all links; kinds differ by generation.",
               _pairs("nvlink", "errors"), MetricType.COUNTER),
-    _labelled("gpu_nvlink_link_errors_total", "nvlink", ("link", "error"), "Errors of a link, for links that had one.",
+    _gpu_series("nvlink_link_errors_total", "nvlink", ("link", "error"), "Errors of a link, for links that had one.",
               _link_errors, MetricType.COUNTER),
     _family("nvlink_transmit_bytes_total", "nvlink", "transmit_bytes", "Data bytes sent over all links.",
             kind=MetricType.COUNTER),
     _family("nvlink_receive_bytes_total", "nvlink", "receive_bytes", "Data bytes received over all links.",
             kind=MetricType.COUNTER),
-    _labelled("gpu_c2c_active", "c2c", ("link",), "1 while the link between GPU and CPU is up.", _links_active("c2c")),
+    _gpu_series("c2c_active", "c2c", ("link",), "1 while the link between GPU and CPU is up.", _links_active("c2c")),
     _family("c2c_speed_bytes_per_second", "c2c", "bytes_per_second", "Speed of the active links between GPU and CPU."),
-    _labelled("gpu_c2c_errors_total", "c2c", ("error",), "Errors of all links between GPU and CPU.",
+    _gpu_series("c2c_errors_total", "c2c", ("error",), "Errors of all links between GPU and CPU.",
               _pairs("c2c", "errors"), MetricType.COUNTER),
 )  # fmt: skip
 

@@ -21,6 +21,7 @@ from gpuagent.core.metrics.optional import SWITCH_OF
 from gpuagent.core.metrics.process import FRAMEWORK_FAMILIES, OTHER, PROCESS_FAMILIES
 from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
 from gpuagent.core.metrics.usage import USAGE_FAMILIES
+from gpuagent.core.units import table_cell
 
 
 class Group(NamedTuple):
@@ -200,17 +201,12 @@ def _section(group: Group) -> Iterator[str]:
         switch = SWITCH_OF.get(family.name)
         text = f"{family.help} Off by default: `metrics.{switch}`." if switch else family.help
         cells = (f"`{family.name}`", family.kind, family.unit, further, text, f"`{family.collector}`")
-        yield f"| {' | '.join(_cell(cell) for cell in cells)} |"
+        yield f"| {' | '.join(table_cell(cell) for cell in cells)} |"
     yield ""
 
 
 def _common_labels(families: Sequence[Family[Any]]) -> tuple[str, ...]:
     return tuple(label for label in families[0].labels if all(label in family.labels for family in families))
-
-
-def _cell(text: str) -> str:
-    """Return text that cannot break out of a table."""
-    return text.replace("|", "\\|").replace("\n", " ")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any, Final
 
 from gpuagent.core.growth import Verdict
-from gpuagent.core.plot.memory_plot import Alarm, Forecast, Lane, MemoryPlot, Reading, verdict_span, window_span
+from gpuagent.core.plot.memory_plot import Alarm, Forecast, Lane, MemoryPlot, MemoryPoint, verdict_span, window_span
 from gpuagent.core.units import FORECAST_RANGE_SECONDS, format_bytes, format_duration
 from gpuagent.core.wording import assessment_words
 
@@ -37,14 +37,14 @@ def plot_of_evidence(document: Document) -> MemoryPlot:
     )
 
 
-def _readings(points: Sequence[Document]) -> Iterator[Reading]:
+def _readings(points: Sequence[Document]) -> Iterator[MemoryPoint]:
     for place, point in enumerate(points):
         # What is free is kept less often than what is used: a single sum of both is off by the growth in between.
         near = points[max(0, place - _NEAR) : place + _NEAR + 1]
         full = [
             one["used_bytes"] + one["free_bytes"] for one in near if None not in (one["used_bytes"], one["free_bytes"])
         ]
-        yield Reading(
+        yield MemoryPoint(
             point["time_seconds"], point["used_bytes"], point["baseline_bytes"], point["free_bytes"],
             point["allocated_bytes"], max(median(full), point["used_bytes"] or 0) if full else None,
         )  # fmt: skip
@@ -78,7 +78,7 @@ def _lanes(document: Document, met: list[tuple[float, str, Document]], now: floa
         yield Lane("" if place else "windows", [span])
 
 
-def _forecast(document: Document, readings: list[Reading], now: float) -> Iterator[Forecast]:
+def _forecast(document: Document, readings: list[MemoryPoint], now: float) -> Iterator[Forecast]:
     """Yield how it goes on; nothing of what has stopped, and of what is so far away that it is told as a range."""
     pace, left = document["growth_bytes_per_second"], document["exhaustion_seconds"]
     held = next((one.baseline_bytes for one in reversed(readings) if one.baseline_bytes is not None), None)

@@ -46,7 +46,7 @@ _STEPS: Final = (
 _MOST_TICKS: Final = 9
 
 
-class Reading(NamedTuple):
+class MemoryPoint(NamedTuple):
     """What was read at a time, in bytes; None where nobody tells."""
 
     seconds: float
@@ -100,7 +100,7 @@ class MemoryPlot:
     title: str
     verdict: str
     """In words, below the title."""
-    readings: Sequence[Reading]
+    readings: Sequence[MemoryPoint]
     total_bytes: float = 0.0
     """Memory of the GPU; 0 if unknown."""
     is_danger: bool = False
@@ -188,7 +188,7 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def _frame_of(plot: MemoryPlot, known: Sequence[Reading], top: float) -> tuple[_Frame, bool]:
+def _frame_of(plot: MemoryPlot, known: Sequence[MemoryPoint], top: float) -> tuple[_Frame, bool]:
     """Return the frame, and whether the line at which the GPU is full is in it."""
     begin, now = known[0].seconds, known[-1].seconds
     if plot.now_seconds is not None:
@@ -209,7 +209,7 @@ def _frame_of(plot: MemoryPlot, known: Sequence[Reading], top: float) -> tuple[_
     return _Frame(top, top + _PLOT, begin, end, 0.0 if bottom < 0.35 * high else bottom, high + 0.06 * span), is_whole
 
 
-def _legend(plot: MemoryPlot, known: Sequence[Reading], y: float) -> Iterator[Line | Area | Label]:
+def _legend(plot: MemoryPlot, known: Sequence[MemoryPoint], y: float) -> Iterator[Line | Area | Label]:
     """Yield what each mark means, with the value at the end."""
     last = known[-1]
     entries: list[tuple[str, str, str]] = [("area", _USED, f"in use {format_bytes(last.used_bytes or 0)}")]
@@ -255,7 +255,7 @@ def _round_sizes(low: float, high: float) -> list[float]:
     return [step * number for number in range(first, math.floor(high / step) + 1)]
 
 
-def _areas(known: Sequence[Reading], frame: _Frame, *, is_whole: bool) -> Iterator[Area]:
+def _areas(known: Sequence[MemoryPoint], frame: _Frame, *, is_whole: bool) -> Iterator[Area]:
     """Yield what the process holds, and above it what is free."""
     used = [(frame.x(one.seconds), frame.y(one.used_bytes or 0.0)) for one in known]
     held = [*used, (used[-1][0], frame.bottom), (used[0][0], frame.bottom)]
@@ -266,13 +266,13 @@ def _areas(known: Sequence[Reading], frame: _Frame, *, is_whole: bool) -> Iterat
     yield Area(held, _USED, 0.28)
 
 
-def _ceiling(known: Sequence[Reading], frame: _Frame) -> list[tuple[float, float]]:
+def _ceiling(known: Sequence[MemoryPoint], frame: _Frame) -> list[tuple[float, float]]:
     """Return the line at which the GPU is full, up to the end of the picture."""
     points = [(frame.x(one.seconds), frame.y(one.full_bytes)) for one in known if one.full_bytes is not None]
     return [*points, (frame.x(frame.end), points[-1][1])]
 
 
-def _curves(plot: MemoryPlot, known: Sequence[Reading], frame: _Frame, *, is_whole: bool) -> Iterator[Line | Label]:
+def _curves(plot: MemoryPlot, known: Sequence[MemoryPoint], frame: _Frame, *, is_whole: bool) -> Iterator[Line | Label]:
     """Yield the lines: what is full, in use, in tensors, the baseline, and how that goes on."""
     if is_whole:
         ceiling = _ceiling(known, frame)
@@ -317,7 +317,7 @@ def _alarms(plot: MemoryPlot, frame: _Frame) -> Iterator[Line | Label]:
             taken = begin + length + 8
 
 
-def _free_strip(known: Sequence[Reading], frame: _Frame, top: float, total: float) -> Iterator[Line | Area | Label]:
+def _free_strip(known: Sequence[MemoryPoint], frame: _Frame, top: float, total: float) -> Iterator[Line | Area | Label]:
     """Yield what was free meanwhile, where it is too much to be in the picture."""
     free = [(one.seconds, one.free_bytes) for one in known if one.free_bytes is not None]
     if len(free) < 2:

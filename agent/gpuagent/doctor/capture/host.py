@@ -14,6 +14,7 @@ from typing import Any
 from gpuagent import __version__
 from gpuagent.collector.inventory import count_pci_gpus
 from gpuagent.core.hardware import HostMemory, MemoryPressure
+from gpuagent.core.identity import TICKS_PER_SECOND
 from gpuagent.doctor.capture.redaction import CaptureRedactor
 from gpuagent.procfs.files import ProcFiles, parse_stat, parse_status
 from gpuagent.procfs.host_memory import read_host_memory, read_memory_pressure
@@ -25,7 +26,6 @@ _MEMINFO = ("MemTotal", "MemFree", "MemAvailable", "SwapTotal", "SwapFree", "Hug
 _CONTAINER_FILES = {"/.dockerenv": "docker", "/run/.containerenv": "podman"}
 _CONTAINER_VARIABLES = {"KUBERNETES_SERVICE_HOST": "kubernetes", "container": "container"}
 _NVIDIA = "0x10de"
-_TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 UserName = Callable[[int], str]
@@ -168,7 +168,7 @@ def _process(pid: int, files: ProcFiles, boot_seconds: float, user_name: UserNam
         return {"gone": True}
     facts: dict[str, Any] = {
         "state": stat.state,
-        "age_seconds": round(max(0.0, boot_seconds - stat.start_ticks / _TICKS), 2),
+        "age_seconds": round(max(0.0, boot_seconds - stat.start_ticks / TICKS_PER_SECOND), 2),
     }
     with suppress(OSError, ValueError):
         facts["name"] = text_value(files.read(pid, "comm").removesuffix(b"\n"))

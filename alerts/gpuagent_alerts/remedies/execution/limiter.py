@@ -16,7 +16,7 @@ from gpuagent.procfs.files import ProcFiles
 from gpuagent_alerts.remedies.facts.container_processes import GroupProcesses
 from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS
 from gpuagent_alerts.remedies.facts.limited_cgroup import LimitedCgroup, LimitedCgroups
-from gpuagent_alerts.remedies.facts.slow_looks import why_slow
+from gpuagent_alerts.remedies.facts.timeout_reasons import why_slow
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from gpuagent_alerts.remedies.observation import ActionResult, AlreadyLimited, LimitAsk, UnitPermission
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused

@@ -22,7 +22,7 @@ from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK_SECONDS, handle_ino
 from gpuagent_alerts.remedies.facts.never_entries import NeverListEntries
 from gpuagent_alerts.remedies.facts.own_work import ProcessInfoReader
 from gpuagent_alerts.remedies.facts.process_facts import read_facts, stuck_thread
-from gpuagent_alerts.remedies.facts.slow_looks import why_slow
+from gpuagent_alerts.remedies.facts.timeout_reasons import why_slow
 from gpuagent_alerts.remedies.observation import NotPermitted, ProcessEnded
 from gpuagent_alerts.remedies.target import Facts, Target
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from gpuagent_alerts.remedies.execution.unit_programs import PROGRAM_PROPERTIES, find_reaching_program
+from gpuagent_alerts.remedies.execution.reaching_programs import PROGRAM_PROPERTIES, find_reaching_program
 from gpuagent_alerts.remedies.execution.unit_queries import Show, UnitStates, run_systemctl
 from gpuagent_alerts.remedies.execution.unit_starts import AT_ITS_END, PULLS, StartRules, against_removal
 from gpuagent_alerts.remedies.execution.unit_state import DEPENDENTS, STOPPED

@@ -27,7 +27,7 @@ _SINCE_249 = frozenset({"OnSuccess", "OnSuccessJobMode", "Upholds", *STOPPED})
 """What an older systemd has not, and does not tell."""
 _END_ACTIONS = ("SuccessAction", "FailureAction")
 _LATER_ACTIONS = ("StartLimitAction", "JobTimeoutAction")
-"""Likewise of a start that fails, or takes too long."""
+"""Properties with what systemd does to the machine when a start fails, or takes too long."""
 _UNSET_UIDS = frozenset({"", "[not set]", str(2**32 - 1)})
 PROPERTIES = (
     "Id", "Names", "LoadState", "ActiveState", "Job", "RefuseManualStart", "RefuseManualStop",

@@ -18,9 +18,7 @@ from collections.abc import Iterator, Mapping
 from gpuagent.procfs.cgroup import CgroupLevel, Membership, container_levels, leaves, parse_cgroup
 from gpuagent.procfs.files import LivingThread, ProcFiles, parse_stat, read_living
 from gpuagent.procfs.hanging import HangingProcess
-from gpuagent_alerts.remedies.facts.process_scan import ProcessRow, UnseenProcesses
-
-_GONE = (FileNotFoundError, ProcessLookupError)
+from gpuagent_alerts.remedies.facts.process_scan import GONE, ProcessRow, UnseenProcesses
 
 
 class ContainerEnds:
@@ -79,7 +77,7 @@ class ContainerEnds:
                 found = read_living(self._files, parse_stat(self._files.read(pid, "stat")), _read_cgroup)
             except HangingProcess:  # the file itself is read without a lock
                 found = self._files.read(pid, "cgroup")
-            except _GONE:
+            except GONE:
                 found = b""
             except (OSError, ValueError) as error:
                 raise UnseenProcesses(f"where pid {pid} runs cannot be read: {error}") from error

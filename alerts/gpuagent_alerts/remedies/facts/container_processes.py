@@ -20,18 +20,15 @@ from gpuagent.procfs.files import ProcFiles
 from gpuagent_alerts.remedies.facts.container_ends import is_below, is_in_container
 from gpuagent_alerts.remedies.facts.container_namespaces import used_by_others
 from gpuagent_alerts.remedies.facts.own_work import ProcessInfoReader
-from gpuagent_alerts.remedies.facts.process_scan import list_pids
+from gpuagent_alerts.remedies.facts.process_scan import GONE, HOST_INIT, LISTINGS, list_pids
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
 from gpuagent_alerts.remedies.observation import UnitPermission
 from gpuagent_alerts.remedies.steps import StepGroup
 from gpuagent_alerts.remedies.target import Target
 
-_LISTINGS = 5
-_HOST_INIT = 1
 _ROOT = 0
 _OWN_PARTS = {StepGroup.CONTAINER: frozenset({"docker-init"}), StepGroup.JOB: frozenset({"slurmstepd*"})}
 """Entries of the built-in never-list that mean what a container or a job is made of: these end with it by design."""
-_GONE = (FileNotFoundError, ProcessLookupError)
 
 
 class GroupProcesses:
@@ -82,7 +79,7 @@ class GroupProcesses:
         """Read everybody in the group, until a listing has no process that is new. Raises OSError, MissingFact."""
         seen: set[int] = set()
         found: dict[int, Credentials] = {}
-        for _ in range(_LISTINGS):
+        for _ in range(LISTINGS):
             new = set(self._pids()) - seen
             if not new:
                 break
@@ -91,9 +88,9 @@ class GroupProcesses:
                 try:
                     if _is_in(self._files.read(pid, "cgroup"), own, group):
                         found[pid] = read_credentials(self._files, pid)
-                except _GONE:
+                except GONE:
                     continue
-        if _HOST_INIT not in seen or not self._files.exists(_HOST_INIT):
+        if HOST_INIT not in seen or not self._files.exists(HOST_INIT):
             raise MissingFact("/proc does not show every process")
         return sorted(found.values(), key=lambda each: each.pid)
 

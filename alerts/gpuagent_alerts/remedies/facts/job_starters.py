@@ -18,6 +18,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import PurePosixPath
 
+from gpuagent.core.identity import COMM_BYTES
 from gpuagent.procfs.files import ProcFiles, decode, parse_stat, parse_status
 from gpuagent.procfs.programs import scripts
 from gpuagent_alerts.remedies.facts.process_scan import ProcessRow
@@ -35,7 +36,6 @@ _UNSET = b"4294967295"  # AUDIT_UID_UNSET and AUDIT_SID_UNSET, linux/audit.h
 _INIT = 1
 _DEEPEST = 64
 """Generations above a process that are looked at."""
-_COMM_BYTES = 15
 
 
 class SupervisorUnits:
@@ -118,7 +118,7 @@ def _is_program(path: str, names: Collection[str]) -> bool:
 def _has_title(argument: str, name: str) -> bool:
     """Return whether a program has written what it does behind its name: `sshd: /usr/sbin/sshd -D [listener]`."""
     program, colon, _ = argument.partition(": ")
-    return bool(colon) and program in JOB_STARTERS and program[:_COMM_BYTES] == name
+    return bool(colon) and program in JOB_STARTERS and program[:COMM_BYTES] == name
 
 
 def _is_python(path: str) -> bool:

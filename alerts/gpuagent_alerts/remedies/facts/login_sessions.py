@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuagent.procfs.files import ProcFiles
-from gpuagent_alerts.remedies.facts.process_scan import ProcessScan
+from gpuagent_alerts.remedies.facts.process_scan import HOST_INIT, ProcessScan
 from gpuagent_alerts.remedies.facts.terminals import mounts_of
 
 SESSIONS = Path("/run/systemd/sessions")
@@ -23,7 +23,6 @@ _LONGEST = 65536
 _LIVES = frozenset({"active", "online"})
 _KEEPS_ITS_USER = frozenset({"user", "user-early", "background"})
 """Classes of sessions for which the user's manager stays: not those of the manager itself, and no greeter."""
-_HOST_INIT = 1
 _ROOT = 0
 
 
@@ -95,7 +94,7 @@ class _Namespaces:
     def __init__(self, files: ProcFiles, user_id: int) -> None:
         self._files = files
         self._points = ("/dev/shm", "/dev/mqueue", "/run", f"/run/user/{user_id}", "/dev")  # noqa: S108  mount points
-        self._ipc = self._link(_HOST_INIT)
+        self._ipc = self._link(HOST_INIT)
         self._devices = self._taken_away()
 
     def is_apart(self, pid: int) -> bool:
@@ -116,7 +115,7 @@ class _Namespaces:
 
     def _taken_away(self) -> Collection[str]:
         try:
-            mounts = list(mounts_of(self._files.read(_HOST_INIT, "mountinfo")))
+            mounts = list(mounts_of(self._files.read(HOST_INIT, "mountinfo")))
         except (OSError, ValueError):
             return ()
         return {each.device for each in mounts if each.point in self._points}

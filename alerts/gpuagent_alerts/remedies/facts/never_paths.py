@@ -14,11 +14,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from gpuagent.core.identity import COMM_BYTES
 from gpuagent.procfs.programs import INTERPRETER, ProcessProgram, is_interpreter, module_names
 from gpuagent_alerts.remedies.facts.symlinks import SearchLimitExceeded, SymbolicLink, spellings
 from gpuagent_alerts.remedies.safeguards.never_list import find_listed, is_pattern, matches, show_name
 
-_COMM_BYTES = 15
 _MODULE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(:.*)?")
 """A module of Python, alone (`-m app`) or with what is taken from it (`uvicorn app:main`)."""
 _MOST_FOLDERS = 64
@@ -66,7 +66,7 @@ class ProgramPaths:
         self.mentioned: list[ProgramPath] = []
         """Paths anywhere in its arguments, which it may run or load; relative ones where there is such a file."""
         self.mentioned_unplaced: list[str] = []
-        """Likewise relative ones, where the working directory is unknown."""
+        """Relative paths anywhere in its arguments, where the working directory is unknown."""
         if program.executable:
             self.places.append(ProgramPath(program.executable, (program.executable,)))
         self._start: ProgramPath | None = None
@@ -249,7 +249,7 @@ def match_text(name: str, entry: str, target: str, *, may_be: bool = False, by: 
 
 
 def _cut(name: str) -> str:
-    return name.encode("utf-8", "surrogateescape")[:_COMM_BYTES].decode("utf-8", "surrogateescape")
+    return name.encode("utf-8", "surrogateescape")[:COMM_BYTES].decode("utf-8", "surrogateescape")
 
 
 def is_common(name: str) -> bool:

@@ -17,13 +17,16 @@ from functools import cached_property
 from typing import NamedTuple
 
 from gpuagent.procfs.cgroup import CgroupLevel, leaves
+from gpuagent.procfs.credentials import has_host_uids
 from gpuagent.procfs.files import LivingThread, ProcFiles, living_thread, parse_stat, read_living
 from gpuagent.procfs.hanging import HangingProcess
 
-_HOST_INIT = 1
-_LISTINGS = 5
+HOST_INIT = 1
+"""Pid of the first process of a pid namespace, the host's among them."""
+LISTINGS = 5
 """Short programs begin at any time; a few listings find whoever was started by one that was read already."""
-_GONE = (FileNotFoundError, ProcessLookupError)
+GONE = (FileNotFoundError, ProcessLookupError)
+"""What reading a file of /proc raises once its process has ended."""
 _ENDED = frozenset({"Z", "X"})
 _STOPPED = frozenset({"T", "t"})
 _TRACER = re.compile(rb"^TracerPid:\s*(\d+)", re.MULTILINE)
@@ -50,10 +53,11 @@ class _Status(NamedTuple):
 
 
 class LargeStatuses:
-    """Those of processes with thousands of groups, kept for a minute.
+    """Those of processes with thousands of groups in user namespaces of somebody's own, kept for a minute.
 
     A user with subordinate group ids (subgid(5)) can have such processes: 200 of them, read several times for each
-    decision, would keep everybody's remedies waiting. What is kept of one a minute long are facts about that one alone.
+    decision, would keep everybody's remedies waiting. In the host's own user namespace root alone gives groups, and
+    nothing is kept. Who traces such a process is in its namespace, or may do anything to it in any case.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -81,7 +85,7 @@ class LargeStatuses:
             tuple(map(int, namespace_pids[1].split())),
             int(tracer[1]) if tracer else 0,
         )
-        if len(status) > _LARGE_BYTES:
+        if len(status) > _LARGE_BYTES and has_host_uids(files, pid) is False:
             self._kept[pid, start_ticks] = self._clock(), found
         return found
 
@@ -184,7 +188,7 @@ def _read_all(files: ProcFiles, pids: Callable[[], Iterable[int]], large: LargeS
     found: dict[int, ProcessRow] = {}
     seen: set[int] = set()
     try:
-        for _ in range(_LISTINGS):
+        for _ in range(LISTINGS):
             new = set(pids()) - seen
             if not new:
                 break
@@ -192,13 +196,13 @@ def _read_all(files: ProcFiles, pids: Callable[[], Iterable[int]], large: LargeS
             for pid in new:
                 try:
                     row = _read(files, pid, large)
-                except _GONE:
+                except GONE:
                     continue
                 if row is not None:
                     found[pid] = row
     except (OSError, ValueError) as error:
         raise UnseenProcesses(f"/proc does not show every process: {error}") from error
-    if _HOST_INIT not in found:
+    if HOST_INIT not in found:
         raise UnseenProcesses("/proc does not show every process (hidepid)")
     return found
 

@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuagent_alerts.remedies.facts.open_terminals import Device
-from gpuagent_alerts.remedies.facts.process_scan import ProcessRow, ProcessScan
+from gpuagent_alerts.remedies.facts.process_scan import HOST_INIT, ProcessRow, ProcessScan
 from gpuagent_alerts.remedies.facts.terminals import PtyMasters, pty_number
 
 _OBJECTS = re.compile(r"anon_inode:(seccomp notify|\[userfaultfd\])")
@@ -39,7 +39,6 @@ _CONNECTIONS = "/sys/fs/fuse/connections"
 _OWNER = re.compile(r"(?:^|,)user_id=(\d+)(?:,|$)")
 _ANONYMOUS = re.compile(r"0:(\d+)")
 """Device of a file system without a disk."""
-_HOST_INIT = 1
 
 
 def fuse_connections(folder: str = _CONNECTIONS) -> Mapping[int, int]:
@@ -150,7 +149,7 @@ def _seen_mounts(masters: PtyMasters, row: ProcessRow, owners: Mapping[int, int]
     """Return the numbers of the file systems that it or the host sees: for its own user alone, and all others."""
     private: set[int] = set()
     shared: set[int] = set()
-    for pid in {row.pid, _HOST_INIT}:
+    for pid in {row.pid, HOST_INIT}:
         try:
             lines = masters.mountinfo(pid).decode("utf-8", "replace").split("\n")
         except OSError:

@@ -41,7 +41,7 @@ from gpuagent_alerts.remedies.facts.open_terminals import (
     slave_of,
     terminal_of,
 )
-from gpuagent_alerts.remedies.facts.process_scan import ProcessRow, ProcessScan, UnseenProcesses
+from gpuagent_alerts.remedies.facts.process_scan import HOST_INIT, ProcessRow, ProcessScan, UnseenProcesses
 
 _SLAVE_MAJOR = 136  # UNIX98_PTY_SLAVE_MAJOR, include/uapi/linux/major.h
 _INDEX = re.compile(rb"^tty-index:\s*(\d+)", re.MULTILINE)
@@ -61,7 +61,6 @@ fs/devpts/inode.c). Nobody else can take it away, and a node outside devpts does
 _KCMP = {"x86_64": 312, "aarch64": 272}  # arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h
 _KCMP_FILES = 2
 _KCMP_LESS, _KCMP_GREATER, _KCMP_UNORDERED = 1, 2, 3
-_HOST_INIT = 1
 
 
 class Master(NamedTuple):
@@ -347,7 +346,7 @@ class PtyMasters:
         """
         try:
             device = self._open.device(pid, folder, descriptor)
-            host = list(mounts_of(self._open.mounts(_HOST_INIT, "")))
+            host = list(mounts_of(self._open.mounts(HOST_INIT, "")))
             if device and device.file_system in {each.device for each in host if each.is_devpts}:
                 return frozenset({device.file_system})
             mounts = {each.mount_id: each for each in mounts_of(self._open.mounts(pid, folder))}
@@ -357,7 +356,7 @@ class PtyMasters:
             if _mount_id(info) in {each.mount_id for each in host}:
                 return _beside(host, info, path)
             # Read after the mounts: nobody comes back to the user namespace of the host.
-            if self._files.link(pid, f"{folder}ns/user") == self._files.link(_HOST_INIT, "ns/user"):
+            if self._files.link(pid, f"{folder}ns/user") == self._files.link(HOST_INIT, "ns/user"):
                 return _beside(mounts.values(), info, path)
         except (OSError, ValueError):
             pass
@@ -494,7 +493,7 @@ def _keeps(scan: ProcessScan, member: ProcessRow) -> bool:
     parent = scan.rows.get(member.parent_pid)
     return (
         parent is not None
-        and parent.pid != _HOST_INIT
+        and parent.pid != HOST_INIT
         and parent.group != member.group
         and parent.session == member.session
     )

@@ -28,6 +28,7 @@ from gpuagent_alerts.remedies.facts.open_terminals import Slave
 from gpuagent_alerts.remedies.facts.own_work import ProcessInfoReader, is_anothers_session, is_own_work
 from gpuagent_alerts.remedies.facts.pid_namespaces import ended_with_init
 from gpuagent_alerts.remedies.facts.process_scan import (
+    GONE,
     Placement,
     ProcessRow,
     ProcessScan,
@@ -48,7 +49,6 @@ from gpuagent_alerts.remedies.facts.terminals import (
 from gpuagent_alerts.remedies.target import MAX_TIED, TiedProcess, Ties
 
 MastersOf = Callable[[int], frozenset[Master]]
-_GONE = (FileNotFoundError, ProcessLookupError)
 
 
 class Tie(NamedTuple):
@@ -202,7 +202,7 @@ class TieFinder:
         for pid in ended:
             try:
                 threads |= dict.fromkeys((pid, *self._files.threads(pid)), pid)
-            except _GONE:
+            except GONE:
                 continue
             except OSError as error:
                 raise UnseenProcesses(f"the threads of pid {pid} cannot be read: {error}") from error
@@ -288,7 +288,7 @@ class TieFinder:
                     places[ancestor] = read_placement(self._files, ancestor)
                 if why := places[ancestor].difference(read_placement(self._files, pid)):
                     yield Tie(row, f"started by pid {ancestor}, and {why}")
-            except _GONE:
+            except GONE:
                 continue
             except (OSError, ValueError) as error:
                 raise UnseenProcesses(f"where pid {pid} runs cannot be read: {error}") from error
@@ -414,7 +414,7 @@ def _read_all(
     for pid in sorted(ties):
         try:
             member = _read_tied(files, reader, rows, ties[pid], of, never)
-        except _GONE:
+        except GONE:
             continue
         if member.start_ticks == ties[pid].row.start_ticks:
             found.append(member)
@@ -457,7 +457,7 @@ def read_ties_of_unit(
 def _existing(reader: ProcessInfoReader, pids: Collection[int]) -> Sequence[ProcessInfo]:
     found = []
     for pid in pids:
-        with suppress(*_GONE):
+        with suppress(*GONE):
             found.append(reader.read(pid).info)
     return found
 

@@ -8,10 +8,9 @@ from typing import NamedTuple
 from gpuagent.procfs.cgroup import leaves, parse_cgroup
 from gpuagent.procfs.files import ProcFiles, parse_stat, read_living
 from gpuagent.procfs.hanging import HangingProcess
-from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
+from gpuagent_alerts.remedies.facts.process_scan import GONE, UnseenProcesses
 
 _TREES = ("", "name=systemd")
-_GONE = (FileNotFoundError, ProcessLookupError)
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,250}\.(service|scope)")
 _USER_SLICE = re.compile(r"user-(\d+)\.slice")
 
@@ -35,7 +34,7 @@ def read_place(files: ProcFiles, pid: int) -> Place:
         data = read_living(files, stat, lambda thread: thread.read("cgroup")) or b""
     except HangingProcess:
         data = _read_cgroup(files, pid)
-    except _GONE:
+    except GONE:
         return Place("", None, "", in_container=False)
     except (OSError, ValueError) as error:
         raise UnseenProcesses(f"in which unit pid {pid} runs cannot be read: {error}") from error
@@ -46,7 +45,7 @@ def _read_cgroup(files: ProcFiles, pid: int) -> bytes:
     """Return the cgroups of a process of which no more can be read. Raises UnseenProcesses."""
     try:
         return files.read(pid, "cgroup")
-    except _GONE:
+    except GONE:
         return b""
     except OSError as error:
         raise UnseenProcesses(f"in which unit pid {pid} runs cannot be read: {error}") from error

@@ -96,7 +96,7 @@ class CheckedFiles:
             self._add(walked.faults)
             self._checked(path)
             if walked.status is None:
-                content = read_regular_file(path, MAX_FILE_BYTES)  # a fault that is told as such
+                content = read_regular_file(path)  # a fault that is told as such
                 self._tell(path, "was not there when it was checked", "reload again")
                 return content
             if not walked.is_regular_file():

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import NamedTuple
 
+from gpuagent.core.identity import COMM_BYTES
 from gpuagent_alerts.remedies.target import Target
 
 NEVER = (
@@ -73,8 +74,6 @@ JOB_STARTER_SCRIPTS = frozenset({"jupyterhub", "jupyterhub.app", "supervisord"})
 UNKILLABLE_SCORE = -1000
 """`oom_score_adj` of what even the kernel spares."""
 _SHOWN = 128
-_COMM_BYTES = 15
-"""The kernel cuts the name of a process here: TASK_COMM_LEN without its end (include/linux/sched.h)."""
 
 
 class Listed(NamedTuple):
@@ -115,8 +114,8 @@ def _fits(name: str, pattern: str, exact: bool) -> bool:
     if _fits_name(last, pattern, exact):
         return True
     raw = last.encode("utf-8", "surrogateescape")
-    cut = pattern.encode("utf-8", "surrogateescape")[:_COMM_BYTES]
-    return len(raw) == _COMM_BYTES and _fits_name(last, cut.decode("utf-8", "surrogateescape"), exact)
+    cut = pattern.encode("utf-8", "surrogateescape")[:COMM_BYTES]
+    return len(raw) == COMM_BYTES and _fits_name(last, cut.decode("utf-8", "surrogateescape"), exact)
 
 
 def _fits_name(name: str, pattern: str, exact: bool) -> bool:

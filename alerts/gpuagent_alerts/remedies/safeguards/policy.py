@@ -32,7 +32,7 @@ from gpuagent_alerts.remedies.safeguards.refusals import (
     unproven_job,
     unproven_unit,
 )
-from gpuagent_alerts.remedies.safeguards.step_means import (
+from gpuagent_alerts.remedies.safeguards.step_prerequisites import (
     no_bare_signal,
     no_limit,
     no_restart,
@@ -119,7 +119,8 @@ class Policy:
         """Yield every reason against this step on what `observation` and `facts` show, most basic first.
 
         This is the one place that decides: every step of every ladder, for every member, from a rule or by hand, comes
-        here. What each fact may do, and who can write it, is in `provenance.py`. `facts` were read while a pidfd held
+        here. What each fact may do, and who can write it, is in docs/refusals.md, "Who can write what", which
+        the tests hold this to. `facts` were read while a pidfd held
         the process, and `observation` is a reading that began after it was opened. `now_seconds` is CLOCK_BOOTTIME.
         """
         target = observation.target

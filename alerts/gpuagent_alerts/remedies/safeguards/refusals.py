@@ -83,8 +83,8 @@ _LOST_GPU = (
     " memory came back."
 )
 _UNLISTED_GPU = (
-    "Say --force if you know that nobody on that GPU has to stay, or have the GPU mended: `gpuagent doctor` says why it"
-    " cannot be read."
+    "Say --force if you know that nobody on that GPU has to stay, or have the GPU repaired: `gpuagent doctor` says why"
+    " it cannot be read."
 )
 _SUPERVISED = r"^systemd supervises it"
 _RESTART_OR_STOP = "Say --restart-unit, or stop the unit yourself: systemctl stop {unit}."

@@ -59,7 +59,7 @@ class NeedFindings(NamedTuple):
 
 @lru_cache(maxsize=512)
 def needs(text: str) -> NeedFindings:
-    """Evaluate an expression that names metrics of the catalogue alone."""
+    """Evaluate an expression that names registered metric families alone."""
     expression = compile_expression(text)
     rule = SampledRule(text, expression.tree)
     return NeedFindings(

@@ -155,7 +155,7 @@ class SampledFindings(NamedTuple):
 
 
 def findings(expression: Expression, *, per_process: bool) -> SampledFindings:
-    """Evaluate an expression that names metrics of the catalogue alone on some hundred samples, once for its tree.
+    """Evaluate an expression that names registered metric families alone on some hundred samples, once for its tree.
 
     `per_process` says that its results are about one process each.
     """

@@ -38,7 +38,7 @@ def on_unlisted_gpus(
         elif allowed_gpus and not named:
             yield TemporaryRefusal(
                 f"{gpu.text}: the process may be on it too, and remedies.allow.gpus does not name it: add it there if"
-                " it may, or have it mended"
+                " it may, or have it repaired"
             )
 
 

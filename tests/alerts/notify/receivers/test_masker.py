@@ -218,7 +218,7 @@ def test_a_secret_in_a_file_counts_as_it_is_now_and_was_before(tmp_path: Path) -
 def test_it_learns_of_another_configuration() -> None:
     """What a reload brings is hidden by everything that holds the masker already."""
     masker = Masker([Secret("key", "of-before")])
-    masker.use([Secret("key", "of-now")], ["argument"])
+    masker.set_secrets([Secret("key", "of-now")], ["argument"])
 
     assert masker.hide("of-now argument other") == f"{HIDDEN} {HIDDEN} other"
 

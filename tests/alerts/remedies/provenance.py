@@ -1,8 +1,9 @@
 """Every fact that a decision to act rests on, who can write it, and what it may do.
 
 The rule: what an unprivileged user can write may keep a process from being acted on, and never cause an act. The policy
-(`policy.py`) is the one place that decides; this table is what its tests go by, and what docs/refusals.md shows.
-`tests/alerts/remedies/test_provenance.py` holds it against the fields that there are, and against whole policies.
+(`safeguards/policy.py`) is the one place that decides; this table is what its tests go by. docs/refusals.md shows it
+under "Who can write what", and `tests/agent/config/test_remedies_document.py` holds the two together.
+`test_provenance.py` holds it against the fields that there are, and against whole policies.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.procfs.hanging import HangingReads
-from gpuagent_alerts.remedies.facts.slow_looks import MANY_PROCESSES, why_slow
+from gpuagent_alerts.remedies.facts.timeout_reasons import MANY_PROCESSES, why_slow
 
 
 @pytest.mark.parametrize(
