@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuagent.core.clock import ManualClock
-from gpuagent_alerts.remedies.facts.process_scan import LargeStatuses, ProcessScan
+from gpuagent_alerts.remedies.facts.process_scan import LargeStatuses, ProcessScan, UnseenProcesses
 from tests.fakes.proc import FakeProc, stat_text
 
 HOST = b"0 0 4294967295\n"
@@ -62,3 +62,17 @@ def test_any_other_is_read_at_each_look(groups: bytes, uid_map: bytes) -> None:
     assert machine.look() == ({1001}, 1)
     machine.become(1002)
     assert machine.look() == ({1002}, 1)
+
+
+def test_who_takes_too_long_is_named() -> None:
+    """PROC-03: where they end and begin faster than they are read, the refusal says whose they are."""
+    machine = Machine(MANY_GROUPS)
+    read = machine.proc.read
+
+    def slowly(pid: int, name: str) -> bytes:
+        machine.clock.advance(4.0 if (pid, name) == (7, "status") else 0.0)
+        return read(pid, name)
+
+    machine.proc.read = slowly  # type: ignore[method-assign]
+    with pytest.raises(UnseenProcesses, match="processes of uid 1001 with thousands of groups"):
+        machine.look()
