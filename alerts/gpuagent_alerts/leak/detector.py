@@ -146,9 +146,7 @@ class MemoryLeakDetector:
             return self._growth
         self._last_seconds = time_seconds
         if free_bytes is not None and 0 <= free_bytes < MOST_BYTES:
-            self._free = free_bytes
-            if self._slow.state is GrowthState.FULL:
-                self._leave_full(time_seconds)
+            self._note_free(time_seconds, free_bytes)
         if not self._keeps:
             return self._growth
         if used_bytes is not None and LEAST_BYTES < used_bytes < MOST_BYTES:
@@ -349,9 +347,10 @@ class MemoryLeakDetector:
     def _is_full(self) -> bool:
         return self._free is not None and self._free < FULL_SHARE * self._total_bytes
 
-    def _leave_full(self, time_seconds: float) -> None:
+    def _note_free(self, time_seconds: float, free_bytes: float) -> None:
         """Judge growth that had no room anew as soon as a reading has some, and not at the end of its block."""
-        if self._is_full:
+        self._free = free_bytes
+        if self._slow.state is not GrowthState.FULL or self._is_full:
             return
         self._free_since = time_seconds
         room = Headroom(self._total_bytes, self._free, False, self._slack, time_seconds)
