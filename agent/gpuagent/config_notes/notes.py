@@ -135,7 +135,7 @@ def _limit(config: Config, refusal: Callable[[], str]) -> Iterator[str]:
         if step.limit is not None
     )
     if (path := next(steps, None)) is not None and (why := refusal()):
-        yield f"{path}: is passed over, or refused where no step follows it: {why}"
+        yield f"{path}: is passed over, or refused as the last step: {why}"
 
 
 def _reclaim(config: Config, refusal: Callable[[], str]) -> Iterator[str]:

@@ -298,7 +298,7 @@ def test_a_helper_that_fails_is_asked_again(store: Store) -> None:
     assert one.look() == []
     assert [row.kind for row in one.audit.events()] == [LIFT]
     one.ledger.problem = ""
-    assert one.look() == ["/a.service"]
+    assert one.look(seconds=60) == ["/a.service"]
 
 
 def test_nobody_is_asked_where_there_is_none(store: Store) -> None:

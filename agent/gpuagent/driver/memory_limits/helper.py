@@ -66,11 +66,12 @@ def serve(
 
 
 def _answer(connection: socket.socket, limits: MemoryLimitSetter, users: Collection[int]) -> dict[str, Any]:
+    line = _line(connection)  # first: a connection that is shut with bytes in it gives the other end no answer
     peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     if _PEER.unpack(peer)[1] not in users:
         return {"refused": "only root and the agent's user may ask"}
     try:
-        request = document_of(_line(connection))
+        request = document_of(line)
         until = float(request.pop(UNTIL))
         return _do(request, limits, lambda: _is_waited_for(connection, until))
     except LimitUnknown as error:

@@ -246,7 +246,7 @@ def test_cgroups_that_get_none(root: Root, cgroup: str) -> None:
 def test_cgroups_of_many_get_none(root: Root, cgroup: str) -> None:
     """What holds all containers or jobs, and the agent's own unit, is no place for a limit."""
     (root.cgroups / cgroup.lstrip("/")).mkdir(parents=True)
-    with pytest.raises(LimitRefused, match="for all of them|gpuagent's own"):
+    with pytest.raises(LimitRefused, match=r"for all of them|gpuagent's own"):
         root.set(cgroup)
 
 
@@ -439,12 +439,12 @@ def test_a_holder_that_is_none_poisons_no_ledger(root: Root, helper: LimitHelper
 
 def test_a_sub_cgroup_with_any_name(root: Root) -> None:
     """A name that is not UTF-8 is asked about as it is."""
-    os.mkdir(os.fsencode(root.path(UNIT)) + b"/\xff")
+    Path(os.fsdecode(os.fsencode(root.path(UNIT)) + b"/\xff")).mkdir()
     assert root.set() == 2 * GIB
 
 
 def test_a_request_that_comes_too_late_is_not_done(root: Root, tmp_path: Path) -> None:
-    """Given up while the helper was busy: it is answered later, by nothing; and the agent says that it does not know."""
+    """Given up while the helper was busy: nothing is done later, and the agent says that it does not know."""
     path = tmp_path / "socket"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
