@@ -172,6 +172,11 @@ def test_page_cache_that_is_dropped_never_or_too_late(tmp_path: Path, poll: str,
     assert all(note.startswith(begin) for note, begin in zip(found, told, strict=True))
 
 
+PASSED_OVER = (
+    "gpuagent.yaml:3: remedies.ladders[0].steps[0].limit: is passed over, or refused as the last step: no helper"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "refusal", "told"),
     [
@@ -179,9 +184,7 @@ def test_page_cache_that_is_dropped_never_or_too_late(tmp_path: Path, poll: str,
         (
             "remedies:\n  ladders:\n    - {match: ['alertname=\"GpuProcessMemoryLeak\"'], steps: [{limit: {}}]}\n",
             "no helper",
-            [
-                "gpuagent.yaml:3: remedies.ladders[0].steps[0].limit: is passed over, or refused as the last step: no helper"
-            ],
+            [PASSED_OVER],
         ),
     ],
 )

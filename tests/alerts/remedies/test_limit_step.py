@@ -18,7 +18,21 @@ from gpuagent_alerts.remedies.observation import ActionResult, Condition, NotPos
 from gpuagent_alerts.remedies.outcome import RunResult
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.store.database import Store
-from tests.alerts.remedies.world import ALERT, BOOT, GIB, RESTART, TERMINATE, World, plan, run_ladder, target
+from tests.alerts.remedies.test_turns import firing, remedies
+from tests.alerts.remedies.world import (
+    ALERT,
+    BOOT,
+    GIB,
+    KILL,
+    RELEASE,
+    RESTART,
+    RULES,
+    TERMINATE,
+    World,
+    plan,
+    run_ladder,
+    target,
+)
 
 OWNER = "key-state"
 LIMIT = RemedyStep(StepKind.LIMIT, 30.0, headroom_bytes=2 * GIB)
@@ -152,6 +166,16 @@ def test_whom_it_refuses(
     assert outcome.result is RunResult.REFUSED, outcome
     assert word in outcome.detail
     assert world.log == []
+
+
+def test_a_client_of_mps_gets_no_limit_where_others_may_be_ended(store: Store) -> None:
+    """What it holds is its server's: a permission to end clients is none to limit them for nothing."""
+    of = target(unit="whisper.service", kinds="M")
+    world = World(of)
+    rules = replace(RULES, policy=replace(RULES.policy, mps_clients=True))
+    outcome = run_ladder(world, plan(LIMIT, of=of), store, rules)
+    assert (outcome.result, world.log) == (RunResult.REFUSED, [])
+    assert "would not hold" in outcome.detail
 
 
 def test_who_else_is_in_the_cgroup(store: Store) -> None:
@@ -359,6 +383,29 @@ def test_what_a_limited_process_is_told_of(store: Store) -> None:
     one.look(ALERT)
     assert "/a.service is limited to 6.0 GiB since" in one.lifts.words(ProcessId(BOOT, 100, 1000))
     assert one.lifts.words(ProcessId(BOOT, 101, 1000)) == ""
+
+
+@pytest.mark.parametrize(
+    ("steps", "begins"),
+    [((RELEASE, LIMIT), False), ((LIMIT,), False), ((TERMINATE, LIMIT), True), ((LIMIT, KILL), True)],
+)
+def test_a_ladder_that_ends_with_a_limit_that_holds(store: Store, steps: tuple[RemedyStep, ...], begins: bool) -> None:
+    """It empties no cache again and again: while the limit holds it is not begun, and the reason is told."""
+    world = World(OF_UNIT)
+
+    async def story() -> tuple[bool, list[str]]:
+        made = remedies(world, store, [])
+        made.ladders = (replace(made.ladders[1], steps=steps),)
+        made.context = replace(made.context, limited=lambda identity: f"/a is limited since 10:00 ({identity.pid})")
+        made.consider([firing(world, 100)])
+        began = bool(made.running)
+        told = [str(each["reason"]) for each in made.withheld.documents(0.0)]
+        await made.close()
+        return began, told
+
+    began, told = asyncio.run(story())
+    assert began is begins
+    assert ("is limited since" in "".join(told)) is not begins
 
 
 def test_whose_process_it_is() -> None:
