@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpuagent.core import accounts
 from gpuagent_exporters.api.alert_routes import NotNow, alert_routes, read_routes
 from gpuagent_exporters.api.routes import build_app
 from tests.exporters.wire import Answer, ask, connected, run, serving
@@ -104,6 +106,26 @@ def test_good_requests(
     received = asked(short_folder, FakeCommands(), method, path, body)
 
     assert (received.status, received.json()) == (status, answer)
+
+
+def test_a_user_database_that_is_silent(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who silences or acknowledges is named by number; nothing waits for a name that does not come."""
+    ends = threading.Event()
+
+    def silent(_: int) -> pwd.struct_passwd:
+        ends.wait(60)
+        raise KeyError
+
+    monkeypatch.setattr(pwd, "getpwuid", silent)
+    monkeypatch.setattr(accounts, "_PATIENCE_SECONDS", 0.05)
+    commands = FakeCommands()
+    try:
+        asked(short_folder, commands, "POST", "/api/v1/silences", SILENCE)
+        asked(short_folder, commands, "POST", "/api/v1/acks", {"alert": "Full"})
+        assert not ends.is_set()
+        assert [done[-1] for done in commands.done] == [str(os.getuid())] * 2
+    finally:
+        ends.set()
 
 
 @pytest.mark.parametrize(

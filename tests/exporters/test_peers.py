@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +20,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from gpuagent_exporters.api.routes import build_app
+from gpuagent_exporters.http import middleware
 from gpuagent_exporters.http.peers import PeerCredentials, peer_credentials, peer_of, same_namespaces
 from tests.exporters.wire import Answer, ask, run, serving
 from tests.fakes.source import FakeSource
@@ -117,6 +120,34 @@ def test_the_control_app_refuses_other_namespaces(short_folder: Path) -> None:
     assert [answer.status for answer in answers] == [403, 403]
     assert "another pid or user namespace" in answers[0].json()["message"]
     assert asked == [os.getpid(), os.getpid()]
+
+
+def test_a_caller_that_hangs(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever calls and is then within execve(2) for long is refused; others are answered, by a loop that goes on."""
+    path = short_folder / "control.sock"
+    ends, asked = threading.Event(), []
+
+    def look(pid: int) -> bool:
+        asked.append(pid)
+        return pid != os.getpid() or ends.wait(60)
+
+    async def test() -> tuple[list[Answer], bytes]:
+        app = build_app(FakeSource(), control=True, same_namespaces=look)
+        async with serving(app, unix_socket=path):
+            hanging = await asyncio.gather(*(ask(path, "/-/healthy") for _ in range(5)))
+            other = await asyncio.create_subprocess_exec(sys.executable, "-c", CALLER, str(path), stdout=-1)
+            return hanging, (await other.communicate())[0]
+
+    monkeypatch.setattr(middleware, "_LOOK_SECONDS", 0.2)
+    try:
+        hanging, other = run(test())
+    finally:
+        ends.set()
+    assert {answer.status for answer in hanging} == {403}
+    assert "hangs: end it" in hanging[0].json()["message"]
+    assert "other pid or user" not in other.decode()
+    assert "Not Found" in other.decode()  # that route is another test's
+    assert asked.count(os.getpid()) == 1
 
 
 def test_a_child_is_one_of_us() -> None:

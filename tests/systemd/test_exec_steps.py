@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 
 import gpuagent_alerts.programs.run
+from gpuagent.core import background
+from gpuagent.procfs import hanging
 from tests.systemd.test_drop_ins import NAME, PYTHON, installed, skip_unless_booted
 
 pytestmark = [pytest.mark.slow, pytest.mark.extended, pytest.mark.timeout(120)]
@@ -53,11 +55,12 @@ def _folder() -> Iterator[None]:
     skip_unless_booted()
     FOLDER.mkdir()
     try:
-        source = Path(gpuagent_alerts.programs.run.__file__)
-        package = FOLDER / "gpuagent_alerts" / "programs"
-        package.mkdir(parents=True)
-        for name in ("run.py", "drop_privileges.py", "subreaper.py"):
-            (package / name).write_bytes(source.with_name(name).read_bytes())
+        programs = Path(gpuagent_alerts.programs.run.__file__).parent
+        sources = [programs / name for name in ("run.py", "marked.py", "drop_privileges.py", "subreaper.py")]
+        for source in (*sources, Path(background.__file__), Path(hanging.__file__)):
+            place = FOLDER.joinpath(*source.parts[-3:])
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(source.read_bytes())
         (FOLDER / "agent.py").write_text(AGENT.format(folder=str(FOLDER)))
         FOLDER.chmod(0o755)
         yield

@@ -145,6 +145,14 @@ def parse_status(data: bytes) -> ProcessStatus:
     return ProcessStatus(uid, namespace_pids, uids)
 
 
+def parse_parent(data: bytes) -> int:
+    """Return the parent in /proc/<pid>/status, which no process can hold up as it can `stat`; 0 where it is unknown."""
+    for line in data.split(b"\n"):
+        if line.startswith(b"PPid:"):
+            return next(iter(_numbers(line.removeprefix(b"PPid:"))), 0)
+    return 0
+
+
 def _numbers(value: bytes) -> tuple[int, ...]:
     words = value.split()
     return tuple(int(word) for word in words) if all(word.isdigit() for word in words) else ()

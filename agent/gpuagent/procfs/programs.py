@@ -22,6 +22,7 @@ from gpuagent.procfs.files import (
     parse_stat,
     read_living,
 )
+from gpuagent.procfs.hanging import READS
 
 _MODULE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(:.*)?", re.DOTALL)
 SCRIPT_SUFFIXES = frozenset({
@@ -392,7 +393,7 @@ def _read_whole(thread: LivingThread, name: str) -> bytes:
     found = thread.read(name)
     if len(found) < READ_LIMIT_BYTES:
         return found
-    with Path(f"/proc/{thread.pid}/{thread.folder}{name}").open("rb") as file:
+    with READS.reading(thread.pid, name), Path(f"/proc/{thread.pid}/{thread.folder}{name}").open("rb") as file:
         return file.read(_MOST_ARGUMENTS_BYTES)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import resource
 import select
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,6 +33,8 @@ from gpuagent.procfs.reader import BootContext, ProcessReader, ProcessRecord
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
 
+_SLOW_SECONDS = HANGS_AFTER_SECONDS / 2
+_PAUSE_SECONDS = 10.0
 HIGHEST_PID = 4_194_304
 """PID_MAX_LIMIT of 64-bit Linux: the kernel gives out no pid above it, a simulated node no pid
 below."""
@@ -218,6 +221,7 @@ class ProcessTable:
         self._resolved: dict[int, ProcessInfo | None] = {}
         self._outdated = False
         """Something may have changed that no pidfd tells of."""
+        self._asks_again_at = 0.0
         self._to_follow: list[int] = []
         self._asked_about: set[int] = set()
         """Those among them that are read anew, changed or not."""
@@ -323,8 +327,12 @@ class ProcessTable:
         return self.reader.renew(record, stat, anew=anew) if stat.start_ticks == record.info.id.start_ticks else None
 
     def is_running(self, identity: ProcessId) -> bool | None:
-        """Return whether a process of this boot runs, whoever lists it; None where that is unknown."""
-        if not self.host_pid_namespace:
+        """Return whether a process of this boot runs, whoever lists it; None where that is unknown.
+
+        Where one has kept this waiting, nobody is asked about for some seconds: many could do so one after the other.
+        """
+        began = time.monotonic()
+        if not self.host_pid_namespace or began < self._asks_again_at:
             return None
         try:
             stat = read_within(HANGS_AFTER_SECONDS, partial(self.reader.stat, identity.pid))
@@ -332,6 +340,9 @@ class ProcessTable:
             return False
         except _UNREADABLE:
             return None
+        finally:
+            if time.monotonic() - began >= _SLOW_SECONDS:
+                self._asks_again_at = time.monotonic() + _PAUSE_SECONDS
         return stat.start_ticks == identity.start_ticks and stat.state not in _ENDED
 
     def runs(self) -> tuple[CollectorRun, ...]:

@@ -9,12 +9,17 @@ from __future__ import annotations
 import os
 import pwd
 import stat
+import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from gpuagent.core.clock import Clock
 from gpuagent.procfs.files import printable
+from gpuagent.procfs.hanging import read_within
 
 PASSWD = Path("/etc/passwd")
 _OF_HOST = Path("/proc/1/root/etc/passwd")
@@ -63,7 +68,18 @@ NAME_LIMIT_BYTES = 64
 KNOWN_SECONDS = 60.0
 """Seconds for which a name is cached: a uid may be given to another user."""
 RETRY_SECONDS = 300.0
+_SILENT_SECONDS = 10.0
 _MOST_USERS = 4096
+_PATIENCE_SECONDS = 0.5
+"""How long a name is waited for: whoever reads a process is waited for a second (`gpuagent.procfs.hanging`)."""
+_MOST_WAITING = 4
+
+
+class _Found(NamedTuple):
+    """What the database has for a uid."""
+
+    name: str
+    is_named: bool
 
 
 class UserNames:
@@ -71,7 +87,8 @@ class UserNames:
 
     A uid without a name is its own name, as in `ls -l`, and is asked for again after five minutes:
     a user of a container need not exist on the host, and a directory server may be down for a
-    while. One that had a name just before is asked for again after a minute.
+    while. One that had a name just before is asked for again after a minute. While the database does not answer, a user
+    keeps the name that was known; others are `uid:1001`.
     """
 
     def __init__(
@@ -88,6 +105,8 @@ class UserNames:
         self._database = database
         self._names: dict[int, tuple[str, float]] = {}
         """Name by uid, and until when it is believed."""
+        self._waiting: dict[int, float] = {}
+        """Since when threads wait for the database."""
 
     def __call__(self, uid: int) -> str:
         """Name of the user, or the uid as text; "" for one below zero, which is "not known".
@@ -102,24 +121,53 @@ class UserNames:
         return self._read(uid)
 
     def fresh(self, uid: int) -> str:
-        """Return as a call does, from the database and not from memory. It may block for as long as the database does.
+        """Return as a call does, from the database and not from memory.
 
         For a decision to act: a name that was right a minute ago permits nothing. "" where others than root may have
-        written it.
+        written it, and where the database is silent.
         """
-        return "" if uid < 0 or self._doubt() else self._read(uid)
+        if uid < 0 or self._doubt():
+            return ""
+        found = self._look_up(uid)
+        return "" if found is None else self._keep(uid, found)
 
     def _read(self, uid: int) -> str:
+        found = self._look_up(uid)
+        if found is not None:
+            return self._keep(uid, found)
+        name, _ = self._names.get(uid, (f"uid:{uid}", 0.0))
+        self._remember(uid, name, _SILENT_SECONDS)
+        return name
+
+    def _keep(self, uid: int, found: _Found) -> str:
         had_name = uid in self._names and self._names[uid][0] not in {str(uid), f"uid:{uid}"}
+        self._remember(uid, found.name, KNOWN_SECONDS if found.is_named or had_name else RETRY_SECONDS)
+        return found.name
+
+    def _remember(self, uid: int, name: str, seconds: float) -> None:
         if uid not in self._names and len(self._names) >= _MOST_USERS:
             self._names.clear()
-        try:
-            name = printable(self._database(uid).pw_name, NAME_LIMIT_BYTES)
-            seconds = KNOWN_SECONDS
-        except (KeyError, OverflowError, OSError):
-            name, seconds = self._nameless(uid), KNOWN_SECONDS if had_name else RETRY_SECONDS
         self._names[uid] = (name, self._clock.now() + seconds)
-        return name
+
+    def _look_up(self, uid: int) -> _Found | None:
+        """Return what the database has; None where it is silent. Few threads wait for one that is, and nobody else."""
+        now = time.monotonic()
+        if sum(now - since >= _PATIENCE_SECONDS for since in tuple(self._waiting.values())) >= _MOST_WAITING:
+            return None
+        try:
+            return read_within(_PATIENCE_SECONDS, partial(self._ask, uid))
+        except TimeoutError:
+            return None
+
+    def _ask(self, uid: int) -> _Found:
+        thread = threading.get_ident()
+        self._waiting[thread] = time.monotonic()
+        try:
+            return _Found(printable(self._database(uid).pw_name, NAME_LIMIT_BYTES), is_named=True)
+        except (KeyError, OverflowError, OSError):
+            return _Found(self._nameless(uid), is_named=False)
+        finally:
+            del self._waiting[thread]
 
     def _nameless(self, uid: int) -> str:
         try:

@@ -26,6 +26,7 @@ from gpuagent.core.metrics.alerting import AlertingFigures, ReceiverCounts
 from gpuagent.core.metrics.series import ExtraFamilies
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.driver.backend import longest_gap
+from gpuagent.service.evaluation_watch import EvaluationWatch
 from gpuagent.service.receivers import ReceiverFactory, count_alerts, count_messages, find_undelivered
 from gpuagent_alerts.alert import Alert, Status, moved_alert
 from gpuagent_alerts.messages.briefing import BriefingWriter, Links, WaitingIncident, find_waiting
@@ -117,6 +118,7 @@ class Alerting:
         self._task: asyncio.Task[None] | None = None
         self._healing: asyncio.Task[None] | None = None
         self._heal_at = 0.0
+        self._watch = EvaluationWatch(clock)
         self._evaluation_seconds: float | None = None
         self._figures: AlertingFigures | None = None
         self._listener: Listener | None = None
@@ -248,7 +250,10 @@ class Alerting:
         """Evaluate what is due on a new snapshot, unless the last evaluation is still being written down."""
         if self.store.problem is not None:
             self._heal_soon()
-        if (self._task is None or self._task.done()) and self.engine.is_due(self._clock.now()):
+        is_idle, is_due = self._task is None or self._task.done(), self.engine.is_due(self._clock.now())
+        if is_due or not is_idle:
+            self._watch.note_due()
+        if is_idle and is_due:
             self._task = asyncio.create_task(self._observe(snapshot), name="rules")
 
     async def housekeeping(self) -> None:
@@ -379,7 +384,9 @@ class Alerting:
             else:
                 self._figures = self._count(self._figures.receivers)
             evaluations = self._evaluations(snapshot) if self._listener is not None else []
-            if not applied:  # what fired before is no reason to act on what nobody has evaluated
+            if applied:
+                self._watch.note_done()
+            else:  # what fired before is no reason to act on what nobody has evaluated
                 evaluations = [each._replace(measured=False) for each in evaluations]
         if self._listener is not None:
             await self._listener(evaluations)
@@ -391,7 +398,7 @@ class Alerting:
         firing = {one.fingerprint: not one.is_kept for one in self._firing()}
         return waits or self._keeper.is_due() or self._notifier.is_due(firing)
 
-    def _write_down(self, told: Sequence[Alert] | None) -> AlertingFigures:
+    def _write_down(self, told: Sequence[Alert] | None) -> AlertingFigures | None:
         """Write in a thread, and in one go: to wake it costs more than what there mostly is to do."""
         try:
             if told is not None:
@@ -445,10 +452,23 @@ class Alerting:
         self.briefings.budgets = {budget.label: budget.memory for budget in self.config.budgets}
         self.origin.external_url = self.briefings.links.page
         await self.delivery.use(self.receiver_factory.senders(self.config.receivers))
-        self.heartbeats = self.receiver_factory.heartbeats(self.config.receivers, alive)
+        works = partial(self._works, alive)
+        self.heartbeats = self.receiver_factory.heartbeats(self.config.receivers, works)
         self._beating = [asyncio.create_task(beat.run(), name=f"heartbeat {beat.name}") for beat in self.heartbeats]
 
-    def _count(self, receivers: tuple[ReceiverCounts, ...]) -> AlertingFigures:
+    def _works(self, alive: Callable[[], bool]) -> bool:
+        """Return whether GPUs are read and rules evaluated: a heartbeat without alerts would be an all-clear."""
+        return alive() and not self._watch.is_stalled
+
+    def _count(self, receivers: tuple[ReceiverCounts, ...]) -> AlertingFigures | None:
+        """Return the figures; those of before where a defect is in the way, which must not stop evaluations."""
+        try:
+            return self._counted(receivers)
+        except Exception:
+            log.exception("alerts cannot be counted")
+            return self._figures
+
+    def _counted(self, receivers: tuple[ReceiverCounts, ...]) -> AlertingFigures:
         undelivered = find_undelivered(receivers, self.delivery.workers, self.heartbeats, self._clock.now())
         firing = (
             *subjects_of(self.engine, self._notifier.silencing, self.briefings.snapshot, self._notifier.severity_of),

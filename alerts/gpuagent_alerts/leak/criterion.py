@@ -164,6 +164,17 @@ def held_of(store: BlockStore, seconds: float) -> int:
     return max((low for low in lows if low != EMPTY), default=0)
 
 
+UNREAD_SECONDS: Final = 240
+"""Readings that come once a minute leave blocks empty between them; what is empty for longer was not read."""
+
+
+def is_unread(store: BlockStore) -> bool:
+    """Return whether the newest blocks have no reading, for longer than there may be between two of them."""
+    blocks = max(1, UNREAD_SECONDS // (BLOCK_SECONDS << store.first))
+    newest = store.ring(store.first, blocks) if store.levels > store.first else ()
+    return len(newest) == blocks and all(value == EMPTY for value in newest)
+
+
 ALL_SHARE: Final = 0.9
 """Share of all its growth that has come back from which on all of it has."""
 LEAST_ROOM_SHARE: Final = 0.05
@@ -237,10 +248,15 @@ class Criterion:
     def update_alarm(self, value: int, store: BlockStore, end_seconds: float, *, full: bool = False) -> bool:
         """End the alarm on this block, if so; whether it ended.
 
-        While there is no room to grow (`full`), that nothing grows says nothing: the plateau begins when there is.
+        While there is no room to grow (`full`), that nothing grows says nothing: the plateau begins when there is. Nor
+        does a time without readings: it is no part of the plateau.
         """
         alarm, settings = self.alarm, self.settings
-        if alarm is None or value == EMPTY:
+        if alarm is None:
+            return False
+        if value == EMPTY:
+            if is_unread(store):
+                self.skip(1, store)
             return False
         if value > self.high + settings.new_high * alarm.growth:
             self.high, self.high_seconds = value, end_seconds
@@ -255,6 +271,11 @@ class Criterion:
         self.repeats = None
         self.bar, self.bar_slot = self.high, store.slot
         return True
+
+    def skip(self, blocks: int, store: BlockStore) -> None:
+        """Leave so many blocks of the store's lowest level, of which nothing was read, out of the plateau."""
+        if self.alarm is not None:
+            self.high_seconds += blocks * (BLOCK_SECONDS << store.first)
 
     def _gave_back(self, alarm: Alarm, value: int, store: BlockStore) -> bool:
         """Return whether the half is gone of all that it has grown by, also since the alarm.

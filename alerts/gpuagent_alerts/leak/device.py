@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from gpuagent.core.growth import Evidence, Growth, GrowthState, Range, Verdict
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, ProcessState
+from gpuagent_alerts.leak.criterion import UNREAD_SECONDS
 
 
 class MemoryPool(NamedTuple):
@@ -229,7 +230,7 @@ _MOST: Final = int(LONGEST_SECONDS / SPACING_SECONDS) + 2
 
 
 class FreeMemory:
-    """What was free lately, a reading every half minute. A restart loses it."""
+    """What was free lately, a reading every half minute. A restart loses it, and so does a time without readings."""
 
     __slots__ = ("_free", "_times")
 
@@ -241,6 +242,8 @@ class FreeMemory:
         """Take a reading; times must not go backwards."""
         if self._times and time_seconds - self._times[-1] < SPACING_SECONDS:
             return
+        if self._times and time_seconds - self._times[-1] > UNREAD_SECONDS:
+            del self._times[:], self._free[:]  # who stood still meanwhile grows as fast as before
         if len(self._times) >= _MOST:
             del self._times[0], self._free[0]
         self._times.append(time_seconds)

@@ -59,6 +59,8 @@ class GpuSensor:
         self._listed: tuple[Sequence[ProcessReading], Mapping[int, MemoryPool]] = (), {}
         self._all_known = False
         """Each process that was listed has a history."""
+        self._was_hidden = False
+        """Who has left the GPU meanwhile is not known yet."""
         self._stood_still = False
         """Nothing had changed at the last reading, and so it was not noted in each history."""
         self._time_seconds: float | None = None
@@ -87,9 +89,14 @@ class GpuSensor:
             self._all_known = self._observe_processes(processes, pools, clients, (time, to_unix_seconds), changes)
             self._listed = processes, pools
             for history in self._processes.values():
-                if history.shown and history.seen_seconds != time:
+                if history.seen_seconds == time:
+                    continue
+                if history.shown:
                     self._hide(history, changes)
-                    self._all.leave(history)
+                elif not self._was_hidden:
+                    continue
+                self._all.leave(history)
+            self._was_hidden = False
         self._stood_still = stands_still
         self._time_seconds = time
         groups = self._groups.observe(processes, pool, self._growing.keys(), time, to_unix_seconds)
@@ -124,7 +131,7 @@ class GpuSensor:
     def hide(self, changes: GrowthChanges) -> None:
         """Nothing is known in this tick: nothing is said, and every history waits."""
         self._note_seen()
-        self._all_known = False
+        self._all_known, self._was_hidden = False, True
         for history in self._processes.values():
             if history.shown:
                 self._hide(history, changes)

@@ -121,6 +121,8 @@ class Signal:
     def skip(self, blocks: int, end_seconds: float) -> None:
         """So many blocks of the store's lowest level without a reading: a gap makes no slope and no reset."""
         self.store.enter_slot(end_seconds)
+        for criterion in self.criteria:
+            criterion.skip(blocks, self.store)
         before = self.store.base_count
         self.store.push_empty(blocks)
         if self.work is not None:

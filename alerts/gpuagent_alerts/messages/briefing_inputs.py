@@ -272,6 +272,16 @@ class BriefingInputs:
         return [each for each in self._other_growers if each.growth.state not in _OVER]
 
     @property
+    def left_behind(self) -> list[Grower]:
+        """Those that were named beside an incident's own processes, and grow on although it is over."""
+        if self.snapshot is None or not self.incident.is_over:
+            return []
+        return [
+            each for each in _growers(self.snapshot)
+            if each.process.key in self.beside_before and each.growth.state not in _OVER
+        ]  # fmt: skip
+
+    @property
     def is_outpaced(self) -> bool:
         """Whether another process there grows faster than its own together, or did until there was no room."""
         own = max(self.pace, sum(each.bytes_per_hour for each in self.members))

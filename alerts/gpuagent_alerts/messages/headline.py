@@ -100,7 +100,7 @@ _COARSE_SECONDS = 120.0
 def headline_of(seen: BriefingInputs, main: Alert | None, node: str) -> str:
     """Return the line: severity, node and GPU, what happened, and what comes of it as long as that is true."""
     unmeasured = f" ({seen.not_measured})" if seen.not_measured else ""
-    return f"{_severity(seen)} {place_of(seen, node)}: {_what(seen, main)}{unmeasured}"
+    return f"{_severity(seen)} {place_of(seen, node)}: {_what(seen, main)}{_left_behind(seen)}{unmeasured}"
 
 
 def decisive_alert(seen: BriefingInputs, main: Alert | None) -> Alert | None:
@@ -232,6 +232,17 @@ def _beside(seen: BriefingInputs) -> str:
         nobodys = nobodys_bytes_per_hour(seen.snapshot, seen.places)
         parts.append(f"{unowned_memory(seen.listed)} {format_bytes(nobodys)}/h")
     return f" (and {' and '.join(parts)})" if parts else ""
+
+
+def _left_behind(seen: BriefingInputs) -> str:
+    """Return who grows on of those that were named beside what is over: its end is no all-clear for them."""
+    others = seen.left_behind
+    if not others:
+        return ""
+    pids = {each.process.pid for each in others}
+    one = process_name(labels_of(others[0].process))
+    who = f"{one} goes" if len(pids) == 1 else f"{len(pids)} other processes go"
+    return f"; {who} on growing {format_bytes(sum(each.bytes_per_hour for each in others))}/h"
 
 
 def growing_beside(seen: BriefingInputs) -> frozenset[MemoryKey]:

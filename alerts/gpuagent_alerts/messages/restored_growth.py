@@ -21,6 +21,8 @@ from gpuagent_alerts.states.instance import State
 
 LONGEST_WAIT_SECONDS = 900.0
 """Wait for a verdict: the detector has one 6 to 9 min after it began anew."""
+LONGEST_GROWTH_SECONDS = 14_400.0
+"""Wait for a verdict on what still grows: the windows of slow growth are long."""
 _ROOM_RATIO = 0.9
 _IS_MEASURED = frozenset({Verdict.LEAKING, Verdict.LEVELLED_OFF, Verdict.CACHED})
 """Verdicts that take a history: it was kept, or has been learned anew."""
@@ -33,6 +35,8 @@ class RestoredGrowth:
         self._incidents = incidents
         self._meters: dict[str, MemoryMeter] = {}
         self._unproven: set[str] = set()
+        self._loaded_at = 0.0
+        """Clock at which the states were loaded."""
         self._full: set[str] = set()
         """UUIDs of the GPUs that were full when the states were kept."""
 
@@ -46,6 +50,7 @@ class RestoredGrowth:
             if instance.state is State.FIRING and not instance.is_kept
         }
         self._unproven = set(self._meters)
+        self._loaded_at = now
         self._full = {
             instance.labels.get("uuid", "")
             for running in rules
@@ -111,14 +116,25 @@ class RestoredGrowth:
         self._meters[name].add({name: used}, snapshot.clock_seconds)
         # Growth that stops for want of room proves nothing.
         is_full = gpu.memory is not None and gpu.memory.is_full
-        return self._may_grow(name, snapshot.growth.get(key), snapshot.clock_seconds, is_full=is_full)
+        growth = snapshot.growth.get(key)
+        if growth is not None and self._is_measured(key, growth):
+            return False
+        return self._may_grow(name, growth, snapshot.clock_seconds, is_full=is_full)
+
+    def _is_measured(self, key: MemoryKey, growth: Growth) -> bool:
+        """Return whether the detector says by a history what has become of it."""
+        if growth.verdict in _IS_MEASURED:
+            return True
+        if growth.verdict is not Verdict.GROWING:
+            return False
+        was_kept = growth.since_seconds is not None and growth.since_seconds < self._loaded_at
+        return was_kept or (not key.pid and growth.exhaustion is not None)  # an alert on a forecast, and there is one
 
     def _may_grow(self, name: str, growth: Growth | None, now: float, *, is_full: bool) -> bool:
         """Return whether memory that is there may grow as it did, by the detector and by what was measured of it."""
         meter, verdict = self._meters[name], None if growth is None else growth.verdict
-        if verdict in _IS_MEASURED:
-            return False
         is_growing = verdict is Verdict.GROWING or (growth is not None and growth.fast)
+        is_growing = is_growing and now - self._loaded_at < LONGEST_GROWTH_SECONDS
         measured = meter.measure(0.0, now)
         if is_growing or is_full or (measured.is_complete and measured.bytes_per_second):
             meter.began = now

@@ -61,6 +61,8 @@ class RuleSeries:
 
 REMEDY_ANNOTATION = "remedy"
 _LEAK = "GpuProcessMemoryLeak"
+_MINUTES_SECONDS = 1800.0
+"""Forecast below which memory is full in minutes, as for the critical tier of `GpuMemoryExhaustionSoon`."""
 _SEVERITIES = frozenset({"critical", "warning", "info"})
 _MOST_DIGITS = 10
 
@@ -252,8 +254,17 @@ class SnapshotFacts:
         ]  # fmt: skip
         return [each for each in found if each[1].state is not GrowthState.STOPPED] or found
 
-    def has_filled(self, identities: Collection[str]) -> bool:
-        """Return whether a process of these identities leaks and has left no room in its memory."""
+    def has_filled(self, identities: Collection[str], pace: float = 0.0) -> bool:
+        """Return whether a leak of these identities has left no room, or so many bytes a second do in minutes.
+
+        Where it is not known how much room there is, as in a MIG instance, any pace does.
+        """
+        if pace > 0:
+            names = [name.removeprefix("memory:") for name in identities if name.startswith("memory:")]
+            free = {gpu.identity.uuid: gpu.memory.free_bytes for gpu in self._snapshot.gpus if gpu.memory is not None}
+            room = [free.get(name) for name in names]
+            if not room or any(each is None or each < pace * _MINUTES_SECONDS for each in room):
+                return True
         full = (self.program(key.gpu_uuid, key.pid) for key, growth in self._snapshot.growth.items()
                 if key.pid and growth.verdict is Verdict.LEAKING and growth.forecast_seconds == 0)  # fmt: skip
         return any(one is not None and f"process:{one.identity}" in identities for one in full)

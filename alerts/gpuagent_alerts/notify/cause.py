@@ -91,8 +91,8 @@ class CauseFacts(Protocol):
         """Return the process that makes a budget exceeded on a GPU; None where it is no single one that is known."""
         ...
 
-    def has_filled(self, identities: Collection[str]) -> bool:
-        """Return whether a process of these identities leaks and has left no room in its memory."""
+    def has_filled(self, identities: Collection[str], pace: float = 0.0) -> bool:
+        """Return whether a leak of these identities has left no room, or so many bytes a second do in minutes."""
         ...
 
     def owner_of(self, identities: Collection[str]) -> OwnerFacts:
@@ -150,7 +150,7 @@ class NoCauseFacts:
         """Return None."""
         return None
 
-    def has_filled(self, identities: Collection[str]) -> bool:  # noqa: ARG002
+    def has_filled(self, identities: Collection[str], pace: float = 0.0) -> bool:  # noqa: ARG002
         """Return False."""
         return False
 

@@ -7,7 +7,7 @@ tells what the others know of its own GPU, with the time of that, also to a rece
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from gpuagent_alerts.alert import PROCESS_ENDED, UNKNOWN_END, Alert, condition_times
@@ -119,3 +119,25 @@ def _with_name(alert: Alert) -> str:
     if reason.startswith(_OF_A_REMEDY):
         return reason.replace(" it ", f" {name} ", 1)
     return f"{name}: {reason}"
+
+
+def reasons_of_kept(
+    members: Iterable[str], before: Mapping[str, tuple[str, bool]], firing: Mapping[str, Alert]
+) -> Mapping[str, tuple[str, bool]]:
+    """Return what became of the processes of alerts that are only kept, by fingerprint, and whether that is certain.
+
+    The first words stand: figures change.
+    """
+    kept = {name: alert for name in members if (alert := firing.get(name)) is not None and not alert.holds}
+    told = {
+        name: (alert.end_reason, alert.end_is_certain)
+        for name, alert in kept.items() if tells_of_a_process(alert.end_reason)
+    }  # fmt: skip
+    return {
+        name: before[name] if name in before and _head(before[name][0]) == _head(reason[0]) else reason
+        for name, reason in told.items()
+    }
+
+
+def _head(reason: str) -> str:
+    return reason.partition(";")[0]

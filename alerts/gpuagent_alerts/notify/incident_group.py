@@ -128,11 +128,10 @@ class IncidentGroup:
     def _news_of_what_goes_on(self, told: NotifiedIncident) -> News | None:
         """Return why a message is due of an incident that goes on; None if none is."""
         if not self._live:
-            again, is_acknowledged = self._grow_again, self._is_acknowledged()
-            is_due = again is not None and told_subjects.is_growth_due(
-                again, told.restarts, self._told_at, self._view.now
-            )
-            return News.RESTARTED if is_due and self._known and not is_acknowledged else None
+            again, now, known = self._grow_again, self._view.now, self._known
+            is_quiet = self._is_acknowledged() or told_subjects.are_silenced(known, self._record, self._view.suppressed)
+            is_due = again is not None and told_subjects.is_growth_due(again, told.restarts, self._told_at, now)
+            return News.RESTARTED if is_due and known and not is_quiet else None
         if self._worsens(told.urgency) and self._has_waited(told.urgency) and not self._was_just_told(told.urgency):
             return News.WORSENED
         failed_since = told_subjects.failed_since(self._known, self._present)
@@ -421,6 +420,7 @@ class IncidentGroup:
         return self._record is not None and self._record.ends_at is not None and bool(self._record.members)
 
     def _message(self, news: News, told: NotifiedIncident | None) -> NotificationDecision:
+        has_moved_on = news is News.RESTARTED or (news is News.REMINDER and self._has_another_subject())
         ended = {fingerprint: one for fingerprint, one in self._known.items() if not one.firing and not one.end_told}
         firing = {
             fingerprint: self._view.as_told(alert, self._known.get(fingerprint))
@@ -464,6 +464,7 @@ class IncidentGroup:
             self._key, after, alerts, occasion=occasion, news=unheard,
             incident=self._incident(news, severity, starts_at, None),
             urgent=news in {News.BEGAN, News.WORSENED} and self._is_newly_critical(told),
+            tells_more=has_moved_on or eased,
         )  # fmt: skip
 
     def _is_newly_critical(self, told: NotifiedIncident | None) -> bool:

@@ -13,6 +13,8 @@ PROCESS_KINDS = frozenset({CauseKind.PROCESS, CauseKind.GROUP})
 """Kinds of incidents that are about processes."""
 _GONE_LABELS = ("pid", "gpu", "uuid", "gpu_instance_id", "profile", "container_id", "unit", "pod_name", "pod_uid")
 """Labels in which the processes of one group differ: where they do, the incident has none of them."""
+_OF_PROGRAM = ("process", "app")
+"""The same of those that run at one time; what was started in place of another one may have another name."""
 _OF_RUN = ("pid", "container_id", "unit", "pod_name", "pod_uid")
 """Labels in which a process differs from the one that it was started in place of."""
 _OF_PLACE = (*PLACE_LABELS, "gpu_instance_id", "profile")
@@ -28,7 +30,7 @@ def merged_labels(found: IncidentRecord, cause: Cause) -> dict[str, str]:
     for name, value in (found.labels if adopted else told).items():
         if name not in labels or (name == "gpu" and told.get("uuid", "") == found.labels.get("uuid", "") != ""):
             labels[name] = told.get(name, value)  # the index may have changed, the UUID says which GPU it is
-        elif labels[name] != value and name in _GONE_LABELS:
+        elif labels[name] != value and (name in _GONE_LABELS or (name in _OF_PROGRAM and not found.restarts.count)):
             labels[name] = ""
     return labels
 

@@ -26,8 +26,9 @@ from gpuagent_alerts.notify.cause import (
     is_one_course,
     is_other_container,
     moved_cause,
+    shares_owner,
 )
-from gpuagent_alerts.notify.final_reason import tells_of_a_process
+from gpuagent_alerts.notify.final_reason import reasons_of_kept
 from gpuagent_alerts.notify.incident_labels import PROCESS_KINDS, labels_of_runs, merged_labels
 from gpuagent_alerts.notify.incident_record import (
     IncidentRecord,
@@ -36,9 +37,11 @@ from gpuagent_alerts.notify.incident_record import (
     moved_record,
     save_records,
 )
-from gpuagent_alerts.notify.succession import MemoryMeter, Restarts, Watch, watch
+from gpuagent_alerts.notify.reopened import reopened, restarts_of_reopened
+from gpuagent_alerts.notify.succession import MemoryMeter, Watch, watch
 from gpuagent_alerts.notify.urgency import (
     CRITICAL,
+    GROWS_AGAIN,
     did_nothing,
     is_remedy_note,
     severity_rank,
@@ -96,6 +99,7 @@ class IncidentBook:
         stirring: Collection[str] = frozenset(),
         growing: Collection[str] = frozenset(),
         owners: Mapping[str, Watch] = MappingProxyType({}),
+        untold: Collection[str] = frozenset(),
     ) -> Mapping[str, IncidentRecord]:
         """Return the incidents as they are while these alerts fire, by fingerprint; keep them if the transaction holds.
 
@@ -104,11 +108,12 @@ class IncidentBook:
         `about_to_fire`, critical alerts keep the severity up that they would bring back in a moment. `stirring`
         are keys of incidents of which something is about to fire: they have not ended either, nor have those in
         `growing`, of which growth goes on that had stopped, and those of which `owners` tells that a restart holds
-        their end back. Raises StoreFailure.
+        their end back. What begins again of `untold`, which a receiver takes to go on, is that. Raises StoreFailure.
         """
         before = self._records
         update = _Update(self._node, before, firing, ended or {}, pending, now, stirring, owners, facts, growing)
         update.about_to_fire = [one for one in about_to_fire if _is_soon_critical(one, now)]
+        update.untold = untold
         after = {
             key: replace(one, headline=describe(one, one.left)) if _has_ended(before.get(key), one) else one
             for key, one in update.result().items()
@@ -212,16 +217,18 @@ class _Update:
         self._before = before
         self._stirring = stirring
         self._held = {key for key, one in owners.items() if one.holds}
-        self._grow_again = {key for key, one in owners.items() if one.news_at is not None and one.news_at <= now}
+        again = {key: one for key, one in owners.items() if one.news_at is not None and one.news_at <= now}
+        self._grow_again = {key: one.growth.bytes_per_second if one.growth else 0.0 for key, one in again.items()}
         self._facts = facts
         self.about_to_fire: Collection[Alert] = ()
         """Critical alerts that may belong to one of them."""
+        self.untold: Collection[str] = ()
         self._rising: set[str] = set()
         """Keys of those to which one does."""
         self._records = {
             key: replace(
                 one, members={f: keeps for f, keeps in one.members.items() if f in firing or f in pending},
-                left=_left(one, firing), reasons=_reasons(one, firing), rises=False,
+                left=_left(one, firing), reasons=reasons_of_kept(one.members, one.reasons, firing), rises=False,
                 restarts=owners[key].restarts if key in owners else one.restarts,
                 labels=labels_of_runs(one.labels, owners[key].restarts) if key in owners else one.labels,
                 grew_on=tuple(dict.fromkeys((*one.grew_on, *owners[key].grow_on))) if key in owners else one.grew_on,
@@ -282,7 +289,7 @@ class _Update:
         # What a remedy did is told with what it was done about, and neither begins that again nor keeps it open.
         is_note = is_remedy_note(alert.labels) and bool(found.identities)
         if cause.begins and found.ends_at is not None and not is_note:
-            found = replace(_reopened(found, alert), restarts=_restarts_of_reopened(found, cause, self._now))
+            found = replace(reopened(found, alert), restarts=restarts_of_reopened(found, cause, self._now))
         # A GPU's alert that joins a process must not make it the incident of all that happens to that GPU.
         foreign = is_note or (found.kind in PROCESS_KINDS and cause.kind not in PROCESS_KINDS)
         brought = () if foreign else tuple(one for one in cause.brings if one not in found.identities)
@@ -324,7 +331,8 @@ class _Update:
     def _is_over_for_others(self, one: IncidentRecord, cause: Cause, identity: str) -> bool:
         """Return whether it has ended, and what fills that GPU now is another process, or none that grows.
 
-        What has gone on for long on another GPU has not come to this one at the same time.
+        What has gone on for long on another GPU has not come to this one at the same time. Nor is it that of others
+        while its own processes have stopped and another one grows.
 
         Where nobody grows, the memory is that of the incident for as long as its owner runs. One whose processes are
         gone, and that waits for a restart with nothing true of it, has ended for others.
@@ -336,6 +344,8 @@ class _Update:
             return one.ends_at is not None
         if not identity.startswith("memory:") or one.kind not in PROCESS_KINDS:
             return False
+        if cause.kind in PROCESS_KINDS and self._grows_without(one, identity):
+            return True
         owner = self._facts.owner_of(one.identities)
         if one.ends_at is None:
             members = [self._firing.get(name) for name, keeps in one.members.items() if keeps]
@@ -343,6 +353,15 @@ class _Update:
             if is_true or owner.runs or owner.others or not owner.is_readable or one.restarts.since is None:
                 return False
         return cause.kind in PROCESS_KINDS or (owner.is_readable and not owner.runs and not owner.others)
+
+    def _grows_without(self, one: IncidentRecord, memory: str) -> bool:
+        """Return whether others make this memory grow now, and none of an incident's own processes and their owner."""
+        uuid, _, instance = memory.removeprefix("memory:").partition("/")
+        growers = self._facts.growers(uuid, instance)
+        is_own = any(
+            f"process:{each.identity}" in one.identities or shares_owner(each, one.identities) for each in growers
+        )
+        return bool(growers) and not is_own
 
     def _is_successor(self, cause: Cause, one: IncidentRecord) -> bool:
         """Return whether a process with the command line of an incident's may have been started in its place."""
@@ -354,7 +373,7 @@ class _Update:
     def _can_join(self, one: IncidentRecord, *, begins: bool) -> bool:
         if one.ends_at is None:
             return True
-        return begins and 0.0 <= self._now - one.ends_at < REOPEN_SECONDS
+        return begins and (0.0 <= self._now - one.ends_at < REOPEN_SECONDS or one.key in self.untold)
 
     def _settled(self, one: IncidentRecord) -> IncidentRecord:
         """Return it with what follows from its members: whether it goes on, and how bad it is."""
@@ -363,7 +382,7 @@ class _Update:
         present = {name: alert for name, alert in firing.items() if alert.holds}
         if present:
             if one.ends_at is not None:
-                one = _reopened(one, min(present.values(), key=lambda alert: alert.begins_at))
+                one = reopened(one, min(present.values(), key=lambda alert: alert.begins_at))
             labels = [alert.labels for alert in present.values()]
             others = [self._firing[name].labels for name in one.shared]
             # What says that the memory is full takes a moment, in which it is no less severe than before.
@@ -380,8 +399,7 @@ class _Update:
             )  # fmt: skip
         if one.key in self._held and one.ends_at is None:
             ceased_at = one.ceased_at if one.ceased_at is not None or firing else self._end_of(one)
-            ceased_at = self._now if one.key in self._grow_again else ceased_at
-            return replace(one, ceased_at=ceased_at)
+            return self._growing_again(one) if one.key in self._grow_again else replace(one, ceased_at=ceased_at)
         if one.key in self._growing and one.ends_at is None and one.gravest not in firing:
             return one
         if not firing and one.key in self._stirring:
@@ -396,6 +414,12 @@ class _Update:
             ceased_at=None,
             left=tuple(dict.fromkeys((*one.left, *one.members))),
         )
+
+    def _growing_again(self, one: IncidentRecord) -> IncidentRecord:
+        """Return it as what was started again makes it: that has the room which the one before it had filled."""
+        fills = self._facts.has_filled(one.identities, self._grow_again[one.key])
+        is_lower = severity_rank(one.severity) > GROWS_AGAIN.severity and not fills
+        return replace(one, ceased_at=self._now, severity="warning" if is_lower else one.severity)
 
     def _end_of(self, one: IncidentRecord) -> float:
         """Return when the last of its conditions ceased to hold."""
@@ -413,23 +437,6 @@ class _Update:
             yield one
 
 
-def _reasons(one: IncidentRecord, firing: Mapping[str, Alert]) -> Mapping[str, tuple[str, bool]]:
-    """Return what became of the processes of its alerts that are only kept. The first words stand: figures change."""
-    kept = {name: alert for name in one.members if (alert := firing.get(name)) is not None and not alert.holds}
-    told = {
-        name: (alert.end_reason, alert.end_is_certain)
-        for name, alert in kept.items() if tells_of_a_process(alert.end_reason)
-    }  # fmt: skip
-    return {
-        name: one.reasons[name] if name in one.reasons and _head(one.reasons[name][0]) == _head(reason[0]) else reason
-        for name, reason in told.items()
-    }
-
-
-def _head(reason: str) -> str:
-    return reason.partition(";")[0]
-
-
 def _left(one: IncidentRecord, firing: Collection[str]) -> tuple[str, ...]:
     """Return the fingerprints of the alerts that an incident has had, and that fire no more."""
     if one.ends_at is not None:
@@ -445,25 +452,6 @@ def _is_soon_critical(alert: Alert, now: float) -> bool:
 
 def _has_ended(before: IncidentRecord | None, after: IncidentRecord) -> bool:
     return before is not None and before.ends_at is None and after.ends_at is not None
-
-
-def _reopened(one: IncidentRecord, alert: Alert) -> IncidentRecord:
-    """Return an incident that ended as this alert begins it again: since then, and not since its first beginning."""
-    return replace(
-        one, ends_at=None, reopened=one.reopened + 1, starts_at=alert.begins_at, headline="", restarts=Restarts(),
-        left=(), grew_on=(), grew_together=0,
-    )  # fmt: skip
-
-
-def _restarts_of_reopened(one: IncidentRecord, cause: Cause, now: float) -> Restarts:
-    """Return the restarts of an incident that had ended, and that a process which it has not seen begins again."""
-    own = next((name for name in cause.brings if name.startswith("process:")), "")
-    if own.removeprefix("process:") in one.restarts.processes:
-        return replace(one.restarts, flat_seconds=0.0, grows_by=0.0)
-    if not own or own in one.identities or not any(name.startswith("process:") for name in one.identities):
-        return Restarts()
-    name = own.removeprefix("process:")
-    return Restarts(one.restarts.count + 1, name, now, processes=(name,), pace=one.restarts.pace)
 
 
 def _by_weight(item: tuple[str, Alert]) -> tuple[int, float, int, str]:

@@ -173,6 +173,8 @@ class Offer(NamedTuple):
     entry: OutboxEntry
     urgent: bool
     """No cap holds it back."""
+    tells_more: bool = False
+    """It is a reminder with news: a restart, a lower severity, another process. Held back rather than given up."""
 
     @property
     def is_reminder(self) -> bool:
@@ -253,7 +255,7 @@ class MessageLimiter:
         urgent = [offer.entry for offer, is_free in zip(offers, free, strict=True) if is_free]
         held_up = [offer for offer, is_free in zip(offers, free, strict=True) if not is_free]
         normal = [offer.entry for offer in held_up if not offer.is_reminder]
-        reminders = [offer.entry for offer in held_up if offer.is_reminder]
+        reminders = [offer for offer in held_up if offer.is_reminder]
         room = max(recipient.max_messages_per_hour - len(self._recent(name)) - len(urgent), 0)
         if has_held:
             now = self._clock.wall()
@@ -273,14 +275,16 @@ class MessageLimiter:
             losses += self._tell_of_held(recipient, left)
         return losses
 
-    def _remind(self, recipient: Recipient, entries: Sequence[OutboxEntry], room: int) -> list[DroppedMessage]:
+    def _remind(self, recipient: Recipient, offers: Sequence[Offer], room: int) -> list[DroppedMessage]:
         """Send as many reminders as there is room for. Of the others only those are held back that have some news."""
         left = max(room - len(self._recent(recipient.name, self._reminded)), 0)
-        sent, others = entries[:left], entries[left:]
+        offers = sorted(offers, key=lambda one: not one.tells_more)
+        sent, others = offers[:left], offers[left:]
         if sent:
             self._note(recipient.name, len(sent), self._reminded)
-        losses = self._outbox.enqueue(sent)
-        return losses + self._hold(recipient.name, [one for one in others if one.occasion is not Occasion.REPEAT])
+        losses = self._outbox.enqueue([one.entry for one in sent])
+        held = [one.entry for one in others if one.tells_more or one.entry.occasion is not Occasion.REPEAT]
+        return losses + self._hold(recipient.name, held)
 
     def _tell_of_held(self, recipient: Recipient, room: int) -> list[DroppedMessage]:
         held = fit_digest(self._holding.waiting(recipient.name))

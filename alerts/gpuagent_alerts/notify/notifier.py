@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -33,8 +34,10 @@ from gpuagent_alerts.notify.state import (
     shift_times,
 )
 from gpuagent_alerts.notify.succession import Watch
-from gpuagent_alerts.notify.urgency import UrgencyStage, is_remedy_note
+from gpuagent_alerts.notify.urgency import FULL_ALERTS, UrgencyStage, is_remedy_note
 from gpuagent_alerts.store.database import Store
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +155,7 @@ class Notifier:
                 going_on, still_pending, facts or NoCauseFacts(), now, ended=ended,
                 about_to_fire=pending.values(),
                 describe=lambda record, members: self._headline_of_end(record, members, ended),
-                stirring=stirring.keys(), growing=self.growing_again, owners=owners,
+                stirring=stirring.keys(), growing=self.growing_again, owners=owners, untold=self._untold_ends(),
             )  # fmt: skip
             held: dict[str, list[Alert]] = {key: [] for key, one in owners.items() if one.holds}
             view = self._view(now, firing, ended, pending, incidents)
@@ -160,7 +163,9 @@ class Notifier:
             view = replace(view, closing=handed_over is not None, stirring=held | stirring, grow_again=again)
             decisions, next_at = decide(view, self._told)
             entries = {decision.key: self._entry(decision, now) for decision in decisions if decision.alerts}
-            offers = [Offer(entries[each.key], each.urgent) for each in decisions if each.key in entries]
+            offers = [
+                Offer(entries[each.key], each.urgent, each.tells_more) for each in decisions if each.key in entries
+            ]
             if told := {one.key: one.briefing.headline for one in _incidents_of(offers) if one.news is News.ENDED}:
                 self._book.note_headlines(incidents, told)
             losses = self._limiter.send(offers, self.routes.recipients)
@@ -205,7 +210,7 @@ class Notifier:
         }  # fmt: skip
         ends = ((name, end_within(record, name, ended.get(name))) for name in members)
         alerts |= {name: one for name, one in ends if one is not None}
-        return self.brief(incident_of(record, News.ENDED), list(alerts.values())).headline if alerts else ""
+        return self._briefing(incident_of(record, News.ENDED), list(alerts.values())).headline if alerts else ""
 
     def _stirring(self, pending: Mapping[str, Alert], facts: CauseFacts, now: float) -> dict[str, list[Alert]]:
         """Return what is about to fire of incidents of which a receiver has not been told the end."""
@@ -257,19 +262,23 @@ class Notifier:
 
         `known` are labels of alerts by fingerprint. Where none of its own is known, its own labels stand for them.
         """
-        own = [known[name] for name in (*record.members, *record.left) if name in known]
+        own = [known[name] for name in record.members if name in known]
+        # That a memory was full concerned every program there, and is over.
+        own += [each for name in record.left if (each := known.get(name)) and each.get("alertname") not in FULL_ALERTS]
         own = [labels for labels in own if not is_remedy_note(labels)]
         every = own or [{name: value for name, value in record.labels.items() if value}]
         return all(silences_of(self._quiet.silences, labels, record, self._node_labels) for labels in every)
 
     def is_open(self, fingerprint: str) -> bool:
         """Return whether some receiver takes the alert for firing, or the end of its incident is yet to tell of it."""
-        untold = {
-            told.incident.key for told in tuple(self._told.values()) if told.incident and not told.incident.is_closed
-        }
+        untold = self._untold_ends()
         if any(fingerprint in one.left and one.key in untold for one in self._book.records.values()):
             return True
         return any(told.alerts[fingerprint].firing for told in tuple(self._told.values()) if fingerprint in told.alerts)
+
+    def _untold_ends(self) -> set[str]:
+        """Return the keys of the incidents of which a receiver was told, and was not told the end."""
+        return {one.incident.key for one in tuple(self._told.values()) if one.incident and not one.incident.is_closed}
 
     def _withhold(self, firing: dict[str, Alert], ended: dict[str, Alert], now: float) -> frozenset[str]:
         """Move what was muted, and is only kept, to what has ended as soon as nothing mutes it any more.
@@ -307,12 +316,21 @@ class Notifier:
     def _entry(self, decision: NotificationDecision, now: float) -> OutboxEntry:
         receiver, group = decision.key
         is_news = decision.occasion is not Occasion.REPEAT
-        name = id_of_news(receiver, group, decision.alerts) if is_news else message_id(now)
         incident = decision.incident
+        follows = _follows(incident, self._told.get(decision.key))
+        name = id_of_news(receiver, group, decision.alerts, follows) if is_news else message_id(now)
         if incident is not None:
-            incident = replace(incident, briefing=self.brief(incident, decision.alerts))
+            incident = replace(incident, briefing=self._briefing(incident, decision.alerts))
         message = Message(name, receiver, group, decision.alerts, decision.group_labels, incident)
         return OutboxEntry(message, decision.occasion, decision.news)
+
+    def _briefing(self, incident: Incident, alerts: Sequence[Alert]) -> Briefing:
+        """Return what is to be told of an incident; nothing but its alerts where a defect is in the way of the rest."""
+        try:
+            return self.brief(incident, alerts)
+        except Exception:
+            log.exception("incident %s is told without a briefing", incident.key)
+            return Briefing()
 
     def _follow_clock(self) -> None:
         step = self._steps.step()
@@ -329,6 +347,13 @@ class Notifier:
                 )
                 for key, told in self._told.items()
             }
+
+
+def _follows(incident: Incident | None, before: NotificationState | None) -> str:
+    """Return what makes a message of an incident that goes on news, whose alerts may all have been told before."""
+    if incident is None or before is None or incident.news in {News.BEGAN, News.ENDED}:
+        return ""
+    return f"{incident.news} {before.told_at:.3f}"
 
 
 def _as_written(told: NotificationState | None, entry: OutboxEntry | None) -> NotificationState | None:

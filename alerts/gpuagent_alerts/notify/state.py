@@ -340,6 +340,8 @@ class NotificationDecision:
     incident: Incident | None = None
     urgent: bool = False
     """Something critical begins, or something becomes critical: no cap on messages holds it back."""
+    tells_more: bool = False
+    """It begins nothing, and says what no message before it has said: a cap may hold it back, and not drop it."""
 
 
 def as_ended(told: Alert, ended: Alert | None, now: float) -> Alert:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.notify.cause import hardware_failure
 from gpuagent_alerts.notify.final_reason import memory_stays, names_a_process, tells_of_an_end
+from gpuagent_alerts.notify.incident_record import IncidentRecord
 from gpuagent_alerts.notify.state import NotifiedAlert
 from gpuagent_alerts.notify.succession import SUCCESSOR_SECONDS, Restarts, Watch
-from gpuagent_alerts.notify.urgency import CALM, CRITICAL, Urgency, UrgencyStage
+from gpuagent_alerts.notify.urgency import CALM, CRITICAL, FULL_ALERTS, Urgency, UrgencyStage
 
 SUBJECT_SECONDS = 30.0
 """For so long a process has to be out of an incident that goes on before that is told: mostly all of it ends."""
@@ -37,6 +38,15 @@ def has_another_subject(known: Mapping[str, NotifiedAlert], firing: Mapping[str,
         for name, one in known.items()
     )  # fmt: skip
     return not stays and now >= max(subject_news_times(known, firing), default=math.inf)
+
+
+def are_silenced(
+    known: Mapping[str, NotifiedAlert], record: IncidentRecord | None,
+    suppressed: Callable[[Alert, IncidentRecord | None], bool],
+) -> bool:  # fmt: skip
+    """Return whether all that was told of an incident is silenced, but that a memory is full: that is over."""
+    own = [one.alert for one in known.values() if one.alert.name not in FULL_ALERTS]
+    return all(suppressed(alert, record) for alert in own or [one.alert for one in known.values()])
 
 
 def is_growth_due(again: Watch, restarts_told: int, told_at: float, now: float) -> bool:

@@ -7,61 +7,27 @@ import os
 import secrets
 import signal
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-VARIABLE = "GPUAGENT_STEP"
-_SECONDS = 5.0
-"""How long SIGKILL is given: a process that hangs in the kernel is left to it."""
-_PAUSE_SECONDS = 0.02
-
-
-def end_marked(word: str) -> None:
-    """End every process whose environment has this word, and what those start meanwhile. It blocks for seconds."""
-    deadline = time.monotonic() + _SECONDS
-    while time.monotonic() < deadline:
-        found = False
-        for pid in _marked(word):
-            found = True
-            with suppress(OSError):
-                descriptor = os.pidfd_open(pid)
-                try:
-                    if _has(pid, word):  # the number is still that of the process that was read
-                        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                finally:
-                    os.close(descriptor)
-        if not found:
-            return
-        time.sleep(_PAUSE_SECONDS)
-
-
-def _marked(word: str) -> Iterator[int]:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and _has(int(entry.name), word):
-            yield int(entry.name)
-
-
-def _has(pid: int, word: str) -> bool:
-    try:
-        return f"{VARIABLE}={word}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:  # it has ended, or is another's
-        return False
-
+from gpuagent.core.background import in_daemon_thread
+from gpuagent_alerts.programs.marked import VARIABLE, end_marked
 
 CONFINED = (sys.executable, "-I", "-S", str(Path(__file__).with_name("drop_privileges.py")))
 """In front of a command: it is run without a capability."""
 _CONTAIN = str(Path(__file__).with_name("subreaper.py"))
 _END_SECONDS = 10.0
-"""Time that a container has to end all that its program has started."""
+"""Time that a container has to end all that its program has started; as much again is given to what is left of both."""
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """PATH of every program."""
 WORKING_DIRECTORY = "/"
 """Working directory of every program."""
 ENVIRONMENT = {"PATH": SEARCH_PATH, "LANG": "C.UTF-8"}
 """Environment of every program."""
+_KILL_SECONDS = 2.0
 _KEPT_BYTES = 4096
 _LAST_WORDS_SECONDS = 0.5
 """Time to read the last of standard error, which children of the program may hold open."""
@@ -123,8 +89,19 @@ async def run_program(
             await asyncio.shield(watch.exited.wait())
         transport.close()
         if contained and (status is None or status < 0):
-            await asyncio.shield(asyncio.to_thread(end_marked, word))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_END_SECONDS):  # no thread that is joined at exit: it may hang
+                    await in_daemon_thread(partial(end_marked, word), "end of a program")
     return ProgramResult(status, watch.tail.decode("utf-8", "replace"), watch.whole)
+
+
+async def end_program(process: asyncio.subprocess.Process) -> None:
+    """Send SIGKILL to a program and wait a moment for its end: one that hangs in the kernel is left to it."""
+    with suppress(ProcessLookupError):
+        process.kill()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_KILL_SECONDS):
+            await process.wait()
 
 
 def _feed(transport: asyncio.SubprocessTransport, data: bytes) -> None:

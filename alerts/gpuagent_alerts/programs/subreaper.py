@@ -13,6 +13,8 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 # linux/prctl.h
@@ -23,27 +25,54 @@ END_SECONDS = 5.0
 """Time that SIGKILL is given: a process that hangs in the kernel is left to it."""
 _PAUSE_SECONDS = 0.02
 CANNOT_CONTAIN = 126
+_PARENT = b"PPid:"
 _WATCHED = (signal.SIGCHLD, signal.SIGTERM)
 
 
-def descendants() -> set[int]:
-    """Return the pids of all processes below this one, zombies among them."""
-    children: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):  # noqa: PTH208  as numbers, and in no order
-        if entry.isdigit():
-            try:
-                stat = Path("/proc", entry, "stat").read_bytes()
-            except OSError:
-                continue  # it has ended
-            parent = int(stat[stat.rindex(b")") + 2 :].split()[1])
-            children.setdefault(parent, []).append(int(entry))
+def descendants(proc: str = "/proc", root: int | None = None) -> set[int]:
+    """Return the pids of all processes below `root`, or this one, zombies among them.
+
+    Nothing here reads `stat`: for that the kernel waits while a process is within execve(2), and a file system of its
+    user may keep it there.
+    """
     found: set[int] = set()
-    waiting = [os.getpid()]
+    waiting = [os.getpid() if root is None else root]
+    read: Callable[[int], Sequence[int]]
+    if Path(proc, str(waiting[0]), "task", str(waiting[0]), "children").exists():
+        read = partial(_children, proc)
+    else:
+        read = _table(proc)
     while waiting:
-        new = [pid for pid in children.get(waiting.pop(), []) if pid not in found]
+        new = [pid for pid in read(waiting.pop()) if pid not in found]
         found.update(new)
         waiting += new
     return found
+
+
+def _children(proc: str, pid: int) -> list[int]:
+    """Return the children of all threads of a process. Of one whose children end meanwhile some may be missing."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"{proc}/{pid}/task"):  # noqa: PTH208  names are all it takes
+            found += map(int, Path(proc, str(pid), "task", thread, "children").read_bytes().split())
+    except OSError:  # it, or that thread, has ended: who is left has another parent by now
+        pass
+    return found
+
+
+def _table(proc: str) -> Callable[[int], Sequence[int]]:
+    """Read all processes, for a kernel without CONFIG_PROC_CHILDREN; return what tells the children of each."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir(proc):  # noqa: PTH208  as numbers, and in no order
+        if entry.isdigit():
+            try:
+                status = Path(proc, entry, "status").read_bytes()
+            except OSError:
+                continue  # it has ended
+            parents = [line[len(_PARENT) :] for line in status.split(b"\n") if line.startswith(_PARENT)]
+            for parent in parents[:1]:
+                children.setdefault(int(parent), []).append(int(entry))
+    return lambda pid: children.get(pid, ())
 
 
 def reap() -> dict[int, int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuagent.core.identity import ProcessId
@@ -13,6 +14,7 @@ from gpuagent.core.units import format_time
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.safeguards.refusals import passes_in
+from gpuagent_alerts.remedies.target import Target
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +22,7 @@ _SHORTEST_RETRY_SECONDS = 1.0
 _RETRY_SECONDS = 60.0
 _LONGEST_RETRY_SECONDS = 900.0
 _KEPT = 256
+"""Tries of one alert that are kept beside those about processes that are listed."""
 _KEPT_GISTS = 32
 _DURATION = re.compile(r"(<?\d+(\.\d+)? (d|h|min|s|ms)\b ?)+")
 _SIZE = re.compile(r"\d+(\.\d+)? ([KMGT]i)?B(/h)?(?!\w)|\d+(\.\d+)? %")
@@ -50,12 +53,20 @@ class Attempts:
         self._last: dict[tuple[str, ProcessId, bool], _Attempt] = {}
         self._meant: dict[str, ProcessId] = {}
 
-    def forget_ended(self, firing: Collection[str]) -> None:
-        """Drop what belongs to alerts that have ended."""
+    def forget_ended(self, firing: Mapping[str, Sequence[Target]]) -> None:
+        """Drop what belongs to alerts that have ended. `firing` has the processes that each alert could be about.
+
+        Of one alert the oldest are dropped where there are many, but none about a process that is still listed: a
+        ranking would begin with that again, and nobody behind it would have a turn.
+        """
         self._last = {key: each for key, each in self._last.items() if key[0] in firing}
         self._meant = {alert: identity for alert, identity in self._meant.items() if alert in firing}
-        while len(self._last) > _KEPT:
-            del self._last[next(iter(self._last))]
+        for alert, tries in Counter(alert for alert, _, _ in self._last).items():
+            if tries > _KEPT:
+                listed = {each.id for each in firing[alert]}
+                unlisted = [key for key in self._last if key[0] == alert and key[1] not in listed]
+                for key in unlisted[:-_KEPT]:
+                    del self._last[key]
 
     def forget_refusals(self) -> None:
         """Forget all but what was done for real: another configuration may mean others, and decides anew."""

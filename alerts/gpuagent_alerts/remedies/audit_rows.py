@@ -240,26 +240,33 @@ def find_outstanding(events: Iterable[AuditEvent], boot_id: str) -> list[Outstan
 
     `events` are rows of whole runs, oldest first.
     """
-    begins: dict[str, AuditEvent] = {}
-    due: dict[tuple[str, str], AuditEvent] = {}
-    certain: set[tuple[str, str]] = set()
-    for event in events:
-        if event.kind == BEGIN:
-            begins[event.run] = event
-        elif event.kind == INTENT and event.boot_id == boot_id and _may_end(event.data):
-            due[event.run, str(event.data["step"])] = event
-        elif event.kind == RESULT and not was_taken(event.data):
-            due.pop((event.run, str(event.data["step"])), None)
-        elif event.kind == RESULT:
-            certain.add((event.run, str(event.data["step"])))
+    rows = list(events)
+    begins = {event.run: event for event in rows if event.kind == BEGIN}
     found: dict[ProcessId, OutstandingProcess] = {}
-    for key, intent in due.items():
+    for intent, result in _steps(rows):
         begin = begins.get(intent.run)
-        if begin is None or begin.data.get("dry_run"):
+        if intent.boot_id != boot_id or not _may_end(intent.data) or begin is None or begin.data.get("dry_run"):
             continue
-        for one in _processes(begin.data, intent, boot_id, is_certain=key in certain):
+        if result is not None and not was_taken(result.data):
+            continue
+        for one in _processes(begin.data, intent, boot_id, is_certain=result is not None):
             before = found.get(one.identity)
             found[one.identity] = one if before is None or one.wall_seconds >= before.wall_seconds else before
+    return list(found.values())
+
+
+def _steps(events: Iterable[AuditEvent]) -> list[tuple[AuditEvent, AuditEvent | None]]:
+    """Return each intent with its result, None where there is none. A ladder may have steps of the same name."""
+    found: dict[int, tuple[AuditEvent, AuditEvent | None]] = {}
+    under_way: dict[str, AuditEvent] = {}
+    for event in events:
+        if event.kind == INTENT:
+            under_way[event.run] = event
+            found[event.seq] = event, None
+        elif event.kind == RESULT:
+            intent = under_way.pop(event.run, None)
+            if intent is not None and intent.data["step"] == event.data["step"]:  # else its intent cannot be read
+                found[intent.seq] = intent, event
     return list(found.values())
 
 

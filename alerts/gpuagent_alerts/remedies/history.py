@@ -163,15 +163,18 @@ def _with_pid(entry: _HistoryEntry) -> str:
 
 def has_taken_a_step(steps: Iterable[Mapping[str, Any]]) -> bool:
     """Return whether something was done in a run, or may have been, by the rows of its steps."""
-    due: set[str] = set()
+    under_way: str | None = None
     for row in steps:
-        if row["kind"] == RESULT and not was_taken(row):
-            due.discard(str(row["step"]))
-        elif row["kind"] == RESULT:
+        step = str(row["step"])
+        if row["kind"] != RESULT:
+            if under_way is not None:
+                return True  # nobody knows what came of it
+            under_way = step
+        elif was_taken(row):
             return True
-        else:
-            due.add(str(row["step"]))
-    return bool(due)
+        elif under_way == step:
+            under_way = None
+    return under_way is not None
 
 
 def outstanding_step_of(one: OutstandingProcess) -> OutstandingStep:

@@ -20,6 +20,7 @@ from gpuagent_alerts.remedies.attempts import Attempts, WithheldLadders
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import OutstandingProcess, outstanding_in_the_way
 from gpuagent_alerts.remedies.candidate_precheck import CandidatePrecheck, MakePlan
+from gpuagent_alerts.remedies.liveness import LivenessCheck
 from gpuagent_alerts.remedies.observation import Observer, RemedyRequest
 from gpuagent_alerts.remedies.outcome import RunOutcome, RunResult
 from gpuagent_alerts.remedies.plan import Plan
@@ -78,6 +79,7 @@ class RemedyManager:
         self.stopped = False
         """A person has stopped remedies: rules begin nothing."""
         self._outstanding: tuple[OutstandingProcess, ...] = ()
+        self._liveness = LivenessCheck()
         self._signaled: frozenset[ProcessId] = frozenset()
         """Those of runs that have ended, also where the record cannot be read."""
         self._handed_over: list[tuple[frozenset[str], str]] = []
@@ -118,7 +120,7 @@ class RemedyManager:
         """Begin what is due. To be called after each evaluation, with all that fires."""
         firing = self._fair_order.sort(firing)
         fingerprints = {each.alert.fingerprint for each in firing}
-        self._attempts.forget_ended(fingerprints)
+        self._attempts.forget_ended({each.alert.fingerprint: each.processes for each in firing})
         self._fair_order.forget_ended(fingerprints)
         reasons: dict[str, tuple[Alert, str]] = {}
         for each in firing:
@@ -260,9 +262,10 @@ class RemedyManager:
 
     def forget_ended(self) -> None:
         """Wait no more for those that have ended. It is asked of /proc: the driver may hang too."""
-        alive = self.context.executor.is_alive
-        self._outstanding = tuple(one for one in self._outstanding if alive(one.identity))
-        self._signaled = frozenset(one for one in self._signaled if alive(one))
+        asked = self._signaled.union(one.identity for one in self._outstanding)
+        ended = self._liveness.ended(self.context.executor.is_alive, asked)
+        self._outstanding = tuple(one for one in self._outstanding if one.identity not in ended)
+        self._signaled -= ended
 
     def ending(self) -> frozenset[ProcessId]:
         """Return those that a step may end in a run that goes on, or may have ended, and that are not known as gone.
@@ -295,7 +298,8 @@ class RemedyManager:
             if handed_over & gpus:
                 return person
         meant = run.identities if run is not None else {plan.target.id}
-        return outstanding_in_the_way(self._outstanding, meant, gpus, self.context.is_waited_for)
+        self.forget_ended()
+        return outstanding_in_the_way(self._outstanding, meant, gpus, lambda each: not self._released.has(each))
 
     def _share(self, run: LadderRun, gpus: frozenset[str]) -> None:
         """Tell runs that end processes on the same GPUs of each other: none may take the other's memory for its own."""

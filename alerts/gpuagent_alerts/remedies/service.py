@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import pwd
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+from gpuagent.core.accounts import describe_user
 from gpuagent.core.background import in_daemon_thread
 from gpuagent.core.clock import Clock
 from gpuagent.core.identity import ProcessId
@@ -65,7 +66,7 @@ _LOOK_SECONDS = 15.0
 _LOOK_REAL_SECONDS = 5.0
 """Under a scenario that runs faster than life, a busy machine must still get round to a reading in this time."""
 _RECORD_SECONDS = 5.0
-"""A disk or user database that hangs is not waited for: remedies are stopped already."""
+"""A disk that hangs is not waited for: remedies are stopped already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,12 +240,11 @@ class RemedyService:
             NoSuchProcess: nothing is on record.
             AnotherProcess: `pid` is not the process that was shown; nothing is on record.
         """
+        asked_by = await describe_user(uid)
         self._lookup.follow_soon([pid])
         fresh = await self._look_up([pid])
         target = find_shown_target(self._snapshot, pid, gpu, shown, fresh, self._digests, self._unreadable.now())
-        request = RemedyRequest(
-            asked_by=describe_user(uid), forced=force, shown=shown.ends_with_it, together=shown.together
-        )
+        request = RemedyRequest(asked_by=asked_by, forced=force, shown=shown.ends_with_it, together=shown.together)
         plan = Plan(request, target, tuple(steps), dry_run, proof_seconds=self.remedies.proof_seconds)
         blind = self._unreadable.find(target)
         why = f"remedies are off: {self._off}" if self._off else ""
@@ -288,13 +288,14 @@ class RemedyService:
 
     async def reset(self, uid: int) -> None:
         """Record that a person has looked, and let remedies go on. Raises NotRecorded."""
-        await asyncio.to_thread(lambda: self.audit.reset(describe_user(uid)))
+        by = await describe_user(uid)
+        await asyncio.to_thread(self.audit.reset, by)
         self._manual_stop.end()
         await self._look_at_the_breaker()
 
     async def lift(self, uid: int) -> tuple[list[str], list[str]]:
         """Lift all memory limits of this agent; return what was lifted, and what was not. Raises LimitRefused."""
-        return await self.limit_lifts.lift_all(await asyncio.to_thread(describe_user, uid))
+        return await self.limit_lifts.lift_all(await describe_user(uid))
 
     async def document(self) -> dict[str, Any]:
         """Return what was done, for `gpuagent remedies`."""
@@ -456,14 +457,6 @@ class RemedyService:
         self.left_alone = left_alone
 
 
-def describe_user(uid: int) -> str:
-    """Return name and uid, for the record. It asks the user database, which may hang: for a thread."""
-    try:
-        return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
-    except KeyError:
-        return f"? (uid {uid})"
-
-
 class ManualStop:
     """Who has stopped remedies, and when: as it is on record, or while that fails as it was asked for."""
 
@@ -479,9 +472,10 @@ class ManualStop:
         self.now = self._unrecorded = RecordedStop(f"uid {uid}", self._clock.wall())
         try:
             async with asyncio.timeout(_RECORD_SECONDS):
-                await in_daemon_thread(lambda: self._audit.stop(describe_user(uid)), "remedies stop")
+                by = await describe_user(uid)
+                await in_daemon_thread(partial(self._audit.stop, by), "remedies stop")
         except TimeoutError:
-            return f"the disk or the user database has not answered for {_RECORD_SECONDS:g} s"
+            return f"the disk has not answered for {_RECORD_SECONDS:g} s"
         except NotRecorded as error:
             return str(error)
         return ""

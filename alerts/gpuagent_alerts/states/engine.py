@@ -138,6 +138,7 @@ class RuleEngine:
                 result = runner.evaluate(
                     storage, now_seconds, wall_seconds, frozen_of,
                     with_alert_series=self._reads_alerts, explain=explain, is_over=is_over,
+                    is_unproven=missing.is_unproven,
                 )  # fmt: skip
                 transitions += result.transitions
                 failures += result.failures

@@ -22,6 +22,7 @@ from gpuagent_alerts.states.machine import (
     Transition,
     no_explanation,
     nothing_certain,
+    nothing_missing,
 )
 
 log = logging.getLogger(__name__)
@@ -112,6 +113,7 @@ class GroupRunner:
         with_alert_series: bool = True,
         explain: Explain = no_explanation,
         is_over: EndTest = nothing_certain,
+        is_unproven: Frozen = nothing_missing,
     ) -> GroupResult:
         """Evaluate all rules in order. One that fails keeps its state, and costs the others nothing.
 
@@ -126,7 +128,7 @@ class GroupRunner:
                 if running.states is not None:
                     transitions += running.states.evaluate(
                         now_seconds, rows, frozen_of(running.key),
-                        wall_seconds=wall_seconds, explain=explain, is_over=is_over,
+                        wall_seconds=wall_seconds, explain=explain, is_over=is_over, is_unproven=is_unproven,
                     )  # fmt: skip
                     elements = running.states.series(now_seconds, wall_seconds) if with_alert_series else []
                 else:

@@ -112,24 +112,30 @@ class AlertStates:
         wall_seconds: float,
         explain: Explain = no_explanation,
         is_over: EndTest = nothing_certain,
+        is_unproven: Frozen = nothing_missing,
     ) -> list[Transition]:
         """Take the rows for which the expression is true now; returns every alert that began, goes on or ended.
 
         `frozen` tells of a label set whether its data is missing: such an instance neither begins, nor ends, nor
-        counts the time. `explain` is asked for the words of rules that have a place for them, and `is_over` whether
-        `keep_firing_for` has to be waited for. Raises RuleFailure: for two rows with the same labels nothing has
-        changed; beyond the limit all instances are gone, as in Prometheus.
+        counts the time; the same goes for what `is_unproven`, unless it is true now. Of a time in which nobody
+        evaluated no more counts than `longest_gap_seconds`. `explain` is asked for the words of rules that have a place
+        for them, and `is_over` whether `keep_firing_for` has to be waited for. Raises RuleFailure: for two rows with
+        the same labels nothing has changed; beyond the limit all instances are gone, as in Prometheus.
         """
         found = self._found(rows)
         self._resume(now_seconds)
         since_last = now_seconds - self._last_seconds if self._last_seconds is not None else 0.0
         self._last_seconds = now_seconds
         if since_last > self._longest_gap_seconds:
-            self.interrupt()
+            # Of what is evaluated ever more slowly some time counts each time, or it would never fire.
+            self._skip(since_last - self._longest_gap_seconds)
+            since_last = self._longest_gap_seconds
         if self.rule.missing_data is MissingData.RESOLVE:
             frozen = nothing_missing
         transitions = self._follow_gpus(found, now_seconds, wall_seconds)
-        still = self._freeze(frozen, since_last, wall_seconds)
+        still = self._freeze(
+            lambda key, labels: frozen(labels) or (key not in found and is_unproven(labels)), since_last, wall_seconds
+        )
         for key, (labels, row) in found.items():
             if key not in still:
                 reasons = explain(labels) if REASONS_ANNOTATION in self.rule.annotations else ""
@@ -163,6 +169,12 @@ class AlertStates:
         """Note that the expression was not evaluated: whether it has been true all the time is not known any more."""
         for instance in self._active.values():
             instance.true_clock = None
+
+    def _skip(self, seconds: float) -> None:
+        """Leave out a time in which nothing was evaluated: it says neither that anything held nor that it did not."""
+        self.interrupt()
+        for instance in self._active.values():
+            instance.shift(seconds)
 
     def held_seconds(self, instance: Instance) -> float:
         """Return for how long an instance had been true without a break at the last evaluation; 0 if it is not."""
@@ -280,11 +292,13 @@ class AlertStates:
             self._active[key] = dataclasses.replace(instance, labels=labels, true_clock=now_seconds)
         return ended
 
-    def _freeze(self, frozen: Frozen, since_last: float, wall_seconds: float) -> set[_Key]:
+    def _freeze(
+        self, frozen: Callable[[_Key, Labels], bool], since_last: float, wall_seconds: float
+    ) -> set[_Key]:  # fmt: skip
         """Stop the clocks of those whose data is missing; returns their keys."""
         still: set[_Key] = set()
         for key, instance in self._active.items():
-            instance.frozen = instance.state is not State.INACTIVE and frozen(instance.labels)
+            instance.frozen = instance.state is not State.INACTIVE and frozen(key, instance.labels)
             passed = 0.0 if instance.measured_at is None else wall_seconds - instance.measured_at
             instance.frozen_seconds = max(instance.frozen_seconds + since_last, passed) if instance.frozen else 0.0
             if not instance.frozen:

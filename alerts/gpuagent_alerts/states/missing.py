@@ -139,10 +139,9 @@ class Missing:
         # A rule on nothing but gpuagent_gpu_lost has nothing to go by; one that also looks elsewhere has.
         if metrics == {_LOST}:
             relevant += self._doubtful
-        is_unproven = self.is_unproven
         if not relevant:
-            return is_unproven
-        return lambda labels: is_unproven(labels) or any(place.concerns(labels) for place in relevant)
+            return _nothing
+        return lambda labels: any(place.concerns(labels) for place in relevant)
 
 
 def find_missing(snapshot: Snapshot | None, is_unproven: Callable[[Mapping[str, str]], bool] = _nothing) -> Missing:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import pwd
 import re
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -12,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from gpuagent.core.accounts import user_name
 from gpuagent.core.plot.drawing import to_svg
 from gpuagent.core.plot.evidence import plot_of_evidence
 from gpuagent.core.plot.memory_plot import draw
@@ -80,8 +80,8 @@ def alert_routes(commands: AlertSource) -> Sequence[BaseRoute]:
         if not isinstance(matchers, list) or not all(isinstance(text, str) for text in matchers):
             raise ValueError("matchers must be a list of texts")
         matchers, comment = [_writable(text) for text in matchers], text_of(body, "comment")
-        seconds = _seconds(body.get("seconds"))
-        return json_answer(await commands.add_silence(matchers, seconds, comment, caller_of(request)), 201)
+        seconds, creator = _seconds(body.get("seconds")), await caller_of(request)
+        return json_answer(await commands.add_silence(matchers, seconds, comment, creator), 201)
 
     async def expire(request: Request) -> Response:
         await json_body(request, allowed=())
@@ -90,7 +90,8 @@ def alert_routes(commands: AlertSource) -> Sequence[BaseRoute]:
     async def acknowledge(request: Request) -> Response:
         body = await json_body(request, may_be_empty=False, allowed=("alert", "comment"))
         which, comment = text_of(body, "alert"), text_of(body, "comment")
-        return json_answer({"acknowledged": await commands.acknowledge(which, comment, caller_of(request))}, 201)
+        done = await commands.acknowledge(which, comment, await caller_of(request))
+        return json_answer({"acknowledged": done}, 201)
 
     async def unacknowledge(request: Request) -> Response:
         await json_body(request, allowed=())
@@ -168,15 +169,12 @@ def _seconds(value: object) -> float:
     return float(value)
 
 
-def caller_of(request: Request) -> str:
-    """Return the user at the other end of the socket."""
+async def caller_of(request: Request) -> str:
+    """Return the user at the other end of the socket: the uid where the name is not known."""
     peer = peer_of(request.scope)
     if peer is None:
         return "unknown"
-    try:
-        return pwd.getpwuid(peer.uid).pw_name
-    except KeyError:
-        return str(peer.uid)
+    return await user_name(peer.uid) or str(peer.uid)
 
 
 LABELS: Final = ("false", "true")
@@ -286,7 +284,7 @@ def leak_command_routes(source: LeakSource) -> Sequence[BaseRoute]:
         if not isinstance(gpu, str) or (gpu and not _GPU.fullmatch(gpu)):
             raise ValueError("gpu must be an index or a UUID, as text")
         label, note = text_of(body, "label"), text_of(body, "note")
-        kept = await source.add_feedback(request.path_params["pid"], gpu, label, note, caller_of(request))
+        kept = await source.add_feedback(request.path_params["pid"], gpu, label, note, await caller_of(request))
         return json_answer(kept, 201)
 
     async def remove(request: Request) -> Response:

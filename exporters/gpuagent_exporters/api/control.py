@@ -57,7 +57,7 @@ def control_routes(commands: Commands) -> Sequence[BaseRoute]:
         if not 0 < seconds <= _LONGEST_PAUSE_SECONDS:
             text = f"seconds must be a number above 0, at most {_LONGEST_PAUSE_SECONDS:.0f}"
             return error_response(HTTPStatus.BAD_REQUEST, text)
-        commands.pause(seconds, caller_of(request))
+        commands.pause(seconds, await caller_of(request))
         return JSONResponse({"paused_seconds": seconds, "released": commands.released})
 
     async def resume(request: Request) -> Response:

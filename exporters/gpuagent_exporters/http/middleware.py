@@ -10,8 +10,10 @@ as not asked for, so that nobody is ever refused: plain text is always an answer
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl
@@ -21,8 +23,12 @@ from starlette.responses import JSONResponse
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gpuagent.core.background import in_daemon_thread
 from gpuagent_exporters.http.peers import PeerCredentials, peer_of
 
+_LOOK_SECONDS = 2.0
+_MOST_LOOKS = 64
+"""Callers that are looked up at the same time, each by a thread."""
 _RENAMED = {HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "Content Too Large"}
 """Python 3.13 took over the names of RFC 9110 (https://docs.python.org/3/library/http.html#http-status-codes)."""
 
@@ -112,29 +118,49 @@ class SetHeaders:
 
 
 class CheckPeer:
-    """Answers only peers of a unix socket that live in the agent's own namespaces; see `peers`."""
+    """Answers only peers of a unix socket that live in the agent's own namespaces; see `peers`.
+
+    Where a caller lives is looked up in a thread: while it is within execve(2), the kernel may let that wait.
+    """
 
     def __init__(self, app: ASGIApp, same_namespaces: Callable[[int], bool]) -> None:
         self._app = app
         self._same_namespaces = same_namespaces
+        self._looks: dict[int, asyncio.Task[bool]] = {}
+        """Those under way, by pid."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refusal = self._refusal(peer_of(scope))
+        refusal = await self._refusal(peer_of(scope))
         if refusal:
             response = error_response(HTTPStatus.FORBIDDEN, refusal)
             await response(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    def _refusal(self, peer: PeerCredentials | None) -> str:
+    async def _refusal(self, peer: PeerCredentials | None) -> str:
         if peer is None:
             return "The control socket is a unix socket: only there is it known who is calling."
-        if not self._same_namespaces(peer.pid):
+        try:
+            async with asyncio.timeout(_LOOK_SECONDS):
+                is_here = await asyncio.shield(self._look(peer.pid))
+        except TimeoutError:
+            return f"The kernel has not told within {_LOOK_SECONDS:g} s where the caller lives, which hangs: end it."
+        if not is_here:
             return (
                 "The caller is in another pid or user namespace, such as a container's, "
                 "or has ended: call from the host itself."
             )
         return ""
+
+    def _look(self, pid: int) -> asyncio.Task[bool]:
+        """Return the look at a caller: one for each at a time. Raises TimeoutError where too many of them hang."""
+        if (look := self._looks.get(pid)) is None:
+            if len(self._looks) >= _MOST_LOOKS:
+                raise TimeoutError
+            work = in_daemon_thread(partial(self._same_namespaces, pid), "caller of the control socket")
+            look = self._looks[pid] = asyncio.create_task(work)
+            look.add_done_callback(lambda _: self._looks.pop(pid, None))
+        return look
 
 
 PLAIN_TEXT = "text/plain; version=0.0.4; charset=utf-8"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pwd
 import resource
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gpuagent.core.clock import ManualClock, SystemClock
+from gpuagent.procfs import users as users_module
 from gpuagent.procfs.machine import boot_id, boot_time_seconds, raise_descriptor_limit
 from gpuagent.procfs.users import KNOWN_SECONDS, RETRY_SECONDS, UserNames
 
@@ -100,6 +103,32 @@ def test_a_uid_that_goes_over_to_another_user_has_the_new_name() -> None:
     known[7] = pwd.struct_passwd(("bob", "x", 7, 7, "", "/", "/bin/sh"))
     clock.advance(KNOWN_SECONDS)
     assert users(7) == "bob"
+
+
+def test_a_user_database_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PROC-03: nobody waits long for a name, known ones stay, a decision has none, and few threads are left behind."""
+    monkeypatch.setattr(users_module, "_PATIENCE_SECONDS", 0.05)
+    answers, asked = threading.Event(), []
+    answers.set()
+
+    def database(uid: int) -> pwd.struct_passwd:
+        asked.append(uid)
+        answers.wait(60)
+        return pwd.struct_passwd((f"u{uid}", "x", uid, uid, "", "/", "/bin/sh"))
+
+    clock = ManualClock()
+    users = UserNames(clock, database, doubt=lambda: "")
+    assert users(7) == "u7"
+    answers.clear()
+    clock.advance(KNOWN_SECONDS)
+    assert (users(7), users(8), users.fresh(7)) == ("u7", "uid:8", "")
+    assert [users(uid) for uid in range(100, 200)] == [f"uid:{uid}" for uid in range(100, 200)]
+    assert len(asked) <= 6
+    answers.set()
+    while users._waiting:
+        time.sleep(0.001)
+    clock.advance(KNOWN_SECONDS)
+    assert (users(8), users.fresh(7)) == ("u8", "u7")
 
 
 def test_a_crowd_of_users_is_bounded() -> None:

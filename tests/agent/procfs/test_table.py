@@ -284,6 +284,33 @@ def test_whether_a_process_runs() -> None:
     assert table.is_running(known.id._replace(pid=8)) is False
 
 
+def test_many_that_hang_are_not_asked_about_one_after_the_other() -> None:
+    """PROC-03: while one keeps its files to itself, it is unknown of the others too whether they run, at once."""
+    ends = threading.Event()
+
+    class Hanging(FakeProc):
+        hangs = False
+
+        def read(self, pid: int, name: str) -> bytes:
+            self.reads.append((pid, name))
+            if self.hangs:
+                ends.wait(60)
+            return super().read(pid, name)
+
+    proc = Hanging()
+    for pid in range(7, 50):
+        proc.put(pid, stat_text(pid, b"x"))
+    table = table_of(proc)
+    found = [known(info).id for info in table.resolve(range(7, 50)).values()]
+    proc.hangs = True
+    proc.reads.clear()
+    try:
+        assert [table.is_running(each) for each in found] == [None] * len(found)
+        assert {pid for pid, _ in proc.reads} == {found[0].pid}
+    finally:
+        ends.set()
+
+
 def test_those_that_hang_are_waited_for_together() -> None:
     """PROC-03: a tick reads all that it has to at the same time; what comes late is there all the same."""
     together = threading.Barrier(3)

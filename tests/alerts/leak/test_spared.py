@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuagent.core.growth import Growth
+from gpuagent.core.snapshot import GpuState
 from gpuagent.core.units import GIB
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS
 from gpuagent_alerts.leak.detector import FIRST_BLACKOUT_SECONDS, MemoryLeakDetector
@@ -16,7 +17,7 @@ from gpuagent_alerts.leak.gpu_sensor import FORGET_SECONDS
 from gpuagent_alerts.leak.histories import AGAIN_SECONDS, Histories, History
 from gpuagent_alerts.leak.sensor import LeakSensor
 from tests.alerts.leak.test_sensor import GROWS, Bench, on
-from tests.fakes.readings import NOW, process
+from tests.fakes.readings import NOW, absent_gpu, process, snapshot
 
 LEARNED = int(FIRST_BLACKOUT_SECONDS) + 2
 
@@ -112,6 +113,20 @@ def test_who_leaves_when_all_stood_still() -> None:
     for _ in range(32):
         bench.show(on(process(8)))
     assert bench.histories.watching.histories == 2
+
+
+def test_who_leaves_while_its_gpu_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its service hears of it with the first reading after that, once, and of none that is still there."""
+    bench, left = Bench(), []
+    for _ in range(LEARNED):
+        bench.show(on(process(7), process(8)))
+    monkeypatch.setattr(bench.histories, "leave", lambda history: left.append(history.id.pid))
+    for _ in range(5):
+        bench.show(snapshot([absent_gpu(0, GpuState.BLIND)], []))
+    assert left == []
+    for _ in range(5):
+        bench.show(on(process(8)))
+    assert left == [7]
 
 
 def test_a_word_while_all_stand_still() -> None:

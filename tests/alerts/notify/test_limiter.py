@@ -150,3 +150,16 @@ def test_an_end_is_never_held_back_from_who_was_told_of_the_beginning(recipient:
     told = [word for message in later for word in message.split()[1:]]
     assert told.index("-Mine/4") > told.index("+Mine/3")
     assert "+Mine/4" not in told[told.index("-Mine/4") :]
+
+
+def test_what_is_held_back_for_too_long_is_given_up() -> None:
+    """A receiver that gets no digests may never catch up: what is as old as a message may get is a dead letter."""
+    desk = Desk(recipients=[PAGER])
+    for number in range(1, 9):
+        desk.tick(*(own(each) for each in range(number)))
+    (held,) = desk.notifier.held_back()
+    desk.clock.advance(7 * 86_400.0)
+    desk.outbox.expire("hook", 6 * 86_400.0)
+
+    assert desk.notifier.held_back() == []
+    assert desk.outbox.counters("hook").dead == held.messages

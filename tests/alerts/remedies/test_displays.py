@@ -187,6 +187,33 @@ def test_a_flood_of_sockets_hides_no_display(monkeypatch: pytest.MonkeyPatch) ->
     assert len(known) == 12
 
 
+@pytest.mark.parametrize("address", ["{}/.X11-unix/X7", "{}/wayland-1"])
+def test_more_sockets_than_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    """KILL-03: where one user has so many that the table is not read to its end, a process's own sockets are asked."""
+    monkeypatch.setattr(displays, "read_own_namespace", _unanswered)
+    monkeypatch.setattr(displays, "_MOST_LINES", 1)
+    (tmp_path / ".X11-unix").mkdir()
+    one, other = socket.socketpair()
+    with one, other, at(address.format(tmp_path)) as pid, running(PLAIN) as plain:
+        assert Displays().served_by(pid) == "a display"
+        assert (Displays().served_by(plain.pid), Displays().served_by(os.getpid())) == ("", "")
+
+
+def test_the_locks_where_there_are_more_sockets_than_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KILL-03: an agent that sees no open files goes by the locks alone, and refuses nobody else."""
+
+    def hidden(*_: object) -> str:
+        raise PermissionError
+
+    monkeypatch.setattr(displays, "read_own_namespace", _unanswered)
+    monkeypatch.setattr(displays, "_MOST_LINES", 1)
+    monkeypatch.setattr(Displays, "_held", hidden)
+    with running(PLAIN) as one, running(PLAIN) as other:
+        (tmp_path / ".X7-lock").write_text(f"{one.pid:>10}\n", encoding="ascii")
+        shown = Displays(temporary=str(tmp_path))
+        assert (shown.served_by(one.pid), shown.served_by(other.pid)) == ("the X display :7", "")
+
+
 def test_a_descriptor_that_is_no_socket_any_more() -> None:
     """What another process has put in its place is closed again."""
     with Path("/dev/null").open("rb") as other:

@@ -93,8 +93,10 @@ def test_what_is_told(
         ([("intent", {}), ("result", {"taken": False})], False),
         ([("intent", {}), ("result", {"ok": False, "detail": "not done: it has ended by itself"})], False),
         ([("intent", {}), ("result", {"ok": True})], True),
+        ([("intent", {}), ("intent", {}), ("result", {"taken": False})], True),
+        ([("intent", {}), ("result", {"taken": True}), ("intent", {}), ("result", {"taken": False})], True),
     ],
-    ids=["none", "unknown", "taken", "not taken", "not taken, older", "taken, older"],
+    ids=["none", "unknown", "taken", "not taken", "not taken, older", "taken, older", "unknown, again", "taken, again"],
 )
 def test_steps_on_record(rows: list[tuple[str, dict[str, object]]], expected: bool) -> None:
     """A step without a result may have been taken; rows of an older version say it by their words."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pwd
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,12 @@ from typing import Any
 import pytest
 
 from gpuagent.config.models import Config
+from gpuagent.core import accounts
+from gpuagent.core.accounts import describe_user
 from gpuagent.service.remedies import RemedyCommands
 from gpuagent_alerts.remedies.audit import NotRecorded
 from gpuagent_alerts.remedies.audit_rows import STOP
 from gpuagent_alerts.remedies.safeguards.limits import RemedyLimits
-from gpuagent_alerts.remedies.service import describe_user
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.processes import IGNORES_TERM, PLAIN, as_target, running
 from tests.alerts.remedies.staging import Stage, config, stage
@@ -62,7 +64,10 @@ def test_it_ends_what_runs_and_begins_nothing(path: Path) -> None:
             await one.until(lambda: one.ended() == ["refused"])
             told = await document(one)
             assert "a person has stopped them" in told["remedies"][-1]["end"]["detail"]
-            assert (told["stopped"], told["stopped_by"]) == ("a person has stopped them", describe_user(os.getuid()))
+            assert (told["stopped"], told["stopped_by"]) == (
+                "a person has stopped them",
+                await describe_user(os.getuid()),
+            )
             assert told["stopped_seconds"] > 0
             assert one.service.figures().stopped
             for _ in range(20):
@@ -95,7 +100,7 @@ def test_it_survives_a_restart(path: Path) -> None:
             for _ in range(20):
                 await one.tick()
             told = await document(one)
-            assert (told["stopped_by"], told["remedies"]) == (describe_user(os.getuid()), [])
+            assert (told["stopped_by"], told["remedies"]) == (await describe_user(os.getuid()), [])
 
     with running(PLAIN) as leaker:
         asyncio.run(stop(leaker.pid))
@@ -133,6 +138,36 @@ def test_what_a_person_began_takes_no_further_step_either(path: Path) -> None:
     with running(IGNORES_TERM) as leaker:
         asyncio.run(story(leaker.pid))
         assert leaker.poll() is None
+
+
+def test_a_user_database_that_is_silent(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop, a reset and a kill are done and on record with the uid; the loop goes on while a name is asked for."""
+    ends = threading.Event()
+
+    def silent(_: int) -> pwd.struct_passwd:
+        ends.wait(60)
+        raise KeyError
+
+    async def story(pid: int) -> None:
+        async with stage(settings(pid), Store(path), {"leaker": pid}) as one:
+            commands = RemedyCommands(one.service)
+            monkeypatch.setattr(pwd, "getpwuid", silent)
+            monkeypatch.setattr(accounts, "_PATIENCE_SECONDS", 0.05)
+            assert await commands.stop(7) == ""
+            stop = one.service.audit.last_stop()
+            assert stop is not None
+            assert stop.by == "uid 7"
+            await commands.reset(7)
+            asked = asyncio.create_task(commands.kill(pid, one.shown(pid), 7))
+            await one.until(lambda: any(run.id for run in one.service.remedies.running))
+            assert (await document(one))["remedies"][-1]["asked_by"] == "uid 7"
+            await one.until(asked.done)
+
+    try:
+        with running(PLAIN) as leaker:
+            asyncio.run(story(leaker.pid))
+    finally:
+        ends.set()
 
 
 @pytest.mark.parametrize("full", [True, False])

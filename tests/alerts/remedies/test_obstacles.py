@@ -64,6 +64,23 @@ def test_each_refusal_is_told_once_however_they_alternate() -> None:
     assert len(attempts.gists("a", WHO, dry_run=False)) == 2
 
 
+def test_how_many_tries_are_remembered() -> None:
+    """None of a process that is listed is forgotten while its alert fires; of the others the newest are kept."""
+    attempts = Attempts(lambda: 0.0)
+    crowd = [target(pid) for pid in range(1000, 1600)]
+    for alert, processes in (("b", crowd[:1]), ("a", crowd), ("ended", crowd[:1])):
+        for each in processes:
+            attempts.note(alert, each.id, refused("it is on the never-list"), dry_run=False)
+    attempts.forget_ended({"a": crowd[:300], "b": []})
+    due = [each for each in crowd if attempts.is_due("a", each.id, dry_run=False)]
+    assert due == crowd[300:344]
+    assert not attempts.is_due("b", crowd[0].id, dry_run=False)
+    assert attempts.is_due("ended", crowd[0].id, dry_run=False)
+    attempts.forget_ended({"a": [], "b": []})
+    due = [each for each in crowd if attempts.is_due("a", each.id, dry_run=False)]
+    assert due == crowd[:344]
+
+
 def test_the_past_tense_with_the_time() -> None:
     """What a try came to is of its time: the reason says when that was."""
     attempts = Attempts(lambda: 0.0, lambda: 1.7e9)

@@ -11,9 +11,10 @@ import pytest
 
 from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.remedies.audit import Audit
-from gpuagent_alerts.remedies.audit_rows import INTENT
+from gpuagent_alerts.remedies.audit_rows import INTENT, RESULT
 from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.outcome import RunResult
+from gpuagent_alerts.remedies.plan import begin_row, may_end_row, skipped_row
 from gpuagent_alerts.remedies.steps import RemedyStep, StepKind
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.test_person_and_rules import asked, fire, manager
@@ -142,6 +143,22 @@ def test_what_was_not_done_is_not_waited_for(store: Store, how: str) -> None:
     assert here.log == []
     assert [event.kind for event in Audit(store, here.clock, BOOT).events()].count(INTENT) == 1
     assert outstanding(here, store) == []
+
+
+@pytest.mark.parametrize("how", ["passed over", "forbidden at the last look"])
+@pytest.mark.parametrize("step", [TERMINATE, END], ids=["SIGTERM", "exec"])
+def test_a_step_of_the_same_name_that_was_not_taken(store: Store, step: RemedyStep, how: str) -> None:
+    """KILL-01: a ladder has a step twice: that the second one was not taken says nothing of the first."""
+    here = world()
+    audit = Audit(store, here.clock, BOOT)
+    of = plan(step, step, KILL, of=STUBBORN)
+    run = audit.begin(begin_row(of, "", [100]))
+    for taken, is_passed_over in ((True, False), (False, how == "passed over")):
+        intent = {"step": str(step), "disrupts": True, **may_end_row(of, step, [STUBBORN], ["GPU-0"])}
+        audit.write(run, INTENT, skipped_row(of, step, "state D") if is_passed_over else intent)
+        audit.write(run, RESULT, {"step": str(step), "ok": True, "taken": taken})
+    assert outstanding(here, store) == [(100, str(step))]
+    assert run_ladder(here, plan(KILL, of=INNOCENT), store).result is RunResult.REFUSED
 
 
 def test_all_that_fall_together_on_all_their_gpus(store: Store) -> None:

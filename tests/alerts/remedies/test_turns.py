@@ -268,6 +268,26 @@ def test_a_crowd_that_is_not_meant_delays_nobody(store: Store, names_a_pid: bool
     assert recorded == {100}
 
 
+def test_a_crowd_however_large_delays_nobody(store: Store) -> None:
+    """Of three hundred that are refused none is tried again before whoever stands behind them has had a turn."""
+    crowd = tuple(
+        target(each, key=MemoryKey("GPU-0", each), user="other", used_bytes=9 * GIB) for each in range(200, 500)
+    )
+    world = World(target(), *crowd)
+
+    async def story() -> list[str]:
+        ends: list[str] = []
+        made = remedies(world, store, ends)
+        made.ladders = (LadderRule(lambda _: True, (KILL,), dry_run=False, victim=VictimPolicy.LARGEST),)
+        about_gpu = replace(firing(world, 100), alert=Alert({"alertname": "Full"}, {}, Status.FIRING, 0.0))
+        for _ in range(2):
+            made.consider([about_gpu])
+            await made.idle()
+        return ends
+
+    assert asyncio.run(story()) == ["100 released"]
+
+
 def test_a_crowd_that_never_means_by_its_script_delays_nobody(store: Store) -> None:
     """Sixty processes that an entry meant when they were first seen (a script, a link) use up no turn and no row."""
     crowd = tuple(replace(each, user="svc", uid=1000, name="bash") for each in CROWD)

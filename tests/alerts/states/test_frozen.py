@@ -90,3 +90,47 @@ def test_a_rule_can_ask_to_be_as_in_prometheus() -> None:
     evaluate(states, 0, GPU0)
     assert evaluate(states, 5, set(), GPU0) == [("ended", "0")]
     assert evaluate(states, 10, GPU0, GPU0) == [("started", "0")]
+
+
+def test_what_is_true_is_proven() -> None:
+    """What was loaded and is not known to go on stays; once it is seen true it is as any other, and ends as one."""
+    states = AlertStates(alert_rule("keep_firing_for: 10s"))
+    rows = [row(gpu="0")]
+
+    def at(seconds: float, *, is_true: bool) -> list[tuple[str, str]]:
+        return changes(
+            states.evaluate(
+                seconds, rows if is_true else [], wall_seconds=WALL + seconds, is_unproven=lambda labels: True
+            )
+        )
+
+    states.evaluate(0, rows, wall_seconds=WALL)
+    assert at(5, is_true=False) == [("continues", "0")]
+    (instance,) = states.instances
+    assert (instance.frozen, instance.true_clock) == (True, None)
+    assert at(10, is_true=True) == [("continues", "0")]
+    (instance,) = states.instances
+    assert (instance.frozen, instance.true_clock) == (False, 10)
+
+
+def test_a_time_without_evaluations_counts_for_no_more_than_an_evaluation_that_is_late() -> None:
+    """ALERT-06: a suspend or a disk that hangs makes no alert fire, and ends none that is kept."""
+    pending = AlertStates(alert_rule("for: 5m"), longest_gap_seconds=15.0)
+    evaluate(pending, 0, GPU0)
+    evaluate(pending, 5, GPU0)
+    assert evaluate(pending, 605, GPU0) == []
+    assert [evaluate(pending, 605 + 5 * step, GPU0) for step in range(1, 57)][-2:] == [[], [("started", "0")]]
+
+    kept = AlertStates(alert_rule("keep_firing_for: 3m"), longest_gap_seconds=15.0)
+    evaluate(kept, 0, GPU0)
+    evaluate(kept, 5, set())
+    assert evaluate(kept, 605, set()) == [("continues", "0")]
+    assert evaluate(kept, 610, GPU0 - GPU0, GPU0) == [("continues", "0")]
+    assert [evaluate(kept, 610 + 5 * step, set()) for step in range(1, 40)].count([("ended", "0")]) == 1
+
+
+def test_what_is_always_evaluated_late_fires_all_the_same() -> None:
+    """ALERT-06: a node that is too slow for its interval takes longer, and not for ever."""
+    states = AlertStates(alert_rule("for: 1m"), longest_gap_seconds=15.0)
+    told = [evaluate(states, 20 * step, GPU0) for step in range(6)]
+    assert told.index([("started", "0")]) == 4

@@ -124,14 +124,15 @@ def message_id(wall_seconds: float, random_bits: Callable[[int], int] = secrets.
     return _written(milliseconds << 80 | random_bits(80))
 
 
-def id_of_news(receiver: str, group: str, alerts: Iterable[Alert]) -> str:
+def id_of_news(receiver: str, group: str, alerts: Iterable[Alert], follows: str = "") -> str:
     """Return the id of a message that tells of beginnings and ends: the same whenever the same is told.
 
     It follows from the receiver, the group, and of each alert the labels, the beginning and whether it fires. So what
-    is told once more, as the note that it was told is lost, can be recognized by the receiver.
+    is told once more, as the note that it was told is lost, can be recognized by the receiver. `follows` says what else
+    makes it news: an incident gets worse without any alert of its own that begins or ends.
     """
     what = sorted(f"{alert.fingerprint} {alert.status} {alert.starts_at:.3f}" for alert in alerts)
-    text = "\xff".join((receiver, group, *what))
+    text = "\xff".join((receiver, group, *what, *([follows] if follows else [])))
     return _written(int.from_bytes(hashlib.sha256(text.encode("utf-8", "replace")).digest()[:16]))
 
 

@@ -313,7 +313,7 @@ class Outbox:
         return len(rows)
 
     def expire(self, receiver: str, max_age_seconds: float) -> None:
-        """Give up what has waited for longer than this."""
+        """Give up what has waited for longer than this, or was held back for as long."""
         oldest = self._clock.wall() - max_age_seconds
         reason = f"not delivered within {max_age_seconds / 3600:.0f} h"
         with self._store.transaction():
@@ -349,7 +349,7 @@ class Outbox:
             "UPDATE outbox SET state = 'dead', done_at = ?,"  # noqa: S608
             # What made the last attempt fail says more than that time is up.
             " last_error = ? || CASE last_error WHEN '' THEN '' ELSE ': ' || last_error END"
-            f" WHERE state = 'queued' AND {which} RETURNING receiver",
+            f" WHERE state IN ('queued', 'held') AND {which} RETURNING receiver",
             (self._clock.wall(), why, *values),
         )
         self._count(dead=Counter(receiver for (receiver,) in rows))
@@ -398,7 +398,8 @@ class Outbox:
         step = self._steps.step()
         if step:
             self._store.execute(
-                "UPDATE outbox SET created = max(created + ?, 0), next_at = max(next_at + ?, 0) WHERE state = 'queued'",
+                "UPDATE outbox SET created = max(created + ?, 0), next_at = max(next_at + ?, 0)"
+                " WHERE state IN ('queued', 'held')",
                 (step, step),
             )
 
@@ -406,7 +407,8 @@ class Outbox:
         """Bound times, as the clock may have been set meanwhile: nothing is younger than now, no wait has grown."""
         now = self._clock.wall()
         self._store.execute(
-            "UPDATE outbox SET created = min(created, ?), next_at = min(next_at, ? + wait) WHERE state = 'queued'",
+            "UPDATE outbox SET created = min(created, ?), next_at = min(next_at, ? + wait)"
+            " WHERE state IN ('queued', 'held')",
             (now, now),
         )
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuagent.core.units import format_bytes
 from gpuagent_alerts.alert import Alert, Message, shown_annotations
-from gpuagent_alerts.notify.outbox.attempt import DAY_SECONDS, DeliveryOutcome, DeliveryPace, MessageContext
+from gpuagent_alerts.notify.outbox.attempt import DAY_SECONDS, DELIVERED, DeliveryOutcome, DeliveryPace, MessageContext
 from gpuagent_alerts.notify.receivers.base import Dependencies, HttpRequest, ReceiverConfig, ReceiverKind
 from gpuagent_alerts.notify.receivers.settings import KeyType, key
 from gpuagent_alerts.notify.receivers.text import LINK_NAMES, format_holder, headline, is_over, rfc3339
@@ -54,10 +54,21 @@ class Pagerduty:
     url: str = EVENTS_URL
 
     async def send(self, message: Message, context: MessageContext) -> DeliveryOutcome:
-        """Post an event. Raises Misconfigured."""
+        """Post an event. Raises Misconfigured.
+
+        Of what was over before it could be told there are two: PagerDuty drops the end of what it does not know. Should
+        the second one fail, both are sent again: to trigger what is triggered is harmless.
+        """
         key = self.routing_key.line()
-        body = event(message, context, key)
-        return await self.http.send(HttpRequest(self.url, body, {"Content-Type": "application/json"}, secrets=(key,)))
+        actions = ("trigger", "resolve") if message.tells_beginning and is_over(message) else ("",)
+        outcome = DELIVERED
+        for action in actions:
+            body = event(message, context, key, action)
+            request = HttpRequest(self.url, body, {"Content-Type": "application/json"}, secrets=(key,))
+            outcome = await self.http.send(request)
+            if not outcome.ok:
+                break
+        return outcome
 
 
 _ROUTING_KEY = re.compile(r"[A-Za-z0-9]{32}", re.ASCII)
@@ -98,11 +109,11 @@ class PagerdutyKind(ReceiverKind[PagerdutyConfig]):
         )
 
 
-def event(message: Message, context: MessageContext, routing_key: str) -> bytes:
-    """Return the event; without details where it would be too large with them."""
+def event(message: Message, context: MessageContext, routing_key: str, action: str = "") -> bytes:
+    """Return the event; without details where it would be too large with them. What is over resolves, if not said."""
     document: dict[str, Any] = {
         "routing_key": routing_key,
-        "event_action": "resolve" if is_over(message) else "trigger",
+        "event_action": action or ("resolve" if is_over(message) else "trigger"),
         "dedup_key": dedup_key(message),
         "client": "gpuagent",
         "payload": _payload(message, context),

@@ -14,8 +14,8 @@ from gpuagent.core.identity import ProcessId
 from gpuagent.core.memory_limits import CGROUP_ROOT, MemoryLimits, NoMemoryLimits
 from gpuagent.core.units import format_bytes
 from gpuagent.procfs.containers import RunningContainer
-from gpuagent.procfs.files import ProcFiles, parse_stat
-from gpuagent.procfs.hanging import HANGS_AFTER_SECONDS, read_with_timeout, read_within
+from gpuagent.procfs.files import ProcFiles, parse_parent, parse_stat
+from gpuagent.procfs.hanging import HANGS_AFTER_SECONDS, READS, read_with_timeout, read_within
 from gpuagent_alerts.masker import Masker
 from gpuagent_alerts.programs.run import run_program
 from gpuagent_alerts.remedies.execution.limiter import MemoryLimiter
@@ -121,15 +121,18 @@ class NodeActionExecutor:
         return PidfdProcess(target, self._files, self._reader, self._digests, self._never)
 
     def protected(self) -> frozenset[int]:
-        return ancestors(self._files, os.getpid(), lambda pid: parse_stat(self._files.read(pid, "stat")).parent_pid)
+        return ancestors(self._files, os.getpid(), lambda pid: parse_parent(self._files.read(pid, "status")))
 
     def is_alive(self, identity: ProcessId) -> bool:
         try:
-            stat = parse_stat(read_within(HANGS_AFTER_SECONDS, partial(self._files.read, identity.pid, "stat")))
+            return read_within(HANGS_AFTER_SECONDS, partial(self._is_alive, identity))
         except (FileNotFoundError, ProcessLookupError):
             return False
         except (OSError, ValueError):
             return True
+
+    def _is_alive(self, identity: ProcessId) -> bool:
+        stat = parse_stat(self._files.read(identity.pid, "stat"))
         if stat.start_ticks != identity.start_ticks:
             return False
         return stat.threads > 1 or not (stat.state in {"Z", "X"} or self._waits_for_its_namespace(identity.pid))
@@ -211,7 +214,11 @@ class NodeActionExecutor:
     async def container_refusal(self, target: Target) -> str:
         if self._ask_runtime is None or not target.proven_container_id or target.container_runtime not in _ASKED:
             return ""
-        return await asyncio.to_thread(self._runtime_disagrees, self._ask_runtime, target)
+        try:
+            return await read_with_timeout(partial(self._runtime_disagrees, self._ask_runtime, target), LOOK_SECONDS)
+        except TimeoutError:
+            reason = READS.reason() or f"the container runtime does not answer within {LOOK_SECONDS:g} s"
+            return f"it cannot be seen what is in {target.container}: {reason}"
 
     def _runtime_disagrees(self, ask_runtime: AskRuntime, target: Target) -> str:
         """Compare name and cgroup of the container, by the runtime's word of this moment, with the target's."""
@@ -255,8 +262,7 @@ class NodeActionExecutor:
             "gpu_uuid": target.key.gpu_uuid, "used_bytes": target.used_bytes,
         }  # fmt: skip
         filled = _filled(command, target, job.id)
-        # In a thread: the files may lie on a network.
-        if refusal := await asyncio.to_thread(self._program_check, filled):
+        if refusal := await self._against_program(filled):
             return ActionResult(ok=False, detail=f"the program is not run: {refusal}", taken=False)
         finished = await run_program(filled, json.dumps(document).encode(), deadline_seconds, contained=True)
         if finished.status is None:
@@ -265,6 +271,14 @@ class NodeActionExecutor:
         return ActionResult(
             ok=finished.status == 0, detail=said if finished.status == 0 else f"status {finished.status} {said}"
         )
+
+    async def _against_program(self, command: Sequence[str]) -> str:
+        """Return why the program must not be run; "" if it may be. Its files may lie on a network."""
+        try:
+            async with asyncio.timeout(LOOK_SECONDS):
+                return await in_daemon_thread(partial(self._program_check, command), "program check")
+        except TimeoutError:
+            return f"the file system of {command[0]} does not answer within {LOOK_SECONDS:g} s"
 
 
 def _filled(command: tuple[str, ...], target: Target, job: str) -> tuple[str, ...]:

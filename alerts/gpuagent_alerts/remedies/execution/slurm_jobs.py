@@ -19,11 +19,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gpuagent.core.background import in_daemon_thread
-from gpuagent_alerts.programs.run import CONFINED, ENVIRONMENT, SEARCH_PATH, WORKING_DIRECTORY
+from gpuagent_alerts.programs.run import CONFINED, ENVIRONMENT, SEARCH_PATH, WORKING_DIRECTORY, end_program
 from gpuagent_alerts.remedies.files.programs import ProgramCheck
 from gpuagent_alerts.remedies.target import Target
 
 _ASK_SECONDS = 5.0
+_FIND_SECONDS = 10.0
 _OUTPUT = 256 * 1024
 _SHOWN = 200
 _SQUEUE = "squeue"
@@ -65,7 +66,11 @@ class SlurmJobs:
         job = target.proven_slurm_job
         if not job.isdecimal():
             return JobName(refusal=f"job {target.slurm_job} is not proven: it has no number")
-        program, fault = await in_daemon_thread(lambda: self._find(command), _SQUEUE)
+        try:
+            async with asyncio.timeout(_FIND_SECONDS):
+                program, fault = await in_daemon_thread(lambda: self._find(command), _SQUEUE)
+        except TimeoutError:
+            program, fault = "", f"the file system of squeue does not answer within {_FIND_SECONDS:g} s"
         output, fault = ("", fault) if fault else await self._ask(program, job)
         if fault:
             return JobName(
@@ -98,8 +103,7 @@ class SlurmJobs:
             async with asyncio.timeout(self._seconds):
                 output, said = await process.communicate()
         except TimeoutError:
-            process.kill()
-            await process.wait()
+            await end_program(process)
             return "", f"squeue did not answer within {self._seconds:g} s"
         if process.returncode:
             text = " ".join(said.decode("utf-8", "replace").split())[:_SHOWN]

@@ -10,11 +10,12 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from gpuagent.core.background import in_daemon_thread
-from gpuagent_alerts.programs.run import SEARCH_PATH
+from gpuagent_alerts.programs.run import SEARCH_PATH, end_program
 from gpuagent_alerts.remedies.execution.reaching_programs import PROGRAM_PROPERTIES, find_reaching_program
 from gpuagent_alerts.remedies.execution.unit_files import (
     MANAGER_PROPERTIES,
@@ -34,6 +35,7 @@ from gpuagent_alerts.remedies.observation import SHARED_WAY_OUT, ActionResult, U
 from gpuagent_alerts.remedies.pinned_processes import ActionRefused
 from gpuagent_alerts.remedies.target import Target
 
+T = TypeVar("T")
 _ASK_SECONDS = 5.0
 _JUDGE_SECONDS = 15.0
 """All questions about a unit and those around it, each of which takes milliseconds, mostly."""
@@ -128,7 +130,9 @@ class Systemctl:
             return f"systemd cannot be asked about {state.id}: {_detail(output) or f'status {code}'}"
         loaded = parse_loaded(output, self._monotonic(), self._now())
         has_mounts = self._has_mounts()
-        found = await in_daemon_thread(lambda: look_at_files(state, loaded, has_mounts=has_mounts), "unit files")
+        found = await _in_time(lambda: look_at_files(state, loaded, has_mounts=has_mounts), "unit files")
+        if found is None:
+            return f"the file system with the files of {state.id} does not answer within {LOOK_SECONDS:g} s"
         if found.changed:
             return (
                 f"{found.changed} has changed since systemd loaded {state.id}, which may have a condition that no file"
@@ -142,10 +146,9 @@ class Systemctl:
                 " and mounts are not the agent's; run systemctl yourself"
             )
         code, output = await self._run("condition", f"--unit={state.id}", seconds=_ASK_SECONDS, name="systemd-analyze")
-        if code == 0:
-            return ""
         said = _detail(output) or f"status {code}"
-        return f"{state.id} has conditions, which may not hold now, and a restart would leave it down: {said}"
+        refusal = f"{state.id} has conditions, which may not hold now, and a restart would leave it down: {said}"
+        return "" if code == 0 else refusal
 
     async def _judge(self, target: Target, permission: UnitPermission) -> _Verdict:
         """Judge facts first that no permission changes."""
@@ -239,7 +242,8 @@ class Systemctl:
         return (found,), ProgramCheck()((found,))
 
     async def _run(self, *arguments: str, seconds: float, name: str = "systemctl") -> tuple[int | None, str]:
-        program, fault = await in_daemon_thread(lambda: self._find_program(name), name)
+        found = await _in_time(lambda: self._find_program(name), name)
+        program, fault = found or ((), f"its file system does not answer within {LOOK_SECONDS:g} s")
         if fault:
             return _NOT_RUN, f"{name} is not run: {fault}"
         try:
@@ -253,10 +257,17 @@ class Systemctl:
             async with asyncio.timeout(seconds):
                 output, _ = await process.communicate()
         except TimeoutError:
-            process.kill()
-            await process.wait()
+            await end_program(process)
             return None, "no answer"
         return process.returncode, output[: _OUTPUT + 1].decode("utf-8", "surrogateescape")
+
+
+async def _in_time(look: Callable[[], T], name: str) -> T | None:
+    """Return what is found in files that may lie on a network; None where these do not answer."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LOOK_SECONDS):
+            return await in_daemon_thread(look, name)
+    return None
 
 
 def _detail(output: str) -> str:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from gpuagent.procfs.hanging import READS
 from gpuagent_alerts.remedies.facts.unix_sockets import (
     ListeningSocket,
     name_of_copy,
@@ -23,6 +25,8 @@ from gpuagent_alerts.remedies.facts.unix_sockets import (
 _DISPLAY = re.compile(rb"(?:^[\0@]?|/)(?:\.X11-unix/X([0-9]{1,9})(?![0-9])|((?:wayland|gamescope)-[0-9]{1,9}))")
 _MOST_SOCKETS = 65536
 """Sockets of displays that are kept, beside one for each number and user of those whose locks are looked up."""
+_MOST_LINES = 65536
+"""Lines of a table that are read, in a third of a second."""
 _MOST_DESCRIPTORS = 65536
 _MOST_LOCKS = 4096
 """Displays of one user whose locks are looked up, those of the lowest numbers."""
@@ -44,6 +48,8 @@ class _Sockets(NamedTuple):
     """Displays by the link of a descriptor."""
     certain: bool
     """Whether there are those sockets; otherwise they may be a part of another one's name."""
+    whole: bool = True
+    """Whether no other one is a display; otherwise there were too many sockets to read."""
 
 
 class Displays:
@@ -61,12 +67,12 @@ class Displays:
             sockets = self._listening(pid)
         except OSError:  # it has gone, or all are hidden
             return ""
-        if not sockets.displays:
+        if not sockets.displays and sockets.whole:
             return ""
         try:
             return self._held(pid, sockets)
         except PermissionError:
-            return self._locked(pid, sockets.displays.values())
+            return self._locked(pid, sockets.displays.values() if sockets.whole else None)
         except OSError:  # it has gone
             return ""
 
@@ -77,11 +83,15 @@ class Displays:
                 if seen > _MOST_DESCRIPTORS:
                     return ""
                 try:
-                    found = sockets.displays.get(os.readlink(each.path))  # noqa: PTH115  no file is made of it
+                    with READS.reading(pid, "fd"):
+                        link = os.readlink(each.path)  # noqa: PTH115  no file is made of it
                 except FileNotFoundError:  # closed meanwhile
                     continue
-                if found and (sockets.certain or _is_display(pid, int(each.name))):
-                    return found.name
+                found = sockets.displays.get(link)
+                if found is None and (sockets.whole or not link.startswith("socket:")):
+                    continue
+                if sockets.certain or _is_display(pid, int(each.name)):
+                    return found.name if found else "a display"
         return ""
 
     def _listening(self, pid: int) -> _Sockets:
@@ -89,23 +99,24 @@ class Displays:
         with path.open("rb") as file:
             namespace = os.fstat(file.fileno()).st_ino
             if namespace not in self._sockets:
-                self._sockets[namespace] = _read_own(namespace, self._root) or _Sockets(
-                    _displays(parse_table(file)), certain=False
-                )
+                self._sockets[namespace] = _read_own(namespace, self._root) or _read_table(file)
             return self._sockets[namespace]
 
-    def _locked(self, pid: int, displays: Collection[_Display]) -> str:
+    def _locked(self, pid: int, displays: Collection[_Display] | None) -> str:
         """Return the X display that is locked with this pid, by a file of the process's own user, or of root.
 
-        Looked up are the locks of displays that listen on a socket of such a user: a directory that all may write has
-        as many files as they like.
+        Looked up are the locks of displays that listen on a socket of such a user, or of the lowest numbers where it is
+        unknown who listens (None): a directory that all may write has as many files as they like.
         """
         try:
             owners = {0, Path(self._root, str(pid)).stat().st_uid}
         except OSError:
             return ""
-        own = (each.number for each in displays if each.uid is None or each.uid in owners)
-        for number in sorted({each for each in own if each is not None})[:_MOST_LOCKS]:
+        numbers: Iterable[int] = range(_MOST_LOCKS)
+        if displays is not None:
+            own = (each.number for each in displays if each.uid is None or each.uid in owners)
+            numbers = sorted({each for each in own if each is not None})[:_MOST_LOCKS]
+        for number in numbers:
             try:
                 descriptor = os.open(f"{self._temporary}/.X{number}-lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
             except OSError:
@@ -128,6 +139,12 @@ def _read_own(namespace: int, root: str) -> _Sockets | None:
         return _Sockets(_displays(read_own_namespace()), certain=True)
     except OSError:
         return None
+
+
+def _read_table(file: Iterator[bytes]) -> _Sockets:
+    """Return the displays in the first lines of a `net/unix`: one user may have half a million sockets."""
+    displays = _displays(parse_table(islice(file, _MOST_LINES)))
+    return _Sockets(displays, certain=False, whole=next(file, None) is None)
 
 
 def _displays(sockets: Iterator[ListeningSocket]) -> Mapping[str, _Display]:

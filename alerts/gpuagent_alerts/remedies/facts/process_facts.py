@@ -21,6 +21,7 @@ from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.cgroup import path_in_hierarchy, systemd_hierarchies, version_1_roots
 from gpuagent.procfs.credentials import has_host_uids, has_own_root, read_uids, thread_elsewhere
 from gpuagent.procfs.files import LivingThread, ProcFiles, Stat, parse_stat, parse_status, read_living
+from gpuagent.procfs.hanging import READS
 from gpuagent.procfs.programs import read_command_line, read_program
 from gpuagent_alerts.remedies.facts.checkpoints import find_checkpointing, find_restore
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
@@ -87,8 +88,9 @@ def stuck_thread(pid: int, root: Path = Path("/proc")) -> str:
     """
     try:
         for folder in (root / str(pid) / "task").iterdir():
-            if parse_stat((folder / "stat").read_bytes()).state == "D":
-                return (folder / "wchan").read_text(encoding="ascii", errors="replace").strip()
+            with READS.reading(pid, "task"):
+                if parse_stat((folder / "stat").read_bytes()).state == "D":
+                    return (folder / "wchan").read_text(encoding="ascii", errors="replace").strip()
     except (OSError, ValueError):  # they come and go
         pass
     return ""
@@ -274,20 +276,21 @@ def _read_thread(thread: LivingThread, digests: CommandDigests) -> _Living:
     return _Living(
         command_digest="" if thread.stat.state == "D" else digests(read_command_line(thread)),
         executable=executable,
-        executable_file=_executable_file(f"/proc/{thread.pid}/{thread.folder}exe"),
+        executable_file=_executable_file(thread),
         image=(*thread.stat.image[1:], _text_size(status)),
         status=status,
     )
 
 
-def _executable_file(path: str) -> tuple[int, ...]:
+def _executable_file(thread: LivingThread) -> tuple[int, ...]:
     """Return mount and inode of what it runs, () where they may not be read.
 
     By fdinfo of a descriptor that opens nothing (O_PATH), and not by stat(2), which asks the file system: where a user
     runs a program from a file system in user space, it would wait for them. Before Linux 5.14 the mount alone.
     """
     try:
-        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        with READS.reading(thread.pid, "exe"):
+            descriptor = os.open(f"/proc/{thread.pid}/{thread.folder}exe", os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return ()
     try:

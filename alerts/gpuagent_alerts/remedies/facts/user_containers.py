@@ -20,6 +20,7 @@ from pathlib import Path
 from gpuagent.procfs.cgroup_owner import Name
 from gpuagent.procfs.credentials import has_host_uids, has_own_root
 from gpuagent.procfs.files import ProcFiles, parse_stat, parse_status
+from gpuagent.procfs.hanging import READS
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
 from gpuagent_alerts.remedies.facts.unit_places import read_place
 
@@ -47,7 +48,8 @@ def maker_of_namespaces(pid: int, root: Path = Path("/proc")) -> int | None:
         return descriptor
 
     def open_file(path: Path) -> int:
-        return keep(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        with READS.reading(pid, "ns"):
+            return keep(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
     try:
         user = open_file(own / "user")

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpuagent.core.growth import Evidence, Growth, Range, Verdict
+from gpuagent.core.growth import Evidence, Growth, GrowthState, MemoryKey, Range, Verdict
 from gpuagent.core.hardware import Clocks
 from gpuagent.core.snapshot import GpuState, NvmlState, Snapshot, XidCount
 from gpuagent.core.units import GIB
-from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.alert import Alert, News, Status
 from gpuagent_alerts.notify.state import NotifiedAlert
 from gpuagent_alerts.notify.told_subjects import failed_since
 from gpuagent_alerts.remedies.settings import MemoryBudget
 from tests.agent.service.alerting.stage import PID, Stage, grown, leaking
 from tests.fakes.readings import absent_gpu, gpu, process, snapshot
 
-MINUTE = 60.0
+MINUTE, HOUR = 60.0, 3600.0
 
 
 @pytest.mark.parametrize("runs_on", [False, True])
@@ -197,3 +198,37 @@ def test_which_gpus_are_told_to_have_failed() -> None:
     )
     known = {"a": NotifiedAlert(told)}
     assert [failed_since(known, [one]) for one in (told, unnamed, other)] == [None, None, 20.0]
+
+
+def test_another_service_that_grows_once_the_first_one_has_stopped_is_another_incident(tmp_path: Path) -> None:
+    """Each is told by its own name, with its own figures: the forecast is of who grows, and the first one is over."""
+    stage = Stage(tmp_path / "state")
+    mine: dict[str, Any] = {"unit": "a.service", "user": "alice", "uid": 1000}
+    other: dict[str, Any] = {"unit": "b.service", "user": "bob", "uid": 1001, "name": "other"}
+
+    def seen(used: float, first: Growth, second: Growth, whole: Growth) -> Snapshot:
+        processes = [process(PID, used_gib=8.0, **mine), process(5000, used_gib=used, **other)]
+        said = {
+            MemoryKey("GPU-00000000", PID): first,
+            MemoryKey("GPU-00000000", 5000): second,
+            MemoryKey("GPU-00000000"): whole,
+        }
+        return replace(snapshot([gpu(0, used_gib=9.0 + used)], processes), growth=said)
+
+    leaks, steady = leaking(Evidence.BALANCED, full_in=3 * HOUR), Growth(Verdict.STEADY)
+    stage.show(seen(4.0, leaks, steady, leaks), 10 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began"]
+    stopped = replace(leaks, state=GrowthState.STOPPED, exhaustion=None)
+    stage.show(seen(4.0, stopped, steady, stopped), 10 * MINUTE)
+    pace = Range(*(9 * GIB / HOUR,) * 3)
+    grows = replace(leaks, verdict=Verdict.GROWING, evidence=None, evidence_told=(), suspected=True, slope=pace,
+                    state=GrowthState.RISING)  # fmt: skip
+    stage.show(seen(5.0, stopped, grows, replace(leaks, slope=pace)), 10 * MINUTE)  # the GPU: one leaks, and it grows
+    second = replace(grows, verdict=Verdict.LEAKING, evidence=Evidence.BALANCED, evidence_told=(Evidence.BALANCED,))
+    stage.show(seen(6.0, stopped, second, second), 10 * MINUTE)
+
+    began = [one.incident for one in stage.messages if one.incident is not None and one.incident.news is News.BEGAN]
+    assert len({one.key for one in began}) == 2
+    assert [one.labels.get("unit") for one in began] == ["a.service", "b.service"]
+    for line in stage.headlines():
+        assert not ("a.service" in line and "b.service" in line and "2 processes" in line), line

@@ -207,3 +207,35 @@ def test_growth_in_a_mig_instance_that_is_no_more_is_over(tmp_path: Path, *, is_
     kept = {one.name for one in stage.firing() if "Memory" in one.name and not one.is_kept}
     assert kept == (set() if is_read else {"GpuMemoryExhaustionSoon", "GpuProcessMemoryLeak"})
     assert (stage.heard[-1].news == "ended") is is_read
+
+
+def forecast(full_in: float, gib_per_hour: float) -> Growth:
+    """Growth that is no leak yet, by a history that has outlived the restart."""
+    pace = gib_per_hour * GIB / 3600
+    return Growth(
+        Verdict.GROWING, slope=Range(pace, pace, pace), since_seconds=1.0, suspected=True, state=GrowthState.RISING,
+        exhaustion=Range(full_in, full_in / 2, 1.5 * full_in),
+    )  # fmt: skip
+
+
+def test_a_forecast_after_a_restart_is_measured_and_ends(tmp_path: Path) -> None:
+    """No process is called leaking: what it grows by is known all the same, and the alert says and ends by that."""
+    stage = Stage(tmp_path / "state")
+    stage.show(seen(8.0, forecast(20 * MINUTE, 40.0)), 6 * MINUTE)
+    stage.kill()
+    stage.show(seen(8.5, forecast(18 * MINUTE, 40.0)), MINUTE)
+    (alert,) = (one for one in stage.firing() if one.name == "GpuMemoryExhaustionSoon")
+    assert not alert.unmeasured_seconds
+    assert "18 min" in alert.annotations["summary"]
+    stage.show(seen(8.6, forecast(600 * MINUTE, 0.8)), 15 * MINUTE)
+
+    assert [one.news for one in stage.heard] == ["began", "ended"]
+
+
+def test_growth_that_is_no_leak_by_what_holds_now_is_over_after_a_restart(tmp_path: Path) -> None:
+    """The agent was started with another sensitivity: by the history that was kept it ends as without a restart."""
+    stage = restarted(tmp_path)
+    stage.show(seen(8.5, replace(forecast(600 * MINUTE, 0.5), exhaustion=None)), 15 * MINUTE)
+
+    assert stage.heard[-1].news == "ended"
+    assert "no leak by the sensitivity that now holds" in stage.headlines()[-1]

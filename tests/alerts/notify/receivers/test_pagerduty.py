@@ -145,3 +145,27 @@ def test_an_incident_goes_on_though_an_alert_of_it_ended() -> None:
     """A message whose alerts have all ended does not close an incident that goes on."""
     told = about(incident(News.REMINDER), alert("GpuMemoryFull", ended=True))
     assert read(told)["event_action"] == "trigger"
+
+
+def test_what_was_over_before_it_could_be_told_is_triggered_first() -> None:
+    """PagerDuty drops the end of what it does not know: it hears of both, and of both again where one is refused."""
+
+    async def send(url: str, sent: Message) -> Any:
+        http = HttpClient()
+        try:
+            return await Pagerduty(http, Secret("routing key", KEY), url).send(sent, CONTEXT)
+        finally:
+            await http.close()
+
+    ended = about(incident(News.ENDED))
+    for refused, asked in ((False, ["trigger", "resolve"]), (True, ["trigger"])):
+        with sink(always(Reply(503)) if refused else None) as receiver:
+            outcome = asyncio.run(send(receiver.url, replace(ended, tells_beginning=True)))
+            events = [json.loads(one.body) for one in receiver.asked]
+        assert [one["event_action"] for one in events] == asked
+        assert outcome.ok is not refused
+        assert len({one["dedup_key"] for one in events}) == 1
+        assert events[0]["payload"]["severity"] == "critical"
+    with sink() as receiver:
+        asyncio.run(send(receiver.url, ended))
+        assert [json.loads(one.body)["event_action"] for one in receiver.asked] == ["resolve"]
