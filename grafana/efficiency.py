@@ -12,14 +12,13 @@ from panels import (
     AMBER,
     BLUE,
     GPU,
-    GREEN,
     GREY,
     LEGEND,
     NEITHER,
     NODE,
     NOT_TOLD,
-    RED,
     RULES,
+    UNUSED,
     Panel,
     latest,
     lines,
@@ -34,6 +33,7 @@ from tables import MISSING, listing, widths
 HELD, FREE = 'holder="processes"', 'holder="none"'
 PRICE = f"avg(gpuagent_usage_gpu_hour_price{{{NODE}}})"
 _KWH = 3.6e6
+_TO_GIB_HOURS = " / 3600 / 1024 ^ 3"
 
 
 def rate(name: str, extra: str = "") -> str:
@@ -65,7 +65,7 @@ def now() -> Iterator[Panel]:
         "Share of all GPU time in which the GPUs worked: utilization times time, added up at every reading.",
         f"{over_range('busy_seconds', '')} / {total}",
         "percentunit",
-        ((0, RED), (0.2, AMBER), (0.5, GREEN)),
+        NEITHER,
         empty=RULES,
         decimals=0,
     )
@@ -125,9 +125,7 @@ def over_time() -> Iterator[Panel]:
         *(query(f"sum({rate('held_seconds', which)})", name) for which, name in names.items()),
         empty=RULES,
     )
-    yield stacked(
-        made, held=BLUE, other_holders="light-blue", unknown_holders=AMBER, free="dark-green", not_observed=GREY
-    )
+    yield stacked(made, held=BLUE, other_holders="light-blue", unknown_holders=AMBER, free=UNUSED, not_observed=GREY)
     yield lines(
         "Held, at work and idle",
         "Number of GPUs that processes hold, that work, and that are held by somebody who was observed at 0 %.",
@@ -169,8 +167,8 @@ def ranking(title: str, label: str, text: str) -> table.Panel:
         latest(f"{column('busy_seconds', '')} or {known}"),
         latest(f"{column('idle_seconds', '')} or {known}"),
         latest(f"{column('idle_seconds', '')} / ({column('observed_seconds', '')} > 0) or {known} - 1"),
-        latest(f"{column('memory_byte_seconds', ' / 3600')} or {known}"),
-        latest(f"{column('untouched_memory_byte_seconds', ' / 3600')} or {known} - 1"),
+        latest(f"{column('memory_byte_seconds', _TO_GIB_HOURS)} or {known}"),
+        latest(f"{column('untouched_memory_byte_seconds', _TO_GIB_HOURS)} or {known} - 1"),
         latest(f"{column('energy_joules', f' / {_KWH:g}')} or {known} - 1"),
         latest(f"{column('held_seconds', ' / 3600')} * on () group_left () {PRICE} or {known} - 1"),
         empty=RULES,
@@ -181,10 +179,12 @@ def ranking(title: str, label: str, text: str) -> table.Panel:
         "Idle share",
         settings(
             unit="percentunit", decimals=0, min=0, max=1, mappings=MISSING, custom__cellOptions=gauge,
-            thresholds=steps((0.3, AMBER), (0.7, RED), base=GREEN).build(),
+            thresholds=steps(base=BLUE).build(),
         ),
     )  # fmt: skip
-    made.override_by_regexp("Memory hours|Untouched hours", settings(unit="bytes", decimals=1, mappings=MISSING))
+    made.override_by_regexp(
+        "Memory hours|Untouched hours", settings(unit="suffix: GiB h", decimals=1, mappings=MISSING)
+    )
     made.override_by_name("Energy", settings(unit="kwatth", decimals=2, mappings=MISSING))
     made.override_by_name("Cost", settings(decimals=2, mappings=MISSING))
     made.override_by_name(name, settings(custom__width=260))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from grafana_foundation_sdk.builders import timeseries
 from growth import VERDICTS, verdict
-from panels import GPU, LEGEND, NOT_TOLD, Panel, latest, lines, query, settings, states
+from panels import GIB_PER_HOUR, GIB_PER_HOUR_UNIT, GPU, LEGEND, NOT_TOLD, Panel, latest, lines, query, settings, states
 from tables import listing, widths
 
 INSTANCE = f"{LEGEND} instance {{{{gpu_instance_id}}}}"
@@ -116,8 +116,8 @@ def instances() -> Iterator[Panel]:
     yield lines(
         "Growth of MIG instances",
         "How fast the floor of the memory rises in each instance.",
-        "binBps",
-        query(f"gpuagent_mig_memory_growth_bytes_per_second{{{GPU}}}", INSTANCE),
+        GIB_PER_HOUR_UNIT,
+        query(f"gpuagent_mig_memory_growth_bytes_per_second{{{GPU}}}{GIB_PER_HOUR}", INSTANCE),
         empty="No MIG instance grows, or no data",
     )
     yield lines(

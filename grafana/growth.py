@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from grafana_foundation_sdk.builders import dashboard as build
 from grafana_foundation_sdk.builders import statetimeline
-from grafana_foundation_sdk.models import dashboard
+from grafana_foundation_sdk.models import common, dashboard
 from panels import (
     AMBER,
     BLUE,
+    GIB_PER_HOUR,
+    GIB_PER_HOUR_UNIT,
     GPU,
     GREEN,
     GREY,
@@ -21,6 +24,7 @@ from panels import (
     lines,
     query,
     states,
+    steps,
     styled,
     words,
 )
@@ -116,13 +120,13 @@ def leaks() -> Iterator[Panel]:
         "Growth",
         "How fast the floor of the memory rises: the ten processes that grow fastest, and what grows on a GPU as "
         "a whole (dashed), be it of processes or of none. It takes minutes of history.",
-        "binBps",
-        query(f"topk(10, gpuagent_process_memory_growth_bytes_per_second{{{GPU}}} > 0)", process),
-        query(f"gpuagent_gpu_memory_growth_bytes_per_second{{{GPU}}}", f"{LEGEND} as a whole"),
+        GIB_PER_HOUR_UNIT,
+        query(f"topk(10, gpuagent_process_memory_growth_bytes_per_second{{{GPU}}} > 0){GIB_PER_HOUR}", process),
+        query(f"gpuagent_gpu_memory_growth_bytes_per_second{{{GPU}}}{GIB_PER_HOUR}", f"{LEGEND} as a whole"),
         empty="No data: the detector needs minutes of history",
     )
-    yield dashed(growth, "B")
-    yield lines(
+    yield dashed(growth.decimals(1), "B")
+    left = lines(
         "Time until a GPU is full",
         "At the present pace; half and one and a half times as long are likely too. A line that falls to 0 is a GPU "
         "whose next allocation fails. GPUs that will not fill up have no line.",
@@ -131,3 +135,6 @@ def leaks() -> Iterator[Panel]:
         query(f"gpuagent_gpu_memory_fast_exhaustion_seconds{{{GPU}}}", f"{LEGEND} within minutes"),
         empty="No GPU fills up, or no data: the verdicts beside tell which",
     )
+    # The line has the color of how little is left: by its name it would be green at any height.
+    left.color_scheme(build.FieldColor().mode(dashboard.FieldColorModeId.THRESHOLDS))
+    yield left.gradient_mode(common.GraphGradientMode.SCHEME).thresholds(steps((1800, AMBER), (14400, GREEN), base=RED))

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from grafana_foundation_sdk.builders import dashboard as build
 from grafana_foundation_sdk.builders import table, timeseries
+from grafana_foundation_sdk.models import dashboard
 from growth import VERDICTS, verdict
 from panels import (
     AMBER,
@@ -19,6 +21,7 @@ from panels import (
     PURPLE,
     RED,
     RULES,
+    UNUSED,
     Panel,
     counts,
     dashed,
@@ -63,7 +66,7 @@ def parts(selector: str, *, recorded: bool = False) -> timeseries.Panel:
         dead_processes=RED,
         unattributed=AMBER,
         beside_the_GPU=PURPLE,
-        free="dark-green",
+        free=UNUSED,
         reserved=GREY,
     )
 
@@ -84,7 +87,9 @@ def by_process() -> timeseries.Panel:
         query(f"sum(gpuagent_gpu_memory_reserved_bytes{{{GPU}}})", "reserved"),
         empty=NOT_TOLD,
     )
-    return stacked(made, others=AMBER, free="dark-green", reserved=GREY)
+    # By how much each holds, in blue and purple: red and green would say that one is well and another is not.
+    made.color_scheme(build.FieldColor().mode(dashboard.FieldColorModeId.CONTINUOUS_BL_PU))
+    return stacked(made, others=GREY, free=UNUSED, reserved=GREY)
 
 
 def gpus() -> Iterator[Panel]:

@@ -25,6 +25,11 @@ NO_DATA = "No data: is the agent scraped?"
 RULES = "No data: is the agent scraped, and are the recording rules loaded (docs/prometheus.md)?"
 NOT_TOLD = "No data, or not told by these GPUs"
 GREEN, AMBER, RED, BLUE, GREY, PURPLE = "green", "orange", "red", "blue", "#808080", "purple"
+UNUSED = "#5a6168"
+"""What nobody holds: a grey, for it is no news, and a saturated color draws the eye."""
+GIB_PER_HOUR = " * 3600 / 1024 ^ 3"
+GIB_PER_HOUR_UNIT = "suffix: GiB/h"
+"""Growth is told per hour on every surface: Grafana itself knows bytes per second only."""
 CALM = ((0, GREEN),)
 NEITHER = ((0, BLUE),)
 """For numbers that are neither good nor bad."""

@@ -14,6 +14,8 @@ from grafana_foundation_sdk.models import dashboard
 from layout import Row, board, common_choices, notes
 from panels import (
     AMBER,
+    GIB_PER_HOUR,
+    GIB_PER_HOUR_UNIT,
     GPU,
     GREEN,
     NEITHER,
@@ -187,8 +189,11 @@ def leak() -> Iterator[Panel]:
     yield lines(
         "Slope",
         "How fast the floor of its memory rises: churn above the floor is no growth.",
-        "binBps",
-        query(f"max by (instance, gpu) (gpuagent_process_memory_growth_bytes_per_second{{{PROCESS}}})", LEGEND),
+        GIB_PER_HOUR_UNIT,
+        query(
+            f"max by (instance, gpu) (gpuagent_process_memory_growth_bytes_per_second{{{PROCESS}}}){GIB_PER_HOUR}",
+            LEGEND,
+        ),
         empty=NO_GROWTH,
     )
     yield states(

@@ -17,6 +17,8 @@ from gpuagent_client.protocol import MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS,
 
 COMMANDS = frozenset({"census", "limit", "lines", "notice", "rate", "release", "reset"})
 SYSTEM_SOCKET = "/run/gpuagent-client/client.sock"
+SIMULATED_FOLDER = "gpuagent-simulated-client"
+"""Folder of the socket of an agent that was started with `--simulate`, beside that of a real one."""
 MAX_PATH_BYTES = 107
 """Longest path of a Unix socket: https://man7.org/linux/man-pages/man7/unix.7.html"""
 MAX_NAME_CHARACTERS = 100
@@ -97,14 +99,31 @@ def default_name(program: str) -> str:
     return "" if stem.startswith("-") else stem[:MAX_NAME_CHARACTERS]
 
 
-def socket_path(settings: Settings, environment: Mapping[str, str], user_id: int) -> str:
-    """Return where to look for the agent: this user's own is found where the node has none."""
+def socket_path(
+    settings: Settings, environment: Mapping[str, str], user_id: int, *, system: str = SYSTEM_SOCKET
+) -> str:
+    """Return where to look for the agent: that of the node, else this user's own, else a simulated one beside it.
+
+    The order is that in which the command `gpuagent` looks for an agent: app and command meet at the same one.
+    """
     if settings.socket:
         return settings.socket
     runtime_folder = environment.get("XDG_RUNTIME_DIR", "")
-    if user_id != 0 and runtime_folder and not Path(SYSTEM_SOCKET).exists():
-        return str(Path(runtime_folder, "gpuagent-client", "client.sock"))
-    return SYSTEM_SOCKET
+    usual = Path(system)
+    if user_id != 0 and runtime_folder and not _is_there(usual):
+        usual = Path(runtime_folder, "gpuagent-client", "client.sock")
+    simulated = usual.parent.with_name(SIMULATED_FOLDER) / usual.name
+    return str(simulated if not _is_there(usual) and _is_there(simulated) else usual)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.lstat()
+    except PermissionError:  # in a folder that this user may not enter: connecting to it tells so
+        return True
+    except OSError:
+        return False
+    return True
 
 
 MAX_EVENTS = 16

@@ -71,6 +71,8 @@ class _Gpu:
     busy: _Ring
     held: _Ring
     """What its processes hold together, those that have ended included."""
+    total: int | None = None
+    """Its memory, as it was last read: a lost GPU tells none."""
     processes: dict[_ProcessKey, _Process] = field(default_factory=dict)
 
 
@@ -242,6 +244,8 @@ class History:
         if gpu is None:
             gpu = self._gpus[identity.uuid] = _Gpu(identity.index, self._ring(), self._ring(), self._ring())
         gpu.index = identity.index
+        if reading.memory is not None and reading.memory.total_bytes:
+            gpu.total = reading.memory.total_bytes
         gpu.used.note(self._slot, used)
         busy = reading.utilization.gpu_ratio if reading.utilization else None
         if busy is not None:
@@ -311,6 +315,8 @@ class GpuLines(NamedTuple):
     processes: list[ProcessLine]
     left_out: int
     """Number of processes that have no line here."""
+    total: int | None = None
+    """Memory of the GPU in bytes, as it was last read."""
 
 
 def _lines(gpu: _Gpu, slots: _Slots, top: int, first: Collection[MemoryKey]) -> GpuLines:
@@ -318,7 +324,7 @@ def _lines(gpu: _Gpu, slots: _Slots, top: int, first: Collection[MemoryKey]) -> 
     chosen = heapq.nlargest(top, present, key=lambda item: (item[0][0] in first, item[1].used.peak))
     lines = [ProcessLine(memory, who, one.name, _peaks(one.used, slots)) for (memory, who), one in chosen]
     used, held, busy = (_peaks(ring, slots) for ring in (gpu.used, gpu.held, gpu.busy))
-    return GpuLines(slots.step, used, held, busy, lines, len(present) - len(lines))
+    return GpuLines(slots.step, used, held, busy, lines, len(present) - len(lines), gpu.total)
 
 
 def _peaks(ring: _Ring, slots: _Slots) -> list[float | None]:

@@ -9,7 +9,6 @@ import pytest
 
 from gpuagent_client.settings import (
     COMMANDS,
-    SYSTEM_SOCKET,
     Settings,
     default_name,
     disabled,
@@ -103,9 +102,33 @@ def test_an_app_without_a_name_has_that_of_its_program(program: str, name: str) 
 
 def test_an_ordinary_user_finds_the_agent_of_their_own(tmp_path: Path) -> None:
     """On a laptop the agent runs as the user, below $XDG_RUNTIME_DIR, if the node has none."""
-    environment = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    environment, system = {"XDG_RUNTIME_DIR": str(tmp_path)}, str(tmp_path / "run" / "gpuagent-client" / "client.sock")
 
-    assert socket_path(settled(), environment, user_id=1000) == f"{tmp_path}/gpuagent-client/client.sock"
-    assert socket_path(settled(), environment, user_id=0) == SYSTEM_SOCKET
-    assert socket_path(settled(), {}, user_id=1000) == SYSTEM_SOCKET
-    assert socket_path(settled(socket="/x"), environment, user_id=1000) == "/x"
+    own = f"{tmp_path}/gpuagent-client/client.sock"
+    assert socket_path(settled(), environment, user_id=1000, system=system) == own
+    assert socket_path(settled(), environment, user_id=0, system=system) == system
+    assert socket_path(settled(), {}, user_id=1000, system=system) == system
+    assert socket_path(settled(socket="/x"), environment, user_id=1000, system=system) == "/x"
+    Path(system).parent.mkdir(parents=True)
+    Path(system).touch()
+    assert socket_path(settled(), environment, user_id=1000, system=system) == system
+
+
+@pytest.mark.parametrize("user_id", [0, 1000])
+def test_a_simulated_agent_is_found_where_there_is_no_other(tmp_path: Path, user_id: int) -> None:
+    """The socket of a simulation is looked for beside the usual one, and never instead of a real agent's."""
+    environment = {"XDG_RUNTIME_DIR": str(tmp_path / "user")}
+    system = tmp_path / "run" / "gpuagent-client" / "client.sock"
+    usual = system if user_id == 0 else tmp_path / "user" / "gpuagent-client" / "client.sock"
+    simulated = usual.parent.with_name("gpuagent-simulated-client") / "client.sock"
+    for path in (simulated, usual):
+        path.parent.mkdir(parents=True)
+
+    def found() -> str:
+        return socket_path(settled(), environment, user_id, system=str(system))
+
+    assert found() == str(usual)
+    simulated.touch()
+    assert found() == str(simulated)
+    usual.touch()
+    assert found() == str(usual)

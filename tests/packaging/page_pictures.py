@@ -70,7 +70,7 @@ def draw(scene: _Scene, pipe: Pipe) -> None:
 def _opened(tab: Tab, agent: Agent) -> bool:
     """Load the page; return whether its figures are fresh, which they seldom are where an hour lasts a minute."""
     tab.open(agent.url + "/")
-    return "STALE" not in tab.text
+    return bool(tab.run("!document.querySelector('#banners[data-old]')"))
 
 
 def _keep(picture: _Picture, agent: Agent, pipe: Pipe) -> None:

@@ -15,7 +15,10 @@ import yaml
 from gpuagent.cli.app import app
 from gpuagent.config.load import load_config
 from gpuagent.config.models import Config
+from gpuagent.config.rules import load_rules
+from gpuagent.config_notes.notes import route_notes
 from gpuagent.core.metrics import FAMILIES
+from gpuagent_alerts.rules.alert_labels import labels_of_rules
 from gpuagent_alerts.rules.file import load_rule_text
 from tests.packaging.documented import PAGES, ROOT
 
@@ -80,6 +83,17 @@ def test_every_command_is_documented() -> None:
     text = "\n".join(page.read_text() for page in PAGES)
     group: Any = typer.main.get_command(app)
     assert [name for name in group.commands if f"gpuagent {name}" not in text] == []
+
+
+def test_the_first_configuration_tells_of_a_leak(tmp_path: Path) -> None:
+    """Who copies the README's configuration hears of a leak, which is a warning, and not only of a full GPU."""
+    (block,) = blocks(ROOT / "README.md", "yaml")
+    file = tmp_path / "gpuagent.yaml"
+    file.write_text(block)
+    config = load_config(file, is_root=True)
+    alerts = labels_of_rules(load_rules(config))
+    assert "GpuProcessMemoryLeak" in {name for alert in alerts for name in alert.values("alertname") or ()}
+    assert "GpuProcessMemoryLeak" not in "\n".join(route_notes(config, alerts, {}, most_named=100))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -210,10 +210,34 @@ def answer_of(
 
 
 _REFUSALS = (403, 404, 409, 502, 504)
-ABSENT = """\
+_ABSENT = """\
 Process {pid} has no client that is connected to the agent, so it cannot be asked.
 In the app: pip install gpuagent-client, then `import gpuagent_client; gpuagent_client.start()`.
-Without a change to the app: docs/blame.md, and on Python 3.14 `gpuagent attach {pid}`."""
+"""
+_LISTENS = """\
+This agent listens for apps at {socket}; if the app was started where that is not
+the usual place, start it with GPUAGENT_SOCKET={socket}.
+"""
+_UNCHANGED = "Without a change to the app: docs/blame.md, and on Python 3.14 `gpuagent attach {pid}`."
+
+
+_MADE_UP = """\
+Process {pid} is made up by the scenario of a simulated node: there is no app to ask.
+To try it with a real one: docs/first-leak.md."""
+
+
+def absent_text(pid: int, socket: Path | None) -> str:
+    """Say that an app is not connected, where the agent behind this control socket listens, and what to do."""
+    from gpuagent.procfs.table import HIGHEST_PID  # only where it is needed
+
+    if pid > HIGHEST_PID:
+        return _MADE_UP.format(pid=pid)
+    try:
+        path = answer_of("GET", "/api/v1/clients", socket).get("socket")
+    except Refused:  # an agent that ends meanwhile
+        path = ""
+    listens = _LISTENS.format(socket=clean(path)) if path and isinstance(path, str) else ""
+    return f"{_ABSENT.format(pid=pid)}{listens}{_UNCHANGED.format(pid=pid)}"
 
 
 def answer_of_app(
@@ -240,7 +264,7 @@ def answer_of_app(
     if "reason" not in answer or "message" not in answer:
         return answer
     if answer["reason"] == "absent":
-        raise Refused(ABSENT.format(pid=pid), heard=True)
+        raise Refused(absent_text(pid, socket), heard=True)
     raise Refused(f"The app did not do it: {clean(answer['message'])}", heard=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ _INDENT = 9
 _SHOWN_LABELS = ("gpu", "process", "pid", "user", "unit", "slurm_job", "pod_name", "receiver")
 _SEVERITIES = ("critical", "warning", "info")
 _MOST_NAMES = 4
+_NOWHERE = "No receivers are configured: alerts go nowhere."
+_WATCHDOG = "Watchdog"
+"""Alert that fires for as long as alerting works: no incident."""
 _WORDS = {"": "no severity", "none": "for no one"}
 
 
@@ -27,6 +31,8 @@ def alert_screen(document: Document, width: int, paint: Paint) -> list[str]:
     silences = [silence for silence in document["silences"] if silence["state"] == "active"]
     if silences:
         lines += ["", paint("Silences in force", "bold"), *silence_lines(silences, _now(document), width, paint)]
+    if not document["receivers"] and document["alerting"] == "node":
+        return [*(paint(line, "critical") for line in wrap(_NOWHERE, width)), "", *lines]
     return [*lines, "", *_receivers(document, width, paint)]
 
 
@@ -68,7 +74,7 @@ def receiver_lines(document: Document, width: int, paint: Paint) -> list[str]:
     """Return a table, and below each receiver what came of the last attempt."""
     width = max(_NARROWEST, min(width, _WIDEST))
     if not document["receivers"] and not document["heartbeats"]:
-        return [cut("No receivers are configured: alerts go nowhere.", width)]
+        return [cut(_NOWHERE, width)]
     lines = []
     held = {one["receiver"]: one for one in document.get("held_back", ())}
     for counts in document["receivers"]:
@@ -129,7 +135,8 @@ def _incidents(document: Document, width: int, paint: Paint) -> list[str]:
     lines: list[str] = []
     names = {alert["fingerprint"]: alert["name"] for alert in document["alerts"]}
     for incident in document.get("incidents", ()):
-        if incident["ends_at_seconds"] is not None:
+        about = {names[one] for one in incident["alerts"] if one in names}
+        if incident["ends_at_seconds"] is not None or about == {_WATCHDOG}:
             continue
         age = format_duration(max(0.0, _now(document) - incident["starts_at_seconds"]))
         severity = str(incident["severity"])
@@ -174,8 +181,14 @@ def _alerts(document: Document, width: int, paint: Paint) -> list[str]:
     head = f"{states.count('firing')} firing{ending}, {states.count('pending')} pending, {rules}"
     lines = [paint(cut(head, width), "bold")]
     elsewhere = "" if document["alerting"] == "node" else f"{document['alerting'].capitalize()} tells of it"
-    for alert in alerts:
-        lines += _alert(alert, _now(document), width, paint, elsewhere)
+    shown = [alert for alert in alerts if alert["state"] != "firing" or not alert["muted_by"]]
+    for alert in shown:
+        lines += _alert(alert, _now(document), width, paint, elsewhere, has_receivers=bool(document["receivers"]))
+    muted = Counter(f"{alert['name']} by {alert['muted_by']}" for alert in alerts if alert not in shown)
+    if muted:
+        names = ", ".join(name if number == 1 else f"{name} ({number})" for name, number in muted.items())
+        text = f"{sum(muted.values())} more fire and are muted: {names}. `gpuagent alerts --json` has them."
+        lines += [paint(line, "dim") for line in wrap(text, width)]
     return lines
 
 
@@ -185,7 +198,7 @@ def _urgency(alert: Document) -> tuple[bool, bool, int]:
     return state != "firing", state == "pending", rank
 
 
-def _alert(alert: Document, now: float, width: int, paint: Paint, elsewhere: str) -> list[str]:
+def _alert(alert: Document, now: float, width: int, paint: Paint, elsewhere: str, *, has_receivers: bool) -> list[str]:
     severity, labels = str(alert["severity"]), alert["labels"]
     state = paint(fit(str(alert["state"]).upper(), _INDENT), severity if alert["state"] == "firing" else "dim")
     parts = (
@@ -194,7 +207,8 @@ def _alert(alert: Document, now: float, width: int, paint: Paint, elsewhere: str
         f"pid {labels['pid']}" if labels.get("pid") else "",
         "" if alert["state"] == "ending" else _value(alert["value"]),
     )
-    told = _told(alert, elsewhere)
+    # Where no receiver is configured, the first line of the screen says so.
+    told = _told(alert, elsewhere, nobody="no receiver" if has_receivers else "")
     lines = [
         state + cut(f"{alert['name']}, {_WORDS.get(severity, severity)}", width - _INDENT),
         *_indented(", ".join(part for part in parts if part), width),
@@ -203,7 +217,7 @@ def _alert(alert: Document, now: float, width: int, paint: Paint, elsewhere: str
         lines += _indented(summary_of(alert), width)
     if alert["annotations"].get("remedy"):
         lines += _indented(f"remedy: {alert['annotations']['remedy']}", width)
-    return [*lines, *(paint(line, "dim") for line in _indented(f"{told}  [{alert['fingerprint']}]", width))]
+    return [*lines, *(paint(line, "dim") for line in _indented(f"{told}  [{alert['fingerprint']}]".lstrip(), width))]
 
 
 def _value(value: float | None) -> str:
@@ -214,7 +228,7 @@ def _value(value: float | None) -> str:
     return f"value {value:.0f}" if whole else f"value {value:.6g}"
 
 
-def _told(alert: Document, elsewhere: str) -> str:
+def _told(alert: Document, elsewhere: str, *, nobody: str) -> str:
     """Who hears of it, or why nobody does. `elsewhere` is who tells of alerts where this agent does not."""
     why = []
     if alert["silenced_by"]:
@@ -223,14 +237,13 @@ def _told(alert: Document, elsewhere: str) -> str:
         why.append(f"muted by {alert['muted_by']}")
     if alert["acknowledged_by"]:
         why.append(f"acknowledged by {alert['acknowledged_by']}, not repeated")
-    receivers = f"goes to {', '.join(alert['receivers'])}" if alert["receivers"] else "no receiver"
-    receivers = elsewhere or receivers
-    return ", ".join([receivers, *why])
+    receivers = f"goes to {', '.join(alert['receivers'])}" if alert["receivers"] else nobody
+    return ", ".join(filter(None, [elsewhere or receivers, *why]))
 
 
 def _receivers(document: Document, width: int, paint: Paint) -> list[str]:
     if not document["receivers"]:
-        return [cut("No receivers are configured: alerts go nowhere.", width)]
+        return [cut(_NOWHERE, width)]
     name_width = width - 28
     head = f"{fit('RECEIVER', name_width)}{_columns('QUEUED', 'DEAD', 'OLDEST')}"
     lines = [paint(head, "dim")]

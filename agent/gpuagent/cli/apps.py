@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpuagent.cli.agent import ABSENT, Refused, Socket, answer_of_app, ask_agent, exit_where_refused, tell
+from gpuagent.cli.agent import Refused, Socket, absent_text, answer_of_app, ask_agent, exit_where_refused, tell
 from gpuagent.cli.cells import clean
 from gpuagent.cli.kill import advice
 from gpuagent.cli.pause import predict_pause
@@ -203,7 +203,7 @@ def release(
         raise typer.Exit(1)
     if as_json:
         typer.echo(json.dumps(answer, indent=1))
-    elif (why := refusal(answer)) is not None:
+    elif (why := refusal(answer, socket)) is not None:
         tell("\n".join([why, *advice(answer)]))
     else:
         typer.echo("\n".join(report_release(answer)))
@@ -217,12 +217,12 @@ def release_request(chosen: Chosen, *, collect: bool = False, dry_run: bool = Fa
     return Request(chosen.pid, f"/api/v1/clients/{chosen.pid}/release", body)
 
 
-def refusal(answer: dict[str, Any]) -> str | None:
+def refusal(answer: dict[str, Any], socket: Path | None = None) -> str | None:
     """Return why nothing was asked of the app, or nothing done by it; None if it was."""
     if answer.get("result") not in _NOT_DONE:
         return None
     if answer.get("reason") == "absent":
-        return ABSENT.format(pid=answer["pid"])
+        return absent_text(answer["pid"], socket)
     said = "The app did not do it" if answer["result"] == "failed" else "The agent did not ask the app"
     return f"{said}: {clean(answer.get('detail') or answer['result'])}"
 

@@ -1,23 +1,30 @@
-"""`gpuagent check`: one line and an exit status for Nagios, Icinga and the like.
+"""`gpuagent check`: a line, details where it is not enough, and an exit status for Nagios, Icinga and the like.
 
 https://nagios-plugins.org/doc/guidelines.html
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand
 
 from gpuagent.cli.agent import Direct, NoData, Socket, Source, Url, get_document
-from gpuagent.cli.cells import clean
+from gpuagent.cli.cells import clean, cut
+from gpuagent.core.hardware import FULL_RATIO
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
+from gpuagent.core.wording import usable_bytes
 
 OK, WARNING, CRITICAL, UNKNOWN = 0, 1, 2, 3
 _NAMES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 _LEVELS = {"critical": CRITICAL, "warning": WARNING}
+_LINE, _LABEL = 120, 40
+"""Characters of a first line beside the status, and of an alert in it."""
+_UNREAD = frozenset({"gpu_lost", "gpu_blind", "gpu_gone", "gpu_failed", "gpu_missing", "nvml_failed"})
+"""Problems of GPUs that are not there to work with: they come before what has little room."""
+_LABELS = {"gpu_lost": "lost", "gpu_blind": "not responding", "gpu_gone": "gone", "gpu_failed": "cannot be read"}
 _JUDGED_HERE = frozenset({"memory_full", "stale"})
 """Problems that the agent judges by its own limits; this command has the caller's."""
 
@@ -31,6 +38,8 @@ class _Wall(NamedTuple):
     total_bytes: int
     taken_bytes: int
     """What is not free: used, and reserved by the driver."""
+    usable_bytes: int
+    """What is not reserved by the driver."""
     is_intended: bool
     """Servers that preallocate have taken it: above `--warning` is then its normal state."""
 
@@ -80,21 +89,44 @@ def check(
     raise typer.Exit(code)
 
 
+class _Finding(NamedTuple):
+    """What is wrong, as a sentence and in a few words."""
+
+    level: int
+    text: str
+    label: str
+
+
 def judge(document: Any, warning: float, critical: float) -> tuple[int, str, list[str]]:
-    """Exit status, what is wrong (the gravest first), and performance data. The limits are shares, from 0 to 1."""
+    """Exit status, what is wrong (the gravest first), and performance data. The limits are shares, from 0 to 1.
+
+    Of several findings that have no room in one line, the first line has the number and a few words on each; the
+    sentences follow, a line each (the long output of a plugin).
+    """
     fresh = document["age_seconds"] is not None and not document["stale"]
     walls = [wall for gpu in document["gpus"] for wall in _walls(gpu)] if fresh else []
-    found = [*_memory(walls, warning, critical), *_problems(document["problems"])]
+    found = [*_problems(document["problems"], unread=True), *_memory(walls, warning, critical)]
+    found += _problems(document["problems"], unread=False)
     without_gpus = any(problem["kind"] == "no_gpu" for problem in document["problems"])
     if not found and not fresh and not without_gpus:  # what is wrong is known, however old the figures are
-        found = [(UNKNOWN, _no_figures(document["age_seconds"]))]
-    code = max((level for level, _ in found), default=OK)
-    texts = [text for _, text in sorted(found, key=lambda item: -item[0])]
+        found = [_Finding(UNKNOWN, _no_figures(document["age_seconds"]), "")]
+    code = max((one.level for one in found), default=OK)
+    found.sort(key=lambda one: -one.level)
     simulated = document["agent"]["simulated"]
     noted = [problem["text"] for problem in document["problems"] if _is_noted(problem)]
-    told = "; ".join([*(texts or [_calm(document["gpus"])]), *noted])
-    text = f"SIMULATED ({simulated}): {told}" if simulated else told
+    texts = [*([one.text for one in found] or [_calm(document["gpus"])]), *noted]
+    head = f"SIMULATED ({simulated}): " if simulated else ""
+    text = head + "; ".join(texts)
+    if len(text) > _LINE and len(found) > 1:
+        text = "\n".join([cut(head + _summary(found), _LINE), *texts])
     return code, text, [_performance(wall, warning, critical) for wall in walls]
+
+
+def _summary(found: Sequence[_Finding]) -> str:
+    """Return how many findings of each severity there are, and each in a few words, once."""
+    numbers = [(sum(one.level == level for one in found), name) for name, level in _LEVELS.items()]
+    counts = ", ".join(f"{number} {name}" for number, name in numbers if number)
+    return f"{counts}: {'; '.join(dict.fromkeys(one.label for one in found))}"
 
 
 def _is_noted(problem: Any) -> bool:
@@ -103,9 +135,9 @@ def _is_noted(problem: Any) -> bool:
 
 
 def _line(code: int, text: str, data: list[str] | None = None) -> str:
-    """One line; what follows a bar is performance data, so the text has none."""
-    words = clean(text.replace("\n", " ").replace("|", "/"))
-    return f"GPU {_NAMES[code]} - {words}" + (f"|{' '.join(data)}" if data else "")
+    """Return the first line, with performance data behind a bar, and further lines."""
+    first, *more = [clean(line.replace("|", "/")) for line in text.split("\n")]
+    return "\n".join([f"GPU {_NAMES[code]} - {first}" + (f"|{' '.join(data)}" if data else ""), *more])
 
 
 def _walls(gpu: Any) -> Iterator[_Wall]:
@@ -119,7 +151,8 @@ def _walls(gpu: Any) -> Iterator[_Wall]:
         if part["memory_used_bytes"] is not None and part["memory_total_bytes"]:
             used, free, total = part["memory_used_bytes"], part["memory_free_bytes"], part["memory_total_bytes"]
             taken = used if free is None else total - free
-            yield _Wall(whose, f"{label}_memory", used, total, taken, bool(part.get("memory_preallocated")))
+            usable = int(usable_bytes(part) or total)
+            yield _Wall(whose, f"{label}_memory", used, total, taken, usable, bool(part.get("memory_preallocated")))
 
 
 def _performance(wall: _Wall, warning: float, critical: float) -> str:
@@ -129,22 +162,27 @@ def _performance(wall: _Wall, warning: float, critical: float) -> str:
     return f"'{wall.label}'={wall.used_bytes}B;{';'.join(map(str, limits))};0;{total}"
 
 
-def _memory(walls: Iterable[_Wall], warning: float, critical: float) -> Iterator[tuple[int, str]]:
+def _memory(walls: Iterable[_Wall], warning: float, critical: float) -> Iterator[_Finding]:
     for wall in walls:
         ratio = wall.taken_bytes / wall.total_bytes
         if ratio > (critical if wall.is_intended else warning):
-            sizes = f"{format_bytes(wall.taken_bytes)} of {format_bytes(wall.total_bytes)}"
-            yield (
-                CRITICAL if ratio > critical else WARNING,
-                f"{wall.name}: {format_ratio(ratio)} of memory used ({sizes})",
-            )
+            shown = format_ratio(min(1.0, wall.used_bytes / wall.usable_bytes))
+            sizes = f"{format_bytes(wall.used_bytes)} of {format_bytes(wall.usable_bytes)}"
+            level = CRITICAL if ratio > critical else WARNING
+            label = f"{wall.name} full" if ratio > FULL_RATIO else f"{wall.name} {shown} full"
+            yield _Finding(level, f"{wall.name}: {shown} of memory used ({sizes})", label)
 
 
-def _problems(problems: Any) -> Iterator[tuple[int, str]]:
+def _problems(problems: Any, *, unread: bool) -> Iterator[_Finding]:
+    """Yield the problems of GPUs that are not there to work with, or all others."""
     for problem in problems:
         level = _LEVELS.get(problem["severity"])
-        if level and problem["kind"] not in _JUDGED_HERE:
-            yield level, problem["text"]
+        kind = str(problem["kind"])
+        if level and kind not in _JUDGED_HERE and (kind in _UNREAD) is unread:
+            place = "" if problem["gpu"] is None else f"GPU {problem['gpu']} "
+            label = place + _LABELS.get(kind, kind.replace("_", " "))
+            text = problem["text"].replace("\n", " ")
+            yield _Finding(level, text, cut(text, _LABEL) if kind == "alert" else label)
 
 
 def _no_figures(age_seconds: float | None) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
+from rich.cells import cell_len
 
 from gpuagent.cli.agent import Refused, Socket, Url, answer_of, ask_agent, tell
 from gpuagent.cli.cells import Paint, clean, cut, fit, width_of, wrap
@@ -206,6 +207,7 @@ _LEAST_SHARE = 0.01
 """The least share of the GPU's memory that the plot's height shows: less is no growth to be seen."""
 _STYLES = {"leaking": "critical", "growing": "warning", "learning": "dim"}
 _MOST_WINDOWS = 6
+_COMMAND_LABEL = 18
 
 
 class _Marks(NamedTuple):
@@ -374,9 +376,25 @@ def _windows(document: Document, width: int) -> Iterator[str]:
 
 def _next(document: Document, width: int) -> Iterator[str]:
     pid = document["pid"]
-    yield cut(f"a false alarm:    gpuagent leaks feedback {pid} --false --note WHY", width)
+    unit = document["unit"] or ""
+    if document["verdict"] == "leaking" and document["running"]:
+        restart = " --restart-unit" if unit.endswith(".service") and not document.get("container_id") else ""
+        yield from _command("the line:", f"gpuagent blame {pid}", width)
+        yield from _command("cache back:", f"gpuagent release {pid}", width)
+        yield from _command("memory back:", f"gpuagent kill {pid}{restart}", width)
+    yield from _command("a false alarm:", f"gpuagent leaks feedback {pid} --false --note WHY", width)
     name = document["unit"] and f"--unit {clean(document['unit'])}"
     name = name or f"--process-name {clean(document['process'] or 'NAME')}"
-    yield cut(f"less sensitive:   gpuagent leaks tune strict {name}", width)
-    yield cut(f"as a trace:       gpuagent history export {pid} -o leak.csv", width)
-    yield cut(f"as a picture:     gpuagent leaks explain {pid} --plot leak.svg", width)
+    yield from _command("less sensitive:", f"gpuagent leaks tune strict {name}", width)
+    yield from _command("as a trace:", f"gpuagent history export {pid} -o leak.csv", width)
+    yield from _command("as a picture:", f"gpuagent leaks explain {pid} --plot leak.svg", width)
+
+
+def _command(label: str, command: str, width: int) -> Iterator[str]:
+    """Yield a command in one line, or below its label and wrapped: whoever copies it has all of it."""
+    line = f"{fit(label, _COMMAND_LABEL)}{command}"
+    if cell_len(line) <= width:
+        yield line
+    else:
+        yield label
+        yield from (f"  {piece}" for piece in wrap(command, width - 2))

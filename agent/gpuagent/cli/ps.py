@@ -59,6 +59,7 @@ def ps(
     For memory that grows: how fast, when the GPU will be full at this pace, and whether it is a leak.
     `unproven`: the memory may be that of an earlier process with the same pid, so no rule acts on this one.
 
+    Processes of a GPU that cannot be read now are listed as they were known last: READ says how long ago.
     What the list cannot show is named below it: GPUs that cannot be read, and memory without a process.
 
     Exit status: 0 shown, 2 no such GPU, 3 neither the agent nor the driver answers.
@@ -80,10 +81,11 @@ def ps(
     if not processes and known is None:
         everybody = (gpu, user, job) == (None, None, None)
         tell("No process holds GPU memory." if everybody else "No GPU process matches.")
-    _show(processes, paint, show_all=show_all)
-    if known is not None and (gpu is None or gpu in known["gpus"]):
-        tell(unmeasured_words(known))
-        _show(select(known["processes"], gpu, user, sort, job), paint, show_all=show_all)
+    is_asked_for = known is not None and (gpu is None or gpu in known["gpus"])
+    earlier = select(as_last_known(known), gpu, user, sort, job) if is_asked_for else []
+    _show([*processes, *earlier], paint, show_all=show_all)
+    if known is not None and is_asked_for:
+        tell(unmeasured_words(known).removesuffix(":") + ("" if not earlier else ": see READ."))
     for line in left_out(document, gpu):
         tell(line)
 
@@ -157,8 +159,15 @@ def warnings(document: Any) -> list[str]:
     return found
 
 
-_LEAST_WHO = 20
-"""Cells for the last column, for which others may have to go."""
+_LEAST_WHO, _LEAST_WHO_NARROW = 20, 14
+"""Cells for the last column, for which others may have to go; the second on a screen of less than 80 cells."""
+_NARROW = 80
+_UNKNOWN = "?"
+_MATTERS = 2
+"""`Column.dispensable` of those that are worth more than all others: who it is, and when the memory is full."""
+_MINUTE_SECONDS = 60.0
+_LEAST_VERDICT_NAME = 6
+"""Cells of a name beside its verdict, below which the verdict goes."""
 WORTH_A_WORD_BYTES = GIB // 10
 """Unattributed memory below this is the driver's own, on every GPU."""
 _QUIET = frozenset({"steady", "learning"})
@@ -179,41 +188,61 @@ class Column(NamedTuple):
     """What goes first where there is no room has the highest number; 0 always stays."""
 
 
-def process_table(processes: list[Document], width: int, paint: Paint) -> list[str]:
-    """Return a heading and one line per process, of at most `width` cells. The last column takes what is left."""
-    columns = _columns(processes)
-    while _width(columns) > width - _LEAST_WHO and any(column.dispensable for column in columns):
+def as_last_known(known: Document | None) -> list[Document]:
+    """Return the processes of GPUs that are not measured now, with their age and without how busy they are."""
+    if known is None:
+        return []
+    age = known["age_seconds"]
+    return [dict(one, sm_utilization_ratio=None, last_read_seconds=age) for one in known["processes"]]
+
+
+def process_table(processes: list[Document], width: int, paint: Paint, *, beside: Sequence[Document] = ()) -> list[str]:
+    """Return a heading and one line per process, of at most `width` cells. The last column takes what is left.
+
+    The columns have room for the processes of another table `beside` it, so that both have the same ones.
+    """
+    wanted = _columns([*processes, *beside])
+    columns = list(wanted)
+    least = _LEAST_WHO if width >= _NARROW else _LEAST_WHO_NARROW
+    while _width(columns) > width - least and any(column.dispensable for column in columns):
         columns.remove(max(columns, key=lambda column: column.dispensable))
+    for column in wanted:  # a narrower one that matters may fit where a wider one does not
+        if column not in columns and 0 < column.dispensable <= _MATTERS and _width([*columns, column]) <= width - least:
+            columns = [one for one in wanted if one in columns or one is column]
     head = _line(columns, [column.head for column in columns])
     lines = [paint(cut(f"{head}WHO", width), "dim")]
     for process in processes:
         left = _line(columns, [column.cell(process) for column in columns])
         room = width - cell_len(left)
         shown = who(process)
-        lines.append(left + cut(shown if cell_len(shown) <= room else short_who(process, room), room))
+        line = left + cut(shown if cell_len(shown) <= room else short_who(process, room), room)
+        lines.append(paint(line, "dim") if "last_read_seconds" in process else line)
     return lines
 
 
 def _columns(processes: list[Document]) -> list[Column]:
-    """Return those that have something to tell."""
-    mig = any(process["gpu_instance_id"] is not None for process in processes)
+    """Return those that have something to tell. Who it is and when the memory is full go last."""
     grows = any(process.get("verdict") in _GROWS for process in processes)
     apps = any(process.get("reserved_bytes") is not None for process in processes)
+    earlier = any("last_read_seconds" in process for process in processes)
+    growth = Column("GROWTH", 13, growth_cell, dispensable=3)
+    full_in = Column("FULL IN", 11, full_in_cell, dispensable=1)
     return [
-        Column("GPU", 7 if mig else 3, gpu_cell),
+        Column("GPU", _widest(3, gpu_cell, processes), gpu_cell),
         Column("PID", 7, itemgetter("pid")),
-        Column("USER", 9, lambda process: process["user"] or "-", right=False, dispensable=3),
-        Column("MEMORY", 10, memory_cell),
-        *(
-            [Column("GROWTH", 13, growth_cell, dispensable=1), Column("FULL IN", 11, full_in_cell, dispensable=2)]
-            if grows
-            else ()
-        ),
+        Column("USER", 9, lambda process: process["user"] or "-", right=False, dispensable=2),
+        Column("MEMORY", _widest(9, memory_cell, processes), memory_cell),
+        *([growth, full_in] if grows else ()),
+        *([Column("READ", _widest(4, read_cell, processes), read_cell)] if earlier else ()),
         *([Column("TENSORS + CACHE", 15, allocator_cell, dispensable=4)] if apps else ()),
         Column("SM", 5, sm_cell, dispensable=6),
         Column("TYPE", 4, lambda process: process["kinds"] or "-", right=False, dispensable=7),
-        Column("AGE", max((3, *(cell_len(age_cell(process)) for process in processes))), age_cell, dispensable=5),
+        Column("AGE", _widest(3, age_cell, processes), age_cell, dispensable=5),
     ]
+
+
+def _widest(least: int, cell: Callable[[Document], object], processes: list[Document]) -> int:
+    return max((least, *(cell_len(str(cell(process))) for process in processes)))
 
 
 def _width(columns: Sequence[Column]) -> int:
@@ -229,33 +258,76 @@ def _line(columns: Sequence[Column], cells: Sequence[object]) -> str:
 
 
 def who(process: Document) -> str:
-    """Return the most telling name first: a state that matters, then job, pod, unit or container, then what runs."""
-    if process["state"] == "dead":
-        was = (owner(process), process["command"] or process["process"])
-        ended = "ZOMBIE" if process["process_state"] == "Z" else "DEAD"
-        return "  ".join([f"{ended}, memory still held", *(part for part in was if part)])
+    """Return its name, as problems and messages have it, what matters about it, whose it is, and what it runs."""
     if process["state"] == "unresolved":
         return "in another pid namespace"
-    state = {"Z": "ZOMBIE", "D": "STUCK (D)"}.get(process["process_state"], "")
-    holder = "unproven" if process.get("holder_unproven") else ""
-    takes = "preallocates" if process.get("preallocates") else ""
-    shared = "shared through MPS" if process.get("shared_through_mps") else ""
-    what = process["command"] or process["process"] or "?"
-    parts = (state, holder, shared, telling_verdict(process), owner(process), takes, what)
-    return "  ".join(part for part in parts if part)
+    name, command = name_and_command(process)
+    parts = [state_of(process)]
+    if process["state"] != "dead":
+        parts += [
+            "unproven" if process.get("holder_unproven") else "",
+            "shared through MPS" if process.get("shared_through_mps") else "",
+            telling_verdict(process),
+        ]
+    parts += [owner(process), "preallocates" if process.get("preallocates") and process["state"] != "dead" else ""]
+    told = [part for part in parts if part]
+    if name == _UNKNOWN and told:
+        return "  ".join(told)
+    gap = "" if not command else " " if _is_program(process, name) and not told else "  "
+    return "  ".join([name, *told]) + gap + command
+
+
+def _is_program(process: Document, name: str) -> bool:
+    """Return whether a process is called as the program that it runs."""
+    return str(process.get("command") or "").partition(" ")[0].rpartition("/")[2] == name
+
+
+def state_of(process: Document) -> str:
+    """Return the state of a process that does not simply run; "" of one that does."""
+    state = process.get("process_state")
+    if process["state"] == "dead":
+        return f"{'ZOMBIE' if state == 'Z' else 'DEAD'}, memory still held"
+    return {"Z": "ZOMBIE", "D": "STUCK (D)"}.get(str(state), "")
+
+
+def name_and_command(process: Document) -> tuple[str, str]:
+    """Return the name of a process, and its command without its directories, and without that name before it.
+
+    >>> name_and_command({"process": "embed", "command": "/opt/py/bin/python3 -m embed"})
+    ('embed', 'python3 -m embed')
+    >>> name_and_command({"process": "python3", "command": "/usr/bin/python3 train.py"})
+    ('python3', 'train.py')
+    """
+    command = str(process.get("command") or "")
+    program, _, arguments = command.partition(" ")
+    program = program.rpartition("/")[2] or program
+    name = str(process.get("process") or program or _UNKNOWN)
+    return name, (arguments if program == name else f"{program} {arguments}").strip()
 
 
 def short_who(process: Document, room: int) -> str:
-    """Return the same for a few cells: of a process with a verdict, a name and that come first.
-
-    The name of what it belongs to, or its own where that leaves no room for the verdict.
-    """
+    """Return the same for a few cells: of a process with a verdict, that is said in one word and not cut off."""
     verdict = process["verdict"] if telling_verdict(process) else ""
-    if not verdict or process["state"] != "live" or process["process_state"] in {"Z", "D"}:
+    if not verdict or process["state"] != "live" or state_of(process):
         return who(process)
-    names = [name for name in (owner(process), process["process"], process["command"]) if name] or ["?"]
-    name = next((each for each in names if cell_len(f"{each}  {verdict}") <= room), names[0])
-    return "  ".join(part for part in (name, verdict, process["command"] or "") if part)
+    name, command = name_and_command(process)
+    left = room - cell_len(verdict) - 1
+    if cell_len(name) > left:
+        return f"{cut(name, left)} {verdict}" if left >= _LEAST_VERDICT_NAME else name
+    if cell_len(name) == left:
+        return f"{name} {verdict}"
+    return "  ".join(part for part in (name, verdict, owner(process), command) if part)
+
+
+def read_cell(process: Document) -> str:
+    """Return when it was read, where that is not now."""
+    if "last_read_seconds" not in process:
+        return "now"
+    age = process["last_read_seconds"]
+    if age is None:
+        return "-"
+    seconds = age if age < _MINUTE_SECONDS else age // _MINUTE_SECONDS * _MINUTE_SECONDS
+    return f"{format_duration(seconds)} ago"
 
 
 def gpu_cell(process: Document) -> str:

@@ -34,7 +34,7 @@ from gpuagent.cli.cells import (
 from gpuagent.cli.ps import WORTH_A_WORD_BYTES, process_table
 from gpuagent.core.hardware import FULL_RATIO, HIGH_RATIO
 from gpuagent.core.units import format_duration, format_ratio
-from gpuagent.core.wording import assessment_words, unmeasured_words
+from gpuagent.core.wording import assessment_words, unmeasured_words, usable_bytes
 
 _CLEAR = "\x1b[H\x1b[J"
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -165,7 +165,8 @@ def status_screen(
     `whole`: for a file or a pipe. All problems and processes are listed, and no line is cut.
     """
     width = max(_NARROWEST, min(width, _WIDEST))
-    problems = _problems(document["problems"], width, paint, whole=whole)
+    # Whoever searches a file for words wants a sentence in one line.
+    problems = _problems(document["problems"], UNCUT_WIDTH if whole else width, paint, whole=whole)
     lines = [_head(document, width, paint, hostname), "", *problems, ""]
     history = any(gpu["memory_used_history_bytes"] for gpu in document["gpus"])
     read = {gpu["index"] for gpu in document["gpus"] if gpu["state"] == "ok"}
@@ -246,28 +247,31 @@ def _processes(document: Document, width: int, paint: Paint, *, whole: bool) -> 
     if whole:
         width, per_gpu = UNCUT_WIDTH, len(document["processes"])
     shown = [process for group in by_gpu.values() for process in group[:per_gpu]]
-    last_known = _last_known(document.get("last_known"), width, paint, whole=whole)
+    last_known = _last_known(document.get("last_known"), shown, width, paint, whole=whole)
     if not shown:
         return last_known
     lines = [""]
     if document["stale"]:
         lines += wrap(f"The processes as they were {format_duration(document['age_seconds'])} ago:", width)
-    lines += process_table(shown, width, paint)
+    lines += process_table(shown, width, paint, beside=(document.get("last_known") or {}).get("processes", ()))
     hidden = len(document["processes"]) - len(shown)
     if hidden:
         lines.append(paint(f"+{hidden} more: gpuagent ps", "dim"))
     return [*lines, *last_known]
 
 
-def _last_known(known: Document | None, width: int, paint: Paint, *, whole: bool) -> list[str]:
-    """Return the processes of GPUs that are not measured now, with that mark."""
+def _last_known(known: Document | None, beside: list[Document], width: int, paint: Paint, *, whole: bool) -> list[str]:
+    """Return the processes of GPUs that are not measured now, with that mark, in the columns of those `beside`."""
     if known is None or not known["processes"]:
         return []
     most = len(known["processes"]) if whole else _MOST_PROCESSES
-    table = process_table(known["processes"][:most], width, paint)
+    # The sentence above says when it was: no column for that.
+    earlier = [dict(one, sm_utilization_ratio=None) for one in known["processes"][:most]]
+    head, *rows = process_table(earlier, width, paint, beside=beside)
+    table = [head, *(paint(row, "dim") for row in rows)]
     hidden = len(known["processes"]) - most
     more = [paint(f"+{hidden} more: gpuagent ps", "dim")] if hidden > 0 else []
-    return ["", cut(unmeasured_words(known), width), *table, *more]
+    return ["", cut(unmeasured_words(known), UNCUT_WIDTH if whole else width), *table, *more]
 
 
 _GRAVE = frozenset({"critical", "warning"})
@@ -344,15 +348,22 @@ def _vitals(gpu: Document) -> str:
 
 def _memory(gpu: Document, width: int, room: int, paint: Paint) -> str:
     """Return the bar with its figures in `room`, and the sparkline in what is left of `width`."""
-    used, total, ratio = gpu["memory_used_bytes"], gpu["memory_total_bytes"], gpu["memory_used_ratio"]
-    if ratio is None:
+    used, total, ratio = gpu["memory_used_bytes"], usable_bytes(gpu), gpu["memory_used_ratio"]
+    if ratio is None or not total:
         return f"{_INDENT}memory {gib_cell(used)}/{gib_cell(total)} GiB"
-    free = gpu["memory_free_bytes"]
-    taken = ratio if free is None or not total else 1 - free / total
-    is_high = taken > HIGH_RATIO and not gpu.get("memory_preallocated")
-    style = "critical" if taken > FULL_RATIO else "warning" if is_high else "ok"
-    line = _bar(_INDENT, used, total, room, paint, style)
+    line = _bar(_INDENT, used, total, room, paint, fill_style(gpu) or "ok")
     return line + paint(_spark(gpu, total, _spark_width(width), paint), "dim") if room < width else line
+
+
+def fill_style(part: Document) -> str:
+    """Return `critical` for the memory of a GPU, or MIG instance, that is full, `warning` for what is high, else ""."""
+    free, used, total = part["memory_free_bytes"], part["memory_used_bytes"], part["memory_total_bytes"]
+    if not total or used is None:
+        return ""
+    taken = used / total if free is None else 1 - free / total
+    if taken > FULL_RATIO:
+        return "critical"
+    return "warning" if taken > HIGH_RATIO and not part.get("memory_preallocated") else ""
 
 
 def _instances(mig: Sequence[Document], room: int, paint: Paint) -> Iterator[str]:
@@ -360,9 +371,14 @@ def _instances(mig: Sequence[Document], room: int, paint: Paint) -> Iterator[str
     for number, instance in {instance["gpu_instance_id"]: instance for instance in mig}.items():
         profile = str(instance["profile"]).rpartition("c.")[2]  # 1c.3g.40gb is a compute instance in a 3g.40gb
         head = f"{_INDENT}MIG {number:<2} {fit(profile, 10)} "
-        used, total = instance["memory_used_bytes"], instance["memory_total_bytes"]
+        used, total = instance["memory_used_bytes"], usable_bytes(instance)
         known = used is not None and total
-        yield _bar(head, used, total, room, paint) if known else f"{head}{gib_cell(used)}/{gib_cell(total)} GiB"
+        style = fill_style(instance) or "ok"
+        yield (
+            _bar(head, used, total, room, paint, style)
+            if known and total
+            else f"{head}{gib_cell(used)}/{gib_cell(total)} GiB"
+        )
 
 
 def _bar(head: str, used: float, total: float, room: int, paint: Paint, style: str = "") -> str:

@@ -78,7 +78,8 @@ class ClientCommands:
 
     def clients(self) -> Document:
         """Return the apps that are connected."""
-        return clients_document(self._server.registry, self._server.snapshot, self._clock.now())
+        server = self._server
+        return clients_document(server.registry, server.snapshot, self._clock.now(), server.socket_path)
 
     async def command(self, pid: int, name: str, args: Args) -> Document:
         """Carry out a command by its name. Raises KeyError for one that there is not."""

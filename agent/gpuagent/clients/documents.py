@@ -21,8 +21,13 @@ SCHEMA = 1
 Document = dict[str, Any]
 
 
-def clients_document(registry: ClientRegistry, snapshot: Snapshot | None, now_seconds: float) -> Document:
-    """Return all of them, by pid; figures are null where none are known, or only old ones."""
+def clients_document(
+    registry: ClientRegistry, snapshot: Snapshot | None, now_seconds: float, socket_path: str
+) -> Document:
+    """Return all of them, by pid; figures are null where none are known, or only old ones.
+
+    `socket_path` is where apps connect, "" while none can.
+    """
     on: dict[int, list[ProcessReading]] = {}
     for process in snapshot.processes if snapshot else ():
         on.setdefault(process.pid, []).append(process)
@@ -38,6 +43,7 @@ def clients_document(registry: ClientRegistry, snapshot: Snapshot | None, now_se
         "refused": dict(registry.refusals),
         "dropped": dict(registry.drops),
         "attach": registry.limits.may_attach,
+        "socket": socket_path,
     }
 
 

@@ -230,6 +230,11 @@ class ClientServer:
         """Whether apps can connect."""
         return self._acceptor is not None and not self.registry.disposer.is_full
 
+    @property
+    def socket_path(self) -> str:
+        """Where apps connect; "" while none can."""
+        return str(self._directory / SOCKET_NAME) if self.listening else ""
+
     async def open(self) -> None:
         """Listen; where that cannot be, say so in the log and as a metric."""
         try:

@@ -100,6 +100,13 @@ def _made(name: str, base: type[Section], text: str | None, keys: Mapping[str, t
     return types.new_class(name, (base,), exec_body=lambda namespace: namespace.update(body))
 
 
+_MAIL = ": mail is sent by apprise"
+_OTHER_NAMES = {
+    "email": _MAIL, "email_configs": _MAIL, "mail": _MAIL, "smtp": _MAIL,
+    **dict.fromkeys(("teams", "msteams", "discord", "telegram"), ": this messenger is reached by apprise"),
+}  # fmt: skip
+
+
 class _Receiver(Section):
     """Somebody or something that is told. Each has a name and exactly one kind."""
 
@@ -119,6 +126,11 @@ class _Receiver(Section):
     def key_names(cls) -> tuple[str, ...]:
         """Return the kinds there are."""
         return tuple(name for name in cls.keys if name not in _NO_KINDS)
+
+    @classmethod
+    def hint(cls, name: str, given: Mapping[str, object]) -> str:
+        """See `Section.hint`; what other programs call a kind of receiver is known by another name here."""
+        return _OTHER_NAMES.get(name) or super().hint(name, given)
 
     @property
     def kind(self) -> str:

@@ -10,7 +10,7 @@ import ipaddress
 import re
 from urllib.parse import urlsplit
 
-from gpuagent.core.problems import shown
+from gpuagent.core.problems import kind_of, shown
 
 _PREFIX = re.compile(
     r"(user|uid|group|gid|pid|container|pod|image|job|slurm_job|unit|name|process|proc|comm|command|cmd|exe|program|path"
@@ -36,6 +36,10 @@ def split_listen(text: str) -> tuple[str, int]:
     Raises ValueError, in words for the person who wrote it.
     """
     host, colon, port = text.rpartition(":")
+    if not colon and port.isdecimal():
+        raise ValueError(
+            f'is a port without a host: write "127.0.0.1:{port[:5]}", or ":{port[:5]}" for every interface'
+        )
     if not colon or not (port.isascii() and port.isdigit()):
         raise ValueError("has no port: write host:port, for example 127.0.0.1:9837 or :9837")
     if len(port) > 5 or int(port) > 65535:
@@ -62,8 +66,11 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
         raise ValueError(f"{shown(text)} is no IP address") from None
 
 
-def check_listen(text: str) -> str:
-    """Pass an address to listen on; "" turns listening off. Raises ValueError."""
+def check_listen(value: object) -> str:
+    """Pass an address to listen on; "" turns listening off. Raises ValueError, also for a port that is a number."""
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(text, str):
+        raise ValueError(f"must be text, not {kind_of(text)}")
     if text:
         split_listen(text)
     return text

@@ -42,11 +42,12 @@ def load_rules(config: Config, *, read: Callable[[Path], bytes] = read_regular_f
     """
     faults: list[RuleFault] = []
     own: list[RuleGroup] = []
-    for path in config.rule_files:
+    for number, path in enumerate(config.rule_files):
         try:
             own += load_rule_file(path, read=read)
-        except RuleFileError as error:
-            faults += error.faults
+        except RuleFileError as error:  # one without a line is of the file as a whole: told where that is named
+            named = f"rule_files[{number}]: {path}"
+            faults += [fault if fault.line else replace(fault, file=named) for fault in error.faults]
     merged: tuple[RuleGroup, ...] = ()
     try:
         merged = merge_rules(load_rule_file(RULES_FILE), own, config.disabled_rules)

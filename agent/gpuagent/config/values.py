@@ -161,7 +161,9 @@ Size = Annotated[int, ValueType("a size such as 6GiB", _quantity(parse_bytes, "a
 
 ListenAddress = Annotated[
     str,
-    ValueType('host:port such as 127.0.0.1:9837, :9837 or "[::1]:9837"; "" is off', _from_text(check_listen)),
+    ValueType(
+        'host:port such as 127.0.0.1:9837, :9837 or "[::1]:9837"; "" is off', lambda value, _: check_listen(value)
+    ),
 ]
 
 HostPattern = Annotated[str, ValueType("a host name, or *. and a domain", _from_text(check_host_pattern))]

@@ -92,3 +92,16 @@ def is_nobodys(nobodys_bytes: int, processes: Iterable[ProcessReading], used_byt
     for one in processes:
         held[one.pid] = held.get(one.pid, 0) + (one.used_bytes or 0)
     return nobodys_bytes > max(held.values(), default=0) and nobodys_bytes >= LARGE_SHARE * used_bytes
+
+
+def ending_advice(process: ProcessReading) -> str:
+    """Return the command that gives its memory back: of a service that is started again, else of the process.
+
+    The command shows who it is and who ends with it, and asks. "" of a process that has ended.
+    """
+    info = process.info
+    if info is None:
+        return ""
+    if info.unit.endswith(".service") and not (info.slurm_job or info.pod_uid or info.container_id):
+        return f"`gpuagent kill {process.pid} --restart-unit` restarts {info.unit} and frees the memory."
+    return f"`gpuagent kill {process.pid}` ends {info.name} and frees the memory."

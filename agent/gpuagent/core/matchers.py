@@ -169,7 +169,10 @@ def parse_matcher(text: str) -> Matcher:
     head = _HEAD.match(text)
     if head is None:
         raise ValueError(f"this is no matcher: write {MATCHER_HELP}")
-    return Matcher(head[1], MatchOperator(head[2]), _unquote(text[head.end() :].strip()))
+    rest = text[head.end() :].strip()
+    if rest.startswith("="):
+        raise ValueError(f"== is no operator of a matcher: write {head[1]}{head[2]}{rest.lstrip('=').strip()}")
+    return Matcher(head[1], MatchOperator(head[2]), _unquote(rest))
 
 
 def parse_matchers(text: str) -> list[Matcher]:

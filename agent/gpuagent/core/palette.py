@@ -15,29 +15,36 @@ ON_LIGHT = ("#2f7fd0", "#5a3bb0", "#178f80", "#8f3d80", "#5889ac", "#2b47a8", "#
 turns, so that neighbors differ for who cannot tell the hues apart."""
 
 
+Drawn = tuple[int, Hashable]
+"""Whoever is drawn: the pid, and what tells it from an earlier process with that pid."""
+
+
 class ColorAssignment:
     """Gives whoever is drawn a color and lets them keep it for as long as they are known.
 
-    Those that are drawn together get different ones while there are enough.
+    It follows from the pid, so that two screens that know nothing of each other give the same one. Those that are drawn
+    together get different ones while there are enough.
     """
 
     def __init__(self, colors: int = len(ON_DARK)) -> None:
         self._colors = colors
-        self._given: dict[Hashable, int] = {}
+        self._given: dict[Drawn, int] = {}
 
-    def assign(self, together: Sequence[Sequence[Hashable]], known: Collection[Hashable]) -> Mapping[Hashable, int]:
+    def assign(self, together: Sequence[Sequence[Drawn]], known: Collection[Drawn]) -> Mapping[Drawn, int]:
         """Return the number of the color of each that is drawn.
 
         `together` are those of each picture, `known` all whose color is kept: the others are forgotten.
         """
         self._given = {who: color for who, color in self._given.items() if who in known}
-        on_screen = Counter(self._given[who] for picture in together for who in picture if who in self._given)
+        pictures: dict[Drawn, list[Counter[int]]] = {}
         for picture in together:
             here = Counter(self._given[who] for who in picture if who in self._given)
             for who in picture:
-                if who not in self._given:
-                    color = min(range(self._colors), key=lambda one: (here[one], on_screen[one], one))
-                    self._given[who] = color
-                    here[color] += 1
-                    on_screen[color] += 1
-        return {who: self._given[who] for picture in together for who in picture}
+                pictures.setdefault(who, []).append(here)
+        for who in sorted(pictures.keys() - self._given.keys(), key=lambda one: one[0]):
+            taken = sum(pictures[who], Counter[int]())
+            wanted = ((who[0] + step) % self._colors for step in range(self._colors))
+            self._given[who] = min(wanted, key=lambda color: taken[color])
+            for here in pictures[who]:
+                here[self._given[who]] += 1
+        return {who: self._given[who] for who in pictures}

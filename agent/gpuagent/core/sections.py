@@ -300,6 +300,15 @@ class Section:
         return tuple(cls.keys)
 
     @classmethod
+    def hint(cls, name: str, given: Mapping[str, object]) -> str:
+        """Return what to do about an unknown key, to be put after a fault; "" where nothing is known."""
+        for other in (each for each, value in given.items() if value is None and each in cls.keys):
+            below = cls.keys[other].section
+            if below is not None and name in below.keys:
+                return f": it belongs below {other}, with more spaces before it"
+        return ""
+
+    @classmethod
     def exactly_one(cls, given: Mapping[str, object], names: Sequence[str]) -> Iterator[Problem]:
         """Find out whether one of these keys is given, and only one."""
         found = [name for name in names if name in given]
@@ -350,7 +359,10 @@ class _Reader:
         for name in (name for name in given if name not in section.keys):
             near = nearest(name, section.keys)
             allowed = ", ".join(section.key_names())
-            self.problems.append(Problem((*path, name), f"unknown {section.key_noun}", allowed, near))
+            problem = f"unknown {section.key_noun}{section.hint(name, given)}"
+            self.problems.append(Problem((*path, name), problem, allowed, near))
+            if section.key_noun == "key" and near in section.keys and near not in given:  # its own faults, too
+                self._value(section.keys[near], given[name], (*path, name))
         values = dict(defaults)
         for name, place in section.keys.items():
             attribute = _attribute(name)
@@ -399,7 +411,9 @@ class _Reader:
         if place.section is not None or place.entry is not None:
             if isinstance(value, Mapping):
                 return self._mapping(place, value, path)
-            self._refuse(path, f"must be a mapping, not {kind_of(value)}", place)
+            by_url = isinstance(value, str) and place.section is not None and "url" in place.section.keys
+            how = f": write {path[-1]}: {{url: ...}}" if by_url else ""
+            self._refuse(path, f"must be a mapping, not {kind_of(value)}{how}", place)
         elif place.item is not None or place.positions:
             return self._list(place, value, path)
         elif place.words:

@@ -137,6 +137,22 @@ def forecast_words(part: Document) -> str:
     return format_forecast(seconds)
 
 
+def usable_bytes(part: Document) -> float | None:
+    """Return the memory of a GPU, or MIG instance, that programs can have: what is used and what is free.
+
+    The rest is the driver's own, which nobody can allocate. Every screen shows what is used of this.
+
+    >>> usable_bytes({"memory_used_bytes": 70, "memory_free_bytes": 9, "memory_total_bytes": 80})
+    79
+    >>> usable_bytes({"memory_used_bytes": None, "memory_free_bytes": 9, "memory_total_bytes": 80})
+    80
+    """
+    used, free, total = part["memory_used_bytes"], part.get("memory_free_bytes"), part["memory_total_bytes"]
+    if used is None or free is None or not total or not used + free:
+        return None if total is None else total
+    return min(total, used + free)  # type: ignore[no-any-return]
+
+
 def unmeasured_words(known: Document) -> str:
     """Say that processes are not measured now, why, and that what follows is how they were.
 

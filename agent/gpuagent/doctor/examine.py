@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -69,6 +70,8 @@ CHECKS = (
 
 def examine(config_path: Path | None = None, simulate: str | None = None) -> Iterator[Finding]:
     """Yield every finding about this machine (or a scenario), as it is found."""
+    if simulate is None:  # what a reading logs of the driver is among the findings
+        logging.getLogger().addHandler(logging.NullHandler())
     config, found = service.configuration(config_path, simulated=simulate is not None)
     yield from found
     subject = CheckContext(config, simulate)

@@ -15,6 +15,7 @@ from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, Snapshot
 from gpuagent.core.units import format_bytes
 from gpuagent.core.wording import WITHHELD
 from gpuagent.doctor.finding import Finding, Level
+from gpuagent.driver.nvml.library import LIBRARY_UNLOADABLE
 from gpuagent.node import NoSuchNode
 from gpuagent.procfs.host_memory import limited_view
 from gpuagent.procfs.machine import CAP_KILL, CAP_SYS_PTRACE, COST, effective_capabilities, in_host_pid_namespace
@@ -99,6 +100,9 @@ def nvml(snapshot: Snapshot) -> Iterator[Finding]:
     """Check that NVML answers, and that it lists every GPU that should be there."""
     node = snapshot.node
     if node.nvml_state is not NvmlState.READY:
+        if LIBRARY_UNLOADABLE in node.why_unread:  # `library` says it, with what to do
+            yield Finding("NVML", Level.FAILURE, "cannot be asked without the driver library")
+            return
         yield Finding(
             "NVML", Level.FAILURE, node.why_unread or "it has not answered",
             "nvidia-smi should fail in the same way; after a driver upgrade reload the modules or reboot",

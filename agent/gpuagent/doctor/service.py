@@ -23,6 +23,7 @@ from gpuagent.config.rules import implausible_rules, load_rules, unknown_metrics
 from gpuagent.config_notes.notes import ConfigFile, Machine, config_notes
 from gpuagent.config_notes.user_database import no_user_problems, no_users
 from gpuagent.core.api_client import AgentUnreachable, fetch_document, listener
+from gpuagent.core.identity import SIMULATED_NAME
 from gpuagent.doctor.finding import Finding, Level
 from gpuagent.doctor.machine import managed_memory
 from gpuagent.driver.memory_limits.client import refusal_here
@@ -216,8 +217,14 @@ def agent(config: Config) -> Iterator[Finding]:
     try:
         document = fetch_document(control_socket(config))
     except AgentUnreachable as error:
-        yield Finding("agent", Level.INFO, f"none is running ({error})", "gpuagent run, or systemctl start gpuagent")
-        yield from _address(config)
+        simulated = _simulated_agent(config)
+        if simulated is None:
+            text, advice = f"none is running ({error})", "gpuagent run, or systemctl start gpuagent"
+        else:
+            text = f"only a simulated one is running (scenario {simulated['agent']['simulated']})"
+            advice = "gpuagent doctor --simulate SCENARIO examines a simulated node"
+        yield Finding("agent", Level.INFO, text, advice)
+        yield from _address(config, simulated)
         return
     running = str(document.get("agent", {}).get("version"))
     if running != __version__:
@@ -250,8 +257,28 @@ def _locked_pages(config: Config, document: Mapping[str, Any], proc: Path = Path
                       "install systemd/gpuagent-unified-memory.conf as a drop-in, and restart it")  # fmt: skip
 
 
-def _address(config: Config) -> Iterator[Finding]:
-    """Whether the address is free, since no agent has it."""
+def _simulated_agent(config: Config) -> Mapping[str, Any] | None:
+    """Return the status of the simulated agent that `gpuagent status` would show, None where none answers."""
+    usual = control_socket(config)
+    try:
+        document = fetch_document(usual.parent.with_name(SIMULATED_NAME) / usual.name)
+    except AgentUnreachable:
+        return None
+    return document if document.get("agent", {}).get("simulated") else None
+
+
+def _is_same_agent(listen: str, document: Mapping[str, Any]) -> bool:
+    """Return whether the agent of this status serves this address."""
+    host, port = parse_listen(listen)
+    try:
+        found = fetch_document(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+    except AgentUnreachable:
+        return False
+    return bool(found.get("agent", {}).get("pid") == document.get("agent", {}).get("pid"))
+
+
+def _address(config: Config, simulated: Mapping[str, Any] | None = None) -> Iterator[Finding]:
+    """Whether the address is free, since no agent has it; a simulated one may."""
     if not config.listen:
         return
     host, port = parse_listen(config.listen)
@@ -261,6 +288,10 @@ def _address(config: Config) -> Iterator[Finding]:
         try:
             probe.bind((host, port))
         except OSError as error:
+            if simulated is not None and _is_same_agent(config.listen, simulated):
+                yield Finding("listen", Level.INFO, f"{config.listen} is the simulated agent's",
+                              "end it before an agent of this node is started")  # fmt: skip
+                return
             yield Finding("listen", Level.FAILURE, f"{config.listen}: {error.strerror}",
                           "set listen to another port, or find who has it: ss -ltnp")  # fmt: skip
         else:

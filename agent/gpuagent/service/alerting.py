@@ -82,9 +82,8 @@ class Alerting:
     """Fed with snapshots; evaluates, keeps, tells. For one event loop."""
 
     def __init__(self, config: Config, groups: Iterable[RuleGroup], clock: Clock, where: NodeIdentity) -> None:
-        self.store = Store(
-            where.state_file, owner=StateOwner(where.machine, simulated=bool(where.simulated)), lost=where.lost
-        )
+        owner = StateOwner(where.machine, simulated=bool(where.simulated), scenario=where.simulated)
+        self.store = Store(where.state_file, owner=owner, lost=where.lost)
         self._groups = with_external_url(groups, links_of(config, where.url).page)
         self.engine = RuleEngine(self._groups, longest_gap_seconds=longest_gap(config.poll_interval, clock.speed))
         self.outbox = Outbox(self.store, clock)

@@ -93,7 +93,7 @@ def perform(prepared: Prepared, socket: Path | None, say: Say) -> list[str]:
         return report_blame(answer)
     if act.name == "release":
         answer = _ask(release_request(chosen), socket, [RELEASE_WAIT_SECONDS], say)
-        why = refusal(answer)
+        why = refusal(answer, socket)
         return report_release(answer) if why is None else [*why.splitlines(), *advice(answer)]
     waits = [WAITS_SECONDS[step] for step in act.steps]
     return report(_ask(kill_request(chosen, act.steps), socket, waits, say)).splitlines()

@@ -18,6 +18,7 @@ from textual.widgets import Input
 from gpuagent.cli.agent import NoData
 from gpuagent.cli.alert_screen import alert_screen
 from gpuagent.cli.cells import Paint, clean, cut, wrap
+from gpuagent.cli.ps import process_table
 from gpuagent.core.units import format_duration
 from gpuagent.core.wording import unmeasured_words
 from gpuagent.top.acting import ActingApp
@@ -39,7 +40,6 @@ _NOTHING_YET = (
     "`gpuagent run --simulate leak --speed 60` in another terminal."
 )
 _LEAST_TABLE = 6
-_MOST_PROBLEMS = 4
 _LEAST_INTERVAL_SECONDS = 0.5
 _LEAST_CHARTED, _MOST_ROWS = 5, 16
 """Lines of a GPU with charts."""
@@ -173,19 +173,25 @@ class TopApp(ActingApp):
             table.show([], [], self.view, self.columns)
             return
         status = self.reading.status
-        blocks = self._gpu_blocks(status, width, height)
+        # Problems come first, then their advice; rows of GPUs have the rest of what the processes leave.
+        blocks = self._gpu_blocks(status, width, height, charts=False)
         room = max(1, height - 2 - _LEAST_TABLE)
-        lines = problem_lines(status, self.reading.alerts, width, max(1, min(_MOST_PROBLEMS, room // 3)))
-        if not status["problems"] and len(lines) == 1 and height < 20:
-            lines = lines[:1]
+        below = self._last_known_lines(status, width)
+        wanted = min(len(status["processes"]) + len(below) + 1, height // 2)
+        spare = height - 2 - len(blocks) - max(_LEAST_TABLE, wanted)
+        lines = problem_lines(
+            status, self.reading.alerts, width, max(1, room // 3, min(spare, room - 1)), outdated=self.grey
+        )
+        blocks = self._gpu_blocks(status, width, height, problems=len(lines), below=len(below))
         problems.styles.height = len(lines)
         problems.show(lines, grey=self.grey)
         if len(blocks) > room - len(lines):  # a cell for the scroll bar
-            blocks = self._gpu_blocks(status, width - 1, height)
+            blocks = self._gpu_blocks(status, width - 1, height, problems=len(lines), below=len(below))
         gpus.styles.height = max(1, min(len(blocks), room - len(lines)))
         gpus.show(blocks, grey=self.grey)
         shown = rows(status["processes"], self.view)
-        table.show(shown, status["processes"], self.view, self.columns, grey=self.grey, empty=self._empty_words(status))
+        empty = "" if below and not self.view.filter else self._empty_words(status)
+        table.show(shown, status["processes"], self.view, self.columns, grey=self.grey, empty=empty, below=below)
         head.refresh()
 
     def _empty_words(self, status: Document) -> str:
@@ -195,11 +201,22 @@ class TopApp(ActingApp):
             return unmeasured_words(status["last_known"])
         return "No process holds GPU memory."
 
-    def _gpu_blocks(self, status: Document, width: int, height: int) -> list[Text]:
+    def _last_known_lines(self, status: Document, width: int) -> list[str]:
+        """Return who was on the GPUs that are not measured now; nothing under a filter, which is about the present."""
+        known = status.get("last_known")
+        if not known or not known["processes"] or self.view.filter:
+            return []
+        processes = [dict(one, sm_utilization_ratio=None) for one in known["processes"]]
+        head, *table = process_table(processes, width - 2, Paint())
+        return ["", *(f" {line}" for line in (*wrap(unmeasured_words(known), width - 2), head.rstrip(), *table))]
+
+    def _gpu_blocks(
+        self, status: Document, width: int, height: int, *, problems: int = 0, below: int = 0, charts: bool = True
+    ) -> list[Text]:
         by_gpu: dict[str, list[Document]] = {}
         for process in status["processes"]:
             by_gpu.setdefault(process["gpu_uuid"], []).append(process)
-        each = self._rows_per_gpu(status, height)
+        each = self._rows_per_gpu(status, height, problems, below) if charts else 1
         blocks: list[Text] = []
         for gpu in status["gpus"]:
             held = by_gpu.get(gpu["uuid"], [])
@@ -208,14 +225,14 @@ class TopApp(ActingApp):
             blocks = [Text(cut(" No GPU on this node.", width), "dim", end="")]
         return blocks
 
-    def _rows_per_gpu(self, status: Document, height: int) -> int:
-        """Return how many lines each GPU has: more where the processes leave room, for charts."""
+    def _rows_per_gpu(self, status: Document, height: int, problems: int, below: int) -> int:
+        """Return how many lines each GPU has: more where problems and processes leave room, for charts."""
         count = max(1, len(status["gpus"]))
         if count * 2 > height // 3:
             return 1
-        spare = height - 2 - _MOST_PROBLEMS - max(_LEAST_TABLE, min(len(status["processes"]) + 2, height // 3))
-        rows = min(_MOST_ROWS, spare // count)
-        return rows if rows >= _LEAST_CHARTED else 2
+        table = max(_LEAST_TABLE, min(len(status["processes"]) + below + 2, height // 3))
+        rows = min(_MOST_ROWS, (height - 2 - problems - table) // count)
+        return rows if rows >= _LEAST_CHARTED else max(1, min(2, rows))
 
     def _draw_age(self) -> None:
         """Draw head and foot, whose ages go on while no figures come."""
@@ -281,7 +298,7 @@ class TopApp(ActingApp):
         width = window_width(self.size.width)
         if self.reading is None:
             return
-        lines = problem_lines(self.reading.status, self.reading.alerts, width, 10_000)
+        lines = problem_lines(self.reading.status, self.reading.alerts, width, 10_000, evidence=True)
         if self.reading.alerts is not None:
             shown = alert_screen(self.reading.alerts, width, Paint(color=not self.plain))
             lines += [Text(end=""), *(from_printed(cut_line) for cut_line in shown)]

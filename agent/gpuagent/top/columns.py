@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from rich.cells import cell_len
+
 from gpuagent.cli.ps import (
     age_cell,
     allocator_cell,
@@ -39,10 +41,10 @@ class Column(NamedTuple):
 
 
 def name_of(process: Document) -> str:
-    """Return what runs, with a state that matters before it; who it belongs to is another column."""
+    """Return its name and what runs, with a state that matters; who it belongs to is another column."""
     if process.get("state") != "live" or process.get("process_state") in {"Z", "D"} or process.get("holder_unproven"):
         return who(process)
-    return str(process.get("command") or process.get("process") or "?")
+    return who({"state": "live", "process": process.get("process"), "command": process.get("command")})
 
 
 def verdict_of(process: Document) -> str:
@@ -81,10 +83,10 @@ def _verdict_order(process: Document) -> Any:
 COLUMNS: Sequence[Column] = (
     Column("gpu", "GPU", 4, gpu_cell, _gpu_order, "GPU, with MIG instances below it", descends=False),
     Column("pid", "PID", 7, lambda process: str(process["pid"]), _text("pid"), "Process ID", descends=False),
-    Column("user", "USER", 9, lambda one: one.get("user") or "-", _text("user"), "User", False, False, rank=4),
-    Column("memory", "MEMORY", 10, memory_cell, _text("memory_used_bytes"), "GPU memory it holds"),
+    Column("user", "USER", 9, lambda one: one.get("user") or "-", _text("user"), "User", False, False, rank=2),
+    Column("memory", "MEMORY", 9, memory_cell, _text("memory_used_bytes"), "GPU memory it holds"),
     Column("sm", "SM", 5, sm_cell, _text("sm_utilization_ratio"), "Share of time it kept the GPU busy", rank=6),
-    Column("growth", "GROWTH", 12, growth_cell, _text("growth_bytes_per_second"), "Pace of its baseline", rank=2),
+    Column("growth", "GROWTH", 12, growth_cell, _text("growth_bytes_per_second"), "Pace of its baseline", rank=4),
     Column(
         "full_in",
         "FULL IN",
@@ -93,9 +95,9 @@ COLUMNS: Sequence[Column] = (
         _full_seconds,
         "When its GPU is full at this pace",
         descends=False,
-        rank=3,
+        rank=1,
     ),
-    Column("verdict", "VERDICT", 12, verdict_of, _verdict_order, "What its memory does", right=False, rank=1),
+    Column("verdict", "VERDICT", 12, verdict_of, _verdict_order, "What its memory does", right=False, rank=3),
     Column(
         "allocator",
         "TENSORS + CACHE",
@@ -186,7 +188,7 @@ BY_KEY = {column.key: column for column in COLUMNS}
 USUAL = ("gpu", "pid", "user", "memory", "sm", "growth", "full_in", "verdict", "age", "owner")
 """What is shown until somebody chooses otherwise; the command always comes last."""
 _IDLE_RANK = 20
-LEAST_COMMAND = 14
+LEAST_COMMAND = 12
 """Cells that the command has at least, on the narrowest screens; a fifth of the wider ones."""
 
 
@@ -194,8 +196,9 @@ def fitting(keys: Iterable[str], processes: Sequence[Document], width: int) -> l
     """Return the chosen columns that fit beside the command. Growth and forecast go first where nothing grows."""
     chosen = [BY_KEY[key] for key in keys if key in BY_KEY]
     grows = any(process.get("growth_bytes_per_second") for process in processes)
-    if any(process.get("gpu_instance_id") is not None for process in processes):
-        chosen = [column._replace(width=7) if column.key == "gpu" else column for column in chosen]
+    for key, cell in (("gpu", gpu_cell), ("memory", memory_cell)):
+        widest = max((cell_len(cell(process)) for process in processes), default=0)
+        chosen = [one._replace(width=max(one.width, widest)) if one.key == key else one for one in chosen]
     idle = {"growth", "full_in"} if not grows else set()
 
     def rank(column: Column) -> int:

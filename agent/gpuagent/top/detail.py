@@ -59,7 +59,10 @@ def detail_lines(process: Document, known: ProcessDetails, width: int, *, plain:
     lines = [_line(f"{process['process'] or '?'} (pid {process['pid']}) on GPU {process['gpu']}", width, "bold")]
     if known.gone:
         lines.append(_line("It is not on a GPU any more: this is how it was.", width, SEVERITY_STYLES["warning"]))
-    said = assessment_words(process)
+    ended = process["state"] == "dead"
+    if ended:
+        lines += [_line(piece, width, SEVERITY_STYLES["warning"]) for piece in wrap(_dead_words(process), width)]
+    said = "" if ended else assessment_words(process)
     if said:
         alone = alone_words(process)
         lines.append(
@@ -74,7 +77,7 @@ def detail_lines(process: Document, known: ProcessDetails, width: int, *, plain:
             lines.append(line)
     if len(known.points) > 1:
         lines += [Text(end=""), *_curve(known.points, width)]
-    if known.evidence is not None:
+    if known.evidence is not None and not ended:
         paint = Paint(color=not plain)
         lines += _section("Evidence", width)
         lines += [from_printed(line) for line in lines_of(known.evidence, width, paint)[1:]]
@@ -92,6 +95,14 @@ def detail_lines(process: Document, known: ProcessDetails, width: int, *, plain:
 
 def _line(text: str, width: int, style: str = "") -> Text:
     return Text(cut(text, width), style, end="", no_wrap=True)
+
+
+def _dead_words(process: Document) -> str:
+    held = process["memory_used_bytes"]
+    memory = "memory" if held is None else format_bytes(held)
+    if process.get("process_state") == "Z":
+        return f"ZOMBIE: it has ended and still holds {memory}; its parent has to collect it, or has to end."
+    return f"DEAD: it has ended, and the driver still holds {memory}. Only a reset of the GPU or a reboot frees it."
 
 
 def _section(title: str, width: int) -> list[Text]:
@@ -131,7 +142,7 @@ def _facts(process: Document) -> Iterator[tuple[str, str]]:
             "allocator",
             ", ".join(f"{name} {format_bytes(process[key])}" for name, key in figures if process.get(key) is not None),
         )
-    else:
+    elif process["state"] != "dead":
         yield "allocator", "not known: the app runs without gpuagent-client"
     if process["holder_unproven"]:
         yield "note", "the memory may be that of an earlier process with the same pid, so no rule acts on this one"

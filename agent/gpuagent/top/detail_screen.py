@@ -24,6 +24,9 @@ _ASK_EVERY_SECONDS = 15.0
 """As often as the leak detector takes a point."""
 
 
+_FOOT_OF_DEAD = " Esc back  a acknowledge  s silence"
+
+
 class DetailScreen(Screen[None]):
     """Everything about one process; the keys of acts work here as well."""
 
@@ -91,7 +94,11 @@ class DetailScreen(Screen[None]):
         )
         lines = detail_lines(self.process, known, width, plain=top.plain)
         self.query_one("#detail", LinesView).show(lines, grey=top.grey)
-        foot = " Esc back  k SIGTERM  K end it  R restart unit  r release  b blame  a acknowledge  s silence"
+        foot = (
+            _FOOT_OF_DEAD
+            if self.process["state"] == "dead"
+            else " Esc back  k SIGTERM  K end it  R restart unit  r release  b blame  a acknowledge  s silence"
+        )
         self.query_one("#detail-foot", LinesView).show([Text(cut(foot, width), "dim", end="", no_wrap=True)])
 
     def action_back(self) -> None:

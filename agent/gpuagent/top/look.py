@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
 from rich.text import Text
 
-from gpuagent.core.palette import ON_DARK, ColorAssignment
+from gpuagent.core.palette import ON_DARK, ColorAssignment, Drawn
 
 Document = dict[str, Any]
 
@@ -29,7 +29,7 @@ class _BarMarks(NamedTuple):
     rest: str = "▒"
     host: str = "▚"
     free: str = "·"
-    curve_style: str = "#7fa7c9"
+    curve_style: str = "#a4a9ae"
 
 
 BAR_MARKS = _BarMarks()
@@ -56,19 +56,19 @@ class ProcessColors:
         """`plain`: there is no color, so the pieces of a bar differ by their marks."""
         self.plain = plain
         self._assignment = ColorAssignment()
-        self._given: Mapping[Hashable, int] = {}
+        self._given: Mapping[Drawn, int] = {}
 
     def update(self, processes: Sequence[Document]) -> None:
         """Give colors to those that are new, and forget those that are gone."""
-        bars: dict[str, dict[Hashable, None]] = {}
+        bars: dict[str, dict[Drawn, None]] = {}
         for process in processes:
-            bars.setdefault(process["gpu_uuid"], {})[process["gpu_uuid"], process["pid"]] = None
+            bars.setdefault(process["gpu_uuid"], {})[process["pid"], None] = None
         shown = [list(bar) for bar in bars.values()]
         self._given = self._assignment.assign(shown, frozenset(chain.from_iterable(shown)))
 
     def style_of(self, process: Document) -> str:
         """Return the style of a process."""
-        return ON_DARK[self._given.get((process["gpu_uuid"], process["pid"]), 0)]
+        return ON_DARK[self._given.get((process["pid"], None), 0)]
 
     def mark_of(self, number: int) -> str:
         """Return what its piece of a bar is made of; `number` is its place there."""

@@ -10,17 +10,21 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from gpuagent.cli.cells import Paint, clean, cut, fit, gib_cell, percent_cell, rounded_cell, wrap
-from gpuagent.cli.status import gpu_count_words, no_figures_words, peaks, read_words, unusual_words
+from gpuagent.cli.status import fill_style, gpu_count_words, no_figures_words, peaks, read_words, unusual_words
 from gpuagent.core.units import format_duration, format_ratio
+from gpuagent.core.wording import assessment_words, forecast_words, pace_words, usable_bytes
 from gpuagent.top.look import BAR_MARKS, SEVERITY_STYLES, TEXT_STYLES, ProcessColors
 
 Document = dict[str, Any]
 
 _GRAVE = ("critical", "warning")
 _LABEL = 6  # "GPU 0 "
+_INSTANCE = 18  # "   MIG 9  1g.10gb"
 _MEMORY = 22  # " 141.0/143.8 GiB 100 %"
 _WORD = 9
 _MOST_POINTS = 120
+_MOST_CRITICAL = 10
+"""Critical problems that all have a line, whatever room that takes."""
 
 
 class VitalsHistory:
@@ -84,9 +88,19 @@ def _is_number(text: object) -> bool:
     return isinstance(text, str) and text.isascii() and text.isdigit()
 
 
-def problem_lines(status: Document, alerts: Document | None, width: int, most: int) -> list[Text]:
-    """Return at most `most` lines, the gravest problem first; where more are hidden, the last line says how many."""
-    found = [(str(one["severity"]), str(one["text"]), str(one["advice"] or "")) for one in status["problems"]]
+def problem_lines(
+    status: Document, alerts: Document | None, width: int, most: int, *, outdated: bool = False, evidence: bool = False
+) -> list[Text]:
+    """Return at most `most` lines, the gravest problem first, and all that is critical, however many lines that takes.
+
+    Each has one line at least, then its advice, then the rest of its text. Where more are hidden, the last line says
+    how many. `outdated`: the agent does not answer, so that nothing is known of the present; `evidence`: with that
+    of each leak.
+    """
+    found = [
+        (str(one["severity"]), str(one["text"]) if evidence else brief_text(one, status), str(one["advice"] or ""))
+        for one in status["problems"]
+    ]
     for incident in open_incidents(alerts, status["problems"]):
         severity = str(incident["severity"])
         headline = str(incident.get("headline") or incident["kind"]).removeprefix(f"{severity.upper()} ")
@@ -94,38 +108,62 @@ def problem_lines(status: Document, alerts: Document | None, width: int, most: i
             severity, headline = "info", f"ending: {headline}"
         found.append((severity, f"{headline} ({incident['key']})", ""))
     if not found:
+        if outdated:
+            return [Text(cut(" problems not known", width), SEVERITY_STYLES["warning"], end="", no_wrap=True)]
         return [Text(cut(" no problem found", width), SEVERITY_STYLES["ok"], end="", no_wrap=True)]
     ranks = {severity: rank for rank, severity in enumerate(("critical", "warning", "info"))}
     found.sort(key=lambda one: ranks.get(one[0], len(ranks)))
-    room = most if len(found) <= most else most - 1
-    each = max(1, room // len(found))
-    lines: list[Text] = []
-    for severity, text, advice in found[: max(1, room)]:
-        lines += _problem(severity, text, advice, width, each)
-    hidden = len(found) - max(1, room)
-    if hidden > 0 and most > 1:
-        lines.append(Text(cut(f" +{hidden} more problems: p shows them all", width), "dim", end="", no_wrap=True))
-    return lines[: max(1, most)]
-
-
-def _problem(severity: str, text: str, advice: str, width: int, most: int) -> Iterator[Text]:
-    """Yield a problem in at most `most` lines, its advice if there is room for it."""
-    style = SEVERITY_STYLES.get(severity, "")
+    critical = min(sum(one[0] == "critical" for one in found), _MOST_CRITICAL)
+    most = max(most, critical + (critical < len(found)))
+    shown = found if len(found) <= most else found[: max(1, most - 1)]
+    hidden = len(found) - len(shown)
     room = max(10, width - _WORD - 2)
-    pieces = _at_most(wrap(text, room), most, room)
-    shown = [(piece, "bold" if severity in _GRAVE else "") for piece in pieces]
-    if advice and len(pieces) < most:
-        shown += [(piece, "dim") for piece in _at_most(wrap(f"-> {advice}", room), most - len(pieces), room)]
+    parts = [([cut(brief, room)], wrap(f"-> {advice}", room) if advice else []) for _, brief, advice in shown]
+    spare = most - len(shown) - (hidden > 0)
+    texts = [first for first, _ in parts]
+    advices: list[list[str]] = [[] for _ in parts]
+    for number, (_, advice) in enumerate(parts):
+        if 0 < len(advice) <= spare:
+            advices[number] = advice
+            spare -= len(advice)
+    for number, (_, brief, _) in enumerate(shown):
+        whole = wrap(brief, room)
+        if len(whole) - 1 <= spare:
+            texts[number] = whole
+            spare -= len(whole) - 1
+    lines = [
+        line
+        for (severity, *_), text, advice in zip(shown, texts, advices, strict=True)
+        for line in _problem(severity, text, advice)
+    ]
+    if hidden:
+        lines.append(Text(cut(f" +{hidden} more problems: p shows them all", width), "dim", end="", no_wrap=True))
+    return lines
+
+
+def brief_text(problem: Document, status: Document) -> str:
+    """Return a problem in a sentence: of a leak, when the memory is full, then who takes it; evidence is in details."""
+    text = str(problem["text"])
+    process = next(
+        (one for one in status["processes"] if (one["gpu"], one["pid"]) == (problem["gpu"], problem["pid"])), None
+    )
+    if problem["kind"] != "leak" or process is None or process.get("verdict") != "leaking":
+        return text
+    who = f"{process['process'] or '?'} ({', '.join(filter(None, (process['user'], str(process['pid']))))})"
+    forecast = f" {forecast_words(process)}" if forecast_words(process) else ""
+    pace = f" {pace_words(process)}" if pace_words(process) else " memory"
+    return f"GPU {problem['gpu']}{forecast}: {who} leaks{pace}"
+
+
+def _problem(severity: str, text: Sequence[str], advice: Sequence[str]) -> Iterator[Text]:
+    """Yield the lines of a problem and of its advice."""
+    style = SEVERITY_STYLES.get(severity, "")
+    shown = [(piece, "bold" if severity in _GRAVE else "") for piece in text] + [(piece, "dim") for piece in advice]
     for number, (piece, look) in enumerate(shown):
         line = Text(" ", end="", no_wrap=True)
         line.append(fit(f" {severity.upper()}" if not number else "", _WORD), style if not number else "")
         line.append(f" {piece}", look)
         yield line
-
-
-def _at_most(pieces: list[str], most: int, room: int) -> list[str]:
-    """Return the first lines of a text; the last one says that it goes on."""
-    return pieces if len(pieces) <= most else [*pieces[: most - 1], cut(" ".join(pieces[most - 1 :]), room)]
 
 
 def gpu_block(
@@ -151,7 +189,7 @@ def gpu_block(
     curve = 0 if rows > 2 else min(40, max(0, (width - 80) // 3)) if rows > 1 else max(0, min(24, (width - 112) // 2))
     if curve >= 8 and gpu["memory_used_history_bytes"]:
         tail.append("  ")
-        tail.append_text(_curve(peaks(gpu["memory_used_history_bytes"], curve), gpu["memory_total_bytes"], curve))
+        tail.append_text(_curve(peaks(gpu["memory_used_history_bytes"], curve), usable_bytes(gpu), curve))
         tail.append(f" {_span(gpu)}", "dim")
     if width >= 72:
         tail.append("  ").append(f"{f' {word} ' if word else '':<10}", SEVERITY_STYLES[severity] if word else "")
@@ -160,7 +198,7 @@ def gpu_block(
     line.append_text(stacked_bar(gpu, processes, bar, colors))
     line.append_text(_memory_figures(gpu))
     line.append_text(tail)
-    lines = [line, *_instances(gpu, width)]
+    lines = [line, *_instances(gpu, processes, bar, colors)]
     if rows > 1:
         lines.insert(1, _second_line(gpu, width, vitals))
     if rows > 2:
@@ -187,7 +225,7 @@ def _no_figures(gpu: Document, width: int, *, stale: bool) -> Text:
 def stacked_bar(gpu: Document, processes: Sequence[Document], width: int, colors: ProcessColors) -> Text:
     """Return the memory of a GPU as a bar: a piece for each process, the largest first, then the rest, then free."""
     bar = Text(end="", no_wrap=True)
-    total, used = gpu["memory_total_bytes"], gpu["memory_used_bytes"]
+    total, used = usable_bytes(gpu), gpu["memory_used_bytes"]
     if width < 3:
         return bar
     if not total or used is None:
@@ -197,7 +235,7 @@ def stacked_bar(gpu: Document, processes: Sequence[Document], width: int, colors
         (colors.style_of(one), colors.mark_of(number), one["memory_used_bytes"]) for number, one in enumerate(held)
     ]
     known = sum(size for _, _, size in pieces)
-    if gpu["memory_host_bytes"]:
+    if gpu.get("memory_host_bytes"):
         pieces.append((colors.rest, BAR_MARKS.host, gpu["memory_host_bytes"]))
         known += gpu["memory_host_bytes"]
     if used > known:
@@ -211,11 +249,12 @@ def stacked_bar(gpu: Document, processes: Sequence[Document], width: int, colors
     return bar.append(BAR_MARKS.free * (width - begin), colors.free)
 
 
-def _memory_figures(gpu: Document) -> Text:
-    used, total, ratio = gpu["memory_used_bytes"], gpu["memory_total_bytes"], gpu["memory_used_ratio"]
-    percent = "" if ratio is None else format_ratio(ratio)
+def _memory_figures(part: Document) -> Text:
+    """Return the figures of a GPU or of a MIG instance, red where it is full."""
+    used, total = part["memory_used_bytes"], usable_bytes(part)
+    percent = "" if used is None or not total else format_ratio(used / total)
     text = f"{gib_cell(used)}/{gib_cell(total)} GiB {percent:>5}"
-    style = SEVERITY_STYLES["critical"] if ratio is not None and ratio > 0.97 else "bold"
+    style = SEVERITY_STYLES["critical"] if fill_style(part) == "critical" else "bold"
     return Text(" " * (_MEMORY - len(text)), end="", no_wrap=True).append(text, style)
 
 
@@ -251,7 +290,8 @@ def _second_line(gpu: Document, width: int, vitals: VitalsHistory) -> Text:
     said = unusual_words(gpu) or ("" if width < 100 else str(gpu["name"] or ""))
     room = width - cell_len(line.plain)
     if room > 8:
-        line.append(cut(said, room), TEXT_STYLES.get(str(gpu.get("severity")), "dim") if unusual_words(gpu) else "dim")
+        is_cause = gpu.get("verdict") in {"leaking", "growing"} and said == assessment_words(gpu)
+        line.append(cut(said, room), TEXT_STYLES.get(str(gpu.get("severity")), "dim") if is_cause else "dim")
     return line
 
 
@@ -268,13 +308,16 @@ def _charts(gpu: Document, width: int, rows: int, vitals: VitalsHistory) -> Iter
     indent = _LABEL + 1
     half = (width - indent - 4) // 2 - 11
     history = _stretched(peaks(gpu["memory_used_history_bytes"], half), half)
-    memory = _area(history, gpu["memory_total_bytes"] or 1.0, half, rows)
+    memory = _area(history, usable_bytes(gpu) or 1.0, half, rows)
     busy = _area(vitals.of(gpu, "utilization_ratio")[-half:], 1.0, half, rows)
-    labels = (f"{gib_cell(gpu['memory_total_bytes'])} GiB", "100 %")
+    labels = (f"{gib_cell(usable_bytes(gpu))} GiB", "100 %")
     spans = (_span(gpu) if gpu["memory_used_history_bytes"] else "", "busy")
     for row in range(rows):
         line = Text(" " * indent, end="", no_wrap=True)
-        drawn = ((memory, labels[0], spans[0], BAR_MARKS.curve_style), (busy, labels[1], spans[1], "#6fbf73"))
+        drawn = (
+            (memory, labels[0], spans[0], BAR_MARKS.curve_style),
+            (busy, labels[1], spans[1], BAR_MARKS.curve_style),
+        )
         for area, label, span, style in drawn:
             text = label if not row else span if row == rows - 1 else ""
             line.append(f"{text[:9]:>9} ", "dim").append("▏", "dim")
@@ -313,12 +356,14 @@ def _span(gpu: Document) -> str:
     return format_duration(seconds if seconds < 60 else round(seconds / 60) * 60)
 
 
-def _instances(gpu: Document, width: int) -> Iterator[Text]:
+def _instances(gpu: Document, processes: Sequence[Document], bar: int, colors: ProcessColors) -> Iterator[Text]:
+    """Yield a line for each MIG instance, in the columns of its GPU and the colors of its processes."""
     shown: Mapping[int, Document] = {one["gpu_instance_id"]: one for one in gpu["mig"]}
     for number, instance in shown.items():
-        used, total = instance["memory_used_bytes"], instance["memory_total_bytes"]
-        head = f"    MIG {number:<2} {fit(str(instance['profile']).rpartition('c.')[2], 10)} "
-        figures = f" {gib_cell(used)}/{gib_cell(total)} GiB"
-        room = width - cell_len(head) - cell_len(figures)
-        bar = Paint().bar(used / total, room) if used is not None and total and room > 2 else ""
-        yield Text(cut(f"{head}{bar}{figures}", width), end="", no_wrap=True)
+        profile = str(instance["profile"]).rpartition("c.")[2]
+        head = fit(f"   MIG {number:<2} {profile}", _INSTANCE)
+        line = Text(head, end="", no_wrap=True).append(" ")
+        within = [one for one in processes if one.get("gpu_instance_id") == number]
+        line.append_text(stacked_bar(instance, within, max(0, bar - (_INSTANCE - _LABEL)), colors))
+        missing = max(0, _LABEL + 1 + bar - cell_len(line.plain))
+        yield line.append(" " * missing).append_text(_memory_figures(instance))

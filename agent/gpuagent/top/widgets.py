@@ -102,12 +102,14 @@ class ProcessTable(ScrollView, can_focus=True):
         self._cursor_key: tuple[Any, ...] = ()
         self._shown: list[Column] = []
         self._processes: Sequence[Document] = ()
+        self._below: Sequence[str] = ()
 
     def show(
         self, rows: Sequence[Row], processes: Sequence[Document], view: TableView, columns: Sequence[str], *,
-        grey: bool = False, empty: str = "",
+        grey: bool = False, empty: str = "", below: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """Draw these rows; `empty` is said where there are none."""
+        """Draw these rows; `empty` is said where there are none, and `below` stands under them in grey."""
+        self._below = below
         self.rows, self.view, self.columns, self.grey, self.empty = rows, view, columns, grey, empty
         self._processes = processes
         place = next((number for number, row in enumerate(rows) if row.key == self._cursor_key), None)
@@ -120,7 +122,7 @@ class ProcessTable(ScrollView, can_focus=True):
         self._lay_out()
 
     def _lay_out(self) -> None:
-        self.virtual_size = Size(self.size.width, len(self.rows) + 1)
+        self.virtual_size = Size(self.size.width, len(self.rows) + 1 + len(self._below))
         self._shown = fitting(self.columns, self._processes, self.scrollable_content_region.width - 1)
         self._keep_in_view()
 
@@ -177,7 +179,9 @@ class ProcessTable(ScrollView, can_focus=True):
             return strip_of(self, Text(cut(self._heads(), width), end=""), width, style=_HEAD)
         number = y - 1 + self.scroll_offset.y
         if number >= len(self.rows):
-            said = f" {self.empty}" if not self.rows and y == 1 else ""
+            beyond = number - max(len(self.rows), 1 if self.empty and not self.rows else 0)
+            said = self._below[beyond] if 0 <= beyond < len(self._below) else ""
+            said = f" {self.empty}" if self.empty and not self.rows and y == 1 else said
             return strip_of(self, Text(cut(said, width), "dim", end=""), width)
         row = self.rows[number]
         text = self._group(row, width) if row.process is None else self._process(row.process, width)
@@ -191,7 +195,7 @@ class ProcessTable(ScrollView, can_focus=True):
             room = column.width - len(arrow)
             head = column.head if len(column.head) <= room else column.head[:room]
             line += fit(arrow + head if column.right else head + arrow, column.width, right=column.right) + " "
-        return f"{line}COMMAND"
+        return f"{line}NAME COMMAND"
 
     def _group(self, row: Row, width: int) -> Text:
         return Text(cut(f" {row.head}", width), "bold", end="", no_wrap=True)
@@ -201,11 +205,13 @@ class ProcessTable(ScrollView, can_focus=True):
         line.append(SWATCH, self.palette.style_of(process))
         for column in self._shown:
             line.append(fit(column.cell(process), column.width, right=column.right) + " ", self._style(column, process))
+        is_said = process["state"] != "live" or any(column.key == "verdict" for column in self._shown)
+        verdict = "" if is_said else str(process.get("verdict"))
         indent = "  " if self.view.tree else ""
         room = width - line.cell_len
         line.append(
             cut(f"{indent}{clean(name_of(process))}", max(0, room)),
-            "bold #ff6b5e" if process["state"] == "dead" else "",
+            "#e0a030" if process["state"] == "dead" else VERDICT_STYLES.get(verdict, ""),
         )
         return line
 

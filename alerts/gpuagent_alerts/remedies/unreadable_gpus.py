@@ -55,6 +55,8 @@ class UnreadableGpus:
         self._snapshot = snapshot
         self.updated_seconds = self._clock.now()
         for gpu in snapshot.gpus:
+            if gpu.identity.uuid:  # it has told its name meanwhile: the first tick may end before it does
+                self._last.pop((gpu.identity.index, ""), None)
             key = (gpu.identity.index, gpu.identity.uuid)
             if gpu.processes_read:
                 self._last[key] = _LastReading(gpu, snapshot.processes)

@@ -64,6 +64,10 @@ class _Refused(Exception):
         self.trouble = trouble
 
 
+class _AnotherScenario(_Refused):
+    """Made-up state of another scenario, which nobody needs any more."""
+
+
 def open_memory(steps: Sequence[Step]) -> sqlite3.Connection:
     """Return a database that is lost with the process."""
     db = connect(":memory:")
@@ -75,13 +79,18 @@ def open_file(path: Path, steps: Sequence[Step], owner: StateOwner) -> Opened:
     """Return the database of a file, which is made where there is none.
 
     A damaged file is moved aside and a new one begun, with the rows that can still be read; another node's is moved
-    aside by a real node, and left alone by a simulated one.
+    aside by a real node, and left alone by a simulated one. That of another scenario is removed: it is made up.
     """
     notices: tuple[str, ...] = ()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         notices = tuple(_tend_companions(path))
-        db = _open(path, steps, owner)
+        try:
+            db = _open(path, steps, owner)
+        except _AnotherScenario:
+            for name in (path, *(path.with_name(path.name + suffix) for suffix in COMPANIONS)):
+                name.unlink(missing_ok=True)
+            db = _open(path, steps, owner)
     except _Refused as refused:
         if refused.trouble is StoreProblemKind.OTHER_NODE and not owner.simulated:
             return _begin_anew(path, steps, owner, refused, notices)
@@ -232,6 +241,8 @@ def _examine(db: sqlite3.Connection, known: int, owner: StateOwner) -> None:
     writer = owner_of(db) if version else None
     if writer is not None and (difference := owner.differs(writer)):
         raise _Refused(StoreProblemKind.OTHER_NODE, difference)
+    if writer is not None and owner.is_another_story(writer):
+        raise _AnotherScenario(StoreProblemKind.OTHER_NODE, f"of the scenario {writer.scenario}")
 
 
 def _check(db: sqlite3.Connection) -> str:

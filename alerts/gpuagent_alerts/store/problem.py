@@ -76,6 +76,13 @@ class StateOwner(NamedTuple):
     machine: str = ""
     """Identity of the machine, as `KIND ID`; "" where it is not known."""
     simulated: bool = False
+    scenario: str = ""
+    """Name of the scenario of a simulated node; "" where it is not known."""
+
+    def is_another_story(self, other: StateOwner) -> bool:
+        """Return whether both are simulated nodes, of different scenarios."""
+        names = {self.scenario, other.scenario}
+        return self.simulated and other.simulated and "" not in names and len(names) == 2
 
     def differs(self, other: StateOwner) -> str:
         """Return what makes these two nodes, in words about the other; "" where they may be one.
@@ -98,7 +105,7 @@ class StateOwner(NamedTuple):
         found = json.loads(text)
         if not isinstance(found, dict) or not isinstance(found.get("machine"), str):
             raise ValueError("it does not say whose the state is")
-        return cls(found["machine"], simulated=found.get("simulated") is True)
+        return cls(found["machine"], simulated=found.get("simulated") is True, scenario=str(found.get("scenario", "")))
 
 
 ANY_OWNER = StateOwner()

@@ -60,9 +60,23 @@ def alerts(document: Document, *, hidden: bool, acts: Document | None = None) ->
     return chapter("alerts", "Incidents", body)
 
 
-def firing(document: Document) -> int:
-    """How many alerts fire that somebody has to look at."""
-    return sum(alert.get("state") == "firing" and not _always(alert) for alert in document.get("alerts") or ())
+def going_on(document: Document) -> int:
+    """How many entries fire: incidents, each once however many alerts it has, and alerts that belong to none.
+
+    One of which nothing is true any more is not counted, though it is listed until its end is told.
+    """
+    listed = {str(one.get("key")) for one in document.get("incidents") or () if one.get("ends_at_seconds") is None}
+    incidents = [
+        one
+        for one in document.get("incidents") or ()
+        if one.get("ends_at_seconds") is None and not one.get("ending") and not _always(one)
+    ]
+    alone = [
+        one
+        for one in document.get("alerts") or ()
+        if one.get("state") == "firing" and not _always(one) and str(one.get("incident") or "") not in listed
+    ]
+    return len(incidents) + len(alone)
 
 
 def pending(document: Document) -> int:

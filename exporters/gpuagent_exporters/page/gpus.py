@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from gpuagent.core.growth import MemoryKey
+from gpuagent.core.hardware import FULL_RATIO, HIGH_RATIO
 from gpuagent.core.identity import NO_INSTANCE
-from gpuagent.core.wording import assessment_words
+from gpuagent.core.wording import assessment_words, usable_bytes
 from gpuagent_exporters.charts import Chart
 from gpuagent_exporters.page.headline import severity_rank
 from gpuagent_exporters.page.html import (
@@ -28,6 +29,9 @@ from gpuagent_exporters.page.memory_chart import memory_chart, plot_of
 
 _GROWS = frozenset({"leaking", "growing"})
 _MOST_PROBLEMS = 2
+_MEMORY_KEYS = ("memory_used_bytes", "memory_free_bytes", "memory_total_bytes")
+_FEW = 2
+"""GPUs for which there is always room: they are large, and stand side by side."""
 
 
 def gravest_first(gpus: Sequence[Document]) -> list[Document]:
@@ -58,14 +62,25 @@ def _is_away(gpu: Document) -> bool:
     return gpu.get("state") not in {"ok", "asleep"}
 
 
+def _severity(gpu: Document) -> str:
+    return "critical" if _is_away(gpu) else str(gpu.get("severity") or "")
+
+
+def _is_grave(gpu: Document) -> bool:
+    return _severity(gpu) in SEVERITIES[:2]
+
+
 def gpus(status: Document, stale_seconds: float, chart: Chart, picker: str = "") -> str:
     """All cards. A reading older than `stale_seconds` is called old on its card."""
     found = gravest_first(status.get("gpus") or ())
     read = {gpu.get("index") for gpu in found if gpu.get("state") == "ok"}
     growing = growing_keys(status)
-    cards = "".join(_card(gpu, status, stale_seconds, read, _drawn(gpu, chart, growing)) for gpu in found)
-    few = " few" if len(found) <= 2 else ""
-    body = f'<div class="cards{few}">{cards}</div>' if found else "<p>None.</p>"
+    cards = [_card(gpu, status, stale_seconds, read, _drawn(gpu, chart, growing)) for gpu in found]
+    # A grid of its own for the grave ones, in which all have one size: so they are read in the order that they have.
+    large = len(found) if len(found) <= _FEW else sum(map(_is_grave, found))
+    body = f'<div class="cards few">{"".join(cards[:large])}</div>' if large else ""
+    body += f'<div class="cards">{"".join(cards[large:])}</div>' if cards[large:] else ""
+    body = body or "<p>None.</p>"
     return chapter("gpus", "GPUs", body, picker if found else "")
 
 
@@ -76,11 +91,12 @@ def _drawn(gpu: Document, chart: Chart, growing: frozenset[MemoryKey]) -> str:
     plot = plot_of(
         chart,
         uuid,
-        gpu.get("memory_total_bytes"),
+        _usable(gpu),
         growing=growing,
         rest=rest,
         grows=is_read and gpu.get("verdict") in _GROWS,
         full_in_seconds=gpu.get("exhaustion_seconds") if is_read else None,
+        is_away=_is_away(gpu),
     )
     return "" if plot is None else memory_chart(plot, f"GPU {gpu.get('index')}")
 
@@ -89,8 +105,7 @@ def _card(gpu: Document, status: Document, stale_seconds: float, read: Collectio
     """Return one card. `read` are the indices of the GPUs that answer: one that does not has lost its index to them."""
     state = str(gpu.get("state") or "unknown")
     former = "formerly " if state != "ok" and gpu.get("index") in read else ""
-    severity = "critical" if _is_away(gpu) else str(gpu.get("severity") or "")
-    grave = severity in SEVERITIES[:2]
+    severity, grave = _severity(gpu), _is_grave(gpu)
     word = state.upper() if state != "ok" else severity.upper() if grave else ""
     mark = f' <span class="mark">{text(word)}</span>' if word else ""
     name = f' <small title="{attribute(gpu.get("uuid"))}">{text(gpu["name"])}</small>' if gpu.get("name") else ""
@@ -120,8 +135,14 @@ def _last_read(gpu: Document) -> str:
 
 
 def _memory(gpu: Document) -> str:
-    used, total = gpu.get("memory_used_bytes"), gpu.get("memory_total_bytes")
-    return f'<p class="figure">{size(used)} of {size(total)} · {percent(gpu.get("memory_used_ratio"))}</p>'
+    used, total = gpu.get("memory_used_bytes"), _usable(gpu)
+    ratio = used / total if is_number(used) and total else None
+    return f'<p class="figure">{size(used)} of {size(total)} · {percent(ratio)}</p>'
+
+
+def _usable(part: Document) -> float | None:
+    """Return the memory that programs can have, as every screen shows it."""
+    return usable_bytes({key: part.get(key) for key in _MEMORY_KEYS})
 
 
 def _split(gpu: Document, *, is_drawn: bool) -> str:
@@ -143,7 +164,7 @@ def _split(gpu: Document, *, is_drawn: bool) -> str:
 
 def _bar(gpu: Document) -> str:
     """Render the memory of now, where there is no chart yet."""
-    total = gpu.get("memory_total_bytes")
+    total = _usable(gpu)
     parts = [
         ("used", gpu.get("memory_processes_bytes")),
         ("dead", gpu.get("memory_dead_processes_bytes")),
@@ -198,9 +219,23 @@ def _facts(gpu: Document) -> str:
 
 
 def _mig(gpu: Document) -> str:
-    instances = [
-        f"<li>{text(mig.get('profile'))}: {size(mig.get('memory_used_bytes'))} "
-        f"of {size(mig.get('memory_total_bytes'))}{_growth(mig)}</li>"
-        for mig in gpu.get("mig") or ()
-    ]
-    return f'<ul class="mig">{"".join(instances)}</ul>' if instances else ""
+    """Render a row for each GPU instance: the memory is its own, and its compute instances share it."""
+    found = {mig.get("gpu_instance_id"): mig for mig in gpu.get("mig") or ()}
+    items = "".join(_instance(number, mig) for number, mig in found.items())
+    return f'<ul class="mig">{items}</ul>' if items else ""
+
+
+def _instance(number: object, mig: Document) -> str:
+    used, free, total = (mig.get(f"memory_{part}_bytes") for part in ("used", "free", "total"))
+    profile = str(mig.get("profile") or "").rpartition("c.")[2]  # 1c.3g.40gb is a compute instance in a 3g.40gb
+    usable = _usable(mig)
+    ratio = share(used, usable) if is_number(used) and usable else None
+    taken = 1 - share(free, total) if is_number(free) and total else ratio
+    kind = ""
+    if taken is not None and taken > HIGH_RATIO and not mig.get("memory_preallocated"):
+        kind = ' class="critical"' if taken > FULL_RATIO else ' class="warning"'
+    bar = ""
+    if ratio is not None:
+        bar = f'<svg class="bar" aria-hidden="true"><rect class="used" width="{100 * ratio:.2f}%" height="100%"/></svg>'
+    figures = f"{size(used)} of {size(usable)} · {percent(ratio)}"
+    return f"<li{kind}>MIG {text(number)} {text(profile)}: <b>{figures}</b>{bar}{_growth(mig)}</li>"

@@ -10,6 +10,8 @@ from gpuagent.core.wording import pace_words
 from gpuagent_exporters.page.html import SEVERITIES, Document, count, is_number
 
 _GROWTH_KINDS = frozenset({"leak", "growth", "fast_growth", "unowned_leak"})
+_LEAK_KINDS = frozenset({"leak", "unowned_leak"})
+_FULL_KIND = "memory_full"
 _SHORT = 160
 """Characters of a sentence; what is longer is told where it belongs."""
 
@@ -35,7 +37,11 @@ def headline_of(status: Document) -> Headline:
         same = [one for one in grave if severity_rank(one.get("severity")) == severity_rank(first.get("severity"))]
         soonest = min(same, key=lambda one: _seconds_left(one, status))
         chosen = soonest if _seconds_left(soonest, status) < float("inf") and _is_growth(first) else first
-        return Headline(str(chosen["severity"]), _sentence(chosen, status), str(chosen.get("advice") or ""), others)
+        is_full = first.get("kind") == _FULL_KIND
+        if is_full and (cause := _cause(first, grave)) is not None:
+            chosen = cause
+        sentence = _sentence(chosen, status, is_full=is_full)
+        return Headline(str(first["severity"]), sentence, str(chosen.get("advice") or ""), others)
     away = [gpu for gpu in status.get("gpus") or () if gpu.get("state") not in {"ok", "asleep"}]
     if away:
         why = f": {away[0]['reason']}" if away[0].get("reason") else ""
@@ -57,6 +63,14 @@ def severity_rank(severity: object) -> int:
     return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
 
 
+def _cause(full: Document, grave: Sequence[Document]) -> Document | None:
+    """Return the leak that has filled a GPU: it says who is to be ended, and not only that there is no room."""
+    if full.get("gpu_instance_id") is not None:
+        return None
+    leaks = (one for one in grave if one.get("kind") in _LEAK_KINDS and one.get("gpu") == full.get("gpu"))
+    return next(leaks, None)
+
+
 def _is_growth(problem: Document) -> bool:
     return problem.get("kind") in _GROWTH_KINDS
 
@@ -73,9 +87,9 @@ def _gpu(problem: Document, status: Document) -> Document | None:
     return next((gpu for gpu in status.get("gpus") or () if gpu.get("index") == problem["gpu"]), None)
 
 
-def _sentence(problem: Document, status: Document) -> str:
+def _sentence(problem: Document, status: Document, *, is_full: bool = False) -> str:
     gpu = _gpu(problem, status)
-    growing = _growing(problem, gpu, status) if gpu is not None and _is_growth(problem) else ""
+    growing = _growing(problem, gpu, status, is_full=is_full) if gpu is not None and _is_growth(problem) else ""
     return growing or _capitalized(_shortened(str(problem.get("text") or "")))
 
 
@@ -85,7 +99,7 @@ def _capitalized(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:] if first.isalpha() and first.islower() else sentence
 
 
-def _growing(problem: Document, gpu: Document, status: Document) -> str:
+def _growing(problem: Document, gpu: Document, status: Document, *, is_full: bool) -> str:
     """Say when the GPU is full, and who fills it; empty where a figure for that is missing."""
     process = next(
         (
@@ -100,7 +114,7 @@ def _growing(problem: Document, gpu: Document, status: Document) -> str:
     who = "its memory grows by" if process is None else f"{_name(process)} {_verb(process)}"
     does = f"{who} {pace}" if pace else ""
     place = f"GPU {gpu.get('index')}"
-    if is_number(left) and left < 1:
+    if is_full or (is_number(left) and left < 1):
         return f"{place} is full" + (f": {does}." if does else ".")
     if is_number(left):
         return f"{place} will be full in {format_duration(left)}" + (f": {does}." if does else ".")

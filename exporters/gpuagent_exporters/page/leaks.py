@@ -158,7 +158,9 @@ def _scale_of(evidence: Document, points: Sequence[Document]) -> _Scale:
         end = now + ahead
         high = max(high, low + 1, known[-1] + pace * min(left, ahead))
     span = max(high - low, 0.002 * float(evidence.get("memory_total_bytes") or 0.0), 1.0)
-    return _Scale(begin, end, max(0.0, low - 0.08 * span), high + 0.08 * span)
+    total = evidence.get("memory_total_bytes")
+    top = max(high, min(high + 0.08 * span, total)) if is_number(total) and total else high + 0.08 * span
+    return _Scale(begin, end, max(0.0, low - 0.08 * span), top)
 
 
 def _path(points: Sequence[tuple[float, float]], scale: _Scale) -> str:

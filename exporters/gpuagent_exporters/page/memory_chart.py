@@ -27,6 +27,9 @@ _LITTLE_AHEAD: Final = 0.35
 _NOW_HAS_ROOM: Final = 0.75
 _NOW_HAS_ROOM_ON_PHONES: Final = 0.5
 _MOST_IN_LEGEND: Final = 2
+_HATCH_STEP: Final = 10
+_HATCH_LEAN: Final = 40
+_AWAY_HAS_ROOM: Final = 70.0
 
 Values = Sequence[float | None]
 
@@ -56,6 +59,8 @@ class MemoryPlot:
     full_in_seconds: float | None = None
     """The forecast; None where the memory will not be full."""
     left_out: int = 0
+    is_away: bool = False
+    """The GPU is not read any more: its last hour is drawn, and what nobody knows is hatched."""
 
 
 def plot_of(
@@ -67,10 +72,14 @@ def plot_of(
     rest: str = "held by no process",
     grows: bool = False,
     full_in_seconds: object = None,
+    is_away: bool = False,
 ) -> MemoryPlot | None:
     """Return what to draw of a GPU; None where nothing is known of it. `rest` says what no process holds."""
     lines = chart.gpus.get(uuid)
-    if lines is None or not is_number(total) or not total or sum(value is not None for value in lines.used) < 2:
+    if lines is None:
+        return None
+    total = total or lines.total
+    if not is_number(total) or not total or sum(value is not None for value in lines.used) < 2:
         return None
     begin = next(place for place, value in enumerate(lines.used) if value is not None)
     lines = _from(lines, begin)
@@ -83,6 +92,7 @@ def plot_of(
         grows=grows,
         full_in_seconds=full_in_seconds if is_number(full_in_seconds) else None,
         left_out=lines.left_out,
+        is_away=is_away,
     )
 
 
@@ -223,6 +233,10 @@ def _area(run: Sequence[tuple[int, float]], scale: _Scale) -> str:
 def _marks(plot: MemoryPlot, scale: _Scale, ahead: float) -> Iterator[str]:
     capacity = scale.y(plot.total)
     yield f'<path class="capacity" d="M0 {capacity}H{_WIDTH}"/>'
+    if plot.is_away:
+        begin = _end_of_reading(plot, scale)
+        lines = "".join(f"M{x} {_HEIGHT}L{x + _HATCH_LEAN} 0" for x in range(begin, round(scale.now), _HATCH_STEP))
+        yield f'<path class="away" d="{lines}"/><path class="today" d="M{begin} {_HEIGHT}V0"/>'
     if plot.grows:
         for run in _runs(_baseline(plot.used)):
             points = _line(run, scale)
@@ -239,6 +253,12 @@ def _marks(plot: MemoryPlot, scale: _Scale, ahead: float) -> Iterator[str]:
         yield f'<path class="full" d="M{end_x:.0f} {_HEIGHT}V{capacity}"/>'
 
 
+def _end_of_reading(plot: MemoryPlot, scale: _Scale) -> int:
+    """Return where the last reading is."""
+    last = max(place for place, value in enumerate(plot.used) if value is not None)
+    return min(scale.x(last), _WIDTH - _HATCH_STEP)
+
+
 def _baseline(values: Values) -> list[float | None]:
     """Return the lowest from each point on: what was held then and never given back since."""
     floor = list(accumulate((value if value is not None else float("inf") for value in reversed(values)), min))
@@ -247,11 +267,15 @@ def _baseline(values: Values) -> list[float | None]:
 
 
 def _labels(plot: MemoryPlot, scale: _Scale) -> Iterator[str]:
-    y = 100 * scale.y(plot.total) / _HEIGHT
-    yield f'<text x="6" y="{y:.1f}%" dy="1.1em">{size(plot.total)}</text>'
+    # Above the plot and not in it: there a full GPU would have its areas below them.
+    yield f'<text x="6" y="0" dy="-.3em">{size(plot.total)}</text>'
     left = plot.full_in_seconds
     if left is not None and left < 1:
-        yield f'<text class="danger" x="99%" y="{y:.1f}%" dy="1.1em" text-anchor="end">full now</text>'
+        yield '<text class="danger" x="99%" y="0" dy="-.3em" text-anchor="end">full now</text>'
+    if plot.is_away:
+        begin = 100 * _end_of_reading(plot, scale) / _WIDTH
+        place = 'dx="-4" text-anchor="end"' if begin > _AWAY_HAS_ROOM else 'dx="4"'
+        yield f'<text x="{begin:.1f}%" y="50%" {place}>not read since</text>'
 
 
 def _axis(plot: MemoryPlot, scale: _Scale, ahead: float) -> str:
@@ -296,7 +320,7 @@ def _legend(plot: MemoryPlot) -> str:
 
     On a small card the smaller ones are only counted.
     """
-    now = [(layer, layer.values[-1] if layer.values else None) for layer in plot.layers]
+    now = [(layer, _now(layer.values, plot)) for layer in plot.layers]
     drawn = sorted((one for one in now if _is_process(one[0])), key=lambda one: -(one[1] or 0.0))
     beside = [one for one in now if not _is_process(one[0]) and one[1]]
     items = [_entry(layer, value, is_more=place >= _MOST_IN_LEGEND) for place, (layer, value) in enumerate(drawn)]
@@ -305,6 +329,14 @@ def _legend(plot: MemoryPlot) -> str:
         items.append(f'<li class="fewer">{len(drawn) - _MOST_IN_LEGEND} more <b>{size(rest)}</b></li>')
     items += [_entry(layer, value) for layer, value in reversed(beside)]
     return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def _now(values: Values, plot: MemoryPlot) -> float | None:
+    """Return the value of now; of a GPU that is not read any more the last one."""
+    if plot.is_away:
+        last = max((place for place, value in enumerate(plot.used) if value is not None), default=-1)
+        return values[last] if values else None
+    return values[-1] if values else None
 
 
 def _is_process(layer: Layer) -> bool:
@@ -319,9 +351,10 @@ def _entry(layer: Layer, value: float | None, *, is_more: bool = False) -> str:
 
 def _summary(plot: MemoryPlot, place: str) -> str:
     known = [value for value in plot.used if value is not None]
-    lasted, now = duration(round(plot.past_seconds / 60) * 60), f"{size(plot.used[-1])} of {size(plot.total)}"
-    parts = [f"Memory of {place} in the last {lasted}: now {now}, highest {size(max(known))}."]
-    held = [(layer.name, layer.values[-1]) for layer in plot.layers if layer.values[-1]]
+    lasted, now = duration(round(plot.past_seconds / 60) * 60), f"{size(_now(plot.used, plot))} of {size(plot.total)}"
+    when = "when it was last read" if plot.is_away else "now"
+    parts = [f"Memory of {place} in the last {lasted}: {when} {now}, highest {size(max(known))}."]
+    held = [(layer.name, value) for layer in plot.layers if (value := _now(layer.values, plot))]
     held.sort(key=lambda one: -(one[1] or 0.0))
     parts += [f"{name} {size(value)}" + (";" if held[-1][0] != name else ".") for name, value in held]
     if plot.full_in_seconds is not None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gpuagent_exporters.charts import Chart
-from gpuagent_exporters.page.alerts import alerts, firing, pending, unread
+from gpuagent_exporters.page.alerts import alerts, going_on, pending, unread
 from gpuagent_exporters.page.gpus import gpus, growing_keys
 from gpuagent_exporters.page.headline import Headline, headline_of
 from gpuagent_exporters.page.html import SEVERITIES, UNKNOWN, Document, chapter, duration, escape, text
@@ -65,8 +65,9 @@ def render(told: PageData, hostname: str = "", view: PageQuery | None = None) ->
         f'</head><body><header><div class="bar-row"><h1>{title}</h1>{_age(status)}',
         '<div id="live" data-keep></div></div>',
         '<div id="lost" data-keep></div></header><main>',
-        f'<div id="banners">{"".join(_banners(status))}</div>',
+        f'<div id="banners"{_old_mark(status)}>{"".join(_banners(status))}</div>',
         _headline(headline),
+        _navigation(told),
         gpus(
             status,
             _stale_seconds(status),
@@ -83,7 +84,7 @@ def render(told: PageData, hostname: str = "", view: PageQuery | None = None) ->
             colors=told.chart.colors,
         ),
         _remedies(told),
-        f"</main><footer>{_navigation(told)}<p>",
+        "</main><footer><p>",
         f"{text(_node_facts(status))} · refreshes every {REFRESH_SECONDS} s. The same for programs: ",
         '<a href="metrics">/metrics</a>, <a href="api/v1/status">/api/v1/status</a>.',
         "</p></footer></body></html>\n",
@@ -124,7 +125,7 @@ def _navigation(told: PageData) -> str:
     counts: list[tuple[str, str, object]] = [
         ("gpus", "GPUs", len(status.get("gpus") or ())),
         ("problems", "Problems", len(status.get("problems") or ())),
-        ("alerts", "Incidents", _alert_count(told.alerts or {})),
+        ("alerts", "Incidents", _incident_count(told.alerts or {})),
         ("processes", "Processes", len(status.get("processes") or ())),
         ("remedies", "Remedies", len((told.remedies or {}).get("remedies") or ())),
     ]
@@ -137,14 +138,20 @@ def _navigation(told: PageData) -> str:
     return f'<nav aria-label="On this page"><ul>{links}</ul></nav>'
 
 
-def _alert_count(document: Document) -> str:
-    """Count what fires, and what may come to fire."""
-    waiting = pending(document)
-    return f"{firing(document)} firing, {waiting} pending" if waiting else str(firing(document))
+def _incident_count(document: Document) -> str:
+    """Count what is listed under that heading: incidents that go on, and alerts that may come to fire."""
+    waiting, many = pending(document), going_on(document)
+    return f"{many} firing, {waiting} pending" if waiting else str(many)
 
 
 def _stale_seconds(status: Document) -> float:
     return stale_after_seconds((status.get("agent") or {}).get("poll_interval_seconds") or 1.0)
+
+
+def _old_mark(status: Document) -> str:
+    """Return the attribute by which the script knows that these figures are not live."""
+    age = status.get("age_seconds")
+    return " data-old" if age is None or age > _stale_seconds(status) else ""
 
 
 def _banners(status: Document) -> Iterable[str]:
@@ -154,7 +161,7 @@ def _banners(status: Document) -> Iterable[str]:
         yield f'<p class="banner">SIMULATED: no real GPU is shown here (scenario {scenario}).</p>'
     if age is None:
         yield '<p class="banner">NO DATA: nothing has been measured yet.</p>'
-    elif age > _stale_seconds(status):
+    elif age > _stale_seconds(status) and not any(one.get("kind") == "stale" for one in status.get("problems") or ()):
         yield f'<p class="banner">STALE: the last measurement is {text(duration(age))} old; it may no longer be so.</p>'
 
 

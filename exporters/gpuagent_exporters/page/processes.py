@@ -63,8 +63,13 @@ def processes(
     last = list(known["processes"]) if known is not None else []
     if not found and not mark:
         return chapter("processes", "Processes", "<p>No process uses a GPU.</p>")
-    body = _table(found, view, colors, hidden=hidden) if found else ""
-    body += mark + (_table(last, view, colors, hidden=hidden) if last else "")
+    body = _table(found, view, colors, "Table of processes", hidden=hidden) if found else ""
+    if last:
+        past = [{**one, "sm_utilization_ratio": None} for one in last]  # how busy it was then says nothing of now
+        table = _table(past, view, colors, "Processes last known", hidden=hidden)
+        body += f'<div class="past">{mark}{table}</div>'
+    else:
+        body += mark
     if hidden:
         body += '<p class="quiet">Users and commands are shown on loopback, or to who gives a password.</p>'
     return chapter("processes", "Processes", body, '<div id="filter" class="filter" data-keep></div>')
@@ -83,7 +88,7 @@ def ordered(found: Sequence[Document], view: PageQuery) -> list[Document]:
     return [one for _, one in told] + [one for value, one in valued if value is None or value == ""]
 
 
-def _table(found: Sequence[Document], view: PageQuery, colors: Colors, *, hidden: bool) -> str:
+def _table(found: Sequence[Document], view: PageQuery, colors: Colors, title: str, *, hidden: bool) -> str:
     columns = [column for column in _COLUMNS if not (hidden and column.key in _PRIVATE)]
     if not any(process.get("reserved_bytes") is not None for process in found):
         columns = [column for column in columns if column.key != "allocator"]
@@ -92,7 +97,7 @@ def _table(found: Sequence[Document], view: PageQuery, colors: Colors, *, hidden
     heads = "".join(_head(column, view) for column in columns)
     rows = "".join(_row(process, columns, colors) for process in shown[:most])
     table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-    region = f'<div class="scroll" role="region" aria-label="Table of processes" tabindex="0">{table}</div>'
+    region = f'<div class="scroll" role="region" aria-label="{title}" tabindex="0">{table}</div>'
     return f'<p class="quiet">{_shown_words(len(found), len(shown), most, view)}</p>{region}'
 
 

@@ -9,7 +9,15 @@ from typing import NamedTuple
 
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.hardware import HIGH_RATIO, Ecc, Memory, MigInstance, Power, recovery_action
-from gpuagent.core.holding import Holding, find_holding, held_by_nobody, is_nobodys, name_with_pid, untold_advice
+from gpuagent.core.holding import (
+    Holding,
+    ending_advice,
+    find_holding,
+    held_by_nobody,
+    is_nobodys,
+    name_with_pid,
+    untold_advice,
+)
 from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, ProcessState, Snapshot
 from gpuagent.core.units import GIB, format_bytes, format_duration, format_ratio
@@ -78,7 +86,8 @@ def memory_problems(
     # Compute instances share the memory of their GPU instance: it is full once.
     for instance in {instance.gpu_instance_id: instance for instance in reversed(gpu.mig)}.values():
         is_intended = by_design.get(MemoryKey(uuid, 0, instance.gpu_instance_id), False)
-        yield from _instance_full(gpu, instance, is_intended=is_intended)
+        within = [one for one in processes if one.gpu_instance_id == instance.gpu_instance_id]
+        yield from _instance_full(gpu, instance, within, is_intended=is_intended)
     yield from _stuck(gpu, processes)
     yield from _unattributed(gpu, processes)
     yield from mps_problems(gpu, processes)
@@ -104,32 +113,45 @@ def _full(gpu: GpuReading, processes: Sequence[ProcessReading], *, is_intended: 
         used = (gpu.memory.used_bytes if gpu.memory else None) or 0
         nobodys = 0 if gpu.reconciliation is None else gpu.reconciliation.unattributed_bytes
         found = find_holding(processes, used)
+        spared = found
         largest = max((process.used_bytes or 0 for process in processes), default=0)
         holder = "" if found is None else f"; {_holder(found)}"
         if is_nobodys(nobodys, processes, used):
-            holder = f"; {format_bytes(nobodys)} {held_by_nobody(processes)}"
+            holder, spared = f"; {format_bytes(nobodys)} {held_by_nobody(processes)}", None
         if host > largest:
-            holder = f"; {format_bytes(host)} of it are used beside the GPU"
+            holder, spared = f"; {format_bytes(host)} of it are used beside the GPU", None
         whose = "memory of GPU and CPU" if gpu.identity.unified_memory else "memory"
         wedge = " If it runs out, the whole machine may hang." if gpu.identity.unified_memory else ""
         yield Problem(
             severity,
             "memory_full",
             f"{whose} is {text}{holder}",
-            f"The next allocation may fail. `gpuagent ps --gpu {gpu.identity.index}` shows who holds what.{wedge}",
+            f"{_room_advice(gpu, spared)}{wedge}",
             gpu=gpu.identity.index,
         )
 
 
-def _instance_full(gpu: GpuReading, instance: MigInstance, *, is_intended: bool) -> Iterator[Problem]:
+def _room_advice(gpu: GpuReading, found: Holding | None) -> str:
+    """Return how to make room in memory of which `found` holds most."""
+    ending = "" if found is None or found.process is None else ending_advice(found.process)
+    if not ending:
+        return f"The next allocation may fail. `gpuagent ps --gpu {gpu.identity.index}` shows who holds what."
+    return f"The next allocation may fail. Move work elsewhere, or end what can be spared: {ending}"
+
+
+def _instance_full(
+    gpu: GpuReading, instance: MigInstance, processes: Sequence[ProcessReading], *, is_intended: bool
+) -> Iterator[Problem]:
     full = _fullness(instance.memory, is_intended=is_intended)
     if full is not None:
         severity, text = full
+        found = find_holding(processes, (instance.memory.used_bytes if instance.memory else None) or 0)
+        holder = "" if found is None else f"; {_holder(found)}"
         yield Problem(
             severity,
             "memory_full",
-            f"memory of MIG instance {instance.gpu_instance_id} ({instance.profile}) is {text}",
-            f"The next allocation may fail. `gpuagent ps --gpu {gpu.identity.index}` shows who holds what.",
+            f"memory of MIG instance {instance.gpu_instance_id} ({instance.profile}) is {text}{holder}",
+            _room_advice(gpu, found),
             gpu=gpu.identity.index,
             gpu_instance_id=instance.gpu_instance_id,
         )
@@ -365,7 +387,8 @@ def _ecc(gpu: GpuReading) -> Iterator[Problem]:
         yield Problem(Severity.CRITICAL, "memory_defect", text, advice, gpu=index)
     if ecc.remap_pending or ecc.retired_pages_pending:
         text = "bad memory waits to be replaced by spare rows or pages"
-        advice = f"Running work is not hurt. Reset the GPU when it is idle: nvidia-smi -r -i {index}."
+        calm = "" if ecc.volatile_uncorrected else "Running work is not hurt. "
+        advice = f"{calm}Reset the GPU when it is idle: nvidia-smi -r -i {index}."
         yield Problem(Severity.WARNING, "remap_pending", text, advice, gpu=index)
     if ecc.volatile_uncorrected:
         text = f"uncorrectable memory errors since the driver was loaded: {ecc.volatile_uncorrected}"

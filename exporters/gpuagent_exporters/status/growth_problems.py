@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Verdict
-from gpuagent.core.holding import unowned_memory, untold_advice
+from gpuagent.core.holding import ending_advice, unowned_memory, untold_advice
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.preallocation import fast_growth_expected
 from gpuagent.core.metrics.process import FrameworkRecognizer
@@ -50,13 +50,12 @@ def _of_process(process: ProcessReading, growth: Growth, said: Assessments, now_
             begun = f"began to leak memory {since} ago"
         evidence = f" (evidence: {growth.grade})" if growth.grade else ""
         kind, text = "leak", f"{name} {begun}{_figures(document)}{evidence}{why}"
-        advice = (
-            f"`gpuagent blame {process.pid}` names the line that holds it, if the app has the client. A restart gives "
-            "the memory back."
-        )
+        blame = f"`gpuagent blame {process.pid}` names the line that holds it, if the app has the client."
+        ending = ending_advice(process)
+        advice = f"{ending} Before that, {blame}" if ending else blame
     elif growth.verdict is Verdict.GROWING and not growth.fast:
         kind, text = "growth", f"{name} is growing{_figures(document)}; it may still stop{why}"
-        advice = f"Nothing proves a leak yet. `gpuagent ps --gpu {process.gpu_index}` shows how it goes on."
+        advice = f"Nothing proves a leak yet. `gpuagent leaks explain {process.pid}` shows how it goes on."
         if growth.state is GrowthState.FULL:
             text, advice = f"{name} was growing{_figures(document)}{why}", _GONE_WHEN_FULL + advice
     elif growth.verdict is Verdict.CACHED:
@@ -70,7 +69,11 @@ def _of_process(process: ProcessReading, growth: Growth, said: Assessments, now_
             text = f"{name} has had an alert about its growth{begun}; whether it still leaks is being measured anew"
         advice = "`gpuagent alerts` shows it."
     if text:
-        yield Problem(severity, kind, text, advice, gpu=process.gpu_index, pid=process.pid)
+        left = document.get("gpu_exhaustion_seconds") or growth.forecast_seconds
+        yield Problem(
+            severity, kind, text, advice, gpu=process.gpu_index, pid=process.pid,
+            seconds_left=left if isinstance(left, float) else None,
+        )  # fmt: skip
 
 
 def _fast(gpu: GpuReading, snapshot: Snapshot, said: Assessments, *, a_server_starts: bool) -> Iterator[Problem]:
@@ -102,6 +105,7 @@ def _fast(gpu: GpuReading, snapshot: Snapshot, said: Assessments, *, a_server_st
             advice,
             gpu=index,
             gpu_instance_id=key.gpu_instance_id,
+            seconds_left=growth.fast_exhaustion_seconds,
         )
 
 

@@ -269,6 +269,9 @@ _TOLD = frozenset(_GRAVITY)
 _NOTES = frozenset({"GpuRemedy", "GpuRemedyAnnounced"})
 """Alerts on what a remedy does: they are told with what it is done about."""
 _ALERT_ADVICE = "`gpuagent alerts` shows it, and who is told."
+_STALL_ADVICE = (
+    "End what can be spared now, the largest first: `gpuagent ps --gpu {gpu}` lists it, `gpuagent kill PID` ends it."
+)
 
 
 _CAME_BACK = 0.9
@@ -308,8 +311,13 @@ def alert_problems(firing: Iterable[FiringAlert], others: Sequence[Problem]) -> 
             continue
         told.add(about)
         yield Problem(
-            severity, "alert", _text(alert), _ALERT_ADVICE, gpu=alert.gpu, pid=alert.pid or None, uuid=alert.uuid
+            severity, "alert", _text(alert), _alert_advice(alert), gpu=alert.gpu, pid=alert.pid or None, uuid=alert.uuid
         )
+
+
+def _alert_advice(alert: FiringAlert) -> str:
+    is_stall = alert.name == "GpuMemoryStallImminent" and alert.gpu is not None and not alert.is_ending
+    return _STALL_ADVICE.format(gpu=alert.gpu) if is_stall else _ALERT_ADVICE
 
 
 def _severity(alert: FiringAlert, firing: Iterable[FiringAlert]) -> Severity | None:

@@ -43,6 +43,8 @@ class Problem:
     """MIG instance whose memory it is about; `NO_INSTANCE` for the GPU's."""
     xid: int | None = None
     """Code of the Xid that it tells of."""
+    seconds_left: float | None = None
+    """Seconds until the memory is full that it tells of; None where that is not what it tells."""
 
     def is_about(self, gpu: GpuIdentity) -> bool:
         """Return whether this GPU has it."""
@@ -69,14 +71,38 @@ def gravest(severities: Iterable[Severity]) -> Severity | None:
     return min(severities, key=_RANK.__getitem__, default=None)
 
 
+_UNREAD = frozenset({"gpu_lost", "gpu_blind", "gpu_gone", "gpu_failed", "gpu_missing"})
+"""Kinds of problems in which a GPU is not there to work with."""
+
+
+def _urgency(problem: Problem) -> tuple[int, float]:
+    """Return the rank among problems of one severity: what has failed, what is full, what will be, the rest."""
+    if problem.kind in _UNREAD:
+        return 0, 0.0
+    if problem.kind == "memory_full":
+        return 1, 0.0
+    return (3, 0.0) if problem.seconds_left is None else (2, problem.seconds_left)
+
+
 def most_severe_first(problems: Iterable[Problem]) -> list[Problem]:
-    """Sort by severity, then the node before its GPUs, then as found; who is not told comes after what is wrong."""
+    """Sort by severity, then the node before its GPUs, then by urgency; who is not told comes after what is wrong.
+
+    Every surface has this order: lost and blind GPUs, full memory, memory that will be full by the time left, the rest.
+    """
     return sorted(
         problems,
-        key=lambda problem: (
-            _RANK[problem.severity], problem.kind in _ABOUT_TELLING, -1 if problem.gpu is None else problem.gpu,
+        key=lambda one: (
+            _RANK[one.severity],
+            one.kind in _ABOUT_TELLING,
+            not _is_about_node(one),
+            *_urgency(one),
+            -1 if one.gpu is None else one.gpu,
         ),
-    )  # fmt: skip
+    )
+
+
+def _is_about_node(problem: Problem) -> bool:
+    return problem.gpu is None and not problem.gpus and problem.displaced is None and not problem.uuid
 
 
 def joined(parts: Iterable[object], most: int = 5) -> str:

@@ -66,7 +66,7 @@ def test_a_pending_alert_does_not_say_what_is_true_of_a_firing_one(annotations: 
         ({"receivers": [RECEIVER | {"off": "410"}]}, "OFF      pager is switched off: 410"),
         ({"alerting": "prometheus"}, "NOTE     alerting: prometheus is configured"),
         ({"alerts": [ALERT | {"silenced_by": ["023876e1"]}]}, "silenced by 023876e1"),
-        ({"alerts": [ALERT | {"muted_by": "GpuLost"}]}, "muted by GpuLost"),
+        ({"alerts": [ALERT | {"muted_by": "GpuLost"}]}, "GpuMemoryFull by GpuLost"),
         ({"alerts": [ALERT | {"acknowledged_by": "bob"}]}, "acknowledged by bob"),
         ({"alerts": [ALERT | {"receivers": []}]}, "no receiver"),
         ({"alerts": [ALERT | {"severity": "", "value": None}]}, "GpuMemoryFull, no severity"),

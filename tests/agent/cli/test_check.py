@@ -50,14 +50,14 @@ NO_DRIVER = {"nvml_state": NvmlState.FAILED, "nvml_reason": "no driver", "gpus_e
     [
         (snapshot(), NOW, [], 0, "GPU OK - 1 GPU, nothing wrong"),
         (snapshot([gpu(0), gpu(1)]), NOW, [], 0, "GPU OK - 2 GPUs, nothing wrong"),
-        (full(22), NOW, [], 1, "GPU WARNING - GPU 0: 93 % of memory used (22.2 GiB of 24.0 GiB)"),
-        (full(23.4), NOW, [], 2, "GPU CRITICAL - GPU 0: 99 % of memory used (23.6 GiB of 24.0 GiB)"),
+        (full(22), NOW, [], 1, "GPU WARNING - GPU 0: 93 % of memory used (22.0 GiB of 23.8 GiB)"),
+        (full(23.4), NOW, [], 2, "GPU CRITICAL - GPU 0: 99 % of memory used (23.4 GiB of 23.8 GiB)"),
         (full(23.9), NOW, [], 2, "GPU CRITICAL - GPU 0: 100 % of memory used"),
         (by_design(22), NOW, [], 0, "GPU OK - 1 GPU, nothing wrong"),
         (by_design(23.9), NOW, [], 2, "GPU CRITICAL - GPU 0: 100 % of memory used"),
         (full(23.9), NOW, ["--warning", "100", "--critical", "1.0"], 0, "GPU OK"),
-        (full(10), NOW, ["--warning", "20%", "--critical", "40%"], 2, "43 % of memory used"),
-        (full(10), NOW, ["-w", "0.2", "-c", "1"], 1, "43 % of memory used"),
+        (full(10), NOW, ["--warning", "20%", "--critical", "40%"], 2, "42 % of memory used"),
+        (full(10), NOW, ["-w", "0.2", "-c", "1"], 1, "42 % of memory used"),
         (snapshot([gpu(ecc=Ecc(remap_pending=True))]), NOW, [], 1, "GPU WARNING - GPU 0: bad memory"),
         (snapshot([gpu(), absent_gpu(1, GpuState.LOST)]), NOW, [], 2, "GPU CRITICAL - GPU 1: lost"),
         (snapshot(), NOW + 60, [], 3, "GPU UNKNOWN - no fresh figures: the last are 1 min old"),
@@ -116,6 +116,21 @@ def test_the_gravest_first() -> None:
     _, line = checked(document(here))
 
     assert line.index("GPU 1: lost") < line.index("GPU 0: 93 %")
+
+
+def test_many_findings_have_a_line_each() -> None:
+    """A pager shows how many there are and what they are in 120 characters; the sentences follow."""
+    here = snapshot([gpu(0, used_gib=22), gpu(1, used_gib=23.9), absent_gpu(2, GpuState.LOST)], [])
+    shown = document(here)
+    shown["problems"].append(
+        {"severity": "critical", "kind": "leak", "gpu": 3, "pid": 7, "text": "GPU 3: " + "leaks " * 20}
+    )
+    first, *more = checked(shown)[1].splitlines()
+    words, _, data = first.partition("|")
+
+    assert words == ("GPU CRITICAL - 3 critical, 1 warning: GPU 2 lost; GPU 1 full; GPU 3 leak; GPU 0 93 % full")
+    assert "gpu1_memory" in data
+    assert [line.partition(":")[0] for line in more] == ["GPU 2", "GPU 1", "GPU 3", "GPU 0"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from gpuagent.cli.agent import absent_text
 from gpuagent.cli.app import app
 from gpuagent.cli.pause import measure_waiting, predict_pause
 from gpuagent.cli.workers import VARIABLE, fitting
@@ -113,6 +114,20 @@ def test_an_app_without_a_client(command: str) -> None:
     assert (code, output) == (1, "")
     assert "Process 7 has no client" in errors
     assert "gpuagent_client.start()" in errors
+
+
+def test_a_process_of_a_scenario_has_no_app(tmp_path: Path) -> None:
+    """No package can be installed in it, and no agent is asked."""
+    text = absent_text(2**22 + 1, tmp_path / "none")
+    assert ("made up by the scenario" in text, "pip install" in text, "first-leak.md" in text) == (True, False, True)
+
+
+@pytest.mark.parametrize("path", ["/run/gpuagent-simulated-client/client.sock", ""])
+def test_an_app_without_a_client_is_told_where_this_agent_listens(path: str) -> None:
+    """An app that was started for another socket needs GPUAGENT_SOCKET; where apps cannot connect, none is named."""
+    with answering(says({"clients": [], "socket": path})) as place:
+        text = absent_text(7, place)
+    assert (f"listens for apps at {path};" in text, f"GPUAGENT_SOCKET={path}." in text) == (bool(path), bool(path))
 
 
 def test_an_app_that_refuses() -> None:

@@ -204,6 +204,7 @@ def test_ps_tells_what_is_not_measured_as_it_was_known_last() -> None:
         assert "GPU 0: not measured now, last known 7 min 15 s ago (measuring is paused by" in words
         table = output[output.index("GPU     PID") :]
         assert (code, pids(table)) == (0, [7])
+        assert command is status or {"READ", "7"} <= set(table.split())
         assert "No process" not in words
     assert "No process uses" not in render(PageData(told)).decode()
 

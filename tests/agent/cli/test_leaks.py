@@ -86,7 +86,14 @@ def test_the_picture(tmp_path: Path) -> None:
     assert (code, "window" in output) == (0, True)
     drawn = [each.strip() for each in ET.parse(path).getroot().itertext() if each.strip()]
     assert drawn[1] == "<b>?[31m (pid 7, svc-ml, embed.service) on GPU 0"
-    assert {"leaking", "leak, strict", "strict: +9.0 GiB in 19 min", "forecast", "GPU full"} <= set(drawn)
+    assert {
+        "leaking",
+        "leak, strict",
+        "strict: +9.0 GiB in 19 min",
+        "forecast",
+        "GPU 80.0 GiB",
+        "others and driver",
+    } <= set(drawn)
     code, _, errors, _ = run("leaks", "explain", "7", "--plot", str(tmp_path / "no" / "x.svg"), answer=evidence())
     assert (code, "No such file" in errors) == (1, True)
 

@@ -46,7 +46,7 @@ def test_listening_can_be_off() -> None:
     ("text", "words"),
     [
         ("127.0.0.1", "has no port"),
-        ("9837", "has no port"),
+        ("9837", 'is a port without a host: write "127.0.0.1:9837"'),
         ("host:", "has no port"),
         ("host:http", "has no port"),
         ("host:٣", "has no port"),
@@ -66,6 +66,15 @@ def test_no_addresses(text: str, words: str) -> None:
     """What cannot be listened on is refused in words."""
     with pytest.raises(ValueError, match=words):
         check_listen(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(9837, "is a port without a host"), (True, "must be text"), (1.5, "text")]
+)
+def test_no_text_is_no_address(value: object, words: str) -> None:
+    """A port that stands alone is a number in YAML: what to write is said at once, not after quotes were added."""
+    with pytest.raises(ValueError, match=words):
+        check_listen(value)
 
 
 @pytest.mark.parametrize("text", ["gpu7", "gpu7.corp.example.com", "*.pool.example.com", "gpu_agent"])

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from gpuagent.config.load import ConfigError, Fault
-from gpuagent.core.matchers import MATCHER_HELP
 from gpuagent.core.problems import listed, nearest, write_path
 from gpuagent_alerts.notify.receivers.registry import KINDS
 from tests.agent.config.loading import faults_of, lines_of, load, write
@@ -67,7 +66,7 @@ def test_twenty_faults(tmp_path: Path) -> None:
         "18: receivers[2].pager: unknown receiver kind; did you mean pagerduty?",
         "19: receivers[3].name: has no value",
         "20: receivers[3].exec.command: is empty",
-        f"22: routes[0].match[0]: the quotes of this matcher do not fit: write {MATCHER_HELP}",
+        '22: routes[0].match[0]: == is no operator of a matcher: write severity="critical"',
         "23: routes[0].receivers[0]: there is no receiver 'opps'; did you mean ops?",
         "25: budgets[0].memory: '6G' has the unknown unit G: write 6GiB or 6GB",
         "29: remedies.ladders[0].steps[0].kill: cannot stand beside terminate: one of them is enough",
@@ -151,6 +150,16 @@ def test_all_faults_in_one_text() -> None:
             "remedies:\n  dry_run: false\n  ladders: [{match: [a=b], steps: [{kill: {}}]}]",
             "1: remedies.allow: dry_run is false, but nothing may be acted on",
         ),
+        ("listen: 9837", '1: listen: is a port without a host: write "127.0.0.1:9837", or ":9837" for every interface'),
+        (
+            "receivers: [{name: a, slack: 'https://x/'}]",
+            "1: receivers[0].slack: must be a mapping, not text: write slack: {url: ...}",
+        ),
+        ("receivers: [{name: a, email: b}]", "1: receivers[0].email: unknown receiver kind: mail is sent by apprise"),
+        (
+            "routes: [{match: ['a==\"b\"'], receivers: [c]}]\nreceivers: [{name: c, webhook: {url: 'http://x/'}}]",
+            '1: routes[0].match[0]: == is no operator of a matcher: write a="b"',
+        ),
         ("- a", "1: the file must be a mapping (key: value), not a list"),
         (
             "a: b: c",
@@ -181,6 +190,22 @@ def test_all_faults_in_one_text() -> None:
 def test_one_fault(tmp_path: Path, text: str, line: str) -> None:
     """Each kind of fault is told once, in plain words, on its line."""
     assert lines_of(write(tmp_path, text)) == [line]
+
+
+def test_what_is_below_a_mistyped_key_is_examined(tmp_path: Path) -> None:
+    """Its own faults are told with it, and not only once the key is put right."""
+    assert lines_of(write(tmp_path, "leaks: {}\nusages:\n  keep: 1h 30m\n")) == [
+        "2: usages: unknown key; did you mean usage?",
+        "3: usages.keep: '1h 30m' is not a duration: write it like 500ms, 1s, 5m, 1h30m or 2d (ms, s, m, h, d, w, y)",
+    ]
+
+
+def test_keys_that_are_not_indented(tmp_path: Path) -> None:
+    """YAML takes them for keys of the receiver, so the fault says where they belong."""
+    lines = lines_of(write(tmp_path, "receivers:\n- name: a\n  slack:\n  url_file: /b"))
+    assert lines[-1] == (
+        "4: receivers[0].url_file: unknown receiver kind: it belongs below slack, with more spaces before it"
+    )
 
 
 def test_not_utf8(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 
 from gpuagent.cli.agent import Refused
 from gpuagent.cli.remedy_requests import Request
-from gpuagent.core.snapshot import GpuState
+from gpuagent.core.snapshot import GpuState, ProcessState
 from gpuagent.top import acts
 from gpuagent.top.app import TopApp
 from gpuagent.top.detail_screen import DetailScreen
@@ -27,7 +27,7 @@ from tests.agent.cli.alerts_document import document as alerts_document
 from tests.agent.cli.test_screen import crowd, growth, kinds_of_processes, mig, unified
 from tests.fakes.documents import document
 from tests.fakes.identified import row
-from tests.fakes.readings import absent_gpu, gpu, snapshot
+from tests.fakes.readings import absent_gpu, gpu, process, snapshot
 from tests.fakes.top_source import FakeSource
 
 Script = Callable[[Pilot[None], TopApp], Awaitable[None]]
@@ -330,6 +330,45 @@ def test_figures_come_by_themselves_and_a_strange_answer_is_survived(tmp_path: P
     asyncio.run(run())
 
 
+def test_who_was_on_a_lost_gpu_is_in_view(tmp_path: Path) -> None:
+    """Below the processes of now are those that were known last, without how busy they were."""
+    status = document(snapshot([gpu(), absent_gpu(1, GpuState.LOST)]))
+    (now, *_) = status["processes"]
+    earlier = dict(now, gpu=1, pid=4711, sm_utilization_ratio=0.84)
+    status["last_known"] = {"gpus": [1], "reason": "lost", "age_seconds": 90.0, "processes": [earlier]}
+
+    async def script(pilot: Pilot[None], app: TopApp) -> None:
+        lines = drawn(app)
+        place = next(number for number, line in enumerate(lines) if "last known 1 min 30 s ago" in line)
+        assert any(" 4711 " in line and "84 %" not in line for line in lines[place:])
+        assert not any(" 4711 " in line for line in lines[:place])
+
+    play(FakeSource(status), script, tmp_path)
+
+
+def test_details_of_a_dead_process_say_so(tmp_path: Path) -> None:
+    """No signal reaches it: no key of an act is offered, and no verdict on what it no longer does."""
+    dead = process(4, used_gib=5.0, state=ProcessState.DEAD)
+
+    async def script(pilot: Pilot[None], app: TopApp) -> None:
+        await pilot.press("enter")
+        await settle(pilot)
+        text = "\n".join(drawn(app))
+        assert "DEAD: it has ended, and the driver still holds 5.0 GiB" in text
+        assert "SIGTERM" not in text
+
+    play(FakeSource(document(snapshot([gpu()], [dead]))), script, tmp_path)
+
+
+def test_a_leak_says_first_when_the_memory_is_full() -> None:
+    """At 60 columns a line is cut after what matters; without an agent, no problem is no good news."""
+    status = document(growth())
+    line = problem_lines(status, None, 60, 1)[0].plain
+    assert line.strip().startswith("WARNING  GPU 0 full in 9.4 s: python3 (alice, 1) leaks")
+    (gone,) = problem_lines({"problems": []}, None, 60, 3, outdated=True)
+    assert gone.plain.strip() == "problems not known"
+
+
 def test_details_show_all_and_follow_the_process(tmp_path: Path) -> None:
     """Enter opens, what blame said is there, and a process that is gone is said to be gone."""
     source = FakeSource(document(growth()))
@@ -423,7 +462,8 @@ def test_problems_stay_on_top_of_512_processes(tmp_path: Path) -> None:
         await pilot.pause()
         lines = drawn(app)
         assert "CRITICAL" in lines[1]
-        assert any("+24 more problems" in line for line in lines[:6])
+        assert sum("CRITICAL" in line for line in lines[:11]) == 9
+        assert any("+18 more problems" in line for line in lines[:11])
         assert sum("GPU " in line for line in lines) >= 8
         assert table(app).cursor == 511
         assert len(rendered) < 100

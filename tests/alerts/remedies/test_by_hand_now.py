@@ -198,6 +198,16 @@ def test_a_gpu_that_cannot_be_read_is_said_to_be_none(seen: Snapshot) -> None:
             find_shown_target(now, 7, "", shown, {}, DIGESTS, gpus.now())
 
 
+def test_a_gpu_that_told_its_uuid_late_is_no_second_gpu(seen: Snapshot) -> None:
+    """Before its first answer a GPU is an index without a UUID; once it is read, nothing is missing."""
+    gpus = UnreadableGpus(ManualClock(seen.gpus[0].read_seconds))
+    nameless = replace(seen.gpus[0], identity=replace(seen.gpus[0].identity, uuid=""), processes_known=False)
+    gpus.update_snapshot(replace(seen, gpus=(nameless,), processes=()))
+    assert "has not been readable since the agent started" in gpus.now()[0].text
+    gpus.update_snapshot(seen)
+    assert gpus.now() == []
+
+
 @pytest.mark.parametrize(
     ("state", "refusal", "nvml", "named"),
     [

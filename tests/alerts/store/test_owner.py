@@ -71,6 +71,21 @@ def test_a_simulated_node_leaves_a_real_ones_state_alone(tmp_path: Path) -> None
     assert Store(path, owner=HERE).problem is None
 
 
+@pytest.mark.parametrize(
+    ("scenario", "kept"), [("leak", True), ("healthy", False), ("", True)], ids=["the same", "another", "not known"]
+)
+def test_another_scenario_is_another_story(tmp_path: Path, scenario: str, kept: bool) -> None:
+    """Over a restart a simulation keeps its state; what another scenario has left is removed without a word."""
+    path = tmp_path / "state.db"
+    leave(path, SIMULATED._replace(scenario="leak"))
+    now = SIMULATED._replace(scenario=scenario)
+    store = Store(path, owner=now)
+    assert (store.problem, store.meta("mine") is not None, store.has_lost_rows) == (None, kept, False)
+    store.close()
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["state.db"]
+    assert Store(path, owner=now).problem is None
+
+
 @pytest.mark.parametrize("said", ["", "[]", "{", '{"machine": 3}', '"x"', "[" * 10_000])
 def test_a_file_that_does_not_say_whose_it_is(tmp_path: Path, said: str) -> None:
     """One of a version that did not know, or with a damaged row, is taken over, and says so from then on."""

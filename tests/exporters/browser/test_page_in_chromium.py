@@ -79,8 +79,9 @@ def test_it_draws(tab: Tab) -> None:
             "held by no process 3.0 GiB",
         ]
         assert "now 10.0 GiB of 80.0 GiB, highest 10.0 GiB" in tab.run("document.querySelector('.plot').ariaLabel")
-        assert tab.run("document.querySelector('.area.c0').getBoundingClientRect().height") > 3
-        assert tab.run(f"{FILL}('.area.c0') !== {FILL}('.area.c1') && {FILL}('.area.c0') !== {FILL}('.rest')")
+        own, other = f"'.area.c{4242 % 8}'", f"'.area.c{7 % 8}'"
+        assert tab.run(f"document.querySelector({own}).getBoundingClientRect().height") > 3
+        assert tab.run(f"{FILL}({own}) !== {FILL}({other}) && {FILL}({own}) !== {FILL}('.rest')")
         assert tab.complaints == []
 
 
@@ -137,7 +138,7 @@ def test_without_a_script_everything_works(tab: Tab) -> None:
         tab.call("Page.navigate", url=f"{page.url}?sort=pid&filter=alice&range=15m")
         tab.wait_for("Page.loadEventFired")
 
-        assert tab.run("document.querySelector('.area.c0').getBoundingClientRect().height") > 3
+        assert tab.run("document.querySelector('.area.c2').getBoundingClientRect().height") > 3
         assert tab.run("document.querySelector('th[aria-sort]').textContent") == "PID"
         assert tab.run("document.querySelector('.ranges [aria-current]').textContent") == "15 min"
         assert "filtered by alice" in tab.text
@@ -170,6 +171,9 @@ def test_a_lost_agent_is_shown_as_lost(tab: Tab) -> None:
 
         assert "AGENT LOST: the agent cannot be reached. Everything below is from" in tab.text
         assert "not connected, trying again" in tab.text
+        assert tab.run("document.querySelector('.sentence').textContent").startswith("Not known since ")
+        assert "Then: The GPU is healthy" in tab.text
+        assert tab.run("document.getElementById('headline').className") == "unknown"
         assert "data is 400 ms old" not in tab.text
         assert tab.run("document.title").startswith("LOST")
         tab.run("scrollTo(0, document.body.scrollHeight)")
@@ -180,6 +184,7 @@ def test_a_lost_agent_is_shown_as_lost(tab: Tab) -> None:
         page.start()
         tab.until("document.title === 'gpuagent · node1'")
         assert "AGENT LOST" not in tab.text
+        assert tab.run("document.querySelector('.sentence').textContent").startswith("The GPU is healthy")
 
 
 def test_an_agent_that_only_says_no_is_lost_too(tab: Tab) -> None:

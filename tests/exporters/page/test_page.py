@@ -145,15 +145,20 @@ def test_what_is_used_beside_a_gpu_is_told() -> None:
 
 
 def test_mig_instances_and_slowdown_are_told() -> None:
-    """MIG instances have their own memory; a slowed-down GPU says why."""
-    instance = {
-        "profile": "3g.40gb",
-        "memory_used_bytes": 1024**3,
-        "memory_total_bytes": 40 * 1024**3,
-    }
-    text = shown(gpus=gpu(mig=[instance], throttle_reasons=["hw_thermal"])).text
+    """Each MIG instance has its own memory, told once however many share it; a slowed-down GPU says why."""
+    shared = {"gpu_instance_id": 2, "memory_used_bytes": 1024**3, "memory_total_bytes": 40 * 1024**3}
+    full = {"memory_used_bytes": 38 * 1024**3, "memory_free_bytes": 0, "memory_total_bytes": 40 * 1024**3}
+    mig = [
+        {"profile": "1c.3g.40gb", **shared},
+        {"profile": "2c.3g.40gb", **shared},
+        {"profile": "3g.40gb", "gpu_instance_id": 1, **full},
+    ]
+    drawn = shown(gpus=gpu(mig=mig, throttle_reasons=["hw_thermal"]))
+    text = drawn.text
 
-    assert "3g.40gb: 1.0 GiB of 40.0 GiB" in text
+    assert text.count("MIG 2 3g.40gb: 1.0 GiB of 40.0 GiB · 2 %") == text.count("3g.40gb: 1.0 GiB") == 1
+    assert "MIG 1 3g.40gb: 38.0 GiB of 38.0 GiB · 100 %" in text
+    assert ("class", "critical") in drawn.attributes  # the driver's reserve leaves nothing free
     assert "Slowed down: hw_thermal" in text
 
 
@@ -251,7 +256,7 @@ def test_the_navigation_counts_what_there_is() -> None:
     drawn = shown(problems=[{"severity": "info", "text": "x"}] * 2)
     links = [value for key, value in drawn.attributes if key == "href" and str(value).startswith("#")]
 
-    assert "GPUs 1Problems 2Processes 1" in drawn.text
+    assert "GPUs 1Problems 2Processes 1" in drawn.text.partition("NVIDIA")[0]
     assert links == ["#problems", "#gpus", "#problems", "#processes"]
     assert {str(link)[1:] for link in links} <= {value for key, value in drawn.attributes if key == "id"}
 

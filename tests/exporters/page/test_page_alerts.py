@@ -186,6 +186,14 @@ def test_alerts_stand_below_their_incident() -> None:
     assert "inc-1 · warning · silenced · began 10 min ago" in drawn([], incidents=[incident(silenced=True)]).text
 
 
+def test_the_count_is_of_incidents() -> None:
+    """Several alerts of one incident are one thing to look at; one that has ended is none."""
+    ended = incident(key="inc-2", ends_at_seconds=1000.0)
+    told = [alert(incident="inc-1"), alert(name="Other", incident="inc-1"), alert(name="Alone")]
+
+    assert "Incidents 2" in drawn(told, incidents=[incident(), ended]).text
+
+
 def test_an_incident_without_its_line_names_nobody() -> None:
     """An open address is not told the headline, which may name a user: the kind and the GPU are left."""
     shown = incident(headline="", acknowledged_by="hidden")

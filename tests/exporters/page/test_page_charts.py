@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from gpuagent.core.growth import MemoryKey
-from gpuagent.core.palette import ColorAssignment
+from gpuagent.core.palette import ON_DARK, ColorAssignment
 from gpuagent.core.units import GIB
+from gpuagent.top.look import ProcessColors
 from gpuagent_exporters.charts import Chart, Charts
 from gpuagent_exporters.history import GpuLines, History, ProcessLine
 from gpuagent_exporters.page import page
@@ -75,6 +76,22 @@ def test_the_forecast_is_drawn_to_the_moment_at_which_it_is_full() -> None:
     assert 'class="forecast"' not in drawn([line(1, *rising)], rising)
 
 
+def test_a_lost_gpu_keeps_its_last_hour() -> None:
+    """What was read before it was lost is drawn, with its figures of then, and hatched from there on."""
+    lines = GpuLines(
+        6, [5.0 * GIB, 6.0 * GIB, None, None], [None] * 4, [None] * 4, [line(2, 5, 6, None, None)], 0, 80 * GIB
+    )
+    lost = gpu(state="lost", memory_total_bytes=None, memory_used_bytes=None, uuid="a")
+    body = page.render(
+        page.PageData(status_document(gpus=lost), chart=Chart(3600.0, 3600.0, 60.0, {"a": lines}))
+    ).decode()
+
+    assert 'class="away"' in body
+    assert "not read since" in body
+    assert "when it was last read 6.0 GiB of 80.0 GiB" in body
+    assert "<bdi>python3 (2)</bdi> <b>6.0 GiB</b>" in body
+
+
 def test_others_are_counted_and_named() -> None:
     """A crowd is one area: how many they are is told, and memory of no process is told apart from them."""
     assert "58 other processes" in drawn([line(1, 10, 10)], [50.0, 50.0], left_out=58)
@@ -100,13 +117,25 @@ def test_a_process_has_one_color_everywhere() -> None:
 
 def test_colors_stay_and_differ_on_one_gpu() -> None:
     """Who was drawn keeps the color; those that are drawn together have different ones while there are enough."""
+    a, b, c, d = (1, "a"), (5, "b"), (3, "c"), (9, "d")
     colors = ColorAssignment(4)
-    first = colors.assign([["a", "b"], ["c"]], {"a", "b", "c"})
-    later = colors.assign([["d", "b", "a"]], {"a", "b", "d"})
+    first = colors.assign([[b, a], [c]], {a, b, c})
+    later = colors.assign([[d, b, a]], {a, b, d})
 
-    assert len({first["a"], first["b"], first["c"]}) == 3
-    assert (later["a"], later["b"]) == (first["a"], first["b"])
+    assert first == {a: 1, b: 2, c: 3}
+    assert (later[a], later[b]) == (first[a], first[b])
     assert len(set(later.values())) == 3
+
+
+def test_the_page_and_top_give_a_process_the_same_color() -> None:
+    """Neither knows of the other: the color follows from the pid, in whatever order they are drawn."""
+    rows = [{"gpu_uuid": uuid, "pid": pid} for uuid, pid in (("a", 41), ("a", 49), ("b", 41), ("b", 12))]
+    top = ProcessColors()
+    top.update(rows)
+    x, y, z = (41, "x"), (49, "y"), (12, "z")
+    of_page = ColorAssignment().assign([[z, x], [y, x]], {x, y, z})
+
+    assert [top.style_of(row) for row in rows] == [ON_DARK[of_page[who]] for who in (x, y, x, z)]
 
 
 def test_a_day_is_kept_by_five_minutes() -> None:
@@ -122,7 +151,7 @@ def test_a_day_is_kept_by_five_minutes() -> None:
     assert day.step_seconds * len(day.gpus["a"].used) == pytest.approx(200 * 60, abs=600)
     assert last.step_seconds * len(last.gpus["a"].used) == pytest.approx(900, abs=60)
     assert day.known_seconds > 3600
-    assert day.colors == last.colors == {("a", 7): 0}
+    assert day.colors == last.colors == {("a", 7): 7}
 
 
 def test_what_grows_is_drawn_however_small() -> None:
@@ -138,6 +167,7 @@ def test_what_grows_is_drawn_however_small() -> None:
 
 
 LEAK = {"severity": "critical", "kind": "leak", "gpu": 0, "pid": 4242, "text": "GPU 0: long", "advice": "Restart it."}
+FULL = {"severity": "critical", "kind": "memory_full", "gpu": 0, "text": "GPU 0: memory is 100 % full"}
 LEAKING = {"process": "embed-server", "verdict": "leaking", "growth_bytes_per_second": 84.4 * GIB / 3600}
 
 
@@ -161,6 +191,11 @@ LEAKING = {"process": "embed-server", "verdict": "leaking", "growth_bytes_per_se
         ),
         (
             {"problems": [LEAK], "gpus": gpu(exhaustion_seconds=0.0)},
+            "critical",
+            "GPU 0 is full: \u2068embed-server\u2069 leaks 84.4 GiB/h.",
+        ),
+        (
+            {"problems": [FULL, LEAK], "gpus": gpu(exhaustion_seconds=None)},
             "critical",
             "GPU 0 is full: \u2068embed-server\u2069 leaks 84.4 GiB/h.",
         ),

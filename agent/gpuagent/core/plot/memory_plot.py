@@ -38,6 +38,8 @@ _VERDICTS: Final = {
 }  # fmt: skip
 _WHOLE_SHARE: Final = 0.12
 """The capacity is in the picture where what happened takes this share of the way to it: otherwise it is too far off."""
+_LEAST_OTHERS: Final = 0.002
+"""Share of the GPU from which on what others hold is told: less cannot be seen."""
 _UNIX: Final = 1e9
 """Times from here on are those of a clock on the wall; smaller ones are of a trace that begins at about 0."""
 _STEPS: Final = (
@@ -57,7 +59,7 @@ class MemoryPoint(NamedTuple):
     allocated_bytes: float | None = None
     """What the allocator has handed out to tensors."""
     full_bytes: float | None = None
-    """What the process would hold with all that is free: then the GPU is full."""
+    """What the process would hold with all that is free; what is above it, others and the driver hold."""
 
 
 class Alarm(NamedTuple):
@@ -164,8 +166,8 @@ def _draw_one(plot: MemoryPlot, drawing: Drawing, top: float) -> float:
         add(Label(_GAP, top + 70, "Too few readings for a picture.", _QUIET))
         return top + 80
     frame, is_whole = _frame_of(plot, known, top + _HEAD)
-    drawing.items += _legend(plot, known, top + 68)
-    drawing.items += _areas(known, frame, is_whole=is_whole)
+    drawing.items += _legend(plot, known, top + 68, is_whole=is_whole)
+    drawing.items += _areas(plot, known, frame, is_whole=is_whole)
     drawing.items += _grid(frame)
     drawing.items += _curves(plot, known, frame, is_whole=is_whole)
     drawing.items += _alarms(plot, frame)
@@ -200,16 +202,24 @@ def _frame_of(plot: MemoryPlot, known: Sequence[MemoryPoint], top: float) -> tup
         ahead = min(forecast.full_in_seconds * 1.04, max(0.0, (now - begin) * 0.6 + now - forecast.seconds))
         end = max(end, forecast.seconds + ahead)
         high = max(high, forecast.held_bytes + forecast.bytes_per_second * min(ahead, forecast.full_in_seconds))
-    ceilings = [one.full_bytes for one in known if one.full_bytes is not None]
-    is_whole = bool(ceilings) and high - low >= _WHOLE_SHARE * (max(ceilings) - low)
-    if is_whole:
-        high = max(high, *ceilings)
+    total = _total(plot, known)
+    is_whole = total is not None and high - low >= _WHOLE_SHARE * (total - low)
+    if total is not None and is_whole:
+        high = max(high, total)
     span = max(high - low, 0.004 * plot.total_bytes, 1024.0)
     bottom = low - 0.1 * span
     return _Frame(top, top + _PLOT, begin, end, 0.0 if bottom < 0.35 * high else bottom, high + 0.06 * span), is_whole
 
 
-def _legend(plot: MemoryPlot, known: Sequence[MemoryPoint], y: float) -> Iterator[Line | Area | Label]:
+def _total(plot: MemoryPlot, known: Sequence[MemoryPoint]) -> float | None:
+    """Return the memory of the GPU: of a trace that does not tell it, the most that there ever was for the process."""
+    limits = [one.full_bytes for one in known if one.full_bytes is not None]
+    return max(plot.total_bytes, *limits) if limits else None
+
+
+def _legend(
+    plot: MemoryPlot, known: Sequence[MemoryPoint], y: float, *, is_whole: bool
+) -> Iterator[Line | Area | Label]:
     """Yield what each mark means, with the value at the end."""
     last = known[-1]
     entries: list[tuple[str, str, str]] = [("area", _USED, f"in use {format_bytes(last.used_bytes or 0)}")]
@@ -219,6 +229,9 @@ def _legend(plot: MemoryPlot, known: Sequence[MemoryPoint], y: float) -> Iterato
         entries.append(("line", _TENSORS, "tensors"))
     if last.free_bytes is not None:
         entries.append(("free", _FREE, f"free {format_bytes(last.free_bytes)}"))
+    total, limit = _total(plot, known), next((one.full_bytes for one in reversed(known) if one.full_bytes), None)
+    if is_whole and total is not None and limit is not None and total - limit >= _LEAST_OTHERS * total:
+        entries.append(("others", _GREY, "others and driver"))
     if plot.forecasts:
         entries.append(("dashed", _DANGER, "forecast"))
     x = _LEFT
@@ -255,29 +268,33 @@ def _round_sizes(low: float, high: float) -> list[float]:
     return [step * number for number in range(first, math.floor(high / step) + 1)]
 
 
-def _areas(known: Sequence[MemoryPoint], frame: _Frame, *, is_whole: bool) -> Iterator[Area]:
-    """Yield what the process holds, and above it what is free."""
+def _areas(plot: MemoryPlot, known: Sequence[MemoryPoint], frame: _Frame, *, is_whole: bool) -> Iterator[Area]:
+    """Yield what the process holds from below, what others hold from above, and between them what is free.
+
+    So the GPU is full where the two meet, however the share of the others changes.
+    """
     used = [(frame.x(one.seconds), frame.y(one.used_bytes or 0.0)) for one in known]
     held = [*used, (used[-1][0], frame.bottom), (used[0][0], frame.bottom)]
-    if is_whole:
-        ceiling = _ceiling(known, frame)
-        yield Area([*ceiling, (ceiling[-1][0], frame.bottom), (ceiling[0][0], frame.bottom)], _FREE, 0.6)
+    total = _total(plot, known)
+    if is_whole and total is not None:
+        limit = [(frame.x(one.seconds), frame.y(one.full_bytes)) for one in known if one.full_bytes is not None]
+        (first, _), (last, end), top = limit[0], limit[-1], frame.y(total)
+        yield Area([*limit, (last, frame.bottom), (first, frame.bottom)], _FREE, 0.6)
         yield Area(held, "#ffffff")
+        yield Area([*limit, (last, top), (first, top)], _GREY, 0.7)
+        if plot.forecasts:  # the forecast supposes that the others keep what they hold
+            right = frame.x(frame.end)
+            yield Area([(last, end), (right, end), (right, top), (last, top)], _GREY, 0.3)
     yield Area(held, _USED, 0.28)
-
-
-def _ceiling(known: Sequence[MemoryPoint], frame: _Frame) -> list[tuple[float, float]]:
-    """Return the line at which the GPU is full, up to the end of the picture."""
-    points = [(frame.x(one.seconds), frame.y(one.full_bytes)) for one in known if one.full_bytes is not None]
-    return [*points, (frame.x(frame.end), points[-1][1])]
 
 
 def _curves(plot: MemoryPlot, known: Sequence[MemoryPoint], frame: _Frame, *, is_whole: bool) -> Iterator[Line | Label]:
     """Yield the lines: what is full, in use, in tensors, the baseline, and how that goes on."""
-    if is_whole:
-        ceiling = _ceiling(known, frame)
-        yield Line(ceiling, _DANGER, 1.5)
-        yield Label(_LEFT + 6, min(y for _, y in ceiling[: len(ceiling) // 8 + 1]) + 13, "GPU full", _DANGER, 11)
+    total = _total(plot, known)
+    if is_whole and total is not None:
+        y = frame.y(total)
+        yield Line([(_LEFT, y), (_WIDTH - _RIGHT, y)], _DANGER, 1.5)
+        yield Label(_LEFT + 6, y + 13, f"GPU {format_bytes(total)}", _DANGER, 11)
     yield Line([(frame.x(one.seconds), frame.y(one.used_bytes or 0.0)) for one in known], _USED, 1.4)
     for values, color in (
         ([(one.seconds, one.allocated_bytes) for one in known], _TENSORS),

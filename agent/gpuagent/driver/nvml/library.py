@@ -11,6 +11,7 @@ import pynvml
 
 from gpuagent.driver.backend import DriverFailure
 
+LIBRARY_UNLOADABLE = "the driver's library cannot be loaded"
 COUNT_GPUS = "nvmlDeviceGetCount"
 GET_HANDLE = "nvmlDeviceGetHandleByIndex"
 IMPOSSIBLE = -2
@@ -207,5 +208,5 @@ def _why_not_loaded() -> str:
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError as error:
-        return f"the driver's library cannot be loaded: {error}"
+        return f"{LIBRARY_UNLOADABLE}: {error}"
     return "libnvidia-ml.so.1 appeared just now"

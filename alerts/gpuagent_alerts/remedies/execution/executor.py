@@ -16,6 +16,7 @@ from gpuagent.core.units import format_bytes
 from gpuagent.procfs.containers import RunningContainer
 from gpuagent.procfs.files import ProcFiles, parse_parent, parse_stat
 from gpuagent.procfs.hanging import HANGS_AFTER_SECONDS, READS, read_with_timeout, read_within
+from gpuagent.procfs.table import HIGHEST_PID
 from gpuagent_alerts.masker import Masker
 from gpuagent_alerts.programs.run import run_program
 from gpuagent_alerts.remedies.execution.limiter import MemoryLimiter
@@ -117,7 +118,9 @@ class NodeActionExecutor:
 
     def pin(self, target: Target) -> ProcessHandle:
         if not self._may_touch(target.pid):
-            raise NotPermitted(f"pid {target.pid} is no process of the scenario that runs: it is never touched")
+            if target.pid > HIGHEST_PID:
+                raise NotPermitted(f"the scenario has made pid {target.pid} up: there is no process to act on")
+            raise NotPermitted(f"pid {target.pid} was not given to the scenario with --bind: it is never touched")
         return PidfdProcess(target, self._files, self._reader, self._digests, self._never)
 
     def protected(self) -> frozenset[int]:

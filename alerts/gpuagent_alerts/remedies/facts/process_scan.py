@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from gpuagent.procfs.cgroup import CgroupLevel, leaves
+from gpuagent.procfs.credentials import has_host_uids
 from gpuagent.procfs.files import LivingThread, ProcFiles, living_thread, parse_stat, read_living
 from gpuagent.procfs.hanging import HangingProcess
 
@@ -41,6 +42,8 @@ _NO_START = 2**63
 _LARGE_BYTES = 16 * 1024
 """A status with some 1,600 groups. The kernel writes all of it before it gives any: 17 ms of CPU for 65,535 groups."""
 _LARGE_SECONDS = 60.0
+_MOST_LARGE_SECONDS = 3.0
+"""For all of them at one look, of the 10 s that a decision has."""
 
 
 class _Status(NamedTuple):
@@ -52,10 +55,11 @@ class _Status(NamedTuple):
 
 
 class LargeStatuses:
-    """Those of processes with thousands of groups, kept for a minute.
+    """Those of processes with thousands of groups in user namespaces of somebody's own, kept for a minute.
 
     A user with subordinate group ids (subgid(5)) can have such processes: 200 of them, read several times for each
-    decision, would keep everybody's remedies waiting. What is kept of one a minute long are facts about that one alone.
+    decision, would keep everybody's remedies waiting. In the host's own user namespace root alone gives groups, and
+    nothing is kept. Who traces such a process is in its namespace, or may do anything to it in any case.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -70,10 +74,15 @@ class LargeStatuses:
             if read_at <= before:
                 self._kept.pop(key, None)
 
-    def read(self, files: ProcFiles, pid: int, start_ticks: int) -> _Status:
-        """Return what the status of a process says. Raises OSError, and ValueError for what is none."""
+    def read(self, files: ProcFiles, pid: int, start_ticks: int, spent: defaultdict[int, float]) -> _Status:
+        """Return what the status of a process says.
+
+        `spent` has the seconds that such processes have taken at this look, by user. Raises OSError, ValueError for
+        what is no status, and UnseenProcesses where they take too long.
+        """
         if known := self._kept.get((pid, start_ticks)):
             return known[1]
+        began = self._clock()
         status = files.read(pid, "status")
         uids, namespace_pids, tracer = _UIDS.search(status), _NAMESPACE_PIDS.search(status), _TRACER.search(status)
         if uids is None or namespace_pids is None:
@@ -84,8 +93,18 @@ class LargeStatuses:
             int(tracer[1]) if tracer else 0,
         )
         if len(status) > _LARGE_BYTES:
-            self._kept[pid, start_ticks] = self._clock(), found
+            self._count(self._clock() - began, found.uids, spent)
+            if has_host_uids(files, pid) is False:
+                self._kept[pid, start_ticks] = self._clock(), found
         return found
+
+    def _count(self, seconds: float, uids: Iterable[int], spent: defaultdict[int, float]) -> None:
+        spent[max(uids)] += seconds
+        if sum(spent.values()) > _MOST_LARGE_SECONDS:
+            uid = max(spent, key=lambda each: spent[each])
+            raise UnseenProcesses(
+                f"processes of uid {uid} with thousands of groups each take too long to read: they have to end first"
+            )
 
 
 _LARGE_STATUSES = LargeStatuses()
@@ -185,6 +204,7 @@ class ProcessScan:
 def _read_all(files: ProcFiles, pids: Callable[[], Iterable[int]], large: LargeStatuses) -> dict[int, ProcessRow]:
     found: dict[int, ProcessRow] = {}
     seen: set[int] = set()
+    spent: defaultdict[int, float] = defaultdict(float)
     try:
         for _ in range(LISTINGS):
             new = set(pids()) - seen
@@ -193,7 +213,7 @@ def _read_all(files: ProcFiles, pids: Callable[[], Iterable[int]], large: LargeS
             seen |= new
             for pid in new:
                 try:
-                    row = _read(files, pid, large)
+                    row = _read(files, pid, large, spent)
                 except GONE:
                     continue
                 if row is not None:
@@ -205,7 +225,7 @@ def _read_all(files: ProcFiles, pids: Callable[[], Iterable[int]], large: LargeS
     return found
 
 
-def _read(files: ProcFiles, pid: int, large: LargeStatuses) -> ProcessRow | None:
+def _read(files: ProcFiles, pid: int, large: LargeStatuses, spent: defaultdict[int, float]) -> ProcessRow | None:
     """Return a process; None for one that has ended. Raises OSError, and ValueError for what is none."""
     try:
         stat = files.read(pid, "stat")
@@ -222,7 +242,7 @@ def _read(files: ProcFiles, pid: int, large: LargeStatuses) -> ProcessRow | None
             return None
         thread = living_thread(files, parse_stat(stat))
         living_state = thread.stat.state if thread else ""
-    status = large.read(files, pid, int(fields[19]))
+    status = large.read(files, pid, int(fields[19]), spent)
     return ProcessRow(
         pid, stat[opening + 2 : closing].decode("utf-8", "replace"), state, int(fields[1]), int(fields[2]),
         int(fields[3]), int(fields[4]), int(fields[5]), int(fields[19]), status.uids,

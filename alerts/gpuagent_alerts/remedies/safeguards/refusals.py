@@ -77,6 +77,10 @@ _SUSPEND_FIRST = (
     " then --action checkpoint --pid {pid}; or set remedies.restored_processes: true in {file}."
     " --force does not lift this."
 )
+_SIMULATED = (
+    "To try it on a simulated node, give that a process of your own: `gpuagent demo` does, or gpuagent run --simulate"
+    " FILE --bind KEY=PID (docs/simulation.md)."
+)
 _DOCTOR = "`gpuagent doctor` says why."
 _LOST_GPU = (
     "Say --force if you know that it is the process to end: gpuagent kill --force PID. Nobody can see then whether its"
@@ -165,7 +169,7 @@ _ADVICE = tuple(
         ),
         (r"may not be read, which takes CAP_SYS_PTRACE", _MAY_NOT_TRACE),
         (r"on the never-list|oom_score_adj|would lose the session", _NOTHING_LIFTS),
-        (r"a scenario has made it up|no process of the scenario", "Nothing lifts this: only a simulation knows it."),
+        (r"a scenario has made it up|the scenario has made pid|not given to the scenario", _SIMULATED),
         (r"run systemctl daemon-reload$", "Run systemctl daemon-reload, and ask again."),
         (
             r"and would be started: |could stay down; |has ExecCondition=|cannot be restarted: it has ",

@@ -11,6 +11,7 @@ const title = document.title;
 let paused = false;
 let answered = Date.now();
 let fault = "";
+let said = ""; // the headline, as it was when the agent was last heard
 let asking = false;
 let again = false;
 
@@ -24,7 +25,7 @@ function readPage() {
     request.timeout = TIMEOUT_MS;
     request.onload = () => (request.status === 200 && request.response ? resolve(request.response) : reject(refusal(request)));
     request.onerror = () => reject(new Error("the agent cannot be reached"));
-    request.ontimeout = () => reject(new Error(`the agent has not answered for ${TIMEOUT_MS / 1000} s`));
+    request.ontimeout = () => reject(new Error("the agent does not answer"));
     request.send();
   });
 }
@@ -41,7 +42,7 @@ async function refresh() {
     const fresh = await readPage();
     for (const part of ["header", "main", "footer"]) morph(document.querySelector(part), fresh.querySelector(part));
     answered = Date.now();
-    fault = "";
+    fault = said = "";
     hover.update();
   } catch (error) {
     fault = error.message;
@@ -60,12 +61,28 @@ function tellState() {
   root.classList.toggle("lost", Boolean(fault));
   if (fault && !lost.isConnected) document.getElementById("lost").replaceChildren(lost);
   if (!fault) lost.remove();
+  else doubt(at);
   const words = fault ? `AGENT LOST: ${fault}. Everything below is from ${at} and may no longer be so.` : "";
   if (warning.textContent !== words) warning.textContent = words;
-  since.textContent = `(${seconds} s ago)`; // outside of the alert: a screen reader would read it out every second
+  since.textContent = `(last answer ${seconds} s ago)`; // outside of the alert: a screen reader would read it out every second
   document.title = fault ? `LOST · ${title}` : paused ? `PAUSED · ${title}` : title;
   document.getElementById("age").hidden = Boolean(fault) || paused; // it would no longer be true
-  state.textContent = paused ? `paused at ${at}` : fault ? "not connected, trying again" : "live";
+  state.textContent = paused ? `paused at ${at}` : fault ? "not connected, trying again" : isOld() ? "connected" : "live";
+}
+
+// The largest letters must not go on saying that all is well. The next answer puts the sentence back.
+function doubt(at) {
+  const sentence = document.querySelector("#headline .sentence");
+  if (!sentence) return;
+  said ||= (sentence.querySelector("bdi") ?? sentence).textContent;
+  const words = `Not known since ${at}. Then: ${said}`;
+  document.getElementById("headline").className = "unknown";
+  if (sentence.textContent !== words) sentence.textContent = words;
+}
+
+// The agent answers, but with figures that are old.
+function isOld() {
+  return Boolean(document.querySelector("#banners[data-old]"));
 }
 
 const state = document.createElement("span");

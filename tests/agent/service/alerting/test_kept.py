@@ -14,7 +14,7 @@ from gpuagent_alerts.alert import Status, shown_annotations
 from gpuagent_alerts.notify.receivers.pagerduty import event
 from gpuagent_alerts.notify.receivers.slack_message import payload
 from gpuagent_alerts.notify.receivers.text import plain_text
-from gpuagent_exporters.page.alerts import alerts, firing
+from gpuagent_exporters.page.alerts import alerts, going_on
 from tests.agent.service.alerting.bench import BUSY, CALM, Bench, alerting, config, rules, run
 from tests.alerts.incident_messages import about, incident
 from tests.alerts.messages import CONTEXT
@@ -55,7 +55,7 @@ def test_no_surface_says_that_it_is_so(tmp_path: Path) -> None:
             assert "GPU 0 was full: no longer true" in screen
             assert "ending: nothing of it is true now" in screen
             page = alerts(document, hidden=False)
-            assert firing(document) == 0
+            assert going_on(document) == 0
             assert "ENDING" in page
             for text in (screen, page):
                 assert "is full" not in text
